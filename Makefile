@@ -1,0 +1,40 @@
+# The two commands that a newcomer needs: `make demo` and `make test`. Everything else is CMake (see CMakePresets.json).
+.DEFAULT_GOAL := help
+.PHONY: help demo test build install-packages format format-check clean
+
+# A compiler cache that survives moving the checkout.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+
+help:
+	@echo 'make demo          install, build and train Fashion-MNIST on 2 servers and 2 nodes x 2 ranks'
+	@echo 'make test          install, build and run all tests, then unit and simulation tests under sanitizers'
+	@echo 'make build         install and build everything (release), into build/release'
+	@echo 'make format        clang-format every source file; format-check only tells'
+	@echo 'make clean         remove build/'
+
+install-packages:
+	@scripts/install_packages.sh
+
+build: install-packages
+	cmake --preset release
+	cmake --build --preset release
+
+# Only the programs: the tests would double the time of the first build.
+demo: install-packages
+	cmake --preset release
+	cmake --build --preset release --target tributary tributary-server tributary-worker tributary-train
+	build/release/bin/tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2 --fresh
+
+# exec: the last line must be the script's own.
+test: install-packages
+	@exec scripts/run_tests.sh
+
+SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.cu' '*.cuh')
+format: install-packages
+	clang-format -i $(SOURCES)
+format-check: install-packages
+	clang-format --dry-run --Werror $(SOURCES)
+
+clean:
+	rm -rf build

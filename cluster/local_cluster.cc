@@ -1,0 +1,415 @@
+#include "cluster/local_cluster.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+namespace tributary {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint32_t kMaxNodes = 256;
+constexpr std::uint32_t kMaxRanksPerNode = 64;
+constexpr std::uint16_t kMaxServers = 64;
+// A Unix socket's path must fit 107 characters, and ZeroMQ adds lane numbers to ours.
+constexpr std::size_t kMaxSocketDir = 70;
+constexpr milliseconds kReadyPoll{5};
+// Beyond what a daemon allows itself (stop_timeout_s) before it is killed.
+constexpr std::chrono::seconds kExtraGrace{5};
+constexpr std::chrono::seconds kTrainerGrace{5};
+
+std::uint64_t size_of(const std::string& file) {
+  std::error_code error;
+  const auto size = fs::file_size(file, error);
+  return error ? 0 : size;
+}
+
+std::string toml_string(const std::string& text) {
+  // JSON's escapes are a subset of those of TOML's basic strings.
+  return nlohmann::json(text).dump();
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".new";
+  std::ofstream out(temporary, std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out || ::rename(temporary.c_str(), path.c_str()) != 0) {
+    return fail(ErrorCode::kIo, "cannot write " + path + ": " + std::strerror(errno));
+  }
+  return {};
+}
+
+std::string ended(const std::string& who, pid_t pid, const ExitStatus& status, const std::string& log,
+                  std::uint64_t from) {
+  return who + " (pid " + std::to_string(pid) + ") " + status.describe() + "; the last lines of " + log + ":\n" +
+         last_lines(log, LocalCluster::kReportedLogLines, from);
+}
+
+// The line `ready {...}` of this start, once it is complete.
+std::optional<nlohmann::json> find_ready(const std::string& log, std::uint64_t from) {
+  std::ifstream in(log, std::ios::binary);
+  in.seekg(static_cast<std::streamoff>(from));
+  std::string line;
+  while (std::getline(in, line) && !in.eof()) {
+    if (!line.starts_with("ready {")) continue;
+    auto json = nlohmann::json::parse(line.substr(6), nullptr, false);
+    if (json.is_object()) return json;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<std::uint16_t> free_port() {
+  constexpr std::uint32_t kFirst = 20'000, kCount = 12'000;  // Linux gives out 32768 and up
+  std::random_device seed;
+  const std::uint32_t start = seed() % kCount;
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    const auto port = static_cast<std::uint16_t>(kFirst + (start + i) % kCount);
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) break;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const bool is_free = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    ::close(fd);
+    if (is_free) return port;
+  }
+  return fail(ErrorCode::kUnavailable, "no free TCP port between 20000 and 32000 on 127.0.0.1");
+}
+
+Status remove_run(const std::string& base_dir) {
+  std::error_code error;
+  if (!fs::exists(base_dir, error)) return {};
+  for (const auto& entry : fs::directory_iterator(base_dir, error)) {
+    const std::string name = entry.path().filename();
+    const bool ours = name == "cluster.json" || name == "cluster.json.new" || name == "summary.json" ||
+                      name == "logs" || name == "sockets" || name.starts_with("store-") ||
+                      ((name.starts_with("server-") || name.starts_with("worker-")) &&
+                       (name.ends_with(".toml") || name.ends_with(".toml.new")));
+    if (!ours) continue;
+    std::error_code removing;
+    fs::remove_all(entry.path(), removing);
+    if (removing) return fail(ErrorCode::kIo, "cannot remove " + entry.path().string() + ": " + removing.message());
+  }
+  if (error) return fail(ErrorCode::kIo, "cannot list " + base_dir + ": " + error.message());
+  return {};
+}
+
+Result<std::unique_ptr<LocalCluster>> LocalCluster::start(ClusterOptions options) {
+  const auto in_range = [](const char* what, std::uint64_t value, std::uint64_t most) -> Status {
+    if (value >= 1 && value <= most) return {};
+    return fail(ErrorCode::kInvalidArgument, std::string(what) + " = " + std::to_string(value) + ": must be 1 to " +
+                                                 std::to_string(most) + " for a cluster on one machine");
+  };
+  if (auto ok = in_range("servers", options.servers, kMaxServers); !ok) return tl::unexpected(ok.error());
+  if (auto ok = in_range("nodes", options.nodes, kMaxNodes); !ok) return tl::unexpected(ok.error());
+  if (auto ok = in_range("ranks per node", options.ranks_per_node, kMaxRanksPerNode); !ok)
+    return tl::unexpected(ok.error());
+  if (options.base_dir.empty()) return fail(ErrorCode::kInvalidArgument, "no base folder given");
+
+  std::unique_ptr<LocalCluster> cluster(new LocalCluster(std::move(options)));
+  if (auto ok = cluster->prepare(); !ok) return tl::unexpected(ok.error());
+  // All servers at once, then all workers: their start-up overlaps.
+  for (auto* daemons : {&cluster->servers_, &cluster->workers_}) {
+    for (Daemon& daemon : *daemons) {
+      if (auto ok = cluster->spawn(daemon); !ok) return tl::unexpected(ok.error());
+    }
+    for (Daemon& daemon : *daemons) {
+      if (auto ok = cluster->wait_ready(daemon); !ok) {
+        cluster->stop_now();
+        return tl::unexpected(ok.error());
+      }
+    }
+  }
+  if (auto ok = cluster->write_cluster_file(); !ok) return tl::unexpected(ok.error());
+  return cluster;
+}
+
+Status LocalCluster::prepare() {
+  std::error_code error;
+  fs::create_directories(options_.base_dir, error);
+  if (error) return fail(ErrorCode::kIo, "cannot create the folder " + options_.base_dir + ": " + error.message());
+  options_.base_dir = fs::canonical(options_.base_dir, error).string();
+  if (options_.bin_dir.empty()) options_.bin_dir = executable_dir();
+  if (auto ok = take_lock(); !ok) return ok;
+  if (options_.fresh) {
+    if (auto ok = remove_run(options_.base_dir); !ok) return ok;
+  }
+  socket_dir_ = options_.base_dir + "/sockets";
+  if (socket_dir_.size() > kMaxSocketDir) {
+    char name[] = "/tmp/tributary-XXXXXX";
+    if (!::mkdtemp(name))
+      return fail(ErrorCode::kIo, std::string("cannot create a folder in /tmp: ") + std::strerror(errno));
+    socket_dir_ = name;
+    own_socket_dir_ = true;
+  }
+  for (const std::string& folder : {socket_dir_, log_dir()}) {
+    fs::create_directories(folder, error);
+    if (error) return fail(ErrorCode::kIo, "cannot create the folder " + folder + ": " + error.message());
+  }
+  return write_configs();
+}
+
+Status LocalCluster::take_lock() {
+  const std::string path = options_.base_dir + "/lock";
+  lock_fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock_fd_ < 0) return fail(ErrorCode::kIo, "cannot open " + path + ": " + std::strerror(errno));
+  const auto until = Clock::now() + grace();
+  while (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+    char text[32] = {};
+    [[maybe_unused]] const auto got = ::pread(lock_fd_, text, sizeof text - 1, 0);
+    const pid_t holder = static_cast<pid_t>(std::atol(text));
+    // The one who started it was killed: its daemons, which hold the lock too, are just stopping.
+    const bool winding_down = holder > 0 && ::kill(holder, 0) != 0 && errno == ESRCH;
+    if (!winding_down || Clock::now() >= until) {
+      return fail(ErrorCode::kUnavailable, "a cluster is running in " + options_.base_dir + " (pid " +
+                                               std::to_string(holder) +
+                                               "); stop it first, or choose another folder with --base-dir");
+    }
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(lock_fd_, 0) != 0 || ::pwrite(lock_fd_, pid.data(), pid.size(), 0) < 0) {
+    return fail(ErrorCode::kIo, "cannot write " + path + ": " + std::strerror(errno));
+  }
+  return {};
+}
+
+Status LocalCluster::write_configs() {
+  if (options_.transport == Transport::kIpc) {
+    coordinator_ = "ipc://" + socket_dir_ + "/coordinator";
+  } else {
+    const auto port = free_port();
+    if (!port) return tl::unexpected(port.error());
+    coordinator_ = "tcp://127.0.0.1:" + std::to_string(*port);
+  }
+  const std::string limits = "heartbeat_ms = " + std::to_string(options_.heartbeat_ms) +
+                             "\npeer_timeout_ms = " + std::to_string(options_.peer_timeout_ms) +
+                             "\nstop_timeout_s = " + std::to_string(options_.stop_timeout_s) + "\n";
+  const std::string lanes = options_.lanes == 0 ? "" : "lanes = " + std::to_string(options_.lanes) + "\n";
+  const std::string log = "\n[log]\nlevel = " + toml_string(options_.log_level) + "\n";
+  for (std::uint16_t i = 0; i < options_.servers; ++i) {
+    const std::string number = std::to_string(i);
+    const bool ipc = options_.transport == Transport::kIpc;
+    std::string text =
+        "# Written by tributary for a cluster on one machine.\n[server]\nindex = " + number +
+        "\nservers = " + std::to_string(options_.servers) + "\ncoordinator = " + toml_string(coordinator_) +
+        "\nbind = " + toml_string(ipc ? "ipc://" + socket_dir_ + "/server-" + number : "tcp://127.0.0.1:*") + "\n" +
+        lanes + "admin = \"127.0.0.1:0\"\n";
+    if (options_.store) {
+      text += "\n[store]\npath = " + toml_string(options_.base_dir + "/store-" + number) +
+              "\nio_mb_per_s = " + std::to_string(options_.store_io_mb_per_s) + "\n";
+    }
+    text += "\n[limits]\n" + limits + log;
+    if (i == 0) text += options_.extra_server_toml;
+    const std::string config = options_.base_dir + "/server-" + number + ".toml";
+    if (auto ok = write_file(config, text); !ok) return ok;
+    Daemon daemon;
+    daemon.name = "server " + number;
+    daemon.argv = {options_.bin_dir + "/tributary-server", "--config", config};
+    daemon.log_file = log_dir() + "/server-" + number + ".log";
+    servers_.push_back(std::move(daemon));
+  }
+  for (std::uint32_t i = 0; i < options_.nodes; ++i) {
+    const std::string number = std::to_string(i);
+    Daemon daemon;
+    daemon.name = "worker " + number;
+    daemon.socket = socket_dir_ + "/worker-" + number + ".sock";
+    const std::string config = options_.base_dir + "/worker-" + number + ".toml";
+    std::string text =
+        "# Written by tributary for a cluster on one machine.\n[worker]\ncoordinator = " + toml_string(coordinator_) +
+        "\nname = \"node-" + number + "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes +
+        "admin = \"127.0.0.1:0\"\n\n[limits]\n";
+    if (options_.window_bytes != 0) text += "window_bytes = " + std::to_string(options_.window_bytes) + "\n";
+    text += limits + log + options_.extra_worker_toml;
+    if (auto ok = write_file(config, text); !ok) return ok;
+    daemon.argv = {options_.bin_dir + "/tributary-worker", "--config", config};
+    daemon.log_file = log_dir() + "/worker-" + number + ".log";
+    workers_.push_back(std::move(daemon));
+  }
+  return {};
+}
+
+Status LocalCluster::spawn(Daemon& daemon) {
+  daemon.log_from = size_of(daemon.log_file);
+  auto process =
+      Process::spawn({.argv = daemon.argv, .log_file = daemon.log_file, .environment = {}, .inherit_fd = lock_fd_});
+  if (!process) return tl::unexpected(process.error());
+  daemon.process = std::move(*process);
+  return {};
+}
+
+Status LocalCluster::wait_ready(Daemon& daemon) {
+  const auto until = Clock::now() + kReadyTimeout;
+  while (true) {
+    const auto status = daemon.process.poll();  // before the log is read: what it said last is then seen
+    if (const auto ready = find_ready(daemon.log_file, daemon.log_from)) {
+      daemon.admin = ready->value("admin", "");
+      daemon.lanes = ready->value("lanes", std::vector<std::string>{});
+      return {};
+    }
+    if (status) {
+      return fail(ErrorCode::kUnavailable,
+                  ended(daemon.name, daemon.process.pid(), *status, daemon.log_file, daemon.log_from));
+    }
+    if (Clock::now() >= until) {
+      return fail(ErrorCode::kUnavailable, daemon.name + " is not ready after " +
+                                               std::to_string(kReadyTimeout.count()) + " s; the last lines of " +
+                                               daemon.log_file + ":\n" +
+                                               last_lines(daemon.log_file, kReportedLogLines, daemon.log_from));
+    }
+    std::this_thread::sleep_for(kReadyPoll);
+  }
+}
+
+Status LocalCluster::restart(Daemon& daemon) {
+  if (auto ok = spawn(daemon); !ok) return ok;
+  if (auto ok = wait_ready(daemon); !ok) return ok;
+  return write_cluster_file();
+}
+
+Status LocalCluster::write_cluster_file() {
+  nlohmann::json servers = nlohmann::json::array(), workers = nlohmann::json::array();
+  for (const Daemon& d : servers_) {
+    servers.push_back(
+        {{"name", d.name}, {"pid", d.process.pid()}, {"admin", d.admin}, {"lanes", d.lanes}, {"log", d.log_file}});
+  }
+  for (const Daemon& d : workers_) {
+    workers.push_back(
+        {{"name", d.name}, {"pid", d.process.pid()}, {"admin", d.admin}, {"socket", d.socket}, {"log", d.log_file}});
+  }
+  const nlohmann::json all = {
+      {"pid", ::getpid()}, {"coordinator", coordinator_}, {"servers", servers}, {"workers", workers}};
+  return write_file(options_.base_dir + "/cluster.json", all.dump(2) + "\n");
+}
+
+Status LocalCluster::start_trainers(const TrainerOptions& options) {
+  const std::uint32_t world = options_.nodes * options_.ranks_per_node;
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    const std::uint32_t node = rank / options_.ranks_per_node;
+    Trainer trainer;
+    trainer.rank = rank;
+    trainer.log_file = log_dir() + "/trainer-" + std::to_string(rank) + ".log";
+    trainer.log_from = size_of(trainer.log_file);
+    std::vector<std::string> argv = {options_.bin_dir + "/tributary-train", "--job", options.job_file, "--worker",
+                                     workers_[node].socket};
+    for (const std::string& value : options.overrides) argv.insert(argv.end(), {"--set", value});
+    if (!options.progress_socket.empty()) argv.insert(argv.end(), {"--progress-socket", options.progress_socket});
+    argv.insert(argv.end(), options.extra_arguments.begin(), options.extra_arguments.end());
+    auto process = Process::spawn({.argv = std::move(argv),
+                                   .log_file = trainer.log_file,
+                                   .environment = {{"RANK", std::to_string(rank)},
+                                                   {"WORLD_SIZE", std::to_string(world)},
+                                                   {"LOCAL_RANK", std::to_string(rank % options_.ranks_per_node)},
+                                                   {"LOCAL_WORLD_SIZE", std::to_string(options_.ranks_per_node)},
+                                                   {"GROUP_RANK", std::to_string(node)},
+                                                   {"GROUP_WORLD_SIZE", std::to_string(options_.nodes)},
+                                                   // As torchrun: several ranks share the machine's cores.
+                                                   {"OMP_NUM_THREADS", "1"}}});
+    if (!process) return tl::unexpected(process.error());
+    trainer.process = std::move(*process);
+    trainers_.push_back(std::move(trainer));
+  }
+  return {};
+}
+
+bool LocalCluster::trainers_running() {
+  return std::any_of(trainers_.begin(), trainers_.end(), [](Trainer& t) { return t.process.running(); });
+}
+
+bool LocalCluster::wait_for_trainers(milliseconds timeout) {
+  const auto until = Clock::now() + timeout;
+  for (Trainer& trainer : trainers_) {
+    const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
+    if (!trainer.process.wait(std::max(left, milliseconds(0)))) return false;
+  }
+  return true;
+}
+
+std::optional<std::string> LocalCluster::failure() {
+  for (auto* daemons : {&servers_, &workers_}) {
+    for (Daemon& d : *daemons) {
+      if (const auto status = d.process.poll()) return ended(d.name, d.process.pid(), *status, d.log_file, d.log_from);
+    }
+  }
+  for (Trainer& t : trainers_) {
+    const auto status = t.process.poll();
+    if (status && !status->ok()) {
+      return ended("trainer of rank " + std::to_string(t.rank), t.process.pid(), *status, t.log_file, t.log_from);
+    }
+  }
+  return std::nullopt;
+}
+
+milliseconds LocalCluster::grace() const {
+  return std::chrono::seconds(options_.stop_timeout_s) + kExtraGrace;
+}
+
+std::vector<std::string> LocalCluster::stop() {
+  std::vector<std::string> killed;
+  // All of a group are told before the first is waited for.
+  const auto end = [&](auto first, auto last, milliseconds patience) {
+    for (auto d = first; d != last; ++d) d->process.send_signal(SIGTERM);
+    const auto until = Clock::now() + patience;
+    for (auto d = first; d != last; ++d) {
+      if (!d->process || !d->process.running()) continue;
+      const auto left = std::max(std::chrono::duration_cast<milliseconds>(until - Clock::now()), milliseconds(0));
+      if (d->process.wait(left)) continue;
+      d->process.terminate(milliseconds(0));
+      killed.push_back(d->name);
+    }
+  };
+  end(workers_.begin(), workers_.end(), grace());
+  // With their workers gone, trainers leave by themselves.
+  wait_for_trainers(kTrainerGrace);
+  for (Trainer& t : trainers_) {
+    if (!t.process.running()) continue;
+    t.process.terminate(milliseconds(0));
+    killed.push_back("trainer of rank " + std::to_string(t.rank));
+  }
+  if (!servers_.empty()) {
+    end(servers_.begin() + 1, servers_.end(), grace());
+    end(servers_.begin(), servers_.begin() + 1, grace());
+  }
+  std::error_code ignored;
+  fs::remove(options_.base_dir + "/cluster.json", ignored);
+  fs::remove_all(socket_dir_, ignored);
+  if (lock_fd_ >= 0) ::close(lock_fd_);
+  lock_fd_ = -1;
+  return killed;
+}
+
+std::vector<std::string> LocalCluster::stop_now() {
+  for (Trainer& t : trainers_) t.process.send_signal(SIGTERM);
+  wait_for_trainers(kTrainerGrace);
+  for (Trainer& t : trainers_) t.process.terminate(milliseconds(0));
+  return stop();
+}
+
+LocalCluster::~LocalCluster() {
+  if (lock_fd_ >= 0 && !socket_dir_.empty()) {
+    stop();
+  } else if (lock_fd_ >= 0) {
+    ::close(lock_fd_);
+  }
+}
+
+}  // namespace tributary

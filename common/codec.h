@@ -1,0 +1,37 @@
+// Messages <-> Cap'n Proto bytes. Decoding never trusts its input: truncated, oversized, misaligned or nonsensical bytes give
+// kMalformed, another protocol version gives kProtocolVersion with both numbers in the message.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/messages.h"
+#include "common/result.h"
+
+namespace tributary {
+
+// Bytes of any data header except ErrorReply; encode_data() asserts it. ErrorReply's message is cut to fit kMaxErrorHeader.
+inline constexpr std::size_t kMaxDataHeader = 192;
+inline constexpr std::size_t kMaxErrorHeader = 4096;
+
+// Encodes into `out` (at least kMaxErrorHeader bytes, 8-byte aligned) and returns the used prefix. Allocates nothing for all
+// messages but ErrorReply.
+std::span<const std::byte> encode_data(const DataMessage& message, std::span<std::byte> out);
+// Any alignment of `bytes`; copies into an aligned buffer on the stack. Allocates nothing but an ErrorReply's text.
+Result<DataMessage> decode_data(std::span<const std::byte> bytes);
+
+std::vector<std::byte> encode_control(const ControlMessage& message);
+Result<ControlMessage> decode_control(std::span<const std::byte> bytes);
+
+std::vector<std::byte> encode_attach(const AttachMessage& message);
+Result<AttachMessage> decode_attach(std::span<const std::byte> bytes);
+
+// For tests of version refusal: the same bytes as if written by a peer of another protocol version.
+std::vector<std::byte> encode_control_as_version(const ControlMessage& message, std::uint16_t version);
+std::vector<std::byte> encode_data_as_version(const DataMessage& message, std::uint16_t version);
+std::vector<std::byte> encode_attach_as_version(const AttachMessage& message, std::uint16_t version);
+
+}  // namespace tributary

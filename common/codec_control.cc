@@ -1,0 +1,350 @@
+#include <cmath>
+
+#include "common/codec.h"
+#include "common/codec_util.h"
+#include "schema/control.capnp.h"
+
+namespace tributary {
+namespace {
+
+using Root = wire::ControlMessage;
+using namespace codec;
+
+constexpr std::string_view kKind = "control message";
+
+static_assert(static_cast<int>(wire::LeaveKind::FINISHED) == static_cast<int>(LeaveKind::kFinished));
+static_assert(static_cast<int>(wire::LeaveKind::STOPPED) == static_cast<int>(LeaveKind::kStopped));
+static_assert(static_cast<int>(wire::LeaveKind::FAILED) == static_cast<int>(LeaveKind::kFailed));
+static_assert(static_cast<int>(wire::StopKind::FINISHED) == static_cast<int>(StopKind::kFinished));
+static_assert(static_cast<int>(wire::StopKind::STOPPED) == static_cast<int>(StopKind::kStopped));
+static_assert(static_cast<int>(wire::StopKind::RESTART) == static_cast<int>(StopKind::kRestart));
+
+unsigned size_of(const auto& container) { return static_cast<unsigned>(container.size()); }
+
+// ---- Writing: one overload a message, in the order of common/messages.h. ----
+
+void write(Root::Builder out, const ServerHello& m) {
+  auto body = out.initServerHello();
+  body.setShard(m.shard.value);
+  body.setServers(m.servers);
+  body.setIncarnation(m.incarnation);
+  body.setBandwidth(m.bandwidth);
+  write_texts(body.initLaneEndpoints(size_of(m.lane_endpoints)), m.lane_endpoints);
+  auto stored = body.initStored(size_of(m.stored));
+  for (unsigned i = 0; i < stored.size(); ++i) {
+    const StoredJob& job = m.stored[i];
+    auto entry = stored[i];
+    entry.setJob(job.job.value);
+    entry.setName(text(job.name));
+    entry.setLayoutHash(job.layout_hash);
+    auto rounds = entry.initSnapshots(size_of(job.snapshots));
+    for (unsigned r = 0; r < rounds.size(); ++r) rounds.set(r, job.snapshots[r].value);
+  }
+}
+
+void write(Root::Builder out, const WorkerHello& m) {
+  auto body = out.initWorkerHello();
+  body.setName(text(m.name));
+  body.setIncarnation(m.incarnation);
+}
+
+void write(Root::Builder out, const HelloReply& m) {
+  out.initHelloReply().setCoordinatorIncarnation(m.coordinator_incarnation);
+}
+
+void write(Root::Builder out, const Heartbeat& m) {
+  auto body = out.initHeartbeat();
+  body.setIncarnation(m.incarnation);
+  auto progress = body.initProgress(size_of(m.progress));
+  for (unsigned i = 0; i < progress.size(); ++i) {
+    progress[i].setJob(m.progress[i].job.value);
+    progress[i].setView(m.progress[i].view.value);
+    progress[i].setMinVersion(m.progress[i].min_version.value);
+    progress[i].setMaxVersion(m.progress[i].max_version.value);
+  }
+}
+
+void write(Root::Builder out, const HeartbeatReply& m) {
+  out.initHeartbeatReply().setCoordinatorIncarnation(m.coordinator_incarnation);
+}
+
+void write(Root::Builder out, const JoinJob& m) {
+  auto body = out.initJoinJob();
+  body.setJobJson(text(m.job_json));
+  write_tensors(body.initTensors(size_of(m.tensors)), m.tensors);
+  body.setNode(m.node.value);
+  body.setNodes(m.nodes);
+  body.setLocalWorldSize(m.local_world_size);
+  body.setWorldSize(m.world_size);
+}
+
+void write(Root::Builder out, const OpenJob& m) {
+  auto body = out.initOpenJob();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setJobJson(text(m.job_json));
+  auto layout = body.initLayout();
+  write_tensors(layout.initTensors(size_of(m.tensors)), m.tensors);
+  write_owners(layout, m.chunk_elements, m.owners);
+  body.setNodes(m.nodes);
+  body.setResume(m.resume);
+  body.setResumeRound(m.resume_round.value);
+}
+
+void write(Root::Builder out, const ShardReady& m) {
+  auto body = out.initShardReady();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setOk(m.ok);
+  body.setCode(static_cast<std::uint16_t>(m.code));
+  body.setMessage(text(clipped(m.message)));
+}
+
+void write(Root::Builder out, const JobWelcome& m) {
+  auto body = out.initJobWelcome();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  write_owners(body.initLayout(), m.chunk_elements, m.owners);
+  auto endpoints = body.initEndpoints(size_of(m.endpoints));
+  for (unsigned i = 0; i < endpoints.size(); ++i) {
+    write_texts(endpoints.init(i, size_of(m.endpoints[i])), m.endpoints[i]);
+  }
+  body.setResume(m.resume);
+  body.setResumeRound(m.resume_round.value);
+}
+
+void write(Root::Builder out, const SnapshotAt& m) {
+  auto body = out.initSnapshotAt();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setRound(m.round.value);
+}
+
+void write(Root::Builder out, const SnapshotDone& m) {
+  auto body = out.initSnapshotDone();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setRound(m.round.value);
+  body.setOk(m.ok);
+  body.setBytes(m.bytes);
+  body.setMessage(text(clipped(m.message)));
+}
+
+void write(Root::Builder out, const SnapshotCommit& m) {
+  auto body = out.initSnapshotCommit();
+  body.setJob(m.job.value);
+  body.setRound(m.round.value);
+}
+
+void write(Root::Builder out, const StopRequest& m) {
+  auto body = out.initStopRequest();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setReason(text(clipped(m.reason)));
+}
+
+void write(Root::Builder out, const LeaveJob& m) {
+  auto body = out.initLeaveJob();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setNode(m.node.value);
+  body.setKind(static_cast<wire::LeaveKind>(m.kind));
+  body.setRound(m.round.value);
+  body.setMessage(text(clipped(m.message)));
+}
+
+void write(Root::Builder out, const StopJob& m) {
+  auto body = out.initStopJob();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setKind(static_cast<wire::StopKind>(m.kind));
+  body.setRound(m.round.value);
+  body.setReason(text(clipped(m.reason)));
+}
+
+void write(Root::Builder out, const DrainRequest& m) { out.initDrainRequest().setIncarnation(m.incarnation); }
+
+void write(Root::Builder out, const DrainDone&) { out.setDrainDone(); }
+
+void write(Root::Builder out, const ControlError& m) {
+  auto body = out.initError();
+  body.setCode(static_cast<std::uint16_t>(m.code));
+  body.setMessage(text(clipped(m.message)));
+}
+
+// ---- Reading, in the same order. ----
+
+ServerHello read(wire::ServerHello::Reader in) {
+  ServerHello m;
+  m.shard = ShardIndex(in.getShard());
+  m.servers = in.getServers();
+  m.incarnation = in.getIncarnation();
+  m.bandwidth = in.getBandwidth();
+  if (!std::isfinite(m.bandwidth)) throw Malformed{"the server's bandwidth is no finite number"};
+  m.lane_endpoints = read_texts(in.getLaneEndpoints(), kMaxLanes, "the list of lane endpoints");
+  const auto stored = in.getStored();
+  check_count(stored.size(), kMaxJobs, "the list of stored jobs");
+  m.stored.reserve(stored.size());
+  for (auto entry : stored) {
+    StoredJob job;
+    job.job = JobId(entry.getJob());
+    job.name = read_text(entry.getName(), kMaxNameBytes, "a stored job's name");
+    job.layout_hash = entry.getLayoutHash();
+    const auto rounds = entry.getSnapshots();
+    check_count(rounds.size(), kMaxStoredSnapshots, "a stored job's list of snapshots");
+    job.snapshots.reserve(rounds.size());
+    for (auto round : rounds) job.snapshots.emplace_back(round);
+    m.stored.push_back(std::move(job));
+  }
+  return m;
+}
+
+Heartbeat read(wire::Heartbeat::Reader in) {
+  Heartbeat m;
+  m.incarnation = in.getIncarnation();
+  const auto progress = in.getProgress();
+  check_count(progress.size(), kMaxJobs, "the progress report");
+  m.progress.reserve(progress.size());
+  for (auto entry : progress) {
+    m.progress.push_back({JobId(entry.getJob()), ViewId(entry.getView()), Version(entry.getMinVersion()),
+                          Version(entry.getMaxVersion())});
+  }
+  return m;
+}
+
+JoinJob read(wire::JoinJob::Reader in) {
+  JoinJob m;
+  m.job_json = read_text(in.getJobJson(), kMaxJobJsonBytes, "the job configuration");
+  m.tensors = read_tensors(in.getTensors());
+  m.node = NodeRank(in.getNode());
+  m.nodes = in.getNodes();
+  m.local_world_size = in.getLocalWorldSize();
+  m.world_size = in.getWorldSize();
+  return m;
+}
+
+OpenJob read(wire::OpenJob::Reader in) {
+  OpenJob m;
+  m.job = JobId(in.getJob());
+  m.view = ViewId(in.getView());
+  m.job_json = read_text(in.getJobJson(), kMaxJobJsonBytes, "the job configuration");
+  const auto layout = in.getLayout();
+  m.tensors = read_tensors(layout.getTensors());
+  m.chunk_elements = layout.getChunkElements();
+  m.owners = read_owners(layout);
+  m.nodes = in.getNodes();
+  m.resume = in.getResume();
+  m.resume_round = Round(in.getResumeRound());
+  return m;
+}
+
+JobWelcome read(wire::JobWelcome::Reader in) {
+  JobWelcome m;
+  m.job = JobId(in.getJob());
+  m.view = ViewId(in.getView());
+  const auto layout = in.getLayout();
+  m.chunk_elements = layout.getChunkElements();
+  m.owners = read_owners(layout);
+  const auto endpoints = in.getEndpoints();
+  check_count(endpoints.size(), kMaxShards, "the list of servers");
+  m.endpoints.reserve(endpoints.size());
+  for (auto lanes : endpoints) m.endpoints.push_back(read_texts(lanes, kMaxLanes, "the list of lane endpoints"));
+  m.resume = in.getResume();
+  m.resume_round = Round(in.getResumeRound());
+  return m;
+}
+
+std::string read_reason(capnp::Text::Reader in) { return read_text(in, kMaxTextBytes, "the message's text"); }
+
+ControlMessage read(Root::Reader root) {
+  switch (root.which()) {
+    case Root::SERVER_HELLO:
+      return read(root.getServerHello());
+    case Root::WORKER_HELLO: {
+      const auto in = root.getWorkerHello();
+      return WorkerHello{read_text(in.getName(), kMaxNameBytes, "the worker's name"), in.getIncarnation()};
+    }
+    case Root::HELLO_REPLY:
+      return HelloReply{root.getHelloReply().getCoordinatorIncarnation()};
+    case Root::HEARTBEAT:
+      return read(root.getHeartbeat());
+    case Root::HEARTBEAT_REPLY:
+      return HeartbeatReply{root.getHeartbeatReply().getCoordinatorIncarnation()};
+    case Root::JOIN_JOB:
+      return read(root.getJoinJob());
+    case Root::OPEN_JOB:
+      return read(root.getOpenJob());
+    case Root::SHARD_READY: {
+      const auto in = root.getShardReady();
+      return ShardReady{JobId(in.getJob()), ViewId(in.getView()), in.getOk(), read_error_code(in.getCode()),
+                        read_reason(in.getMessage())};
+    }
+    case Root::JOB_WELCOME:
+      return read(root.getJobWelcome());
+    case Root::SNAPSHOT_AT: {
+      const auto in = root.getSnapshotAt();
+      return SnapshotAt{JobId(in.getJob()), ViewId(in.getView()), Round(in.getRound())};
+    }
+    case Root::SNAPSHOT_DONE: {
+      const auto in = root.getSnapshotDone();
+      return SnapshotDone{JobId(in.getJob()), ViewId(in.getView()), Round(in.getRound()), in.getOk(), in.getBytes(),
+                          read_reason(in.getMessage())};
+    }
+    case Root::SNAPSHOT_COMMIT: {
+      const auto in = root.getSnapshotCommit();
+      return SnapshotCommit{JobId(in.getJob()), Round(in.getRound())};
+    }
+    case Root::STOP_REQUEST: {
+      const auto in = root.getStopRequest();
+      return StopRequest{JobId(in.getJob()), ViewId(in.getView()), read_reason(in.getReason())};
+    }
+    case Root::LEAVE_JOB: {
+      const auto in = root.getLeaveJob();
+      return LeaveJob{JobId(in.getJob()),
+                      ViewId(in.getView()),
+                      NodeRank(in.getNode()),
+                      read_enum(in.getKind(), LeaveKind::kFailed, "the kind of leave"),
+                      Round(in.getRound()),
+                      read_reason(in.getMessage())};
+    }
+    case Root::STOP_JOB: {
+      const auto in = root.getStopJob();
+      return StopJob{JobId(in.getJob()), ViewId(in.getView()),
+                     read_enum(in.getKind(), StopKind::kRestart, "the kind of stop"), Round(in.getRound()),
+                     read_reason(in.getReason())};
+    }
+    case Root::DRAIN_REQUEST:
+      return DrainRequest{root.getDrainRequest().getIncarnation()};
+    case Root::DRAIN_DONE:
+      return DrainDone{};
+    case Root::ERROR: {
+      const auto in = root.getError();
+      return ControlError{read_error_code(in.getCode()), read_reason(in.getMessage())};
+    }
+  }
+  throw Malformed{"its kind is " + std::to_string(static_cast<unsigned>(root.which())) + ", which no known message has"};
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_control_as_version(const ControlMessage& message, std::uint16_t version) {
+  capnp::MallocMessageBuilder builder;
+  auto root = builder.initRoot<Root>();
+  root.setProtocol(version);
+  std::visit([&](const auto& m) { write(root, m); }, message);
+  return to_bytes(builder);
+}
+
+std::vector<std::byte> encode_control(const ControlMessage& message) {
+  return encode_control_as_version(message, kProtocolVersion);
+}
+
+Result<ControlMessage> decode_control(std::span<const std::byte> bytes) {
+  if (auto status = check_protocol(kKind, bytes, kMaxControlBytes); !status) {
+    return tl::unexpected<Error>(std::move(status.error()));
+  }
+  return decode_message<ControlMessage, Root>(bytes, [](Root::Reader root) { return read(root); })
+      .map_error([&](const std::string& why) { return malformed(kKind, bytes.size(), why); });
+}
+
+}  // namespace tributary

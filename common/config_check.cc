@@ -1,0 +1,305 @@
+#include "common/config_check.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <span>
+
+#include "common/layout.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::size_t kMaxSocketPath = 107;  // sockaddr_un::sun_path without its terminator
+constexpr std::uint32_t kMinWindowBytes = 64u << 10;
+
+constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
+constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
+constexpr std::string_view kModes[] = {"sync"};
+constexpr std::string_view kDatasets[] = {"fashion-mnist"};
+constexpr std::string_view kLogLevels[] = {"trace", "debug", "info", "warn", "error"};
+
+// A key that only some optimizers (or schedules) have.
+struct Applicability {
+  std::string_view key;
+  std::vector<std::string_view> owners;
+};
+const std::vector<Applicability>& optimizer_keys() {
+  static const std::vector<Applicability> table = {
+      {"momentum", {"sgd"}},
+      {"dampening", {"sgd"}},
+      {"nesterov", {"sgd"}},
+      {"beta1", {"adam", "adamw", "lion"}},
+      {"beta2", {"adam", "adamw", "lion"}},
+      {"eps", {"adam", "adamw", "adagrad"}},
+      {"lr_decay", {"adagrad"}},
+      {"initial_accumulator", {"adagrad"}},
+  };
+  return table;
+}
+const std::vector<Applicability>& schedule_keys() {
+  static const std::vector<Applicability> table = {
+      {"total_rounds", {"linear", "cosine"}},
+      {"min_lr_ratio", {"linear", "cosine"}},
+      {"step_rounds", {"step"}},
+      {"step_gamma", {"step"}},
+  };
+  return table;
+}
+
+bool contains(std::span<const std::string_view> list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+std::string join(std::span<const std::string_view> words, std::string_view last_separator) {
+  std::string out;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) out += i + 1 == words.size() ? last_separator : std::string_view(", ");
+    out += words[i];
+  }
+  return out;
+}
+
+class Faults {
+ public:
+  void check(bool ok, std::string key, std::string message, std::string because_of = "") {
+    if (!ok) list_.push_back({std::move(key), std::move(because_of), std::move(message)});
+  }
+  void one_of(std::string_view value, std::span<const std::string_view> known, std::string key) {
+    check(contains(known, value), std::move(key),
+          known.size() == 1 ? "the only one there is: " + std::string(known[0]) : "must be one of " + join(known, " or "));
+  }
+  void at_least_one(std::uint64_t value, std::string key) { check(value >= 1, std::move(key), "must be at least 1"); }
+  std::vector<Fault> take() { return std::move(list_); }
+
+ private:
+  std::vector<Fault> list_;
+};
+
+bool positive(double v) { return std::isfinite(v) && v > 0.0; }
+bool not_negative(double v) { return std::isfinite(v) && v >= 0.0; }
+bool fraction_below_one(double v) { return v >= 0.0 && v < 1.0; }  // false for nan
+bool fraction(double v) { return v >= 0.0 && v <= 1.0; }
+
+std::optional<std::uint32_t> parse_port(std::string_view text) {
+  std::uint32_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error != std::errc{} || end != text.data() + text.size() || port > 65535) return std::nullopt;
+  return port;
+}
+
+bool host_ok(std::string_view host) {
+  return !host.empty() && host.size() <= 255 && std::all_of(host.begin(), host.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+  });
+}
+
+// "HOST:PORT" split at the last colon.
+std::pair<std::string_view, std::string_view> split_host_port(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return {text, {}};
+  return {text.substr(0, colon), text.substr(colon + 1)};
+}
+
+bool ipc_ok(std::string_view endpoint) {
+  return endpoint.starts_with("ipc://") && endpoint.size() > 6 && endpoint.size() - 6 <= kMaxSocketPath;
+}
+
+bool endpoint_ok(std::string_view endpoint) {
+  if (ipc_ok(endpoint)) return true;
+  if (!endpoint.starts_with("tcp://")) return false;
+  const auto [host, port] = split_host_port(endpoint.substr(6));
+  return host_ok(host) && parse_port(port).value_or(0) != 0;
+}
+
+void check_coordinator(Faults& f, const std::string& endpoint, const std::string& section) {
+  f.check(endpoint_ok(endpoint), section + ".coordinator",
+          "must be \"tcp://HOST:PORT\" with a port from 1 to 65535, or \"ipc://PATH\" (at most 107 characters)");
+}
+
+void check_admin(Faults& f, const std::string& admin, const std::string& section) {
+  if (admin.empty()) return;  // off
+  const auto [host, port] = split_host_port(admin);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  f.check((host_ok(host) || bracketed) && parse_port(port).has_value(), section + ".admin",
+          "must be \"HOST:PORT\" with a port from 0 (any free one) to 65535, or \"\" for no HTTP");
+}
+
+// Server lanes listen at `bind`: a port for each, side by side.
+void check_bind(Faults& f, const ServerConfig& c) {
+  const std::string forms =
+      "must be \"tcp://ADDRESS:PORT\" (lane i takes PORT + i), \"tcp://ADDRESS:*\" (free ports) or \"ipc://PREFIX\"";
+  if (c.bind.starts_with("ipc://")) {
+    // A lane's number is appended to the prefix.
+    f.check(c.bind.size() > 6 && c.bind.size() - 6 + 8 <= kMaxSocketPath, "server.bind", forms + " of at most 99 characters");
+    return;
+  }
+  if (!c.bind.starts_with("tcp://")) return f.check(false, "server.bind", forms);
+  const auto [host, port_text] = split_host_port(std::string_view(c.bind).substr(6));
+  f.check(host_ok(host) || host == "*", "server.bind", forms);
+  if (port_text == "*") return;
+  const std::optional<std::uint32_t> port = parse_port(port_text);
+  f.check(port.value_or(0) != 0, "server.bind", forms);
+  if (port && c.lanes > 0) {
+    f.check(*port + c.lanes - 1 <= 65535, "server.bind",
+            "lane i takes PORT + i, and the last of " + std::to_string(c.lanes) + " lanes would be above 65535", "server.lanes");
+  }
+}
+
+template <class Config>
+void check_limits(Faults& f, const Config& c) {
+  f.at_least_one(c.heartbeat_ms, "limits.heartbeat_ms");
+  f.check(c.peer_timeout_ms / 2 >= c.heartbeat_ms, "limits.peer_timeout_ms",
+          "must be at least twice heartbeat_ms (" + std::to_string(c.heartbeat_ms) +
+              "), or one late beat would end every job",
+          "limits.heartbeat_ms");
+  f.at_least_one(c.stop_timeout_s, "limits.stop_timeout_s");
+  f.one_of(c.log.level, kLogLevels, "log.level");
+}
+
+void check_optimizer(Faults& f, const JobConfig& job) {
+  const OptimizerConfig& o = job.optimizer;
+  f.one_of(o.name, kOptimizers, "optimizer.name");
+  f.check(positive(o.lr), "optimizer.lr", "must be a finite number above 0");
+  f.check(not_negative(o.weight_decay), "optimizer.weight_decay", "must be 0 or a finite number above 0");
+  // A value that the optimizer has no use for is not judged; that it is given at all is another fault.
+  auto has = [&job](std::string_view key) { return why_inapplicable(job, key).empty(); };
+  if (has("optimizer.momentum")) {
+    f.check(fraction_below_one(o.momentum), "optimizer.momentum", "must be in [0, 1)");
+    f.check(fraction(o.dampening), "optimizer.dampening", "must be in [0, 1]");
+    f.check(!o.nesterov || o.momentum != 0.0, "optimizer.nesterov",
+            "needs momentum: set momentum (0.9 is usual) or nesterov = false", "optimizer.momentum");
+    f.check(!o.nesterov || o.dampening == 0.0, "optimizer.nesterov", "needs dampening = 0", "optimizer.dampening");
+  }
+  if (has("optimizer.beta1")) {
+    f.check(fraction_below_one(o.beta1), "optimizer.beta1", "must be in [0, 1)");
+    f.check(fraction_below_one(o.beta2), "optimizer.beta2", "must be in [0, 1)");
+  }
+  if (has("optimizer.eps")) f.check(positive(o.eps), "optimizer.eps", "must be a finite number above 0");
+  if (has("optimizer.lr_decay")) {
+    f.check(not_negative(o.lr_decay), "optimizer.lr_decay", "must be 0 or a finite number above 0");
+    f.check(not_negative(o.initial_accumulator), "optimizer.initial_accumulator", "must be 0 or a finite number above 0");
+  }
+}
+
+void check_schedule(Faults& f, const JobConfig& job) {
+  const ScheduleConfig& s = job.schedule;
+  f.one_of(s.name, kSchedules, "schedule.name");
+  if (s.name == "linear" || s.name == "cosine") {
+    f.check(s.total_rounds > 0, "schedule.total_rounds",
+            "the " + s.name + " schedule needs the round at which it ends: set total_rounds to the job's number of rounds",
+            "schedule.name");
+    f.check(s.total_rounds == 0 || s.total_rounds > s.warmup_rounds, "schedule.total_rounds",
+            "must be more than warmup_rounds (" + std::to_string(s.warmup_rounds) + ")", "schedule.warmup_rounds");
+    f.check(fraction(s.min_lr_ratio), "schedule.min_lr_ratio", "must be in [0, 1]");
+  }
+  if (s.name == "step") {
+    f.check(s.step_rounds > 0, "schedule.step_rounds",
+            "the step schedule needs the number of rounds between its steps: set step_rounds", "schedule.name");
+    f.check(positive(s.step_gamma) && s.step_gamma <= 1.0, "schedule.step_gamma", "must be in (0, 1]");
+  }
+}
+
+void check_train(Faults& f, const TrainConfig& t) {
+  f.one_of(t.dataset, kDatasets, "train.dataset");
+  f.check(!t.data_dir.empty(), "train.data_dir", "must name the folder of the data set's files");
+  f.check(t.hidden.size() <= kMaxHiddenLayers, "train.hidden",
+          "must have at most " + std::to_string(kMaxHiddenLayers) + " layers");
+  f.check(std::all_of(t.hidden.begin(), t.hidden.end(), [](std::uint32_t h) { return h >= 1 && h <= kMaxHiddenSize; }),
+          "train.hidden", "every layer must have from 1 to " + std::to_string(kMaxHiddenSize) + " units");
+  f.at_least_one(t.epochs, "train.epochs");
+  f.at_least_one(t.global_batch, "train.global_batch");
+  f.at_least_one(t.accumulation, "train.accumulation");
+  f.check(t.accumulation == 0 || t.global_batch % t.accumulation == 0, "train.global_batch",
+          "must be a multiple of accumulation (" + std::to_string(t.accumulation) + ")", "train.accumulation");
+  f.at_least_one(t.eval_every_epochs, "train.eval_every_epochs");
+}
+
+}  // namespace
+
+OptimizerConfig default_optimizer(std::string_view name) {
+  OptimizerConfig o;
+  o.name = name;
+  if (name == "adam" || name == "adamw") o.lr = 0.001;
+  if (name == "adamw") o.weight_decay = 0.01;
+  if (name == "adagrad") o.eps = 1e-10;
+  if (name == "lion") {
+    o.lr = 0.0001;
+    o.beta2 = 0.99;
+  }
+  return o;
+}
+
+std::string why_inapplicable(const JobConfig& config, std::string_view key) {
+  auto look_up = [key](const std::vector<Applicability>& table, std::string_view section, std::string_view chosen,
+                       std::span<const std::string_view> known) -> std::string {
+    if (!key.starts_with(section) || !contains(known, chosen)) return "";  // an unknown name is a fault of its own
+    for (const Applicability& a : table) {
+      if (key.substr(section.size()) != a.key || contains(a.owners, chosen)) continue;
+      return std::string(chosen) + " has no " + std::string(a.key) + " (" + join(a.owners, " and ") +
+             (a.owners.size() == 1 ? " has" : " have") + "): remove the key or change " + std::string(section) + "name";
+    }
+    return "";
+  };
+  std::string why = look_up(optimizer_keys(), "optimizer.", config.optimizer.name, kOptimizers);
+  return why.empty() ? look_up(schedule_keys(), "schedule.", config.schedule.name, kSchedules) : why;
+}
+
+std::vector<Fault> faults_of(const JobConfig& c) {
+  Faults f;
+  const bool name_ok = std::all_of(c.name.begin(), c.name.end(), [](char ch) {
+    return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') || (ch >= '0' && ch <= '9') || ch == '.' || ch == '_' ||
+           ch == '-';
+  });
+  f.check(!c.name.empty(), "job.name", "every job needs a name; a run with the same name resumes the job");
+  f.check(name_ok, "job.name", "must consist of letters, digits, '.', '_' and '-'");
+  f.check(c.name.size() <= kMaxJobName, "job.name",
+          "must have at most " + std::to_string(kMaxJobName) + " characters, has " + std::to_string(c.name.size()));
+  f.one_of(c.mode, kModes, "job.mode");
+  f.check(c.chunk_bytes == 0 || (c.chunk_bytes % (kTensorAlign * sizeof(float)) == 0 && c.chunk_bytes >= kMinChunkBytes &&
+                                 c.chunk_bytes <= kMaxChunkBytes),
+          "job.chunk_bytes",
+          "must be a multiple of " + std::to_string(kTensorAlign * sizeof(float)) + " from " +
+              std::to_string(kMinChunkBytes) + " to " + std::to_string(kMaxChunkBytes) +
+              ", or 0 to let the size follow from the model");
+  check_optimizer(f, c);
+  check_schedule(f, c);
+  check_train(f, c.train);
+  return f.take();
+}
+
+std::vector<Fault> faults_of(const ServerConfig& c) {
+  Faults f;
+  f.check(c.servers >= 1 && c.servers <= kMaxServers, "server.servers", "must be from 1 to " + std::to_string(kMaxServers));
+  f.check(c.index < c.servers || c.servers == 0, "server.index",
+          "must be below servers (" + std::to_string(c.servers) + "): the servers are numbered from 0", "server.servers");
+  check_coordinator(f, c.coordinator, "server");
+  check_bind(f, c);
+  f.check(c.advertise.empty() || host_ok(c.advertise), "server.advertise",
+          "must be a host name or IPv4 address alone, without scheme and port");
+  f.check(c.lanes <= kMaxLanes, "server.lanes", "must be at most " + std::to_string(kMaxLanes) + " (0: from the machine)");
+  check_admin(f, c.admin, "server");
+  f.check(positive(c.bandwidth), "server.bandwidth", "must be a finite number above 0");
+  f.at_least_one(c.store_io_mb_per_s, "store.io_mb_per_s");
+  check_limits(f, c);
+  return f.take();
+}
+
+std::vector<Fault> faults_of(const WorkerConfig& c) {
+  Faults f;
+  check_coordinator(f, c.coordinator, "worker");
+  f.check(c.name.size() <= kMaxJobName, "worker.name", "must have at most " + std::to_string(kMaxJobName) + " characters");
+  f.check(!c.socket.empty() && c.socket.size() <= kMaxSocketPath, "worker.socket",
+          "must be a path of 1 to " + std::to_string(kMaxSocketPath) + " characters");
+  f.check(c.lanes <= kMaxLanes, "worker.lanes", "must be at most " + std::to_string(kMaxLanes) + " (0: from the machine)");
+  check_admin(f, c.admin, "worker");
+  f.check(c.window_bytes == 0 || c.window_bytes >= kMinWindowBytes, "limits.window_bytes",
+          "must be at least " + std::to_string(kMinWindowBytes) + ", or 0 to let the window find the link's capacity");
+  check_limits(f, c);
+  return f.take();
+}
+
+}  // namespace tributary

@@ -1,0 +1,36 @@
+// What values a configuration may have, apart from where it came from: the TOML reader adds file and line to these faults, the
+// JSON reader the peer's key.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/config.h"
+
+namespace tributary {
+
+inline constexpr std::size_t kMaxJobName = 128;      // characters
+inline constexpr std::uint16_t kMaxServers = 1024;
+inline constexpr std::uint16_t kMaxLanes = 64;
+inline constexpr std::size_t kMaxHiddenLayers = 64;
+inline constexpr std::uint32_t kMaxHiddenSize = 1u << 20;
+
+// One impossible value. `message` says what would be right, and reads on from "optimizer.lr = -1: ".
+struct Fault {
+  std::string key;         // "optimizer.lr"
+  std::string because_of;  // another key whose value makes this one impossible; empty: none
+  std::string message;
+};
+
+std::vector<Fault> faults_of(const JobConfig& config);
+std::vector<Fault> faults_of(const ServerConfig& config);
+std::vector<Fault> faults_of(const WorkerConfig& config);
+
+// The defaults of one optimizer (they differ: see OptimizerConfig). An unknown name keeps the struct's own.
+OptimizerConfig default_optimizer(std::string_view name);
+
+// Why this job has no use for `key` ("optimizer.momentum" with adamw), with who has; empty if it has.
+std::string why_inapplicable(const JobConfig& config, std::string_view key);
+
+}  // namespace tributary

@@ -1,0 +1,82 @@
+#include "common/fused_step.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "common/assert.h"
+#include "kernels/tree_sum.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::size_t kGroup = 8;   // frames that are decoded side by side and summed in one loop
+constexpr std::size_t kLevels = 7;  // each level of scratch halves the frames that are left, down to a group
+static_assert(kernels::kMaxSumInputs <= kGroup << kLevels);
+
+using Block = std::array<float, kFusedBlock>;
+
+struct Scratch {
+  alignas(64) std::array<Block, kGroup> decoded;
+  alignas(64) std::array<Block, kLevels> partial;
+};
+
+// Values [first, first+count) of one frame: where they lie, or decoded into `scratch`.
+const float* values_of(const std::byte* frame, const FusedArgs& args, std::size_t first, std::size_t count,
+                       Block& scratch) {
+  if (const float* values = args.push->as_fp32(frame)) return values + first;
+  args.push->decode(frame, args.elements, first, count, scratch.data());
+  return scratch.data();
+}
+
+// Tree sum of one block over a subtree's frames. As in kernels/tree_sum.cc, the left subtree is the largest power of two below
+// the number of leaves; here the leaves may have to be decoded, so at most a group of them exists at a time.
+void sum_frames(std::span<const std::byte* const> frames, const FusedArgs& args, std::size_t first, std::size_t count,
+                float* out, Scratch& scratch, std::size_t level) {
+  std::array<const float*, kGroup> inputs;
+  if (frames.size() <= kGroup) {
+    for (std::size_t k = 0; k < frames.size(); ++k) {
+      inputs[k] = values_of(frames[k], args, first, count, scratch.decoded[k]);
+    }
+    return kernels::tree_sum({inputs.data(), frames.size()}, count, out);
+  }
+  const std::size_t left = std::bit_floor(frames.size() - 1);
+  float* right_sum = scratch.partial[level].data();
+  sum_frames(frames.first(left), args, first, count, out, scratch, level + 1);
+  sum_frames(frames.subspan(left), args, first, count, right_sum, scratch, level + 1);
+  inputs[0] = out;
+  inputs[1] = right_sum;
+  kernels::tree_sum({inputs.data(), 2}, count, out);
+}
+
+}  // namespace
+
+void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars, const FusedArgs& args) {
+  TRIB_ASSERT(args.push != nullptr && (args.answer == nullptr || args.pull != nullptr));
+  TRIB_ASSERT(!args.frames.empty() && args.frames.size() <= kernels::kMaxSumInputs);
+  const int slots = optimizer.slots();
+  Scratch scratch;  // on the stack, about 120 KiB; only what the frames need is ever touched
+  alignas(64) Block sum;
+
+  for (std::size_t first = 0; first < args.elements; first += kFusedBlock) {
+    kernels::BlockArgs block;
+    block.count = std::min(kFusedBlock, args.elements - first);
+    block.grad_scale = args.scale;
+    block.param_in = args.param_in + first;
+    block.param_out = args.param_out + first;
+    for (int slot = 0; slot < slots; ++slot) {
+      block.state_in[slot] = args.state_in[slot] + first;
+      block.state_out[slot] = args.state_out[slot] + first;
+    }
+    if (args.frames.size() == 1) {
+      block.grad = values_of(args.frames[0], args, first, block.count, sum);
+    } else {
+      sum_frames(args.frames, args, first, block.count, sum.data(), scratch, 0);
+      block.grad = sum.data();
+    }
+    optimizer.step(scalars, block);
+    if (args.answer) args.pull->encode(block.param_out, args.elements, first, block.count, args.answer);
+  }
+}
+
+}  // namespace tributary

@@ -1,0 +1,100 @@
+// The layout: tensors -> one flat fp32 parameter space -> chunks -> shards and lanes. Pure, deterministic, persisted.
+//
+//   tensor 0 | pad | tensor 1 | pad | ...        every tensor starts at a multiple of kTensorAlign elements
+//   [ chunk 0 )[ chunk 1 )[ chunk 2 ) ...        every chunk has chunk_elements elements, the last may be shorter
+//
+// Padding elements have gradient 0 and belong to no tensor; digests and exports skip them. Chunk c is owned by exactly one
+// (shard, lane). With equal weights the assignment is round-robin, so that the tensors a backward pass finishes together are
+// spread over all servers; with weights it is the smooth weighted round-robin, balanced to within one chunk. Later modes
+// replace the weights (placement by bandwidth), not the class.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/result.h"
+
+namespace tributary {
+
+inline constexpr std::size_t kTensorAlign = 16;                    // elements; 64 bytes of fp32
+inline constexpr std::size_t kMaxTensors = 1u << 20;               // bound on a declaration
+inline constexpr std::uint64_t kMaxParameters = 1ull << 40;        // elements
+inline constexpr std::size_t kMaxChunkBytes = 64u << 20;           // of fp32; also bounds ZMQ_MAXMSGSIZE
+inline constexpr std::size_t kMinChunkBytes = 4u << 10;
+inline constexpr std::uint64_t kMaxChunks = 1u << 20;               // a layout must fit a control message (kMaxControlBytes)
+
+struct TensorSpec {
+  std::string name;                 // unique within the job
+  std::vector<std::uint64_t> shape; // product = elements; empty shape is a scalar (1 element)
+  bool operator==(const TensorSpec&) const = default;
+  std::uint64_t elements() const;
+};
+
+struct ChunkOwner {
+  ShardIndex shard;
+  LaneIndex lane;
+  bool operator==(const ChunkOwner&) const = default;
+};
+
+struct ChunkRange {
+  std::uint64_t begin = 0;     // first element in the flat space
+  std::uint64_t elements = 0;
+};
+
+// One shard's place in the assignment.
+struct ShardSlots {
+  std::uint16_t lanes = 1;
+  double weight = 1.0;  // share of the bytes relative to the other shards; > 0
+};
+
+class Layout {
+ public:
+  // Errors: kInvalidArgument for no tensors, a duplicate or empty name, a zero dimension, too many parameters, no shards,
+  // chunk_elements not a multiple of kTensorAlign or out of bounds.
+  static Result<Layout> make(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
+                             std::span<const ShardSlots> shards);
+  // As persisted or received: `owners` given. Same errors, and kInvalidArgument if owners.size() != number of chunks.
+  static Result<Layout> with_owners(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
+                                    std::vector<ChunkOwner> owners);
+
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  const std::vector<ChunkOwner>& owners() const { return owners_; }
+  std::uint64_t chunk_elements() const { return chunk_elements_; }
+  std::uint64_t flat_elements() const { return flat_elements_; }  // with padding
+  std::uint64_t parameters() const { return parameters_; }        // without padding
+  std::size_t chunks() const { return owners_.size(); }
+  ChunkRange chunk(ChunkIndex c) const;
+  ChunkOwner owner(ChunkIndex c) const { return owners_[c.value]; }
+  std::uint64_t tensor_offset(std::size_t tensor) const { return offsets_[tensor]; }
+  // Tensors that overlap chunk c, and chunks that overlap tensor t: half-open index ranges.
+  std::pair<std::size_t, std::size_t> tensors_of(ChunkIndex c) const;
+  std::pair<std::uint32_t, std::uint32_t> chunks_of(std::size_t tensor) const;
+  // Chunks of one (shard, lane), ascending.
+  std::vector<ChunkIndex> chunks_owned_by(ShardIndex shard, LaneIndex lane) const;
+
+  // XXH3-64 over names, shapes and chunk_elements (not over owners: the same data on other servers is the same layout).
+  std::uint64_t hash() const { return hash_; }
+
+ private:
+  Layout() = default;
+  std::vector<TensorSpec> tensors_;
+  std::vector<std::uint64_t> offsets_;
+  std::vector<ChunkOwner> owners_;
+  std::uint64_t chunk_elements_ = 0;
+  std::uint64_t flat_elements_ = 0;
+  std::uint64_t parameters_ = 0;
+  std::uint64_t hash_ = 0;
+};
+
+// Default chunk size in elements: the largest power of two of bytes such that every lane of every server gets at least
+// 8 chunks (so that pushes, steps and answers overlap), within 64 KiB .. 1 MiB of fp32.
+std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards);
+
+// Names the first difference between two declarations in a sentence for the trainer that brought `theirs`; empty if equal.
+std::string describe_difference(std::span<const TensorSpec> ours, std::span<const TensorSpec> theirs);
+
+}  // namespace tributary

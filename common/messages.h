@@ -1,0 +1,255 @@
+// The messages as plain structs. common/codec.h turns them into Cap'n Proto (schema/wire.capnp, schema/control.capnp) and
+// back; the cores see only these.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/layout.h"
+#include "common/result.h"
+
+namespace tributary {
+
+// Both wires and the attach protocol carry it first; another version is refused with a message that names both.
+inline constexpr std::uint16_t kProtocolVersion = 1;
+
+// ---- The data path: worker lane <-> server lane. Frames: header, then the raw payload where noted. ----
+
+// Identifies what a data message is about. A push names (job, view, node, round, chunk): receiving it twice changes nothing.
+struct ChunkKey {
+  JobId job;
+  ViewId view;
+  NodeRank node;
+  ChunkIndex chunk;
+  bool operator==(const ChunkKey&) const = default;
+};
+
+// Node-summed gradient of one chunk for one round. + payload (encoded).
+struct Push {
+  ChunkKey key;
+  Round round;
+  std::uint64_t weight = 0;  // samples (or any additive weight) behind the sum; the server divides by the total
+  EncodingId encoding = EncodingId::kFp32;
+};
+// Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.
+struct Init {
+  ChunkKey key;
+};
+// "Give me the parameters of this chunk as they are": at the start of a view. Held until the chunk is initialised.
+struct Pull {
+  ChunkKey key;
+};
+// "What became of my push?": sent instead of the payload when an answer is overdue. Replied with Answer, Receipt or Resend.
+struct Query {
+  ChunkKey key;
+  Round round;
+};
+// The push has arrived and waits for the other nodes. Frees the sender's window, not its buffer.
+struct Receipt {
+  ChunkKey key;
+  Round round;
+};
+// The chunk's parameters at `version`. + payload (encoded).
+struct Answer {
+  ChunkKey key;
+  Version version;
+  Version durable;  // newest version of this chunk that is in a committed snapshot
+  EncodingId encoding = EncodingId::kFp32;
+};
+// The server does not have this push (it was lost, or the server came back): send it again.
+struct Resend {
+  ChunkKey key;
+  Round round;
+};
+// To the author of a message that could not be accepted.
+struct ErrorReply {
+  ChunkKey key;
+  Round round;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+};
+
+using DataMessage = std::variant<Push, Init, Pull, Query, Receipt, Answer, Resend, ErrorReply>;
+
+// ---- The control path: every daemon <-> the coordinator. One frame. ----
+
+struct StoredJob {  // a job found in a server's store
+  JobId job;
+  std::string name;
+  std::uint64_t layout_hash = 0;
+  std::vector<Round> snapshots;  // complete consistent snapshots, ascending
+};
+struct ServerHello {
+  ShardIndex shard;
+  std::uint16_t servers = 1;  // how many this server believes the cluster has
+  std::uint64_t incarnation = 0;  // random per process: a restarted daemon is a new one
+  double bandwidth = 1.0;
+  std::vector<std::string> lane_endpoints;
+  std::vector<StoredJob> stored;
+};
+struct WorkerHello {
+  std::string name;
+  std::uint64_t incarnation = 0;
+};
+struct HelloReply {
+  std::uint64_t coordinator_incarnation = 0;
+};
+struct JobProgress {
+  JobId job;
+  ViewId view;
+  Version min_version;
+  Version max_version;
+};
+struct Heartbeat {
+  std::uint64_t incarnation = 0;
+  std::vector<JobProgress> progress;  // from servers
+};
+struct HeartbeatReply {
+  std::uint64_t coordinator_incarnation = 0;  // differs from the known one: say hello again
+};
+// A worker whose local ranks have all attached.
+struct JoinJob {
+  std::string job_json;  // canonical JobConfig
+  std::vector<TensorSpec> tensors;
+  NodeRank node;
+  std::uint32_t nodes = 1;
+  std::uint32_t local_world_size = 1;
+  std::uint32_t world_size = 1;
+};
+// Coordinator -> server: own your chunks of this job in this view.
+struct OpenJob {
+  JobId job;
+  ViewId view;
+  std::string job_json;
+  std::vector<TensorSpec> tensors;
+  std::uint64_t chunk_elements = 0;
+  std::vector<ChunkOwner> owners;
+  std::uint32_t nodes = 1;
+  bool resume = false;  // load the snapshot of resume_round; else wait for Init
+  Round resume_round;
+};
+struct ShardReady {  // server -> coordinator: reply to OpenJob; code/message if it failed
+  JobId job;
+  ViewId view;
+  bool ok = true;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+};
+struct JobWelcome {  // coordinator -> workers: begin
+  JobId job;
+  ViewId view;
+  std::uint64_t chunk_elements = 0;
+  std::vector<ChunkOwner> owners;
+  std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
+  bool resume = false;
+  Round resume_round;
+};
+struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at this round
+  JobId job;
+  ViewId view;
+  Round round;
+};
+struct SnapshotDone {  // server -> coordinator: durable here, or (ok = false) missed or failed, with the reason
+  JobId job;
+  ViewId view;
+  Round round;
+  bool ok = true;
+  std::uint64_t bytes = 0;
+  std::string message;
+};
+struct SnapshotCommit {  // coordinator -> servers: durable everywhere; older ones may go
+  JobId job;
+  Round round;
+};
+// Coordinator -> workers: finish the open round, then leave. Sent on a graceful stop of any member.
+struct StopRequest {
+  JobId job;
+  ViewId view;
+  std::string reason;
+};
+enum class LeaveKind : std::uint8_t {
+  kFinished = 0,  // training is complete
+  kStopped = 1,   // asked to stop; may come back
+  kFailed = 2,    // a trainer or the node is lost
+};
+struct LeaveJob {  // worker -> coordinator
+  JobId job;
+  ViewId view;
+  NodeRank node;
+  LeaveKind kind = LeaveKind::kFinished;
+  Round round;  // the last round whose answers this node has received in full
+  std::string message;
+};
+enum class StopKind : std::uint8_t {
+  kFinished = 0,  // every node finished: keep the final state as a snapshot of `round`
+  kStopped = 1,   // stopped at a round boundary: likewise
+  kRestart = 2,   // a member was lost: drop what is open; members may attach again and go on from the last snapshot
+};
+struct StopJob {  // coordinator -> servers and workers: this view is over
+  JobId job;
+  ViewId view;
+  StopKind kind = StopKind::kRestart;
+  Round round;
+  std::string reason;
+};
+struct DrainRequest {  // any daemon -> coordinator: I was told to stop; stop my jobs in good order first
+  std::uint64_t incarnation = 0;
+};
+struct DrainDone {};  // coordinator -> that daemon: nothing of yours is open any more
+struct ControlError {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+};
+
+using ControlMessage =
+    std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady, JobWelcome,
+                 SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest, DrainDone,
+                 ControlError>;
+
+inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
+
+// ---- The attach path: trainer <-> worker over a Unix socket (SOCK_SEQPACKET). ----
+
+struct AttachRequest {
+  std::string job_json;
+  std::uint32_t rank = 0, local_rank = 0, world_size = 1, local_world_size = 1, node_rank = 0;
+  std::int32_t pid = 0;
+  std::vector<TensorSpec> tensors;
+};
+// File descriptors travel with it (SCM_RIGHTS), in this order: node region, gradient region, one eventfd per lane.
+struct AttachReply {
+  JobId job;
+  ViewId view;
+  bool resume = false;
+  Round resume_round;
+  std::uint64_t chunk_elements = 0;
+  std::vector<ChunkOwner> owners;
+  std::uint16_t lanes = 1;          // worker lanes: how many eventfds
+  std::uint64_t node_region_bytes = 0;
+  std::uint64_t gradient_region_bytes = 0;
+};
+struct InitialValues {};  // trainer of rank 0 -> worker: the parameters in the node region are the initial ones
+struct Detach {
+  LeaveKind kind = LeaveKind::kFinished;
+  std::string message;
+};
+struct DetachReply {};
+struct AttachStopped {  // worker -> trainer: the job's view is over (also flagged in the node region)
+  StopKind kind = StopKind::kRestart;
+  Round round;
+  std::string reason;
+};
+struct AttachError {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+};
+
+using AttachMessage =
+    std::variant<AttachRequest, AttachReply, InitialValues, Detach, DetachReply, AttachStopped, AttachError>;
+
+inline constexpr std::size_t kMaxAttachBytes = 8u << 20;
+
+}  // namespace tributary

@@ -1,0 +1,50 @@
+// What Adam and AdamW share: the moments and the bias-corrected update (torch.optim.Adam's single-tensor path).
+//
+//   m = lerp(m, g, 1 - beta1)          v = beta2 * v + (1 - beta2) * g^2
+//   p = p - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/dispatch.h"
+#include "kernels/optimizer.h"
+
+namespace tributary::kernels {
+
+// a[kLerp]: how far m moves towards g; or, if it moves more than half-way, how far from g back to m (the more exact form of
+// the two, and PyTorch's choice). a[kDecay]: Adam's coupled weight decay, or AdamW's factor 1 - lr * weight_decay.
+enum AdamScalar { kLerp, kBeta2, kGradSquareWeight, kStepSize, kInverseSqrtCorrection2, kEps, kDecay };
+
+inline bool lerps_from_gradient(const OptimizerOptions& options) { return !(1.0 - options.beta1 < 0.5); }
+
+inline StepScalars adam_scalars(const OptimizerOptions& options, std::uint64_t t, double lr) {
+  const double correction1 = 1.0 - std::pow(options.beta1, static_cast<double>(t));
+  const double correction2 = 1.0 - std::pow(options.beta2, static_cast<double>(t));
+  StepScalars s;
+  const float weight = static_cast<float>(1.0 - options.beta1);
+  s.a[kLerp] = lerps_from_gradient(options) ? 1.0f - weight : weight;
+  s.a[kBeta2] = static_cast<float>(options.beta2);
+  s.a[kGradSquareWeight] = static_cast<float>(1.0 - options.beta2);
+  s.a[kStepSize] = static_cast<float>(lr / correction1);
+  s.a[kInverseSqrtCorrection2] = static_cast<float>(1.0 / std::sqrt(correction2));
+  s.a[kEps] = static_cast<float>(options.eps);
+  s.first = t == 1;
+  return s;
+}
+
+struct AdamElement {
+  float p, m, v;
+};
+
+// One square root and one division an element: what is divided by sqrt(1 - beta2^t) is multiplied by its inverse instead.
+TRIBUTARY_INLINE AdamElement adam_update(const StepScalars& s, bool from_gradient, AdamElement old, float g) {
+  const float base = from_gradient ? g : old.m;
+  const float other = from_gradient ? old.m : g;
+  const float m = base + s.a[kLerp] * (other - base);
+  const float v = s.a[kBeta2] * old.v + s.a[kGradSquareWeight] * g * g;
+  const float denominator = std::sqrt(v) * s.a[kInverseSqrtCorrection2] + s.a[kEps];
+  return {old.p - s.a[kStepSize] * m / denominator, m, v};
+}
+
+}  // namespace tributary::kernels

@@ -1,0 +1,60 @@
+# The attach protocol: trainer <-> worker daemon over a Unix socket; gradients and parameters are in shared memory, not here.
+# The rules are those of data.capnp.
+@0xd7f55c16773d87ef;
+
+using Cxx = import "/capnp/c++.capnp";
+using Records = import "records.capnp";
+using Control = import "control.capnp";
+$Cxx.namespace("tributary::wire");
+
+struct AttachMessage {
+  protocol @0 :UInt16;
+  union {
+    request @1 :AttachRequest;
+    reply @2 :AttachReply;
+    initialValues @3 :Void;  # trainer of rank 0: the parameters in the node region are the initial ones
+    detach @4 :Detach;
+    detachReply @5 :Void;
+    stopped @6 :AttachStopped;
+    error @7 :AttachError;
+  }
+}
+
+struct AttachRequest {  # trainer -> worker; ranks as torchrun names them
+  jobJson @0 :Text;
+  rank @1 :UInt32;
+  localRank @2 :UInt32;
+  worldSize @3 :UInt32;
+  localWorldSize @4 :UInt32;
+  nodeRank @5 :UInt32;
+  pid @6 :Int32;
+  tensors @7 :List(Records.Tensor);
+}
+
+# worker -> trainer. With it travel file descriptors: node region, gradient region, one eventfd per lane.
+struct AttachReply {
+  job @0 :UInt64;
+  view @1 :UInt32;
+  resume @2 :Bool;
+  resumeRound @3 :UInt64;
+  layout @4 :Records.Layout;  # without tensors: the trainer declared them
+  lanes @5 :UInt16;  # worker lanes: how many eventfds
+  nodeRegionBytes @6 :UInt64;
+  gradientRegionBytes @7 :UInt64;
+}
+
+struct Detach {  # trainer -> worker
+  kind @0 :Control.LeaveKind;
+  message @1 :Text;
+}
+
+struct AttachStopped {  # worker -> trainer: the job's view is over
+  kind @0 :Control.StopKind;
+  round @1 :UInt64;
+  reason @2 :Text;
+}
+
+struct AttachError {  # worker -> trainer
+  code @0 :UInt16;  # ErrorCode
+  message @1 :Text;
+}

@@ -1,0 +1,171 @@
+# The control path: every daemon <-> the coordinator (server 0). One frame a message. The rules are those of data.capnp.
+@0xcd64dbd244030766;
+
+using Cxx = import "/capnp/c++.capnp";
+using Records = import "records.capnp";
+$Cxx.namespace("tributary::wire");
+
+struct ControlMessage {
+  protocol @0 :UInt16;
+  union {
+    serverHello @1 :ServerHello;
+    workerHello @2 :WorkerHello;
+    helloReply @3 :HelloReply;
+    heartbeat @4 :Heartbeat;
+    heartbeatReply @5 :HeartbeatReply;
+    joinJob @6 :JoinJob;
+    openJob @7 :OpenJob;
+    shardReady @8 :ShardReady;
+    jobWelcome @9 :JobWelcome;
+    snapshotAt @10 :SnapshotAt;
+    snapshotDone @11 :SnapshotDone;
+    snapshotCommit @12 :SnapshotCommit;
+    stopRequest @13 :StopRequest;
+    leaveJob @14 :LeaveJob;
+    stopJob @15 :StopJob;
+    drainRequest @16 :DrainRequest;
+    drainDone @17 :Void;  # coordinator -> a draining daemon: nothing of yours is open any more
+    error @18 :ControlError;
+  }
+}
+
+struct StoredJob {  # a job found in a server's store
+  job @0 :UInt64;
+  name @1 :Text;
+  layoutHash @2 :UInt64;
+  snapshots @3 :List(UInt64);  # rounds of complete snapshots, ascending
+}
+
+struct ServerHello {  # server -> coordinator
+  shard @0 :UInt16;
+  servers @1 :UInt16;  # how many this server believes the cluster has
+  incarnation @2 :UInt64;  # random per process
+  bandwidth @3 :Float64;  # weight in the assignment of chunks
+  laneEndpoints @4 :List(Text);
+  stored @5 :List(StoredJob);
+}
+
+struct WorkerHello {  # worker -> coordinator
+  name @0 :Text;
+  incarnation @1 :UInt64;
+}
+
+struct HelloReply {
+  coordinatorIncarnation @0 :UInt64;
+}
+
+struct JobProgress {
+  job @0 :UInt64;
+  view @1 :UInt32;
+  minVersion @2 :UInt64;
+  maxVersion @3 :UInt64;
+}
+
+struct Heartbeat {  # daemon -> coordinator
+  incarnation @0 :UInt64;
+  progress @1 :List(JobProgress);  # from servers
+}
+
+struct HeartbeatReply {
+  coordinatorIncarnation @0 :UInt64;  # differs from the known one: say hello again
+}
+
+struct JoinJob {  # worker -> coordinator, when its local ranks have all attached
+  jobJson @0 :Text;
+  tensors @1 :List(Records.Tensor);
+  node @2 :UInt32;
+  nodes @3 :UInt32;
+  localWorldSize @4 :UInt32;
+  worldSize @5 :UInt32;
+}
+
+struct OpenJob {  # coordinator -> server: own your chunks of this job in this view
+  job @0 :UInt64;
+  view @1 :UInt32;
+  jobJson @2 :Text;
+  layout @3 :Records.Layout;
+  nodes @4 :UInt32;
+  resume @5 :Bool;  # load the snapshot of resumeRound; else wait for Init
+  resumeRound @6 :UInt64;
+}
+
+struct ShardReady {  # server -> coordinator: reply to OpenJob
+  job @0 :UInt64;
+  view @1 :UInt32;
+  ok @2 :Bool;
+  code @3 :UInt16;  # ErrorCode, if not ok
+  message @4 :Text;
+}
+
+struct JobWelcome {  # coordinator -> workers: begin
+  job @0 :UInt64;
+  view @1 :UInt32;
+  layout @2 :Records.Layout;  # without tensors: the workers declared them
+  endpoints @3 :List(List(Text));  # [shard][lane]
+  resume @4 :Bool;
+  resumeRound @5 :UInt64;
+}
+
+struct SnapshotAt {  # coordinator -> servers: keep the state of every chunk at this round
+  job @0 :UInt64;
+  view @1 :UInt32;
+  round @2 :UInt64;
+}
+
+struct SnapshotDone {  # server -> coordinator: durable here, or missed or failed
+  job @0 :UInt64;
+  view @1 :UInt32;
+  round @2 :UInt64;
+  ok @3 :Bool;
+  bytes @4 :UInt64;
+  message @5 :Text;
+}
+
+struct SnapshotCommit {  # coordinator -> servers: durable everywhere; older ones may go
+  job @0 :UInt64;
+  round @1 :UInt64;
+}
+
+struct StopRequest {  # coordinator -> workers: finish the open round, then leave
+  job @0 :UInt64;
+  view @1 :UInt32;
+  reason @2 :Text;
+}
+
+enum LeaveKind {
+  finished @0;  # training is complete
+  stopped @1;  # asked to stop; may come back
+  failed @2;  # a trainer or the node is lost
+}
+
+struct LeaveJob {  # worker -> coordinator
+  job @0 :UInt64;
+  view @1 :UInt32;
+  node @2 :UInt32;
+  kind @3 :LeaveKind;
+  round @4 :UInt64;  # the last one whose answers this node has received in full
+  message @5 :Text;
+}
+
+enum StopKind {
+  finished @0;  # every node finished: keep the final state as a snapshot
+  stopped @1;  # stopped at a round boundary: likewise
+  restart @2;  # a member was lost: drop what is open
+}
+
+struct StopJob {  # coordinator -> servers and workers: this view is over
+  job @0 :UInt64;
+  view @1 :UInt32;
+  kind @2 :StopKind;
+  round @3 :UInt64;
+  reason @4 :Text;
+}
+
+struct DrainRequest {  # daemon -> coordinator: I was told to stop; stop my jobs in good order first
+  incarnation @0 :UInt64;
+}
+
+struct ControlError {
+  code @0 :UInt16;  # ErrorCode
+  message @1 :Text;
+}

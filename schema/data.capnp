@@ -1,0 +1,62 @@
+# The data path: worker lane <-> server lane. A header is one frame; Push, Init and Answer are followed by a raw payload frame.
+#
+# Rules of all wires: the root struct begins with the protocol version, whatever the version, so that any program recognises a
+# peer of any other and says so. Numbers are append-only within a version; a change of meaning is a new version.
+@0x920227243f08daab;
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("tributary::wire");
+
+enum Encoding {  # how a payload's values are written
+  fp32 @0;
+  bf16 @1;
+  fp16 @2;
+}
+
+# Flat on purpose (groups, not pointers): a header is one small struct that is built and read without allocation.
+struct DataHeader {
+  protocol @0 :UInt16;
+
+  # What the message is about. A push names (job, view, node, round, chunk): receiving it twice changes nothing.
+  view @1 :UInt32;
+  job @2 :UInt64;
+  node @3 :UInt32;
+  chunk @4 :UInt32;
+
+  union {
+    # worker -> server; + payload: node-summed gradient of the chunk for `round`.
+    push :group {
+      round @5 :UInt64;
+      weight @6 :UInt64;  # samples behind the sum; the server divides by the total over nodes
+      encoding @7 :Encoding;
+    }
+    # worker -> server; + payload: initial parameters, fp32. Answered with version 0.
+    init @8 :Void;
+    # worker -> server: the parameters as they are, please; held until the chunk is initialised.
+    pull @9 :Void;
+    # worker -> server: what became of my push?
+    query :group {
+      round @10 :UInt64;
+    }
+    # server -> worker: the push has arrived and waits for the other nodes.
+    receipt :group {
+      round @11 :UInt64;
+    }
+    # server -> worker; + payload: parameters at `version`.
+    answer :group {
+      version @12 :UInt64;
+      durable @13 :UInt64;  # newest version of this chunk in a committed snapshot
+      encoding @14 :Encoding;
+    }
+    # server -> worker: the push is not here; send it again.
+    resend :group {
+      round @15 :UInt64;
+    }
+    # To the author of a message that could not be accepted.
+    error :group {
+      round @16 :UInt64;
+      code @17 :UInt16;  # ErrorCode of common/result.h
+      message @18 :Text;
+    }
+  }
+}

@@ -1,0 +1,66 @@
+# What servers keep on disk. Every record stands behind an XXH3-64 of its bytes (server/records.h) and begins with the format
+# number, so that any version of the program recognises a record of any other.
+@0xde7358c163e1c002;
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("tributary::record");
+
+struct Tensor {
+  name @0 :Text;
+  shape @1 :List(UInt64);  # empty: a scalar
+}
+
+# The layout (common/layout.h): what decides where every parameter lives. Also travels in control and attach messages.
+struct Layout {
+  tensors @0 :List(Tensor);
+  chunkElements @1 :UInt64;  # fp32 elements per chunk
+  # Owner of each chunk, by chunk index; two parallel lists because they pack to 4 bytes a chunk.
+  ownerShards @2 :List(UInt16);
+  ownerLanes @3 :List(UInt16);
+}
+
+# Whose store this is. Written once.
+struct StoreIdentity {
+  format @0 :UInt32;
+  serverIndex @1 :UInt16;
+}
+
+# A job as the coordinator's registry keeps it (server/coordinator_core.h).
+struct JobRecord {
+  format @0 :UInt32;
+  job @1 :UInt64;
+  jobJson @2 :Text;  # canonical job configuration
+  layout @3 :Layout;
+  worldSize @4 :UInt32;
+  view @5 :UInt32;  # highest view ever given out
+  committed @6 :UInt64;  # round of the last committed consistent snapshot
+  initialised @7 :Bool;  # a snapshot was ever committed
+  finished @8 :Bool;
+}
+
+# Makes a snapshot valid: written with sync after all of its chunks are durable. A snapshot without it is a leftover of a crash.
+struct SnapshotRecord {
+  format @0 :UInt32;
+  job @1 :UInt64;
+  jobName @2 :Text;
+  round @3 :UInt64;
+  layoutHash @4 :UInt64;
+  optimizer @5 :Text;
+  generation @6 :UInt32;  # which column family of this job and round; a snapshot written again gets the next one
+  bytes @7 :UInt64;  # of all chunks' values
+  chunks @8 :List(UInt32);  # ascending indexes, so that a missing one can be named
+}
+
+# Precedes the arrays of a chunk (parameters, then the optimizer's slots; fp32, little endian, `elements` values each).
+struct ChunkHeader {
+  format @0 :UInt32;
+  job @1 :UInt64;
+  round @2 :UInt64;
+  chunk @3 :UInt32;
+  slots @4 :UInt8;  # state arrays after the parameters
+  version @5 :UInt64;  # rounds seen
+  step @6 :UInt64;  # rounds applied
+  elements @7 :UInt64;
+  optimizer @8 :Text;
+  checksum @9 :UInt64;  # XXH3-64 of all arrays, one after the other
+}

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Builds and runs all tests: the release build with every label, then the sanitizer builds with the labels that suit them.
+# The last line is "N passed, N failed" over all of them; the exit status is 0 only if nothing failed and every build ran tests.
+#
+#   scripts/run_tests.sh                 everything
+#   scripts/run_tests.sh release         one preset only (release, asan-ubsan or tsan)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+# A compiler cache that survives moving the checkout.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+jobs=$(nproc)
+passed=0
+failed=0
+
+# run_preset PRESET LABELS TARGET...: LABELS is a regular expression over CTest labels.
+run_preset() {
+  local preset=$1 labels=$2
+  shift 2
+  local build=build/$preset started=$SECONDS
+  echo "== $preset: build"
+  mkdir -p "$build"
+  if ! cmake --preset "$preset" >"$build/configure.log" 2>&1; then
+    cat "$build/configure.log"
+    echo "== $preset: configuring failed"
+    failed=$((failed + 1))
+    return
+  fi
+  if ! cmake --build "$build" -j "$jobs" --target "$@"; then
+    echo "== $preset: the build failed"
+    failed=$((failed + 1))
+    return
+  fi
+  echo "== $preset: built in $((SECONDS - started)) s; tests labelled $labels"
+  local report=$PWD/$build/junit.xml
+  rm -f "$report"
+  ctest --test-dir "$build" -j "$jobs" -L "$labels" --no-tests=error --output-on-failure --output-junit "$report"
+  local status=$? ok=0 all=0
+  if [ -f "$report" ]; then
+    all=$(grep -c '<testcase ' "$report")
+    # CTest writes status="run" for a test that ran and passed; "fail" and "notrun" are failures.
+    ok=$(grep '<testcase ' "$report" | grep -c 'status="run"')
+  fi
+  local bad=$((all - ok))
+  # No test, or CTest itself failed: a failure even if no test says so.
+  if [ "$all" -eq 0 ] || { [ $status -ne 0 ] && [ $bad -eq 0 ]; }; then bad=$((bad + 1)); fi
+  passed=$((passed + ok))
+  failed=$((failed + bad))
+  echo "== $preset: $ok of $all passed, $((SECONDS - started)) s with the build"
+}
+
+wanted=${1:-all}
+case $wanted in
+  all | release | asan-ubsan | tsan) ;;
+  *)
+    echo "unknown preset '$wanted': give release, asan-ubsan or tsan, or nothing for all" >&2
+    exit 2
+    ;;
+esac
+if [ "$wanted" = all ] || [ "$wanted" = release ]; then run_preset release '.*' all; fi
+if [ "$wanted" = all ] || [ "$wanted" = asan-ubsan ]; then
+  run_preset asan-ubsan '^(unit|io|sim)$' tests_unit tests_io tests_sim
+fi
+# ZeroMQ and RocksDB are not instrumented: under TSan only what does not use them.
+if [ "$wanted" = all ] || [ "$wanted" = tsan ]; then run_preset tsan '^(unit|sim)$' tests_unit tests_sim; fi
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,157 @@
+#include "server/coordinator.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "common/codec.h"
+#include "common/zmq_util.h"
+#include "server/lane_address.h"
+#include "server/shell_util.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::uint32_t kNoiseLines = 10;
+constexpr std::uint64_t kNoiseIntervalMs = 10'000;
+constexpr std::string_view kIpc = "ipc://";
+
+}  // namespace
+
+Result<std::unique_ptr<Coordinator>> Coordinator::start(const ServerConfig& config, Store* store, Logger logger) {
+  Result<EventFd> wake = EventFd::create();
+  if (!wake) return tl::unexpected(wake.error());
+  std::vector<JobRecord> registry;
+  if (store) {
+    Result<std::vector<JobRecord>> stored = store->registry();
+    if (!stored) return tl::unexpected(stored.error());
+    registry = std::move(*stored);
+  }
+  std::unique_ptr<Coordinator> self(new Coordinator(store, std::move(logger), std::move(*wake)));
+  if (Status bound = self->bind(config); !bound) return tl::unexpected(bound.error());
+  CoordinatorOptions options;
+  options.servers = config.servers;
+  options.incarnation = random_incarnation();
+  options.job_id_seed = random_incarnation();
+  options.peer_timeout_ms = config.peer_timeout_ms;
+  self->core_ = std::make_unique<CoordinatorCore>(options, std::move(registry), *self);
+  self->thread_ = std::thread([&coordinator = *self] { coordinator.run(); });
+  return self;
+}
+
+Coordinator::Coordinator(Store* store, Logger logger, EventFd wake)
+    : store_(store),
+      logger_(logger),
+      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
+      wake_(std::move(wake)),
+      context_(1),
+      socket_(context_, zmq::socket_type::router) {}
+
+Status Coordinator::bind(const ServerConfig& config) {
+  if (Status free = check_ipc_free(config.coordinator); !free) return free;
+  set_common_options(socket_, kMaxControlBytes, kHighWater);
+  const Result<std::string> bound = bind_endpoint(socket_, config.coordinator);
+  if (!bound) return tl::unexpected(bound.error());
+  endpoint_ = *bound;
+  local_endpoint_ = advertised_endpoint(*bound, "");
+  if (bound->starts_with(kIpc)) ipc_path_ = bound->substr(kIpc.size());
+  return {};
+}
+
+Coordinator::~Coordinator() {
+  if (thread_.joinable()) {
+    stopping_.store(true, std::memory_order_release);
+    wake_.notify();
+    thread_.join();
+  }
+  socket_.close();
+  context_.close();
+  if (!ipc_path_.empty()) ::unlink(ipc_path_.c_str());
+}
+
+void Coordinator::run() {
+  std::uint64_t next_tick = 0;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake_.fd(), ZMQ_POLLIN, 0}};
+    const std::uint64_t before = steady_ms();
+    const long wait = next_tick > before ? static_cast<long>(next_tick - before) : 0;
+    if (zmq_poll(items, 2, wait) > 0 && items[1].revents != 0) wake_.drain();
+    receive_batch();
+    const std::uint64_t now = steady_ms();
+    if (now >= next_tick) {
+      const std::lock_guard lock(mutex_);
+      core_->tick(now);
+      noise_.tick(now);
+      if (draining_.load(std::memory_order_acquire)) {
+        core_->drain(now);  // again in every tick: a job may have been opening when the order came
+        drained_.store(core_->idle(), std::memory_order_release);
+      }
+      next_tick = now + kTickMs;
+    }
+  }
+}
+
+void Coordinator::receive_batch() {
+  for (int i = 0; i < kBatch; ++i) {
+    zmq::message_t received[2];  // routing id, message
+    const int frames = receive_frames(socket_, received) - 1;
+    if (frames < 1) return;
+    messages_.add();
+    const std::uint64_t now = steady_ms();
+    const Result<PeerId> from = peer_from_routing_id(bytes_of(received[0]));
+    if (!from) {
+      malformed_.add();
+      noise_.warn(from.error().message, now);
+      continue;
+    }
+    Result<ControlMessage> message = decode_control(bytes_of(received[1]));
+    if (frames != 1) {
+      message = fail(ErrorCode::kMalformed,
+                     "a control message has 1 frame, this one had " + std::to_string(frames) +
+                         "; the coordinator's port takes control messages only, gradients go to the lanes");
+    }
+    const std::lock_guard lock(mutex_);
+    if (message) {
+      core_->on_message(*from, *message, now);
+    } else {
+      malformed_.add();
+      noise_.warn("refused a control message: " + message.error().message, now);
+      core_->on_bad_message(*from, message.error());
+    }
+  }
+}
+
+void Coordinator::send(PeerId to, const ControlMessage& message) {
+  const std::vector<std::byte> bytes = encode_control(message);
+  zmq::message_t id = routing_id_of(to);
+  if (!send_now(socket_, id, true)) {
+    // The peer is gone or takes nothing: its heartbeats will be missed, and the core then acts on that.
+    noise_.warn("dropped a control message: its receiver is gone", steady_ms());
+    return;
+  }
+  zmq::message_t body(bytes.data(), bytes.size());
+  send_now(socket_, body, false);
+}
+
+Status Coordinator::save(const JobRecord& record) { return store_ ? store_->save(record) : Status{}; }
+
+void Coordinator::log(const std::string& line) { logger_->info(line); }
+
+void Coordinator::drain() {
+  draining_.store(true, std::memory_order_release);
+  wake_.notify();
+}
+
+bool Coordinator::drained() const { return drained_.load(std::memory_order_acquire); }
+
+std::vector<CoordinatorCore::JobStatus> Coordinator::jobs() const {
+  const std::lock_guard lock(mutex_);
+  return core_->jobs();
+}
+
+std::vector<CoordinatorCore::PeerStatus> Coordinator::peers() const {
+  const std::lock_guard lock(mutex_);
+  return core_->peers();
+}
+
+}  // namespace tributary

@@ -1,0 +1,79 @@
+// Coordinator: the shell around CoordinatorCore on server 0. A thread of its own with a ROUTER socket, so that neither a shard that
+// loads for seconds nor a slow disk of the snapshot writer keeps the cluster's heartbeats waiting. The registry is kept in server
+// 0's store; without a store it lives as long as the process.
+//
+// Thread rule: the core is guarded by a mutex, taken by the coordinator's thread for every message and tick and by the HTTP thread for a
+// moment (status). Only the coordinator's thread lets the core act, because acting sends. Nothing of it is on the data path.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/config.h"
+#include "common/event_fd.h"
+#include "common/log.h"
+#include "common/metrics.h"
+#include "common/result.h"
+#include "server/coordinator_core.h"
+#include "server/store.h"
+
+namespace tributary {
+
+class Coordinator final : private CoordinatorOutput {
+ public:
+  static constexpr std::uint64_t kTickMs = 100;
+  static constexpr int kBatch = 256;  // messages per turn between ticks
+  // Control messages per peer that wait on either side. A daemon sends some every second.
+  static constexpr int kHighWater = 1000;
+
+  // Binds config.coordinator and starts the thread. store may be null; it must outlive the coordinator. Errors: kUnavailable if the
+  // address is taken, kStore if the registry cannot be read.
+  static Result<std::unique_ptr<Coordinator>> start(const ServerConfig& config, Store* store, Logger logger);
+  ~Coordinator() override;
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  const std::string& endpoint() const { return endpoint_; }  // as bound
+  // For this machine's own server: reachable also if bound to all interfaces.
+  const std::string& local_endpoint() const { return local_endpoint_; }
+
+  // Any thread. Stop every job in good order; drained() is true when that is done, final snapshots of all servers included.
+  void drain();
+  bool drained() const;
+  std::vector<CoordinatorCore::JobStatus> jobs() const;
+  std::vector<CoordinatorCore::PeerStatus> peers() const;
+  std::uint64_t malformed() const { return malformed_.value(); }
+  std::uint64_t messages() const { return messages_.value(); }
+
+ private:
+  Coordinator(Store* store, Logger logger, EventFd wake);
+  Status bind(const ServerConfig& config);
+  void run();
+  void receive_batch();
+
+  void send(PeerId to, const ControlMessage& message) override;
+  Status save(const JobRecord& record) override;
+  void log(const std::string& line) override;
+
+  Store* const store_;
+  Logger logger_;
+  RateLimitedLog noise_;
+  std::string endpoint_, local_endpoint_, ipc_path_;
+  EventFd wake_;
+  std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
+  LaneCounter messages_, malformed_;
+
+  mutable std::mutex mutex_;  // guards core_
+  std::unique_ptr<CoordinatorCore> core_;
+
+  zmq::context_t context_;
+  zmq::socket_t socket_;  // the thread's
+  std::thread thread_;
+};
+
+}  // namespace tributary

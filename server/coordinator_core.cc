@@ -1,0 +1,256 @@
+// Peers, heartbeats, drains and dispatch; the life of a job is in coordinator_jobs.cc.
+#include "server/coordinator_core.h"
+
+#include <algorithm>
+
+#include "common/job_json.h"
+
+namespace tributary {
+
+CoordinatorCore::CoordinatorCore(CoordinatorOptions options, std::vector<JobRecord> registry, CoordinatorOutput& output)
+    : options_(options), output_(output) {
+  for (JobRecord& record : registry) {
+    Result<JobConfig> config = job_from_json(record.job_json);
+    if (!config) {
+      output_.log("job record " + std::to_string(record.job.value) + " is left aside: " + config.error().message);
+      continue;
+    }
+    Job& job = jobs_[config->name];
+    job.config = *config;
+    job.record = std::move(record);
+  }
+}
+
+void CoordinatorCore::on_message(PeerId from, const ControlMessage& message, std::uint64_t now_ms) {
+  if (Worker* worker = worker_at(from)) worker->heard_ms = now_ms;
+  if (Server* server = server_at(from)) server->heard_ms = now_ms;
+  std::visit([&](const auto& m) { on(from, m, now_ms); }, message);
+  answer_drains();
+}
+
+void CoordinatorCore::on_bad_message(PeerId from, const Error& error) { refuse(from, error.code, error.message); }
+
+template <class Other>
+void CoordinatorCore::on(PeerId from, const Other&, std::uint64_t) {
+  refuse(from, ErrorCode::kMalformed, "this message is one that only the coordinator sends");
+}
+
+void CoordinatorCore::refuse(PeerId to, ErrorCode code, std::string message) {
+  output_.log("refused a peer: " + message);
+  output_.send(to, ControlError{code, std::move(message)});
+}
+
+CoordinatorCore::Worker* CoordinatorCore::worker_at(PeerId peer) {
+  const auto it = std::ranges::find_if(workers_, [&](const auto& w) { return w.second.peer == peer; });
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+CoordinatorCore::Server* CoordinatorCore::server_at(PeerId peer) {
+  const auto it = std::ranges::find_if(servers_, [&](const auto& s) { return s.second.peer == peer && s.second.alive; });
+  return it == servers_.end() ? nullptr : &it->second;
+}
+
+bool CoordinatorCore::all_servers() const {
+  return servers_.size() == options_.servers && std::ranges::all_of(servers_, [](const auto& s) { return s.second.alive; });
+}
+
+void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms) {
+  const std::string who = "server " + std::to_string(m.shard.value);
+  if (m.servers != options_.servers || m.shard.value >= options_.servers) {
+    return refuse(from, ErrorCode::kTopology,
+                  who + " is configured for a cluster of " + std::to_string(m.servers) + " servers, the coordinator for " +
+                      std::to_string(options_.servers) + "; make [server] index and servers agree in all configuration files");
+  }
+  if (m.lane_endpoints.empty()) return refuse(from, ErrorCode::kInvalidArgument, who + " names no lane");
+  Server& server = servers_[m.shard.value];
+  const bool known = server.hello.incarnation == m.incarnation;
+  if (server.alive && !known) {
+    if (now_ms - server.heard_ms < options_.peer_timeout_ms / 4 && server.peer != from) {
+      // Two live processes with one index, or a restart quicker than a heartbeat: the newer process wins, because a restarted
+      // server must be able to come back at once; the older one, if it lives, is told at its next heartbeat.
+      output_.log(who + " says hello as a new process while the old one was heard " +
+                  std::to_string(now_ms - server.heard_ms) + " ms ago");
+    }
+    lose_server(m.shard.value, who + " came back as a new process", now_ms);
+  }
+  if (!known) output_.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
+  server = Server{from, m, now_ms, true};
+  output_.send(from, HelloReply{options_.incarnation});
+  for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
+}
+
+void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms) {
+  if (!workers_.contains(m.incarnation)) output_.log("worker " + m.name + " is there");
+  workers_[m.incarnation] = Worker{from, m, now_ms};
+  output_.send(from, HelloReply{options_.incarnation});
+}
+
+void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
+  // A peer that reconnected has a new PeerId: its incarnation says who it is.
+  if (const auto worker = workers_.find(m.incarnation); worker != workers_.end()) {
+    worker->second.peer = from;
+    worker->second.heard_ms = now_ms;
+  } else if (const auto server = std::ranges::find_if(
+                 servers_, [&](const auto& s) { return s.second.alive && s.second.hello.incarnation == m.incarnation; });
+             server != servers_.end()) {
+    server->second.peer = from;
+    server->second.heard_ms = now_ms;
+    for (const JobProgress& progress : m.progress) {
+      Job* job = job_in_view(progress.job, progress.view);
+      if (!job) continue;
+      Pace& pace = job->pace[server->first];
+      if (pace.at_ms != 0 && now_ms > pace.at_ms) {
+        pace.rounds_per_ms = static_cast<double>(progress.max_version.value - pace.max_version.value) /
+                             static_cast<double>(now_ms - pace.at_ms);
+      }
+      pace.min_version = progress.min_version;
+      pace.max_version = progress.max_version;
+      pace.at_ms = now_ms;
+    }
+  } else {
+    // Unknown here: we restarted, gave it up, or its index was taken over. Incarnation 0 is nobody's: it makes the peer say
+    // hello again, and with it drop what it thought was running.
+    output_.send(from, HeartbeatReply{0});
+    return;
+  }
+  output_.send(from, HeartbeatReply{options_.incarnation});
+}
+
+void CoordinatorCore::on(PeerId from, const DrainRequest& m, std::uint64_t now_ms) {
+  drain_waiters_[m.incarnation] = from;
+  const bool worker = workers_.contains(m.incarnation);
+  for (auto& [name, job] : jobs_) {
+    const auto member =
+        std::ranges::find_if(job.members, [&](const auto& entry) { return entry.second.worker == m.incarnation; });
+    if (worker && member == job.members.end()) continue;
+    if (job.phase == Phase::kRunning) {
+      request_stop(job, worker ? "worker " + workers_[m.incarnation].hello.name + " is being stopped" : "a server is being stopped");
+    } else if (job.phase == Phase::kOpening) {
+      restart(job, "a daemon was stopped while the job was opening", now_ms);
+    } else if (job.phase == Phase::kGathering && worker) {
+      job.members.erase(member);
+      if (job.members.empty()) become_idle(job, now_ms);
+    }
+  }
+}
+
+void CoordinatorCore::answer_drains() {
+  for (auto waiter = drain_waiters_.begin(); waiter != drain_waiters_.end();) {
+    const bool busy = std::ranges::any_of(jobs_, [&](const auto& entry) {
+      const Job& job = entry.second;
+      if (job.phase == Phase::kIdle || job.phase == Phase::kGathering) return false;
+      const bool member = std::ranges::any_of(
+          job.members, [&](const auto& member_entry) { return member_entry.second.worker == waiter->first; });
+      return member || !workers_.contains(waiter->first);  // servers have a part in every job
+    });
+    if (busy) {
+      ++waiter;
+      continue;
+    }
+    output_.send(waiter->second, DrainDone{});
+    waiter = drain_waiters_.erase(waiter);
+  }
+}
+
+void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms) {
+  Server& server = servers_[index];
+  server.alive = false;
+  drain_waiters_.erase(server.hello.incarnation);
+  output_.log("lost server " + std::to_string(index) + ": " + reason);
+  for (auto& [name, job] : jobs_) {
+    if (job.phase == Phase::kOpening || job.phase == Phase::kRunning || job.phase == Phase::kStopping) {
+      restart(job, reason, now_ms);
+    }
+  }
+}
+
+void CoordinatorCore::lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms) {
+  output_.log("lost worker " + workers_[incarnation].hello.name + ": " + reason);
+  workers_.erase(incarnation);
+  drain_waiters_.erase(incarnation);
+  for (auto& [name, job] : jobs_) {
+    const auto member =
+        std::ranges::find_if(job.members, [&](const auto& entry) { return entry.second.worker == incarnation; });
+    if (member == job.members.end() || member->second.left) continue;
+    if (job.phase == Phase::kGathering) {
+      job.members.erase(member);
+      if (job.members.empty()) become_idle(job, now_ms);
+    } else if (job.phase == Phase::kOpening || job.phase == Phase::kRunning) {
+      restart(job, "node " + std::to_string(member->first) + " is lost: " + reason, now_ms);
+    }
+  }
+}
+
+void CoordinatorCore::tick(std::uint64_t now_ms) {
+  const auto silent = [&](std::uint64_t heard_ms) { return now_ms > heard_ms + options_.peer_timeout_ms; };
+  const std::string unheard = " has not been heard for " + std::to_string(options_.peer_timeout_ms) + " ms";
+  for (auto& [index, server] : servers_) {
+    if (server.alive && silent(server.heard_ms)) lose_server(index, "server " + std::to_string(index) + unheard, now_ms);
+  }
+  std::vector<std::uint64_t> lost;
+  for (const auto& [incarnation, worker] : workers_) {
+    if (silent(worker.heard_ms)) lost.push_back(incarnation);
+  }
+  for (const std::uint64_t incarnation : lost) {
+    lose_worker(incarnation, "worker " + workers_[incarnation].hello.name + unheard, now_ms);
+  }
+  for (auto& [name, job] : jobs_) tick_job(job, now_ms);
+  answer_drains();
+}
+
+void CoordinatorCore::drain(std::uint64_t now_ms) {
+  draining_ = true;
+  for (auto& [name, job] : jobs_) {
+    if (job.phase == Phase::kRunning) request_stop(job, "the coordinator is being stopped");
+    if (job.phase == Phase::kOpening) restart(job, "the coordinator was stopped while the job was opening", now_ms);
+  }
+}
+
+bool CoordinatorCore::idle() const {
+  return std::ranges::all_of(jobs_, [](const auto& entry) {
+    return entry.second.phase == Phase::kIdle || entry.second.phase == Phase::kGathering;
+  });
+}
+
+std::vector<CoordinatorCore::JobStatus> CoordinatorCore::jobs() const {
+  static constexpr const char* kNames[] = {"idle", "gathering", "opening", "running", "stopping"};
+  std::vector<JobStatus> result;
+  for (const auto& [name, job] : jobs_) {
+    JobStatus status;
+    status.record = job.record;
+    status.phase = kNames[static_cast<int>(job.phase)];
+    status.nodes = job.nodes;
+    status.joined = static_cast<std::uint32_t>(job.members.size());
+    status.last_stop = job.last_stop;
+    if (job.phase == Phase::kGathering) {
+      for (std::uint32_t node = 0; node < job.nodes; ++node) {
+        if (!job.members.contains(node)) status.waiting_for += " node " + std::to_string(node);
+      }
+      for (std::uint16_t index = 0; index < options_.servers; ++index) {
+        const auto server = servers_.find(index);
+        if (server == servers_.end() || !server->second.alive) status.waiting_for += " server " + std::to_string(index);
+      }
+    }
+    bool first = true;
+    for (const auto& [shard, pace] : job.pace) {
+      status.min_version = first ? pace.min_version : std::min(status.min_version, pace.min_version);
+      status.max_version = std::max(status.max_version, pace.max_version);
+      first = false;
+    }
+    result.push_back(std::move(status));
+  }
+  return result;
+}
+
+std::vector<CoordinatorCore::PeerStatus> CoordinatorCore::peers() const {
+  std::vector<PeerStatus> result;
+  for (const auto& [index, server] : servers_) {
+    result.push_back({"server", std::to_string(index), server.heard_ms, server.alive});
+  }
+  for (const auto& [incarnation, worker] : workers_) {
+    result.push_back({"worker", worker.hello.name, worker.heard_ms, true});
+  }
+  return result;
+}
+
+}  // namespace tributary

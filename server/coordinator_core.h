@@ -1,0 +1,172 @@
+// CoordinatorCore: rendezvous, views, snapshots and graceful stops of all jobs. Pure: control messages and ticks in, actions out
+// through CoordinatorOutput. Lives in server 0; its durable state is the job registry, written through the output.
+//
+// A job's life:   idle -> gathering (workers join) -> opening (shards load) -> running -> stopping -> idle
+// Losing a member (heartbeat timeout, a new incarnation, LeaveKind::kFailed) ends the view with StopKind::kRestart: everybody is told
+// who was lost and may attach again; the next view goes on from the last committed snapshot. Views only grow, so messages of an
+// ended view are refused everywhere.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/config.h"
+#include "common/layout.h"
+#include "common/messages.h"
+#include "common/result.h"
+
+namespace tributary {
+
+struct CoordinatorOptions {
+  std::uint16_t servers = 1;
+  std::uint64_t incarnation = 0;
+  std::uint64_t peer_timeout_ms = 10000;
+  std::uint64_t job_id_seed = 0;  // random per process: makes the ids of new jobs
+};
+
+// A job as the registry keeps it for ever.
+struct JobRecord {
+  JobId job;
+  std::string job_json;
+  std::vector<TensorSpec> tensors;
+  std::uint64_t chunk_elements = 0;
+  std::vector<ChunkOwner> owners;
+  std::uint32_t world_size = 1;
+  ViewId view;       // highest view ever given out: persisted before it is used
+  Round committed;   // last committed consistent snapshot; 0: none
+  bool initialised = false;  // a snapshot was ever committed
+  bool finished = false;
+};
+
+class CoordinatorOutput {
+ public:
+  virtual ~CoordinatorOutput() = default;
+  virtual void send(PeerId to, const ControlMessage& message) = 0;
+  // Durable before it returns.
+  virtual Status save(const JobRecord& record) = 0;
+  virtual void log(const std::string& line) = 0;
+};
+
+class CoordinatorCore {
+ public:
+  CoordinatorCore(CoordinatorOptions options, std::vector<JobRecord> registry, CoordinatorOutput& output);
+
+  void on_message(PeerId from, const ControlMessage& message, std::uint64_t now_ms);
+  void on_bad_message(PeerId from, const Error& error);
+  void tick(std::uint64_t now_ms);
+  // Stop everything in good order (server 0 was told to stop); idle() tells when it is done.
+  void drain(std::uint64_t now_ms);
+  bool idle() const;
+
+  struct JobStatus {
+    JobRecord record;
+    std::string phase;  // idle, gathering, opening, running, stopping
+    std::uint32_t nodes = 0, joined = 0;
+    std::string waiting_for;  // gathering: which nodes and servers are missing
+    Version min_version, max_version;
+    std::string last_stop;
+  };
+  struct PeerStatus {
+    std::string kind, name;
+    std::uint64_t last_heard_ms = 0;
+    bool alive = false;
+  };
+  std::vector<JobStatus> jobs() const;
+  std::vector<PeerStatus> peers() const;
+
+ private:
+  struct Server {
+    PeerId peer;
+    ServerHello hello;
+    std::uint64_t heard_ms = 0;
+    bool alive = false;
+  };
+  struct Worker {
+    PeerId peer;
+    WorkerHello hello;
+    std::uint64_t heard_ms = 0;
+  };
+  enum class Phase { kIdle, kGathering, kOpening, kRunning, kStopping };
+  struct Member {
+    std::uint64_t worker = 0;  // its incarnation: peers change their connection, never their incarnation
+    JoinJob join;
+    std::optional<LeaveJob> left;
+  };
+  // How far a shard is, and how fast it goes: to name a snapshot round that no shard has passed yet.
+  struct Pace {
+    Version min_version, max_version;
+    std::uint64_t at_ms = 0;
+    double rounds_per_ms = 0.0;
+  };
+  struct Job {
+    JobRecord record;
+    JobConfig config;
+    Phase phase = Phase::kIdle;
+    std::uint64_t phase_since_ms = 0;
+    std::uint32_t nodes = 0;
+    std::map<std::uint32_t, Member> members;  // by node rank
+    std::set<std::uint16_t> ready;            // shards that opened
+    std::map<std::uint16_t, Pace> pace;       // by shard
+    bool resume = false;
+    Round resume_round;
+    std::optional<Round> snapshot;            // under way
+    std::set<std::uint16_t> snapshot_done;
+    std::uint64_t snapshot_due_ms = 0;
+    std::uint64_t missed_snapshots = 0;       // in a row; the next one is named further ahead
+    bool stop_requested = false;
+    StopKind stop_kind = StopKind::kRestart;
+    bool stop_failed = false;
+    std::string last_stop;
+  };
+
+  // coordinator_core.cc: peers and dispatch
+  void on(PeerId from, const ServerHello& m, std::uint64_t now_ms);
+  void on(PeerId from, const WorkerHello& m, std::uint64_t now_ms);
+  void on(PeerId from, const Heartbeat& m, std::uint64_t now_ms);
+  void on(PeerId from, const DrainRequest& m, std::uint64_t now_ms);
+  template <class Other>
+  void on(PeerId from, const Other& m, std::uint64_t now_ms);  // messages that only the coordinator sends
+  Worker* worker_at(PeerId peer);
+  Server* server_at(PeerId peer);
+  bool all_servers() const;
+  void lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms);
+  void lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms);
+  void answer_drains();
+
+  // coordinator_jobs.cc: the life of a job
+  void on(PeerId from, const JoinJob& m, std::uint64_t now_ms);
+  void on(PeerId from, const ShardReady& m, std::uint64_t now_ms);
+  void on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms);
+  void on(PeerId from, const LeaveJob& m, std::uint64_t now_ms);
+  Status admit(Job& job, const JoinJob& m, std::uint64_t worker, std::uint64_t now_ms);
+  void open_if_complete(Job& job, std::uint64_t now_ms);
+  Status lay_out(Job& job);
+  Status choose_snapshot(Job& job);
+  void request_stop(Job& job, const std::string& reason);
+  void begin_stop(Job& job, StopKind kind, Round round, const std::string& reason, std::uint64_t now_ms);
+  void restart(Job& job, const std::string& reason, std::uint64_t now_ms);
+  void become_idle(Job& job, std::uint64_t now_ms);
+  void commit(Job& job, Round round);
+  void tick_job(Job& job, std::uint64_t now_ms);
+  void name_snapshot(Job& job, std::uint64_t now_ms);
+  std::set<std::uint16_t> shards_of(const Job& job) const;
+  Job* job_in_view(JobId id, ViewId view);
+  void send_members(const Job& job, const ControlMessage& message);
+  void send_servers(const ControlMessage& message);
+  void refuse(PeerId to, ErrorCode code, std::string message);
+  void set_phase(Job& job, Phase phase, std::uint64_t now_ms);
+
+  CoordinatorOptions options_;
+  CoordinatorOutput& output_;
+  std::map<std::uint16_t, Server> servers_;
+  std::map<std::uint64_t, Worker> workers_;  // by incarnation
+  std::map<std::string, Job> jobs_;          // by name
+  bool draining_ = false;
+  std::map<std::uint64_t, PeerId> drain_waiters_;  // by incarnation
+};
+
+}  // namespace tributary

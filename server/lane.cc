@@ -1,0 +1,376 @@
+#include "server/lane.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "common/assert.h"
+#include "common/codec.h"
+#include "common/zmq_util.h"
+#include "server/lane_address.h"
+#include "server/shell_util.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::uint32_t kNoiseLines = 10;
+constexpr std::uint64_t kNoiseIntervalMs = 10'000;
+constexpr long kIdlePollMs = 1000;  // for the log limiter's last word; commands and messages wake the lane at once
+constexpr std::string_view kIpc = "ipc://";
+
+void add_stats(ShardStats& total, const ShardStats& stats) {
+  total.pushes += stats.pushes;
+  total.duplicates += stats.duplicates;
+  total.rejected += stats.rejected;
+  total.answers += stats.answers;
+  total.steps += stats.steps;
+  total.push_bytes += stats.push_bytes;
+  total.answer_bytes += stats.answer_bytes;
+  total.out_of_place_steps += stats.out_of_place_steps;
+  total.held_frames += stats.held_frames;
+  total.held_bytes += stats.held_bytes;
+  total.max_held_bytes = std::max(total.max_held_bytes, stats.max_held_bytes);
+}
+
+void raise_to(LaneCounter& counter, std::uint64_t total) { counter.add(total - counter.value()); }
+
+}  // namespace
+
+Result<std::unique_ptr<Lane>> Lane::start(LaneOptions options, LaneListener& listener, Logger logger) {
+  Result<EventFd> wake = EventFd::create();
+  if (!wake) return tl::unexpected(wake.error());
+  std::unique_ptr<Lane> lane(new Lane(std::move(options), listener, std::move(logger), std::move(*wake)));
+  if (Status bound = lane->bind(); !bound) return tl::unexpected(bound.error());
+  lane->thread_ = std::thread([&self = *lane] { self.run(); });
+  return lane;
+}
+
+Lane::Lane(LaneOptions options, LaneListener& listener, Logger logger, EventFd wake)
+    : options_(std::move(options)),
+      listener_(listener),
+      logger_(logger),
+      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
+      wake_(std::move(wake)),
+      context_(1),
+      socket_(context_, zmq::socket_type::router) {}
+
+Status Lane::bind() {
+  const Result<std::string> address = lane_bind_address(options_.bind, options_.lane);
+  if (!address) return tl::unexpected(address.error());
+  if (Status free = check_ipc_free(*address); !free) return free;
+  set_common_options(socket_, kMaxMessage, kSendHighWater);
+  socket_.set(zmq::sockopt::rcvhwm, kReceiveHighWater);
+  const Result<std::string> bound = bind_endpoint(socket_, *address);
+  if (!bound) return tl::unexpected(bound.error());
+  endpoint_ = advertised_endpoint(*bound, options_.advertise);
+  if (bound->starts_with(kIpc)) ipc_path_ = bound->substr(kIpc.size());
+  return {};
+}
+
+Lane::~Lane() {
+  stop();
+  // Buffers go home in this order: the cores' own, then (closing waits for it) what ZeroMQ had not sent, then the pools end.
+  for (auto& [id, job] : jobs_) retire(std::move(job));
+  jobs_.clear();
+  socket_.close();
+  context_.close();
+  if (!ipc_path_.empty()) ::unlink(ipc_path_.c_str());
+}
+
+void Lane::stop() {
+  if (!thread_.joinable()) return;
+  post([this] { running_ = false; });
+  thread_.join();
+}
+
+void Lane::run() {
+  while (running_) {
+    const bool more = receive_batch();
+    const std::uint64_t now = steady_ms();
+    if (dirty_ && now >= next_publish_ms_) publish(now);
+    if (!retired_.empty()) free_retired();
+    noise_.tick(now);
+    const bool soon = dirty_ || !retired_.empty();
+    zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake_.fd(), ZMQ_POLLIN, 0}};
+    const long wait = more ? 0 : soon ? static_cast<long>(kPublishMs) : kIdlePollMs;
+    if (zmq_poll(items, 2, wait) > 0 && items[1].revents != 0) run_commands();
+  }
+}
+
+bool Lane::receive_batch() {
+  for (int i = 0; i < kBatch; ++i) {
+    zmq::message_t frames[3];  // routing id, header, payload
+    Received message;
+    message.frames = receive_frames(socket_, frames) - 1;
+    if (message.frames < 1) return false;  // a ROUTER's routing id is always followed by a frame
+    message.header = &frames[1];
+    message.payload = &frames[2];
+    counters_.messages.add();
+    const Result<PeerId> from = peer_from_routing_id(bytes_of(frames[0]));
+    if (!from) {
+      counters_.malformed.add();
+      noise_.warn(from.error().message, steady_ms());
+      send(std::move(frames[0]), ErrorReply{{}, {}, from.error().code, from.error().message}, nullptr);
+      continue;
+    }
+    try {
+      handle(*from, message);
+    } catch (const std::exception& e) {  // no memory, most likely: the sender hears of it, everybody else goes on
+      counters_.internal_errors.add();
+      refuse(*from, {}, {}, ErrorCode::kInternal, std::string("the server could not handle the message: ") + e.what());
+    }
+    dirty_ = true;
+  }
+  return true;
+}
+
+void Lane::handle(PeerId from, Received& message) {
+  Result<DataMessage> decoded = decode_data(bytes_of(*message.header));
+  if (!decoded) {
+    counters_.malformed.add();
+    noise_.warn("refused a message: " + decoded.error().message, steady_ms());
+    return refuse(from, {}, {}, decoded.error().code, std::move(decoded.error().message));
+  }
+  std::visit([&](const auto& m) { dispatch(from, m, message); }, *decoded);
+}
+
+template <class M>
+void Lane::dispatch(PeerId from, const M& message, Received& received) {
+  constexpr bool kWithPayload = std::is_same_v<M, Push> || std::is_same_v<M, Init>;
+  constexpr bool kToServer = kWithPayload || std::is_same_v<M, Pull> || std::is_same_v<M, Query>;
+  Round round{};
+  if constexpr (requires { message.round; }) round = message.round;
+  if constexpr (!kToServer) {
+    counters_.malformed.add();
+    noise_.warn("refused a message that only servers send", steady_ms());
+    // An error is never answered with an error: two who misunderstand each other would go on for ever.
+    if constexpr (!std::is_same_v<M, ErrorReply>) {
+      refuse(from, message.key, round, ErrorCode::kMalformed,
+             "answers, receipts and resends come from servers; a client sends pushes, initial values, pulls and queries");
+    }
+  } else {
+    constexpr int kFrames = kWithPayload ? 2 : 1;
+    if (received.frames != kFrames) {
+      counters_.malformed.add();
+      noise_.warn("refused a message of " + std::to_string(received.frames) + " frames", steady_ms());
+      return refuse(from, message.key, round, ErrorCode::kMalformed,
+                    "the message has " + std::to_string(received.frames) + " frames instead of " + std::to_string(kFrames) +
+                        (kWithPayload ? " (header and payload)" : " (a header without payload)"));
+    }
+    const auto found = jobs_.find(message.key.job);
+    if (found == jobs_.end()) {
+      counters_.unknown_job.add();
+      noise_.warn("refused a message for job " + std::to_string(message.key.job.value) + ", which is not open here", steady_ms());
+      return refuse(from, message.key, round, ErrorCode::kUnknownJob,
+                    "job " + std::to_string(message.key.job.value) + " is not open on server " +
+                        std::to_string(options_.shard.value) + " lane " + std::to_string(options_.lane.value) +
+                        "; attach through the worker, which learns from the coordinator where a job's chunks are");
+    }
+    ShardCore& core = *found->second.core;
+    if constexpr (std::is_same_v<M, Push>) core.on_push(from, message, to_payload(std::move(*received.payload)));
+    if constexpr (std::is_same_v<M, Init>) core.on_init(from, message, bytes_of(*received.payload));
+    if constexpr (std::is_same_v<M, Pull>) core.on_pull(from, message);
+    if constexpr (std::is_same_v<M, Query>) core.on_query(from, message);
+  }
+}
+
+void Lane::refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message) {
+  send(routing_id_of(from), ErrorReply{key, round, code, std::move(message)}, nullptr);
+}
+
+// A dropped answer is not lost for good: the client queries what is overdue, and is answered again.
+bool Lane::send(zmq::message_t routing_id, const DataMessage& message, const BufferRef* payload) {
+  if (!send_now(socket_, routing_id, true)) {
+    const bool full = zmq_errno() == EAGAIN;
+    (full ? counters_.dropped_full : counters_.dropped_unreachable).add();
+    noise_.warn(full ? "dropped an answer: its receiver takes nothing" : "dropped an answer: its receiver is gone", steady_ms());
+    return false;
+  }
+  alignas(8) std::byte scratch[kMaxErrorHeader];
+  const std::span<const std::byte> bytes = encode_data(message, scratch);
+  zmq::message_t header(bytes.data(), bytes.size());
+  // Once a ROUTER has taken the routing id it takes (or drops) the rest of the message.
+  bool sent = send_now(socket_, header, payload != nullptr);
+  if (payload) {
+    zmq::message_t body = borrow(*payload, payload->size());
+    sent = send_now(socket_, body, false) && sent;
+  }
+  TRIB_ASSERT(sent);
+  return true;
+}
+
+void Lane::answer(PeerId to, const Answer& header, const BufferRef& payload) { send(routing_id_of(to), header, &payload); }
+void Lane::receipt(PeerId to, const Receipt& header) { send(routing_id_of(to), header, nullptr); }
+void Lane::resend(PeerId to, const Resend& header) { send(routing_id_of(to), header, nullptr); }
+
+void Lane::error(PeerId to, const ErrorReply& header) {
+  noise_.warn("refused: " + header.message, steady_ms());
+  send(routing_id_of(to), header, nullptr);
+}
+
+void Lane::captured(ChunkSnapshot snapshot) { listener_.lane_captured(std::move(snapshot)); }
+
+void Lane::post(std::function<void()> command) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  wake_.notify();
+}
+
+void Lane::run_commands() {
+  wake_.drain();
+  std::deque<std::function<void()>> commands;
+  {
+    const std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+  }
+  for (const std::function<void()>& command : commands) command();
+  dirty_ = true;
+}
+
+void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
+  post([this, job = std::move(job), gauges = std::move(gauges)] {
+    if (const auto old = jobs_.find(job.job); old != jobs_.end()) {
+      retire(std::move(old->second));
+      jobs_.erase(old);
+    }
+    Job entry;
+    entry.gauges = gauges;
+    std::size_t chunks = 0, largest = 1;
+    for (const ChunkIndex chunk : job.layout->chunks_owned_by(job.shard, job.lane)) {
+      ++chunks;
+      largest = std::max<std::size_t>(largest, job.layout->chunk(chunk).elements);
+    }
+    const int slots = job.optimizer->slots();
+    entry.steady_blocks =
+        chunks * (1 + static_cast<std::size_t>(slots)) + (job.pull == EncodingId::kFp32 ? 0 : chunks);
+    entry.pool =
+        std::make_unique<BufferPool>(largest * sizeof(float), ShardCore::pool_blocks(chunks, slots, job.pull));
+    entry.core = std::make_unique<ShardCore>(job, *entry.pool, *this);
+    jobs_.emplace(job.job, std::move(entry));
+  });
+}
+
+void Lane::restore(JobId job, RestoredChunk chunk) {
+  const std::size_t bytes = chunk.bytes();
+  {
+    std::unique_lock lock(mutex_);
+    restored_.wait(lock, [&] { return restore_bytes_ == 0 || restore_bytes_ + bytes <= kMaxRestoreBytes; });
+    restore_bytes_ += bytes;
+  }
+  post([this, job, bytes, chunk = std::move(chunk)]() mutable {
+    Job& entry = jobs_.at(job);
+    if (entry.restored) {
+      try {
+        const std::vector<std::span<const float>> slots(chunk.slots.begin(), chunk.slots.end());
+        entry.restored = entry.core->restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots);
+      } catch (const std::bad_alloc&) {
+        entry.restored = fail(ErrorCode::kLimit, "no memory left for chunk " + std::to_string(chunk.chunk.value) +
+                                                     "; use more servers or a smaller model");
+      }
+    }
+    chunk = {};
+    {
+      const std::lock_guard lock(mutex_);
+      restore_bytes_ -= bytes;
+    }
+    restored_.notify_one();
+  });
+}
+
+void Lane::opened(JobId job, ViewId view, bool restored) {
+  post([this, job, view, restored] {
+    Job& entry = jobs_.at(job);
+    Status status = entry.restored;
+    if (status && restored && !entry.core->initialised()) {
+      status = fail(ErrorCode::kStore, "the snapshot in the store lacks chunks of lane " + std::to_string(options_.lane.value));
+    }
+    publish(steady_ms());
+    listener_.lane_opened(options_.lane, job, view, status);
+  });
+}
+
+void Lane::snapshot_at(JobId job, ViewId view, Round round) {
+  post([this, job, view, round] {
+    const auto found = jobs_.find(job);
+    const bool started =
+        found != jobs_.end() && found->second.core->job().view == view && found->second.core->snapshot_at(round);
+    listener_.lane_snapshot(options_.lane, job, view, round, started);
+  });
+}
+
+void Lane::committed(JobId job, Round round) {
+  post([this, job, round] {
+    const auto found = jobs_.find(job);
+    if (found == jobs_.end()) return;
+    found->second.core->snapshot_committed(round);
+    found->second.pool->trim(found->second.steady_blocks);  // what copy-on-write needed goes back to the system
+  });
+}
+
+void Lane::stop_job(JobId job, ViewId view, bool keep, Round round) {
+  post([this, job, view, keep, round] {
+    bool kept = false;
+    if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
+      kept = found->second.core->stop(keep, round) && keep;
+      publish(steady_ms());
+      retire(std::move(found->second));
+      jobs_.erase(found);
+    }
+    listener_.lane_stopped(options_.lane, job, view, round, kept);
+  });
+}
+
+void Lane::retire(Job job) {
+  ShardStats stats = job.core->stats();
+  stats.held_frames = stats.held_bytes = stats.max_held_bytes = 0;
+  add_stats(closed_, stats);
+  job.core.reset();
+  retired_.push_back(std::move(job.pool));
+}
+
+void Lane::free_retired() {
+  const std::size_t freed = std::erase_if(retired_, [](const std::unique_ptr<BufferPool>& pool) {
+    pool->trim(0);
+    return pool->in_use() == 0;
+  });
+  if (freed != 0) dirty_ = true;
+}
+
+void Lane::publish(std::uint64_t now) {
+  ShardStats total = closed_;
+  std::size_t pool_bytes = 0;
+  for (auto& [id, job] : jobs_) {
+    add_stats(total, job.core->stats());
+    pool_bytes += job.pool->allocated_bytes();
+    job.gauges->min_version.store(job.core->min_version().value, std::memory_order_relaxed);
+    job.gauges->max_version.store(job.core->max_version().value, std::memory_order_relaxed);
+    job.gauges->initialised.store(job.core->initialised(), std::memory_order_relaxed);
+    job.gauges->max_held_bytes.store(job.core->stats().max_held_bytes, std::memory_order_relaxed);
+    job.gauges->pool_bytes.store(job.pool->allocated_bytes(), std::memory_order_relaxed);
+  }
+  for (const auto& pool : retired_) pool_bytes += pool->allocated_bytes();
+  raise_to(counters_.pushes, total.pushes);
+  raise_to(counters_.duplicates, total.duplicates);
+  raise_to(counters_.rejected, total.rejected);
+  raise_to(counters_.answers, total.answers);
+  raise_to(counters_.steps, total.steps);
+  raise_to(counters_.out_of_place_steps, total.out_of_place_steps);
+  raise_to(counters_.push_bytes, total.push_bytes);
+  raise_to(counters_.answer_bytes, total.answer_bytes);
+  counters_.jobs.set(static_cast<double>(jobs_.size()));
+  counters_.held_frames.set(static_cast<double>(total.held_frames));
+  counters_.held_bytes.set(static_cast<double>(total.held_bytes));
+  counters_.max_held_bytes.set(static_cast<double>(total.max_held_bytes));
+  counters_.pool_bytes.set(static_cast<double>(pool_bytes));
+  dirty_ = false;
+  next_publish_ms_ = now + kPublishMs;
+}
+
+}  // namespace tributary

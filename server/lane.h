@@ -1,0 +1,188 @@
+// Lane: a thread, a ROUTER socket with a ZeroMQ context of its own, and the chunks of every job that this lane owns. The thin
+// shell around ShardCore: the thread that receives a push also sums, steps and sends the answer.
+//
+// What the data path costs in locks and copies:
+//   locks    None of ours. Jobs, pools and cores belong to the lane's thread alone; counters are relaxed stores to cache lines of
+//            this lane. Commands of the control thread wait in a queue whose mutex is touched only when its eventfd fired.
+//   copies   None of a payload. A received frame stays in ZeroMQ's memory until its round is complete (Payload); an answer is
+//            a reference to the parameter buffer, sent from where it lies (borrow()).
+//   memory   Our code allocates nothing per chunk once a job's pool is warm. libzmq allocates one block per received frame,
+//            per header and per zero-copy handle; tune_malloc_for_frames() keeps those within the process.
+//
+// What bounds the memory a peer can take: kMaxMessage per message, kReceiveHighWater messages that we have not looked at,
+// kSendHighWater messages that it has not taken.
+//
+// A message that cannot be accepted is answered with an ErrorReply, counted and logged (at a limited rate). Nothing that
+// arrives stops the lane.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/event_fd.h"
+#include "common/log.h"
+#include "common/metrics.h"
+#include "common/result.h"
+#include "server/shard_core.h"
+
+namespace tributary {
+
+struct LaneOptions {
+  ShardIndex shard;
+  LaneIndex lane;
+  std::string bind;       // ServerConfig::bind
+  std::string advertise;  // ServerConfig::advertise
+};
+
+// What a lane tells the control thread. Called on the lane's thread: must not block.
+class LaneListener {
+ public:
+  virtual ~LaneListener() = default;
+  virtual void lane_opened(LaneIndex lane, JobId job, ViewId view, const Status& status) = 0;
+  virtual void lane_snapshot(LaneIndex lane, JobId job, ViewId view, Round round, bool started) = 0;
+  // kept: every chunk was captured at `round` (false as well if it was not asked for).
+  virtual void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) = 0;
+  virtual void lane_captured(ChunkSnapshot snapshot) = 0;
+};
+
+// Written by the lane's thread (relaxed, at most kPublishMs late), read by anybody.
+struct alignas(64) LaneCounters {
+  LaneCounter messages, malformed, unknown_job, internal_errors;
+  LaneCounter dropped_full;         // answers given up because the peer takes nothing
+  LaneCounter dropped_unreachable;  // because the peer is gone
+  LaneCounter pushes, duplicates, rejected, answers, steps, out_of_place_steps, push_bytes, answer_bytes;
+  LaneGauge jobs, held_frames, held_bytes, max_held_bytes, pool_bytes;
+  std::uint64_t dropped() const { return dropped_full.value() + dropped_unreachable.value(); }
+};
+
+// The same for one job on one lane; shared between the lane and the control thread.
+struct alignas(64) LaneJobGauges {
+  std::atomic<std::uint64_t> min_version{0}, max_version{0};
+  std::atomic<bool> initialised{false};
+  std::atomic<std::uint64_t> max_held_bytes{0}, pool_bytes{0};
+};
+
+// A chunk out of the store on its way to the lane.
+struct RestoredChunk {
+  ChunkIndex chunk;
+  Version version;
+  std::uint64_t step = 0;
+  std::vector<float> params;
+  std::vector<std::vector<float>> slots;
+  std::size_t bytes() const { return params.size() * sizeof(float) * (1 + slots.size()); }
+};
+
+class Lane final : private ShardOutput {
+ public:
+  // Messages taken per turn before commands and other duties are looked at.
+  static constexpr int kBatch = 64;
+  static constexpr std::size_t kMaxMessage = kMaxChunkBytes + 4096;
+  // Per peer, in messages. Received ones are frames of up to a chunk, so few: beyond them TCP's flow control holds the peer.
+  static constexpr int kReceiveHighWater = 64;
+  // To a peer there can be a receipt and an answer for each chunk of the lane, all at once when a view begins. Answers are
+  // references, so the bound is on headers (some 300 bytes each), and lets 32768 chunks start in one burst.
+  static constexpr int kSendHighWater = 65536;
+  // Restored bytes that wait for the lane's thread; the thread that loads them is held beyond.
+  static constexpr std::size_t kMaxRestoreBytes = 32u << 20;
+  static constexpr std::uint64_t kPublishMs = 100;
+
+  // Binds and starts the thread. kConfig: bind is no address; kUnavailable: it is taken. listener must outlive stop().
+  static Result<std::unique_ptr<Lane>> start(LaneOptions options, LaneListener& listener, Logger logger);
+  // REQUIRES: nobody but this lane and its sockets holds buffers of its pools (the snapshot writer is gone).
+  ~Lane() override;
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  const std::string& endpoint() const { return endpoint_; }  // as advertised to workers
+  LaneIndex index() const { return options_.lane; }
+  const LaneCounters& counters() const { return counters_; }
+
+  // Commands: any thread, carried out in order on the lane's. An older view of the job is dropped by open().
+  void open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges);
+  // One chunk of the job opened last. Blocks while kMaxRestoreBytes wait. REQUIRES: owned by this lane, each once.
+  void restore(JobId job, RestoredChunk chunk);
+  // Ends open() and its restores; replied with lane_opened(). With `restored`, every chunk must have been.
+  void opened(JobId job, ViewId view, bool restored);
+  void snapshot_at(JobId job, ViewId view, Round round);
+  void committed(JobId job, Round round);
+  // Replied with lane_stopped(), also if the lane does not have the job.
+  void stop_job(JobId job, ViewId view, bool keep, Round round);
+  // Ends the thread: no listener call and no message after it. Idempotent.
+  void stop();
+
+ private:
+  struct Job {
+    std::unique_ptr<BufferPool> pool;  // declared first: the core's buffers go back to it
+    std::unique_ptr<ShardCore> core;
+    std::shared_ptr<LaneJobGauges> gauges;
+    Status restored;
+    std::size_t steady_blocks = 0;  // of the pool, without snapshots
+  };
+  // One message without its routing id; `frames` counts also those that were dropped because none of ours has so many.
+  struct Received {
+    zmq::message_t* header = nullptr;
+    zmq::message_t* payload = nullptr;
+    int frames = 0;
+  };
+
+  Lane(LaneOptions options, LaneListener& listener, Logger logger, EventFd wake);
+  Status bind();
+  void run();
+  bool receive_batch();
+  void handle(PeerId from, Received& message);
+  template <class M>
+  void dispatch(PeerId from, const M& message, Received& received);
+  void refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
+  void run_commands();
+  void post(std::function<void()> command);
+  void retire(Job job);
+  void free_retired();
+  void publish(std::uint64_t now_ms);
+  bool send(zmq::message_t routing_id, const DataMessage& message, const BufferRef* payload);
+
+  void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
+  void receipt(PeerId to, const Receipt& header) override;
+  void resend(PeerId to, const Resend& header) override;
+  void error(PeerId to, const ErrorReply& header) override;
+  void captured(ChunkSnapshot snapshot) override;
+
+  const LaneOptions options_;
+  LaneListener& listener_;
+  Logger logger_;
+  RateLimitedLog noise_;
+  std::string endpoint_;
+  std::string ipc_path_;  // removed at the end; empty for tcp
+
+  std::mutex mutex_;  // guards commands_ and restore_bytes_
+  std::condition_variable restored_;
+  std::deque<std::function<void()>> commands_;
+  std::size_t restore_bytes_ = 0;
+  EventFd wake_;
+
+  // The lane's thread only.
+  std::unordered_map<JobId, Job> jobs_;
+  // Pools of jobs that are over: ZeroMQ or the snapshot writer may still refer to their blocks.
+  std::vector<std::unique_ptr<BufferPool>> retired_;
+  ShardStats closed_;  // totals of jobs that are over
+  bool dirty_ = false;
+  std::uint64_t next_publish_ms_ = 0;
+  bool running_ = true;
+
+  LaneCounters counters_;
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+  std::thread thread_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,42 @@
+#include "server/memory_formula.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "common/encoding.h"
+
+namespace tributary {
+
+MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
+  state += other.state;
+  answers += other.answers;
+  held += other.held;
+  arriving += other.arriving;
+  snapshot += other.snapshot;
+  return *this;
+}
+
+MemoryTerms memory_formula(const ShardMemory& shard) {
+  const std::uint64_t fp32 = shard.elements * sizeof(float);
+  const std::uint64_t push_bytes = encoding_for(shard.push).bytes(shard.elements);
+  MemoryTerms terms;
+  terms.state = fp32 * (1 + static_cast<std::uint64_t>(shard.slots));
+  terms.answers = encoding_for(shard.pull).bytes(shard.elements);
+  terms.held = shard.max_held_bytes;
+  terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);
+  terms.snapshot = shard.snapshot_bytes;
+  return terms;
+}
+
+std::uint64_t resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "re");
+  if (!file) return 0;
+  unsigned long long total = 0, resident = 0;
+  const int read = std::fscanf(file, "%llu %llu", &total, &resident);
+  std::fclose(file);
+  return read == 2 ? resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
+}
+
+}  // namespace tributary

@@ -1,0 +1,356 @@
+#include "server/shard_core.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/assert.h"
+#include "common/fused_step.h"
+#include "common/schedule.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::uint32_t kNotOurs = ~0u;
+constexpr PeerId kNobody{};
+
+}  // namespace
+
+ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
+    : job_(std::move(job)),
+      pool_(pool),
+      output_(output),
+      push_(encoding_for(job_.push)),
+      pull_(encoding_for(job_.pull)),
+      local_(job_.layout->chunks(), kNotOurs) {
+  const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
+  chunks_.resize(owned.size());
+  for (std::size_t i = 0; i < owned.size(); ++i) {
+    Chunk& chunk = chunks_[i];
+    chunk.index = owned[i];
+    chunk.elements = job_.layout->chunk(owned[i]).elements;
+    chunk.contributions.resize(job_.nodes);
+    chunk.waiting_pulls.resize(job_.nodes);
+    local_[owned[i].value] = static_cast<std::uint32_t>(i);
+  }
+  frames_.resize(job_.nodes);
+}
+
+std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingId pull) {
+  const std::size_t state = chunks * (1 + static_cast<std::size_t>(slots));
+  const std::size_t encoded = pull == EncodingId::kFp32 ? 0 : chunks;
+  // One copy for what runs, one for what a snapshot still holds, and of what answers carry one more that is being sent.
+  return 2 * state + 2 * encoded + chunks;
+}
+
+ShardCore::Chunk* ShardCore::find(PeerId from, const ChunkKey& key, Round round) {
+  if (key.view != job_.view) {
+    reject(from, key, round, ErrorCode::kStaleView,
+           "message for view " + std::to_string(key.view.value) + ", but job " + std::to_string(job_.job.value) +
+               " is at view " + std::to_string(job_.view.value) + "; attach again");
+    return nullptr;
+  }
+  if (key.node.value >= job_.nodes) {
+    reject(from, key, round, ErrorCode::kTopology,
+           "node rank " + std::to_string(key.node.value) + ", but the view has " + std::to_string(job_.nodes) + " nodes");
+    return nullptr;
+  }
+  if (key.chunk.value >= local_.size() || local_[key.chunk.value] == kNotOurs) {
+    reject(from, key, round, ErrorCode::kUnknownChunk,
+           "chunk " + std::to_string(key.chunk.value) + " does not belong to server " + std::to_string(job_.shard.value) +
+               " lane " + std::to_string(job_.lane.value) + " (the job has " + std::to_string(local_.size()) +
+               " chunks); attach again to get the current layout");
+    return nullptr;
+  }
+  return &chunks_[local_[key.chunk.value]];
+}
+
+void ShardCore::reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message) {
+  ++stats_.rejected;
+  output_.error(from, ErrorReply{key, round, code, std::move(message)});
+}
+
+Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step, std::span<const float> params,
+                          std::span<const std::span<const float>> slots) {
+  TRIB_ASSERT(index.value < local_.size() && local_[index.value] != kNotOurs);
+  Chunk& chunk = chunks_[local_[index.value]];
+  TRIB_ASSERT(!chunk.initialised);
+  const auto expected_slots = static_cast<std::size_t>(job_.optimizer->slots());
+  const bool fits = params.size() == chunk.elements && slots.size() == expected_slots &&
+                    std::ranges::all_of(slots, [&](const auto& s) { return s.size() == chunk.elements; });
+  if (!fits) {
+    return fail(ErrorCode::kWrongLength, "chunk " + std::to_string(index.value) + " in the store has " +
+                                             std::to_string(params.size()) + " parameters and " +
+                                             std::to_string(slots.size()) + " state arrays, but the job needs " +
+                                             std::to_string(chunk.elements) + " and " + std::to_string(expected_slots));
+  }
+  const std::size_t bytes = chunk.elements * sizeof(float);
+  chunk.params = pool_.acquire(bytes);
+  TRIB_ASSERT(chunk.params);
+  std::memcpy(chunk.params.data(), params.data(), bytes);
+  for (std::size_t s = 0; s < slots.size(); ++s) {
+    chunk.slots[s] = pool_.acquire(bytes);
+    TRIB_ASSERT(chunk.slots[s]);
+    std::memcpy(chunk.slots[s].data(), slots[s].data(), bytes);
+  }
+  chunk.version = version;
+  chunk.step = step;
+  max_version_ = std::max(max_version_, version);
+  initialise(chunk);
+  return {};
+}
+
+void ShardCore::initialise(Chunk& chunk) {
+  chunk.initialised = true;
+  ++initialised_;
+  encode_answer(chunk);
+  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
+    const PeerId peer = std::exchange(chunk.waiting_pulls[node], kNobody);
+    if (peer != kNobody) send_answer(peer, chunk, NodeRank(node));
+  }
+}
+
+void ShardCore::encode_answer(Chunk& chunk) {
+  if (pull_.id() == EncodingId::kFp32) return;
+  renew(chunk.encoded, pull_.bytes(chunk.elements));
+  pull_.encode(chunk.params.floats().data(), chunk.elements, 0, chunk.elements, chunk.encoded.data());
+}
+
+// Makes `current` a buffer that may be written: itself if nobody else reads it, else a fresh one, so that sent answers and
+// snapshots never change under their readers. Returns what `current` was, still readable while the reference is held.
+BufferRef ShardCore::renew(BufferRef& current, std::size_t bytes) {
+  if (current && current.unique()) return current;
+  if (current) ++stats_.shared_buffers;
+  BufferRef fresh = pool_.acquire(bytes);
+  TRIB_ASSERT(fresh);  // pool_blocks() allows for a snapshot and an answer in flight of every chunk
+  return std::exchange(current, std::move(fresh));
+}
+
+void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
+  Chunk* chunk = find(from, push.key, push.round);
+  if (!chunk) return;
+  const std::size_t expected = push_.bytes(chunk->elements);
+  if (push.encoding != job_.push) {
+    return reject(from, push.key, push.round, ErrorCode::kConfigMismatch,
+                  "push encoded as " + std::string(encoding_for(push.encoding).name()) + ", but the job's push encoding is " +
+                      std::string(push_.name()));
+  }
+  if (frame.bytes().size() != expected) {
+    return reject(from, push.key, push.round, ErrorCode::kWrongLength,
+                  "push of chunk " + std::to_string(push.key.chunk.value) + " has " + std::to_string(frame.bytes().size()) +
+                      " bytes, but " + std::to_string(chunk->elements) + " " + std::string(push_.name()) + " values take " +
+                      std::to_string(expected));
+  }
+  if (push.weight > kMaxWeight) {
+    return reject(from, push.key, push.round, ErrorCode::kInvalidArgument,
+                  "weight " + std::to_string(push.weight) + " exceeds the bound of " + std::to_string(kMaxWeight));
+  }
+  if (!chunk->initialised || push.round.value > chunk->version.value + 1) {
+    return reject(from, push.key, push.round, ErrorCode::kWrongRound,
+                  "push for round " + std::to_string(push.round.value) + " of chunk " +
+                      std::to_string(push.key.chunk.value) + ", which is " +
+                      (chunk->initialised ? "at version " + std::to_string(chunk->version.value) : "not initialised") +
+                      "; pull first");
+  }
+  if (push.round.value <= chunk->version.value) {
+    ++stats_.duplicates;
+    // Older than the last round: its sender has long had that answer; a late copy from the network.
+    if (push.round.value == chunk->version.value) send_answer(from, *chunk, push.key.node);
+    return;
+  }
+  Contribution& mine = chunk->contributions[push.key.node.value];
+  mine.from = from;  // a resend after a reconnection comes from another connection: answer to the newest
+  if (mine.present) {
+    ++stats_.duplicates;
+    return output_.receipt(from, Receipt{push.key, push.round});
+  }
+  mine.present = true;
+  mine.weight = push.weight;
+  mine.frame = std::move(frame);
+  ++stats_.pushes;
+  stats_.push_bytes += expected;
+  ++stats_.held_frames;
+  stats_.held_bytes += expected;
+  stats_.max_held_bytes = std::max(stats_.max_held_bytes, stats_.held_bytes);
+  if (++chunk->arrived == job_.nodes) {
+    complete(*chunk);
+  } else {
+    output_.receipt(from, Receipt{push.key, push.round});
+  }
+}
+
+void ShardCore::complete(Chunk& chunk) {
+  std::uint64_t weight = 0;
+  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
+    weight += chunk.contributions[node].weight;
+    frames_[node] = chunk.contributions[node].frame.bytes().data();
+  }
+  chunk.version = chunk.version.next();
+  max_version_ = std::max(max_version_, chunk.version);
+  if (weight != 0) {  // a round without samples changes nothing but the version
+    ++chunk.step;
+    const kernels::Optimizer& optimizer = *job_.optimizer;
+    const kernels::StepScalars scalars = optimizer.scalars(chunk.step, scheduled_lr(job_.schedule, job_.lr, chunk.step));
+    const std::size_t bytes = chunk.elements * sizeof(float);
+    FusedArgs args;
+    args.elements = chunk.elements;
+    args.frames = frames_;
+    args.push = &push_;
+    args.scale = static_cast<float>(1.0 / static_cast<double>(weight));
+    const std::uint64_t before = stats_.shared_buffers;
+    const BufferRef old_params = renew(chunk.params, bytes);
+    args.param_in = old_params.floats().data();
+    args.param_out = chunk.params.floats().data();
+    BufferRef old_slots[kernels::kMaxSlots];
+    for (int s = 0; s < optimizer.slots(); ++s) {
+      old_slots[s] = renew(chunk.slots[s], bytes);
+      args.state_in[s] = old_slots[s].floats().data();
+      args.state_out[s] = chunk.slots[s].floats().data();
+    }
+    if (pull_.id() != EncodingId::kFp32) {
+      renew(chunk.encoded, pull_.bytes(chunk.elements));
+      args.pull = &pull_;
+      args.answer = chunk.encoded.data();
+    }
+    fused_step(optimizer, scalars, args);
+    ++stats_.steps;
+    if (stats_.shared_buffers != before) ++stats_.out_of_place_steps;
+  }
+  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
+    Contribution& contribution = chunk.contributions[node];
+    stats_.held_bytes -= contribution.frame.bytes().size();
+    --stats_.held_frames;
+    contribution.frame.reset();
+    contribution.present = false;
+    send_answer(contribution.from, chunk, NodeRank(node));
+  }
+  chunk.arrived = 0;
+  if (snapshot_round_ && !chunk.captured && chunk.version.value == snapshot_round_->value) capture(chunk, *snapshot_round_);
+}
+
+void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node) {
+  const BufferRef& payload = pull_.id() == EncodingId::kFp32 ? chunk.params : chunk.encoded;
+  ++stats_.answers;
+  stats_.answer_bytes += payload.size();
+  output_.answer(to,
+                 Answer{ChunkKey{job_.job, job_.view, node, chunk.index}, chunk.version, Version(durable_.value), pull_.id()},
+                 payload);
+}
+
+void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte> values) {
+  Chunk* chunk = find(from, init.key, Round(0));
+  if (!chunk) return;
+  if (init.key.node.value != 0) {
+    return reject(from, init.key, Round(0), ErrorCode::kTopology,
+                  "initial values from node " + std::to_string(init.key.node.value) + "; only node 0 sends them");
+  }
+  const std::size_t bytes = chunk->elements * sizeof(float);
+  if (values.size() != bytes) {
+    return reject(from, init.key, Round(0), ErrorCode::kWrongLength,
+                  "initial values of chunk " + std::to_string(init.key.chunk.value) + " have " +
+                      std::to_string(values.size()) + " bytes instead of " + std::to_string(bytes));
+  }
+  if (chunk->initialised) {
+    ++stats_.duplicates;
+    return;
+  }
+  chunk->params = pool_.acquire(bytes);
+  TRIB_ASSERT(chunk->params);
+  std::memcpy(chunk->params.data(), values.data(), bytes);
+  for (int s = 0; s < job_.optimizer->slots(); ++s) {
+    chunk->slots[s] = pool_.acquire(bytes);
+    TRIB_ASSERT(chunk->slots[s]);
+    std::ranges::fill(chunk->slots[s].floats(), job_.optimizer->initial_state(s));
+  }
+  initialise(*chunk);
+}
+
+void ShardCore::on_pull(PeerId from, const Pull& pull) {
+  Chunk* chunk = find(from, pull.key, Round(0));
+  if (!chunk) return;
+  if (chunk->initialised) {
+    send_answer(from, *chunk, pull.key.node);
+  } else {
+    chunk->waiting_pulls[pull.key.node.value] = from;
+  }
+}
+
+void ShardCore::on_query(PeerId from, const Query& query) {
+  Chunk* chunk = find(from, query.key, query.round);
+  if (!chunk) return;
+  if (chunk->initialised && query.round.value <= chunk->version.value) {
+    return send_answer(from, *chunk, query.key.node);
+  }
+  Contribution& mine = chunk->contributions[query.key.node.value];
+  if (mine.present && query.round.value == chunk->version.value + 1) {
+    mine.from = from;
+    output_.receipt(from, Receipt{query.key, query.round});
+  } else {
+    output_.resend(from, Resend{query.key, query.round});
+  }
+}
+
+void ShardCore::capture(Chunk& chunk, Round round) {
+  chunk.captured = true;
+  ChunkSnapshot snapshot;
+  snapshot.job = job_.job;
+  snapshot.view = job_.view;
+  snapshot.round = round;
+  snapshot.chunk = chunk.index;
+  snapshot.version = chunk.version;
+  snapshot.step = chunk.step;
+  snapshot.params = chunk.params;
+  for (int s = 0; s < job_.optimizer->slots(); ++s) snapshot.slots[s] = chunk.slots[s];
+  output_.captured(std::move(snapshot));
+  if (uncaptured_ > 0 && --uncaptured_ == 0) snapshot_round_.reset();
+}
+
+bool ShardCore::snapshot_at(Round round) {
+  if (snapshot_round_ || !initialised() || max_version_.value > round.value) return false;
+  if (chunks_.empty()) return true;
+  snapshot_round_ = round;
+  uncaptured_ = chunks_.size();
+  for (Chunk& chunk : chunks_) chunk.captured = false;
+  for (Chunk& chunk : chunks_) {
+    if (chunk.version.value == round.value) capture(chunk, round);
+  }
+  return true;
+}
+
+bool ShardCore::stop(bool keep, Round round) {
+  for (Chunk& chunk : chunks_) {
+    for (Contribution& contribution : chunk.contributions) {
+      contribution.frame.reset();
+      contribution.present = false;
+    }
+    chunk.arrived = 0;
+  }
+  stats_.held_frames = stats_.held_bytes = 0;
+  snapshot_round_.reset();
+  uncaptured_ = 0;
+  if (!keep) return true;
+  const bool consistent = initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
+    return chunk.version.value == round.value;
+  });
+  if (!consistent) return false;
+  for (Chunk& chunk : chunks_) capture(chunk, round);
+  return true;
+}
+
+Version ShardCore::min_version() const {
+  if (chunks_.empty()) return max_version_;
+  return std::ranges::min_element(chunks_, {}, &Chunk::version)->version;
+}
+
+std::span<const float> ShardCore::params(ChunkIndex chunk) const {
+  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNotOurs);
+  const Chunk& found = chunks_[local_[chunk.value]];
+  TRIB_ASSERT(found.initialised);
+  return found.params.floats();
+}
+
+Version ShardCore::version(ChunkIndex chunk) const {
+  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNotOurs);
+  return chunks_[local_[chunk.value]].version;
+}
+
+}  // namespace tributary

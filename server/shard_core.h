@@ -1,0 +1,167 @@
+// ShardCore: the round logic of one job's chunks on one lane. Pure: no threads, sockets, clocks or disks; messages in, actions out
+// through ShardOutput. The lane (server/lane.h) and the simulator (tests/sim) drive the same class.
+//
+// Synchronous rounds, chunk by chunk: a chunk at version v collects one push of round v+1 from every node of the view; the last
+// one triggers the fused sum and step (common/fused_step.h), and every contributor gets the new parameters. Chunks do not wait
+// for each other. At most one round of a chunk is open, so at most `nodes` frames of a chunk are held.
+//
+// Idempotence: a push names (job, view, node, round, chunk). A second copy of an open push changes nothing (receipt again); a copy of
+// a completed one is answered with the parameters as they are; older ones are dropped.
+//
+// Snapshots are copy-on-write by reference count: when a chunk reaches the snapshot round its buffers are shared with the sink;
+// the next step then finds them not unique and writes into fresh ones.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/buffer_pool.h"
+#include "common/config.h"
+#include "common/encoding.h"
+#include "common/layout.h"
+#include "common/messages.h"
+#include "common/payload.h"
+#include "kernels/optimizer.h"
+
+namespace tributary {
+
+// Everything a lane must know to own its part of a job in a view.
+struct ShardJob {
+  JobId job;
+  ViewId view;
+  std::uint32_t nodes = 1;
+  std::shared_ptr<const Layout> layout;
+  ShardIndex shard;
+  LaneIndex lane;
+  std::shared_ptr<const kernels::Optimizer> optimizer;
+  double lr = 0.0;
+  ScheduleConfig schedule;
+  EncodingId push = EncodingId::kFp32;
+  EncodingId pull = EncodingId::kFp32;
+};
+
+// State of one chunk at one version: shared buffers, never written while the snapshot holds them.
+struct ChunkSnapshot {
+  JobId job;
+  ViewId view;
+  Round round;  // the consistent snapshot this belongs to; equals version in synchronous mode
+  ChunkIndex chunk;
+  Version version;
+  std::uint64_t step = 0;  // rounds applied (differs from version once rounds can be skipped)
+  BufferRef params;
+  BufferRef slots[kernels::kMaxSlots];
+};
+
+class ShardOutput {
+ public:
+  virtual ~ShardOutput() = default;
+  // `payload` is shared: it stays unchanged while a reference is held.
+  virtual void answer(PeerId to, const Answer& header, const BufferRef& payload) = 0;
+  virtual void receipt(PeerId to, const Receipt& header) = 0;
+  virtual void resend(PeerId to, const Resend& header) = 0;
+  virtual void error(PeerId to, const ErrorReply& header) = 0;
+  virtual void captured(ChunkSnapshot snapshot) = 0;
+};
+
+// Bound on a push's weight, so that totals over nodes cannot overflow.
+inline constexpr std::uint64_t kMaxWeight = 1ull << 40;
+
+// Plain counters since the job was opened on this lane.
+struct ShardStats {
+  std::uint64_t pushes = 0, duplicates = 0, rejected = 0, answers = 0, steps = 0;
+  std::uint64_t push_bytes = 0, answer_bytes = 0;
+  std::uint64_t out_of_place_steps = 0;  // steps that found a buffer still shared ...
+  std::uint64_t shared_buffers = 0;      // ... and the buffers that they replaced
+  std::uint64_t held_frames = 0, held_bytes = 0;  // now
+  std::uint64_t max_held_bytes = 0;
+};
+
+class ShardCore {
+ public:
+  // pool: blocks of at least chunk_elements * 4 bytes, room for pool_blocks(). Chunks start uninitialised (waiting for Init).
+  ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output);
+
+  // Blocks that `chunks` chunks may need at once: parameters, state, encoded answers, one more copy of what is being sent, and
+  // one copy-on-write snapshot. Bounds the pool; steady state uses chunks * (1 + slots) and what is in flight.
+  static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingId pull);
+
+  // Restores a chunk instead of waiting for Init. Sizes: chunk elements each. REQUIRES: chunk is owned by this lane and not
+  // yet initialised. kWrongLength if sizes do not fit.
+  Status restore(ChunkIndex chunk, Version version, std::uint64_t step, std::span<const float> params,
+                 std::span<const std::span<const float>> slots);
+
+  void on_push(PeerId from, const Push& push, Payload frame);
+  void on_init(PeerId from, const Init& init, std::span<const std::byte> values);
+  void on_pull(PeerId from, const Pull& pull);
+  void on_query(PeerId from, const Query& query);
+
+  // Capture every chunk when it reaches version `round` (at once, if it is there). False, and nothing is captured, if a chunk
+  // is already past it or if a snapshot is still being captured.
+  bool snapshot_at(Round round);
+  // The view is over: drops held frames; with `keep`, captures every chunk as it is and requires all at version `round`.
+  // Returns false (nothing captured) if a chunk is at another version or not initialised.
+  bool stop(bool keep, Round round);
+  void snapshot_committed(Round round) { durable_ = round; }
+
+  const ShardJob& job() const { return job_; }
+  const ShardStats& stats() const { return stats_; }
+  Version min_version() const;
+  Version max_version() const { return max_version_; }
+  std::size_t chunks() const { return chunks_.size(); }
+  bool initialised() const { return initialised_ == chunks_.size(); }
+  // For tests and the simulator's digest. REQUIRES: chunk is owned and initialised.
+  std::span<const float> params(ChunkIndex chunk) const;
+  Version version(ChunkIndex chunk) const;
+
+ private:
+  struct Contribution {
+    Payload frame;
+    PeerId from;
+    std::uint64_t weight = 0;
+    bool present = false;
+  };
+  struct Chunk {
+    ChunkIndex index;
+    std::size_t elements = 0;
+    bool initialised = false;
+    bool captured = false;  // for snapshot_round_
+    Version version;
+    std::uint64_t step = 0;
+    BufferRef params;
+    BufferRef slots[kernels::kMaxSlots];
+    BufferRef encoded;  // what answers carry, when the pull encoding is not fp32
+    std::uint32_t arrived = 0;
+    std::vector<Contribution> contributions;  // by node
+    std::vector<PeerId> waiting_pulls;        // by node; value 0 = none
+  };
+
+  Chunk* find(PeerId from, const ChunkKey& key, Round round);
+  void reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
+  void complete(Chunk& chunk);
+  void send_answer(PeerId to, const Chunk& chunk, NodeRank node);
+  void capture(Chunk& chunk, Round round);
+  void encode_answer(Chunk& chunk);
+  void initialise(Chunk& chunk);
+  BufferRef renew(BufferRef& current, std::size_t bytes);
+
+  const ShardJob job_;
+  BufferPool& pool_;
+  ShardOutput& output_;
+  const Encoding& push_;
+  const Encoding& pull_;
+  std::vector<Chunk> chunks_;
+  std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_, or kNotOurs
+  std::vector<const std::byte*> frames_;  // scratch: nodes pointers
+  std::size_t initialised_ = 0;
+  Version max_version_;
+  Round durable_;
+  std::optional<Round> snapshot_round_;
+  std::size_t uncaptured_ = 0;
+  ShardStats stats_;
+};
+
+}  // namespace tributary

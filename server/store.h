@@ -1,0 +1,76 @@
+// Store: what a server keeps on disk (RocksDB): its identity, the coordinator's job registry, and consistent snapshots.
+//
+// Column families: "default" holds small records (written with sync); every snapshot is a column family of its own
+// ("snap-JOB-ROUND"), filled by SST files that are written outside the write-ahead log and ingested, and made valid by
+// one synced key in "default" (snapshot complete). A snapshot without that key is a leftover of a crash and is dropped at open.
+// Every record has a format number and an XXH3-64 checksum, checked on load.
+//
+// Thread rule: one thread at a time writes a snapshot; small records may be written from another thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/messages.h"
+#include "common/result.h"
+#include "server/coordinator_core.h"
+#include "server/shard_core.h"
+
+namespace tributary {
+
+inline constexpr std::uint32_t kStoreFormat = 1;
+
+// A chunk as loaded; spans are valid during the callback only.
+struct LoadedChunk {
+  ChunkIndex chunk;
+  Version version;
+  std::uint64_t step = 0;
+  std::span<const float> params;
+  std::vector<std::span<const float>> slots;
+};
+
+// What identifies a snapshot beside its job and round; a load with other values is refused (kStore) naming both.
+struct SnapshotInfo {
+  JobId job;
+  std::string job_name;
+  Round round;
+  std::uint64_t layout_hash = 0;
+  std::string optimizer;  // name: the state arrays mean something to this optimizer only
+  std::uint32_t chunks = 0;
+};
+
+class SnapshotWriter {
+ public:
+  virtual ~SnapshotWriter() = default;
+  // Chunks in ascending order, each once.
+  virtual Status add(const ChunkSnapshot& chunk) = 0;
+  // Durable and complete when it returns. kStore if not all info.chunks chunks were added.
+  virtual Status finish() = 0;
+  virtual std::uint64_t bytes() const = 0;
+  // Destroyed without finish(): the snapshot is dropped.
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+  // Opens or creates. kStore: held by another process, or it belongs to another server index (both are named);
+  // kStoreFormat: written by a newer format (both numbers are named).
+  static Result<std::unique_ptr<Store>> open(const std::string& path, std::uint16_t server_index);
+
+  virtual std::vector<StoredJob> jobs() const = 0;  // jobs that have complete snapshots here
+  virtual Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) = 0;
+  virtual Status load(const SnapshotInfo& expected, const std::function<Status(const LoadedChunk&)>& each) = 0;
+  virtual Status drop_before(JobId job, Round round) = 0;  // older complete snapshots of that job
+  virtual Status drop_job(JobId job) = 0;
+
+  virtual Status save(const JobRecord& record) = 0;
+  virtual Result<std::vector<JobRecord>> registry() const = 0;
+  virtual std::string path() const = 0;
+};
+
+}  // namespace tributary

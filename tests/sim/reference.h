@@ -1,0 +1,44 @@
+// The reference: one process that adds the ranks' gradients in tree order, recursively and unfused, round after round.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/config.h"
+#include "common/encoding.h"
+#include "kernels/optimizer.h"
+
+namespace tributary::sim {
+
+struct ReferenceOptions {
+  std::uint64_t seed = 0;
+  std::uint32_t nodes = 1, ranks_per_node = 1;
+  std::uint64_t elements = 0;
+  std::uint64_t rounds = 0;
+  EncodingId push = EncodingId::kFp32, pull = EncodingId::kFp32;
+  double lr = 0.1;
+  ScheduleConfig schedule;
+  std::shared_ptr<const kernels::Optimizer> optimizer;
+  bool reverse_nodes = false;  // a planted bug: nodes are added from the last to the first
+};
+
+class Reference {
+ public:
+  explicit Reference(const ReferenceOptions& options);
+  // By version: master parameters, and what trainers see of them after the pull encoding.
+  const std::vector<float>& master(std::uint64_t version) const { return master_[version]; }
+  const std::vector<float>& visible(std::uint64_t version) const { return visible_[version]; }
+  std::uint64_t step(std::uint64_t version) const { return steps_[version]; }
+
+ private:
+  std::vector<std::vector<float>> master_, visible_;
+  std::vector<std::uint64_t> steps_;
+};
+
+// What the simulated trainers compute: element-wise, and dependent on the parameters, so that one wrong bit spreads.
+float initial_value(std::uint64_t seed, std::uint64_t element);
+float gradient_value(std::uint64_t seed, std::uint32_t rank, std::uint64_t round, std::uint64_t element, float parameter);
+std::uint64_t sample_weight(std::uint64_t seed, std::uint32_t rank, std::uint64_t round);
+
+}  // namespace tributary::sim

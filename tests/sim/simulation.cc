@@ -1,0 +1,499 @@
+#include "tests/sim/simulation.h"
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/codec.h"
+#include "kernels/tree_sum.h"
+#include "server/shard_core.h"
+#include "tests/sim/network.h"
+#include "tests/sim/reference.h"
+#include "worker/client_core.h"
+#include "worker/node_gather.h"
+
+namespace tributary::sim {
+namespace {
+
+constexpr JobId kJob{77};
+constexpr ViewId kView{3};
+constexpr std::uint64_t kTickNs = 100'000'000;
+constexpr std::uint64_t kMaxVirtualNs = 3'600'000'000'000;  // an hour: far beyond what any seed needs
+
+using Bytes = std::vector<std::byte>;
+
+Bytes encoded(const DataMessage& message) {
+  alignas(8) std::byte buffer[kMaxErrorHeader];
+  const std::span<const std::byte> bytes = encode_data(message, buffer);
+  return Bytes(bytes.begin(), bytes.end());
+}
+
+ScheduleConfig schedule_of(std::uint64_t rounds) {
+  ScheduleConfig schedule;
+  schedule.name = "cosine";
+  schedule.warmup_rounds = 2;
+  schedule.total_rounds = rounds;
+  return schedule;
+}
+
+std::shared_ptr<const kernels::Optimizer> optimizer_of(const Scenario& scenario) {
+  kernels::OptimizerOptions options;
+  options.weight_decay = 0.01;
+  if (scenario.optimizer == "sgd") {
+    options.momentum = 0.9;
+    options.nesterov = true;
+  }
+  return kernels::make_optimizer(scenario.optimizer, options);
+}
+
+class World;
+
+// One lane of one server: a real ShardCore.
+class LaneSim : public ShardOutput {
+ public:
+  LaneSim(World& world, std::uint16_t shard, std::uint16_t lane);
+  void receive(std::uint32_t node, const Bytes& header, const std::shared_ptr<const Bytes>& payload);
+  void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
+  void receipt(PeerId to, const Receipt& header) override { reply(to, header); }
+  void resend(PeerId to, const Resend& header) override { reply(to, header); }
+  void error(PeerId to, const ErrorReply& header) override { reply(to, header); }
+  void captured(ChunkSnapshot snapshot) override;
+
+  ShardCore& core() { return *core_; }
+
+ private:
+  void reply(PeerId to, const DataMessage& message);
+  World& world_;
+  ConnectionIndex connection_;
+  std::unique_ptr<BufferPool> pool_;
+  std::unique_ptr<ShardCore> core_;
+};
+
+// One node: real ClientCore and NodeGather, simulated trainers.
+class NodeSim : public ClientOutput {
+ public:
+  NodeSim(World& world, std::uint32_t node);
+  void start();
+  void receive(ConnectionIndex from, const Bytes& header, std::span<const std::byte> payload);
+  void tick();
+  bool done() const;
+
+  void send_push(ConnectionIndex connection, const Push& push) override;
+  void send_init(ConnectionIndex connection, const Init& init) override;
+  void send_pull(ConnectionIndex connection, const Pull& pull) override;
+  void send_query(ConnectionIndex connection, const Query& query) override;
+  void answered(const Answer& answer, std::span<const std::byte> payload) override;
+  void refused(const ErrorReply& error) override;
+
+  const ClientCore& client() const { return *client_; }
+
+ private:
+  struct RankSim {
+    std::vector<float> gradient;
+    std::vector<std::uint64_t> tensor_round;  // last round computed or being computed
+  };
+  void send(ConnectionIndex connection, const DataMessage& message, std::shared_ptr<const Bytes> payload);
+  void start_tensor_if_current(std::uint32_t local, std::size_t tensor);
+  void compute_tensor(std::uint32_t local, std::size_t tensor, std::uint64_t round);
+
+  World& world_;
+  const std::uint32_t node_;
+  std::unique_ptr<ClientCore> client_;
+  std::unique_ptr<NodeGather> gather_;
+  std::vector<RankSim> ranks_;
+  std::vector<float> params_;
+  std::vector<std::uint64_t> versions_;  // by chunk, + 1; 0: nothing delivered
+};
+
+class World {
+ public:
+  World(const Scenario& scenario, Mutation mutation_in)
+      : scenario_(scenario),
+        mutation(mutation_in),
+        random(scenario.seed ^ 0x5eedull),
+        network({.duplicate = scenario.duplicate, .lose = scenario.lose}, scenario.seed ^ 0xbadc0deull) {
+    std::vector<TensorSpec> tensors;
+    std::uint64_t left = scenario.parameters;
+    while (left > 0) {
+      const std::uint64_t elements = std::min<std::uint64_t>(left, random.between(1, scenario.parameters / 3 + 1));
+      tensors.push_back({"t" + std::to_string(tensors.size()), {elements}});
+      left -= elements;
+    }
+    const std::vector<ShardSlots> slots(scenario.shards, ShardSlots{static_cast<std::uint16_t>(scenario.lanes), 1.0});
+    layout = std::make_shared<const Layout>(*Layout::make(tensors, scenario.chunk_elements, slots));
+    push = *parse_encoding(scenario.push);
+    pull = *parse_encoding(scenario.pull);
+    ReferenceOptions options;
+    options.seed = scenario.seed;
+    options.nodes = scenario.nodes;
+    options.ranks_per_node = scenario.ranks_per_node;
+    options.elements = layout->flat_elements();
+    options.rounds = scenario.rounds;
+    options.push = push;
+    options.pull = pull;
+    options.schedule = schedule_of(scenario.rounds);
+    options.optimizer = optimizer_of(scenario);
+    options.reverse_nodes = mutation == Mutation::kArrivalOrderSum;
+    reference = std::make_unique<Reference>(options);
+    for (std::uint16_t shard = 0; shard < scenario.shards; ++shard) {
+      for (std::uint16_t lane = 0; lane < scenario.lanes; ++lane) {
+        lanes.push_back(std::make_unique<LaneSim>(*this, shard, lane));
+      }
+    }
+    for (std::uint32_t node = 0; node < scenario.nodes; ++node) nodes.push_back(std::make_unique<NodeSim>(*this, node));
+  }
+
+  void broken(const std::string& what) {
+    if (failure.empty()) failure = what + " (virtual time " + std::to_string(network.now_ns()) + " ns)";
+  }
+  const Scenario& scenario() const { return scenario_; }
+  LaneSim& lane(ConnectionIndex connection) { return *lanes[connection.value]; }
+
+  void snapshot_sometimes();
+  void check_snapshots(bool all);
+  void check_final_state();
+
+ private:
+  const Scenario scenario_;
+
+ public:
+  const Mutation mutation;
+  Random random;
+  std::shared_ptr<const Layout> layout;
+  EncodingId push{}, pull{};
+  std::unique_ptr<Reference> reference;
+  std::string failure;
+  std::uint64_t resends = 0, snapshots_checked = 0;
+  // Destroyed in reverse: events and snapshots hold buffers of the lanes' pools.
+  std::vector<std::unique_ptr<LaneSim>> lanes;
+  std::vector<std::unique_ptr<NodeSim>> nodes;
+  struct Kept {
+    ChunkSnapshot snapshot;
+    std::span<const float> params;
+    std::uint64_t read_at_ns;
+  };
+  std::vector<Kept> kept;
+  Network network;
+};
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+std::span<const float> part(const std::vector<float>& flat, const Layout& layout, ChunkIndex chunk) {
+  const ChunkRange range = layout.chunk(chunk);
+  return std::span<const float>(flat).subspan(range.begin, range.elements);
+}
+
+// ---- LaneSim ----
+
+LaneSim::LaneSim(World& world, std::uint16_t shard, std::uint16_t lane)
+    : world_(world), connection_(static_cast<std::uint16_t>(shard * world.scenario().lanes + lane)) {
+  ShardJob job;
+  job.job = kJob;
+  job.view = kView;
+  job.nodes = world.scenario().nodes;
+  job.layout = world.layout;
+  job.shard = ShardIndex(shard);
+  job.lane = LaneIndex(lane);
+  job.optimizer = optimizer_of(world.scenario());
+  job.lr = 0.1;
+  job.schedule = schedule_of(world.scenario().rounds);
+  job.push = world.push;
+  job.pull = world.pull;
+  const std::size_t chunks = world.layout->chunks_owned_by(job.shard, job.lane).size();
+  pool_ = std::make_unique<BufferPool>(world.layout->chunk_elements() * sizeof(float),
+                                       ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull));
+  core_ = std::make_unique<ShardCore>(job, *pool_, *this);
+}
+
+void LaneSim::receive(std::uint32_t node, const Bytes& header, const std::shared_ptr<const Bytes>& payload) {
+  Result<DataMessage> message = decode_data(header);
+  if (!message) return world_.broken("server cannot decode: " + message.error().message);
+  const PeerId from(node + 1);
+  if (auto* push = std::get_if<Push>(&*message)) {
+    if (world_.mutation == Mutation::kForgetDuplicates && core_->stats().pushes > 0 && world_.random.chance(0.05)) {
+      push->key.node = NodeRank((push->key.node.value + 1) % world_.scenario().nodes);
+    }
+    core_->on_push(from, *push, Payload(std::shared_ptr<const Bytes>(payload), *payload));
+  } else if (const auto* init = std::get_if<Init>(&*message)) {
+    core_->on_init(from, *init, *payload);
+  } else if (const auto* pull = std::get_if<Pull>(&*message)) {
+    core_->on_pull(from, *pull);
+  } else if (const auto* query = std::get_if<Query>(&*message)) {
+    core_->on_query(from, *query);
+  } else {
+    world_.broken("server got a message that only servers send");
+  }
+  const ShardStats& stats = core_->stats();
+  const std::uint64_t bound = std::uint64_t{core_->chunks()} * world_.scenario().nodes;
+  if (stats.held_frames > bound) world_.broken("more frames held than nodes x chunks");
+}
+
+void LaneSim::reply(PeerId to, const DataMessage& message) {
+  world_.network.send([this, node = to.value - 1, header = encoded(message)] {
+    world_.nodes[node]->receive(connection_, header, {});
+  });
+}
+
+void LaneSim::answer(PeerId to, const Answer& header, const BufferRef& payload) {
+  world_.network.send([this, node = to.value - 1, bytes = encoded(header), payload] {
+    world_.nodes[node]->receive(connection_, bytes, payload.bytes());
+  });
+}
+
+void LaneSim::captured(ChunkSnapshot snapshot) {
+  const std::uint64_t read_at = world_.network.now_ns() + world_.random.between(1, 60) * 1'000'000;
+  const std::span<const float> params = snapshot.params.floats();
+  if (world_.mutation == Mutation::kWriteInPlace) snapshot.params.reset();
+  world_.kept.push_back({std::move(snapshot), params, read_at});
+}
+
+// ---- NodeSim ----
+
+NodeSim::NodeSim(World& world, std::uint32_t node) : world_(world), node_(node) {
+  const Scenario& scenario = world.scenario();
+  ClientJob job;
+  job.job = kJob;
+  job.view = kView;
+  job.node = NodeRank(node);
+  job.layout = world.layout;
+  for (std::uint32_t c = 0; c < world.layout->chunks(); ++c) {
+    const ChunkOwner owner = world.layout->owner(ChunkIndex(c));
+    job.chunks.push_back(ChunkIndex(c));
+    job.connections.push_back(
+        ConnectionIndex(static_cast<std::uint16_t>(owner.shard.value * scenario.lanes + owner.lane.value)));
+  }
+  job.push = world.push;
+  job.pull = world.pull;
+  job.init = node == 0;
+  gather_ = std::make_unique<NodeGather>(world.layout, job.chunks, scenario.ranks_per_node, Round(0));
+  ClientOptions options;
+  options.window_cap_bytes = scenario.window_bytes;
+  client_ = std::make_unique<ClientCore>(job, static_cast<std::uint16_t>(scenario.shards * scenario.lanes), options, *this);
+  params_.resize(world.layout->flat_elements());
+  versions_.resize(world.layout->chunks());
+  ranks_.resize(scenario.ranks_per_node);
+  for (RankSim& rank : ranks_) {
+    rank.gradient.resize(params_.size());
+    rank.tensor_round.resize(world.layout->tensors().size());
+  }
+}
+
+void NodeSim::start() {
+  client_->start(world_.network.now_ns());
+  if (node_ != 0) return;
+  for (std::uint64_t e = 0; e < params_.size(); ++e) params_[e] = initial_value(world_.scenario().seed, e);
+  client_->initial_values_ready(world_.network.now_ns());
+}
+
+void NodeSim::tick() {
+  client_->tick(world_.network.now_ns());
+  for (std::uint16_t c = 0; c < world_.lanes.size(); ++c) {
+    const std::uint64_t unit = world_.layout->chunk_elements() * sizeof(float);
+    const std::uint64_t allowed = std::max(world_.scenario().window_bytes, unit);
+    if (client_->in_flight_bytes(ConnectionIndex(c)) > allowed) world_.broken("more bytes in flight than the window allows");
+  }
+}
+
+bool NodeSim::done() const {
+  for (const std::uint64_t version : versions_) {
+    if (version != world_.scenario().rounds + 1) return false;
+  }
+  return true;
+}
+
+void NodeSim::send(ConnectionIndex connection, const DataMessage& message, std::shared_ptr<const Bytes> payload) {
+  world_.network.send([this, connection, header = encoded(message), payload = std::move(payload)] {
+    world_.lane(connection).receive(node_, header, payload);
+  });
+}
+
+void NodeSim::send_push(ConnectionIndex connection, const Push& push) {
+  const ChunkRange range = world_.layout->chunk(push.key.chunk);
+  std::vector<const float*> inputs;
+  for (const RankSim& rank : ranks_) inputs.push_back(rank.gradient.data() + range.begin);
+  std::vector<float> sum(range.elements);
+  kernels::tree_sum(inputs, range.elements, sum.data());
+  const Encoding& encoding = encoding_for(push.encoding);
+  auto frame = std::make_shared<Bytes>(encoding.bytes(range.elements));
+  encoding.encode(sum.data(), range.elements, 0, range.elements, frame->data());
+  send(connection, push, std::move(frame));
+}
+
+void NodeSim::send_init(ConnectionIndex connection, const Init& init) {
+  const auto values = std::as_bytes(part(params_, *world_.layout, init.key.chunk));
+  send(connection, init, std::make_shared<Bytes>(values.begin(), values.end()));
+}
+
+void NodeSim::send_pull(ConnectionIndex connection, const Pull& pull) { send(connection, pull, nullptr); }
+void NodeSim::send_query(ConnectionIndex connection, const Query& query) { send(connection, query, nullptr); }
+void NodeSim::refused(const ErrorReply& error) { world_.broken("a server refused a message: " + error.message); }
+
+void NodeSim::receive(ConnectionIndex from, const Bytes& header, std::span<const std::byte> payload) {
+  Result<DataMessage> message = decode_data(header);
+  if (!message) return world_.broken("node cannot decode: " + message.error().message);
+  const std::uint64_t now = world_.network.now_ns();
+  if (const auto* receipt = std::get_if<Receipt>(&*message)) {
+    client_->on_receipt(from, *receipt, now);
+  } else if (const auto* answer = std::get_if<Answer>(&*message)) {
+    client_->on_answer(from, *answer, payload, now);
+  } else if (const auto* resend = std::get_if<Resend>(&*message)) {
+    ++world_.resends;
+    client_->on_resend(from, *resend, now);
+  } else if (const auto* error = std::get_if<ErrorReply>(&*message)) {
+    client_->on_error(from, *error);
+  } else {
+    world_.broken("node got a message that only nodes send");
+  }
+}
+
+void NodeSim::answered(const Answer& answer, std::span<const std::byte> payload) {
+  const ChunkIndex chunk = answer.key.chunk;
+  const ChunkRange range = world_.layout->chunk(chunk);
+  const std::string where = "node " + std::to_string(node_) + " chunk " + std::to_string(chunk.value) + " version " +
+                            std::to_string(answer.version.value);
+  if (answer.version.value != versions_[chunk.value]) {  // versions_ is one ahead: 0 before the first delivery
+    return world_.broken(where + ": delivered after version " + std::to_string(versions_[chunk.value]) + " - 1");
+  }
+  versions_[chunk.value] = answer.version.value + 1;
+  encoding_for(answer.encoding).decode(payload.data(), range.elements, 0, range.elements, params_.data() + range.begin);
+  if (!same_bits(part(params_, *world_.layout, chunk),
+                 part(world_.reference->visible(answer.version.value), *world_.layout, chunk))) {
+    world_.broken(where + ": parameters are not the reference's");
+  }
+  const auto [first, last] = world_.layout->tensors_of(chunk);
+  for (std::uint32_t local = 0; local < ranks_.size(); ++local) {
+    for (std::size_t tensor = first; tensor < last; ++tensor) start_tensor_if_current(local, tensor);
+  }
+}
+
+// A trainer's wait(tensor) is over when all its chunks have the version of its last round; then the next round's work begins.
+void NodeSim::start_tensor_if_current(std::uint32_t local, std::size_t tensor) {
+  std::uint64_t& round = ranks_[local].tensor_round[tensor];
+  if (round == world_.scenario().rounds) return;
+  const auto [first, last] = world_.layout->chunks_of(tensor);
+  for (std::uint32_t c = first; c < last; ++c) {
+    if (versions_[c] != round + 1) return;
+  }
+  ++round;
+  const std::uint64_t work = world_.random.between(10'000, world_.random.chance(0.05) ? 50'000'000 : 1'000'000);
+  world_.network.after(work, [this, local, tensor, now_round = round] { compute_tensor(local, tensor, now_round); });
+}
+
+void NodeSim::compute_tensor(std::uint32_t local, std::size_t tensor, std::uint64_t round) {
+  const std::uint32_t rank = node_ * world_.scenario().ranks_per_node + local;
+  const std::uint64_t begin = world_.layout->tensor_offset(tensor);
+  // Padding up to the next tensor belongs to nobody; the reference trains it too, which makes the comparison simpler.
+  const std::uint64_t end = tensor + 1 < world_.layout->tensors().size() ? world_.layout->tensor_offset(tensor + 1)
+                                                                         : world_.layout->flat_elements();
+  for (std::uint64_t e = begin; e < end; ++e) {
+    ranks_[local].gradient[e] = gradient_value(world_.scenario().seed, rank, round, e, params_[e]);
+  }
+  const std::uint64_t weight = sample_weight(world_.scenario().seed, rank, round);
+  Result<std::span<const ReadyChunk>> complete = gather_->on_tensor(local, tensor, Round(round), weight);
+  if (!complete) return world_.broken("gather refused a tensor: " + complete.error().message);
+  for (const ReadyChunk& chunk : *complete) {
+    client_->gradient_ready(chunk.chunk, chunk.round, chunk.weight, world_.network.now_ns());
+  }
+}
+
+// ---- World ----
+
+void World::snapshot_sometimes() {
+  for (auto& lane : lanes) lane->core().snapshot_at(Round(lane->core().max_version().value + random.below(3)));
+}
+
+void World::check_snapshots(bool all) {
+  std::erase_if(kept, [&](const Kept& k) {
+    if (!all && k.read_at_ns > network.now_ns()) return false;
+    ++snapshots_checked;
+    if (!same_bits(k.params, part(reference->master(k.snapshot.version.value), *layout, k.snapshot.chunk)) ||
+        k.snapshot.step != reference->step(k.snapshot.version.value) ||
+        k.snapshot.round.value != k.snapshot.version.value) {
+      broken("snapshot of chunk " + std::to_string(k.snapshot.chunk.value) + " is not the reference's round " +
+             std::to_string(k.snapshot.round.value));
+    }
+    return true;
+  });
+}
+
+void World::check_final_state() {
+  for (auto& lane : lanes) {
+    if (!lane->core().stop(true, Round(scenario_.rounds))) broken("a shard is not at the last round when it stops");
+  }
+  check_snapshots(true);
+}
+
+}  // namespace
+
+std::string Scenario::describe() const {
+  return "seed " + std::to_string(seed) + ": " + std::to_string(nodes) + " nodes x " + std::to_string(ranks_per_node) +
+         " ranks, " + std::to_string(shards) + " servers x " + std::to_string(lanes) + " lanes, " +
+         std::to_string(parameters) + " parameters in chunks of " + std::to_string(chunk_elements) + ", " +
+         std::to_string(rounds) + " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", window " +
+         std::to_string(window_bytes) + " bytes, loss " + std::to_string(lose) + ", duplication " + std::to_string(duplicate);
+}
+
+Scenario scenario_of(std::uint64_t seed) {
+  Random random(seed);
+  Scenario s;
+  s.seed = seed;
+  s.nodes = static_cast<std::uint32_t>(random.between(1, 4));
+  s.ranks_per_node = static_cast<std::uint32_t>(random.between(1, 3));
+  s.shards = static_cast<std::uint32_t>(random.between(1, 3));
+  s.lanes = static_cast<std::uint32_t>(random.between(1, 2));
+  s.chunk_elements = 1024 * random.between(1, 2);
+  s.parameters = random.between(1000, 7000);
+  s.rounds = random.between(2, 6);
+  static constexpr const char* kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
+  static constexpr const char* kEncodings[] = {"fp32", "fp32", "bf16", "fp16"};
+  s.optimizer = kOptimizers[random.below(5)];
+  s.push = kEncodings[random.below(4)];
+  s.pull = kEncodings[random.below(4)];
+  s.lose = random.chance(0.5) ? 0.03 : 0.0;
+  s.duplicate = random.chance(0.5) ? 0.1 : 0.0;
+  s.window_bytes = s.chunk_elements * 4 * random.between(1, 4);
+  return s;
+}
+
+Outcome run(std::uint64_t seed, Mutation mutation) {
+  Outcome outcome;
+  outcome.scenario = scenario_of(seed);
+  World world(outcome.scenario, mutation);
+  for (auto& node : world.nodes) node->start();
+  std::function<void()> tick = [&] {
+    for (auto& node : world.nodes) node->tick();
+    world.network.after(kTickNs, tick);
+  };
+  tick();
+  std::function<void()> snapshots = [&] {
+    world.snapshot_sometimes();
+    world.check_snapshots(false);
+    world.network.after(5'000'000, snapshots);
+  };
+  snapshots();
+  const auto all_done = [&] {
+    for (const auto& node : world.nodes) {
+      if (!node->done()) return false;
+    }
+    return true;
+  };
+  while (world.failure.empty() && !all_done()) {
+    if (!world.network.step()) world.broken("nothing is left to happen, but the nodes are not done");
+    if (world.network.now_ns() > kMaxVirtualNs) world.broken("no end within an hour of virtual time");
+    ++outcome.events;
+  }
+  if (world.failure.empty()) world.check_final_state();
+  world.kept.clear();
+  outcome.ok = world.failure.empty();
+  outcome.failure = world.failure;
+  outcome.virtual_ns = world.network.now_ns();
+  outcome.messages = world.network.stats().sent;
+  outcome.resends = world.resends;
+  outcome.snapshots = world.snapshots_checked;
+  return outcome;
+}
+
+}  // namespace tributary::sim

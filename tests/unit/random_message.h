@@ -1,0 +1,100 @@
+// Messages with random contents, and their comparison, field by field through Boost.PFR: a field added to a message is tested
+// without anybody thinking of it.
+#pragma once
+
+#include <boost/pfr.hpp>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/messages.h"
+
+namespace tributary::testing {
+
+using Random = std::mt19937_64;
+
+template <class T>
+struct IsVector : std::false_type {};
+template <class T>
+struct IsVector<std::vector<T>> : std::true_type {};
+template <class T>
+struct IsStrongId : std::false_type {};
+template <class Tag, class Rep>
+struct IsStrongId<StrongId<Tag, Rep>> : std::true_type {};
+
+inline std::uint64_t below(Random& random, std::uint64_t bound) { return random() % bound; }
+
+template <class T>
+void randomise(Random& random, T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    value = below(random, 2) != 0;
+  } else if constexpr (std::is_same_v<T, ErrorCode>) {
+    value = static_cast<ErrorCode>(below(random, 1 + static_cast<unsigned>(ErrorCode::kNotFound)));
+  } else if constexpr (std::is_enum_v<T>) {
+    value = static_cast<T>(below(random, 3));  // EncodingId, LeaveKind, StopKind
+  } else if constexpr (std::is_same_v<T, double>) {
+    value = static_cast<double>(random()) * 1e-9 + 0.125;
+  } else if constexpr (std::is_integral_v<T>) {
+    value = static_cast<T>(random());
+  } else if constexpr (IsStrongId<T>::value) {
+    randomise(random, value.value);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    value.resize(below(random, 40));
+    for (char& c : value) c = static_cast<char>(random());
+  } else if constexpr (IsVector<T>::value) {
+    value.resize(below(random, 5));
+    for (auto& element : value) randomise(random, element);
+  } else if constexpr (!std::is_empty_v<T>) {
+    boost::pfr::for_each_field(value, [&](auto& field) { randomise(random, field); });
+  }
+}
+
+template <class T>
+bool same(const T& a, const T& b) {
+  if constexpr (IsVector<T>::value) {
+    if (a.size() != b.size()) return false;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      if (!same(a[i], b[i])) return false;
+    }
+    return true;
+  } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>) {
+    if constexpr (std::is_empty_v<T>) {
+      return true;
+    } else {
+      bool equal = true;
+      boost::pfr::for_each_field(a, [&](const auto& field, auto index) {
+        equal = equal && same(field, boost::pfr::get<index.value>(b));
+      });
+      return equal;
+    }
+  } else {
+    return a == b;
+  }
+}
+
+template <class... Ts>
+bool same(const std::variant<Ts...>& a, const std::variant<Ts...>& b) {
+  if (a.index() != b.index()) return false;
+  return std::visit([&](const auto& x) { return same(x, std::get<std::decay_t<decltype(x)>>(b)); }, a);
+}
+
+// One random message of each alternative of `Variant`.
+template <class Variant>
+std::vector<Variant> one_of_each(Random& random) {
+  std::vector<Variant> out;
+  const auto add = [&]<std::size_t I>() {
+    std::variant_alternative_t<I, Variant> message{};
+    randomise(random, message);
+    out.emplace_back(std::move(message));
+  };
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    (add.template operator()<I>(), ...);
+  }(std::make_index_sequence<std::variant_size_v<Variant>>{});
+  return out;
+}
+
+}  // namespace tributary::testing

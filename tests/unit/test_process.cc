@@ -1,0 +1,192 @@
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "cluster/process.h"
+
+namespace tributary {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct TempDir {
+  TempDir() {
+    char name[] = "/tmp/tributary-process-XXXXXX";
+    REQUIRE(::mkdtemp(name) != nullptr);
+    path = name;
+  }
+  ~TempDir() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+std::string contents(const std::string& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+Process shell(const std::string& script, const std::string& log = "/dev/null") {
+  auto process = Process::spawn({.argv = {"/bin/sh", "-c", script}, .log_file = log});
+  REQUIRE(process);
+  return std::move(*process);
+}
+
+bool alive(pid_t pid) {
+  return ::kill(pid, 0) == 0;
+}
+
+TEST_CASE("a child's output goes to its log file and its exit status comes back") {
+  TempDir dir;
+  const std::string log = dir.path + "/log";
+  Process child = shell("echo out; echo err >&2; exit 3", log);
+  const auto status = child.wait(milliseconds(10'000));
+  REQUIRE(status);
+  CHECK(status->code == 3);
+  CHECK(status->signal == 0);
+  CHECK(status->describe() == "exited with status 3");
+  CHECK(contents(log) == "out\nerr\n");
+  shell("echo more", log).wait(milliseconds(10'000));
+  CHECK(contents(log) == "out\nerr\nmore\n");
+}
+
+TEST_CASE("a child gets the caller's environment with additions and replacements") {
+  TempDir dir;
+  auto child = Process::spawn({.argv = {"/bin/sh", "-c", "echo $RANK:$HOME:$PATH"},
+                               .log_file = dir.path + "/log",
+                               .environment = {{"RANK", "3"}, {"HOME", "/nowhere"}}});
+  REQUIRE(child);
+  REQUIRE(child->wait(milliseconds(10'000)));
+  CHECK(contents(dir.path + "/log") == "3:/nowhere:" + std::string(::getenv("PATH")) + "\n");
+}
+
+TEST_CASE("a program that does not exist is an error that names it") {
+  const auto child = Process::spawn({.argv = {"/nowhere/tributary-server"}});
+  REQUIRE_FALSE(child);
+  CHECK(child.error().code == ErrorCode::kIo);
+  CHECK(child.error().message.find("/nowhere/tributary-server") != std::string::npos);
+  CHECK(child.error().message.find("No such file") != std::string::npos);
+}
+
+TEST_CASE("a log file that cannot be opened is an error that names it") {
+  const auto child = Process::spawn({.argv = {"/bin/true"}, .log_file = "/nowhere/log"});
+  REQUIRE_FALSE(child);
+  CHECK(child.error().message.find("/nowhere/log") != std::string::npos);
+}
+
+TEST_CASE("waiting for a child that lives gives up after the time-out") {
+  Process child = shell("exec sleep 60");
+  const auto before = std::chrono::steady_clock::now();
+  CHECK_FALSE(child.wait(milliseconds(50)));
+  CHECK(std::chrono::steady_clock::now() - before >= milliseconds(50));
+  CHECK(child.running());
+}
+
+TEST_CASE("terminate ends a child that listens with SIGTERM") {
+  Process child = shell("exec sleep 60");
+  const ExitStatus status = child.terminate(milliseconds(10'000));
+  CHECK(status.signal == SIGTERM);
+  CHECK_FALSE(child.running());
+}
+
+TEST_CASE("terminate kills a child that ignores SIGTERM") {
+  TempDir dir;
+  const std::string log = dir.path + "/log";
+  Process child = shell("trap '' TERM; echo deaf; while :; do sleep 0.05; done", log);
+  for (int i = 0; i < 1000 && contents(log).empty(); ++i) ::usleep(10'000);
+  REQUIRE(contents(log) == "deaf\n");
+  const ExitStatus status = child.terminate(milliseconds(100));
+  CHECK(status.signal == SIGKILL);
+  CHECK(status.describe() == "was killed by signal 9 (Killed)");
+}
+
+TEST_CASE("the destructor ends the child") {
+  pid_t pid = -1;
+  {
+    Process child = shell("exec sleep 60");
+    pid = child.pid();
+    CHECK(alive(pid));
+  }
+  CHECK_FALSE(alive(pid));
+}
+
+TEST_CASE("a child ends when the process that started it is killed") {
+  // A middle process starts a child, tells its pid through a pipe, and kills itself: no destructor runs.
+  int fds[2];
+  REQUIRE(::pipe(fds) == 0);
+  const pid_t middle = ::fork();
+  if (middle == 0) {
+    auto child = Process::spawn({.argv = {"/bin/sleep", "60"}});
+    const pid_t pid = child ? child->pid() : -1;
+    [[maybe_unused]] const auto written = ::write(fds[1], &pid, sizeof pid);
+    ::raise(SIGKILL);
+  }
+  // Orphans come to this process, so that the test can reap, and thus observe, the grandchild.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  pid_t pid = -1;
+  REQUIRE(::read(fds[0], &pid, sizeof pid) == sizeof pid);
+  ::close(fds[0]);
+  ::close(fds[1]);
+  ::waitpid(middle, nullptr, 0);
+  REQUIRE(pid > 0);
+  int raw = 0;
+  pid_t got = 0;
+  for (int i = 0; i < 1000 && got == 0; ++i) {
+    got = ::waitpid(pid, &raw, WNOHANG);
+    ::usleep(10'000);
+  }
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  REQUIRE(got == pid);
+  CHECK(WIFSIGNALED(raw));
+  CHECK(WTERMSIG(raw) == SIGTERM);
+}
+
+TEST_CASE("a child keeps no descriptor of the caller's but the one it is given") {
+  TempDir dir;
+  // High numbers, so that they are not mistaken for descriptors that the shell opens itself.
+  const int kept = ::fcntl(STDERR_FILENO, F_DUPFD, 100);
+  const int other = ::fcntl(STDERR_FILENO, F_DUPFD, 100);
+  REQUIRE(kept >= 100);
+  REQUIRE(other >= 100);
+  auto child = Process::spawn({.argv = {"/bin/sh", "-c", "for f in /proc/$$/fd/*; do echo ${f##*/}; done"},
+                               .log_file = dir.path + "/log",
+                               .inherit_fd = kept});
+  REQUIRE(child);
+  REQUIRE(child->wait(milliseconds(10'000)));
+  const std::string fds = "\n" + contents(dir.path + "/log");
+  CHECK(fds.find("\n" + std::to_string(kept) + "\n") != std::string::npos);
+  CHECK(fds.find("\n" + std::to_string(other) + "\n") == std::string::npos);
+  ::close(kept);
+  ::close(other);
+}
+
+TEST_CASE("usage counts the processor time and memory of a live child and the total of a dead one") {
+  Process child = shell("while :; do :; done");
+  ::usleep(300'000);
+  const ProcessUsage live = child.usage();
+  CHECK(live.cpu_seconds > 0.0);
+  CHECK(live.resident_peak_bytes > 100'000);
+  child.terminate(milliseconds(10'000));
+  CHECK(child.usage().cpu_seconds >= live.cpu_seconds);
+  CHECK(usage_of(child.pid()).cpu_seconds == 0.0);
+}
+
+TEST_CASE("the last lines of a file are those asked for, from the offset asked for") {
+  TempDir dir;
+  const std::string file = dir.path + "/log";
+  CHECK(last_lines(file, 3) == "  (nothing)");
+  std::ofstream(file) << "one\ntwo\nthree\n";
+  CHECK(last_lines(file, 2) == "  two\n  three");
+  CHECK(last_lines(file, 9) == "  one\n  two\n  three");
+  CHECK(last_lines(file, 9, 8) == "  three");
+  CHECK(last_lines(file, 9, 14) == "  (nothing)");
+}
+
+}  // namespace
+}  // namespace tributary

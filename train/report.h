@@ -1,0 +1,76 @@
+// What a training run tells people and programs: a progress bar on a terminal (plain lines elsewhere), a final summary, and one JSON
+// object.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "train/progress.h"
+
+namespace tributary::train {
+
+struct RunSummary {
+  std::string job;
+  std::uint32_t rank = 0, world_size = 1, nodes = 1;
+  bool standalone = false;
+  std::uint64_t rounds = 0;        // the parameters are those after this round
+  std::uint64_t last_round = 0;    // of the whole job
+  std::uint64_t resumed_from = 0;  // round this process began after; 0: from the start
+  std::uint32_t restarts = 0;
+  bool stopped = false;
+  std::string stop_reason;
+  BatchStats train;                // the last (maybe partial) epoch: this rank's samples, in standalone runs all
+  std::optional<BatchStats> test;  // rank 0's evaluation at the end
+  std::string digest;
+  std::uint64_t rounds_here = 0;   // trained by this process, counting those repeated after a restart
+  std::uint64_t samples_here = 0;  // over all ranks in these rounds
+  StepSplit split;                 // total of these rounds
+  std::uint64_t bytes_pushed = 0, bytes_pulled = 0;  // by this node
+
+  double seconds() const { return static_cast<double>(split.total_ns()) * 1e-9; }
+  double samples_per_second() const { return seconds() > 0.0 ? static_cast<double>(samples_here) / seconds() : 0.0; }
+};
+
+// One line: {"job":...,"rank":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,"samples_per_s":...,
+// "step_split":{"compute_ms","reduce_ms","wait_ms"} per round,"bytes_pushed","bytes_pulled","stopped","resumed_from","restarts"}, and
+// "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can aggregate by example counts.
+// test_* are null on ranks that do not evaluate.
+std::string to_json(const RunSummary& summary);
+std::string to_text(const RunSummary& summary);
+
+// Shows progress on `stream`. Thread rule: one thread at a time.
+class ProgressBar {
+ public:
+  enum class Style { kOff, kLines, kBar };
+  // kBar on a terminal, else kLines.
+  static Style style_for(std::FILE* stream);
+
+  // whose: what the loss is about, as "rank 0 of 4"; empty if it is about all ranks.
+  ProgressBar(std::FILE* stream, Style style, std::string whose);
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void round(const RoundReport& report, std::uint64_t rounds_per_epoch);
+  // A line of its own, also with kOff: something the user must know.
+  void note(const std::string& text);
+
+ private:
+  void show(const RoundReport& report, std::uint64_t rounds_per_epoch);
+  void clear();
+
+  std::FILE* stream_;
+  Style style_;
+  std::string whose_;
+  bool bar_shown_ = false;
+  std::uint64_t shown_ns_ = 0;
+  // Since the last line or redrawing.
+  BatchStats stats_;
+  StepSplit split_;
+  std::uint64_t samples_ = 0;
+  std::uint64_t rounds_ = 0;
+};
+
+}  // namespace tributary::train

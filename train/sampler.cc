@@ -1,0 +1,98 @@
+#include "train/sampler.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "common/assert.h"
+#include "train/counter_rng.h"
+
+namespace tributary::train {
+
+namespace {
+
+// Where part i of `parts` begins in `size` samples. Parts differ by one at most, and all are equal if parts divides size.
+std::uint64_t part_begin(std::uint64_t size, std::uint64_t parts, std::uint64_t i) { return size * i / parts; }
+
+}  // namespace
+
+Result<Sampler> Sampler::make(const SamplerOptions& options) {
+  if (options.samples == 0) return fail(ErrorCode::kInvalidArgument, "the training set has no samples");
+  if (options.global_batch == 0) return fail(ErrorCode::kConfig, "train.global_batch = 0: a round needs a sample; use 1 or more");
+  if (options.accumulation == 0) {
+    return fail(ErrorCode::kConfig, "train.accumulation = 0: use 1 for no accumulation, or the number of micro-batches");
+  }
+  if (options.world_size == 0) return fail(ErrorCode::kTopology, "world size = 0: a job needs a rank; use 1 or more");
+  if (options.global_batch > options.samples) {
+    return fail(ErrorCode::kConfig, "train.global_batch = " + std::to_string(options.global_batch) +
+                                        " is more than the training set's " + std::to_string(options.samples) +
+                                        " samples; make it smaller");
+  }
+  const std::uint64_t parts = std::uint64_t{options.world_size} * options.accumulation;
+  if (options.global_batch % parts != 0) {
+    const std::uint64_t fitting = std::max(options.global_batch / parts * parts, parts);
+    return fail(ErrorCode::kConfig, "train.global_batch = " + std::to_string(options.global_batch) +
+                                        " does not divide by world size " + std::to_string(options.world_size) +
+                                        " * train.accumulation " + std::to_string(options.accumulation) + "; use for example " +
+                                        std::to_string(fitting));
+  }
+  return Sampler(options);
+}
+
+Sampler::Sampler(const SamplerOptions& options)
+    : options_(options),
+      rounds_per_epoch_((std::uint64_t{options.samples} + options.global_batch - 1) / options.global_batch) {}
+
+std::uint32_t Sampler::batch_size(Round round) const {
+  TRIB_ASSERT(round.value >= 1);
+  const std::uint64_t begin = (round.value - 1) % rounds_per_epoch_ * options_.global_batch;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(options_.global_batch, options_.samples - begin));
+}
+
+Sampler::Range Sampler::share_range(Round round, Rank rank) const {
+  TRIB_ASSERT(rank.value < options_.world_size);
+  const std::uint64_t size = batch_size(round);
+  const std::uint64_t batch_begin = (round.value - 1) % rounds_per_epoch_ * options_.global_batch;
+  const std::uint64_t begin = part_begin(size, options_.world_size, rank.value);
+  const std::uint64_t end = part_begin(size, options_.world_size, std::uint64_t{rank.value} + 1);
+  return {batch_begin + begin, end - begin};
+}
+
+std::uint32_t Sampler::share_size(Round round, Rank rank) const {
+  return static_cast<std::uint32_t>(share_range(round, rank).size);
+}
+
+std::uint32_t Sampler::micro_batch_limit() const {
+  // Full batches divide evenly and the last one of an epoch is smaller, so no micro-batch is larger.
+  return options_.global_batch / options_.world_size / options_.accumulation;
+}
+
+std::span<const std::uint32_t> Sampler::share(Round round, Rank rank) {
+  shuffle_for(epoch_of(round));
+  const Range range = share_range(round, rank);
+  return std::span(permutation_).subspan(range.begin, range.size);
+}
+
+std::span<const std::uint32_t> Sampler::micro_batch(Round round, Rank rank, std::uint32_t micro) {
+  TRIB_ASSERT(micro < options_.accumulation);
+  const std::span<const std::uint32_t> all = share(round, rank);
+  const std::uint64_t begin = part_begin(all.size(), options_.accumulation, micro);
+  const std::uint64_t end = part_begin(all.size(), options_.accumulation, std::uint64_t{micro} + 1);
+  return all.subspan(begin, end - begin);
+}
+
+void Sampler::shuffle_for(std::uint64_t epoch) {
+  if (!permutation_.empty() && shuffled_epoch_ == epoch) return;
+  // From the identity every time, not from the epoch before: the permutation must not depend on where the run began.
+  permutation_.resize(options_.samples);
+  std::iota(permutation_.begin(), permutation_.end(), 0u);
+  const CounterRng rng(options_.seed, kStreamShuffle, epoch);
+  std::uint64_t counter = 0;
+  for (std::uint32_t left = options_.samples; left > 1; --left) {  // Fisher-Yates, Durstenfeld's order
+    std::swap(permutation_[left - 1], permutation_[rng.below(left, counter)]);
+  }
+  shuffled_epoch_ = epoch;
+}
+
+}  // namespace tributary::train

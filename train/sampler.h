@@ -1,0 +1,61 @@
+// The global sampler: which samples a rank sees in which round. A pure function of (seed, round), so that a resume needs no state.
+//
+// Every epoch is a permutation of all samples, shuffled anew by (seed, epoch). Round r takes the next global_batch entries of it;
+// rank k of n takes the k-th of n contiguous shares, and splits it into `accumulation` micro-batches. So each sample comes
+// exactly once an epoch over all ranks. The last batch of an epoch may be smaller: it is shared out as evenly as possible,
+// shares then differ by one sample at most, and may be empty.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/result.h"
+
+namespace tributary::train {
+
+struct SamplerOptions {
+  std::uint32_t samples = 0;  // in the training set
+  std::uint32_t global_batch = 1;
+  std::uint32_t world_size = 1;
+  std::uint32_t accumulation = 1;
+  std::uint64_t seed = 1;
+};
+
+class Sampler {
+ public:
+  // kConfig if global_batch is larger than the training set or does not divide by world_size * accumulation.
+  static Result<Sampler> make(const SamplerOptions& options);
+
+  std::uint64_t rounds_per_epoch() const { return rounds_per_epoch_; }
+  // Epochs count from 0, rounds from 1.
+  std::uint64_t epoch_of(Round round) const { return (round.value - 1) / rounds_per_epoch_; }
+  bool ends_epoch(Round round) const { return round.value % rounds_per_epoch_ == 0; }
+  // Samples of a round over all ranks.
+  std::uint32_t batch_size(Round round) const;
+  std::uint32_t share_size(Round round, Rank rank) const;
+
+  // Indices of the samples of one rank, or of one of its micro-batches. Valid until the next call for another epoch.
+  std::span<const std::uint32_t> share(Round round, Rank rank);
+  std::span<const std::uint32_t> micro_batch(Round round, Rank rank, std::uint32_t micro);
+
+  std::uint32_t accumulation() const { return options_.accumulation; }
+  // The largest micro-batch there can be.
+  std::uint32_t micro_batch_limit() const;
+
+ private:
+  explicit Sampler(const SamplerOptions& options);
+  struct Range {
+    std::uint64_t begin = 0, size = 0;
+  };
+  Range share_range(Round round, Rank rank) const;  // within the epoch's permutation
+  void shuffle_for(std::uint64_t epoch);
+
+  SamplerOptions options_;
+  std::uint64_t rounds_per_epoch_;
+  std::uint64_t shuffled_epoch_ = 0;
+  std::vector<std::uint32_t> permutation_;  // of shuffled_epoch_; empty before the first use
+};
+
+}  // namespace tributary::train

@@ -1,0 +1,213 @@
+#include "train/standalone.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/assert.h"
+#include "common/digest.h"
+#include "common/encoding.h"
+#include "common/fused_step.h"
+#include "common/layout.h"
+#include "common/schedule.h"
+#include "kernels/optimizer.h"
+#include "kernels/tree_sum.h"
+#include "train/aligned_floats.h"
+#include "train/rank_compute.h"
+
+namespace tributary::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::uint64_t ns_since(Clock::time_point begin) {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
+}
+
+std::unique_ptr<kernels::Optimizer> make_job_optimizer(const OptimizerConfig& config) {
+  return kernels::make_optimizer(config.name, {.weight_decay = config.weight_decay,
+                                               .momentum = config.momentum,
+                                               .dampening = config.dampening,
+                                               .beta1 = config.beta1,
+                                               .beta2 = config.beta2,
+                                               .eps = config.eps,
+                                               .lr_decay = config.lr_decay,
+                                               .initial_accumulator = config.initial_accumulator,
+                                               .nesterov = config.nesterov});
+}
+
+// Pointers to the tensors inside a flat buffer.
+template <class T>
+std::vector<T*> tensor_pointers(const Layout& layout, T* flat) {
+  std::vector<T*> pointers;
+  for (std::size_t t = 0; t < layout.tensors().size(); ++t) pointers.push_back(flat + layout.tensor_offset(t));
+  return pointers;
+}
+
+// What nodes and servers hold: master parameters, optimizer state, and the parameters as ranks see them after the wire.
+class Model {
+ public:
+  Model(const JobConfig& job, Layout layout, std::shared_ptr<const kernels::Optimizer> optimizer, std::uint32_t ranks,
+        std::uint32_t nodes)
+      : job_(job),
+        layout_(std::move(layout)),
+        optimizer_(std::move(optimizer)),
+        push_(encoding_for(job.push)),
+        pull_(encoding_for(job.pull)),
+        ranks_per_node_(ranks / nodes),
+        master_(layout_.flat_elements()),
+        seen_(layout_.flat_elements()),
+        node_sum_(layout_.chunk_elements()),
+        answer_(pull_.bytes(layout_.chunk_elements())),
+        frames_(nodes, std::vector<std::byte>(push_.bytes(layout_.chunk_elements()))) {
+    for (int slot = 0; slot < optimizer_->slots(); ++slot) {
+      states_.emplace_back(layout_.flat_elements());
+      std::ranges::fill(states_.back().span(), optimizer_->initial_state(slot));
+    }
+    for (std::uint32_t r = 0; r < ranks; ++r) gradients_.emplace_back(layout_.flat_elements());
+  }
+
+  const Layout& layout() const { return layout_; }
+  std::vector<const float*> seen() const { return tensor_pointers(layout_, seen_.data()); }
+  std::vector<float*> gradient(std::uint32_t rank) { return tensor_pointers(layout_, gradients_[rank].data()); }
+
+  void initialise(const Mlp& mlp) {
+    const std::vector<float*> tensors = tensor_pointers(layout_, master_.data());
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      mlp.initialise(job_.train.seed, t, {tensors[t], layout_.tensors()[t].elements()});
+    }
+    for_each_chunk([&](ChunkRange chunk) {
+      pull_.encode(master_.data() + chunk.begin, chunk.elements, 0, chunk.elements, answer_.data());
+      pull_.decode(answer_.data(), chunk.elements, 0, chunk.elements, seen_.data() + chunk.begin);
+    });
+  }
+
+  // Applies the gradients of all ranks, chunk by chunk as servers do: encodings may depend on where a chunk begins.
+  void step(Round round, std::uint64_t weight) {
+    const double lr = scheduled_lr(job_.schedule, job_.optimizer.lr, round.value);
+    const kernels::StepScalars scalars = optimizer_->scalars(round.value, lr);
+    std::vector<const float*> inputs(ranks_per_node_);
+    std::vector<const std::byte*> frames;
+    for (const auto& frame : frames_) frames.push_back(frame.data());
+    for_each_chunk([&](ChunkRange chunk) {
+      for (std::size_t node = 0; node < frames_.size(); ++node) {
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+          inputs[i] = gradients_[node * ranks_per_node_ + i].data() + chunk.begin;
+        }
+        kernels::tree_sum(inputs, chunk.elements, node_sum_.data());
+        push_.encode(node_sum_.data(), chunk.elements, 0, chunk.elements, frames_[node].data());
+      }
+      FusedArgs args;
+      args.elements = chunk.elements;
+      args.frames = frames;
+      args.push = &push_;
+      args.scale = static_cast<float>(1.0 / static_cast<double>(weight));
+      args.param_in = args.param_out = master_.data() + chunk.begin;
+      for (std::size_t slot = 0; slot < states_.size(); ++slot) {
+        args.state_in[slot] = args.state_out[slot] = states_[slot].data() + chunk.begin;
+      }
+      args.pull = &pull_;
+      args.answer = answer_.data();
+      fused_step(*optimizer_, scalars, args);
+      pull_.decode(answer_.data(), chunk.elements, 0, chunk.elements, seen_.data() + chunk.begin);
+    });
+  }
+
+ private:
+  template <class Function>
+  void for_each_chunk(Function&& function) {
+    for (std::uint32_t c = 0; c < layout_.chunks(); ++c) function(layout_.chunk(ChunkIndex(c)));
+  }
+
+  const JobConfig& job_;
+  Layout layout_;
+  std::shared_ptr<const kernels::Optimizer> optimizer_;
+  const Encoding& push_;
+  const Encoding& pull_;
+  std::uint32_t ranks_per_node_;
+  AlignedFloats master_, seen_, node_sum_;
+  std::vector<AlignedFloats> states_, gradients_;  // by slot; by rank
+  std::vector<std::byte> answer_;
+  std::vector<std::vector<std::byte>> frames_;  // by node
+};
+
+Status check(const StandaloneOptions& options) {
+  if (options.ranks == 0 || options.ranks > kMaxStandaloneRanks) {
+    return fail(ErrorCode::kTopology, "--ranks " + std::to_string(options.ranks) + ": use 1 to " +
+                                          std::to_string(kMaxStandaloneRanks));
+  }
+  if (options.nodes == 0 || options.ranks % options.nodes != 0) {
+    return fail(ErrorCode::kTopology, "--nodes " + std::to_string(options.nodes) + " does not divide --ranks " +
+                                          std::to_string(options.ranks) + "; every node has the same number of ranks");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<RunSummary> train_standalone(const StandaloneOptions& options, const ImageSet& training, const ImageSet* test,
+                                    ProgressBar* bar) {
+  if (Status status = check(options); !status) return tl::unexpected(status.error());
+  Result<RankCompute> compute = RankCompute::make(options.job.train, training, options.ranks);
+  if (!compute) return tl::unexpected(compute.error());
+  const Sampler& sampler = compute->sampler();
+  const JobConfig job = with_schedule_end(options.job, sampler);
+  std::shared_ptr<const kernels::Optimizer> optimizer = make_job_optimizer(job.optimizer);
+  if (!optimizer) {
+    return fail(ErrorCode::kConfig,
+                "optimizer.name = \"" + job.optimizer.name + "\" is unknown; use sgd, adam, adamw, adagrad or lion");
+  }
+  const ShardSlots one_server;
+  std::uint64_t chunk_elements = job.chunk_bytes / sizeof(float);
+  if (chunk_elements == 0) {
+    std::uint64_t flat = 0;
+    for (const TensorSpec& tensor : compute->mlp().tensors()) flat += tensor.elements() + kTensorAlign;
+    chunk_elements = default_chunk_elements(flat, {&one_server, 1});
+  }
+  Result<Layout> layout = Layout::make(compute->mlp().tensors(), chunk_elements, {&one_server, 1});
+  if (!layout) return tl::unexpected(layout.error());
+  Model model(job, std::move(*layout), std::move(optimizer), options.ranks, options.nodes);
+  model.initialise(compute->mlp());
+
+  RunSummary summary;
+  summary.job = job.name;
+  summary.world_size = options.ranks;
+  summary.nodes = options.nodes;
+  summary.standalone = true;
+  summary.last_round = last_round(job.train, sampler).value;
+  const std::vector<const float*> parameters = model.seen();
+  for (Round round(1); round.value <= summary.last_round; round = round.next()) {
+    RoundReport report{.round = round.value, .rounds = summary.last_round};
+    if ((round.value - 1) % sampler.rounds_per_epoch() == 0) summary.train = {};
+    const Clock::time_point begin = Clock::now();
+    for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
+      report.stats += *compute->gradient(round, Rank(rank), parameters, model.gradient(rank), nullptr, nullptr);
+    }
+    report.split.compute_ns = ns_since(begin);
+    const Clock::time_point computed = Clock::now();
+    model.step(round, report.stats.samples);
+    report.split.reduce_ns = ns_since(computed);
+    report.global_samples = report.stats.samples;
+
+    const bool last = round.value == summary.last_round;
+    if (test != nullptr && (last || evaluates_after(job.train, sampler, round))) {
+      report.test = compute->evaluate(*test, parameters);
+      summary.test = report.test;
+    }
+    summary.rounds = round.value;
+    summary.rounds_here += 1;
+    summary.samples_here += report.global_samples;
+    summary.train += report.stats;
+    summary.split += report.split;
+    if (bar != nullptr) bar->round(report, sampler.rounds_per_epoch());
+  }
+  summary.digest = parameters_digest(model.layout().tensors(), parameters);
+  return summary;
+}
+
+}  // namespace tributary::train

@@ -1,0 +1,30 @@
+// StopSignal: SIGINT and SIGTERM as a request to stop at the next round boundary. The second signal ends the process at once, as it
+// would without us.
+//
+// A handler and not a blocked signal with signalfd, because OpenBLAS starts threads before main() that would take the signal.
+#pragma once
+
+#include <csignal>
+
+namespace tributary::train {
+
+// At most one at a time. While armed, the two signals are only noted; otherwise they do what they did before.
+class StopSignal {
+ public:
+  StopSignal();  // suspended
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  void arm();
+  // While there is no round to complete (attaching): the signals end the process.
+  void suspend();
+  bool requested() const;
+
+ private:
+  bool armed_ = false;
+  struct sigaction interrupt_before_ {};
+  struct sigaction terminate_before_ {};
+};
+
+}  // namespace tributary::train

@@ -1,0 +1,31 @@
+// The built-in trainer: one rank of a distributed job, attached to its node's worker daemon as any user's trainer would be.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/config.h"
+#include "common/result.h"
+#include "train/dataset.h"
+#include "train/report.h"
+#include "train/stop_signal.h"
+#include "worker/session.h"
+
+namespace tributary::train {
+
+// Attaches after a member was lost, without a round completed in between, before this gives up.
+inline constexpr std::uint32_t kMaxFruitlessRestarts = 20;
+
+struct TrainerOptions {
+  JobConfig job;
+  std::string socket;  // of the worker daemon
+  Topology topology;
+};
+
+// Trains until the job's last round, or until it is asked to stop: by a signal, or by the job's coordinator. `test` is evaluated on if
+// it is not null (rank 0's). `progress` may be null. Errors: kConfig and kTopology before anything was started; else those of
+// Session, when they do not end with a restart.
+Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test, ProgressBar& bar,
+                              const ProgressSender* progress, StopSignal& stop_signal);
+
+}  // namespace tributary::train

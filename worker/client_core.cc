@@ -1,0 +1,247 @@
+#include "worker/client_core.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "common/assert.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::uint32_t kNotOurs = ~0u;
+constexpr double kSmoothing = 0.125;  // of the acknowledgement time, as TCP's SRTT (RFC 6298)
+constexpr std::uint64_t kSmoothedTimes = 8;
+
+}  // namespace
+
+ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions options, ClientOutput& output)
+    : job_(std::move(job)),
+      push_(encoding_for(job_.push)),
+      pull_(encoding_for(job_.pull)),
+      options_(options),
+      output_(output),
+      local_(job_.layout->chunks(), kNotOurs) {
+  TRIB_ASSERT(job_.chunks.size() == job_.connections.size());
+  const std::uint64_t unit = push_.bytes(job_.layout->chunk_elements());
+  connections_.reserve(connections);
+  for (std::uint16_t i = 0; i < connections; ++i) {
+    connections_.push_back(Connection{WindowController({.unit_bytes = unit, .cap_bytes = options_.window_cap_bytes})});
+  }
+  chunks_.resize(job_.chunks.size());
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
+    Chunk& chunk = chunks_[i];
+    chunk.index = job_.chunks[i];
+    chunk.connection = job_.connections[i];
+    TRIB_ASSERT(chunk.connection.value < connections);
+    chunk.elements = job_.layout->chunk(chunk.index).elements;
+    chunk.phase = job_.init ? Phase::kWaitingForValues : Phase::kIdle;
+    chunk.queue_slot = static_cast<std::uint32_t>(connection_of(chunk).chunks.size());
+    connection_of(chunk).chunks.push_back(i);
+    local_[chunk.index.value] = i;
+  }
+  for (Connection& connection : connections_) connection.queued.resize((connection.chunks.size() + 63) / 64);
+}
+
+ClientCore::Chunk* ClientCore::find(const ChunkKey& key) {
+  const bool ours = key.job == job_.job && key.view == job_.view && key.node == job_.node &&
+                    key.chunk.value < local_.size() && local_[key.chunk.value] != kNotOurs;
+  if (!ours) {
+    ++stats_.stale;
+    return nullptr;
+  }
+  return &chunks_[local_[key.chunk.value]];
+}
+
+ChunkKey ClientCore::key(const Chunk& chunk) const { return {job_.job, job_.view, job_.node, chunk.index}; }
+
+void ClientCore::enqueue(Chunk& chunk) {
+  Connection& connection = connection_of(chunk);
+  chunk.phase = Phase::kQueued;
+  connection.queued[chunk.queue_slot / 64] |= 1ull << (chunk.queue_slot % 64);
+  ++connection.queued_count;
+}
+
+void ClientCore::dequeue(Chunk& chunk) {
+  Connection& connection = connection_of(chunk);
+  connection.queued[chunk.queue_slot / 64] &= ~(1ull << (chunk.queue_slot % 64));
+  --connection.queued_count;
+}
+
+// Sends queued chunks, first in the flat space first, while the window has room.
+void ClientCore::pump(ConnectionIndex index, std::uint64_t now_ns) {
+  Connection& connection = connections_[index.value];
+  for (std::size_t word = 0; word < connection.queued.size() && connection.queued_count > 0; ++word) {
+    while (connection.queued[word] != 0) {
+      const std::size_t slot = word * 64 + static_cast<std::size_t>(std::countr_zero(connection.queued[word]));
+      Chunk& chunk = chunks_[connection.chunks[slot]];
+      const std::uint64_t bytes = chunk.delivered ? push_.bytes(chunk.elements) : pull_.bytes(chunk.elements);
+      if (!connection.window.allows(connection.in_flight, bytes)) return;
+      dequeue(chunk);
+      chunk.in_flight = bytes;
+      connection.in_flight += bytes;
+      chunk.delivered_before = connection.acknowledged;
+      send(chunk, now_ns);
+    }
+  }
+}
+
+void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
+  chunk.phase = Phase::kSent;
+  chunk.sent_ns = now_ns;
+  if (!chunk.delivered) {
+    if (job_.init) output_.send_init(chunk.connection, Init{key(chunk)});
+    output_.send_pull(chunk.connection, Pull{key(chunk)});
+    return;
+  }
+  ++stats_.pushes;
+  stats_.push_bytes += chunk.in_flight;
+  output_.send_push(chunk.connection, Push{key(chunk), chunk.round, chunk.weight, job_.push});
+}
+
+void ClientCore::acknowledge(Chunk& chunk, std::uint64_t now_ns) {
+  Connection& connection = connection_of(chunk);
+  TRIB_ASSERT(connection.in_flight >= chunk.in_flight);
+  connection.in_flight -= chunk.in_flight;
+  connection.acknowledged += chunk.in_flight;
+  // A pull's answer may have waited for somebody's initial values, and a repeated push cannot tell which copy was meant (Karn's
+  // rule): neither says anything about the link.
+  if (chunk.delivered && !chunk.retransmitted) {
+    const auto elapsed = static_cast<double>(now_ns - chunk.sent_ns);
+    connection.smoothed_ns =
+        connection.smoothed_ns == 0.0 ? elapsed : connection.smoothed_ns + kSmoothing * (elapsed - connection.smoothed_ns);
+    connection.window.on_acknowledged(chunk.in_flight, chunk.sent_ns, now_ns, chunk.delivered_before,
+                                      connection.acknowledged);
+  }
+  chunk.in_flight = 0;
+}
+
+void ClientCore::start(std::uint64_t now_ns) {
+  if (job_.init) return;
+  for (Chunk& chunk : chunks_) enqueue(chunk);
+  for (std::uint16_t i = 0; i < connections_.size(); ++i) pump(ConnectionIndex(i), now_ns);
+}
+
+void ClientCore::initial_values_ready(std::uint64_t now_ns) {
+  TRIB_ASSERT(job_.init);
+  for (Chunk& chunk : chunks_) {
+    if (chunk.phase == Phase::kWaitingForValues) enqueue(chunk);
+  }
+  for (std::uint16_t i = 0; i < connections_.size(); ++i) pump(ConnectionIndex(i), now_ns);
+}
+
+void ClientCore::gradient_ready(ChunkIndex index, Round round, std::uint64_t weight, std::uint64_t now_ns) {
+  TRIB_ASSERT(index.value < local_.size() && local_[index.value] != kNotOurs);
+  Chunk& chunk = chunks_[local_[index.value]];
+  TRIB_ASSERT(chunk.delivered && chunk.phase == Phase::kIdle && round.value == chunk.version.value + 1);
+  chunk.round = round;
+  chunk.weight = weight;
+  chunk.retransmitted = false;
+  enqueue(chunk);
+  pump(chunk.connection, now_ns);
+}
+
+void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64_t now_ns) {
+  Chunk* chunk = find(receipt.key);
+  if (!chunk) return;
+  const bool open = chunk->delivered && receipt.round == chunk->round;
+  if (open && chunk->phase == Phase::kSent) {
+    acknowledge(*chunk, now_ns);
+    chunk->phase = Phase::kHeld;
+    chunk->sent_ns = now_ns;
+    pump(chunk->connection, now_ns);
+  } else {
+    ++stats_.stale;
+  }
+}
+
+void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<const std::byte> payload, std::uint64_t now_ns) {
+  Chunk* chunk = find(answer.key);
+  if (!chunk) return;
+  const bool open = chunk->phase == Phase::kQueued || chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld;
+  const std::uint64_t awaited = chunk->delivered ? chunk->round.value : job_.start.value;
+  if (!open || answer.version.value != awaited) {
+    ++stats_.stale;
+    return;
+  }
+  if (answer.encoding != job_.pull || payload.size() != pull_.bytes(chunk->elements)) {
+    return output_.refused(ErrorReply{answer.key, chunk->round, ErrorCode::kWrongLength,
+                                      "server answered chunk " + std::to_string(chunk->index.value) + " with " +
+                                          std::to_string(payload.size()) + " bytes of " +
+                                          std::string(encoding_for(answer.encoding).name()) + " instead of " +
+                                          std::to_string(pull_.bytes(chunk->elements)) + " of " +
+                                          std::string(pull_.name())});
+  }
+  if (chunk->phase == Phase::kQueued) dequeue(*chunk);
+  if (chunk->phase == Phase::kSent) acknowledge(*chunk, now_ns);
+  if (!chunk->delivered) ++delivered_chunks_;
+  chunk->delivered = true;
+  chunk->version = answer.version;
+  chunk->phase = Phase::kIdle;
+  ++stats_.answers;
+  stats_.answer_bytes += payload.size();
+  const ConnectionIndex connection = chunk->connection;
+  output_.answered(answer, payload);
+  pump(connection, now_ns);
+}
+
+void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t now_ns) {
+  Chunk* chunk = find(resend.key);
+  if (!chunk) return;
+  const bool open = chunk->delivered && resend.round == chunk->round &&
+                    (chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld);
+  if (!open) {
+    ++stats_.stale;
+    return;
+  }
+  ++stats_.resends;
+  chunk->retransmitted = true;
+  if (chunk->phase == Phase::kSent) acknowledge(*chunk, now_ns);
+  enqueue(*chunk);
+  pump(chunk->connection, now_ns);
+}
+
+void ClientCore::on_error(ConnectionIndex, const ErrorReply& error) {
+  if (error.key.job == job_.job && error.key.view == job_.view) {
+    output_.refused(error);
+  } else {
+    ++stats_.stale;
+  }
+}
+
+void ClientCore::tick(std::uint64_t now_ns) {
+  if (now_ns < next_scan_ns_) return;
+  next_scan_ns_ = now_ns + options_.scan_interval_ns;
+  for (Chunk& chunk : chunks_) {
+    std::uint64_t patience = 0;
+    if (chunk.phase == Phase::kSent && chunk.delivered) {
+      patience = options_.acknowledge_timeout_ns +
+                 kSmoothedTimes * static_cast<std::uint64_t>(connection_of(chunk).smoothed_ns);
+    } else if (chunk.phase == Phase::kSent || chunk.phase == Phase::kHeld) {
+      patience = options_.query_interval_ns;
+    } else {
+      continue;
+    }
+    if (now_ns - chunk.sent_ns < patience) continue;
+    chunk.retransmitted = true;
+    if (!chunk.delivered) {
+      send(chunk, now_ns);
+    } else {
+      chunk.sent_ns = now_ns;
+      ++stats_.queries;
+      output_.send_query(chunk.connection, Query{key(chunk), chunk.round});
+    }
+  }
+}
+
+Version ClientCore::version(ChunkIndex chunk) const {
+  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNotOurs);
+  return chunks_[local_[chunk.value]].version;
+}
+
+bool ClientCore::idle(ChunkIndex chunk) const {
+  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNotOurs);
+  const Chunk& found = chunks_[local_[chunk.value]];
+  return found.delivered && found.phase == Phase::kIdle;
+}
+
+}  // namespace tributary

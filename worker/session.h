@@ -1,0 +1,100 @@
+// tributary::Session: how a trainer attaches to the worker daemon of its node. Link target: tributary_session.
+//
+//   auto session = Session::attach(options, tensors);            // blocks until all ranks of the job are there
+//   if (session->fresh() && rank == 0) fill session->initial(t) for every t
+//   session->start();                                            // parameters of resume_round() are in parameters(t)
+//   for (Round r = session->resume_round().next(); ...; r = r.next()) {
+//     forward pass, reading parameters(t)
+//     backward pass: write gradient(t) (the SUM over this rank's samples), then ready(t, samples), last layers first
+//     session->wait();                                           // new parameters are in parameters(t)
+//   }
+//   session->finish(LeaveKind::kFinished);
+//
+// Tensors have rounds of their own: after wait(t) the next ready(t) belongs to t's next round, whatever the other tensors do.
+// Every rank must call ready exactly once per tensor and round.
+// Memory: parameters(t) must not be read between ready(t) and wait(t) of the same round, gradient(t) must not be touched in
+// that time (worker/attach_region.h says why). Thread rule: one thread at a time, except that ready() of different tensors
+// may be called from different threads.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/config.h"
+#include "common/layout.h"
+#include "common/messages.h"
+#include "common/result.h"
+
+namespace tributary {
+
+// As torchrun sets them: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK.
+struct Topology {
+  std::uint32_t rank = 0, world_size = 1, local_rank = 0, local_world_size = 1, node_rank = 0;
+  // Reads torchrun's variables; kTopology names the one that is missing or contradicts the others.
+  static Result<Topology> from_environment();
+  // kTopology if the numbers contradict each other.
+  Status validate() const;
+};
+
+struct SessionOptions {
+  std::string socket;  // the worker's
+  JobConfig job;
+  Topology topology;
+  std::chrono::milliseconds attach_timeout{120'000};  // for all members to come together
+};
+
+enum class StepState {
+  kContinue,       // go on with the next round
+  kStopRequested,  // this round is complete: finish(LeaveKind::kStopped) and exit; the job can be resumed
+  kStopped,        // the view ended in good order; what this rank contributed since the last complete round is void
+  kRestart,        // a member was lost: destroy the session, attach again, go on from resume_round()
+};
+
+struct SessionStats {  // totals of this node since the attach
+  std::uint64_t reduce_ns = 0, bytes_pushed = 0, bytes_pulled = 0;
+};
+
+class Session {
+ public:
+  // kUnavailable: nobody listens on the socket (the path is named). Errors of the worker or the coordinator as they word them.
+  static Result<std::unique_ptr<Session>> attach(const SessionOptions& options, std::vector<TensorSpec> tensors);
+  ~Session();  // without finish(): counts as LeaveKind::kFailed
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  bool fresh() const;          // nobody has parameters yet: rank 0 must give initial values
+  Round resume_round() const;  // the round that parameters(t) belong to after start(); 0 for a fresh job
+  JobId job() const;
+  const Layout& layout() const;
+
+  // Rank 0 of a fresh job, before start(). REQUIRES: fresh(), rank 0.
+  std::span<float> initial(std::size_t tensor);
+  // Blocks until the parameters of resume_round() are in. kStopped / kUnavailable if the view ends before.
+  Status start();
+
+  std::span<float> gradient(std::size_t tensor);
+  std::span<const float> parameters(std::size_t tensor) const;
+  // weight: how many samples are summed in the gradient (0 is allowed). The same for all tensors of a round.
+  void ready(std::size_t tensor, std::uint64_t weight);
+  // Blocks until the answer to the last ready() of this tensor, or of all tensors, is in.
+  // kUnavailable: the worker daemon is gone. Other errors: the worker's words (a push was refused, ...).
+  Result<StepState> wait(std::size_t tensor);
+  Result<StepState> wait();
+
+  // The worker's reason after kStopped / kRestart.
+  std::string stop_reason() const;
+  SessionStats stats() const;
+  // Blocks until the worker has taken note; the session is unusable afterwards.
+  Status finish(LeaveKind kind, const std::string& message = {});
+
+ private:
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tributary
