@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 constexpr int kHighWater = 1000;
 constexpr std::size_t kMaxMessage = kMaxChunkBytes + 4096;
 constexpr milliseconds kReadyTimeout{60'000};
+constexpr int kStopPollMs = 100;  // how often a client without answers looks whether it should stop
 
 std::size_t chunks_per_pair(const EchoOptions& options) {
   const std::uint64_t all = options.model_bytes / options.chunk_bytes;
@@ -62,8 +63,12 @@ void serve(const EchoOptions& options, zmq::socket_t& socket) {
     block.param_in = block.param_out = state.params.floats().data();
     for (std::size_t s = 0; s < slots; ++s) block.state_in[s] = block.state_out[s] = state.slots[s].floats().data();
     optimizer->step(optimizer->scalars(i / count + 1, 1e-3), block);
-    socket.send(id, zmq::send_flags::sndmore);
-    socket.send(frame, zmq::send_flags::none);
+    try {
+      socket.send(id, zmq::send_flags::sndmore);
+      socket.send(frame, zmq::send_flags::none);
+    } catch (const zmq::error_t&) {
+      // The client has gone; this process is about to be terminated.
+    }
   }
 }
 
@@ -76,6 +81,7 @@ void request(const EchoOptions& options, const std::string& endpoint, std::atomi
   zmq::context_t context(1);
   zmq::socket_t socket(context, zmq::socket_type::dealer);
   set_common_options(socket, kMaxMessage, kHighWater);
+  socket.set(zmq::sockopt::rcvtimeo, kStopPollMs);
   socket.connect(endpoint);
   std::uint64_t sent = 0;
   const auto send = [&] {
@@ -156,16 +162,13 @@ Result<EchoResult> measure_echo(const EchoOptions& options) {
   const double cpu_last = cpu();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   stop = true;
-  // Each client is in recv() and gets one more answer; should the server be gone, its context must not wait for ever.
-  if (server->running() && is_warm) {
-    for (std::thread& client : clients) client.join();
-  } else {
-    for (std::thread& client : clients) client.detach();
-    return fail(ErrorCode::kUnavailable, "the echo server ended or does not answer; it said:\n" + last_lines(log, 5));
+  for (std::thread& client : clients) client.join();
+  if (!is_warm || last == first) {
+    return fail(ErrorCode::kUnavailable, "the echo server does not answer; it said:\n" + last_lines(log, 5));
   }
   const double gigabytes = static_cast<double>(last - first) * static_cast<double>(options.chunk_bytes) * 1e-9;
   return EchoResult{.gb_per_s_each_way = gigabytes / elapsed.count(),
-                    .cpu_seconds_per_gb = gigabytes > 0.0 ? (cpu_last - cpu_first) / gigabytes : 0.0};
+                    .cpu_seconds_per_gb = (cpu_last - cpu_first) / gigabytes};
 }
 
 int run_echo_server(const EchoOptions& options) {

@@ -5,80 +5,88 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <functional>
 #include <optional>
+#include <utility>
 
 namespace tributary {
 namespace {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
-namespace http = beast::http;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
 
-constexpr std::uint64_t kMaxBody = 16u << 20;
+constexpr std::size_t kShownBody = 200;  // bytes of a refusal's body in the error message
 
-// One request as a chain of callbacks: Beast's time-outs work on asynchronous operations only.
-struct Exchange {
-  explicit Exchange(asio::io_context& context) : resolver(context), stream(context) { parser.body_limit(kMaxBody); }
-
-  void start(const std::string& host, const std::string& port) {
-    resolver.async_resolve(host, port, [this](auto error, auto endpoints) {
-      if (failed(error, "resolve")) return;
-      stream.async_connect(endpoints, [this](auto connect_error, auto) {
-        if (failed(connect_error, "connect")) return;
-        http::async_write(stream, request, [this](auto write_error, std::size_t) {
-          if (failed(write_error, "send")) return;
-          http::async_read(stream, buffer, parser, [this](auto read_error, std::size_t) {
-            if (!failed(read_error, "read the answer")) done = true;
-          });
-        });
-      });
+// resolve -> connect -> write -> read, each step started by the one before it. `done` is set when the chain has ended.
+class Exchange {
+ public:
+  Exchange(asio::io_context& io, const std::string& host, const std::string& port, const std::string& path)
+      : resolver_(io), stream_(io), request_(http::verb::get, path, 11) {
+    request_.set(http::field::host, host + ":" + port);
+    request_.keep_alive(false);
+    parser_.body_limit(kMaxHttpBody);
+    resolver_.async_resolve(host, port, [this](error_code error, const tcp::resolver::results_type& found) {
+      if (error) return finish(error);
+      stream_.async_connect(found, [this](error_code e, const tcp::endpoint&) { e ? finish(e) : write(); });
     });
   }
-  bool failed(const beast::error_code& error, const char* doing) {
-    if (error) problem = std::string("cannot ") + doing + ": " + error.message();
-    return static_cast<bool>(error);
-  }
 
-  asio::ip::tcp::resolver resolver;
-  beast::tcp_stream stream;
-  http::request<http::empty_body> request;
-  beast::flat_buffer buffer;
-  http::response_parser<http::string_body> parser;
-  bool done = false;
-  std::string problem = "no answer in time";
+  bool done() const { return done_.has_value(); }
+  error_code error() const { return *done_; }
+  unsigned status() const { return parser_.get().result_int(); }
+  std::string take_body() { return std::move(parser_.get().body()); }
+
+ private:
+  void write() {
+    http::async_write(stream_, request_, [this](error_code error, std::size_t) { error ? finish(error) : read(); });
+  }
+  void read() {
+    http::async_read(stream_, buffer_, parser_, [this](error_code error, std::size_t) { finish(error); });
+  }
+  void finish(error_code error) { done_ = error; }
+
+  tcp::resolver resolver_;
+  beast::tcp_stream stream_;
+  http::request<http::empty_body> request_;
+  beast::flat_buffer buffer_;
+  http::response_parser<http::string_body> parser_;
+  std::optional<error_code> done_;
 };
 
 }  // namespace
 
-Result<std::string> http_get(const std::string& address, const std::string& path, std::chrono::milliseconds timeout) {
-  const std::size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size() ||
-      address.find_first_not_of("0123456789", colon + 1) != std::string::npos) {
-    return fail(ErrorCode::kInvalidArgument,
-                "'" + address + "' is no admin address; give HOST:PORT as in 127.0.0.1:7071");
-  }
-  std::string host = address.substr(0, colon);
+Result<std::string> http_get(const std::string& host_port, const std::string& path, std::chrono::milliseconds timeout) {
+  const std::size_t colon = host_port.rfind(':');
+  std::string host = host_port.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const std::string port = colon == std::string::npos ? "" : host_port.substr(colon + 1);
+  if (host.empty() || port.empty() || port.find_first_not_of("0123456789") != std::string::npos || !path.starts_with('/')) {
+    return fail(ErrorCode::kInvalidArgument, "\"" + host_port + "\" + \"" + path + "\" is no HTTP address; use HOST:PORT and /PATH");
+  }
+  const std::string url = "http://" + host_port + path;
 
-  asio::io_context context;
-  Exchange exchange(context);
-  exchange.request.method(http::verb::get);
-  exchange.request.target(path);
-  exchange.request.version(11);
-  exchange.request.set(http::field::host, address);
-  exchange.request.set(http::field::connection, "close");
-  exchange.start(host, address.substr(colon + 1));
-  context.run_for(timeout);
-  if (!exchange.done) {
-    return fail(ErrorCode::kUnavailable, "nobody answers at http://" + address + path + " (" + exchange.problem +
-                                             "); check that the daemon runs and that this is its admin address");
+  asio::io_context io{1};
+  Exchange exchange(io, host, port, path);
+  io.run_for(timeout);
+  if (!exchange.done()) {
+    return fail(ErrorCode::kTimeout, url + " did not answer within " + std::to_string(timeout.count()) + " ms");
   }
-  const auto& response = exchange.parser.get();
-  if (response.result() != http::status::ok) {
-    return fail(ErrorCode::kUnavailable, "http://" + address + path + " answered " +
-                                             std::to_string(response.result_int()) + ": " + response.body());
+  if (exchange.error() == http::error::body_limit) {
+    return fail(ErrorCode::kLimit, url + " answered with more than " + std::to_string(kMaxHttpBody) + " bytes");
   }
-  return response.body();
+  if (exchange.error()) {
+    return fail(ErrorCode::kUnavailable, url + " cannot be asked: " + exchange.error().message() +
+                                             "; does the daemon run, and is this its `admin` address?");
+  }
+  std::string body = exchange.take_body();
+  if (exchange.status() != 200) {
+    return fail(ErrorCode::kUnavailable,
+                url + " answered with status " + std::to_string(exchange.status()) + ": " + body.substr(0, kShownBody));
+  }
+  return body;
 }
 
 }  // namespace tributary

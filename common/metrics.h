@@ -13,10 +13,6 @@
 #include <string>
 #include <vector>
 
-namespace prometheus {
-struct MetricFamily;
-}
-
 namespace tributary {
 
 // Thread rule of all three: one writer; any number of readers, who may see each value a little late.
@@ -84,11 +80,9 @@ class Metrics {
   std::string render() const;
 
  private:
-  struct Family;
-  Family& family(const std::string& name, const std::string& help, int type);
-
+  struct Families;
   mutable std::mutex mutex_;  // registration against render(); no lane takes it
-  std::map<std::string, std::unique_ptr<Family>> families_;  // by name: the order of the text
+  std::unique_ptr<Families> families_;
 };
 
 }  // namespace tributary

@@ -34,7 +34,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::start(const ServerConfig& conf
   options.incarnation = random_incarnation();
   options.job_id_seed = random_incarnation();
   options.peer_timeout_ms = config.peer_timeout_ms;
-  self->core_ = std::make_unique<CoordinatorCore>(options, std::move(registry), *self);
+  self->core_ = std::make_unique<CoordinatorCore>(options, std::move(registry), static_cast<CoordinatorOutput&>(*self));
   self->thread_ = std::thread([&coordinator = *self] { coordinator.run(); });
   return self;
 }

@@ -252,7 +252,7 @@ void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
         chunks * (1 + static_cast<std::size_t>(slots)) + (job.pull == EncodingId::kFp32 ? 0 : chunks);
     entry.pool =
         std::make_unique<BufferPool>(largest * sizeof(float), ShardCore::pool_blocks(chunks, slots, job.pull));
-    entry.core = std::make_unique<ShardCore>(job, *entry.pool, *this);
+    entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
     jobs_.emplace(job.job, std::move(entry));
   });
 }

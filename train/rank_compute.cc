@@ -89,11 +89,4 @@ bool evaluates_after(const TrainConfig& config, const Sampler& sampler, Round ro
   return config.eval_every_epochs != 0 && round.value % (config.eval_every_epochs * sampler.rounds_per_epoch()) == 0;
 }
 
-JobConfig with_schedule_end(JobConfig job, const Sampler& sampler) {
-  ScheduleConfig& schedule = job.schedule;
-  const bool has_end = schedule.name == "linear" || schedule.name == "cosine";
-  if (has_end && schedule.total_rounds == 0) schedule.total_rounds = last_round(job.train, sampler).value;
-  return job;
-}
-
 }  // namespace tributary::train

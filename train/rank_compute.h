@@ -53,7 +53,4 @@ Round last_round(const TrainConfig& config, const Sampler& sampler);
 // Whether the job asks for an evaluation after this round (train.eval_every_epochs, 0: only after the last).
 bool evaluates_after(const TrainConfig& config, const Sampler& sampler, Round round);
 
-// The job as the servers get it: a linear or cosine schedule without an end of its own ends with the last round.
-JobConfig with_schedule_end(JobConfig job, const Sampler& sampler);
-
 }  // namespace tributary::train

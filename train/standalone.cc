@@ -156,7 +156,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   Result<RankCompute> compute = RankCompute::make(options.job.train, training, options.ranks);
   if (!compute) return tl::unexpected(compute.error());
   const Sampler& sampler = compute->sampler();
-  const JobConfig job = with_schedule_end(options.job, sampler);
+  const JobConfig& job = options.job;
   std::shared_ptr<const kernels::Optimizer> optimizer = make_job_optimizer(job.optimizer);
   if (!optimizer) {
     return fail(ErrorCode::kConfig,

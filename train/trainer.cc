@@ -45,7 +45,7 @@ class Trainer {
         stop_signal_(stop_signal),
         last_(last_round(options.job.train, compute_.sampler())) {
     session_options_.socket = options.socket;
-    session_options_.job = with_schedule_end(options.job, compute_.sampler());
+    session_options_.job = options.job;
     session_options_.topology = options.topology;
     summary_.job = options.job.name;
     summary_.rank = options.topology.rank;
@@ -68,7 +68,9 @@ class Trainer {
       if (!end && (!attached_once_ || !may_come_back(end.error()))) return tl::unexpected(end.error());
       const std::string why = end ? reason_ : end.error().message;
       if (stop_signal_.requested()) {
-        return fail(ErrorCode::kUnavailable, "asked to stop while the job was interrupted (" + why + "); run again to continue");
+        summary_.stopped = true;
+        summary_.stop_reason = "the job was interrupted meanwhile and goes on from its last snapshot: " + why;
+        return summary_;
       }
       fruitless = best_ > best_before ? 1 : fruitless + 1;
       if (fruitless > kMaxFruitlessRestarts) {
@@ -77,88 +79,189 @@ class Trainer {
       }
       summary_.restarts += 1;
       const milliseconds pause = std::min(kFirstBackoff * (1 << std::min(fruitless - 1, 10u)), kMaxBackoff);
-      bar_.note(label() + "attaching again in " + std::to_string(pause.count()) + " ms: " + why);
+      note("attaching again in " + std::to_string(pause.count()) + " ms: " + why);
       std::this_thread::sleep_for(pause);
     }
   }
 
  private:
-  // Attaches, trains, detaches. Errors of the session, as they are.
+  // Attaches, trains, detaches. Errors are the session's.
   Result<ViewEnd> run_view() {
     Result<std::unique_ptr<Session>> attached = Session::attach(session_options_, compute_.mlp().tensors());
     if (!attached) return tl::unexpected(attached.error());
     session_ = std::move(*attached);
+    const std::size_t tensors = compute_.mlp().tensors().size();
     if (session_->fresh() && rank_.value == 0) {
-      for (std::size_t t = 0; t < tensors().size(); ++t) {
+      for (std::size_t t = 0; t < tensors; ++t) {
         compute_.mlp().initialise(session_options_.job.train.seed, t, session_->initial(t));
       }
     }
     if (Status status = session_->start(); !status) return tl::unexpected(status.error());
-    complete_ = session_->resume_round();
+    stop_signal_.arm();
+    complete_ = pushed_ = session_->resume_round();
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
-    stop_signal_.arm();
-    if (complete_.value > 0) bar_.note(label() + "going on after round " + std::to_string(complete_.value));
+    if (complete_.value > 0) note("going on after round " + std::to_string(complete_.value));
     parameters_.clear();
     gradients_.clear();
-    for (std::size_t t = 0; t < tensors().size(); ++t) {
+    for (std::size_t t = 0; t < tensors; ++t) {
       parameters_.push_back(session_->parameters(t).data());
       gradients_.push_back(session_->gradient(t).data());
     }
     summary_.train = {};
-    seen_stats_ = {};
 
-    open_ = false;
-    for (Round round = complete_.next(); round <= last_; round = round.next()) {
-      const Result<StepState> state = stop_signal_.requested() ? ask_to_stop() : train_round(round);
-      if (!state) return tl::unexpected(state.error());
-      if (*state != StepState::kContinue) return end_view(*state);
+    Result<StepState> state = StepState::kContinue;
+    while (pushed_ < last_ && state && *state == StepState::kContinue) {
+      state = stop_signal_.requested() ? settle(StepState::kStopRequested) : train_round(pushed_.next());
     }
-    const Result<StepState> state = settle();
+    best_ = std::max(best_, complete_);
     if (!state) return tl::unexpected(state.error());
     return end_view(*state);
   }
 
   // One round up to its last ready(). Its answers are waited for in the next round's forward pass, tensor by tensor, so that the
-  // first layers compute while the last ones are still on their way. A stop is only ever taken between two rounds: nothing of this
-  // round has been given away while `need` still abandons it.
+  // first layers compute while the last ones are still on their way. A stop is only ever taken between two rounds: as long as
+  // something is still needed, nothing of this round has been given away.
   Result<StepState> train_round(Round round) {
+    const Sampler& sampler = compute_.sampler();
+    if ((round.value - 1) % sampler.rounds_per_epoch() == 0) summary_.train = {};
     const Clock::time_point begin = Clock::now();
     blocked_ns_ = 0;
-    std::optional<Error> error;
+    Result<StepState> needed = StepState::kContinue;
     const auto need = [&](std::size_t tensor) {
-      if (!open_) return true;
+      if (pushed_ == complete_) return true;  // the first round of the view
       const Clock::time_point asked = Clock::now();
-      const Result<StepState> state = session_->wait(tensor);
+      needed = session_->wait(tensor);
       blocked_ns_ += ns_since(asked);
-      if (!state) error = state.error();
-      return state && *state == StepState::kContinue;
+      return needed && *needed == StepState::kContinue;
     };
-    if (compute_.sampler().epoch_of(round) != compute_.sampler().epoch_of(Round(std::max<std::uint64_t>(complete_.value, 1))) ||
-        open_epoch_start(round)) {
-      summary_.train = {};
-    }
-    const std::uint32_t share = compute_.sampler().share_size(round, rank_);
-    bool first_ready = true;
+    const std::uint32_t share = sampler.share_size(round, rank_);
     const auto ready = [&](std::size_t tensor) {
-      if (std::exchange(first_ready, false)) {
-        // Everything was waited for: the round before is complete.
-        complete_ = Round(round.value - 1);
-        open_ = true;
-      }
+      complete_ = Round(round.value - 1);  // every tensor was waited for
+      pushed_ = round;
       session_->ready(tensor, share);
     };
     const std::optional<BatchStats> stats = compute_.gradient(round, rank_, parameters_, gradients_, need, ready);
-    if (error) return tl::unexpected(*error);
-    if (!stats) return settle();
+    if (!stats) {
+      if (needed && *needed == StepState::kStopRequested) return settle(*needed);
+      return needed;
+    }
+
+    Result<StepState> state = StepState::kContinue;
     RoundReport report{.rank = rank_.value, .round = round.value, .rounds = last_.value, .stats = *stats};
-    report.global_samples = compute_.sampler().batch_size(round);
-    return StepState::kContinue;
+    std::uint64_t evaluating_ns = 0;
+    const bool last = round == last_;
+    const bool evaluates = test_ != nullptr && (last || evaluates_after(session_options_.job.train, sampler, round));
+    if (last || evaluates) {
+      state = settle(StepState::kContinue);
+      if (evaluates && complete_ == round) {
+        const Clock::time_point evaluating = Clock::now();
+        report.test = summary_.test = compute_.evaluate(*test_, parameters_);
+        evaluated_ = round;
+        evaluating_ns = ns_since(evaluating);
+      }
+    }
+    const SessionStats totals = session_->stats();
+    const std::uint64_t reducing_ns = totals.reduce_ns - view_stats_.reduce_ns;
+    view_stats_ = totals;
+    report.split.reduce_ns = std::min(blocked_ns_, reducing_ns);
+    report.split.wait_ns = blocked_ns_ - report.split.reduce_ns;
+    report.split.compute_ns = ns_since(begin) - evaluating_ns - blocked_ns_;
+    report.global_samples = sampler.batch_size(round);
+    tell(report);
+    return state;
   }
 
+  // Waits for all answers of the round that is under way. The result is `otherwise` where the session has nothing else to say.
+  Result<StepState> settle(StepState otherwise) {
+    if (pushed_ == complete_) return otherwise;
+    const Clock::time_point asked = Clock::now();
+    const Result<StepState> state = session_->wait();
+    blocked_ns_ += ns_since(asked);
+    if (!state) return state;
+    if (*state == StepState::kContinue || *state == StepState::kStopRequested) complete_ = pushed_;
+    return *state == StepState::kContinue ? otherwise : *state;
+  }
+
+  Result<ViewEnd> end_view(StepState state) {
+    best_ = std::max(best_, complete_);
+    view_stats_ = session_->stats();
+    if (state == StepState::kRestart) {
+      reason_ = session_->stop_reason();
+      return ViewEnd::kRestart;
+    }
+    // After kStopped, too, the parameters are those of complete_: nobody can complete a round that somebody left before.
+    const bool finished = complete_ >= last_;
+    summary_.rounds = complete_.value;
+    summary_.digest = parameters_digest(compute_.mlp().tensors(), parameters_);
+    if (evaluated_ != complete_) {
+      summary_.test.reset();
+      if (finished && test_ != nullptr) summary_.test = compute_.evaluate(*test_, parameters_);
+    }
+    if (finished) {
+      if (Status status = session_->finish(LeaveKind::kFinished); !status) return tl::unexpected(status.error());
+      return ViewEnd::kFinished;
+    }
+    summary_.stop_reason = state == StepState::kStopped ? session_->stop_reason() : std::string();
+    if (Status status = session_->finish(LeaveKind::kStopped); !status && state != StepState::kStopped) {
+      note("the worker did not confirm the stop: " + status.error().message);
+    }
+    return ViewEnd::kStopped;
+  }
+
+  // Whatever happened: no session, no handler, totals added up.
+  void close_view() {
+    stop_signal_.suspend();
+    session_.reset();
+    summary_.rounds = complete_.value;
+    summary_.bytes_pushed += view_stats_.bytes_pushed;
+    summary_.bytes_pulled += view_stats_.bytes_pulled;
+    view_stats_ = {};
+  }
+
+  void tell(const RoundReport& report) {
+    summary_.rounds_here += 1;
+    summary_.samples_here += report.global_samples;
+    summary_.train += report.stats;
+    summary_.split += report.split;
+    bar_.round(report, compute_.sampler().rounds_per_epoch());
+    if (progress_ != nullptr) progress_->send(report);
+  }
+
+  void note(const std::string& text) { bar_.note("rank " + std::to_string(rank_.value) + ": " + text); }
+
+  const Rank rank_;
   RankCompute compute_;
+  const ImageSet* const test_;
+  ProgressBar& bar_;
+  const ProgressSender* const progress_;
+  StopSignal& stop_signal_;
+  const Round last_;
+  SessionOptions session_options_;
+  RunSummary summary_;
+  bool attached_once_ = false;
+  Round best_;       // newest complete round of any view
+  Round evaluated_;  // round that summary_.test is about
+  std::string reason_;
+
+  // The view's.
+  std::unique_ptr<Session> session_;
+  std::vector<const float*> parameters_;  // by tensor, in the session's memory
+  std::vector<float*> gradients_;
+  Round complete_;  // newest round whose answers have all come
+  Round pushed_;    // newest round whose gradient was given away: complete_, or the one after it
+  SessionStats view_stats_;
+  std::uint64_t blocked_ns_ = 0;  // of the current round
 };
 
 }  // namespace
+
+Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test, ProgressBar& bar,
+                              const ProgressSender* progress, StopSignal& stop_signal) {
+  if (Status status = options.topology.validate(); !status) return tl::unexpected(status.error());
+  Result<RankCompute> compute = RankCompute::make(options.job.train, training, options.topology.world_size);
+  if (!compute) return tl::unexpected(compute.error());
+  return Trainer(options, std::move(*compute), test, bar, progress, stop_signal).run();
+}
 
 }  // namespace tributary::train

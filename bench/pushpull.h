@@ -1,0 +1,43 @@
+// `tributary bench pushpull`: gradients in, parameters out, through real server and worker daemons, at the speed they can go.
+//
+// Trainers attach from threads of this process and do no computing: as soon as a tensor's new parameters are there its next gradient
+// is declared ready, tensor by tensor, without a barrier between rounds, as in a trainer whose layers flow. The ceiling
+// (bench/echo_ceiling.h) is measured before, between and after slices of the measurement, so that both see the same machine.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cluster/local_cluster.h"
+#include "common/ids.h"
+#include "common/result.h"
+
+namespace tributary::bench {
+
+inline constexpr std::uint64_t kMinTensors = 64;
+inline constexpr std::uint64_t kMaxTensorBytes = 4u << 20;
+
+struct PushPullOptions {
+  std::uint16_t servers = 1;
+  std::uint32_t nodes = 1;
+  std::uint32_t ranks_per_node = 1;
+  std::uint64_t model_bytes = 256u << 20;  // of fp32 parameters
+  std::string optimizer = "adamw";
+  Transport transport = Transport::kTcp;
+  double seconds = 5.0;            // of measuring, in all slices together
+  std::uint16_t lanes = 0;         // 0: the daemons choose
+  std::uint64_t chunk_bytes = 0;   // 0: from the model and the lanes
+  std::uint32_t window_bytes = 0;  // cap; 0: the workers choose
+  EncodingId push = EncodingId::kFp32;
+  EncodingId pull = EncodingId::kFp32;
+  bool ceiling = true;
+  bool store = false;
+  std::string program;  // this program, for the echo server
+};
+
+// Measures, and checks at the end that the parameters are finite, have changed and are the same on every node. The object's
+// fields are explained by `tributary bench pushpull --help`. Call it on the main thread: it starts daemons.
+Result<nlohmann::ordered_json> run_pushpull(const PushPullOptions& options);
+
+}  // namespace tributary::bench

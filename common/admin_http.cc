@@ -1,0 +1,213 @@
+#include "common/admin_http.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace tributary {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+using Response = http::response<http::string_body>;
+
+constexpr std::chrono::milliseconds kAcceptRetry{100};  // after a failed accept (out of descriptors), so as not to spin
+
+constexpr const char* kJson = "application/json";
+constexpr const char* kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
+
+std::string error_json(const std::string& message) {
+  const nlohmann::json body = {{"error", message}, {"pages", {"/healthz", "/status", "/metrics"}}};
+  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";  // a target may be no UTF-8
+}
+
+Response make_response(unsigned version, http::status status, const char* type, std::string body) {
+  Response response(status, version);
+  response.set(http::field::content_type, type);
+  response.set(http::field::cache_control, "no-store");
+  response.body() = std::move(body);
+  return response;
+}
+
+Response answer(const http::request<http::empty_body>& request, const AdminHttp::Handlers& handlers) {
+  const unsigned version = request.version();
+  if (request.method() != http::verb::get) {
+    Response response = make_response(version, http::status::method_not_allowed, kJson, error_json("only GET is possible"));
+    response.set(http::field::allow, "GET");
+    return response;
+  }
+  const std::string target(request.target());
+  const std::string path = target.substr(0, target.find('?'));
+  try {
+    if (path == "/healthz") {
+      const bool healthy = handlers.healthy();
+      return make_response(version, healthy ? http::status::ok : http::status::service_unavailable, kJson,
+                           healthy ? "{\"healthy\":true}\n" : "{\"healthy\":false}\n");
+    }
+    if (path == "/status") return make_response(version, http::status::ok, kJson, handlers.status_json());
+    if (path == "/metrics") return make_response(version, http::status::ok, kPrometheusText, handlers.metrics_text());
+  } catch (const std::exception& e) {
+    return make_response(version, http::status::internal_server_error, kJson, error_json(e.what()));
+  }
+  return make_response(version, http::status::not_found, kJson, error_json("there is no " + path));
+}
+
+// What to say to a request that could not be read; none if there is nobody to say it to.
+std::optional<Response> refusal(error_code error) {
+  const unsigned version = 11;
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    return make_response(version, http::status::request_header_fields_too_large, kJson,
+                         error_json("the header has more than " + std::to_string(AdminHttp::kMaxHeaderBytes) + " bytes"));
+  }
+  if (error == http::error::body_limit || error == http::error::unexpected_body) {
+    return make_response(version, http::status::payload_too_large, kJson, error_json("requests have no body here"));
+  }
+  const bool parse_error = error.category() == make_error_code(http::error::bad_method).category();
+  if (!parse_error || error == http::error::end_of_stream || error == http::error::partial_message) return std::nullopt;
+  return make_response(version, http::status::bad_request, kJson, error_json("not an HTTP request: " + error.message()));
+}
+
+// One client. Keeps itself alive by the operation under way; everything on the HTTP thread.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, const AdminHttp::Handlers& handlers, std::size_t& open)
+      : stream_(std::move(socket)), handlers_(handlers), open_(open) {
+    ++open_;
+  }
+  ~Connection() { --open_; }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  void read() {
+    parser_.emplace();
+    parser_->header_limit(AdminHttp::kMaxHeaderBytes);
+    parser_->body_limit(0);
+    stream_.expires_after(AdminHttp::kTimeout);
+    http::async_read(stream_, buffer_, *parser_, [self = shared_from_this()](error_code error, std::size_t) {
+      if (!error) return self->write(answer(self->parser_->get(), self->handlers_), self->parser_->get().keep_alive());
+      if (std::optional<Response> response = refusal(error)) self->write(std::move(*response), false);
+    });
+  }
+
+ private:
+  void write(Response response, bool keep_alive) {
+    response_ = std::move(response);
+    response_.keep_alive(keep_alive);
+    response_.prepare_payload();
+    stream_.expires_after(AdminHttp::kTimeout);
+    http::async_write(stream_, response_, [self = shared_from_this(), keep_alive](error_code error, std::size_t) {
+      if (error) return;
+      if (keep_alive) return self->read();
+      error_code ignored;  // the client may be gone already
+      self->stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    });
+  }
+
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_{2 * AdminHttp::kMaxHeaderBytes};
+  std::optional<http::request_parser<http::empty_body>> parser_;
+  Response response_;
+  const AdminHttp::Handlers& handlers_;
+  std::size_t& open_;
+};
+
+std::string endpoint_text(const tcp::endpoint& endpoint) {
+  const std::string host = endpoint.address().to_string();
+  return (endpoint.address().is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(endpoint.port());
+}
+
+Result<tcp::endpoint> parse_address(asio::io_context& io, const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const bool port_ok = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos &&
+                       std::stoul(port) <= 65535;
+  if (host.empty() || !port_ok) {
+    return fail(ErrorCode::kConfig, "admin = \"" + address + "\": must be \"HOST:PORT\" with a port from 0 (any free one) to 65535");
+  }
+  error_code error;
+  tcp::resolver resolver(io);
+  const auto found = resolver.resolve(host, port, tcp::resolver::passive | tcp::resolver::numeric_service, error);
+  if (error || found.empty()) {
+    return fail(ErrorCode::kConfig, "admin = \"" + address + "\": this machine has no address " + host + " (" +
+                                        error.message() + "); use 127.0.0.1 or 0.0.0.0");
+  }
+  return found.begin()->endpoint();
+}
+
+}  // namespace
+
+struct AdminHttp::Impl {
+  explicit Impl(Handlers h) : handlers(std::move(h)) {}
+
+  ~Impl() {
+    io.stop();
+    if (thread.joinable()) thread.join();
+    // Destroying `io` (declared after what its pending operations refer to) destroys the connections.
+  }
+
+  Status listen(const std::string& where) {
+    const Result<tcp::endpoint> endpoint = parse_address(io, where);
+    if (!endpoint) return tl::unexpected(endpoint.error());
+    error_code error;
+    acceptor.open(endpoint->protocol(), error);
+    if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);  // past connections in TIME_WAIT
+    if (!error) acceptor.bind(*endpoint, error);
+    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (error) {
+      return fail(ErrorCode::kUnavailable, "cannot listen for HTTP on " + where + ": " + error.message() +
+                                               "; stop what uses the port, or set `admin` to another address (port 0 "
+                                               "picks a free one)");
+    }
+    address = endpoint_text(acceptor.local_endpoint(error));
+    return {};
+  }
+
+  void accept() {
+    acceptor.async_accept([this](error_code error, tcp::socket socket) {
+      if (error) {
+        retry.expires_after(kAcceptRetry);
+        retry.async_wait([this](error_code) { accept(); });
+        return;
+      }
+      // Over the bound the socket is closed here; time-outs make room again.
+      if (open < kMaxConnections) std::make_shared<Connection>(std::move(socket), handlers, open)->read();
+      accept();
+    });
+  }
+
+  const Handlers handlers;
+  std::size_t open = 0;  // HTTP thread's
+  asio::io_context io{1};
+  tcp::acceptor acceptor{io};
+  asio::steady_timer retry{io};
+  std::string address;
+  std::thread thread;
+};
+
+Result<std::unique_ptr<AdminHttp>> AdminHttp::start(const std::string& address, Handlers handlers) {
+  auto impl = std::make_unique<Impl>(std::move(handlers));
+  if (Status status = impl->listen(address); !status) return tl::unexpected(status.error());
+  impl->accept();
+  impl->thread = std::thread([&io = impl->io] { io.run(); });
+  return std::unique_ptr<AdminHttp>(new AdminHttp(std::move(impl)));
+}
+
+AdminHttp::AdminHttp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+AdminHttp::~AdminHttp() = default;
+
+std::string AdminHttp::address() const { return impl_->address; }
+
+}  // namespace tributary

@@ -1,0 +1,98 @@
+// Snapshotter: the background thread that writes captured chunks to the store, so that no lane ever waits for a disk.
+//
+//   lanes  --captured()-->  slots of the snapshot under way  --writer thread, in chunk order, within the budget-->  Store
+//
+// Chunks may be captured in any order. They are written in ascending order as soon as the next one in order is there, and the
+// references are dropped right after, so that the memory of copy-on-write shrinks while the snapshot is still being written.
+//
+// Every expect() ends in exactly one call of the Done callback: durable, or (ok = false) failed or abandoned with the reason. A
+// failure costs this snapshot, never the training: what was written of it is dropped and the older snapshots stay.
+//
+// Thread rule: expect(), captured() and abandon() from any thread; captured() takes a mutex for the time of a few moves, and only
+// while a snapshot is under way. Callbacks run on the writer thread and must not call stop().
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/messages.h"
+#include "server/shard_core.h"
+#include "server/store.h"
+
+namespace tributary {
+
+// A snapshot that lanes are about to capture.
+struct SnapshotPlan {
+  SnapshotInfo info;
+  ViewId view;
+  std::vector<ChunkIndex> chunks;  // all that this server owns, ascending; info.chunks of them
+  bool paced = true;               // false: nobody trains any more (the last snapshot of a job), so the budget does not count
+};
+
+class Snapshotter {
+ public:
+  struct Options {
+    std::uint64_t io_bytes_per_s = 200'000'000;  // budget of all snapshots together; 0: none
+  };
+  using Done = std::function<void(const SnapshotDone&)>;
+  using Log = std::function<void(const std::string&)>;
+
+  // REQUIRES: store outlives this object.
+  Snapshotter(Store& store, Options options, Done done, Log log);
+  ~Snapshotter();  // stop()
+  Snapshotter(const Snapshotter&) = delete;
+  Snapshotter& operator=(const Snapshotter&) = delete;
+
+  // To be called before the lanes are told to capture. An earlier snapshot of the same job whose chunks are not all captured yet
+  // can never become complete and is abandoned; one that is only being written still ends first.
+  void expect(SnapshotPlan plan);
+  // A chunk of an expected snapshot. Of one that is not expected (any more), or a second copy: dropped.
+  void captured(ChunkSnapshot chunk);
+  // The snapshot will not become complete. Nothing happens if it is not under way.
+  void abandon(JobId job, Round round, const std::string& reason);
+  // Abandons what is under way and joins the thread. Idempotent.
+  void stop();
+
+  // Chunks captured and not yet written: what copy-on-write may hold in memory now.
+  std::size_t waiting_chunks() const;
+
+ private:
+  struct Active {
+    SnapshotPlan plan;
+    std::vector<ChunkSnapshot> slots;  // by position in plan.chunks
+    std::vector<char> present;         // captured, written or not
+    std::size_t captured = 0;
+    std::size_t next = 0;  // position to be written next
+    std::string abandoned;  // reason; empty: goes on
+    // The writer thread's own:
+    std::unique_ptr<SnapshotWriter> writer;
+    std::uint64_t begun_ns = 0;
+  };
+
+  void run();
+  // First snapshot with something to do, or null. REQUIRES: mutex_ held.
+  Active* runnable();
+  void write_next(Active& active, std::unique_lock<std::mutex>& lock);
+  void end(Active& active, Status status, std::unique_lock<std::mutex>& lock);
+  static void abandon_locked(Active& active, const std::string& reason, std::vector<ChunkSnapshot>& dropped);
+
+  Store& store_;
+  const Options options_;
+  const Done done_;
+  const Log log_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::list<Active> active_;  // in the order of expect(); addresses are stable while the thread works on one
+  bool stopping_ = false;
+  std::uint64_t pause_until_ns_ = 0;  // the budget is spent until then; the writer thread's own
+  std::thread thread_;
+};
+
+}  // namespace tributary
