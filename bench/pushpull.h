@@ -1,8 +1,10 @@
-// `tributary bench pushpull`: gradients in, parameters out, through real server and worker daemons, at the speed they can go.
+// `tributary bench pushpull`: gradients in, parameters out, through real server and worker daemons, at the speed they
+// can go.
 //
-// Trainers attach from threads of this process and do no computing: as soon as a tensor's new parameters are there its next gradient
-// is declared ready, tensor by tensor, without a barrier between rounds, as in a trainer whose layers flow. The ceiling
-// (bench/echo_ceiling.h) is measured before, between and after slices of the measurement, so that both see the same machine.
+// Trainers attach from threads of this process and do no computing: as soon as a tensor's new parameters are there its
+// next gradient is declared ready, tensor by tensor, without a barrier between rounds, as in a trainer whose layers
+// flow. The ceiling (bench/echo_ceiling.h) is measured before, between and after slices of the measurement, so that
+// both see the same machine.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +38,8 @@ struct PushPullOptions {
   std::string program;  // this program, for the echo server
 };
 
-// Measures, and checks at the end that the parameters are finite, have changed and are the same on every node. The object's
-// fields are explained by `tributary bench pushpull --help`. Call it on the main thread: it starts daemons.
+// Measures, and checks at the end that the parameters are finite, have changed and are the same on every node. The
+// object's fields are explained by `tributary bench pushpull --help`. Call it on the main thread: it starts daemons.
 Result<nlohmann::ordered_json> run_pushpull(const PushPullOptions& options);
 
 }  // namespace tributary::bench

@@ -58,15 +58,17 @@ class Exchange {
 
 }  // namespace
 
-Result<std::string> http_get(const std::string& host_port, const std::string& path, std::chrono::milliseconds timeout) {
-  const std::size_t colon = host_port.rfind(':');
-  std::string host = host_port.substr(0, colon);
+Result<std::string> http_get(const std::string& address, const std::string& path, std::chrono::milliseconds timeout) {
+  const std::size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  const std::string port = colon == std::string::npos ? "" : host_port.substr(colon + 1);
-  if (host.empty() || port.empty() || port.find_first_not_of("0123456789") != std::string::npos || !path.starts_with('/')) {
-    return fail(ErrorCode::kInvalidArgument, "\"" + host_port + "\" + \"" + path + "\" is no HTTP address; use HOST:PORT and /PATH");
+  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
+  if (host.empty() || port.empty() || port.find_first_not_of("0123456789") != std::string::npos ||
+      !path.starts_with('/')) {
+    return fail(ErrorCode::kInvalidArgument,
+                "\"" + address + "\" + \"" + path + "\" is no HTTP address; use HOST:PORT and /PATH");
   }
-  const std::string url = "http://" + host_port + path;
+  const std::string url = "http://" + address + path;
 
   asio::io_context io{1};
   Exchange exchange(io, host, port, path);

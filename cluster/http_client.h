@@ -2,15 +2,19 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <string>
 
 #include "common/result.h"
 
 namespace tributary {
 
-// Body of http://ADDRESS/PATH. address: "HOST:PORT" ("[::1]:8080" for IPv6). kInvalidArgument for an address that is
-// none, kUnavailable if nobody answers within `timeout` or the answer is not 200 (its status and text are in the
-// message).
+inline constexpr std::size_t kMaxHttpBody = 16u << 20;  // bytes of an answer
+
+// Body of http://ADDRESS/PATH. address: "HOST:PORT" ("[::1]:8080" for IPv6). `timeout` bounds the whole exchange (for a
+// host name, its resolution may take longer). Blocks; any thread. Errors: kInvalidArgument for an address that is none,
+// kTimeout, kLimit for a body over kMaxHttpBody, kUnavailable if nobody answers or the answer is not 200 (its status
+// and text are in the message).
 Result<std::string> http_get(const std::string& address, const std::string& path, std::chrono::milliseconds timeout);
 
 }  // namespace tributary

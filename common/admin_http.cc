@@ -43,7 +43,8 @@ Response make_response(unsigned version, http::status status, const char* type, 
 Response answer(const http::request<http::empty_body>& request, const AdminHttp::Handlers& handlers) {
   const unsigned version = request.version();
   if (request.method() != http::verb::get) {
-    Response response = make_response(version, http::status::method_not_allowed, kJson, error_json("only GET is possible"));
+    Response response =
+        make_response(version, http::status::method_not_allowed, kJson, error_json("only GET is possible"));
     response.set(http::field::allow, "GET");
     return response;
   }
@@ -67,15 +68,17 @@ Response answer(const http::request<http::empty_body>& request, const AdminHttp:
 std::optional<Response> refusal(error_code error) {
   const unsigned version = 11;
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    return make_response(version, http::status::request_header_fields_too_large, kJson,
-                         error_json("the header has more than " + std::to_string(AdminHttp::kMaxHeaderBytes) + " bytes"));
+    return make_response(
+        version, http::status::request_header_fields_too_large, kJson,
+        error_json("the header has more than " + std::to_string(AdminHttp::kMaxHeaderBytes) + " bytes"));
   }
   if (error == http::error::body_limit || error == http::error::unexpected_body) {
     return make_response(version, http::status::payload_too_large, kJson, error_json("requests have no body here"));
   }
   const bool parse_error = error.category() == make_error_code(http::error::bad_method).category();
   if (!parse_error || error == http::error::end_of_stream || error == http::error::partial_message) return std::nullopt;
-  return make_response(version, http::status::bad_request, kJson, error_json("not an HTTP request: " + error.message()));
+  return make_response(version, http::status::bad_request, kJson,
+                       error_json("not an HTTP request: " + error.message()));
 }
 
 // One client. Keeps itself alive by the operation under way; everything on the HTTP thread.
@@ -135,7 +138,8 @@ Result<tcp::endpoint> parse_address(asio::io_context& io, const std::string& add
   const bool port_ok = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos &&
                        std::stoul(port) <= 65535;
   if (host.empty() || !port_ok) {
-    return fail(ErrorCode::kConfig, "admin = \"" + address + "\": must be \"HOST:PORT\" with a port from 0 (any free one) to 65535");
+    return fail(ErrorCode::kConfig,
+                "admin = \"" + address + "\": must be \"HOST:PORT\" with a port from 0 (any free one) to 65535");
   }
   error_code error;
   tcp::resolver resolver(io);
@@ -208,6 +212,8 @@ Result<std::unique_ptr<AdminHttp>> AdminHttp::start(const std::string& address, 
 AdminHttp::AdminHttp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 AdminHttp::~AdminHttp() = default;
 
-std::string AdminHttp::address() const { return impl_->address; }
+std::string AdminHttp::address() const {
+  return impl_->address;
+}
 
 }  // namespace tributary

@@ -1,5 +1,5 @@
-// The daemons' HTTP endpoint: GET /healthz, /status (JSON) and /metrics (Prometheus text), on a thread of its own so that a slow
-// client, or a scrape, never touches a lane.
+// The daemons' HTTP endpoint: GET /healthz, /status (JSON) and /metrics (Prometheus text), on a thread of its own so
+// that a slow client, or a scrape, never touches a lane.
 //
 // It trusts nobody: a bounded number of connections, bounded requests without a body, and a deadline on every one.
 #pragma once

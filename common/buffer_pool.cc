@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <new>
 
 #include "common/assert.h"
@@ -58,6 +57,7 @@ BufferRef BufferPool::acquire(std::size_t size) {
     if (slabs_.size() >= max_blocks_) return {};
     slabs_.push_back(std::make_unique<Slab>(block_bytes_, slabs_.size() * kStaggerLines));
     slabs_.back()->block.pool = this;
+    slabs_.back()->block.slab = slabs_.size() - 1;
     free_ = &slabs_.back()->block;
     allocated_.store(slabs_.size(), std::memory_order_relaxed);
   }
@@ -88,10 +88,10 @@ void BufferPool::take_recycled() {
 void BufferPool::trim(std::size_t keep) {
   take_recycled();
   while (free_ && slabs_.size() > keep) {
-    detail::BufferBlock* block = free_;
-    free_ = block->next_free;
-    const auto slab = std::find_if(slabs_.begin(), slabs_.end(), [&](const auto& s) { return &s->block == block; });
-    std::swap(*slab, slabs_.back());
+    const std::size_t slab = free_->slab;
+    free_ = free_->next_free;
+    std::swap(slabs_[slab], slabs_.back());
+    slabs_[slab]->block.slab = slab;
     slabs_.pop_back();
   }
   allocated_.store(slabs_.size(), std::memory_order_relaxed);

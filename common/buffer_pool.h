@@ -26,6 +26,7 @@ struct BufferBlock {
   std::byte* data = nullptr;
   BufferPool* pool = nullptr;
   BufferBlock* next_free = nullptr;
+  std::size_t slab = 0;  // its place among the pool's slabs
 };
 }  // namespace detail
 
@@ -89,6 +90,8 @@ class BufferPool {
 
   // Blocks that somebody still refers to. Owning thread only.
   std::size_t in_use();
+  // Blocks that acquire() could still give out now. Owning thread only.
+  std::size_t available() { return max_blocks_ - in_use(); }
 
   std::size_t block_bytes() const { return block_bytes_; }
   std::size_t allocated_blocks() const { return allocated_.load(std::memory_order_relaxed); }

@@ -111,6 +111,7 @@ void write(Root::Builder out, const JobWelcome& m) {
   }
   body.setResume(m.resume);
   body.setResumeRound(m.resume_round.value);
+  body.setName(text(m.name));
 }
 
 void write(Root::Builder out, const SnapshotAt& m) {
@@ -151,6 +152,7 @@ void write(Root::Builder out, const LeaveJob& m) {
   body.setKind(static_cast<wire::LeaveKind>(m.kind));
   body.setRound(m.round.value);
   body.setMessage(text(clipped(m.message)));
+  body.setName(text(m.name));
 }
 
 void write(Root::Builder out, const StopJob& m) {
@@ -170,6 +172,7 @@ void write(Root::Builder out, const ControlError& m) {
   auto body = out.initError();
   body.setCode(static_cast<std::uint16_t>(m.code));
   body.setMessage(text(clipped(m.message)));
+  body.setJob(text(clipped(m.job)));
 }
 
 // ---- Reading, in the same order. ----
@@ -251,6 +254,7 @@ JobWelcome read(wire::JobWelcome::Reader in) {
   for (auto lanes : endpoints) m.endpoints.push_back(read_texts(lanes, kMaxLanes, "the list of lane endpoints"));
   m.resume = in.getResume();
   m.resume_round = Round(in.getResumeRound());
+  m.name = read_text(in.getName(), kMaxNameBytes, "the job's name");
   return m;
 }
 
@@ -305,7 +309,8 @@ ControlMessage read(Root::Reader root) {
                       NodeRank(in.getNode()),
                       read_enum(in.getKind(), LeaveKind::kFailed, "the kind of leave"),
                       Round(in.getRound()),
-                      read_reason(in.getMessage())};
+                      read_reason(in.getMessage()),
+                      read_text(in.getName(), kMaxNameBytes, "the job's name")};
     }
     case Root::STOP_JOB: {
       const auto in = root.getStopJob();
@@ -319,7 +324,7 @@ ControlMessage read(Root::Reader root) {
       return DrainDone{};
     case Root::ERROR: {
       const auto in = root.getError();
-      return ControlError{read_error_code(in.getCode()), read_reason(in.getMessage())};
+      return ControlError{read_error_code(in.getCode()), read_reason(in.getMessage()), read_reason(in.getJob())};
     }
   }
   throw Malformed{"its kind is " + std::to_string(static_cast<unsigned>(root.which())) + ", which no known message has"};

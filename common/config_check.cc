@@ -70,7 +70,8 @@ class Faults {
   }
   void one_of(std::string_view value, std::span<const std::string_view> known, std::string key) {
     check(contains(known, value), std::move(key),
-          known.size() == 1 ? "the only one there is: " + std::string(known[0]) : "must be one of " + join(known, " or "));
+          known.size() == 1 ? "the only one there is: " + std::string(known[0])
+                            : "must be one of " + join(known, " or "));
   }
   void at_least_one(std::uint64_t value, std::string key) { check(value >= 1, std::move(key), "must be at least 1"); }
   std::vector<Fault> take() { return std::move(list_); }
@@ -79,10 +80,18 @@ class Faults {
   std::vector<Fault> list_;
 };
 
-bool positive(double v) { return std::isfinite(v) && v > 0.0; }
-bool not_negative(double v) { return std::isfinite(v) && v >= 0.0; }
-bool fraction_below_one(double v) { return v >= 0.0 && v < 1.0; }  // false for nan
-bool fraction(double v) { return v >= 0.0 && v <= 1.0; }
+bool positive(double v) {
+  return std::isfinite(v) && v > 0.0;
+}
+bool not_negative(double v) {
+  return std::isfinite(v) && v >= 0.0;
+}
+bool fraction_below_one(double v) {
+  return v >= 0.0 && v < 1.0;
+}  // false for nan
+bool fraction(double v) {
+  return v >= 0.0 && v <= 1.0;
+}
 
 std::optional<std::uint32_t> parse_port(std::string_view text) {
   std::uint32_t port = 0;
@@ -93,7 +102,8 @@ std::optional<std::uint32_t> parse_port(std::string_view text) {
 
 bool host_ok(std::string_view host) {
   return !host.empty() && host.size() <= 255 && std::all_of(host.begin(), host.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' ||
+           c == '_';
   });
 }
 
@@ -134,7 +144,8 @@ void check_bind(Faults& f, const ServerConfig& c) {
       "must be \"tcp://ADDRESS:PORT\" (lane i takes PORT + i), \"tcp://ADDRESS:*\" (free ports) or \"ipc://PREFIX\"";
   if (c.bind.starts_with("ipc://")) {
     // A lane's number is appended to the prefix.
-    f.check(c.bind.size() > 6 && c.bind.size() - 6 + 8 <= kMaxSocketPath, "server.bind", forms + " of at most 99 characters");
+    f.check(c.bind.size() > 6 && c.bind.size() - 6 + 8 <= kMaxSocketPath, "server.bind",
+            forms + " of at most 99 characters");
     return;
   }
   if (!c.bind.starts_with("tcp://")) return f.check(false, "server.bind", forms);
@@ -145,7 +156,8 @@ void check_bind(Faults& f, const ServerConfig& c) {
   f.check(port.value_or(0) != 0, "server.bind", forms);
   if (port && c.lanes > 0) {
     f.check(*port + c.lanes - 1 <= 65535, "server.bind",
-            "lane i takes PORT + i, and the last of " + std::to_string(c.lanes) + " lanes would be above 65535", "server.lanes");
+            "lane i takes PORT + i, and the last of " + std::to_string(c.lanes) + " lanes would be above 65535",
+            "server.lanes");
   }
 }
 
@@ -181,7 +193,8 @@ void check_optimizer(Faults& f, const JobConfig& job) {
   if (has("optimizer.eps")) f.check(positive(o.eps), "optimizer.eps", "must be a finite number above 0");
   if (has("optimizer.lr_decay")) {
     f.check(not_negative(o.lr_decay), "optimizer.lr_decay", "must be 0 or a finite number above 0");
-    f.check(not_negative(o.initial_accumulator), "optimizer.initial_accumulator", "must be 0 or a finite number above 0");
+    f.check(not_negative(o.initial_accumulator), "optimizer.initial_accumulator",
+            "must be 0 or a finite number above 0");
   }
 }
 
@@ -189,9 +202,10 @@ void check_schedule(Faults& f, const JobConfig& job) {
   const ScheduleConfig& s = job.schedule;
   f.one_of(s.name, kSchedules, "schedule.name");
   if (s.name == "linear" || s.name == "cosine") {
-    f.check(s.total_rounds > 0, "schedule.total_rounds",
-            "the " + s.name + " schedule needs the round at which it ends: set total_rounds to the job's number of rounds",
-            "schedule.name");
+    f.check(
+        s.total_rounds > 0, "schedule.total_rounds",
+        "the " + s.name + " schedule needs the round at which it ends: set total_rounds to the job's number of rounds",
+        "schedule.name");
     f.check(s.total_rounds == 0 || s.total_rounds > s.warmup_rounds, "schedule.total_rounds",
             "must be more than warmup_rounds (" + std::to_string(s.warmup_rounds) + ")", "schedule.warmup_rounds");
     f.check(fraction(s.min_lr_ratio), "schedule.min_lr_ratio", "must be in [0, 1]");
@@ -259,8 +273,8 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   f.check(c.name.size() <= kMaxJobName, "job.name",
           "must have at most " + std::to_string(kMaxJobName) + " characters, has " + std::to_string(c.name.size()));
   f.one_of(c.mode, kModes, "job.mode");
-  f.check(c.chunk_bytes == 0 || (c.chunk_bytes % (kTensorAlign * sizeof(float)) == 0 && c.chunk_bytes >= kMinChunkBytes &&
-                                 c.chunk_bytes <= kMaxChunkBytes),
+  f.check(c.chunk_bytes == 0 || (c.chunk_bytes % (kTensorAlign * sizeof(float)) == 0 &&
+                                 c.chunk_bytes >= kMinChunkBytes && c.chunk_bytes <= kMaxChunkBytes),
           "job.chunk_bytes",
           "must be a multiple of " + std::to_string(kTensorAlign * sizeof(float)) + " from " +
               std::to_string(kMinChunkBytes) + " to " + std::to_string(kMaxChunkBytes) +
@@ -273,14 +287,17 @@ std::vector<Fault> faults_of(const JobConfig& c) {
 
 std::vector<Fault> faults_of(const ServerConfig& c) {
   Faults f;
-  f.check(c.servers >= 1 && c.servers <= kMaxServers, "server.servers", "must be from 1 to " + std::to_string(kMaxServers));
+  f.check(c.servers >= 1 && c.servers <= kMaxServers, "server.servers",
+          "must be from 1 to " + std::to_string(kMaxServers));
   f.check(c.index < c.servers || c.servers == 0, "server.index",
-          "must be below servers (" + std::to_string(c.servers) + "): the servers are numbered from 0", "server.servers");
+          "must be below servers (" + std::to_string(c.servers) + "): the servers are numbered from 0",
+          "server.servers");
   check_coordinator(f, c.coordinator, "server");
   check_bind(f, c);
   f.check(c.advertise.empty() || host_ok(c.advertise), "server.advertise",
           "must be a host name or IPv4 address alone, without scheme and port");
-  f.check(c.lanes <= kMaxLanes, "server.lanes", "must be at most " + std::to_string(kMaxLanes) + " (0: from the machine)");
+  f.check(c.lanes <= kMaxLanes, "server.lanes",
+          "must be at most " + std::to_string(kMaxLanes) + " (0: from the machine)");
   check_admin(f, c.admin, "server");
   f.check(positive(c.bandwidth), "server.bandwidth", "must be a finite number above 0");
   f.at_least_one(c.store_io_mb_per_s, "store.io_mb_per_s");
@@ -291,10 +308,12 @@ std::vector<Fault> faults_of(const ServerConfig& c) {
 std::vector<Fault> faults_of(const WorkerConfig& c) {
   Faults f;
   check_coordinator(f, c.coordinator, "worker");
-  f.check(c.name.size() <= kMaxJobName, "worker.name", "must have at most " + std::to_string(kMaxJobName) + " characters");
+  f.check(c.name.size() <= kMaxJobName, "worker.name",
+          "must have at most " + std::to_string(kMaxJobName) + " characters");
   f.check(!c.socket.empty() && c.socket.size() <= kMaxSocketPath, "worker.socket",
           "must be a path of 1 to " + std::to_string(kMaxSocketPath) + " characters");
-  f.check(c.lanes <= kMaxLanes, "worker.lanes", "must be at most " + std::to_string(kMaxLanes) + " (0: from the machine)");
+  f.check(c.lanes <= kMaxLanes, "worker.lanes",
+          "must be at most " + std::to_string(kMaxLanes) + " (0: from the machine)");
   check_admin(f, c.admin, "worker");
   f.check(c.window_bytes == 0 || c.window_bytes >= kMinWindowBytes, "limits.window_bytes",
           "must be at least " + std::to_string(kMinWindowBytes) + ", or 0 to let the window find the link's capacity");

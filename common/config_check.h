@@ -1,5 +1,5 @@
-// What values a configuration may have, apart from where it came from: the TOML reader adds file and line to these faults, the
-// JSON reader the peer's key.
+// What values a configuration may have, apart from where it came from: the TOML reader adds file and line to these
+// faults, the JSON reader the peer's key.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace tributary {
 
-inline constexpr std::size_t kMaxJobName = 128;      // characters
+inline constexpr std::size_t kMaxJobName = 128;  // characters
 inline constexpr std::uint16_t kMaxServers = 1024;
 inline constexpr std::uint16_t kMaxLanes = 64;
 inline constexpr std::size_t kMaxHiddenLayers = 64;

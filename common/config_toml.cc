@@ -29,7 +29,8 @@ Result<std::string> read_file(const std::string& path) {
     const int error = errno;
     const std::string reason = std::generic_category().message(error);
     if (error == ENOENT) {
-      return fail(ErrorCode::kNotFound, "no configuration file at " + path + "; check the path (configs/ has examples)");
+      return fail(ErrorCode::kNotFound,
+                  "no configuration file at " + path + "; check the path (configs/ has examples)");
     }
     return fail(ErrorCode::kIo, "cannot open the configuration file " + path + ": " + reason);
   }
@@ -40,8 +41,8 @@ Result<std::string> read_file(const std::string& path) {
   }
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.size() > kMaxConfigBytes) {
-    return fail(ErrorCode::kConfig, path + " has more than " + std::to_string(kMaxConfigBytes) +
-                                        " bytes; is it a configuration file?");
+    return fail(ErrorCode::kConfig,
+                path + " has more than " + std::to_string(kMaxConfigBytes) + " bytes; is it a configuration file?");
   }
   return text;
 }

@@ -89,8 +89,8 @@ class HalfEncoding final : public Encoding {
 };
 
 const Fp32Encoding kFp32Instance;
-constexpr HalfEncoding kBf16Instance(EncodingId::kBf16, "bf16", kernels::fp32_to_bf16, kernels::bf16_to_fp32);
-constexpr HalfEncoding kFp16Instance(EncodingId::kFp16, "fp16", kernels::fp32_to_fp16, kernels::fp16_to_fp32);
+const HalfEncoding kBf16Instance(EncodingId::kBf16, "bf16", kernels::fp32_to_bf16, kernels::bf16_to_fp32);
+const HalfEncoding kFp16Instance(EncodingId::kFp16, "fp16", kernels::fp32_to_fp16, kernels::fp16_to_fp32);
 
 }  // namespace
 

@@ -29,8 +29,8 @@ const float* values_of(const std::byte* frame, const FusedArgs& args, std::size_
   return scratch.data();
 }
 
-// Tree sum of one block over a subtree's frames. As in kernels/tree_sum.cc, the left subtree is the largest power of two below
-// the number of leaves; here the leaves may have to be decoded, so at most a group of them exists at a time.
+// Tree sum of one block over a subtree's frames. As in kernels/tree_sum.cc, the left subtree is the largest power of
+// two below the number of leaves; here the leaves may have to be decoded, so at most a group of them exists at a time.
 void sum_frames(std::span<const std::byte* const> frames, const FusedArgs& args, std::size_t first, std::size_t count,
                 float* out, Scratch& scratch, std::size_t level) {
   std::array<const float*, kGroup> inputs;
@@ -55,7 +55,7 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
   TRIB_ASSERT(args.push != nullptr && (args.answer == nullptr || args.pull != nullptr));
   TRIB_ASSERT(!args.frames.empty() && args.frames.size() <= kernels::kMaxSumInputs);
   const int slots = optimizer.slots();
-  Scratch scratch;  // on the stack, about 120 KiB; only what the frames need is ever touched
+  Scratch scratch;  // on the stack, about 16 KiB
   alignas(64) Block sum;
 
   for (std::size_t first = 0; first < args.elements; first += kFusedBlock) {

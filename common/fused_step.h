@@ -23,8 +23,9 @@ struct FusedArgs {
   std::byte* answer = nullptr;
 };
 
-// Elements handled at a time: sum, state and parameters of a block stay in the L1/L2 cache.
-inline constexpr std::size_t kFusedBlock = 2048;
+// Elements handled at a time. The sum is taken in bursts of this many: short ones, so that the streams of frames, state and
+// parameters all stay in the prefetchers' view (with two frames 256 is 1.5 times faster than 2048, with one it is the same).
+inline constexpr std::size_t kFusedBlock = 256;
 
 void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars, const FusedArgs& args);
 

@@ -1,5 +1,5 @@
-// The one list of a job's keys: section, key, member. The TOML reader, the JSON reader and the JSON writer all walk it, so that none
-// of them can forget a key.
+// The one list of a job's keys: section, key, member. The TOML reader, the JSON reader and the JSON writer all walk it,
+// so that none of them can forget a key.
 #pragma once
 
 #include <type_traits>
@@ -9,8 +9,8 @@
 
 namespace tributary {
 
-// Calls visit(section, key, member) for every key. Config: const JobConfig to write, JobConfig to read; a reader gets the chosen
-// optimizer's defaults in place before the other optimizer keys are visited.
+// Calls visit(section, key, member) for every key. Config: const JobConfig to write, JobConfig to read; a reader gets
+// the chosen optimizer's defaults in place before the other optimizer keys are visited.
 template <class Config, class Visitor>
 void visit_job_fields(Config& c, Visitor&& visit) {
   visit("job", "name", c.name);

@@ -19,16 +19,21 @@ namespace {
 using nlohmann::json;  // objects are std::map: keys come out sorted
 
 constexpr std::size_t kShown = 80;  // characters of a peer's value in a message
+constexpr int kMaxDepth = 4;        // of nesting; a job has 3. The library prints and compares values recursively
 
 // The machine's key, which never travels.
-bool local_only(std::string_view section, std::string_view key) { return section == "train" && key == "data_dir"; }
+bool local_only(std::string_view section, std::string_view key) {
+  return section == "train" && key == "data_dir";
+}
 
 std::string dotted_key(std::string_view section, std::string_view key) {
   return std::string(section) + "." + std::string(key);
 }
 
 // Never throws on odd bytes: bytes that are no UTF-8 are replaced.
-std::string compact(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string compact(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
 
 std::string shown(const json& value) {
   std::string text = compact(value);
@@ -71,7 +76,7 @@ class Reader {
     }
   }
   template <class T>
-    requires std::is_unsigned_v<T>
+  requires std::is_unsigned_v<T>
   void operator()(std::string_view section, std::string_view key, T& out) {
     const json* v = look_up(section, key);
     if (!v) return;
@@ -109,7 +114,8 @@ class Reader {
   void operator()(std::string_view section, std::string_view key, EncodingId& out) {
     const json* v = look_up(section, key);
     if (!v) return;
-    const std::optional<EncodingId> id = v->is_string() ? parse_encoding(v->get_ref<const std::string&>()) : std::nullopt;
+    const std::optional<EncodingId> id =
+        v->is_string() ? parse_encoding(v->get_ref<const std::string&>()) : std::nullopt;
     if (id) {
       out = *id;
     } else {
@@ -166,16 +172,24 @@ json without_ignorable(json root) {
 
 }  // namespace
 
-std::string to_canonical_json(const JobConfig& config) { return compact(to_json(config)); }
+std::string to_canonical_json(const JobConfig& config) {
+  return compact(to_json(config));
+}
 
 Result<JobConfig> job_from_json(std::string_view text) {
   if (text.size() > kMaxJobJson) {
-    return fail(ErrorCode::kMalformed, "a job configuration of " + std::to_string(text.size()) + " bytes; the limit is " +
-                                           std::to_string(kMaxJobJson));
+    return fail(ErrorCode::kMalformed, "a job configuration of " + std::to_string(text.size()) +
+                                           " bytes; the limit is " + std::to_string(kMaxJobJson));
   }
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) {
-    return fail(ErrorCode::kMalformed, "a job configuration that is no JSON object; it must be what to_canonical_json() writes");
+  bool too_deep = false;
+  const auto watch_depth = [&too_deep](int depth, json::parse_event_t, json&) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;  // false: drops the value, and so keeps what is kept shallow
+  };
+  const json root = json::parse(text, watch_depth, /*allow_exceptions=*/false);
+  if (too_deep || !root.is_object()) {
+    return fail(ErrorCode::kMalformed,
+                "a job configuration that is no JSON object; it must be what to_canonical_json() writes");
   }
   JobConfig config;
   Reader reader(root);

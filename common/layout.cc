@@ -46,8 +46,8 @@ Status check_tensors(std::span<const TensorSpec> tensors) {
     return fail(ErrorCode::kInvalidArgument, "no tensors are declared; declare at least one before attaching");
   }
   if (tensors.size() > kMaxTensors) {
-    return fail(ErrorCode::kInvalidArgument, std::to_string(tensors.size()) + " tensors are declared; the limit is " +
-                                                 std::to_string(kMaxTensors));
+    return fail(ErrorCode::kInvalidArgument,
+                std::to_string(tensors.size()) + " tensors are declared; the limit is " + std::to_string(kMaxTensors));
   }
   std::unordered_set<std::string_view> names;
   std::uint64_t parameters = 0;
@@ -79,18 +79,18 @@ Status check_tensors(std::span<const TensorSpec> tensors) {
 Status check_chunk_elements(std::uint64_t chunk_elements) {
   const std::uint64_t low = kMinChunkBytes / sizeof(float), high = kMaxChunkBytes / sizeof(float);
   if (chunk_elements < low || chunk_elements > high || chunk_elements % kTensorAlign != 0) {
-    return fail(ErrorCode::kInvalidArgument, "a chunk of " + std::to_string(chunk_elements) +
-                                                 " elements is impossible; use a multiple of " +
-                                                 std::to_string(kTensorAlign) + " from " + std::to_string(low) + " to " +
-                                                 std::to_string(high));
+    return fail(ErrorCode::kInvalidArgument,
+                "a chunk of " + std::to_string(chunk_elements) + " elements is impossible; use a multiple of " +
+                    std::to_string(kTensorAlign) + " from " + std::to_string(low) + " to " + std::to_string(high));
   }
   return {};
 }
 
-// Shard of every chunk. Chunk c (the (c+1)-th to be dealt) goes to the shard whose next chunk is due first, among those that have not yet
-// received their share of c+1 chunks. Dealing only to shards below their share keeps each less than one chunk above it; taking the
-// earliest due keeps each less than one chunk below it. (Choosing the greatest deficit instead, as the plain smooth weighted
-// round-robin does, lets some weights fall more than one chunk behind.) Ties go to the lowest shard: equal weights give c % S.
+// Shard of every chunk. Chunk c (the (c+1)-th to be dealt) goes to the shard whose next chunk is due first, among those
+// that have not yet received their share of c+1 chunks. Dealing only to shards below their share keeps each less than
+// one chunk above it; taking the earliest due keeps each less than one chunk below it. (Choosing the greatest deficit
+// instead, as the plain smooth weighted round-robin does, lets some weights fall more than one chunk behind.) Ties go
+// to the lowest shard: equal weights give c % S.
 std::vector<std::uint16_t> deal_chunks(std::uint64_t chunks, std::span<const ShardSlots> shards) {
   double largest = 0.0;
   for (const ShardSlots& s : shards) largest = std::max(largest, s.weight);
@@ -168,8 +168,9 @@ Result<Layout> Layout::make(std::vector<TensorSpec> tensors, std::uint64_t chunk
   if (Status s = check_declaration(tensors, chunk_elements); !s) return tl::unexpected(s.error());
   if (shards.empty() || shards.size() > std::numeric_limits<std::uint16_t>::max()) {
     return fail(ErrorCode::kInvalidArgument,
-                std::to_string(shards.size()) + " shards to spread the chunks over; at least one server is needed, and "
-                                                "at most 65535 are possible");
+                std::to_string(shards.size()) +
+                    " shards to spread the chunks over; at least one server is needed, and "
+                    "at most 65535 are possible");
   }
   for (std::size_t s = 0; s < shards.size(); ++s) {
     if (shards[s].lanes == 0) {
@@ -223,8 +224,8 @@ ChunkRange Layout::chunk(ChunkIndex c) const {
 
 std::pair<std::size_t, std::size_t> Layout::tensors_of(ChunkIndex c) const {
   const ChunkRange range = chunk(c);
-  // First: the last tensor that starts at or before the chunk. Padding is shorter than the alignment of both tensors and chunks,
-  // so that tensor reaches into the chunk.
+  // First: the last tensor that starts at or before the chunk. Padding is shorter than the alignment of both tensors
+  // and chunks, so that tensor reaches into the chunk.
   const auto first = std::upper_bound(offsets_.begin(), offsets_.end(), range.begin) - offsets_.begin() - 1;
   const auto last = std::lower_bound(offsets_.begin(), offsets_.end(), range.begin + range.elements) - offsets_.begin();
   return {static_cast<std::size_t>(first), static_cast<std::size_t>(last)};
@@ -252,7 +253,8 @@ std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<cons
   for (const ShardSlots& s : shards) total_weight += s.weight;
 
   auto enough = [&](std::uint64_t chunk_bytes) {
-    const double chunks = std::floor(static_cast<double>(flat_elements) * sizeof(float) / static_cast<double>(chunk_bytes));
+    const double chunks =
+        std::floor(static_cast<double>(flat_elements) * sizeof(float) / static_cast<double>(chunk_bytes));
     return std::all_of(shards.begin(), shards.end(), [&](const ShardSlots& s) {
       return chunks * (s.weight / total_weight) >= kChunksPerLane * s.lanes;
     });

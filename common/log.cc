@@ -23,7 +23,8 @@ std::optional<spdlog::level::level_enum> parse_level(std::string_view name) {
 Result<Logger> make_logger(const LogConfig& config, const std::string& name) {
   const auto level = parse_level(config.level);
   if (!level) {
-    return fail(ErrorCode::kConfig, "log.level = \"" + config.level + "\": must be one of trace, debug, info, warn or error");
+    return fail(ErrorCode::kConfig,
+                "log.level = \"" + config.level + "\": must be one of trace, debug, info, warn or error");
   }
   spdlog::sink_ptr sink;
   try {
@@ -52,7 +53,8 @@ void RateLimitedLog::roll(std::uint64_t now_ms) {
   interval_start_ms_ = now_ms;
   written_ = 0;
   if (suppressed_ > 0) {
-    logger_->warn("{} similar lines were suppressed (at most {} in {} ms are written)", suppressed_, lines_, interval_ms_);
+    logger_->warn("{} similar lines were suppressed (at most {} in {} ms are written)", suppressed_, lines_,
+                  interval_ms_);
     suppressed_ = 0;
   }
 }
@@ -68,6 +70,8 @@ void RateLimitedLog::log(spdlog::level::level_enum level, std::string_view line,
   }
 }
 
-void RateLimitedLog::tick(std::uint64_t now_ms) { roll(now_ms); }
+void RateLimitedLog::tick(std::uint64_t now_ms) {
+  roll(now_ms);
+}
 
 }  // namespace tributary

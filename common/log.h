@@ -15,14 +15,14 @@ namespace tributary {
 
 using Logger = std::shared_ptr<spdlog::logger>;
 
-// A logger of its own (spdlog's global registry is not used). Lines: "2024-05-01T12:00:00.123+02:00 info  [name] text". Appends to
-// config.file, or writes to standard error if that is empty; every line is flushed, so that a crash loses none. Any thread may log.
-// Errors: kConfig for an unknown level, kIo if the file cannot be opened.
+// A logger of its own (spdlog's global registry is not used). Lines: "2024-05-01T12:00:00.123+02:00 info  [name] text".
+// Appends to config.file, or writes to standard error if that is empty; every line is flushed, so that a crash loses
+// none. Any thread may log. Errors: kConfig for an unknown level, kIo if the file cannot be opened.
 Result<Logger> make_logger(const LogConfig& config, const std::string& name);
 
-// At most `lines` lines per interval; the others are counted, and the next line let through (or tick()) says how many. For whatever a peer
-// can cause at will: a garbage message must not fill the disk. Time is an argument (milliseconds, monotonic), so tests need no clock.
-// Thread rule: one thread.
+// At most `lines` lines per interval; the others are counted, and the next line let through (or tick()) says how many.
+// For whatever a peer can cause at will: a garbage message must not fill the disk. Time is an argument (milliseconds,
+// monotonic), so tests need no clock. Thread rule: one thread.
 class RateLimitedLog {
  public:
   RateLimitedLog(Logger logger, std::uint32_t lines, std::uint64_t interval_ms);

@@ -146,6 +146,7 @@ struct JobWelcome {  // coordinator -> workers: begin
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
   bool resume = false;
   Round resume_round;
+  std::string name;  // the job's: the worker that joined does not know its id yet
 };
 struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at this round
   JobId job;
@@ -182,6 +183,7 @@ struct LeaveJob {  // worker -> coordinator
   LeaveKind kind = LeaveKind::kFinished;
   Round round;  // the last round whose answers this node has received in full
   std::string message;
+  std::string name;  // the job's: a worker that leaves before its JobWelcome knows no id (then job and view are 0)
 };
 enum class StopKind : std::uint8_t {
   kFinished = 0,  // every node finished: keep the final state as a snapshot of `round`
@@ -202,6 +204,7 @@ struct DrainDone {};  // coordinator -> that daemon: nothing of yours is open an
 struct ControlError {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
+  std::string job;  // name of the job that it is about; empty: none in particular
 };
 
 using ControlMessage =

@@ -1,7 +1,8 @@
 // Metrics: what lanes count without locks, and how /metrics reads it.
 //
-// A lane bumps LaneCounter, LaneGauge and LaneHistogram with plain relaxed stores: no lock, no locked instruction, no cache line
-// shared with another lane's writes if each lane has its own struct of them (alignas(64)). Metrics reads them when it is scraped.
+// A lane bumps LaneCounter, LaneGauge and LaneHistogram with plain relaxed stores: no lock, no locked instruction, no
+// cache line shared with another lane's writes if each lane has its own struct of them (alignas(64)). Metrics reads
+// them when it is scraped.
 #pragma once
 
 #include <atomic>
@@ -49,8 +50,9 @@ class LaneHistogram {
   LaneGauge sum_;
 };
 
-// The set of metrics of one daemon. Thread rule: any thread. The readers given here are called by render() (the HTTP thread) and must
-// stay valid, and what they read alive, until the Metrics object or its last render() is gone: stop AdminHttp first.
+// The set of metrics of one daemon. Thread rule: any thread. The readers given here are called by render() (the HTTP
+// thread) and must stay valid, and what they read alive, until the Metrics object or its last render() is gone: stop
+// AdminHttp first.
 class Metrics {
  public:
   using Labels = std::map<std::string, std::string>;
@@ -64,8 +66,9 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // A metric with fixed labels, read at scrape time. The same name may be registered again with other labels (one a lane, say); kind and
-  // help must then be the same. Names as Prometheus has them: "tributary_server_pushes_total"; units in the name, base units.
+  // A metric with fixed labels, read at scrape time. The same name may be registered again with other labels (one a
+  // lane, say); kind and help must then be the same. Names as Prometheus has them: "tributary_server_pushes_total";
+  // units in the name, base units.
   void counter(const std::string& name, const std::string& help, Labels labels, std::function<double()> read);
   void gauge(const std::string& name, const std::string& help, Labels labels, std::function<double()> read);
   void counter(const std::string& name, const std::string& help, Labels labels, const LaneCounter& source);

@@ -1,6 +1,7 @@
 #include "common/toml_reader.h"
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -18,9 +19,16 @@ std::string dotted_key(std::string_view section, std::string_view key) {
 }
 
 std::string value_text(const toml::node& node) {
-  std::ostringstream out;
-  node.visit([&out](const auto& n) { out << n; });
-  std::string text = out.str();
+  std::string text;
+  if (const auto number = node.value_exact<double>()) {
+    char shortest[32];
+    text.assign(shortest, std::to_chars(shortest, shortest + sizeof(shortest), *number).ptr);
+    if (text.find_first_of(".en") == std::string::npos) text += ".0";  // as TOML writes it, and unlike the integer
+  } else {
+    std::ostringstream out;
+    node.visit([&out](const auto& n) { out << n; });
+    text = out.str();
+  }
   std::replace(text.begin(), text.end(), '\n', ' ');
   if (text.size() > kShownValue) text = text.substr(0, kShownValue) + "...";
   return text;
@@ -28,32 +36,41 @@ std::string value_text(const toml::node& node) {
 
 std::string type_text(const toml::node& node) {
   switch (node.type()) {
-    case toml::node_type::string: return "a string";
-    case toml::node_type::integer: return "a whole number";
-    case toml::node_type::floating_point: return "a number";
-    case toml::node_type::boolean: return "true or false";
-    case toml::node_type::array: return "an array";
-    case toml::node_type::table: return "a table";
-    default: return "a date or time";
+    case toml::node_type::string:
+      return "a string";
+    case toml::node_type::integer:
+      return "a whole number";
+    case toml::node_type::floating_point:
+      return "a number";
+    case toml::node_type::boolean:
+      return "true or false";
+    case toml::node_type::array:
+      return "an array";
+    case toml::node_type::table:
+      return "a table";
+    default:
+      return "a date or time";
   }
 }
 
-// Levenshtein's distance: how many characters to insert, remove or replace.
+// How many characters to insert, remove, replace or swap with their neighbour (the optimal string alignment distance).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
+  std::vector<std::size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
+    before.swap(above);
+    above.swap(row);
+    row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+      row[j] = std::min({above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1), above[j] + 1, row[j - 1] + 1});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
     }
   }
   return row[b.size()];
 }
 
-// The known word that was probably meant: nearest, and not further than a third of it.
+// The known word that was probably meant: the nearest, unless it is too far for a slip of the finger.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known) {
   constexpr std::size_t kLongestName = 64;  // of ours; bounds the work on a hostile file
   if (word.size() > kLongestName) return std::nullopt;
@@ -61,7 +78,8 @@ std::optional<std::string> nearest(std::string_view word, const std::vector<std:
   std::size_t best_distance = std::numeric_limits<std::size_t>::max();
   for (const std::string& k : known) {
     const std::size_t distance = edit_distance(word, k);
-    if (distance < best_distance && distance <= std::max<std::size_t>(2, k.size() / 3) && distance < k.size()) {
+    const std::size_t slip = k.size() <= 3 ? 1 : std::max<std::size_t>(2, k.size() / 3);
+    if (distance < best_distance && distance <= slip) {
       best = k;
       best_distance = distance;
     }
@@ -87,8 +105,8 @@ std::string_view trimmed(std::string_view s) {
 
 bool bare_word(std::string_view s) {
   return !s.empty() && std::all_of(s.begin(), s.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-' ||
-           c == '/';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-' || c == '/';
   });
 }
 
@@ -191,12 +209,14 @@ bool TomlReader::read_integer(std::string_view section, std::string_view key, st
 
 void TomlReader::operator()(std::string_view section, std::string_view key, std::uint16_t& out) {
   std::uint64_t value = 0;
-  if (read_integer(section, key, std::numeric_limits<std::uint16_t>::max(), value)) out = static_cast<std::uint16_t>(value);
+  if (read_integer(section, key, std::numeric_limits<std::uint16_t>::max(), value))
+    out = static_cast<std::uint16_t>(value);
 }
 
 void TomlReader::operator()(std::string_view section, std::string_view key, std::uint32_t& out) {
   std::uint64_t value = 0;
-  if (read_integer(section, key, std::numeric_limits<std::uint32_t>::max(), value)) out = static_cast<std::uint32_t>(value);
+  if (read_integer(section, key, std::numeric_limits<std::uint32_t>::max(), value))
+    out = static_cast<std::uint32_t>(value);
 }
 
 void TomlReader::operator()(std::string_view section, std::string_view key, std::uint64_t& out) {
@@ -290,7 +310,8 @@ void TomlReader::refuse_unknown_section(const std::string& name, const toml::nod
   const std::optional<std::string> meant = nearest(name, sections);
   if (!node.is_table()) {
     for (const auto& [section, keys] : known_) {
-      if (std::find(keys.begin(), keys.end(), name) != keys.end()) cure = "; '" + name + "' belongs under [" + section + "]";
+      if (std::find(keys.begin(), keys.end(), name) != keys.end())
+        cure = "; '" + name + "' belongs under [" + section + "]";
     }
     return add(name, line, "key '" + shown_name(name) + "' is in no section" + cure);
   }
@@ -337,15 +358,17 @@ void TomlReader::check_unknown() {
         }
       }
     } else {
-      add(name, node.source().begin.line, "'" + name + "' is a section: write [" + name + "] on a line of its own, its keys below it");
+      add(name, node.source().begin.line,
+          "'" + name + "' is a section: write [" + name + "] on a line of its own, its keys below it");
     }
   }
 }
 
 Status TomlReader::finish() {
-  const auto first = std::min_element(complaints_.begin(), complaints_.end(), [](const Complaint& a, const Complaint& b) {
-    return std::pair(a.from_override, a.line) < std::pair(b.from_override, b.line);
-  });
+  const auto first =
+      std::min_element(complaints_.begin(), complaints_.end(), [](const Complaint& a, const Complaint& b) {
+        return std::pair(a.from_override, a.line) < std::pair(b.from_override, b.line);
+      });
   if (first == complaints_.end()) return {};
   return fail(ErrorCode::kConfig, first->text);
 }

@@ -1,13 +1,15 @@
-// Reads one TOML document key by key into typed members, and keeps where each came from so that every complaint has its line.
-// Knows nothing of what the keys mean: the schemas are in config_toml.cc, the permitted values in config_check.cc.
+// Reads one TOML document key by key into typed members, and keeps where each came from so that every complaint has its
+// line. Knows nothing of what the keys mean: the schemas are in config_toml.cc, the permitted values in
+// config_check.cc.
 #pragma once
+
+#include <toml++/toml.h>
 
 #include <cstdint>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
-#include <toml++/toml.h>
 #include <vector>
 
 #include "common/config_check.h"
@@ -24,8 +26,8 @@ class TomlReader {
   // Sets a key from "section.key=value", over what the document has. Before the first read.
   Status override_with(std::string_view assignment);
 
-  // Reads a key, which thereby becomes a known one. Absent: `out` is left alone. Of another type, or out of the member's range: a
-  // complaint, and `out` is left alone.
+  // Reads a key, which thereby becomes a known one. Absent: `out` is left alone. Of another type, or out of the
+  // member's range: a complaint, and `out` is left alone.
   void operator()(std::string_view section, std::string_view key, std::string& out);
   void operator()(std::string_view section, std::string_view key, bool& out);
   void operator()(std::string_view section, std::string_view key, std::uint16_t& out);
@@ -40,8 +42,8 @@ class TomlReader {
 
   // After all reads and before complain(): unknown sections and keys become complaints.
   void check_unknown();
-  // Turns a fault of the values into a complaint, unless a key it is about was itself unreadable or is probably the one misspelt:
-  // it would be about a default that nobody chose.
+  // Turns a fault of the values into a complaint, unless a key it is about was itself unreadable or is probably the one
+  // misspelt: it would be about a default that nobody chose.
   void complain(const Fault& fault);
 
   // The complaint on the lowest line, or success.

@@ -53,6 +53,8 @@ class Adagrad final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adagrad(const OptimizerOptions& options) { return std::make_unique<Adagrad>(options); }
+std::unique_ptr<Optimizer> make_adagrad(const OptimizerOptions& options) {
+  return std::make_unique<Adagrad>(options);
+}
 
 }  // namespace tributary::kernels

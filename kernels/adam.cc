@@ -45,6 +45,8 @@ class Adam final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adam(const OptimizerOptions& options) { return std::make_unique<Adam>(options); }
+std::unique_ptr<Optimizer> make_adam(const OptimizerOptions& options) {
+  return std::make_unique<Adam>(options);
+}
 
 }  // namespace tributary::kernels

@@ -43,6 +43,8 @@ class AdamW final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(const OptimizerOptions& options) { return std::make_unique<AdamW>(options); }
+std::unique_ptr<Optimizer> make_adamw(const OptimizerOptions& options) {
+  return std::make_unique<AdamW>(options);
+}
 
 }  // namespace tributary::kernels

@@ -1,5 +1,6 @@
-// Casts in integer arithmetic without branches, which vectorises on every instruction set, and so needs no second, intrinsic
-// version whose bits would have to agree. The results are those of x86's F16C instructions (the tests compare them).
+// Casts in integer arithmetic without branches, which vectorises on every instruction set, and so needs no second,
+// intrinsic version whose bits would have to agree. The results are those of x86's F16C instructions (the tests compare
+// them).
 #include "kernels/cast.h"
 
 #include <bit>
@@ -26,13 +27,13 @@ TRIBUTARY_INLINE std::uint32_t fp32_of_bf16(std::uint16_t half) {
 
 TRIBUTARY_INLINE std::uint16_t fp16_of(std::uint32_t bits) {
   const std::uint32_t magnitude = bits & kMagnitude;
-  // Normal halves: move the exponent's bias from 127 to 15 and round the 13 lost bits; a carry past the largest exponent
-  // is infinity's pattern.
+  // Normal halves: move the exponent's bias from 127 to 15 and round the 13 lost bits; a carry past the largest
+  // exponent is infinity's pattern.
   const std::uint32_t normal = (magnitude - (112u << 23) + 0x0fffu + ((magnitude >> 13) & 1u)) >> 13;
   // Below 2^-14: adding 0.5 puts the half's unit, 2^-24, at the float's last bit, and the adder rounds to nearest even.
   const std::uint32_t subnormal =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - std::bit_cast<std::uint32_t>(0.5f);
-  const std::uint32_t quiet_nan = 0x7e00u | (magnitude >> 13);
+  const std::uint32_t quiet_nan = 0x7e00u | ((magnitude >> 13) & 0x03ffu);
   std::uint32_t half = magnitude < (113u << 23) ? subnormal : normal;
   half = magnitude >= (143u << 23) ? 0x7c00u : half;  // 2^16 and more, infinity
   half = magnitude > kFp32Infinity ? quiet_nan : half;
@@ -78,9 +79,17 @@ void decode_fp16(const std::uint16_t* in, std::size_t count, float* out) {
 
 }  // namespace
 
-void fp32_to_bf16(const float* in, std::size_t count, std::uint16_t* out) { encode_bf16(in, count, out); }
-void bf16_to_fp32(const std::uint16_t* in, std::size_t count, float* out) { decode_bf16(in, count, out); }
-void fp32_to_fp16(const float* in, std::size_t count, std::uint16_t* out) { encode_fp16(in, count, out); }
-void fp16_to_fp32(const std::uint16_t* in, std::size_t count, float* out) { decode_fp16(in, count, out); }
+void fp32_to_bf16(const float* in, std::size_t count, std::uint16_t* out) {
+  encode_bf16(in, count, out);
+}
+void bf16_to_fp32(const std::uint16_t* in, std::size_t count, float* out) {
+  decode_bf16(in, count, out);
+}
+void fp32_to_fp16(const float* in, std::size_t count, std::uint16_t* out) {
+  encode_fp16(in, count, out);
+}
+void fp16_to_fp32(const std::uint16_t* in, std::size_t count, float* out) {
+  decode_fp16(in, count, out);
+}
 
 }  // namespace tributary::kernels

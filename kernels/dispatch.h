@@ -1,9 +1,10 @@
-// One source, three instruction sets: the dynamic linker picks the widest one that the CPU has, once, when the program starts.
+// One source, three instruction sets: the dynamic linker picks the widest one that the CPU has, once, when the program
+// starts.
 //
-// The loops are plain C++ that g++ vectorises (512, 256 or 128 bits). Without contraction and reassociation a lane computes
-// what the scalar loop would, so all three give the same bits. Two rules for a function that carries TRIBUTARY_MULTIVERSION:
-// it is a plain function (no template, no member), and what it calls inside the loop is TRIBUTARY_INLINE, so that it is
-// compiled for the same instruction set.
+// The loops are plain C++ that g++ vectorises (512, 256 or 128 bits). Without contraction and reassociation a lane
+// computes what the scalar loop would, so all three give the same bits. Two rules for a function that carries
+// TRIBUTARY_MULTIVERSION: it is a plain function (no template, no member), and what it calls inside the loop is
+// TRIBUTARY_INLINE, so that it is compiled for the same instruction set.
 #pragma once
 
 // Empty under sanitizers: the resolvers run before the sanitizers' own start-up.
@@ -15,6 +16,6 @@
 
 #define TRIBUTARY_INLINE __attribute__((always_inline)) inline
 
-// Before a loop whose iterations touch only element i of each array: outputs may be the inputs (in-place), never shifted against
-// them. The compiler then vectorises without run-time overlap checks, which in-place calls would fail.
+// Before a loop whose iterations touch only element i of each array: outputs may be the inputs (in-place), never
+// shifted against them. The compiler then vectorises without run-time overlap checks, which in-place calls would fail.
 #define TRIBUTARY_ELEMENTWISE _Pragma("GCC ivdep")

@@ -54,6 +54,8 @@ class Lion final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_lion(const OptimizerOptions& options) { return std::make_unique<Lion>(options); }
+std::unique_ptr<Optimizer> make_lion(const OptimizerOptions& options) {
+  return std::make_unique<Lion>(options);
+}
 
 }  // namespace tributary::kernels

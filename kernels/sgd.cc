@@ -71,6 +71,8 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions& options) { return std::make_unique<Sgd>(options); }
+std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions& options) {
+  return std::make_unique<Sgd>(options);
+}
 
 }  // namespace tributary::kernels

@@ -100,8 +100,9 @@ void sum_direct(std::span<const float* const> inputs, std::size_t count, float* 
   }
 }
 
-// The values [first, first+count) of one subtree, count <= kBlock. Pairing neighbours level by level makes the left subtree of n
-// leaves the largest power of two below n; so the tree can be walked from the top, a scratch block for each right subtree.
+// The values [first, first+count) of one subtree, count <= kBlock. Pairing neighbours level by level makes the left
+// subtree of n leaves the largest power of two below n; so the tree can be walked from the top, a scratch block for
+// each right subtree.
 void sum_subtree(std::span<const float* const> inputs, std::size_t first, std::size_t count, float* out,
                  float (*scratch)[kBlock]) {
   if (inputs.size() <= kDirect) {
@@ -125,6 +126,8 @@ void tree_sum(std::span<const float* const> inputs, std::size_t count, float* ou
   }
 }
 
-void scale(float* values, std::size_t count, float factor) { multiply(values, count, factor); }
+void scale(float* values, std::size_t count, float factor) {
+  multiply(values, count, factor);
+}
 
 }  // namespace tributary::kernels

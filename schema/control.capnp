@@ -104,6 +104,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   endpoints @3 :List(List(Text));  # [shard][lane]
   resume @4 :Bool;
   resumeRound @5 :UInt64;
+  name @6 :Text;  # the job's
 }
 
 struct SnapshotAt {  # coordinator -> servers: keep the state of every chunk at this round
@@ -145,6 +146,7 @@ struct LeaveJob {  # worker -> coordinator
   kind @3 :LeaveKind;
   round @4 :UInt64;  # the last one whose answers this node has received in full
   message @5 :Text;
+  name @6 :Text;  # the job's: before JobWelcome its id is not known
 }
 
 enum StopKind {
@@ -168,4 +170,5 @@ struct DrainRequest {  # daemon -> coordinator: I was told to stop; stop my jobs
 struct ControlError {
   code @0 :UInt16;  # ErrorCode
   message @1 :Text;
+  job @2 :Text;  # name of the job that it is about; empty: none in particular
 }

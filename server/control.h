@@ -115,10 +115,7 @@ class Control final : public LaneListener {
     std::size_t opening = 0;       // lanes that have not opened yet
     Status opened;                 // the first error of a lane
     bool refused_snapshot = false;  // "no store" was said
-    std::size_t stopping = 0;      // lanes that have not stopped yet
-    bool kept = true;              // every lane captured its final state
-    bool ending = false;           // goes when its final snapshot is done
-    Round final_round;
+    bool ending = false;            // goes when its final snapshot is done
   };
 
   Control(const ServerConfig& config, std::string coordinator, Store* store, Logger logger, EventFd wake);
@@ -128,6 +125,7 @@ class Control final : public LaneListener {
   void post(std::function<void()> event);
   void receive_batch();
   void heartbeat(std::uint64_t now_ms);
+  void check_silence(std::uint64_t now_ms);
   void say_hello(std::uint64_t now_ms);
   void flush();
   void send(ControlMessage message);
@@ -144,12 +142,13 @@ class Control final : public LaneListener {
   Status load(const Job& job);
   Status load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen);
   void opened(JobId id, ViewId view, const Status& status);
-  void stop_lanes(const Job& job, bool keep, Round round);
+  void stop_lanes(const Job& job, bool keep, Round round) const;
   void drop(JobId id, const std::string& why);
   void reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message);
   void finish(JobId id);
   Job* find(JobId id, ViewId view);
   SnapshotInfo info(const Job& job, Round round) const;
+  void expect_snapshot(Job& job, Round round, bool paced);
 
   const ServerConfig config_;
   const std::string coordinator_;

@@ -2,6 +2,8 @@
 #include "server/coordinator_core.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "common/job_json.h"
 
@@ -16,6 +18,7 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, std::vector<JobReco
       continue;
     }
     Job& job = jobs_[config->name];
+    if (job.record.view > record.view) continue;  // a training of that name that was replaced before it had a snapshot
     job.config = *config;
     job.record = std::move(record);
   }
@@ -28,16 +31,19 @@ void CoordinatorCore::on_message(PeerId from, const ControlMessage& message, std
   answer_drains();
 }
 
-void CoordinatorCore::on_bad_message(PeerId from, const Error& error) { refuse(from, error.code, error.message); }
+// Not logged here: whoever decodes messages limits the noise that garbage makes.
+void CoordinatorCore::on_bad_message(PeerId from, const Error& error) {
+  output_.send(from, ControlError{error.code, error.message, {}});
+}
 
 template <class Other>
 void CoordinatorCore::on(PeerId from, const Other&, std::uint64_t) {
   refuse(from, ErrorCode::kMalformed, "this message is one that only the coordinator sends");
 }
 
-void CoordinatorCore::refuse(PeerId to, ErrorCode code, std::string message) {
+void CoordinatorCore::refuse(PeerId to, ErrorCode code, std::string message, const std::string& job) {
   output_.log("refused a peer: " + message);
-  output_.send(to, ControlError{code, std::move(message)});
+  output_.send(to, ControlError{code, std::move(message), job});
 }
 
 CoordinatorCore::Worker* CoordinatorCore::worker_at(PeerId peer) {
@@ -62,14 +68,20 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
                       std::to_string(options_.servers) + "; make [server] index and servers agree in all configuration files");
   }
   if (m.lane_endpoints.empty()) return refuse(from, ErrorCode::kInvalidArgument, who + " names no lane");
+  if (!std::isfinite(m.bandwidth) || m.bandwidth <= 0.0) {
+    return refuse(from, ErrorCode::kInvalidArgument, who + " has bandwidth " + std::to_string(m.bandwidth) +
+                                                         "; [server] bandwidth must be a number above 0");
+  }
   Server& server = servers_[m.shard.value];
   const bool known = server.hello.incarnation == m.incarnation;
   if (server.alive && !known) {
-    if (now_ms - server.heard_ms < options_.peer_timeout_ms / 4 && server.peer != from) {
-      // Two live processes with one index, or a restart quicker than a heartbeat: the newer process wins, because a restarted
-      // server must be able to come back at once; the older one, if it lives, is told at its next heartbeat.
-      output_.log(who + " says hello as a new process while the old one was heard " +
-                  std::to_string(now_ms - server.heard_ms) + " ms ago");
+    if (now_ms < server.heard_ms + options_.peer_timeout_ms / 4) {
+      // Two processes with one index, or a quick restart. A live one is heard again and keeps its place; a dead one stays silent,
+      // and the newcomer, which repeats its hello, takes over.
+      return refuse(from, ErrorCode::kUnavailable,
+                    who + " is there already as another process, heard " + std::to_string(now_ms - server.heard_ms) +
+                        " ms ago; if that one is gone, this one takes its place in a moment, else give each server its own "
+                        "[server] index");
     }
     lose_server(m.shard.value, who + " came back as a new process", now_ms);
   }
@@ -80,25 +92,28 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
 }
 
 void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms) {
-  if (!workers_.contains(m.incarnation)) output_.log("worker " + m.name + " is there");
-  workers_[m.incarnation] = Worker{from, m, now_ms};
+  const auto known = workers_.find(m.incarnation);
+  if (known == workers_.end()) output_.log("worker " + m.name + " is there");
+  workers_[m.incarnation] = Worker{from, m, now_ms, known == workers_.end() ? now_ms : known->second.since_ms};
   output_.send(from, HelloReply{options_.incarnation});
 }
 
 void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
   // A peer that reconnected has a new PeerId: its incarnation says who it is.
+  if (const auto waiter = drain_waiters_.find(m.incarnation); waiter != drain_waiters_.end()) waiter->second = from;
   if (const auto worker = workers_.find(m.incarnation); worker != workers_.end()) {
     worker->second.peer = from;
     worker->second.heard_ms = now_ms;
   } else if (const auto server = std::ranges::find_if(
                  servers_, [&](const auto& s) { return s.second.alive && s.second.hello.incarnation == m.incarnation; });
              server != servers_.end()) {
-    server->second.peer = from;
     server->second.heard_ms = now_ms;
+    if (std::exchange(server->second.peer, from) != from) moved(server->second);
     for (const JobProgress& progress : m.progress) {
       Job* job = job_in_view(progress.job, progress.view);
       if (!job) continue;
       Pace& pace = job->pace[server->first];
+      if (progress.max_version < pace.max_version) continue;  // overtaken by a newer one on a newer connection
       if (pace.at_ms != 0 && now_ms > pace.at_ms) {
         pace.rounds_per_ms = static_cast<double>(progress.max_version.value - pace.max_version.value) /
                              static_cast<double>(now_ms - pace.at_ms);
@@ -116,20 +131,35 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
   output_.send(from, HeartbeatReply{options_.incarnation});
 }
 
+// A server whose connection was renewed may have lost what was under way to it. What it can be told twice, it is.
+void CoordinatorCore::moved(Server& server) {
+  for (const auto& [name, job] : jobs_) {
+    if (job.phase == Phase::kOpening && !job.ready.contains(server.hello.shard.value)) {
+      output_.send(server.peer, open_message(job));
+    } else if (job.phase == Phase::kRunning && job.snapshot && !job.snapshot_done.contains(server.hello.shard.value)) {
+      output_.send(server.peer, SnapshotAt{job.record.job, job.record.view, *job.snapshot});
+    }
+  }
+}
+
 void CoordinatorCore::on(PeerId from, const DrainRequest& m, std::uint64_t now_ms) {
-  drain_waiters_[m.incarnation] = from;
   const bool worker = workers_.contains(m.incarnation);
+  const bool server = std::ranges::any_of(
+      servers_, [&](const auto& s) { return s.second.alive && s.second.hello.incarnation == m.incarnation; });
+  // Somebody that was given up, or never was there: nothing is open for its sake.
+  if (!worker && !server) return output_.send(from, DrainDone{});
+  drain_waiters_[m.incarnation] = from;
+  const std::string who = worker ? "worker " + workers_[m.incarnation].hello.name : "a server";
   for (auto& [name, job] : jobs_) {
     const auto member =
         std::ranges::find_if(job.members, [&](const auto& entry) { return entry.second.worker == m.incarnation; });
     if (worker && member == job.members.end()) continue;
     if (job.phase == Phase::kRunning) {
-      request_stop(job, worker ? "worker " + workers_[m.incarnation].hello.name + " is being stopped" : "a server is being stopped");
+      request_stop(job, who + " is being stopped");
+    } else if (worker && (job.phase == Phase::kOpening || job.phase == Phase::kGathering)) {
+      lose_member(job, member->first, who + " is being stopped", now_ms);
     } else if (job.phase == Phase::kOpening) {
-      restart(job, "a daemon was stopped while the job was opening", now_ms);
-    } else if (job.phase == Phase::kGathering && worker) {
-      job.members.erase(member);
-      if (job.members.empty()) become_idle(job, now_ms);
+      regather(job, who + " is being stopped", now_ms);
     }
   }
 }
@@ -158,8 +188,12 @@ void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason
   drain_waiters_.erase(server.hello.incarnation);
   output_.log("lost server " + std::to_string(index) + ": " + reason);
   for (auto& [name, job] : jobs_) {
-    if (job.phase == Phase::kOpening || job.phase == Phase::kRunning || job.phase == Phase::kStopping) {
+    if (job.phase == Phase::kOpening) {
+      regather(job, reason, now_ms);
+    } else if (job.phase == Phase::kRunning) {
       restart(job, reason, now_ms);
+    } else if (job.phase == Phase::kStopping && shards_of(job).contains(index) && !job.snapshot_done.contains(index)) {
+      restart(job, reason, now_ms);  // its part of the final state is lost
     }
   }
 }
@@ -172,12 +206,23 @@ void CoordinatorCore::lose_worker(std::uint64_t incarnation, const std::string& 
     const auto member =
         std::ranges::find_if(job.members, [&](const auto& entry) { return entry.second.worker == incarnation; });
     if (member == job.members.end() || member->second.left) continue;
-    if (job.phase == Phase::kGathering) {
-      job.members.erase(member);
-      if (job.members.empty()) become_idle(job, now_ms);
-    } else if (job.phase == Phase::kOpening || job.phase == Phase::kRunning) {
-      restart(job, "node " + std::to_string(member->first) + " is lost: " + reason, now_ms);
-    }
+    lose_member(job, member->first, "node " + std::to_string(member->first) + " is lost: " + reason, now_ms);
+  }
+}
+
+// A node that will contribute nothing more, without having left in good order.
+void CoordinatorCore::lose_member(Job& job, std::uint32_t node, const std::string& reason, std::uint64_t now_ms) {
+  if (job.phase == Phase::kGathering) {
+    job.members.erase(node);
+    if (job.members.empty()) become_idle(job, now_ms);
+  } else if (job.phase == Phase::kOpening) {
+    job.members.erase(node);
+    regather(job, reason, now_ms);
+  } else if (job.phase == Phase::kRunning) {
+    // A node that finished has every answer of its last round and pushes no more: every chunk is there, and that state is kept.
+    const auto finished = std::ranges::find_if(job.members, [](const auto& entry) { return entry.second.left.has_value(); });
+    if (finished == job.members.end()) return restart(job, reason, now_ms);
+    begin_stop(job, StopKind::kStopped, finished->second.left->round, reason, now_ms);
   }
 }
 
@@ -202,7 +247,10 @@ void CoordinatorCore::drain(std::uint64_t now_ms) {
   draining_ = true;
   for (auto& [name, job] : jobs_) {
     if (job.phase == Phase::kRunning) request_stop(job, "the coordinator is being stopped");
-    if (job.phase == Phase::kOpening) restart(job, "the coordinator was stopped while the job was opening", now_ms);
+    if (job.phase != Phase::kGathering && job.phase != Phase::kOpening) continue;
+    send_members(job, ControlError{ErrorCode::kStopped, "the cluster is being stopped; attach again when it is back", name});
+    job.members.clear();
+    regather(job, "the coordinator is being stopped", now_ms);
   }
 }
 

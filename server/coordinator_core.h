@@ -2,6 +2,7 @@
 // through CoordinatorOutput. Lives in server 0; its durable state is the job registry, written through the output.
 //
 // A job's life:   idle -> gathering (workers join) -> opening (shards load) -> running -> stopping -> idle
+// Losing somebody while the shards load goes back to gathering: no worker has heard of that view yet, those that joined wait on.
 // Losing a member (heartbeat timeout, a new incarnation, LeaveKind::kFailed) ends the view with StopKind::kRestart: everybody is told
 // who was lost and may attach again; the next view goes on from the last committed snapshot. Views only grow, so messages of an
 // ended view are refused everywhere.
@@ -89,7 +90,9 @@ class CoordinatorCore {
     PeerId peer;
     WorkerHello hello;
     std::uint64_t heard_ms = 0;
+    std::uint64_t since_ms = 0;  // its first hello
   };
+  static constexpr std::uint64_t kNever = ~0ull;
   enum class Phase { kIdle, kGathering, kOpening, kRunning, kStopping };
   struct Member {
     std::uint64_t worker = 0;  // its incarnation: peers change their connection, never their incarnation
@@ -115,8 +118,10 @@ class CoordinatorCore {
     Round resume_round;
     std::optional<Round> snapshot;            // under way
     std::set<std::uint16_t> snapshot_done;
-    std::uint64_t snapshot_due_ms = 0;
+    std::uint64_t snapshot_named_ms = 0;
+    std::uint64_t snapshot_due_ms = kNever;
     std::uint64_t missed_snapshots = 0;       // in a row; the next one is named further ahead
+    std::optional<std::uint64_t> lagging_since_ms;  // some nodes have finished, others not
     bool stop_requested = false;
     StopKind stop_kind = StopKind::kRestart;
     bool stop_failed = false;
@@ -128,6 +133,7 @@ class CoordinatorCore {
   void on(PeerId from, const WorkerHello& m, std::uint64_t now_ms);
   void on(PeerId from, const Heartbeat& m, std::uint64_t now_ms);
   void on(PeerId from, const DrainRequest& m, std::uint64_t now_ms);
+  void on(PeerId, const ControlError&, std::uint64_t) {}  // an error is never answered with an error
   template <class Other>
   void on(PeerId from, const Other& m, std::uint64_t now_ms);  // messages that only the coordinator sends
   Worker* worker_at(PeerId peer);
@@ -135,17 +141,27 @@ class CoordinatorCore {
   bool all_servers() const;
   void lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms);
   void lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms);
+  void lose_member(Job& job, std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
+  void moved(Server& server);
   void answer_drains();
 
-  // coordinator_jobs.cc: the life of a job
+  // coordinator_open.cc: gathering and opening a view
   void on(PeerId from, const JoinJob& m, std::uint64_t now_ms);
   void on(PeerId from, const ShardReady& m, std::uint64_t now_ms);
-  void on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms);
-  void on(PeerId from, const LeaveJob& m, std::uint64_t now_ms);
   Status admit(Job& job, const JoinJob& m, std::uint64_t worker, std::uint64_t now_ms);
+  static Status stopping(const Job& job);
+  Status same_as_others(const Job& job, const JoinJob& m) const;
+  Status free_rank(Job& job, const JoinJob& m, std::uint64_t worker, std::uint64_t now_ms);
   void open_if_complete(Job& job, std::uint64_t now_ms);
+  OpenJob open_message(const Job& job) const;
+  JobId fresh_id() const;
   Status lay_out(Job& job);
   Status choose_snapshot(Job& job);
+  void regather(Job& job, const std::string& reason, std::uint64_t now_ms);
+
+  // coordinator_jobs.cc: running, snapshots, stopping
+  void on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms);
+  void on(PeerId from, const LeaveJob& m, std::uint64_t now_ms);
   void request_stop(Job& job, const std::string& reason);
   void begin_stop(Job& job, StopKind kind, Round round, const std::string& reason, std::uint64_t now_ms);
   void restart(Job& job, const std::string& reason, std::uint64_t now_ms);
@@ -153,12 +169,14 @@ class CoordinatorCore {
   void commit(Job& job, Round round);
   void tick_job(Job& job, std::uint64_t now_ms);
   void name_snapshot(Job& job, std::uint64_t now_ms);
+  void miss_snapshot(Job& job, std::uint64_t now_ms);
   std::set<std::uint16_t> shards_of(const Job& job) const;
   Job* job_in_view(JobId id, ViewId view);
   void send_members(const Job& job, const ControlMessage& message);
   void send_servers(const ControlMessage& message);
-  void refuse(PeerId to, ErrorCode code, std::string message);
+  void refuse(PeerId to, ErrorCode code, std::string message, const std::string& job = {});
   void set_phase(Job& job, Phase phase, std::uint64_t now_ms);
+  static std::string in_words(const Job& job) { return "job '" + job.config.name + "'"; }
 
   CoordinatorOptions options_;
   CoordinatorOutput& output_;

@@ -83,15 +83,12 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
                                              std::to_string(slots.size()) + " state arrays, but the job needs " +
                                              std::to_string(chunk.elements) + " and " + std::to_string(expected_slots));
   }
-  const std::size_t bytes = chunk.elements * sizeof(float);
-  chunk.params = pool_.acquire(bytes);
-  TRIB_ASSERT(chunk.params);
-  std::memcpy(chunk.params.data(), params.data(), bytes);
-  for (std::size_t s = 0; s < slots.size(); ++s) {
-    chunk.slots[s] = pool_.acquire(bytes);
-    TRIB_ASSERT(chunk.slots[s]);
-    std::memcpy(chunk.slots[s].data(), slots[s].data(), bytes);
+  if (!allocate(chunk)) {
+    return fail(ErrorCode::kLimit, "no buffer left for chunk " + std::to_string(index.value) +
+                                       "; buffers of the job's last view are still in use, attach again in a moment");
   }
+  std::ranges::copy(params, chunk.params.floats().data());
+  for (std::size_t s = 0; s < slots.size(); ++s) std::ranges::copy(slots[s], chunk.slots[s].floats().data());
   chunk.version = version;
   chunk.step = step;
   max_version_ = std::max(max_version_, version);
@@ -99,30 +96,33 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
   return {};
 }
 
+// Gives a new chunk its buffers: all of them, or none (false).
+bool ShardCore::allocate(Chunk& chunk) {
+  const std::size_t bytes = chunk.elements * sizeof(float);
+  BufferRef params = pool_.acquire(bytes);
+  bool complete = static_cast<bool>(params);
+  BufferRef slots[kernels::kMaxSlots];
+  for (int s = 0; s < job_.optimizer->slots(); ++s) complete = (slots[s] = pool_.acquire(bytes)) && complete;
+  BufferRef encoded;
+  if (pull_.id() != EncodingId::kFp32) complete = (encoded = pool_.acquire(pull_.bytes(chunk.elements))) && complete;
+  if (!complete) {
+    ++stats_.starved;
+    return false;
+  }
+  chunk.params = std::move(params);
+  std::ranges::move(slots, chunk.slots);
+  chunk.encoded = std::move(encoded);
+  return true;
+}
+
 void ShardCore::initialise(Chunk& chunk) {
   chunk.initialised = true;
   ++initialised_;
-  encode_answer(chunk);
+  if (chunk.encoded) pull_.encode(chunk.params.floats().data(), chunk.elements, 0, chunk.elements, chunk.encoded.data());
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     const PeerId peer = std::exchange(chunk.waiting_pulls[node], kNobody);
     if (peer != kNobody) send_answer(peer, chunk, NodeRank(node));
   }
-}
-
-void ShardCore::encode_answer(Chunk& chunk) {
-  if (pull_.id() == EncodingId::kFp32) return;
-  renew(chunk.encoded, pull_.bytes(chunk.elements));
-  pull_.encode(chunk.params.floats().data(), chunk.elements, 0, chunk.elements, chunk.encoded.data());
-}
-
-// Makes `current` a buffer that may be written: itself if nobody else reads it, else a fresh one, so that sent answers and
-// snapshots never change under their readers. Returns what `current` was, still readable while the reference is held.
-BufferRef ShardCore::renew(BufferRef& current, std::size_t bytes) {
-  if (current && current.unique()) return current;
-  if (current) ++stats_.shared_buffers;
-  BufferRef fresh = pool_.acquire(bytes);
-  TRIB_ASSERT(fresh);  // pool_blocks() allows for a snapshot and an answer in flight of every chunk
-  return std::exchange(current, std::move(fresh));
 }
 
 void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
@@ -161,7 +161,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   mine.from = from;  // a resend after a reconnection comes from another connection: answer to the newest
   if (mine.present) {
     ++stats_.duplicates;
-    return output_.receipt(from, Receipt{push.key, push.round});
+    return settle(from, *chunk, push.key, push.round);
   }
   mine.present = true;
   mine.weight = push.weight;
@@ -171,50 +171,24 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   ++stats_.held_frames;
   stats_.held_bytes += expected;
   stats_.max_held_bytes = std::max(stats_.max_held_bytes, stats_.held_bytes);
-  if (++chunk->arrived == job_.nodes) {
-    complete(*chunk);
-  } else {
-    output_.receipt(from, Receipt{push.key, push.round});
-  }
+  ++chunk->arrived;
+  settle(from, *chunk, push.key, push.round);
 }
 
-void ShardCore::complete(Chunk& chunk) {
+// After a push that is held: completes the round if it was the last one missing, else tells its sender that it arrived.
+void ShardCore::settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round) {
+  if (chunk.arrived == job_.nodes && complete(chunk)) return;
+  output_.receipt(from, Receipt{key, round});
+}
+
+// False, and the round is as it was, if the pool has no buffer for the new state.
+bool ShardCore::complete(Chunk& chunk) {
   std::uint64_t weight = 0;
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
-    weight += chunk.contributions[node].weight;
-    frames_[node] = chunk.contributions[node].frame.bytes().data();
-  }
+  for (const Contribution& contribution : chunk.contributions) weight += contribution.weight;
+  if (weight != 0 && !apply(chunk, weight)) return false;  // a round without samples changes nothing but the version
   chunk.version = chunk.version.next();
   max_version_ = std::max(max_version_, chunk.version);
-  if (weight != 0) {  // a round without samples changes nothing but the version
-    ++chunk.step;
-    const kernels::Optimizer& optimizer = *job_.optimizer;
-    const kernels::StepScalars scalars = optimizer.scalars(chunk.step, scheduled_lr(job_.schedule, job_.lr, chunk.step));
-    const std::size_t bytes = chunk.elements * sizeof(float);
-    FusedArgs args;
-    args.elements = chunk.elements;
-    args.frames = frames_;
-    args.push = &push_;
-    args.scale = static_cast<float>(1.0 / static_cast<double>(weight));
-    const std::uint64_t before = stats_.shared_buffers;
-    const BufferRef old_params = renew(chunk.params, bytes);
-    args.param_in = old_params.floats().data();
-    args.param_out = chunk.params.floats().data();
-    BufferRef old_slots[kernels::kMaxSlots];
-    for (int s = 0; s < optimizer.slots(); ++s) {
-      old_slots[s] = renew(chunk.slots[s], bytes);
-      args.state_in[s] = old_slots[s].floats().data();
-      args.state_out[s] = chunk.slots[s].floats().data();
-    }
-    if (pull_.id() != EncodingId::kFp32) {
-      renew(chunk.encoded, pull_.bytes(chunk.elements));
-      args.pull = &pull_;
-      args.answer = chunk.encoded.data();
-    }
-    fused_step(optimizer, scalars, args);
-    ++stats_.steps;
-    if (stats_.shared_buffers != before) ++stats_.out_of_place_steps;
-  }
+  chunk.arrived = 0;
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     Contribution& contribution = chunk.contributions[node];
     stats_.held_bytes -= contribution.frame.bytes().size();
@@ -223,8 +197,56 @@ void ShardCore::complete(Chunk& chunk) {
     contribution.present = false;
     send_answer(contribution.from, chunk, NodeRank(node));
   }
-  chunk.arrived = 0;
   if (snapshot_round_ && !chunk.captured && chunk.version.value == snapshot_round_->value) capture(chunk, *snapshot_round_);
+  return true;
+}
+
+// Sum and optimizer step. Buffers that nobody else reads are written in place; for the others (sent answers and snapshots never
+// change under their readers) the step writes into fresh ones. All of those are there before anything changes: false, or an
+// exception for want of memory, leaves the chunk as it was.
+bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
+  const kernels::Optimizer& optimizer = *job_.optimizer;
+  BufferRef* current[kernels::kMaxSlots + 2] = {&chunk.params};
+  std::size_t count = 1;
+  for (int s = 0; s < optimizer.slots(); ++s) current[count++] = &chunk.slots[s];
+  if (chunk.encoded) current[count++] = &chunk.encoded;
+  BufferRef next[kernels::kMaxSlots + 2];
+  std::uint64_t shared = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (current[i]->unique()) {
+      next[i] = *current[i];
+    } else {
+      ++shared;
+      next[i] = pool_.acquire(current[i]->size());
+    }
+    if (!next[i]) {
+      ++stats_.starved;
+      return false;
+    }
+  }
+  for (std::uint32_t node = 0; node < job_.nodes; ++node) frames_[node] = chunk.contributions[node].frame.bytes().data();
+  FusedArgs args;
+  args.elements = chunk.elements;
+  args.frames = frames_;
+  args.push = &push_;
+  args.scale = static_cast<float>(1.0 / static_cast<double>(weight));
+  args.param_in = chunk.params.floats().data();
+  args.param_out = next[0].floats().data();
+  for (int s = 0; s < optimizer.slots(); ++s) {
+    args.state_in[s] = chunk.slots[s].floats().data();
+    args.state_out[s] = next[1 + s].floats().data();
+  }
+  if (chunk.encoded) {
+    args.pull = &pull_;
+    args.answer = next[count - 1].data();
+  }
+  ++chunk.step;
+  fused_step(optimizer, optimizer.scalars(chunk.step, scheduled_lr(job_.schedule, job_.lr, chunk.step)), args);
+  for (std::size_t i = 0; i < count; ++i) *current[i] = std::move(next[i]);
+  ++stats_.steps;
+  stats_.shared_buffers += shared;
+  if (shared != 0) ++stats_.out_of_place_steps;
+  return true;
 }
 
 void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node) {
@@ -253,12 +275,9 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
     ++stats_.duplicates;
     return;
   }
-  chunk->params = pool_.acquire(bytes);
-  TRIB_ASSERT(chunk->params);
+  if (!allocate(*chunk)) return;  // its sender hears nothing and sends it again
   std::memcpy(chunk->params.data(), values.data(), bytes);
   for (int s = 0; s < job_.optimizer->slots(); ++s) {
-    chunk->slots[s] = pool_.acquire(bytes);
-    TRIB_ASSERT(chunk->slots[s]);
     std::ranges::fill(chunk->slots[s].floats(), job_.optimizer->initial_state(s));
   }
   initialise(*chunk);
@@ -283,7 +302,7 @@ void ShardCore::on_query(PeerId from, const Query& query) {
   Contribution& mine = chunk->contributions[query.key.node.value];
   if (mine.present && query.round.value == chunk->version.value + 1) {
     mine.from = from;
-    output_.receipt(from, Receipt{query.key, query.round});
+    settle(from, *chunk, query.key, query.round);
   } else {
     output_.resend(from, Resend{query.key, query.round});
   }
@@ -307,6 +326,8 @@ void ShardCore::capture(Chunk& chunk, Round round) {
 bool ShardCore::snapshot_at(Round round) {
   if (snapshot_round_ || !initialised() || max_version_.value > round.value) return false;
   if (chunks_.empty()) return true;
+  // Until it is written, the snapshot may keep a second copy of the whole state.
+  if (pool_.available() < chunks_.size() * (1 + static_cast<std::size_t>(job_.optimizer->slots()))) return false;
   snapshot_round_ = round;
   uncaptured_ = chunks_.size();
   for (Chunk& chunk : chunks_) chunk.captured = false;

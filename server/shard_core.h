@@ -10,6 +10,9 @@
 //
 // Snapshots are copy-on-write by reference count: when a chunk reaches the snapshot round its buffers are shared with the sink;
 // the next step then finds them not unique and writes into fresh ones.
+//
+// If the pool has no fresh one (answers that a peer does not take, snapshots that are written slowly), the round stays open with all
+// its frames and the senders have receipts; the next query or second copy of a push tries again. Nothing is lost but time.
 #pragma once
 
 #include <cstdint>
@@ -76,6 +79,7 @@ struct ShardStats {
   std::uint64_t push_bytes = 0, answer_bytes = 0;
   std::uint64_t out_of_place_steps = 0;  // steps that found a buffer still shared ...
   std::uint64_t shared_buffers = 0;      // ... and the buffers that they replaced
+  std::uint64_t starved = 0;             // steps and initial values put off because the pool was empty
   std::uint64_t held_frames = 0, held_bytes = 0;  // now
   std::uint64_t max_held_bytes = 0;
 };
@@ -90,7 +94,7 @@ class ShardCore {
   static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingId pull);
 
   // Restores a chunk instead of waiting for Init. Sizes: chunk elements each. REQUIRES: chunk is owned by this lane and not
-  // yet initialised. kWrongLength if sizes do not fit.
+  // yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty.
   Status restore(ChunkIndex chunk, Version version, std::uint64_t step, std::span<const float> params,
                  std::span<const std::span<const float>> slots);
 
@@ -100,7 +104,8 @@ class ShardCore {
   void on_query(PeerId from, const Query& query);
 
   // Capture every chunk when it reaches version `round` (at once, if it is there). False, and nothing is captured, if a chunk
-  // is already past it or if a snapshot is still being captured.
+  // is already past it, if a snapshot is still being captured, or if so much of an earlier one is still held that this one could
+  // keep the training waiting for buffers.
   bool snapshot_at(Round round);
   // The view is over: drops held frames; with `keep`, captures every chunk as it is and requires all at version `round`.
   // Returns false (nothing captured) if a chunk is at another version or not initialised.
@@ -141,12 +146,13 @@ class ShardCore {
 
   Chunk* find(PeerId from, const ChunkKey& key, Round round);
   void reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
-  void complete(Chunk& chunk);
+  void settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round);
+  bool complete(Chunk& chunk);
+  bool apply(Chunk& chunk, std::uint64_t weight);
   void send_answer(PeerId to, const Chunk& chunk, NodeRank node);
   void capture(Chunk& chunk, Round round);
-  void encode_answer(Chunk& chunk);
+  bool allocate(Chunk& chunk);
   void initialise(Chunk& chunk);
-  BufferRef renew(BufferRef& current, std::size_t bytes);
 
   const ShardJob job_;
   BufferPool& pool_;

@@ -5,8 +5,9 @@
 // Chunks may be captured in any order. They are written in ascending order as soon as the next one in order is there, and the
 // references are dropped right after, so that the memory of copy-on-write shrinks while the snapshot is still being written.
 //
-// Every expect() ends in exactly one call of the Done callback: durable, or (ok = false) failed or abandoned with the reason. A
-// failure costs this snapshot, never the training: what was written of it is dropped and the older snapshots stay.
+// Every expect() ends in exactly one call of the Done callback: durable, or (ok = false) failed or abandoned with the reason. No buffer
+// is held by then. A failure costs this snapshot, never the training: what was written of it is dropped and the older snapshots
+// stay.
 //
 // Thread rule: expect(), captured() and abandon() from any thread; captured() takes a mutex for the time of a few moves, and only
 // while a snapshot is under way. Callbacks run on the writer thread and must not call stop().
@@ -55,7 +56,8 @@ class Snapshotter {
   void expect(SnapshotPlan plan);
   // A chunk of an expected snapshot. Of one that is not expected (any more), or a second copy: dropped.
   void captured(ChunkSnapshot chunk);
-  // The snapshot will not become complete. Nothing happens if it is not under way.
+  // The snapshot will not become complete. Nothing happens if it is not under way. When it returns, no buffer of that snapshot is
+  // held here any more; it may wait for the one chunk that is being written.
   void abandon(JobId job, Round round, const std::string& reason);
   // Abandons what is under way and joins the thread. Idempotent.
   void stop();
@@ -79,7 +81,9 @@ class Snapshotter {
   void run();
   // First snapshot with something to do, or null. REQUIRES: mutex_ held.
   Active* runnable();
-  void write_next(Active& active, std::unique_lock<std::mutex>& lock);
+  // Writes the next chunk, or finishes; returns the bytes that went to the disk.
+  std::uint64_t write_next(Active& active, std::unique_lock<std::mutex>& lock);
+  // Removes and reports it.
   void end(Active& active, Status status, std::unique_lock<std::mutex>& lock);
   static void abandon_locked(Active& active, const std::string& reason, std::vector<ChunkSnapshot>& dropped);
 
@@ -88,8 +92,10 @@ class Snapshotter {
   const Done done_;
   const Log log_;
   mutable std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_;      // the writer thread: there may be something to do
+  std::condition_variable released_;  // writing_ has changed
   std::list<Active> active_;  // in the order of expect(); addresses are stable while the thread works on one
+  const Active* writing_ = nullptr;  // a chunk of it is being written, outside the mutex
   bool stopping_ = false;
   std::uint64_t pause_until_ns_ = 0;  // the budget is spent until then; the writer thread's own
   std::thread thread_;

@@ -92,8 +92,12 @@ class IdxFile {
   Status expect_end() {
     std::uint8_t byte;
     const int got = gzread(file_.get(), &byte, 1);
-    if (got == 0) return {};
-    return malformed(got < 0 ? "has a damaged end (checksum or compressed data)" : "is longer than its header says");
+    if (got > 0) return malformed("is longer than its header says");
+    // zlib reports a compressed stream that is cut off behind the last image only here, and a wrong checksum as got < 0.
+    int code = Z_OK;
+    gzerror(file_.get(), &code);
+    if (got < 0 || code == Z_BUF_ERROR) return malformed("has a damaged end (checksum or compressed data)");
+    return {};
   }
 
   tl::unexpected<Error> malformed(const std::string& what) const {

@@ -50,7 +50,7 @@ class RankCompute {
 // Last round of the job: all epochs, or train.max_rounds if that is less (and not 0).
 Round last_round(const TrainConfig& config, const Sampler& sampler);
 
-// Whether the job asks for an evaluation after this round (train.eval_every_epochs, 0: only after the last).
+// Whether the job asks for an evaluation after this round (train.eval_every_epochs; 0 would be never).
 bool evaluates_after(const TrainConfig& config, const Sampler& sampler, Round round);
 
 }  // namespace tributary::train

@@ -102,7 +102,7 @@ std::string to_text(const RunSummary& summary) {
     text += "  network      " + megabytes(summary.bytes_pushed) + " pushed and " + megabytes(summary.bytes_pulled) +
             " pulled by this node\n";
   }
-  text += "  digest       " + summary.digest + "\n";
+  if (!summary.digest.empty()) text += "  digest       " + summary.digest + "\n";
   if (summary.stopped) {
     text += "stopped after round " + std::to_string(summary.rounds);
     if (!summary.stop_reason.empty()) text += " (" + summary.stop_reason + ")";

@@ -23,7 +23,7 @@ struct RunSummary {
   std::string stop_reason;
   BatchStats train;                // the last (maybe partial) epoch: this rank's samples, in standalone runs all
   std::optional<BatchStats> test;  // rank 0's evaluation at the end
-  std::string digest;
+  std::string digest;              // empty if the run was stopped where this rank had no complete round in hand
   std::uint64_t rounds_here = 0;   // trained by this process, counting those repeated after a restart
   std::uint64_t samples_here = 0;  // over all ranks in these rounds
   StepSplit split;                 // total of these rounds

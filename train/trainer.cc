@@ -64,14 +64,18 @@ class Trainer {
         summary_.stopped = *end == ViewEnd::kStopped;
         return summary_;
       }
-      // The first attach must work; later ones may find daemons that are about to come back.
-      if (!end && (!attached_once_ || !may_come_back(end.error()))) return tl::unexpected(end.error());
       const std::string why = end ? reason_ : end.error().message;
-      if (stop_signal_.requested()) {
+      const bool stopped_before_start = !end && end.error().code == ErrorCode::kStopped;
+      if (stopped_before_start || (attached_once_ && stop_signal_.requested())) {
+        // Nothing can be said about the parameters: this rank has no complete round in its hands.
         summary_.stopped = true;
-        summary_.stop_reason = "the job was interrupted meanwhile and goes on from its last snapshot: " + why;
+        summary_.stop_reason = why;
+        summary_.digest.clear();
+        summary_.test.reset();
         return summary_;
       }
+      // The first attach must work; later ones may find daemons that are about to come back.
+      if (!end && (!attached_once_ || !may_come_back(end.error()))) return tl::unexpected(end.error());
       fruitless = best_ > best_before ? 1 : fruitless + 1;
       if (fruitless > kMaxFruitlessRestarts) {
         return fail(ErrorCode::kUnavailable, "gave up after attaching " + std::to_string(kMaxFruitlessRestarts) +

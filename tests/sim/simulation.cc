@@ -101,6 +101,7 @@ class NodeSim : public ClientOutput {
   const std::uint32_t node_;
   std::unique_ptr<ClientCore> client_;
   std::unique_ptr<NodeGather> gather_;
+  std::vector<NodeGather::Complete> complete_;
   std::vector<RankSim> ranks_;
   std::vector<float> params_;
   std::vector<std::uint64_t> versions_;  // by chunk, + 1; 0: nothing delivered
@@ -363,6 +364,7 @@ void NodeSim::answered(const Answer& answer, std::span<const std::byte> payload)
                  part(world_.reference->visible(answer.version.value), *world_.layout, chunk))) {
     world_.broken(where + ": parameters are not the reference's");
   }
+  gather_->answered(chunk);
   const auto [first, last] = world_.layout->tensors_of(chunk);
   for (std::uint32_t local = 0; local < ranks_.size(); ++local) {
     for (std::size_t tensor = first; tensor < last; ++tensor) start_tensor_if_current(local, tensor);
@@ -392,9 +394,11 @@ void NodeSim::compute_tensor(std::uint32_t local, std::size_t tensor, std::uint6
     ranks_[local].gradient[e] = gradient_value(world_.scenario().seed, rank, round, e, params_[e]);
   }
   const std::uint64_t weight = sample_weight(world_.scenario().seed, rank, round);
-  Result<std::span<const ReadyChunk>> complete = gather_->on_tensor(local, tensor, Round(round), weight);
-  if (!complete) return world_.broken("gather refused a tensor: " + complete.error().message);
-  for (const ReadyChunk& chunk : *complete) {
+  complete_.clear();
+  if (const Status taken = gather_->on_tensor(local, tensor, Round(round), weight, complete_); !taken) {
+    return world_.broken("gather refused a tensor: " + taken.error().message);
+  }
+  for (const NodeGather::Complete& chunk : complete_) {
     client_->gradient_ready(chunk.chunk, chunk.round, chunk.weight, world_.network.now_ns());
   }
 }

@@ -1,3 +1,5 @@
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -6,12 +8,10 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
-
-#include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
 
 #include "kernels/optimizer.h"
 
@@ -90,7 +90,7 @@ OptimizerOptions options_from(const nlohmann::json& json) {
 
 TEST_CASE("every optimizer that PyTorch has follows it to 1e-6 over 100 steps") {
   std::ifstream file(TRIBUTARY_TEST_DATA "/optimizers_golden.json");
-  REQUIRE(file);
+  REQUIRE(file.is_open());
   const nlohmann::json golden = nlohmann::json::parse(file);
   const std::size_t elements = golden["elements"], steps = golden["steps"];
   REQUIRE(steps == 100);
@@ -101,19 +101,23 @@ TEST_CASE("every optimizer that PyTorch has follows it to 1e-6 over 100 steps") 
     CAPTURE(name);
     Training training(optimizer, options_from(c["options"]), initial_parameters(elements));
     // An error counts relative to the largest value that the parameter has had so far: one that crosses zero keeps the
-    // rounding errors of the additions that took it there, in PyTorch as here.
+    // rounding errors of the additions that took it there, in PyTorch as here. Away from such crossings the plain
+    // relative error must be as small: at least 95 of 100 values are.
     std::vector<double> largest(training.params.begin(), training.params.end());
     double worst = 0.0;
+    std::size_t plainly_close = 0;
     for (std::size_t t = 1; t <= steps; ++t) {
       training.step(t, c["lr"], rows[t - 1]);
       std::istringstream words(c["parameters"][t - 1].get<std::string>());
       words >> std::hex;
       for (std::size_t i = 0; i < elements; ++i) {
         std::uint32_t bits = 0;
-        REQUIRE(words >> bits);
+        words >> bits;
+        REQUIRE_FALSE(words.fail());
         const double expected = std::bit_cast<float>(bits);
         largest[i] = std::max(std::fabs(largest[i]), std::fabs(expected));
-        const double error = std::fabs(training.params[i] - expected) / largest[i];
+        const double difference = std::fabs(training.params[i] - expected), error = difference / largest[i];
+        plainly_close += difference <= 1e-6 * std::fabs(expected);
         if (!(error <= 1e-6)) {
           CAPTURE(t);
           CAPTURE(i);
@@ -125,6 +129,7 @@ TEST_CASE("every optimizer that PyTorch has follows it to 1e-6 over 100 steps") 
     }
     MESSAGE(name << ": largest relative error " << worst);
     CHECK(worst <= 1e-6);
+    CHECK(100 * plainly_close >= 95 * steps * elements);
     seen.push_back(optimizer);
   }
   for (const char* optimizer : {"sgd", "adam", "adamw", "adagrad"}) {
@@ -135,25 +140,28 @@ TEST_CASE("every optimizer that PyTorch has follows it to 1e-6 over 100 steps") 
 TEST_CASE("Lion follows its paper's algorithm, computed in double precision, over 100 steps") {
   constexpr std::size_t kElements = 17, kSteps = 100;
   const std::vector<std::vector<float>> rows = gradients(kElements, kSteps);
-  for (double weight_decay : {0.0, 0.3}) {
+  for (double weight_decay : {0.0, 0.25}) {
+    // All exact in float, so that nothing but the operations can round.
     OptimizerOptions options;
-    options.beta1 = 0.9;
-    options.beta2 = 0.99;
+    options.beta1 = 0.875;
+    options.beta2 = 0.984375;
     options.weight_decay = weight_decay;
-    constexpr double kLr = 0.003;
+    constexpr double kLr = 0.00390625;
     Training training("lion", options, initial_parameters(kElements));
     std::vector<double> theta(training.params.begin(), training.params.end()), momentum(kElements, 0.0);
+    std::vector<double> largest(kElements, 0.0);
     for (std::size_t t = 1; t <= kSteps; ++t) {
       training.step(t, kLr, rows[t - 1]);
       for (std::size_t i = 0; i < kElements; ++i) {
         const double g = rows[t - 1][i];
+        largest[i] = std::max(largest[i], std::fabs(theta[i]));
         const double c = options.beta1 * momentum[i] + (1 - options.beta1) * g;
         const double update = c > 0 ? 1.0 : c < 0 ? -1.0 : 0.0;
         theta[i] -= kLr * (update + weight_decay * theta[i]);
         momentum[i] = options.beta2 * momentum[i] + (1 - options.beta2) * g;
         CAPTURE(t);
         CAPTURE(i);
-        REQUIRE(std::fabs(training.params[i] - theta[i]) <= 3e-6);
+        REQUIRE(std::fabs(training.params[i] - theta[i]) <= 1e-6 * largest[i]);
         REQUIRE(std::fabs(training.state[0][i] - momentum[i]) <= 1e-6);
       }
     }
@@ -204,9 +212,10 @@ std::vector<std::pair<std::string, OptimizerOptions>> variants() {
   OptimizerOptions accumulating = decayed;
   accumulating.lr_decay = 0.1;
   accumulating.initial_accumulator = 0.5;
-  return {{"sgd", plain},      {"sgd", decayed},   {"sgd", nesterov},     {"sgd", dampened}, {"adam", plain},
-          {"adam", decayed},   {"adam", small_beta1}, {"adamw", decayed}, {"adamw", small_beta1},
-          {"adagrad", plain},  {"adagrad", accumulating}, {"lion", plain}, {"lion", decayed}};
+  return {{"sgd", plain},         {"sgd", decayed},   {"sgd", nesterov},         {"sgd", dampened},
+          {"adam", plain},        {"adam", decayed},  {"adam", small_beta1},     {"adamw", decayed},
+          {"adamw", small_beta1}, {"adagrad", plain}, {"adagrad", accumulating}, {"lion", plain},
+          {"lion", decayed}};
 }
 
 TEST_CASE("the vectorised steps give the bits of the formulae taken one element at a time") {
@@ -313,7 +322,8 @@ TEST_CASE("optimizers have the state that their formulae need") {
   CHECK(make_optimizer("sgd", options)->slots() == 1);
   CHECK(make_optimizer("sgd", options)->initial_state(0) == 0.0f);
   CHECK(make_optimizer("adagrad", options)->initial_state(0) == 0.25f);
-  for (const char* name : {"sgd", "adam", "adamw", "adagrad", "lion"}) CHECK(make_optimizer(name, options)->name() == name);
+  for (const char* name : {"sgd", "adam", "adamw", "adagrad", "lion"})
+    CHECK(make_optimizer(name, options)->name() == name);
   for (const char* name : {"", "SGD", "lamb", "adam "}) CHECK(make_optimizer(name, options) == nullptr);
 }
 

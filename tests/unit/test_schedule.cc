@@ -1,7 +1,7 @@
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <string>
-
-#include <doctest/doctest.h>
 
 #include "common/schedule.h"
 
@@ -11,7 +11,9 @@ using tributary::ScheduleConfig;
 using tributary::scheduled_lr;
 
 // Equal but for the last digits of a double.
-bool close(double a, double b) { return std::fabs(a - b) <= 1e-14 * std::fabs(b) + 1e-18; }
+bool close(double a, double b) {
+  return std::fabs(a - b) <= 1e-14 * std::fabs(b) + 1e-18;
+}
 
 ScheduleConfig schedule(std::string name, std::uint64_t warmup = 0, std::uint64_t total = 0, double floor = 0.0) {
   ScheduleConfig config;
@@ -31,7 +33,8 @@ TEST_CASE("warm-up rises linearly to the full rate, before every schedule") {
     CAPTURE(name);
     ScheduleConfig config = schedule(name, 10, 100);
     config.step_rounds = 30;
-    for (std::uint64_t t = 1; t <= 10; ++t) CHECK(close(scheduled_lr(config, 0.5, t), 0.5 * static_cast<double>(t) / 10));
+    for (std::uint64_t t = 1; t <= 10; ++t)
+      CHECK(close(scheduled_lr(config, 0.5, t), 0.5 * static_cast<double>(t) / 10));
     CHECK(scheduled_lr(config, 0.5, 10) == 0.5);
     CHECK(scheduled_lr(config, 0.5, 11) == 0.5);  // u = 0: the schedule proper starts at the full rate
   }

@@ -1,0 +1,174 @@
+// tributary bench: measurements with a baseline from the same run.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "bench/echo_ceiling.h"
+#include "bench/optimizer_bench.h"
+#include "bench/pushpull.h"
+#include "cli/commands.h"
+#include "common/encoding.h"
+#include "common/zmq_util.h"
+
+namespace tributary::cli {
+namespace {
+
+constexpr const char* kPushPullFooter = R"(
+Nothing needs tuning: the number of lanes follows from the cores, the chunk size from the model and the lanes, and the window from the
+link. The options are there to see what they are worth.
+
+--json fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 bytes; as many come back as parameters),
+  cpu_seconds_per_gb (servers, workers and trainers, for a gigabyte each way), ceiling_gb_per_s (a bare ZeroMQ echo of chunks of the
+  same size between two processes whose server runs the same optimizer's loop; median over measurements before, between
+  and after), ratio_to_ceiling, rounds_per_s, chunk_bytes, window {bytes, chunks} (as the workers' controllers found it), lanes,
+  memory {server_peak_bytes, formula_bytes, ratio} (README: how much memory a server needs), digest (equal on all nodes: checked))";
+
+struct PushPullArguments {
+  bench::PushPullOptions options;
+  std::string transport = "tcp", push = "fp32", pull = "fp32";
+  bool no_ceiling = false, json = false;
+};
+
+int fail_with(const char* what, const std::string& message) {
+  std::fprintf(stderr, "tributary bench %s: %s\n", what, message.c_str());
+  return 1;
+}
+
+Transport transport_of(const std::string& name) {
+  return name == "ipc" ? Transport::kIpc : Transport::kTcp;
+}
+
+int push_pull(PushPullArguments& arguments) {
+  bench::PushPullOptions& options = arguments.options;
+  options.transport = transport_of(arguments.transport);
+  options.push = *parse_encoding(arguments.push);
+  options.pull = *parse_encoding(arguments.pull);
+  options.ceiling = !arguments.no_ceiling;
+  options.program = executable_dir() + "/tributary";
+  tune_malloc_for_frames();
+  const auto result = bench::run_pushpull(options);
+  if (!result) return fail_with("pushpull", result.error().message);
+  if (arguments.json) {
+    std::printf("%s\n", result->dump().c_str());
+    return 0;
+  }
+  const auto number = [&](const char* key) { return result->at(key).get<double>(); };
+  std::printf("%.2f GB/s each way, %.1f rounds/s, %.2f CPU-seconds per GB\n", number("gb_per_s_each_way"),
+              number("rounds_per_s"), number("cpu_seconds_per_gb"));
+  if (options.ceiling) {
+    std::printf("ceiling %.2f GB/s (ZeroMQ echo with the same optimizer, same run): ratio %.2f\n",
+                number("ceiling_gb_per_s"), number("ratio_to_ceiling"));
+  }
+  std::printf("chunks of %.0f KiB, window %.1f chunks, %d %s, over %s\n", number("chunk_bytes") / 1024,
+              result->at("window").at("chunks").get<double>(), result->at("lanes").get<int>(),
+              result->at("lanes").get<int>() == 1 ? "lane" : "lanes", arguments.transport.c_str());
+  std::printf("server memory at most %.2f of the formula\n", result->at("memory").at("ratio").get<double>());
+  return 0;
+}
+
+void add_push_pull(CLI::App& bench_app, int& exit_status) {
+  auto arguments = std::make_shared<PushPullArguments>();
+  bench::PushPullOptions& o = arguments->options;
+  CLI::App* command =
+      bench_app.add_subcommand("pushpull", "gradients in, parameters out, through real servers and workers");
+  command->footer(kPushPullFooter);
+  command->add_option("--servers", o.servers, "server daemons")->capture_default_str();
+  command->add_option("--nodes", o.nodes, "worker daemons")->capture_default_str();
+  command->add_option("--ranks-per-node", o.ranks_per_node, "trainers (threads of this process) at each worker")
+      ->capture_default_str();
+  command->add_option("--model-bytes", o.model_bytes, "fp32 parameters, as 256MiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  command->add_option("--optimizer", o.optimizer, "sgd, adam, adamw, adagrad, lion")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw", "adagrad", "lion"}))
+      ->capture_default_str();
+  command->add_option("--transport", arguments->transport)->check(CLI::IsMember({"tcp", "ipc"}))->capture_default_str();
+  command->add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  command->add_option("--lanes", o.lanes, "of every daemon (default: from the machine)");
+  command->add_option("--chunk-bytes", o.chunk_bytes, "default: from the model and the lanes")
+      ->transform(CLI::AsSizeValue(false));
+  command->add_option("--window-bytes", o.window_bytes, "cap on unacknowledged bytes (default: found by the workers)")
+      ->transform(CLI::AsSizeValue(false));
+  command->add_option("--push", arguments->push, "encoding of gradients")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  command->add_option("--pull", arguments->pull, "encoding of parameters")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  command->add_flag("--store", o.store, "let the servers have a store");
+  command->add_flag("--no-ceiling", arguments->no_ceiling, "do not measure the ceiling");
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  command->callback([arguments, &exit_status] { exit_status = push_pull(*arguments); });
+}
+
+void add_optimizer(CLI::App& bench_app, int& exit_status) {
+  struct Arguments {
+    OptimizerBenchOptions options;
+    bool json = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  OptimizerBenchOptions& o = arguments->options;
+  CLI::App* command =
+      bench_app.add_subcommand("optimizer", "the servers' fused sum and step beside the memory's bandwidth");
+  command->add_option("--optimizer", o.optimizer, "sgd, adam, adamw, adagrad, lion")->capture_default_str();
+  command->add_option("--elements", o.elements, "parameters")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  command->add_option("--chunk-bytes", o.chunk_bytes, "fp32 bytes of a chunk")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  command->add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  command->add_option("--threads", o.threads)->capture_default_str();
+  command->add_option("--inputs", o.inputs, "numbers of gradient frames")->delimiter(',')->capture_default_str();
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  command->callback([arguments, &exit_status] {
+    const auto result = run_optimizer_bench(arguments->options);
+    if (!result) {
+      exit_status = fail_with("optimizer", result.error().message);
+      return;
+    }
+    if (arguments->json) {
+      std::printf("%s\n", result->dump().c_str());
+      return;
+    }
+    std::printf("%s, memcpy %.1f GB/s\n", arguments->options.optimizer.c_str(),
+                result->at("memcpy_gb_per_s").get<double>());
+    for (const auto& row : result->at("results")) {
+      std::printf("  %d inputs: %.2f G parameters/s, %.1f GB/s, %.2f of what memory allows\n",
+                  row.at("inputs").get<int>(), row.at("parameters_per_s").get<double>() * 1e-9,
+                  row.at("gb_per_s").get<double>(), row.at("ratio").get<double>());
+    }
+  });
+}
+
+// The other process of the ceiling's measurement.
+void add_echo_server(CLI::App& bench_app, int& exit_status) {
+  struct Arguments {
+    bench::EchoOptions options;
+    std::string transport = "tcp";
+  };
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = bench_app.add_subcommand("echo-server", "used by pushpull for its ceiling")->group("");
+  command->add_option("--transport", arguments->transport);
+  command->add_option("--chunk-bytes", arguments->options.chunk_bytes);
+  command->add_option("--model-bytes", arguments->options.model_bytes);
+  command->add_option("--pairs", arguments->options.pairs);
+  command->add_option("--optimizer", arguments->options.optimizer);
+  command->add_option("--folder", arguments->options.folder);
+  command->callback([arguments, &exit_status] {
+    arguments->options.transport = transport_of(arguments->transport);
+    exit_status = bench::run_echo_server(arguments->options);
+  });
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_status) {
+  CLI::App* command = app.add_subcommand("bench", "measure, with a baseline from the same run");
+  command->require_subcommand(1);
+  add_push_pull(*command, exit_status);
+  add_optimizer(*command, exit_status);
+  add_echo_server(*command, exit_status);
+}
+
+}  // namespace tributary::cli

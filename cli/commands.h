@@ -1,0 +1,14 @@
+// The subcommands of `tributary`. Each adds itself to the command line and, if it is the one called, sets the exit
+// status: 0 done, 1 failed (the reason is on standard error), 2 wrong usage (CLI11's own codes are above 100).
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace tributary::cli {
+
+void add_up(CLI::App& app, int& exit_status);
+void add_status(CLI::App& app, int& exit_status);
+void add_bench(CLI::App& app, int& exit_status);
+void add_sim(CLI::App& app, int& exit_status);
+
+}  // namespace tributary::cli

@@ -1,0 +1,25 @@
+// tributary: the tool. One file per subcommand.
+#include <csignal>
+
+#include "cli/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Tributary: parameter-server training, exact and durable.\n\n"
+      "  tributary up configs/fashion-mnist.toml      train on a whole local cluster of real daemons\n"
+      "  tributary status --base-dir runs/NAME        ask its daemons, from another terminal\n"
+      "  tributary bench pushpull                     how fast gradients go in and parameters come out here\n\n"
+      "The daemons are tributary-server and tributary-worker; the built-in trainer is tributary-train. Each has a "
+      "--help.",
+      "tributary");
+  app.set_version_flag("--version", "tributary 0.1.0");
+  app.require_subcommand(1);
+  std::signal(SIGPIPE, SIG_IGN);  // `tributary status | head` must not die in the middle of stopping daemons
+  int exit_status = 0;
+  tributary::cli::add_up(app, exit_status);
+  tributary::cli::add_status(app, exit_status);
+  tributary::cli::add_bench(app, exit_status);
+  tributary::cli::add_sim(app, exit_status);
+  CLI11_PARSE(app, argc, argv);
+  return exit_status;
+}

@@ -1,0 +1,144 @@
+#include "cli/run_summary.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+
+namespace tributary::cli {
+namespace {
+
+// The last line of a trainer's log that is a JSON object with a digest.
+std::optional<nlohmann::json> final_object(const Trainer& trainer) {
+  std::ifstream in(trainer.log_file, std::ios::binary);
+  in.seekg(static_cast<std::streamoff>(trainer.log_from));
+  std::optional<nlohmann::json> found;
+  std::string line;
+  while (std::getline(in, line)) {
+    if (!line.starts_with("{")) continue;
+    auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.contains("digest")) found = std::move(json);
+  }
+  return found;
+}
+
+template <class... Args>
+std::string format(const char* pattern, Args... args) {
+  char text[512];
+  std::snprintf(text, sizeof text, pattern, args...);
+  return text;
+}
+
+double megabytes(const nlohmann::ordered_json& bytes) {
+  return bytes.get<double>() * 1e-6;
+}
+
+}  // namespace
+
+nlohmann::ordered_json server_usage(LocalCluster& cluster) {
+  auto all = nlohmann::ordered_json::array();
+  for (Daemon& server : cluster.servers()) {
+    const ProcessUsage usage = server.process.usage();
+    all.push_back({{"name", server.name},
+                   {"lanes", server.lanes.size()},
+                   {"cpu_seconds", usage.cpu_seconds},
+                   {"resident_peak_bytes", usage.resident_peak_bytes}});
+  }
+  return all;
+}
+
+Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordered_json servers) {
+  std::vector<nlohmann::json> ranks;
+  for (const Trainer& trainer : cluster.trainers()) {
+    auto object = final_object(trainer);
+    if (!object) {
+      return fail(ErrorCode::kUnavailable,
+                  "rank " + std::to_string(trainer.rank) + " left no result; the last lines of " + trainer.log_file +
+                      ":\n" + last_lines(trainer.log_file, LocalCluster::kReportedLogLines, trainer.log_from));
+    }
+    ranks.push_back(std::move(*object));
+  }
+  try {
+    const nlohmann::json& first = ranks.at(0);
+    double loss_sum = 0.0, correct = 0.0, samples = 0.0, compute = 0.0, reduce = 0.0, wait = 0.0;
+    for (const auto& rank : ranks) {
+      if (rank.at("digest") != first.at("digest") || rank.at("rounds") != first.at("rounds")) {
+        return fail(ErrorCode::kInternal, "ranks ended with different parameters: rank 0 with digest " +
+                                              first.at("digest").dump() + " after round " + first.at("rounds").dump() +
+                                              ", rank " + rank.at("rank").dump() + " with digest " +
+                                              rank.at("digest").dump() + " after round " + rank.at("rounds").dump());
+      }
+      loss_sum += rank.at("train_loss_sum").get<double>();
+      correct += rank.at("train_correct").get<double>();
+      samples += rank.at("train_samples").get<double>();
+      compute += rank.at("step_split").at("compute_ms").get<double>();
+      reduce += rank.at("step_split").at("reduce_ms").get<double>();
+      wait += rank.at("step_split").at("wait_ms").get<double>();
+    }
+    const auto n = static_cast<double>(ranks.size());
+    const auto rounds = first.at("rounds").get<std::uint64_t>();
+    const bool stopped = first.at("stopped").get<bool>();
+    auto nodes = nlohmann::ordered_json::array();
+    const std::uint32_t per_node = cluster.options().ranks_per_node;
+    for (std::uint32_t node = 0; node < cluster.options().nodes; ++node) {
+      const auto& rank = ranks.at(node * per_node);
+      nodes.push_back({{"bytes_pushed", rank.at("bytes_pushed")}, {"bytes_pulled", rank.at("bytes_pulled")}});
+    }
+    return nlohmann::ordered_json{
+        {"job", first.at("job")},
+        {"test_accuracy", first.at("test_accuracy")},
+        {"train_loss", samples > 0 ? nlohmann::ordered_json(loss_sum / samples) : nlohmann::ordered_json(nullptr)},
+        {"train_accuracy", samples > 0 ? nlohmann::ordered_json(correct / samples) : nlohmann::ordered_json(nullptr)},
+        {"digest", first.at("digest")},
+        {"rounds", rounds},
+        {"last_round", first.at("last_round")},
+        {"completed", !stopped && rounds >= first.at("last_round").get<std::uint64_t>()},
+        {"stopped", stopped},
+        {"resumed_from", first.at("resumed_from")},
+        {"restarts", first.at("restarts")},
+        {"seconds", first.at("seconds")},
+        {"samples_per_s", first.at("samples_per_s")},
+        {"step_split", {{"compute_ms", compute / n}, {"reduce_ms", reduce / n}, {"wait_ms", wait / n}}},
+        {"nodes", std::move(nodes)},
+        {"servers", std::move(servers)},
+    };
+  } catch (const nlohmann::json::exception& e) {
+    return fail(ErrorCode::kInternal, std::string("a rank's result is not as expected: ") + e.what());
+  }
+}
+
+std::string summary_text(const nlohmann::ordered_json& s) {
+  std::string text;
+  const auto resumed = s.at("resumed_from").get<std::uint64_t>();
+  text += format("  rounds       %llu of %llu", s.at("rounds").get<unsigned long long>(),
+                 s.at("last_round").get<unsigned long long>());
+  text += resumed > 0 ? ", resumed after round " + std::to_string(resumed) + "\n" : "\n";
+  if (s.at("test_accuracy").is_number())
+    text += format("  test         accuracy %.4f\n", s.at("test_accuracy").get<double>());
+  if (s.at("train_loss").is_number()) {
+    text += format("  training     loss %.4f, accuracy %.4f (last epoch, all ranks)\n",
+                   s.at("train_loss").get<double>(), s.at("train_accuracy").get<double>());
+  }
+  text += format("  throughput   %.0f samples/s over %.1f s\n", s.at("samples_per_s").get<double>(),
+                 s.at("seconds").get<double>());
+  const auto& split = s.at("step_split");
+  const double compute = split.at("compute_ms").get<double>(), reduce = split.at("reduce_ms").get<double>(),
+               wait = split.at("wait_ms").get<double>(), step = std::max(compute + reduce + wait, 1e-9);
+  text += format(
+      "  step         %.2f ms: compute %.2f (%.0f %%), node reduction %.2f (%.0f %%), wait for servers %.2f (%.0f "
+      "%%)\n",
+      step, compute, 100 * compute / step, reduce, 100 * reduce / step, wait, 100 * wait / step);
+  int number = 0;
+  for (const auto& node : s.at("nodes")) {
+    text += format("  node %-7d %.1f MB pushed, %.1f MB pulled\n", number++, megabytes(node.at("bytes_pushed")),
+                   megabytes(node.at("bytes_pulled")));
+  }
+  for (const auto& server : s.at("servers")) {
+    text += format("  %-12s %.1f CPU-seconds, at most %.0f MB resident\n", server.at("name").get<std::string>().c_str(),
+                   server.at("cpu_seconds").get<double>(), megabytes(server.at("resident_peak_bytes")));
+  }
+  text += "  digest       " + s.at("digest").get<std::string>() + "\n";
+  return text;
+}
+
+}  // namespace tributary::cli

@@ -1,0 +1,231 @@
+// tributary status: asks running daemons and prints what they say as a table.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cluster/http_client.h"
+
+namespace tributary::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::chrono::milliseconds kTimeout{3000};
+
+// Columns as wide as their widest cell.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void print() const {
+    if (rows_.size() == 1) return;
+    std::vector<std::size_t> widths(rows_[0].size(), 0);
+    for (const auto& row : rows_) {
+      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    }
+    for (const auto& row : rows_) {
+      std::string line;
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        line += row[i] + std::string(i + 1 < row.size() ? widths[i] - row[i].size() + 2 : 0, ' ');
+      }
+      std::printf("%s\n", line.c_str());
+    }
+    std::printf("\n");
+  }
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+std::string text(const Json& object, const char* key) {
+  if (!object.is_object() || !object.contains(key) || object.at(key).is_null()) return "-";
+  const Json& value = object.at(key);
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+double number(const Json& object, const char* key) {
+  return object.is_object() && object.contains(key) && object.at(key).is_number() ? object.at(key).get<double>() : 0.0;
+}
+
+const Json& list(const Json& object, const char* key) {
+  static const Json kEmpty = Json::array();
+  return object.is_object() && object.contains(key) && object.at(key).is_array() ? object.at(key) : kEmpty;
+}
+
+std::string amount(double value, double unit, const char* name) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, "%.1f %s", value / unit, name);
+  return buffer;
+}
+
+std::string rounds(const Json& job) {
+  const std::string low = text(job, "min_version"), high = text(job, "max_version");
+  return low == high ? low : low + ".." + high;
+}
+
+double sum(const Json& objects, const char* key) {
+  double total = 0.0;
+  for (const Json& object : objects) total += number(object, key);
+  return total;
+}
+
+struct Answer {
+  std::string address;
+  Json status;  // null: it did not answer
+  std::string error;
+};
+
+void print_servers(const std::vector<Answer>& answers) {
+  Table table(
+      {"SERVER", "ADMIN", "PID", "UP", "LANES", "JOBS", "PUSHED", "ANSWERED", "REFUSED", "RESIDENT", "FORMULA"});
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || text(a.status, "kind") != "server") continue;
+    const Json& lanes = list(a.status, "lanes");
+    const Json memory = a.status.value("memory", Json::object());
+    table.add(
+        {text(a.status, "index") + " of " + text(a.status, "servers"), a.address, text(a.status, "pid"),
+         amount(number(a.status, "uptime_s"), 1, "s"), std::to_string(lanes.size()),
+         std::to_string(list(a.status, "jobs").size()), amount(sum(lanes, "push_bytes"), 1e6, "MB"),
+         amount(sum(lanes, "answer_bytes"), 1e6, "MB"),
+         std::to_string(
+             static_cast<std::uint64_t>(sum(lanes, "rejected") + sum(lanes, "malformed") + sum(lanes, "unknown_job"))),
+         amount(number(memory, "resident_bytes"), 1e6, "MB"), amount(number(memory, "formula_bytes"), 1e6, "MB")});
+  }
+  table.print();
+}
+
+void print_workers(const std::vector<Answer>& answers) {
+  Table table({"WORKER", "ADMIN", "PID", "UP", "LANES", "JOB", "PHASE", "RANKS", "ROUND", "PUSHED", "PULLED"});
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || text(a.status, "kind") != "worker") continue;
+    const std::vector<std::string> own = {text(a.status, "name"), a.address, text(a.status, "pid"),
+                                          amount(number(a.status, "uptime_s"), 1, "s"),
+                                          std::to_string(list(a.status, "lanes").size())};
+    const Json& jobs = list(a.status, "jobs");
+    for (const Json& job : jobs) {
+      std::vector<std::string> row = own;
+      row.insert(row.end(),
+                 {text(job, "name"), text(job, "phase"), text(job, "ranks"), rounds(job),
+                  amount(number(job, "bytes_pushed"), 1e6, "MB"), amount(number(job, "bytes_pulled"), 1e6, "MB")});
+      table.add(std::move(row));
+    }
+    if (jobs.empty()) {
+      std::vector<std::string> row = own;
+      row.insert(row.end(), {"-", "-", "-", "-", "-", "-"});
+      table.add(std::move(row));
+    }
+  }
+  table.print();
+}
+
+void print_jobs(const std::vector<Answer>& answers) {
+  Table table({"JOB", "PHASE", "VIEW", "NODES", "RANKS", "ROUND", "DURABLE", "CHUNKS", "LAST STOP"});
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
+    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
+      table.add({text(job, "name"), text(job, "finished") == "true" ? "finished" : text(job, "phase"),
+                 text(job, "view"), text(job, "joined") + " of " + text(job, "nodes"), text(job, "world_size"),
+                 rounds(job), text(job, "committed"), text(job, "chunks"), text(job, "last_stop")});
+    }
+  }
+  table.print();
+}
+
+// Admin addresses of a base folder's cluster.json.
+Result<std::vector<std::string>> addresses_in(const std::string& base_dir) {
+  std::ifstream in(base_dir + "/cluster.json");
+  if (!in) {
+    return fail(ErrorCode::kNotFound, "no cluster is running in " + base_dir +
+                                          " (it has no cluster.json); give the folder of a running "
+                                          "`tributary up` with --base-dir, or daemons with --admin");
+  }
+  const Json json = Json::parse(in, nullptr, false);
+  std::vector<std::string> addresses;
+  for (const char* kind : {"servers", "workers"}) {
+    for (const Json& daemon : list(json, kind)) addresses.push_back(text(daemon, "admin"));
+  }
+  if (addresses.empty()) return fail(ErrorCode::kMalformed, base_dir + "/cluster.json names no daemons");
+  return addresses;
+}
+
+int show(const std::vector<std::string>& addresses, bool json) {
+  std::vector<Answer> answers;
+  bool all = true;
+  for (const std::string& address : addresses) {
+    Answer answer{.address = address, .status = nullptr, .error = {}};
+    const auto body = http_get(address, "/status", kTimeout);
+    if (body) answer.status = Json::parse(*body, nullptr, false);
+    if (!body) {
+      answer.error = body.error().message;
+    } else if (!answer.status.is_object()) {
+      answer.status = nullptr;
+      answer.error = "http://" + address + "/status did not answer with JSON; is that a daemon of Tributary?";
+    }
+    all = all && !answer.status.is_null();
+    answers.push_back(std::move(answer));
+  }
+  if (json) {
+    Json daemons = Json::array();
+    for (const Answer& a : answers) {
+      daemons.push_back(
+          {{"admin", a.address}, {"status", a.status}, {"error", a.error.empty() ? Json(nullptr) : Json(a.error)}});
+    }
+    std::printf("%s\n", Json{{"daemons", daemons}}.dump().c_str());
+  } else {
+    print_jobs(answers);
+    print_servers(answers);
+    print_workers(answers);
+  }
+  for (const Answer& a : answers) {
+    if (!a.error.empty()) std::fprintf(stderr, "tributary status: %s\n", a.error.c_str());
+  }
+  return all ? 0 : 1;
+}
+
+}  // namespace
+
+void add_status(CLI::App& app, int& exit_status) {
+  struct StatusOptions {
+    std::string base_dir;
+    std::vector<std::string> admin;
+    bool json = false;
+  };
+  auto options = std::make_shared<StatusOptions>();
+  CLI::App* status = app.add_subcommand("status", "ask running daemons how they are");
+  status->description("Asks daemons' admin endpoints and prints jobs, servers and workers as tables.");
+  status->footer(
+      "\nExamples:\n"
+      "  tributary status --base-dir runs/fashion-mnist\n"
+      "  tributary status --admin 10.0.0.1:7071 --admin 10.0.0.2:7071 --json\n\n"
+      "--json: {\"daemons\": [{admin, status (as the daemon's /status has it, or null), error}]}\n"
+      "Exit status: 0 if every daemon answered, else 1.");
+  status->add_option("--base-dir", options->base_dir, "folder of a running `tributary up`")->type_name("FOLDER");
+  status->add_option("--admin", options->admin, "admin address of a daemon; may be repeated")->type_name("HOST:PORT");
+  status->add_flag("--json", options->json, "print one JSON object");
+  status->callback([options, &exit_status] {
+    std::vector<std::string> addresses = options->admin;
+    if (!options->base_dir.empty()) {
+      const auto found = addresses_in(options->base_dir);
+      if (!found) {
+        std::fprintf(stderr, "tributary status: %s\n", found.error().message.c_str());
+        exit_status = 1;
+        return;
+      }
+      addresses.insert(addresses.end(), found->begin(), found->end());
+    }
+    if (addresses.empty()) {
+      std::fprintf(stderr, "tributary status: whom to ask? give --base-dir or --admin\n");
+      exit_status = 2;
+      return;
+    }
+    exit_status = show(addresses, options->json);
+  });
+}
+
+}  // namespace tributary::cli

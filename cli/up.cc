@@ -1,0 +1,264 @@
+// tributary up: a whole cluster of real daemons and trainers on this machine, for one job.
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/progress_view.h"
+#include "cli/run_summary.h"
+#include "common/config_toml.h"
+#include "common/job_json.h"
+
+namespace tributary::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kPollMs = 100;
+
+constexpr const char* kDescription =
+    R"(Starts servers and workers as real daemons on this machine, trains a job on them, and stops everything.
+
+All files (configurations, stores, logs) lie in one base folder. Ctrl-C stops at the end of a round; the same command goes on from
+there, with the same result to the last bit. What the daemons' configurations look like, for machines of your own, is in the base folder.)";
+
+constexpr const char* kFooter = R"(
+Examples:
+  tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2
+  tributary up configs/fashion-mnist.toml --set optimizer.lr=0.002 --set train.epochs=3 --base-dir /tmp/try --fresh --json
+
+--json: one object on standard output, everything else on standard error:
+  test_accuracy, train_loss, train_accuracy, digest (of the final parameters), rounds, last_round, completed, stopped, resumed_from (round),
+  restarts, seconds, samples_per_s, step_split {compute_ms, reduce_ms, wait_ms}, nodes [{bytes_pushed, bytes_pulled}],
+  servers [{name, lanes, cpu_seconds, resident_peak_bytes}]
+Exit status: 0 trained, or stopped in good order; 1 something failed.)";
+
+struct UpOptions {
+  std::string job_file;
+  std::vector<std::string> overrides;
+  ClusterOptions cluster;
+  std::string transport = "tcp";
+  bool json = false;
+  bool keep_running = false;
+};
+
+// SIGINT and SIGTERM as a file descriptor. Blocked from construction on; create it before any thread.
+class Signals {
+ public:
+  Signals() {
+    sigemptyset(&set_);
+    for (const int s : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, s);
+    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    fd_ = ::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK);
+  }
+  ~Signals() {
+    ::close(fd_);
+    release();
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+  int fd() const { return fd_; }
+  bool taken() const {
+    signalfd_siginfo info;
+    return ::read(fd_, &info, sizeof info) == sizeof info;
+  }
+  // From now on they end this process as usual (and the kernel then ends the children).
+  void release() { ::pthread_sigmask(SIG_UNBLOCK, &set_, nullptr); }
+
+ private:
+  sigset_t set_;
+  int fd_ = -1;
+};
+
+std::string summary_file(const std::string& base_dir) {
+  return base_dir + "/summary.json";
+}
+
+// The summary of this very job, if it was completed in this folder before.
+std::optional<nlohmann::ordered_json> completed_before(const std::string& base_dir, const std::string& job_json) {
+  std::ifstream in(summary_file(base_dir));
+  const auto json = nlohmann::ordered_json::parse(in, nullptr, false);
+  if (!json.is_object() || json.value("job_json", "") != job_json || !json.contains("summary")) return std::nullopt;
+  return json.at("summary");
+}
+
+class Up {
+ public:
+  explicit Up(UpOptions options) : options_(std::move(options)), out_(options_.json ? stderr : stdout) {}
+
+  Status run() {
+    const auto job = load_job_config(options_.job_file, options_.overrides);
+    if (!job) return tl::unexpected(job.error());
+    if (options_.cluster.base_dir.empty()) options_.cluster.base_dir = "runs/" + job->name;
+    const std::string base_dir = fs::absolute(options_.cluster.base_dir).lexically_normal().string();
+    const std::string job_json = to_canonical_json(*job);
+    if (!options_.cluster.fresh) {
+      if (const auto before = completed_before(base_dir, job_json)) {
+        std::fprintf(out_, "job %s is already complete in %s; --fresh removes it and starts over\n%s",
+                     job->name.c_str(), base_dir.c_str(), summary_text(*before).c_str());
+        if (options_.json) std::printf("%s\n", before->dump().c_str());
+        return {};
+      }
+    }
+    Signals signals;
+    auto started = LocalCluster::start(options_.cluster);
+    if (!started) return tl::unexpected(started.error());
+    cluster_ = std::move(*started);
+    const std::string socket = cluster_->socket_dir() + "/progress.sock";
+    auto view = ProgressView::listen(socket, options_.json);
+    if (!view) return tl::unexpected(view.error());
+    if (auto ok = cluster_->start_trainers({.job_file = fs::absolute(options_.job_file).string(),
+                                            .overrides = options_.overrides,
+                                            .progress_socket = socket,
+                                            .extra_arguments = {"--json", "--quiet"}});
+        !ok) {
+      return ok;
+    }
+    announce(*job);
+    if (auto ok = watch(signals, *view); !ok) return ok;
+    return conclude(job_json);
+  }
+
+ private:
+  void announce(const JobConfig& job) {
+    const ClusterOptions& o = cluster_->options();
+    std::fprintf(out_, "job %s: %u %s, %u %s x %u %s, in %s\n", job.name.c_str(), o.servers,
+                 o.servers == 1 ? "server" : "servers", o.nodes, o.nodes == 1 ? "node" : "nodes", o.ranks_per_node,
+                 o.ranks_per_node == 1 ? "rank" : "ranks", o.base_dir.c_str());
+    std::fprintf(out_, "  coordinator  %s (in server 0)\n", cluster_->coordinator().c_str());
+    for (const Daemon& d : cluster_->servers()) {
+      std::string lanes;
+      for (const std::string& lane : d.lanes) lanes += (lanes.empty() ? "" : ", ") + lane;
+      std::fprintf(out_, "  %-12s pid %d, lanes %s, admin http://%s\n", d.name.c_str(), d.process.pid(), lanes.c_str(),
+                   d.admin.c_str());
+    }
+    for (std::size_t i = 0; i < cluster_->workers().size(); ++i) {
+      const Daemon& d = cluster_->workers()[i];
+      std::string ranks;
+      for (const Trainer& t : cluster_->trainers()) {
+        if (t.rank / o.ranks_per_node != i) continue;
+        ranks +=
+            (ranks.empty() ? "" : ", ") + std::to_string(t.rank) + " (pid " + std::to_string(t.process.pid()) + ")";
+      }
+      std::fprintf(out_, "  %-12s pid %d, admin http://%s, ranks %s\n", d.name.c_str(), d.process.pid(),
+                   d.admin.c_str(), ranks.c_str());
+    }
+    std::fprintf(out_, "  logs         %s\n", cluster_->log_dir().c_str());
+    std::fflush(out_);
+  }
+
+  // Until the trainers have ended, somebody failed, or a signal asked to stop.
+  Status watch(Signals& signals, ProgressView& view) {
+    bool trained = false;
+    while (true) {
+      pollfd fds[] = {{.fd = signals.fd(), .events = POLLIN, .revents = 0},
+                      {.fd = view.fd(), .events = POLLIN, .revents = 0}};
+      ::poll(fds, 2, kPollMs);
+      view.update();
+      if (signals.taken()) {
+        view.clear();
+        std::fprintf(out_, "stopping after the open round (once more to leave at once)\n");
+        std::fflush(out_);
+        signals.release();
+        interrupted_ = !trained;
+        return {};
+      }
+      if (const auto failure = cluster_->failure()) {
+        view.clear();
+        cluster_->stop_now();
+        return fail(ErrorCode::kUnavailable,
+                    *failure + "\neverything was stopped; the same command goes on from the last snapshot");
+      }
+      if (!trained && !cluster_->trainers_running()) {
+        trained = true;
+        view.clear();
+        if (!options_.keep_running) return {};
+        std::fprintf(out_, "training has ended; the daemons keep running until Ctrl-C\n");
+        std::fflush(out_);
+      }
+    }
+  }
+
+  Status conclude(const std::string& job_json) {
+    auto servers = server_usage(*cluster_);
+    const std::string base_dir = cluster_->base_dir();
+    const std::vector<std::string> killed = cluster_->stop();
+    auto summary = summarise(*cluster_, std::move(servers));
+    if (!summary) {
+      // Interrupted before there was anything to stop.
+      if (interrupted_ && killed.empty()) {
+        std::fprintf(out_, "stopped before training began; the same command starts it again\n");
+        return {};
+      }
+      return tl::unexpected(summary.error());
+    }
+    if (summary->at("completed").get<bool>()) {
+      std::ofstream(summary_file(base_dir))
+          << nlohmann::ordered_json{{"job_json", job_json}, {"summary", *summary}}.dump(2) << "\n";
+    }
+    std::fputs(summary_text(*summary).c_str(), out_);
+    if (summary->at("stopped").get<bool>()) {
+      std::fprintf(out_, "stopped after round %llu; the same command goes on from there\n",
+                   summary->at("rounds").get<unsigned long long>());
+    }
+    std::fflush(out_);
+    if (options_.json) std::printf("%s\n", summary->dump().c_str());
+    if (killed.empty()) return {};
+    std::string names;
+    for (const std::string& name : killed) names += (names.empty() ? "" : ", ") + name;
+    return fail(ErrorCode::kTimeout,
+                "did not stop in time and had to be killed: " + names + "; see the logs in " + base_dir + "/logs");
+  }
+
+  UpOptions options_;
+  std::FILE* out_;
+  std::unique_ptr<LocalCluster> cluster_;
+  bool interrupted_ = false;
+};
+
+}  // namespace
+
+void add_up(CLI::App& app, int& exit_status) {
+  auto options = std::make_shared<UpOptions>();
+  options->cluster.servers = 1;
+  CLI::App* up = app.add_subcommand("up", "train a job on a whole cluster of daemons on this machine");
+  up->description(kDescription);
+  up->footer(kFooter);
+  up->add_option("job", options->job_file, "the job's TOML file")->required()->type_name("JOB.toml");
+  up->add_option("--servers", options->cluster.servers, "server daemons: shards of the parameters")
+      ->capture_default_str();
+  up->add_option("--nodes", options->cluster.nodes, "worker daemons")->capture_default_str();
+  up->add_option("--ranks-per-node", options->cluster.ranks_per_node, "trainers attached to each worker")
+      ->capture_default_str();
+  up->add_option("--base-dir", options->cluster.base_dir,
+                 "folder for all files of the run (default: runs/NAME of the job)")
+      ->type_name("FOLDER");
+  up->add_option("--lanes", options->cluster.lanes, "lanes of each daemon (default: from the machine's cores)");
+  up->add_option("--transport", options->transport, "between workers and servers")
+      ->check(CLI::IsMember({"tcp", "ipc"}))
+      ->capture_default_str();
+  up->add_option("--set", options->overrides, "override a key of the job file, as train.epochs=2; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  up->add_flag("--fresh", options->cluster.fresh, "remove what an earlier run left in the base folder, and start over");
+  up->add_flag("--keep-running", options->keep_running, "leave the daemons running after the job until Ctrl-C");
+  up->add_flag("--json", options->json, "print the result as one JSON object");
+  up->callback([options, &exit_status] {
+    options->cluster.transport = options->transport == "ipc" ? Transport::kIpc : Transport::kTcp;
+    if (auto ok = Up(*options).run(); !ok) {
+      std::fprintf(stderr, "tributary up: %s\n", ok.error().message.c_str());
+      exit_status = 1;
+    }
+  });
+}
+
+}  // namespace tributary::cli

@@ -1,0 +1,289 @@
+// What the control thread does about jobs: open, load, snapshot, stop.
+#include <algorithm>
+
+#include "common/job_json.h"
+#include "kernels/optimizer.h"
+#include "server/control.h"
+#include "server/shell_util.h"
+
+namespace tributary {
+namespace {
+
+kernels::OptimizerOptions optimizer_options(const OptimizerConfig& config) {
+  kernels::OptimizerOptions options;
+  options.weight_decay = config.weight_decay;
+  options.momentum = config.momentum;
+  options.dampening = config.dampening;
+  options.nesterov = config.nesterov;
+  options.beta1 = config.beta1;
+  options.beta2 = config.beta2;
+  options.eps = config.eps;
+  options.lr_decay = config.lr_decay;
+  options.initial_accumulator = config.initial_accumulator;
+  return options;
+}
+
+std::string no_store(const ServerConfig& config) {
+  return "server " + std::to_string(config.index) + " has no store configured; set [store] path in its configuration";
+}
+
+}  // namespace
+
+Control::Job* Control::find(JobId id, ViewId view) {
+  const auto found = jobs_.find(id);
+  return found != jobs_.end() && found->second.status.view == view ? &found->second : nullptr;
+}
+
+SnapshotInfo Control::info(const Job& job, Round round) const {
+  return {job.status.job, job.status.name, round, job.layout->hash(), job.status.optimizer, job.status.chunks};
+}
+
+void Control::on(const OpenJob& m) {
+  if (jobs_.contains(m.job)) drop(m.job, "the job opens again");
+  Job job;
+  std::vector<ShardJob> parts;
+  if (const Status status = prepare(m, job, parts); !status) return opened(m.job, m.view, status);
+  for (ShardJob& part : parts) {
+    auto gauges = std::make_shared<LaneJobGauges>();
+    job.lanes.push_back(part.lane);
+    job.status.gauges.push_back(gauges);
+    lanes_[part.lane.value]->open(std::move(part), std::move(gauges));
+  }
+  job.opening = job.lanes.size();
+  const auto entry = jobs_.emplace(m.job, std::move(job)).first;
+  publish();
+  if (m.resume) {
+    if (Status loaded = load(entry->second); !loaded) entry->second.opened = std::move(loaded);
+  }
+  const Job& placed = entry->second;
+  for (const LaneIndex lane : placed.lanes) lanes_[lane.value]->opened(m.job, m.view, m.resume && placed.opened);
+  if (placed.lanes.empty()) opened(m.job, m.view, placed.opened);
+}
+
+// Checks the message and makes every lane's part of the job. Lanes without chunks get none.
+Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const {
+  Result<JobConfig> config = job_from_json(m.job_json);
+  if (!config) return tl::unexpected(config.error());
+  Result<Layout> layout = Layout::with_owners(m.tensors, m.chunk_elements, m.owners);
+  if (!layout) return tl::unexpected(layout.error());
+  std::shared_ptr<const kernels::Optimizer> optimizer =
+      kernels::make_optimizer(config->optimizer.name, optimizer_options(config->optimizer));
+  if (!optimizer) {
+    return fail(ErrorCode::kConfig, "optimizer.name = \"" + config->optimizer.name +
+                                        "\" is unknown to this server; use sgd, adam, adamw, adagrad or lion");
+  }
+  if (m.resume && !store_) return fail(ErrorCode::kStore, no_store(config_) + " to resume job '" + config->name + "'");
+  if (m.nodes == 0) return fail(ErrorCode::kTopology, "job '" + config->name + "' has no nodes");
+  job.layout = std::make_shared<const Layout>(std::move(*layout));
+
+  const ShardIndex shard(config_.index);
+  std::vector<std::uint32_t> chunks(lanes_.size(), 0);
+  for (std::uint32_t c = 0; c < job.layout->chunks(); ++c) {
+    const ChunkOwner owner = job.layout->owner(ChunkIndex(c));
+    if (owner.shard != shard) continue;
+    if (owner.lane.value >= lanes_.size()) {
+      return fail(ErrorCode::kTopology, "chunk " + std::to_string(c) + " of job '" + config->name + "' belongs to lane " +
+                                            std::to_string(owner.lane.value) + ", but server " +
+                                            std::to_string(shard.value) + " has " + std::to_string(lanes_.size()) + " lanes");
+    }
+    ++chunks[owner.lane.value];
+    ++job.status.chunks;
+    job.status.elements += job.layout->chunk(ChunkIndex(c)).elements;
+  }
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (chunks[lane] == 0) continue;
+    ShardJob part;
+    part.job = m.job;
+    part.view = m.view;
+    part.nodes = m.nodes;
+    part.layout = job.layout;
+    part.shard = shard;
+    part.lane = LaneIndex(static_cast<std::uint16_t>(lane));
+    part.optimizer = optimizer;
+    part.lr = config->optimizer.lr;
+    part.schedule = config->schedule;
+    part.push = config->push;
+    part.pull = config->pull;
+    parts.push_back(std::move(part));
+  }
+
+  ControlJobStatus& status = job.status;
+  status.job = m.job;
+  status.view = m.view;
+  status.name = config->name;
+  status.phase = "opening";
+  status.nodes = m.nodes;
+  status.optimizer = config->optimizer.name;
+  status.resumed = m.resume;
+  status.resume_round = m.resume_round;
+  if (m.resume) status.snapshot_durable = m.resume_round;
+  status.memory.elements = status.elements;
+  status.memory.chunks = status.chunks;
+  status.memory.slots = optimizer->slots();
+  status.memory.nodes = m.nodes;
+  status.memory.lanes = static_cast<std::uint16_t>(parts.size());
+  status.memory.push = config->push;
+  status.memory.pull = config->pull;
+  return {};
+}
+
+Status Control::load(const Job& job) {
+  if (job.status.chunks == 0) return {};
+  std::vector<bool> seen(job.layout->chunks(), false);
+  const std::uint64_t started = steady_ms();
+  const Status loaded = store_->load(info(job, job.status.resume_round),
+                                     [&](const LoadedChunk& chunk) { return load_chunk(job, chunk, seen); });
+  heard_ms_ = steady_ms();  // nobody listened while it was loading: that is not the coordinator's silence
+  if (loaded) {
+    logger_->info("job '{}' loaded round {}: {} chunks, {} MB in {} ms", job.status.name, job.status.resume_round.value,
+                  job.status.chunks, job.status.elements * sizeof(float) * (1 + static_cast<std::uint64_t>(job.status.memory.slots)) / 1'000'000,
+                  steady_ms() - started);
+  }
+  return loaded;
+}
+
+Status Control::load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen) {
+  heartbeat(steady_ms());  // loading may take longer than the coordinator's patience
+  if (stopping_.load(std::memory_order_acquire)) return fail(ErrorCode::kStopped, "the server is being stopped");
+  const std::uint32_t index = loaded.chunk.value;
+  const bool ours = index < seen.size() && job.layout->owner(loaded.chunk).shard.value == config_.index;
+  if (!ours || seen[index] || loaded.version.value != job.status.resume_round.value) {
+    return fail(ErrorCode::kStore,
+                "the snapshot of round " + std::to_string(job.status.resume_round.value) + " of job '" + job.status.name +
+                    "' has chunk " + std::to_string(index) + " at version " + std::to_string(loaded.version.value) +
+                    (!ours         ? ", which does not belong to this server"
+                     : seen[index] ? " twice"
+                                   : ", which is another round") +
+                    "; start the server with the store it had");
+  }
+  seen[index] = true;
+  RestoredChunk chunk;
+  chunk.chunk = loaded.chunk;
+  chunk.version = loaded.version;
+  chunk.step = loaded.step;
+  chunk.params.assign(loaded.params.begin(), loaded.params.end());
+  for (const std::span<const float> slot : loaded.slots) chunk.slots.emplace_back(slot.begin(), slot.end());
+  lanes_[job.layout->owner(loaded.chunk).lane.value]->restore(job.status.job, std::move(chunk));
+  return {};
+}
+
+void Control::opened(JobId id, ViewId view, const Status& status) {
+  ShardReady ready;
+  ready.job = id;
+  ready.view = view;
+  ready.ok = status.has_value();
+  if (status) {
+    Job& job = jobs_.at(id);
+    job.status.phase = "running";
+    logger_->info("job '{}' view {} is open: {} chunks on {} lanes, {}", job.status.name, view.value, job.status.chunks,
+                  job.lanes.size(), job.status.resumed ? "resumed" : "fresh");
+  } else {
+    ready.code = status.error().code;
+    ready.message = status.error().message;
+    logger_->error("job {} view {} cannot open: {}", id.value, view.value, ready.message);
+    if (find(id, view)) drop(id, "it could not open");
+  }
+  send(std::move(ready));
+}
+
+void Control::on(const SnapshotAt& m) {
+  Job* job = find(m.job, m.view);
+  if (!job || job->status.phase != "running" || job->status.chunks == 0) return;  // the coordinator has moved on, or will
+  if (!store_) {
+    if (!std::exchange(job->refused_snapshot, true)) reply_done(*job, m.round, false, 0, no_store(config_));
+    return;
+  }
+  if (job->status.snapshot_pending == m.round) return;
+  expect_snapshot(*job, m.round, true);
+  for (const LaneIndex lane : job->lanes) lanes_[lane.value]->snapshot_at(m.job, m.view, m.round);
+}
+
+void Control::on(const SnapshotCommit& m) {
+  if (store_) {
+    if (const Status dropped = store_->drop_before(m.job, m.round); !dropped) {
+      logger_->warn("cannot drop snapshots before round {}: {}", m.round.value, dropped.error().message);
+    }
+  }
+  if (const auto found = jobs_.find(m.job); found != jobs_.end()) {
+    for (const LaneIndex lane : found->second.lanes) lanes_[lane.value]->committed(m.job, m.round);
+  }
+}
+
+void Control::on(const StopJob& m) {
+  Job* job = find(m.job, m.view);
+  if (m.kind == StopKind::kRestart) {
+    if (job) drop(m.job, m.reason);
+    return;
+  }
+  if (!job) {
+    send(SnapshotDone{m.job, m.view, m.round, false, 0,
+                      "job " + std::to_string(m.job.value) + " is not open in view " + std::to_string(m.view.value) +
+                          " on server " + std::to_string(config_.index)});
+    return;
+  }
+  if (job->ending) return;
+  logger_->info("job '{}' stops at round {}: {}", job->status.name, m.round.value, m.reason);
+  ControlJobStatus& status = job->status;
+  status.phase = "stopping";
+  if (!store_) {
+    stop_lanes(*job, false, m.round);
+    reply_done(*job, m.round, false, 0, no_store(config_));
+    return finish(m.job);
+  }
+  if (status.chunks == 0 || status.snapshot_durable == m.round) {  // nothing to keep, or kept already
+    stop_lanes(*job, false, m.round);
+    reply_done(*job, m.round, true, status.snapshot_bytes, {});
+    return finish(m.job);
+  }
+  job->ending = true;
+  // One of this very round may be under way: then the lanes' captures are second copies, or fill in what is missing.
+  if (status.snapshot_pending != m.round) expect_snapshot(*job, m.round, false);
+  stop_lanes(*job, true, m.round);
+}
+
+// The snapshotter ends every snapshot with snapshot_finished(); what that says of any but the newest is ignored.
+void Control::expect_snapshot(Job& job, Round round, bool paced) {
+  if (job.status.snapshot_pending) {
+    snapshotter_->abandon(job.status.job, *job.status.snapshot_pending, "a newer snapshot was asked for");
+  }
+  job.status.snapshot_pending = round;
+  SnapshotPlan plan{info(job, round), job.status.view, {}, paced};
+  for (std::uint32_t c = 0; c < job.layout->chunks(); ++c) {
+    if (job.layout->owner(ChunkIndex(c)).shard.value == config_.index) plan.chunks.push_back(ChunkIndex(c));
+  }
+  snapshotter_->expect(std::move(plan));
+}
+
+void Control::stop_lanes(const Job& job, bool keep, Round round) const {
+  for (const LaneIndex lane : job.lanes) lanes_[lane.value]->stop_job(job.status.job, job.status.view, keep, round);
+}
+
+void Control::drop(JobId id, const std::string& why) {
+  const Job& job = jobs_.at(id);
+  logger_->info("job '{}' view {} is dropped: {}", job.status.name, job.status.view.value, why);
+  // A final state that is being written goes on: it stays a good snapshot whatever the coordinator became.
+  if (job.status.snapshot_pending && !job.ending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
+  stop_lanes(job, false, Round(0));
+  jobs_.erase(id);
+}
+
+void Control::reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message) {
+  ControlJobStatus& status = jobs_.at(job.status.job).status;
+  if (status.snapshot_pending == round) status.snapshot_pending.reset();
+  if (ok) {
+    status.snapshot_durable = round;
+    status.snapshot_bytes = bytes;
+    status.snapshot_error.clear();
+  } else {
+    status.snapshot_error = message;
+    logger_->warn("job '{}': no snapshot of round {}: {}", status.name, round.value, message);
+  }
+  send(SnapshotDone{status.job, status.view, round, ok, bytes, message});
+}
+
+void Control::finish(JobId id) {
+  logger_->info("job '{}' view {} is closed", jobs_.at(id).status.name, jobs_.at(id).status.view.value);
+  jobs_.erase(id);
+}
+
+}  // namespace tributary

@@ -1,0 +1,310 @@
+// How a view of a job begins in the coordinator: workers join, the state and its places are chosen, shards open.
+#include <algorithm>
+
+#include "common/assert.h"
+#include "common/job_json.h"
+#include "kernels/tree_sum.h"
+#include "server/coordinator_core.h"
+
+namespace tributary {
+
+void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
+  Result<JobConfig> config = job_from_json(m.job_json);
+  if (!config) return refuse(from, config.error().code, config.error().message);
+  const std::string name = config->name;
+  const Worker* worker = worker_at(from);
+  if (!worker) return refuse(from, ErrorCode::kUnavailable, "this worker has not said hello yet; attach again", name);
+  if (draining_) {
+    return refuse(from, ErrorCode::kStopped, "the cluster is being stopped; attach again when it is back", name);
+  }
+  const bool created = !jobs_.contains(name);
+  Job& job = jobs_[name];
+  if (created) job.config = *config;
+  if (const Status admitted = admit(job, m, worker->hello.incarnation, now_ms); !admitted) {
+    if (created) jobs_.erase(name);
+    return refuse(from, admitted.error().code, admitted.error().message, name);
+  }
+  open_if_complete(job, now_ms);
+}
+
+Status CoordinatorCore::admit(Job& job, const JoinJob& m, std::uint64_t worker, std::uint64_t now_ms) {
+  const std::string node = "node " + std::to_string(m.node.value);
+  if (m.nodes == 0 || m.node.value >= m.nodes || m.local_world_size == 0 ||
+      std::uint64_t{m.nodes} * m.local_world_size != m.world_size) {
+    return fail(ErrorCode::kTopology, node + " of " + std::to_string(m.nodes) + " with " + std::to_string(m.local_world_size) +
+                                          " ranks cannot be part of world_size " + std::to_string(m.world_size) +
+                                          "; every node needs the same number of ranks (torchrun --nproc-per-node)");
+  }
+  if (m.nodes > kernels::kMaxSumInputs || m.local_world_size > kernels::kMaxSumInputs) {
+    return fail(ErrorCode::kLimit, std::to_string(m.nodes) + " nodes with " + std::to_string(m.local_world_size) +
+                                       " ranks each are more than the " + std::to_string(kernels::kMaxSumInputs) +
+                                       " that one sum can have; use fewer nodes or fewer ranks per node");
+  }
+  if (Status status = free_rank(job, m, worker, now_ms); !status) return status;
+  if (Status status = same_as_others(job, m); !status) return status;
+  // What the same worker joined with before is void: its trainers attached anew.
+  if (job.members.contains(m.node.value) && (job.phase == Phase::kOpening || job.phase == Phase::kRunning)) {
+    lose_member(job, m.node.value, node + " attached again", now_ms);
+    if (job.phase == Phase::kStopping) return stopping(job);
+  }
+  if (job.phase == Phase::kIdle) set_phase(job, Phase::kGathering, now_ms);
+  job.nodes = m.nodes;
+  job.members[m.node.value] = Member{worker, m, {}};
+  return {};
+}
+
+Status CoordinatorCore::stopping(const Job& job) {
+  return fail(ErrorCode::kUnavailable, in_words(job) + " is being stopped; attach again in a moment");
+}
+
+// May `worker` have the node rank that it asks for now? kUnavailable if it may soon: workers ask again by themselves then.
+Status CoordinatorCore::free_rank(Job& job, const JoinJob& m, std::uint64_t worker, std::uint64_t now_ms) {
+  const std::string rank = "node rank " + std::to_string(m.node.value) + " of " + in_words(job);
+  if (const auto held = job.members.find(m.node.value); held != job.members.end() && held->second.worker != worker) {
+    // A daemon that was restarted is a new worker under the old name. If the old one is not heard beside it, it is gone.
+    const auto holder = workers_.find(held->second.worker);
+    const Worker& me = workers_.at(worker);
+    if (holder != workers_.end() && holder->second.hello.name == me.hello.name && holder->second.heard_ms <= me.since_ms) {
+      if (now_ms < me.since_ms + options_.peer_timeout_ms / 4) {
+        return fail(ErrorCode::kUnavailable, rank + " is held by another process of worker " + me.hello.name +
+                                                 "; if that one is gone, it is free in a moment");
+      }
+      lose_worker(holder->first, "another process of worker " + me.hello.name + " took its place", now_ms);
+    }
+  }
+  if (job.phase == Phase::kStopping) return stopping(job);
+  const auto held = job.members.find(m.node.value);
+  const bool mine = held != job.members.end() && held->second.worker == worker;
+  if ((job.phase == Phase::kOpening || job.phase == Phase::kRunning) && !mine) {
+    return fail(ErrorCode::kTopology, rank + " is taken: the job is running with " + std::to_string(job.nodes) +
+                                          " nodes; use another job name or wait for its end");
+  }
+  if (held != job.members.end() && !mine) {
+    return fail(ErrorCode::kTopology, rank + " is taken by worker " + workers_[held->second.worker].hello.name +
+                                          "; give every node its own node rank (torchrun --node-rank)");
+  }
+  if (mine && held->second.left) {
+    return fail(ErrorCode::kUnavailable, in_words(job) + " waits for its other nodes to finish; attach again in a moment");
+  }
+  const auto other = std::ranges::find_if(job.members, [&](const auto& entry) {
+    return entry.second.worker == worker && entry.first != m.node.value;
+  });
+  if (other != job.members.end()) {
+    return fail(ErrorCode::kTopology, "worker " + workers_[worker].hello.name + " is node " + std::to_string(other->first) +
+                                          " of " + in_words(job) + " already and cannot be node " +
+                                          std::to_string(m.node.value) + " too; start a worker daemon for every node");
+  }
+  return {};
+}
+
+// What a job is was decided by its record, if there is one with state, and by the nodes that have joined.
+Status CoordinatorCore::same_as_others(const Job& job, const JoinJob& m) const {
+  const std::string node = "node " + std::to_string(m.node.value);
+  const auto other = std::ranges::find_if(job.members, [&](const auto& entry) { return entry.first != m.node.value; });
+  const JoinJob* theirs = other == job.members.end() ? nullptr : &other->second.join;
+  if (theirs || job.record.initialised) {
+    if (const std::string difference = describe_difference(theirs ? theirs->tensors : job.record.tensors, m.tensors);
+        !difference.empty()) {
+      return fail(ErrorCode::kLayoutMismatch, in_words(job) + " has other tensors than those of " + node + ": " + difference +
+                                                  "; start the same model on every node, or give the job another name");
+    }
+    if (const std::string difference = describe_config_difference(theirs ? theirs->job_json : job.record.job_json, m.job_json);
+        !difference.empty()) {
+      return fail(ErrorCode::kConfigMismatch, in_words(job) + " was opened with another configuration than that of " + node +
+                                                  ": " + difference);
+    }
+  }
+  if (!theirs) return {};
+  if (m.nodes != theirs->nodes || m.local_world_size != theirs->local_world_size) {
+    return fail(ErrorCode::kTopology, node + " believes in " + std::to_string(m.nodes) + " nodes with " +
+                                          std::to_string(m.local_world_size) + " ranks each, but " + in_words(job) +
+                                          " is gathering " + std::to_string(theirs->nodes) + " nodes with " +
+                                          std::to_string(theirs->local_world_size) + "; start torchrun alike on every node");
+  }
+  // A resumed job may go on for longer than before, but all of its nodes for equally long: one that finished early would leave
+  // the others waiting for its gradients.
+  const Result<JobConfig> a = job_from_json(theirs->job_json), b = job_from_json(m.job_json);
+  TRIB_ASSERT(a && b);  // both were read when they came
+  if (a->train.epochs != b->train.epochs || a->train.max_rounds != b->train.max_rounds) {
+    const auto length = [](const JobConfig& config) {
+      return "train.epochs = " + std::to_string(config.train.epochs) +
+             ", train.max_rounds = " + std::to_string(config.train.max_rounds);
+    };
+    return fail(ErrorCode::kConfigMismatch, in_words(job) + " goes on for " + length(*a) + " on the other nodes, but for " +
+                                                length(*b) + " on " + node + "; use the same job file on every node");
+  }
+  return {};
+}
+
+void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
+  if (draining_ || job.phase != Phase::kGathering || job.members.size() != job.nodes || !all_servers()) return;
+  const JoinJob& join = job.members.begin()->second.join;
+  Result<JobConfig> config = job_from_json(join.job_json);
+  TRIB_ASSERT(config);  // checked when it joined
+  job.config = *config;
+  JobRecord& record = job.record;
+  // A training that never got to a snapshot and has been changed is another training, whatever is left of it in the stores.
+  if (!record.initialised && (record.tensors != join.tensors || !same_training(record.job_json, join.job_json))) {
+    const ViewId view = record.view;
+    record = JobRecord{};
+    record.view = view;
+    record.tensors = join.tensors;
+  }
+  if (record.job.value == 0) record.job = fresh_id();
+  record.job_json = join.job_json;
+  record.world_size = join.world_size;
+  record.view = record.view.next();
+  record.finished = false;
+  Status status = choose_snapshot(job);
+  if (status) status = lay_out(job);
+  if (status) status = output_.save(record);
+  if (!status) {
+    output_.log(in_words(job) + " cannot open: " + status.error().message);
+    send_members(job, ControlError{status.error().code, status.error().message, job.config.name});
+    return become_idle(job, now_ms);
+  }
+  // Later snapshots that only some shards have belong to rounds that this view will go through again.
+  for (auto& [index, server] : servers_) {
+    for (StoredJob& stored : server.hello.stored) {
+      if (stored.job == record.job) std::erase_if(stored.snapshots, [&](Round r) { return !job.resume || r > job.resume_round; });
+    }
+  }
+  job.ready.clear();
+  job.pace.clear();
+  job.missed_snapshots = 0;
+  set_phase(job, Phase::kOpening, now_ms);
+  output_.log(in_words(job) + " opens view " + std::to_string(record.view.value) + " with " + std::to_string(job.nodes) +
+              " nodes, " +
+              (job.resume ? "from the snapshot of round " + std::to_string(job.resume_round.value) : "fresh"));
+  send_servers(open_message(job));
+}
+
+OpenJob CoordinatorCore::open_message(const Job& job) const {
+  OpenJob open;
+  open.job = job.record.job;
+  open.view = job.record.view;
+  open.job_json = job.record.job_json;
+  open.tensors = job.record.tensors;
+  open.chunk_elements = job.record.chunk_elements;
+  open.owners = job.record.owners;
+  open.nodes = job.nodes;
+  open.resume = job.resume;
+  open.resume_round = job.resume_round;
+  return open;
+}
+
+// No job may ever share another's id: servers and stores know jobs by nothing else.
+JobId CoordinatorCore::fresh_id() const {
+  JobId id(options_.job_id_seed);
+  const auto taken = [&](const auto& entry) { return entry.second.record.job == id; };
+  do {
+    id = id.next();
+  } while (id.value == 0 || std::ranges::any_of(jobs_, taken));
+  return id;
+}
+
+// The newest snapshot that every shard of the job has complete: at least the committed one, unless a store was lost. It can be
+// newer: all shards finished it, and the coordinator died before it could commit.
+Status CoordinatorCore::choose_snapshot(Job& job) {
+  job.resume = job.record.initialised;
+  job.resume_round = job.record.committed;
+  std::optional<std::set<std::uint64_t>> common;
+  for (const std::uint16_t shard : shards_of(job)) {
+    std::set<std::uint64_t> rounds;
+    if (const auto server = servers_.find(shard); server != servers_.end()) {
+      for (const StoredJob& stored : server->second.hello.stored) {
+        if (stored.job != job.record.job) continue;
+        for (const Round round : stored.snapshots) rounds.insert(round.value);
+      }
+    }
+    if (job.record.initialised && shard >= options_.servers) {
+      return fail(ErrorCode::kTopology,
+                  in_words(job) + " has state on server " + std::to_string(shard) + ", but the cluster has " +
+                      std::to_string(options_.servers) +
+                      " servers; start as many servers as before, or start over under another job name");
+    }
+    if (job.record.initialised && !rounds.contains(job.record.committed.value)) {
+      return fail(ErrorCode::kStore, "server " + std::to_string(shard) + "'s store lacks the snapshot of round " +
+                                         std::to_string(job.record.committed.value) + " of " + in_words(job) +
+                                         "; start it with the store it had, or start over under another job name");
+    }
+    if (!common) {
+      common = rounds;
+    } else {
+      std::erase_if(*common, [&](std::uint64_t round) { return !rounds.contains(round); });
+    }
+  }
+  if (common && !common->empty()) {
+    job.record.initialised = job.resume = true;
+    job.record.committed = job.resume_round = std::max(job.record.committed, Round(*common->rbegin()));
+  }
+  return {};
+}
+
+// A fresh job gets its chunks and owners; a resumed one keeps chunks and shards (that is where its state lies) and spreads each
+// shard's chunks over the lanes that the server has today.
+Status CoordinatorCore::lay_out(Job& job) {
+  std::vector<ShardSlots> slots;
+  for (const auto& [index, server] : servers_) {
+    slots.push_back({static_cast<std::uint16_t>(server.hello.lane_endpoints.size()), server.hello.bandwidth});
+  }
+  JobRecord& record = job.record;
+  if (!job.resume) {
+    // The largest chunks, only to learn how many elements there are: small ones could exceed the limit on their number.
+    Result<Layout> probe = Layout::make(record.tensors, kMaxChunkBytes / sizeof(float), slots);
+    if (!probe) return tl::unexpected(probe.error());
+    record.chunk_elements = job.config.chunk_bytes != 0 ? job.config.chunk_bytes / sizeof(float)
+                                                        : default_chunk_elements(probe->flat_elements(), slots);
+    Result<Layout> layout = Layout::make(record.tensors, record.chunk_elements, slots);
+    if (!layout) return tl::unexpected(layout.error());
+    record.owners = layout->owners();
+    return {};
+  }
+  std::vector<std::uint32_t> next(slots.size(), 0);
+  for (ChunkOwner& owner : record.owners) {
+    owner.lane = LaneIndex(static_cast<std::uint16_t>(next[owner.shard.value]++ % slots[owner.shard.value].lanes));
+  }
+  return {};
+}
+
+void CoordinatorCore::on(PeerId from, const ShardReady& m, std::uint64_t now_ms) {
+  Job* job = job_in_view(m.job, m.view);
+  const Server* server = server_at(from);
+  if (!job || job->phase != Phase::kOpening || !server) return;
+  const std::uint16_t shard = server->hello.shard.value;
+  if (!m.ok) {
+    send_members(*job, ControlError{m.code, m.message, job->config.name});
+    job->members.clear();  // they have been told why, and do not wait any more
+    return regather(*job, "server " + std::to_string(shard) + " cannot open it: " + m.message, now_ms);
+  }
+  job->ready.insert(shard);
+  if (job->ready.size() != options_.servers) return;
+  JobWelcome welcome;
+  welcome.name = job->config.name;
+  welcome.job = job->record.job;
+  welcome.view = job->record.view;
+  welcome.chunk_elements = job->record.chunk_elements;
+  welcome.owners = job->record.owners;
+  for (const auto& [index, other] : servers_) welcome.endpoints.push_back(other.hello.lane_endpoints);
+  welcome.resume = job->resume;
+  welcome.resume_round = job->resume_round;
+  set_phase(*job, Phase::kRunning, now_ms);
+  job->snapshot_due_ms = job->config.snapshot.every_s != 0 ? now_ms + job->config.snapshot.every_s * 1000ull
+                         : job->config.snapshot.every_rounds != 0 ? now_ms
+                                                                  : kNever;
+  send_members(*job, welcome);
+}
+
+// The view that was being opened is given up. No worker has heard of it: those that joined wait for the next one.
+void CoordinatorCore::regather(Job& job, const std::string& reason, std::uint64_t now_ms) {
+  job.last_stop = reason;
+  if (job.phase == Phase::kOpening) {
+    output_.log(in_words(job) + " gives view " + std::to_string(job.record.view.value) + " up while opening: " + reason);
+    send_servers(StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason});
+  }
+  job.ready.clear();
+  if (job.members.empty()) return become_idle(job, now_ms);
+  set_phase(job, Phase::kGathering, now_ms);
+}
+
+}  // namespace tributary

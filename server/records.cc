@@ -1,0 +1,172 @@
+#include "server/records.h"
+
+#include <xxhash.h>
+
+#include <cstring>
+
+#include "common/codec_util.h"
+#include "schema/records.capnp.h"
+
+namespace tributary::records {
+namespace {
+
+using namespace codec;
+
+constexpr std::size_t kChecksumBytes = sizeof(std::uint64_t);
+
+std::string seal_message(capnp::MessageBuilder& builder) {
+  const std::vector<std::byte> body = to_bytes(builder);
+  const std::uint64_t checksum = XXH3_64bits(body.data(), body.size());
+  std::string out(kChecksumBytes + body.size(), '\0');
+  std::memcpy(out.data(), &checksum, kChecksumBytes);
+  std::memcpy(out.data() + kChecksumBytes, body.data(), body.size());
+  return out;
+}
+
+template <class T, class Root, class Decode>
+Result<T> unseal_message(std::string_view bytes, std::string_view what, Decode&& decode) {
+  const auto damaged = [&](const std::string& why) {
+    return Error{ErrorCode::kStore, std::string(what) + " is damaged: " + why +
+                                        "; check the disk, then restore the store from a copy or remove it"};
+  };
+  std::uint64_t checksum = 0;
+  if (bytes.size() < kChecksumBytes) {
+    return tl::unexpected<Error>(damaged("it has only " + std::to_string(bytes.size()) + " bytes"));
+  }
+  std::memcpy(&checksum, bytes.data(), kChecksumBytes);
+  bytes.remove_prefix(kChecksumBytes);
+  if (XXH3_64bits(bytes.data(), bytes.size()) != checksum) {
+    return tl::unexpected<Error>(damaged("its checksum does not match its bytes"));
+  }
+  const auto message = std::as_bytes(std::span(bytes));
+  const auto format = peek_u32(message);
+  if (!format) return tl::unexpected<Error>(damaged("it is no record"));
+  if (*format > kStoreFormat) {
+    return fail(ErrorCode::kStoreFormat, std::string(what) + " has store format " + std::to_string(*format) +
+                                             ", this program reads formats up to " + std::to_string(kStoreFormat) +
+                                             "; install the newer Tributary that wrote it, or use another store");
+  }
+  return decode_message<T, Root>(message, decode).map_error(damaged);
+}
+
+}  // namespace
+
+std::string seal(const StoreIdentity& record, std::uint32_t format) {
+  capnp::MallocMessageBuilder builder;
+  auto out = builder.initRoot<record::StoreIdentity>();
+  out.setFormat(format);
+  out.setServerIndex(record.server_index);
+  return seal_message(builder);
+}
+
+Result<StoreIdentity> unseal_identity(std::string_view bytes, std::string_view what) {
+  return unseal_message<StoreIdentity, record::StoreIdentity>(
+      bytes, what, [](record::StoreIdentity::Reader in) { return StoreIdentity{in.getServerIndex()}; });
+}
+
+std::string seal(const SnapshotRecord& record, std::uint32_t format) {
+  capnp::MallocMessageBuilder builder;
+  auto out = builder.initRoot<record::SnapshotRecord>();
+  out.setFormat(format);
+  out.setJob(record.info.job.value);
+  out.setJobName(text(record.info.job_name));
+  out.setRound(record.info.round.value);
+  out.setLayoutHash(record.info.layout_hash);
+  out.setOptimizer(text(record.info.optimizer));
+  out.setGeneration(record.generation);
+  out.setBytes(record.bytes);
+  auto chunks = out.initChunks(static_cast<unsigned>(record.chunks.size()));
+  for (unsigned i = 0; i < chunks.size(); ++i) chunks.set(i, record.chunks[i].value);
+  return seal_message(builder);
+}
+
+Result<SnapshotRecord> unseal_snapshot(std::string_view bytes, std::string_view what) {
+  return unseal_message<SnapshotRecord, record::SnapshotRecord>(bytes, what, [](record::SnapshotRecord::Reader in) {
+    SnapshotRecord out;
+    out.info.job = JobId(in.getJob());
+    out.info.job_name = read_text(in.getJobName(), kMaxNameBytes, "the job's name");
+    out.info.round = Round(in.getRound());
+    out.info.layout_hash = in.getLayoutHash();
+    out.info.optimizer = read_text(in.getOptimizer(), kMaxNameBytes, "the optimizer's name");
+    out.generation = in.getGeneration();
+    out.bytes = in.getBytes();
+    const auto chunks = in.getChunks();
+    out.chunks.reserve(chunks.size());
+    for (auto chunk : chunks) out.chunks.emplace_back(chunk);
+    out.info.chunks = static_cast<std::uint32_t>(out.chunks.size());
+    return out;
+  });
+}
+
+std::string seal(const ChunkHeader& record, std::uint32_t format) {
+  capnp::MallocMessageBuilder builder;
+  auto out = builder.initRoot<record::ChunkHeader>();
+  out.setFormat(format);
+  out.setJob(record.job.value);
+  out.setRound(record.round.value);
+  out.setChunk(record.chunk.value);
+  out.setSlots(record.slots);
+  out.setVersion(record.version.value);
+  out.setStep(record.step);
+  out.setElements(record.elements);
+  out.setOptimizer(text(record.optimizer));
+  out.setChecksum(record.checksum);
+  return seal_message(builder);
+}
+
+Result<ChunkHeader> unseal_chunk(std::string_view bytes, std::string_view what) {
+  return unseal_message<ChunkHeader, record::ChunkHeader>(bytes, what, [](record::ChunkHeader::Reader in) {
+    ChunkHeader out;
+    out.job = JobId(in.getJob());
+    out.round = Round(in.getRound());
+    out.chunk = ChunkIndex(in.getChunk());
+    out.version = Version(in.getVersion());
+    out.step = in.getStep();
+    out.elements = in.getElements();
+    out.slots = in.getSlots();
+    out.optimizer = read_text(in.getOptimizer(), kMaxNameBytes, "the optimizer's name");
+    out.checksum = in.getChecksum();
+    if (out.elements > kMaxChunkBytes / sizeof(float) || out.slots > kernels::kMaxSlots) {
+      throw Malformed{"it claims " + std::to_string(out.elements) + " elements and " + std::to_string(out.slots) +
+                      " state arrays"};
+    }
+    return out;
+  });
+}
+
+std::string seal(const JobRecord& record, std::uint32_t format) {
+  capnp::MallocMessageBuilder builder;
+  auto out = builder.initRoot<record::JobRecord>();
+  out.setFormat(format);
+  out.setJob(record.job.value);
+  out.setJobJson(text(record.job_json));
+  auto layout = out.initLayout();
+  write_tensors(layout.initTensors(static_cast<unsigned>(record.tensors.size())), record.tensors);
+  write_owners(layout, record.chunk_elements, record.owners);
+  out.setWorldSize(record.world_size);
+  out.setView(record.view.value);
+  out.setCommitted(record.committed.value);
+  out.setInitialised(record.initialised);
+  out.setFinished(record.finished);
+  return seal_message(builder);
+}
+
+Result<JobRecord> unseal_job(std::string_view bytes, std::string_view what) {
+  return unseal_message<JobRecord, record::JobRecord>(bytes, what, [](record::JobRecord::Reader in) {
+    JobRecord out;
+    out.job = JobId(in.getJob());
+    out.job_json = read_text(in.getJobJson(), kMaxJobJsonBytes, "the job configuration");
+    const auto layout = in.getLayout();
+    out.tensors = read_tensors(layout.getTensors());
+    out.chunk_elements = layout.getChunkElements();
+    out.owners = read_owners(layout);
+    out.world_size = in.getWorldSize();
+    out.view = ViewId(in.getView());
+    out.committed = Round(in.getCommitted());
+    out.initialised = in.getInitialised();
+    out.finished = in.getFinished();
+    return out;
+  });
+}
+
+}  // namespace tributary::records

@@ -1,0 +1,118 @@
+#include "server/server.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "server/lane_address.h"
+#include "server/shell_util.h"
+#include "server/status.h"
+
+namespace tributary {
+
+Result<std::unique_ptr<Server>> Server::start(ServerConfig config, Logger logger) {
+  std::unique_ptr<Server> server(new Server(std::move(config), std::move(logger)));
+  if (Status started = server->start_parts(); !started) return tl::unexpected(started.error());
+  return server;
+}
+
+Server::Server(ServerConfig config, Logger logger) : config_(std::move(config)), logger_(std::move(logger)) {}
+
+Status Server::start_parts() {
+  if (!config_.store_path.empty()) {
+    Result<std::unique_ptr<Store>> store = Store::open(config_.store_path, config_.index);
+    if (!store) return tl::unexpected(store.error());
+    store_ = std::move(*store);
+  } else {
+    logger_->warn("no store is configured: parameters live as long as this process; set [store] path to keep them");
+  }
+
+  std::string coordinator = config_.coordinator;
+  if (config_.index == 0) {
+    Result<std::unique_ptr<Coordinator>> started = Coordinator::start(config_, store_.get(), logger_);
+    if (!started) return tl::unexpected(started.error());
+    coordinator_ = std::move(*started);
+    coordinator = coordinator_->local_endpoint();
+  }
+  Result<std::unique_ptr<Control>> control = Control::create(config_, coordinator, store_.get(), logger_);
+  if (!control) return tl::unexpected(control.error());
+  control_ = std::move(*control);
+
+  const std::uint16_t lanes = config_.lanes != 0 ? config_.lanes : default_lanes(std::thread::hardware_concurrency());
+  std::vector<Lane*> lane_pointers;
+  for (std::uint16_t i = 0; i < lanes; ++i) {
+    Result<std::unique_ptr<Lane>> lane =
+        Lane::start({ShardIndex(config_.index), LaneIndex(i), config_.bind, config_.advertise}, *control_, logger_);
+    if (!lane) return tl::unexpected(lane.error());
+    lane_pointers.push_back(lane->get());
+    lanes_.push_back(std::move(*lane));
+  }
+
+  if (store_) {
+    Snapshotter::Options options;
+    options.io_bytes_per_s = std::uint64_t{config_.store_io_mb_per_s} * 1'000'000;
+    snapshotter_ = std::make_unique<Snapshotter>(
+        *store_, options, [this](const SnapshotDone& done) { control_->snapshot_finished(done); },
+        [logger = logger_](const std::string& line) { logger->info(line); });
+  }
+  control_->start(lane_pointers, snapshotter_.get());
+
+  if (!config_.admin.empty()) {
+    ServerParts parts;
+    parts.config = &config_;
+    parts.started_ms = steady_ms();
+    parts.lanes.assign(lane_pointers.begin(), lane_pointers.end());
+    parts.control = control_.get();
+    parts.coordinator = coordinator_.get();
+    parts.snapshotter = snapshotter_.get();
+    register_metrics(metrics_, parts);
+    AdminHttp::Handlers handlers;
+    handlers.status_json = [parts] { return status_json(parts); };
+    handlers.metrics_text = [this] { return metrics_.render(); };
+    handlers.healthy = [this] { return control_->status().joined; };
+    Result<std::unique_ptr<AdminHttp>> admin = AdminHttp::start(config_.admin, std::move(handlers));
+    if (!admin) return tl::unexpected(admin.error());
+    admin_ = std::move(*admin);
+  }
+  return {};
+}
+
+// Whoever asks goes first, then whoever gives orders; the lanes' threads end before the snapshotter that they hand chunks to, and the
+// lanes themselves, whose pools own those chunks' memory, after it.
+Server::~Server() {
+  admin_.reset();
+  if (control_) control_->stop();
+  for (const auto& lane : lanes_) lane->stop();
+  snapshotter_.reset();
+  lanes_.clear();
+  coordinator_.reset();
+  control_.reset();
+  store_.reset();
+}
+
+std::string Server::ready_line() const {
+  nlohmann::ordered_json ready;
+  ready["admin"] = admin_ ? admin_->address() : "";
+  ready["pid"] = ::getpid();
+  ready["lanes"] = nlohmann::ordered_json::array();
+  for (const auto& lane : lanes_) ready["lanes"].push_back(lane->endpoint());
+  ready["coordinator"] =
+      coordinator_ ? advertised_endpoint(coordinator_->endpoint(), config_.advertise) : config_.coordinator;
+  return "ready " + ready.dump();
+}
+
+void Server::drain() {
+  if (coordinator_) coordinator_->drain();
+  control_->drain();
+}
+
+bool Server::drained() {
+  if (!control_->drained() || (coordinator_ && !coordinator_->drained())) return false;
+  const std::uint64_t now = steady_ms();
+  if (drained_ms_ == 0) drained_ms_ = now;
+  return !coordinator_ || now >= drained_ms_ + kDrainGraceMs;
+}
+
+}  // namespace tributary

@@ -1,0 +1,61 @@
+// Server: puts the parts of a tributary-server together, in the order they depend on each other, and takes them apart again.
+//
+//   store -> lanes -> coordinator (server 0) -> snapshotter -> control -> admin HTTP
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/admin_http.h"
+#include "common/config.h"
+#include "common/log.h"
+#include "common/metrics.h"
+#include "common/result.h"
+#include "server/control.h"
+#include "server/coordinator.h"
+#include "server/lane.h"
+#include "server/snapshotter.h"
+#include "server/store.h"
+
+namespace tributary {
+
+class Server {
+ public:
+  // After everything of this process is stopped, replies that ZeroMQ still holds get this long to leave (server 0 tells the others that
+  // they may go).
+  static constexpr std::uint64_t kDrainGraceMs = 300;
+
+  // Errors as the parts word them: an address that is taken, a store that belongs to somebody else, ...
+  static Result<std::unique_ptr<Server>> start(ServerConfig config, Logger logger);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // One line for whoever started the process: ready {"admin":...,"pid":...,"lanes":[...],"coordinator":...}
+  std::string ready_line() const;
+
+  // Stops this server's jobs in good order (on server 0: every job), final snapshots included; drained() is true when that is done.
+  void drain();
+  bool drained();
+
+  const ServerConfig& config() const { return config_; }
+
+ private:
+  Server(ServerConfig config, Logger logger);
+  Status start_parts();
+
+  ServerConfig config_;
+  Logger logger_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<Control> control_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::unique_ptr<Snapshotter> snapshotter_;
+  Metrics metrics_;
+  std::unique_ptr<AdminHttp> admin_;
+  std::uint64_t drained_ms_ = 0;  // when the last part was done; 0: not yet
+};
+
+}  // namespace tributary

@@ -1,0 +1,65 @@
+// The chunks of one snapshot as sorted RocksDB files (SST), and back.
+//
+// Keys are u32 chunk (big endian, so that byte order is chunk order), u8 part: part 0 is the sealed ChunkHeader, part 1 the parameters,
+// part 2+k state array k. Arrays are values of their own, so that they go to RocksDB straight from the chunk's buffers.
+#pragma once
+
+#include <rocksdb/iterator.h>
+#include <rocksdb/options.h>
+#include <rocksdb/sst_file_writer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+#include "server/records.h"
+#include "server/shard_core.h"
+#include "server/store.h"
+
+namespace tributary {
+
+// A file is closed at the first chunk boundary after so many bytes.
+inline constexpr std::uint64_t kSnapshotFileBytes = 64u << 20;
+
+// "snapshot of round 7 of job 'mlp' (job id 12)": for messages.
+std::string describe(const SnapshotInfo& info);
+
+class SnapshotFileWriter {
+ public:
+  // Files are named `prefix`0.sst, `prefix`1.sst, ...
+  SnapshotFileWriter(const rocksdb::Options& options, std::string prefix, SnapshotInfo info);
+  ~SnapshotFileWriter();  // removes the files that nobody took
+  SnapshotFileWriter(const SnapshotFileWriter&) = delete;
+  SnapshotFileWriter& operator=(const SnapshotFileWriter&) = delete;
+
+  // Ascending chunks, each once (kInternal otherwise). kStore: the disk's reason.
+  Status add(const ChunkSnapshot& chunk);
+  // Synced and closed.
+  Status close();
+
+  const std::vector<std::string>& files() const { return files_; }
+  const std::vector<ChunkIndex>& chunks() const { return chunks_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  Status put(ChunkIndex chunk, std::uint8_t part, const rocksdb::Slice& value);
+  Error disk_error(const rocksdb::Status& status) const;
+
+  const rocksdb::Options options_;
+  const std::string prefix_;
+  const SnapshotInfo info_;
+  std::unique_ptr<rocksdb::SstFileWriter> open_;
+  std::uint64_t open_bytes_ = 0;
+  std::uint64_t bytes_ = 0;
+  std::vector<std::string> files_;
+  std::vector<ChunkIndex> chunks_;
+};
+
+// Calls `each` for every chunk of `record`, in order. kStore, naming chunk and snapshot, if one is missing, damaged, or another's.
+Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord& record,
+                     const std::function<Status(const LoadedChunk&)>& each);
+
+}  // namespace tributary

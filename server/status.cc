@@ -1,0 +1,193 @@
+#include "server/status.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/job_json.h"
+#include "server/memory_formula.h"
+#include "server/shell_util.h"
+
+namespace tributary {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json lane_json(const Lane& lane) {
+  const LaneCounters& c = lane.counters();
+  return {{"lane", lane.index().value},
+          {"endpoint", lane.endpoint()},
+          {"jobs", static_cast<std::uint64_t>(c.jobs.value())},
+          {"pushes", c.pushes.value()},
+          {"push_bytes", c.push_bytes.value()},
+          {"answers", c.answers.value()},
+          {"answer_bytes", c.answer_bytes.value()},
+          {"steps", c.steps.value()},
+          {"out_of_place_steps", c.out_of_place_steps.value()},
+          {"duplicates", c.duplicates.value()},
+          {"rejected", c.rejected.value()},
+          {"malformed", c.malformed.value()},
+          {"unknown_job", c.unknown_job.value()},
+          {"internal_errors", c.internal_errors.value()},
+          {"dropped_sends", c.dropped()},
+          {"held_bytes", static_cast<std::uint64_t>(c.held_bytes.value())},
+          {"pool_bytes", static_cast<std::uint64_t>(c.pool_bytes.value())}};
+}
+
+Json job_status_json(const ControlJobStatus& job) {
+  Json snapshot = {{"bytes", job.snapshot_bytes}, {"error", job.snapshot_error}};
+  snapshot["pending"] = job.snapshot_pending ? Json(job.snapshot_pending->value) : Json(nullptr);
+  snapshot["durable"] = job.snapshot_durable ? Json(job.snapshot_durable->value) : Json(nullptr);
+  return {{"name", job.name},
+          {"id", std::to_string(job.job.value)},
+          {"view", job.view.value},
+          {"phase", job.phase},
+          {"nodes", job.nodes},
+          {"chunks", job.chunks},
+          {"parameters", job.elements},
+          {"optimizer", job.optimizer},
+          {"min_version", job.min_version().value},
+          {"max_version", job.max_version().value},
+          {"resumed_from", job.resumed ? Json(job.resume_round.value) : Json(nullptr)},
+          {"snapshot", std::move(snapshot)},
+          {"memory_formula_bytes", job.memory_terms().total()},
+          {"pool_bytes", job.pool_bytes()}};
+}
+
+MemoryTerms total_memory(const ControlStatus& status) {
+  MemoryTerms total;
+  for (const ControlJobStatus& job : status.jobs) total += job.memory_terms();
+  return total;
+}
+
+Json coordinator_json(const Coordinator& coordinator) {
+  Json jobs = Json::array();
+  for (const CoordinatorCore::JobStatus& job : coordinator.jobs()) {
+    const Result<JobConfig> config = job_from_json(job.record.job_json);
+    jobs.push_back({{"name", config ? config->name : ""},
+                    {"id", std::to_string(job.record.job.value)},
+                    {"phase", job.phase},
+                    {"view", job.record.view.value},
+                    {"nodes", job.nodes},
+                    {"joined", job.joined},
+                    {"waiting_for", job.waiting_for},
+                    {"world_size", job.record.world_size},
+                    {"chunks", job.record.owners.size()},
+                    {"chunk_elements", job.record.chunk_elements},
+                    {"min_version", job.min_version.value},
+                    {"max_version", job.max_version.value},
+                    {"committed", job.record.initialised ? Json(job.record.committed.value) : Json(nullptr)},
+                    {"finished", job.record.finished},
+                    {"last_stop", job.last_stop}});
+  }
+  Json peers = Json::array();
+  const std::uint64_t now = steady_ms();
+  for (const CoordinatorCore::PeerStatus& peer : coordinator.peers()) {
+    peers.push_back({{"kind", peer.kind},
+                     {"name", peer.name},
+                     {"alive", peer.alive},
+                     {"last_heard_ms", now > peer.last_heard_ms ? now - peer.last_heard_ms : 0}});
+  }
+  return {{"endpoint", coordinator.endpoint()},
+          {"jobs", std::move(jobs)},
+          {"peers", std::move(peers)},
+          {"messages", coordinator.messages()},
+          {"malformed", coordinator.malformed()}};
+}
+
+}  // namespace
+
+std::string status_json(const ServerParts& parts) {
+  const ControlStatus control = parts.control->status();
+  Json lanes = Json::array();
+  for (const Lane* lane : parts.lanes) lanes.push_back(lane_json(*lane));
+  Json jobs = Json::array();
+  for (const ControlJobStatus& job : control.jobs) jobs.push_back(job_status_json(job));
+  const MemoryTerms memory = total_memory(control);
+  Json status = {{"kind", "server"},
+                 {"index", parts.config->index},
+                 {"servers", parts.config->servers},
+                 {"pid", ::getpid()},
+                 {"uptime_s", static_cast<double>(steady_ms() - parts.started_ms) / 1000.0},
+                 {"joined", control.joined},
+                 {"coordinator_silent_ms", control.silent_ms},
+                 {"store", parts.config->store_path},
+                 {"lanes", std::move(lanes)},
+                 {"jobs", std::move(jobs)},
+                 {"memory",
+                  {{"resident_bytes", resident_bytes()},
+                   {"formula_bytes", memory.total()},
+                   {"state_bytes", memory.state},
+                   {"answers_bytes", memory.answers},
+                   {"held_bytes", memory.held},
+                   {"arriving_bytes", memory.arriving},
+                   {"snapshot_bytes", memory.snapshot}}}};
+  if (parts.coordinator) status["coordinator"] = coordinator_json(*parts.coordinator);
+  return status.dump();
+}
+
+void register_metrics(Metrics& metrics, const ServerParts& parts) {
+  for (const Lane* lane : parts.lanes) {
+    const LaneCounters& c = lane->counters();
+    const Metrics::Labels labels = {{"lane", std::to_string(lane->index().value)}};
+    const auto counter = [&](const char* name, const char* help, const LaneCounter& source) {
+      metrics.counter(std::string("tributary_server_") + name, help, labels, source);
+    };
+    const auto gauge = [&](const char* name, const char* help, const LaneGauge& source) {
+      metrics.gauge(std::string("tributary_server_") + name, help, labels, source);
+    };
+    counter("messages_total", "Messages received.", c.messages);
+    counter("pushes_total", "Gradient pushes accepted.", c.pushes);
+    counter("push_bytes_total", "Bytes of accepted pushes.", c.push_bytes);
+    counter("answers_total", "Answers with parameters.", c.answers);
+    counter("answer_bytes_total", "Bytes of parameters in answers.", c.answer_bytes);
+    counter("steps_total", "Optimizer steps (one a chunk and round).", c.steps);
+    counter("out_of_place_steps_total", "Steps that found a buffer still being sent or kept by a snapshot.",
+            c.out_of_place_steps);
+    counter("duplicates_total", "Pushes and initial values that had been received before.", c.duplicates);
+    counter("rejected_total", "Messages refused with an error to their author.", c.rejected);
+    counter("malformed_total", "Messages that are none of ours.", c.malformed);
+    counter("unknown_job_total", "Messages for a job that is not open.", c.unknown_job);
+    counter("internal_errors_total", "Messages that failed for a reason of the server's own.", c.internal_errors);
+    metrics.counter("tributary_server_dropped_sends_total", "Messages given up because the receiver takes nothing or is gone.",
+                    labels, [&c] { return static_cast<double>(c.dropped()); });
+    gauge("jobs", "Jobs open on the lane.", c.jobs);
+    gauge("held_frames", "Gradient frames that wait for other nodes.", c.held_frames);
+    gauge("held_bytes", "Bytes of gradient frames that wait for other nodes.", c.held_bytes);
+    gauge("max_held_bytes", "Most bytes of gradient frames held at once.", c.max_held_bytes);
+    gauge("pool_bytes", "Bytes of buffers for parameters and optimizer state.", c.pool_bytes);
+  }
+  const Control* control = parts.control;
+  metrics.gauge("tributary_resident_bytes", "Resident memory of the process.", {},
+                [] { return static_cast<double>(resident_bytes()); });
+  metrics.gauge("tributary_memory_formula_bytes", "Memory the open jobs need by the formula in server/memory_formula.h.", {},
+                [control] { return static_cast<double>(total_memory(control->status()).total()); });
+  metrics.gauge("tributary_server_joined", "1 if the coordinator knows this server.", {},
+                [control] { return control->status().joined ? 1.0 : 0.0; });
+  const auto per_job = [&](const char* name, const char* help, double (*read)(const ControlJobStatus&)) {
+    metrics.gauges(name, help, [control, read] {
+      std::vector<Metrics::Sample> samples;
+      for (const ControlJobStatus& job : control->status().jobs) samples.push_back({{{"job", job.name}}, read(job)});
+      return samples;
+    });
+  };
+  per_job("tributary_server_job_min_version", "Rounds that every chunk of this shard has seen.",
+          [](const ControlJobStatus& job) { return static_cast<double>(job.min_version().value); });
+  per_job("tributary_server_job_max_version", "Rounds that the furthest chunk of this shard has seen.",
+          [](const ControlJobStatus& job) { return static_cast<double>(job.max_version().value); });
+  per_job("tributary_server_job_durable_round", "Newest round that is durable here.", [](const ControlJobStatus& job) {
+    return job.snapshot_durable ? static_cast<double>(job.snapshot_durable->value) : 0.0;
+  });
+  if (const Snapshotter* snapshotter = parts.snapshotter) {
+    metrics.gauge("tributary_server_snapshot_waiting_chunks", "Captured chunks that wait for the snapshot writer.", {},
+                  [snapshotter] { return static_cast<double>(snapshotter->waiting_chunks()); });
+  }
+  if (const Coordinator* coordinator = parts.coordinator) {
+    metrics.counter("tributary_coordinator_messages_total", "Control messages received.", {},
+                    [coordinator] { return static_cast<double>(coordinator->messages()); });
+    metrics.counter("tributary_coordinator_malformed_total", "Control messages that are none of ours.", {},
+                    [coordinator] { return static_cast<double>(coordinator->malformed()); });
+  }
+}
+
+}  // namespace tributary

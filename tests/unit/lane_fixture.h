@@ -1,0 +1,156 @@
+// What the tests of the server's shells share: a lane with its listener, a job on it, and a client that speaks raw ZeroMQ.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/codec.h"
+#include "kernels/optimizer.h"
+#include "server/lane.h"
+
+namespace tributary::testing {
+
+inline Logger quiet_logger() {
+  LogConfig config;
+  config.level = "error";
+  config.file = "/dev/null";
+  return *make_logger(config, "test");
+}
+
+// Collects what a lane reports; every wait ends after 10 s.
+class Listener final : public LaneListener {
+ public:
+  struct Stopped {
+    JobId job;
+    Round round;
+    bool kept = false;
+  };
+  void lane_opened(LaneIndex, JobId, ViewId, const Status& status) override { push(opened_, status); }
+  void lane_snapshot(LaneIndex, JobId, ViewId, Round, bool started) override { push(snapshots_, started); }
+  void lane_stopped(LaneIndex, JobId job, ViewId, Round round, bool kept) override { push(stopped_, Stopped{job, round, kept}); }
+  void lane_captured(ChunkSnapshot snapshot) override { push(captured_, std::move(snapshot)); }
+
+  std::optional<Status> opened() { return pop(opened_); }
+  std::optional<bool> snapshot() { return pop(snapshots_); }
+  std::optional<Stopped> stopped() { return pop(stopped_); }
+  std::optional<ChunkSnapshot> captured() { return pop(captured_); }
+
+ private:
+  template <class T>
+  void push(std::deque<T>& queue, T value) {
+    const std::lock_guard lock(mutex_);
+    queue.push_back(std::move(value));
+    changed_.notify_all();
+  }
+  template <class T>
+  std::optional<T> pop(std::deque<T>& queue) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, std::chrono::seconds(10), [&] { return !queue.empty(); })) return {};
+    std::optional<T> value(std::move(queue.front()));
+    queue.pop_front();
+    return value;
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Status> opened_;
+  std::deque<bool> snapshots_;
+  std::deque<Stopped> stopped_;
+  std::deque<ChunkSnapshot> captured_;
+};
+
+inline std::span<const std::byte> as_bytes(const std::vector<float>& values) { return std::as_bytes(std::span(values)); }
+
+struct Reply {
+  DataMessage message;
+  std::vector<std::byte> payload;
+  std::vector<float> floats() const {
+    std::vector<float> values(payload.size() / sizeof(float));
+    std::memcpy(values.data(), payload.data(), values.size() * sizeof(float));
+    return values;
+  }
+};
+
+class RawClient {
+ public:
+  explicit RawClient(const std::string& endpoint) : context_(1), socket_(context_, zmq::socket_type::dealer) {
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.set(zmq::sockopt::rcvtimeo, 10'000);
+    socket_.connect(endpoint);
+  }
+  void send_frames(const std::vector<std::span<const std::byte>>& frames) {
+    for (std::size_t i = 0; i < frames.size(); ++i) {
+      socket_.send(zmq::const_buffer(frames[i].data(), frames[i].size()),
+                   i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    }
+  }
+  void send(const DataMessage& message, std::optional<std::span<const std::byte>> payload = {}) {
+    alignas(8) std::byte scratch[kMaxErrorHeader];
+    const std::span<const std::byte> header = encode_data(message, scratch);
+    payload ? send_frames({header, *payload}) : send_frames({header});
+  }
+  void push(const ChunkKey& key, std::uint64_t round, const std::vector<float>& gradient, std::uint64_t weight = 1) {
+    send(Push{key, Round(round), weight, EncodingId::kFp32}, as_bytes(gradient));
+  }
+  // Empty after the time-out.
+  std::optional<Reply> receive(int timeout_ms = 10'000) {
+    socket_.set(zmq::sockopt::rcvtimeo, timeout_ms);
+    zmq::message_t header, payload;
+    if (!socket_.recv(header)) return {};
+    if (header.more()) (void)socket_.recv(payload);
+    Result<DataMessage> message = decode_data({static_cast<const std::byte*>(header.data()), header.size()});
+    REQUIRE(message);
+    Reply reply{*message, {}};
+    reply.payload.resize(payload.size());
+    if (payload.size() != 0) std::memcpy(reply.payload.data(), payload.data(), payload.size());
+    return reply;
+  }
+  template <class M>
+  std::optional<M> expect(std::vector<float>* payload = nullptr) {
+    std::optional<Reply> reply = receive();
+    if (!reply || !std::holds_alternative<M>(reply->message)) return {};
+    if (payload) *payload = reply->floats();
+    return std::get<M>(reply->message);
+  }
+  zmq::socket_t& socket() { return socket_; }
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+};
+
+inline constexpr std::uint64_t kChunkElements = 1024;
+
+// `chunks` chunks on one lane of one server, plain SGD with lr 0.5: with gradients that are multiples of 2 every step is exact.
+inline ShardJob small_job(std::uint32_t nodes, std::uint64_t chunks, JobId job = JobId(7)) {
+  const ShardSlots slots[] = {{1, 1.0}};
+  Result<Layout> layout = Layout::make({{"w", {chunks * kChunkElements}}}, kChunkElements, slots);
+  REQUIRE(layout);
+  ShardJob result;
+  result.job = job;
+  result.view = ViewId(1);
+  result.nodes = nodes;
+  result.layout = std::make_shared<const Layout>(*layout);
+  result.optimizer = kernels::make_optimizer("sgd", {});
+  result.lr = 0.5;
+  return result;
+}
+
+inline ChunkKey key_of(std::uint32_t chunk, std::uint32_t node = 0, JobId job = JobId(7)) {
+  return {job, ViewId(1), NodeRank(node), ChunkIndex(chunk)};
+}
+
+inline std::vector<float> filled(float value) { return std::vector<float>(kChunkElements, value); }
+
+inline std::string temporary_ipc(const char* name) {
+  return "ipc:///tmp/tributary-test-" + std::to_string(::getpid()) + "-" + name;
+}
+
+}  // namespace tributary::testing

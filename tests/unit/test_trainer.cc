@@ -1,0 +1,353 @@
+// The trainer's rounds, stops and restarts, against a Session that is scripted here instead of the real one: this file defines
+// tributary::Session's members, so the linker takes none from the library.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/encoding.h"
+#include "common/fused_step.h"
+#include "common/schedule.h"
+#include "kernels/optimizer.h"
+#include "tests/unit/synthetic_images.h"
+#include "train/standalone.h"
+#include "train/trainer.h"
+
+namespace tributary {
+namespace {
+
+using Tensors = std::vector<std::vector<float>>;
+
+// Servers and worker of a job with one rank: what survives a session.
+struct World {
+  Round round;
+  Tensors parameters, momentum;
+  std::uint64_t snapshot_every = 4;
+  Round snapshot;
+  Tensors snapshot_parameters, snapshot_momentum;
+
+  // What wait() says once the round is there (kStopRequested), or instead of it (kStopped, kRestart, an error).
+  std::map<std::uint64_t, StepState> states;
+  std::map<std::uint64_t, Error> errors;
+  std::vector<Error> attach_errors;  // of the next attaches, the last one first
+  std::vector<Error> start_errors;
+  std::function<void(Round)> on_round;  // when the first tensor of a round becomes ready
+
+  int attaches = 0;
+  std::vector<std::pair<LeaveKind, std::uint64_t>> finishes;
+
+  void lose_what_is_not_in_the_snapshot() {
+    round = snapshot;
+    parameters = snapshot_parameters;
+    momentum = snapshot_momentum;
+  }
+};
+World* g_world = nullptr;
+
+}  // namespace
+
+struct Session::Impl {
+  JobConfig job;
+  std::vector<TensorSpec> tensors;
+  bool fresh = false;
+  Round resume;
+  Tensors parameters, gradients;
+  std::vector<bool> is_ready;
+  std::uint64_t weight = 0;
+  std::vector<std::size_t> waited;  // of the open round
+
+  bool pending() const { return std::all_of(is_ready.begin(), is_ready.end(), [](bool r) { return r; }); }
+
+  Result<StepState> complete() {
+    World& world = *g_world;
+    const Round round = world.round.next();
+    if (const auto error = world.errors.find(round.value); error != world.errors.end()) {
+      const Error what = error->second;
+      world.errors.erase(error);
+      world.lose_what_is_not_in_the_snapshot();
+      return tl::unexpected(what);
+    }
+    const auto state = world.states.find(round.value);
+    if (state != world.states.end() && (state->second == StepState::kRestart || state->second == StepState::kStopped)) {
+      const StepState what = state->second;
+      world.states.erase(state);
+      if (what == StepState::kRestart) world.lose_what_is_not_in_the_snapshot();
+      return what;
+    }
+    const auto optimizer = kernels::make_optimizer("sgd", {.momentum = job.optimizer.momentum});
+    const auto scalars = optimizer->scalars(round.value, scheduled_lr(job.schedule, job.optimizer.lr, round.value));
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      const auto* frame = reinterpret_cast<const std::byte*>(gradients[t].data());
+      FusedArgs args;
+      args.elements = tensors[t].elements();
+      args.frames = {&frame, 1};
+      args.push = args.pull = &encoding_for(EncodingId::kFp32);
+      args.scale = static_cast<float>(1.0 / static_cast<double>(weight));
+      args.param_in = args.param_out = world.parameters[t].data();
+      args.state_in[0] = args.state_out[0] = world.momentum[t].data();
+      fused_step(*optimizer, scalars, args);
+      std::fill(gradients[t].begin(), gradients[t].end(), 1e30f);  // nobody may count on old contents
+    }
+    world.round = round;
+    parameters = world.parameters;
+    is_ready.assign(tensors.size(), false);
+    if (round.value % world.snapshot_every == 0) {
+      world.snapshot = round;
+      world.snapshot_parameters = world.parameters;
+      world.snapshot_momentum = world.momentum;
+    }
+    return state == world.states.end() ? StepState::kContinue : state->second;
+  }
+};
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::~Session() = default;
+
+Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, std::vector<TensorSpec> tensors) {
+  World& world = *g_world;
+  ++world.attaches;
+  if (!world.attach_errors.empty()) {
+    const Error error = world.attach_errors.back();
+    world.attach_errors.pop_back();
+    return tl::unexpected(error);
+  }
+  auto impl = std::make_unique<Impl>();
+  impl->job = options.job;
+  impl->tensors = std::move(tensors);
+  impl->fresh = world.round.value == 0;
+  impl->resume = world.round;
+  for (const TensorSpec& tensor : impl->tensors) {
+    impl->parameters.emplace_back(tensor.elements());
+    impl->gradients.emplace_back(tensor.elements());
+  }
+  impl->is_ready.assign(impl->tensors.size(), false);
+  return std::unique_ptr<Session>(new Session(std::move(impl)));
+}
+
+bool Session::fresh() const { return impl_->fresh; }
+Round Session::resume_round() const { return impl_->resume; }
+std::span<float> Session::initial(std::size_t tensor) { return impl_->parameters[tensor]; }
+std::span<float> Session::gradient(std::size_t tensor) { return impl_->gradients[tensor]; }
+std::span<const float> Session::parameters(std::size_t tensor) const { return impl_->parameters[tensor]; }
+std::string Session::stop_reason() const { return "as scripted"; }
+SessionStats Session::stats() const { return {.reduce_ns = 0, .bytes_pushed = 7, .bytes_pulled = 9}; }
+
+Status Session::start() {
+  World& world = *g_world;
+  if (!world.start_errors.empty()) {
+    const Error error = world.start_errors.back();
+    world.start_errors.pop_back();
+    return tl::unexpected(error);
+  }
+  if (impl_->fresh) {
+    world.parameters = world.snapshot_parameters = impl_->parameters;
+    world.momentum.clear();
+    for (const auto& tensor : world.parameters) world.momentum.emplace_back(tensor.size(), 0.0f);
+    world.snapshot_momentum = world.momentum;
+  }
+  impl_->parameters = world.parameters;
+  return {};
+}
+
+void Session::ready(std::size_t tensor, std::uint64_t weight) {
+  REQUIRE_FALSE(impl_->is_ready[tensor]);
+  const bool first = std::none_of(impl_->is_ready.begin(), impl_->is_ready.end(), [](bool r) { return r; });
+  impl_->is_ready[tensor] = true;
+  impl_->weight = weight;
+  if (first && g_world->on_round) g_world->on_round(g_world->round.next());
+}
+Result<StepState> Session::wait(std::size_t) { return wait(); }
+Result<StepState> Session::wait() {
+  if (!impl_->pending()) return StepState::kContinue;
+  return impl_->complete();
+}
+
+Status Session::finish(LeaveKind kind, const std::string&) {
+  const bool nothing_open = std::none_of(impl_->is_ready.begin(), impl_->is_ready.end(), [](bool r) { return r; });
+  if (kind == LeaveKind::kFinished) CHECK(nothing_open);
+  g_world->finishes.emplace_back(kind, g_world->round.value);
+  return {};
+}
+
+namespace train {
+namespace {
+
+constexpr std::uint64_t kRounds = 20;  // two epochs of ten, the last batch of each smaller
+
+class Run {
+ public:
+  Run() : training_(synthetic(300, 1)), test_(synthetic(100, 2)) {
+    g_world = &world;
+    options_.job.name = "scripted";
+    options_.job.optimizer.lr = 0.1;
+    options_.job.optimizer.momentum = 0.9;
+    options_.job.train.hidden = {16};
+    options_.job.train.global_batch = 32;
+    options_.job.train.epochs = 2;
+  }
+  ~Run() {
+    g_world = nullptr;
+    std::fclose(log_);
+  }
+
+  Result<RunSummary> train() {
+    ProgressBar bar(log_, ProgressBar::Style::kOff, "");
+    StopSignal stop_signal;
+    return train_rank(options_, training_, &test_, bar, nullptr, stop_signal);
+  }
+  std::string reference_digest() const {
+    const Result<RunSummary> summary = train_standalone({.job = options_.job}, training_, &test_, nullptr);
+    REQUIRE(summary.has_value());
+    return summary->digest;
+  }
+  void expect_complete(const Result<RunSummary>& summary) const {
+    REQUIRE(summary.has_value());
+    CHECK(summary->rounds == kRounds);
+    CHECK_FALSE(summary->stopped);
+    CHECK(summary->digest == reference_digest());
+    CHECK(summary->test.has_value());
+    CHECK(world.finishes.back() == std::pair{LeaveKind::kFinished, kRounds});
+  }
+
+  World world;
+
+ private:
+  std::FILE* log_ = std::tmpfile();
+  ImageSet training_, test_;
+  TrainerOptions options_;
+};
+
+TEST_CASE("An undisturbed run ends in the reference's bits") {
+  Run run;
+  const auto summary = run.train();
+  run.expect_complete(summary);
+  CHECK(summary->rounds_here == kRounds);
+  CHECK(summary->samples_here == 600);
+  CHECK(summary->train.samples == 300);
+  CHECK(summary->restarts == 0);
+  CHECK(summary->bytes_pushed == 7);
+  CHECK(run.world.attaches == 1);
+}
+
+TEST_CASE("A stop request ends the run after the complete round, and the next run ends in the reference's bits") {
+  for (const std::uint64_t at : {1u, 7u, 10u, 19u}) {  // 10 ends an epoch: found while evaluating, not in a forward pass
+    CAPTURE(at);
+    Run run;
+    run.world.states[at] = StepState::kStopRequested;
+    const auto stopped = run.train();
+    REQUIRE(stopped.has_value());
+    CHECK(stopped->stopped);
+    CHECK(stopped->rounds == at);
+    CHECK(run.world.finishes.back() == std::pair{LeaveKind::kStopped, at});
+    run.world.states.clear();
+    const auto resumed = run.train();
+    run.expect_complete(resumed);
+    CHECK(resumed->resumed_from == at);
+    CHECK(resumed->rounds_here == kRounds - at);
+  }
+}
+
+TEST_CASE("A stop request in the last round does not keep the job from finishing") {
+  Run run;
+  run.world.states[kRounds] = StepState::kStopRequested;
+  run.expect_complete(run.train());
+}
+
+TEST_CASE("SIGTERM and SIGINT stop the run after the open round") {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    Run run;
+    run.world.on_round = [&](Round round) {
+      if (round.value == 6) std::raise(signal);
+    };
+    const auto stopped = run.train();
+    REQUIRE(stopped.has_value());
+    CHECK(stopped->stopped);
+    CHECK(stopped->rounds == 6);
+    CHECK(run.world.finishes.back() == std::pair{LeaveKind::kStopped, std::uint64_t{6}});
+    run.world.on_round = nullptr;
+    run.expect_complete(run.train());
+  }
+}
+
+TEST_CASE("When another rank left, the open round is void and the summary is about the round before") {
+  Run run;
+  run.world.states[9] = StepState::kStopped;
+  const auto stopped = run.train();
+  REQUIRE(stopped.has_value());
+  CHECK(stopped->stopped);
+  CHECK(stopped->rounds == 8);
+  CHECK(stopped->stop_reason == "as scripted");
+  CHECK(stopped->digest.size() == 32);
+  run.expect_complete(run.train());
+}
+
+TEST_CASE("After a restart the run goes on from the snapshot and ends in the reference's bits") {
+  for (const std::uint64_t at : {1u, 3u, 4u, 11u, 20u}) {
+    CAPTURE(at);
+    Run run;
+    run.world.states[at] = StepState::kRestart;
+    const auto summary = run.train();
+    run.expect_complete(summary);
+    CHECK(summary->restarts == 1);
+    CHECK(run.world.attaches == 2);
+  }
+}
+
+TEST_CASE("A worker daemon that goes and comes back only costs a restart") {
+  Run run;
+  run.world.errors[6] = {ErrorCode::kUnavailable, "the worker is gone"};
+  run.world.on_round = [&](Round round) {
+    if (round.value == 6 && run.world.attaches == 1) run.world.attach_errors = {{ErrorCode::kUnavailable, "nobody listens"}};
+  };
+  const auto summary = run.train();
+  run.expect_complete(summary);
+  CHECK(summary->restarts == 2);
+}
+
+TEST_CASE("An error that attaching again cannot cure ends the run with its message") {
+  Run run;
+  run.world.errors[6] = {ErrorCode::kWrongLength, "push refused"};
+  const auto summary = run.train();
+  REQUIRE_FALSE(summary.has_value());
+  CHECK(summary.error().message == "push refused");
+  CHECK(run.world.attaches == 1);
+}
+
+TEST_CASE("The first attach is not tried again") {
+  Run run;
+  run.world.attach_errors = {{ErrorCode::kUnavailable, "nobody listens on /run/w.sock"}};
+  const auto summary = run.train();
+  REQUIRE_FALSE(summary.has_value());
+  CHECK(summary.error().message == "nobody listens on /run/w.sock");
+  CHECK(run.world.attaches == 1);
+}
+
+TEST_CASE("A job that is stopped before its first round counts as stopped, without a digest") {
+  Run run;
+  run.world.start_errors = {{ErrorCode::kStopped, "the job ended before its first round"}};
+  const auto summary = run.train();
+  REQUIRE(summary.has_value());
+  CHECK(summary->stopped);
+  CHECK(summary->rounds == 0);
+  CHECK(summary->digest.empty());
+}
+
+TEST_CASE("A job that is complete already is evaluated and finished again") {
+  Run run;
+  run.expect_complete(run.train());
+  const auto again = run.train();
+  run.expect_complete(again);
+  CHECK(again->rounds_here == 0);
+  CHECK(again->resumed_from == kRounds);
+}
+
+}  // namespace
+}  // namespace train
+}  // namespace tributary

@@ -1,0 +1,246 @@
+#include "worker/attach_server.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "worker/zmq_io.h"
+
+namespace tributary {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr std::uint32_t kNoiseLines = 10;
+constexpr std::uint64_t kNoiseIntervalMs = 10'000;
+
+// Removes a socket file that a dead process left. kUnavailable if the path is in use.
+Status clear_path(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) return {};
+  if (!S_ISSOCK(info.st_mode)) {
+    return fail(ErrorCode::kUnavailable, "cannot listen on " + path +
+                                             ": there is a file of that name that is no socket; set another [worker] socket");
+  }
+  if (AttachSocket::connect(path)) {
+    return fail(ErrorCode::kUnavailable, "cannot listen on " + path +
+                                             ": another worker daemon is listening there; stop it, or set another [worker] socket");
+  }
+  if (::unlink(path.c_str()) != 0) {
+    return fail(ErrorCode::kUnavailable, "cannot remove the stale socket " + path + ": " + std::strerror(errno));
+  }
+  return {};
+}
+
+Result<FileDescriptor> listen_on(const std::string& path) {
+  const auto address = unix_address(path);
+  if (!address) return tl::unexpected(address.error());
+  if (Status clear = clear_path(path); !clear) return tl::unexpected(clear.error());
+  FileDescriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) != 0 ||
+      ::listen(fd.get(), kBacklog) != 0) {
+    return fail(ErrorCode::kUnavailable, "cannot listen on " + path + ": " + std::strerror(errno) +
+                                             "; set a [worker] socket in a directory that exists and may be written to");
+  }
+  return fd;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AttachServer>> AttachServer::create(AttachServerOptions options, CoordinatorPort& coordinator,
+                                                           LanePort& lanes, Logger logger) {
+  auto wake = EventFd::create();
+  if (!wake) return tl::unexpected(wake.error());
+  auto listener = listen_on(options.socket);
+  if (!listener) return tl::unexpected(listener.error());
+  return std::unique_ptr<AttachServer>(new AttachServer(std::move(options), std::move(*listener), std::move(*wake),
+                                                        coordinator, lanes, std::move(logger)));
+}
+
+AttachServer::AttachServer(AttachServerOptions options, FileDescriptor listener, EventFd wake, CoordinatorPort& coordinator,
+                           LanePort& lanes, Logger logger)
+    : options_(std::move(options)),
+      listener_(std::move(listener)),
+      wake_(std::move(wake)),
+      logger_(logger),
+      noise_(logger, kNoiseLines, kNoiseIntervalMs),
+      jobs_(std::make_unique<NodeJobs>(options_.jobs, *this, coordinator, lanes, std::move(logger))) {}
+
+AttachServer::~AttachServer() { stop(); }
+
+void AttachServer::run() {
+  thread_ = std::thread([this] { loop(); });
+}
+
+void AttachServer::stop() {
+  if (stopping_.exchange(true)) return;
+  wake_.notify();
+  if (thread_.joinable()) thread_.join();
+  jobs_.reset();  // closes what is open on the lanes
+  connections_.clear();
+  listener_.reset();
+  ::unlink(options_.socket.c_str());
+}
+
+void AttachServer::post(Command command) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  wake_.notify();
+}
+
+void AttachServer::lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure) {
+  post([job = std::move(job), failure = std::move(failure)](NodeJobs& jobs, std::uint64_t now) {
+    jobs.lane_failed(job, failure, now);
+  });
+}
+
+void AttachServer::on_control(ControlMessage message) {
+  post([message = std::move(message)](NodeJobs& jobs, std::uint64_t now) { jobs.on_control(message, now); });
+}
+
+void AttachServer::on_coordinator_restarted() {
+  post([](NodeJobs& jobs, std::uint64_t now) { jobs.coordinator_restarted(now); });
+}
+
+void AttachServer::drain() {
+  post([](NodeJobs& jobs, std::uint64_t) { jobs.drain(); });
+}
+
+void AttachServer::abandon(std::string reason) {
+  post([reason = std::move(reason)](NodeJobs& jobs, std::uint64_t now) { jobs.abandon(reason, now); });
+}
+
+std::vector<NodeJobSummary> AttachServer::summaries() const {
+  const std::lock_guard lock(mutex_);
+  return summaries_;
+}
+
+void AttachServer::take_commands(std::uint64_t now_ms) {
+  std::vector<Command> commands;
+  {
+    const std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+  }
+  for (const Command& command : commands) command(*jobs_, now_ms);
+}
+
+void AttachServer::accept_all(std::uint64_t now_ms) {
+  while (connections_.size() < kMaxConnections) {
+    FileDescriptor fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      return;
+    }
+    last_trainer_ = last_trainer_.next();
+    connections_.emplace(last_trainer_, Connection{AttachSocket::adopt(std::move(fd)), now_ms});
+  }
+}
+
+void AttachServer::receive(TrainerId trainer, Connection& connection, std::uint64_t now_ms) {
+  for (int i = 0; i < kBatch && !connection.broken; ++i) {
+    auto got = connection.socket.receive_now();
+    if (!got) {
+      connection.broken = true;
+      if (got.error().code == ErrorCode::kUnavailable) return;
+      refused_.fetch_add(1, std::memory_order_relaxed);
+      noise_.warn("refused a connection on the attach socket (pid " + std::to_string(connection.socket.peer_pid()) +
+                      "): " + got.error().message,
+                  now_ms);
+      connection.socket.send(AttachError{got.error().code, got.error().message});
+      return;
+    }
+    if (!*got) return;
+    connection.idle_since_ms = now_ms;
+    handle(trainer, connection, (*got)->message, now_ms);
+  }
+}
+
+void AttachServer::handle(TrainerId trainer, Connection& connection, const AttachMessage& message, std::uint64_t now_ms) {
+  if (const auto* request = std::get_if<AttachRequest>(&message)) {
+    jobs_->attach(trainer, *request, connection.socket.peer_pid(), now_ms);
+  } else if (std::holds_alternative<InitialValues>(message)) {
+    jobs_->initial_values(trainer);
+  } else if (const auto* detach = std::get_if<Detach>(&message)) {
+    jobs_->detach(trainer, *detach, now_ms);
+  } else {
+    send(trainer, AttachError{ErrorCode::kMalformed, "this message is one that only worker daemons send"}, {});
+    connection.broken = true;
+  }
+}
+
+void AttachServer::send(TrainerId trainer, const AttachMessage& message, std::span<const int> fds) {
+  const auto at = connections_.find(trainer);
+  if (at == connections_.end() || at->second.broken) return;
+  if (std::holds_alternative<AttachError>(message)) refused_.fetch_add(1, std::memory_order_relaxed);
+  if (Status sent = at->second.socket.send(message, fds); !sent) {
+    if (sent.error().code != ErrorCode::kUnavailable) logger_->warn("gave up a trainer: {}", sent.error().message);
+    at->second.broken = true;  // NodeJobs hears of it when this event is done
+  }
+}
+
+void AttachServer::close_broken(std::uint64_t now_ms) {
+  for (auto at = connections_.begin(); at != connections_.end();) {
+    Connection& connection = at->second;
+    const TrainerId trainer = at->first;
+    if (!connection.broken && now_ms - connection.idle_since_ms > kIdleTimeoutMs && !jobs_->known(trainer)) {
+      connection.broken = true;
+    }
+    if (!connection.broken) {
+      ++at;
+      continue;
+    }
+    at = connections_.erase(at);
+    jobs_->gone(trainer, now_ms);
+  }
+}
+
+void AttachServer::refresh() {
+  auto fresh = jobs_->summaries();
+  memory_used_.store(jobs_->budget().used(), std::memory_order_relaxed);
+  drained_.store(jobs_->drained(), std::memory_order_release);
+  const std::lock_guard lock(mutex_);
+  summaries_.swap(fresh);
+}
+
+void AttachServer::loop() {
+  std::vector<pollfd> items;
+  std::vector<TrainerId> trainers;
+  std::uint64_t next_tick = 0;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    items.clear();
+    trainers.clear();
+    items.push_back({wake_.fd(), POLLIN, 0});
+    const short accepting = connections_.size() < kMaxConnections ? POLLIN : 0;
+    items.push_back({listener_.get(), accepting, 0});
+    for (const auto& [trainer, connection] : connections_) {
+      items.push_back({connection.socket.fd(), POLLIN, 0});
+      trainers.push_back(trainer);
+    }
+    if (::poll(items.data(), items.size(), kTickMs) < 0) continue;
+    const std::uint64_t now = worker_io::now_ms();
+    if (items[0].revents != 0) {
+      wake_.drain();
+      take_commands(now);
+    }
+    for (std::size_t i = 0; i < trainers.size(); ++i) {
+      if (items[i + 2].revents == 0) continue;
+      receive(trainers[i], connections_.at(trainers[i]), now);
+      if (connections_.at(trainers[i]).broken) jobs_->gone(trainers[i], now);
+    }
+    if (items[1].revents != 0) accept_all(now);
+    close_broken(now);
+    if (now >= next_tick) {
+      jobs_->tick(now);
+      noise_.tick(now);
+      next_tick = now + kTickMs;
+    }
+    refresh();
+  }
+}
+
+}  // namespace tributary

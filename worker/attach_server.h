@@ -1,0 +1,99 @@
+// AttachServer: the worker's Unix socket and the thread that serves it: accepts trainers, frames their messages, and drives NodeJobs.
+// Everything that concerns NodeJobs runs on this thread; others post to it.
+//
+// It trusts no trainer: a bounded number of connections, bounded messages, a deadline for those that never attach, and a bounded
+// wait for one that does not read.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/event_fd.h"
+#include "common/log.h"
+#include "common/result.h"
+#include "worker/attach_socket.h"
+#include "worker/control.h"
+#include "worker/node_jobs.h"
+
+namespace tributary {
+
+struct AttachServerOptions {
+  std::string socket;
+  NodeJobsOptions jobs;
+};
+
+class AttachServer final : public WorkerLaneListener, public WorkerControlListener, private TrainerPort {
+ public:
+  static constexpr std::size_t kMaxConnections = 1024;
+  static constexpr int kTickMs = 50;
+  static constexpr std::uint64_t kIdleTimeoutMs = 10'000;  // of a connection that belongs to no job
+  static constexpr int kBatch = 16;                        // messages per connection and turn
+
+  // Binds. A socket file that nobody listens on is replaced; if somebody does, or the path is taken by something else: kUnavailable.
+  // The ports must outlive the server.
+  static Result<std::unique_ptr<AttachServer>> create(AttachServerOptions options, CoordinatorPort& coordinator,
+                                                      LanePort& lanes, Logger logger);
+  ~AttachServer() override;
+  AttachServer(const AttachServer&) = delete;
+  AttachServer& operator=(const AttachServer&) = delete;
+
+  void run();   // starts the thread; once
+  void stop();  // ends every job and connection, joins the thread, removes the socket file
+
+  // Any thread.
+  void lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure) override;
+  void on_control(ControlMessage message) override;
+  void on_coordinator_restarted() override;
+  void drain();
+  bool drained() const { return drained_.load(std::memory_order_acquire); }
+  void abandon(std::string reason);
+  std::vector<NodeJobSummary> summaries() const;
+  std::uint64_t memory_used() const { return memory_used_.load(std::memory_order_relaxed); }
+  std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Connection {
+    AttachSocket socket;
+    std::uint64_t idle_since_ms = 0;
+    bool broken = false;  // to be closed at the next opportunity
+  };
+  using Command = std::function<void(NodeJobs&, std::uint64_t now_ms)>;
+
+  AttachServer(AttachServerOptions options, FileDescriptor listener, EventFd wake, CoordinatorPort& coordinator,
+               LanePort& lanes, Logger logger);
+  void post(Command command);
+  void loop();
+  void take_commands(std::uint64_t now_ms);
+  void accept_all(std::uint64_t now_ms);
+  void receive(TrainerId trainer, Connection& connection, std::uint64_t now_ms);
+  void handle(TrainerId trainer, Connection& connection, const AttachMessage& message, std::uint64_t now_ms);
+  void close_broken(std::uint64_t now_ms);
+  void send(TrainerId trainer, const AttachMessage& message, std::span<const int> fds) override;
+  void refresh();
+
+  const AttachServerOptions options_;
+  FileDescriptor listener_;
+  EventFd wake_;
+  Logger logger_;
+  RateLimitedLog noise_;
+  std::unique_ptr<NodeJobs> jobs_;  // the thread's
+  std::map<TrainerId, Connection> connections_;  // in the order of arrival: a dead trainer's end is seen before its successor's attach
+  TrainerId last_trainer_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> drained_{false};
+  std::atomic<std::uint64_t> memory_used_{0}, refused_{0};
+
+  mutable std::mutex mutex_;  // guards commands_ and summaries_
+  std::vector<Command> commands_;
+  std::vector<NodeJobSummary> summaries_;
+  std::thread thread_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,89 @@
+// WorkerControl: the worker's side of the control path. A thread with a DEALER to the coordinator: hello, heartbeats, and the messages
+// of NodeJobs in order. Rounds need no coordinator: while it is silent, jobs go on, and a warning says so.
+//
+// Messages wait (bounded) until the coordinator has answered the hello, so that it knows who is speaking. Before a message that changes
+// a job a heartbeat is sent: after a lost connection the coordinator knows us by our incarnation, not by our address.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <zmq.hpp>
+
+#include "common/event_fd.h"
+#include "common/log.h"
+#include "common/messages.h"
+#include "common/result.h"
+#include "worker/node_jobs.h"
+
+namespace tributary {
+
+class WorkerControlListener {
+ public:
+  virtual ~WorkerControlListener() = default;
+  // On the control thread: must not block.
+  virtual void on_control(ControlMessage message) = 0;
+  // The coordinator is a new process, or has given this worker up: what it knew of our jobs is gone.
+  virtual void on_coordinator_restarted() = 0;
+};
+
+struct WorkerControlOptions {
+  std::string coordinator;
+  std::string name;
+  std::uint64_t incarnation = 0;
+  std::uint32_t heartbeat_ms = 1000;
+  std::uint32_t peer_timeout_ms = 10'000;
+};
+
+class WorkerControl final : public CoordinatorPort {
+ public:
+  static constexpr std::size_t kMaxOutbox = 1024;  // a job sends a handful of messages in its life
+  static constexpr int kBatch = 64;
+  static constexpr int kHighWater = 1000;
+  static constexpr int kLingerMs = 500;  // for last words when the daemon goes
+
+  // kConfig if the coordinator's address cannot be used.
+  static Result<std::unique_ptr<WorkerControl>> start(WorkerControlOptions options, WorkerControlListener& listener,
+                                                      Logger logger);
+  ~WorkerControl() override;
+  WorkerControl(const WorkerControl&) = delete;
+  WorkerControl& operator=(const WorkerControl&) = delete;
+
+  // Any thread.
+  void send(const ControlMessage& message) override;
+  bool connected() const { return connected_.load(std::memory_order_relaxed); }  // heard within peer_timeout_ms
+
+ private:
+  WorkerControl(WorkerControlOptions options, WorkerControlListener& listener, Logger logger, EventFd wake);
+  void run();
+  void beat(std::uint64_t now_ms);
+  void flush();
+  void receive_batch(std::uint64_t now_ms);
+  void handle(ControlMessage message);
+  bool transmit(const ControlMessage& message);
+
+  const WorkerControlOptions options_;
+  WorkerControlListener& listener_;
+  Logger logger_;
+  RateLimitedLog noise_;
+  EventFd wake_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> connected_{false};
+
+  std::mutex mutex_;  // guards outbox_
+  std::deque<ControlMessage> outbox_;
+
+  // The thread's.
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+  std::uint64_t coordinator_ = 0;  // its incarnation; 0: our hello is not answered
+  std::uint64_t heard_ms_ = 0;
+  bool warned_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,111 @@
+#include "worker/job.h"
+
+#include <algorithm>
+#include <new>
+
+#include "worker/futex.h"
+#include "worker/host_reducer.h"
+
+namespace tributary {
+
+bool MemoryBudget::take(std::uint64_t bytes) {
+  std::uint64_t used = used_.load(std::memory_order_relaxed);
+  do {
+    if (bytes > limit_ || used > limit_ - bytes) return false;
+  } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+std::uint64_t NodeJob::bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingId push) {
+  const std::uint64_t flat_bytes = layout.flat_elements() * sizeof(float);
+  return node_parameters_offset(layout.chunks()) + flat_bytes +
+         ranks * (rank_gradients_offset(layout.tensors().size()) + flat_bytes) +
+         HostReducer::frame_bytes_for(layout, ranks, push);
+}
+
+Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t lanes,
+                                                 std::shared_ptr<MemoryBudget> budget) {
+  std::shared_ptr<NodeJob> job(new NodeJob(std::move(spec)));
+  const Layout& layout = *job->spec_.layout;
+  const std::uint64_t bytes = bytes_needed(layout, job->spec_.ranks, job->spec_.push);
+  if (!budget->take(bytes)) {
+    return fail(ErrorCode::kLimit, "job '" + job->spec_.name + "' needs " + std::to_string(bytes) +
+                                       " bytes of memory on this node, " + std::to_string(budget->used()) + " of " +
+                                       std::to_string(budget->limit()) +
+                                       " are taken; raise [limits] max_shared_memory in worker.toml or stop another job");
+  }
+  job->budget_ = std::move(budget);
+  job->budget_bytes_ = bytes;
+
+  const std::size_t flat_bytes = layout.flat_elements() * sizeof(float);
+  const std::string purpose = "job '" + job->spec_.name + "'";
+  auto node_region = SharedMemory::create(node_parameters_offset(layout.chunks()) + flat_bytes, purpose);
+  if (!node_region) return tl::unexpected(node_region.error());
+  job->node_memory_ = std::move(*node_region);
+  std::byte* base = job->node_memory_.data();
+  job->header_ = new (base) NodeHeader;
+  job->header_->flat_elements = layout.flat_elements();
+  job->header_->chunks = layout.chunks();
+  job->chunk_words_ = new (base + sizeof(NodeHeader)) ChunkWord[layout.chunks()];
+  job->parameters_ = reinterpret_cast<float*>(base + node_parameters_offset(layout.chunks()));
+
+  for (std::uint32_t rank = 0; rank < job->spec_.ranks; ++rank) {
+    const std::size_t tensors = layout.tensors().size();
+    auto region = SharedMemory::create(rank_gradients_offset(tensors) + flat_bytes, purpose);
+    if (!region) return tl::unexpected(region.error());
+    std::byte* at = region->data();
+    auto* header = new (at) RankHeader;
+    header->flat_elements = layout.flat_elements();
+    header->tensors = tensors;
+    RankMemory memory;
+    memory.words = new (at + sizeof(RankHeader)) TensorWord[tensors];
+    memory.gradients = reinterpret_cast<const float*>(at + rank_gradients_offset(tensors));
+    memory.memory = std::move(*region);
+    job->ranks_.push_back(std::move(memory));
+  }
+  job->stats_ = std::make_unique<std::vector<LaneJobStats>>(lanes);
+  return job;
+}
+
+NodeJob::~NodeJob() {
+  if (budget_) budget_->give_back(budget_bytes_);
+}
+
+void NodeJob::set_state(RegionState state) const {
+  const auto wanted = static_cast<std::uint32_t>(state);
+  std::uint32_t known = header_->state.load(std::memory_order_relaxed);
+  while (known < wanted && !header_->state.compare_exchange_weak(known, wanted, std::memory_order_release)) {
+  }
+  announce();
+}
+
+void NodeJob::announce() const {
+  header_->progress.fetch_add(1, std::memory_order_seq_cst);
+  if (header_->waiters.load(std::memory_order_seq_cst) != 0) futex_wake_all(header_->progress);
+}
+
+Version NodeJob::min_version() const {
+  std::uint64_t lowest = ~0ull;
+  for (std::size_t c = 0; c < spec_.layout->chunks(); ++c) {
+    lowest = std::min(lowest, chunk_words_[c].version_plus_one.load(std::memory_order_acquire));
+  }
+  return Version(lowest == 0 ? 0 : lowest - 1);
+}
+
+Version NodeJob::max_version() const {
+  std::uint64_t highest = 0;
+  for (std::size_t c = 0; c < spec_.layout->chunks(); ++c) {
+    highest = std::max(highest, chunk_words_[c].version_plus_one.load(std::memory_order_acquire));
+  }
+  return Version(highest == 0 ? 0 : highest - 1);
+}
+
+bool NodeJob::beyond(std::uint32_t rank, Round round) const {
+  const TensorWord* words = ranks_[rank].words;
+  for (std::size_t t = 0; t < spec_.layout->tensors().size(); ++t) {
+    if (words[t].round.load(std::memory_order_relaxed) > round.value) return true;
+  }
+  return false;
+}
+
+}  // namespace tributary

@@ -1,0 +1,112 @@
+// NodeJob: one view of a job on this node, as the attach thread and the lanes share it: what was agreed, the shared memory, and the
+// counters. Immutable after create() but for the atomics and the mapped memory, whose rules are in attach_region.h.
+//
+// Lifetime: shared_ptr. The attach thread drops its reference when the view ends, a lane when ZeroMQ has given back everything it was
+// lent (lane.h); the last one unmaps the memory. A trainer keeps its own mapping.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/layout.h"
+#include "common/messages.h"
+#include "common/result.h"
+#include "worker/attach_region.h"
+#include "worker/shared_memory.h"
+
+namespace tributary {
+
+// Bytes of shared memory and reduction frames that all jobs of a worker hold, against its limit.
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(std::uint64_t limit) : limit_(limit) {}
+  bool take(std::uint64_t bytes);
+  void give_back(std::uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+  std::uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+  std::uint64_t limit() const { return limit_; }
+
+ private:
+  const std::uint64_t limit_;
+  std::atomic<std::uint64_t> used_{0};
+};
+
+struct NodeJobSpec {
+  std::string name;
+  JobId job;
+  ViewId view;
+  NodeRank node;
+  std::shared_ptr<const Layout> layout;
+  EncodingId push = EncodingId::kFp32;
+  EncodingId pull = EncodingId::kFp32;
+  Round start;        // the version every chunk is pulled at first
+  bool init = false;  // this node sends the initial values
+  std::uint32_t ranks = 1;
+  std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
+};
+
+// Written by one lane (relaxed), read by the status thread.
+struct alignas(64) LaneJobStats {
+  std::atomic<std::uint64_t> window_bytes{0}, in_flight_bytes{0};  // over the lane's connections
+  std::atomic<std::uint64_t> pushes{0}, bytes_pushed{0}, answers{0}, bytes_pulled{0}, resends{0}, queries{0}, stale{0};
+  std::atomic<std::uint64_t> malformed{0}, send_failures{0}, reduce_ns{0}, lent_messages{0};
+};
+
+class NodeJob {
+ public:
+  // kLimit if the budget or the machine's shared memory does not suffice; the message has the numbers.
+  static Result<std::shared_ptr<NodeJob>> create(NodeJobSpec spec, std::uint16_t lanes,
+                                                 std::shared_ptr<MemoryBudget> budget);
+  ~NodeJob();
+  NodeJob(const NodeJob&) = delete;
+  NodeJob& operator=(const NodeJob&) = delete;
+
+  // What create() would take from the budget.
+  static std::uint64_t bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingId push);
+
+  const NodeJobSpec& spec() const { return spec_; }
+  NodeHeader& header() const { return *header_; }
+  ChunkWord* chunk_words() const { return chunk_words_; }
+  float* parameters() const { return parameters_; }
+  const TensorWord* tensor_words(std::uint32_t rank) const { return ranks_[rank].words; }
+  const float* gradients(std::uint32_t rank) const { return ranks_[rank].gradients; }
+  int node_fd() const { return node_memory_.fd(); }
+  int rank_fd(std::uint32_t rank) const { return ranks_[rank].memory.fd(); }
+  std::size_t node_bytes() const { return node_memory_.size(); }
+  std::size_t rank_bytes() const { return ranks_.front().memory.size(); }
+  std::uint64_t budget_bytes() const { return budget_bytes_; }
+  LaneJobStats& lane_stats(std::size_t lane) const { return (*stats_)[lane]; }
+  std::size_t lanes() const { return stats_->size(); }
+
+  // Any thread. Sets the state, unless a later one is set already (states only grow), and wakes the trainers.
+  void set_state(RegionState state) const;
+  // Any thread. Makes published chunks or a new state known to sleeping trainers.
+  void announce() const;
+  // Any thread. Lowest and highest version among all chunks; 0 before the first parameters.
+  Version min_version() const;
+  Version max_version() const;
+  // Did local rank `rank` call ready for a round beyond `round`?
+  bool beyond(std::uint32_t rank, Round round) const;
+
+ private:
+  struct RankMemory {
+    SharedMemory memory;
+    const TensorWord* words = nullptr;
+    const float* gradients = nullptr;
+  };
+  explicit NodeJob(NodeJobSpec spec) : spec_(std::move(spec)) {}
+
+  const NodeJobSpec spec_;
+  std::shared_ptr<MemoryBudget> budget_;
+  std::uint64_t budget_bytes_ = 0;
+  SharedMemory node_memory_;
+  std::vector<RankMemory> ranks_;
+  NodeHeader* header_ = nullptr;
+  ChunkWord* chunk_words_ = nullptr;
+  float* parameters_ = nullptr;
+  std::unique_ptr<std::vector<LaneJobStats>> stats_;
+};
+
+}  // namespace tributary

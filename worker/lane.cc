@@ -1,0 +1,139 @@
+#include "worker/lane.h"
+
+#include <algorithm>
+
+#include "worker/lane_job.h"
+#include "worker/zmq_io.h"
+
+namespace tributary {
+
+using namespace worker_io;
+
+Result<std::unique_ptr<WorkerLane>> WorkerLane::start(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger) {
+  auto doorbell = EventFd::create();
+  if (!doorbell) return tl::unexpected(doorbell.error());
+  auto wake = EventFd::create();
+  if (!wake) return tl::unexpected(wake.error());
+  std::unique_ptr<WorkerLane> self(
+      new WorkerLane(options, listener, std::move(logger), std::move(*doorbell), std::move(*wake)));
+  self->thread_ = std::thread([&lane = *self] { lane.run(); });
+  return self;
+}
+
+WorkerLane::WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger, EventFd doorbell, EventFd wake)
+    : options_(options),
+      listener_(listener),
+      logger_(std::move(logger)),
+      doorbell_(std::move(doorbell)),
+      wake_(std::move(wake)),
+      context_(1) {}
+
+WorkerLane::~WorkerLane() {
+  stopping_.store(true, std::memory_order_release);
+  wake_.notify();
+  if (thread_.joinable()) thread_.join();
+}
+
+void WorkerLane::command(std::function<void()> run) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(run));
+  }
+  wake_.notify();
+}
+
+void WorkerLane::open(std::shared_ptr<NodeJob> job) {
+  jobs_held_.fetch_add(1, std::memory_order_acq_rel);
+  command([this, job = std::move(job)] {
+    auto opened = WorkerLaneJob::open(job, options_, context_, listener_, logger_);
+    if (opened) {
+      jobs_.push_back(std::move(*opened));
+      return;
+    }
+    jobs_held_.fetch_sub(1, std::memory_order_acq_rel);
+    listener_.lane_failed(job, {LaneFailure::Kind::kRefused, 0, opened.error()});
+  });
+}
+
+void WorkerLane::initial_values(std::shared_ptr<NodeJob> job) {
+  command([this, job = std::move(job)] {
+    if (WorkerLaneJob* found = find(job.get())) found->initial_values(now_ns());
+  });
+}
+
+void WorkerLane::close(std::shared_ptr<NodeJob> job) {
+  command([this, job = std::move(job)] {
+    const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job() == job; });
+    if (at == jobs_.end()) return;
+    (*at)->close();
+    closing_.push_back({std::move(*at), now_ms()});
+    jobs_.erase(at);
+  });
+}
+
+WorkerLaneJob* WorkerLane::find(const NodeJob* job) {
+  const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job().get() == job; });
+  return at == jobs_.end() ? nullptr : at->get();
+}
+
+void WorkerLane::take_commands() {
+  std::vector<std::function<void()>> commands;
+  {
+    const std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+  }
+  for (const auto& run : commands) run();
+}
+
+void WorkerLane::finish_closing(std::uint64_t now) {
+  std::erase_if(closing_, [&](Closing& entry) {
+    if (entry.job->outstanding() == 0) {
+      jobs_held_.fetch_sub(1, std::memory_order_acq_rel);
+      return true;
+    }
+    if (!entry.warned && now - entry.since_ms > kLentPatienceMs) {
+      entry.warned = true;
+      logger_->warn("job '{}': ZeroMQ still holds {} messages {} ms after its sockets were closed; their memory stays mapped",
+                    entry.job->job()->spec().name, entry.job->outstanding(), now - entry.since_ms);
+    }
+    return false;
+  });
+}
+
+void WorkerLane::run() {
+  std::vector<zmq::pollitem_t> items;
+  std::uint64_t next_tick_ns = 0;
+  bool more = false;  // a connection has messages beyond its batch
+  while (!stopping_.load(std::memory_order_acquire)) {
+    items.clear();
+    items.push_back({nullptr, wake_.fd(), ZMQ_POLLIN, 0});
+    items.push_back({nullptr, doorbell_.fd(), ZMQ_POLLIN, 0});
+    for (auto& job : jobs_) job->add_poll_items(items);
+    zmq_poll(items.data(), static_cast<int>(items.size()), more ? 0 : closing_.empty() ? kTickMs : kClosingTickMs);
+
+    if (items[0].revents != 0) {
+      wake_.drain();
+      take_commands();
+    }
+    const bool rung = items[1].revents != 0;
+    if (rung) doorbell_.drain();
+    more = false;
+    for (auto& job : jobs_) {
+      more |= job->receive(kBatch);
+      if (rung) job->scan();
+      job->publish();
+    }
+    const std::uint64_t now = now_ns();
+    if (now >= next_tick_ns) {
+      for (auto& job : jobs_) job->tick(now);
+      next_tick_ns = now + kTickMs * 1'000'000ull;
+    }
+    if (!closing_.empty()) finish_closing(now / 1'000'000);
+  }
+  for (auto& job : jobs_) job->close();
+  context_.close();  // returns when ZeroMQ's threads are done: nothing is lent any more
+  jobs_.clear();
+  closing_.clear();
+}
+
+}  // namespace tributary

@@ -1,0 +1,114 @@
+// WorkerLane: a thread, and for every job one DEALER socket per server lane it serves, in a ZeroMQ context of its own. The thin shell
+// around NodeGather, NodeReducer and ClientCore: the thread that notices a ready gradient also sums, encodes and sends it, and
+// writes the answer into the node region. Lane w serves the server lanes l with l % lanes == w.
+//
+// What the data path costs in locks, copies and memory:
+//   locks    None. Jobs belong to this thread alone. Trainers ring an eventfd; commands of the attach thread wait in a queue
+//            whose mutex is touched only when its eventfd fired.
+//   copies   None on the way out: the payload is the trainer's shared memory (one rank, fp32) or the reducer's frame, lent to
+//            ZeroMQ. On the way in ZeroMQ's frame is decoded straight into the node region (the one pass over it).
+//   memory   Our code allocates nothing per chunk. libzmq allocates a block per header, per received frame, and a handle per lent
+//            frame; tune_malloc_for_frames() keeps them within the process.
+//
+// Lending and teardown: every lent message is counted (LentMemory). closing() a job closes its sockets with LINGER 0, which makes
+// ZeroMQ drop what is queued; the job, its frames and its shared memory live on in closing_ until the count is zero. When the lane
+// stops it closes the context, which waits for ZeroMQ's I/O thread; then the count is zero for certain.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/event_fd.h"
+#include "common/log.h"
+#include "common/result.h"
+#include "worker/job.h"
+
+namespace tributary {
+
+class WorkerLaneJob;
+
+// Why a job cannot go on, seen from a lane.
+struct LaneFailure {
+  enum class Kind {
+    kTrainer,   // `local_rank` broke the rules
+    kRefused,   // a server refused something
+    kViewOver,  // a server does not know this view (any more): the coordinator is about to say why
+  };
+  Kind kind = Kind::kRefused;
+  std::uint32_t local_rank = 0;
+  Error error;
+};
+
+class WorkerLaneListener {
+ public:
+  virtual ~WorkerLaneListener() = default;
+  // On the lane's thread, at most once per job and lane.
+  virtual void lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure) = 0;
+};
+
+struct WorkerLaneOptions {
+  std::uint16_t index = 0;
+  std::uint16_t lanes = 1;
+  std::uint64_t window_cap_bytes = 16u << 20;
+};
+
+class WorkerLane {
+ public:
+  static constexpr int kTickMs = 50;         // time-outs of ClientCore, statistics
+  static constexpr int kClosingTickMs = 2;   // while ZeroMQ still holds lent messages
+  static constexpr int kBatch = 16;          // messages per connection and turn, so that none starves the others
+  static constexpr std::uint64_t kLentPatienceMs = 10'000;  // then a warning; memory is never unmapped under ZeroMQ
+
+  static Result<std::unique_ptr<WorkerLane>> start(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger);
+  ~WorkerLane();  // closes all jobs and joins the thread
+  WorkerLane(const WorkerLane&) = delete;
+  WorkerLane& operator=(const WorkerLane&) = delete;
+
+  // Trainers write to it when a tensor is ready.
+  int doorbell() const { return doorbell_.fd(); }
+
+  // Any thread.
+  void open(std::shared_ptr<NodeJob> job);
+  void initial_values(std::shared_ptr<NodeJob> job);
+  void close(std::shared_ptr<NodeJob> job);
+  // Jobs whose memory ZeroMQ or this lane still holds.
+  std::size_t jobs_held() const { return jobs_held_.load(std::memory_order_acquire); }
+
+ private:
+  WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger, EventFd doorbell, EventFd wake);
+  void command(std::function<void()> run);
+  void run();
+  void take_commands();
+  void finish_closing(std::uint64_t now_ms);
+  WorkerLaneJob* find(const NodeJob* job);
+
+  const WorkerLaneOptions options_;
+  WorkerLaneListener& listener_;
+  Logger logger_;
+  EventFd doorbell_, wake_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::size_t> jobs_held_{0};
+
+  std::mutex mutex_;  // guards commands_
+  std::vector<std::function<void()>> commands_;
+
+  // The thread's.
+  zmq::context_t context_;
+  std::vector<std::unique_ptr<WorkerLaneJob>> jobs_;
+  struct Closing {
+    std::unique_ptr<WorkerLaneJob> job;
+    std::uint64_t since_ms = 0;
+    bool warned = false;
+  };
+  std::vector<Closing> closing_;
+  std::thread thread_;
+};
+
+}  // namespace tributary

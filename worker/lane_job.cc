@@ -1,0 +1,320 @@
+#include "worker/lane_job.h"
+
+#include <algorithm>
+#include <map>
+
+#include "common/assert.h"
+#include "common/codec.h"
+#include "common/encoding.h"
+#include "worker/zmq_io.h"
+
+namespace tributary {
+namespace {
+
+using namespace worker_io;
+
+// Data messages are at most a chunk's payload; headers are smaller than the slack.
+constexpr std::size_t kMaxDataMessage = kMaxChunkBytes + 4096;
+// A connection has at most one push (or Init and Pull) per chunk under way, and at most one repetition of each before the first time-out
+// of the next; beyond this a send is refused and ClientCore's time-outs repeat it.
+constexpr int kMessagesPerChunk = 4;
+constexpr int kHighWaterSlack = 64;
+constexpr std::uint32_t kNoiseLines = 10;
+constexpr std::uint64_t kNoiseIntervalMs = 10'000;
+
+ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
+                     const std::vector<ConnectionIndex>& connections) {
+  const NodeJobSpec& spec = job.spec();
+  ClientJob client;
+  client.job = spec.job;
+  client.view = spec.view;
+  client.node = spec.node;
+  client.layout = spec.layout;
+  client.chunks = chunks;
+  client.connections = connections;
+  client.start = Version(spec.start.value);
+  client.push = spec.push;
+  client.pull = spec.pull;
+  client.init = spec.init;
+  return client;
+}
+
+std::vector<const float*> gradients_of(const NodeJob& job) {
+  std::vector<const float*> gradients;
+  for (std::uint32_t rank = 0; rank < job.spec().ranks; ++rank) gradients.push_back(job.gradients(rank));
+  return gradients;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options,
+                                                           zmq::context_t& context, WorkerLaneListener& listener,
+                                                           Logger logger) {
+  const Layout& layout = *job->spec().layout;
+  std::vector<ChunkIndex> chunks;
+  std::vector<ConnectionIndex> connections;
+  std::vector<ChunkOwner> owners;  // by connection
+  std::map<std::pair<std::uint16_t, std::uint16_t>, ConnectionIndex> known;
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    const ChunkOwner owner = layout.owner(ChunkIndex(c));
+    if (owner.lane.value % options.lanes != options.index) continue;
+    const auto [entry, added] = known.try_emplace({owner.shard.value, owner.lane.value},
+                                                  ConnectionIndex(static_cast<std::uint16_t>(owners.size())));
+    if (added) owners.push_back(owner);
+    chunks.push_back(ChunkIndex(c));
+    connections.push_back(entry->second);
+  }
+  std::unique_ptr<WorkerLaneJob> self(new WorkerLaneJob(std::move(job), options, std::move(chunks), std::move(connections),
+                                                        static_cast<std::uint16_t>(owners.size()), listener,
+                                                        std::move(logger)));
+  if (Status status = self->connect(context, owners); !status) {
+    self->close();
+    return tl::unexpected(status.error());
+  }
+  self->client_.start(now_ns());
+  return self;
+}
+
+WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options, std::vector<ChunkIndex> chunks,
+                             std::vector<ConnectionIndex> connections, std::uint16_t connection_count,
+                             WorkerLaneListener& listener, Logger logger)
+    : job_(std::move(job)),
+      lane_(options.index),
+      chunks_(std::move(chunks)),
+      listener_(listener),
+      logger_(logger),
+      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
+      gather_(job_->spec().layout, chunks_, job_->spec().ranks, job_->spec().start),
+      reducer_(std::make_unique<HostReducer>(job_->spec().layout, chunks_, gradients_of(*job_), job_->spec().push,
+                                             static_cast<ReduceListener&>(*this))),
+      client_(client_job(*job_, chunks_, connections), connection_count,
+              ClientOptions{.window_cap_bytes = options.window_cap_bytes}, *this),
+      frames_(job_->spec().layout->chunks()),
+      seen_(gather_.tensors().size() * job_->spec().ranks, job_->spec().start.value) {
+  complete_.reserve(chunks_.size());
+}
+
+WorkerLaneJob::~WorkerLaneJob() = default;
+
+Status WorkerLaneJob::connect(zmq::context_t& context, const std::vector<ChunkOwner>& owners) {
+  std::vector<int> chunks_of(owners.size(), 0);
+  const Layout& layout = *job_->spec().layout;
+  for (const ChunkIndex chunk : chunks_) {
+    const auto at = std::ranges::find(owners, layout.owner(chunk)) - owners.begin();
+    ++chunks_of[static_cast<std::size_t>(at)];
+  }
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    const auto& endpoints = job_->spec().endpoints;
+    const ChunkOwner owner = owners[i];
+    if (owner.shard.value >= endpoints.size() || owner.lane.value >= endpoints[owner.shard.value].size()) {
+      return fail(ErrorCode::kInvalidArgument, "the coordinator gave chunks to lane " + std::to_string(owner.lane.value) +
+                                                   " of server " + std::to_string(owner.shard.value) +
+                                                   " but named no address for it");
+    }
+    const std::string& endpoint = endpoints[owner.shard.value][owner.lane.value];
+    try {
+      zmq::socket_t socket(context, zmq::socket_type::dealer);
+      set_common_options(socket, kMaxDataMessage, kMessagesPerChunk * chunks_of[i] + kHighWaterSlack);
+      socket.connect(endpoint);
+      sockets_.push_back(std::move(socket));
+    } catch (const zmq::error_t& e) {
+      return fail(ErrorCode::kUnavailable, "cannot connect to server " + std::to_string(owner.shard.value) + " at '" +
+                                               endpoint + "': " + e.what() + "; check its [server] bind and advertise");
+    }
+  }
+  return {};
+}
+
+void WorkerLaneJob::add_poll_items(std::vector<zmq::pollitem_t>& items) {
+  if (failed_) return;  // nothing is read any more; the attach thread is about to close the job
+  for (zmq::socket_t& socket : sockets_) items.push_back({socket.handle(), 0, ZMQ_POLLIN, 0});
+}
+
+void WorkerLaneJob::close() {
+  for (zmq::socket_t& socket : sockets_) socket.close();  // LINGER 0: queued messages are dropped and their memory returned
+  sockets_.clear();
+}
+
+void WorkerLaneJob::initial_values(std::uint64_t now) {
+  if (!failed_ && job_->spec().init) client_.initial_values_ready(now);
+}
+
+void WorkerLaneJob::fail_job(LaneFailure failure) {
+  if (failed_) return;
+  failed_ = true;
+  listener_.lane_failed(job_, std::move(failure));
+}
+
+// ---- From the trainers to the servers ----
+
+void WorkerLaneJob::scan() {
+  if (failed_) return;
+  const std::vector<std::uint32_t>& tensors = gather_.tensors();
+  complete_.clear();
+  for (std::uint32_t rank = 0; rank < job_->spec().ranks; ++rank) {
+    const TensorWord* words = job_->tensor_words(rank);
+    std::uint64_t* seen = seen_.data() + rank * tensors.size();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const TensorWord& word = words[tensors[i]];
+      const std::uint64_t round = word.round.load(std::memory_order_acquire);
+      if (round == seen[i]) continue;
+      seen[i] = round;
+      const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
+      if (Status status = gather_.on_tensor(rank, tensors[i], Round(round), weight, complete_); !status) {
+        return fail_job({LaneFailure::Kind::kTrainer, rank, status.error()});
+      }
+    }
+  }
+  for (const NodeGather::Complete& done : complete_) reducer_->reduce(done.chunk, done.round, done.weight);
+}
+
+void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> frame) {
+  frames_[chunk.value] = frame;
+  client_.gradient_ready(chunk, round, weight, now_ns());
+}
+
+void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
+  zmq::socket_t& socket = sockets_[connection.value];
+  alignas(8) std::byte space[kMaxErrorHeader];
+  const std::span<const std::byte> encoded = encode_data(message, space);
+  zmq::message_t header(encoded.data(), encoded.size());
+  // What is not sent here is sent again by ClientCore's time-outs: a lost message and a full queue look the same to it.
+  if (!try_send(socket, header, !payload.empty())) {
+    ++send_failures_;
+    return;
+  }
+  if (payload.empty()) return;
+  zmq::message_t body = lent_.lend(payload);
+  // Once ZeroMQ took the first frame of a message it takes the others.
+  if (!try_send(socket, body, false)) ++send_failures_;
+  bytes_sent_ += payload.size();
+}
+
+void WorkerLaneJob::send_push(ConnectionIndex connection, const Push& push) {
+  send(connection, push, frames_[push.key.chunk.value]);
+}
+
+void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
+  const ChunkRange range = job_->spec().layout->chunk(init.key.chunk);
+  const auto* values = reinterpret_cast<const std::byte*>(job_->parameters() + range.begin);
+  send(connection, init, {values, range.elements * sizeof(float)});
+}
+
+void WorkerLaneJob::send_pull(ConnectionIndex connection, const Pull& pull) { send(connection, pull, {}); }
+void WorkerLaneJob::send_query(ConnectionIndex connection, const Query& query) { send(connection, query, {}); }
+
+// ---- From the servers to the trainers ----
+
+bool WorkerLaneJob::receive(int batch) {
+  bool more_to_come = false;
+  for (std::size_t i = 0; i < sockets_.size() && !failed_; ++i) {
+    int taken = 0;
+    for (; taken < batch; ++taken) {
+      zmq::message_t header, payload;
+      if (!try_receive(sockets_[i], header)) break;
+      int frames = 1;
+      if (has_more(header) && try_receive(sockets_[i], payload)) {
+        frames = 2;
+        if (has_more(payload)) {
+          frames = 3;
+          zmq::message_t surplus;
+          do {
+            if (!try_receive(sockets_[i], surplus)) break;
+          } while (has_more(surplus));
+        }
+      }
+      receive_message(ConnectionIndex(static_cast<std::uint16_t>(i)), header, payload, frames);
+    }
+    more_to_come |= taken == batch;
+  }
+  return more_to_come;
+}
+
+void WorkerLaneJob::receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& payload, int frames) {
+  Result<DataMessage> message = decode_data(bytes_of(header));
+  if (message && frames > 2) message = fail(ErrorCode::kMalformed, "a data message has at most 2 frames");
+  if (!message) {
+    ++malformed_;
+    noise_.warn("job '" + job_->spec().name + "': dropped a message of a server: " + message.error().message, now_ms());
+    return;
+  }
+  const std::uint64_t now = now_ns();
+  if (const auto* answer = std::get_if<Answer>(&*message)) {
+    client_.on_answer(from, *answer, bytes_of(payload), now);
+  } else if (const auto* receipt = std::get_if<Receipt>(&*message)) {
+    client_.on_receipt(from, *receipt, now);
+  } else if (const auto* resend = std::get_if<Resend>(&*message)) {
+    client_.on_resend(from, *resend, now);
+  } else if (const auto* error = std::get_if<ErrorReply>(&*message)) {
+    client_.on_error(from, *error);
+  } else {
+    ++malformed_;
+    noise_.warn("job '" + job_->spec().name + "': a server sent a message that only workers send", now_ms());
+  }
+}
+
+void WorkerLaneJob::answered(const Answer& answer, std::span<const std::byte> payload) {
+  const ChunkIndex chunk = answer.key.chunk;
+  const ChunkRange range = job_->spec().layout->chunk(chunk);
+  encoding_for(answer.encoding).decode(payload.data(), range.elements, 0, range.elements, job_->parameters() + range.begin);
+  if (!frames_[chunk.value].empty()) {
+    reducer_->release(chunk);
+    frames_[chunk.value] = {};
+  }
+  gather_.answered(chunk);
+  job_->chunk_words()[chunk.value].version_plus_one.store(answer.version.value + 1, std::memory_order_release);
+  answered_some_ = true;
+}
+
+void WorkerLaneJob::refused(const ErrorReply& error) {
+  const bool over = error.code == ErrorCode::kStaleView || error.code == ErrorCode::kUnknownJob;
+  fail_job({over ? LaneFailure::Kind::kViewOver : LaneFailure::Kind::kRefused, 0,
+            Error{error.code, "a server refused chunk " + std::to_string(error.key.chunk.value) + " of round " +
+                                  std::to_string(error.round.value) + ": " + error.message}});
+}
+
+// ---- What others see ----
+
+void WorkerLaneJob::publish() {
+  if (answered_some_) {
+    const std::uint64_t reduce = reducer_->busy_ns();
+    const std::uint64_t pulled = client_.stats().answer_bytes;
+    NodeHeader& header = job_->header();
+    header.reduce_ns.fetch_add(reduce - reported_reduce_ns_, std::memory_order_relaxed);
+    header.bytes_pushed.fetch_add(bytes_sent_ - reported_pushed_, std::memory_order_relaxed);
+    header.bytes_pulled.fetch_add(pulled - reported_pulled_, std::memory_order_relaxed);
+    reported_reduce_ns_ = reduce;
+    reported_pushed_ = bytes_sent_;
+    reported_pulled_ = pulled;
+    answered_some_ = false;
+    job_->announce();
+  }
+}
+
+void WorkerLaneJob::tick(std::uint64_t now) {
+  if (!failed_) client_.tick(now);
+  noise_.tick(now / 1'000'000);
+  const ClientStats& stats = client_.stats();
+  std::uint64_t window = 0, in_flight = 0;
+  for (std::size_t i = 0; i < sockets_.size(); ++i) {
+    window += client_.window_bytes(ConnectionIndex(static_cast<std::uint16_t>(i)));
+    in_flight += client_.in_flight_bytes(ConnectionIndex(static_cast<std::uint16_t>(i)));
+  }
+  LaneJobStats& out = job_->lane_stats(lane_);
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  out.window_bytes.store(window, kRelaxed);
+  out.in_flight_bytes.store(in_flight, kRelaxed);
+  out.pushes.store(stats.pushes, kRelaxed);
+  out.bytes_pushed.store(bytes_sent_, kRelaxed);
+  out.answers.store(stats.answers, kRelaxed);
+  out.bytes_pulled.store(stats.answer_bytes, kRelaxed);
+  out.resends.store(stats.resends, kRelaxed);
+  out.queries.store(stats.queries, kRelaxed);
+  out.stale.store(stats.stale, kRelaxed);
+  out.malformed.store(malformed_, kRelaxed);
+  out.send_failures.store(send_failures_, kRelaxed);
+  out.reduce_ns.store(reducer_->busy_ns(), kRelaxed);
+  out.lent_messages.store(lent_.outstanding(), kRelaxed);
+}
+
+}  // namespace tributary

@@ -1,0 +1,80 @@
+// WorkerLaneJob: one job on one worker lane. Connects the cores (NodeGather, NodeReducer, ClientCore) to the job's sockets and shared
+// memory. Thread rule: the lane's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/log.h"
+#include "common/zmq_util.h"
+#include "worker/client_core.h"
+#include "worker/host_reducer.h"
+#include "worker/job.h"
+#include "worker/lane.h"
+#include "worker/node_gather.h"
+
+namespace tributary {
+
+class WorkerLaneJob final : private ClientOutput, private ReduceListener {
+ public:
+  // kUnavailable if an endpoint cannot be used.
+  static Result<std::unique_ptr<WorkerLaneJob>> open(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options,
+                                                     zmq::context_t& context, WorkerLaneListener& listener, Logger logger);
+  ~WorkerLaneJob() override;  // REQUIRES: closed() or the context is closed
+
+  const std::shared_ptr<NodeJob>& job() const { return job_; }
+  void add_poll_items(std::vector<zmq::pollitem_t>& items);
+
+  void initial_values(std::uint64_t now_ns);
+  // Up to `batch` messages per connection. True if a connection may have more.
+  bool receive(int batch);
+  // Looks for tensors that became ready.
+  void scan();
+  // Makes what was received and sent since the last call known to trainers and status.
+  void publish();
+  void tick(std::uint64_t now_ns);
+  // Closes the sockets; then outstanding() falls to 0 when ZeroMQ's I/O thread is done.
+  void close();
+  std::uint64_t outstanding() const { return lent_.outstanding(); }
+
+ private:
+  WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options, std::vector<ChunkIndex> chunks,
+                std::vector<ConnectionIndex> connections, std::uint16_t connection_count, WorkerLaneListener& listener,
+                Logger logger);
+  Status connect(zmq::context_t& context, const std::vector<ChunkOwner>& owners);
+  void receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& payload, int frames);
+  void fail_job(LaneFailure failure);
+  void send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload);
+
+  void send_push(ConnectionIndex connection, const Push& push) override;
+  void send_init(ConnectionIndex connection, const Init& init) override;
+  void send_pull(ConnectionIndex connection, const Pull& pull) override;
+  void send_query(ConnectionIndex connection, const Query& query) override;
+  void answered(const Answer& answer, std::span<const std::byte> payload) override;
+  void refused(const ErrorReply& error) override;
+  void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> frame) override;
+
+  const std::shared_ptr<NodeJob> job_;
+  const std::uint16_t lane_;
+  const std::vector<ChunkIndex> chunks_;
+  WorkerLaneListener& listener_;
+  Logger logger_;
+  RateLimitedLog noise_;
+  LentMemory lent_;  // of all sockets
+  NodeGather gather_;
+  std::unique_ptr<NodeReducer> reducer_;
+  ClientCore client_;
+  std::vector<zmq::socket_t> sockets_;  // by connection
+  std::vector<std::span<const std::byte>> frames_;  // by chunk index: the encoded gradient under way
+  std::vector<std::uint64_t> seen_;     // [rank * tensors + i]: round last seen of gather_.tensors()[i]
+  std::vector<NodeGather::Complete> complete_;  // scratch
+  std::uint64_t reported_reduce_ns_ = 0, reported_pushed_ = 0, reported_pulled_ = 0;
+  std::uint64_t bytes_sent_ = 0, malformed_ = 0, send_failures_ = 0;
+  bool answered_some_ = false;
+  bool failed_ = false;
+};
+
+}  // namespace tributary

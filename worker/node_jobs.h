@@ -1,0 +1,173 @@
+// NodeJobs: the life of all jobs on this node, between its trainers, its lanes and the coordinator. No sockets, threads or clocks of its
+// own: events and times come in, actions go out through the three ports. (It does create shared memory.)
+//
+//   gathering --all local ranks attached--> joining --JobWelcome--> running --every rank detached--> left --StopJob--> (gone)
+//                                                                   running --StopJob, a lost trainer--> over --trainers close--> (gone)
+// A trainer that goes while gathering only frees its place. One that goes without detaching while running is a loss: the coordinator is
+// told, the others are asked to attach again. A job is found by its name until its view is over; after that a new attach
+// starts gathering the next view, whatever is left of the old one.
+//
+// Thread rule: one thread (the attach thread).
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/log.h"
+#include "common/messages.h"
+#include "worker/job.h"
+#include "worker/lane.h"
+
+namespace tributary {
+
+using TrainerId = StrongId<struct TrainerTag, std::uint64_t>;  // one connection of a trainer; grows
+
+class TrainerPort {
+ public:
+  virtual ~TrainerPort() = default;
+  virtual void send(TrainerId trainer, const AttachMessage& message, std::span<const int> fds = {}) = 0;
+};
+
+class CoordinatorPort {
+ public:
+  virtual ~CoordinatorPort() = default;
+  virtual void send(const ControlMessage& message) = 0;
+};
+
+class LanePort {
+ public:
+  virtual ~LanePort() = default;
+  virtual std::vector<int> doorbells() const = 0;  // one eventfd per lane
+  virtual void open(const std::shared_ptr<NodeJob>& job) = 0;
+  virtual void initial_values(const std::shared_ptr<NodeJob>& job) = 0;
+  virtual void close(const std::shared_ptr<NodeJob>& job) = 0;
+};
+
+struct NodeJobsOptions {
+  std::uint64_t incarnation = 0;
+  std::uint64_t max_memory = 0;  // bytes for all jobs
+  std::uint64_t peer_timeout_ms = 10'000;
+};
+
+// What /status and /metrics show of a job.
+struct NodeJobSummary {
+  std::string name, phase;
+  std::uint32_t node = 0, local_world_size = 0, world_size = 0;
+  struct RankSummary {
+    std::uint32_t rank = 0, local_rank = 0;
+    std::int32_t pid = 0;
+  };
+  std::vector<RankSummary> attached;
+  std::string last_refusal;       // of a join that is tried again
+  std::shared_ptr<NodeJob> job;   // while running
+};
+
+class NodeJobs {
+ public:
+  static constexpr std::uint32_t kMaxLocalRanks = 256;
+  static constexpr std::size_t kMaxJobs = 64;
+  static constexpr std::size_t kMaxJoined = 4 * kMaxJobs;  // joins remembered after their trainers went
+  static constexpr std::uint64_t kJoinRetryMs = 500;     // after "not now" from the coordinator
+  static constexpr std::uint64_t kSettleMs = 2000;       // for answers still under way when a stop at their round arrives
+  static constexpr std::uint64_t kLeaveRepeatMs = 5000;  // until the coordinator has said StopJob
+
+  NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPort& coordinator, LanePort& lanes, Logger logger);
+  ~NodeJobs();
+
+  // Trainers. peer_pid: as the kernel knows it, 0 if it does not.
+  void attach(TrainerId trainer, const AttachRequest& request, int peer_pid, std::uint64_t now_ms);
+  void initial_values(TrainerId trainer);
+  void detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms);
+  void gone(TrainerId trainer, std::uint64_t now_ms);  // its connection is closed
+  bool known(TrainerId trainer) const;
+
+  // The coordinator.
+  void on_control(const ControlMessage& message, std::uint64_t now_ms);
+  void coordinator_restarted(std::uint64_t now_ms);
+
+  // The lanes.
+  void lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailure& failure, std::uint64_t now_ms);
+
+  void tick(std::uint64_t now_ms);  // about every 100 ms
+
+  // Stop everything in good order. drained(): no trainer is attached and the coordinator has no part of ours open, as far as known.
+  void drain();
+  bool drained() const;
+  // No more patience: fails what is left.
+  void abandon(const std::string& reason, std::uint64_t now_ms);
+
+  std::vector<NodeJobSummary> summaries() const;
+  const MemoryBudget& budget() const { return *budget_; }
+
+ private:
+  enum class Phase { kGathering, kJoining, kRunning, kLeft, kOver };
+  struct Place {  // of a local rank
+    TrainerId trainer;
+    std::uint32_t rank = 0;
+    std::int32_t pid = 0;
+    bool connected = true;
+    std::optional<LeaveKind> left;
+  };
+  struct Entry {
+    std::string name, job_json;
+    JobConfig config;
+    std::vector<TensorSpec> tensors;
+    NodeRank node;
+    std::uint32_t world_size = 1, local_world_size = 1;
+    Phase phase = Phase::kGathering;
+    std::map<std::uint32_t, Place> places;  // by local rank
+    std::shared_ptr<NodeJob> job;           // running
+    JobId id;
+    ViewId view;
+    std::optional<LeaveJob> leave;          // left: what was said
+    std::uint64_t next_ms = 0;              // joining: try again then; left: repeat then (0: no)
+    std::optional<StopJob> stop;            // running: to be carried out when its answers are in, or at stop_by_ms
+    std::uint64_t stop_by_ms = 0;
+    std::string last_refusal;
+  };
+
+  // node_jobs.cc
+  Status admit(Entry* entry, const AttachRequest& request, const JobConfig& config) const;
+  Entry* open_entry(const std::string& name);
+  std::pair<Entry*, Place*> find(TrainerId trainer);
+  Entry* in_view(JobId job, ViewId view);
+  void join(Entry& entry);
+  void refuse(TrainerId trainer, const Error& error);
+  void lost(Entry& entry, std::uint32_t local_rank, const std::string& what, std::uint64_t now_ms);
+  void erase_finished();
+  std::string who(const Entry& entry, std::uint32_t local_rank) const;
+
+  // node_jobs_view.cc: what happens to a view
+  void on(const JobWelcome& m, std::uint64_t now_ms);
+  void on(const StopRequest& m);
+  void on(const StopJob& m, std::uint64_t now_ms);
+  void on(const ControlError& m, std::uint64_t now_ms);
+  Status begin(Entry& entry, const JobWelcome& m);
+  void leave_if_all_detached(Entry& entry, std::uint64_t now_ms);
+  void leave(Entry& entry, LeaveKind kind, const std::string& message);
+  void stop_others(Entry& entry, Round round);
+  void end_view(Entry& entry, StopKind kind, Round round, const std::string& reason);
+  void fail_view(Entry& entry, const Error& error);
+  void close_lanes(Entry& entry);
+  void tick_running(Entry& entry, std::uint64_t now_ms);
+
+  const NodeJobsOptions options_;
+  TrainerPort& trainers_;
+  CoordinatorPort& coordinator_;
+  LanePort& lanes_;
+  Logger logger_;
+  std::shared_ptr<MemoryBudget> budget_;
+  std::list<Entry> entries_;
+  std::map<std::string, NodeRank> joined_;  // by job name: joins that the coordinator has not answered
+  bool draining_ = false;
+  bool drain_done_ = false;
+};
+
+}  // namespace tributary

@@ -1,0 +1,277 @@
+// What happens to a view of a job: welcome, stops, losses, leaving.
+#include <algorithm>
+#include <type_traits>
+
+#include "worker/node_jobs.h"
+
+namespace tributary {
+namespace {
+
+std::string in_words(const std::string& name) { return "job '" + name + "'"; }
+
+}  // namespace
+
+NodeJobs::Entry* NodeJobs::in_view(JobId job, ViewId view) {
+  const auto at = std::ranges::find_if(entries_, [&](const Entry& entry) {
+    return (entry.phase == Phase::kRunning || entry.phase == Phase::kLeft) && entry.id == job && entry.view == view;
+  });
+  return at == entries_.end() ? nullptr : &*at;
+}
+
+void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
+  std::visit(
+      [&](const auto& m) {
+        using M = std::decay_t<decltype(m)>;
+        if constexpr (std::is_same_v<M, JobWelcome> || std::is_same_v<M, StopJob> || std::is_same_v<M, ControlError>) {
+          on(m, now_ms);
+        } else if constexpr (std::is_same_v<M, StopRequest>) {
+          on(m);
+        } else if constexpr (std::is_same_v<M, DrainDone>) {
+          drain_done_ = true;
+        } else {
+          logger_->warn("the coordinator sent a message that workers do not expect");
+        }
+      },
+      message);
+  erase_finished();
+}
+
+// ---- Beginning ----
+
+void NodeJobs::on(const JobWelcome& m, std::uint64_t) {
+  const auto join = joined_.extract(m.name);
+  const auto at = std::ranges::find_if(entries_, [&](const Entry& entry) {
+    return entry.name == m.name && (entry.phase == Phase::kJoining || entry.phase == Phase::kGathering);
+  });
+  if (at == entries_.end() || at->phase == Phase::kGathering || at->places.size() != at->local_world_size) {
+    // A trainer left while the job was being opened.
+    const NodeRank node = join ? join.mapped() : at == entries_.end() ? NodeRank() : at->node;
+    coordinator_.send(LeaveJob{m.job, m.view, node, LeaveKind::kFailed, m.resume_round,
+                               "a trainer of " + in_words(m.name) + " left before it began", m.name});
+    return;
+  }
+  Entry& entry = *at;
+  entry.id = m.job;
+  entry.view = m.view;
+  if (Status begun = begin(entry, m); !begun) {
+    coordinator_.send(LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, begun.error().message, m.name});
+    fail_view(entry, begun.error());
+  }
+}
+
+Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
+  Result<Layout> layout = Layout::with_owners(entry.tensors, m.chunk_elements, m.owners);
+  if (!layout) return tl::unexpected(layout.error());
+  NodeJobSpec spec;
+  spec.name = entry.name;
+  spec.job = m.job;
+  spec.view = m.view;
+  spec.node = entry.node;
+  spec.layout = std::make_shared<const Layout>(std::move(*layout));
+  spec.push = entry.config.push;
+  spec.pull = entry.config.pull;
+  spec.start = m.resume_round;
+  spec.init = !m.resume && entry.node.value == 0;
+  spec.ranks = entry.local_world_size;
+  spec.endpoints = m.endpoints;
+  const std::vector<int> doorbells = lanes_.doorbells();
+  Result<std::shared_ptr<NodeJob>> job = NodeJob::create(std::move(spec), static_cast<std::uint16_t>(doorbells.size()), budget_);
+  if (!job) return tl::unexpected(job.error());
+  entry.job = std::move(*job);
+  entry.phase = Phase::kRunning;
+  entry.last_refusal.clear();
+  lanes_.open(entry.job);
+
+  AttachReply reply;
+  reply.job = m.job;
+  reply.view = m.view;
+  reply.resume = m.resume;
+  reply.resume_round = m.resume_round;
+  reply.chunk_elements = m.chunk_elements;
+  reply.owners = m.owners;
+  reply.lanes = static_cast<std::uint16_t>(doorbells.size());
+  reply.node_region_bytes = entry.job->node_bytes();
+  reply.gradient_region_bytes = entry.job->rank_bytes();
+  for (const auto& [local_rank, place] : entry.places) {
+    std::vector<int> fds{entry.job->node_fd(), entry.job->rank_fd(local_rank)};
+    fds.insert(fds.end(), doorbells.begin(), doorbells.end());
+    trainers_.send(place.trainer, reply, fds);
+  }
+  logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory", in_words(entry.name), m.view.value,
+                m.resume_round.value, m.resume ? "resumed" : "fresh", entry.job->spec().layout->chunks(),
+                entry.job->budget_bytes() / 1'000'000);
+  return {};
+}
+
+void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
+  logger_->warn("the coordinator refused: {}", m.message);
+  for (Entry& entry : entries_) {
+    if (entry.phase != Phase::kJoining || (!m.job.empty() && m.job != entry.name)) continue;
+    if (m.code == ErrorCode::kUnavailable) {
+      // Not now, but soon: the trainers keep waiting, their attach time-out bounds it.
+      entry.next_ms = now_ms + kJoinRetryMs;
+      entry.last_refusal = m.message;
+    } else {
+      fail_view(entry, {m.code, m.message});
+    }
+  }
+}
+
+// ---- Ending ----
+
+void NodeJobs::on(const StopRequest& m) {
+  Entry* entry = in_view(m.job, m.view);
+  if (!entry || entry->phase != Phase::kRunning) return;
+  logger_->info("{}: asked to stop after its round: {}", in_words(entry->name), m.reason);
+  entry->job->set_state(RegionState::kStopRequested);
+}
+
+void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
+  Entry* entry = in_view(m.job, m.view);
+  if (!entry) return;
+  if (entry->phase == Phase::kLeft) {
+    entry->phase = Phase::kOver;
+    return;
+  }
+  // A stop at a round boundary overtakes this node's last answers now and then: they are let in first.
+  if (m.kind != StopKind::kRestart && entry->job->min_version().value < m.round.value) {
+    entry->stop = m;
+    entry->stop_by_ms = now_ms + kSettleMs;
+    return;
+  }
+  end_view(*entry, m.kind, m.round, m.reason);
+}
+
+void NodeJobs::coordinator_restarted(std::uint64_t now_ms) {
+  for (Entry& entry : entries_) {
+    if (entry.phase == Phase::kRunning) {
+      end_view(entry, StopKind::kRestart, entry.job->min_version(),
+               "the coordinator (server 0) was restarted or had lost sight of this node");
+    } else if (entry.phase == Phase::kLeft) {
+      entry.phase = Phase::kOver;
+    } else if (entry.phase == Phase::kJoining) {
+      entry.next_ms = now_ms + kJoinRetryMs;  // it does not know that we joined
+    }
+  }
+  erase_finished();
+}
+
+void NodeJobs::close_lanes(Entry& entry) {
+  if (!entry.job) return;
+  lanes_.close(entry.job);
+  entry.job.reset();
+}
+
+// The reason goes before the state, so that a trainer that sees the state finds the reason.
+void NodeJobs::end_view(Entry& entry, StopKind kind, Round round, const std::string& reason) {
+  logger_->info("{}: view {} is over at round {}: {}", in_words(entry.name), entry.view.value, round.value, reason);
+  for (const auto& [local_rank, place] : entry.places) {
+    if (place.connected && !place.left) trainers_.send(place.trainer, AttachStopped{kind, round, reason});
+  }
+  if (entry.job) entry.job->set_state(kind == StopKind::kRestart ? RegionState::kRestart : RegionState::kStopped);
+  close_lanes(entry);
+  entry.phase = Phase::kOver;
+}
+
+void NodeJobs::fail_view(Entry& entry, const Error& error) {
+  for (const auto& [local_rank, place] : entry.places) {
+    if (place.connected && !place.left) refuse(place.trainer, error);
+  }
+  if (entry.job) entry.job->set_state(RegionState::kFailed);
+  close_lanes(entry);
+  entry.phase = Phase::kOver;
+}
+
+void NodeJobs::leave(Entry& entry, LeaveKind kind, const std::string& message) {
+  entry.leave = LeaveJob{entry.id, entry.view, entry.node, kind, Round(entry.job->min_version().value), message,
+                         entry.name};
+  coordinator_.send(*entry.leave);
+}
+
+// Called when a rank has detached in good order.
+void NodeJobs::leave_if_all_detached(Entry& entry, std::uint64_t now_ms) {
+  const auto left = [&](LeaveKind kind) {
+    return std::ranges::any_of(entry.places, [&](const auto& place) { return place.second.left == kind; });
+  };
+  const bool all = std::ranges::all_of(entry.places, [](const auto& place) { return place.second.left.has_value(); });
+  if (!all) {
+    // Without the rank that stopped no further round can be complete here: the others end at this one.
+    if (left(LeaveKind::kStopped)) stop_others(entry, entry.job->min_version());
+    return;
+  }
+  // One rank that stopped instead of finishing means that the job is to be resumed.
+  leave(entry, left(LeaveKind::kStopped) ? LeaveKind::kStopped : LeaveKind::kFinished, {});
+  logger_->info("{}: all ranks of this node left at round {}", in_words(entry.name), entry.leave->round.value);
+  close_lanes(entry);
+  entry.phase = Phase::kLeft;
+  entry.next_ms = now_ms + kLeaveRepeatMs;
+}
+
+void NodeJobs::stop_others(Entry& entry, Round round) {
+  if (entry.job->header().state.load(std::memory_order_relaxed) >= static_cast<std::uint32_t>(RegionState::kStopped)) return;
+  for (const auto& [local_rank, place] : entry.places) {
+    if (!place.connected || place.left) continue;
+    trainers_.send(place.trainer, AttachStopped{StopKind::kStopped, round,
+                                                "another rank of this node left after round " + std::to_string(round.value)});
+  }
+  entry.job->set_state(RegionState::kStopped);
+}
+
+void NodeJobs::lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailure& failure, std::uint64_t now_ms) {
+  const auto at = std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.job == job; });
+  if (at == entries_.end() || at->phase != Phase::kRunning) return;
+  Entry& entry = *at;
+  switch (failure.kind) {
+    case LaneFailure::Kind::kTrainer: {
+      const auto place = entry.places.find(failure.local_rank);
+      if (place != entry.places.end() && place->second.connected) refuse(place->second.trainer, failure.error);
+      lost(entry, failure.local_rank, "broke the rules: " + failure.error.message, now_ms);
+      break;
+    }
+    case LaneFailure::Kind::kRefused:
+      leave(entry, LeaveKind::kFailed, failure.error.message);
+      fail_view(entry, failure.error);
+      break;
+    case LaneFailure::Kind::kViewOver:
+      logger_->info("{}: {}", in_words(entry.name), failure.error.message);
+      entry.stop = StopJob{entry.id, entry.view, StopKind::kRestart, Round(entry.job->min_version().value),
+                           failure.error.message};
+      entry.stop_by_ms = now_ms + options_.peer_timeout_ms;  // the coordinator's own words normally come before
+      break;
+  }
+  erase_finished();
+}
+
+void NodeJobs::tick_running(Entry& entry, std::uint64_t now_ms) {
+  if (entry.stop) {
+    const StopJob stop = *entry.stop;
+    const bool settled = stop.kind != StopKind::kRestart && entry.job->min_version().value >= stop.round.value;
+    if (settled) return end_view(entry, stop.kind, stop.round, stop.reason);
+    if (now_ms >= entry.stop_by_ms) {
+      if (stop.kind == StopKind::kRestart) leave(entry, LeaveKind::kFailed, stop.reason);
+      return end_view(entry, stop.kind, stop.round, stop.reason);
+    }
+  }
+  // Ranks that finished contribute nothing to a further round: one that began it would wait for ever.
+  const bool some_left = std::ranges::any_of(entry.places, [](const auto& place) { return place.second.left.has_value(); });
+  if (!some_left) return;
+  const Version reached = entry.job->min_version();
+  for (const auto& [local_rank, place] : entry.places) {
+    if (!place.left && entry.job->beyond(local_rank, Round(reached.value))) return stop_others(entry, Round(reached.value));
+  }
+}
+
+void NodeJobs::tick(std::uint64_t now_ms) {
+  for (Entry& entry : entries_) {
+    const bool due = entry.next_ms != 0 && now_ms >= entry.next_ms;
+    if (entry.phase == Phase::kRunning) tick_running(entry, now_ms);
+    if (entry.phase == Phase::kJoining && due) join(entry);
+    if (entry.phase == Phase::kLeft && due) {
+      coordinator_.send(*entry.leave);
+      entry.next_ms = now_ms + kLeaveRepeatMs;
+    }
+  }
+  erase_finished();
+}
+
+}  // namespace tributary

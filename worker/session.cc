@@ -1,0 +1,313 @@
+#include "worker/session.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+
+#include "common/assert.h"
+#include "common/job_json.h"
+#include "worker/attach_region.h"
+#include "worker/attach_socket.h"
+#include "worker/futex.h"
+#include "worker/shared_memory.h"
+
+namespace tributary {
+namespace {
+
+// How long a sleeping wait() goes without asking whether the worker still lives.
+constexpr std::chrono::milliseconds kLivenessInterval{200};
+// How long the worker may take to say why the view ended, or that it has taken note of a detach.
+constexpr std::chrono::milliseconds kReplyTimeout{10'000};
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+struct Session::Impl {
+  Impl(AttachSocket attach_socket, std::string path) : socket(std::move(attach_socket)), socket_path(std::move(path)) {}
+
+  AttachSocket socket;
+  std::string socket_path;
+  std::uint32_t rank = 0;
+  AttachReply reply;
+  std::optional<Layout> layout;
+  SharedMemory node_memory, rank_memory;
+  std::vector<FileDescriptor> doorbells;  // one a worker lane
+  NodeHeader* node = nullptr;
+  ChunkWord* chunk_words = nullptr;
+  float* parameters = nullptr;
+  TensorWord* tensor_words = nullptr;
+  float* gradients = nullptr;
+  std::vector<std::vector<std::uint16_t>> lanes_of;  // per tensor: which doorbells to ring
+  std::vector<Round> rounds;                         // per tensor: of the last ready()
+  // What the worker said when the view ended, read from the socket.
+  std::optional<AttachStopped> stopped;
+  std::optional<Error> failure;
+  bool gone = false;  // the worker closed the socket
+  bool detach_acknowledged = false;
+
+  Status map(std::vector<FileDescriptor> fds);
+  RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
+  void read_socket();
+  Status wait_chunks(std::uint32_t begin, std::uint32_t end, Round round);
+  bool all_complete() const;
+  Result<StepState> after(const Status& waited);
+  StepState when_over();
+  Error unavailable() const {
+    return {ErrorCode::kUnavailable,
+            "worker daemon at " + socket_path + " is gone; start it again, then start the trainers again"};
+  }
+};
+
+Status Session::Impl::map(std::vector<FileDescriptor> fds) {
+  const auto bad = [&](const std::string& what) {
+    return fail(ErrorCode::kMalformed, "worker daemon at " + socket_path + " sent an attach reply with " + what +
+                                           "; worker and trainer must be of the same release");
+  };
+  const std::size_t lanes = reply.lanes;
+  if (lanes == 0 || fds.size() != 2 + lanes) return bad(std::to_string(fds.size()) + " descriptors for its lanes");
+  const std::size_t parameters_at = node_parameters_offset(layout->chunks());
+  const std::size_t gradients_at = rank_gradients_offset(layout->tensors().size());
+  const std::size_t flat_bytes = layout->flat_elements() * sizeof(float);
+  if (reply.node_region_bytes != parameters_at + flat_bytes || reply.gradient_region_bytes != gradients_at + flat_bytes) {
+    return bad("regions of another size than this model needs");
+  }
+  auto node_region = SharedMemory::map(std::move(fds[0]), reply.node_region_bytes, "the job's parameters");
+  if (!node_region) return tl::unexpected(node_region.error());
+  auto rank_region = SharedMemory::map(std::move(fds[1]), reply.gradient_region_bytes, "this rank's gradients");
+  if (!rank_region) return tl::unexpected(rank_region.error());
+  node_memory = std::move(*node_region);
+  rank_memory = std::move(*rank_region);
+  node_memory.close_fd();
+  rank_memory.close_fd();
+  doorbells.assign(std::make_move_iterator(fds.begin() + 2), std::make_move_iterator(fds.end()));
+
+  node = reinterpret_cast<NodeHeader*>(node_memory.data());
+  auto* header = reinterpret_cast<RankHeader*>(rank_memory.data());
+  if (node->magic != kNodeRegionMagic || header->magic != kRankRegionMagic || node->chunks != layout->chunks() ||
+      header->tensors != layout->tensors().size()) {
+    return bad("regions that are none of ours");
+  }
+  chunk_words = reinterpret_cast<ChunkWord*>(node + 1);
+  parameters = reinterpret_cast<float*>(node_memory.data() + parameters_at);
+  tensor_words = reinterpret_cast<TensorWord*>(header + 1);
+  gradients = reinterpret_cast<float*>(rank_memory.data() + gradients_at);
+
+  lanes_of.resize(layout->tensors().size());
+  for (std::size_t t = 0; t < lanes_of.size(); ++t) {
+    const auto [begin, end] = layout->chunks_of(t);
+    for (std::uint32_t c = begin; c < end && lanes_of[t].size() < lanes; ++c) {
+      const auto lane = static_cast<std::uint16_t>(layout->owner(ChunkIndex(c)).lane.value % lanes);
+      if (std::ranges::find(lanes_of[t], lane) == lanes_of[t].end()) lanes_of[t].push_back(lane);
+    }
+  }
+  rounds.assign(layout->tensors().size(), reply.resume_round);
+  return {};
+}
+
+// Takes what the worker has sent, without waiting.
+void Session::Impl::read_socket() {
+  while (!gone) {
+    auto got = socket.receive_now();
+    if (!got) {
+      gone = true;
+      return;
+    }
+    if (!*got) return;
+    if (auto* message = std::get_if<AttachStopped>(&(*got)->message)) stopped = std::move(*message);
+    if (auto* message = std::get_if<AttachError>(&(*got)->message)) failure = Error{message->code, message->message};
+    if (std::holds_alternative<DetachReply>((*got)->message)) detach_acknowledged = true;
+  }
+}
+
+// Sleeps until some chunk is published, the state changes or the liveness interval is over. The caller looks again.
+// waiters is raised before the word is compared, and the worker raises the word before it looks at waiters, so no wake-up is lost.
+Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round round) {
+  for (std::uint32_t c = begin; c < end; ++c) {
+    const auto there = [&] { return chunk_words[c].version_plus_one.load(std::memory_order_acquire) > round.value; };
+    while (!there()) {
+      const std::uint32_t seen = node->progress.load(std::memory_order_seq_cst);
+      if (there()) break;
+      if (state() > RegionState::kStopRequested) return fail(ErrorCode::kStopped, {});
+      node->waiters.fetch_add(1, std::memory_order_seq_cst);
+      const bool woken = futex_wait(node->progress, seen, kLivenessInterval);
+      node->waiters.fetch_sub(1, std::memory_order_seq_cst);
+      if (woken) continue;
+      read_socket();
+      if (gone) return tl::unexpected(failure ? *failure : unavailable());
+    }
+  }
+  return {};
+}
+
+// Every tensor is at the same round, and its answers are in: a boundary at which a rank may stop.
+bool Session::Impl::all_complete() const {
+  if (!std::ranges::all_of(rounds, [&](Round round) { return round == rounds.front(); })) return false;
+  for (std::size_t c = 0; c < layout->chunks(); ++c) {
+    if (chunk_words[c].version_plus_one.load(std::memory_order_acquire) <= rounds.front().value) return false;
+  }
+  return true;
+}
+
+// The reason of an ended view was sent before its state was set, so it is in the socket already; the wait is for slow machines.
+StepState Session::Impl::when_over() {
+  const auto deadline = Clock::now() + kReplyTimeout;
+  while (!stopped && !failure && !gone && Clock::now() < deadline) {
+    read_socket();
+    if (stopped || failure || gone) break;
+    pollfd item{socket.fd(), POLLIN, 0};
+    ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
+  }
+  return state() == RegionState::kRestart ? StepState::kRestart : StepState::kStopped;
+}
+
+Result<StepState> Session::Impl::after(const Status& waited) {
+  const RegionState now = state();
+  if (now == RegionState::kFailed || (waited && now == RegionState::kRestart) ||
+      (!waited && waited.error().code == ErrorCode::kStopped)) {
+    const StepState over = when_over();
+    if (failure) return tl::unexpected(*failure);
+    if (now == RegionState::kFailed) return tl::unexpected(unavailable());
+    return over;
+  }
+  if (!waited) return tl::unexpected(waited.error());
+  if (now == RegionState::kRunning || !all_complete()) return StepState::kContinue;
+  if (now == RegionState::kStopRequested) return StepState::kStopRequested;
+  // The view ended in good order at this very round. If everybody finished, this rank is about to; otherwise it should stop here.
+  when_over();
+  return stopped && stopped->kind == StopKind::kFinished ? StepState::kContinue : StepState::kStopRequested;
+}
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::~Session() = default;  // closing the socket tells the worker
+
+Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, std::vector<TensorSpec> tensors) {
+  if (auto status = options.topology.validate(); !status) return tl::unexpected(status.error());
+  auto socket = AttachSocket::connect(options.socket);
+  if (!socket) return tl::unexpected(socket.error());
+  auto impl = std::make_unique<Impl>(std::move(*socket), options.socket);
+  impl->rank = options.topology.rank;
+
+  AttachRequest request;
+  request.job_json = to_canonical_json(options.job);
+  request.rank = options.topology.rank;
+  request.local_rank = options.topology.local_rank;
+  request.world_size = options.topology.world_size;
+  request.local_world_size = options.topology.local_world_size;
+  request.node_rank = options.topology.node_rank;
+  request.pid = ::getpid();
+  request.tensors = std::move(tensors);
+  // A worker that refuses at once may have closed already: its words are worth more than the failed send.
+  const Status sent = impl->socket.send(request);
+  auto got = impl->socket.receive(Clock::now() + options.attach_timeout);
+  if (!got) {
+    if (got.error().code == ErrorCode::kTimeout) {
+      return fail(ErrorCode::kTimeout, "job '" + options.job.name + "' did not come together within " +
+                                           std::to_string(options.attach_timeout.count()) +
+                                           " ms; see on the worker's /status and `tributary status` which ranks, nodes or servers "
+                                           "are missing");
+    }
+    if (!sent && sent.error().code != ErrorCode::kUnavailable) return tl::unexpected(sent.error());
+    if (got.error().code == ErrorCode::kUnavailable) return tl::unexpected(impl->unavailable());
+    return tl::unexpected(got.error());
+  }
+  if (auto* error = std::get_if<AttachError>(&got->message)) return fail(error->code, std::move(error->message));
+  auto* reply = std::get_if<AttachReply>(&got->message);
+  if (!reply) {
+    return fail(ErrorCode::kMalformed, "worker daemon at " + options.socket + " answered the attach with another message");
+  }
+  impl->reply = std::move(*reply);
+  auto layout = Layout::with_owners(std::move(request.tensors), impl->reply.chunk_elements, std::move(impl->reply.owners));
+  if (!layout) return tl::unexpected(layout.error());
+  impl->layout = std::move(*layout);
+  if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
+  return std::unique_ptr<Session>(new Session(std::move(impl)));
+}
+
+bool Session::fresh() const { return !impl_->reply.resume; }
+Round Session::resume_round() const { return impl_->reply.resume_round; }
+JobId Session::job() const { return impl_->reply.job; }
+const Layout& Session::layout() const { return *impl_->layout; }
+
+std::span<float> Session::initial(std::size_t tensor) {
+  TRIB_ASSERT(fresh() && impl_->rank == 0);
+  return {impl_->parameters + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
+}
+
+Status Session::start() {
+  if (fresh() && impl_->rank == 0) {
+    if (auto sent = impl_->socket.send(InitialValues{}); !sent) return tl::unexpected(impl_->unavailable());
+  }
+  const Status waited = impl_->wait_chunks(0, static_cast<std::uint32_t>(impl_->layout->chunks()), resume_round());
+  if (waited) return {};
+  if (waited.error().code != ErrorCode::kStopped) return tl::unexpected(waited.error());
+  const StepState over = impl_->when_over();
+  if (impl_->failure) return tl::unexpected(*impl_->failure);
+  if (impl_->state() == RegionState::kFailed) return tl::unexpected(impl_->unavailable());
+  return fail(over == StepState::kStopped ? ErrorCode::kStopped : ErrorCode::kUnavailable,
+              "the job ended before its first round: " + stop_reason());
+}
+
+std::span<float> Session::gradient(std::size_t tensor) {
+  return {impl_->gradients + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
+}
+
+std::span<const float> Session::parameters(std::size_t tensor) const {
+  return {impl_->parameters + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
+}
+
+void Session::ready(std::size_t tensor, std::uint64_t weight) {
+  Round& round = impl_->rounds[tensor];
+  round = round.next();
+  TensorWord& word = impl_->tensor_words[tensor];
+  word.weight.store(weight, std::memory_order_relaxed);
+  word.round.store(round.value, std::memory_order_release);
+  for (const std::uint16_t lane : impl_->lanes_of[tensor]) {
+    const std::uint64_t one = 1;
+    // A full counter (EAGAIN) means that the lane is about to look anyway.
+    [[maybe_unused]] const auto written = ::write(impl_->doorbells[lane].get(), &one, sizeof one);
+  }
+}
+
+Result<StepState> Session::wait(std::size_t tensor) {
+  const auto [begin, end] = impl_->layout->chunks_of(tensor);
+  return impl_->after(impl_->wait_chunks(begin, end, impl_->rounds[tensor]));
+}
+
+Result<StepState> Session::wait() {
+  Status waited;
+  for (std::size_t t = 0; t < impl_->rounds.size() && waited; ++t) {
+    const auto [begin, end] = impl_->layout->chunks_of(t);
+    waited = impl_->wait_chunks(begin, end, impl_->rounds[t]);
+  }
+  return impl_->after(waited);
+}
+
+std::string Session::stop_reason() const { return impl_->stopped ? impl_->stopped->reason : std::string(); }
+
+SessionStats Session::stats() const {
+  const NodeHeader& node = *impl_->node;
+  return {node.reduce_ns.load(std::memory_order_relaxed), node.bytes_pushed.load(std::memory_order_relaxed),
+          node.bytes_pulled.load(std::memory_order_relaxed)};
+}
+
+Status Session::finish(LeaveKind kind, const std::string& message) {
+  if (auto sent = impl_->socket.send(Detach{kind, message}); !sent) return tl::unexpected(impl_->unavailable());
+  const auto deadline = Clock::now() + kReplyTimeout;
+  while (true) {
+    impl_->read_socket();
+    if (impl_->detach_acknowledged) return {};
+    if (impl_->gone) return tl::unexpected(impl_->unavailable());
+    if (Clock::now() >= deadline) {
+      return fail(ErrorCode::kTimeout, "worker daemon at " + impl_->socket_path + " did not take note of the detach within " +
+                                           std::to_string(kReplyTimeout.count()) + " ms");
+    }
+    pollfd item{impl_->socket.fd(), POLLIN, 0};
+    ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
+  }
+}
+
+}  // namespace tributary

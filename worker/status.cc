@@ -1,0 +1,132 @@
+#include "worker/status.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "worker/zmq_io.h"
+
+namespace tributary {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json job_json(const NodeJobSummary& summary) {
+  Json ranks = Json::array();
+  for (const auto& rank : summary.attached) {
+    ranks.push_back({{"rank", rank.rank}, {"local_rank", rank.local_rank}, {"pid", rank.pid}});
+  }
+  Json out = {{"name", summary.name},
+              {"phase", summary.phase},
+              {"node_rank", summary.node},
+              {"local_world_size", summary.local_world_size},
+              {"world_size", summary.world_size},
+              {"ranks_attached", std::move(ranks)}};
+  if (!summary.last_refusal.empty()) out["waiting_because"] = summary.last_refusal;
+  if (!summary.job) return out;
+  const NodeJob& job = *summary.job;
+  const JobTotals totals = totals_of(job);
+  out["id"] = std::to_string(job.spec().job.value);
+  out["view"] = job.spec().view.value;
+  out["parameters"] = job.spec().layout->parameters();
+  out["chunks"] = job.spec().layout->chunks();
+  out["chunk_bytes"] = job.spec().layout->chunk_elements() * sizeof(float);
+  out["min_version"] = job.min_version().value;
+  out["max_version"] = job.max_version().value;
+  out["window_bytes"] = totals.window_bytes;
+  out["in_flight_bytes"] = totals.in_flight_bytes;
+  out["pushes"] = totals.pushes;
+  out["bytes_pushed"] = totals.bytes_pushed;
+  out["answers"] = totals.answers;
+  out["bytes_pulled"] = totals.bytes_pulled;
+  out["reduce_seconds"] = static_cast<double>(totals.reduce_ns) / 1e9;
+  out["resends"] = totals.resends;
+  out["queries"] = totals.queries;
+  out["stale"] = totals.stale;
+  out["malformed"] = totals.malformed;
+  out["send_failures"] = totals.send_failures;
+  out["lent_messages"] = totals.lent_messages;
+  out["memory_bytes"] = job.budget_bytes();
+  return out;
+}
+
+// A sample per running job, of one of its totals.
+std::function<std::vector<Metrics::Sample>()> per_job(const AttachServer* attach, double (*value)(const NodeJob&)) {
+  return [attach, value] {
+    std::vector<Metrics::Sample> samples;
+    for (const NodeJobSummary& summary : attach->summaries()) {
+      if (summary.job) samples.push_back({{{"job", summary.name}}, value(*summary.job)});
+    }
+    return samples;
+  };
+}
+
+}  // namespace
+
+JobTotals totals_of(const NodeJob& job) {
+  JobTotals t;
+  const auto get = [](const std::atomic<std::uint64_t>& value) { return value.load(std::memory_order_relaxed); };
+  for (std::size_t lane = 0; lane < job.lanes(); ++lane) {
+    const LaneJobStats& s = job.lane_stats(lane);
+    t.window_bytes += get(s.window_bytes);
+    t.in_flight_bytes += get(s.in_flight_bytes);
+    t.pushes += get(s.pushes);
+    t.bytes_pushed += get(s.bytes_pushed);
+    t.answers += get(s.answers);
+    t.bytes_pulled += get(s.bytes_pulled);
+    t.resends += get(s.resends);
+    t.queries += get(s.queries);
+    t.stale += get(s.stale);
+    t.malformed += get(s.malformed);
+    t.send_failures += get(s.send_failures);
+    t.reduce_ns += get(s.reduce_ns);
+    t.lent_messages += get(s.lent_messages);
+  }
+  return t;
+}
+
+std::string status_json(const WorkerParts& parts) {
+  Json jobs = Json::array();
+  for (const NodeJobSummary& summary : parts.attach->summaries()) jobs.push_back(job_json(summary));
+  const Json status = {{"kind", "worker"},
+                       {"name", parts.config->name},
+                       {"pid", ::getpid()},
+                       {"uptime_s", static_cast<double>(worker_io::now_ms() - parts.started_ms) / 1e3},
+                       {"socket", parts.config->socket},
+                       {"coordinator", {{"address", parts.config->coordinator}, {"connected", parts.control->connected()}}},
+                       {"lanes", parts.lanes.size()},
+                       {"memory_bytes", parts.attach->memory_used()},
+                       {"max_memory_bytes", parts.max_memory},
+                       {"refused", parts.attach->refused()},
+                       {"jobs", std::move(jobs)}};
+  return status.dump(2) + "\n";
+}
+
+void register_metrics(Metrics& metrics, const WorkerParts& parts) {
+  const AttachServer* attach = parts.attach;
+  const WorkerControl* control = parts.control;
+  metrics.gauge("tributary_worker_memory_bytes", "Shared memory and reduction frames of all jobs.", {},
+                [attach] { return static_cast<double>(attach->memory_used()); });
+  metrics.gauge("tributary_worker_coordinator_connected", "1 if the coordinator was heard within the peer timeout.", {},
+                [control] { return control->connected() ? 1.0 : 0.0; });
+  metrics.counter("tributary_worker_refused_total", "Trainers and connections that were refused.", {},
+                  [attach] { return static_cast<double>(attach->refused()); });
+  metrics.gauge("tributary_worker_jobs", "Jobs that trainers are attached to.", {},
+                [attach] { return static_cast<double>(attach->summaries().size()); });
+  metrics.gauges("tributary_worker_job_version", "Lowest version among the job's chunks on this node.",
+                 per_job(attach, [](const NodeJob& job) { return static_cast<double>(job.min_version().value); }));
+  metrics.gauges("tributary_worker_window_bytes", "Unacknowledged bytes allowed, over all connections.",
+                 per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).window_bytes); }));
+  metrics.gauges("tributary_worker_in_flight_bytes", "Unacknowledged bytes, over all connections.",
+                 per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).in_flight_bytes); }));
+  metrics.counters("tributary_worker_pushed_bytes_total", "Payload bytes of pushes and initial values.",
+                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).bytes_pushed); }));
+  metrics.counters("tributary_worker_pulled_bytes_total", "Payload bytes of answers.",
+                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).bytes_pulled); }));
+  metrics.counters("tributary_worker_reduce_seconds_total", "Time spent summing and encoding, over all lanes.",
+                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).reduce_ns) / 1e9; }));
+  metrics.counters("tributary_worker_resends_total", "Pushes that a server asked for again.",
+                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).resends); }));
+}
+
+}  // namespace tributary

@@ -1,0 +1,39 @@
+// What a worker tells of itself: /status (JSON, for people and `tributary status`) and /metrics (Prometheus).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/config.h"
+#include "common/metrics.h"
+#include "worker/attach_server.h"
+#include "worker/control.h"
+#include "worker/lane.h"
+
+namespace tributary {
+
+// The parts that are asked. Everything pointed to must outlive the AdminHttp that calls these functions.
+struct WorkerParts {
+  const WorkerConfig* config = nullptr;
+  std::uint64_t started_ms = 0;  // monotonic
+  std::uint64_t max_memory = 0;
+  const AttachServer* attach = nullptr;
+  const WorkerControl* control = nullptr;
+  std::vector<const WorkerLane*> lanes;
+};
+
+// Sums over the lanes of a job.
+struct JobTotals {
+  std::uint64_t window_bytes = 0, in_flight_bytes = 0, pushes = 0, bytes_pushed = 0, answers = 0, bytes_pulled = 0,
+                resends = 0, queries = 0, stale = 0, malformed = 0, send_failures = 0, reduce_ns = 0, lent_messages = 0;
+};
+JobTotals totals_of(const NodeJob& job);
+
+// Job ids are strings of digits: they have 64 bits, and not every JSON reader has.
+std::string status_json(const WorkerParts& parts);
+
+void register_metrics(Metrics& metrics, const WorkerParts& parts);
+
+}  // namespace tributary

@@ -1,0 +1,134 @@
+#include "worker/worker.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "worker/status.h"
+#include "worker/zmq_io.h"
+
+namespace tributary {
+namespace {
+
+// Random and never 0 (which means "nobody"): a restarted daemon is a new one.
+std::uint64_t random_incarnation() {
+  std::random_device source;
+  return ((std::uint64_t{source()} << 32) | source()) | 1;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "worker";
+}
+
+std::uint64_t half_of_memory() {
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 2;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Worker>> Worker::start(WorkerConfig config, Logger logger) {
+  std::unique_ptr<Worker> worker(new Worker(std::move(config), std::move(logger)));
+  if (Status started = worker->start_parts(); !started) return tl::unexpected(started.error());
+  return worker;
+}
+
+Worker::Worker(WorkerConfig config, Logger logger) : config_(std::move(config)), logger_(std::move(logger)) {
+  if (config_.name.empty()) config_.name = host_name();
+  if (config_.max_shared_memory == 0) config_.max_shared_memory = half_of_memory();
+  if (config_.lanes == 0) config_.lanes = default_lanes(std::thread::hardware_concurrency());
+  config_.lanes = std::min(config_.lanes, kMaxLanes);
+}
+
+Status Worker::start_parts() {
+  const std::uint64_t incarnation = random_incarnation();
+  AttachServerOptions attach;
+  attach.socket = config_.socket;
+  attach.jobs.incarnation = incarnation;
+  attach.jobs.max_memory = config_.max_shared_memory;
+  attach.jobs.peer_timeout_ms = config_.peer_timeout_ms;
+  auto server = AttachServer::create(attach, *this, *this, logger_);
+  if (!server) return tl::unexpected(server.error());
+  attach_ = std::move(*server);
+
+  for (std::uint16_t i = 0; i < config_.lanes; ++i) {
+    WorkerLaneOptions options{.index = i, .lanes = config_.lanes};
+    if (config_.window_bytes != 0) options.window_cap_bytes = config_.window_bytes;
+    auto lane = WorkerLane::start(options, *attach_, logger_);
+    if (!lane) return tl::unexpected(lane.error());
+    lanes_.push_back(std::move(*lane));
+  }
+
+  WorkerControlOptions options;
+  options.coordinator = config_.coordinator;
+  options.name = config_.name;
+  options.incarnation = incarnation;
+  options.heartbeat_ms = config_.heartbeat_ms;
+  options.peer_timeout_ms = config_.peer_timeout_ms;
+  auto control = WorkerControl::start(std::move(options), *attach_, logger_);
+  if (!control) return tl::unexpected(control.error());
+  control_ = std::move(*control);
+  attach_->run();
+
+  if (!config_.admin.empty()) {
+    WorkerParts parts;
+    parts.config = &config_;
+    parts.started_ms = worker_io::now_ms();
+    parts.max_memory = config_.max_shared_memory;
+    parts.attach = attach_.get();
+    parts.control = control_.get();
+    for (const auto& lane : lanes_) parts.lanes.push_back(lane.get());
+    register_metrics(metrics_, parts);
+    AdminHttp::Handlers handlers;
+    handlers.status_json = [parts] { return status_json(parts); };
+    handlers.metrics_text = [this] { return metrics_.render(); };
+    handlers.healthy = [this] { return control_->connected(); };
+    auto admin = AdminHttp::start(config_.admin, std::move(handlers));
+    if (!admin) return tl::unexpected(admin.error());
+    admin_ = std::move(*admin);
+  }
+  return {};
+}
+
+// Whoever asks goes first; then the attach thread, which gives orders to lanes and control; the attach server itself is last because they
+// report to it until their threads have ended.
+Worker::~Worker() {
+  admin_.reset();
+  if (attach_) attach_->stop();
+  lanes_.clear();
+  control_.reset();
+}
+
+std::string Worker::ready_line() const {
+  nlohmann::ordered_json ready;
+  ready["admin"] = admin_ ? admin_->address() : "";
+  ready["pid"] = ::getpid();
+  ready["socket"] = config_.socket;
+  ready["name"] = config_.name;
+  ready["lanes"] = lanes_.size();
+  return "ready " + ready.dump();
+}
+
+std::vector<int> Worker::doorbells() const {
+  std::vector<int> fds;
+  for (const auto& lane : lanes_) fds.push_back(lane->doorbell());
+  return fds;
+}
+
+void Worker::open(const std::shared_ptr<NodeJob>& job) {
+  for (const auto& lane : lanes_) lane->open(job);
+}
+
+void Worker::initial_values(const std::shared_ptr<NodeJob>& job) {
+  for (const auto& lane : lanes_) lane->initial_values(job);
+}
+
+void Worker::close(const std::shared_ptr<NodeJob>& job) {
+  for (const auto& lane : lanes_) lane->close(job);
+}
+
+}  // namespace tributary
