@@ -23,6 +23,9 @@ struct OptimizerBenchOptions {
 // Runs the measurement and returns
 //
 //   optimizer, elements, chunk_bytes, threads, repetitions
+//   clock                   "thread_cpu": seconds are CPU seconds of the slowest thread. They include waiting for
+//                           memory, not the turns of other processes on the same cores; on free cores it is the time
+//                           that passed
 //   memcpy_gb_per_s         bytes copied per second (each is read once and written once)
 //   results[]               one object for each number of inputs:
 //     inputs
@@ -31,6 +34,8 @@ struct OptimizerBenchOptions {
 //     gb_per_s              their product
 //     stream_gb_per_s       the bound: a loop that reads and writes the same arrays and computes next to nothing
 //     ratio                 gb_per_s / stream_gb_per_s
+//                           (may pass 1: the loop over many inputs has more streams at once than the prefetchers
+//                           follow; the fused step, block by block, has fewer)
 //
 // All figures are medians over the repetitions, each of which measures everything once, so that what is compared saw
 // the same machine; `ratio` is the median of the repetitions' ratios. Errors: kInvalidArgument for an unknown optimizer

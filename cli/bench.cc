@@ -17,7 +17,8 @@ constexpr const char* kPushPullFooter = R"(
 Nothing needs tuning: the number of lanes follows from the cores, the chunk size from the model and the lanes, and the window from the
 link. The options are there to see what they are worth.
 
---json fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 bytes; as many come back as parameters),
+--json fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 bytes, while as many come back as parameters; median
+  over slices of the time),
   cpu_seconds_per_gb (servers, workers and trainers, for a gigabyte each way), ceiling_gb_per_s (a bare ZeroMQ echo of chunks of the
   same size between two processes whose server runs the same optimizer's loop; median over measurements before, between
   and after), ratio_to_ceiling, rounds_per_s, chunk_bytes, window {bytes, chunks} (as the workers' controllers found it), lanes,

@@ -2,25 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <optional>
+#include <vector>
 
 namespace tributary::cli {
 namespace {
-
-// The last line of a trainer's log that is a JSON object with a digest.
-std::optional<nlohmann::json> final_object(const Trainer& trainer) {
-  std::ifstream in(trainer.log_file, std::ios::binary);
-  in.seekg(static_cast<std::streamoff>(trainer.log_from));
-  std::optional<nlohmann::json> found;
-  std::string line;
-  while (std::getline(in, line)) {
-    if (!line.starts_with("{")) continue;
-    auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.contains("digest")) found = std::move(json);
-  }
-  return found;
-}
 
 template <class... Args>
 std::string format(const char* pattern, Args... args) {
@@ -50,13 +35,13 @@ nlohmann::ordered_json server_usage(LocalCluster& cluster) {
 Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordered_json servers) {
   std::vector<nlohmann::json> ranks;
   for (const Trainer& trainer : cluster.trainers()) {
-    auto object = final_object(trainer);
-    if (!object) {
+    const std::string result = trainer_result(trainer);
+    if (result.empty()) {
       return fail(ErrorCode::kUnavailable,
                   "rank " + std::to_string(trainer.rank) + " left no result; the last lines of " + trainer.log_file +
                       ":\n" + last_lines(trainer.log_file, LocalCluster::kReportedLogLines, trainer.log_from));
     }
-    ranks.push_back(std::move(*object));
+    ranks.push_back(nlohmann::json::parse(result));
   }
   try {
     const nlohmann::json& first = ranks.at(0);

@@ -105,13 +105,14 @@ void print_workers(const std::vector<Answer>& answers) {
   for (const Answer& a : answers) {
     if (a.status.is_null() || text(a.status, "kind") != "worker") continue;
     const std::vector<std::string> own = {text(a.status, "name"), a.address, text(a.status, "pid"),
-                                          amount(number(a.status, "uptime_s"), 1, "s"),
-                                          std::to_string(list(a.status, "lanes").size())};
+                                          amount(number(a.status, "uptime_s"), 1, "s"), text(a.status, "lanes")};
     const Json& jobs = list(a.status, "jobs");
     for (const Json& job : jobs) {
+      const std::string ranks =
+          std::to_string(list(job, "ranks_attached").size()) + " of " + text(job, "local_world_size");
       std::vector<std::string> row = own;
       row.insert(row.end(),
-                 {text(job, "name"), text(job, "phase"), text(job, "ranks"), rounds(job),
+                 {text(job, "name"), text(job, "phase"), ranks, rounds(job),
                   amount(number(job, "bytes_pushed"), 1e6, "MB"), amount(number(job, "bytes_pulled"), 1e6, "MB")});
       table.add(std::move(row));
     }

@@ -24,13 +24,10 @@ namespace fs = std::filesystem;
 
 constexpr int kPollMs = 100;
 
-constexpr const char* kDescription =
-    R"(Starts servers and workers as real daemons on this machine, trains a job on them, and stops everything.
-
-All files (configurations, stores, logs) lie in one base folder. Ctrl-C stops at the end of a round; the same command goes on from
-there, with the same result to the last bit. What the daemons' configurations look like, for machines of your own, is in the base folder.)";
-
 constexpr const char* kFooter = R"(
+Starts servers and workers as real daemons on this machine, trains the job on them, and stops everything. All files (configurations, stores, logs) lie in one base folder. Ctrl-C stops at the end of a round; the same command goes on from
+there, with the same result to the last bit. What the daemons' configurations look like, for machines of your own, is in the base folder.
+
 Examples:
   tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2
   tributary up configs/fashion-mnist.toml --set optimizer.lr=0.002 --set train.epochs=3 --base-dir /tmp/try --fresh --json
@@ -230,7 +227,6 @@ void add_up(CLI::App& app, int& exit_status) {
   auto options = std::make_shared<UpOptions>();
   options->cluster.servers = 1;
   CLI::App* up = app.add_subcommand("up", "train a job on a whole cluster of daemons on this machine");
-  up->description(kDescription);
   up->footer(kFooter);
   up->add_option("job", options->job_file, "the job's TOML file")->required()->type_name("JOB.toml");
   up->add_option("--servers", options->cluster.servers, "server daemons: shards of the parameters")

@@ -95,6 +95,18 @@ Result<std::uint16_t> free_port() {
   return fail(ErrorCode::kUnavailable, "no free TCP port between 20000 and 32000 on 127.0.0.1");
 }
 
+std::string trainer_result(const Trainer& trainer) {
+  std::ifstream in(trainer.log_file, std::ios::binary);
+  in.seekg(static_cast<std::streamoff>(trainer.log_from));
+  std::string line, found;
+  while (std::getline(in, line)) {
+    if (!line.starts_with("{")) continue;
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.contains("digest")) found = line;
+  }
+  return found;
+}
+
 Status remove_run(const std::string& base_dir) {
   std::error_code error;
   if (!fs::exists(base_dir, error)) return {};
@@ -262,8 +274,13 @@ Status LocalCluster::wait_ready(Daemon& daemon) {
   while (true) {
     const auto status = daemon.process.poll();  // before the log is read: what it said last is then seen
     if (const auto ready = find_ready(daemon.log_file, daemon.log_from)) {
-      daemon.admin = ready->value("admin", "");
-      daemon.lanes = ready->value("lanes", std::vector<std::string>{});
+      if (const auto admin = ready->find("admin"); admin != ready->end() && admin->is_string()) daemon.admin = *admin;
+      daemon.lanes.clear();
+      if (const auto lanes = ready->find("lanes"); lanes != ready->end() && lanes->is_array()) {
+        for (const auto& lane : *lanes) {
+          if (lane.is_string()) daemon.lanes.push_back(lane);
+        }
+      }
       return {};
     }
     if (status) {
@@ -304,30 +321,40 @@ Status LocalCluster::write_cluster_file() {
 Status LocalCluster::start_trainers(const TrainerOptions& options) {
   const std::uint32_t world = options_.nodes * options_.ranks_per_node;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
-    const std::uint32_t node = rank / options_.ranks_per_node;
     Trainer trainer;
     trainer.rank = rank;
     trainer.log_file = log_dir() + "/trainer-" + std::to_string(rank) + ".log";
-    trainer.log_from = size_of(trainer.log_file);
-    std::vector<std::string> argv = {options_.bin_dir + "/tributary-train", "--job", options.job_file, "--worker",
-                                     workers_[node].socket};
+    trainer.argv = {options_.bin_dir + "/tributary-train", "--job", options.job_file, "--worker",
+                    workers_[rank / options_.ranks_per_node].socket};
+    auto& argv = trainer.argv;
     for (const std::string& value : options.overrides) argv.insert(argv.end(), {"--set", value});
     if (!options.progress_socket.empty()) argv.insert(argv.end(), {"--progress-socket", options.progress_socket});
     argv.insert(argv.end(), options.extra_arguments.begin(), options.extra_arguments.end());
-    auto process = Process::spawn({.argv = std::move(argv),
-                                   .log_file = trainer.log_file,
-                                   .environment = {{"RANK", std::to_string(rank)},
-                                                   {"WORLD_SIZE", std::to_string(world)},
-                                                   {"LOCAL_RANK", std::to_string(rank % options_.ranks_per_node)},
-                                                   {"LOCAL_WORLD_SIZE", std::to_string(options_.ranks_per_node)},
-                                                   {"GROUP_RANK", std::to_string(node)},
-                                                   {"GROUP_WORLD_SIZE", std::to_string(options_.nodes)},
-                                                   // As torchrun: several ranks share the machine's cores.
-                                                   {"OMP_NUM_THREADS", "1"}}});
-    if (!process) return tl::unexpected(process.error());
-    trainer.process = std::move(*process);
+    if (auto ok = spawn(trainer); !ok) return ok;
     trainers_.push_back(std::move(trainer));
   }
+  return {};
+}
+
+Status LocalCluster::restart_trainer(std::uint32_t rank) {
+  return spawn(trainers_.at(rank));
+}
+
+Status LocalCluster::spawn(Trainer& trainer) {
+  const std::uint32_t world = options_.nodes * options_.ranks_per_node;
+  trainer.log_from = size_of(trainer.log_file);
+  auto process = Process::spawn({.argv = trainer.argv,
+                                 .log_file = trainer.log_file,
+                                 .environment = {{"RANK", std::to_string(trainer.rank)},
+                                                 {"WORLD_SIZE", std::to_string(world)},
+                                                 {"LOCAL_RANK", std::to_string(trainer.rank % options_.ranks_per_node)},
+                                                 {"LOCAL_WORLD_SIZE", std::to_string(options_.ranks_per_node)},
+                                                 {"GROUP_RANK", std::to_string(trainer.rank / options_.ranks_per_node)},
+                                                 {"GROUP_WORLD_SIZE", std::to_string(options_.nodes)},
+                                                 // As torchrun: several ranks share the machine's cores.
+                                                 {"OMP_NUM_THREADS", "1"}}});
+  if (!process) return tl::unexpected(process.error());
+  trainer.process = std::move(*process);
   return {};
 }
 

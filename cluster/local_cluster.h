@@ -55,6 +55,7 @@ struct Daemon {
 
 struct Trainer {
   std::uint32_t rank = 0;
+  std::vector<std::string> argv;
   Process process;
   std::string log_file;
   std::uint64_t log_from = 0;
@@ -91,6 +92,8 @@ class LocalCluster {
 
   // Starts a daemon again that has ended, with the same configuration.
   Status restart(Daemon& daemon);
+  // Starts the trainer of a rank again that has ended.
+  Status restart_trainer(std::uint32_t rank);
 
   // In good order: SIGTERM to the workers, which lets the job stop at a round boundary and the trainers leave; then the
   // servers, server 0 last, for it is the coordinator. Who does not end in time is killed. Names of those; empty: all
@@ -114,6 +117,7 @@ class LocalCluster {
   Status take_lock();
   Status write_configs();
   Status spawn(Daemon& daemon);
+  Status spawn(Trainer& trainer);
   Status wait_ready(Daemon& daemon);
   Status write_cluster_file();
   std::chrono::milliseconds grace() const;
@@ -128,6 +132,10 @@ class LocalCluster {
   std::vector<Daemon> workers_;
   std::vector<Trainer> trainers_;
 };
+
+// The last line of a trainer's output that is a JSON object with a digest (tributary-train --json); empty if there is
+// none yet.
+std::string trainer_result(const Trainer& trainer);
 
 // Removes what LocalCluster and `tributary up` write into a base folder, and nothing else; the folder itself if it is
 // empty then.

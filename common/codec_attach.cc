@@ -34,7 +34,9 @@ void write(Root::Builder out, const AttachReply& m) {
   body.setGradientRegionBytes(m.gradient_region_bytes);
 }
 
-void write(Root::Builder out, const InitialValues&) { out.setInitialValues(); }
+void write(Root::Builder out, const InitialValues&) {
+  out.setInitialValues();
+}
 
 void write(Root::Builder out, const Detach& m) {
   auto body = out.initDetach();
@@ -42,7 +44,9 @@ void write(Root::Builder out, const Detach& m) {
   body.setMessage(text(clipped(m.message)));
 }
 
-void write(Root::Builder out, const DetachReply&) { out.setDetachReply(); }
+void write(Root::Builder out, const DetachReply&) {
+  out.setDetachReply();
+}
 
 void write(Root::Builder out, const AttachStopped& m) {
   auto body = out.initStopped();
@@ -111,7 +115,8 @@ AttachMessage read(Root::Reader root) {
                          read_text(in.getMessage(), kMaxTextBytes, "the message's text")};
     }
   }
-  throw Malformed{"its kind is " + std::to_string(static_cast<unsigned>(root.which())) + ", which no known message has"};
+  throw Malformed{"its kind is " + std::to_string(static_cast<unsigned>(root.which())) +
+                  ", which no known message has"};
 }
 
 }  // namespace

@@ -19,7 +19,9 @@ static_assert(static_cast<int>(wire::StopKind::FINISHED) == static_cast<int>(Sto
 static_assert(static_cast<int>(wire::StopKind::STOPPED) == static_cast<int>(StopKind::kStopped));
 static_assert(static_cast<int>(wire::StopKind::RESTART) == static_cast<int>(StopKind::kRestart));
 
-unsigned size_of(const auto& container) { return static_cast<unsigned>(container.size()); }
+unsigned size_of(const auto& container) {
+  return static_cast<unsigned>(container.size());
+}
 
 // ---- Writing: one overload a message, in the order of common/messages.h. ----
 
@@ -164,9 +166,13 @@ void write(Root::Builder out, const StopJob& m) {
   body.setReason(text(clipped(m.reason)));
 }
 
-void write(Root::Builder out, const DrainRequest& m) { out.initDrainRequest().setIncarnation(m.incarnation); }
+void write(Root::Builder out, const DrainRequest& m) {
+  out.initDrainRequest().setIncarnation(m.incarnation);
+}
 
-void write(Root::Builder out, const DrainDone&) { out.setDrainDone(); }
+void write(Root::Builder out, const DrainDone&) {
+  out.setDrainDone();
+}
 
 void write(Root::Builder out, const ControlError& m) {
   auto body = out.initError();
@@ -258,7 +264,9 @@ JobWelcome read(wire::JobWelcome::Reader in) {
   return m;
 }
 
-std::string read_reason(capnp::Text::Reader in) { return read_text(in, kMaxTextBytes, "the message's text"); }
+std::string read_reason(capnp::Text::Reader in) {
+  return read_text(in, kMaxTextBytes, "the message's text");
+}
 
 ControlMessage read(Root::Reader root) {
   switch (root.which()) {
@@ -291,8 +299,8 @@ ControlMessage read(Root::Reader root) {
     }
     case Root::SNAPSHOT_DONE: {
       const auto in = root.getSnapshotDone();
-      return SnapshotDone{JobId(in.getJob()), ViewId(in.getView()), Round(in.getRound()), in.getOk(), in.getBytes(),
-                          read_reason(in.getMessage())};
+      return SnapshotDone{JobId(in.getJob()), ViewId(in.getView()), Round(in.getRound()),
+                          in.getOk(),         in.getBytes(),        read_reason(in.getMessage())};
     }
     case Root::SNAPSHOT_COMMIT: {
       const auto in = root.getSnapshotCommit();
@@ -327,7 +335,8 @@ ControlMessage read(Root::Reader root) {
       return ControlError{read_error_code(in.getCode()), read_reason(in.getMessage()), read_reason(in.getJob())};
     }
   }
-  throw Malformed{"its kind is " + std::to_string(static_cast<unsigned>(root.which())) + ", which no known message has"};
+  throw Malformed{"its kind is " + std::to_string(static_cast<unsigned>(root.which())) +
+                  ", which no known message has"};
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace {
 using Header = wire::DataHeader;
 
 constexpr std::size_t kWord = sizeof(capnp::word);
-constexpr std::size_t kSegmentTable = kWord;                    // of a message of one segment
-constexpr std::size_t kMaxErrorText = kMaxErrorHeader - 128;    // leaves room for the header itself
+constexpr std::size_t kSegmentTable = kWord;                  // of a message of one segment
+constexpr std::size_t kMaxErrorText = kMaxErrorHeader - 128;  // leaves room for the header itself
 constexpr std::string_view kKind = "data header";
 
 static_assert(static_cast<int>(wire::Encoding::FP32) == static_cast<int>(EncodingId::kFp32));
@@ -26,17 +26,27 @@ void write(Header::Builder out, const Push& m) {
   body.setWeight(m.weight);
   body.setEncoding(static_cast<wire::Encoding>(m.encoding));
 }
-void write(Header::Builder out, const Init&) { out.setInit(); }
-void write(Header::Builder out, const Pull&) { out.setPull(); }
-void write(Header::Builder out, const Query& m) { out.initQuery().setRound(m.round.value); }
-void write(Header::Builder out, const Receipt& m) { out.initReceipt().setRound(m.round.value); }
+void write(Header::Builder out, const Init&) {
+  out.setInit();
+}
+void write(Header::Builder out, const Pull&) {
+  out.setPull();
+}
+void write(Header::Builder out, const Query& m) {
+  out.initQuery().setRound(m.round.value);
+}
+void write(Header::Builder out, const Receipt& m) {
+  out.initReceipt().setRound(m.round.value);
+}
 void write(Header::Builder out, const Answer& m) {
   auto body = out.initAnswer();
   body.setVersion(m.version.value);
   body.setDurable(m.durable.value);
   body.setEncoding(static_cast<wire::Encoding>(m.encoding));
 }
-void write(Header::Builder out, const Resend& m) { out.initResend().setRound(m.round.value); }
+void write(Header::Builder out, const Resend& m) {
+  out.initResend().setRound(m.round.value);
+}
 void write(Header::Builder out, const ErrorReply& m) {
   auto body = out.initError();
   body.setRound(m.round.value);
@@ -44,7 +54,9 @@ void write(Header::Builder out, const ErrorReply& m) {
   body.setMessage(codec::text(codec::clipped(m.message, kMaxErrorText)));
 }
 
-EncodingId read_encoding(wire::Encoding in) { return codec::read_enum(in, EncodingId::kFp16, "the encoding"); }
+EncodingId read_encoding(wire::Encoding in) {
+  return codec::read_enum(in, EncodingId::kFp16, "the encoding");
+}
 
 DataMessage read(Header::Reader in) {
   const ChunkKey key{JobId(in.getJob()), ViewId(in.getView()), NodeRank(in.getNode()), ChunkIndex(in.getChunk())};

@@ -13,8 +13,8 @@ std::uint32_t load_u32(std::span<const std::byte> bytes, std::size_t offset) {
   return value;
 }
 
-// First word of the root struct's data section. Cap'n Proto's framing: u32 segments - 1, u32 words of each segment, padding to a
-// word, the segments; the first word of the first one is the pointer to the root struct.
+// First word of the root struct's data section. Cap'n Proto's framing: u32 segments - 1, u32 words of each segment,
+// padding to a word, the segments; the first word of the first one is the pointer to the root struct.
 std::optional<std::span<const std::byte>> root_data(std::span<const std::byte> bytes) {
   if (bytes.size() < 3 * kWord || bytes.size() % kWord != 0) return std::nullopt;
   const std::uint32_t extra_segments = load_u32(bytes, 0);
@@ -55,8 +55,8 @@ Error malformed(std::string_view kind, std::size_t bytes, std::string_view why) 
   message += kind;
   message += " of " + std::to_string(bytes) + " bytes: ";
   message += why;
-  message += "; the sender is no Tributary peer of protocol version " + std::to_string(kProtocolVersion) +
-             ", or it has a bug";
+  message +=
+      "; the sender is no Tributary peer of protocol version " + std::to_string(kProtocolVersion) + ", or it has a bug";
   return Error{ErrorCode::kMalformed, std::move(message)};
 }
 
@@ -64,13 +64,14 @@ Status check_protocol(std::string_view kind, std::span<const std::byte> bytes, s
   const auto version = peek_u16(bytes);
   if (!version) return tl::unexpected<Error>(malformed(kind, bytes.size(), "it is no complete Cap'n Proto message"));
   if (*version != kProtocolVersion) {
-    return fail(ErrorCode::kProtocolVersion,
-                "the peer speaks protocol version " + std::to_string(*version) + " in its " + std::string(kind) +
-                    ", this program speaks version " + std::to_string(kProtocolVersion) +
-                    "; install the same version of Tributary on both");
+    return fail(ErrorCode::kProtocolVersion, "the peer speaks protocol version " + std::to_string(*version) +
+                                                 " in its " + std::string(kind) + ", this program speaks version " +
+                                                 std::to_string(kProtocolVersion) +
+                                                 "; install the same version of Tributary on both");
   }
   if (bytes.size() > max_bytes) {
-    return tl::unexpected<Error>(malformed(kind, bytes.size(), "at most " + std::to_string(max_bytes) + " are allowed"));
+    return tl::unexpected<Error>(
+        malformed(kind, bytes.size(), "at most " + std::to_string(max_bytes) + " are allowed"));
   }
   return {};
 }
@@ -125,8 +126,8 @@ void write_owners(record::Layout::Builder out, std::uint64_t chunk_elements, con
 
 void check_count(std::size_t count, std::size_t limit, const char* field) {
   if (count > limit) {
-    throw Malformed{std::string(field) + " has " + std::to_string(count) + " entries, at most " + std::to_string(limit) +
-                    " are allowed"};
+    throw Malformed{std::string(field) + " has " + std::to_string(count) + " entries, at most " +
+                    std::to_string(limit) + " are allowed"};
   }
 }
 
@@ -166,8 +167,8 @@ std::vector<ChunkOwner> read_owners(record::Layout::Reader in) {
   const auto shards = in.getOwnerShards();
   const auto lanes = in.getOwnerLanes();
   if (shards.size() != lanes.size()) {
-    throw Malformed{"the layout names " + std::to_string(shards.size()) + " shards but " + std::to_string(lanes.size()) +
-                    " lanes as owners of chunks"};
+    throw Malformed{"the layout names " + std::to_string(shards.size()) + " shards but " +
+                    std::to_string(lanes.size()) + " lanes as owners of chunks"};
   }
   std::vector<ChunkOwner> out;
   out.reserve(shards.size());
@@ -175,6 +176,8 @@ std::vector<ChunkOwner> read_owners(record::Layout::Reader in) {
   return out;
 }
 
-ErrorCode read_error_code(std::uint16_t number) { return read_enum(number, ErrorCode::kNotFound, "the error code"); }
+ErrorCode read_error_code(std::uint16_t number) {
+  return read_enum(number, ErrorCode::kNotFound, "the error code");
+}
 
 }  // namespace tributary::codec

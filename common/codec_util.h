@@ -1,8 +1,8 @@
-// What the codecs share: framing checks, limits on untrusted input, and the pieces that several messages contain. Private to
-// codec_*.cc and server/records.cc.
+// What the codecs share: framing checks, limits on untrusted input, and the pieces that several messages contain.
+// Private to codec_*.cc and server/records.cc.
 //
-// Decoders throw Malformed (or kj::Exception, from Cap'n Proto itself) internally and nowhere else: decode_guarded() is the only way
-// in, and catches both.
+// Decoders throw Malformed (or kj::Exception, from Cap'n Proto itself) internally and nowhere else: decode_guarded() is
+// the only way in, and catches both.
 #pragma once
 
 #include <capnp/message.h>
@@ -27,24 +27,24 @@
 namespace tributary::codec {
 
 // Bounds on what is accepted from a peer or a file, beside the size of the whole message.
-inline constexpr std::size_t kMaxNameBytes = 1024;           // names of jobs, tensors, workers; endpoints
-inline constexpr std::size_t kMaxTextBytes = 64u << 10;      // messages and reasons; longer ones are cut by the sender
+inline constexpr std::size_t kMaxNameBytes = 1024;       // names of jobs, tensors, workers; endpoints
+inline constexpr std::size_t kMaxTextBytes = 64u << 10;  // messages and reasons; longer ones are cut by the sender
 inline constexpr std::size_t kMaxJobJsonBytes = 1u << 20;
 inline constexpr std::size_t kMaxShapeDims = 64;
 inline constexpr std::size_t kMaxShards = 4096;
-inline constexpr std::size_t kMaxLanes = 1024;               // of one server
-inline constexpr std::size_t kMaxJobs = 65536;               // stored on, or reported by, one server
-inline constexpr std::size_t kMaxStoredSnapshots = 65536;    // of one job on one server
-inline constexpr int kMaxNesting = 8;                        // pointers deep; the schemas need 5
-inline constexpr std::uint32_t kMaxSegments = 64;            // builders double the segment size, so this is never reached
+inline constexpr std::size_t kMaxLanes = 1024;             // of one server
+inline constexpr std::size_t kMaxJobs = 65536;             // stored on, or reported by, one server
+inline constexpr std::size_t kMaxStoredSnapshots = 65536;  // of one job on one server
+inline constexpr int kMaxNesting = 8;                      // pointers deep; the schemas need 5
+inline constexpr std::uint32_t kMaxSegments = 64;          // builders double the segment size, so this is never reached
 
 // The frame is refused; `what` says why in words for its author.
 struct Malformed {
   std::string what;
 };
 
-// Leading 16 bits of the root struct (the protocol version, in every version of every message), found without interpreting
-// anything else. Nothing if the bytes are no Cap'n Proto message at all.
+// Leading 16 bits of the root struct (the protocol version, in every version of every message), found without
+// interpreting anything else. Nothing if the bytes are no Cap'n Proto message at all.
 std::optional<std::uint16_t> peek_u16(std::span<const std::byte> bytes);
 // Leading 32 bits: the format number of stored records.
 std::optional<std::uint32_t> peek_u32(std::span<const std::byte> bytes);
@@ -52,7 +52,8 @@ std::optional<std::uint32_t> peek_u32(std::span<const std::byte> bytes);
 // For a message of a peer. Records in a store have their own words (server/records.cc).
 Error malformed(std::string_view kind, std::size_t bytes, std::string_view why);
 
-// Refuses what is no message (kMalformed), is of another version (kProtocolVersion), or is longer than max_bytes (kMalformed).
+// Refuses what is no message (kMalformed), is of another version (kProtocolVersion), or is longer than max_bytes
+// (kMalformed).
 Status check_protocol(std::string_view kind, std::span<const std::byte> bytes, std::size_t max_bytes);
 
 // A message may be read about once: overlapping pointers must not make a small message decode into a large one.
@@ -81,8 +82,8 @@ tl::expected<T, std::string> decode_message(std::span<const std::byte> bytes, De
   std::vector<std::uint64_t> words(bytes.size() / sizeof(std::uint64_t));
   std::memcpy(words.data(), bytes.data(), words.size() * sizeof(std::uint64_t));
   return decode_guarded<T>([&]() -> T {
-    capnp::FlatArrayMessageReader reader(
-        kj::arrayPtr(reinterpret_cast<const capnp::word*>(words.data()), words.size()), reader_options(words.size()));
+    capnp::FlatArrayMessageReader reader(kj::arrayPtr(reinterpret_cast<const capnp::word*>(words.data()), words.size()),
+                                         reader_options(words.size()));
     return decode(reader.getRoot<Root>());
   });
 }
@@ -92,8 +93,11 @@ std::vector<std::byte> to_bytes(capnp::MessageBuilder& builder);
 
 // ---- Pieces, writing ----
 
-inline capnp::Text::Reader text(const std::string& value) { return capnp::Text::Reader(value.c_str(), value.size()); }
-// For messages to humans: cut (between UTF-8 characters) to `limit`, because a long text must not make its message unreadable.
+inline capnp::Text::Reader text(const std::string& value) {
+  return capnp::Text::Reader(value.c_str(), value.size());
+}
+// For messages to humans: cut (between UTF-8 characters) to `limit`, because a long text must not make its message
+// unreadable.
 std::string clipped(const std::string& value, std::size_t limit = kMaxTextBytes);
 
 void write_tensors(capnp::List<record::Tensor>::Builder out, const std::vector<TensorSpec>& tensors);

@@ -1,8 +1,8 @@
 // The digest of a model: two runs with equal digests ended in the same bits.
 //
-// XXH3-128 over all tensors in declaration order, for each: length of the name, name, number of dimensions, dimensions (64-bit
-// little-endian numbers), then the raw fp32 bytes. The padding between tensors in the flat space is not part of it, so it does
-// not depend on how the model is cut into chunks.
+// XXH3-128 over all tensors in declaration order, for each: length of the name, name, number of dimensions, dimensions
+// (64-bit little-endian numbers), then the raw fp32 bytes. The padding between tensors in the flat space is not part of
+// it, so it does not depend on how the model is cut into chunks.
 #pragma once
 
 #include <memory>

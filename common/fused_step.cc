@@ -55,7 +55,7 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
   TRIB_ASSERT(args.push != nullptr && (args.answer == nullptr || args.pull != nullptr));
   TRIB_ASSERT(!args.frames.empty() && args.frames.size() <= kernels::kMaxSumInputs);
   const int slots = optimizer.slots();
-  Scratch scratch;  // on the stack, about 16 KiB
+  Scratch scratch;  // on the stack, about 8 KiB
   alignas(64) Block sum;
 
   for (std::size_t first = 0; first < args.elements; first += kFusedBlock) {

@@ -4,11 +4,11 @@
     python3 -m venv venv && venv/bin/pip install torch numpy
     venv/bin/python scripts/make_optimizer_golden.py tests/data/optimizers_golden.json
 
-The CPU is enough. Run again only to add a case or to follow a change in PyTorch's formulae; the file names the version it
-came from. Parameters are stored as the hexadecimal bits of float32, one string per step.
+The CPU is enough. Run again only to add a case or to follow a change in PyTorch's formulae; the file names the version
+it came from. Parameters are stored as the hexadecimal bits of float32, one string per step.
 
-Inputs come from a 32-bit linear congruential generator whose top 24 bits become a multiple of 2^-23 in [-1, 1), times a power
-of two: every value is exact in float32, and tests/unit/test_optimizers.cc makes the same ones.
+Inputs come from a 32-bit linear congruential generator whose top 24 bits become a multiple of 2^-23 in [-1, 1), times a
+power of two: every value is exact in float32, and tests/unit/test_optimizers.cc makes the same ones.
 """
 
 import argparse
@@ -95,7 +95,13 @@ def main():
     torch.set_num_threads(1)
     rows = gradients()
     cases = [
-        {"name": name, "optimizer": cls.lower(), "lr": lr, "options": options, "parameters": run(cls, lr, options, rows)}
+        {
+            "name": name,
+            "optimizer": cls.lower(),
+            "lr": lr,
+            "options": options,
+            "parameters": run(cls, lr, options, rows),
+        }
         for name, cls, lr, options in CASES
     ]
     golden = {"torch": torch.__version__.split("+")[0], "elements": ELEMENTS, "steps": STEPS, "cases": cases}

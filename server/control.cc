@@ -193,6 +193,7 @@ void Control::meet(std::uint64_t incarnation, std::uint64_t now, bool hello) {
 }
 
 void Control::say_hello(std::uint64_t now) {
+  if ((socket_.get(zmq::sockopt::events) & ZMQ_POLLOUT) == 0) return;  // not connected yet: tried again in a moment
   ServerHello hello;
   hello.shard = ShardIndex(config_.index);
   hello.servers = config_.servers;

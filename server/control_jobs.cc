@@ -190,8 +190,9 @@ void Control::on(const SnapshotAt& m) {
   Job* job = find(m.job, m.view);
   if (!job || job->status.phase != "running" || job->status.chunks == 0) return;  // the coordinator has moved on, or will
   if (!store_) {
-    if (!std::exchange(job->refused_snapshot, true)) reply_done(*job, m.round, false, 0, no_store(config_));
-    return;
+    if (std::exchange(job->refused_snapshot, true)) return;
+    logger_->warn("job '{}' is not kept: {}", job->status.name, no_store(config_));
+    return reply_done(*job, m.round, false, 0, no_store(config_));
   }
   if (job->status.snapshot_pending == m.round) return;
   expect_snapshot(*job, m.round, true);
@@ -275,8 +276,7 @@ void Control::reply_done(const Job& job, Round round, bool ok, std::uint64_t byt
     status.snapshot_bytes = bytes;
     status.snapshot_error.clear();
   } else {
-    status.snapshot_error = message;
-    logger_->warn("job '{}': no snapshot of round {}: {}", status.name, round.value, message);
+    status.snapshot_error = message;  // the snapshotter has logged what it could not keep
   }
   send(SnapshotDone{status.job, status.view, round, ok, bytes, message});
 }

@@ -2,8 +2,8 @@
 //
 //   u64 XXH3-64 of all that follows | Cap'n Proto message whose root begins with u32 format
 //
-// unseal_*() never trusts its input: a wrong checksum or nonsense gives kStore, a newer format kStoreFormat; both name `what`, the
-// record in words ("the registry record of job 12").
+// unseal_*() never trusts its input: a wrong checksum or nonsense gives kStore, a newer format kStoreFormat; both name
+// `what`, the record in words ("the registry record of job 12").
 #pragma once
 
 #include <cstdint>

@@ -15,11 +15,13 @@ namespace {
 constexpr std::size_t kKeyBytes = 5;
 
 std::array<char, kKeyBytes> chunk_key(ChunkIndex chunk, std::uint8_t part) {
-  return {static_cast<char>(chunk.value >> 24), static_cast<char>(chunk.value >> 16), static_cast<char>(chunk.value >> 8),
-          static_cast<char>(chunk.value), static_cast<char>(part)};
+  return {static_cast<char>(chunk.value >> 24), static_cast<char>(chunk.value >> 16),
+          static_cast<char>(chunk.value >> 8), static_cast<char>(chunk.value), static_cast<char>(part)};
 }
 
-rocksdb::Slice slice(const std::array<char, kKeyBytes>& key) { return {key.data(), key.size()}; }
+rocksdb::Slice slice(const std::array<char, kKeyBytes>& key) {
+  return {key.data(), key.size()};
+}
 
 rocksdb::Slice slice(std::span<const float> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
@@ -61,8 +63,9 @@ SnapshotFileWriter::~SnapshotFileWriter() {
 }
 
 Error SnapshotFileWriter::disk_error(const rocksdb::Status& status) const {
-  return Error{ErrorCode::kStore, "cannot write the " + describe(info_) + " to " + prefix_ + "*.sst: " +
-                                      status.ToString() + "; free space or check the disk; training goes on without it"};
+  return Error{ErrorCode::kStore, "cannot write the " + describe(info_) + " to " + prefix_ +
+                                      "*.sst: " + status.ToString() +
+                                      "; free space or check the disk; training goes on without it"};
 }
 
 Status SnapshotFileWriter::put(ChunkIndex chunk, std::uint8_t part, const rocksdb::Slice& value) {
@@ -82,18 +85,20 @@ Status SnapshotFileWriter::add(const ChunkSnapshot& chunk) {
   }
   if (!chunks_.empty() && chunk.chunk <= chunks_.back()) {
     return fail(ErrorCode::kInternal, what_chunk(chunk.chunk, info_) + " came after chunk " +
-                                          std::to_string(chunks_.back().value) + "; chunks are written in ascending order");
+                                          std::to_string(chunks_.back().value) +
+                                          "; chunks are written in ascending order");
   }
-  records::ChunkHeader header{chunk.job, chunk.round, chunk.chunk, chunk.version, chunk.step, chunk.params.floats().size(), 0,
-                              info_.optimizer, 0};
+  records::ChunkHeader header{
+      chunk.job, chunk.round, chunk.chunk, chunk.version, chunk.step, chunk.params.floats().size(), 0, info_.optimizer,
+      0};
   Checksum checksum;
   checksum.update(chunk.params.floats());
   while (header.slots < kernels::kMaxSlots && chunk.slots[header.slots]) {
     const auto values = chunk.slots[header.slots].floats();
     if (values.size() != header.elements) {
       return fail(ErrorCode::kInternal, what_chunk(chunk.chunk, info_) + " has " + std::to_string(header.elements) +
-                                            " parameters but " + std::to_string(values.size()) + " values in state array " +
-                                            std::to_string(header.slots));
+                                            " parameters but " + std::to_string(values.size()) +
+                                            " values in state array " + std::to_string(header.slots));
     }
     checksum.update(values);
     ++header.slots;
@@ -132,9 +137,10 @@ Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord&
   for (const ChunkIndex chunk : record.chunks) {
     const std::string what = what_chunk(chunk, record.info);
     const auto damaged = [&](const std::string& why) {
-      return fail(ErrorCode::kStore, what + " is damaged: " + why +
-                                         "; check the disk, then restore the store from a copy, or remove it to start the "
-                                         "job over");
+      return fail(ErrorCode::kStore,
+                  what + " is damaged: " + why +
+                      "; check the disk, then restore the store from a copy, or remove it to start the "
+                      "job over");
     };
     // The value of one part of this chunk; the iterator stands on it until the next part is asked for.
     const auto expect = [&](std::uint8_t part) -> Result<rocksdb::Slice> {
@@ -181,7 +187,8 @@ Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord&
   if (!iterator.status().ok()) {
     return fail(ErrorCode::kStore, "the " + describe(record.info) + " is damaged: " + iterator.status().ToString());
   }
-  if (iterator.Valid()) return fail(ErrorCode::kStore, "the " + describe(record.info) + " has chunks that it does not list");
+  if (iterator.Valid())
+    return fail(ErrorCode::kStore, "the " + describe(record.info) + " has chunks that it does not list");
   return {};
 }
 

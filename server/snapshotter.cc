@@ -22,7 +22,8 @@ constexpr double kBurstSeconds = 0.05;
 
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
 }
 
 }  // namespace
@@ -30,7 +31,9 @@ std::uint64_t now_ns() {
 Snapshotter::Snapshotter(Store& store, Options options, Done done, Log log)
     : store_(store), options_(options), done_(std::move(done)), log_(std::move(log)), thread_([this] { run(); }) {}
 
-Snapshotter::~Snapshotter() { stop(); }
+Snapshotter::~Snapshotter() {
+  stop();
+}
 
 void Snapshotter::stop() {
   std::vector<ChunkSnapshot> dropped;
@@ -50,7 +53,8 @@ void Snapshotter::expect(SnapshotPlan plan) {
   std::lock_guard lock(mutex_);
   for (Active& active : active_) {
     if (active.plan.info.job == plan.info.job && active.captured < active.plan.chunks.size()) {
-      abandon_locked(active, "the snapshot of round " + std::to_string(plan.info.round.value) + " replaced it", dropped);
+      abandon_locked(active, "the snapshot of round " + std::to_string(plan.info.round.value) + " replaced it",
+                     dropped);
     }
   }
   Active& active = active_.emplace_back();
@@ -101,7 +105,8 @@ std::size_t Snapshotter::waiting_chunks() const {
   return count;
 }
 
-// The buffers go to `dropped` so that the caller frees them after the lock; the writer thread reports and removes the rest.
+// The buffers go to `dropped` so that the caller frees them after the lock; the writer thread reports and removes the
+// rest.
 void Snapshotter::abandon_locked(Active& active, const std::string& reason, std::vector<ChunkSnapshot>& dropped) {
   if (!active.abandoned.empty()) return;
   active.abandoned = reason.empty() ? "it was abandoned" : reason;
@@ -111,7 +116,8 @@ void Snapshotter::abandon_locked(Active& active, const std::string& reason, std:
 
 Snapshotter::Active* Snapshotter::runnable() {
   for (Active& active : active_) {
-    if (!active.abandoned.empty() || active.next == active.plan.chunks.size() || active.present[active.next]) return &active;
+    if (!active.abandoned.empty() || active.next == active.plan.chunks.size() || active.present[active.next])
+      return &active;
   }
   return nullptr;
 }
@@ -119,7 +125,8 @@ Snapshotter::Active* Snapshotter::runnable() {
 void Snapshotter::run() {
   pthread_setname_np(pthread_self(), "snapshotter");
   // Linux: of this thread alone. Failing to be nice is no reason not to write.
-  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness) != 0) log_("cannot lower the snapshot thread's priority");
+  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness) != 0)
+    log_("cannot lower the snapshot thread's priority");
   const auto burst = static_cast<std::uint64_t>(static_cast<double>(options_.io_bytes_per_s) * kBurstSeconds);
   TokenBucket bucket(options_.io_bytes_per_s, burst);
 

@@ -1,16 +1,18 @@
 // Snapshotter: the background thread that writes captured chunks to the store, so that no lane ever waits for a disk.
 //
-//   lanes  --captured()-->  slots of the snapshot under way  --writer thread, in chunk order, within the budget-->  Store
+//   lanes  --captured()-->  slots of the snapshot under way  --writer thread, in chunk order, within the budget-->
+//   Store
 //
-// Chunks may be captured in any order. They are written in ascending order as soon as the next one in order is there, and the
-// references are dropped right after, so that the memory of copy-on-write shrinks while the snapshot is still being written.
+// Chunks may be captured in any order. They are written in ascending order as soon as the next one in order is there,
+// and the references are dropped right after, so that the memory of copy-on-write shrinks while the snapshot is still
+// being written.
 //
-// Every expect() ends in exactly one call of the Done callback: durable, or (ok = false) failed or abandoned with the reason. No buffer
-// is held by then. A failure costs this snapshot, never the training: what was written of it is dropped and the older snapshots
-// stay.
+// Every expect() ends in exactly one call of the Done callback: durable, or (ok = false) failed or abandoned with the
+// reason. No buffer is held by then. A failure costs this snapshot, never the training: what was written of it is
+// dropped and the older snapshots stay.
 //
-// Thread rule: expect(), captured() and abandon() from any thread; captured() takes a mutex for the time of a few moves, and only
-// while a snapshot is under way. Callbacks run on the writer thread and must not call stop().
+// Thread rule: expect(), captured() and abandon() from any thread; captured() takes a mutex for the time of a few
+// moves, and only while a snapshot is under way. Callbacks run on the writer thread and must not call stop().
 #pragma once
 
 #include <condition_variable>
@@ -34,7 +36,7 @@ struct SnapshotPlan {
   SnapshotInfo info;
   ViewId view;
   std::vector<ChunkIndex> chunks;  // all that this server owns, ascending; info.chunks of them
-  bool paced = true;               // false: nobody trains any more (the last snapshot of a job), so the budget does not count
+  bool paced = true;  // false: nobody trains any more (the last snapshot of a job), so the budget does not count
 };
 
 class Snapshotter {
@@ -51,13 +53,13 @@ class Snapshotter {
   Snapshotter(const Snapshotter&) = delete;
   Snapshotter& operator=(const Snapshotter&) = delete;
 
-  // To be called before the lanes are told to capture. An earlier snapshot of the same job whose chunks are not all captured yet
-  // can never become complete and is abandoned; one that is only being written still ends first.
+  // To be called before the lanes are told to capture. An earlier snapshot of the same job whose chunks are not all
+  // captured yet can never become complete and is abandoned; one that is only being written still ends first.
   void expect(SnapshotPlan plan);
   // A chunk of an expected snapshot. Of one that is not expected (any more), or a second copy: dropped.
   void captured(ChunkSnapshot chunk);
-  // The snapshot will not become complete. Nothing happens if it is not under way. When it returns, no buffer of that snapshot is
-  // held here any more; it may wait for the one chunk that is being written.
+  // The snapshot will not become complete. Nothing happens if it is not under way. When it returns, no buffer of that
+  // snapshot is held here any more; it may wait for the one chunk that is being written.
   void abandon(JobId job, Round round, const std::string& reason);
   // Abandons what is under way and joins the thread. Idempotent.
   void stop();
@@ -71,7 +73,7 @@ class Snapshotter {
     std::vector<ChunkSnapshot> slots;  // by position in plan.chunks
     std::vector<char> present;         // captured, written or not
     std::size_t captured = 0;
-    std::size_t next = 0;  // position to be written next
+    std::size_t next = 0;   // position to be written next
     std::string abandoned;  // reason; empty: goes on
     // The writer thread's own:
     std::unique_ptr<SnapshotWriter> writer;
@@ -94,8 +96,8 @@ class Snapshotter {
   mutable std::mutex mutex_;
   std::condition_variable wake_;      // the writer thread: there may be something to do
   std::condition_variable released_;  // writing_ has changed
-  std::list<Active> active_;  // in the order of expect(); addresses are stable while the thread works on one
-  const Active* writing_ = nullptr;  // a chunk of it is being written, outside the mutex
+  std::list<Active> active_;          // in the order of expect(); addresses are stable while the thread works on one
+  const Active* writing_ = nullptr;   // a chunk of it is being written, outside the mutex
   bool stopping_ = false;
   std::uint64_t pause_until_ns_ = 0;  // the budget is spent until then; the writer thread's own
   std::thread thread_;

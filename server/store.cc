@@ -40,19 +40,24 @@ std::string hex(std::uint64_t value) {
   return text;
 }
 
-std::string job_key(JobId job) { return kJobPrefix + hex(job.value); }
-std::string snapshot_key(JobId job, Round round) { return kSnapshotPrefix + hex(job.value) + "/" + hex(round.value); }
+std::string job_key(JobId job) {
+  return kJobPrefix + hex(job.value);
+}
+std::string snapshot_key(JobId job, Round round) {
+  return kSnapshotPrefix + hex(job.value) + "/" + hex(round.value);
+}
 
 // A snapshot written again (after a restart that went back behind it) gets a family of its own, so that the older one
 // stays valid until the key of the newer one is durable.
 std::string family_name(const SnapshotInfo& info, std::uint32_t generation) {
-  return kFamilyPrefix + hex(info.job.value) + "-" + std::to_string(info.round.value) + "-" + std::to_string(generation);
+  return kFamilyPrefix + hex(info.job.value) + "-" + std::to_string(info.round.value) + "-" +
+         std::to_string(generation);
 }
 
 rocksdb::Options rocks_options() {
   rocksdb::Options options;
   options.create_if_missing = true;
-  options.compression = rocksdb::kNoCompression;     // fp32 state does not compress, and cores are for training
+  options.compression = rocksdb::kNoCompression;  // fp32 state does not compress, and cores are for training
   options.bottommost_compression = rocksdb::kDisableCompressionOption;
   options.disable_auto_compactions = true;  // snapshots are sorted already; the small records are few
   options.level0_slowdown_writes_trigger = 1 << 30;
@@ -61,8 +66,8 @@ rocksdb::Options rocks_options() {
   options.arena_block_size = 16u << 10;  // of each column family
   options.manifest_preallocation_size = 64u << 10;
   options.max_background_jobs = 1;
-  options.max_open_files = 128;                 // a large shard has hundreds of files, and descriptors are for sockets
-  options.bytes_per_sync = 4u << 20;            // write back steadily instead of in one burst at the end
+  options.max_open_files = 128;                  // a large shard has hundreds of files, and descriptors are for sockets
+  options.bytes_per_sync = 4u << 20;             // write back steadily instead of in one burst at the end
   options.avoid_unnecessary_blocking_io = true;  // files of dropped snapshots are deleted in the background
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
@@ -165,14 +170,15 @@ class RocksStore final : public Store {
   const StoreLock lock_;
   std::unique_ptr<rocksdb::DB> db_;
   Family default_;
-  mutable std::mutex mutex_;  // snapshots_ and the column families
+  mutable std::mutex mutex_;                   // snapshots_ and the column families
   std::map<SnapshotKey, Snapshot> snapshots_;  // complete ones
 };
 
 class RocksSnapshotWriter final : public SnapshotWriter {
  public:
   RocksSnapshotWriter(RocksStore& store, const SnapshotInfo& info, std::uint32_t generation)
-      : store_(store), files_(rocks_options(), store.path() + "/incoming/" + family_name(info, generation) + "-", info) {
+      : store_(store),
+        files_(rocks_options(), store.path() + "/incoming/" + family_name(info, generation) + "-", info) {
     record_.info = info;
     record_.generation = generation;
   }
@@ -235,8 +241,9 @@ Status RocksStore::check_identity(std::uint16_t server_index) {
     std::unique_ptr<rocksdb::Iterator> any(db_->NewIterator(rocksdb::ReadOptions(), default_.get()));
     any->SeekToFirst();
     if (any->Valid()) {
-      return fail(ErrorCode::kStore, "store " + path_ + " has records but does not say whose it is; it is damaged or not "
-                                     "Tributary's: restore it from a copy or use another [store] path");
+      return fail(ErrorCode::kStore, "store " + path_ +
+                                         " has records but does not say whose it is; it is damaged or not "
+                                         "Tributary's: restore it from a copy or use another [store] path");
     }
     const auto written = db_->Put(synced(), kIdentityKey, records::seal(records::StoreIdentity{server_index}));
     if (!written.ok()) return tl::unexpected<Error>(error("write its identity", written));
@@ -366,7 +373,8 @@ Status RocksStore::load(const SnapshotInfo& expected, const std::function<Status
                                        ", the job that is to be resumed has " + theirs +
                                        "; start it with what it began with, or under another name");
   };
-  if (stored.job_name != expected.job_name) return refuse("the name", "'" + stored.job_name + "'", "'" + expected.job_name + "'");
+  if (stored.job_name != expected.job_name)
+    return refuse("the name", "'" + stored.job_name + "'", "'" + expected.job_name + "'");
   if (stored.layout_hash != expected.layout_hash) {
     return refuse("the layout hash", hex(stored.layout_hash), hex(expected.layout_hash));
   }
@@ -420,7 +428,8 @@ Status RocksStore::drop_job(JobId job) {
 
 Status RocksStore::save(const JobRecord& record) {
   if (auto status = db_->Put(synced(), job_key(record.job), records::seal(record)); !status.ok()) {
-    return tl::unexpected<Error>(error("save the registry record of job id " + std::to_string(record.job.value), status));
+    return tl::unexpected<Error>(
+        error("save the registry record of job id " + std::to_string(record.job.value), status));
   }
   return {};
 }
@@ -428,7 +437,8 @@ Status RocksStore::save(const JobRecord& record) {
 Result<std::vector<JobRecord>> RocksStore::registry() const {
   std::vector<JobRecord> out;
   auto scanned = scan(kJobPrefix, [&](const rocksdb::Slice& key, const rocksdb::Slice& value) -> Status {
-    auto record = records::unseal_job(value.ToStringView(), "the registry record " + key.ToString() + " in store " + path_);
+    auto record =
+        records::unseal_job(value.ToStringView(), "the registry record " + key.ToString() + " in store " + path_);
     if (!record) return tl::unexpected<Error>(record.error());
     out.push_back(std::move(*record));
     return {};

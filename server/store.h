@@ -1,7 +1,7 @@
 // Store: what a server keeps on disk (RocksDB): its identity, the coordinator's job registry, and consistent snapshots.
 //
 // Column families: "default" holds small records (written with sync); every snapshot is a column family of its own
-// ("snap-JOB-ROUND"), filled by SST files that are written outside the write-ahead log and ingested, and made valid by
+// ("snap-JOB-ROUND-GENERATION"), filled by SST files that are written outside the write-ahead log and ingested, and made valid by
 // one synced key in "default" (snapshot complete). A snapshot without that key is a leftover of a crash and is dropped at open.
 // Every record has a format number and an XXH3-64 checksum, checked on load.
 //

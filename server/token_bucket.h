@@ -12,8 +12,8 @@ class TokenBucket {
   TokenBucket(std::uint64_t bytes_per_s, std::uint64_t burst)
       : rate_(static_cast<double>(bytes_per_s)), burst_(static_cast<double>(burst)), tokens_(burst_) {}
 
-  // Takes `bytes` now, going into debt if need be, and returns the nanoseconds until the debt is paid: the caller waits that
-  // long before it takes again. So a piece larger than the burst passes too, at the rate. now_ns must not go back.
+  // Takes `bytes` now, going into debt if need be, and returns the nanoseconds until the debt is paid: the caller waits
+  // that long before it takes again. So a piece larger than the burst passes too, at the rate. now_ns must not go back.
   std::uint64_t take(std::uint64_t bytes, std::uint64_t now_ns) {
     if (rate_ <= 0.0) return 0;
     if (now_ns > last_ns_) {

@@ -39,7 +39,8 @@ class IdxFile {
     std::error_code ignored;
     if (!fs::exists(path, ignored)) path += ".gz";
     if (!fs::exists(path, ignored)) {
-      return fail(ErrorCode::kNotFound, "data set file " + name + " (or " + name + ".gz) is not in directory " + directory +
+      return fail(ErrorCode::kNotFound, "data set file " + name + " (or " + name + ".gz) is not in directory " +
+                                            directory +
                                             "; install it with 'apt-get install dataset-fashion-mnist', or set "
                                             "train.data_dir to the directory that has it");
     }
@@ -65,11 +66,12 @@ class IdxFile {
       if (got < 0) {
         int code = Z_OK;
         const char* why = gzerror(file_.get(), &code);
-        return malformed(std::string("cannot read the ") + what + ": " + (code == Z_ERRNO ? std::strerror(errno) : why));
+        return malformed(std::string("cannot read the ") + what + ": " +
+                         (code == Z_ERRNO ? std::strerror(errno) : why));
       }
       if (got == 0) {
-        return malformed(std::string("ends after ") + std::to_string(done) + " of " + std::to_string(size) + " bytes of the " +
-                         what);
+        return malformed(std::string("ends after ") + std::to_string(done) + " of " + std::to_string(size) +
+                         " bytes of the " + what);
       }
       done += static_cast<std::size_t>(got);
     }
@@ -93,7 +95,8 @@ class IdxFile {
     std::uint8_t byte;
     const int got = gzread(file_.get(), &byte, 1);
     if (got > 0) return malformed("is longer than its header says");
-    // zlib reports a compressed stream that is cut off behind the last image only here, and a wrong checksum as got < 0.
+    // zlib reports a compressed stream that is cut off behind the last image only here, and a wrong checksum as got <
+    // 0.
     int code = Z_OK;
     gzerror(file_.get(), &code);
     if (got < 0 || code == Z_BUF_ERROR) return malformed("has a damaged end (checksum or compressed data)");
@@ -101,8 +104,8 @@ class IdxFile {
   }
 
   tl::unexpected<Error> malformed(const std::string& what) const {
-    return fail(ErrorCode::kMalformed,
-                "data set file " + path_ + " " + what + "; replace it (apt-get install --reinstall dataset-fashion-mnist)");
+    return fail(ErrorCode::kMalformed, "data set file " + path_ + " " + what +
+                                           "; replace it (apt-get install --reinstall dataset-fashion-mnist)");
   }
 
  private:
@@ -123,11 +126,12 @@ Status read_images(IdxFile& file, ImageSet& set) {
   }
   const auto [count, rows, columns] = numbers;
   if (count == 0 || count > kMaxImages) {
-    return file.malformed("claims " + std::to_string(count) + " images, 1 to " + std::to_string(kMaxImages) + " are possible");
+    return file.malformed("claims " + std::to_string(count) + " images, 1 to " + std::to_string(kMaxImages) +
+                          " are possible");
   }
   if (rows == 0 || rows > kMaxImageSide || columns == 0 || columns > kMaxImageSide) {
-    return file.malformed("claims images of " + std::to_string(rows) + " x " + std::to_string(columns) + " pixels, 1 to " +
-                          std::to_string(kMaxImageSide) + " a side are possible");
+    return file.malformed("claims images of " + std::to_string(rows) + " x " + std::to_string(columns) +
+                          " pixels, 1 to " + std::to_string(kMaxImageSide) + " a side are possible");
   }
   set.count = count;
   set.rows = rows;
@@ -148,15 +152,17 @@ Status read_labels(IdxFile& file, ImageSet& set, const std::string& images_path)
   const Result<std::uint32_t> count = file.read_number("header");
   if (!count) return tl::unexpected(count.error());
   if (*count != set.count) {
-    return file.malformed("has " + std::to_string(*count) + " labels, but " + images_path + " has " + std::to_string(set.count) +
-                          " images");
+    return file.malformed("has " + std::to_string(*count) + " labels, but " + images_path + " has " +
+                          std::to_string(set.count) + " images");
   }
   set.labels.resize(*count);
   if (Status status = file.read(set.labels.data(), set.labels.size(), "labels"); !status) return status;
-  const auto bad = std::find_if(set.labels.begin(), set.labels.end(), [](std::uint8_t label) { return label >= kClasses; });
+  const auto bad =
+      std::find_if(set.labels.begin(), set.labels.end(), [](std::uint8_t label) { return label >= kClasses; });
   if (bad != set.labels.end()) {
-    return file.malformed("has label " + std::to_string(*bad) + " at position " + std::to_string(bad - set.labels.begin()) +
-                          ", labels are 0 to " + std::to_string(kClasses - 1));
+    return file.malformed("has label " + std::to_string(*bad) + " at position " +
+                          std::to_string(bad - set.labels.begin()) + ", labels are 0 to " +
+                          std::to_string(kClasses - 1));
   }
   return file.expect_end();
 }
@@ -178,8 +184,8 @@ void ImageSet::gather(std::span<const std::uint32_t> samples, float* out, std::u
   }
 }
 
-Result<ImageSet> load_images(const std::string& directory, const std::string& images_name, const std::string& labels_name,
-                             double mean, double deviation) {
+Result<ImageSet> load_images(const std::string& directory, const std::string& images_name,
+                             const std::string& labels_name, double mean, double deviation) {
   Result<IdxFile> images = IdxFile::open(directory, images_name);
   if (!images) return tl::unexpected(images.error());
   Result<IdxFile> labels = IdxFile::open(directory, labels_name);
@@ -195,12 +201,14 @@ Result<ImageSet> load_images(const std::string& directory, const std::string& im
 
 Result<ImageSet> load_training_set(const TrainConfig& config) {
   if (Status status = check_name(config); !status) return tl::unexpected(status.error());
-  return load_images(config.data_dir, "train-images-idx3-ubyte", "train-labels-idx1-ubyte", kFashionMean, kFashionDeviation);
+  return load_images(config.data_dir, "train-images-idx3-ubyte", "train-labels-idx1-ubyte", kFashionMean,
+                     kFashionDeviation);
 }
 
 Result<ImageSet> load_test_set(const TrainConfig& config) {
   if (Status status = check_name(config); !status) return tl::unexpected(status.error());
-  return load_images(config.data_dir, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", kFashionMean, kFashionDeviation);
+  return load_images(config.data_dir, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", kFashionMean,
+                     kFashionDeviation);
 }
 
 }  // namespace tributary::train

@@ -129,11 +129,14 @@ int run(int argc, char** argv) {
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_flag("--json", options.json, "print one JSON object with the results on standard output, all else on standard error");
+  app.add_flag("--json", options.json,
+               "print one JSON object with the results on standard output, all else on standard error");
   app.add_flag("--quiet", options.quiet, "no progress and no summary");
 
   CLI::App* rank = app.add_option_group("One rank of a job");
-  rank->add_option("--worker", options.socket, "socket of this node's worker daemon")->type_name("SOCKET")->capture_default_str();
+  rank->add_option("--worker", options.socket, "socket of this node's worker daemon")
+      ->type_name("SOCKET")
+      ->capture_default_str();
   rank->add_option("--progress-socket", options.progress_socket,
                    "Unix datagram socket that gets a JSON object for every round, instead of the progress bar")
       ->type_name("PATH");
@@ -153,8 +156,10 @@ int run(int argc, char** argv) {
       ->type_name("N")
       ->capture_default_str()
       ->needs(standalone);
-  alone->add_option("--nodes", options.nodes, "nodes that the ranks are summed on before the servers' sum; matters to the bits only "
-                                              "with 16-bit pushes or when ranks per node are no power of two")
+  alone
+      ->add_option("--nodes", options.nodes,
+                   "nodes that the ranks are summed on before the servers' sum; matters to the bits only "
+                   "with 16-bit pushes or when ranks per node are no power of two")
       ->type_name("N")
       ->capture_default_str()
       ->needs(standalone);
@@ -167,11 +172,13 @@ int run(int argc, char** argv) {
   if (!options.standalone) {
     for (const CLI::Option* option : places) {
       if (option->count() > 0) continue;
-      std::fprintf(stderr,
-                   "tributary-train: neither %s nor the environment variable %s says which rank this is; start it with torchrun, "
-                   "give all of --rank, --world-size, --local-rank, --local-world-size and --node-rank, or train everything in "
-                   "this process with --standalone\n",
-                   option->get_name().c_str(), option->get_envname().c_str());
+      std::fprintf(
+          stderr,
+          "tributary-train: neither %s nor the environment variable %s says which rank this is; start it with "
+          "torchrun, "
+          "give all of --rank, --world-size, --local-rank, --local-world-size and --node-rank, or train everything in "
+          "this process with --standalone\n",
+          option->get_name().c_str(), option->get_envname().c_str());
       return kExitUsage;
     }
   }
@@ -183,4 +190,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace tributary::train
 
-int main(int argc, char** argv) { return tributary::train::run(argc, argv); }
+int main(int argc, char** argv) {
+  return tributary::train::run(argc, argv);
+}

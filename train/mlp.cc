@@ -77,7 +77,8 @@ void Mlp::initialise(std::uint64_t seed, std::size_t tensor, std::span<float> ou
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = bound * rng.symmetric(i);
 }
 
-bool Mlp::forward(const float* inputs, std::uint32_t batch, std::span<const float* const> parameters, const NeedTensor& need) {
+bool Mlp::forward(const float* inputs, std::uint32_t batch, std::span<const float* const> parameters,
+                  const NeedTensor& need) {
   TRIB_ASSERT(batch >= 1 && batch <= max_batch_ && parameters.size() == tensors_.size());
   inputs_ = inputs;
   batch_ = batch;
@@ -88,8 +89,8 @@ bool Mlp::forward(const float* inputs, std::uint32_t batch, std::span<const floa
     const auto fan_in = static_cast<blasint>(sizes_[l]);
     const auto fan_out = static_cast<blasint>(sizes_[l + 1]);
     float* out = outputs_[l].data();
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, fan_out, fan_in, 1.0f, in, fan_in, parameters[2 * l], fan_in,
-                0.0f, out, fan_out);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, fan_out, fan_in, 1.0f, in, fan_in, parameters[2 * l],
+                fan_in, 0.0f, out, fan_out);
     add_bias(out, batch, sizes_[l + 1], parameters[2 * l + 1], l + 1 < layers());
     in = out;
   }
@@ -114,7 +115,8 @@ BatchStats Mlp::loss(std::span<const std::uint8_t> labels) {
     }
     for (std::uint32_t c = 0; c < classes; ++c) delta[c] /= sum;
     delta[label] -= 1.0f;
-    stats.loss_sum += std::log(static_cast<double>(sum)) - (static_cast<double>(logits[label]) - static_cast<double>(*top));
+    stats.loss_sum +=
+        std::log(static_cast<double>(sum)) - (static_cast<double>(logits[label]) - static_cast<double>(*top));
     stats.correct += top - logits == label ? 1 : 0;
   }
   return stats;
@@ -132,8 +134,8 @@ void Mlp::backward(std::span<const float* const> parameters, std::span<float* co
     const float* in = l == 0 ? inputs_ : outputs_[l - 1].data();
     if (l > 0) {
       float* below = deltas_[l - 1].data();
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, fan_in, fan_out, 1.0f, delta, fan_out, parameters[2 * l],
-                  fan_in, 0.0f, below, fan_in);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, fan_in, fan_out, 1.0f, delta, fan_out,
+                  parameters[2 * l], fan_in, 0.0f, below, fan_in);
       const std::size_t size = std::size_t{batch_} * sizes_[l];
       for (std::size_t i = 0; i < size; ++i) below[i] = in[i] > 0.0f ? below[i] : 0.0f;
     }

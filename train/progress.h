@@ -1,11 +1,11 @@
-// Progress of ranks, sent to whoever started them (`tributary up`) over a Unix datagram socket: one small JSON object per round and
-// rank. The receiver adds the ranks' sums to get the loss and accuracy over all ranks by example counts.
+// Progress of ranks, sent to whoever started them (`tributary up`) over a Unix datagram socket: one small JSON object
+// per round and rank. The receiver adds the ranks' sums to get the loss and accuracy over all ranks by example counts.
 //
 //   {"rank":0,"round":12,"rounds":1880,"loss_sum":150.3,"correct":40,"samples":64,"compute_ns":...,"reduce_ns":...,"wait_ns":...}
 //   and after a round with an evaluation also "test_loss", "test_accuracy"
 //
-// Sending never blocks and never fails training: what the receiver does not take in time is dropped, so that sums over datagrams
-// are for display. The final figures are in each rank's --json object.
+// Sending never blocks and never fails training: what the receiver does not take in time is dropped, so that sums over
+// datagrams are for display. The final figures are in each rank's --json object.
 #pragma once
 
 #include <sys/un.h>
@@ -19,9 +19,9 @@
 
 namespace tributary::train {
 
-// Where the time of a step goes, in nanoseconds. compute + reduce + wait = the step's wall time: of the time in which the trainer was
-// blocked, what the node's reduction took meanwhile counts as reduce, the rest as wait. What overlaps with computing costs nothing
-// and is not shown.
+// Where the time of a step goes, in nanoseconds. compute + reduce + wait = the step's wall time: of the time in which
+// the trainer was blocked, what the node's reduction took meanwhile counts as reduce, the rest as wait. What overlaps
+// with computing costs nothing and is not shown.
 struct StepSplit {
   std::uint64_t compute_ns = 0, reduce_ns = 0, wait_ns = 0;
 
@@ -37,11 +37,11 @@ struct StepSplit {
 struct RoundReport {
   std::uint32_t rank = 0;
   std::uint64_t round = 0;
-  std::uint64_t rounds = 0;           // last round of the job
-  BatchStats stats;                   // this rank's share
-  std::uint64_t global_samples = 0;   // of the round over all ranks
+  std::uint64_t rounds = 0;          // last round of the job
+  BatchStats stats;                  // this rank's share
+  std::uint64_t global_samples = 0;  // of the round over all ranks
   StepSplit split;
-  std::optional<BatchStats> test;     // evaluation of the parameters after this round
+  std::optional<BatchStats> test;  // evaluation of the parameters after this round
 };
 
 std::string to_json(const RoundReport& report);

@@ -1,5 +1,5 @@
-// RankCompute: what one rank computes in one round, from samples to the gradient. The trainer and the standalone reference share it,
-// hence the same bits.
+// RankCompute: what one rank computes in one round, from samples to the gradient. The trainer and the standalone
+// reference share it, hence the same bits.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ class RankCompute {
   const Mlp& mlp() const { return mlp_; }
   const Sampler& sampler() const { return sampler_; }
 
-  // Gradient of the rank's share of a round, its micro-batches added in order. Every tensor is first needed (even if the rank has
-  // no samples: only then may its gradient be written), in forward order, and then becomes ready, last layer first.
-  // Nothing is ready before everything was needed. Empty if `need` abandoned the round.
+  // Gradient of the rank's share of a round, its micro-batches added in order. Every tensor is first needed (even if
+  // the rank has no samples: only then may its gradient be written), in forward order, and then becomes ready, last
+  // layer first. Nothing is ready before everything was needed. Empty if `need` abandoned the round.
   std::optional<BatchStats> gradient(Round round, Rank rank, std::span<const float* const> parameters,
                                      std::span<float* const> gradients, const Mlp::NeedTensor& need,
                                      const Mlp::TensorReady& ready);

@@ -12,12 +12,14 @@ namespace tributary::train {
 namespace {
 
 constexpr std::uint64_t kRedrawNs = 250'000'000;
-constexpr std::uint64_t kLineNs = 10'000'000'000;  // without a terminal: a line per epoch, and at least one every ten seconds
+constexpr std::uint64_t kLineNs =
+    10'000'000'000;  // without a terminal: a line per epoch, and at least one every ten seconds
 constexpr int kBarCells = 20;
 
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
 }
 
 template <class... Args>
@@ -38,7 +40,9 @@ std::string split_text(const StepSplit& split, std::uint64_t rounds) {
                 percent(split.reduce_ns), percent(split.wait_ns));
 }
 
-std::string megabytes(std::uint64_t bytes) { return format("%.1f MB", static_cast<double>(bytes) * 1e-6); }
+std::string megabytes(std::uint64_t bytes) {
+  return format("%.1f MB", static_cast<double>(bytes) * 1e-6);
+}
 
 }  // namespace
 
@@ -78,8 +82,8 @@ std::string to_json(const RunSummary& summary) {
 }
 
 std::string to_text(const RunSummary& summary) {
-  std::string text = "job " + summary.job + ": round " + std::to_string(summary.rounds) + " of " +
-                     std::to_string(summary.last_round);
+  std::string text =
+      "job " + summary.job + ": round " + std::to_string(summary.rounds) + " of " + std::to_string(summary.last_round);
   text += summary.standalone ? ", standalone, " : ", ";
   text += std::to_string(summary.world_size) + (summary.world_size == 1 ? " rank on " : " ranks on ") +
           std::to_string(summary.nodes) + (summary.nodes == 1 ? " node\n" : " nodes\n");
@@ -90,12 +94,13 @@ std::string to_text(const RunSummary& summary) {
   }
   if (summary.train.samples > 0) {
     const bool all = summary.standalone || summary.world_size == 1;
-    text += format("  training     loss %.4f, accuracy %.4f (last epoch%s)\n", summary.train.mean_loss(),
-                   summary.train.accuracy(),
-                   all ? "" : (", rank " + std::to_string(summary.rank) + "'s samples").c_str());
+    text +=
+        format("  training     loss %.4f, accuracy %.4f (last epoch%s)\n", summary.train.mean_loss(),
+               summary.train.accuracy(), all ? "" : (", rank " + std::to_string(summary.rank) + "'s samples").c_str());
   }
   if (summary.rounds_here > 0) {
-    text += format("  throughput   %.0f samples/s over all ranks, %.1f s\n", summary.samples_per_second(), summary.seconds());
+    text += format("  throughput   %.0f samples/s over all ranks, %.1f s\n", summary.samples_per_second(),
+                   summary.seconds());
     text += "  time         " + split_text(summary.split, summary.rounds_here) + "\n";
   }
   if (!summary.standalone) {
@@ -118,7 +123,9 @@ ProgressBar::Style ProgressBar::style_for(std::FILE* stream) {
 ProgressBar::ProgressBar(std::FILE* stream, Style style, std::string whose)
     : stream_(stream), style_(style), whose_(std::move(whose)), shown_ns_(now_ns()) {}
 
-ProgressBar::~ProgressBar() { clear(); }
+ProgressBar::~ProgressBar() {
+  clear();
+}
 
 void ProgressBar::round(const RoundReport& report, std::uint64_t rounds_per_epoch) {
   if (style_ == Style::kOff) return;
@@ -135,7 +142,8 @@ void ProgressBar::show(const RoundReport& report, std::uint64_t rounds_per_epoch
   const std::uint64_t epoch = (report.round - 1) / rounds_per_epoch + 1;
   const std::uint64_t epochs = (report.rounds + rounds_per_epoch - 1) / rounds_per_epoch;
   const double seconds = std::max(static_cast<double>(split_.total_ns()) * 1e-9, 1e-9);
-  std::string text = format("epoch %llu/%llu", static_cast<unsigned long long>(epoch), static_cast<unsigned long long>(epochs));
+  std::string text =
+      format("epoch %llu/%llu", static_cast<unsigned long long>(epoch), static_cast<unsigned long long>(epochs));
   if (style_ == Style::kBar) {
     const int filled = static_cast<int>(kBarCells * report.round / std::max<std::uint64_t>(report.rounds, 1));
     text += " [" + std::string(filled, '#') + std::string(kBarCells - filled, '.') + "]";

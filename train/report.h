@@ -1,5 +1,5 @@
-// What a training run tells people and programs: a progress bar on a terminal (plain lines elsewhere), a final summary, and one JSON
-// object.
+// What a training run tells people and programs: a progress bar on a terminal (plain lines elsewhere), a final summary,
+// and one JSON object.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,12 @@ struct RunSummary {
   double samples_per_second() const { return seconds() > 0.0 ? static_cast<double>(samples_here) / seconds() : 0.0; }
 };
 
-// One line: {"job":...,"rank":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,"samples_per_s":...,
-// "step_split":{"compute_ms","reduce_ms","wait_ms"} per round,"bytes_pushed","bytes_pulled","stopped","resumed_from","restarts"}, and
-// "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can aggregate by example counts.
-// test_* are null on ranks that do not evaluate.
+// One line:
+// {"job":...,"rank":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,"samples_per_s":...,
+// "step_split":{"compute_ms","reduce_ms","wait_ms"} per
+// round,"bytes_pushed","bytes_pulled","stopped","resumed_from","restarts"}, and "train_loss_sum", "train_correct",
+// "train_samples" so that a reader of all ranks' objects can aggregate by example counts. test_* are null on ranks that
+// do not evaluate.
 std::string to_json(const RunSummary& summary);
 std::string to_text(const RunSummary& summary);
 

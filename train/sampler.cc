@@ -12,16 +12,21 @@ namespace tributary::train {
 
 namespace {
 
-// Where part i of `parts` begins in `size` samples. Parts differ by one at most, and all are equal if parts divides size.
-std::uint64_t part_begin(std::uint64_t size, std::uint64_t parts, std::uint64_t i) { return size * i / parts; }
+// Where part i of `parts` begins in `size` samples. Parts differ by one at most, and all are equal if parts divides
+// size.
+std::uint64_t part_begin(std::uint64_t size, std::uint64_t parts, std::uint64_t i) {
+  return size * i / parts;
+}
 
 }  // namespace
 
 Result<Sampler> Sampler::make(const SamplerOptions& options) {
   if (options.samples == 0) return fail(ErrorCode::kInvalidArgument, "the training set has no samples");
-  if (options.global_batch == 0) return fail(ErrorCode::kConfig, "train.global_batch = 0: a round needs a sample; use 1 or more");
+  if (options.global_batch == 0)
+    return fail(ErrorCode::kConfig, "train.global_batch = 0: a round needs a sample; use 1 or more");
   if (options.accumulation == 0) {
-    return fail(ErrorCode::kConfig, "train.accumulation = 0: use 1 for no accumulation, or the number of micro-batches");
+    return fail(ErrorCode::kConfig,
+                "train.accumulation = 0: use 1 for no accumulation, or the number of micro-batches");
   }
   if (options.world_size == 0) return fail(ErrorCode::kTopology, "world size = 0: a job needs a rank; use 1 or more");
   if (options.global_batch > options.samples) {
@@ -34,8 +39,8 @@ Result<Sampler> Sampler::make(const SamplerOptions& options) {
     const std::uint64_t fitting = std::max(options.global_batch / parts * parts, parts);
     return fail(ErrorCode::kConfig, "train.global_batch = " + std::to_string(options.global_batch) +
                                         " does not divide by world size " + std::to_string(options.world_size) +
-                                        " * train.accumulation " + std::to_string(options.accumulation) + "; use for example " +
-                                        std::to_string(fitting));
+                                        " * train.accumulation " + std::to_string(options.accumulation) +
+                                        "; use for example " + std::to_string(fitting));
   }
   return Sampler(options);
 }

@@ -1,9 +1,10 @@
-// The global sampler: which samples a rank sees in which round. A pure function of (seed, round), so that a resume needs no state.
+// The global sampler: which samples a rank sees in which round. A pure function of (seed, round), so that a resume
+// needs no state.
 //
-// Every epoch is a permutation of all samples, shuffled anew by (seed, epoch). Round r takes the next global_batch entries of it;
-// rank k of n takes the k-th of n contiguous shares, and splits it into `accumulation` micro-batches. So each sample comes
-// exactly once an epoch over all ranks. The last batch of an epoch may be smaller: it is shared out as evenly as possible,
-// shares then differ by one sample at most, and may be empty.
+// Every epoch is a permutation of all samples, shuffled anew by (seed, epoch). Round r takes the next global_batch
+// entries of it; rank k of n takes the k-th of n contiguous shares, and splits it into `accumulation` micro-batches. So
+// each sample comes exactly once an epoch over all ranks. The last batch of an epoch may be smaller: it is shared out
+// as evenly as possible, shares then differ by one sample at most, and may be empty.
 #pragma once
 
 #include <cstdint>

@@ -138,8 +138,8 @@ class Model {
 
 Status check(const StandaloneOptions& options) {
   if (options.ranks == 0 || options.ranks > kMaxStandaloneRanks) {
-    return fail(ErrorCode::kTopology, "--ranks " + std::to_string(options.ranks) + ": use 1 to " +
-                                          std::to_string(kMaxStandaloneRanks));
+    return fail(ErrorCode::kTopology,
+                "--ranks " + std::to_string(options.ranks) + ": use 1 to " + std::to_string(kMaxStandaloneRanks));
   }
   if (options.nodes == 0 || options.ranks % options.nodes != 0) {
     return fail(ErrorCode::kTopology, "--nodes " + std::to_string(options.nodes) + " does not divide --ranks " +

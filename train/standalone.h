@@ -1,6 +1,6 @@
-// Standalone training: all ranks one after another in one process, without any daemon. It is the reference for "same bits": it sums as
-// nodes and servers do (kernels/tree_sum.h inside a node, common/fused_step.h over nodes), encodes what would cross the network,
-// and steps the same optimizer with the same schedule.
+// Standalone training: all ranks one after another in one process, without any daemon. It is the reference for "same
+// bits": it sums as nodes and servers do (kernels/tree_sum.h inside a node, common/fused_step.h over nodes), encodes
+// what would cross the network, and steps the same optimizer with the same schedule.
 #pragma once
 
 #include <cstdint>

@@ -18,9 +18,13 @@ extern "C" void tributary_note_signal(int number) {
 
 }  // namespace
 
-StopSignal::StopSignal() { g_signal = 0; }
+StopSignal::StopSignal() {
+  g_signal = 0;
+}
 
-StopSignal::~StopSignal() { suspend(); }
+StopSignal::~StopSignal() {
+  suspend();
+}
 
 void StopSignal::arm() {
   if (armed_ || requested()) return;
@@ -40,6 +44,8 @@ void StopSignal::suspend() {
   armed_ = false;
 }
 
-bool StopSignal::requested() const { return g_signal != 0; }
+bool StopSignal::requested() const {
+  return g_signal != 0;
+}
 
 }  // namespace tributary::train

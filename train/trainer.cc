@@ -30,7 +30,8 @@ enum class ViewEnd { kFinished, kStopped, kRestart };
 
 // Whether attaching again may help: somebody is gone or was gone, and may be back.
 bool may_come_back(const Error& error) {
-  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout || error.code == ErrorCode::kStaleView;
+  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
+         error.code == ErrorCode::kStaleView;
 }
 
 class Trainer {
@@ -123,9 +124,9 @@ class Trainer {
     return end_view(*state);
   }
 
-  // One round up to its last ready(). Its answers are waited for in the next round's forward pass, tensor by tensor, so that the
-  // first layers compute while the last ones are still on their way. A stop is only ever taken between two rounds: as long as
-  // something is still needed, nothing of this round has been given away.
+  // One round up to its last ready(). Its answers are waited for in the next round's forward pass, tensor by tensor, so
+  // that the first layers compute while the last ones are still on their way. A stop is only ever taken between two
+  // rounds: as long as something is still needed, nothing of this round has been given away.
   Result<StepState> train_round(Round round) {
     const Sampler& sampler = compute_.sampler();
     if ((round.value - 1) % sampler.rounds_per_epoch() == 0) summary_.train = {};
@@ -176,7 +177,8 @@ class Trainer {
     return state;
   }
 
-  // Waits for all answers of the round that is under way. The result is `otherwise` where the session has nothing else to say.
+  // Waits for all answers of the round that is under way. The result is `otherwise` where the session has nothing else
+  // to say.
   Result<StepState> settle(StepState otherwise) {
     if (pushed_ == complete_) return otherwise;
     const Clock::time_point asked = Clock::now();
@@ -194,7 +196,8 @@ class Trainer {
       reason_ = session_->stop_reason();
       return ViewEnd::kRestart;
     }
-    // After kStopped, too, the parameters are those of complete_: nobody can complete a round that somebody left before.
+    // After kStopped, too, the parameters are those of complete_: nobody can complete a round that somebody left
+    // before.
     const bool finished = complete_ >= last_;
     summary_.rounds = complete_.value;
     summary_.digest = parameters_digest(compute_.mlp().tensors(), parameters_);
@@ -260,8 +263,8 @@ class Trainer {
 
 }  // namespace
 
-Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test, ProgressBar& bar,
-                              const ProgressSender* progress, StopSignal& stop_signal) {
+Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test,
+                              ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal) {
   if (Status status = options.topology.validate(); !status) return tl::unexpected(status.error());
   Result<RankCompute> compute = RankCompute::make(options.job.train, training, options.topology.world_size);
   if (!compute) return tl::unexpected(compute.error());

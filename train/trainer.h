@@ -1,4 +1,5 @@
-// The built-in trainer: one rank of a distributed job, attached to its node's worker daemon as any user's trainer would be.
+// The built-in trainer: one rank of a distributed job, attached to its node's worker daemon as any user's trainer would
+// be.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +23,10 @@ struct TrainerOptions {
   Topology topology;
 };
 
-// Trains until the job's last round, or until it is asked to stop: by a signal, or by the job's coordinator. `test` is evaluated on if
-// it is not null (rank 0's). `progress` may be null. Errors: kConfig and kTopology before anything was started; else those of
-// Session, when they do not end with a restart.
-Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test, ProgressBar& bar,
-                              const ProgressSender* progress, StopSignal& stop_signal);
+// Trains until the job's last round, or until it is asked to stop: by a signal, or by the job's coordinator. `test` is
+// evaluated on if it is not null (rank 0's). `progress` may be null. Errors: kConfig and kTopology before anything was
+// started; else those of Session, when they do not end with a restart.
+Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test,
+                              ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal);
 
 }  // namespace tributary::train

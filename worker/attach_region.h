@@ -55,7 +55,7 @@ struct RankHeader {
   std::uint64_t tensors = 0;
 };
 struct TensorWord {
-  std::atomic<std::uint64_t> round{0};
+  std::atomic<std::uint64_t> round{0};  // of the last ready(); begins at the resume round
   std::atomic<std::uint64_t> weight{0};
 };
 

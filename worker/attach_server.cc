@@ -67,7 +67,7 @@ AttachServer::AttachServer(AttachServerOptions options, FileDescriptor listener,
       wake_(std::move(wake)),
       logger_(logger),
       noise_(logger, kNoiseLines, kNoiseIntervalMs),
-      jobs_(std::make_unique<NodeJobs>(options_.jobs, *this, coordinator, lanes, std::move(logger))) {}
+      jobs_(std::make_unique<NodeJobs>(options_.jobs, static_cast<TrainerPort&>(*this), coordinator, lanes, std::move(logger))) {}
 
 AttachServer::~AttachServer() { stop(); }
 

@@ -58,7 +58,9 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
     header->flat_elements = layout.flat_elements();
     header->tensors = tensors;
     RankMemory memory;
-    memory.words = new (at + sizeof(RankHeader)) TensorWord[tensors];
+    auto* words = new (at + sizeof(RankHeader)) TensorWord[tensors];
+    for (std::size_t t = 0; t < tensors; ++t) words[t].round.store(job->spec_.start.value, std::memory_order_relaxed);
+    memory.words = words;
     memory.gradients = reinterpret_cast<const float*>(at + rank_gradients_offset(tensors));
     memory.memory = std::move(*region);
     job->ranks_.push_back(std::move(memory));

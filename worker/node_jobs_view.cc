@@ -54,7 +54,7 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t) {
   entry.id = m.job;
   entry.view = m.view;
   if (Status begun = begin(entry, m); !begun) {
-    coordinator_.send(LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, begun.error().message, m.name});
+    coordinator_.send(LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, begun.error().message, entry.name});
     fail_view(entry, begun.error());
   }
 }
@@ -104,12 +104,16 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
 }
 
 void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
-  logger_->warn("the coordinator refused: {}", m.message);
+  const bool concerns_us = std::ranges::any_of(entries_, [&](const Entry& entry) {
+    return entry.phase == Phase::kJoining && (m.job.empty() || m.job == entry.name);
+  });
+  if (!concerns_us) logger_->warn("the coordinator refused: {}", m.message);
   for (Entry& entry : entries_) {
     if (entry.phase != Phase::kJoining || (!m.job.empty() && m.job != entry.name)) continue;
     if (m.code == ErrorCode::kUnavailable) {
       // Not now, but soon: the trainers keep waiting, their attach time-out bounds it.
       entry.next_ms = now_ms + kJoinRetryMs;
+      if (entry.last_refusal != m.message) logger_->info("{}: waiting: {}", in_words(entry.name), m.message);
       entry.last_refusal = m.message;
     } else {
       fail_view(entry, {m.code, m.message});
@@ -145,7 +149,7 @@ void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
 void NodeJobs::coordinator_restarted(std::uint64_t now_ms) {
   for (Entry& entry : entries_) {
     if (entry.phase == Phase::kRunning) {
-      end_view(entry, StopKind::kRestart, entry.job->min_version(),
+      end_view(entry, StopKind::kRestart, Round(entry.job->min_version().value),
                "the coordinator (server 0) was restarted or had lost sight of this node");
     } else if (entry.phase == Phase::kLeft) {
       entry.phase = Phase::kOver;
@@ -196,7 +200,7 @@ void NodeJobs::leave_if_all_detached(Entry& entry, std::uint64_t now_ms) {
   const bool all = std::ranges::all_of(entry.places, [](const auto& place) { return place.second.left.has_value(); });
   if (!all) {
     // Without the rank that stopped no further round can be complete here: the others end at this one.
-    if (left(LeaveKind::kStopped)) stop_others(entry, entry.job->min_version());
+    if (left(LeaveKind::kStopped)) stop_others(entry, Round(entry.job->min_version().value));
     return;
   }
   // One rank that stopped instead of finishing means that the job is to be resumed.

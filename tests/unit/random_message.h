@@ -1,5 +1,5 @@
-// Messages with random contents, and their comparison, field by field through Boost.PFR: a field added to a message is tested
-// without anybody thinking of it.
+// Messages with random contents, and their comparison, field by field through Boost.PFR: a field added to a message is
+// tested without anybody thinking of it.
 #pragma once
 
 #include <boost/pfr.hpp>
@@ -26,7 +26,9 @@ struct IsStrongId : std::false_type {};
 template <class Tag, class Rep>
 struct IsStrongId<StrongId<Tag, Rep>> : std::true_type {};
 
-inline std::uint64_t below(Random& random, std::uint64_t bound) { return random() % bound; }
+inline std::uint64_t below(Random& random, std::uint64_t bound) {
+  return random() % bound;
+}
 
 template <class T>
 void randomise(Random& random, T& value) {
@@ -66,9 +68,8 @@ bool same(const T& a, const T& b) {
       return true;
     } else {
       bool equal = true;
-      boost::pfr::for_each_field(a, [&](const auto& field, auto index) {
-        equal = equal && same(field, boost::pfr::get<index.value>(b));
-      });
+      boost::pfr::for_each_field(
+          a, [&](const auto& field, auto index) { equal = equal && same(field, boost::pfr::get<index.value>(b)); });
       return equal;
     }
   } else {
@@ -93,7 +94,8 @@ std::vector<Variant> one_of_each(Random& random) {
   };
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     (add.template operator()<I>(), ...);
-  }(std::make_index_sequence<std::variant_size_v<Variant>>{});
+  }
+  (std::make_index_sequence<std::variant_size_v<Variant>>{});
   return out;
 }
 

@@ -14,16 +14,16 @@
 namespace tributary::testing {
 
 inline float sample_value(Round round, ChunkIndex chunk, int array, std::size_t i) {
-  return static_cast<float>(round.value) * 1000.0f + static_cast<float>(chunk.value) + static_cast<float>(array) * 0.25f +
-         static_cast<float>(i % 97) * 0.001f;
+  return static_cast<float>(round.value) * 1000.0f + static_cast<float>(chunk.value) +
+         static_cast<float>(array) * 0.25f + static_cast<float>(i % 97) * 0.001f;
 }
 
 inline SnapshotInfo sample_info(std::uint64_t job, std::uint64_t round, std::uint32_t chunks) {
   return {JobId(job), "mlp", Round(round), 0xabcdef0123456789ull, "adamw", chunks};
 }
 
-inline ChunkSnapshot sample_chunk(BufferPool& pool, JobId job, Round round, ChunkIndex chunk, std::size_t elements, int slots,
-                                  ViewId view = ViewId(1)) {
+inline ChunkSnapshot sample_chunk(BufferPool& pool, JobId job, Round round, ChunkIndex chunk, std::size_t elements,
+                                  int slots, ViewId view = ViewId(1)) {
   ChunkSnapshot out;
   out.job = job;
   out.view = view;

@@ -14,7 +14,8 @@ inline ImageSet synthetic(std::uint32_t count, std::uint64_t seed) {
   set.count = count;
   set.rows = 4;
   set.columns = 5;
-  for (std::size_t byte = 0; byte < set.scale.size(); ++byte) set.scale[byte] = static_cast<float>(byte) / 255.0f - 0.5f;
+  for (std::size_t byte = 0; byte < set.scale.size(); ++byte)
+    set.scale[byte] = static_cast<float>(byte) / 255.0f - 0.5f;
   const CounterRng rng(seed, 1, 1);
   std::uint64_t counter = 0;
   for (std::uint32_t i = 0; i < count; ++i) {

@@ -39,9 +39,13 @@ struct Attach {
   static Result<Message> decode(std::span<const std::byte> bytes) { return decode_attach(bytes); }
 };
 
-bool refused_as_input(ErrorCode code) { return code == ErrorCode::kMalformed || code == ErrorCode::kProtocolVersion; }
+bool refused_as_input(ErrorCode code) {
+  return code == ErrorCode::kMalformed || code == ErrorCode::kProtocolVersion;
+}
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -117,7 +121,8 @@ TEST_CASE_TEMPLATE("random noise is refused", Codec, Data, Control, Attach) {
   }
 }
 
-TEST_CASE_TEMPLATE("another protocol version is refused with both versions and the cure", Codec, Data, Control, Attach) {
+TEST_CASE_TEMPLATE("another protocol version is refused with both versions and the cure", Codec, Data, Control,
+                   Attach) {
   Random random(5);
   for (const auto& message : one_of_each<typename Codec::Message>(random)) {
     const auto decoded = Codec::decode(Codec::encode_as(message, 4711));
@@ -129,8 +134,10 @@ TEST_CASE_TEMPLATE("another protocol version is refused with both versions and t
   }
 }
 
-TEST_CASE_TEMPLATE("another version is recognised in a message that this one could not read", Codec, Data, Control, Attach) {
-  // A root struct with a bigger data section, an unknown kind and nonsense pointers: only the first 16 bits are ours to judge.
+TEST_CASE_TEMPLATE("another version is recognised in a message that this one could not read", Codec, Data, Control,
+                   Attach) {
+  // A root struct with a bigger data section, an unknown kind and nonsense pointers: only the first 16 bits are ours to
+  // judge.
   std::vector<std::uint64_t> words(4096, 0xfffffffffffffffdull);
   words[0] = static_cast<std::uint64_t>(words.size() - 1) << 32;
   words[1] = 500ull << 32 | 9ull << 48;
@@ -222,7 +229,8 @@ TEST_CASE("a layout of a million chunks fits a control message and an attach mes
   OpenJob open;
   open.chunk_elements = 262144;
   for (std::uint32_t i = 0; i < 1'000'000; ++i) {
-    open.owners.push_back({ShardIndex(static_cast<std::uint16_t>(i % 7)), LaneIndex(static_cast<std::uint16_t>(i % 3))});
+    open.owners.push_back(
+        {ShardIndex(static_cast<std::uint16_t>(i % 7)), LaneIndex(static_cast<std::uint16_t>(i % 3))});
   }
   for (int i = 0; i < 1000; ++i) open.tensors.push_back({"layer." + std::to_string(i) + ".weight", {1024, 4096}});
   const Bytes bytes = encode_control(open);

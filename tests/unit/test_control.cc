@@ -144,7 +144,16 @@ struct Node {
   explicit Node(const SmallServer& server) : lane0(server.lanes[0]->endpoint()), lane1(server.lanes[1]->endpoint()) {}
   RawClient& of(std::uint32_t chunk) { return chunk == 1 ? lane1 : lane0; }
   void initialise(std::uint32_t view, float value) {
-    for (std::uint32_t c = 0; c < 3; ++c) of(c).send(Init{key_in(view, c)}, as_bytes(filled(value)));
+    for (std::uint32_t c = 0; c < 3; ++c) {
+      of(c).send(Init{key_in(view, c)}, as_bytes(filled(value)));
+      pull(view, c, value);
+    }
+  }
+  void pull(std::uint32_t view, std::uint32_t chunk, float expected) {
+    of(chunk).send(Pull{key_in(view, chunk)});
+    std::vector<float> values;
+    REQUIRE(of(chunk).expect<Answer>(&values));
+    CHECK(values == filled(expected));
   }
   void round(std::uint32_t view, std::uint64_t round, float expected) {
     for (std::uint32_t c = 0; c < 3; ++c) {
@@ -227,6 +236,12 @@ TEST_CASE("a stopped job resumes from its final state, over a restart of the ser
     Node node(server);
     node.initialise(1, 10.0f);
     coordinator.send(SnapshotAt{JobId(7), ViewId(1), Round(1)});
+    // The control thread has given the order when its status shows it, and a lane takes orders between two batches of messages.
+    const auto ordered = [&] { return server.control->status().jobs.at(0).snapshot_pending == Round(1); };
+    for (int i = 0; i < 500 && !ordered(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (int i = 0; i < 3; ++i) {
+      for (std::uint32_t c = 0; c < 3; ++c) node.pull(1, c, 10.0f);
+    }
     node.round(1, 1, 9.0f);
     const auto periodic = coordinator.expect<SnapshotDone>();
     REQUIRE(periodic);

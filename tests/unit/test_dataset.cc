@@ -62,7 +62,9 @@ class Directory {
   fs::path path_;
 };
 
-Result<ImageSet> load(const Directory& directory) { return load_images(directory.path(), "images", "labels", 0.5, 0.25); }
+Result<ImageSet> load(const Directory& directory) {
+  return load_images(directory.path(), "images", "labels", 0.5, 0.25);
+}
 
 std::string refusal(const Directory& directory, const Bytes& images, const Bytes& labels) {
   directory.write("images", images);
@@ -161,13 +163,15 @@ TEST_CASE("Files cut off anywhere are refused") {
   const Directory directory;
   const Bytes images = images_file();
   for (std::size_t size = 0; size < images.size(); ++size) {
-    CHECK(has(refusal(directory, Bytes(images.begin(), images.begin() + static_cast<std::ptrdiff_t>(size)), labels_file()),
-              "ends after"));
+    CHECK(has(
+        refusal(directory, Bytes(images.begin(), images.begin() + static_cast<std::ptrdiff_t>(size)), labels_file()),
+        "ends after"));
   }
   const Bytes labels = labels_file();
   for (std::size_t size = 0; size < labels.size(); ++size) {
-    CHECK(has(refusal(directory, images_file(), Bytes(labels.begin(), labels.begin() + static_cast<std::ptrdiff_t>(size))),
-              "ends after"));
+    CHECK(has(
+        refusal(directory, images_file(), Bytes(labels.begin(), labels.begin() + static_cast<std::ptrdiff_t>(size))),
+        "ends after"));
   }
 }
 

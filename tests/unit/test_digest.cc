@@ -12,7 +12,8 @@ const std::vector<TensorSpec> kTensors = {{"weight", {2, 3}}, {"bias", {2}}};
 const std::vector<float> kWeight = {1.0f, -2.0f, 0.5f, 0.0f, 3.25f, -0.125f};
 const std::vector<float> kBias = {7.0f, -7.0f};
 
-std::string digest_of(const std::vector<TensorSpec>& tensors, const std::vector<float>& weight, const std::vector<float>& bias) {
+std::string digest_of(const std::vector<TensorSpec>& tensors, const std::vector<float>& weight,
+                      const std::vector<float>& bias) {
   const float* values[] = {weight.data(), bias.data()};
   return parameters_digest(tensors, values);
 }

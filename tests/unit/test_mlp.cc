@@ -91,8 +91,8 @@ BatchStats run(Network& network, const Batch& batch, Tensors& gradients, bool ac
 }
 
 TEST_CASE("Loss and gradient agree with numerical derivatives in double precision") {
-  for (const std::vector<std::uint32_t>& sizes :
-       {std::vector<std::uint32_t>{7, 4}, std::vector<std::uint32_t>{6, 5, 4}, std::vector<std::uint32_t>{5, 8, 6, 3}}) {
+  for (const std::vector<std::uint32_t>& sizes : {std::vector<std::uint32_t>{7, 4}, std::vector<std::uint32_t>{6, 5, 4},
+                                                  std::vector<std::uint32_t>{5, 8, 6, 3}}) {
     CAPTURE(sizes.size());
     Network network(sizes, 16);
     const Batch batch(9, sizes.front(), sizes.back(), 77);

@@ -27,6 +27,7 @@ TEST_CASE("the optimizer benchmark reports consistent figures for every optimize
       const nlohmann::json& json = *result;
       CHECK(json["optimizer"] == name);
       CHECK(json["threads"] == threads);
+      CHECK(json["clock"] == "thread_cpu");
       CHECK(json["repetitions"].get<std::size_t>() >= 5);
       CHECK(json["memcpy_gb_per_s"].get<double>() > 0);
       REQUIRE(json["results"].size() == 4);

@@ -11,7 +11,9 @@
 namespace tributary::train {
 namespace {
 
-std::vector<std::uint32_t> copy(std::span<const std::uint32_t> samples) { return {samples.begin(), samples.end()}; }
+std::vector<std::uint32_t> copy(std::span<const std::uint32_t> samples) {
+  return {samples.begin(), samples.end()};
+}
 
 Sampler make(const SamplerOptions& options) {
   Result<Sampler> sampler = Sampler::make(options);
@@ -159,7 +161,8 @@ TEST_CASE("A round's samples do not depend on the rounds asked for before") {
 TEST_CASE("A round's global batch does not depend on how many ranks share it") {
   std::vector<std::vector<std::uint32_t>> batches;
   for (const std::uint32_t world_size : {1u, 2u, 4u, 8u}) {
-    Sampler sampler = make({.samples = 203, .global_batch = 16, .world_size = world_size, .accumulation = 1, .seed = 3});
+    Sampler sampler =
+        make({.samples = 203, .global_batch = 16, .world_size = world_size, .accumulation = 1, .seed = 3});
     batches.push_back(whole_epoch(sampler, world_size, 1));
   }
   for (const auto& batch : batches) CHECK(batch == batches[0]);

@@ -168,7 +168,9 @@ struct Fixture {
   Snapshotter snapshotter{store, options, reports.callback(), [](const std::string&) {}};
 };
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -293,7 +295,8 @@ TEST_CASE("abandoning waits for the chunk that is being written") {
   f.snapshotter.expect(f.plan(7, 1, 2));
   f.snapshotter.captured(f.chunk(7, 1, 0));
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (f.snapshotter.waiting_chunks() > 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  while (f.snapshotter.waiting_chunks() > 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(1ms);
   std::atomic<bool> returned = false;
   std::thread abandoner([&] {
     f.snapshotter.abandon(JobId(7), Round(1), "stop");
@@ -308,7 +311,9 @@ TEST_CASE("abandoning waits for the chunk that is being written") {
   CHECK_FALSE(f.reports.wait(1).ok);
 }
 
-TEST_CASE("a newer snapshot of a job replaces one that can no longer become complete, but not one that is only being written") {
+TEST_CASE(
+    "a newer snapshot of a job replaces one that can no longer become complete, but not one that is only being "
+    "written") {
   Fixture f;
   f.store.hang(true);
   f.snapshotter.expect(f.plan(7, 10, 2));
@@ -393,14 +398,14 @@ TEST_CASE("a token bucket lets bytes out at its rate") {
   constexpr std::uint64_t kSecond = 1'000'000'000;
   TokenBucket bucket(1000, 100);
   std::uint64_t now = 5 * kSecond;
-  CHECK(bucket.take(100, now) == 0);             // the burst
-  CHECK(bucket.take(50, now) == kSecond / 20);   // 50 bytes of debt
+  CHECK(bucket.take(100, now) == 0);            // the burst
+  CHECK(bucket.take(50, now) == kSecond / 20);  // 50 bytes of debt
   now += kSecond / 20;
   CHECK(bucket.take(0, now) == 0);
-  CHECK(bucket.take(1000, now) == kSecond);      // larger than the burst: at the rate
+  CHECK(bucket.take(1000, now) == kSecond);  // larger than the burst: at the rate
   now += kSecond;
   CHECK(bucket.take(0, now) == 0);
-  now += 100 * kSecond;                          // a pause saves no more than the burst
+  now += 100 * kSecond;  // a pause saves no more than the burst
   CHECK(bucket.take(300, now) == kSecond / 5);
 
   std::mt19937_64 random(1);

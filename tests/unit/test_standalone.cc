@@ -192,7 +192,8 @@ TEST_CASE("A rank without samples contributes zeros, after it waited for every t
   for (const auto& sum : sums) {
     for (const float value : sum) CHECK(value == 0.0f);
   }
-  CHECK_FALSE(compute->gradient(Round(2), Rank(0), parameter_pointers, sum_pointers, [](std::size_t) { return false; }, nullptr));
+  CHECK_FALSE(compute->gradient(
+      Round(2), Rank(0), parameter_pointers, sum_pointers, [](std::size_t) { return false; }, nullptr));
 }
 
 TEST_CASE("Impossible topologies and optimizers are refused with the value") {

@@ -1,5 +1,5 @@
-// The trainer's rounds, stops and restarts, against a Session that is scripted here instead of the real one: this file defines
-// tributary::Session's members, so the linker takes none from the library.
+// The trainer's rounds, stops and restarts, against a Session that is scripted here instead of the real one: this file
+// defines tributary::Session's members, so the linker takes none from the library.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -63,7 +63,9 @@ struct Session::Impl {
   std::uint64_t weight = 0;
   std::vector<std::size_t> waited;  // of the open round
 
-  bool pending() const { return std::all_of(is_ready.begin(), is_ready.end(), [](bool r) { return r; }); }
+  bool pending() const {
+    return std::all_of(is_ready.begin(), is_ready.end(), [](bool r) { return r; });
+  }
 
   Result<StepState> complete() {
     World& world = *g_world;
@@ -131,13 +133,27 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
-bool Session::fresh() const { return impl_->fresh; }
-Round Session::resume_round() const { return impl_->resume; }
-std::span<float> Session::initial(std::size_t tensor) { return impl_->parameters[tensor]; }
-std::span<float> Session::gradient(std::size_t tensor) { return impl_->gradients[tensor]; }
-std::span<const float> Session::parameters(std::size_t tensor) const { return impl_->parameters[tensor]; }
-std::string Session::stop_reason() const { return "as scripted"; }
-SessionStats Session::stats() const { return {.reduce_ns = 0, .bytes_pushed = 7, .bytes_pulled = 9}; }
+bool Session::fresh() const {
+  return impl_->fresh;
+}
+Round Session::resume_round() const {
+  return impl_->resume;
+}
+std::span<float> Session::initial(std::size_t tensor) {
+  return impl_->parameters[tensor];
+}
+std::span<float> Session::gradient(std::size_t tensor) {
+  return impl_->gradients[tensor];
+}
+std::span<const float> Session::parameters(std::size_t tensor) const {
+  return impl_->parameters[tensor];
+}
+std::string Session::stop_reason() const {
+  return "as scripted";
+}
+SessionStats Session::stats() const {
+  return {.reduce_ns = 0, .bytes_pushed = 7, .bytes_pulled = 9};
+}
 
 Status Session::start() {
   World& world = *g_world;
@@ -163,7 +179,9 @@ void Session::ready(std::size_t tensor, std::uint64_t weight) {
   impl_->weight = weight;
   if (first && g_world->on_round) g_world->on_round(g_world->round.next());
 }
-Result<StepState> Session::wait(std::size_t) { return wait(); }
+Result<StepState> Session::wait(std::size_t) {
+  return wait();
+}
 Result<StepState> Session::wait() {
   if (!impl_->pending()) return StepState::kContinue;
   return impl_->complete();
@@ -237,7 +255,8 @@ TEST_CASE("An undisturbed run ends in the reference's bits") {
 }
 
 TEST_CASE("A stop request ends the run after the complete round, and the next run ends in the reference's bits") {
-  for (const std::uint64_t at : {1u, 7u, 10u, 19u}) {  // 10 ends an epoch: found while evaluating, not in a forward pass
+  for (const std::uint64_t at :
+       {1u, 7u, 10u, 19u}) {  // 10 ends an epoch: found while evaluating, not in a forward pass
     CAPTURE(at);
     Run run;
     run.world.states[at] = StepState::kStopRequested;
@@ -304,7 +323,8 @@ TEST_CASE("A worker daemon that goes and comes back only costs a restart") {
   Run run;
   run.world.errors[6] = {ErrorCode::kUnavailable, "the worker is gone"};
   run.world.on_round = [&](Round round) {
-    if (round.value == 6 && run.world.attaches == 1) run.world.attach_errors = {{ErrorCode::kUnavailable, "nobody listens"}};
+    if (round.value == 6 && run.world.attaches == 1)
+      run.world.attach_errors = {{ErrorCode::kUnavailable, "nobody listens"}};
   };
   const auto summary = run.train();
   run.expect_complete(summary);

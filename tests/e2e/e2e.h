@@ -1,0 +1,182 @@
+// What the end-to-end tests share: a small data set on disk, job files, and clusters of real daemons.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cluster/http_client.h"
+#include "cluster/local_cluster.h"
+#include "tests/unit/temp_dir.h"
+
+namespace tributary::e2e {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::TempDir;
+
+inline constexpr seconds kPatience{60};  // for anything that takes a second on an idle machine
+
+inline bool eventually(const std::function<bool()>& condition, milliseconds patience = kPatience) {
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return true;
+}
+
+// IDX files as Fashion-MNIST has them, but small: 512 and 128 images of 12 x 12 pixels whose class can be seen.
+inline void write_data_set(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  const auto number = [](std::ofstream& out, std::uint32_t value) {
+    for (int shift = 24; shift >= 0; shift -= 8) out.put(static_cast<char>(value >> shift));
+  };
+  std::uint32_t random = 12345;
+  for (const auto& [name, count] : {std::pair{std::string("train"), 512u}, std::pair{std::string("t10k"), 128u}}) {
+    std::ofstream images(folder + "/" + name + "-images-idx3-ubyte", std::ios::binary);
+    std::ofstream labels(folder + "/" + name + "-labels-idx1-ubyte", std::ios::binary);
+    number(images, 0x803), number(images, count), number(images, 12), number(images, 12);
+    number(labels, 0x801), number(labels, count);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      random = random * 1664525u + 1013904223u;
+      const std::uint32_t label = (random >> 16) % 10;
+      labels.put(static_cast<char>(label));
+      for (std::uint32_t pixel = 0; pixel < 144; ++pixel) {
+        random = random * 1664525u + 1013904223u;
+        const bool bright = pixel / 14 == label;
+        images.put(static_cast<char>(bright ? 255 : (random >> 24) % 160));
+      }
+    }
+  }
+}
+
+struct Job {
+  std::string name = "e2e";
+  std::string optimizer = "name = \"adamw\"\nlr = 0.003";
+  std::uint64_t chunk_bytes = 0;
+  std::uint64_t rounds = 40;
+  std::uint64_t snapshot_every_rounds = 0;
+  std::string extra;  // TOML
+};
+
+inline const char* kAdamW = "name = \"adamw\"\nlr = 0.003";
+inline const char* kMomentum = "name = \"sgd\"\nlr = 0.05\nmomentum = 0.9\nnesterov = true\nweight_decay = 0.0005";
+
+// Writes the job's TOML and, once, the data set beside it; returns the file's path.
+inline std::string write_job(const TempDir& dir, const Job& job) {
+  const std::string data = dir / "data";
+  if (!std::filesystem::exists(data)) write_data_set(data);
+  const std::string path = dir / (job.name + ".toml");
+  std::ofstream out(path);
+  out << "[job]\nname = \"" << job.name << "\"\nchunk_bytes = " << job.chunk_bytes << "\n\n[optimizer]\n"
+      << job.optimizer << "\n\n[snapshot]\nevery_s = 0\nevery_rounds = " << job.snapshot_every_rounds
+      << "\n\n[train]\ndata_dir = \"" << data << "\"\nhidden = [64, 48]\nepochs = 100000\nglobal_batch = 64\nseed = 7\n"
+      << "max_rounds = " << job.rounds << "\neval_every_epochs = 100000\n"
+      << job.extra;
+  out.close();
+  REQUIRE(out.good());
+  return path;
+}
+
+inline std::string bin(const std::string& program) {
+  return std::string(TRIBUTARY_BIN_DIR) + "/" + program;
+}
+
+// The job's digest when one process trains it without any daemon.
+inline std::string standalone_digest(const TempDir& dir, const std::string& job_file, int ranks) {
+  const std::string log = dir / "standalone.log";
+  std::filesystem::remove(log);
+  auto process = Process::spawn({.argv = {bin("tributary-train"), "--job", job_file, "--standalone", "--ranks",
+                                          std::to_string(ranks), "--json", "--quiet"},
+                                 .log_file = log,
+                                 .environment = {{"OMP_NUM_THREADS", "1"}}});
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(kPatience);
+  REQUIRE(status);
+  INFO(last_lines(log, 15));
+  REQUIRE(status->ok());
+  Trainer trainer;
+  trainer.log_file = log;
+  const std::string result = trainer_result(trainer);
+  REQUIRE_FALSE(result.empty());
+  return nlohmann::json::parse(result).at("digest");
+}
+
+inline ClusterOptions options_in(const std::string& base_dir) {
+  ClusterOptions options;
+  options.base_dir = base_dir;
+  options.bin_dir = TRIBUTARY_BIN_DIR;
+  options.heartbeat_ms = 100;
+  options.peer_timeout_ms = 2000;
+  return options;
+}
+
+inline std::unique_ptr<LocalCluster> start(const ClusterOptions& options) {
+  auto cluster = LocalCluster::start(options);
+  REQUIRE_MESSAGE(cluster, cluster.error().message);
+  return std::move(*cluster);
+}
+
+inline void start_trainers(LocalCluster& cluster, const std::string& job_file,
+                           std::vector<std::string> overrides = {}) {
+  const auto started = cluster.start_trainers({.job_file = job_file,
+                                               .overrides = std::move(overrides),
+                                               .progress_socket = {},
+                                               .extra_arguments = {"--json", "--quiet"}});
+  REQUIRE_MESSAGE(started, started.error().message);
+}
+
+// Waits until every trainer has ended; fails the test if somebody fails first.
+inline void finish_training(LocalCluster& cluster, milliseconds patience = kPatience) {
+  const bool over = eventually(
+      [&] {
+        const auto failure = cluster.failure();
+        REQUIRE_MESSAGE(!failure, *failure);
+        return !cluster.trainers_running();
+      },
+      patience);
+  if (over) return;
+  for (const Daemon& d : cluster.servers()) MESSAGE(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
+  for (const Daemon& d : cluster.workers()) MESSAGE(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
+  for (const Trainer& t : cluster.trainers())
+    MESSAGE("rank " << t.rank << ":\n" << last_lines(t.log_file, 15, t.log_from));
+  FAIL("the trainers do not end");
+}
+
+// The ranks' final objects. Checks that all ended with the same parameters.
+inline std::vector<nlohmann::json> results(LocalCluster& cluster) {
+  std::vector<nlohmann::json> all;
+  for (const Trainer& trainer : cluster.trainers()) {
+    const std::string line = trainer_result(trainer);
+    INFO("rank " << trainer.rank << ":\n" << last_lines(trainer.log_file, 15, trainer.log_from));
+    REQUIRE_FALSE(line.empty());
+    all.push_back(nlohmann::json::parse(line));
+    CHECK(all.back().at("digest") == all.front().at("digest"));
+    CHECK(all.back().at("rounds") == all.front().at("rounds"));
+  }
+  return all;
+}
+
+inline nlohmann::json status_of(const Daemon& daemon) {
+  const auto body = http_get(daemon.admin, "/status", milliseconds(5000));
+  REQUIRE_MESSAGE(body, body.error().message);
+  return nlohmann::json::parse(*body);
+}
+
+// The coordinator's view of the only job: a field, or 0 while there is none.
+inline std::uint64_t job_number(LocalCluster& cluster, const char* field) {
+  const nlohmann::json jobs = status_of(cluster.servers()[0]).at("coordinator").at("jobs");
+  if (jobs.empty() || !jobs.at(0).at(field).is_number()) return 0;
+  return jobs.at(0).at(field);
+}
+
+}  // namespace tributary::e2e

@@ -1,0 +1,154 @@
+// Stops and losses in the middle of a job: it goes on where it was, and ends in the bits of an undisturbed run.
+#include <signal.h>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+constexpr std::uint64_t kRounds = 6000;  // some seconds: long enough to be disturbed in the middle
+
+ClusterOptions two_by_two(const TempDir& dir) {
+  ClusterOptions options = options_in(dir / "run");
+  options.servers = 2;
+  options.nodes = 2;
+  options.ranks_per_node = 2;
+  return options;
+}
+
+void wait_for_round(LocalCluster& cluster, std::uint64_t round) {
+  REQUIRE(eventually([&] {
+    const auto failure = cluster.failure();
+    REQUIRE_MESSAGE(!failure, *failure);
+    return job_number(cluster, "max_version") >= round;
+  }));
+}
+
+TEST_CASE(
+    "SIGTERM to every daemon in the middle of a job, and the same again, ends in the bits of an undisturbed run") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "stop", .chunk_bytes = 8192, .rounds = kRounds});
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  std::uint64_t stopped_at = 0;
+  {
+    const auto cluster = start(two_by_two(dir));
+    start_trainers(*cluster, job_file);
+    wait_for_round(*cluster, 100);
+    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
+      for (Daemon& d : *daemons) d.process.send_signal(SIGTERM);
+    }
+    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
+      for (Daemon& d : *daemons) {
+        const auto status = d.process.wait(kPatience);
+        INFO(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
+        REQUIRE(status);
+        CHECK(status->describe() == "exited with status 0");
+      }
+    }
+    REQUIRE(cluster->wait_for_trainers(kPatience));
+    const auto all = results(*cluster);
+    CHECK(all[0].at("stopped") == true);
+    stopped_at = all[0].at("rounds");
+    CHECK(stopped_at >= 100);
+    CHECK(stopped_at < kRounds);
+    CHECK(cluster->stop().empty());
+  }
+  const auto cluster = start(two_by_two(dir));
+  start_trainers(*cluster, job_file);
+  finish_training(*cluster);
+  CHECK(cluster->stop().empty());
+  const auto all = results(*cluster);
+  CHECK(all[0].at("resumed_from") == stopped_at);
+  CHECK(all[0].at("rounds") == kRounds);
+  CHECK(all[0].at("digest") == reference);
+}
+
+TEST_CASE("after kill -9 of a server a new start resumes from a snapshot, says its round, and ends in the same bits") {
+  const TempDir dir;
+  const std::string job_file =
+      write_job(dir, {.name = "kill", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  std::uint64_t committed = 0;
+  {
+    const auto cluster = start(two_by_two(dir));
+    start_trainers(*cluster, job_file);
+    REQUIRE(eventually([&] { return (committed = job_number(*cluster, "committed")) >= 40; }));
+    cluster->servers()[1].process.send_signal(SIGKILL);
+    REQUIRE(cluster->servers()[1].process.wait(kPatience));
+    const auto failure = cluster->failure();
+    REQUIRE(failure);
+    CHECK(failure->find("server 1") != std::string::npos);
+    CHECK(failure->find("killed by signal 9") != std::string::npos);
+    cluster->stop_now();
+  }
+  const auto cluster = start(two_by_two(dir));
+  start_trainers(*cluster, job_file);
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("resumed_from").get<std::uint64_t>() >= committed);
+  CHECK(all[0].at("resumed_from").get<std::uint64_t>() % 40 == 0);
+  CHECK(all[0].at("rounds") == kRounds);
+  CHECK(all[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE(
+    "a server that is killed and started again while the others run: the trainers attach again and end in the same "
+    "bits") {
+  const TempDir dir;
+  const std::string job_file =
+      write_job(dir, {.name = "again", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  const auto cluster = start(two_by_two(dir));
+  start_trainers(*cluster, job_file);
+  REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
+  Daemon& server = cluster->servers()[1];
+  server.process.terminate(milliseconds(0));
+  const auto restarted = cluster->restart(server);
+  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("restarts").get<int>() >= 1);
+  CHECK(all[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("a worker daemon that is killed and started again: its trainers attach again and end in the same bits") {
+  const TempDir dir;
+  const std::string job_file =
+      write_job(dir, {.name = "node", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  const auto cluster = start(two_by_two(dir));
+  start_trainers(*cluster, job_file);
+  REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
+  Daemon& worker = cluster->workers()[1];
+  worker.process.terminate(milliseconds(0));
+  const auto restarted = cluster->restart(worker);
+  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("a trainer that is killed is noticed; a new one for its rank attaches and all end in the same bits") {
+  const TempDir dir;
+  const std::string job_file =
+      write_job(dir, {.name = "rank", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  const auto cluster = start(two_by_two(dir));
+  start_trainers(*cluster, job_file);
+  REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
+  cluster->trainers()[3].process.terminate(milliseconds(0));
+  const auto restarted = cluster->restart_trainer(3);
+  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("restarts").get<int>() >= 1);
+  CHECK(all[3].at("resumed_from").get<std::uint64_t>() >= 40);
+  CHECK(all[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
+}  // namespace
+}  // namespace tributary::e2e

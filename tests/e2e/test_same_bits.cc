@@ -1,0 +1,72 @@
+// The digest of the final parameters does not depend on how a job is spread over processes.
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+struct Spread {
+  std::uint32_t nodes, ranks_per_node;
+  std::uint16_t servers, lanes;
+  std::uint64_t chunk_bytes;
+  Transport transport;
+};
+
+// Four ranks each; together they vary everything that must not matter.
+const std::vector<Spread> kSpreads = {
+    {1, 4, 1, 1, 0, Transport::kTcp},     {2, 2, 2, 2, 0, Transport::kTcp},    {4, 1, 3, 1, 4096, Transport::kTcp},
+    {2, 2, 1, 2, 32768, Transport::kTcp}, {1, 4, 3, 2, 8192, Transport::kIpc}, {4, 1, 2, 1, 16384, Transport::kIpc},
+};
+
+void check_all(const char* optimizer) {
+  const TempDir dir;
+  Job job{.name = "bits", .optimizer = optimizer};
+  const std::string reference = standalone_digest(dir, write_job(dir, job), 4);
+  CHECK(reference.size() == 32);
+  for (const Spread& s : kSpreads) {
+    CAPTURE(s.nodes);
+    CAPTURE(s.servers);
+    CAPTURE(s.lanes);
+    CAPTURE(s.chunk_bytes);
+    job.chunk_bytes = s.chunk_bytes;
+    const std::string job_file = write_job(dir, job);
+    ClusterOptions options = options_in(dir / "run");
+    options.fresh = true;
+    options.nodes = s.nodes;
+    options.ranks_per_node = s.ranks_per_node;
+    options.servers = s.servers;
+    options.lanes = s.lanes;
+    options.transport = s.transport;
+    const auto cluster = start(options);
+    start_trainers(*cluster, job_file);
+    finish_training(*cluster);
+    CHECK(cluster->stop().empty());
+    const auto all = results(*cluster);
+    CHECK(all[0].at("digest") == reference);
+    CHECK(all[0].at("rounds") == job.rounds);
+    CHECK(all[0].at("stopped") == false);
+    CHECK(all[0].at("bytes_pushed").get<std::uint64_t>() > 0);
+  }
+}
+
+TEST_CASE("AdamW ends in the same bits on every topology, with any servers, lanes and chunks, and standalone") {
+  check_all(kAdamW);
+}
+
+TEST_CASE(
+    "SGD with momentum ends in the same bits on every topology, with any servers, lanes and chunks, and standalone") {
+  check_all(kMomentum);
+}
+
+TEST_CASE("another seed ends in other bits") {
+  const TempDir dir;
+  const std::string first = standalone_digest(dir, write_job(dir, {.name = "seed"}), 4);
+  const std::string file = write_job(dir, {.name = "seed"});
+  std::string text;
+  std::getline(std::ifstream(file), text, '\0');
+  text.replace(text.find("seed = 7"), 8, "seed = 8");
+  std::ofstream(file) << text;
+  CHECK(standalone_digest(dir, file, 4) != first);
+}
+
+}  // namespace
+}  // namespace tributary::e2e

@@ -1,0 +1,185 @@
+// A CoordinatorCore with everybody it talks to: servers and workers as peers, what it said to each, and its registry.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/job_json.h"
+#include "server/coordinator_core.h"
+
+namespace tributary::testing {
+
+inline constexpr std::uint64_t kTimeoutMs = 10'000;
+
+inline PeerId server_peer(std::uint16_t index) { return PeerId(1000 + index); }
+inline PeerId worker_peer(std::uint32_t worker) { return PeerId(2000 + worker); }
+inline std::uint64_t server_incarnation(std::uint16_t index) { return 10 + index; }
+inline std::uint64_t worker_incarnation(std::uint32_t worker) { return 50 + worker; }
+
+inline JobConfig config_of(const std::string& name) {
+  JobConfig config;
+  config.name = name;
+  config.snapshot.every_s = 0;  // tests that want snapshots say so
+  return config;
+}
+
+struct JoinOptions {
+  std::string job = "mnist";
+  std::uint32_t node = 0, nodes = 1, ranks = 2;
+  std::optional<std::uint32_t> world_size;  // nodes * ranks
+  std::vector<TensorSpec> tensors = {{"w", {100'000}}};
+  JobConfig config = config_of("");  // its name is `job`
+};
+
+class Cluster final : public CoordinatorOutput {
+ public:
+  explicit Cluster(std::uint16_t servers = 2, std::vector<JobRecord> known = {}, std::uint64_t incarnation = 7)
+      : servers_(servers),
+        core(CoordinatorOptions{servers, incarnation, kTimeoutMs, incarnation * 1000}, std::move(known), *this) {}
+
+  // ---- What peers say ----
+  void say(PeerId from, const ControlMessage& message) { core.on_message(from, message, now); }
+  ServerHello hello_of(std::uint16_t index) const {
+    ServerHello hello;
+    hello.shard = ShardIndex(index);
+    hello.servers = servers_;
+    hello.incarnation = server_incarnation(index);
+    hello.lane_endpoints = {"tcp://s" + std::to_string(index) + ":1", "tcp://s" + std::to_string(index) + ":2"};
+    return hello;
+  }
+  void server(std::uint16_t index, std::vector<StoredJob> stored = {}) {
+    ServerHello hello = hello_of(index);
+    hello.stored = std::move(stored);
+    say(server_peer(index), hello);
+  }
+  void worker(std::uint32_t w) {
+    say(worker_peer(w), WorkerHello{"host" + std::to_string(w), worker_incarnation(w)});
+  }
+  void everybody(std::uint32_t workers) {
+    for (std::uint16_t i = 0; i < servers_; ++i) server(i);
+    for (std::uint32_t w = 0; w < workers; ++w) worker(w);
+  }
+  JoinJob join_of(JoinOptions options) const {
+    options.config.name = options.job;
+    JoinJob join;
+    join.job_json = to_canonical_json(options.config);
+    join.tensors = options.tensors;
+    join.node = NodeRank(options.node);
+    join.nodes = options.nodes;
+    join.local_world_size = options.ranks;
+    join.world_size = options.world_size.value_or(options.nodes * options.ranks);
+    return join;
+  }
+  void join(std::uint32_t w, const JoinOptions& options) { say(worker_peer(w), join_of(options)); }
+  void ready(std::uint16_t index) { say(server_peer(index), ShardReady{open().job, open().view, true, {}, {}}); }
+  void all_ready() {
+    for (std::uint16_t i = 0; i < servers_; ++i) ready(i);
+  }
+  // A job of `nodes` nodes, worker w as node w, until it runs; the messages on the way are forgotten.
+  void run(std::uint32_t nodes, JoinOptions options = {}) {
+    options.nodes = nodes;
+    for (std::uint32_t w = 0; w < nodes; ++w) {
+      options.node = w;
+      join(w, options);
+    }
+    all_ready();
+    sent.clear();
+  }
+  void leave(std::uint32_t w, LeaveKind kind, std::uint64_t round, const std::string& message = {}) {
+    say(worker_peer(w), LeaveJob{open().job, open().view, NodeRank(w), kind, Round(round), message, {}});
+  }
+  void done(std::uint16_t index, std::uint64_t round, bool ok = true) {
+    say(server_peer(index), SnapshotDone{open().job, open().view, Round(round), ok, 1, ok ? "" : "disk full"});
+  }
+  void all_done(std::uint64_t round) {
+    for (std::uint16_t i = 0; i < servers_; ++i) done(i, round);
+  }
+  void beat_server(std::uint16_t index, std::uint64_t min_version = 0, std::uint64_t max_version = 0) {
+    Heartbeat beat{server_incarnation(index), {}};
+    if (last_open) beat.progress = {{open().job, open().view, Version(min_version), Version(max_version)}};
+    say(server_peer(index), beat);
+  }
+  void beat_worker(std::uint32_t w) { say(worker_peer(w), Heartbeat{worker_incarnation(w), {}}); }
+  // Time passes in steps of a heartbeat; `quiet` peers say nothing.
+  void pass(std::uint64_t ms, std::uint32_t workers, std::vector<PeerId> quiet = {}, std::uint64_t version = 0) {
+    for (std::uint64_t passed = 0; passed < ms; passed += 1000) {
+      now += 1000;
+      for (std::uint16_t i = 0; i < servers_; ++i) {
+        if (std::ranges::find(quiet, server_peer(i)) == quiet.end()) beat_server(i, version, version);
+      }
+      for (std::uint32_t w = 0; w < workers; ++w) {
+        if (std::ranges::find(quiet, worker_peer(w)) == quiet.end()) beat_worker(w);
+      }
+      core.tick(now);
+    }
+  }
+
+  // ---- What the coordinator says ----
+  template <class M>
+  std::vector<M> to(PeerId peer) const {
+    std::vector<M> found;
+    for (const auto& [receiver, message] : sent) {
+      if (receiver != peer) continue;
+      if (const M* m = std::get_if<M>(&message)) found.push_back(*m);
+    }
+    return found;
+  }
+  // The only one of its kind; nothing if there is none or more than one.
+  template <class M>
+  std::optional<M> only(PeerId peer) const {
+    const std::vector<M> found = to<M>(peer);
+    return found.size() == 1 ? std::optional<M>(found[0]) : std::nullopt;
+  }
+  template <class M>
+  std::size_t count() const {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(sent, [](const auto& s) { return std::holds_alternative<M>(s.second); }));
+  }
+  const OpenJob& open() const { return *last_open; }
+
+  CoordinatorCore::JobStatus job(const std::string& name = "mnist") const {
+    for (CoordinatorCore::JobStatus& status : core.jobs()) {
+      const Result<JobConfig> config = job_from_json(status.record.job_json);
+      if (status.record.job_json.empty() ? core.jobs().size() == 1 : config && config->name == name) return status;
+    }
+    return {};
+  }
+  std::string phase() const { return job().phase; }
+
+  // ---- CoordinatorOutput ----
+  void send(PeerId peer, const ControlMessage& message) override {
+    if (const auto* m = std::get_if<OpenJob>(&message)) last_open = *m;
+    sent.emplace_back(peer, message);
+  }
+  Status save(const JobRecord& record) override {
+    if (save_fails) return fail(ErrorCode::kStore, "the disk is full");
+    registry[record.job.value] = record;
+    return {};
+  }
+  void log(const std::string& line) override { logged.push_back(line); }
+  std::vector<JobRecord> records() const {
+    std::vector<JobRecord> all;
+    for (const auto& [id, record] : registry) all.push_back(record);
+    return all;
+  }
+
+ private:
+  const std::uint16_t servers_;
+
+ public:
+  std::uint64_t now = 1'000'000;
+  std::vector<std::pair<PeerId, ControlMessage>> sent;
+  std::optional<OpenJob> last_open;
+  std::map<std::uint64_t, JobRecord> registry;
+  std::vector<std::string> logged;
+  bool save_fails = false;
+  CoordinatorCore core;
+};
+
+}  // namespace tributary::testing

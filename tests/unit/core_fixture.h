@@ -1,0 +1,140 @@
+// What the tests of the pure cores share: layouts, a shard with a pool and a recorder of what it says, payloads.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/buffer_pool.h"
+#include "common/encoding.h"
+#include "common/layout.h"
+#include "common/messages.h"
+#include "common/payload.h"
+#include "kernels/optimizer.h"
+#include "server/shard_core.h"
+
+namespace tributary::testing {
+
+inline constexpr JobId kJob{77};
+inline constexpr ViewId kView{3};
+inline constexpr std::uint64_t kChunk = 1024;  // elements; the smallest chunk there is
+
+inline std::shared_ptr<const Layout> layout_of(std::uint64_t elements, std::uint16_t shards = 1, std::uint16_t lanes = 1) {
+  const std::vector<ShardSlots> slots(shards, ShardSlots{lanes, 1.0});
+  return std::make_shared<const Layout>(*Layout::make({{"w", {elements}}}, kChunk, slots));
+}
+
+// A frame of `count` equal values as they travel.
+inline std::vector<std::byte> frame_of(std::size_t count, float value, EncodingId id = EncodingId::kFp32) {
+  const Encoding& encoding = encoding_for(id);
+  const std::vector<float> values(count, value);
+  std::vector<std::byte> frame(encoding.bytes(count));
+  encoding.encode(values.data(), count, 0, count, frame.data());
+  return frame;
+}
+
+inline Payload payload_of(std::vector<std::byte> bytes) {
+  auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  const std::span<const std::byte> view = *owner;
+  return Payload(std::move(owner), view);
+}
+
+inline bool all_equal(std::span<const float> values, float expected) {
+  return std::ranges::all_of(values, [&](float v) { return v == expected; });
+}
+
+inline bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+class ShardRecorder final : public ShardOutput {
+ public:
+  struct Sent {
+    PeerId to;
+    Answer header;
+    BufferRef payload;
+  };
+  void answer(PeerId to, const Answer& header, const BufferRef& payload) override { answers.push_back({to, header, payload}); }
+  void receipt(PeerId to, const Receipt& header) override { receipts.emplace_back(to, header); }
+  void resend(PeerId to, const Resend& header) override { resends.emplace_back(to, header); }
+  void error(PeerId to, const ErrorReply& header) override { errors.emplace_back(to, header); }
+  void captured(ChunkSnapshot snapshot) override { snapshots.push_back(std::move(snapshot)); }
+
+  // As if everything had been sent.
+  void clear() {
+    answers.clear();
+    receipts.clear();
+    resends.clear();
+    errors.clear();
+  }
+
+  std::vector<Sent> answers;
+  std::vector<std::pair<PeerId, Receipt>> receipts;
+  std::vector<std::pair<PeerId, Resend>> resends;
+  std::vector<std::pair<PeerId, ErrorReply>> errors;
+  std::vector<ChunkSnapshot> snapshots;
+};
+
+struct ShardSetup {
+  std::uint64_t elements = kChunk;
+  std::uint32_t nodes = 1;
+  std::string optimizer = "sgd";
+  kernels::OptimizerOptions options;
+  double lr = 1.0;
+  EncodingId push = EncodingId::kFp32, pull = EncodingId::kFp32;
+  std::size_t pool_blocks = 0;  // 0: as the shard asks for
+};
+
+inline PeerId peer_of(std::uint32_t node) { return PeerId(100 + node); }
+
+// One shard, one lane, one job: members in the order in which buffers must outlive each other.
+class Shard {
+ public:
+  explicit Shard(const ShardSetup& setup = {})
+      : layout(layout_of(setup.elements)), pool(kChunk * sizeof(float), blocks(setup)), core(job(setup), pool, out) {}
+
+  ShardJob job(const ShardSetup& setup) const {
+    ShardJob job;
+    job.job = kJob;
+    job.view = kView;
+    job.nodes = setup.nodes;
+    job.layout = layout;
+    job.optimizer = kernels::make_optimizer(setup.optimizer, setup.options);
+    job.lr = setup.lr;
+    job.push = setup.push;
+    job.pull = setup.pull;
+    return job;
+  }
+  std::size_t blocks(const ShardSetup& setup) const {
+    if (setup.pool_blocks != 0) return setup.pool_blocks;
+    return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull);
+  }
+  static ChunkKey key(std::uint32_t node, std::uint32_t chunk = 0) { return {kJob, kView, NodeRank(node), ChunkIndex(chunk)}; }
+  std::size_t elements(std::uint32_t chunk) const { return layout->chunk(ChunkIndex(chunk)).elements; }
+
+  void init(float value) {
+    for (std::uint32_t c = 0; c < layout->chunks(); ++c) init_chunk(c, value);
+  }
+  void init_chunk(std::uint32_t chunk, float value) {
+    core.on_init(peer_of(0), Init{key(0, chunk)}, frame_of(elements(chunk), value));
+  }
+  void push(std::uint32_t node, std::uint64_t round, float gradient, std::uint32_t chunk = 0, std::uint64_t weight = 1) {
+    push_from(peer_of(node), node, round, gradient, chunk, weight);
+  }
+  void push_from(PeerId from, std::uint32_t node, std::uint64_t round, float gradient, std::uint32_t chunk = 0,
+                 std::uint64_t weight = 1) {
+    core.on_push(from, Push{key(node, chunk), Round(round), weight, core.job().push},
+                 payload_of(frame_of(elements(chunk), gradient, core.job().push)));
+  }
+  std::span<const float> params(std::uint32_t chunk = 0) const { return core.params(ChunkIndex(chunk)); }
+  std::uint64_t version(std::uint32_t chunk = 0) const { return core.version(ChunkIndex(chunk)).value; }
+
+  std::shared_ptr<const Layout> layout;
+  BufferPool pool;
+  ShardRecorder out;
+  ShardCore core;
+};
+
+}  // namespace tributary::testing

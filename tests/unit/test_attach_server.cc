@@ -1,0 +1,406 @@
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "common/codec.h"
+#include "common/job_json.h"
+#include "tests/unit/node_fixture.h"
+
+using namespace tributary;
+using namespace tributary::testing;
+
+namespace {
+
+std::string pid_text() { return "pid " + std::to_string(getpid()); }
+
+// A raw connection to the attach socket.
+FileDescriptor raw_connection(const std::string& path) {
+  const auto address = unix_address(path);
+  FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+  REQUIRE(connect(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) == 0);
+  return fd;
+}
+
+AttachRequest request_of(const SessionOptions& options) {
+  AttachRequest request;
+  request.job_json = to_canonical_json(options.job);
+  request.rank = options.topology.rank;
+  request.local_rank = options.topology.local_rank;
+  request.world_size = options.topology.world_size;
+  request.local_world_size = options.topology.local_world_size;
+  request.node_rank = options.topology.node_rank;
+  request.tensors = small_model();
+  return request;
+}
+
+Result<AttachReceived> answer(AttachSocket& socket) {
+  return socket.receive(std::chrono::steady_clock::now() + std::chrono::seconds(20));
+}
+
+}  // namespace
+
+TEST_CASE("the join names what all local ranks agreed on, once all are there") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(1, 2, 6));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK(node.coordinator.all<JoinJob>().empty());
+  auto second = node.attach(node.session_options(0, 2, 6));
+  const JoinJob join = node.coordinator.await<JoinJob>();
+  CHECK(join.node == NodeRank(0));
+  CHECK(join.nodes == 3);
+  CHECK(join.local_world_size == 2);
+  CHECK(join.world_size == 6);
+  CHECK(join.tensors == small_model());
+  node.welcome();
+  CHECK(first.get());
+  CHECK(second.get());
+}
+
+TEST_CASE("contradicting ranks are refused before anything is opened") {
+  FakeNode node;
+  node.run();
+  AttachRequest request = request_of(node.session_options());
+  request.local_rank = 3;
+  auto socket = AttachSocket::connect(node.socket());
+  REQUIRE(socket);
+  REQUIRE(socket->send(request));
+  auto got = answer(*socket);
+  REQUIRE(got);
+  const auto* error = std::get_if<AttachError>(&got->message);
+  REQUIRE(error);
+  CHECK(error->code == ErrorCode::kTopology);
+  CHECK(contains(error->message, "local_rank 3 is not below local_world_size 1"));
+  CHECK(node.coordinator.all<JoinJob>().empty());
+}
+
+TEST_CASE("a local rank that is taken is refused with the process that has it, while gathering and while running") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(0, 2));
+  REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
+  Error error = error_of(node.attach(node.session_options(0, 2)));
+  CHECK(error.code == ErrorCode::kTopology);
+  CHECK(contains(error.message, "local_rank 0 of job 'a-job' is attached already, by " + pid_text()));
+  auto second = node.attach(node.session_options(1, 2));
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  auto a = first.get(), b = second.get();
+  REQUIRE(a);
+  REQUIRE(b);
+  error = error_of(node.attach(node.session_options(1, 2)));
+  CHECK(contains(error.message, "local_rank 1 of job 'a-job' is attached already, by " + pid_text()));
+  CHECK(node.lanes.job());  // the others train on
+}
+
+TEST_CASE("ranks of one node must agree on world, node, tensors and configuration") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(0, 2, 4));
+  REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
+
+  CHECK(contains(error_of(node.attach(node.session_options(1, 2, 8))).message, "world_size 8"));
+  SessionOptions other_node = node.session_options(1, 2, 4);
+  other_node.topology.rank = 3;
+  other_node.topology.node_rank = 1;
+  CHECK(contains(error_of(node.attach(other_node)).message, "serves node_rank 0 of job 'a-job', the trainer says node_rank 1"));
+
+  std::vector<TensorSpec> other_tensors = small_model();
+  other_tensors[1].shape = {51};
+  Error error = error_of(node.attach(node.session_options(1, 2, 4), other_tensors));
+  CHECK(error.code == ErrorCode::kLayoutMismatch);
+  CHECK(contains(error.message, "bias"));
+
+  SessionOptions other_config = node.session_options(1, 2, 4);
+  other_config.job.optimizer.lr = 0.75;
+  error = error_of(node.attach(other_config));
+  CHECK(error.code == ErrorCode::kConfigMismatch);
+  CHECK(contains(error.message, "optimizer.lr"));
+  CHECK(contains(error.message, "0.75"));
+
+  // None of them hurt the one that waits.
+  auto second = node.attach(node.session_options(1, 2, 4));
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  CHECK(first.get());
+  CHECK(second.get());
+}
+
+TEST_CASE("impossible declarations are refused in words") {
+  FakeNode node;
+  node.run();
+  CHECK(contains(error_of(node.attach(node.session_options(), {})).message, "no tensor"));
+  CHECK(contains(error_of(node.attach(node.session_options(), {{"a", {4}}, {"a", {4}}})).message, "a"));
+  CHECK(error_of(node.attach(node.session_options(), {{"a", {0}}})).code == ErrorCode::kInvalidArgument);
+  const Error huge = error_of(node.attach(node.session_options(), {{"a", {1u << 30}}}));
+  CHECK(huge.code == ErrorCode::kLimit);
+  CHECK(contains(huge.message, "max_shared_memory"));
+  CHECK(contains(huge.message, std::to_string(64u << 20)));
+  CHECK(eventually([&] { return node.server->summaries().empty(); }));
+}
+
+TEST_CASE("a trainer of another protocol version is told both versions") {
+  FakeNode node;
+  node.run();
+  const auto bytes = encode_attach_as_version(request_of(node.session_options()), kProtocolVersion + 1);
+  const FileDescriptor fd = raw_connection(node.socket());
+  const std::uint32_t header[4] = {0x74726174, static_cast<std::uint32_t>(bytes.size()), 0, 0};
+  std::vector<std::byte> packet(sizeof header + bytes.size());
+  std::memcpy(packet.data(), header, sizeof header);
+  std::memcpy(packet.data() + sizeof header, bytes.data(), bytes.size());
+  REQUIRE(send(fd.get(), packet.data(), packet.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size()));
+  auto socket = AttachSocket::adopt(FileDescriptor(dup(fd.get())));
+  auto got = answer(socket);
+  REQUIRE(got);
+  const auto* error = std::get_if<AttachError>(&got->message);
+  REQUIRE(error);
+  CHECK(error->code == ErrorCode::kProtocolVersion);
+  CHECK(contains(error->message, std::to_string(kProtocolVersion)));
+  CHECK(contains(error->message, std::to_string(kProtocolVersion + 1)));
+}
+
+TEST_CASE("garbage on the socket is refused and hurts nobody") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  std::vector<FileDescriptor> strangers;
+  for (int kind = 0; kind < 4; ++kind) {
+    strangers.push_back(raw_connection(node.socket()));
+    const int fd = strangers.back().get();
+    if (kind == 0) {
+      const char text[] = "GET / HTTP/1.1\r\n\r\n";
+      send(fd, text, sizeof text, MSG_NOSIGNAL);
+    } else if (kind == 1) {
+      const std::uint32_t header[5] = {0x74726174, 0xffffffff, 0, 0, 1};  // a message of 4 GiB
+      send(fd, header, sizeof header, MSG_NOSIGNAL);
+    } else if (kind == 2) {
+      const std::uint32_t header[5] = {0x74726174, 100, 64, 0, 1};  // begins in the middle
+      send(fd, header, sizeof header, MSG_NOSIGNAL);
+    } else {
+      const std::uint32_t header[8] = {0x74726174, 16, 0, 0, 0xdeadbeef, 0xdeadbeef, 0xdeadbeef, 0xdeadbeef};
+      send(fd, header, sizeof header, MSG_NOSIGNAL);
+    }
+    auto socket = AttachSocket::adopt(FileDescriptor(dup(fd)));
+    auto got = answer(socket);
+    REQUIRE(got);
+    const auto* error = std::get_if<AttachError>(&got->message);
+    REQUIRE(error);
+    CHECK(error->code == ErrorCode::kMalformed);
+    char byte;
+    CHECK(eventually([&] { return recv(fd, &byte, 1, MSG_DONTWAIT) == 0; }));  // and closed
+  }
+  CHECK(node.server->refused() == 4);
+  for (std::size_t t = 0; t < 3; ++t) sessions[0]->ready(t, 1);
+  node.lanes.complete(Round(1));
+  CHECK(sessions[0]->wait());
+}
+
+TEST_CASE("messages that do not fit the state of a trainer are refused or ignored") {
+  FakeNode node;
+  node.run();
+  auto socket = AttachSocket::connect(node.socket());
+  REQUIRE(socket);
+  CHECK(socket->send(InitialValues{}));  // before any attach: nothing to do
+  CHECK(socket->send(Detach{}));
+  auto got = answer(*socket);
+  REQUIRE(got);
+  CHECK(std::holds_alternative<DetachReply>(got->message));
+  CHECK(socket->send(AttachReply{}));
+  got = answer(*socket);
+  REQUIRE(got);
+  REQUIRE(std::holds_alternative<AttachError>(got->message));
+  CHECK(contains(std::get<AttachError>(got->message).message, "only worker daemons send"));
+}
+
+TEST_CASE("a trainer that is killed is noticed, its memory is reclaimed, and the next attach works") {
+  FakeNode node;
+  int go[2];
+  REQUIRE(pipe(go) == 0);
+  const pid_t child = fork();  // before any thread runs
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    char byte;
+    if (read(go[0], &byte, 1) != 1) _exit(2);
+    SessionOptions options = node.session_options(1, 2);
+    auto session = Session::attach(options, small_model());
+    if (!session || !(*session)->start()) _exit(3);
+    while (true) pause();
+  }
+  node.run();
+  REQUIRE(write(go[1], "x", 1) == 1);
+  auto survivor_attached = node.attach(node.session_options(0, 2));
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  auto survivor = survivor_attached.get();
+  REQUIRE(survivor);
+  REQUIRE((*survivor)->start());
+  for (std::size_t t = 0; t < 3; ++t) (*survivor)->ready(t, 1);
+  std::weak_ptr<NodeJob> job = node.lanes.job();
+  CHECK(eventually([&] { return node.server->memory_used() > 0; }));
+
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  const auto state = (*survivor)->wait();
+  REQUIRE(state);
+  CHECK(*state == StepState::kRestart);
+  const std::string expected = "trainer rank 1 (pid " + std::to_string(child) + ") on node 0 died";
+  CHECK((*survivor)->stop_reason() == expected);
+  const LeaveJob leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.kind == LeaveKind::kFailed);
+  CHECK(leave.message == expected);
+  CHECK(leave.view == ViewId(1));
+  CHECK(eventually([&] { return job.expired() && node.server->memory_used() == 0; }));
+
+  survivor->reset();
+  auto again = node.sessions(2, 2);
+  CHECK(again.size() == 2);
+  CHECK(node.lanes.opened() == 2);
+  close(go[0]);
+  close(go[1]);
+}
+
+TEST_CASE("a trainer that leaves while gathering frees its place; the coordinator hears of it only if it knew") {
+  FakeNode node;
+  node.run();
+  {
+    auto socket = AttachSocket::connect(node.socket());
+    REQUIRE(socket->send(request_of(node.session_options(0, 2))));
+    REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
+  }
+  CHECK(eventually([&] { return node.server->summaries().empty(); }));
+  CHECK(node.coordinator.all<LeaveJob>().empty());
+
+  auto stays = node.attach(node.session_options(0, 2));
+  {
+    auto socket = AttachSocket::connect(node.socket());
+    REQUIRE(socket->send(request_of(node.session_options(1, 2))));
+    node.coordinator.await<JoinJob>();
+  }
+  const LeaveJob leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.job == JobId(0));
+  CHECK(leave.name == "a-job");
+  auto comes = node.attach(node.session_options(1, 2));
+  node.coordinator.await<JoinJob>(2);
+  node.welcome();
+  CHECK(stays.get());
+  CHECK(comes.get());
+}
+
+TEST_CASE("a welcome for a job whose trainer has left meanwhile is answered with a leave") {
+  FakeNode node;
+  node.run();
+  {
+    auto socket = AttachSocket::connect(node.socket());
+    REQUIRE(socket->send(request_of(node.session_options())));
+    node.coordinator.await<JoinJob>();
+  }
+  node.coordinator.await<LeaveJob>();
+  node.welcome(5);
+  const LeaveJob leave = node.coordinator.await<LeaveJob>(2);
+  CHECK(leave.job == JobId(99));
+  CHECK(leave.view == ViewId(5));
+  CHECK(leave.kind == LeaveKind::kFailed);
+  CHECK(node.lanes.opened() == 0);
+}
+
+TEST_CASE("the coordinator's refusal reaches all ranks; \"not now\" is tried again") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(0, 2));
+  auto second = node.attach(node.session_options(1, 2));
+  node.coordinator.await<JoinJob>();
+  node.server->on_control(ControlError{ErrorCode::kConfigMismatch, "somebody else's trouble", "another-job"});
+  node.server->on_control(ControlError{ErrorCode::kUnavailable, "being stopped; attach again in a moment", "a-job"});
+  node.coordinator.await<JoinJob>(2);
+  CHECK(node.server->summaries().at(0).last_refusal == "being stopped; attach again in a moment");
+  node.server->on_control(ControlError{ErrorCode::kLayoutMismatch, "tensor 'x' differs", "a-job"});
+  for (auto* attached : {&first, &second}) {
+    const Error error = error_of(std::move(*attached));
+    CHECK(error.code == ErrorCode::kLayoutMismatch);
+    CHECK(error.message == "tensor 'x' differs");
+  }
+}
+
+TEST_CASE("a restarted coordinator ends running views and is joined again by waiting ones") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  sessions[0]->ready(0, 1);
+  node.server->on_coordinator_restarted();
+  const auto state = sessions[0]->wait();
+  REQUIRE(state);
+  CHECK(*state == StepState::kRestart);
+  sessions.clear();
+  auto waiting = node.attach(node.session_options());
+  node.coordinator.await<JoinJob>(2);
+  node.server->on_coordinator_restarted();
+  node.coordinator.await<JoinJob>(3);
+  node.welcome(2);
+  CHECK(waiting.get());
+}
+
+TEST_CASE("draining asks running ranks to stop, refuses new ones, and is done when the coordinator has ended the view") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  node.server->drain();
+  CHECK(node.coordinator.await<DrainRequest>().incarnation == 7);
+  CHECK(error_of(node.attach(node.session_options())).code == ErrorCode::kUnavailable);
+  for (std::size_t t = 0; t < 3; ++t) sessions[0]->ready(t, 1);
+  node.lanes.complete(Round(1));
+  const auto state = sessions[0]->wait();
+  REQUIRE(state);
+  CHECK(*state == StepState::kStopRequested);
+  CHECK_FALSE(node.server->drained());
+  CHECK(sessions[0]->finish(LeaveKind::kStopped));
+  node.coordinator.await<LeaveJob>();
+  CHECK_FALSE(node.server->drained());
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kStopped, Round(1), "node 0 was stopped"});
+  CHECK(eventually([&] { return node.server->drained(); }));
+}
+
+TEST_CASE("a socket that a dead worker left is replaced; one in use, or a file, is named") {
+  FakeNode node;
+  node.run();
+  AttachServerOptions options;
+  options.socket = node.socket();
+  options.jobs.max_memory = 1 << 20;
+  auto second = AttachServer::create(options, node.coordinator, node.lanes, node.logger);
+  REQUIRE_FALSE(second);
+  CHECK(second.error().code == ErrorCode::kUnavailable);
+  CHECK(contains(second.error().message, node.socket()));
+  CHECK(contains(second.error().message, "another worker daemon is listening"));
+
+  options.socket = node.directory / "file";
+  std::ofstream(options.socket) << "precious";
+  CHECK(contains(AttachServer::create(options, node.coordinator, node.lanes, node.logger).error().message, "is no socket"));
+
+  options.socket = node.directory / "stale.sock";
+  {
+    const auto address = unix_address(options.socket);
+    FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    REQUIRE(bind(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) == 0);
+  }
+  CHECK(AttachServer::create(options, node.coordinator, node.lanes, node.logger));
+
+  options.socket = node.directory / "missing/w.sock";
+  CHECK(contains(AttachServer::create(options, node.coordinator, node.lanes, node.logger).error().message, options.socket));
+}
+
+TEST_CASE("a declaration of many tensors travels in several packets") {
+  FakeNode node;
+  node.run();
+  std::vector<TensorSpec> tensors;
+  for (int i = 0; i < 20'000; ++i) tensors.push_back({"layer" + std::to_string(i) + ".weight", {4, 4}});
+  auto attached = node.attach(node.session_options(), tensors);
+  const JoinJob join = node.coordinator.await<JoinJob>();
+  CHECK(join.tensors == tensors);
+  node.welcome();
+  auto session = attached.get();
+  REQUIRE(session);
+  CHECK((*session)->layout().tensors().size() == 20'000);
+}

@@ -1,0 +1,441 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "tests/unit/core_fixture.h"
+#include "worker/client_core.h"
+
+namespace tributary {
+
+using namespace testing;
+
+namespace {
+
+constexpr std::uint64_t kBytes = kChunk * sizeof(float);
+constexpr std::uint64_t kMs = 1'000'000;
+
+class ClientRecorder final : public ClientOutput {
+ public:
+  void send_push(ConnectionIndex connection, const Push& push) override { pushes.emplace_back(connection, push); }
+  void send_init(ConnectionIndex connection, const Init& init) override { inits.emplace_back(connection, init); }
+  void send_pull(ConnectionIndex connection, const Pull& pull) override { pulls.emplace_back(connection, pull); }
+  void send_query(ConnectionIndex connection, const Query& query) override { queries.emplace_back(connection, query); }
+  void answered(const Answer& answer, std::span<const std::byte>) override { delivered.push_back(answer); }
+  void refused(const ErrorReply& error) override { refusals.push_back(error); }
+  void clear() { *this = ClientRecorder(); }
+  std::vector<std::uint32_t> pushed_chunks() const {
+    std::vector<std::uint32_t> chunks;
+    for (const auto& [connection, push] : pushes) chunks.push_back(push.key.chunk.value);
+    return chunks;
+  }
+
+  std::vector<std::pair<ConnectionIndex, Push>> pushes;
+  std::vector<std::pair<ConnectionIndex, Init>> inits;
+  std::vector<std::pair<ConnectionIndex, Pull>> pulls;
+  std::vector<std::pair<ConnectionIndex, Query>> queries;
+  std::vector<Answer> delivered;
+  std::vector<ErrorReply> refusals;
+};
+
+struct ClientSetup {
+  std::uint32_t chunks = 1;
+  std::uint16_t connections = 1;  // chunk c uses connection c % connections
+  std::uint32_t node = 0;
+  bool init = false;
+  std::uint64_t start = 0;
+  EncodingId push = EncodingId::kFp32, pull = EncodingId::kFp32;
+  std::uint64_t window = 16u << 20;
+};
+
+struct Client {
+  explicit Client(const ClientSetup& setup = {}) : core(job(setup), setup.connections, options(setup), out) {}
+
+  static ClientJob job(const ClientSetup& setup) {
+    ClientJob job;
+    job.job = kJob;
+    job.view = kView;
+    job.node = NodeRank(setup.node);
+    job.layout = layout_of(setup.chunks * kChunk);
+    for (std::uint32_t c = 0; c < setup.chunks; ++c) {
+      job.chunks.push_back(ChunkIndex(c));
+      job.connections.push_back(ConnectionIndex(static_cast<std::uint16_t>(c % setup.connections)));
+    }
+    job.start = Version(setup.start);
+    job.push = setup.push;
+    job.pull = setup.pull;
+    job.init = setup.init;
+    return job;
+  }
+  static ClientOptions options(const ClientSetup& setup) {
+    ClientOptions options;
+    options.window_cap_bytes = setup.window;
+    return options;
+  }
+  ChunkKey key(std::uint32_t chunk) const { return {kJob, kView, NodeRank(0), ChunkIndex(chunk)}; }
+  void answer(std::uint32_t chunk, std::uint64_t version, std::size_t bytes = kBytes) {
+    const std::vector<std::byte> payload(bytes);
+    core.on_answer(ConnectionIndex(0), Answer{key(chunk), Version(version), {}, EncodingId::kFp32}, payload, now);
+  }
+  void receipt(std::uint32_t chunk, std::uint64_t round) {
+    core.on_receipt(ConnectionIndex(0), Receipt{key(chunk), Round(round)}, now);
+  }
+  void resend(std::uint32_t chunk, std::uint64_t round) {
+    core.on_resend(ConnectionIndex(0), Resend{key(chunk), Round(round)}, now);
+  }
+  void ready(std::uint32_t chunk, std::uint64_t round) { core.gradient_ready(ChunkIndex(chunk), Round(round), 1, now); }
+  // All chunks have their first parameters; nothing is recorded of how they came.
+  void begin(std::uint32_t chunks, std::uint64_t start = 0) {
+    core.start(now);
+    for (std::uint32_t c = 0; c < chunks; ++c) answer(c, start);
+    REQUIRE(core.started());
+    out.clear();
+  }
+  void pass(std::uint64_t ns) {
+    now += ns;
+    core.tick(now);
+  }
+
+  std::uint64_t now = 1000 * kMs;
+  ClientRecorder out;
+  ClientCore core;
+};
+
+}  // namespace
+
+TEST_CASE("at the start every chunk is pulled, in flat order, within the window of its connection") {
+  Client client({.chunks = 6, .connections = 2, .window = 2 * kBytes});
+  client.core.start(client.now);
+  REQUIRE(client.out.pulls.size() == 4);
+  std::vector<std::uint32_t> of[2];
+  for (const auto& [connection, pull] : client.out.pulls) {
+    CHECK(pull.key.chunk.value % 2 == connection.value);
+    of[connection.value].push_back(pull.key.chunk.value);
+  }
+  CHECK(of[0] == std::vector<std::uint32_t>{0, 2});
+  CHECK(of[1] == std::vector<std::uint32_t>{1, 3});
+  client.answer(0, 0);
+  CHECK(client.out.pulls.size() == 5);
+  CHECK(client.out.pulls.back().second.key.chunk == ChunkIndex(4));
+  CHECK_FALSE(client.core.started());
+  for (std::uint32_t c = 1; c < 6; ++c) client.answer(c, 0);
+  CHECK(client.core.started());
+  CHECK(client.out.delivered.size() == 6);
+  CHECK(client.core.idle(ChunkIndex(5)));
+  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == 0);
+}
+
+TEST_CASE("node 0 of a fresh job sends nothing before the initial values, then Init before Pull") {
+  Client client({.chunks = 2, .init = true});
+  client.core.start(client.now);
+  client.pass(60'000 * kMs);
+  CHECK(client.out.pulls.empty());
+  client.core.initial_values_ready(client.now);
+  CHECK(client.out.inits.size() == 2);
+  CHECK(client.out.pulls.size() == 2);
+  client.answer(0, 0);
+  client.core.initial_values_ready(client.now);  // said twice
+  CHECK(client.out.inits.size() == 2);
+  CHECK_FALSE(client.core.started());
+  client.answer(1, 0);
+  CHECK(client.core.started());
+}
+
+TEST_CASE("a resumed job takes only the round that it resumes from") {
+  Client client({.start = 40});
+  client.core.start(client.now);
+  client.answer(0, 39);
+  client.answer(0, 41);
+  CHECK(client.out.delivered.empty());
+  CHECK(client.core.stats().stale == 2);
+  client.answer(0, 40);
+  REQUIRE(client.out.delivered.size() == 1);
+  client.ready(0, 41);
+  REQUIRE(client.out.pushes.size() == 1);
+  CHECK(client.out.pushes[0].second.round == Round(41));
+}
+
+TEST_CASE("a first pull that stays without answer is repeated, with the initial values") {
+  Client client({.init = true});
+  client.core.initial_values_ready(client.now);
+  client.pass(9'900 * kMs);
+  CHECK(client.out.pulls.size() == 1);
+  client.pass(200 * kMs);
+  CHECK(client.out.pulls.size() == 2);
+  CHECK(client.out.inits.size() == 2);
+  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == kBytes);
+  client.answer(0, 0);
+  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == 0);
+}
+
+TEST_CASE("of what waits for the window the chunk that lies first goes first") {
+  Client client({.chunks = 5, .window = kBytes});
+  client.begin(5);
+  for (const std::uint32_t chunk : {4u, 2u, 3u, 0u, 1u}) client.ready(chunk, 1);
+  CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{4});  // the last layer's gradient was there first
+  for (const std::uint32_t chunk : {4u, 0u, 1u, 2u, 3u}) client.receipt(chunk, 1);
+  CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{4, 0, 1, 2, 3});
+}
+
+TEST_CASE("the priority holds over more chunks than a word of the bitmap has bits") {
+  constexpr std::uint32_t kMany = 150;
+  Client client({.chunks = kMany, .window = kBytes});
+  client.begin(kMany);
+  for (std::uint32_t c = kMany; c-- > 0;) client.ready(c, 1);
+  client.receipt(kMany - 1, 1);
+  for (std::uint32_t c = 0; c + 2 < kMany; ++c) client.receipt(c, 1);
+  std::vector<std::uint32_t> expected{kMany - 1};
+  for (std::uint32_t c = 0; c + 1 < kMany; ++c) expected.push_back(c);
+  CHECK(client.out.pushed_chunks() == expected);
+}
+
+TEST_CASE("the window counts what is unacknowledged, on each connection for itself, and a receipt frees it") {
+  Client client({.chunks = 8, .connections = 2, .window = 2 * kBytes});
+  client.begin(8);
+  for (std::uint32_t c = 0; c < 8; ++c) client.ready(c, 1);
+  CHECK(client.out.pushes.size() == 4);
+  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == 2 * kBytes);
+  CHECK(client.core.in_flight_bytes(ConnectionIndex(1)) == 2 * kBytes);
+  client.receipt(0, 1);
+  CHECK(client.out.pushed_chunks().back() == 4);
+  client.answer(1, 1);  // the answer itself acknowledges too
+  CHECK(client.out.pushed_chunks().back() == 5);
+  CHECK(client.core.in_flight_bytes(ConnectionIndex(1)) == 2 * kBytes);
+}
+
+TEST_CASE("a receipt does not end the round, its answer does, once") {
+  Client client;
+  client.begin(1);
+  client.ready(0, 1);
+  CHECK(client.out.pushes[0].second.weight == 1);
+  client.receipt(0, 1);
+  CHECK_FALSE(client.core.idle(ChunkIndex(0)));
+  client.answer(0, 1);
+  CHECK(client.core.idle(ChunkIndex(0)));
+  CHECK(client.core.version(ChunkIndex(0)) == Version(1));
+  CHECK(client.out.delivered.size() == 1);
+  client.answer(0, 1);
+  CHECK(client.out.delivered.size() == 1);
+  CHECK(client.core.stats().stale == 1);
+}
+
+TEST_CASE("what belongs to nothing that is open is counted and dropped") {
+  Client client({.chunks = 2});
+  client.begin(2);
+  client.receipt(0, 1);
+  client.resend(0, 1);
+  client.answer(0, 0);
+  CHECK(client.core.stats().stale == 3);
+  client.ready(0, 1);
+  client.receipt(0, 2);
+  client.receipt(0, 0);
+  client.resend(0, 2);
+  client.answer(0, 0);
+  client.answer(0, 2);
+  CHECK(client.core.stats().stale == 8);
+  const auto foreign = [&](ChunkKey key) {
+    const std::uint64_t before = client.core.stats().stale;
+    const std::vector<std::byte> payload(kBytes);
+    client.core.on_answer(ConnectionIndex(0), Answer{key, Version(1), {}, EncodingId::kFp32}, payload, client.now);
+    client.core.on_receipt(ConnectionIndex(0), Receipt{key, Round(1)}, client.now);
+    client.core.on_resend(ConnectionIndex(0), Resend{key, Round(1)}, client.now);
+    CHECK(client.core.stats().stale == before + 3);
+  };
+  foreign({JobId(1), kView, NodeRank(0), ChunkIndex(0)});
+  foreign({kJob, ViewId(2), NodeRank(0), ChunkIndex(0)});
+  foreign({kJob, kView, NodeRank(1), ChunkIndex(0)});
+  foreign({kJob, kView, NodeRank(0), ChunkIndex(2)});
+  foreign({kJob, kView, NodeRank(0), ChunkIndex(~0u)});
+  CHECK(client.out.delivered.empty());
+  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == kBytes);
+  client.answer(0, 1);
+  CHECK(client.out.delivered.size() == 1);
+}
+
+TEST_CASE("an answer of a wrong length or encoding is refused in words and not delivered") {
+  Client client;
+  client.begin(1);
+  client.ready(0, 1);
+  client.answer(0, 1, kBytes - 4);
+  REQUIRE(client.out.refusals.size() == 1);
+  CHECK(client.out.refusals[0].code == ErrorCode::kWrongLength);
+  CHECK(contains(client.out.refusals[0].message, "chunk 0"));
+  CHECK(contains(client.out.refusals[0].message, "4092"));
+  CHECK(contains(client.out.refusals[0].message, "4096"));
+  const std::vector<std::byte> half(kBytes / 2);
+  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), {}, EncodingId::kBf16}, half, client.now);
+  REQUIRE(client.out.refusals.size() == 2);
+  CHECK(contains(client.out.refusals[1].message, "bf16"));
+  CHECK(client.out.delivered.empty());
+  CHECK_FALSE(client.core.idle(ChunkIndex(0)));
+}
+
+TEST_CASE("a server's error about this view is passed on, another's is stale") {
+  Client client;
+  client.begin(1);
+  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(1), ErrorCode::kStaleView, "too old"});
+  REQUIRE(client.out.refusals.size() == 1);
+  CHECK(client.out.refusals[0].message == "too old");
+  client.core.on_error(ConnectionIndex(0), ErrorReply{{kJob, ViewId(1), {}, {}}, Round(1), ErrorCode::kStaleView, ""});
+  client.core.on_error(ConnectionIndex(0), ErrorReply{});
+  CHECK(client.out.refusals.size() == 1);
+  CHECK(client.core.stats().stale == 2);
+}
+
+TEST_CASE("an unacknowledged push is asked about, and sent again only if the server lacks it") {
+  Client client;
+  client.begin(1);
+  client.ready(0, 1);
+  client.pass(1'900 * kMs);
+  CHECK(client.out.queries.empty());
+  client.pass(200 * kMs);
+  REQUIRE(client.out.queries.size() == 1);
+  CHECK(client.out.queries[0].second.round == Round(1));
+  client.pass(1'000 * kMs);
+  CHECK(client.out.queries.size() == 1);
+  client.pass(1'100 * kMs);
+  CHECK(client.out.queries.size() == 2);
+  CHECK(client.out.pushes.size() == 1);
+  SUBCASE("the server lacks it") {
+    client.resend(0, 1);
+    REQUIRE(client.out.pushes.size() == 2);
+    CHECK(client.out.pushes[1].second.round == Round(1));
+    CHECK(client.core.stats().resends == 1);
+  }
+  SUBCASE("the server has it") { client.receipt(0, 1); }
+  SUBCASE("the server has answered it") {}
+  client.answer(0, 1);
+  CHECK(client.core.idle(ChunkIndex(0)));
+  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == 0);
+  client.out.clear();
+  client.pass(60'000 * kMs);
+  CHECK(client.out.queries.empty());
+}
+
+TEST_CASE("a held push is asked about rarely, and sent again if the server has lost it") {
+  Client client({.chunks = 2, .window = kBytes});
+  client.begin(2);
+  client.ready(0, 1);
+  client.receipt(0, 1);
+  client.pass(9'900 * kMs);
+  CHECK(client.out.queries.empty());
+  client.pass(200 * kMs);
+  CHECK(client.out.queries.size() == 1);
+  client.ready(1, 1);  // takes the window
+  client.resend(0, 1);
+  CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1});
+  client.receipt(1, 1);
+  CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1, 0});
+  client.answer(0, 1);
+  client.answer(1, 1);
+  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == 0);
+}
+
+TEST_CASE("an answer that overtakes a queued repetition makes it needless") {
+  Client client({.chunks = 2, .window = kBytes});
+  client.begin(2);
+  client.ready(0, 1);
+  client.receipt(0, 1);
+  client.ready(1, 1);
+  client.resend(0, 1);  // queued behind the window
+  client.receipt(0, 1);  // late
+  client.answer(0, 1);
+  CHECK(client.core.idle(ChunkIndex(0)));
+  client.answer(1, 1);
+  CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1});
+  client.ready(0, 2);
+  CHECK(client.out.pushes.back().second.round == Round(2));
+}
+
+TEST_CASE("a link with slow acknowledgements is given more patience") {
+  Client client;
+  client.begin(1);
+  for (std::uint64_t round = 1; round <= 30; ++round) {
+    client.ready(0, round);
+    client.now += 1'000 * kMs;
+    client.answer(0, round);
+  }
+  client.ready(0, 31);
+  client.pass(5'000 * kMs);
+  CHECK(client.out.queries.empty());  // 2 s and 8 times the usual second
+  client.pass(5'200 * kMs);
+  CHECK(client.out.queries.size() == 1);
+}
+
+TEST_CASE("a repeated push tells nothing about the link") {
+  Client client;
+  client.begin(1);
+  client.ready(0, 1);
+  client.pass(50'000 * kMs);
+  client.resend(0, 1);
+  client.now += 40'000 * kMs;
+  client.answer(0, 1);
+  client.ready(0, 2);
+  client.pass(2'100 * kMs);  // no more patient than at first
+  CHECK(client.out.queries.size() == 2);
+}
+
+TEST_CASE("stats count payload bytes as they travel") {
+  Client client({.push = EncodingId::kBf16});
+  client.begin(1);
+  client.ready(0, 1);
+  CHECK(client.core.stats().pushes == 1);
+  CHECK(client.core.stats().push_bytes == kBytes / 2);
+  client.answer(0, 1);
+  CHECK(client.core.stats().answers == 2);
+  CHECK(client.core.stats().answer_bytes == 2 * kBytes);
+}
+
+// The trap of a window that counts unanswered pushes: node 0 pushes from the front, node 1 from the back, each with a window of one chunk;
+// an answer needs both.
+TEST_CASE("two nodes that push in opposite orders do not wait for each other for ever") {
+  constexpr std::uint32_t kChunks = 8;
+  Shard shard({.elements = kChunks * kChunk, .nodes = 2});
+  shard.init(0.0f);
+  Client clients[2] = {Client({.chunks = kChunks, .node = 0, .window = kBytes}),
+                       Client({.chunks = kChunks, .node = 1, .window = kBytes})};
+  for (Client& client : clients) client.core.start(client.now);
+  const std::vector<std::byte> gradient = frame_of(kChunk, 1.0f);
+  // One message of each node at a time, each carried to the shard and its replies back.
+  const auto carry = [&](Client& client, std::uint32_t node) {
+    bool moved = false;
+    for (const auto& [connection, pull] : std::exchange(client.out.pulls, {})) {
+      shard.core.on_pull(peer_of(node), pull);
+      moved = true;
+    }
+    for (const auto& [connection, push] : std::exchange(client.out.pushes, {})) {
+      shard.core.on_push(peer_of(node), push, payload_of(gradient));
+      moved = true;
+    }
+    ShardRecorder said;
+    std::swap(said, shard.out);
+    for (auto& [to, receipt] : said.receipts) {
+      clients[to.value - peer_of(0).value].core.on_receipt(ConnectionIndex(0), receipt, client.now);
+    }
+    for (auto& sent : said.answers) {
+      clients[sent.to.value - peer_of(0).value].core.on_answer(ConnectionIndex(0), sent.header, sent.payload.bytes(), client.now);
+    }
+    return moved;
+  };
+  const auto settle = [&] {
+    for (bool moved = true; moved;) {
+      moved = carry(clients[0], 0);
+      moved = carry(clients[1], 1) || moved;
+    }
+  };
+  settle();
+  for (std::uint32_t i = 0; i < kChunks; ++i) {
+    clients[0].ready(i, 1);
+    clients[1].ready(kChunks - 1 - i, 1);
+    settle();
+  }
+  for (Client& client : clients) {
+    for (std::uint32_t c = 0; c < kChunks; ++c) CHECK(client.core.version(ChunkIndex(c)) == Version(1));
+  }
+}
+
+}  // namespace tributary

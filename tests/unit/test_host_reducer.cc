@@ -1,0 +1,111 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <random>
+
+#include "kernels/tree_sum.h"
+#include "worker/host_reducer.h"
+
+using namespace tributary;
+
+namespace {
+
+struct Collected final : ReduceListener {
+  void reduced(ChunkIndex c, Round r, std::uint64_t w, std::span<const std::byte> f) override {
+    chunk = c, round = r, weight = w, frame = f;
+    ++calls;
+  }
+  ChunkIndex chunk;
+  Round round;
+  std::uint64_t weight = 0;
+  std::span<const std::byte> frame;
+  int calls = 0;
+};
+
+struct Node {
+  Node(std::uint32_t ranks, std::vector<std::uint64_t> sizes) {
+    std::vector<TensorSpec> tensors;
+    for (std::size_t i = 0; i < sizes.size(); ++i) tensors.push_back({std::string("t").append(std::to_string(i)), {sizes[i]}});
+    const ShardSlots one{};
+    auto made = Layout::make(tensors, 4096, {&one, 1});
+    REQUIRE(made);
+    layout = std::make_shared<const Layout>(std::move(*made));
+    for (std::uint32_t c = 0; c < layout->chunks(); ++c) chunks.push_back(ChunkIndex(c));
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    memory.resize(ranks);
+    for (auto& gradient : memory) {
+      gradient.resize(layout->flat_elements());
+      for (float& value : gradient) value = normal(random) * 1e3f;
+      pointers.push_back(gradient.data());
+    }
+  }
+  std::vector<float> sum(ChunkRange range) const {
+    std::vector<const float*> at;
+    for (const float* pointer : pointers) at.push_back(pointer + range.begin);
+    std::vector<float> out(range.elements);
+    kernels::tree_sum(at, range.elements, out.data());
+    return out;
+  }
+  std::shared_ptr<const Layout> layout;
+  std::vector<ChunkIndex> chunks;
+  std::vector<std::vector<float>> memory;
+  std::vector<const float*> pointers;
+};
+
+}  // namespace
+
+TEST_CASE("one rank with fp32 lends the trainer's own memory") {
+  Node node(1, {5000, 77});
+  Collected out;
+  HostReducer reducer(node.layout, node.chunks, node.pointers, EncodingId::kFp32, out);
+  CHECK(reducer.frame_bytes() == 0);
+  CHECK(HostReducer::frame_bytes_for(*node.layout, 1, EncodingId::kFp32) == 0);
+  reducer.reduce(ChunkIndex(1), Round(3), 12);
+  CHECK(out.calls == 1);
+  CHECK(out.chunk == ChunkIndex(1));
+  CHECK(out.round == Round(3));
+  CHECK(out.weight == 12);
+  const ChunkRange range = node.layout->chunk(ChunkIndex(1));
+  CHECK(static_cast<const void*>(out.frame.data()) == node.pointers[0] + range.begin);
+  CHECK(out.frame.size() == range.elements * sizeof(float));
+  CHECK_FALSE(reducer.poll());
+}
+
+TEST_CASE("several ranks are summed in tree order and encoded, whatever the encoding") {
+  for (const std::uint32_t ranks : {1u, 2u, 3u, 5u}) {
+    for (const EncodingId id : {EncodingId::kFp32, EncodingId::kBf16, EncodingId::kFp16}) {
+      if (ranks == 1 && id == EncodingId::kFp32) continue;
+      CAPTURE(ranks);
+      Node node(ranks, {5000, 77, 4096});
+      Collected out;
+      HostReducer reducer(node.layout, node.chunks, node.pointers, id, out);
+      CHECK(reducer.frame_bytes() <= HostReducer::frame_bytes_for(*node.layout, ranks, id));
+      for (const ChunkIndex chunk : node.chunks) {
+        const ChunkRange range = node.layout->chunk(chunk);
+        reducer.reduce(chunk, Round(1), ranks);
+        const std::vector<float> sum = node.sum(range);
+        const Encoding& encoding = encoding_for(id);
+        std::vector<std::byte> expected(encoding.bytes(range.elements));
+        encoding.encode(sum.data(), range.elements, 0, range.elements, expected.data());
+        REQUIRE(out.frame.size() == expected.size());
+        CHECK(std::memcmp(out.frame.data(), expected.data(), expected.size()) == 0);
+      }
+      CHECK(reducer.busy_ns() > 0);
+    }
+  }
+}
+
+TEST_CASE("a frame stays unchanged while other chunks are reduced, and is reused after its release") {
+  Node node(2, {20'000});
+  Collected out;
+  HostReducer reducer(node.layout, node.chunks, node.pointers, EncodingId::kFp32, out);
+  reducer.reduce(ChunkIndex(0), Round(1), 1);
+  const auto first = out.frame;
+  const std::vector<std::byte> copy(first.begin(), first.end());
+  for (std::uint32_t c = 1; c < node.layout->chunks(); ++c) reducer.reduce(ChunkIndex(c), Round(1), 1);
+  CHECK(std::memcmp(first.data(), copy.data(), copy.size()) == 0);
+  reducer.release(ChunkIndex(0));
+  reducer.reduce(ChunkIndex(0), Round(2), 1);
+  CHECK(out.frame.data() == first.data());
+}

@@ -1,0 +1,278 @@
+#include <doctest/doctest.h>
+
+#include "tests/unit/node_fixture.h"
+
+using namespace tributary;
+using namespace tributary::testing;
+
+namespace {
+
+void ready_all(Session& session, std::uint64_t weight = 1) {
+  for (std::size_t t = session.layout().tensors().size(); t-- > 0;) session.ready(t, weight);
+}
+
+StepState state_of(const Result<StepState>& result) {
+  REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));
+  return *result;
+}
+
+}  // namespace
+
+TEST_CASE("two ranks train through shared memory and see the same parameters") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  CHECK(sessions[0]->fresh());
+  CHECK(sessions[0]->resume_round() == Round(0));
+  CHECK(sessions[1]->job() == JobId(99));
+  for (std::uint64_t round = 1; round <= 20; ++round) {
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      for (float& g : sessions[rank]->gradient(2)) g = static_cast<float>(rank + 1);
+      ready_all(*sessions[rank], 8);
+    }
+    CHECK(node.lanes.job()->tensor_words(1)[0].weight.load() == 8);
+    std::thread worker([&] { node.lanes.complete(Round(round)); });
+    for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+    worker.join();
+    for (auto& session : sessions) {
+      CHECK(session->parameters(2).front() == 3.0f * static_cast<float>(round));
+      CHECK(session->parameters(2).back() == 3.0f * static_cast<float>(round));
+      CHECK(session->parameters(0).front() == 0.0f);
+    }
+  }
+}
+
+TEST_CASE("rank 0 of a fresh job gives the initial values, and nobody starts before") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(0, 2));
+  auto second = node.attach(node.session_options(1, 2));
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  auto a = first.get(), b = second.get();
+  REQUIRE(a);
+  REQUIRE(b);
+  auto started = std::async(std::launch::async, [&] { return (*b)->start(); });
+  CHECK(started.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  for (float& value : (*a)->initial(1)) value = 2.5f;
+  CHECK((*a)->start());
+  CHECK(started.get());
+  CHECK((*b)->parameters(1)[49] == 2.5f);
+}
+
+TEST_CASE("a resumed job begins at its round, for the rounds of every tensor") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1, 4, Round(123));
+  CHECK_FALSE(sessions[0]->fresh());
+  CHECK(sessions[0]->resume_round() == Round(123));
+  CHECK(node.lanes.job()->tensor_words(0)[0].round.load() == 123);
+  ready_all(*sessions[0]);
+  CHECK(node.lanes.job()->tensor_words(0)[2].round.load() == 124);
+  node.lanes.complete(Round(124));
+  CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
+}
+
+TEST_CASE("ready rings the doorbells of exactly the lanes that own chunks of the tensor") {
+  FakeNode node(2);
+  node.run();
+  auto sessions = node.sessions(1);
+  const Layout& layout = sessions[0]->layout();
+  for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+    bool owned[2] = {false, false};
+    const auto [begin, end] = layout.chunks_of(t);
+    for (std::uint32_t c = begin; c < end; ++c) owned[layout.owner(ChunkIndex(c)).lane.value] = true;
+    sessions[0]->ready(t, 1);
+    CHECK(node.lanes.rung(0) == owned[0]);
+    CHECK(node.lanes.rung(1) == owned[1]);
+  }
+}
+
+TEST_CASE("wait for one tensor returns before the others' answers are in") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  ready_all(*sessions[0]);
+  const Layout& layout = sessions[0]->layout();
+  const auto [begin, end] = layout.chunks_of(2);
+  REQUIRE(end == layout.chunks());
+  REQUIRE(begin > 0);
+  for (std::uint32_t c = begin; c < end; ++c) FakeLanes::publish_chunk(*node.lanes.job(), c, Version(1));
+  CHECK(state_of(sessions[0]->wait(2)) == StepState::kContinue);
+  auto all = std::async(std::launch::async, [&] { return sessions[0]->wait(); });
+  CHECK(all.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  for (std::uint32_t c = 0; c < begin; ++c) FakeLanes::publish_chunk(*node.lanes.job(), c, Version(1));
+  CHECK(state_of(all.get()) == StepState::kContinue);
+}
+
+TEST_CASE("a stop request is heard at the end of a complete round, and the last leave carries that round") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  for (auto& session : sessions) ready_all(*session);
+  node.server->on_control(StopRequest{JobId(99), ViewId(1), "maintenance"});
+  REQUIRE(eventually([&] { return node.lanes.job()->header().state.load() != 0; }));
+  node.lanes.complete(Round(1));
+  for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kStopRequested);
+  for (auto& session : sessions) CHECK(session->finish(LeaveKind::kStopped));
+  const LeaveJob leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.kind == LeaveKind::kStopped);
+  CHECK(leave.round == Round(1));
+  CHECK(leave.job == JobId(99));
+  CHECK(node.lanes.closed() == 1);
+}
+
+TEST_CASE("a rank that went on when its neighbour stopped is told, and one that is at the same round may stop with it") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(3);
+  for (auto& session : sessions) ready_all(*session);
+  node.lanes.complete(Round(1));
+  CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
+  CHECK(state_of(sessions[1]->wait()) == StepState::kContinue);
+  ready_all(*sessions[1]);  // round 2, which rank 0 will not see
+  CHECK(sessions[0]->finish(LeaveKind::kStopped));
+  CHECK(state_of(sessions[1]->wait()) == StepState::kStopped);
+  CHECK(contains(sessions[1]->stop_reason(), "after round 1"));
+  CHECK(state_of(sessions[2]->wait()) == StepState::kStopRequested);
+  CHECK(node.coordinator.all<LeaveJob>().empty());
+  CHECK(sessions[1]->finish(LeaveKind::kStopped));
+  sessions[2].reset();  // just goes: in good order, the view is stopped
+  const LeaveJob leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.kind == LeaveKind::kStopped);
+  CHECK(leave.round == Round(1));
+}
+
+TEST_CASE("all ranks that finish make the node finish; one that stopped instead makes it a stop") {
+  for (const LeaveKind second : {LeaveKind::kFinished, LeaveKind::kStopped}) {
+    FakeNode node;
+    node.run();
+    auto sessions = node.sessions(2);
+    for (auto& session : sessions) ready_all(*session);
+    node.lanes.complete(Round(1));
+    for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+    CHECK(sessions[0]->finish(LeaveKind::kFinished));
+    CHECK(sessions[1]->finish(second));
+    CHECK(node.coordinator.await<LeaveJob>().kind == second);
+  }
+}
+
+TEST_CASE("a rank that begins a round after another one finished does not wait for ever") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  for (auto& session : sessions) ready_all(*session);
+  node.lanes.complete(Round(1));
+  for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+  CHECK(sessions[0]->finish(LeaveKind::kFinished));
+  ready_all(*sessions[1]);
+  CHECK(state_of(sessions[1]->wait()) == StepState::kStopped);
+}
+
+TEST_CASE("the coordinator's stop reaches a sleeping rank, with kind and reason") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  ready_all(*sessions[0]);
+  auto waiting = std::async(std::launch::async, [&] { return sessions[0]->wait(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "server 1 was lost"});
+  CHECK(state_of(waiting.get()) == StepState::kRestart);
+  CHECK(sessions[0]->stop_reason() == "server 1 was lost");
+  // The next view, on the same socket, after the old session.
+  sessions.clear();
+  auto again = node.sessions(1, 2, Round(5));
+  CHECK(again[0]->resume_round() == Round(5));
+}
+
+TEST_CASE("a stop at a round lets that round's last answers in first") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  ready_all(*sessions[0]);
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kStopped, Round(1), "node 1 was stopped"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  node.lanes.complete(Round(1));
+  const auto job = node.lanes.job();
+  REQUIRE(eventually([&] { return job->header().state.load() == static_cast<std::uint32_t>(RegionState::kStopped); }));
+  CHECK(state_of(sessions[0]->wait()) == StepState::kStopRequested);
+  CHECK(sessions[0]->stop_reason() == "node 1 was stopped");
+}
+
+TEST_CASE("messages of another view stop nothing") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1, 3);
+  node.server->on_control(StopJob{JobId(99), ViewId(2), StopKind::kRestart, Round(0), "old"});
+  node.server->on_control(StopRequest{JobId(98), ViewId(3), "other job"});
+  ready_all(*sessions[0]);
+  node.lanes.complete(Round(1));
+  CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
+  CHECK(node.lanes.job());
+}
+
+TEST_CASE("a worker that goes away is noticed by a sleeping rank") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  ready_all(*sessions[0]);
+  auto waiting = std::async(std::launch::async, [&] { return sessions[0]->wait(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  node.server.reset();
+  const auto result = waiting.get();
+  REQUIRE_FALSE(result);
+  CHECK(result.error().code == ErrorCode::kUnavailable);
+  CHECK(contains(result.error().message, node.socket()));
+  CHECK(contains(result.error().message, "is gone"));
+  CHECK_FALSE(sessions[0]->finish(LeaveKind::kFinished));
+}
+
+TEST_CASE("a server's refusal reaches every rank in the server's words") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  for (auto& session : sessions) ready_all(*session);
+  node.server->lane_failed(node.lanes.job(), {LaneFailure::Kind::kRefused, 0, {ErrorCode::kWrongLength, "wrong length: 12"}});
+  for (auto& session : sessions) {
+    const auto result = session->wait();
+    REQUIRE_FALSE(result);
+    CHECK(result.error().code == ErrorCode::kWrongLength);
+    CHECK(result.error().message == "wrong length: 12");
+  }
+  CHECK(node.coordinator.await<LeaveJob>().kind == LeaveKind::kFailed);
+}
+
+TEST_CASE("a rank that breaks the rules is told so, the others are asked to attach again") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  for (auto& session : sessions) ready_all(*session);
+  node.server->lane_failed(node.lanes.job(), {LaneFailure::Kind::kTrainer, 1, {ErrorCode::kWrongRound, "ready twice"}});
+  const auto culprit = sessions[1]->wait();
+  REQUIRE_FALSE(culprit);
+  CHECK(culprit.error().message == "ready twice");
+  CHECK(state_of(sessions[0]->wait()) == StepState::kRestart);
+  CHECK(contains(sessions[0]->stop_reason(), "trainer rank 1"));
+  CHECK(contains(node.coordinator.await<LeaveJob>().message, "broke the rules: ready twice"));
+}
+
+TEST_CASE("nobody listens on the socket: the path is named") {
+  SessionOptions options;
+  options.socket = "/tmp/tributary-test-no-such-directory/w.sock";
+  const auto session = Session::attach(options, small_model());
+  REQUIRE_FALSE(session);
+  CHECK(session.error().code == ErrorCode::kUnavailable);
+  CHECK(contains(session.error().message, options.socket));
+  options.socket = std::string(200, 'x');
+  CHECK(Session::attach(options, small_model()).error().code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("members that never come end the attach with a time-out that says what to look at") {
+  FakeNode node;
+  node.run();
+  SessionOptions options = node.session_options(0, 2);
+  options.attach_timeout = std::chrono::milliseconds(50);
+  const Error error = error_of(node.attach(options));
+  CHECK(error.code == ErrorCode::kTimeout);
+  CHECK(contains(error.message, "'a-job' did not come together within 50 ms"));
+}
