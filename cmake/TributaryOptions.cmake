@@ -7,10 +7,12 @@ endif()
 
 add_library(tributary_options INTERFACE)
 target_include_directories(tributary_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
-# Off: missing-field-initializers (designated initialisers rely on defaults) and maybe-uninitialized (GCC 12 reports it falsely for
+# Off: missing-field-initializers (designated initialisers rely on defaults), restrict (GCC 12 reports "text" + std::string falsely) and
+# maybe-uninitialized (GCC 12 reports it falsely for
 # moved-from std::variant and expected, which nearly every file here uses).
 target_compile_options(tributary_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers -Wno-maybe-uninitialized>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers -Wno-maybe-uninitialized
+    -Wno-restrict>)
 if(TRIBUTARY_WERROR)
   target_compile_options(tributary_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()

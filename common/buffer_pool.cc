@@ -15,7 +15,9 @@ constexpr std::size_t kHugePage = 2u << 20;
 // Consecutive blocks start this many cache lines apart modulo a page. 5 is coprime to 64: all 64 colours are used.
 constexpr std::size_t kStaggerLines = 5;
 
-std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
+std::size_t round_up(std::size_t n, std::size_t to) {
+  return (n + to - 1) / to * to;
+}
 
 }  // namespace
 
@@ -48,7 +50,9 @@ BufferPool::BufferPool(std::size_t block_bytes, std::size_t max_blocks)
     : block_bytes_(block_bytes), max_blocks_(max_blocks) {}
 
 // Counting free blocks, not references: the last drop touches the pool after the count has reached 0.
-BufferPool::~BufferPool() { TRIB_ASSERT(in_use() == 0); }
+BufferPool::~BufferPool() {
+  TRIB_ASSERT(in_use() == 0);
+}
 
 BufferRef BufferPool::acquire(std::size_t size) {
   TRIB_ASSERT(size <= block_bytes_);
@@ -104,6 +108,8 @@ std::size_t BufferPool::in_use() {
   return slabs_.size() - free_blocks;
 }
 
-std::size_t BufferPool::allocated_bytes() const { return allocated_blocks() * round_up(block_bytes_ + kPage, kPage); }
+std::size_t BufferPool::allocated_bytes() const {
+  return allocated_blocks() * round_up(block_bytes_ + kPage, kPage);
+}
 
 }  // namespace tributary

@@ -1,11 +1,11 @@
 // Reference-counted, aligned, bounded buffers for parameters, optimizer state and encoded answers.
 //
-// Ownership is what makes zero-copy and copy-on-write snapshots safe: a BufferRef held by a ZeroMQ message still being sent,
-// or by the snapshot writer, keeps the bytes unchanged, because the optimizer step writes in place only when it is the sole
-// owner (BufferRef::unique) and otherwise into a fresh buffer of the pool.
+// Ownership is what makes zero-copy and copy-on-write snapshots safe: a BufferRef held by a ZeroMQ message still being
+// sent, or by the snapshot writer, keeps the bytes unchanged, because the optimizer step writes in place only when it
+// is the sole owner (BufferRef::unique) and otherwise into a fresh buffer of the pool.
 //
-// Thread rule: acquire() on the pool's owning thread only. References may be copied, sent and dropped on any thread; the last
-// drop puts the block on a lock-free free list.
+// Thread rule: acquire() on the pool's owning thread only. References may be copied, sent and dropped on any thread;
+// the last drop puts the block on a lock-free free list.
 #pragma once
 
 #include <atomic>
@@ -47,7 +47,8 @@ class BufferRef {
 
   void reset();
   explicit operator bool() const { return block_ != nullptr; }
-  // True if nobody else can read these bytes, so that they may be overwritten. Acquire: the other owners' reads are over.
+  // True if nobody else can read these bytes, so that they may be overwritten. Acquire: the other owners' reads are
+  // over.
   bool unique() const { return block_->refs.load(std::memory_order_acquire) == 1; }
   std::size_t size() const { return size_; }
   std::byte* data() const { return block_->data; }
@@ -85,7 +86,8 @@ class BufferPool {
   // (1.3 times faster optimizer steps, measured; see bench/RESULTS.md).
   BufferRef acquire(std::size_t size);
 
-  // Gives blocks that are free now back to the system until at most `keep` blocks are allocated (after a snapshot's burst).
+  // Gives blocks that are free now back to the system until at most `keep` blocks are allocated (after a snapshot's
+  // burst).
   void trim(std::size_t keep);
 
   // Blocks that somebody still refers to. Owning thread only.

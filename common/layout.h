@@ -5,7 +5,7 @@
 //
 // Padding elements have gradient 0 and belong to no tensor; digests and exports skip them. Chunk c is owned by exactly one
 // (shard, lane). With equal weights the assignment is round-robin, so that the tensors a backward pass finishes together are
-// spread over all servers; with weights it is the smooth weighted round-robin, balanced to within one chunk. Later modes
+// spread over all servers; with weights each chunk goes to the shard below its share that is due first, which is balanced to within one chunk. Later modes
 // replace the weights (placement by bandwidth), not the class.
 #pragma once
 

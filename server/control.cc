@@ -52,16 +52,17 @@ Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, std
                                                  Logger logger) {
   Result<EventFd> wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());
-  std::unique_ptr<Control> control(new Control(config, std::move(coordinator), store, std::move(logger), std::move(*wake)));
+  std::unique_ptr<Control> control(
+      new Control(config, std::move(coordinator), store, std::move(logger), std::move(*wake)));
   try {
     set_common_options(control->socket_, kMaxControlBytes, kHighWater);
-    // While the coordinator is away nothing is queued in ZeroMQ: heartbeats that nobody waits for are dropped, and what must arrive
-    // waits in outbox_.
+    // While the coordinator is away nothing is queued in ZeroMQ: heartbeats that nobody waits for are dropped, and what
+    // must arrive waits in outbox_.
     control->socket_.set(zmq::sockopt::immediate, true);
     control->socket_.connect(control->coordinator_);
   } catch (const zmq::error_t& e) {
-    return fail(ErrorCode::kConfig, "[server] coordinator = \"" + control->coordinator_ + "\": cannot connect: " + e.what() +
-                                        "; use \"tcp://HOST:PORT\" or \"ipc:///PATH\"");
+    return fail(ErrorCode::kConfig, "[server] coordinator = \"" + control->coordinator_ + "\": cannot connect: " +
+                                        e.what() + "; use \"tcp://HOST:PORT\" or \"ipc:///PATH\"");
   }
   return control;
 }
@@ -105,7 +106,8 @@ void Control::drain() {
 void Control::run() {
   say_hello(steady_ms());
   while (!stopping_.load(std::memory_order_acquire)) {
-    const std::uint64_t wait = outbox_.empty() && joined_ ? std::min<std::uint64_t>(kPollMs, config_.heartbeat_ms) : kBusyPollMs;
+    const std::uint64_t wait =
+        outbox_.empty() && joined_ ? std::min<std::uint64_t>(kPollMs, config_.heartbeat_ms) : kBusyPollMs;
     zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake_.fd(), ZMQ_POLLIN, 0}};
     if (zmq_poll(items, 2, static_cast<long>(wait)) > 0 && items[1].revents != 0) wake_.drain();
     run_events();
@@ -223,7 +225,8 @@ void Control::heartbeat(std::uint64_t now) {
 void Control::check_silence(std::uint64_t now) {
   const bool silent = now > heard_ms_ + config_.peer_timeout_ms;
   if (silent && !silence_logged_) {
-    logger_->warn("the coordinator at {} has not been heard for {} ms; still trying", coordinator_, config_.peer_timeout_ms);
+    logger_->warn("the coordinator at {} has not been heard for {} ms; still trying", coordinator_,
+                  config_.peer_timeout_ms);
   }
   silence_logged_ = silent;
 }
@@ -300,12 +303,15 @@ void Control::lane_stopped(LaneIndex, JobId id, ViewId view, Round round, bool k
   post([this, id, view, round] {
     const Job* job = find(id, view);
     if (!job || !job->ending) return;
-    snapshotter_->abandon(id, round, "not every chunk was at round " + std::to_string(round.value) + " when the job stopped");
+    snapshotter_->abandon(id, round,
+                          "not every chunk was at round " + std::to_string(round.value) + " when the job stopped");
   });
 }
 
 // On the lane's thread: chunks that nobody expects any more are dropped by the snapshotter.
-void Control::lane_captured(ChunkSnapshot snapshot) { snapshotter_->captured(std::move(snapshot)); }
+void Control::lane_captured(ChunkSnapshot snapshot) {
+  snapshotter_->captured(std::move(snapshot));
+}
 
 void Control::snapshot_finished(const SnapshotDone& done) {
   post([this, done] {

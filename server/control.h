@@ -1,19 +1,21 @@
-// Control: this server's side of the control path. A thread with a DEALER to the coordinator (server 0 too talks to its own over the
-// socket), which opens and closes jobs on the lanes, loads their state, and lets snapshots be taken.
+// Control: this server's side of the control path. A thread with a DEALER to the coordinator (server 0 too talks to its
+// own over the socket), which opens and closes jobs on the lanes, loads their state, and lets snapshots be taken.
 //
 //   OpenJob         lay the job out, give every lane its part, load the resume round from the store -> ShardReady
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: dropped
 //
-// Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are dropped, as for a
-// restart, and we say hello again.
+// Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are
+// dropped, as for a restart, and we say hello again.
 //
 // Without a store jobs run, but nothing is kept: the first SnapshotAt of a view and every final StopJob are answered
-// "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered, so that it does not ask for ever.
+// "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered, so that it does not ask
+// for ever.
 //
-// Thread rule: all state belongs to the control thread; lanes and the snapshotter post events to it; status() reads a copy that
-// the thread publishes. While a job is loaded the thread sends heartbeats between chunks, and other messages wait.
+// Thread rule: all state belongs to the control thread; lanes and the snapshotter post events to it; status() reads a
+// copy that the thread publishes. While a job is loaded the thread sends heartbeats between chunks, and other messages
+// wait.
 #pragma once
 
 #include <atomic>
@@ -76,8 +78,8 @@ struct ControlStatus {
 
 class Control final : public LaneListener {
  public:
-  static constexpr int kBatch = 64;          // control messages per turn
-  static constexpr int kHighWater = 1000;    // that wait in ZeroMQ
+  static constexpr int kBatch = 64;                // control messages per turn
+  static constexpr int kHighWater = 1000;          // that wait in ZeroMQ
   static constexpr std::size_t kMaxOutbox = 1000;  // that wait for the coordinator to be reachable
   static constexpr std::uint64_t kHelloMs = 1000;  // between hellos while unanswered
   // A server that was told to stop and has no job waits this long for the coordinator's word before it goes anyway.
@@ -111,9 +113,9 @@ class Control final : public LaneListener {
   struct Job {
     ControlJobStatus status;
     std::shared_ptr<const Layout> layout;
-    std::vector<LaneIndex> lanes;  // that own chunks of it
-    std::size_t opening = 0;       // lanes that have not opened yet
-    Status opened;                 // the first error of a lane
+    std::vector<LaneIndex> lanes;   // that own chunks of it
+    std::size_t opening = 0;        // lanes that have not opened yet
+    Status opened;                  // the first error of a lane
     bool refused_snapshot = false;  // "no store" was said
     bool ending = false;            // goes when its final snapshot is done
   };
@@ -139,6 +141,7 @@ class Control final : public LaneListener {
   void on(const SnapshotCommit& m);
   void on(const StopJob& m);
   Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
+  void forget_snapshots(JobId id);
   Status load(const Job& job);
   Status load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen);
   void opened(JobId id, ViewId view, const Status& status);

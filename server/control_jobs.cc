@@ -52,12 +52,25 @@ void Control::on(const OpenJob& m) {
   job.opening = job.lanes.size();
   const auto entry = jobs_.emplace(m.job, std::move(job)).first;
   publish();
+  if (!m.resume) forget_snapshots(m.job);
   if (m.resume) {
     if (Status loaded = load(entry->second); !loaded) entry->second.opened = std::move(loaded);
   }
   const Job& placed = entry->second;
   for (const LaneIndex lane : placed.lanes) lanes_[lane.value]->opened(m.job, m.view, m.resume && placed.opened);
   if (placed.lanes.empty()) opened(m.job, m.view, placed.opened);
+}
+
+// A job that begins afresh never had a snapshot that every server completed. What this one may have completed alone
+// belongs to a run that is over, perhaps with another configuration: it must not be taken for a part of the new run's
+// snapshots.
+void Control::forget_snapshots(JobId id) {
+  if (!store_ || !std::ranges::any_of(store_->jobs(), [&](const StoredJob& stored) { return stored.job == id; }))
+    return;
+  if (const Status dropped = store_->drop_before(id, Round(~0ull)); !dropped) {
+    logger_->warn("cannot drop snapshots of an earlier run: {}", dropped.error().message);
+  }
+  say_hello(steady_ms());  // tells the coordinator what is still there
 }
 
 // Checks the message and makes every lane's part of the job. Lanes without chunks get none.
@@ -82,9 +95,10 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
     const ChunkOwner owner = job.layout->owner(ChunkIndex(c));
     if (owner.shard != shard) continue;
     if (owner.lane.value >= lanes_.size()) {
-      return fail(ErrorCode::kTopology, "chunk " + std::to_string(c) + " of job '" + config->name + "' belongs to lane " +
-                                            std::to_string(owner.lane.value) + ", but server " +
-                                            std::to_string(shard.value) + " has " + std::to_string(lanes_.size()) + " lanes");
+      return fail(ErrorCode::kTopology, "chunk " + std::to_string(c) + " of job '" + config->name +
+                                            "' belongs to lane " + std::to_string(owner.lane.value) + ", but server " +
+                                            std::to_string(shard.value) + " has " + std::to_string(lanes_.size()) +
+                                            " lanes");
     }
     ++chunks[owner.lane.value];
     ++job.status.chunks;
@@ -135,9 +149,11 @@ Status Control::load(const Job& job) {
                                      [&](const LoadedChunk& chunk) { return load_chunk(job, chunk, seen); });
   heard_ms_ = steady_ms();  // nobody listened while it was loading: that is not the coordinator's silence
   if (loaded) {
-    logger_->info("job '{}' loaded round {}: {} chunks, {} MB in {} ms", job.status.name, job.status.resume_round.value,
-                  job.status.chunks, job.status.elements * sizeof(float) * (1 + static_cast<std::uint64_t>(job.status.memory.slots)) / 1'000'000,
-                  steady_ms() - started);
+    logger_->info(
+        "job '{}' loaded round {}: {} chunks, {} MB in {} ms", job.status.name, job.status.resume_round.value,
+        job.status.chunks,
+        job.status.elements * sizeof(float) * (1 + static_cast<std::uint64_t>(job.status.memory.slots)) / 1'000'000,
+        steady_ms() - started);
   }
   return loaded;
 }
@@ -148,13 +164,13 @@ Status Control::load_chunk(const Job& job, const LoadedChunk& loaded, std::vecto
   const std::uint32_t index = loaded.chunk.value;
   const bool ours = index < seen.size() && job.layout->owner(loaded.chunk).shard.value == config_.index;
   if (!ours || seen[index] || loaded.version.value != job.status.resume_round.value) {
-    return fail(ErrorCode::kStore,
-                "the snapshot of round " + std::to_string(job.status.resume_round.value) + " of job '" + job.status.name +
-                    "' has chunk " + std::to_string(index) + " at version " + std::to_string(loaded.version.value) +
-                    (!ours         ? ", which does not belong to this server"
-                     : seen[index] ? " twice"
-                                   : ", which is another round") +
-                    "; start the server with the store it had");
+    return fail(ErrorCode::kStore, "the snapshot of round " + std::to_string(job.status.resume_round.value) +
+                                       " of job '" + job.status.name + "' has chunk " + std::to_string(index) +
+                                       " at version " + std::to_string(loaded.version.value) +
+                                       (!ours         ? ", which does not belong to this server"
+                                        : seen[index] ? " twice"
+                                                      : ", which is another round") +
+                                       "; start the server with the store it had");
   }
   seen[index] = true;
   RestoredChunk chunk;
@@ -188,7 +204,8 @@ void Control::opened(JobId id, ViewId view, const Status& status) {
 
 void Control::on(const SnapshotAt& m) {
   Job* job = find(m.job, m.view);
-  if (!job || job->status.phase != "running" || job->status.chunks == 0) return;  // the coordinator has moved on, or will
+  if (!job || job->status.phase != "running" || job->status.chunks == 0)
+    return;  // the coordinator has moved on, or will
   if (!store_) {
     if (std::exchange(job->refused_snapshot, true)) return;
     logger_->warn("job '{}' is not kept: {}", job->status.name, no_store(config_));

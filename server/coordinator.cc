@@ -125,8 +125,8 @@ void Coordinator::send(PeerId to, const ControlMessage& message) {
   const std::vector<std::byte> bytes = encode_control(message);
   zmq::message_t id = routing_id_of(to);
   if (!send_now(socket_, id, true)) {
-    // The peer is gone or takes nothing: its heartbeats will be missed, and the core then acts on that. While everything is being
-    // stopped it is what one expects.
+    // The peer is gone or takes nothing: its heartbeats will be missed, and the core then acts on that. While
+    // everything is being stopped it is what one expects.
     noise_.log(draining_.load(std::memory_order_acquire) ? spdlog::level::debug : spdlog::level::warn,
                "dropped a control message: its receiver is gone", steady_ms());
     return;
@@ -135,16 +135,22 @@ void Coordinator::send(PeerId to, const ControlMessage& message) {
   send_now(socket_, body, false);
 }
 
-Status Coordinator::save(const JobRecord& record) { return store_ ? store_->save(record) : Status{}; }
+Status Coordinator::save(const JobRecord& record) {
+  return store_ ? store_->save(record) : Status{};
+}
 
-void Coordinator::log(const std::string& line) { logger_->info("coordinator: {}", line); }
+void Coordinator::log(const std::string& line) {
+  logger_->info("coordinator: {}", line);
+}
 
 void Coordinator::drain() {
   draining_.store(true, std::memory_order_release);
   wake_.notify();
 }
 
-bool Coordinator::drained() const { return drained_.load(std::memory_order_acquire); }
+bool Coordinator::drained() const {
+  return drained_.load(std::memory_order_acquire);
+}
 
 std::vector<CoordinatorCore::JobStatus> Coordinator::jobs() const {
   const std::lock_guard lock(mutex_);

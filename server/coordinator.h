@@ -1,9 +1,10 @@
-// Coordinator: the shell around CoordinatorCore on server 0. A thread of its own with a ROUTER socket, so that neither a shard that
-// loads for seconds nor a slow disk of the snapshot writer keeps the cluster's heartbeats waiting. The registry is kept in server
-// 0's store; without a store it lives as long as the process.
+// Coordinator: the shell around CoordinatorCore on server 0. A thread of its own with a ROUTER socket, so that neither
+// a shard that loads for seconds nor a slow disk of the snapshot writer keeps the cluster's heartbeats waiting. The
+// registry is kept in server 0's store; without a store it lives as long as the process.
 //
-// Thread rule: the core is guarded by a mutex, taken by the coordinator's thread for every message and tick and by the HTTP thread for a
-// moment (status). Only the coordinator's thread lets the core act, because acting sends. Nothing of it is on the data path.
+// Thread rule: the core is guarded by a mutex, taken by the coordinator's thread for every message and tick and by the
+// HTTP thread for a moment (status). Only the coordinator's thread lets the core act, because acting sends. Nothing of
+// it is on the data path.
 #pragma once
 
 #include <atomic>
@@ -31,8 +32,8 @@ class Coordinator final : private CoordinatorOutput {
   // Control messages per peer that wait on either side. A daemon sends some every second.
   static constexpr int kHighWater = 1000;
 
-  // Binds config.coordinator and starts the thread. store may be null; it must outlive the coordinator. Errors: kUnavailable if the
-  // address is taken, kStore if the registry cannot be read.
+  // Binds config.coordinator and starts the thread. store may be null; it must outlive the coordinator. Errors:
+  // kUnavailable if the address is taken, kStore if the registry cannot be read.
   static Result<std::unique_ptr<Coordinator>> start(const ServerConfig& config, Store* store, Logger logger);
   ~Coordinator() override;
   Coordinator(const Coordinator&) = delete;
@@ -42,7 +43,8 @@ class Coordinator final : private CoordinatorOutput {
   // For this machine's own server: reachable also if bound to all interfaces.
   const std::string& local_endpoint() const { return local_endpoint_; }
 
-  // Any thread. Stop every job in good order; drained() is true when that is done, final snapshots of all servers included.
+  // Any thread. Stop every job in good order; drained() is true when that is done, final snapshots of all servers
+  // included.
   void drain();
   bool drained() const;
   std::vector<CoordinatorCore::JobStatus> jobs() const;

@@ -52,36 +52,41 @@ CoordinatorCore::Worker* CoordinatorCore::worker_at(PeerId peer) {
 }
 
 CoordinatorCore::Server* CoordinatorCore::server_at(PeerId peer) {
-  const auto it = std::ranges::find_if(servers_, [&](const auto& s) { return s.second.peer == peer && s.second.alive; });
+  const auto it =
+      std::ranges::find_if(servers_, [&](const auto& s) { return s.second.peer == peer && s.second.alive; });
   return it == servers_.end() ? nullptr : &it->second;
 }
 
 bool CoordinatorCore::all_servers() const {
-  return servers_.size() == options_.servers && std::ranges::all_of(servers_, [](const auto& s) { return s.second.alive; });
+  return servers_.size() == options_.servers &&
+         std::ranges::all_of(servers_, [](const auto& s) { return s.second.alive; });
 }
 
 void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms) {
   const std::string who = "server " + std::to_string(m.shard.value);
   if (m.servers != options_.servers || m.shard.value >= options_.servers) {
     return refuse(from, ErrorCode::kTopology,
-                  who + " is configured for a cluster of " + std::to_string(m.servers) + " servers, the coordinator for " +
-                      std::to_string(options_.servers) + "; make [server] index and servers agree in all configuration files");
+                  who + " is configured for a cluster of " + std::to_string(m.servers) +
+                      " servers, the coordinator for " + std::to_string(options_.servers) +
+                      "; make [server] index and servers agree in all configuration files");
   }
   if (m.lane_endpoints.empty()) return refuse(from, ErrorCode::kInvalidArgument, who + " names no lane");
   if (!std::isfinite(m.bandwidth) || m.bandwidth <= 0.0) {
-    return refuse(from, ErrorCode::kInvalidArgument, who + " has bandwidth " + std::to_string(m.bandwidth) +
-                                                         "; [server] bandwidth must be a number above 0");
+    return refuse(
+        from, ErrorCode::kInvalidArgument,
+        who + " has bandwidth " + std::to_string(m.bandwidth) + "; [server] bandwidth must be a number above 0");
   }
   Server& server = servers_[m.shard.value];
   const bool known = server.hello.incarnation == m.incarnation;
   if (server.alive && !known) {
     if (now_ms < server.heard_ms + options_.peer_timeout_ms / 4) {
-      // Two processes with one index, or a quick restart. A live one is heard again and keeps its place; a dead one stays silent,
-      // and the newcomer, which repeats its hello, takes over.
-      return refuse(from, ErrorCode::kUnavailable,
-                    who + " is there already as another process, heard " + std::to_string(now_ms - server.heard_ms) +
-                        " ms ago; if that one is gone, this one takes its place in a moment, else give each server its own "
-                        "[server] index");
+      // Two processes with one index, or a quick restart. A live one is heard again and keeps its place; a dead one
+      // stays silent, and the newcomer, which repeats its hello, takes over.
+      return refuse(
+          from, ErrorCode::kUnavailable,
+          who + " is there already as another process, heard " + std::to_string(now_ms - server.heard_ms) +
+              " ms ago; if that one is gone, this one takes its place in a moment, else give each server its own "
+              "[server] index");
     }
     lose_server(m.shard.value, who + " came back as a new process", now_ms);
   }
@@ -105,7 +110,8 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
     worker->second.peer = from;
     worker->second.heard_ms = now_ms;
   } else if (const auto server = std::ranges::find_if(
-                 servers_, [&](const auto& s) { return s.second.alive && s.second.hello.incarnation == m.incarnation; });
+                 servers_,
+                 [&](const auto& s) { return s.second.alive && s.second.hello.incarnation == m.incarnation; });
              server != servers_.end()) {
     server->second.heard_ms = now_ms;
     if (std::exchange(server->second.peer, from) != from) moved(server->second);
@@ -123,8 +129,8 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
       pace.at_ms = now_ms;
     }
   } else {
-    // Unknown here: we restarted, gave it up, or its index was taken over. Incarnation 0 is nobody's: it makes the peer say
-    // hello again, and with it drop what it thought was running.
+    // Unknown here: we restarted, gave it up, or its index was taken over. Incarnation 0 is nobody's: it makes the peer
+    // say hello again, and with it drop what it thought was running.
     output_.send(from, HeartbeatReply{0});
     return;
   }
@@ -219,8 +225,10 @@ void CoordinatorCore::lose_member(Job& job, std::uint32_t node, const std::strin
     job.members.erase(node);
     regather(job, reason, now_ms);
   } else if (job.phase == Phase::kRunning) {
-    // A node that finished has every answer of its last round and pushes no more: every chunk is there, and that state is kept.
-    const auto finished = std::ranges::find_if(job.members, [](const auto& entry) { return entry.second.left.has_value(); });
+    // A node that finished has every answer of its last round and pushes no more: every chunk is there, and that state
+    // is kept.
+    const auto finished =
+        std::ranges::find_if(job.members, [](const auto& entry) { return entry.second.left.has_value(); });
     if (finished == job.members.end()) return restart(job, reason, now_ms);
     begin_stop(job, StopKind::kStopped, finished->second.left->round, reason, now_ms);
   }
@@ -230,7 +238,8 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   const auto silent = [&](std::uint64_t heard_ms) { return now_ms > heard_ms + options_.peer_timeout_ms; };
   const std::string unheard = " has not been heard for " + std::to_string(options_.peer_timeout_ms) + " ms";
   for (auto& [index, server] : servers_) {
-    if (server.alive && silent(server.heard_ms)) lose_server(index, "server " + std::to_string(index) + unheard, now_ms);
+    if (server.alive && silent(server.heard_ms))
+      lose_server(index, "server " + std::to_string(index) + unheard, now_ms);
   }
   std::vector<std::uint64_t> lost;
   for (const auto& [incarnation, worker] : workers_) {
@@ -248,7 +257,8 @@ void CoordinatorCore::drain(std::uint64_t now_ms) {
   for (auto& [name, job] : jobs_) {
     if (job.phase == Phase::kRunning) request_stop(job, "the coordinator is being stopped");
     if (job.phase != Phase::kGathering && job.phase != Phase::kOpening) continue;
-    send_members(job, ControlError{ErrorCode::kStopped, "the cluster is being stopped; attach again when it is back", name});
+    send_members(job,
+                 ControlError{ErrorCode::kStopped, "the cluster is being stopped; attach again when it is back", name});
     job.members.clear();
     regather(job, "the coordinator is being stopped", now_ms);
   }

@@ -1,11 +1,12 @@
-// CoordinatorCore: rendezvous, views, snapshots and graceful stops of all jobs. Pure: control messages and ticks in, actions out
-// through CoordinatorOutput. Lives in server 0; its durable state is the job registry, written through the output.
+// CoordinatorCore: rendezvous, views, snapshots and graceful stops of all jobs. Pure: control messages and ticks in,
+// actions out through CoordinatorOutput. Lives in server 0; its durable state is the job registry, written through the
+// output.
 //
 // A job's life:   idle -> gathering (workers join) -> opening (shards load) -> running -> stopping -> idle
-// Losing somebody while the shards load goes back to gathering: no worker has heard of that view yet, those that joined wait on.
-// Losing a member (heartbeat timeout, a new incarnation, LeaveKind::kFailed) ends the view with StopKind::kRestart: everybody is told
-// who was lost and may attach again; the next view goes on from the last committed snapshot. Views only grow, so messages of an
-// ended view are refused everywhere.
+// Losing somebody while the shards load goes back to gathering: no worker has heard of that view yet, those that joined
+// wait on. Losing a member (heartbeat timeout, a new incarnation, LeaveKind::kFailed) ends the view with
+// StopKind::kRestart: everybody is told who was lost and may attach again; the next view goes on from the last
+// committed snapshot. Views only grow, so messages of an ended view are refused everywhere.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ struct JobRecord {
   std::uint64_t chunk_elements = 0;
   std::vector<ChunkOwner> owners;
   std::uint32_t world_size = 1;
-  ViewId view;       // highest view ever given out: persisted before it is used
-  Round committed;   // last committed consistent snapshot; 0: none
+  ViewId view;               // highest view ever given out: persisted before it is used
+  Round committed;           // last committed consistent snapshot; 0: none
   bool initialised = false;  // a snapshot was ever committed
   bool finished = false;
 };
@@ -116,11 +117,11 @@ class CoordinatorCore {
     std::map<std::uint16_t, Pace> pace;       // by shard
     bool resume = false;
     Round resume_round;
-    std::optional<Round> snapshot;            // under way
+    std::optional<Round> snapshot;  // under way
     std::set<std::uint16_t> snapshot_done;
     std::uint64_t snapshot_named_ms = 0;
     std::uint64_t snapshot_due_ms = kNever;
-    std::uint64_t missed_snapshots = 0;       // in a row; the next one is named further ahead
+    std::uint64_t missed_snapshots = 0;             // in a row; the next one is named further ahead
     std::optional<std::uint64_t> lagging_since_ms;  // some nodes have finished, others not
     bool stop_requested = false;
     StopKind stop_kind = StopKind::kRestart;

@@ -1,4 +1,5 @@
-// The life of a view in the coordinator once it runs: snapshots, nodes that leave, stops. Its beginning is in coordinator_open.cc.
+// The life of a view in the coordinator once it runs: snapshots, nodes that leave, stops. Its beginning is in
+// coordinator_open.cc.
 #include <algorithm>
 #include <cmath>
 
@@ -7,9 +8,11 @@
 namespace tributary {
 namespace {
 
-// A graceful stop that takes longer (a shard cannot write, a node never leaves) is given up: the last committed snapshot stands.
+// A graceful stop that takes longer (a shard cannot write, a node never leaves) is given up: the last committed
+// snapshot stands.
 constexpr std::uint64_t kStopPatienceMs = 60'000;
-// How long after a refused or missed snapshot the next one is tried; longer each time, up to kMaxSnapshotLeadFactor times as long.
+// How long after a refused or missed snapshot the next one is tried; longer each time, up to kMaxSnapshotLeadFactor
+// times as long.
 constexpr std::uint64_t kSnapshotRetryMs = 1'000;
 // A snapshot that a shard neither finishes nor refuses (its answer was lost) is given up after this long.
 constexpr std::uint64_t kSnapshotPatienceMs = 600'000;
@@ -28,7 +31,8 @@ void CoordinatorCore::set_phase(Job& job, Phase phase, std::uint64_t now_ms) {
 CoordinatorCore::Job* CoordinatorCore::job_in_view(JobId id, ViewId view) {
   const auto it = std::ranges::find_if(jobs_, [&](const auto& entry) {
     const Job& job = entry.second;
-    return job.record.job == id && job.record.view == view && job.phase != Phase::kIdle && job.phase != Phase::kGathering;
+    return job.record.job == id && job.record.view == view && job.phase != Phase::kIdle &&
+           job.phase != Phase::kGathering;
   });
   return it == jobs_.end() ? nullptr : &it->second;
 }
@@ -69,16 +73,20 @@ void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
   if (member.left) return;  // said again, because the answer takes its time
   const std::string who = "node " + std::to_string(m.node.value);
   // Whoever leaves before it began has contributed nothing, and fails the others if they began meanwhile.
-  if (job->phase == Phase::kGathering || job->phase == Phase::kOpening || m.kind == LeaveKind::kFailed || m.job.value == 0) {
-    return lose_member(*job, m.node.value, who + " failed: " + (m.message.empty() ? "no reason given" : m.message), now_ms);
+  if (job->phase == Phase::kGathering || job->phase == Phase::kOpening || m.kind == LeaveKind::kFailed ||
+      m.job.value == 0) {
+    return lose_member(*job, m.node.value, who + " failed: " + (m.message.empty() ? "no reason given" : m.message),
+                       now_ms);
   }
   if (job->phase != Phase::kRunning) return;
   member.left = m;
   if (m.kind == LeaveKind::kStopped) {
-    // This node has every answer of round m.round and pushes no more: no chunk anywhere can go past it, so all are there.
+    // This node has every answer of round m.round and pushes no more: no chunk anywhere can go past it, so all are
+    // there.
     return begin_stop(*job, StopKind::kStopped, m.round, m.message.empty() ? who + " was stopped" : m.message, now_ms);
   }
-  const bool all_left = std::ranges::all_of(job->members, [](const auto& entry) { return entry.second.left.has_value(); });
+  const bool all_left =
+      std::ranges::all_of(job->members, [](const auto& entry) { return entry.second.left.has_value(); });
   if (all_left) begin_stop(*job, StopKind::kFinished, m.round, "training is complete", now_ms);
 }
 
@@ -89,7 +97,8 @@ void CoordinatorCore::request_stop(Job& job, const std::string& reason) {
   send_members(job, StopRequest{job.record.job, job.record.view, reason});
 }
 
-void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std::string& reason, std::uint64_t now_ms) {
+void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std::string& reason,
+                                 std::uint64_t now_ms) {
   job.stop_kind = kind;
   job.stop_failed = false;
   job.last_stop = reason;
@@ -105,8 +114,9 @@ void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std
 void CoordinatorCore::restart(Job& job, const std::string& reason, std::uint64_t now_ms) {
   job.last_stop = reason;
   output_.log(in_words(job) + " leaves view " + std::to_string(job.record.view.value) + ": " + reason +
-              (job.record.initialised ? "; it can go on from the snapshot of round " + std::to_string(job.record.committed.value)
-                                      : "; it has no snapshot yet and starts over"));
+              (job.record.initialised
+                   ? "; it can go on from the snapshot of round " + std::to_string(job.record.committed.value)
+                   : "; it has no snapshot yet and starts over"));
   const StopJob stop{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason};
   send_servers(stop);
   send_members(job, stop);
@@ -128,8 +138,8 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
   const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
   if (!server || found == jobs_.end()) return;
   Job& job = found->second;
-  // The view may have ended meanwhile: what it has made durable is as good to go on from. Of older views nothing is taken, the rounds
-  // may have been gone through again since.
+  // The view may have ended meanwhile: what it has made durable is as good to go on from. Of older views nothing is
+  // taken, the rounds may have been gone through again since.
   if (job.record.view != m.view) return;
   if (m.ok) {
     auto& stored = server->hello.stored;
@@ -163,7 +173,8 @@ void CoordinatorCore::commit(Job& job, Round round) {
   job.record.initialised = true;
   job.record.finished = job.phase == Phase::kStopping && job.stop_kind == StopKind::kFinished;
   if (const Status saved = output_.save(job.record); !saved) {
-    // The snapshots themselves are durable: choose_snapshot() finds them after a restart, so nothing may be dropped now.
+    // The snapshots themselves are durable: choose_snapshot() finds them after a restart, so nothing may be dropped
+    // now.
     output_.log("cannot record the snapshot of round " + std::to_string(round.value) + ": " + saved.error().message);
     return;
   }
@@ -181,12 +192,15 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
     return become_idle(job, now_ms);
   }
   if (job.phase != Phase::kRunning) return;
-  const auto finished = std::ranges::find_if(job.members, [](const auto& entry) { return entry.second.left.has_value(); });
+  const auto finished =
+      std::ranges::find_if(job.members, [](const auto& entry) { return entry.second.left.has_value(); });
   if (finished != job.members.end()) {
-    // Finished nodes push no more: the others either finish now or wait for ever. (If all had, the stop would have begun.)
+    // Finished nodes push no more: the others either finish now or wait for ever. (If all had, the stop would have
+    // begun.)
     if (!job.lagging_since_ms) job.lagging_since_ms = now_ms;
     if (now_ms > *job.lagging_since_ms + kStopPatienceMs) {
-      begin_stop(job, StopKind::kStopped, finished->second.left->round, "some nodes finished, others did not follow", now_ms);
+      begin_stop(job, StopKind::kStopped, finished->second.left->round, "some nodes finished, others did not follow",
+                 now_ms);
     }
     return;
   }
@@ -208,7 +222,8 @@ void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   double reach = 0.0;
   for (const auto& [shard, pace] : job.pace) {
     const double age = static_cast<double>(now_ms - pace.at_ms);
-    const double lead = (age + kSnapshotLeadMs) * static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
+    const double lead =
+        (age + kSnapshotLeadMs) * static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
     reach = std::max(reach, static_cast<double>(pace.max_version.value) + pace.rounds_per_ms * lead);
   }
   if (reach == 0.0) return;  // nothing has been trained yet

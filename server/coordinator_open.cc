@@ -31,8 +31,9 @@ Status CoordinatorCore::admit(Job& job, const JoinJob& m, std::uint64_t worker, 
   const std::string node = "node " + std::to_string(m.node.value);
   if (m.nodes == 0 || m.node.value >= m.nodes || m.local_world_size == 0 ||
       std::uint64_t{m.nodes} * m.local_world_size != m.world_size) {
-    return fail(ErrorCode::kTopology, node + " of " + std::to_string(m.nodes) + " with " + std::to_string(m.local_world_size) +
-                                          " ranks cannot be part of world_size " + std::to_string(m.world_size) +
+    return fail(ErrorCode::kTopology, node + " of " + std::to_string(m.nodes) + " with " +
+                                          std::to_string(m.local_world_size) + " ranks cannot be part of world_size " +
+                                          std::to_string(m.world_size) +
                                           "; every node needs the same number of ranks (torchrun --nproc-per-node)");
   }
   if (m.nodes > kernels::kMaxSumInputs || m.local_world_size > kernels::kMaxSumInputs) {
@@ -57,14 +58,17 @@ Status CoordinatorCore::stopping(const Job& job) {
   return fail(ErrorCode::kUnavailable, in_words(job) + " is being stopped; attach again in a moment");
 }
 
-// May `worker` have the node rank that it asks for now? kUnavailable if it may soon: workers ask again by themselves then.
+// May `worker` have the node rank that it asks for now? kUnavailable if it may soon: workers ask again by themselves
+// then.
 Status CoordinatorCore::free_rank(Job& job, const JoinJob& m, std::uint64_t worker, std::uint64_t now_ms) {
   const std::string rank = "node rank " + std::to_string(m.node.value) + " of " + in_words(job);
   if (const auto held = job.members.find(m.node.value); held != job.members.end() && held->second.worker != worker) {
-    // A daemon that was restarted is a new worker under the old name. If the old one is not heard beside it, it is gone.
+    // A daemon that was restarted is a new worker under the old name. If the old one is not heard beside it, it is
+    // gone.
     const auto holder = workers_.find(held->second.worker);
     const Worker& me = workers_.at(worker);
-    if (holder != workers_.end() && holder->second.hello.name == me.hello.name && holder->second.heard_ms <= me.since_ms) {
+    if (holder != workers_.end() && holder->second.hello.name == me.hello.name &&
+        holder->second.heard_ms <= me.since_ms) {
       if (now_ms < me.since_ms + options_.peer_timeout_ms / 4) {
         return fail(ErrorCode::kUnavailable, rank + " is held by another process of worker " + me.hello.name +
                                                  "; if that one is gone, it is free in a moment");
@@ -84,15 +88,16 @@ Status CoordinatorCore::free_rank(Job& job, const JoinJob& m, std::uint64_t work
                                           "; give every node its own node rank (torchrun --node-rank)");
   }
   if (mine && held->second.left) {
-    return fail(ErrorCode::kUnavailable, in_words(job) + " waits for its other nodes to finish; attach again in a moment");
+    return fail(ErrorCode::kUnavailable,
+                in_words(job) + " waits for its other nodes to finish; attach again in a moment");
   }
-  const auto other = std::ranges::find_if(job.members, [&](const auto& entry) {
-    return entry.second.worker == worker && entry.first != m.node.value;
-  });
+  const auto other = std::ranges::find_if(
+      job.members, [&](const auto& entry) { return entry.second.worker == worker && entry.first != m.node.value; });
   if (other != job.members.end()) {
-    return fail(ErrorCode::kTopology, "worker " + workers_[worker].hello.name + " is node " + std::to_string(other->first) +
-                                          " of " + in_words(job) + " already and cannot be node " +
-                                          std::to_string(m.node.value) + " too; start a worker daemon for every node");
+    return fail(ErrorCode::kTopology, "worker " + workers_[worker].hello.name + " is node " +
+                                          std::to_string(other->first) + " of " + in_words(job) +
+                                          " already and cannot be node " + std::to_string(m.node.value) +
+                                          " too; start a worker daemon for every node");
   }
   return {};
 }
@@ -105,24 +110,26 @@ Status CoordinatorCore::same_as_others(const Job& job, const JoinJob& m) const {
   if (theirs || job.record.initialised) {
     if (const std::string difference = describe_difference(theirs ? theirs->tensors : job.record.tensors, m.tensors);
         !difference.empty()) {
-      return fail(ErrorCode::kLayoutMismatch, in_words(job) + " has other tensors than those of " + node + ": " + difference +
+      return fail(ErrorCode::kLayoutMismatch, in_words(job) + " has other tensors than those of " + node + ": " +
+                                                  difference +
                                                   "; start the same model on every node, or give the job another name");
     }
-    if (const std::string difference = describe_config_difference(theirs ? theirs->job_json : job.record.job_json, m.job_json);
+    if (const std::string difference =
+            describe_config_difference(theirs ? theirs->job_json : job.record.job_json, m.job_json);
         !difference.empty()) {
-      return fail(ErrorCode::kConfigMismatch, in_words(job) + " was opened with another configuration than that of " + node +
-                                                  ": " + difference);
+      return fail(ErrorCode::kConfigMismatch,
+                  in_words(job) + " was opened with another configuration than that of " + node + ": " + difference);
     }
   }
   if (!theirs) return {};
   if (m.nodes != theirs->nodes || m.local_world_size != theirs->local_world_size) {
-    return fail(ErrorCode::kTopology, node + " believes in " + std::to_string(m.nodes) + " nodes with " +
-                                          std::to_string(m.local_world_size) + " ranks each, but " + in_words(job) +
-                                          " is gathering " + std::to_string(theirs->nodes) + " nodes with " +
-                                          std::to_string(theirs->local_world_size) + "; start torchrun alike on every node");
+    return fail(ErrorCode::kTopology,
+                node + " believes in " + std::to_string(m.nodes) + " nodes with " + std::to_string(m.local_world_size) +
+                    " ranks each, but " + in_words(job) + " is gathering " + std::to_string(theirs->nodes) +
+                    " nodes with " + std::to_string(theirs->local_world_size) + "; start torchrun alike on every node");
   }
-  // A resumed job may go on for longer than before, but all of its nodes for equally long: one that finished early would leave
-  // the others waiting for its gradients.
+  // A resumed job may go on for longer than before, but all of its nodes for equally long: one that finished early
+  // would leave the others waiting for its gradients.
   const Result<JobConfig> a = job_from_json(theirs->job_json), b = job_from_json(m.job_json);
   TRIB_ASSERT(a && b);  // both were read when they came
   if (a->train.epochs != b->train.epochs || a->train.max_rounds != b->train.max_rounds) {
@@ -130,8 +137,9 @@ Status CoordinatorCore::same_as_others(const Job& job, const JoinJob& m) const {
       return "train.epochs = " + std::to_string(config.train.epochs) +
              ", train.max_rounds = " + std::to_string(config.train.max_rounds);
     };
-    return fail(ErrorCode::kConfigMismatch, in_words(job) + " goes on for " + length(*a) + " on the other nodes, but for " +
-                                                length(*b) + " on " + node + "; use the same job file on every node");
+    return fail(ErrorCode::kConfigMismatch, in_words(job) + " goes on for " + length(*a) +
+                                                " on the other nodes, but for " + length(*b) + " on " + node +
+                                                "; use the same job file on every node");
   }
   return {};
 }
@@ -143,7 +151,8 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   TRIB_ASSERT(config);  // checked when it joined
   job.config = *config;
   JobRecord& record = job.record;
-  // A training that never got to a snapshot and has been changed is another training, whatever is left of it in the stores.
+  // A training that never got to a snapshot and has been changed is another training, whatever is left of it in the
+  // stores.
   if (!record.initialised && (record.tensors != join.tensors || !same_training(record.job_json, join.job_json))) {
     const ViewId view = record.view;
     record = JobRecord{};
@@ -166,15 +175,16 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   // Later snapshots that only some shards have belong to rounds that this view will go through again.
   for (auto& [index, server] : servers_) {
     for (StoredJob& stored : server.hello.stored) {
-      if (stored.job == record.job) std::erase_if(stored.snapshots, [&](Round r) { return !job.resume || r > job.resume_round; });
+      if (stored.job == record.job)
+        std::erase_if(stored.snapshots, [&](Round r) { return !job.resume || r > job.resume_round; });
     }
   }
   job.ready.clear();
   job.pace.clear();
   job.missed_snapshots = 0;
   set_phase(job, Phase::kOpening, now_ms);
-  output_.log(in_words(job) + " opens view " + std::to_string(record.view.value) + " with " + std::to_string(job.nodes) +
-              " nodes, " +
+  output_.log(in_words(job) + " opens view " + std::to_string(record.view.value) + " with " +
+              std::to_string(job.nodes) + " nodes, " +
               (job.resume ? "from the snapshot of round " + std::to_string(job.resume_round.value) : "fresh"));
   send_servers(open_message(job));
 }
@@ -203,8 +213,8 @@ JobId CoordinatorCore::fresh_id() const {
   return id;
 }
 
-// The newest snapshot that every shard of the job has complete: at least the committed one, unless a store was lost. It can be
-// newer: all shards finished it, and the coordinator died before it could commit.
+// The newest snapshot that every shard of the job has complete: at least the committed one, unless a store was lost. It
+// can be newer: all shards finished it, and the coordinator died before it could commit.
 Status CoordinatorCore::choose_snapshot(Job& job) {
   job.resume = job.record.initialised;
   job.resume_round = job.record.committed;
@@ -241,8 +251,8 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
   return {};
 }
 
-// A fresh job gets its chunks and owners; a resumed one keeps chunks and shards (that is where its state lies) and spreads each
-// shard's chunks over the lanes that the server has today.
+// A fresh job gets its chunks and owners; a resumed one keeps chunks and shards (that is where its state lies) and
+// spreads each shard's chunks over the lanes that the server has today.
 Status CoordinatorCore::lay_out(Job& job) {
   std::vector<ShardSlots> slots;
   for (const auto& [index, server] : servers_) {
@@ -289,7 +299,7 @@ void CoordinatorCore::on(PeerId from, const ShardReady& m, std::uint64_t now_ms)
   welcome.resume = job->resume;
   welcome.resume_round = job->resume_round;
   set_phase(*job, Phase::kRunning, now_ms);
-  job->snapshot_due_ms = job->config.snapshot.every_s != 0 ? now_ms + job->config.snapshot.every_s * 1000ull
+  job->snapshot_due_ms = job->config.snapshot.every_s != 0        ? now_ms + job->config.snapshot.every_s * 1000ull
                          : job->config.snapshot.every_rounds != 0 ? now_ms
                                                                   : kNever;
   send_members(*job, welcome);
@@ -299,7 +309,8 @@ void CoordinatorCore::on(PeerId from, const ShardReady& m, std::uint64_t now_ms)
 void CoordinatorCore::regather(Job& job, const std::string& reason, std::uint64_t now_ms) {
   job.last_stop = reason;
   if (job.phase == Phase::kOpening) {
-    output_.log(in_words(job) + " gives view " + std::to_string(job.record.view.value) + " up while opening: " + reason);
+    output_.log(in_words(job) + " gives view " + std::to_string(job.record.view.value) +
+                " up while opening: " + reason);
     send_servers(StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason});
   }
   job.ready.clear();

@@ -32,12 +32,15 @@ void add_stats(ShardStats& total, const ShardStats& stats) {
   total.push_bytes += stats.push_bytes;
   total.answer_bytes += stats.answer_bytes;
   total.out_of_place_steps += stats.out_of_place_steps;
+  total.starved += stats.starved;
   total.held_frames += stats.held_frames;
   total.held_bytes += stats.held_bytes;
   total.max_held_bytes = std::max(total.max_held_bytes, stats.max_held_bytes);
 }
 
-void raise_to(LaneCounter& counter, std::uint64_t total) { counter.add(total - counter.value()); }
+void raise_to(LaneCounter& counter, std::uint64_t total) {
+  counter.add(total - counter.value());
+}
 
 }  // namespace
 
@@ -74,7 +77,8 @@ Status Lane::bind() {
 
 Lane::~Lane() {
   stop();
-  // Buffers go home in this order: the cores' own, then (closing waits for it) what ZeroMQ had not sent, then the pools end.
+  // Buffers go home in this order: the cores' own, then (closing waits for it) what ZeroMQ had not sent, then the pools
+  // end.
   for (auto& [id, job] : jobs_) retire(std::move(job));
   jobs_.clear();
   socket_.close();
@@ -150,8 +154,9 @@ void Lane::dispatch(PeerId from, const M& message, Received& received) {
     noise_.warn("refused a message that only servers send", steady_ms());
     // An error is never answered with an error: two who misunderstand each other would go on for ever.
     if constexpr (!std::is_same_v<M, ErrorReply>) {
-      refuse(from, message.key, round, ErrorCode::kMalformed,
-             "answers, receipts and resends come from servers; a client sends pushes, initial values, pulls and queries");
+      refuse(
+          from, message.key, round, ErrorCode::kMalformed,
+          "answers, receipts and resends come from servers; a client sends pushes, initial values, pulls and queries");
     }
   } else {
     constexpr int kFrames = kWithPayload ? 2 : 1;
@@ -159,13 +164,15 @@ void Lane::dispatch(PeerId from, const M& message, Received& received) {
       counters_.malformed.add();
       noise_.warn("refused a message of " + std::to_string(received.frames) + " frames", steady_ms());
       return refuse(from, message.key, round, ErrorCode::kMalformed,
-                    "the message has " + std::to_string(received.frames) + " frames instead of " + std::to_string(kFrames) +
+                    "the message has " + std::to_string(received.frames) + " frames instead of " +
+                        std::to_string(kFrames) +
                         (kWithPayload ? " (header and payload)" : " (a header without payload)"));
     }
     const auto found = jobs_.find(message.key.job);
     if (found == jobs_.end()) {
       counters_.unknown_job.add();
-      noise_.warn("refused a message for job " + std::to_string(message.key.job.value) + ", which is not open here", steady_ms());
+      noise_.warn("refused a message for job " + std::to_string(message.key.job.value) + ", which is not open here",
+                  steady_ms());
       return refuse(from, message.key, round, ErrorCode::kUnknownJob,
                     "job " + std::to_string(message.key.job.value) + " is not open on server " +
                         std::to_string(options_.shard.value) + " lane " + std::to_string(options_.lane.value) +
@@ -188,7 +195,8 @@ bool Lane::send(zmq::message_t routing_id, const DataMessage& message, const Buf
   if (!send_now(socket_, routing_id, true)) {
     const bool full = zmq_errno() == EAGAIN;
     (full ? counters_.dropped_full : counters_.dropped_unreachable).add();
-    noise_.warn(full ? "dropped an answer: its receiver takes nothing" : "dropped an answer: its receiver is gone", steady_ms());
+    noise_.warn(full ? "dropped an answer: its receiver takes nothing" : "dropped an answer: its receiver is gone",
+                steady_ms());
     return false;
   }
   alignas(8) std::byte scratch[kMaxErrorHeader];
@@ -204,16 +212,24 @@ bool Lane::send(zmq::message_t routing_id, const DataMessage& message, const Buf
   return true;
 }
 
-void Lane::answer(PeerId to, const Answer& header, const BufferRef& payload) { send(routing_id_of(to), header, &payload); }
-void Lane::receipt(PeerId to, const Receipt& header) { send(routing_id_of(to), header, nullptr); }
-void Lane::resend(PeerId to, const Resend& header) { send(routing_id_of(to), header, nullptr); }
+void Lane::answer(PeerId to, const Answer& header, const BufferRef& payload) {
+  send(routing_id_of(to), header, &payload);
+}
+void Lane::receipt(PeerId to, const Receipt& header) {
+  send(routing_id_of(to), header, nullptr);
+}
+void Lane::resend(PeerId to, const Resend& header) {
+  send(routing_id_of(to), header, nullptr);
+}
 
 void Lane::error(PeerId to, const ErrorReply& header) {
   noise_.warn("refused: " + header.message, steady_ms());
   send(routing_id_of(to), header, nullptr);
 }
 
-void Lane::captured(ChunkSnapshot snapshot) { listener_.lane_captured(std::move(snapshot)); }
+void Lane::captured(ChunkSnapshot snapshot) {
+  listener_.lane_captured(std::move(snapshot));
+}
 
 void Lane::post(std::function<void()> command) {
   {
@@ -248,10 +264,8 @@ void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
       largest = std::max<std::size_t>(largest, job.layout->chunk(chunk).elements);
     }
     const int slots = job.optimizer->slots();
-    entry.steady_blocks =
-        chunks * (1 + static_cast<std::size_t>(slots)) + (job.pull == EncodingId::kFp32 ? 0 : chunks);
-    entry.pool =
-        std::make_unique<BufferPool>(largest * sizeof(float), ShardCore::pool_blocks(chunks, slots, job.pull));
+    entry.steady_blocks = chunks * (1 + static_cast<std::size_t>(slots)) + (job.pull == EncodingId::kFp32 ? 0 : chunks);
+    entry.pool = std::make_unique<BufferPool>(largest * sizeof(float), ShardCore::pool_blocks(chunks, slots, job.pull));
     entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
     jobs_.emplace(job.job, std::move(entry));
   });
@@ -289,7 +303,8 @@ void Lane::opened(JobId job, ViewId view, bool restored) {
     Job& entry = jobs_.at(job);
     Status status = entry.restored;
     if (status && restored && !entry.core->initialised()) {
-      status = fail(ErrorCode::kStore, "the snapshot in the store lacks chunks of lane " + std::to_string(options_.lane.value));
+      status = fail(ErrorCode::kStore,
+                    "the snapshot in the store lacks chunks of lane " + std::to_string(options_.lane.value));
     }
     publish(steady_ms());
     listener_.lane_opened(options_.lane, job, view, status);
@@ -362,6 +377,7 @@ void Lane::publish(std::uint64_t now) {
   raise_to(counters_.answers, total.answers);
   raise_to(counters_.steps, total.steps);
   raise_to(counters_.out_of_place_steps, total.out_of_place_steps);
+  raise_to(counters_.starved, total.starved);
   raise_to(counters_.push_bytes, total.push_bytes);
   raise_to(counters_.answer_bytes, total.answer_bytes);
   counters_.jobs.set(static_cast<double>(jobs_.size()));

@@ -1,19 +1,23 @@
-// Lane: a thread, a ROUTER socket with a ZeroMQ context of its own, and the chunks of every job that this lane owns. The thin
-// shell around ShardCore: the thread that receives a push also sums, steps and sends the answer.
+// Lane: a thread, a ROUTER socket with a ZeroMQ context of its own, and the chunks of every job that this lane owns.
+// The thin shell around ShardCore: the thread that receives a push also sums, steps and sends the answer.
 //
 // What the data path costs in locks and copies:
-//   locks    None of ours. Jobs, pools and cores belong to the lane's thread alone; counters are relaxed stores to cache lines of
-//            this lane. Commands of the control thread wait in a queue whose mutex is touched only when its eventfd fired.
-//   copies   None of a payload. A received frame stays in ZeroMQ's memory until its round is complete (Payload); an answer is
+//   locks    None of ours. Jobs, pools and cores belong to the lane's thread alone; counters are relaxed stores to
+//   cache lines of
+//            this lane. Commands of the control thread wait in a queue whose mutex is touched only when its eventfd
+//            fired.
+//   copies   None of a payload. A received frame stays in ZeroMQ's memory until its round is complete (Payload); an
+//   answer is
 //            a reference to the parameter buffer, sent from where it lies (borrow()).
-//   memory   Our code allocates nothing per chunk once a job's pool is warm. libzmq allocates one block per received frame,
+//   memory   Our code allocates nothing per chunk once a job's pool is warm. libzmq allocates one block per received
+//   frame,
 //            per header and per zero-copy handle; tune_malloc_for_frames() keeps those within the process.
 //
-// What bounds the memory a peer can take: kMaxMessage per message, kReceiveHighWater messages that we have not looked at,
-// kSendHighWater messages that it has not taken.
+// What bounds the memory a peer can take: kMaxMessage per message, kReceiveHighWater messages that we have not looked
+// at, kSendHighWater messages that it has not taken.
 //
-// A message that cannot be accepted is answered with an ErrorReply, counted and logged (at a limited rate). Nothing that
-// arrives stops the lane.
+// A message that cannot be accepted is answered with an ErrorReply, counted and logged (at a limited rate). Nothing
+// that arrives stops the lane.
 #pragma once
 
 #include <atomic>
@@ -61,7 +65,7 @@ struct alignas(64) LaneCounters {
   LaneCounter messages, malformed, unknown_job, internal_errors;
   LaneCounter dropped_full;         // answers given up because the peer takes nothing
   LaneCounter dropped_unreachable;  // because the peer is gone
-  LaneCounter pushes, duplicates, rejected, answers, steps, out_of_place_steps, push_bytes, answer_bytes;
+  LaneCounter pushes, duplicates, rejected, answers, steps, out_of_place_steps, starved, push_bytes, answer_bytes;
   LaneGauge jobs, held_frames, held_bytes, max_held_bytes, pool_bytes;
   std::uint64_t dropped() const { return dropped_full.value() + dropped_unreachable.value(); }
 };
@@ -88,10 +92,11 @@ class Lane final : private ShardOutput {
   // Messages taken per turn before commands and other duties are looked at.
   static constexpr int kBatch = 64;
   static constexpr std::size_t kMaxMessage = kMaxChunkBytes + 4096;
-  // Per peer, in messages. Received ones are frames of up to a chunk, so few: beyond them TCP's flow control holds the peer.
+  // Per peer, in messages. Received ones are frames of up to a chunk, so few: beyond them TCP's flow control holds the
+  // peer.
   static constexpr int kReceiveHighWater = 64;
-  // To a peer there can be a receipt and an answer for each chunk of the lane, all at once when a view begins. Answers are
-  // references, so the bound is on headers (some 300 bytes each), and lets 32768 chunks start in one burst.
+  // To a peer there can be a receipt and an answer for each chunk of the lane, all at once when a view begins. Answers
+  // are references, so the bound is on headers (some 300 bytes each), and lets 32768 chunks start in one burst.
   static constexpr int kSendHighWater = 65536;
   // Restored bytes that wait for the lane's thread; the thread that loads them is held beyond.
   static constexpr std::size_t kMaxRestoreBytes = 32u << 20;

@@ -33,8 +33,8 @@ Result<std::string> lane_bind_address(const std::string& bind, LaneIndex lane) {
     path += "-lane-" + std::to_string(lane.value);
     constexpr std::size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
     if (path.size() > kMaxPath) {
-      return bad_bind(bind, "the socket's path " + path + " has " + std::to_string(path.size()) + " characters, at most " +
-                                std::to_string(kMaxPath) + " are possible");
+      return bad_bind(bind, "the socket's path " + path + " has " + std::to_string(path.size()) +
+                                " characters, at most " + std::to_string(kMaxPath) + " are possible");
     }
     return std::string(kIpc) + path;
   }
@@ -49,7 +49,8 @@ Result<std::string> lane_bind_address(const std::string& bind, LaneIndex lane) {
     return bad_bind(bind, "\"" + std::string(port) + "\" is no port");
   }
   if (number + lane.value > kMaxPort) {
-    return bad_bind(bind, "lane " + std::to_string(lane.value) + " would need port " + std::to_string(number + lane.value));
+    return bad_bind(bind,
+                    "lane " + std::to_string(lane.value) + " would need port " + std::to_string(number + lane.value));
   }
   return bind.substr(0, colon + 1) + std::to_string(number + lane.value);
 }
@@ -68,8 +69,8 @@ Status check_ipc_free(const std::string& address) {
   ::close(fd);
   // EAGAIN: a living listener whose backlog is full.
   if (connected != 0 && error != EAGAIN) return {};
-  return fail(ErrorCode::kUnavailable, "cannot bind " + address +
-                                           ": another process listens there; stop it or choose another path");
+  return fail(ErrorCode::kUnavailable,
+              "cannot bind " + address + ": another process listens there; stop it or choose another path");
 }
 
 std::string advertised_endpoint(const std::string& bound, const std::string& advertise) {

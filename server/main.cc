@@ -64,7 +64,8 @@ int serve(const std::string& config_path, const sigset_t& signals) {
       std::_Exit(kExitSignal + second);
     }
     if (tributary::steady_ms() >= deadline) {
-      const std::string why = "jobs could not be stopped in good order within " + std::to_string(config->stop_timeout_s) +
+      const std::string why = "jobs could not be stopped in good order within " +
+                              std::to_string(config->stop_timeout_s) +
                               " s ([limits] stop_timeout_s); they resume from their last snapshot";
       (*logger)->error(why);
       std::fprintf(stderr, "tributary-server: %s\n", why.c_str());
@@ -78,13 +79,17 @@ int serve(const std::string& config_path, const sigset_t& signals) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Holds one shard of a model's parameters and optimizer state, sums the nodes' gradients and applies the optimizer.\n"
-               "Server 0 is also the coordinator that workers and the other servers connect to.\n\n"
-               "Prints one line \"ready {...}\" when it serves. SIGTERM or SIGINT stops the jobs after a complete round, keeps their\n"
-               "state in the store and exits with 0; a second signal exits at once.",
-               "tributary-server"};
+  CLI::App app{
+      "Holds one shard of a model's parameters and optimizer state, sums the nodes' gradients and applies the "
+      "optimizer.\n"
+      "Server 0 is also the coordinator that workers and the other servers connect to.\n\n"
+      "Prints one line \"ready {...}\" when it serves. SIGTERM or SIGINT stops the jobs after a complete round, keeps "
+      "their\n"
+      "state in the store and exits with 0; a second signal exits at once.",
+      "tributary-server"};
   std::string config_path;
-  app.add_option("--config", config_path, "server.toml: addresses, store, limits, log (see configs/server.toml)")->required();
+  app.add_option("--config", config_path, "server.toml: addresses, store, limits, log (see configs/server.toml)")
+      ->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -79,8 +79,8 @@ Status Server::start_parts() {
   return {};
 }
 
-// Whoever asks goes first, then whoever gives orders; the lanes' threads end before the snapshotter that they hand chunks to, and the
-// lanes themselves, whose pools own those chunks' memory, after it.
+// Whoever asks goes first, then whoever gives orders; the lanes' threads end before the snapshotter that they hand
+// chunks to, and the lanes themselves, whose pools own those chunks' memory, after it.
 Server::~Server() {
   admin_.reset();
   if (control_) control_->stop();

@@ -1,4 +1,5 @@
-// Server: puts the parts of a tributary-server together, in the order they depend on each other, and takes them apart again.
+// Server: puts the parts of a tributary-server together, in the order they depend on each other, and takes them apart
+// again.
 //
 //   store -> lanes -> coordinator (server 0) -> snapshotter -> control -> admin HTTP
 #pragma once
@@ -23,8 +24,8 @@ namespace tributary {
 
 class Server {
  public:
-  // After everything of this process is stopped, replies that ZeroMQ still holds get this long to leave (server 0 tells the others that
-  // they may go).
+  // After everything of this process is stopped, replies that ZeroMQ still holds get this long to leave (server 0 tells
+  // the others that they may go).
   static constexpr std::uint64_t kDrainGraceMs = 300;
 
   // Errors as the parts word them: an address that is taken, a store that belongs to somebody else, ...
@@ -36,7 +37,8 @@ class Server {
   // One line for whoever started the process: ready {"admin":...,"pid":...,"lanes":[...],"coordinator":...}
   std::string ready_line() const;
 
-  // Stops this server's jobs in good order (on server 0: every job), final snapshots included; drained() is true when that is done.
+  // Stops this server's jobs in good order (on server 0: every job), final snapshots included; drained() is true when
+  // that is done.
   void drain();
   bool drained();
 

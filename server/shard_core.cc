@@ -50,15 +50,16 @@ ShardCore::Chunk* ShardCore::find(PeerId from, const ChunkKey& key, Round round)
     return nullptr;
   }
   if (key.node.value >= job_.nodes) {
-    reject(from, key, round, ErrorCode::kTopology,
-           "node rank " + std::to_string(key.node.value) + ", but the view has " + std::to_string(job_.nodes) + " nodes");
+    reject(
+        from, key, round, ErrorCode::kTopology,
+        "node rank " + std::to_string(key.node.value) + ", but the view has " + std::to_string(job_.nodes) + " nodes");
     return nullptr;
   }
   if (key.chunk.value >= local_.size() || local_[key.chunk.value] == kNotOurs) {
     reject(from, key, round, ErrorCode::kUnknownChunk,
-           "chunk " + std::to_string(key.chunk.value) + " does not belong to server " + std::to_string(job_.shard.value) +
-               " lane " + std::to_string(job_.lane.value) + " (the job has " + std::to_string(local_.size()) +
-               " chunks); attach again to get the current layout");
+           "chunk " + std::to_string(key.chunk.value) + " does not belong to server " +
+               std::to_string(job_.shard.value) + " lane " + std::to_string(job_.lane.value) + " (the job has " +
+               std::to_string(local_.size()) + " chunks); attach again to get the current layout");
     return nullptr;
   }
   return &chunks_[local_[key.chunk.value]];
@@ -118,7 +119,8 @@ bool ShardCore::allocate(Chunk& chunk) {
 void ShardCore::initialise(Chunk& chunk) {
   chunk.initialised = true;
   ++initialised_;
-  if (chunk.encoded) pull_.encode(chunk.params.floats().data(), chunk.elements, 0, chunk.elements, chunk.encoded.data());
+  if (chunk.encoded)
+    pull_.encode(chunk.params.floats().data(), chunk.elements, 0, chunk.elements, chunk.encoded.data());
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     const PeerId peer = std::exchange(chunk.waiting_pulls[node], kNobody);
     if (peer != kNobody) send_answer(peer, chunk, NodeRank(node));
@@ -131,14 +133,14 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   const std::size_t expected = push_.bytes(chunk->elements);
   if (push.encoding != job_.push) {
     return reject(from, push.key, push.round, ErrorCode::kConfigMismatch,
-                  "push encoded as " + std::string(encoding_for(push.encoding).name()) + ", but the job's push encoding is " +
-                      std::string(push_.name()));
+                  "push encoded as " + std::string(encoding_for(push.encoding).name()) +
+                      ", but the job's push encoding is " + std::string(push_.name()));
   }
   if (frame.bytes().size() != expected) {
     return reject(from, push.key, push.round, ErrorCode::kWrongLength,
-                  "push of chunk " + std::to_string(push.key.chunk.value) + " has " + std::to_string(frame.bytes().size()) +
-                      " bytes, but " + std::to_string(chunk->elements) + " " + std::string(push_.name()) + " values take " +
-                      std::to_string(expected));
+                  "push of chunk " + std::to_string(push.key.chunk.value) + " has " +
+                      std::to_string(frame.bytes().size()) + " bytes, but " + std::to_string(chunk->elements) + " " +
+                      std::string(push_.name()) + " values take " + std::to_string(expected));
   }
   if (push.weight > kMaxWeight) {
     return reject(from, push.key, push.round, ErrorCode::kInvalidArgument,
@@ -197,13 +199,14 @@ bool ShardCore::complete(Chunk& chunk) {
     contribution.present = false;
     send_answer(contribution.from, chunk, NodeRank(node));
   }
-  if (snapshot_round_ && !chunk.captured && chunk.version.value == snapshot_round_->value) capture(chunk, *snapshot_round_);
+  if (snapshot_round_ && !chunk.captured && chunk.version.value == snapshot_round_->value)
+    capture(chunk, *snapshot_round_);
   return true;
 }
 
-// Sum and optimizer step. Buffers that nobody else reads are written in place; for the others (sent answers and snapshots never
-// change under their readers) the step writes into fresh ones. All of those are there before anything changes: false, or an
-// exception for want of memory, leaves the chunk as it was.
+// Sum and optimizer step. Buffers that nobody else reads are written in place; for the others (sent answers and
+// snapshots never change under their readers) the step writes into fresh ones. All of those are there before anything
+// changes: false, or an exception for want of memory, leaves the chunk as it was.
 bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
   const kernels::Optimizer& optimizer = *job_.optimizer;
   BufferRef* current[kernels::kMaxSlots + 2] = {&chunk.params};
@@ -224,7 +227,8 @@ bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
       return false;
     }
   }
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) frames_[node] = chunk.contributions[node].frame.bytes().data();
+  for (std::uint32_t node = 0; node < job_.nodes; ++node)
+    frames_[node] = chunk.contributions[node].frame.bytes().data();
   FusedArgs args;
   args.elements = chunk.elements;
   args.frames = frames_;
@@ -253,9 +257,9 @@ void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node) {
   const BufferRef& payload = pull_.id() == EncodingId::kFp32 ? chunk.params : chunk.encoded;
   ++stats_.answers;
   stats_.answer_bytes += payload.size();
-  output_.answer(to,
-                 Answer{ChunkKey{job_.job, job_.view, node, chunk.index}, chunk.version, Version(durable_.value), pull_.id()},
-                 payload);
+  output_.answer(
+      to, Answer{ChunkKey{job_.job, job_.view, node, chunk.index}, chunk.version, Version(durable_.value), pull_.id()},
+      payload);
 }
 
 void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte> values) {
@@ -350,8 +354,8 @@ bool ShardCore::stop(bool keep, Round round) {
   uncaptured_ = 0;
   if (!keep) return true;
   const bool consistent = initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
-    return chunk.version.value == round.value;
-  });
+                            return chunk.version.value == round.value;
+                          });
   if (!consistent) return false;
   for (Chunk& chunk : chunks_) capture(chunk, round);
   return true;

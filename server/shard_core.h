@@ -1,18 +1,20 @@
-// ShardCore: the round logic of one job's chunks on one lane. Pure: no threads, sockets, clocks or disks; messages in, actions out
-// through ShardOutput. The lane (server/lane.h) and the simulator (tests/sim) drive the same class.
+// ShardCore: the round logic of one job's chunks on one lane. Pure: no threads, sockets, clocks or disks; messages in,
+// actions out through ShardOutput. The lane (server/lane.h) and the simulator (tests/sim) drive the same class.
 //
-// Synchronous rounds, chunk by chunk: a chunk at version v collects one push of round v+1 from every node of the view; the last
-// one triggers the fused sum and step (common/fused_step.h), and every contributor gets the new parameters. Chunks do not wait
-// for each other. At most one round of a chunk is open, so at most `nodes` frames of a chunk are held.
+// Synchronous rounds, chunk by chunk: a chunk at version v collects one push of round v+1 from every node of the view;
+// the last one triggers the fused sum and step (common/fused_step.h), and every contributor gets the new parameters.
+// Chunks do not wait for each other. At most one round of a chunk is open, so at most `nodes` frames of a chunk are
+// held.
 //
-// Idempotence: a push names (job, view, node, round, chunk). A second copy of an open push changes nothing (receipt again); a copy of
-// a completed one is answered with the parameters as they are; older ones are dropped.
+// Idempotence: a push names (job, view, node, round, chunk). A second copy of an open push changes nothing (receipt
+// again); a copy of a completed one is answered with the parameters as they are; older ones are dropped.
 //
-// Snapshots are copy-on-write by reference count: when a chunk reaches the snapshot round its buffers are shared with the sink;
-// the next step then finds them not unique and writes into fresh ones.
+// Snapshots are copy-on-write by reference count: when a chunk reaches the snapshot round its buffers are shared with
+// the sink; the next step then finds them not unique and writes into fresh ones.
 //
-// If the pool has no fresh one (answers that a peer does not take, snapshots that are written slowly), the round stays open with all
-// its frames and the senders have receipts; the next query or second copy of a push tries again. Nothing is lost but time.
+// If the pool has no fresh one (answers that a peer does not take, snapshots that are written slowly), the round stays
+// open with all its frames and the senders have receipts; the next query or second copy of a push tries again. Nothing
+// is lost but time.
 #pragma once
 
 #include <cstdint>
@@ -77,24 +79,26 @@ inline constexpr std::uint64_t kMaxWeight = 1ull << 40;
 struct ShardStats {
   std::uint64_t pushes = 0, duplicates = 0, rejected = 0, answers = 0, steps = 0;
   std::uint64_t push_bytes = 0, answer_bytes = 0;
-  std::uint64_t out_of_place_steps = 0;  // steps that found a buffer still shared ...
-  std::uint64_t shared_buffers = 0;      // ... and the buffers that they replaced
-  std::uint64_t starved = 0;             // steps and initial values put off because the pool was empty
+  std::uint64_t out_of_place_steps = 0;           // steps that found a buffer still shared ...
+  std::uint64_t shared_buffers = 0;               // ... and the buffers that they replaced
+  std::uint64_t starved = 0;                      // steps and initial values put off because the pool was empty
   std::uint64_t held_frames = 0, held_bytes = 0;  // now
   std::uint64_t max_held_bytes = 0;
 };
 
 class ShardCore {
  public:
-  // pool: blocks of at least chunk_elements * 4 bytes, room for pool_blocks(). Chunks start uninitialised (waiting for Init).
+  // pool: blocks of at least chunk_elements * 4 bytes, room for pool_blocks(). Chunks start uninitialised (waiting for
+  // Init).
   ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output);
 
-  // Blocks that `chunks` chunks may need at once: parameters, state, encoded answers, one more copy of what is being sent, and
-  // one copy-on-write snapshot. Bounds the pool; steady state uses chunks * (1 + slots) and what is in flight.
+  // Blocks that `chunks` chunks may need at once: parameters, state, encoded answers, one more copy of what is being
+  // sent, and one copy-on-write snapshot. Bounds the pool; steady state uses chunks * (1 + slots) and what is in
+  // flight.
   static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingId pull);
 
-  // Restores a chunk instead of waiting for Init. Sizes: chunk elements each. REQUIRES: chunk is owned by this lane and not
-  // yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty.
+  // Restores a chunk instead of waiting for Init. Sizes: chunk elements each. REQUIRES: chunk is owned by this lane and
+  // not yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty.
   Status restore(ChunkIndex chunk, Version version, std::uint64_t step, std::span<const float> params,
                  std::span<const std::span<const float>> slots);
 
@@ -103,12 +107,12 @@ class ShardCore {
   void on_pull(PeerId from, const Pull& pull);
   void on_query(PeerId from, const Query& query);
 
-  // Capture every chunk when it reaches version `round` (at once, if it is there). False, and nothing is captured, if a chunk
-  // is already past it, if a snapshot is still being captured, or if so much of an earlier one is still held that this one could
-  // keep the training waiting for buffers.
+  // Capture every chunk when it reaches version `round` (at once, if it is there). False, and nothing is captured, if a
+  // chunk is already past it, if a snapshot is still being captured, or if so much of an earlier one is still held that
+  // this one could keep the training waiting for buffers.
   bool snapshot_at(Round round);
-  // The view is over: drops held frames; with `keep`, captures every chunk as it is and requires all at version `round`.
-  // Returns false (nothing captured) if a chunk is at another version or not initialised.
+  // The view is over: drops held frames; with `keep`, captures every chunk as it is and requires all at version
+  // `round`. Returns false (nothing captured) if a chunk is at another version or not initialised.
   bool stop(bool keep, Round round);
   void snapshot_committed(Round round) { durable_ = round; }
 
@@ -160,7 +164,7 @@ class ShardCore {
   const Encoding& push_;
   const Encoding& pull_;
   std::vector<Chunk> chunks_;
-  std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_, or kNotOurs
+  std::vector<std::uint32_t> local_;      // chunk index -> position in chunks_, or kNotOurs
   std::vector<const std::byte*> frames_;  // scratch: nodes pointers
   std::size_t initialised_ = 0;
   Version max_version_;

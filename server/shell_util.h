@@ -1,5 +1,5 @@
-// What the server's shells (lane, coordinator, control) share: the clock, incarnations, and ZeroMQ calls without exceptions for what
-// is no exception.
+// What the server's shells (lane, coordinator, control) share: the clock, incarnations, and ZeroMQ calls without
+// exceptions for what is no exception.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,8 @@ namespace tributary {
 
 inline std::uint64_t steady_ms() {
   return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
 }
 
 // Random and never 0 (which means "nobody"): a restarted process is a new one.
@@ -40,8 +41,8 @@ inline bool send_now(zmq::socket_t& socket, zmq::message_t& frame, bool more) {
   return size >= 0;
 }
 
-// The frames of a message up to its end into `frames`; those beyond are dropped one by one, so that a message of many frames
-// takes no memory here. Returns how many there were; 0 if none.
+// The frames of a message up to its end into `frames`; those beyond are dropped one by one, so that a message of many
+// frames takes no memory here. Returns how many there were; 0 if none.
 inline int receive_frames(zmq::socket_t& socket, std::span<zmq::message_t> frames) {
   std::size_t count = 0;
   zmq::message_t surplus;

@@ -24,6 +24,7 @@ Json lane_json(const Lane& lane) {
           {"answer_bytes", c.answer_bytes.value()},
           {"steps", c.steps.value()},
           {"out_of_place_steps", c.out_of_place_steps.value()},
+          {"starved", c.starved.value()},
           {"duplicates", c.duplicates.value()},
           {"rejected", c.rejected.value()},
           {"malformed", c.malformed.value()},
@@ -144,13 +145,16 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
     counter("steps_total", "Optimizer steps (one a chunk and round).", c.steps);
     counter("out_of_place_steps_total", "Steps that found a buffer still being sent or kept by a snapshot.",
             c.out_of_place_steps);
+    counter("starved_total", "Steps put off because every buffer was still being sent or kept by a snapshot.",
+            c.starved);
     counter("duplicates_total", "Pushes and initial values that had been received before.", c.duplicates);
     counter("rejected_total", "Messages refused with an error to their author.", c.rejected);
     counter("malformed_total", "Messages that are none of ours.", c.malformed);
     counter("unknown_job_total", "Messages for a job that is not open.", c.unknown_job);
     counter("internal_errors_total", "Messages that failed for a reason of the server's own.", c.internal_errors);
-    metrics.counter("tributary_server_dropped_sends_total", "Messages given up because the receiver takes nothing or is gone.",
-                    labels, [&c] { return static_cast<double>(c.dropped()); });
+    metrics.counter("tributary_server_dropped_sends_total",
+                    "Messages given up because the receiver takes nothing or is gone.", labels,
+                    [&c] { return static_cast<double>(c.dropped()); });
     gauge("jobs", "Jobs open on the lane.", c.jobs);
     gauge("held_frames", "Gradient frames that wait for other nodes.", c.held_frames);
     gauge("held_bytes", "Bytes of gradient frames that wait for other nodes.", c.held_bytes);
@@ -160,7 +164,8 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
   const Control* control = parts.control;
   metrics.gauge("tributary_resident_bytes", "Resident memory of the process.", {},
                 [] { return static_cast<double>(resident_bytes()); });
-  metrics.gauge("tributary_memory_formula_bytes", "Memory the open jobs need by the formula in server/memory_formula.h.", {},
+  metrics.gauge("tributary_memory_formula_bytes",
+                "Memory the open jobs need by the formula in server/memory_formula.h.", {},
                 [control] { return static_cast<double>(total_memory(control->status()).total()); });
   metrics.gauge("tributary_server_joined", "1 if the coordinator knows this server.", {},
                 [control] { return control->status().joined ? 1.0 : 0.0; });

@@ -22,12 +22,14 @@ Status clear_path(const std::string& path) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) return {};
   if (!S_ISSOCK(info.st_mode)) {
-    return fail(ErrorCode::kUnavailable, "cannot listen on " + path +
-                                             ": there is a file of that name that is no socket; set another [worker] socket");
+    return fail(
+        ErrorCode::kUnavailable,
+        "cannot listen on " + path + ": there is a file of that name that is no socket; set another [worker] socket");
   }
   if (AttachSocket::connect(path)) {
-    return fail(ErrorCode::kUnavailable, "cannot listen on " + path +
-                                             ": another worker daemon is listening there; stop it, or set another [worker] socket");
+    return fail(ErrorCode::kUnavailable,
+                "cannot listen on " + path +
+                    ": another worker daemon is listening there; stop it, or set another [worker] socket");
   }
   if (::unlink(path.c_str()) != 0) {
     return fail(ErrorCode::kUnavailable, "cannot remove the stale socket " + path + ": " + std::strerror(errno));
@@ -42,8 +44,9 @@ Result<FileDescriptor> listen_on(const std::string& path) {
   FileDescriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) != 0 ||
       ::listen(fd.get(), kBacklog) != 0) {
-    return fail(ErrorCode::kUnavailable, "cannot listen on " + path + ": " + std::strerror(errno) +
-                                             "; set a [worker] socket in a directory that exists and may be written to");
+    return fail(ErrorCode::kUnavailable,
+                "cannot listen on " + path + ": " + std::strerror(errno) +
+                    "; set a [worker] socket in a directory that exists and may be written to");
   }
   return fd;
 }
@@ -60,16 +63,19 @@ Result<std::unique_ptr<AttachServer>> AttachServer::create(AttachServerOptions o
                                                         coordinator, lanes, std::move(logger)));
 }
 
-AttachServer::AttachServer(AttachServerOptions options, FileDescriptor listener, EventFd wake, CoordinatorPort& coordinator,
-                           LanePort& lanes, Logger logger)
+AttachServer::AttachServer(AttachServerOptions options, FileDescriptor listener, EventFd wake,
+                           CoordinatorPort& coordinator, LanePort& lanes, Logger logger)
     : options_(std::move(options)),
       listener_(std::move(listener)),
       wake_(std::move(wake)),
       logger_(logger),
       noise_(logger, kNoiseLines, kNoiseIntervalMs),
-      jobs_(std::make_unique<NodeJobs>(options_.jobs, static_cast<TrainerPort&>(*this), coordinator, lanes, std::move(logger))) {}
+      jobs_(std::make_unique<NodeJobs>(options_.jobs, static_cast<TrainerPort&>(*this), coordinator, lanes,
+                                       std::move(logger))) {}
 
-AttachServer::~AttachServer() { stop(); }
+AttachServer::~AttachServer() {
+  stop();
+}
 
 void AttachServer::run() {
   thread_ = std::thread([this] { loop(); });
@@ -160,7 +166,8 @@ void AttachServer::receive(TrainerId trainer, Connection& connection, std::uint6
   }
 }
 
-void AttachServer::handle(TrainerId trainer, Connection& connection, const AttachMessage& message, std::uint64_t now_ms) {
+void AttachServer::handle(TrainerId trainer, Connection& connection, const AttachMessage& message,
+                          std::uint64_t now_ms) {
   if (const auto* request = std::get_if<AttachRequest>(&message)) {
     jobs_->attach(trainer, *request, connection.socket.peer_pid(), now_ms);
   } else if (std::holds_alternative<InitialValues>(message)) {
@@ -241,6 +248,7 @@ void AttachServer::loop() {
     }
     refresh();
   }
+  take_commands(worker_io::now_ms());  // last words of whoever stops the server
 }
 
 }  // namespace tributary

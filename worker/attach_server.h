@@ -1,8 +1,8 @@
-// AttachServer: the worker's Unix socket and the thread that serves it: accepts trainers, frames their messages, and drives NodeJobs.
-// Everything that concerns NodeJobs runs on this thread; others post to it.
+// AttachServer: the worker's Unix socket and the thread that serves it: accepts trainers, frames their messages, and
+// drives NodeJobs. Everything that concerns NodeJobs runs on this thread; others post to it.
 //
-// It trusts no trainer: a bounded number of connections, bounded messages, a deadline for those that never attach, and a bounded
-// wait for one that does not read.
+// It trusts no trainer: a bounded number of connections, bounded messages, a deadline for those that never attach, and
+// a bounded wait for one that does not read.
 #pragma once
 
 #include <atomic>
@@ -36,8 +36,8 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   static constexpr std::uint64_t kIdleTimeoutMs = 10'000;  // of a connection that belongs to no job
   static constexpr int kBatch = 16;                        // messages per connection and turn
 
-  // Binds. A socket file that nobody listens on is replaced; if somebody does, or the path is taken by something else: kUnavailable.
-  // The ports must outlive the server.
+  // Binds. A socket file that nobody listens on is replaced; if somebody does, or the path is taken by something else:
+  // kUnavailable. The ports must outlive the server.
   static Result<std::unique_ptr<AttachServer>> create(AttachServerOptions options, CoordinatorPort& coordinator,
                                                       LanePort& lanes, Logger logger);
   ~AttachServer() override;
@@ -84,7 +84,8 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   Logger logger_;
   RateLimitedLog noise_;
   std::unique_ptr<NodeJobs> jobs_;  // the thread's
-  std::map<TrainerId, Connection> connections_;  // in the order of arrival: a dead trainer's end is seen before its successor's attach
+  std::map<TrainerId, Connection>
+      connections_;  // in the order of arrival: a dead trainer's end is seen before its successor's attach
   TrainerId last_trainer_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> drained_{false};

@@ -36,7 +36,9 @@ bool wait_for(int fd, short events, Clock::time_point deadline) {
   }
 }
 
-Error closed_by_peer() { return {ErrorCode::kUnavailable, "the other side of the attach socket is gone"}; }
+Error closed_by_peer() {
+  return {ErrorCode::kUnavailable, "the other side of the attach socket is gone"};
+}
 
 Error malformed(const std::string& what) {
   return {ErrorCode::kMalformed, "the attach socket received " + what + "; only Tributary trainers may connect to it"};
@@ -66,8 +68,9 @@ Result<AttachSocket> AttachSocket::connect(const std::string& path) {
   FileDescriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) return fail(ErrorCode::kIo, std::string("cannot create a Unix socket: ") + std::strerror(errno));
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) != 0) {
-    return fail(ErrorCode::kUnavailable, "no worker daemon listens on " + path + ": " + std::strerror(errno) +
-                                             "; start tributary-worker on this machine, or name the socket of its worker.toml");
+    return fail(ErrorCode::kUnavailable,
+                "no worker daemon listens on " + path + ": " + std::strerror(errno) +
+                    "; start tributary-worker on this machine, or name the socket of its worker.toml");
   }
   return AttachSocket(std::move(fd));
 }
@@ -81,8 +84,8 @@ int AttachSocket::peer_pid() const {
 Status AttachSocket::send(const AttachMessage& message, std::span<const int> fds) {
   const std::vector<std::byte> bytes = encode_attach(message);
   if (bytes.size() > kMaxAttachBytes || fds.size() > kMaxFds) {
-    return fail(ErrorCode::kLimit, "an attach message of " + std::to_string(bytes.size()) + " bytes is over the limit of " +
-                                       std::to_string(kMaxAttachBytes) +
+    return fail(ErrorCode::kLimit, "an attach message of " + std::to_string(bytes.size()) +
+                                       " bytes is over the limit of " + std::to_string(kMaxAttachBytes) +
                                        "; declare fewer tensors or set a larger chunk_bytes in the job file");
   }
   const auto deadline = Clock::now() + kSendTimeout;
@@ -146,7 +149,8 @@ Result<bool> AttachSocket::receive_packet() {
   }
   if ((packet.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || static_cast<std::size_t>(size) <= sizeof header ||
       header.magic != kPacketMagic) {
-    return tl::unexpected(malformed("a packet of " + std::to_string(size) + " bytes that is none of the attach protocol"));
+    return tl::unexpected(
+        malformed("a packet of " + std::to_string(size) + " bytes that is none of the attach protocol"));
   }
   const std::size_t bytes = static_cast<std::size_t>(size) - sizeof header;
   if (expected_ == 0) {

@@ -1,10 +1,11 @@
-// The attach protocol's transport: a Unix socket of type SOCK_SEQPACKET that carries messages of codec.h's attach kind and file
-// descriptors (SCM_RIGHTS).
+// The attach protocol's transport: a Unix socket of type SOCK_SEQPACKET that carries messages of codec.h's attach kind
+// and file descriptors (SCM_RIGHTS).
 //
-// The kernel bounds a packet by the socket's send buffer, a declaration of many tensors may be larger, so a message travels as one
-// or more packets:
+// The kernel bounds a packet by the socket's send buffer, a declaration of many tensors may be larger, so a message
+// travels as one or more packets:
 //     packet  := u32 kPacketMagic | u32 message_bytes | u32 offset | u32 zero | piece of at most kMaxPiece bytes
-//     message := packets with offset 0, kMaxPiece, 2 * kMaxPiece, ... of the same message_bytes; descriptors come with the first
+//     message := packets with offset 0, kMaxPiece, 2 * kMaxPiece, ... of the same message_bytes; descriptors come with
+//     the first
 // Whatever breaks that grammar gives kMalformed, and the connection is given up.
 #pragma once
 
@@ -29,7 +30,7 @@ struct AttachReceived {
 // Thread rule: one thread at a time.
 class AttachSocket {
  public:
-  static constexpr std::size_t kMaxFds = 128;            // node region, gradient region, one eventfd per worker lane
+  static constexpr std::size_t kMaxFds = 128;  // node region, gradient region, one eventfd per worker lane
   static constexpr std::size_t kMaxPiece = 64u << 10;
   // How long a send may wait for a peer that does not read; then the peer is given up.
   static constexpr std::chrono::milliseconds kSendTimeout{2000};
@@ -41,8 +42,8 @@ class AttachSocket {
 
   // Closed by the peer: kUnavailable.
   Status send(const AttachMessage& message, std::span<const int> fds = {});
-  // Without waiting: nothing if no complete message is there yet. Closed by the peer: kUnavailable. Bytes that are no message: the
-  // codec's error.
+  // Without waiting: nothing if no complete message is there yet. Closed by the peer: kUnavailable. Bytes that are no
+  // message: the codec's error.
   Result<std::optional<AttachReceived>> receive_now();
   // Waits for a message at most until `deadline`: then kTimeout.
   Result<AttachReceived> receive(std::chrono::steady_clock::time_point deadline);

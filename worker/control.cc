@@ -17,19 +17,20 @@ constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 
 }  // namespace
 
-Result<std::unique_ptr<WorkerControl>> WorkerControl::start(WorkerControlOptions options, WorkerControlListener& listener,
-                                                            Logger logger) {
+Result<std::unique_ptr<WorkerControl>> WorkerControl::start(WorkerControlOptions options,
+                                                            WorkerControlListener& listener, Logger logger) {
   auto wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());
-  std::unique_ptr<WorkerControl> self(new WorkerControl(std::move(options), listener, std::move(logger), std::move(*wake)));
+  std::unique_ptr<WorkerControl> self(
+      new WorkerControl(std::move(options), listener, std::move(logger), std::move(*wake)));
   set_common_options(self->socket_, kMaxControlBytes, kHighWater);
   // Nothing is queued for a coordinator that is not there: heartbeats of an hour ago help nobody.
   self->socket_.set(zmq::sockopt::immediate, true);
   try {
     self->socket_.connect(self->options_.coordinator);
   } catch (const zmq::error_t& e) {
-    return fail(ErrorCode::kConfig, "[worker] coordinator = '" + self->options_.coordinator + "' cannot be used: " + e.what() +
-                                        "; it is the address of server 0, such as tcp://10.0.0.1:7070");
+    return fail(ErrorCode::kConfig, "[worker] coordinator = '" + self->options_.coordinator + "' cannot be used: " +
+                                        e.what() + "; it is the address of server 0, such as tcp://10.0.0.1:7070");
   }
   self->thread_ = std::thread([&control = *self] { control.run(); });
   return self;
@@ -146,7 +147,8 @@ void WorkerControl::run() {
     if (before >= next_beat) {
       beat(before);
       // A hello is repeated faster: at the start the connection is not there yet.
-      next_beat = before + (coordinator_ == 0 ? std::min<std::uint64_t>(options_.heartbeat_ms, 100) : options_.heartbeat_ms);
+      next_beat =
+          before + (coordinator_ == 0 ? std::min<std::uint64_t>(options_.heartbeat_ms, 100) : options_.heartbeat_ms);
     }
     zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake_.fd(), ZMQ_POLLIN, 0}};
     const std::uint64_t now = now_ms();

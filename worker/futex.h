@@ -1,5 +1,5 @@
-// Sleeping on a word in shared memory until another process changes it. The non-private futex calls of Linux: they work across
-// processes whatever address each has mapped the word at.
+// Sleeping on a word in shared memory until another process changes it. The non-private futex calls of Linux: they work
+// across processes whatever address each has mapped the word at.
 #pragma once
 
 #include <atomic>
@@ -8,8 +8,8 @@
 
 namespace tributary {
 
-// Sleeps while *word == expected, at most `timeout`. May wake without a reason: the caller looks at its condition again.
-// Returns false only when the time ran out.
+// Sleeps while *word == expected, at most `timeout`. May wake without a reason: the caller looks at its condition
+// again. Returns false only when the time ran out.
 bool futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds timeout);
 
 // Wakes everybody who sleeps on `word`.

@@ -16,12 +16,17 @@ constexpr std::uint32_t kNone = ~0u;
 
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
 }
 
-std::size_t aligned(std::size_t bytes) { return (bytes + kFrameAlign - 1) / kFrameAlign * kFrameAlign; }
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kFrameAlign - 1) / kFrameAlign * kFrameAlign;
+}
 
-bool lends_memory(std::size_t ranks, EncodingId encoding) { return ranks == 1 && encoding == EncodingId::kFp32; }
+bool lends_memory(std::size_t ranks, EncodingId encoding) {
+  return ranks == 1 && encoding == EncodingId::kFp32;
+}
 
 }  // namespace
 
@@ -78,7 +83,8 @@ std::span<const std::byte> HostReducer::encode_sum(std::uint32_t position, Chunk
   for (std::size_t first = 0; first < range.elements; first += kBlock) {
     const std::size_t count = std::min<std::size_t>(kBlock, range.elements - first);
     if (encoding_.id() == EncodingId::kFp32) {
-      sum_block(first, count, reinterpret_cast<float*>(frame) + first);  // straight into the frame: aligned, nothing to encode
+      sum_block(first, count,
+                reinterpret_cast<float*>(frame) + first);  // straight into the frame: aligned, nothing to encode
     } else if (gradients_.size() == 1) {
       encoding_.encode(gradients_[0] + range.begin + first, range.elements, first, count, frame);
     } else {

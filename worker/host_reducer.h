@@ -1,9 +1,10 @@
-// HostReducer: the node reduction in host memory. Sums the local ranks' gradients in tree order and encodes the sum, block by block
-// while it is in cache. One rank with fp32 on the wire has nothing to sum and nothing to encode: its own memory is the frame.
+// HostReducer: the node reduction in host memory. Sums the local ranks' gradients in tree order and encodes the sum,
+// block by block while it is in cache. One rank with fp32 on the wire has nothing to sum and nothing to encode: its own
+// memory is the frame.
 //
-// Frames live in one allocation made when the job opens (bounded by the model's wire size); nothing is allocated per chunk.
-// Thread rule: the owning lane's thread. Frames may still be read by ZeroMQ after release(); the lane keeps the reducer
-// alive until ZeroMQ has given all of them back.
+// Frames live in one allocation made when the job opens (bounded by the model's wire size); nothing is allocated per
+// chunk. Thread rule: the owning lane's thread. Frames may still be read by ZeroMQ after release(); the lane keeps the
+// reducer alive until ZeroMQ has given all of them back.
 #pragma once
 
 #include <cstddef>
@@ -41,12 +42,12 @@ class HostReducer final : public NodeReducer {
   const std::vector<const float*> gradients_;
   const Encoding& encoding_;
   ReduceListener& listener_;
-  std::vector<std::uint32_t> local_;     // chunk index -> position
-  std::vector<std::size_t> offsets_;     // of each position's frame
-  std::vector<bool> lent_;               // between reduced() and release(): for the assertion that rounds do not overlap
+  std::vector<std::uint32_t> local_;  // chunk index -> position
+  std::vector<std::size_t> offsets_;  // of each position's frame
+  std::vector<bool> lent_;            // between reduced() and release(): for the assertion that rounds do not overlap
   std::unique_ptr<std::byte[]> frames_;
   std::size_t frame_bytes_ = 0;
-  std::vector<const float*> inputs_;     // scratch, one pointer a rank
+  std::vector<const float*> inputs_;  // scratch, one pointer a rank
   std::uint64_t busy_ns_ = 0;
 };
 

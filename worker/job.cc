@@ -29,10 +29,10 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
   const Layout& layout = *job->spec_.layout;
   const std::uint64_t bytes = bytes_needed(layout, job->spec_.ranks, job->spec_.push);
   if (!budget->take(bytes)) {
-    return fail(ErrorCode::kLimit, "job '" + job->spec_.name + "' needs " + std::to_string(bytes) +
-                                       " bytes of memory on this node, " + std::to_string(budget->used()) + " of " +
-                                       std::to_string(budget->limit()) +
-                                       " are taken; raise [limits] max_shared_memory in worker.toml or stop another job");
+    return fail(ErrorCode::kLimit,
+                "job '" + job->spec_.name + "' needs " + std::to_string(bytes) + " bytes of memory on this node, " +
+                    std::to_string(budget->used()) + " of " + std::to_string(budget->limit()) +
+                    " are taken; raise [limits] max_shared_memory in worker.toml or stop another job");
   }
   job->budget_ = std::move(budget);
   job->budget_bytes_ = bytes;

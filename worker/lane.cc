@@ -9,7 +9,8 @@ namespace tributary {
 
 using namespace worker_io;
 
-Result<std::unique_ptr<WorkerLane>> WorkerLane::start(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger) {
+Result<std::unique_ptr<WorkerLane>> WorkerLane::start(WorkerLaneOptions options, WorkerLaneListener& listener,
+                                                      Logger logger) {
   auto doorbell = EventFd::create();
   if (!doorbell) return tl::unexpected(doorbell.error());
   auto wake = EventFd::create();
@@ -20,7 +21,8 @@ Result<std::unique_ptr<WorkerLane>> WorkerLane::start(WorkerLaneOptions options,
   return self;
 }
 
-WorkerLane::WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger, EventFd doorbell, EventFd wake)
+WorkerLane::WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger, EventFd doorbell,
+                       EventFd wake)
     : options_(options),
       listener_(listener),
       logger_(std::move(logger)),
@@ -93,8 +95,9 @@ void WorkerLane::finish_closing(std::uint64_t now) {
     }
     if (!entry.warned && now - entry.since_ms > kLentPatienceMs) {
       entry.warned = true;
-      logger_->warn("job '{}': ZeroMQ still holds {} messages {} ms after its sockets were closed; their memory stays mapped",
-                    entry.job->job()->spec().name, entry.job->outstanding(), now - entry.since_ms);
+      logger_->warn(
+          "job '{}': ZeroMQ still holds {} messages {} ms after its sockets were closed; their memory stays mapped",
+          entry.job->job()->spec().name, entry.job->outstanding(), now - entry.since_ms);
     }
     return false;
   });

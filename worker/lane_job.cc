@@ -15,8 +15,8 @@ using namespace worker_io;
 
 // Data messages are at most a chunk's payload; headers are smaller than the slack.
 constexpr std::size_t kMaxDataMessage = kMaxChunkBytes + 4096;
-// A connection has at most one push (or Init and Pull) per chunk under way, and at most one repetition of each before the first time-out
-// of the next; beyond this a send is refused and ClientCore's time-outs repeat it.
+// A connection has at most one push (or Init and Pull) per chunk under way, and at most one repetition of each before
+// the first time-out of the next; beyond this a send is refused and ClientCore's time-outs repeat it.
 constexpr int kMessagesPerChunk = 4;
 constexpr int kHighWaterSlack = 64;
 constexpr std::uint32_t kNoiseLines = 10;
@@ -47,9 +47,9 @@ std::vector<const float*> gradients_of(const NodeJob& job) {
 
 }  // namespace
 
-Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options,
-                                                           zmq::context_t& context, WorkerLaneListener& listener,
-                                                           Logger logger) {
+Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJob> job,
+                                                           const WorkerLaneOptions& options, zmq::context_t& context,
+                                                           WorkerLaneListener& listener, Logger logger) {
   const Layout& layout = *job->spec().layout;
   std::vector<ChunkIndex> chunks;
   std::vector<ConnectionIndex> connections;
@@ -64,9 +64,9 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
     chunks.push_back(ChunkIndex(c));
     connections.push_back(entry->second);
   }
-  std::unique_ptr<WorkerLaneJob> self(new WorkerLaneJob(std::move(job), options, std::move(chunks), std::move(connections),
-                                                        static_cast<std::uint16_t>(owners.size()), listener,
-                                                        std::move(logger)));
+  std::unique_ptr<WorkerLaneJob> self(
+      new WorkerLaneJob(std::move(job), options, std::move(chunks), std::move(connections),
+                        static_cast<std::uint16_t>(owners.size()), listener, std::move(logger)));
   if (Status status = self->connect(context, owners); !status) {
     self->close();
     return tl::unexpected(status.error());
@@ -75,9 +75,9 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
   return self;
 }
 
-WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options, std::vector<ChunkIndex> chunks,
-                             std::vector<ConnectionIndex> connections, std::uint16_t connection_count,
-                             WorkerLaneListener& listener, Logger logger)
+WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options,
+                             std::vector<ChunkIndex> chunks, std::vector<ConnectionIndex> connections,
+                             std::uint16_t connection_count, WorkerLaneListener& listener, Logger logger)
     : job_(std::move(job)),
       lane_(options.index),
       chunks_(std::move(chunks)),
@@ -107,9 +107,9 @@ Status WorkerLaneJob::connect(zmq::context_t& context, const std::vector<ChunkOw
     const auto& endpoints = job_->spec().endpoints;
     const ChunkOwner owner = owners[i];
     if (owner.shard.value >= endpoints.size() || owner.lane.value >= endpoints[owner.shard.value].size()) {
-      return fail(ErrorCode::kInvalidArgument, "the coordinator gave chunks to lane " + std::to_string(owner.lane.value) +
-                                                   " of server " + std::to_string(owner.shard.value) +
-                                                   " but named no address for it");
+      return fail(ErrorCode::kInvalidArgument, "the coordinator gave chunks to lane " +
+                                                   std::to_string(owner.lane.value) + " of server " +
+                                                   std::to_string(owner.shard.value) + " but named no address for it");
     }
     const std::string& endpoint = endpoints[owner.shard.value][owner.lane.value];
     try {
@@ -131,7 +131,8 @@ void WorkerLaneJob::add_poll_items(std::vector<zmq::pollitem_t>& items) {
 }
 
 void WorkerLaneJob::close() {
-  for (zmq::socket_t& socket : sockets_) socket.close();  // LINGER 0: queued messages are dropped and their memory returned
+  for (zmq::socket_t& socket : sockets_)
+    socket.close();  // LINGER 0: queued messages are dropped and their memory returned
   sockets_.clear();
 }
 
@@ -200,8 +201,12 @@ void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
   send(connection, init, {values, range.elements * sizeof(float)});
 }
 
-void WorkerLaneJob::send_pull(ConnectionIndex connection, const Pull& pull) { send(connection, pull, {}); }
-void WorkerLaneJob::send_query(ConnectionIndex connection, const Query& query) { send(connection, query, {}); }
+void WorkerLaneJob::send_pull(ConnectionIndex connection, const Pull& pull) {
+  send(connection, pull, {});
+}
+void WorkerLaneJob::send_query(ConnectionIndex connection, const Query& query) {
+  send(connection, query, {});
+}
 
 // ---- From the servers to the trainers ----
 
@@ -256,7 +261,8 @@ void WorkerLaneJob::receive_message(ConnectionIndex from, zmq::message_t& header
 void WorkerLaneJob::answered(const Answer& answer, std::span<const std::byte> payload) {
   const ChunkIndex chunk = answer.key.chunk;
   const ChunkRange range = job_->spec().layout->chunk(chunk);
-  encoding_for(answer.encoding).decode(payload.data(), range.elements, 0, range.elements, job_->parameters() + range.begin);
+  encoding_for(answer.encoding)
+      .decode(payload.data(), range.elements, 0, range.elements, job_->parameters() + range.begin);
   if (!frames_[chunk.value].empty()) {
     reducer_->release(chunk);
     frames_[chunk.value] = {};

@@ -1,5 +1,5 @@
-// WorkerLaneJob: one job on one worker lane. Connects the cores (NodeGather, NodeReducer, ClientCore) to the job's sockets and shared
-// memory. Thread rule: the lane's thread.
+// WorkerLaneJob: one job on one worker lane. Connects the cores (NodeGather, NodeReducer, ClientCore) to the job's
+// sockets and shared memory. Thread rule: the lane's thread.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
  public:
   // kUnavailable if an endpoint cannot be used.
   static Result<std::unique_ptr<WorkerLaneJob>> open(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options,
-                                                     zmq::context_t& context, WorkerLaneListener& listener, Logger logger);
+                                                     zmq::context_t& context, WorkerLaneListener& listener,
+                                                     Logger logger);
   ~WorkerLaneJob() override;  // REQUIRES: closed() or the context is closed
 
   const std::shared_ptr<NodeJob>& job() const { return job_; }
@@ -67,10 +68,10 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   NodeGather gather_;
   std::unique_ptr<NodeReducer> reducer_;
   ClientCore client_;
-  std::vector<zmq::socket_t> sockets_;  // by connection
+  std::vector<zmq::socket_t> sockets_;              // by connection
   std::vector<std::span<const std::byte>> frames_;  // by chunk index: the encoded gradient under way
-  std::vector<std::uint64_t> seen_;     // [rank * tensors + i]: round last seen of gather_.tensors()[i]
-  std::vector<NodeGather::Complete> complete_;  // scratch
+  std::vector<std::uint64_t> seen_;                 // [rank * tensors + i]: round last seen of gather_.tensors()[i]
+  std::vector<NodeGather::Complete> complete_;      // scratch
   std::uint64_t reported_reduce_ns_ = 0, reported_pushed_ = 0, reported_pulled_ = 0;
   std::uint64_t bytes_sent_ = 0, malformed_ = 0, send_failures_ = 0;
   bool answered_some_ = false;

@@ -79,13 +79,17 @@ int serve(const std::string& config_path, const sigset_t& signals) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Serves the trainers of one node: they attach over a Unix socket and share their gradients through memory; this daemon\n"
-               "adds them up, exchanges them with the servers and hands the new parameters back.\n\n"
-               "Prints one line \"ready {...}\" when it serves. SIGTERM or SIGINT lets the trainers finish their round, tells the\n"
-               "coordinator and exits with 0; a second signal exits at once.",
-               "tributary-worker"};
+  CLI::App app{
+      "Serves the trainers of one node: they attach over a Unix socket and share their gradients through memory; this "
+      "daemon\n"
+      "adds them up, exchanges them with the servers and hands the new parameters back.\n\n"
+      "Prints one line \"ready {...}\" when it serves. SIGTERM or SIGINT lets the trainers finish their round, tells "
+      "the\n"
+      "coordinator and exits with 0; a second signal exits at once.",
+      "tributary-worker"};
   std::string config_path;
-  app.add_option("--config", config_path, "worker.toml: coordinator, socket, limits, log (see configs/worker.toml)")->required();
+  app.add_option("--config", config_path, "worker.toml: coordinator, socket, limits, log (see configs/worker.toml)")
+      ->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

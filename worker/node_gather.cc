@@ -58,8 +58,9 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
                        " was due; call ready once per tensor and round, and wait() before the next one");
   }
   if (weight > kMaxWeight) {
-    return mistake(rank, tensor, "weight " + std::to_string(weight) + " is over the limit of " + std::to_string(kMaxWeight) +
-                                     "; the weight is the number of samples in the gradient");
+    return mistake(rank, tensor,
+                   "weight " + std::to_string(weight) + " is over the limit of " + std::to_string(kMaxWeight) +
+                       "; the weight is the number of samples in the gradient");
   }
   last_round = round;
   const auto [begin, end] = layout_->chunks_of(tensor);
@@ -68,18 +69,20 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
     if (position == kNone) continue;
     Chunk& chunk = chunks_[position];
     if (!chunk.open || chunk.round != round) {
-      return mistake(rank, tensor, "ready for round " + std::to_string(round.value) +
-                                       " came before the parameters of round " + std::to_string(round.value - 1) +
-                                       " were there; call start() first, and wait() between two rounds");
+      return mistake(rank, tensor,
+                     "ready for round " + std::to_string(round.value) + " came before the parameters of round " +
+                         std::to_string(round.value - 1) +
+                         " were there; call start() first, and wait() between two rounds");
     }
     std::uint64_t& known = chunk_weights_[std::size_t{position} * ranks_ + rank];
     if (known == kUnset) {
       known = weight;
       chunk.weight += weight;
     } else if (known != weight) {
-      return mistake(rank, tensor, "weight " + std::to_string(weight) + " in round " + std::to_string(round.value) +
-                                       " differs from the weight " + std::to_string(known) +
-                                       " of another tensor; all tensors of a round have the same number of samples");
+      return mistake(rank, tensor,
+                     "weight " + std::to_string(weight) + " in round " + std::to_string(round.value) +
+                         " differs from the weight " + std::to_string(known) +
+                         " of another tensor; all tensors of a round have the same number of samples");
     }
     if (--chunk.missing != 0) continue;
     out.push_back({ChunkIndex(index), round, chunk.weight});

@@ -9,7 +9,9 @@
 namespace tributary {
 namespace {
 
-std::string in_words(const std::string& name) { return "job '" + name + "'"; }
+std::string in_words(const std::string& name) {
+  return "job '" + name + "'";
+}
 
 // An owner-less stand-in, to judge a declaration before the coordinator has laid it out.
 Result<Layout> probe_layout(const std::vector<TensorSpec>& tensors) {
@@ -55,7 +57,9 @@ std::pair<NodeJobs::Entry*, NodeJobs::Place*> NodeJobs::find(TrainerId trainer) 
   return {nullptr, nullptr};
 }
 
-bool NodeJobs::known(TrainerId trainer) const { return const_cast<NodeJobs*>(this)->find(trainer).first != nullptr; }
+bool NodeJobs::known(TrainerId trainer) const {
+  return const_cast<NodeJobs*>(this)->find(trainer).first != nullptr;
+}
 
 void NodeJobs::refuse(TrainerId trainer, const Error& error) {
   logger_->warn("refused a trainer: {}", error.message);
@@ -64,26 +68,29 @@ void NodeJobs::refuse(TrainerId trainer, const Error& error) {
 
 // May this trainer become part of `entry` (null: the first of its job)?
 Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConfig& config) const {
-  const Topology topology{request.rank, request.world_size, request.local_rank, request.local_world_size, request.node_rank};
+  const Topology topology{request.rank, request.world_size, request.local_rank, request.local_world_size,
+                          request.node_rank};
   if (Status status = topology.validate(); !status) return status;
   if (request.local_world_size > kMaxLocalRanks) {
-    return fail(ErrorCode::kLimit, "local_world_size " + std::to_string(request.local_world_size) + " is over the limit of " +
-                                       std::to_string(kMaxLocalRanks) + " ranks per node");
+    return fail(ErrorCode::kLimit, "local_world_size " + std::to_string(request.local_world_size) +
+                                       " is over the limit of " + std::to_string(kMaxLocalRanks) + " ranks per node");
   }
-  if (request.tensors.empty()) return fail(ErrorCode::kInvalidArgument, "no tensor was declared; a job has at least one");
+  if (request.tensors.empty())
+    return fail(ErrorCode::kInvalidArgument, "no tensor was declared; a job has at least one");
   if (!entry) {
     const auto layout = probe_layout(request.tensors);
     if (!layout) return tl::unexpected(layout.error());
     const std::uint64_t bytes = NodeJob::bytes_needed(*layout, request.local_world_size, config.push);
     if (bytes > budget_->limit()) {
-      return fail(ErrorCode::kLimit, in_words(config.name) + " with " + std::to_string(request.local_world_size) +
-                                         " local ranks needs " + std::to_string(bytes) +
-                                         " bytes of memory on this node, the worker may use " +
-                                         std::to_string(budget_->limit()) +
-                                         "; raise [limits] max_shared_memory in worker.toml, or use fewer ranks per node");
+      return fail(ErrorCode::kLimit,
+                  in_words(config.name) + " with " + std::to_string(request.local_world_size) + " local ranks needs " +
+                      std::to_string(bytes) + " bytes of memory on this node, the worker may use " +
+                      std::to_string(budget_->limit()) +
+                      "; raise [limits] max_shared_memory in worker.toml, or use fewer ranks per node");
     }
     if (entries_.size() >= kMaxJobs) {
-      return fail(ErrorCode::kLimit, "this worker has " + std::to_string(kMaxJobs) + " jobs already; wait for one to end");
+      return fail(ErrorCode::kLimit,
+                  "this worker has " + std::to_string(kMaxJobs) + " jobs already; wait for one to end");
     }
     return {};
   }
@@ -102,21 +109,26 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
   }
   if (const auto place = entry->places.find(request.local_rank); place != entry->places.end()) {
     if (place->second.connected) {
-      return fail(ErrorCode::kTopology, "local_rank " + std::to_string(request.local_rank) + " of " + in_words(entry->name) +
-                                            " is attached already, by pid " + std::to_string(place->second.pid) +
+      return fail(ErrorCode::kTopology, "local_rank " + std::to_string(request.local_rank) + " of " +
+                                            in_words(entry->name) + " is attached already, by pid " +
+                                            std::to_string(place->second.pid) +
                                             "; give every trainer its own local_rank, or end that process first");
     }
-    return fail(ErrorCode::kUnavailable, "local_rank " + std::to_string(request.local_rank) + " of " + in_words(entry->name) +
-                                             " has left, but other ranks of this node have not; attach again when they have");
+    return fail(ErrorCode::kUnavailable,
+                "local_rank " + std::to_string(request.local_rank) + " of " + in_words(entry->name) +
+                    " has left, but other ranks of this node have not; attach again when they have");
   }
   // Of an entry that nobody is attached to any more nothing binds a newcomer; entries are erased then, so somebody is.
   if (const std::string difference = describe_difference(entry->tensors, request.tensors); !difference.empty()) {
-    return fail(ErrorCode::kLayoutMismatch, "rank " + std::to_string(request.rank) + " declares other tensors than the ranks of " +
-                                                in_words(entry->name) + " that are attached: " + difference +
+    return fail(ErrorCode::kLayoutMismatch, "rank " + std::to_string(request.rank) +
+                                                " declares other tensors than the ranks of " + in_words(entry->name) +
+                                                " that are attached: " + difference +
                                                 "; start the same model on every rank");
   }
-  if (const std::string difference = describe_config_difference(entry->job_json, request.job_json); !difference.empty()) {
-    return fail(ErrorCode::kConfigMismatch, "rank " + std::to_string(request.rank) + " brings another configuration than the ranks of " +
+  if (const std::string difference = describe_config_difference(entry->job_json, request.job_json);
+      !difference.empty()) {
+    return fail(ErrorCode::kConfigMismatch, "rank " + std::to_string(request.rank) +
+                                                " brings another configuration than the ranks of " +
                                                 in_words(entry->name) + " that are attached: " + difference +
                                                 "; use the same job file on every rank");
   }
@@ -125,10 +137,12 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
 
 void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_pid, std::uint64_t now_ms) {
   if (find(trainer).first) {
-    return refuse(trainer, {ErrorCode::kInvalidArgument, "this connection has attached already; a session attaches once"});
+    return refuse(trainer,
+                  {ErrorCode::kInvalidArgument, "this connection has attached already; a session attaches once"});
   }
   if (draining_) {
-    return refuse(trainer, {ErrorCode::kUnavailable, "the worker daemon is being stopped; attach again when it is back"});
+    return refuse(trainer,
+                  {ErrorCode::kUnavailable, "the worker daemon is being stopped; attach again when it is back"});
   }
   Result<JobConfig> config = job_from_json(request.job_json);
   if (!config) return refuse(trainer, config.error());
@@ -183,8 +197,9 @@ void NodeJobs::initial_values(TrainerId trainer) {
 void NodeJobs::detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms) {
   const auto [entry, place] = find(trainer);
   trainers_.send(trainer, DetachReply{});
-  if (!entry || place->left) return;
-  const auto local_rank = std::ranges::find_if(entry->places, [&, at = place](const auto& p) { return &p.second == at; })->first;
+  if (!entry || place->left || entry->phase == Phase::kGathering || entry->phase == Phase::kJoining) return;
+  const auto local_rank =
+      std::ranges::find_if(entry->places, [&, at = place](const auto& p) { return &p.second == at; })->first;
   if (entry->phase == Phase::kRunning && detach.kind == LeaveKind::kFailed) {
     lost(*entry, local_rank, "failed: " + (detach.message.empty() ? "no reason given" : detach.message), now_ms);
     return;
@@ -196,7 +211,8 @@ void NodeJobs::detach(TrainerId trainer, const Detach& detach, std::uint64_t now
 void NodeJobs::gone(TrainerId trainer, std::uint64_t now_ms) {
   const auto [entry, place] = find(trainer);
   if (!entry) return;
-  const auto local_rank = std::ranges::find_if(entry->places, [&, at = place](const auto& p) { return &p.second == at; })->first;
+  const auto local_rank =
+      std::ranges::find_if(entry->places, [&, at = place](const auto& p) { return &p.second == at; })->first;
   const bool detached = place->left.has_value();
   const std::string name = who(*entry, local_rank);
   place->connected = false;

@@ -1,11 +1,14 @@
-// NodeJobs: the life of all jobs on this node, between its trainers, its lanes and the coordinator. No sockets, threads or clocks of its
-// own: events and times come in, actions go out through the three ports. (It does create shared memory.)
+// NodeJobs: the life of all jobs on this node, between its trainers, its lanes and the coordinator. No sockets, threads
+// or clocks of its own: events and times come in, actions go out through the three ports. (It does create shared
+// memory.)
 //
-//   gathering --all local ranks attached--> joining --JobWelcome--> running --every rank detached--> left --StopJob--> (gone)
-//                                                                   running --StopJob, a lost trainer--> over --trainers close--> (gone)
-// A trainer that goes while gathering only frees its place. One that goes without detaching while running is a loss: the coordinator is
-// told, the others are asked to attach again. A job is found by its name until its view is over; after that a new attach
-// starts gathering the next view, whatever is left of the old one.
+//   gathering --all local ranks attached--> joining --JobWelcome--> running --every rank detached--> left --StopJob-->
+//   (gone)
+//                                                                   running --StopJob, a lost trainer--> over
+//                                                                   --trainers close--> (gone)
+// A trainer that goes while gathering only frees its place. One that goes without detaching while running is a loss:
+// the coordinator is told, the others are asked to attach again. A job is found by its name until its view is over;
+// after that a new attach starts gathering the next view, whatever is left of the old one.
 //
 // Thread rule: one thread (the attach thread).
 #pragma once
@@ -65,8 +68,8 @@ struct NodeJobSummary {
     std::int32_t pid = 0;
   };
   std::vector<RankSummary> attached;
-  std::string last_refusal;       // of a join that is tried again
-  std::shared_ptr<NodeJob> job;   // while running
+  std::string last_refusal;      // of a join that is tried again
+  std::shared_ptr<NodeJob> job;  // while running
 };
 
 class NodeJobs {
@@ -74,11 +77,12 @@ class NodeJobs {
   static constexpr std::uint32_t kMaxLocalRanks = 256;
   static constexpr std::size_t kMaxJobs = 64;
   static constexpr std::size_t kMaxJoined = 4 * kMaxJobs;  // joins remembered after their trainers went
-  static constexpr std::uint64_t kJoinRetryMs = 500;     // after "not now" from the coordinator
-  static constexpr std::uint64_t kSettleMs = 2000;       // for answers still under way when a stop at their round arrives
+  static constexpr std::uint64_t kJoinRetryMs = 500;       // after "not now" from the coordinator
+  static constexpr std::uint64_t kSettleMs = 2000;  // for answers still under way when a stop at their round arrives
   static constexpr std::uint64_t kLeaveRepeatMs = 5000;  // until the coordinator has said StopJob
 
-  NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPort& coordinator, LanePort& lanes, Logger logger);
+  NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPort& coordinator, LanePort& lanes,
+           Logger logger);
   ~NodeJobs();
 
   // Trainers. peer_pid: as the kernel knows it, 0 if it does not.
@@ -97,7 +101,8 @@ class NodeJobs {
 
   void tick(std::uint64_t now_ms);  // about every 100 ms
 
-  // Stop everything in good order. drained(): no trainer is attached and the coordinator has no part of ours open, as far as known.
+  // Stop everything in good order. drained(): no trainer is attached and the coordinator has no part of ours open, as
+  // far as known.
   void drain();
   bool drained() const;
   // No more patience: fails what is left.
@@ -126,9 +131,9 @@ class NodeJobs {
     std::shared_ptr<NodeJob> job;           // running
     JobId id;
     ViewId view;
-    std::optional<LeaveJob> leave;          // left: what was said
-    std::uint64_t next_ms = 0;              // joining: try again then; left: repeat then (0: no)
-    std::optional<StopJob> stop;            // running: to be carried out when its answers are in, or at stop_by_ms
+    std::optional<LeaveJob> leave;  // left: what was said
+    std::uint64_t next_ms = 0;      // joining: try again then; left: repeat then (0: no)
+    std::optional<StopJob> stop;    // running: to be carried out when its answers are in, or at stop_by_ms
     std::uint64_t stop_by_ms = 0;
     std::string last_refusal;
   };

@@ -7,7 +7,9 @@
 namespace tributary {
 namespace {
 
-std::string in_words(const std::string& name) { return "job '" + name + "'"; }
+std::string in_words(const std::string& name) {
+  return "job '" + name + "'";
+}
 
 }  // namespace
 
@@ -54,7 +56,8 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t) {
   entry.id = m.job;
   entry.view = m.view;
   if (Status begun = begin(entry, m); !begun) {
-    coordinator_.send(LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, begun.error().message, entry.name});
+    coordinator_.send(
+        LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, begun.error().message, entry.name});
     fail_view(entry, begun.error());
   }
 }
@@ -75,7 +78,8 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.ranks = entry.local_world_size;
   spec.endpoints = m.endpoints;
   const std::vector<int> doorbells = lanes_.doorbells();
-  Result<std::shared_ptr<NodeJob>> job = NodeJob::create(std::move(spec), static_cast<std::uint16_t>(doorbells.size()), budget_);
+  Result<std::shared_ptr<NodeJob>> job =
+      NodeJob::create(std::move(spec), static_cast<std::uint16_t>(doorbells.size()), budget_);
   if (!job) return tl::unexpected(job.error());
   entry.job = std::move(*job);
   entry.phase = Phase::kRunning;
@@ -187,8 +191,8 @@ void NodeJobs::fail_view(Entry& entry, const Error& error) {
 }
 
 void NodeJobs::leave(Entry& entry, LeaveKind kind, const std::string& message) {
-  entry.leave = LeaveJob{entry.id, entry.view, entry.node, kind, Round(entry.job->min_version().value), message,
-                         entry.name};
+  entry.leave =
+      LeaveJob{entry.id, entry.view, entry.node, kind, Round(entry.job->min_version().value), message, entry.name};
   coordinator_.send(*entry.leave);
 }
 
@@ -212,11 +216,13 @@ void NodeJobs::leave_if_all_detached(Entry& entry, std::uint64_t now_ms) {
 }
 
 void NodeJobs::stop_others(Entry& entry, Round round) {
-  if (entry.job->header().state.load(std::memory_order_relaxed) >= static_cast<std::uint32_t>(RegionState::kStopped)) return;
+  if (entry.job->header().state.load(std::memory_order_relaxed) >= static_cast<std::uint32_t>(RegionState::kStopped))
+    return;
   for (const auto& [local_rank, place] : entry.places) {
     if (!place.connected || place.left) continue;
-    trainers_.send(place.trainer, AttachStopped{StopKind::kStopped, round,
-                                                "another rank of this node left after round " + std::to_string(round.value)});
+    trainers_.send(place.trainer,
+                   AttachStopped{StopKind::kStopped, round,
+                                 "another rank of this node left after round " + std::to_string(round.value)});
   }
   entry.job->set_state(RegionState::kStopped);
 }
@@ -257,11 +263,13 @@ void NodeJobs::tick_running(Entry& entry, std::uint64_t now_ms) {
     }
   }
   // Ranks that finished contribute nothing to a further round: one that began it would wait for ever.
-  const bool some_left = std::ranges::any_of(entry.places, [](const auto& place) { return place.second.left.has_value(); });
+  const bool some_left =
+      std::ranges::any_of(entry.places, [](const auto& place) { return place.second.left.has_value(); });
   if (!some_left) return;
   const Version reached = entry.job->min_version();
   for (const auto& [local_rank, place] : entry.places) {
-    if (!place.left && entry.job->beyond(local_rank, Round(reached.value))) return stop_others(entry, Round(reached.value));
+    if (!place.left && entry.job->beyond(local_rank, Round(reached.value)))
+      return stop_others(entry, Round(reached.value));
   }
 }
 

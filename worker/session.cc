@@ -72,7 +72,8 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds) {
   const std::size_t parameters_at = node_parameters_offset(layout->chunks());
   const std::size_t gradients_at = rank_gradients_offset(layout->tensors().size());
   const std::size_t flat_bytes = layout->flat_elements() * sizeof(float);
-  if (reply.node_region_bytes != parameters_at + flat_bytes || reply.gradient_region_bytes != gradients_at + flat_bytes) {
+  if (reply.node_region_bytes != parameters_at + flat_bytes ||
+      reply.gradient_region_bytes != gradients_at + flat_bytes) {
     return bad("regions of another size than this model needs");
   }
   auto node_region = SharedMemory::map(std::move(fds[0]), reply.node_region_bytes, "the job's parameters");
@@ -124,7 +125,8 @@ void Session::Impl::read_socket() {
 }
 
 // Sleeps until some chunk is published, the state changes or the liveness interval is over. The caller looks again.
-// waiters is raised before the word is compared, and the worker raises the word before it looks at waiters, so no wake-up is lost.
+// waiters is raised before the word is compared, and the worker raises the word before it looks at waiters, so no
+// wake-up is lost.
 Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round round) {
   for (std::uint32_t c = begin; c < end; ++c) {
     const auto there = [&] { return chunk_words[c].version_plus_one.load(std::memory_order_acquire) > round.value; };
@@ -152,7 +154,8 @@ bool Session::Impl::all_complete() const {
   return true;
 }
 
-// The reason of an ended view was sent before its state was set, so it is in the socket already; the wait is for slow machines.
+// The reason of an ended view was sent before its state was set, so it is in the socket already; the wait is for slow
+// machines.
 StepState Session::Impl::when_over() {
   const auto deadline = Clock::now() + kReplyTimeout;
   while (!stopped && !failure && !gone && Clock::now() < deadline) {
@@ -176,7 +179,8 @@ Result<StepState> Session::Impl::after(const Status& waited) {
   if (!waited) return tl::unexpected(waited.error());
   if (now == RegionState::kRunning || !all_complete()) return StepState::kContinue;
   if (now == RegionState::kStopRequested) return StepState::kStopRequested;
-  // The view ended in good order at this very round. If everybody finished, this rank is about to; otherwise it should stop here.
+  // The view ended in good order at this very round. If everybody finished, this rank is about to; otherwise it should
+  // stop here.
   when_over();
   return stopped && stopped->kind == StopKind::kFinished ? StepState::kContinue : StepState::kStopRequested;
 }
@@ -205,10 +209,11 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   auto got = impl->socket.receive(Clock::now() + options.attach_timeout);
   if (!got) {
     if (got.error().code == ErrorCode::kTimeout) {
-      return fail(ErrorCode::kTimeout, "job '" + options.job.name + "' did not come together within " +
-                                           std::to_string(options.attach_timeout.count()) +
-                                           " ms; see on the worker's /status and `tributary status` which ranks, nodes or servers "
-                                           "are missing");
+      return fail(ErrorCode::kTimeout,
+                  "job '" + options.job.name + "' did not come together within " +
+                      std::to_string(options.attach_timeout.count()) +
+                      " ms; see on the worker's /status and `tributary status` which ranks, nodes or servers "
+                      "are missing");
     }
     if (!sent && sent.error().code != ErrorCode::kUnavailable) return tl::unexpected(sent.error());
     if (got.error().code == ErrorCode::kUnavailable) return tl::unexpected(impl->unavailable());
@@ -217,20 +222,30 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   if (auto* error = std::get_if<AttachError>(&got->message)) return fail(error->code, std::move(error->message));
   auto* reply = std::get_if<AttachReply>(&got->message);
   if (!reply) {
-    return fail(ErrorCode::kMalformed, "worker daemon at " + options.socket + " answered the attach with another message");
+    return fail(ErrorCode::kMalformed,
+                "worker daemon at " + options.socket + " answered the attach with another message");
   }
   impl->reply = std::move(*reply);
-  auto layout = Layout::with_owners(std::move(request.tensors), impl->reply.chunk_elements, std::move(impl->reply.owners));
+  auto layout =
+      Layout::with_owners(std::move(request.tensors), impl->reply.chunk_elements, std::move(impl->reply.owners));
   if (!layout) return tl::unexpected(layout.error());
   impl->layout = std::move(*layout);
   if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
-bool Session::fresh() const { return !impl_->reply.resume; }
-Round Session::resume_round() const { return impl_->reply.resume_round; }
-JobId Session::job() const { return impl_->reply.job; }
-const Layout& Session::layout() const { return *impl_->layout; }
+bool Session::fresh() const {
+  return !impl_->reply.resume;
+}
+Round Session::resume_round() const {
+  return impl_->reply.resume_round;
+}
+JobId Session::job() const {
+  return impl_->reply.job;
+}
+const Layout& Session::layout() const {
+  return *impl_->layout;
+}
 
 std::span<float> Session::initial(std::size_t tensor) {
   TRIB_ASSERT(fresh() && impl_->rank == 0);
@@ -286,7 +301,9 @@ Result<StepState> Session::wait() {
   return impl_->after(waited);
 }
 
-std::string Session::stop_reason() const { return impl_->stopped ? impl_->stopped->reason : std::string(); }
+std::string Session::stop_reason() const {
+  return impl_->stopped ? impl_->stopped->reason : std::string();
+}
 
 SessionStats Session::stats() const {
   const NodeHeader& node = *impl_->node;
@@ -302,7 +319,8 @@ Status Session::finish(LeaveKind kind, const std::string& message) {
     if (impl_->detach_acknowledged) return {};
     if (impl_->gone) return tl::unexpected(impl_->unavailable());
     if (Clock::now() >= deadline) {
-      return fail(ErrorCode::kTimeout, "worker daemon at " + impl_->socket_path + " did not take note of the detach within " +
+      return fail(ErrorCode::kTimeout, "worker daemon at " + impl_->socket_path +
+                                           " did not take note of the detach within " +
                                            std::to_string(kReplyTimeout.count()) + " ms");
     }
     pollfd item{impl_->socket.fd(), POLLIN, 0};

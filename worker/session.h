@@ -87,7 +87,7 @@ class Session {
 
   // The worker's reason after kStopped / kRestart.
   std::string stop_reason() const;
-  SessionStats stats() const;
+  SessionStats stats() const;  // any thread
   // Blocks until the worker has taken note; the session is unusable afterwards.
   Status finish(LeaveKind kind, const std::string& message = {});
 

@@ -51,9 +51,10 @@ Result<SharedMemory> SharedMemory::create(std::size_t bytes, const std::string& 
     } while (problem == EINTR);
   }
   if (problem != 0) {
-    return fail(ErrorCode::kLimit, "cannot reserve " + std::to_string(bytes) + " bytes of shared memory for " + purpose +
-                                       ": " + std::strerror(problem) +
-                                       "; enlarge /dev/shm (containers: --shm-size), free memory, or use a smaller model");
+    return fail(ErrorCode::kLimit,
+                "cannot reserve " + std::to_string(bytes) + " bytes of shared memory for " + purpose + ": " +
+                    std::strerror(problem) +
+                    "; enlarge /dev/shm (containers: --shm-size), free memory, or use a smaller model");
   }
   return map_fd(std::move(fd), bytes, purpose);
 }
@@ -73,8 +74,8 @@ Result<SharedMemory> SharedMemory::map(FileDescriptor fd, std::size_t bytes, con
 Result<SharedMemory> SharedMemory::map_fd(FileDescriptor fd, std::size_t bytes, const std::string& purpose) {
   void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED) {
-    return fail(ErrorCode::kIo, "cannot map " + std::to_string(bytes) + " bytes of shared memory for " + purpose + ": " +
-                                    std::strerror(errno) + "; raise the limit on address space (ulimit -v)");
+    return fail(ErrorCode::kIo, "cannot map " + std::to_string(bytes) + " bytes of shared memory for " + purpose +
+                                    ": " + std::strerror(errno) + "; raise the limit on address space (ulimit -v)");
   }
   SharedMemory memory;
   memory.fd_ = std::move(fd);

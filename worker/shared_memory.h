@@ -1,5 +1,5 @@
-// POSIX shared memory without a name: created, unlinked at once and handed on as a file descriptor, so that the kernel reclaims
-// it when the last process that maps it goes, however that process goes.
+// POSIX shared memory without a name: created, unlinked at once and handed on as a file descriptor, so that the kernel
+// reclaims it when the last process that maps it goes, however that process goes.
 #pragma once
 
 #include <cstddef>
@@ -33,11 +33,11 @@ class FileDescriptor {
 class SharedMemory {
  public:
   SharedMemory() = default;
-  // Zeroed memory of `bytes` (> 0), all of it reserved now: a full /dev/shm gives kLimit here rather than a SIGBUS later.
-  // `purpose` names it in error messages.
+  // Zeroed memory of `bytes` (> 0), all of it reserved now: a full /dev/shm gives kLimit here rather than a SIGBUS
+  // later. `purpose` names it in error messages.
   static Result<SharedMemory> create(std::size_t bytes, const std::string& purpose);
-  // Memory received from another process. kMalformed if it does not have exactly the size that its sender declared: touching
-  // pages beyond the end would be a SIGBUS.
+  // Memory received from another process. kMalformed if it does not have exactly the size that its sender declared:
+  // touching pages beyond the end would be a SIGBUS.
   static Result<SharedMemory> map(FileDescriptor fd, std::size_t bytes, const std::string& purpose);
 
   SharedMemory(SharedMemory&& other) noexcept;

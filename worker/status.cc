@@ -88,17 +88,18 @@ JobTotals totals_of(const NodeJob& job) {
 std::string status_json(const WorkerParts& parts) {
   Json jobs = Json::array();
   for (const NodeJobSummary& summary : parts.attach->summaries()) jobs.push_back(job_json(summary));
-  const Json status = {{"kind", "worker"},
-                       {"name", parts.config->name},
-                       {"pid", ::getpid()},
-                       {"uptime_s", static_cast<double>(worker_io::now_ms() - parts.started_ms) / 1e3},
-                       {"socket", parts.config->socket},
-                       {"coordinator", {{"address", parts.config->coordinator}, {"connected", parts.control->connected()}}},
-                       {"lanes", parts.lanes.size()},
-                       {"memory_bytes", parts.attach->memory_used()},
-                       {"max_memory_bytes", parts.max_memory},
-                       {"refused", parts.attach->refused()},
-                       {"jobs", std::move(jobs)}};
+  const Json status = {
+      {"kind", "worker"},
+      {"name", parts.config->name},
+      {"pid", ::getpid()},
+      {"uptime_s", static_cast<double>(worker_io::now_ms() - parts.started_ms) / 1e3},
+      {"socket", parts.config->socket},
+      {"coordinator", {{"address", parts.config->coordinator}, {"connected", parts.control->connected()}}},
+      {"lanes", parts.lanes.size()},
+      {"memory_bytes", parts.attach->memory_used()},
+      {"max_memory_bytes", parts.max_memory},
+      {"refused", parts.attach->refused()},
+      {"jobs", std::move(jobs)}};
   return status.dump(2) + "\n";
 }
 
@@ -117,14 +118,18 @@ void register_metrics(Metrics& metrics, const WorkerParts& parts) {
                  per_job(attach, [](const NodeJob& job) { return static_cast<double>(job.min_version().value); }));
   metrics.gauges("tributary_worker_window_bytes", "Unacknowledged bytes allowed, over all connections.",
                  per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).window_bytes); }));
-  metrics.gauges("tributary_worker_in_flight_bytes", "Unacknowledged bytes, over all connections.",
-                 per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).in_flight_bytes); }));
-  metrics.counters("tributary_worker_pushed_bytes_total", "Payload bytes of pushes and initial values.",
-                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).bytes_pushed); }));
-  metrics.counters("tributary_worker_pulled_bytes_total", "Payload bytes of answers.",
-                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).bytes_pulled); }));
-  metrics.counters("tributary_worker_reduce_seconds_total", "Time spent summing and encoding, over all lanes.",
-                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).reduce_ns) / 1e9; }));
+  metrics.gauges(
+      "tributary_worker_in_flight_bytes", "Unacknowledged bytes, over all connections.",
+      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).in_flight_bytes); }));
+  metrics.counters(
+      "tributary_worker_pushed_bytes_total", "Payload bytes of pushes and initial values.",
+      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).bytes_pushed); }));
+  metrics.counters(
+      "tributary_worker_pulled_bytes_total", "Payload bytes of answers.",
+      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).bytes_pulled); }));
+  metrics.counters(
+      "tributary_worker_reduce_seconds_total", "Time spent summing and encoding, over all lanes.",
+      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).reduce_ns) / 1e9; }));
   metrics.counters("tributary_worker_resends_total", "Pushes that a server asked for again.",
                    per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).resends); }));
 }

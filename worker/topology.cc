@@ -12,9 +12,10 @@ namespace {
 Status read_number(const char* name, std::uint32_t& out) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') {
-    return fail(ErrorCode::kTopology, std::string("environment variable ") + name +
-                                          " is not set; start the trainer with torchrun, or set RANK, WORLD_SIZE, LOCAL_RANK, "
-                                          "LOCAL_WORLD_SIZE and GROUP_RANK as torchrun does");
+    return fail(ErrorCode::kTopology,
+                std::string("environment variable ") + name +
+                    " is not set; start the trainer with torchrun, or set RANK, WORLD_SIZE, LOCAL_RANK, "
+                    "LOCAL_WORLD_SIZE and GROUP_RANK as torchrun does");
   }
   const char* end = text + std::strlen(text);
   const auto [stopped, error] = std::from_chars(text, end, out);
@@ -25,7 +26,9 @@ Status read_number(const char* name, std::uint32_t& out) {
   return {};
 }
 
-std::string number(std::uint32_t value) { return std::to_string(value); }
+std::string number(std::uint32_t value) {
+  return std::to_string(value);
+}
 
 }  // namespace
 
@@ -65,9 +68,9 @@ Status Topology::validate() const {
                                           number(nodes) + " (world_size / local_world_size)");
   }
   if (rank != std::uint64_t{node_rank} * local_world_size + local_rank) {
-    return fail(ErrorCode::kTopology, "rank " + number(rank) + " does not fit node_rank " + number(node_rank) + " and local_rank " +
-                                          number(local_rank) + ": with local_world_size " + number(local_world_size) +
-                                          " it would be " +
+    return fail(ErrorCode::kTopology, "rank " + number(rank) + " does not fit node_rank " + number(node_rank) +
+                                          " and local_rank " + number(local_rank) + ": with local_world_size " +
+                                          number(local_world_size) + " it would be " +
                                           std::to_string(std::uint64_t{node_rank} * local_world_size + local_rank));
   }
   return {};

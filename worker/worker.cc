@@ -26,7 +26,8 @@ std::string host_name() {
 }
 
 std::uint64_t half_of_memory() {
-  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 2;
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) /
+         2;
 }
 
 }  // namespace
@@ -94,8 +95,8 @@ Status Worker::start_parts() {
   return {};
 }
 
-// Whoever asks goes first; then the attach thread, which gives orders to lanes and control; the attach server itself is last because they
-// report to it until their threads have ended.
+// Whoever asks goes first; then the attach thread, which gives orders to lanes and control; the attach server itself is
+// last because they report to it until their threads have ended.
 Worker::~Worker() {
   admin_.reset();
   if (attach_) attach_->stop();

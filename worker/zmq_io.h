@@ -11,10 +11,13 @@ namespace tributary::worker_io {
 
 inline std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
 }
 
-inline std::uint64_t now_ms() { return now_ns() / 1'000'000; }
+inline std::uint64_t now_ms() {
+  return now_ns() / 1'000'000;
+}
 
 // One frame, if there is one.
 inline bool try_receive(zmq::socket_t& socket, zmq::message_t& frame) {
@@ -34,7 +37,9 @@ inline bool try_send(zmq::socket_t& socket, zmq::message_t& frame, bool more) {
   return size >= 0;
 }
 
-inline bool has_more(zmq::message_t& frame) { return zmq_msg_more(frame.handle()) != 0; }
+inline bool has_more(zmq::message_t& frame) {
+  return zmq_msg_more(frame.handle()) != 0;
+}
 
 // Takes the remaining frames of the message that `frame` belongs to off the socket.
 inline void drop_rest(zmq::socket_t& socket, zmq::message_t& frame) {

@@ -8,7 +8,9 @@
 namespace tributary::sim {
 namespace {
 
-float unit(std::uint64_t bits) { return static_cast<float>(bits >> 40) * 0x1.0p-23f - 1.0f; }  // [-1, 1)
+float unit(std::uint64_t bits) {
+  return static_cast<float>(bits >> 40) * 0x1.0p-23f - 1.0f;
+}  // [-1, 1)
 
 // kernels/tree_sum.h's tree, written as its definition.
 std::vector<float> add_in_tree_order(std::vector<std::vector<float>> level) {
@@ -36,9 +38,12 @@ std::vector<float> through(EncodingId id, const std::vector<float>& values) {
 
 }  // namespace
 
-float initial_value(std::uint64_t seed, std::uint64_t element) { return unit(Random::mix(seed * 31 + element)); }
+float initial_value(std::uint64_t seed, std::uint64_t element) {
+  return unit(Random::mix(seed * 31 + element));
+}
 
-float gradient_value(std::uint64_t seed, std::uint32_t rank, std::uint64_t round, std::uint64_t element, float parameter) {
+float gradient_value(std::uint64_t seed, std::uint32_t rank, std::uint64_t round, std::uint64_t element,
+                     float parameter) {
   const std::uint64_t key = ((seed * 1000003 + rank) * 1000003 + round) * 1000003 + element;
   return unit(Random::mix(key)) + 0.125f * parameter;
 }

@@ -118,7 +118,9 @@ class World {
     std::uint64_t left = scenario.parameters;
     while (left > 0) {
       const std::uint64_t elements = std::min<std::uint64_t>(left, random.between(1, scenario.parameters / 3 + 1));
-      tensors.push_back({"t" + std::to_string(tensors.size()), {elements}});
+      std::string name(1, 't');
+      name += std::to_string(tensors.size());
+      tensors.push_back({std::move(name), {elements}});
       left -= elements;
     }
     const std::vector<ShardSlots> slots(scenario.shards, ShardSlots{static_cast<std::uint16_t>(scenario.lanes), 1.0});
@@ -233,9 +235,8 @@ void LaneSim::receive(std::uint32_t node, const Bytes& header, const std::shared
 }
 
 void LaneSim::reply(PeerId to, const DataMessage& message) {
-  world_.network.send([this, node = to.value - 1, header = encoded(message)] {
-    world_.nodes[node]->receive(connection_, header, {});
-  });
+  world_.network.send(
+      [this, node = to.value - 1, header = encoded(message)] { world_.nodes[node]->receive(connection_, header, {}); });
 }
 
 void LaneSim::answer(PeerId to, const Answer& header, const BufferRef& payload) {
@@ -272,7 +273,8 @@ NodeSim::NodeSim(World& world, std::uint32_t node) : world_(world), node_(node) 
   gather_ = std::make_unique<NodeGather>(world.layout, job.chunks, scenario.ranks_per_node, Round(0));
   ClientOptions options;
   options.window_cap_bytes = scenario.window_bytes;
-  client_ = std::make_unique<ClientCore>(job, static_cast<std::uint16_t>(scenario.shards * scenario.lanes), options, *this);
+  client_ =
+      std::make_unique<ClientCore>(job, static_cast<std::uint16_t>(scenario.shards * scenario.lanes), options, *this);
   params_.resize(world.layout->flat_elements());
   versions_.resize(world.layout->chunks());
   ranks_.resize(scenario.ranks_per_node);
@@ -294,7 +296,8 @@ void NodeSim::tick() {
   for (std::uint16_t c = 0; c < world_.lanes.size(); ++c) {
     const std::uint64_t unit = world_.layout->chunk_elements() * sizeof(float);
     const std::uint64_t allowed = std::max(world_.scenario().window_bytes, unit);
-    if (client_->in_flight_bytes(ConnectionIndex(c)) > allowed) world_.broken("more bytes in flight than the window allows");
+    if (client_->in_flight_bytes(ConnectionIndex(c)) > allowed)
+      world_.broken("more bytes in flight than the window allows");
   }
 }
 
@@ -328,9 +331,15 @@ void NodeSim::send_init(ConnectionIndex connection, const Init& init) {
   send(connection, init, std::make_shared<Bytes>(values.begin(), values.end()));
 }
 
-void NodeSim::send_pull(ConnectionIndex connection, const Pull& pull) { send(connection, pull, nullptr); }
-void NodeSim::send_query(ConnectionIndex connection, const Query& query) { send(connection, query, nullptr); }
-void NodeSim::refused(const ErrorReply& error) { world_.broken("a server refused a message: " + error.message); }
+void NodeSim::send_pull(ConnectionIndex connection, const Pull& pull) {
+  send(connection, pull, nullptr);
+}
+void NodeSim::send_query(ConnectionIndex connection, const Query& query) {
+  send(connection, query, nullptr);
+}
+void NodeSim::refused(const ErrorReply& error) {
+  world_.broken("a server refused a message: " + error.message);
+}
 
 void NodeSim::receive(ConnectionIndex from, const Bytes& header, std::span<const std::byte> payload) {
   Result<DataMessage> message = decode_data(header);
@@ -371,7 +380,8 @@ void NodeSim::answered(const Answer& answer, std::span<const std::byte> payload)
   }
 }
 
-// A trainer's wait(tensor) is over when all its chunks have the version of its last round; then the next round's work begins.
+// A trainer's wait(tensor) is over when all its chunks have the version of its last round; then the next round's work
+// begins.
 void NodeSim::start_tensor_if_current(std::uint32_t local, std::size_t tensor) {
   std::uint64_t& round = ranks_[local].tensor_round[tensor];
   if (round == world_.scenario().rounds) return;
@@ -431,36 +441,6 @@ void World::check_final_state() {
 }
 
 }  // namespace
-
-std::string Scenario::describe() const {
-  return "seed " + std::to_string(seed) + ": " + std::to_string(nodes) + " nodes x " + std::to_string(ranks_per_node) +
-         " ranks, " + std::to_string(shards) + " servers x " + std::to_string(lanes) + " lanes, " +
-         std::to_string(parameters) + " parameters in chunks of " + std::to_string(chunk_elements) + ", " +
-         std::to_string(rounds) + " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", window " +
-         std::to_string(window_bytes) + " bytes, loss " + std::to_string(lose) + ", duplication " + std::to_string(duplicate);
-}
-
-Scenario scenario_of(std::uint64_t seed) {
-  Random random(seed);
-  Scenario s;
-  s.seed = seed;
-  s.nodes = static_cast<std::uint32_t>(random.between(1, 4));
-  s.ranks_per_node = static_cast<std::uint32_t>(random.between(1, 3));
-  s.shards = static_cast<std::uint32_t>(random.between(1, 3));
-  s.lanes = static_cast<std::uint32_t>(random.between(1, 2));
-  s.chunk_elements = 1024 * random.between(1, 2);
-  s.parameters = random.between(1000, 7000);
-  s.rounds = random.between(2, 6);
-  static constexpr const char* kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
-  static constexpr const char* kEncodings[] = {"fp32", "fp32", "bf16", "fp16"};
-  s.optimizer = kOptimizers[random.below(5)];
-  s.push = kEncodings[random.below(4)];
-  s.pull = kEncodings[random.below(4)];
-  s.lose = random.chance(0.5) ? 0.03 : 0.0;
-  s.duplicate = random.chance(0.5) ? 0.1 : 0.0;
-  s.window_bytes = s.chunk_elements * 4 * random.between(1, 4);
-  return s;
-}
 
 Outcome run(std::uint64_t seed, Mutation mutation) {
   Outcome outcome;

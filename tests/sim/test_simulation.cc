@@ -38,10 +38,18 @@ std::uint64_t first_seed_that_finds(Mutation mutation) {
 
 }  // namespace
 
-TEST_CASE("seeds 0 to 249 end in the reference's bits") { run_seeds(0); }
-TEST_CASE("seeds 250 to 499 end in the reference's bits") { run_seeds(250); }
-TEST_CASE("seeds 500 to 749 end in the reference's bits") { run_seeds(500); }
-TEST_CASE("seeds 750 to 999 end in the reference's bits") { run_seeds(750); }
+TEST_CASE("seeds 0 to 249 end in the reference's bits") {
+  run_seeds(0);
+}
+TEST_CASE("seeds 250 to 499 end in the reference's bits") {
+  run_seeds(250);
+}
+TEST_CASE("seeds 500 to 749 end in the reference's bits") {
+  run_seeds(500);
+}
+TEST_CASE("seeds 750 to 999 end in the reference's bits") {
+  run_seeds(750);
+}
 
 TEST_CASE("a sum in another order than the tree's is found") {
   CHECK(first_seed_that_finds(Mutation::kArrivalOrderSum) < kSeedsForMutation);

@@ -17,10 +17,18 @@ namespace tributary::testing {
 
 inline constexpr std::uint64_t kTimeoutMs = 10'000;
 
-inline PeerId server_peer(std::uint16_t index) { return PeerId(1000 + index); }
-inline PeerId worker_peer(std::uint32_t worker) { return PeerId(2000 + worker); }
-inline std::uint64_t server_incarnation(std::uint16_t index) { return 10 + index; }
-inline std::uint64_t worker_incarnation(std::uint32_t worker) { return 50 + worker; }
+inline PeerId server_peer(std::uint16_t index) {
+  return PeerId(1000 + index);
+}
+inline PeerId worker_peer(std::uint32_t worker) {
+  return PeerId(2000 + worker);
+}
+inline std::uint64_t server_incarnation(std::uint16_t index) {
+  return 10 + index;
+}
+inline std::uint64_t worker_incarnation(std::uint32_t worker) {
+  return 50 + worker;
+}
 
 inline JobConfig config_of(const std::string& name) {
   JobConfig config;
@@ -58,9 +66,7 @@ class Cluster final : public CoordinatorOutput {
     hello.stored = std::move(stored);
     say(server_peer(index), hello);
   }
-  void worker(std::uint32_t w) {
-    say(worker_peer(w), WorkerHello{"host" + std::to_string(w), worker_incarnation(w)});
-  }
+  void worker(std::uint32_t w) { say(worker_peer(w), WorkerHello{"host" + std::to_string(w), worker_incarnation(w)}); }
   void everybody(std::uint32_t workers) {
     for (std::uint16_t i = 0; i < servers_; ++i) server(i);
     for (std::uint32_t w = 0; w < workers; ++w) worker(w);
@@ -181,5 +187,35 @@ class Cluster final : public CoordinatorOutput {
   bool save_fails = false;
   CoordinatorCore core;
 };
+
+inline constexpr std::uint64_t kMinute = 60'000;
+
+inline JoinOptions with_snapshots(std::uint32_t every_s, std::uint64_t every_rounds) {
+  JoinOptions options;
+  options.config.snapshot.every_s = every_s;
+  options.config.snapshot.every_rounds = every_rounds;
+  return options;
+}
+
+// A job that was stopped at `round`, as its record and the servers' stores have it.
+struct Stopped {
+  std::vector<JobRecord> records;
+  std::vector<StoredJob> stored;
+};
+inline Stopped stopped_at(std::uint64_t round, std::uint16_t servers = 2) {
+  Cluster cluster(servers);
+  cluster.everybody(1);
+  cluster.run(1);
+  cluster.leave(0, LeaveKind::kStopped, round);
+  cluster.all_done(round);
+  return {cluster.records(), {StoredJob{cluster.open().job, "mnist", 0, {Round(round)}}}};
+}
+
+// Everybody is there after a restart, every server with what its store has.
+inline void restarted(Cluster& cluster, const std::vector<StoredJob>& stored, std::uint32_t workers = 1) {
+  cluster.everybody(workers);
+  for (std::uint16_t i = 0; i < 2; ++i) cluster.server(i, stored);
+  cluster.sent.clear();
+}
 
 }  // namespace tributary::testing

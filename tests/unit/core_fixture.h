@@ -23,7 +23,8 @@ inline constexpr JobId kJob{77};
 inline constexpr ViewId kView{3};
 inline constexpr std::uint64_t kChunk = 1024;  // elements; the smallest chunk there is
 
-inline std::shared_ptr<const Layout> layout_of(std::uint64_t elements, std::uint16_t shards = 1, std::uint16_t lanes = 1) {
+inline std::shared_ptr<const Layout> layout_of(std::uint64_t elements, std::uint16_t shards = 1,
+                                               std::uint16_t lanes = 1) {
   const std::vector<ShardSlots> slots(shards, ShardSlots{lanes, 1.0});
   return std::make_shared<const Layout>(*Layout::make({{"w", {elements}}}, kChunk, slots));
 }
@@ -47,7 +48,9 @@ inline bool all_equal(std::span<const float> values, float expected) {
   return std::ranges::all_of(values, [&](float v) { return v == expected; });
 }
 
-inline bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+inline bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 class ShardRecorder final : public ShardOutput {
  public:
@@ -56,7 +59,9 @@ class ShardRecorder final : public ShardOutput {
     Answer header;
     BufferRef payload;
   };
-  void answer(PeerId to, const Answer& header, const BufferRef& payload) override { answers.push_back({to, header, payload}); }
+  void answer(PeerId to, const Answer& header, const BufferRef& payload) override {
+    answers.push_back({to, header, payload});
+  }
   void receipt(PeerId to, const Receipt& header) override { receipts.emplace_back(to, header); }
   void resend(PeerId to, const Resend& header) override { resends.emplace_back(to, header); }
   void error(PeerId to, const ErrorReply& header) override { errors.emplace_back(to, header); }
@@ -87,7 +92,9 @@ struct ShardSetup {
   std::size_t pool_blocks = 0;  // 0: as the shard asks for
 };
 
-inline PeerId peer_of(std::uint32_t node) { return PeerId(100 + node); }
+inline PeerId peer_of(std::uint32_t node) {
+  return PeerId(100 + node);
+}
 
 // One shard, one lane, one job: members in the order in which buffers must outlive each other.
 class Shard {
@@ -111,7 +118,9 @@ class Shard {
     if (setup.pool_blocks != 0) return setup.pool_blocks;
     return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull);
   }
-  static ChunkKey key(std::uint32_t node, std::uint32_t chunk = 0) { return {kJob, kView, NodeRank(node), ChunkIndex(chunk)}; }
+  static ChunkKey key(std::uint32_t node, std::uint32_t chunk = 0) {
+    return {kJob, kView, NodeRank(node), ChunkIndex(chunk)};
+  }
   std::size_t elements(std::uint32_t chunk) const { return layout->chunk(ChunkIndex(chunk)).elements; }
 
   void init(float value) {
@@ -120,7 +129,8 @@ class Shard {
   void init_chunk(std::uint32_t chunk, float value) {
     core.on_init(peer_of(0), Init{key(0, chunk)}, frame_of(elements(chunk), value));
   }
-  void push(std::uint32_t node, std::uint64_t round, float gradient, std::uint32_t chunk = 0, std::uint64_t weight = 1) {
+  void push(std::uint32_t node, std::uint64_t round, float gradient, std::uint32_t chunk = 0,
+            std::uint64_t weight = 1) {
     push_from(peer_of(node), node, round, gradient, chunk, weight);
   }
   void push_from(PeerId from, std::uint32_t node, std::uint64_t round, float gradient, std::uint32_t chunk = 0,

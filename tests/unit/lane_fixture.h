@@ -1,4 +1,5 @@
-// What the tests of the server's shells share: a lane with its listener, a job on it, and a client that speaks raw ZeroMQ.
+// What the tests of the server's shells share: a lane with its listener, a job on it, and a client that speaks raw
+// ZeroMQ.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -9,6 +10,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 #include <zmq.hpp>
 
@@ -25,6 +27,13 @@ inline Logger quiet_logger() {
   return *make_logger(config, "test");
 }
 
+// True as soon as `condition` is, false if it is not within 10 s.
+template <class Condition>
+bool eventually(const Condition& condition) {
+  for (int i = 0; i < 1000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return condition();
+}
+
 // Collects what a lane reports; every wait ends after 10 s.
 class Listener final : public LaneListener {
  public:
@@ -35,7 +44,9 @@ class Listener final : public LaneListener {
   };
   void lane_opened(LaneIndex, JobId, ViewId, const Status& status) override { push(opened_, status); }
   void lane_snapshot(LaneIndex, JobId, ViewId, Round, bool started) override { push(snapshots_, started); }
-  void lane_stopped(LaneIndex, JobId job, ViewId, Round round, bool kept) override { push(stopped_, Stopped{job, round, kept}); }
+  void lane_stopped(LaneIndex, JobId job, ViewId, Round round, bool kept) override {
+    push(stopped_, Stopped{job, round, kept});
+  }
   void lane_captured(ChunkSnapshot snapshot) override { push(captured_, std::move(snapshot)); }
 
   std::optional<Status> opened() { return pop(opened_); }
@@ -66,7 +77,9 @@ class Listener final : public LaneListener {
   std::deque<ChunkSnapshot> captured_;
 };
 
-inline std::span<const std::byte> as_bytes(const std::vector<float>& values) { return std::as_bytes(std::span(values)); }
+inline std::span<const std::byte> as_bytes(const std::vector<float>& values) {
+  return std::as_bytes(std::span(values));
+}
 
 struct Reply {
   DataMessage message;
@@ -128,7 +141,8 @@ class RawClient {
 
 inline constexpr std::uint64_t kChunkElements = 1024;
 
-// `chunks` chunks on one lane of one server, plain SGD with lr 0.5: with gradients that are multiples of 2 every step is exact.
+// `chunks` chunks on one lane of one server, plain SGD with lr 0.5: with gradients that are multiples of 2 every step
+// is exact.
 inline ShardJob small_job(std::uint32_t nodes, std::uint64_t chunks, JobId job = JobId(7)) {
   const ShardSlots slots[] = {{1, 1.0}};
   Result<Layout> layout = Layout::make({{"w", {chunks * kChunkElements}}}, kChunkElements, slots);
@@ -147,7 +161,9 @@ inline ChunkKey key_of(std::uint32_t chunk, std::uint32_t node = 0, JobId job = 
   return {job, ViewId(1), NodeRank(node), ChunkIndex(chunk)};
 }
 
-inline std::vector<float> filled(float value) { return std::vector<float>(kChunkElements, value); }
+inline std::vector<float> filled(float value) {
+  return std::vector<float>(kChunkElements, value);
+}
 
 inline std::string temporary_ipc(const char* name) {
   return "ipc:///tmp/tributary-test-" + std::to_string(::getpid()) + "-" + name;

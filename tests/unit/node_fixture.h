@@ -1,4 +1,5 @@
-// A worker daemon without lanes and without a coordinator: the real attach server and shared memory, with fakes behind its ports.
+// A worker daemon without lanes and without a coordinator: the real attach server and shared memory, with fakes behind
+// its ports.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -131,7 +132,9 @@ class FakeLanes final : public LanePort {
   int opened_ = 0, closed_ = 0;
 };
 
-inline std::vector<TensorSpec> small_model() { return {{"weight", {30, 50}}, {"bias", {50}}, {"head", {3000}}}; }
+inline std::vector<TensorSpec> small_model() {
+  return {{"weight", {30, 50}}, {"bias", {50}}, {"head", {3000}}};
+}
 
 struct FakeNode {
   explicit FakeNode(std::size_t lane_count = 1, std::uint64_t max_memory = 64u << 20) : lanes(lane_count) {
@@ -204,7 +207,9 @@ struct FakeNode {
   std::unique_ptr<AttachServer> server;  // last: it uses the others
 };
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 inline Error error_of(FakeNode::Attached attached) {
   auto session = attached.get();

@@ -15,7 +15,9 @@ using namespace tributary::testing;
 
 namespace {
 
-std::string pid_text() { return "pid " + std::to_string(getpid()); }
+std::string pid_text() {
+  return "pid " + std::to_string(getpid());
+}
 
 // A raw connection to the attach socket.
 FileDescriptor raw_connection(const std::string& path) {
@@ -107,7 +109,8 @@ TEST_CASE("ranks of one node must agree on world, node, tensors and configuratio
   SessionOptions other_node = node.session_options(1, 2, 4);
   other_node.topology.rank = 3;
   other_node.topology.node_rank = 1;
-  CHECK(contains(error_of(node.attach(other_node)).message, "serves node_rank 0 of job 'a-job', the trainer says node_rank 1"));
+  CHECK(contains(error_of(node.attach(other_node)).message,
+                 "serves node_rank 0 of job 'a-job', the trainer says node_rank 1"));
 
   std::vector<TensorSpec> other_tensors = small_model();
   other_tensors[1].shape = {51};
@@ -343,7 +346,8 @@ TEST_CASE("a restarted coordinator ends running views and is joined again by wai
   CHECK(waiting.get());
 }
 
-TEST_CASE("draining asks running ranks to stop, refuses new ones, and is done when the coordinator has ended the view") {
+TEST_CASE(
+    "draining asks running ranks to stop, refuses new ones, and is done when the coordinator has ended the view") {
   FakeNode node;
   node.run();
   auto sessions = node.sessions(1);
@@ -377,7 +381,8 @@ TEST_CASE("a socket that a dead worker left is replaced; one in use, or a file, 
 
   options.socket = node.directory / "file";
   std::ofstream(options.socket) << "precious";
-  CHECK(contains(AttachServer::create(options, node.coordinator, node.lanes, node.logger).error().message, "is no socket"));
+  CHECK(contains(AttachServer::create(options, node.coordinator, node.lanes, node.logger).error().message,
+                 "is no socket"));
 
   options.socket = node.directory / "stale.sock";
   {
@@ -388,7 +393,8 @@ TEST_CASE("a socket that a dead worker left is replaced; one in use, or a file, 
   CHECK(AttachServer::create(options, node.coordinator, node.lanes, node.logger));
 
   options.socket = node.directory / "missing/w.sock";
-  CHECK(contains(AttachServer::create(options, node.coordinator, node.lanes, node.logger).error().message, options.socket));
+  CHECK(contains(AttachServer::create(options, node.coordinator, node.lanes, node.logger).error().message,
+                 options.socket));
 }
 
 TEST_CASE("a declaration of many tensors travels in several packets") {

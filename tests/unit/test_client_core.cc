@@ -306,7 +306,9 @@ TEST_CASE("an unacknowledged push is asked about, and sent again only if the ser
     CHECK(client.out.pushes[1].second.round == Round(1));
     CHECK(client.core.stats().resends == 1);
   }
-  SUBCASE("the server has it") { client.receipt(0, 1); }
+  SUBCASE("the server has it") {
+    client.receipt(0, 1);
+  }
   SUBCASE("the server has answered it") {}
   client.answer(0, 1);
   CHECK(client.core.idle(ChunkIndex(0)));
@@ -341,7 +343,7 @@ TEST_CASE("an answer that overtakes a queued repetition makes it needless") {
   client.ready(0, 1);
   client.receipt(0, 1);
   client.ready(1, 1);
-  client.resend(0, 1);  // queued behind the window
+  client.resend(0, 1);   // queued behind the window
   client.receipt(0, 1);  // late
   client.answer(0, 1);
   CHECK(client.core.idle(ChunkIndex(0)));
@@ -390,8 +392,8 @@ TEST_CASE("stats count payload bytes as they travel") {
   CHECK(client.core.stats().answer_bytes == 2 * kBytes);
 }
 
-// The trap of a window that counts unanswered pushes: node 0 pushes from the front, node 1 from the back, each with a window of one chunk;
-// an answer needs both.
+// The trap of a window that counts unanswered pushes: node 0 pushes from the front, node 1 from the back, each with a
+// window of one chunk; an answer needs both.
 TEST_CASE("two nodes that push in opposite orders do not wait for each other for ever") {
   constexpr std::uint32_t kChunks = 8;
   Shard shard({.elements = kChunks * kChunk, .nodes = 2});
@@ -417,7 +419,8 @@ TEST_CASE("two nodes that push in opposite orders do not wait for each other for
       clients[to.value - peer_of(0).value].core.on_receipt(ConnectionIndex(0), receipt, client.now);
     }
     for (auto& sent : said.answers) {
-      clients[sent.to.value - peer_of(0).value].core.on_answer(ConnectionIndex(0), sent.header, sent.payload.bytes(), client.now);
+      clients[sent.to.value - peer_of(0).value].core.on_answer(ConnectionIndex(0), sent.header, sent.payload.bytes(),
+                                                               client.now);
     }
     return moved;
   };

@@ -64,7 +64,7 @@ TEST_CASE("the example files are accepted and say the defaults that they claim t
   const auto job = load_job_config(example("fashion-mnist.toml"));
   REQUIRE_MESSAGE(job, job.error().message);
   CHECK(job->optimizer.name == "adamw");
-  CHECK(job->schedule.total_rounds == 1175);
+  CHECK(job->schedule.total_rounds == 1880);
   CHECK(job->train.hidden == std::vector<std::uint32_t>{256, 128});
 
   const auto sgd = load_job_config(example("fashion-mnist-sgd.toml"));

@@ -83,9 +83,9 @@ TEST_CASE("messages that only the coordinator sends are refused, errors are neve
   Cluster cluster(1);
   cluster.everybody(0);
   for (const ControlMessage& message :
-       {ControlMessage(HelloReply{}), ControlMessage(HeartbeatReply{}), ControlMessage(OpenJob{}), ControlMessage(JobWelcome{}),
-        ControlMessage(SnapshotAt{}), ControlMessage(SnapshotCommit{}), ControlMessage(StopRequest{}), ControlMessage(StopJob{}),
-        ControlMessage(DrainDone{})}) {
+       {ControlMessage(HelloReply{}), ControlMessage(HeartbeatReply{}), ControlMessage(OpenJob{}),
+        ControlMessage(JobWelcome{}), ControlMessage(SnapshotAt{}), ControlMessage(SnapshotCommit{}),
+        ControlMessage(StopRequest{}), ControlMessage(StopJob{}), ControlMessage(DrainDone{})}) {
     cluster.sent.clear();
     cluster.say(server_peer(0), message);
     check_error(cluster, server_peer(0), ErrorCode::kMalformed, {"only the coordinator sends"});
@@ -124,7 +124,8 @@ TEST_CASE("a job opens when all nodes and all servers are there, and runs when a
     CHECK(open->job.value != 0);
     const Result<Layout> layout = Layout::with_owners(open->tensors, open->chunk_elements, open->owners);
     REQUIRE(layout);
-    for (std::uint16_t lane = 0; lane < 2; ++lane) CHECK_FALSE(layout->chunks_owned_by(ShardIndex(i), LaneIndex(lane)).empty());
+    for (std::uint16_t lane = 0; lane < 2; ++lane)
+      CHECK_FALSE(layout->chunks_owned_by(ShardIndex(i), LaneIndex(lane)).empty());
   }
   CHECK(cluster.registry.begin()->second.view == ViewId(1));  // durable before anybody heard of it
   cluster.ready(0);
@@ -176,7 +177,8 @@ TEST_CASE("numbers that contradict each other are refused with the numbers") {
   cluster.everybody(1);
   SUBCASE("world_size") {
     cluster.join(0, {.node = 1, .nodes = 3, .ranks = 2, .world_size = 5});
-    check_error(cluster, worker_peer(0), ErrorCode::kTopology, {"node 1 of 3", "2 ranks", "world_size 5", "nproc-per-node"});
+    check_error(cluster, worker_peer(0), ErrorCode::kTopology,
+                {"node 1 of 3", "2 ranks", "world_size 5", "nproc-per-node"});
   }
   SUBCASE("node rank") {
     cluster.join(0, {.node = 3, .nodes = 3});
@@ -230,7 +232,8 @@ TEST_CASE("nodes of one job must agree, and the odd one is told how") {
   SUBCASE("other tensors") {
     other.tensors = {{"w", {100'001}}};
     cluster.join(1, other);
-    check_error(cluster, odd, ErrorCode::kLayoutMismatch, {"'mnist'", "node 1", "tensor 0", "100000", "100001", "same model"});
+    check_error(cluster, odd, ErrorCode::kLayoutMismatch,
+                {"'mnist'", "node 1", "tensor 0", "100000", "100001", "same model"});
   }
   SUBCASE("another optimizer") {
     other.config.optimizer.lr = 0.5;
@@ -263,7 +266,8 @@ TEST_CASE("nodes of one job must agree, and the odd one is told how") {
   CHECK(cluster.phase() == "opening");
 }
 
-TEST_CASE("snapshots and evaluation may differ between nodes, and the same node may join anew with another configuration") {
+TEST_CASE(
+    "snapshots and evaluation may differ between nodes, and the same node may join anew with another configuration") {
   Cluster cluster(1);
   cluster.everybody(2);
   JoinOptions options{.nodes = 2};
@@ -329,12 +333,14 @@ TEST_CASE("a node that leaves while the shards load takes the job back to gather
     cluster.say(worker_peer(1), DrainRequest{worker_incarnation(1)});
     CHECK(cluster.only<DrainDone>(worker_peer(1)));
   }
-  SUBCASE("its worker is lost") { cluster.pass(kTimeoutMs + 2000, 1); }
+  SUBCASE("its worker is lost") {
+    cluster.pass(kTimeoutMs + 2000, 1);
+  }
   CHECK(cluster.phase() == "gathering");
   CHECK(cluster.job().waiting_for == " node 1");
   REQUIRE(cluster.only<StopJob>(server_peer(0)));
   CHECK(cluster.only<StopJob>(server_peer(0))->kind == StopKind::kRestart);
-  CHECK(cluster.to<StopJob>(worker_peer(0)).empty());  // it never heard of that view
+  CHECK(cluster.to<StopJob>(worker_peer(0)).empty());                                // it never heard of that view
   cluster.say(server_peer(0), ShardReady{cluster.open().job, first, true, {}, {}});  // late
   CHECK(cluster.count<JobWelcome>() == 0);
   cluster.worker(1);
@@ -377,7 +383,8 @@ TEST_CASE("a shard that cannot open a job fails it with its own words") {
   Cluster cluster(2);
   cluster.everybody(1);
   cluster.join(0, {});
-  cluster.say(server_peer(1), ShardReady{cluster.open().job, cluster.open().view, false, ErrorCode::kStore, "checksum of chunk 3"});
+  cluster.say(server_peer(1),
+              ShardReady{cluster.open().job, cluster.open().view, false, ErrorCode::kStore, "checksum of chunk 3"});
   check_error(cluster, worker_peer(0), ErrorCode::kStore, {"checksum of chunk 3"});
   CHECK(cluster.phase() == "idle");
   CHECK(cluster.to<StopJob>(worker_peer(0)).empty());
@@ -410,7 +417,8 @@ TEST_CASE("a running job's node rank cannot be taken by another worker") {
   cluster.everybody(3);
   cluster.run(2);
   cluster.join(2, {.node = 1, .nodes = 2});
-  check_error(cluster, worker_peer(2), ErrorCode::kTopology, {"node rank 1", "running with 2 nodes", "another job name"});
+  check_error(cluster, worker_peer(2), ErrorCode::kTopology,
+              {"node rank 1", "running with 2 nodes", "another job name"});
   CHECK(cluster.phase() == "running");
 }
 

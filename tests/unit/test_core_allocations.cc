@@ -1,5 +1,6 @@
-// The round logic allocates nothing per chunk once a job runs: from a node's gradient through its client, the shard's sum and step, to the
-// delivered answer. Counted through operator new; the sanitizers have their own, so under them the code only runs.
+// The round logic allocates nothing per chunk once a job runs: from a node's gradient through its client, the shard's
+// sum and step, to the delivered answer. Counted through operator new; the sanitizers have their own, so under them the
+// code only runs.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -22,12 +23,24 @@ void* counted(std::size_t size) {
 }
 }  // namespace
 
-void* operator new(std::size_t size) { return counted(size); }
-void* operator new[](std::size_t size) { return counted(size); }
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete[](void* block) noexcept { std::free(block); }
-void operator delete(void* block, std::size_t) noexcept { std::free(block); }
-void operator delete[](void* block, std::size_t) noexcept { std::free(block); }
+void* operator new(std::size_t size) {
+  return counted(size);
+}
+void* operator new[](std::size_t size) {
+  return counted(size);
+}
+void operator delete(void* block) noexcept {
+  std::free(block);
+}
+void operator delete[](void* block) noexcept {
+  std::free(block);
+}
+void operator delete(void* block, std::size_t) noexcept {
+  std::free(block);
+}
+void operator delete[](void* block, std::size_t) noexcept {
+  std::free(block);
+}
 #endif
 
 namespace tributary {
@@ -47,8 +60,8 @@ long allocations_so_far() {
 #endif
 }
 
-// Two clients and a shard, joined by direct calls instead of sockets. Answers are kept until the chunk's next round, as if they
-// were still being sent, so that steps are in place and out of place in turn.
+// Two clients and a shard, joined by direct calls instead of sockets. Answers are kept until the chunk's next round, as
+// if they were still being sent, so that steps are in place and out of place in turn.
 class Loop final : public ClientOutput, public ShardOutput {
  public:
   explicit Loop(EncodingId encoding)
@@ -71,7 +84,8 @@ class Loop final : public ClientOutput, public ShardOutput {
       complete_.clear();
       const Status ready = gathers_[node]->on_tensor(0, 0, Round(r), 32, complete_);
       if (!ready || complete_.size() != kChunks) ++faults;
-      for (const NodeGather::Complete& c : complete_) clients_[node]->gradient_ready(c.chunk, c.round, c.weight, ++now_);
+      for (const NodeGather::Complete& c : complete_)
+        clients_[node]->gradient_ready(c.chunk, c.round, c.weight, ++now_);
     }
     for (auto& client : clients_) client->tick(now_ += 1'000'000'000);
   }

@@ -25,7 +25,8 @@ struct Collected final : ReduceListener {
 struct Node {
   Node(std::uint32_t ranks, std::vector<std::uint64_t> sizes) {
     std::vector<TensorSpec> tensors;
-    for (std::size_t i = 0; i < sizes.size(); ++i) tensors.push_back({std::string("t").append(std::to_string(i)), {sizes[i]}});
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      tensors.push_back({std::string("t").append(std::to_string(i)), {sizes[i]}});
     const ShardSlots one{};
     auto made = Layout::make(tensors, 4096, {&one, 1});
     REQUIRE(made);

@@ -29,10 +29,6 @@ struct OneLane {
     REQUIRE(status);
     REQUIRE(*status);
   }
-  bool eventually(const std::function<bool()>& condition) {
-    for (int i = 0; i < 1000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return condition();
-  }
   Listener listener;  // outlives the lane
   std::unique_ptr<Lane> lane;
 };
@@ -163,7 +159,7 @@ TEST_CASE("a peer that chooses its own routing id is not served") {
   alignas(8) std::byte scratch[kMaxErrorHeader];
   const auto header = encode_data(Pull{key_of(0)}, scratch);
   chosen.send(zmq::const_buffer(header.data(), header.size()));
-  CHECK(server.eventually([&] { return server.lane->counters().malformed.value() == 1; }));
+  CHECK(eventually([&] { return server.lane->counters().malformed.value() == 1; }));
 }
 
 int connect_raw(const std::string& endpoint) {
@@ -195,7 +191,8 @@ TEST_CASE("50 MB of noise on a lane's port leave a good client undisturbed") {
         ++connections;
       }
       for (std::uint32_t& word : block) word = random();
-      // A first byte of 0xff looks like the start of a handshake, anything else like the oldest version of the protocol.
+      // A first byte of 0xff looks like the start of a handshake, anything else like the oldest version of the
+      // protocol.
       if (connections % 2 == 0) std::memset(block.data(), 0xff, 1);
       const ssize_t n = ::send(fd, block.data(), block.size() * sizeof(std::uint32_t), MSG_NOSIGNAL);
       if (n > 0) sent += static_cast<std::size_t>(n);
@@ -290,11 +287,11 @@ TEST_CASE("stopping a job captures its final state, and its memory goes when the
   REQUIRE(captured);
   client.push(key_of(0), 2, filled(2.0f));
   CHECK(expect_error(client).code == ErrorCode::kUnknownJob);
-  CHECK(server.eventually([&] { return server.lane->counters().jobs.value() == 0; }));
+  CHECK(eventually([&] { return server.lane->counters().jobs.value() == 0; }));
   CHECK(server.lane->counters().pool_bytes.value() > 0);
   CHECK(captured->params.floats()[0] == 9.0f);
   captured.reset();
-  CHECK(server.eventually([&] { return server.lane->counters().pool_bytes.value() == 0; }));
+  CHECK(eventually([&] { return server.lane->counters().pool_bytes.value() == 0; }));
   CHECK(server.lane->counters().pushes.value() == 1);  // counters outlive the job
 }
 

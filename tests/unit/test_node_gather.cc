@@ -15,7 +15,8 @@ constexpr std::uint64_t kChunkElements = kMinChunkBytes / sizeof(float);
 
 std::shared_ptr<const Layout> layout_of(std::vector<std::uint64_t> sizes) {
   std::vector<TensorSpec> tensors;
-  for (std::size_t i = 0; i < sizes.size(); ++i) tensors.push_back({std::string("t").append(std::to_string(i)), {sizes[i]}});
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    tensors.push_back({std::string("t").append(std::to_string(i)), {sizes[i]}});
   const ShardSlots one{};
   auto layout = Layout::make(tensors, kChunkElements, {&one, 1});
   REQUIRE(layout);
@@ -48,7 +49,9 @@ struct Gather {
   std::vector<NodeGather::Complete> done;
 };
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 

@@ -13,7 +13,9 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-Payload payload_of(const std::shared_ptr<const Bytes>& bytes) { return Payload(std::shared_ptr<const Bytes>(bytes), *bytes); }
+Payload payload_of(const std::shared_ptr<const Bytes>& bytes) {
+  return Payload(std::shared_ptr<const Bytes>(bytes), *bytes);
+}
 
 // As large as an owner may be, and it counts how often one of it dies without having been moved from.
 struct Large {

@@ -56,7 +56,7 @@ TEST_CASE("Bounded random numbers are in range and reach every value about equal
   CHECK(rng.below(1, counter) == 0);
 }
 
-TEST_CASE("Symmetric random numbers fill [-1, 1) with mean 0") {
+TEST_CASE("Symmetric random numbers fill their range and have mean 0") {
   const CounterRng rng(5, kStreamInitialValues, 0);
   double sum = 0.0;
   float low = 1.0f, high = -1.0f;

@@ -122,7 +122,8 @@ TEST_CASE("a stop request is heard at the end of a complete round, and the last 
   CHECK(node.lanes.closed() == 1);
 }
 
-TEST_CASE("a rank that went on when its neighbour stopped is told, and one that is at the same round may stop with it") {
+TEST_CASE(
+    "a rank that went on when its neighbour stopped is told, and one that is at the same round may stop with it") {
   FakeNode node;
   node.run();
   auto sessions = node.sessions(3);
@@ -232,7 +233,8 @@ TEST_CASE("a server's refusal reaches every rank in the server's words") {
   node.run();
   auto sessions = node.sessions(2);
   for (auto& session : sessions) ready_all(*session);
-  node.server->lane_failed(node.lanes.job(), {LaneFailure::Kind::kRefused, 0, {ErrorCode::kWrongLength, "wrong length: 12"}});
+  node.server->lane_failed(node.lanes.job(),
+                           {LaneFailure::Kind::kRefused, 0, {ErrorCode::kWrongLength, "wrong length: 12"}});
   for (auto& session : sessions) {
     const auto result = session->wait();
     REQUIRE_FALSE(result);

@@ -99,7 +99,9 @@ TEST_CASE("the answer goes to the connection that a node used last") {
   shard.push(0, 1, 1.0f);
   shard.push_from(PeerId(900), 0, 1, 1.0f);
   SUBCASE("by a second copy") {}
-  SUBCASE("by a query") { shard.core.on_query(PeerId(901), Query{Shard::key(0), Round(1)}); }
+  SUBCASE("by a query") {
+    shard.core.on_query(PeerId(901), Query{Shard::key(0), Round(1)});
+  }
   const PeerId expected = shard.out.receipts.back().first;
   shard.push(1, 1, 1.0f);
   REQUIRE(shard.out.answers.size() == 2);
@@ -159,7 +161,8 @@ TEST_CASE("whatever does not fit is refused with the reason, and nothing changes
     const auto& [to, error] = shard.out.errors[0];
     CHECK(to == peer_of(0));
     CHECK(error.code == code);
-    for (const std::string& word : words) CHECK_MESSAGE(contains(error.message, word), error.message << " lacks " << word);
+    for (const std::string& word : words)
+      CHECK_MESSAGE(contains(error.message, word), error.message << " lacks " << word);
     CHECK(shard.out.answers.empty());
     CHECK(shard.out.receipts.empty());
     CHECK(shard.core.stats().rejected == 1);
@@ -357,7 +360,8 @@ TEST_CASE("the learning rate follows the schedule by rounds applied") {
   ShardCore core(job, pool, out);
   core.on_init(peer_of(0), Init{Shard::key(0)}, frame_of(kChunk, 0.0f));
   const auto push = [&](std::uint64_t round, std::uint64_t weight) {
-    core.on_push(peer_of(0), Push{Shard::key(0), Round(round), weight, EncodingId::kFp32}, payload_of(frame_of(kChunk, 1.0f)));
+    core.on_push(peer_of(0), Push{Shard::key(0), Round(round), weight, EncodingId::kFp32},
+                 payload_of(frame_of(kChunk, 1.0f)));
   };
   push(1, 1);  // lr 1/4
   push(2, 0);  // skipped: no step of the schedule

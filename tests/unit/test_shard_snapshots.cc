@@ -214,7 +214,8 @@ TEST_CASE("state that does not fit the job is not restored") {
 TEST_CASE("state that finds no buffer is not restored") {
   Shard shard({.optimizer = "adam", .pool_blocks = 2});
   const std::vector<float> values(kChunk);
-  const Status status = shard.core.restore(ChunkIndex(0), Version(1), 1, values, std::vector<std::span<const float>>{values, values});
+  const Status status =
+      shard.core.restore(ChunkIndex(0), Version(1), 1, values, std::vector<std::span<const float>>{values, values});
   REQUIRE_FALSE(status);
   CHECK(status.error().code == ErrorCode::kLimit);
   CHECK(shard.pool.in_use() == 0);
@@ -248,8 +249,12 @@ TEST_CASE("a step that finds no buffer waits with all its frames and happens whe
   CHECK(shard.out.receipts.size() == 3);
   CHECK(shard.core.stats().starved == 2);
   slow_peer.clear();
-  SUBCASE("by a query") { shard.core.on_query(peer_of(0), Query{Shard::key(0), Round(3)}); }
-  SUBCASE("by a second copy of a push") { shard.push(1, 3, 50.0f); }
+  SUBCASE("by a query") {
+    shard.core.on_query(peer_of(0), Query{Shard::key(0), Round(3)});
+  }
+  SUBCASE("by a second copy of a push") {
+    shard.push(1, 3, 50.0f);
+  }
   CHECK(shard.version() == 3);
   CHECK(all_equal(shard.params(), 7.0f));
   CHECK(shard.out.answers.size() == 2);
@@ -274,8 +279,8 @@ TEST_CASE("initial values that find no buffer are taken when they come again") {
   CHECK(all_equal(shard.params(1), 6.0f));
 }
 
-// What the protocol lets peers hold: the last answer of every chunk per node (a node pushes on only after it has it), and the
-// snapshot writer one snapshot.
+// What the protocol lets peers hold: the last answer of every chunk per node (a node pushes on only after it has it),
+// and the snapshot writer one snapshot.
 TEST_CASE("the pool's bound is enough for every answer in flight and a snapshot being written") {
   for (const char* optimizer : {"sgd", "adagrad", "adamw"}) {
     for (const EncodingId pull : {EncodingId::kFp32, EncodingId::kBf16}) {

@@ -13,7 +13,8 @@ namespace {
 constexpr std::uint64_t kUnit = 1u << 20;
 constexpr std::uint64_t kCap = 16u << 20;
 
-// A link of `bytes_per_s` with `delay_ns` of propagation, kept as full as the window allows: acknowledgements come back in order.
+// A link of `bytes_per_s` with `delay_ns` of propagation, kept as full as the window allows: acknowledgements come back
+// in order.
 class Link {
  public:
   Link(WindowController& window, double bytes_per_s, std::uint64_t delay_ns)

@@ -1,0 +1,170 @@
+#include "bench/pushpull_ranks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "common/digest.h"
+
+namespace tributary::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr double kGateSeconds = 120.0;  // for all ranks to come together
+constexpr milliseconds kPoll{5};
+
+std::size_t nodes_of(const std::vector<SessionOptions>& sessions) {
+  return sessions.at(0).topology.world_size / sessions.at(0).topology.local_world_size;
+}
+
+}  // namespace
+
+Ranks::Ranks(std::vector<SessionOptions> sessions, std::vector<TensorSpec> tensors)
+    : sessions_(std::move(sessions)),
+      tensors_(std::move(tensors)),
+      results_(nodes_of(sessions_)),
+      node_sessions_(nodes_of(sessions_)) {
+  for (std::size_t rank = 0; rank < sessions_.size(); ++rank) {
+    threads_.emplace_back([this, rank] { run(rank); });
+  }
+}
+
+Ranks::~Ranks() {
+  end();
+}
+
+void Ranks::end() {
+  const std::lock_guard lock(mutex_);
+  over_ = true;
+  changed_.notify_all();
+}
+
+void Ranks::run(std::size_t rank) {
+  const auto ok = train(rank);
+  if (ok) return;
+  const std::lock_guard lock(mutex_);
+  if (error_.empty()) error_ = "rank " + std::to_string(rank) + ": " + ok.error().message;
+  over_ = true;
+  changed_.notify_all();
+}
+
+Status Ranks::train(std::size_t rank) {
+  const SessionOptions& options = sessions_[rank];
+  auto attached = Session::attach(options, tensors_);
+  if (!attached) return tl::unexpected(attached.error());
+  Session& session = **attached;
+  const bool leads = rank == 0, first_of_node = options.topology.local_rank == 0;
+  if (leads && session.fresh()) {
+    for (std::size_t t = 0; t < tensors_.size(); ++t) std::ranges::fill(session.initial(t), kInitial);
+  }
+  if (auto ok = session.start(); !ok) return ok;
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    float value = 1e-3f * static_cast<float>(rank + 1);
+    for (float& g : session.gradient(t)) g = value = -value;
+  }
+  if (leads) chunk_bytes_ = session.layout().chunk_elements() * sizeof(float);
+  if (first_of_node) node_sessions_[options.topology.node_rank] = &session;
+
+  std::uint64_t slice = 0;
+  bool more = gate(++slice);
+  for (std::uint64_t round = 1; more; ++round) {
+    for (std::size_t t = 0; t < tensors_.size() && more; ++t) {
+      if (round > 1) {
+        const auto state = session.wait(t);
+        if (!state) return tl::unexpected(state.error());
+        if (*state != StepState::kContinue) return fail(ErrorCode::kStopped, "stopped: " + session.stop_reason());
+      }
+      if (t == 0) {
+        if (leads && pause_.exchange(false)) last_round_ = round;
+        if (round > last_round_) {
+          if (auto all = session.wait(); !all) return tl::unexpected(all.error());
+          more = gate(++slice);
+          if (!more) break;
+        }
+        if (leads) rounds_ = round;
+      }
+      session.ready(t, 1);
+    }
+  }
+  if (first_of_node) examine(session, results_[options.topology.node_rank]);
+  return session.finish(LeaveKind::kFinished);
+}
+
+// All ranks wait here between slices. False: that was the last.
+bool Ranks::gate(std::uint64_t slice) {
+  std::unique_lock lock(mutex_);
+  ++paused_;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return slice_ >= slice || over_; });
+  return !over_;
+}
+
+void Ranks::examine(const Session& session, NodeResult& result) const {
+  ParameterDigest digest;
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    const std::span<const float> parameters = session.parameters(t);
+    for (const float p : parameters) {
+      result.finite = result.finite && std::isfinite(p);
+      result.moved = result.moved && p != kInitial;
+    }
+    digest.add(tensors_[t], parameters);
+  }
+  result.digest = digest.hex();
+}
+
+Status Ranks::wait_until(const std::function<bool()>& condition, double seconds, const Healthy& healthy) {
+  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  while (!condition()) {
+    if (auto ok = healthy(); !ok) return ok;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!error_.empty()) return fail(ErrorCode::kUnavailable, error_);
+    }
+    if (Clock::now() > until) return fail(ErrorCode::kTimeout, "the ranks make no progress");
+    std::this_thread::sleep_for(kPoll);
+  }
+  return {};
+}
+
+Status Ranks::wait_paused(const Healthy& healthy) {
+  const auto all = [this] {
+    const std::lock_guard lock(mutex_);
+    return paused_ == sessions_.size();
+  };
+  return wait_until(all, kGateSeconds, healthy);
+}
+
+void Ranks::resume() {
+  const std::lock_guard lock(mutex_);
+  last_round_ = kNever;
+  paused_ = 0;
+  ++slice_;
+  changed_.notify_all();
+}
+
+Status Ranks::pause(const Healthy& healthy) {
+  pause_ = true;
+  return wait_paused(healthy);
+}
+
+Result<std::vector<NodeResult>> Ranks::finish() {
+  end();
+  threads_.clear();
+  if (!error_.empty()) return fail(ErrorCode::kUnavailable, error_);
+  return results_;
+}
+
+SessionStats Ranks::totals() const {
+  SessionStats sum;
+  for (const auto& session : node_sessions_) {
+    const SessionStats one = session.load()->stats();
+    sum.reduce_ns += one.reduce_ns;
+    sum.bytes_pushed += one.bytes_pushed;
+    sum.bytes_pulled += one.bytes_pulled;
+  }
+  return sum;
+}
+
+}  // namespace tributary::bench

@@ -1,0 +1,85 @@
+// The ranks of `tributary bench pushpull`: threads that attach as trainers do, and stop and go together.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/layout.h"
+#include "common/result.h"
+#include "worker/session.h"
+
+namespace tributary::bench {
+
+// What a node's first rank found after the last round.
+struct NodeResult {
+  std::string digest;
+  bool finite = true;  // every parameter
+  bool moved = true;   // every parameter differs from its initial value
+};
+
+// All ranks of all nodes. They run in slices: resume() lets them go, pause() makes them all stop after the same round.
+//
+// How they agree on that round: rank 0 names it (last_round_) before it declares anything of it ready. Nobody can
+// complete that round's first tensor without rank 0, so whoever reaches the next round has seen the name.
+class Ranks {
+ public:
+  // One thread for each; all attach at once, and wait for resume(). first_of_node: options of the ranks with local rank
+  // 0 tell the node's number. An element of `sessions` is a rank.
+  Ranks(std::vector<SessionOptions> sessions, std::vector<TensorSpec> tensors);
+  ~Ranks();  // end(), and joins: the daemons must answer, or be gone, by then
+
+  // `healthy` is called now and then while waiting; an error of its ends the wait. Errors: kTimeout, or what a rank
+  // failed with.
+  using Healthy = std::function<Status()>;
+  Status wait_paused(const Healthy& healthy);
+  void resume();
+  Status pause(const Healthy& healthy);
+  // Waits until `condition`, at most `seconds`.
+  Status wait_until(const std::function<bool()>& condition, double seconds, const Healthy& healthy);
+  // While paused: all ranks examine their parameters, detach and end. The nodes' results.
+  Result<std::vector<NodeResult>> finish();
+
+  std::uint64_t rounds() const { return rounds_.load(); }  // that rank 0 began
+  std::uint64_t chunk_bytes() const { return chunk_bytes_.load(); }
+  // Payload bytes of all nodes since the attach; only between the first wait_paused() and finish().
+  SessionStats totals() const;
+
+ private:
+  void run(std::size_t rank);
+  Status train(std::size_t rank);
+  bool gate(std::uint64_t slice);
+  void end();
+  void examine(const Session& session, NodeResult& result) const;
+
+  static constexpr float kInitial = 1.0f;
+  static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+
+  const std::vector<SessionOptions> sessions_;
+  const std::vector<TensorSpec> tensors_;
+  std::vector<NodeResult> results_;                         // by node
+  std::vector<std::atomic<const Session*>> node_sessions_;  // of each node's first rank
+  std::atomic<std::uint64_t> chunk_bytes_{0};
+  std::atomic<std::uint64_t> rounds_{0};
+  std::atomic<bool> pause_{false};
+  std::atomic<std::uint64_t> last_round_{kNever};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t slice_ = 0;  // grows with every resume(); guarded by mutex_, as all below
+  std::size_t paused_ = 0;   // ranks at the gate
+  bool over_ = false;
+  std::string error_;  // the first rank's that failed
+
+  std::vector<std::jthread> threads_;  // last: joined before what they use goes
+};
+
+}  // namespace tributary::bench

@@ -1,0 +1,401 @@
+// Mistakes of users and noise on the network, against real daemons: whoever made the mistake is told what is wrong and
+// what to do, and everybody else goes on.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <optional>
+#include <random>
+#include <zmq.hpp>
+
+#include "common/codec.h"
+#include "tests/e2e/e2e.h"
+#include "worker/attach_socket.h"
+#include "worker/session.h"
+
+namespace tributary::e2e {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string start_error(const ClusterOptions& options) {
+  const auto cluster = LocalCluster::start(options);
+  REQUIRE_FALSE(cluster);
+  return cluster.error().message;
+}
+
+std::uint16_t port_of(const std::string& endpoint) {
+  return static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)));
+}
+
+// A plain TCP connection to a loopback port.
+int connect_tcp(std::uint16_t port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
+SessionOptions session_options(LocalCluster& cluster, std::uint32_t node, std::uint32_t local_rank,
+                               const std::string& name) {
+  const std::uint32_t per_node = cluster.options().ranks_per_node;
+  SessionOptions options;
+  options.socket = cluster.workers()[node].socket;
+  options.job.name = name;
+  options.topology = {.rank = node * per_node + local_rank,
+                      .world_size = cluster.options().nodes * per_node,
+                      .local_rank = local_rank,
+                      .local_world_size = per_node,
+                      .node_rank = node};
+  options.attach_timeout = milliseconds(30'000);
+  return options;
+}
+
+// Trains `rounds` rounds with gradients of 1 and finishes; the error if something went wrong.
+std::optional<Error> train(const SessionOptions& options, const std::vector<TensorSpec>& tensors, int rounds) {
+  auto attached = Session::attach(options, tensors);
+  if (!attached) return attached.error();
+  Session& session = **attached;
+  if (session.fresh() && options.topology.rank == 0) {
+    for (std::size_t t = 0; t < tensors.size(); ++t) std::ranges::fill(session.initial(t), 0.5f);
+  }
+  if (auto ok = session.start(); !ok) return ok.error();
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      std::ranges::fill(session.gradient(t), 1.0f);
+      session.ready(t, 1);
+    }
+    const auto state = session.wait();
+    if (!state) return state.error();
+    if (*state != StepState::kContinue) return Error{ErrorCode::kStopped, session.stop_reason()};
+  }
+  if (auto ok = session.finish(LeaveKind::kFinished); !ok) return ok.error();
+  return std::nullopt;
+}
+
+// Sends one message to a ROUTER as a DEALER and returns the first frame of the answer.
+std::vector<std::byte> ask(const std::string& endpoint, const std::vector<std::vector<std::byte>>& frames) {
+  zmq::context_t context(1);
+  zmq::socket_t socket(context, zmq::socket_type::dealer);
+  socket.set(zmq::sockopt::linger, 0);
+  socket.set(zmq::sockopt::rcvtimeo, 10'000);
+  socket.connect(endpoint);
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    socket.send(zmq::buffer(frames[i].data(), frames[i].size()),
+                i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+  }
+  zmq::message_t answer;
+  if (!socket.recv(answer)) return {};
+  const auto* bytes = static_cast<const std::byte*>(answer.data());
+  return {bytes, bytes + answer.size()};
+}
+
+TEST_CASE("a daemon with an unknown configuration key does not start and names file, line, key and the right one") {
+  const TempDir dir;
+  ClusterOptions options = options_in(dir / "run");
+  options.extra_server_toml = "levle = \"info\"\n";
+  std::string error = start_error(options);
+  CHECK(has(error, "server 0"));
+  CHECK(has(error, "server-0.toml:"));
+  CHECK(has(error, "levle"));
+  CHECK(has(error, "did you mean 'level'"));
+  options.extra_server_toml.clear();
+  options.extra_worker_toml = "colour = true\n";
+  error = start_error(options);
+  CHECK(has(error, "worker 0"));
+  CHECK(has(error, "worker-0.toml:"));
+  CHECK(has(error, "colour"));
+}
+
+TEST_CASE("a server whose port is taken does not start and names the address") {
+  const TempDir dir;
+  const auto cluster = start(options_in(dir / "run"));
+  const std::string config = dir / "second.toml", log = dir / "second.log";
+  std::ofstream(config) << "[server]\nindex = 0\nservers = 1\ncoordinator = \"" << cluster->coordinator()
+                        << "\"\nbind = \"tcp://127.0.0.1:*\"\nadmin = \"\"\n";
+  auto second = Process::spawn({.argv = {bin("tributary-server"), "--config", config}, .log_file = log});
+  REQUIRE(second);
+  const auto status = second->wait(kPatience);
+  REQUIRE(status);
+  CHECK_FALSE(status->ok());
+  const std::string said = last_lines(log, 15);
+  CHECK(has(said, cluster->coordinator()));
+  CHECK(has(said, "another process has this port"));
+  CHECK_FALSE(cluster->failure());
+}
+
+TEST_CASE("a second cluster in the same folder is refused while one runs there") {
+  const TempDir dir;
+  const auto cluster = start(options_in(dir / "run"));
+  const std::string error = start_error(options_in(dir / "run"));
+  CHECK(has(error, "a cluster is running in"));
+  CHECK(has(error, std::to_string(::getpid())));
+  CHECK(cluster->stop().empty());
+  CHECK(start(options_in(dir / "run"))->stop().empty());
+}
+
+TEST_CASE("a store of another server index is refused with both numbers") {
+  const TempDir dir;
+  ClusterOptions options = options_in(dir / "run");
+  options.servers = 2;
+  CHECK(start(options)->stop().empty());
+  std::filesystem::rename(dir / "run/store-0", dir / "run/aside");
+  std::filesystem::rename(dir / "run/store-1", dir / "run/store-0");
+  std::filesystem::rename(dir / "run/aside", dir / "run/store-1");
+  const std::string error = start_error(options);
+  CHECK(has(error, "store-"));
+  CHECK(has(error, "server"));
+  CHECK(has(error, "0"));
+  CHECK(has(error, "1"));
+}
+
+TEST_CASE("a missing data set ends the trainers with a message that names the folder and the package") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "nodata"});
+  const auto cluster = start(options_in(dir / "run"));
+  start_trainers(*cluster, job_file, {"train.data_dir=/nowhere/data"});
+  REQUIRE(cluster->wait_for_trainers(kPatience));
+  const auto failure = cluster->failure();
+  REQUIRE(failure);
+  CHECK(has(*failure, "trainer of rank 0"));
+  CHECK(has(*failure, "/nowhere/data"));
+  CHECK(has(*failure, "dataset-fashion-mnist"));
+}
+
+TEST_CASE("a misspelt key and an impossible value in a job are refused before anything trains") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "misspelt", .extra = "epoch = 3\n"});
+  auto process =
+      Process::spawn({.argv = {bin("tributary"), "up", job_file, "--base-dir", dir / "run"}, .log_file = dir / "log"});
+  REQUIRE(process);
+  auto status = process->wait(kPatience);
+  REQUIRE(status);
+  CHECK(status->code == 1);
+  CHECK(has(last_lines(dir / "log", 9), "misspelt.toml:"));
+  CHECK(has(last_lines(dir / "log", 9), "did you mean 'epochs'"));
+  CHECK_FALSE(std::filesystem::exists(dir / "run"));
+  process = Process::spawn({.argv = {bin("tributary"), "up", write_job(dir, {.name = "value"}), "--base-dir",
+                                     dir / "run", "--set", "optimizer.lr=-1"},
+                            .log_file = dir / "log2"});
+  REQUIRE(process);
+  status = process->wait(kPatience);
+  REQUIRE(status);
+  CHECK(status->code == 1);
+  CHECK(has(last_lines(dir / "log2", 9), "optimizer.lr"));
+}
+
+TEST_CASE("a rank that attaches twice is refused, and the job goes on with the first") {
+  const TempDir dir;
+  ClusterOptions options = options_in(dir / "run");
+  options.ranks_per_node = 2;
+  const auto cluster = start(options);
+  const std::vector<TensorSpec> tensors = {{"w", {1000}}};
+  auto first =
+      std::async(std::launch::async, [&] { return train(session_options(*cluster, 0, 0, "twice"), tensors, 20); });
+  REQUIRE(eventually([&] { return has(status_of(cluster->workers()[0]).dump(), "\"local_rank\":0"); }));
+  const auto again = train(session_options(*cluster, 0, 0, "twice"), tensors, 1);
+  REQUIRE(again);
+  CHECK(has(again->message, "attached already"));
+  CHECK(has(again->message, std::to_string(::getpid())));
+  SessionOptions wrong = session_options(*cluster, 0, 0, "twice");
+  wrong.topology.local_rank = 7;
+  const auto out_of_range = train(wrong, tensors, 1);
+  REQUIRE(out_of_range);
+  CHECK(has(out_of_range->message, "local_rank 7"));
+  const auto second = train(session_options(*cluster, 0, 1, "twice"), tensors, 20);
+  CHECK_MESSAGE(!second, second->message);
+  const auto outcome = first.get();
+  CHECK_MESSAGE(!outcome, outcome->message);
+}
+
+TEST_CASE(
+    "a node with another layout is refused with the first difference, and the others train when the right one comes") {
+  const TempDir dir;
+  ClusterOptions options = options_in(dir / "run");
+  options.nodes = 2;
+  const auto cluster = start(options);
+  const std::vector<TensorSpec> tensors = {{"first", {30, 10}}, {"second", {10}}};
+  const std::vector<TensorSpec> other = {{"first", {30, 10}}, {"second", {11}}};
+  auto node0 =
+      std::async(std::launch::async, [&] { return train(session_options(*cluster, 0, 0, "layout"), tensors, 20); });
+  REQUIRE(eventually([&] { return job_number(*cluster, "joined") == 1; }));
+  const auto refused = train(session_options(*cluster, 1, 0, "layout"), other, 1);
+  REQUIRE(refused);
+  CHECK(refused->code == ErrorCode::kLayoutMismatch);
+  CHECK(has(refused->message, "second"));
+  CHECK(has(refused->message, "10"));
+  CHECK(has(refused->message, "11"));
+  const auto node1 = train(session_options(*cluster, 1, 0, "layout"), tensors, 20);
+  CHECK_MESSAGE(!node1, node1->message);
+  const auto outcome = node0.get();
+  CHECK_MESSAGE(!outcome, outcome->message);
+}
+
+TEST_CASE("a node with another optimizer is refused with the key and both values") {
+  const TempDir dir;
+  ClusterOptions options = options_in(dir / "run");
+  options.nodes = 2;
+  const auto cluster = start(options);
+  const std::vector<TensorSpec> tensors = {{"w", {100}}};
+  auto node0 =
+      std::async(std::launch::async, [&] { return train(session_options(*cluster, 0, 0, "config"), tensors, 20); });
+  REQUIRE(eventually([&] { return job_number(*cluster, "joined") == 1; }));
+  SessionOptions different = session_options(*cluster, 1, 0, "config");
+  different.job.optimizer.lr = 0.125;
+  const auto refused = train(different, tensors, 1);
+  REQUIRE(refused);
+  CHECK(refused->code == ErrorCode::kConfigMismatch);
+  CHECK(has(refused->message, "optimizer.lr"));
+  CHECK(has(refused->message, "0.125"));
+  const auto node1 = train(session_options(*cluster, 1, 0, "config"), tensors, 20);
+  CHECK_MESSAGE(!node1, node1->message);
+  const auto outcome = node0.get();
+  CHECK_MESSAGE(!outcome, outcome->message);
+}
+
+TEST_CASE("a peer of another protocol version is told both versions, on every socket") {
+  const TempDir dir;
+  const auto cluster = start(options_in(dir / "run"));
+  const std::string mine = std::to_string(kProtocolVersion + 41), ours = std::to_string(kProtocolVersion);
+  const auto names_both = [&](const std::string& message) {
+    return has(message, "version " + mine) && has(message, ours);
+  };
+
+  const WorkerHello hello{.name = "from the future", .incarnation = 1};
+  const auto control =
+      decode_control(ask(cluster->coordinator(), {encode_control_as_version(hello, kProtocolVersion + 41)}));
+  REQUIRE_MESSAGE(control, control.error().message);
+  REQUIRE(std::holds_alternative<ControlError>(*control));
+  CHECK(std::get<ControlError>(*control).code == ErrorCode::kProtocolVersion);
+  CHECK(names_both(std::get<ControlError>(*control).message));
+
+  const std::string lane = cluster->servers()[0].lanes.at(0);
+  const auto data = decode_data(ask(lane, {encode_data_as_version(Pull{}, kProtocolVersion + 41)}));
+  REQUIRE_MESSAGE(data, data.error().message);
+  REQUIRE(std::holds_alternative<ErrorReply>(*data));
+  CHECK(std::get<ErrorReply>(*data).code == ErrorCode::kProtocolVersion);
+  CHECK(names_both(std::get<ErrorReply>(*data).message));
+
+  // The framing is that of a genuine packet, which a socket of our own shows; the message differs in its version only.
+  const auto message = encode_attach_as_version(AttachRequest{.job_json = "{}"}, kProtocolVersion + 41);
+  int pair[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
+  AttachSocket own = AttachSocket::adopt(FileDescriptor(pair[0]));
+  REQUIRE(own.send(AttachRequest{.job_json = "{}"}));
+  std::vector<std::byte> packet(message.size() + 64);
+  const auto got = static_cast<std::size_t>(::recv(pair[1], packet.data(), packet.size(), 0));
+  ::close(pair[1]);
+  REQUIRE(got == message.size() + 16);
+  std::copy(message.begin(), message.end(), packet.begin() + 16);
+  auto attach = AttachSocket::connect(cluster->workers()[0].socket);
+  REQUIRE_MESSAGE(attach, attach.error().message);
+  REQUIRE(::send(attach->fd(), packet.data(), got, 0) == static_cast<ssize_t>(got));
+  const auto reply = attach->receive(std::chrono::steady_clock::now() + seconds(10));
+  REQUIRE_MESSAGE(reply, reply.error().message);
+  REQUIRE(std::holds_alternative<AttachError>(reply->message));
+  CHECK(std::get<AttachError>(reply->message).code == ErrorCode::kProtocolVersion);
+  CHECK(names_both(std::get<AttachError>(reply->message).message));
+  CHECK_FALSE(cluster->failure());
+}
+
+TEST_CASE("pushes of a wrong job, garbage headers and lone frames get an error and disturb nobody") {
+  const TempDir dir;
+  const auto cluster = start(options_in(dir / "run"));
+  const std::string lane = cluster->servers()[0].lanes.at(0);
+  alignas(8) std::byte buffer[kMaxErrorHeader];
+  Push push;
+  push.key.job = JobId(12345);
+  push.round = Round(1);
+  const auto encoded = encode_data(push, buffer);
+  const std::vector<std::byte> header(encoded.begin(), encoded.end());
+  const auto unknown = decode_data(ask(lane, {header, std::vector<std::byte>(4096)}));
+  REQUIRE_MESSAGE(unknown, unknown.error().message);
+  REQUIRE(std::holds_alternative<ErrorReply>(*unknown));
+  CHECK(std::get<ErrorReply>(*unknown).code == ErrorCode::kUnknownJob);
+  CHECK(has(std::get<ErrorReply>(*unknown).message, "12345"));
+  const auto garbage =
+      decode_data(ask(lane, {std::vector<std::byte>(100, std::byte{0xab}), std::vector<std::byte>(64)}));
+  REQUIRE_MESSAGE(garbage, garbage.error().message);
+  REQUIRE(std::holds_alternative<ErrorReply>(*garbage));
+  CHECK(std::get<ErrorReply>(*garbage).code == ErrorCode::kMalformed);
+  const auto outcome = train(session_options(*cluster, 0, 0, "after"), {{"w", {100}}}, 20);
+  CHECK_MESSAGE(!outcome, outcome->message);
+}
+
+// Random bytes to a TCP port, over as many connections as the other side makes us open, until `stop` or `most` bytes.
+std::uint64_t make_noise(std::uint16_t port, const std::atomic<bool>& stop, std::uint64_t most) {
+  std::mt19937_64 random(port);
+  std::vector<std::uint64_t> noise(1 << 17);
+  for (auto& word : noise) word = random();
+  std::uint64_t sent = 0;
+  while (!stop && sent < most) {
+    const int fd = connect_tcp(port);
+    if (fd < 0) break;
+    // Some connections begin with a proper ZMTP greeting, and go wrong later.
+    static constexpr unsigned char kGreeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, 'N', 'U', 'L', 'L'};
+    if (random() % 2 == 0 && ::send(fd, kGreeting, sizeof kGreeting, MSG_NOSIGNAL) < 0) ::perror("send");
+    while (!stop && sent < most) {
+      const ssize_t got = ::send(fd, noise.data(), noise.size() * sizeof noise[0], MSG_NOSIGNAL);
+      if (got <= 0) break;
+      sent += static_cast<std::uint64_t>(got);
+    }
+    ::close(fd);
+  }
+  return sent;
+}
+
+TEST_CASE("a gigabyte of noise on a server's ports while a job trains changes nothing") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "noise", .chunk_bytes = 8192, .rounds = 2000});
+  const std::string reference = standalone_digest(dir, job_file, 2);
+  ClusterOptions options = options_in(dir / "run");
+  options.nodes = 2;
+  const auto cluster = start(options);
+  constexpr std::uint64_t kEach = 500'000'000;
+  std::atomic<bool> stop{false};
+  const std::string lane = cluster->servers()[0].lanes.at(0);
+  auto to_lane = std::async(std::launch::async, [&] { return make_noise(port_of(lane), stop, kEach); });
+  auto to_coordinator =
+      std::async(std::launch::async, [&] { return make_noise(port_of(cluster->coordinator()), stop, kEach); });
+  // And a peer that speaks ZeroMQ but sends messages that are none of ours, one of them far over the limit.
+  auto garbler = std::async(std::launch::async, [&] {
+    zmq::context_t context(1);
+    zmq::socket_t socket(context, zmq::socket_type::dealer);
+    socket.set(zmq::sockopt::linger, 0);
+    socket.set(zmq::sockopt::sndtimeo, 100);
+    socket.connect(lane);
+    for (int i = 0; i < 2000 && !stop; ++i) {
+      const std::vector<std::byte> junk(i == 1000 ? (96u << 20) : static_cast<std::size_t>(i * 13 % 5000),
+                                        std::byte{0x5a});
+      socket.send(zmq::buffer(junk.data(), junk.size()), i % 3 == 0 ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    }
+  });
+  start_trainers(*cluster, job_file);
+  finish_training(*cluster);
+  const std::uint64_t noise = to_lane.get() + to_coordinator.get();
+  garbler.get();
+  stop = true;
+  CHECK(noise >= 2 * kEach);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("digest") == reference);
+  CHECK(all[0].at("restarts") == 0);
+  CHECK_FALSE(cluster->failure());
+  // Still there for the next job.
+  const auto status = status_of(cluster->servers()[0]);
+  CHECK(status.at("lanes").at(0).at("malformed").get<std::uint64_t>() > 0);
+  CHECK(cluster->stop().empty());
+}
+
+}  // namespace
+}  // namespace tributary::e2e

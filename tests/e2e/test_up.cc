@@ -1,0 +1,236 @@
+// The tool as a user calls it.
+#include <signal.h>
+
+#include <set>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string contents(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+// A call of `tributary`, its standard output and error apart.
+class Call {
+ public:
+  Call(const TempDir& dir, const std::vector<std::string>& arguments) : out_(dir / "stdout"), error_(dir / "stderr") {
+    std::vector<std::string> argv = {"/bin/sh", "-c", "exec \"$0\" \"$@\" >'" + out_ + "' 2>'" + error_ + "'",
+                                     bin("tributary")};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    auto process = Process::spawn({.argv = argv});
+    REQUIRE_MESSAGE(process, process.error().message);
+    process_ = std::move(*process);
+  }
+  int wait() {
+    const auto status = process_.wait(kPatience);
+    INFO(out() << error());
+    REQUIRE(status);
+    CHECK(status->signal == 0);
+    return status->code;
+  }
+  Process& process() { return process_; }
+  std::string out() const { return contents(out_); }
+  std::string error() const { return contents(error_); }
+
+ private:
+  std::string out_, error_;
+  Process process_;
+};
+
+std::vector<std::string> up(const TempDir& dir, const std::string& job_file) {
+  return {"up", job_file, "--servers", "2", "--nodes", "2", "--ranks-per-node", "2", "--base-dir", dir / "run"};
+}
+
+std::vector<std::string> with(std::vector<std::string> arguments, std::initializer_list<std::string> more) {
+  arguments.insert(arguments.end(), more);
+  return arguments;
+}
+
+// The pids of the cluster in dir/run, once it is there.
+std::vector<pid_t> daemons_of(const TempDir& dir) {
+  nlohmann::json cluster;
+  REQUIRE(eventually([&] {
+    cluster = nlohmann::json::parse(contents(dir / "run/cluster.json"), nullptr, false);
+    return cluster.is_object();
+  }));
+  std::vector<pid_t> pids;
+  for (const char* kind : {"servers", "workers"}) {
+    for (const auto& daemon : cluster.at(kind)) pids.push_back(daemon.at("pid"));
+  }
+  return pids;
+}
+
+bool all_gone(const std::vector<pid_t>& pids) {
+  return std::ranges::all_of(pids, [](pid_t pid) { return ::kill(pid, 0) != 0; });
+}
+
+std::uint64_t round_of(const TempDir& dir) {
+  const auto cluster = nlohmann::json::parse(contents(dir / "run/cluster.json"), nullptr, false);
+  if (!cluster.is_object()) return 0;
+  const auto body = http_get(cluster.at("servers").at(0).at("admin"), "/status", milliseconds(2000));
+  if (!body) return 0;
+  const auto jobs = nlohmann::json::parse(*body).at("coordinator").at("jobs");
+  return jobs.empty() ? 0 : jobs.at(0).at("max_version").get<std::uint64_t>();
+}
+
+TEST_CASE("up --json prints one object with the results and nothing else on standard output") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "json"});
+  Call call(dir, with(up(dir, job_file), {"--json"}));
+  REQUIRE(call.wait() == 0);
+  const auto json = nlohmann::json::parse(call.out());
+  CHECK(json.at("digest") == standalone_digest(dir, job_file, 4));
+  CHECK(json.at("rounds") == 40);
+  CHECK(json.at("test_accuracy").get<double>() > 0.5);
+  CHECK(json.at("samples_per_s").get<double>() > 0.0);
+  CHECK(json.at("step_split").at("compute_ms").get<double>() > 0.0);
+  CHECK(json.at("nodes").size() == 2);
+  CHECK(json.at("nodes").at(1).at("bytes_pushed").get<std::uint64_t>() > 0);
+  CHECK(json.at("nodes").at(1).at("bytes_pulled").get<std::uint64_t>() > 0);
+  CHECK(json.at("servers").size() == 2);
+  CHECK(json.at("stopped") == false);
+  CHECK(json.at("completed") == true);
+  CHECK(json.at("resumed_from") == 0);
+  CHECK(has(call.error(), "coordinator"));  // what runs where
+  CHECK(has(call.error(), "logs"));
+}
+
+TEST_CASE(
+    "Ctrl-C stops cleanly, the same command goes on, ends in the same bits, and then says that the job is complete") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "ctrlc", .chunk_bytes = 8192, .rounds = 6000});
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  {
+    Call call(dir, up(dir, job_file));
+    const auto pids = daemons_of(dir);
+    REQUIRE(eventually([&] { return round_of(dir) >= 50; }));
+    call.process().send_signal(SIGINT);
+    CHECK(call.wait() == 0);
+    CHECK(has(call.out(), "stopped after round"));
+    CHECK(has(call.out(), "the same command goes on from there"));
+    CHECK(all_gone(pids));
+  }
+  {
+    Call call(dir, with(up(dir, job_file), {"--json"}));
+    REQUIRE(call.wait() == 0);
+    const auto json = nlohmann::json::parse(call.out());
+    CHECK(json.at("resumed_from").get<std::uint64_t>() >= 50);
+    CHECK(json.at("digest") == reference);
+  }
+  {
+    Call call(dir, up(dir, job_file));
+    REQUIRE(call.wait() == 0);
+    CHECK(has(call.out(), "already complete"));
+    CHECK(has(call.out(), "--fresh"));
+    CHECK(has(call.out(), reference));
+  }
+  // Fresh: from the first round again, and what is not of the run stays.
+  std::ofstream(dir / "run/mine.txt") << "mine";
+  Call call(dir, with(up(dir, job_file), {"--json", "--fresh", "--set", "train.max_rounds=30"}));
+  REQUIRE(call.wait() == 0);
+  const auto json = nlohmann::json::parse(call.out());
+  CHECK(json.at("resumed_from") == 0);
+  CHECK(json.at("rounds") == 30);
+  CHECK(contents(dir / "run/mine.txt") == "mine");
+}
+
+TEST_CASE("a daemon that dies is reported with the last lines of its log, and nothing is left running") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "dies", .rounds = 1'000'000});
+  Call call(dir, up(dir, job_file));
+  const auto pids = daemons_of(dir);
+  REQUIRE(eventually([&] { return round_of(dir) >= 5; }));
+  ::kill(pids[1], SIGKILL);
+  CHECK(call.wait() == 1);
+  CHECK(has(call.error(), "server 1"));
+  CHECK(has(call.error(), "killed by signal 9"));
+  CHECK(has(call.error(), "logs/server-1.log"));
+  CHECK(has(call.error(), "ready {"));  // a line of the log
+  CHECK(all_gone(pids));
+  CHECK_FALSE(std::filesystem::exists(dir / "run/cluster.json"));
+}
+
+TEST_CASE(
+    "when the tool itself is killed its daemons stop, and the next start in the same folder waits for that and "
+    "resumes") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "orphans", .chunk_bytes = 8192, .rounds = 6000});
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  std::vector<pid_t> pids;
+  {
+    Call call(dir, up(dir, job_file));
+    pids = daemons_of(dir);
+    REQUIRE(eventually([&] { return round_of(dir) >= 50; }));
+    call.process().terminate(milliseconds(0));
+  }
+  std::filesystem::remove(dir / "run/cluster.json");
+  Call call(dir, with(up(dir, job_file), {"--json"}));
+  REQUIRE(call.wait() == 0);
+  CHECK(all_gone(pids));
+  const auto json = nlohmann::json::parse(call.out());
+  CHECK(json.at("digest") == reference);
+  CHECK(json.at("resumed_from").get<std::uint64_t>() > 0);
+}
+
+TEST_CASE("status prints jobs, servers and workers of a running cluster, and says when there is none") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "status", .rounds = 1'000'000});
+  {
+    Call call(dir, up(dir, job_file));
+    daemons_of(dir);
+    REQUIRE(eventually([&] { return round_of(dir) >= 5; }));
+    const TempDir other;
+    Call table(other, {"status", "--base-dir", dir / "run"});
+    CHECK(table.wait() == 0);
+    CHECK(has(table.out(), "JOB"));
+    CHECK(has(table.out(), "status"));
+    CHECK(has(table.out(), "running"));
+    CHECK(has(table.out(), "0 of 2"));
+    CHECK(has(table.out(), "1 of 2"));
+    CHECK(has(table.out(), "node-1"));
+    const TempDir third;
+    Call json(third, {"status", "--base-dir", dir / "run", "--json"});
+    CHECK(json.wait() == 0);
+    const auto daemons = nlohmann::json::parse(json.out()).at("daemons");
+    REQUIRE(daemons.size() == 4);
+    CHECK(daemons.at(0).at("status").at("kind") == "server");
+    CHECK(daemons.at(3).at("status").at("kind") == "worker");
+    call.process().send_signal(SIGTERM);
+    CHECK(call.wait() == 0);
+  }
+  const TempDir other;
+  Call none(other, {"status", "--base-dir", dir / "run"});
+  CHECK(none.wait() == 1);
+  CHECK(has(none.error(), "no cluster is running in"));
+  Call nobody(other, {"status", "--admin", "127.0.0.1:1"});
+  CHECK(nobody.wait() == 1);
+  CHECK(has(nobody.error(), "127.0.0.1:1"));
+}
+
+TEST_CASE("bench pushpull measures, beside a ceiling, and checks that all nodes have the same parameters") {
+  for (const std::string transport : {"tcp", "ipc"}) {
+    const TempDir dir;
+    Call call(dir, {"bench", "pushpull", "--servers", "2", "--nodes", "2", "--ranks-per-node", "2", "--model-bytes",
+                    "8MiB", "--transport", transport, "--seconds", "0.5", "--json"});
+    REQUIRE_MESSAGE(call.wait() == 0, call.error());
+    const auto json = nlohmann::json::parse(call.out());
+    for (const char* field : {"gb_per_s_each_way", "cpu_seconds_per_gb", "ceiling_gb_per_s", "ratio_to_ceiling",
+                              "rounds_per_s", "chunk_bytes", "lanes"}) {
+      CAPTURE(field);
+      CHECK(json.at(field).get<double>() > 0.0);
+    }
+    CHECK(json.at("window").at("bytes").get<double>() >= json.at("chunk_bytes").get<double>());
+    CHECK(json.at("memory").at("formula_bytes").at(0).get<double>() > 8.0 * 1024 * 1024);
+    CHECK(json.at("digest").get<std::string>().size() == 32);
+  }
+}
+
+}  // namespace
+}  // namespace tributary::e2e

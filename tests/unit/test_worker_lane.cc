@@ -1,0 +1,122 @@
+#include <doctest/doctest.h>
+
+#include "tests/unit/worker_lane_fixture.h"
+
+using namespace tributary;
+using namespace tributary::testing;
+
+TEST_CASE("gradients of one rank and of several reach the servers and come back as parameters") {
+  for (const std::uint32_t ranks : {1u, 3u}) {
+    FakeServerLane server;
+    LaneNode node;
+    node.open({server.endpoint()}, ranks);
+    node.start();
+    REQUIRE(node.reaches(0));
+    for (std::uint64_t round = 1; round <= 5; ++round) {
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) node.ready(rank, round, static_cast<float>(rank + 1));
+      REQUIRE(node.reaches(round));
+    }
+    const float sum = static_cast<float>(ranks * (ranks + 1) / 2);
+    CHECK(node.job->parameters()[0] == 1.0f - 5.0f * sum);
+    CHECK(node.job->parameters()[4 * kLaneChunkElements] == 1.0f - 5.0f * sum);
+    CHECK(node.failures.all().empty());
+    CHECK(soon([&] { return node.job->lane_stats(0).answers.load() == 6 * node.job->spec().layout->chunks(); }));
+    CHECK(node.job->header().bytes_pulled.load() == 6 * node.job->spec().layout->flat_elements() * sizeof(float));
+    CHECK((node.job->header().reduce_ns.load() > 0) == (ranks > 1));
+    CHECK(node.memory_comes_back());
+  }
+}
+
+TEST_CASE("worker lanes share the server's lanes between them") {
+  FakeServerLane first, second, third;
+  LaneNode node(2);
+  node.open({first.endpoint(), second.endpoint(), third.endpoint()}, 2, 9 * kLaneChunkElements);
+  node.start();
+  REQUIRE(node.reaches(0));
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    node.ready(0, round, 1.0f);
+    node.ready(1, round, 1.0f);
+    REQUIRE(node.reaches(round));
+  }
+  CHECK(first.pushes == 9);
+  CHECK(second.pushes == 9);
+  CHECK(third.pushes == 9);
+  CHECK(node.job->parameters()[8 * kLaneChunkElements] == -5.0f);
+  CHECK(node.memory_comes_back());
+}
+
+TEST_CASE("memory that ZeroMQ still holds messages on is given back before it is unmapped") {
+  for (const bool connected : {false, true}) {
+    FakeServerLane server;
+    server.mute = true;
+    LaneNode node;
+    // Nobody listens on port 1: everything stays queued. A mute server takes the bytes and answers nothing.
+    node.open({connected ? server.endpoint() : "tcp://127.0.0.1:1"}, 1, 200 * kLaneChunkElements);
+    node.start();
+    CHECK(soon([&] { return node.job->lane_stats(0).in_flight_bytes.load() > 0; }));
+    if (!connected) CHECK(node.job->lane_stats(0).lent_messages.load() > 0);
+    CHECK(node.memory_comes_back());
+  }
+}
+
+TEST_CASE("a lane that is destroyed in the middle of everything gives all memory back") {
+  FakeServerLane server;
+  LaneNode node;
+  node.open({"tcp://127.0.0.1:1"}, 2);
+  node.start();
+  CHECK(soon([&] { return node.job->lane_stats(0).lent_messages.load() > 0; }));
+  node.lanes.clear();
+  const std::weak_ptr<NodeJob> watched = node.job;
+  node.job.reset();
+  CHECK(watched.expired());
+  CHECK(node.budget->used() == 0);
+}
+
+TEST_CASE("a trainer's mistake and a server's refusal are reported once, and the lane serves the next job") {
+  FakeServerLane server;
+  LaneNode node;
+  node.open({server.endpoint()}, 2);
+  node.start();
+  REQUIRE(node.reaches(0));
+  node.ready(1, 2, 1.0f);  // round 1 was due
+  REQUIRE(soon([&] { return node.failures.all().size() == 1; }));
+  CHECK(node.failures.all()[0].kind == LaneFailure::Kind::kTrainer);
+  CHECK(node.failures.all()[0].local_rank == 1);
+  CHECK(node.memory_comes_back());
+
+  server.refuse = true;
+  node.open({server.endpoint()}, 1);
+  node.start();
+  REQUIRE(node.reaches(0));
+  node.ready(0, 1, 1.0f);
+  REQUIRE(soon([&] { return node.failures.all().size() == 2; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  REQUIRE(node.failures.all().size() == 2);
+  CHECK(node.failures.all()[1].kind == LaneFailure::Kind::kRefused);
+  CHECK(node.failures.all()[1].error.code == ErrorCode::kWrongLength);
+  CHECK(node.failures.all()[1].error.message.find("no such length") != std::string::npos);
+  CHECK(node.memory_comes_back());
+}
+
+TEST_CASE("an address that is none fails the job with the address") {
+  LaneNode node;
+  node.open({"tcp://no port here"}, 1);
+  REQUIRE(soon([&] { return node.failures.all().size() == 1; }));
+  CHECK(node.failures.all()[0].error.code == ErrorCode::kUnavailable);
+  CHECK(node.failures.all()[0].error.message.find("tcp://no port here") != std::string::npos);
+}
+
+TEST_CASE("noise from a server is counted and changes nothing") {
+  FakeServerLane server;
+  server.garbage = true;
+  LaneNode node;
+  node.open({server.endpoint()}, 1);
+  node.start();
+  REQUIRE(node.reaches(0));
+  node.ready(0, 1, 2.0f);
+  REQUIRE(node.reaches(1));
+  CHECK(node.job->parameters()[7] == -1.0f);
+  CHECK(soon([&] { return node.job->lane_stats(0).malformed.load() == 10; }));
+  CHECK(node.failures.all().empty());
+  CHECK(node.memory_comes_back());
+}
