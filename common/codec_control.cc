@@ -190,7 +190,7 @@ ServerHello read(wire::ServerHello::Reader in) {
   m.incarnation = in.getIncarnation();
   m.bandwidth = in.getBandwidth();
   if (!std::isfinite(m.bandwidth)) throw Malformed{"the server's bandwidth is no finite number"};
-  m.lane_endpoints = read_texts(in.getLaneEndpoints(), kMaxLanes, "the list of lane endpoints");
+  m.lane_endpoints = read_texts(in.getLaneEndpoints(), kMaxLaneEndpoints, "the list of lane endpoints");
   const auto stored = in.getStored();
   check_count(stored.size(), kMaxJobs, "the list of stored jobs");
   m.stored.reserve(stored.size());
@@ -257,7 +257,7 @@ JobWelcome read(wire::JobWelcome::Reader in) {
   const auto endpoints = in.getEndpoints();
   check_count(endpoints.size(), kMaxShards, "the list of servers");
   m.endpoints.reserve(endpoints.size());
-  for (auto lanes : endpoints) m.endpoints.push_back(read_texts(lanes, kMaxLanes, "the list of lane endpoints"));
+  for (auto lanes : endpoints) m.endpoints.push_back(read_texts(lanes, kMaxLaneEndpoints, "the list of lane endpoints"));
   m.resume = in.getResume();
   m.resume_round = Round(in.getResumeRound());
   m.name = read_text(in.getName(), kMaxNameBytes, "the job's name");

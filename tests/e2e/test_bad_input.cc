@@ -3,7 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/un.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -333,7 +333,9 @@ TEST_CASE("pushes of a wrong job, garbage headers and lone frames get an error a
   CHECK_MESSAGE(!outcome, outcome->message);
 }
 
-// Random bytes to a TCP port, over as many connections as the other side makes us open, until `stop` or `most` bytes.
+// Random bytes to a TCP port, over as many connections as the other side makes us open, until `stop` or `most` bytes. A
+// connection whose bytes are not taken (ZeroMQ waits up to 30 s for a handshake to make sense) is given up for a new
+// one.
 std::uint64_t make_noise(std::uint16_t port, const std::atomic<bool>& stop, std::uint64_t most) {
   std::mt19937_64 random(port);
   std::vector<std::uint64_t> noise(1 << 17);
@@ -342,6 +344,8 @@ std::uint64_t make_noise(std::uint16_t port, const std::atomic<bool>& stop, std:
   while (!stop && sent < most) {
     const int fd = connect_tcp(port);
     if (fd < 0) break;
+    const timeval patience{.tv_sec = 0, .tv_usec = 50'000};
+    ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     // Some connections begin with a proper ZMTP greeting, and go wrong later.
     static constexpr unsigned char kGreeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, 'N', 'U', 'L', 'L'};
     if (random() % 2 == 0 && ::send(fd, kGreeting, sizeof kGreeting, MSG_NOSIGNAL) < 0) ::perror("send");

@@ -127,11 +127,12 @@ TEST_CASE("a worker daemon that is killed and started again: its trainers attach
   REQUIRE_MESSAGE(restarted, restarted.error().message);
   finish_training(*cluster);
   const auto all = results(*cluster);
+  CHECK(all[0].at("restarts").get<int>() >= 1);
   CHECK(all[0].at("digest") == reference);
   CHECK(cluster->stop().empty());
 }
 
-TEST_CASE("a trainer that is killed is noticed; a new one for its rank attaches and all end in the same bits") {
+TEST_CASE("a trainer that is killed is noticed, a new one for its rank attaches and all end in the same bits") {
   const TempDir dir;
   const std::string job_file =
       write_job(dir, {.name = "rank", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});

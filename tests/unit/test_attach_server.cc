@@ -266,7 +266,7 @@ TEST_CASE("a trainer that is killed is noticed, its memory is reclaimed, and the
   close(go[1]);
 }
 
-TEST_CASE("a trainer that leaves while gathering frees its place; the coordinator hears of it only if it knew") {
+TEST_CASE("a trainer that leaves while gathering frees its place, the coordinator hears of it only if it knew") {
   FakeNode node;
   node.run();
   {
@@ -367,7 +367,23 @@ TEST_CASE(
   CHECK(eventually([&] { return node.server->drained(); }));
 }
 
-TEST_CASE("a socket that a dead worker left is replaced; one in use, or a file, is named") {
+TEST_CASE("a worker that gives up tells the coordinator and its trainers before it goes") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  sessions[0]->ready(0, 1);
+  node.server->abandon("the stop took too long");
+  node.server->stop();
+  const LeaveJob leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.kind == LeaveKind::kFailed);
+  CHECK(leave.message == "the stop took too long");
+  const auto state = sessions[0]->wait();
+  REQUIRE(state);
+  CHECK(*state == StepState::kRestart);
+  CHECK(sessions[0]->stop_reason() == "the stop took too long");
+}
+
+TEST_CASE("a socket that a dead worker left is replaced, one in use, or a file, is named") {
   FakeNode node;
   node.run();
   AttachServerOptions options;

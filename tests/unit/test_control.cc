@@ -40,8 +40,9 @@ class FakeCoordinator {
     send_bytes(bytes);
   }
   void send_bytes(std::span<const std::byte> bytes) {
-    socket_.send(zmq::const_buffer(peer_.data(), peer_.size()), zmq::send_flags::sndmore);
-    socket_.send(zmq::const_buffer(bytes.data(), bytes.size()));
+    zmq::message_t id(peer_.data(), peer_.size()), body(bytes.data(), bytes.size());
+    if (send_now(socket_, id, true))
+      CHECK(send_now(socket_, body, false));  // else the server is gone, as in some tests
   }
   // The next message of kind M; hellos and heartbeats on the way are answered with `incarnation`.
   template <class M>

@@ -144,7 +144,7 @@ TEST_CASE(
   CHECK(leave.round == Round(1));
 }
 
-TEST_CASE("all ranks that finish make the node finish; one that stopped instead makes it a stop") {
+TEST_CASE("all ranks that finish make the node finish, one that stopped instead makes it a stop") {
   for (const LeaveKind second : {LeaveKind::kFinished, LeaveKind::kStopped}) {
     FakeNode node;
     node.run();
