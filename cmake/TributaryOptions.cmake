@@ -7,9 +7,8 @@ endif()
 
 add_library(tributary_options INTERFACE)
 target_include_directories(tributary_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
-# Off: missing-field-initializers (designated initialisers rely on defaults), restrict (GCC 12 reports "text" + std::string falsely) and
-# maybe-uninitialized (GCC 12 reports it falsely for
-# moved-from std::variant and expected, which nearly every file here uses).
+# Off: missing-field-initializers, because designated initialisers rely on defaults; and two that GCC 12 reports falsely:
+# restrict for "text" + std::string, maybe-uninitialized for moved-from std::variant and expected.
 target_compile_options(tributary_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers -Wno-maybe-uninitialized
     -Wno-restrict>)
@@ -39,33 +38,15 @@ if(NOT TRIBUTARY_CUDA STREQUAL "OFF")
 endif()
 message(STATUS "CUDA: ${TRIBUTARY_HAVE_CUDA}")
 
-function(dev_existing var)
-  set(found "")
-  foreach(f ${${var}})
-    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${f})
-      list(APPEND found ${f})
-    else()
-      message(STATUS "missing: ${CMAKE_CURRENT_SOURCE_DIR}/${f}")
-    endif()
-  endforeach()
-  if(NOT found)
-    file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/dev_empty.cc "int main();\n")
-    set(found ${CMAKE_CURRENT_BINARY_DIR}/dev_empty.cc)
-  endif()
-  set(${var} ${found} PARENT_SCOPE)
-endfunction()
-
 # tributary_library(NAME SOURCES ... DEPS ...): a static library with the project's options.
 function(tributary_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
-  dev_existing(ARG_SOURCES)
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC tributary_options ${ARG_DEPS})
 endfunction()
 
 function(tributary_executable name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
-  dev_existing(ARG_SOURCES)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE tributary_options ${ARG_DEPS})
 endfunction()

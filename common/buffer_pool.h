@@ -47,8 +47,8 @@ class BufferRef {
 
   void reset();
   explicit operator bool() const { return block_ != nullptr; }
-  // True if nobody else can read these bytes, so that they may be overwritten. Acquire: the other owners' reads are
-  // over.
+  // True if nobody else can read these bytes, so that they may be overwritten.
+  // Acquire: the other owners' reads are over.
   bool unique() const { return block_->refs.load(std::memory_order_acquire) == 1; }
   std::size_t size() const { return size_; }
   std::byte* data() const { return block_->data; }
@@ -86,8 +86,8 @@ class BufferPool {
   // (1.3 times faster optimizer steps, measured; see bench/RESULTS.md).
   BufferRef acquire(std::size_t size);
 
-  // Gives blocks that are free now back to the system until at most `keep` blocks are allocated (after a snapshot's
-  // burst).
+  // Gives blocks that are free now back to the system until at most `keep` blocks are
+  // allocated (after a snapshot's burst).
   void trim(std::size_t keep);
 
   // Blocks that somebody still refers to. Owning thread only.

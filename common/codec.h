@@ -1,5 +1,5 @@
-// Messages <-> Cap'n Proto bytes. Decoding never trusts its input: truncated, oversized, misaligned or nonsensical bytes give
-// kMalformed, another protocol version gives kProtocolVersion with both numbers in the message.
+// Messages <-> Cap'n Proto bytes. Decoding never trusts its input: truncated, oversized, misaligned or nonsensical
+// bytes give kMalformed, another protocol version gives kProtocolVersion with both numbers in the message.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,13 @@
 
 namespace tributary {
 
-// Bytes of any data header except ErrorReply; encode_data() asserts it. ErrorReply's message is cut to fit kMaxErrorHeader.
+// Bytes of any data header except ErrorReply; encode_data() asserts it.
+// ErrorReply's message is cut to fit kMaxErrorHeader.
 inline constexpr std::size_t kMaxDataHeader = 192;
 inline constexpr std::size_t kMaxErrorHeader = 4096;
 
-// Encodes into `out` (at least kMaxErrorHeader bytes, 8-byte aligned) and returns the used prefix. Allocates nothing for all
-// messages but ErrorReply.
+// Encodes into `out` (at least kMaxErrorHeader bytes, 8-byte aligned) and returns the used prefix. Allocates nothing
+// for all messages but ErrorReply.
 std::span<const std::byte> encode_data(const DataMessage& message, std::span<std::byte> out);
 // Any alignment of `bytes`; copies into an aligned buffer on the stack. Allocates nothing but an ErrorReply's text.
 Result<DataMessage> decode_data(std::span<const std::byte> bytes);

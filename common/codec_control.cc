@@ -257,7 +257,8 @@ JobWelcome read(wire::JobWelcome::Reader in) {
   const auto endpoints = in.getEndpoints();
   check_count(endpoints.size(), kMaxShards, "the list of servers");
   m.endpoints.reserve(endpoints.size());
-  for (auto lanes : endpoints) m.endpoints.push_back(read_texts(lanes, kMaxLaneEndpoints, "the list of lane endpoints"));
+  for (auto lanes : endpoints)
+    m.endpoints.push_back(read_texts(lanes, kMaxLaneEndpoints, "the list of lane endpoints"));
   m.resume = in.getResume();
   m.resume_round = Round(in.getResumeRound());
   m.name = read_text(in.getName(), kMaxNameBytes, "the job's name");

@@ -32,7 +32,7 @@ inline constexpr std::size_t kMaxTextBytes = 64u << 10;  // messages and reasons
 inline constexpr std::size_t kMaxJobJsonBytes = 1u << 20;
 inline constexpr std::size_t kMaxShapeDims = 64;
 inline constexpr std::size_t kMaxShards = 4096;
-inline constexpr std::size_t kMaxLaneEndpoints = 1024;             // of one server
+inline constexpr std::size_t kMaxLaneEndpoints = 1024;     // of one server
 inline constexpr std::size_t kMaxJobs = 65536;             // stored on, or reported by, one server
 inline constexpr std::size_t kMaxStoredSnapshots = 65536;  // of one job on one server
 inline constexpr int kMaxNesting = 8;                      // pointers deep; the schemas need 5
@@ -52,8 +52,8 @@ std::optional<std::uint32_t> peek_u32(std::span<const std::byte> bytes);
 // For a message of a peer. Records in a store have their own words (server/records.cc).
 Error malformed(std::string_view kind, std::size_t bytes, std::string_view why);
 
-// Refuses what is no message (kMalformed), is of another version (kProtocolVersion), or is longer than max_bytes
-// (kMalformed).
+// Refuses what is no message (kMalformed), is of another version (kProtocolVersion),
+// or is longer than max_bytes (kMalformed).
 Status check_protocol(std::string_view kind, std::span<const std::byte> bytes, std::size_t max_bytes);
 
 // A message may be read about once: overlapping pointers must not make a small message decode into a large one.
@@ -96,8 +96,8 @@ std::vector<std::byte> to_bytes(capnp::MessageBuilder& builder);
 inline capnp::Text::Reader text(const std::string& value) {
   return capnp::Text::Reader(value.c_str(), value.size());
 }
-// For messages to humans: cut (between UTF-8 characters) to `limit`, because a long text must not make its message
-// unreadable.
+// For messages to humans: cut (between UTF-8 characters) to `limit`,
+// because a long text must not make its message unreadable.
 std::string clipped(const std::string& value, std::size_t limit = kMaxTextBytes);
 
 void write_tensors(capnp::List<record::Tensor>::Builder out, const std::vector<TensorSpec>& tensors);

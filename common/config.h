@@ -17,30 +17,31 @@ struct LogConfig {
 };
 
 struct ServerConfig {
-  std::uint16_t index = 0;                  // 0 is the coordinator
-  std::uint16_t servers = 1;                // how many the cluster has; the coordinator waits for all
+  std::uint16_t index = 0;                           // 0 is the coordinator
+  std::uint16_t servers = 1;                         // how many the cluster has; the coordinator waits for all
   std::string coordinator = "tcp://127.0.0.1:7070";  // server 0 binds here, all others connect
-  std::string bind = "tcp://0.0.0.0:*";     // lanes' sockets: "tcp://ADDR:PORT" (lane i takes PORT+i), "tcp://ADDR:*" or "ipc://PREFIX"
-  std::string advertise;                    // host that workers reach the lanes at; empty: the address of `bind`, or 127.0.0.1
-  std::uint16_t lanes = 0;                  // 0: from the machine (default_lanes)
-  std::string admin = "127.0.0.1:0";        // HTTP; port 0 picks one; empty: off
-  double bandwidth = 1.0;                   // weight in the assignment of chunks
-  std::string store_path;                   // empty: nothing is persisted
-  std::uint32_t store_io_mb_per_s = 200;    // budget of the snapshot writer, MB/s (1e6 bytes)
+  // Lanes' sockets: "tcp://ADDR:PORT" (lane i takes PORT+i), "tcp://ADDR:*" or "ipc://PREFIX".
+  std::string bind = "tcp://0.0.0.0:*";
+  std::string advertise;    // host that workers reach the lanes at; empty: the address of `bind`, or 127.0.0.1
+  std::uint16_t lanes = 0;  // 0: from the machine (default_lanes)
+  std::string admin = "127.0.0.1:0";      // HTTP; port 0 picks one; empty: off
+  double bandwidth = 1.0;                 // weight in the assignment of chunks
+  std::string store_path;                 // empty: nothing is persisted
+  std::uint32_t store_io_mb_per_s = 200;  // budget of the snapshot writer, MB/s (1e6 bytes)
   std::uint32_t heartbeat_ms = 1000;
-  std::uint32_t peer_timeout_ms = 10000;    // a peer unheard for this long is lost
-  std::uint32_t stop_timeout_s = 30;        // how long a graceful stop may take
+  std::uint32_t peer_timeout_ms = 10000;  // a peer unheard for this long is lost
+  std::uint32_t stop_timeout_s = 30;      // how long a graceful stop may take
   LogConfig log;
 };
 
 struct WorkerConfig {
   std::string coordinator = "tcp://127.0.0.1:7070";
-  std::string name;                          // in messages and status; empty: the host's name
+  std::string name;                                   // in messages and status; empty: the host's name
   std::string socket = "/tmp/tributary-worker.sock";  // trainers attach here
   std::string admin = "127.0.0.1:0";
-  std::uint16_t lanes = 0;                   // 0: from the machine
-  std::uint32_t window_bytes = 0;            // cap on unacknowledged bytes per connection; 0: 16 MiB, adapted below that
-  std::uint64_t max_shared_memory = 0;       // bytes for attached jobs; 0: half of the machine's memory
+  std::uint16_t lanes = 0;              // 0: from the machine
+  std::uint32_t window_bytes = 0;       // cap on unacknowledged bytes per connection; 0: 16 MiB, adapted below that
+  std::uint64_t max_shared_memory = 0;  // bytes for attached jobs; 0: half of the machine's memory
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t peer_timeout_ms = 10000;
   std::uint32_t stop_timeout_s = 30;
@@ -50,24 +51,24 @@ struct WorkerConfig {
 struct OptimizerConfig {
   std::string name = "sgd";  // sgd, adam, adamw, adagrad, lion
   double lr = 0.01;
-  double weight_decay = 0.0;  // adamw and lion: decoupled. Default 0.01 for adamw, 0 for the others, as PyTorch
-  double momentum = 0.0;      // sgd
-  double dampening = 0.0;     // sgd
-  bool nesterov = false;      // sgd
-  double beta1 = 0.9;         // adam, adamw, lion
-  double beta2 = 0.999;       // adam, adamw; lion 0.99
-  double eps = 1e-8;          // adam, adamw 1e-8; adagrad 1e-10
-  double lr_decay = 0.0;      // adagrad
+  double weight_decay = 0.0;         // adamw and lion: decoupled. Default 0.01 for adamw, 0 for the others, as PyTorch
+  double momentum = 0.0;             // sgd
+  double dampening = 0.0;            // sgd
+  bool nesterov = false;             // sgd
+  double beta1 = 0.9;                // adam, adamw, lion
+  double beta2 = 0.999;              // adam, adamw; lion 0.99
+  double eps = 1e-8;                 // adam, adamw 1e-8; adagrad 1e-10
+  double lr_decay = 0.0;             // adagrad
   double initial_accumulator = 0.0;  // adagrad
 };
 
 struct ScheduleConfig {
-  std::string name = "constant";  // constant, linear, cosine, step
+  std::string name = "constant";    // constant, linear, cosine, step
   std::uint64_t warmup_rounds = 0;  // linear warm-up from lr/warmup_rounds, before any schedule
   std::uint64_t total_rounds = 0;   // linear, cosine: where min_lr_ratio is reached
   double min_lr_ratio = 0.0;
-  std::uint64_t step_rounds = 0;    // step: every so many rounds ...
-  double step_gamma = 0.1;          // ... multiply by this
+  std::uint64_t step_rounds = 0;  // step: every so many rounds ...
+  double step_gamma = 0.1;        // ... multiply by this
 };
 
 struct SnapshotConfig {
@@ -81,17 +82,17 @@ struct TrainConfig {
   std::string data_dir = "/usr/share/datasets/fashion-mnist";
   std::vector<std::uint32_t> hidden = {256, 128};
   std::uint32_t epochs = 5;
-  std::uint32_t global_batch = 256;   // samples per round over all ranks; must divide by world_size * accumulation
-  std::uint32_t accumulation = 1;     // micro-batches per round and rank
+  std::uint32_t global_batch = 256;  // samples per round over all ranks; must divide by world_size * accumulation
+  std::uint32_t accumulation = 1;    // micro-batches per round and rank
   std::uint64_t seed = 1;
-  std::uint64_t max_rounds = 0;       // 0: all epochs
+  std::uint64_t max_rounds = 0;  // 0: all epochs
   std::uint32_t eval_every_epochs = 1;
 };
 
 struct JobConfig {
   std::string name;
-  std::string mode = "sync";             // sync (others in later modes)
-  std::uint64_t chunk_bytes = 0;         // fp32 bytes per chunk; 0: default_chunk_elements()
+  std::string mode = "sync";      // sync (others in later modes)
+  std::uint64_t chunk_bytes = 0;  // fp32 bytes per chunk; 0: default_chunk_elements()
   EncodingId push = EncodingId::kFp32;
   EncodingId pull = EncodingId::kFp32;
   OptimizerConfig optimizer;

@@ -21,8 +21,8 @@ inline constexpr std::size_t kMaxConfigBytes = 1u << 20;  // a configuration fil
 Result<ServerConfig> load_server_config(const std::string& path);
 Result<WorkerConfig> load_worker_config(const std::string& path);
 // overrides: "section.key=value" each, as given to --set; they win over the file and over earlier ones. The value is
-// TOML (0.1, true, [256, 128], "text"); a bare word is taken as a string. Errors in them begin with "override
-// 'optimizer.lr=-1': ".
+// TOML (0.1, true, [256, 128], "text"); a bare word is taken as a string.
+// Errors in them begin with "override 'optimizer.lr=-1': ".
 Result<JobConfig> load_job_config(const std::string& path, std::span<const std::string> overrides = {});
 
 // The same from text; source_name stands for the file in messages.

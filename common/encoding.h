@@ -1,5 +1,5 @@
-// How values travel on the wire, behind one interface. Instances are stateless and shared; encoding_for() never fails for a
-// valid id. Rounding is to nearest even, the same bits on every instruction set.
+// How values travel on the wire, behind one interface. Instances are stateless and shared; encoding_for() never fails
+// for a valid id. Rounding is to nearest even, the same bits on every instruction set.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ class Encoding {
   virtual std::string_view name() const = 0;
   // Wire bytes of a chunk of `elements` values.
   virtual std::size_t bytes(std::size_t elements) const = 0;
-  // Encodes values[0 .. count), which are the values [first, first+count) of a chunk of `elements`, into the chunk's frame.
-  // Frames need no alignment.
+  // Encodes values[0 .. count), which are the values [first, first+count) of a chunk of `elements`, into the chunk's
+  // frame. Frames need no alignment.
   virtual void encode(const float* values, std::size_t elements, std::size_t first, std::size_t count,
                       std::byte* frame) const = 0;
   // Decodes values [first, first+count) of a frame into out[0 .. count).

@@ -1,5 +1,5 @@
-// Hold-then-fuse: one pass over memory for n-way sum, scale, optimizer step and wire encoding of one chunk, block by block in
-// cache. The servers' hot loop; the standalone reference uses the same code, hence the same bits.
+// Hold-then-fuse: one pass over memory for n-way sum, scale, optimizer step and wire encoding of one chunk, block by
+// block in cache. The servers' hot loop; the standalone reference uses the same code, hence the same bits.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,13 @@ struct FusedArgs {
   float* param_out = nullptr;
   const float* state_in[kernels::kMaxSlots] = {};
   float* state_out[kernels::kMaxSlots] = {};
-  const Encoding* pull = nullptr;            // encodes param_out into `answer`, unless answer is null
+  const Encoding* pull = nullptr;  // encodes param_out into `answer`, unless answer is null
   std::byte* answer = nullptr;
 };
 
 // Elements handled at a time. The frames are summed in bursts of this many, short enough that the prefetchers keep all
-// the streams of frames, state and parameters in view: with 2 and 8 frames 128 is 1.5 times faster than 1024, with one it
-// is the same.
+// the streams of frames, state and parameters in view: with 2 and 8 frames 128 is 1.5 times faster than 1024, with one
+// it is the same.
 inline constexpr std::size_t kFusedBlock = 128;
 
 void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars, const FusedArgs& args);

@@ -17,13 +17,13 @@ struct StrongId {
   constexpr StrongId next() const { return StrongId(static_cast<Rep>(value + 1)); }
 };
 
-using JobId = StrongId<struct JobTag, std::uint64_t>;        // names one job for ever, over restarts
-using ViewId = StrongId<struct ViewTag, std::uint32_t>;      // a numbered membership of a job; grows with each (re)start
-using NodeRank = StrongId<struct NodeTag, std::uint32_t>;    // torchrun's group_rank: 0 .. nodes-1
-using Rank = StrongId<struct RankTag, std::uint32_t>;        // global rank: 0 .. world_size-1
-using ShardIndex = StrongId<struct ShardTag, std::uint16_t>; // which server
-using LaneIndex = StrongId<struct LaneTag, std::uint16_t>;   // which lane of a server
-using ChunkIndex = StrongId<struct ChunkTag, std::uint32_t>; // position of a chunk in the flat space
+using JobId = StrongId<struct JobTag, std::uint64_t>;      // names one job for ever, over restarts
+using ViewId = StrongId<struct ViewTag, std::uint32_t>;    // a numbered membership of a job; grows with each (re)start
+using NodeRank = StrongId<struct NodeTag, std::uint32_t>;  // torchrun's group_rank: 0 .. nodes-1
+using Rank = StrongId<struct RankTag, std::uint32_t>;      // global rank: 0 .. world_size-1
+using ShardIndex = StrongId<struct ShardTag, std::uint16_t>;  // which server
+using LaneIndex = StrongId<struct LaneTag, std::uint16_t>;    // which lane of a server
+using ChunkIndex = StrongId<struct ChunkTag, std::uint32_t>;  // position of a chunk in the flat space
 // Round r (r >= 1) turns a chunk of version r-1 into one of version r. 0 means "before the first round".
 using Round = StrongId<struct RoundTag, std::uint64_t>;
 using Version = StrongId<struct VersionTag, std::uint64_t>;  // rounds seen by a chunk

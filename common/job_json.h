@@ -23,15 +23,16 @@ std::string to_canonical_json(const JobConfig& config);
 // adds a key. train.data_dir keeps its default: the caller knows where its data is.
 Result<JobConfig> job_from_json(std::string_view json);
 
-// XXH3-64 of what decides the training's result and its state's format: the canonical JSON without the ignorable keys
-// below.
+// XXH3-64 of what decides the training's result and its state's format:
+// the canonical JSON without the ignorable keys below.
 std::uint64_t config_hash(const JobConfig& config);
 
 // Keys that members of one job, or a job and its stored state, may differ in: how long training goes on and how often
-// it is evaluated or persisted changes none of the rounds already done. A stopped job may thus be resumed with more
-// epochs.
-//   train.epochs, train.max_rounds, train.eval_every_epochs, snapshot.*   (and train.data_dir, which is not in the JSON
-//   at all)
+// it is evaluated or persisted changes none of the rounds already done.
+// A stopped job may thus be resumed with more epochs.
+//
+//   train.epochs, train.max_rounds, train.eval_every_epochs, snapshot.*
+//   (and train.data_dir, which is not in the JSON at all)
 bool is_ignorable_key(std::string_view dotted_key);
 
 // A sentence naming the first key (in sorted order) that differs and is not ignorable, with both values; empty if the

@@ -3,10 +3,10 @@
 //   tensor 0 | pad | tensor 1 | pad | ...        every tensor starts at a multiple of kTensorAlign elements
 //   [ chunk 0 )[ chunk 1 )[ chunk 2 ) ...        every chunk has chunk_elements elements, the last may be shorter
 //
-// Padding elements have gradient 0 and belong to no tensor; digests and exports skip them. Chunk c is owned by exactly one
-// (shard, lane). With equal weights the assignment is round-robin, so that the tensors a backward pass finishes together are
-// spread over all servers; with weights each chunk goes to the shard below its share that is due first, which is balanced to within one chunk. Later modes
-// replace the weights (placement by bandwidth), not the class.
+// Padding elements have gradient 0 and belong to no tensor; digests and exports skip them. Chunk c is owned by exactly
+// one (shard, lane). With equal weights the assignment is round-robin, so that the tensors a backward pass finishes
+// together are spread over all servers; with weights each chunk goes to the shard below its share that is due first,
+// which is balanced to within one chunk. Later modes replace the weights (placement by bandwidth), not the class.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +20,16 @@
 
 namespace tributary {
 
-inline constexpr std::size_t kTensorAlign = 16;                    // elements; 64 bytes of fp32
-inline constexpr std::size_t kMaxTensors = 1u << 20;               // bound on a declaration
-inline constexpr std::uint64_t kMaxParameters = 1ull << 40;        // elements
-inline constexpr std::size_t kMaxChunkBytes = 64u << 20;           // of fp32; also bounds ZMQ_MAXMSGSIZE
+inline constexpr std::size_t kTensorAlign = 16;              // elements; 64 bytes of fp32
+inline constexpr std::size_t kMaxTensors = 1u << 20;         // bound on a declaration
+inline constexpr std::uint64_t kMaxParameters = 1ull << 40;  // elements
+inline constexpr std::size_t kMaxChunkBytes = 64u << 20;     // of fp32; also bounds ZMQ_MAXMSGSIZE
 inline constexpr std::size_t kMinChunkBytes = 4u << 10;
-inline constexpr std::uint64_t kMaxChunks = 1u << 20;               // a layout must fit a control message (kMaxControlBytes)
+inline constexpr std::uint64_t kMaxChunks = 1u << 20;  // a layout must fit a control message (kMaxControlBytes)
 
 struct TensorSpec {
-  std::string name;                 // unique within the job
-  std::vector<std::uint64_t> shape; // product = elements; empty shape is a scalar (1 element)
+  std::string name;                  // unique within the job
+  std::vector<std::uint64_t> shape;  // product = elements; empty shape is a scalar (1 element)
   bool operator==(const TensorSpec&) const = default;
   std::uint64_t elements() const;
 };
@@ -41,7 +41,7 @@ struct ChunkOwner {
 };
 
 struct ChunkRange {
-  std::uint64_t begin = 0;     // first element in the flat space
+  std::uint64_t begin = 0;  // first element in the flat space
   std::uint64_t elements = 0;
 };
 
@@ -53,8 +53,8 @@ struct ShardSlots {
 
 class Layout {
  public:
-  // Errors: kInvalidArgument for no tensors, a duplicate or empty name, a zero dimension, too many parameters, no shards,
-  // chunk_elements not a multiple of kTensorAlign or out of bounds.
+  // Errors: kInvalidArgument for no tensors, a duplicate or empty name, a zero dimension, too many parameters, no
+  // shards, chunk_elements not a multiple of kTensorAlign or out of bounds.
   static Result<Layout> make(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
                              std::span<const ShardSlots> shards);
   // As persisted or received: `owners` given. Same errors, and kInvalidArgument if owners.size() != number of chunks.
@@ -94,7 +94,8 @@ class Layout {
 // 8 chunks (so that pushes, steps and answers overlap), within 64 KiB .. 1 MiB of fp32.
 std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards);
 
-// Names the first difference between two declarations in a sentence for the trainer that brought `theirs`; empty if equal.
+// Names the first difference between two declarations in a sentence for the trainer that brought `theirs`;
+// empty if equal.
 std::string describe_difference(std::span<const TensorSpec> ours, std::span<const TensorSpec> theirs);
 
 }  // namespace tributary

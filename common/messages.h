@@ -1,5 +1,5 @@
-// The messages as plain structs. common/codec.h turns them into Cap'n Proto (schema/wire.capnp, schema/control.capnp) and
-// back; the cores see only these.
+// The messages as plain structs. common/codec.h turns them into Cap'n Proto (schema/data.capnp, schema/control.capnp)
+// and back; the cores see only these.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ inline constexpr std::uint16_t kProtocolVersion = 1;
 
 // ---- The data path: worker lane <-> server lane. Frames: header, then the raw payload where noted. ----
 
-// Identifies what a data message is about. A push names (job, view, node, round, chunk): receiving it twice changes nothing.
+// Identifies what a data message is about. A push names (job, view, node, round, chunk):
+// receiving it twice changes nothing.
 struct ChunkKey {
   JobId job;
   ViewId view;
@@ -42,7 +43,8 @@ struct Init {
 struct Pull {
   ChunkKey key;
 };
-// "What became of my push?": sent instead of the payload when an answer is overdue. Replied with Answer, Receipt or Resend.
+// "What became of my push?": sent instead of the payload when an answer is overdue.
+// Replied with Answer, Receipt or Resend.
 struct Query {
   ChunkKey key;
   Round round;
@@ -84,7 +86,7 @@ struct StoredJob {  // a job found in a server's store
 };
 struct ServerHello {
   ShardIndex shard;
-  std::uint16_t servers = 1;  // how many this server believes the cluster has
+  std::uint16_t servers = 1;      // how many this server believes the cluster has
   std::uint64_t incarnation = 0;  // random per process: a restarted daemon is a new one
   double bandwidth = 1.0;
   std::vector<std::string> lane_endpoints;
@@ -207,10 +209,9 @@ struct ControlError {
   std::string job;  // name of the job that it is about; empty: none in particular
 };
 
-using ControlMessage =
-    std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady, JobWelcome,
-                 SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest, DrainDone,
-                 ControlError>;
+using ControlMessage = std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob,
+                                    ShardReady, JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest,
+                                    LeaveJob, StopJob, DrainRequest, DrainDone, ControlError>;
 
 inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
 
@@ -230,7 +231,7 @@ struct AttachReply {
   Round resume_round;
   std::uint64_t chunk_elements = 0;
   std::vector<ChunkOwner> owners;
-  std::uint16_t lanes = 1;          // worker lanes: how many eventfds
+  std::uint16_t lanes = 1;  // worker lanes: how many eventfds
   std::uint64_t node_region_bytes = 0;
   std::uint64_t gradient_region_bytes = 0;
 };

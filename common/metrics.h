@@ -51,8 +51,8 @@ class LaneHistogram {
 };
 
 // The set of metrics of one daemon. Thread rule: any thread. The readers given here are called by render() (the HTTP
-// thread) and must stay valid, and what they read alive, until the Metrics object or its last render() is gone: stop
-// AdminHttp first.
+// thread) and must stay valid, and what they read alive, until the Metrics object or its last render()
+// is gone: stop AdminHttp first.
 class Metrics {
  public:
   using Labels = std::map<std::string, std::string>;

@@ -1,8 +1,9 @@
 // Payload: the raw second frame of a received message, owned and movable, without saying who allocated it.
 //
-// The cores hold received gradient frames until a round is complete (hold-then-fuse), and must not know ZeroMQ. A Payload
-// keeps the owner's handle (a zmq_msg_t, a shared_ptr of the simulator) inline, so that holding a frame allocates nothing.
-// Thread rule: one owner at a time; may be moved to and destroyed on another thread if the wrapped handle may.
+// The cores hold received gradient frames until a round is complete (hold-then-fuse), and must not know ZeroMQ. A
+// Payload keeps the owner's handle (a zmq_msg_t, a shared_ptr of the simulator) inline, so that holding a frame
+// allocates nothing. Thread rule: one owner at a time;
+// may be moved to and destroyed on another thread if the wrapped handle may.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +18,11 @@ class Payload {
  public:
   Payload() = default;
 
-  // Takes over `owner` (nothrow-movable, at most 64 bytes); `bytes` must stay valid until the owner is destroyed and must
-  // not move with the owner.
+  // Takes over `owner` (nothrow-movable, at most 64 bytes); `bytes` must stay valid until the owner is destroyed and
+  // must not move with the owner.
   template <class Owner>
-    requires(!std::is_same_v<std::decay_t<Owner>, Payload>)
-  Payload(Owner&& owner, std::span<const std::byte> bytes) : bytes_(bytes) {
+  requires(!std::is_same_v<std::decay_t<Owner>, Payload>) Payload(Owner&& owner, std::span<const std::byte> bytes)
+      : bytes_(bytes) {
     using Held = std::decay_t<Owner>;
     static_assert(sizeof(Held) <= kInline && alignof(Held) <= alignof(std::max_align_t));
     static_assert(std::is_nothrow_move_constructible_v<Held>);
@@ -54,13 +55,12 @@ class Payload {
     void (*destroy)(void*) noexcept;
   };
   template <class Held>
-  static constexpr Ops kOps{
-      [](void* from, void* to) noexcept {
-        Held* source = std::launder(static_cast<Held*>(from));
-        new (to) Held(std::move(*source));
-        source->~Held();
-      },
-      [](void* held) noexcept { std::launder(static_cast<Held*>(held))->~Held(); }};
+  static constexpr Ops kOps{[](void* from, void* to) noexcept {
+                              Held* source = std::launder(static_cast<Held*>(from));
+                              new (to) Held(std::move(*source));
+                              source->~Held();
+                            },
+                            [](void* held) noexcept { std::launder(static_cast<Held*>(held))->~Held(); }};
 
   void take(Payload& other) noexcept {
     ops_ = std::exchange(other.ops_, nullptr);

@@ -1,6 +1,6 @@
 // Reads one TOML document key by key into typed members, and keeps where each came from so that every complaint has its
-// line. Knows nothing of what the keys mean: the schemas are in config_toml.cc, the permitted values in
-// config_check.cc.
+// line. Knows nothing of what the keys mean: the schemas are in config_toml.cc,
+// the permitted values in config_check.cc.
 #pragma once
 
 #include <toml++/toml.h>

@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "common/assert.h"
@@ -9,7 +10,9 @@
 namespace tributary {
 namespace {
 
-void drop_buffer(void*, void* handle) { BufferRef::adopt(handle).reset(); }
+void drop_buffer(void*, void* handle) {
+  BufferRef::adopt(handle).reset();
+}
 
 void return_lent(void*, void* counter) {
   static_cast<std::atomic<std::uint64_t>*>(counter)->fetch_sub(1, std::memory_order_release);
@@ -23,7 +26,9 @@ zmq::message_t borrow(const BufferRef& buffer, std::size_t size) {
   return zmq::message_t(data, size, &drop_buffer, BufferRef(buffer).release());
 }
 
-LentMemory::~LentMemory() { TRIB_ASSERT(outstanding() == 0); }
+LentMemory::~LentMemory() {
+  TRIB_ASSERT(outstanding() == 0);
+}
 
 zmq::message_t LentMemory::lend(std::span<const std::byte> bytes) {
   outstanding_.fetch_add(1, std::memory_order_relaxed);
@@ -32,8 +37,8 @@ zmq::message_t LentMemory::lend(std::span<const std::byte> bytes) {
 }
 
 Payload to_payload(zmq::message_t message) {
-  // Large frames lie behind the message's pointer, and stay where they are when the message moves. Small ones are stored inside
-  // it and would move with it: those are copied into memory of their own.
+  // Large frames lie behind the message's pointer, and stay where they are when the message moves. Small ones are
+  // stored inside it and would move with it: those are copied into memory of their own.
   constexpr std::size_t kSurelyOutside = 64;
   if (message.size() < kSurelyOutside) {
     auto copy = std::make_unique<std::byte[]>(message.size());
@@ -41,7 +46,7 @@ Payload to_payload(zmq::message_t message) {
     const std::span<const std::byte> bytes(copy.get(), message.size());
     return Payload(std::move(copy), bytes);
   }
-  const std::span<const std::byte> bytes(static_cast<const std::byte*>(message.data()), message.size());
+  const std::span<const std::byte> bytes = bytes_of(message);
   return Payload(std::move(message), bytes);
 }
 
@@ -51,7 +56,8 @@ Result<PeerId> peer_from_routing_id(std::span<const std::byte> routing_id) {
                                            " bytes; connect without setting ZMQ_ROUTING_ID");
   }
   std::uint64_t value = 1ull << 40;  // so that no PeerId is 0, which means "none"
-  for (std::size_t i = 1; i < 5; ++i) value |= std::uint64_t{std::to_integer<std::uint8_t>(routing_id[i])} << (8 * (4 - i));
+  for (std::size_t i = 1; i < 5; ++i)
+    value |= std::uint64_t{std::to_integer<std::uint8_t>(routing_id[i])} << (8 * (4 - i));
   return PeerId(value);
 }
 
@@ -70,6 +76,33 @@ void set_common_options(zmq::socket_t& socket, std::size_t max_message, int high
   socket.set(zmq::sockopt::reconnect_ivl, 50);
   socket.set(zmq::sockopt::reconnect_ivl_max, 1000);
   if (socket.get(zmq::sockopt::type) == ZMQ_ROUTER) socket.set(zmq::sockopt::router_mandatory, true);
+}
+
+bool receive_now(zmq::socket_t& socket, zmq::message_t& frame) {
+  int size;
+  do {
+    size = zmq_msg_recv(frame.handle(), socket.handle(), ZMQ_DONTWAIT);
+  } while (size < 0 && zmq_errno() == EINTR);
+  return size >= 0;
+}
+
+int receive_frames(zmq::socket_t& socket, std::span<zmq::message_t> frames) {
+  std::size_t count = 0;
+  zmq::message_t surplus;
+  for (bool more = true; more; ++count) {
+    zmq::message_t& frame = count < frames.size() ? frames[count] : surplus;
+    if (!receive_now(socket, frame)) break;
+    more = zmq_msg_more(frame.handle()) != 0;
+  }
+  return static_cast<int>(count);
+}
+
+bool send_now(zmq::socket_t& socket, zmq::message_t& frame, bool more) {
+  int size;
+  do {
+    size = zmq_msg_send(frame.handle(), socket.handle(), ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0));
+  } while (size < 0 && zmq_errno() == EINTR);
+  return size >= 0;
 }
 
 Result<std::string> bind_endpoint(zmq::socket_t& socket, const std::string& endpoint) {

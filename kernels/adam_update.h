@@ -13,8 +13,8 @@
 namespace tributary::kernels {
 
 // a[kLerp]: how far m moves towards g; or, if it moves more than half-way, how far from g back to m (the more exact
-// form of the two, and PyTorch's choice). a[kDecay]: Adam's coupled weight decay, or AdamW's factor 1 - lr *
-// weight_decay.
+// form of the two, and PyTorch's choice). a[kDecay]: Adam's coupled weight decay,
+// or AdamW's factor 1 - lr * weight_decay.
 enum AdamScalar { kLerp, kBeta2, kGradSquareWeight, kStepSize, kInverseSqrtCorrection2, kEps, kDecay };
 
 inline bool lerps_from_gradient(const OptimizerOptions& options) {
@@ -40,8 +40,8 @@ struct AdamElement {
   float p, m, v;
 };
 
-// One square root and one division an element: what is divided by sqrt(1 - beta2^t) is multiplied by its inverse
-// instead.
+// One square root and one division an element: what is divided by sqrt(1 - beta2^t)
+// is multiplied by its inverse instead.
 TRIBUTARY_INLINE AdamElement adam_update(const StepScalars& s, bool from_gradient, AdamElement old, float g) {
   const float base = from_gradient ? g : old.m;
   const float other = from_gradient ? old.m : g;

@@ -1,4 +1,5 @@
-// fp32 <-> bf16 and fp16 casts, round to nearest even; NaN stays NaN (quietened), overflow goes to infinity as IEEE 754 has it.
+// fp32 <-> bf16 and fp16 casts, round to nearest even; NaN stays NaN (quietened),
+// overflow goes to infinity as IEEE 754 has it.
 #pragma once
 
 #include <cstddef>

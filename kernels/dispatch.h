@@ -1,5 +1,5 @@
-// One source, three instruction sets: the dynamic linker picks the widest one that the CPU has, once, when the program
-// starts.
+// One source, three instruction sets: the dynamic linker picks the widest one that the CPU has,
+// once, when the program starts.
 //
 // The loops are plain C++ that g++ vectorises (512, 256 or 128 bits). Without contraction and reassociation a lane
 // computes what the scalar loop would, so all three give the same bits. Two rules for a function that carries

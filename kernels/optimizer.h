@@ -1,8 +1,9 @@
-// Optimizer steps behind one interface, a file each (sgd.cc, adam.cc, adamw.cc, adagrad.cc, lion.cc). The formulae are PyTorch's; Lion
-// follows its paper (Chen et al. 2023). Used by the servers, by the standalone reference, and by workers in all-reduce mode.
+// Optimizer steps behind one interface, a file each (sgd.cc, adam.cc, adamw.cc, adagrad.cc, lion.cc). The formulae are
+// PyTorch's; Lion follows its paper (Chen et al. 2023). Used by the servers, by the standalone reference, and by
+// workers in all-reduce mode.
 //
-// A step is element-wise: the same bits whatever the block, chunk or shard an element lies in, and on every instruction set
-// (the kernels are compiled without floating-point contraction).
+// A step is element-wise: the same bits whatever the block, chunk or shard an element lies in, and on every instruction
+// set (the kernels are compiled without floating-point contraction).
 #pragma once
 
 #include <cstddef>
@@ -22,9 +23,9 @@ struct StepScalars {
 
 struct BlockArgs {
   std::size_t count = 0;
-  const float* grad = nullptr;       // summed gradient
-  float grad_scale = 1.0f;           // multiplies it first: 1 / total weight makes it the average
-  const float* param_in = nullptr;   // may equal param_out, must not overlap it otherwise
+  const float* grad = nullptr;      // summed gradient
+  float grad_scale = 1.0f;          // multiplies it first: 1 / total weight makes it the average
+  const float* param_in = nullptr;  // may equal param_out, must not overlap it otherwise
   float* param_out = nullptr;
   const float* state_in[kMaxSlots] = {};  // likewise
   float* state_out[kMaxSlots] = {};

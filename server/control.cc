@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/codec.h"
+#include "common/incarnation.h"
 #include "common/zmq_util.h"
-#include "server/shell_util.h"
 
 namespace tributary {
 namespace {
@@ -211,15 +212,19 @@ void Control::heartbeat(std::uint64_t now) {
   if (!joined_) {
     if (now >= hello_ms_ + kHelloMs) say_hello(now);
   } else if (now >= heartbeat_ms_ + config_.heartbeat_ms) {
-    Heartbeat beat;
-    beat.incarnation = incarnation_;
-    for (const auto& [id, job] : jobs_) {
-      if (job.status.chunks == 0) continue;  // owns nothing, so it is never behind
-      beat.progress.push_back({id, job.status.view, job.status.min_version(), job.status.max_version()});
-    }
-    send_now_or_drop(std::move(beat));
+    beat();
     heartbeat_ms_ = now;
   }
+}
+
+void Control::beat() {
+  Heartbeat beat;
+  beat.incarnation = incarnation_;
+  for (const auto& [id, job] : jobs_) {
+    if (job.status.chunks == 0) continue;  // owns nothing, so it is never behind
+    beat.progress.push_back({id, job.status.view, job.status.min_version(), job.status.max_version()});
+  }
+  send_now_or_drop(std::move(beat));
 }
 
 void Control::check_silence(std::uint64_t now) {
@@ -247,6 +252,9 @@ void Control::send(ControlMessage message) {
 }
 
 void Control::flush() {
+  // After a reconnection the coordinator knows this connection only by a heartbeat; what came before one would be a
+  // stranger's.
+  if (!outbox_.empty() && joined_) beat();
   while (!outbox_.empty() && send_now_or_drop(outbox_.front())) outbox_.pop_front();
 }
 

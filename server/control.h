@@ -10,12 +10,12 @@
 // dropped, as for a restart, and we say hello again.
 //
 // Without a store jobs run, but nothing is kept: the first SnapshotAt of a view and every final StopJob are answered
-// "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered, so that it does not ask
-// for ever.
+// "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered,
+// so that it does not ask for ever.
 //
 // Thread rule: all state belongs to the control thread; lanes and the snapshotter post events to it; status() reads a
-// copy that the thread publishes. While a job is loaded the thread sends heartbeats between chunks, and other messages
-// wait.
+// copy that the thread publishes. While a job is loaded the thread sends heartbeats between chunks,
+// and other messages wait.
 #pragma once
 
 #include <atomic>
@@ -127,6 +127,7 @@ class Control final : public LaneListener {
   void post(std::function<void()> event);
   void receive_batch();
   void heartbeat(std::uint64_t now_ms);
+  void beat();
   void check_silence(std::uint64_t now_ms);
   void say_hello(std::uint64_t now_ms);
   void flush();
@@ -141,7 +142,7 @@ class Control final : public LaneListener {
   void on(const SnapshotCommit& m);
   void on(const StopJob& m);
   Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
-  void forget_snapshots(JobId id);
+  void forget_snapshots(const OpenJob& m);
   Status load(const Job& job);
   Status load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen);
   void opened(JobId id, ViewId view, const Status& status);

@@ -1,27 +1,13 @@
 // What the control thread does about jobs: open, load, snapshot, stop.
 #include <algorithm>
 
+#include "common/clock.h"
 #include "common/job_json.h"
-#include "kernels/optimizer.h"
+#include "common/job_optimizer.h"
 #include "server/control.h"
-#include "server/shell_util.h"
 
 namespace tributary {
 namespace {
-
-kernels::OptimizerOptions optimizer_options(const OptimizerConfig& config) {
-  kernels::OptimizerOptions options;
-  options.weight_decay = config.weight_decay;
-  options.momentum = config.momentum;
-  options.dampening = config.dampening;
-  options.nesterov = config.nesterov;
-  options.beta1 = config.beta1;
-  options.beta2 = config.beta2;
-  options.eps = config.eps;
-  options.lr_decay = config.lr_decay;
-  options.initial_accumulator = config.initial_accumulator;
-  return options;
-}
 
 std::string no_store(const ServerConfig& config) {
   return "server " + std::to_string(config.index) + " has no store configured; set [store] path in its configuration";
@@ -52,7 +38,7 @@ void Control::on(const OpenJob& m) {
   job.opening = job.lanes.size();
   const auto entry = jobs_.emplace(m.job, std::move(job)).first;
   publish();
-  if (!m.resume) forget_snapshots(m.job);
+  forget_snapshots(m);
   if (m.resume) {
     if (Status loaded = load(entry->second); !loaded) entry->second.opened = std::move(loaded);
   }
@@ -61,15 +47,18 @@ void Control::on(const OpenJob& m) {
   if (placed.lanes.empty()) opened(m.job, m.view, placed.opened);
 }
 
-// A job that begins afresh never had a snapshot that every server completed. What this one may have completed alone
-// belongs to a run that is over, perhaps with another configuration: it must not be taken for a part of the new run's
-// snapshots.
-void Control::forget_snapshots(JobId id) {
-  if (!store_ || !std::ranges::any_of(store_->jobs(), [&](const StoredJob& stored) { return stored.job == id; }))
-    return;
-  if (const Status dropped = store_->drop_before(id, Round(~0ull)); !dropped) {
-    logger_->warn("cannot drop snapshots of an earlier run: {}", dropped.error().message);
-  }
+// What this store has beyond the round that the view begins at was never completed by every server: it belongs to a run
+// that is over, perhaps with another configuration or topology, and must not be taken for a part of this view's
+// snapshots. A fresh job begins before any round.
+void Control::forget_snapshots(const OpenJob& m) {
+  const auto beyond = [&](const StoredJob& stored) {
+    return stored.job == m.job &&
+           std::ranges::any_of(stored.snapshots, [&](Round round) { return !m.resume || round > m.resume_round; });
+  };
+  if (!store_ || std::ranges::none_of(store_->jobs(), beyond)) return;
+  const Status dropped =
+      m.resume ? store_->drop_after(m.job, m.resume_round) : store_->drop_before(m.job, Round(~0ull));
+  if (!dropped) logger_->warn("cannot drop snapshots of an earlier run: {}", dropped.error().message);
   say_hello(steady_ms());  // tells the coordinator what is still there
 }
 
@@ -79,8 +68,7 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
   if (!config) return tl::unexpected(config.error());
   Result<Layout> layout = Layout::with_owners(m.tensors, m.chunk_elements, m.owners);
   if (!layout) return tl::unexpected(layout.error());
-  std::shared_ptr<const kernels::Optimizer> optimizer =
-      kernels::make_optimizer(config->optimizer.name, optimizer_options(config->optimizer));
+  std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(config->optimizer);
   if (!optimizer) {
     return fail(ErrorCode::kConfig, "optimizer.name = \"" + config->optimizer.name +
                                         "\" is unknown to this server; use sgd, adam, adamw, adagrad or lion");

@@ -4,10 +4,11 @@
 
 #include <utility>
 
+#include "common/clock.h"
 #include "common/codec.h"
+#include "common/incarnation.h"
 #include "common/zmq_util.h"
 #include "server/lane_address.h"
-#include "server/shell_util.h"
 
 namespace tributary {
 namespace {

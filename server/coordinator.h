@@ -43,8 +43,8 @@ class Coordinator final : private CoordinatorOutput {
   // For this machine's own server: reachable also if bound to all interfaces.
   const std::string& local_endpoint() const { return local_endpoint_; }
 
-  // Any thread. Stop every job in good order; drained() is true when that is done, final snapshots of all servers
-  // included.
+  // Any thread. Stop every job in good order; drained() is true when that is done,
+  // final snapshots of all servers included.
   void drain();
   bool drained() const;
   std::vector<CoordinatorCore::JobStatus> jobs() const;

@@ -8,6 +8,11 @@
 #include "common/job_json.h"
 
 namespace tributary {
+namespace {
+
+constexpr std::uint64_t kMinPaceMs = 200;  // between the two heartbeats that a pace is taken from
+
+}  // namespace
 
 CoordinatorCore::CoordinatorCore(CoordinatorOptions options, std::vector<JobRecord> registry, CoordinatorOutput& output)
     : options_(options), output_(output) {
@@ -120,9 +125,12 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
       if (!job) continue;
       Pace& pace = job->pace[server->first];
       if (progress.max_version < pace.max_version) continue;  // overtaken by a newer one on a newer connection
-      if (pace.at_ms != 0 && now_ms > pace.at_ms) {
+      if (pace.at_ms != 0) {
+        // A heartbeat that only introduces another message may follow the last one at once: too close to tell a rate.
+        if (now_ms < pace.at_ms + kMinPaceMs) continue;
         pace.rounds_per_ms = static_cast<double>(progress.max_version.value - pace.max_version.value) /
                              static_cast<double>(now_ms - pace.at_ms);
+        pace.measured = true;
       }
       pace.min_version = progress.min_version;
       pace.max_version = progress.max_version;

@@ -1,6 +1,6 @@
 // CoordinatorCore: rendezvous, views, snapshots and graceful stops of all jobs. Pure: control messages and ticks in,
-// actions out through CoordinatorOutput. Lives in server 0; its durable state is the job registry, written through the
-// output.
+// actions out through CoordinatorOutput. Lives in server 0; its durable state is the job registry,
+// written through the output.
 //
 // A job's life:   idle -> gathering (workers join) -> opening (shards load) -> running -> stopping -> idle
 // Losing somebody while the shards load goes back to gathering: no worker has heard of that view yet, those that joined
@@ -105,6 +105,7 @@ class CoordinatorCore {
     Version min_version, max_version;
     std::uint64_t at_ms = 0;
     double rounds_per_ms = 0.0;
+    bool measured = false;  // two heartbeats of this view have been compared
   };
   struct Job {
     JobRecord record;

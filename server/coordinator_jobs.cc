@@ -221,6 +221,7 @@ void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
 void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   double reach = 0.0;
   for (const auto& [shard, pace] : job.pace) {
+    if (!pace.measured) return;  // a guess would be passed before it arrives
     const double age = static_cast<double>(now_ms - pace.at_ms);
     const double lead =
         (age + kSnapshotLeadMs) * static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));

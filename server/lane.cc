@@ -10,10 +10,10 @@
 #include <variant>
 
 #include "common/assert.h"
+#include "common/clock.h"
 #include "common/codec.h"
 #include "common/zmq_util.h"
 #include "server/lane_address.h"
-#include "server/shell_util.h"
 
 namespace tributary {
 namespace {

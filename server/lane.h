@@ -3,15 +3,12 @@
 //
 // What the data path costs in locks and copies:
 //   locks    None of ours. Jobs, pools and cores belong to the lane's thread alone; counters are relaxed stores to
-//   cache lines of
-//            this lane. Commands of the control thread wait in a queue whose mutex is touched only when its eventfd
-//            fired.
+//            cache lines of this lane. Commands of the control thread wait in a queue whose mutex is touched only when
+//            its eventfd fired.
 //   copies   None of a payload. A received frame stays in ZeroMQ's memory until its round is complete (Payload); an
-//   answer is
-//            a reference to the parameter buffer, sent from where it lies (borrow()).
+//            answer is a reference to the parameter buffer, sent from where it lies (borrow()).
 //   memory   Our code allocates nothing per chunk once a job's pool is warm. libzmq allocates one block per received
-//   frame,
-//            per header and per zero-copy handle; tune_malloc_for_frames() keeps those within the process.
+//            frame, per header and per zero-copy handle; tune_malloc_for_frames() keeps those within the process.
 //
 // What bounds the memory a peer can take: kMaxMessage per message, kReceiveHighWater messages that we have not looked
 // at, kSendHighWater messages that it has not taken.
@@ -92,8 +89,8 @@ class Lane final : private ShardOutput {
   // Messages taken per turn before commands and other duties are looked at.
   static constexpr int kBatch = 64;
   static constexpr std::size_t kMaxMessage = kMaxChunkBytes + 4096;
-  // Per peer, in messages. Received ones are frames of up to a chunk, so few: beyond them TCP's flow control holds the
-  // peer.
+  // Per peer, in messages. Received ones are frames of up to a chunk, so few:
+  // beyond them TCP's flow control holds the peer.
   static constexpr int kReceiveHighWater = 64;
   // To a peer there can be a receipt and an answer for each chunk of the lane, all at once when a view begins. Answers
   // are references, so the bound is on headers (some 300 bytes each), and lets 32768 chunks start in one burst.

@@ -1,79 +1,35 @@
 // tributary-server: one shard of the parameters; server 0 is the coordinator as well.
-#include <pthread.h>
-#include <signal.h>
-#include <time.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "common/config_toml.h"
+#include "common/daemon_main.h"
 #include "common/log.h"
-#include "common/zmq_util.h"
 #include "server/server.h"
-#include "server/shell_util.h"
 
 namespace {
 
-// Exit codes, beside 0: what a supervisor may retry, and what it may not.
-constexpr int kExitFailed = 1;  // an address taken, a store that cannot be opened, a stop that took too long
-constexpr int kExitUsage = 2;   // command line or configuration
-constexpr int kExitSignal = 128;
-
-int report(const tributary::Error& error) {
-  std::fprintf(stderr, "tributary-server: %s\n", error.message.c_str());
-  return error.code == tributary::ErrorCode::kConfig || error.code == tributary::ErrorCode::kNotFound ? kExitUsage
-                                                                                                      : kExitFailed;
-}
-
-// Waits for a signal of the set for at most `ms`; 0 if none came.
-int wait_signal(const sigset_t& set, long ms) {
-  const timespec timeout{ms / 1000, ms % 1000 * 1'000'000};
-  const int signal = ::sigtimedwait(&set, nullptr, &timeout);
-  return signal > 0 ? signal : 0;
-}
-
-int serve(const std::string& config_path, const sigset_t& signals) {
+tributary::Result<tributary::Daemon> start(const std::string& config_path) {
   const auto config = tributary::load_server_config(config_path);
-  if (!config) return report(config.error());
+  if (!config) return tl::unexpected(config.error());
   const auto logger = tributary::make_logger(config->log, "server-" + std::to_string(config->index));
-  if (!logger) return report(logger.error());
+  if (!logger) return tl::unexpected(logger.error());
   auto started = tributary::Server::start(*config, *logger);
   if (!started) {
     if (!config->log.file.empty()) (*logger)->error("cannot start: {}", started.error().message);
-    return report(started.error());
+    return tl::unexpected(started.error());
   }
-  tributary::Server& server = **started;
-  std::printf("%s\n", server.ready_line().c_str());
-  std::fflush(stdout);
-  (*logger)->info("serving: {}", server.ready_line());
-
-  constexpr long kIdleWaitMs = 60'000;
-  int signal = 0;
-  while (signal == 0) signal = wait_signal(signals, kIdleWaitMs);
-  (*logger)->info("stopping: {}; a second signal stops at once", ::strsignal(signal));
-  server.drain();
-  const std::uint64_t deadline = tributary::steady_ms() + std::uint64_t{config->stop_timeout_s} * 1000;
-  constexpr long kDrainPollMs = 20;
-  while (!server.drained()) {
-    if (const int second = wait_signal(signals, kDrainPollMs); second != 0) {
-      (*logger)->warn("stopped at once by a second signal: what was trained since the last snapshot is lost");
-      std::_Exit(kExitSignal + second);
-    }
-    if (tributary::steady_ms() >= deadline) {
-      const std::string why = "jobs could not be stopped in good order within " +
-                              std::to_string(config->stop_timeout_s) +
-                              " s ([limits] stop_timeout_s); they resume from their last snapshot";
-      (*logger)->error(why);
-      std::fprintf(stderr, "tributary-server: %s\n", why.c_str());
-      return kExitFailed;
-    }
-  }
-  (*logger)->info("stopped in good order");
-  return 0;
+  const std::shared_ptr<tributary::Server> server = std::move(*started);
+  tributary::Daemon daemon;
+  daemon.logger = *logger;
+  daemon.stop_timeout_s = config->stop_timeout_s;
+  daemon.jobs = "jobs";
+  daemon.ready_line = [server] { return server->ready_line(); };
+  daemon.drain = [server] { server->drain(); };
+  daemon.drained = [server] { return server->drained(); };
+  return daemon;
 }
 
 }  // namespace
@@ -93,16 +49,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : kExitUsage;
+    return app.exit(e) == 0 ? 0 : tributary::kExitUsage;
   }
-
-  // Before any thread starts, so that all inherit it: stop signals are taken by the main thread only.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
-  tributary::tune_malloc_for_frames();
-  return serve(config_path, signals);
+  return tributary::run_daemon("tributary-server", [&] { return start(config_path); });
 }

@@ -4,13 +4,12 @@
 // For a shard of P parameters (elements of the chunks it owns), an optimizer with S state arrays, n nodes:
 //
 //     state      P * 4 * (1 + S)                     fp32 parameters and optimizer state
-//     answers    P * 4, or P * pull bytes            at most one more copy: parameters that are still being sent while
-//     the
-//                                                    next round is written, or the encoded answers
+//     answers    P * 4, or P * pull bytes            at most one more copy: parameters that are still being sent
+//                                                    while the next round is written, or the encoded answers
 //     held       n * push frame * chunks in flight   gradient frames that wait for the other nodes (the most seen so
-//     far) arriving   n * L * window                      frames that ZeroMQ has received and the lane has not looked
-//     at yet; at
-//                                                    most one push of each chunk
+//                                                    far)
+//     arriving   n * L * window                      frames that ZeroMQ has received and the lane has not looked at
+//                                                    yet; at most one push of each chunk
 //     snapshot   blocks kept by copy-on-write        while a snapshot is being written
 //
 // Code, thread stacks and RocksDB's tables come on top; they do not grow with the model (some tens of MB).

@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "common/clock.h"
 #include "server/lane_address.h"
-#include "server/shell_util.h"
 #include "server/status.h"
 
 namespace tributary {

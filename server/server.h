@@ -1,5 +1,5 @@
-// Server: puts the parts of a tributary-server together, in the order they depend on each other, and takes them apart
-// again.
+// Server: puts the parts of a tributary-server together, in the order they depend on each other,
+// and takes them apart again.
 //
 //   store -> lanes -> coordinator (server 0) -> snapshotter -> control -> admin HTTP
 #pragma once

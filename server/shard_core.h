@@ -3,8 +3,8 @@
 //
 // Synchronous rounds, chunk by chunk: a chunk at version v collects one push of round v+1 from every node of the view;
 // the last one triggers the fused sum and step (common/fused_step.h), and every contributor gets the new parameters.
-// Chunks do not wait for each other. At most one round of a chunk is open, so at most `nodes` frames of a chunk are
-// held.
+// Chunks do not wait for each other. At most one round of a chunk is open,
+// so at most `nodes` frames of a chunk are held.
 //
 // Idempotence: a push names (job, view, node, round, chunk). A second copy of an open push changes nothing (receipt
 // again); a copy of a completed one is answered with the parameters as they are; older ones are dropped.
@@ -88,13 +88,13 @@ struct ShardStats {
 
 class ShardCore {
  public:
-  // pool: blocks of at least chunk_elements * 4 bytes, room for pool_blocks(). Chunks start uninitialised (waiting for
-  // Init).
+  // pool: blocks of at least chunk_elements * 4 bytes, room for pool_blocks().
+  // Chunks start uninitialised (waiting for Init).
   ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output);
 
   // Blocks that `chunks` chunks may need at once: parameters, state, encoded answers, one more copy of what is being
-  // sent, and one copy-on-write snapshot. Bounds the pool; steady state uses chunks * (1 + slots) and what is in
-  // flight.
+  // sent, and one copy-on-write snapshot. Bounds the pool; steady state uses chunks * (1 + slots)
+  // and what is in flight.
   static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingId pull);
 
   // Restores a chunk instead of waiting for Init. Sizes: chunk elements each. REQUIRES: chunk is owned by this lane and

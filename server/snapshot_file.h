@@ -1,8 +1,8 @@
 // The chunks of one snapshot as sorted RocksDB files (SST), and back.
 //
 // Keys are u32 chunk (big endian, so that byte order is chunk order), u8 part: part 0 is the sealed ChunkHeader, part 1
-// the parameters, part 2+k state array k. Arrays are values of their own, so that they go to RocksDB straight from the
-// chunk's buffers.
+// the parameters, part 2+k state array k. Arrays are values of their own,
+// so that they go to RocksDB straight from the chunk's buffers.
 #pragma once
 
 #include <rocksdb/iterator.h>
@@ -59,8 +59,8 @@ class SnapshotFileWriter {
   std::vector<ChunkIndex> chunks_;
 };
 
-// Calls `each` for every chunk of `record`, in order. kStore, naming chunk and snapshot, if one is missing, damaged, or
-// another's.
+// Calls `each` for every chunk of `record`, in order. kStore, naming chunk and snapshot,
+// if one is missing, damaged, or another's.
 Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord& record,
                      const std::function<Status(const LoadedChunk&)>& each);
 

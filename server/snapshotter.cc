@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/assert.h"
+#include "common/clock.h"
 #include "server/snapshot_file.h"
 #include "server/token_bucket.h"
 
@@ -19,12 +20,6 @@ namespace {
 constexpr int kNiceness = 10;  // of the writer thread: training comes first
 // After a pause of the writer so much may go at once; small, so that the disk sees a steady stream.
 constexpr double kBurstSeconds = 0.05;
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-          .count());
-}
 
 }  // namespace
 
@@ -143,14 +138,14 @@ void Snapshotter::run() {
       continue;
     }
     if (active->plan.paced) {
-      const std::uint64_t now = now_ns();
+      const std::uint64_t now = steady_ns();
       if (pause_until_ns_ > now) {
         wake_.wait_for(lock, std::chrono::nanoseconds(pause_until_ns_ - now));
         continue;  // whatever is to be done now
       }
     }
     const std::uint64_t written = write_next(*active, lock);
-    const std::uint64_t now = now_ns();
+    const std::uint64_t now = steady_ns();
     pause_until_ns_ = now + bucket.take(written, now);
   }
 }
@@ -167,7 +162,7 @@ std::uint64_t Snapshotter::write_next(Active& active, std::unique_lock<std::mute
   std::uint64_t written = 0;
   Status status;
   if (!active.writer) {
-    active.begun_ns = now_ns();
+    active.begun_ns = steady_ns();
     auto writer = store_.begin(active.plan.info);
     if (writer) {
       active.writer = std::move(*writer);
@@ -203,7 +198,7 @@ void Snapshotter::end(Active& active, Status status, std::unique_lock<std::mutex
     report.bytes = it.writer->bytes();
     char line[96];
     std::snprintf(line, sizeof(line), ": %u chunks, %.1f MB in %.2f s", it.plan.info.chunks,
-                  static_cast<double>(report.bytes) * 1e-6, static_cast<double>(now_ns() - it.begun_ns) * 1e-9);
+                  static_cast<double>(report.bytes) * 1e-6, static_cast<double>(steady_ns() - it.begun_ns) * 1e-9);
     log_("wrote the " + describe(it.plan.info) + line);
   } else {
     report.message = status.error().message;

@@ -1,11 +1,10 @@
 // Snapshotter: the background thread that writes captured chunks to the store, so that no lane ever waits for a disk.
 //
-//   lanes  --captured()-->  slots of the snapshot under way  --writer thread, in chunk order, within the budget-->
-//   Store
+//   lanes --captured()--> slots of the snapshot under way --writer thread, in chunk order, within the budget--> Store
 //
 // Chunks may be captured in any order. They are written in ascending order as soon as the next one in order is there,
-// and the references are dropped right after, so that the memory of copy-on-write shrinks while the snapshot is still
-// being written.
+// and the references are dropped right after, so that the memory of copy-on-write shrinks
+// while the snapshot is still being written.
 //
 // Every expect() ends in exactly one call of the Done callback: durable, or (ok = false) failed or abandoned with the
 // reason. No buffer is held by then. A failure costs this snapshot, never the training: what was written of it is

@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/clock.h"
 #include "common/job_json.h"
 #include "server/memory_formula.h"
-#include "server/shell_util.h"
 
 namespace tributary {
 namespace {

@@ -135,6 +135,7 @@ class RocksStore final : public Store {
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
   Status load(const SnapshotInfo& expected, const std::function<Status(const LoadedChunk&)>& each) override;
   Status drop_before(JobId job, Round round) override;
+  Status drop_after(JobId job, Round round) override;
   Status drop_job(JobId job) override;
   Status save(const JobRecord& record) override;
   Result<std::vector<JobRecord>> registry() const override;
@@ -413,6 +414,15 @@ Status RocksStore::drop_before(JobId job, Round round) {
   std::vector<SnapshotKey> keys;
   for (const auto& [key, snapshot] : snapshots_) {
     if (key.first == job && key.second < round) keys.push_back(key);
+  }
+  return drop(keys, {});
+}
+
+Status RocksStore::drop_after(JobId job, Round round) {
+  std::lock_guard lock(mutex_);
+  std::vector<SnapshotKey> keys;
+  for (const auto& [key, snapshot] : snapshots_) {
+    if (key.first == job && key.second > round) keys.push_back(key);
   }
   return drop(keys, {});
 }

@@ -1,9 +1,9 @@
 // Store: what a server keeps on disk (RocksDB): its identity, the coordinator's job registry, and consistent snapshots.
 //
 // Column families: "default" holds small records (written with sync); every snapshot is a column family of its own
-// ("snap-JOB-ROUND-GENERATION"), filled by SST files that are written outside the write-ahead log and ingested, and made valid by
-// one synced key in "default" (snapshot complete). A snapshot without that key is a leftover of a crash and is dropped at open.
-// Every record has a format number and an XXH3-64 checksum, checked on load.
+// ("snap-JOB-ROUND-GENERATION"), filled by SST files that are written outside the write-ahead log and ingested, and
+// made valid by one synced key in "default" (snapshot complete). A snapshot without that key is a leftover of a crash
+// and is dropped at open. Every record has a format number and an XXH3-64 checksum, checked on load.
 //
 // Thread rule: one thread at a time writes a snapshot; small records may be written from another thread.
 #pragma once
@@ -65,7 +65,9 @@ class Store {
   virtual std::vector<StoredJob> jobs() const = 0;  // jobs that have complete snapshots here
   virtual Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) = 0;
   virtual Status load(const SnapshotInfo& expected, const std::function<Status(const LoadedChunk&)>& each) = 0;
-  virtual Status drop_before(JobId job, Round round) = 0;  // older complete snapshots of that job
+  // Complete snapshots of that job that are older, or newer, than `round`.
+  virtual Status drop_before(JobId job, Round round) = 0;
+  virtual Status drop_after(JobId job, Round round) = 0;
   virtual Status drop_job(JobId job) = 0;
 
   virtual Status save(const JobRecord& record) = 0;

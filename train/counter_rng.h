@@ -1,7 +1,7 @@
 // Counter-based random numbers: value i of a stream is a pure function of the stream's key and i, so that nothing about
 // them needs to be saved for a resume, and every rank gets the same ones. The mixing function is the one of SplitMix64
-// (Steele, Lea and Flood 2014). Spelled out here because the standard library's distributions and std::shuffle differ
-// between libraries.
+// (Steele, Lea and Flood 2014). Spelled out here because the standard library's distributions
+// and std::shuffle differ between libraries.
 #pragma once
 
 #include <cstdint>

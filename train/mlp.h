@@ -1,5 +1,5 @@
-// A multi-layer perceptron: inputs - hidden ... - classes, ReLU between layers, softmax cross-entropy on top, in fp32
-// with OpenBLAS.
+// A multi-layer perceptron: inputs - hidden ... - classes, ReLU between layers,
+// softmax cross-entropy on top, in fp32 with OpenBLAS.
 //
 // Tensors, in this order: layer0.weight [out, in], layer0.bias [out], layer1.weight, ... Tensor 2l is the weight of
 // layer l, 2l+1 its bias. The gradient is the SUM over the samples, not the mean: the servers divide by the number of
@@ -51,8 +51,8 @@ class Mlp {
   std::size_t layers() const { return sizes_.size() - 1; }
   std::uint32_t max_batch() const { return max_batch_; }
 
-  // Initial values of a tensor: He et al. 2015, uniform in +-sqrt(6 / inputs), biases 0. A pure function of (seed,
-  // tensor, element).
+  // Initial values of a tensor: He et al. 2015, uniform in +-sqrt(6 / inputs), biases 0.
+  // A pure function of (seed, tensor, element).
   void initialise(std::uint64_t seed, std::size_t tensor, std::span<float> out) const;
 
   // Called before the first use of a tensor's parameters; false abandons the pass.
@@ -60,8 +60,8 @@ class Mlp {
   // Called when a tensor's gradient is final and its parameters are read no more.
   using TensorReady = std::function<void(std::size_t tensor)>;
 
-  // Forward pass over `batch` images; `inputs` must stay until backward(). parameters[t]: elements of tensor t. False
-  // if abandoned.
+  // Forward pass over `batch` images; `inputs` must stay until backward().
+  // parameters[t]: elements of tensor t. False if abandoned.
   bool forward(const float* inputs, std::uint32_t batch, std::span<const float* const> parameters,
                const NeedTensor& need);
   // After forward(): loss and correct predictions, and the loss's gradient for backward().

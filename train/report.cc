@@ -3,24 +3,19 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "common/clock.h"
 
 namespace tributary::train {
 
 namespace {
 
 constexpr std::uint64_t kRedrawNs = 250'000'000;
-constexpr std::uint64_t kLineNs =
-    10'000'000'000;  // without a terminal: a line per epoch, and at least one every ten seconds
+// Without a terminal: a line per epoch, and at least one every ten seconds.
+constexpr std::uint64_t kLineNs = 10'000'000'000;
 constexpr int kBarCells = 20;
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-          .count());
-}
 
 template <class... Args>
 std::string format(const char* pattern, Args... args) {
@@ -121,7 +116,7 @@ ProgressBar::Style ProgressBar::style_for(std::FILE* stream) {
 }
 
 ProgressBar::ProgressBar(std::FILE* stream, Style style, std::string whose)
-    : stream_(stream), style_(style), whose_(std::move(whose)), shown_ns_(now_ns()) {}
+    : stream_(stream), style_(style), whose_(std::move(whose)), shown_ns_(steady_ns()) {}
 
 ProgressBar::~ProgressBar() {
   clear();
@@ -134,7 +129,7 @@ void ProgressBar::round(const RoundReport& report, std::uint64_t rounds_per_epoc
   samples_ += report.global_samples;
   ++rounds_;
   const bool ends_epoch = report.round % rounds_per_epoch == 0;
-  const bool due = now_ns() - shown_ns_ >= (style_ == Style::kBar ? kRedrawNs : kLineNs);
+  const bool due = steady_ns() - shown_ns_ >= (style_ == Style::kBar ? kRedrawNs : kLineNs);
   if (due || ends_epoch || report.test || report.round == report.rounds) show(report, rounds_per_epoch);
 }
 
@@ -158,7 +153,7 @@ void ProgressBar::show(const RoundReport& report, std::uint64_t rounds_per_epoch
   std::fprintf(stream_, keep ? "%s\n" : "%s", text.c_str());
   std::fflush(stream_);
   bar_shown_ = !keep;
-  shown_ns_ = now_ns();
+  shown_ns_ = steady_ns();
   stats_ = {};
   split_ = {};
   samples_ = 0;

@@ -34,11 +34,13 @@ struct RunSummary {
 };
 
 // One line:
-// {"job":...,"rank":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,"samples_per_s":...,
-// "step_split":{"compute_ms","reduce_ms","wait_ms"} per
-// round,"bytes_pushed","bytes_pulled","stopped","resumed_from","restarts"}, and "train_loss_sum", "train_correct",
-// "train_samples" so that a reader of all ranks' objects can aggregate by example counts. test_* are null on ranks that
-// do not evaluate.
+//
+//   {"job":...,"rank":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,
+//    "samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per round,"bytes_pushed","bytes_pulled",
+//    "stopped","resumed_from","restarts"}
+//
+// and "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can aggregate by
+// example counts. test_* are null on ranks that do not evaluate.
 std::string to_json(const RunSummary& summary);
 std::string to_text(const RunSummary& summary);
 

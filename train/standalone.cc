@@ -12,9 +12,9 @@
 #include "common/digest.h"
 #include "common/encoding.h"
 #include "common/fused_step.h"
+#include "common/job_optimizer.h"
 #include "common/layout.h"
 #include "common/schedule.h"
-#include "kernels/optimizer.h"
 #include "kernels/tree_sum.h"
 #include "train/aligned_floats.h"
 #include "train/rank_compute.h"
@@ -27,18 +27,6 @@ using Clock = std::chrono::steady_clock;
 
 std::uint64_t ns_since(Clock::time_point begin) {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
-}
-
-std::unique_ptr<kernels::Optimizer> make_job_optimizer(const OptimizerConfig& config) {
-  return kernels::make_optimizer(config.name, {.weight_decay = config.weight_decay,
-                                               .momentum = config.momentum,
-                                               .dampening = config.dampening,
-                                               .beta1 = config.beta1,
-                                               .beta2 = config.beta2,
-                                               .eps = config.eps,
-                                               .lr_decay = config.lr_decay,
-                                               .initial_accumulator = config.initial_accumulator,
-                                               .nesterov = config.nesterov});
 }
 
 // Pointers to the tensors inside a flat buffer.
@@ -157,7 +145,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   if (!compute) return tl::unexpected(compute.error());
   const Sampler& sampler = compute->sampler();
   const JobConfig& job = options.job;
-  std::shared_ptr<const kernels::Optimizer> optimizer = make_job_optimizer(job.optimizer);
+  std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(job.optimizer);
   if (!optimizer) {
     return fail(ErrorCode::kConfig,
                 "optimizer.name = \"" + job.optimizer.name + "\" is unknown; use sgd, adam, adamw, adagrad or lion");

@@ -1,8 +1,8 @@
 // StopSignal: SIGINT and SIGTERM as a request to stop at the next round boundary. The second signal ends the process at
 // once, as it would without us.
 //
-// A handler and not a blocked signal with signalfd, because OpenBLAS starts threads before main() that would take the
-// signal.
+// A handler and not a blocked signal with signalfd, because OpenBLAS starts threads before main()
+// that would take the signal.
 #pragma once
 
 #include <csignal>

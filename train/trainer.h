@@ -1,5 +1,5 @@
-// The built-in trainer: one rank of a distributed job, attached to its node's worker daemon as any user's trainer would
-// be.
+// The built-in trainer: one rank of a distributed job, attached to its node's worker
+// daemon as any user's trainer would be.
 #pragma once
 
 #include <cstdint>

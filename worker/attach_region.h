@@ -1,19 +1,22 @@
-// The shared memory between a worker daemon and its trainers: who writes what, and when it may be read. POSIX shared memory,
-// created by the worker, unlinked at once and passed as file descriptors, so that the kernel reclaims it when the last process goes.
+// The shared memory between a worker daemon and its trainers: who writes what, and when it may be read. POSIX shared
+// memory, created by the worker, unlinked at once and passed as file descriptors, so that the kernel reclaims it when
+// the last process goes.
 //
-// Node region (one per job and node; trainers map it read-write, but only rank 0 of a fresh job writes parameters, once):
+// Node region (one per job and node; trainers map it read-write,
+// but only rank 0 of a fresh job writes parameters, once):
 //     NodeHeader | ChunkWord[chunks] | pad to 4096 | parameters: float[flat_elements]
 // Gradient region (one per local rank; written by the trainer, read by the worker):
 //     RankHeader | TensorWord[tensors] | pad to 4096 | gradients: float[flat_elements]
 //
-// Memory order. Trainer: writes a tensor's gradient, TensorWord.weight (relaxed), then TensorWord.round (release), then the eventfds
-// of the lanes that own chunks of it. Worker: reads round (acquire), then weight and gradient. Worker: writes a chunk's
-// parameters, then ChunkWord.version_plus_one (release), then progress (futex word) and wakes waiters if there are any.
+// Memory order. Trainer: writes a tensor's gradient, TensorWord.weight (relaxed), then TensorWord.round (release), then
+// the eventfds of the lanes that own chunks of it. Worker: reads round (acquire), then weight and gradient. Worker:
+// writes a chunk's parameters, then ChunkWord.version_plus_one (release), then progress (futex word) and wakes waiters
+// if there are any.
 //
-// When a tensor may be overwritten: ready(t) for round r promises that the gradient of t is final AND that the trainer reads the
-// parameters of t no more until wait(t). The answer to a chunk needs the pushes of all ranks for all tensors that overlap the
-// chunk, so parameters can change only after every local rank has called ready for them. The gradient of t belongs to the worker
-// from ready(t) until wait(t) returns.
+// When a tensor may be overwritten: ready(t) for round r promises that the gradient of t is final AND that the trainer
+// reads the parameters of t no more until wait(t). The answer to a chunk needs the pushes of all ranks for all tensors
+// that overlap the chunk, so parameters can change only after every local rank has called ready for them. The gradient
+// of t belongs to the worker from ready(t) until wait(t) returns.
 #pragma once
 
 #include <atomic>
@@ -61,7 +64,9 @@ struct TensorWord {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
-inline std::size_t region_align(std::size_t bytes) { return (bytes + kRegionAlign - 1) / kRegionAlign * kRegionAlign; }
+inline std::size_t region_align(std::size_t bytes) {
+  return (bytes + kRegionAlign - 1) / kRegionAlign * kRegionAlign;
+}
 inline std::size_t node_parameters_offset(std::size_t chunks) {
   return region_align(sizeof(NodeHeader) + chunks * sizeof(ChunkWord));
 }

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "worker/zmq_io.h"
+#include "common/clock.h"
 
 namespace tributary {
 namespace {
@@ -229,7 +229,7 @@ void AttachServer::loop() {
       trainers.push_back(trainer);
     }
     if (::poll(items.data(), items.size(), kTickMs) < 0) continue;
-    const std::uint64_t now = worker_io::now_ms();
+    const std::uint64_t now = steady_ms();
     if (items[0].revents != 0) {
       wake_.drain();
       take_commands(now);
@@ -248,7 +248,7 @@ void AttachServer::loop() {
     }
     refresh();
   }
-  take_commands(worker_io::now_ms());  // last words of whoever stops the server
+  take_commands(steady_ms());  // last words of whoever stops the server
 }
 
 }  // namespace tributary

@@ -1,11 +1,11 @@
 // The attach protocol's transport: a Unix socket of type SOCK_SEQPACKET that carries messages of codec.h's attach kind
 // and file descriptors (SCM_RIGHTS).
 //
-// The kernel bounds a packet by the socket's send buffer, a declaration of many tensors may be larger, so a message
-// travels as one or more packets:
+// The kernel bounds a packet by the socket's send buffer, a declaration of many tensors may be larger,
+// so a message travels as one or more packets:
 //     packet  := u32 kPacketMagic | u32 message_bytes | u32 offset | u32 zero | piece of at most kMaxPiece bytes
-//     message := packets with offset 0, kMaxPiece, 2 * kMaxPiece, ... of the same message_bytes; descriptors come with
-//     the first
+//     message := packets with offset 0, kMaxPiece, 2 * kMaxPiece, ... of the same message_bytes;
+//                descriptors come with the first
 // Whatever breaks that grammar gives kMalformed, and the connection is given up.
 #pragma once
 

@@ -52,7 +52,9 @@ ClientCore::Chunk* ClientCore::find(const ChunkKey& key) {
   return &chunks_[local_[key.chunk.value]];
 }
 
-ChunkKey ClientCore::key(const Chunk& chunk) const { return {job_.job, job_.view, job_.node, chunk.index}; }
+ChunkKey ClientCore::key(const Chunk& chunk) const {
+  return {job_.job, job_.view, job_.node, chunk.index};
+}
 
 void ClientCore::enqueue(Chunk& chunk) {
   Connection& connection = connection_of(chunk);
@@ -103,12 +105,13 @@ void ClientCore::acknowledge(Chunk& chunk, std::uint64_t now_ns) {
   TRIB_ASSERT(connection.in_flight >= chunk.in_flight);
   connection.in_flight -= chunk.in_flight;
   connection.acknowledged += chunk.in_flight;
-  // A pull's answer may have waited for somebody's initial values, and a repeated push cannot tell which copy was meant (Karn's
-  // rule): neither says anything about the link.
+  // A pull's answer may have waited for somebody's initial values, and a repeated push cannot tell which copy was meant
+  // (Karn's rule): neither says anything about the link.
   if (chunk.delivered && !chunk.retransmitted) {
     const auto elapsed = static_cast<double>(now_ns - chunk.sent_ns);
-    connection.smoothed_ns =
-        connection.smoothed_ns == 0.0 ? elapsed : connection.smoothed_ns + kSmoothing * (elapsed - connection.smoothed_ns);
+    connection.smoothed_ns = connection.smoothed_ns == 0.0
+                                 ? elapsed
+                                 : connection.smoothed_ns + kSmoothing * (elapsed - connection.smoothed_ns);
     connection.window.on_acknowledged(chunk.in_flight, chunk.sent_ns, now_ns, chunk.delivered_before,
                                       connection.acknowledged);
   }
@@ -154,7 +157,8 @@ void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64
   }
 }
 
-void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<const std::byte> payload, std::uint64_t now_ns) {
+void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<const std::byte> payload,
+                           std::uint64_t now_ns) {
   Chunk* chunk = find(answer.key);
   if (!chunk) return;
   const bool open = chunk->phase == Phase::kQueued || chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld;
@@ -164,12 +168,11 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
     return;
   }
   if (answer.encoding != job_.pull || payload.size() != pull_.bytes(chunk->elements)) {
-    return output_.refused(ErrorReply{answer.key, chunk->round, ErrorCode::kWrongLength,
-                                      "server answered chunk " + std::to_string(chunk->index.value) + " with " +
-                                          std::to_string(payload.size()) + " bytes of " +
-                                          std::string(encoding_for(answer.encoding).name()) + " instead of " +
-                                          std::to_string(pull_.bytes(chunk->elements)) + " of " +
-                                          std::string(pull_.name())});
+    return output_.refused(ErrorReply{
+        answer.key, chunk->round, ErrorCode::kWrongLength,
+        "server answered chunk " + std::to_string(chunk->index.value) + " with " + std::to_string(payload.size()) +
+            " bytes of " + std::string(encoding_for(answer.encoding).name()) + " instead of " +
+            std::to_string(pull_.bytes(chunk->elements)) + " of " + std::string(pull_.name())});
   }
   if (chunk->phase == Phase::kQueued) dequeue(*chunk);
   if (chunk->phase == Phase::kSent) acknowledge(*chunk, now_ns);

@@ -1,15 +1,18 @@
 // ClientCore: the worker's side of the round logic for one job on one worker lane. Pure: events in, actions out through
 // ClientOutput; time comes in as an argument. The lane (worker/lane.h) and the simulator drive the same class.
 //
-// Per chunk:   waiting for initial values (node 0 of a fresh job) -> queued -> sent -> idle       the first parameters (Init, Pull)
-//              idle -> queued (gradient ready) -> sent -> held (receipt came) -> idle             a round (Push)
-// The window of a connection counts sent-but-unacknowledged bytes; a receipt (or the answer itself) gives the credit back. It
-// does not count held pushes: their answer waits for other nodes, and two workers that push in different orders would
-// wait for each other for ever. Of the queued chunks the one that lies first in the flat space goes first: the next forward
-// pass needs it first.
+// Per chunk:
+//   waiting for initial values (node 0 of a fresh job) -> queued -> sent -> idle   the first parameters (Init, Pull)
+//   idle -> queued (gradient ready) -> sent -> held (receipt came) -> idle         a round (Push)
 //
-// Loss: when an acknowledgement or an answer is overdue, a Query asks the server what it knows; it replies with the answer, a
-// receipt, or Resend. So a payload travels twice only if the server says that it does not have it, and repeats change nothing.
+// The window of a connection counts sent-but-unacknowledged bytes; a receipt (or the answer itself) gives the credit
+// back. It does not count held pushes: their answer waits for other nodes, and two workers that push in different
+// orders would wait for each other for ever. Of the queued chunks the one that lies first in the flat space goes first:
+// the next forward pass needs it first.
+//
+// Loss: when an acknowledgement or an answer is overdue, a Query asks the server what it knows; it replies with the
+// answer, a receipt, or Resend. So a payload travels twice only if the server says that it does not have it, and
+// repeats change nothing.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +38,7 @@ struct ClientJob {
   std::shared_ptr<const Layout> layout;
   std::vector<ChunkIndex> chunks;            // this lane's chunks, ascending
   std::vector<ConnectionIndex> connections;  // of each of them, in the same order
-  Version start;                   // version every chunk is pulled at first (resume round, or 0)
+  Version start;                             // version every chunk is pulled at first (resume round, or 0)
   EncodingId push = EncodingId::kFp32;
   EncodingId pull = EncodingId::kFp32;
   bool init = false;  // this node sends the initial values
@@ -50,7 +53,8 @@ class ClientOutput {
   virtual void send_init(ConnectionIndex connection, const Init& init) = 0;
   virtual void send_pull(ConnectionIndex connection, const Pull& pull) = 0;
   virtual void send_query(ConnectionIndex connection, const Query& query) = 0;
-  // Parameters of `chunk` at `answer.version` are in `payload`: decode and publish them. Called once per chunk and version.
+  // Parameters of `chunk` at `answer.version` are in `payload`: decode and publish them.
+  // Called once per chunk and version.
   virtual void answered(const Answer& answer, std::span<const std::byte> payload) = 0;
   // A server refused something of ours: the job cannot go on.
   virtual void refused(const ErrorReply& error) = 0;
@@ -58,8 +62,8 @@ class ClientOutput {
 
 struct ClientOptions {
   std::uint64_t window_cap_bytes = 16u << 20;
-  // Overdue: no acknowledgement within this plus 8 times the smoothed acknowledgement time; no answer within query_interval_ns
-  // of a receipt (nothing is wrong then but somebody's slow step, so it is asked rarely).
+  // Overdue: no acknowledgement within this plus 8 times the smoothed acknowledgement time; no answer within
+  // query_interval_ns of a receipt (nothing is wrong then but somebody's slow step, so it is asked rarely).
   std::uint64_t acknowledge_timeout_ns = 2'000'000'000;
   std::uint64_t query_interval_ns = 10'000'000'000;
   std::uint64_t scan_interval_ns = 100'000'000;  // how often tick() looks
@@ -77,7 +81,8 @@ class ClientCore {
   void start(std::uint64_t now_ns);
   // The initial values are there. REQUIRES: job.init.
   void initial_values_ready(std::uint64_t now_ns);
-  // The node's gradient of `chunk` for `round` is complete. REQUIRES: started() for that chunk, round == version + 1, idle.
+  // The node's gradient of `chunk` for `round` is complete.
+  // REQUIRES: started() for that chunk, round == version + 1, idle.
   void gradient_ready(ChunkIndex chunk, Round round, std::uint64_t weight, std::uint64_t now_ns);
 
   // From connection `from`. Anything that does not fit what is open is counted as stale and dropped.
@@ -92,7 +97,9 @@ class ClientCore {
   bool idle(ChunkIndex chunk) const;
   bool started() const { return delivered_chunks_ == job_.chunks.size(); }  // every chunk delivered at least once
   const ClientStats& stats() const { return stats_; }
-  std::uint64_t window_bytes(ConnectionIndex connection) const { return connections_[connection.value].window.window_bytes(); }
+  std::uint64_t window_bytes(ConnectionIndex connection) const {
+    return connections_[connection.value].window.window_bytes();
+  }
   std::uint64_t in_flight_bytes(ConnectionIndex connection) const { return connections_[connection.value].in_flight; }
 
  private:
@@ -117,8 +124,8 @@ class ClientCore {
     std::uint64_t in_flight = 0;
     std::uint64_t acknowledged = 0;  // bytes, in total
     double smoothed_ns = 0.0;
-    std::vector<std::uint32_t> chunks;   // positions in chunks_, ascending flat order
-    std::vector<std::uint64_t> queued;   // bitmap over `chunks`
+    std::vector<std::uint32_t> chunks;  // positions in chunks_, ascending flat order
+    std::vector<std::uint64_t> queued;  // bitmap over `chunks`
     std::size_t queued_count = 0;
   };
 

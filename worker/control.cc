@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
+#include "common/clock.h"
 #include "common/codec.h"
 #include "common/zmq_util.h"
-#include "worker/zmq_io.h"
 
 namespace tributary {
-
-using namespace worker_io;
 
 namespace {
 
@@ -66,7 +64,7 @@ void WorkerControl::send(const ControlMessage& message) {
 bool WorkerControl::transmit(const ControlMessage& message) {
   const std::vector<std::byte> bytes = encode_control(message);
   zmq::message_t frame(bytes.data(), bytes.size());
-  return try_send(socket_, frame, false);
+  return send_now(socket_, frame, false);
 }
 
 void WorkerControl::flush() {
@@ -123,10 +121,9 @@ void WorkerControl::handle(ControlMessage message) {
 void WorkerControl::receive_batch(std::uint64_t now_ms) {
   for (int i = 0; i < kBatch; ++i) {
     zmq::message_t frame;
-    if (!try_receive(socket_, frame)) return;
+    if (receive_frames(socket_, {&frame, 1}) == 0) return;
     heard_ms_ = now_ms;
     Result<ControlMessage> message = decode_control(bytes_of(frame));
-    drop_rest(socket_, frame);
     if (message) {
       handle(std::move(*message));
       continue;
@@ -140,10 +137,10 @@ void WorkerControl::receive_batch(std::uint64_t now_ms) {
 }
 
 void WorkerControl::run() {
-  heard_ms_ = now_ms();
+  heard_ms_ = steady_ms();
   std::uint64_t next_beat = 0;
   while (!stopping_.load(std::memory_order_acquire)) {
-    const std::uint64_t before = now_ms();
+    const std::uint64_t before = steady_ms();
     if (before >= next_beat) {
       beat(before);
       // A hello is repeated faster: at the start the connection is not there yet.
@@ -151,10 +148,10 @@ void WorkerControl::run() {
           before + (coordinator_ == 0 ? std::min<std::uint64_t>(options_.heartbeat_ms, 100) : options_.heartbeat_ms);
     }
     zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake_.fd(), ZMQ_POLLIN, 0}};
-    const std::uint64_t now = now_ms();
+    const std::uint64_t now = steady_ms();
     zmq_poll(items, 2, next_beat > now ? static_cast<long>(next_beat - now) : 0);
     if (items[1].revents != 0) wake_.drain();
-    receive_batch(now_ms());
+    receive_batch(steady_ms());
     flush();
   }
   flush();

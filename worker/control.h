@@ -1,6 +1,6 @@
 // WorkerControl: the worker's side of the control path. A thread with a DEALER to the coordinator: hello, heartbeats,
-// and the messages of NodeJobs in order. Rounds need no coordinator: while it is silent, jobs go on, and a warning says
-// so.
+// and the messages of NodeJobs in order. Rounds need no coordinator: while it is silent,
+// jobs go on, and a warning says so.
 //
 // Messages wait (bounded) until the coordinator has answered the hello, so that it knows who is speaking. Before a
 // message that changes a job a heartbeat is sent: after a lost connection the coordinator knows us by our incarnation,

@@ -1,9 +1,9 @@
 #include "worker/host_reducer.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "common/assert.h"
+#include "common/clock.h"
 #include "kernels/tree_sum.h"
 
 namespace tributary {
@@ -13,12 +13,6 @@ namespace {
 constexpr std::size_t kBlock = 2048;
 constexpr std::size_t kFrameAlign = 64;
 constexpr std::uint32_t kNone = ~0u;
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-          .count());
-}
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kFrameAlign - 1) / kFrameAlign * kFrameAlign;
@@ -66,9 +60,9 @@ void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight) {
     listener_.reduced(chunk, round, weight, {bytes, range.elements * sizeof(float)});
     return;
   }
-  const std::uint64_t started = now_ns();
+  const std::uint64_t started = steady_ns();
   const auto frame = encode_sum(position, range);
-  busy_ns_ += now_ns() - started;
+  busy_ns_ += steady_ns() - started;
   listener_.reduced(chunk, round, weight, frame);
 }
 

@@ -1,6 +1,6 @@
 // NodeJob: one view of a job on this node, as the attach thread and the lanes share it: what was agreed, the shared
-// memory, and the counters. Immutable after create() but for the atomics and the mapped memory, whose rules are in
-// attach_region.h.
+// memory, and the counters. Immutable after create() but for the atomics and the mapped memory,
+// whose rules are in attach_region.h.
 //
 // Lifetime: shared_ptr. The attach thread drops its reference when the view ends, a lane when ZeroMQ has given back
 // everything it was lent (lane.h); the last one unmaps the memory. A trainer keeps its own mapping.

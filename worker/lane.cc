@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
+#include "common/clock.h"
 #include "worker/lane_job.h"
-#include "worker/zmq_io.h"
 
 namespace tributary {
-
-using namespace worker_io;
 
 Result<std::unique_ptr<WorkerLane>> WorkerLane::start(WorkerLaneOptions options, WorkerLaneListener& listener,
                                                       Logger logger) {
@@ -59,7 +57,7 @@ void WorkerLane::open(std::shared_ptr<NodeJob> job) {
 
 void WorkerLane::initial_values(std::shared_ptr<NodeJob> job) {
   command([this, job = std::move(job)] {
-    if (WorkerLaneJob* found = find(job.get())) found->initial_values(now_ns());
+    if (WorkerLaneJob* found = find(job.get())) found->initial_values(steady_ns());
   });
 }
 
@@ -68,7 +66,7 @@ void WorkerLane::close(std::shared_ptr<NodeJob> job) {
     const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job() == job; });
     if (at == jobs_.end()) return;
     (*at)->close();
-    closing_.push_back({std::move(*at), now_ms()});
+    closing_.push_back({std::move(*at), steady_ms()});
     jobs_.erase(at);
   });
 }
@@ -126,7 +124,7 @@ void WorkerLane::run() {
       if (rung) job->scan();
       job->publish();
     }
-    const std::uint64_t now = now_ns();
+    const std::uint64_t now = steady_ns();
     if (now >= next_tick_ns) {
       for (auto& job : jobs_) job->tick(now);
       next_tick_ns = now + kTickMs * 1'000'000ull;

@@ -1,23 +1,21 @@
 // WorkerLane: a thread, and for every job one DEALER socket per server lane it serves, in a ZeroMQ context of its own.
 // The thin shell around NodeGather, NodeReducer and ClientCore: the thread that notices a ready gradient also sums,
-// encodes and sends it, and writes the answer into the node region. Lane w serves the server lanes l with l % lanes ==
-// w.
+// encodes and sends it, and writes the answer into the node region. Lane w serves the server lanes l with
+// l % lanes == w.
 //
 // What the data path costs in locks, copies and memory:
-//   locks    None. Jobs belong to this thread alone. Trainers ring an eventfd; commands of the attach thread wait in a
-//   queue
-//            whose mutex is touched only when its eventfd fired.
+//   locks    None. Jobs belong to this thread alone. Trainers ring an eventfd; commands of the attach thread wait in
+//            a queue whose mutex is touched only when its eventfd fired.
 //   copies   None on the way out: the payload is the trainer's shared memory (one rank, fp32) or the reducer's frame,
-//   lent to
-//            ZeroMQ. On the way in ZeroMQ's frame is decoded straight into the node region (the one pass over it).
+//            lent to ZeroMQ. On the way in ZeroMQ's frame is decoded straight into the node region (the only pass
+//            over it).
 //   memory   Our code allocates nothing per chunk. libzmq allocates a block per header, per received frame, and a
-//   handle per lent
-//            frame; tune_malloc_for_frames() keeps them within the process.
+//            handle per lent frame; tune_malloc_for_frames() keeps them within the process.
 //
 // Lending and teardown: every lent message is counted (LentMemory). closing() a job closes its sockets with LINGER 0,
 // which makes ZeroMQ drop what is queued; the job, its frames and its shared memory live on in closing_ until the count
-// is zero. When the lane stops it closes the context, which waits for ZeroMQ's I/O thread; then the count is zero for
-// certain.
+// is zero. When the lane stops it closes the context, which waits for ZeroMQ's I/O thread;
+// then the count is zero for certain.
 #pragma once
 
 #include <atomic>

@@ -4,14 +4,13 @@
 #include <map>
 
 #include "common/assert.h"
+#include "common/clock.h"
 #include "common/codec.h"
 #include "common/encoding.h"
-#include "worker/zmq_io.h"
+#include "common/zmq_util.h"
 
 namespace tributary {
 namespace {
-
-using namespace worker_io;
 
 // Data messages are at most a chunk's payload; headers are smaller than the slack.
 constexpr std::size_t kMaxDataMessage = kMaxChunkBytes + 4096;
@@ -71,7 +70,7 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
     self->close();
     return tl::unexpected(status.error());
   }
-  self->client_.start(now_ns());
+  self->client_.start(steady_ns());
   return self;
 }
 
@@ -171,7 +170,7 @@ void WorkerLaneJob::scan() {
 
 void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> frame) {
   frames_[chunk.value] = frame;
-  client_.gradient_ready(chunk, round, weight, now_ns());
+  client_.gradient_ready(chunk, round, weight, steady_ns());
 }
 
 void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
@@ -180,14 +179,14 @@ void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message,
   const std::span<const std::byte> encoded = encode_data(message, space);
   zmq::message_t header(encoded.data(), encoded.size());
   // What is not sent here is sent again by ClientCore's time-outs: a lost message and a full queue look the same to it.
-  if (!try_send(socket, header, !payload.empty())) {
+  if (!send_now(socket, header, !payload.empty())) {
     ++send_failures_;
     return;
   }
   if (payload.empty()) return;
   zmq::message_t body = lent_.lend(payload);
   // Once ZeroMQ took the first frame of a message it takes the others.
-  if (!try_send(socket, body, false)) ++send_failures_;
+  if (!send_now(socket, body, false)) ++send_failures_;
   bytes_sent_ += payload.size();
 }
 
@@ -215,20 +214,10 @@ bool WorkerLaneJob::receive(int batch) {
   for (std::size_t i = 0; i < sockets_.size() && !failed_; ++i) {
     int taken = 0;
     for (; taken < batch; ++taken) {
-      zmq::message_t header, payload;
-      if (!try_receive(sockets_[i], header)) break;
-      int frames = 1;
-      if (has_more(header) && try_receive(sockets_[i], payload)) {
-        frames = 2;
-        if (has_more(payload)) {
-          frames = 3;
-          zmq::message_t surplus;
-          do {
-            if (!try_receive(sockets_[i], surplus)) break;
-          } while (has_more(surplus));
-        }
-      }
-      receive_message(ConnectionIndex(static_cast<std::uint16_t>(i)), header, payload, frames);
+      zmq::message_t received[2];  // header, payload
+      const int frames = receive_frames(sockets_[i], received);
+      if (frames == 0) break;
+      receive_message(ConnectionIndex(static_cast<std::uint16_t>(i)), received[0], received[1], frames);
     }
     more_to_come |= taken == batch;
   }
@@ -240,10 +229,11 @@ void WorkerLaneJob::receive_message(ConnectionIndex from, zmq::message_t& header
   if (message && frames > 2) message = fail(ErrorCode::kMalformed, "a data message has at most 2 frames");
   if (!message) {
     ++malformed_;
-    noise_.warn("job '" + job_->spec().name + "': dropped a message of a server: " + message.error().message, now_ms());
+    noise_.warn("job '" + job_->spec().name + "': dropped a message of a server: " + message.error().message,
+                steady_ms());
     return;
   }
-  const std::uint64_t now = now_ns();
+  const std::uint64_t now = steady_ns();
   if (const auto* answer = std::get_if<Answer>(&*message)) {
     client_.on_answer(from, *answer, bytes_of(payload), now);
   } else if (const auto* receipt = std::get_if<Receipt>(&*message)) {
@@ -254,7 +244,7 @@ void WorkerLaneJob::receive_message(ConnectionIndex from, zmq::message_t& header
     client_.on_error(from, *error);
   } else {
     ++malformed_;
-    noise_.warn("job '" + job_->spec().name + "': a server sent a message that only workers send", now_ms());
+    noise_.warn("job '" + job_->spec().name + "': a server sent a message that only workers send", steady_ms());
   }
 }
 

@@ -1,11 +1,11 @@
 // NodeJobs: the life of all jobs on this node, between its trainers, its lanes and the coordinator. No sockets, threads
-// or clocks of its own: events and times come in, actions go out through the three ports. (It does create shared
-// memory.)
+// or clocks of its own: events and times come in, actions go out through the three ports.
+// (It does create shared memory.)
 //
-//   gathering --all local ranks attached--> joining --JobWelcome--> running --every rank detached--> left --StopJob-->
-//   (gone)
-//                                                                   running --StopJob, a lost trainer--> over
-//                                                                   --trainers close--> (gone)
+//   gathering --all local ranks attached--> joining --JobWelcome--> running
+//   running --every rank detached--> left --StopJob--> (gone)
+//   running --StopJob, a lost trainer--> over --trainers close--> (gone)
+//
 // A trainer that goes while gathering only frees its place. One that goes without detaching while running is a loss:
 // the coordinator is told, the others are asked to attach again. A job is found by its name until its view is over;
 // after that a new attach starts gathering the next view, whatever is left of the old one.

@@ -1,6 +1,6 @@
-// NodeReducer: sums the gradients of a node's ranks and encodes the sum for the wire. One interface, a backend each: host memory
-// (host_reducer.h: SIMD, tree-ordered); NCCL comes behind the same interface, which is why completion is a callback and not
-// a return value.
+// NodeReducer: sums the gradients of a node's ranks and encodes the sum for the wire. One interface, a backend each:
+// host memory (host_reducer.h: SIMD, tree-ordered); NCCL comes behind the same interface, which is why completion is a
+// callback and not a return value.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ class ReduceListener {
 class NodeReducer {
  public:
   virtual ~NodeReducer() = default;
-  // All local ranks' gradients of `chunk` are final. Calls reduced() now (host) or later from poll() (devices). The host backend
-  // with one rank and fp32 lends the trainer's own memory: no copy.
+  // All local ranks' gradients of `chunk` are final. Calls reduced() now (host) or later from poll() (devices). The
+  // host backend with one rank and fp32 lends the trainer's own memory: no copy.
   virtual void reduce(ChunkIndex chunk, Round round, std::uint64_t weight) = 0;
   // The answer has come: the chunk's frame may be reused.
   virtual void release(ChunkIndex chunk) = 0;

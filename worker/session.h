@@ -10,11 +10,11 @@
 //   }
 //   session->finish(LeaveKind::kFinished);
 //
-// Tensors have rounds of their own: after wait(t) the next ready(t) belongs to t's next round, whatever the other tensors do.
-// Every rank must call ready exactly once per tensor and round.
-// Memory: parameters(t) must not be read between ready(t) and wait(t) of the same round, gradient(t) must not be touched in
-// that time (worker/attach_region.h says why). Thread rule: one thread at a time, except that ready() of different tensors
-// may be called from different threads.
+// Tensors have rounds of their own: after wait(t) the next ready(t) belongs to t's next round, whatever the other
+// tensors do. Every rank must call ready exactly once per tensor and round. Memory: parameters(t) must not be read
+// between ready(t) and wait(t) of the same round, gradient(t) must not be touched in that time (worker/attach_region.h
+// says why).
+// Thread rule: one thread at a time, except that ready() of different tensors may be called from different threads.
 #pragma once
 
 #include <chrono>
@@ -60,7 +60,8 @@ struct SessionStats {  // totals of this node since the attach
 
 class Session {
  public:
-  // kUnavailable: nobody listens on the socket (the path is named). Errors of the worker or the coordinator as they word them.
+  // kUnavailable: nobody listens on the socket (the path is named).
+  // Errors of the worker or the coordinator as they word them.
   static Result<std::unique_ptr<Session>> attach(const SessionOptions& options, std::vector<TensorSpec> tensors);
   ~Session();  // without finish(): counts as LeaveKind::kFailed
   Session(const Session&) = delete;

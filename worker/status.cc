@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "worker/zmq_io.h"
+#include "common/clock.h"
 
 namespace tributary {
 namespace {
@@ -92,7 +92,7 @@ std::string status_json(const WorkerParts& parts) {
       {"kind", "worker"},
       {"name", parts.config->name},
       {"pid", ::getpid()},
-      {"uptime_s", static_cast<double>(worker_io::now_ms() - parts.started_ms) / 1e3},
+      {"uptime_s", static_cast<double>(steady_ms() - parts.started_ms) / 1e3},
       {"socket", parts.config->socket},
       {"coordinator", {{"address", parts.config->coordinator}, {"connected", parts.control->connected()}}},
       {"lanes", parts.lanes.size()},

@@ -4,21 +4,15 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <thread>
 #include <utility>
 
+#include "common/clock.h"
+#include "common/incarnation.h"
 #include "worker/status.h"
-#include "worker/zmq_io.h"
 
 namespace tributary {
 namespace {
-
-// Random and never 0 (which means "nobody"): a restarted daemon is a new one.
-std::uint64_t random_incarnation() {
-  std::random_device source;
-  return ((std::uint64_t{source()} << 32) | source()) | 1;
-}
 
 std::string host_name() {
   char name[256] = {};
@@ -78,7 +72,7 @@ Status Worker::start_parts() {
   if (!config_.admin.empty()) {
     WorkerParts parts;
     parts.config = &config_;
-    parts.started_ms = worker_io::now_ms();
+    parts.started_ms = steady_ms();
     parts.max_memory = config_.max_shared_memory;
     parts.attach = attach_.get();
     parts.control = control_.get();

@@ -1,5 +1,5 @@
-// Worker: puts the parts of a tributary-worker together, in the order they depend on each other, and takes them apart
-// again.
+// Worker: puts the parts of a tributary-worker together, in the order they depend on each other,
+// and takes them apart again.
 //
 //   attach socket -> lanes -> control -> attach thread -> admin HTTP
 #pragma once

@@ -1,7 +1,7 @@
 // A virtual clock and a network that delays, reorders, duplicates and loses messages, all from one seed.
 //
-// Everything that happens in a simulation is an event in this queue: (time, sequence number, action). Equal times run in the
-// order in which they were scheduled, so that a seed reproduces a run exactly.
+// Everything that happens in a simulation is an event in this queue: (time, sequence number, action). Equal times run
+// in the order in which they were scheduled, so that a seed reproduces a run exactly.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace tributary::sim {
 struct NetworkOptions {
   std::uint64_t min_delay_ns = 50'000;
   std::uint64_t max_delay_ns = 2'000'000;
-  double straggle = 0.02;                    // probability that a message takes up to 50 times max_delay
+  double straggle = 0.02;  // probability that a message takes up to 50 times max_delay
   double duplicate = 0.0;
   double lose = 0.0;
 };
@@ -33,7 +33,8 @@ class Network {
   std::uint64_t now_ns() const { return now_ns_; }
   // Runs `action` after `delay_ns` of virtual time.
   void after(std::uint64_t delay_ns, std::function<void()> action);
-  // Runs `deliver` once per copy of the message that arrives, each after a delay of its own: reordering comes by itself.
+  // Runs `deliver` once per copy of the message that arrives, each after a delay of its own:
+  // reordering comes by itself.
   void send(const std::function<void()>& deliver);
   // Runs the next event; false if there is none.
   bool step();

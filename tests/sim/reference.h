@@ -38,7 +38,8 @@ class Reference {
 
 // What the simulated trainers compute: element-wise, and dependent on the parameters, so that one wrong bit spreads.
 float initial_value(std::uint64_t seed, std::uint64_t element);
-float gradient_value(std::uint64_t seed, std::uint32_t rank, std::uint64_t round, std::uint64_t element, float parameter);
+float gradient_value(std::uint64_t seed, std::uint32_t rank, std::uint64_t round, std::uint64_t element,
+                     float parameter);
 std::uint64_t sample_weight(std::uint64_t seed, std::uint32_t rank, std::uint64_t round);
 
 }  // namespace tributary::sim

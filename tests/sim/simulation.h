@@ -1,10 +1,11 @@
-// The synchronous round logic under a virtual clock and a bad network: real ClientCores and ShardCores, real codec, simulated
-// trainers. Every run is checked against a reference that adds the ranks' gradients in tree order, one after another, in one
-// process, and must end in the same bits.
+// The synchronous round logic under a virtual clock and a bad network: real ClientCores and ShardCores, real codec,
+// simulated trainers. Every run is checked against a reference that adds the ranks' gradients in tree order, one after
+// another, in one process, and must end in the same bits.
 //
-// Checked at every event: parameters delivered to a node are the reference's bits of that version; versions of a chunk grow by
-// one; bytes in flight respect the window; frames held respect nodes x shard; snapshots captured copy-on-write still have the
-// reference's bits of their round when they are read much later; no message is refused; the run ends within a bounded virtual time.
+// Checked at every event: parameters delivered to a node are the reference's bits of that version; versions of a chunk
+// grow by one; bytes in flight respect the window; frames held respect nodes x shard; snapshots captured copy-on-write
+// still have the reference's bits of their round when they are read much later; no message is refused; the run ends
+// within a bounded virtual time.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +34,9 @@ struct Outcome {
 // Planted bugs, to show that the invariants can fail.
 enum class Mutation {
   kNone,
-  kArrivalOrderSum,      // the reference adds nodes in another order than the tree
-  kForgetDuplicates,     // a second copy of a push is counted as another node's
-  kWriteInPlace,         // answers in flight alias the buffer of the next step
+  kArrivalOrderSum,   // the reference adds nodes in another order than the tree
+  kForgetDuplicates,  // a second copy of a push is counted as another node's
+  kWriteInPlace,      // answers in flight alias the buffer of the next step
 };
 
 Scenario scenario_of(std::uint64_t seed);

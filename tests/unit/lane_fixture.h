@@ -1,5 +1,5 @@
-// What the tests of the server's shells share: a lane with its listener, a job on it, and a client that speaks raw
-// ZeroMQ.
+// What the tests of the server's shells share: a lane with its listener, a job on it,
+// and a client that speaks raw ZeroMQ.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -141,8 +141,8 @@ class RawClient {
 
 inline constexpr std::uint64_t kChunkElements = 1024;
 
-// `chunks` chunks on one lane of one server, plain SGD with lr 0.5: with gradients that are multiples of 2 every step
-// is exact.
+// `chunks` chunks on one lane of one server, plain SGD with lr 0.5:
+// with gradients that are multiples of 2 every step is exact.
 inline ShardJob small_job(std::uint32_t nodes, std::uint64_t chunks, JobId job = JobId(7)) {
   const ShardSlots slots[] = {{1, 1.0}};
   Result<Layout> layout = Layout::make({{"w", {chunks * kChunkElements}}}, kChunkElements, slots);

@@ -1,5 +1,5 @@
-// A worker daemon without lanes and without a coordinator: the real attach server and shared memory, with fakes behind
-// its ports.
+// A worker daemon without lanes and without a coordinator: the real attach server and shared memory,
+// with fakes behind its ports.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// What the tests of the store share: writing and loading sample snapshots, and editing the database behind the store's
-// back.
+// What the tests of the store share: writing and loading sample snapshots,
+// and editing the database behind the store's back.
 #pragma once
 
 #include <doctest/doctest.h>

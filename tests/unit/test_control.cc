@@ -3,11 +3,12 @@
 #include <filesystem>
 #include <thread>
 
+#include "common/clock.h"
+#include "common/incarnation.h"
 #include "common/job_json.h"
 #include "common/zmq_util.h"
 #include "lane_fixture.h"
 #include "server/control.h"
-#include "server/shell_util.h"
 
 namespace tributary {
 namespace {

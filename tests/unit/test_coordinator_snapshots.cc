@@ -47,6 +47,14 @@ TEST_CASE("snapshots by rounds are named at multiples") {
   cluster.core.tick(cluster.now);
   CHECK(cluster.count<SnapshotAt>() == 0);  // nothing has been trained
   cluster.now += 1000;
+  cluster.beat_server(0, 28, 28);
+  cluster.core.tick(cluster.now);
+  CHECK(cluster.count<SnapshotAt>() == 0);  // one heartbeat does not tell how fast the job is
+  cluster.now += 10;
+  cluster.beat_server(0, 29, 29);  // nor do two that come at once
+  cluster.core.tick(cluster.now);
+  CHECK(cluster.count<SnapshotAt>() == 0);
+  cluster.now += 990;
   cluster.beat_server(0, 30, 30);
   cluster.core.tick(cluster.now);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));

@@ -76,6 +76,7 @@ class FakeStore final : public Store {
   }
   Status load(const SnapshotInfo&, const std::function<Status(const LoadedChunk&)>&) override { return {}; }
   Status drop_before(JobId, Round) override { return {}; }
+  Status drop_after(JobId, Round) override { return {}; }
   Status drop_job(JobId) override { return {}; }
   Status save(const JobRecord&) override { return {}; }
   Result<std::vector<JobRecord>> registry() const override { return std::vector<JobRecord>{}; }

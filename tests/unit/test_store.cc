@@ -169,6 +169,10 @@ TEST_CASE("dropping keeps the round that is named, newer ones, and other jobs") 
   CHECK(contains(refusal(load_snapshot(*store, sample_info(7, 20, 2)), ErrorCode::kNotFound), "it has rounds 30, 40"));
   CHECK(load_snapshot(*store, sample_info(8, 5, 2)).has_value());
 
+  REQUIRE(store->drop_after(JobId(7), Round(30)).has_value());
+  CHECK(rounds(*store) == std::vector<Round>{Round(30)});
+  CHECK(load_snapshot(*store, sample_info(8, 5, 2)).has_value());
+
   REQUIRE(store->drop_job(JobId(7)).has_value());
   REQUIRE(store->jobs().size() == 1);
   CHECK(store->jobs()[0].job == JobId(8));

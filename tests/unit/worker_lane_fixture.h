@@ -15,11 +15,8 @@
 #include "common/codec.h"
 #include "common/zmq_util.h"
 #include "worker/lane.h"
-#include "worker/zmq_io.h"
 
 namespace tributary::testing {
-
-using namespace worker_io;
 
 inline constexpr std::uint64_t kLaneChunkElements = 16 << 10;  // 64 KiB: large enough to be lent, not copied, by ZeroMQ
 
@@ -62,13 +59,12 @@ class FakeServerLane {
   };
   void run() {
     while (!stopping_) {
-      zmq::message_t id, header, payload;
-      if (!try_receive(socket_, id)) {
+      zmq::message_t received[3];
+      auto& [id, header, payload] = received;
+      if (receive_frames(socket_, received) == 0) {
         std::this_thread::sleep_for(std::chrono::microseconds(200));
         continue;
       }
-      try_receive(socket_, header);
-      if (has_more(header)) try_receive(socket_, payload);
       const auto message = decode_data(bytes_of(header));
       if (!message || mute) continue;
       if (const auto* init = std::get_if<Init>(&*message)) {
@@ -102,8 +98,8 @@ class FakeServerLane {
       zmq::message_t to;
       to.copy(id);
       zmq::message_t noise(std::string("noise"));
-      try_send(socket_, to, true);
-      try_send(socket_, noise, false);
+      send_now(socket_, to, true);
+      send_now(socket_, noise, false);
     }
     send(id, Answer{key, chunk.version, Version(0), EncodingId::kFp32},
          {reinterpret_cast<const std::byte*>(chunk.values.data()), chunk.values.size() * sizeof(float)});
@@ -114,11 +110,11 @@ class FakeServerLane {
     zmq::message_t to;
     to.copy(id);
     zmq::message_t header(encoded.data(), encoded.size());
-    try_send(socket_, to, true);
-    try_send(socket_, header, !payload.empty());
+    send_now(socket_, to, true);
+    send_now(socket_, header, !payload.empty());
     if (payload.empty()) return;
     zmq::message_t body(payload.data(), payload.size());
-    try_send(socket_, body, false);
+    send_now(socket_, body, false);
   }
 
   zmq::context_t context_{1};

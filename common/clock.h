@@ -1,0 +1,19 @@
+// The one clock of the shells: monotonic, of no meaning outside this machine. The cores get the time as an argument.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace tributary {
+
+inline std::uint64_t steady_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
+}
+
+inline std::uint64_t steady_ms() {
+  return steady_ns() / 1'000'000;
+}
+
+}  // namespace tributary

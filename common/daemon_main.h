@@ -1,0 +1,36 @@
+// The life of a daemon between its start and its exit code: one ready line, a stop in good order on the first signal,
+// with a deadline, and at once on the second.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "common/log.h"
+#include "common/result.h"
+
+namespace tributary {
+
+// Exit codes, beside 0: what a supervisor may retry, and what it may not.
+inline constexpr int kExitFailed = 1;    // an address taken, a store that cannot be opened, a stop that took too long
+inline constexpr int kExitUsage = 2;     // command line or configuration
+inline constexpr int kExitSignal = 128;  // plus the number of the second signal
+
+// A daemon that has started. The functions own it: it is stopped when the last of them is destroyed. They are called on
+// the main thread.
+struct Daemon {
+  Logger logger;
+  std::uint32_t stop_timeout_s = 0;         // from drain() until it is abandoned
+  std::string jobs;                         // what it stops, as the subject of a message: "jobs"
+  std::function<std::string()> ready_line;  // for whoever started the process
+  std::function<void()> drain;              // begins to stop in good order; drained() is true when that is done
+  std::function<bool()> drained;
+  std::function<void(const std::string& why)> abandon;  // gives up what could not be stopped in time; may be empty
+};
+
+// Takes SIGTERM and SIGINT on this thread only, starts the daemon and serves until it is stopped. `start` runs after
+// the process is set up, and must be what starts the first thread. Errors go to stderr with the program's name. Returns
+// the exit code; does not return after a second signal.
+int run_daemon(const std::string& program, const std::function<Result<Daemon>()>& start);
+
+}  // namespace tributary
