@@ -22,7 +22,7 @@ link. The options are there to see what they are worth.
   cpu_seconds_per_gb (servers, workers and trainers, for a gigabyte each way), ceiling_gb_per_s (a bare ZeroMQ echo of chunks of the
   same size between two processes whose server runs the same optimizer's loop; median over measurements before, between
   and after), ratio_to_ceiling, rounds_per_s, chunk_bytes, window {bytes, chunks} (as the workers' controllers found it), lanes,
-  memory {server_peak_bytes, formula_bytes, ratio} (README: how much memory a server needs), digest (equal on all nodes: checked))";
+  memory {server_peak_bytes, formula_bytes, ratio} (ARCHITECTURE.md: memory of a server), digest (equal on all nodes: checked))";
 
 struct PushPullArguments {
   bench::PushPullOptions options;
