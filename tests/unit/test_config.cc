@@ -42,7 +42,7 @@ std::string override_refusal(const std::vector<std::string>& overrides,
 }
 
 std::string example(const std::string& name) {
-  return (std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "configs" / name).string();
+  return TRIBUTARY_SOURCE_DIR "/configs/" + name;
 }
 
 }  // namespace

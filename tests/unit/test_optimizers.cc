@@ -89,7 +89,7 @@ OptimizerOptions options_from(const nlohmann::json& json) {
 }
 
 TEST_CASE("every optimizer that PyTorch has follows it to 1e-6 over 100 steps") {
-  std::ifstream file(TRIBUTARY_TEST_DATA "/optimizers_golden.json");
+  std::ifstream file(TRIBUTARY_SOURCE_DIR "/tests/data/optimizers_golden.json");
   REQUIRE(file.is_open());
   const nlohmann::json golden = nlohmann::json::parse(file);
   const std::size_t elements = golden["elements"], steps = golden["steps"];
