@@ -58,7 +58,7 @@ Status CoordinatorCore::stopping(const Job& job) {
   return fail(ErrorCode::kUnavailable, in_words(job) + " is being stopped; attach again in a moment");
 }
 
-// May `worker` have the node rank that it asks for now? kUnavailable if it may soon: workers ask again by themselves
+// May `worker` have the node rank that it asks for? kUnavailable if it may soon: workers ask again by themselves
 // then.
 Status CoordinatorCore::free_rank(Job& job, const JoinJob& m, std::uint64_t worker, std::uint64_t now_ms) {
   const std::string rank = "node rank " + std::to_string(m.node.value) + " of " + in_words(job);
