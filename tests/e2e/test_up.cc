@@ -176,6 +176,8 @@ TEST_CASE(
   CHECK(all_gone(pids));
   const auto json = nlohmann::json::parse(call.out());
   CHECK(json.at("digest") == reference);
+  std::ifstream log(dir / "run/logs/server-0.log");
+  INFO("server 0's log: ", std::string(std::istreambuf_iterator<char>(log), {}));  // shown if it did not keep its round
   CHECK(json.at("resumed_from").get<std::uint64_t>() > 0);
 }
 
