@@ -16,4 +16,9 @@ inline std::uint64_t steady_ms() {
   return steady_ns() / 1'000'000;
 }
 
+// A stop signal that follows the first within this time belongs to it; a later one means "at once". The kernel sends a
+// parent-death signal again for each thread of a dying parent, and Ctrl-C reaches a process from the terminal and from
+// whoever started it.
+inline constexpr std::uint64_t kSameStopSignalMs = 1000;
+
 }  // namespace tributary

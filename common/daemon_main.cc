@@ -55,11 +55,13 @@ int run_daemon(const std::string& program, const std::function<Result<Daemon>()>
 
   int signal = 0;
   while (signal == 0) signal = wait_signal(signals, kIdleWaitMs);
-  logger.info("stopping: {}; a second signal stops at once", ::strsignal(signal));
+  const std::uint64_t asked = steady_ms();
+  logger.info("stopping: {}; a second signal, a second or more later, stops at once", ::strsignal(signal));
   daemon->drain();
-  const std::uint64_t deadline = steady_ms() + std::uint64_t{daemon->stop_timeout_s} * 1000;
+  const std::uint64_t deadline = asked + std::uint64_t{daemon->stop_timeout_s} * 1000;
   while (!daemon->drained()) {
-    if (const int second = wait_signal(signals, kDrainPollMs); second != 0) {
+    const int second = wait_signal(signals, kDrainPollMs);
+    if (second != 0 && steady_ms() - asked >= kSameStopSignalMs) {
       logger.warn("stopped at once by a second signal: what was trained since the last snapshot is lost");
       std::_Exit(kExitSignal + second);
     }

@@ -1,5 +1,5 @@
 // The life of a daemon between its start and its exit code: one ready line, a stop in good order on the first signal,
-// with a deadline, and at once on the second.
+// with a deadline, and at once on a later second one.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Daemon {
 
 // Takes SIGTERM and SIGINT on this thread only, starts the daemon and serves until it is stopped. `start` runs after
 // the process is set up, and must be what starts the first thread. Errors go to stderr with the program's name. Returns
-// the exit code; does not return after a second signal.
+// the exit code; does not return after a second signal that comes kSameStopSignalMs or more after the first.
 int run_daemon(const std::string& program, const std::function<Result<Daemon>()>& start);
 
 }  // namespace tributary

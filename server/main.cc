@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
       "Server 0 is also the coordinator that workers and the other servers connect to.\n\n"
       "Prints one line \"ready {...}\" when it serves. SIGTERM or SIGINT stops the jobs after a complete round, keeps "
       "their\n"
-      "state in the store and exits with 0; a second signal exits at once.",
+      "state in the store and exits with 0; a second signal, a second or more later, exits at once.",
       "tributary-server"};
   std::string config_path;
   app.add_option("--config", config_path, "server.toml: addresses, store, limits, log (see configs/server.toml)")

@@ -1,25 +1,35 @@
 #include "train/stop_signal.h"
 
+#include <atomic>
+#include <ctime>
+
 #include "common/assert.h"
+#include "common/clock.h"
 
 namespace tributary::train {
 
 namespace {
 
-// The one thing that a signal handler can reach.
-volatile std::sig_atomic_t g_signal = 0;
+// What a signal handler can reach: when the first signal came, 0 before. Any thread may run the handler.
+std::atomic<std::uint64_t> g_asked_ms = 0;
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
+// Only async-signal-safe calls.
 extern "C" void tributary_note_signal(int number) {
-  g_signal = number;
-  // The next one is not caught.
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const std::uint64_t now_ms =
+      static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
+  std::uint64_t asked_ms = 0;
+  if (g_asked_ms.compare_exchange_strong(asked_ms, now_ms) || now_ms < asked_ms + kSameStopSignalMs) return;
+  std::signal(number, SIG_DFL);
+  std::raise(number);  // taken when the handler returns
 }
 
 }  // namespace
 
 StopSignal::StopSignal() {
-  g_signal = 0;
+  g_asked_ms = 0;
 }
 
 StopSignal::~StopSignal() {
@@ -45,7 +55,7 @@ void StopSignal::suspend() {
 }
 
 bool StopSignal::requested() const {
-  return g_signal != 0;
+  return g_asked_ms != 0;
 }
 
 }  // namespace tributary::train

@@ -1,5 +1,5 @@
-// StopSignal: SIGINT and SIGTERM as a request to stop at the next round boundary. The second signal ends the process at
-// once, as it would without us.
+// StopSignal: SIGINT and SIGTERM as a request to stop at the next round boundary. A second signal, a second or more
+// later (kSameStopSignalMs), ends the process at once, as it would without us.
 //
 // A handler and not a blocked signal with signalfd, because OpenBLAS starts threads before main()
 // that would take the signal.

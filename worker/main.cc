@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
       "adds them up, exchanges them with the servers and hands the new parameters back.\n\n"
       "Prints one line \"ready {...}\" when it serves. SIGTERM or SIGINT lets the trainers finish their round, tells "
       "the\n"
-      "coordinator and exits with 0; a second signal exits at once.",
+      "coordinator and exits with 0; a second signal, a second or more later, exits at once.",
       "tributary-worker"};
   std::string config_path;
   app.add_option("--config", config_path, "worker.toml: coordinator, socket, limits, log (see configs/worker.toml)")

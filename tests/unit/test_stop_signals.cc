@@ -1,0 +1,112 @@
+// What a process makes of its stop signals. Each case runs in a child of its own, since that is what a signal ends.
+#include <doctest/doctest.h>
+#include <spdlog/sinks/null_sink.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <thread>
+
+#include "common/assert.h"
+#include "common/clock.h"
+#include "common/daemon_main.h"
+#include "train/stop_signal.h"
+
+namespace tributary {
+namespace {
+
+using std::chrono::milliseconds;
+
+const milliseconds kLater{kSameStopSignalMs + 100};
+
+// The wait status of a child that ran `body` and exited with what it returned. `meanwhile` begins when the child has
+// written to the descriptor that `body` gets.
+int in_child(const std::function<int(int ready)>& body, const std::function<void(pid_t)>& meanwhile = {}) {
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ::_exit(body(ready[1]));
+  ::close(ready[1]);
+  char byte = 0;
+  if (meanwhile) {
+    REQUIRE(::read(ready[0], &byte, 1) == 1);
+    meanwhile(child);
+  }
+  ::close(ready[0]);
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return status;
+}
+
+// A daemon that needs `drain_time` to stop and sends itself `again` as soon as it begins to.
+int serve(int ready, milliseconds drain_time, int again) {
+  std::uint64_t drained_at = 0;
+  return run_daemon("test", [&]() -> Result<Daemon> {
+    return Daemon{.logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()),
+                  .stop_timeout_s = 30,
+                  .jobs = "jobs",
+                  .ready_line =
+                      [ready] {
+                        TRIB_ASSERT(::write(ready, "r", 1) == 1);
+                        return std::string("ready");
+                      },
+                  .drain =
+                      [&drained_at, drain_time, again] {
+                        drained_at = steady_ms() + static_cast<std::uint64_t>(drain_time.count());
+                        if (again != 0) ::kill(::getpid(), again);
+                      },
+                  .drained = [&drained_at] { return steady_ms() >= drained_at; },
+                  .abandon = {}};
+  });
+}
+
+TEST_CASE("a daemon takes signals that come together as one request to stop in good order") {
+  const int status = in_child([](int ready) { return serve(ready, milliseconds(200), SIGTERM); },
+                              [](pid_t child) { ::kill(child, SIGTERM); });
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE("a daemon stops at once when a second signal comes later") {
+  const int status = in_child([](int ready) { return serve(ready, milliseconds(20'000), 0); },
+                              [](pid_t child) {
+                                ::kill(child, SIGTERM);
+                                std::this_thread::sleep_for(kLater);
+                                ::kill(child, SIGINT);
+                              });
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == kExitSignal + SIGINT);
+}
+
+TEST_CASE("a trainer takes signals that come together as one request") {
+  const int status = in_child([](int) {
+    train::StopSignal stop;
+    stop.arm();
+    if (stop.requested()) return 1;
+    std::raise(SIGTERM);
+    std::raise(SIGTERM);
+    std::raise(SIGINT);
+    return stop.requested() ? 0 : 2;
+  });
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE("a trainer ends at once when a second signal comes later") {
+  const int status = in_child([](int) {
+    train::StopSignal stop;
+    stop.arm();
+    std::raise(SIGINT);
+    std::this_thread::sleep_for(kLater);
+    std::raise(SIGTERM);
+    return 0;
+  });
+  REQUIRE(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGTERM);
+}
+
+}  // namespace
+}  // namespace tributary
