@@ -1,0 +1,23 @@
+// What a round gate must know about a gradient before it is applied: its squared norm and whether it has NaN or
+// infinities; found while it is cast for the wire anyway, so that it costs no pass of its own.
+//
+// Squares are added in double, in the order of kernels/lane_sum.h: the same bits on CPUs and GPUs. A square of a finite
+// float is finite in double; if non_finite is not 0, sum_squares is not finite either.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tributary::kernels {
+
+struct GradientFacts {
+  double sum_squares = 0.0;
+  std::uint64_t non_finite = 0;  // how many values are NaN or infinite
+};
+
+GradientFacts gradient_facts(const float* in, std::size_t count);
+// As kernels/cast.h, and the facts of `in`.
+GradientFacts fp32_to_bf16_facts(const float* in, std::size_t count, std::uint16_t* out);
+GradientFacts fp32_to_fp16_facts(const float* in, std::size_t count, std::uint16_t* out);
+
+}  // namespace tributary::kernels

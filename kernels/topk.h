@@ -1,0 +1,39 @@
+// Top-k selection with error feedback: of an array only the k values of largest magnitude are sent, the others stay in
+// the residual for later rounds (Stich et al. 2018).
+//
+// Order of magnitude: the value's bits without the sign, as an integer (so NaN > infinity > finite); among equals the
+// lower index comes first. kExact takes the first k in that order. kEstimated compares only the 11 upper bits of the
+// magnitude (exponent and 3 bits: steps of 1/8 octave) and fills up in index order: one histogram instead of three, and
+// no value left out is larger than a sent one by more than 1/8 octave. Both are deterministic: the same set on CPUs and
+// GPUs.
+//
+// A sent value travels as it is, so residual + sent == input bit by bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tributary::kernels {
+
+inline constexpr std::size_t kTopKGroup = 65536;  // elements that a 16-bit offset reaches
+
+enum class TopKSelection { kExact, kEstimated };
+
+constexpr std::size_t topk_groups(std::size_t elements) {
+  return (elements + kTopKGroup - 1) / kTopKGroup;
+}
+
+// residual: in x, out x without what is sent (+0 there). 1 <= k <= elements < 2^32. counts[g]: how many of the k lie in
+// group g; values[i], offsets[i]: the sent ones in index order, offset within their group. scratch: elements keys may
+// be needed, the caller lends `elements` words so that nothing is allocated.
+void topk_select(float* residual, std::size_t elements, std::size_t k, TopKSelection selection, std::uint32_t* counts,
+                 float* values, std::uint16_t* offsets, std::uint32_t* scratch);
+
+// Whether counts and offsets of a received frame describe k ascending places within `elements`. Any address.
+bool topk_valid(const std::byte* counts, const std::byte* offsets, std::size_t elements, std::size_t k);
+
+// Values [first, first+count) of the array as dense values, 0 where nothing was sent. REQUIRES: topk_valid().
+void topk_decode(const std::byte* counts, const std::byte* values, const std::byte* offsets, std::size_t elements,
+                 std::size_t first, std::size_t count, float* out);
+
+}  // namespace tributary::kernels
