@@ -1,0 +1,47 @@
+// What this machine has in CUDA devices, or why it has none: for whoever chooses a device, and for `tributary doctor`.
+// In a build without CUDA this answers too, with the reason.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tributary {
+
+// The oldest devices that our kernels are compiled for.
+inline constexpr int kMinComputeMajor = 8;
+
+struct CudaDevice {
+  int index = 0;             // as the CUDA runtime counts; CUDA_VISIBLE_DEVICES changes it
+  std::string name;          // "NVIDIA H200"
+  std::string uuid;          // "GPU-xxxxxxxx-xxxx-..."
+  std::string pci_bus_id;    // "0000:1b:00.0"
+  std::uint64_t memory = 0;  // bytes
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  int numa_node = -1;      // of its PCI slot; -1: unknown, or the machine has only one
+  bool exclusive = false;  // only one process at a time may use it
+  std::string unusable;    // why this build cannot use it; empty: it can
+
+  std::string describe() const;  // "cuda:0 NVIDIA H200"
+};
+
+struct CudaSystem {
+  bool built = false;         // whether this program was built with CUDA
+  std::string runtime;        // version of the runtime in this program: "13.0"; empty without CUDA in the build
+  std::string driver;         // newest CUDA version that the driver serves: "13.0"; empty without a driver
+  std::string driver_module;  // release of the kernel's driver module: "580.65.06"; empty if there is none
+  std::vector<CudaDevice> devices;
+  std::string no_devices;  // why there are none, and what to do; empty if there are
+};
+
+// Asks the driver; starts it up if need be, which takes a moment. Do not fork afterwards without exec.
+CudaSystem inspect_cuda();
+
+// Whether `from` can reach memory of `to` directly, over NVLink or PCIe.
+bool cuda_peer_access(int from, int to);
+
+// The kernel's driver module as /proc tells, which needs no CUDA; empty if it is not loaded.
+std::string nvidia_driver_module();
+
+}  // namespace tributary

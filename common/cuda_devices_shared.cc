@@ -1,0 +1,26 @@
+// What needs no CUDA, and so is the same in both builds.
+#include <fstream>
+#include <sstream>
+
+#include "common/cuda_devices.h"
+
+namespace tributary {
+
+std::string CudaDevice::describe() const {
+  return "cuda:" + std::to_string(index) + " " + name;
+}
+
+// First line: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul ..."; the word before the release
+// differs between kinds of modules.
+std::string nvidia_driver_module() {
+  std::ifstream in("/proc/driver/nvidia/version");
+  std::string line;
+  if (!std::getline(in, line)) return {};
+  std::istringstream words(line);
+  for (std::string word; words >> word;) {
+    if (word.find_first_not_of("0123456789.") == std::string::npos && word.find('.') != std::string::npos) return word;
+  }
+  return "of an unknown release";
+}
+
+}  // namespace tributary
