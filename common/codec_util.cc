@@ -177,7 +177,7 @@ std::vector<ChunkOwner> read_owners(record::Layout::Reader in) {
 }
 
 ErrorCode read_error_code(std::uint16_t number) {
-  return read_enum(number, ErrorCode::kNotFound, "the error code");
+  return read_enum(number, ErrorCode::kDevice, "the error code");
 }
 
 }  // namespace tributary::codec

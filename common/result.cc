@@ -46,6 +46,8 @@ std::string_view to_string(ErrorCode code) {
       return "limit";
     case ErrorCode::kNotFound:
       return "not-found";
+    case ErrorCode::kDevice:
+      return "device";
   }
   return "unknown-error-code";  // a number from a newer peer's message
 }

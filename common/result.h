@@ -32,6 +32,7 @@ enum class ErrorCode : std::uint16_t {
   kStopped = 18,      // the job was stopped in good order
   kLimit = 19,        // a configured bound is reached
   kNotFound = 20,
+  kDevice = 21,  // a GPU, or a library that drives it, failed at what the message names
 };
 
 std::string_view to_string(ErrorCode code);

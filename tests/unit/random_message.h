@@ -35,7 +35,7 @@ void randomise(Random& random, T& value) {
   if constexpr (std::is_same_v<T, bool>) {
     value = below(random, 2) != 0;
   } else if constexpr (std::is_same_v<T, ErrorCode>) {
-    value = static_cast<ErrorCode>(below(random, 1 + static_cast<unsigned>(ErrorCode::kNotFound)));
+    value = static_cast<ErrorCode>(below(random, 1 + static_cast<unsigned>(ErrorCode::kDevice)));
   } else if constexpr (std::is_enum_v<T>) {
     value = static_cast<T>(below(random, 3));  // EncodingId, LeaveKind, StopKind
   } else if constexpr (std::is_same_v<T, double>) {
