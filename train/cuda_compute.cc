@@ -39,6 +39,7 @@ class CudaCompute final : public ModelCompute {
   Status bind(const RankMemory& memory) override {
     if (Status status = use_device(); !status) return status;
     staging_->bind(memory);
+    if (info_.note.empty()) info_.note = staging_->unpinned();
     return {};
   }
   void unbind() override { staging_->unbind(); }
@@ -83,7 +84,7 @@ class CudaCompute final : public ModelCompute {
       done += static_cast<std::uint32_t>(samples.size());
       const bool last = done == share.samples;
       // Gathered before the first tensor is waited for: it runs while answers are still on their way.
-      Status status = feed_.gather(training_, samples, stream_.get());
+      Status status = feed_.gather(training_, samples);
       if (!status) return tl::unexpected(status.error());
       const Result<bool> go_on = mlp_.forward(feed_.inputs(), static_cast<std::uint32_t>(samples.size()),
                                               staging_->parameters(), first ? before : MlpCuda::BeforeTensor());
@@ -129,7 +130,7 @@ class CudaCompute final : public ModelCompute {
     for (std::uint32_t first = 0; first < set.count; first += kEvaluationBatch) {
       samples.resize(std::min(kEvaluationBatch, set.count - first));
       std::iota(samples.begin(), samples.end(), first);
-      if (Status status = feed_.gather(set, samples, stream_.get()); !status) return status;
+      if (Status status = feed_.gather(set, samples); !status) return status;
       const auto batch = static_cast<std::uint32_t>(samples.size());
       const Result<bool> enqueued = mlp_.forward(feed_.inputs(), batch, staging_->parameters(), nullptr);
       if (!enqueued) return tl::unexpected(enqueued.error());
@@ -198,7 +199,7 @@ Result<std::unique_ptr<ModelCompute>> make_cuda_compute(const MlpShape& shape, c
 
   auto mlp = MlpCuda::make(shape, device, stream->get(), std::move(product));
   if (!mlp) return tl::unexpected(mlp.error());
-  auto feed = ImageFeed::make(training, shape.max_batch(), device);
+  auto feed = ImageFeed::make(training, shape.max_batch(), device, stream->get());
   if (!feed) return tl::unexpected(feed.error());
   auto staging = HostStaging::make(shape, device);
   if (!staging) return tl::unexpected(staging.error());

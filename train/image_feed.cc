@@ -22,8 +22,9 @@ Status take(Result<T> made, T& out) {
 
 }  // namespace
 
-Result<ImageFeed> ImageFeed::make(const ImageSet& resident, std::uint32_t max_batch, const CudaDeviceName& device) {
-  ImageFeed feed(resident, max_batch, device);
+Result<ImageFeed> ImageFeed::make(const ImageSet& resident, std::uint32_t max_batch, const CudaDeviceName& device,
+                                  cudaStream_t stream) {
+  ImageFeed feed(resident, max_batch, device, stream);
   Status status =
       take(DeviceMemory<float>::make(device, std::size_t{max_batch} * resident.image_size(), "a batch"), feed.inputs_);
   const auto then = [&](auto&& step) {
@@ -47,8 +48,9 @@ Result<ImageFeed> ImageFeed::make(const ImageSet& resident, std::uint32_t max_ba
 
 Status ImageFeed::load_scale(const ImageSet& set) {
   loaded_scale_ = set.scale;
-  return device_.check(cudaMemcpy(scale_.data(), loaded_scale_.data(), sizeof loaded_scale_, cudaMemcpyHostToDevice),
-                       "copying the pixels' scale to the device");
+  return device_.check(
+      cudaMemcpyAsync(scale_.data(), loaded_scale_.data(), sizeof loaded_scale_, cudaMemcpyHostToDevice, stream_),
+      "copying the pixels' scale to the device");
 }
 
 Status ImageFeed::load_resident() {
@@ -60,28 +62,27 @@ Status ImageFeed::load_resident() {
   auto labels = DeviceMemory<std::uint8_t>::make(device_, resident_->labels.size(), "the training labels");
   // Others may have taken the memory meanwhile: then the images are sent batch by batch.
   if (!pixels || !labels) return {};
-  status = device_.check(
-      cudaMemcpy(pixels->data(), resident_->pixels.data(), resident_->pixels.size(), cudaMemcpyHostToDevice),
-      "copying the training images to the device");
+  status = device_.check(cudaMemcpyAsync(pixels->data(), resident_->pixels.data(), resident_->pixels.size(),
+                                         cudaMemcpyHostToDevice, stream_),
+                         "copying the training images to the device");
   if (!status) return status;
-  status = device_.check(
-      cudaMemcpy(labels->data(), resident_->labels.data(), resident_->labels.size(), cudaMemcpyHostToDevice),
-      "copying the training labels to the device");
+  status = device_.check(cudaMemcpyAsync(labels->data(), resident_->labels.data(), resident_->labels.size(),
+                                         cudaMemcpyHostToDevice, stream_),
+                         "copying the training labels to the device");
   if (!status) return status;
   resident_pixels_ = std::move(*pixels);
   resident_labels_ = std::move(*labels);
   return {};
 }
 
-Status ImageFeed::send_indices(Slot& slot, std::span<const std::uint32_t> samples, cudaStream_t stream) {
+Status ImageFeed::send_indices(Slot& slot, std::span<const std::uint32_t> samples) {
   std::copy(samples.begin(), samples.end(), slot.host_indices.data());
   return device_.check(cudaMemcpyAsync(slot.indices.data(), slot.host_indices.data(), samples.size_bytes(),
-                                       cudaMemcpyHostToDevice, stream),
+                                       cudaMemcpyHostToDevice, stream_),
                        "copying samples' numbers to the device");
 }
 
-Status ImageFeed::send_images(Slot& slot, const ImageSet& set, std::span<const std::uint32_t> samples,
-                              cudaStream_t stream) {
+Status ImageFeed::send_images(Slot& slot, const ImageSet& set, std::span<const std::uint32_t> samples) {
   const std::size_t size = set.image_size(), pixels = samples.size() * size;
   if (slot.host_images.data() == nullptr) {
     const std::size_t most = max_batch_ * (size + 1);
@@ -98,16 +99,13 @@ Status ImageFeed::send_images(Slot& slot, const ImageSet& set, std::span<const s
     out[pixels + i] = set.labels[samples[i]];
   }
   return device_.check(
-      cudaMemcpyAsync(slot.images.data(), out, pixels + samples.size(), cudaMemcpyHostToDevice, stream),
+      cudaMemcpyAsync(slot.images.data(), out, pixels + samples.size(), cudaMemcpyHostToDevice, stream_),
       "copying images to the device");
 }
 
-Status ImageFeed::gather(const ImageSet& set, std::span<const std::uint32_t> samples, cudaStream_t stream) {
+Status ImageFeed::gather(const ImageSet& set, std::span<const std::uint32_t> samples) {
   TRIB_ASSERT(samples.size() >= 1 && samples.size() <= max_batch_ && set.image_size() == resident_->image_size());
   if (set.scale != loaded_scale_) {
-    if (Status status = device_.check(cudaStreamSynchronize(stream), "waiting for the batch before"); !status) {
-      return status;
-    }
     if (Status status = load_scale(set); !status) return status;
   }
   Slot& slot = slots_[next_slot_];
@@ -118,7 +116,7 @@ Status ImageFeed::gather(const ImageSet& set, std::span<const std::uint32_t> sam
   }
   const bool resident = &set == resident_ && is_resident();
   const std::size_t pixels = samples.size() * set.image_size();
-  Status status = resident ? send_indices(slot, samples, stream) : send_images(slot, set, samples, stream);
+  Status status = resident ? send_indices(slot, samples) : send_images(slot, set, samples);
   if (!status) return status;
   const GatherArgs args{.pixels = resident ? resident_pixels_.data() : slot.images.data(),
                         .labels = resident ? resident_labels_.data() : slot.images.data() + pixels,
@@ -128,9 +126,9 @@ Status ImageFeed::gather(const ImageSet& set, std::span<const std::uint32_t> sam
                         .scale = scale_.data(),
                         .out = inputs_.data(),
                         .out_labels = labels_.data()};
-  status = device_.check(launch_gather(args, stream), "gathering images");
+  status = device_.check(launch_gather(args, stream_), "gathering images");
   if (!status) return status;
-  return device_.check(cudaEventRecord(slot.used.get(), stream), "recording a batch");
+  return device_.check(cudaEventRecord(slot.used.get(), stream_), "recording a batch");
 }
 
 }  // namespace tributary::train

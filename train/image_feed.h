@@ -15,15 +15,16 @@ namespace tributary::train {
 // Thread rule: one thread at a time. Errors: kDevice.
 class ImageFeed {
  public:
-  // For the current device. `resident`: the set to keep there, if it takes no more than half of the free memory; it
-  // must outlive this.
-  static Result<ImageFeed> make(const ImageSet& resident, std::uint32_t max_batch, const CudaDeviceName& device);
+  // For the current device, enqueues everything on `stream`. `resident`: the set to keep there, if it takes no more
+  // than half of the free memory; it must outlive this.
+  static Result<ImageFeed> make(const ImageSet& resident, std::uint32_t max_batch, const CudaDeviceName& device,
+                                cudaStream_t stream);
 
   bool is_resident() const { return resident_pixels_.data() != nullptr; }
 
-  // Enqueues on `stream`: images of `samples` into inputs() and their labels into labels(). Images of `set` have the
-  // size of the resident ones. Returns before the device has read anything; copies what it needs first.
-  Status gather(const ImageSet& set, std::span<const std::uint32_t> samples, cudaStream_t stream);
+  // Enqueues: images of `samples` into inputs() and their labels into labels(). Images of `set` have the size of the
+  // resident ones. What it is given is copied before it returns.
+  Status gather(const ImageSet& set, std::span<const std::uint32_t> samples);
   const float* inputs() const { return inputs_.data(); }
   const std::uint8_t* labels() const { return labels_.data(); }
 
@@ -37,16 +38,17 @@ class ImageFeed {
     CudaEvent used;  // by the device
   };
 
-  ImageFeed(const ImageSet& resident, std::uint32_t max_batch, const CudaDeviceName& device)
-      : resident_(&resident), max_batch_(max_batch), device_(device) {}
+  ImageFeed(const ImageSet& resident, std::uint32_t max_batch, const CudaDeviceName& device, cudaStream_t stream)
+      : resident_(&resident), max_batch_(max_batch), device_(device), stream_(stream) {}
   Status load_scale(const ImageSet& set);
   Status load_resident();
-  Status send_indices(Slot& slot, std::span<const std::uint32_t> samples, cudaStream_t stream);
-  Status send_images(Slot& slot, const ImageSet& set, std::span<const std::uint32_t> samples, cudaStream_t stream);
+  Status send_indices(Slot& slot, std::span<const std::uint32_t> samples);
+  Status send_images(Slot& slot, const ImageSet& set, std::span<const std::uint32_t> samples);
 
   const ImageSet* resident_;
   std::uint32_t max_batch_;
   CudaDeviceName device_;
+  cudaStream_t stream_;
   DeviceMemory<std::uint8_t> resident_pixels_, resident_labels_;
   DeviceMemory<float> scale_;
   std::array<float, 256> loaded_scale_{};  // what scale_ holds

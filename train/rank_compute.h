@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "common/config.h"
+#include "common/device_choice.h"
 #include "common/ids.h"
 #include "train/dataset.h"
-#include "train/device_choice.h"
 #include "train/model_compute.h"
 #include "train/sampler.h"
 

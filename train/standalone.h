@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "common/config.h"
+#include "common/device_choice.h"
 #include "common/result.h"
 #include "train/dataset.h"
-#include "train/device_choice.h"
 #include "train/report.h"
 
 namespace tributary::train {

@@ -117,6 +117,10 @@ class Trainer {
     if (Status status = compute_.bind({.parameters = parameters_, .gradients = gradients_, .lasting = true}); !status) {
       return device_failed(status.error());
     }
+    if (compute_.info().note != summary_.compute.note) {
+      summary_.compute = compute_.info();
+      note("computing on " + to_text(summary_.compute));
+    }
     summary_.train = {};
 
     Result<StepState> state = StepState::kContinue;

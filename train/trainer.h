@@ -6,9 +6,9 @@
 #include <string>
 
 #include "common/config.h"
+#include "common/device_choice.h"
 #include "common/result.h"
 #include "train/dataset.h"
-#include "train/device_choice.h"
 #include "train/rank_compute.h"
 #include "train/report.h"
 #include "train/stop_signal.h"

@@ -1,8 +1,8 @@
-#include "train/device_choice.h"
+#include "common/device_choice.h"
 
 #include <charconv>
 
-namespace tributary::train {
+namespace tributary {
 
 Result<DeviceRequest> DeviceRequest::parse(std::string_view text) {
   if (text == "auto") return DeviceRequest{};
@@ -54,4 +54,4 @@ Result<DeviceChoice> choose_device(const DeviceRequest& request, std::uint32_t l
   return choose_device(request, inspect_cuda(), local_rank);
 }
 
-}  // namespace tributary::train
+}  // namespace tributary

@@ -9,7 +9,7 @@
 #include "common/cuda_devices.h"
 #include "common/result.h"
 
-namespace tributary::train {
+namespace tributary {
 
 // --device auto | cpu | cuda | cuda:N
 struct DeviceRequest {
@@ -38,4 +38,4 @@ Result<DeviceChoice> choose_device(const DeviceRequest& request, const CudaSyste
 // The same for this machine; asks the CUDA driver only if the request leaves the choice to it.
 Result<DeviceChoice> choose_device(const DeviceRequest& request, std::uint32_t local_rank);
 
-}  // namespace tributary::train
+}  // namespace tributary
