@@ -91,11 +91,17 @@ void add_push_pull(CLI::App& bench_app, int& exit_status) {
       ->transform(CLI::AsSizeValue(false));
   command->add_option("--window-bytes", o.window_bytes, "cap on unacknowledged bytes (default: found by the workers)")
       ->transform(CLI::AsSizeValue(false));
-  command->add_option("--push", arguments->push, "encoding of gradients")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+  command->add_option("--push", arguments->push, "encoding of gradients: " + std::string(kPushEncodings))
+      ->check([](const std::string& name) {
+        const auto spec = parse_encoding(name);
+        return spec && usable_for_push(*spec) ? "" : "use one of " + std::string(kPushEncodings);
+      })
       ->capture_default_str();
-  command->add_option("--pull", arguments->pull, "encoding of parameters")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+  command->add_option("--pull", arguments->pull, "encoding of parameters: " + std::string(kPullEncodings))
+      ->check([](const std::string& name) {
+        const auto spec = parse_encoding(name);
+        return spec && usable_for_pull(*spec) ? "" : "use one of " + std::string(kPullEncodings);
+      })
       ->capture_default_str();
   command->add_flag("--store", o.store, "let the servers have a store");
   command->add_flag("--no-ceiling", arguments->no_ceiling, "do not measure the ceiling");
