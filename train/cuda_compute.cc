@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "common/assert.h"
-#include "common/cuda_devices.h"
 #include "train/host_staging.h"
 #include "train/image_feed.h"
 #include "train/mlp_cuda.h"
