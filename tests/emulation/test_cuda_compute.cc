@@ -35,6 +35,13 @@ using emulation::RuntimeOptions;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr std::uint32_t kMaxBatch = kEvaluationBatch;
 
+// Orders in which streams run. Fewer where everything takes ten times longer: memory errors show in each.
+#ifdef TRIBUTARY_SANITIZED
+constexpr std::uint32_t kSeeds = 3;
+#else
+constexpr std::uint32_t kSeeds = 10;
+#endif
+
 MlpShape shape_of(std::vector<std::uint32_t> sizes) {
   return *MlpShape::make(std::move(sizes), kMaxBatch);
 }
@@ -244,7 +251,7 @@ TEST_CASE("gradients are final when their tensor is ready, whatever order stream
   const auto reference = cpu(shape);
   const auto expected = rounds_of(*reference, memory, false);
   std::vector<std::vector<std::vector<float>>> first;
-  for (std::uint32_t seed = 0; seed < 10; ++seed) {
+  for (std::uint32_t seed = 0; seed < kSeeds; ++seed) {
     CAPTURE(seed);
     for (const bool lasting : {true, false}) {
       for (const std::size_t free_memory : {std::size_t{1} << 30, std::size_t{1000}}) {  // images resident or not
@@ -342,7 +349,7 @@ TEST_CASE("whatever call of CUDA fails, the error says what and where, nothing g
   const std::size_t calls = runtime_counts().calls;
   CHECK(runtime_counts().alive == 0);
   std::size_t failures = 0;
-  for (const std::uint32_t seed : {0u, 3u}) {
+  for (std::uint32_t seed = 0; seed < kSeeds; seed += 3) {
     for (std::size_t call = 1; call <= calls; ++call) {
       CAPTURE(call);
       use({.seed = seed, .failing_call = call});
@@ -356,7 +363,7 @@ TEST_CASE("whatever call of CUDA fails, the error says what and where, nothing g
       CHECK(error->message.find(" failed: ") != std::string::npos);
     }
   }
-  CHECK(failures > calls);  // of 2 x calls: more than half, those that enqueue work or make something
+  CHECK(failures > calls / 2 * ((kSeeds + 2) / 3));  // at least those that enqueue work or make something
 }
 
 TEST_CASE("a choice of ours falls back to the CPU and says why, a choice of the user's does not") {
