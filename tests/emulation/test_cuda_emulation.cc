@@ -14,8 +14,8 @@ using namespace tributary;
 constexpr unsigned kThreads = 64;
 constexpr unsigned kAll = 0xffffffffu;
 
-void sum_of_neighbours(const int* in, int* out, bool with_barrier) {
-  TRIBUTARY_SHARED(int[kThreads], shared);
+void sum_of_neighbours(const unsigned* in, unsigned* out, bool with_barrier) {
+  TRIBUTARY_SHARED(unsigned[kThreads], shared);
   shared[threadIdx.x] = in[blockIdx.x * kThreads + threadIdx.x];
   if (with_barrier) __syncthreads();
   out[blockIdx.x * kThreads + threadIdx.x] =
@@ -25,12 +25,12 @@ void sum_of_neighbours(const int* in, int* out, bool with_barrier) {
 // Whether a grid of two blocks gives the right sums under this seed.
 bool right_sums(std::uint32_t seed, bool with_barrier) {
   emulation::use({.seed = seed});
-  std::vector<int> in(2 * kThreads), out(in.size());
-  for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<int>(i * i);
+  std::vector<unsigned> in(2 * kThreads), out(in.size());
+  for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<unsigned>(i * i);
   emulation::run_grid(2, kThreads, [&] { sum_of_neighbours(in.data(), out.data(), with_barrier); });
   bool right = true;
   for (unsigned block = 0; block < 2; ++block) {
-    const int* mine = in.data() + block * kThreads;
+    const unsigned* mine = in.data() + block * kThreads;
     for (unsigned t = 0; t < kThreads; ++t) {
       right = right && out[block * kThreads + t] == mine[(t + 1) % kThreads] + mine[(t + kThreads - 1) % kThreads];
     }
