@@ -91,12 +91,12 @@ inline std::string bin(const std::string& program) {
   return std::string(TRIBUTARY_BIN_DIR) + "/" + program;
 }
 
-// The job's digest when one process trains it without any daemon.
-inline std::string standalone_digest(const TempDir& dir, const std::string& job_file, int ranks) {
+// The job's digest when one process trains it without any daemon. nodes: matters to encodings that round a node's sum.
+inline std::string standalone_digest(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
   const std::string log = dir / "standalone.log";
   std::filesystem::remove(log);
   auto process = Process::spawn({.argv = {bin("tributary-train"), "--job", job_file, "--standalone", "--ranks",
-                                          std::to_string(ranks), "--json", "--quiet"},
+                                          std::to_string(ranks), "--nodes", std::to_string(nodes), "--json", "--quiet"},
                                  .log_file = log,
                                  .environment = {{"OMP_NUM_THREADS", "1"}}});
   REQUIRE_MESSAGE(process, process.error().message);
