@@ -1,7 +1,5 @@
 #include "bench/optimizer_bench.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -13,6 +11,7 @@
 #include <span>
 #include <thread>
 
+#include "bench/timing.h"
 #include "common/buffer_pool.h"
 #include "common/fused_step.h"
 #include "kernels/dispatch.h"
@@ -20,6 +19,8 @@
 namespace tributary {
 namespace {
 
+using bench::median;
+using bench::thread_cpu_seconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxInputs = 8;
@@ -83,12 +84,6 @@ void fused_chunk(const BenchChunk& chunk, std::size_t inputs, const kernels::Opt
   fused_step(optimizer, scalars, args);
 }
 
-double thread_cpu_seconds() {
-  timespec time{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 // Does `work` on every chunk, on `threads` threads at once; returns the CPU seconds of the slowest one. On free cores
 // that is the time that passed; on shared ones, other processes' turns do not count, while waiting for memory does.
 double timed_pass(std::span<const BenchChunk> chunks, unsigned threads,
@@ -108,12 +103,6 @@ double timed_pass(std::span<const BenchChunk> chunks, unsigned threads,
     share(0);
   }
   return *std::max_element(seconds.begin(), seconds.end());
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 Status check(const OptimizerBenchOptions& options) {

@@ -263,8 +263,8 @@ class Benchmark {
             {"model_bytes", options_.model_bytes},
             {"tensors", make_tensors(options_.model_bytes).size()},
             {"optimizer", options_.optimizer},
-            {"push", encoding_for(options_.push).name()},
-            {"pull", encoding_for(options_.pull).name()},
+            {"push", make_encoding(options_.push)->name()},
+            {"pull", make_encoding(options_.pull)->name()},
             {"transport", options_.transport == Transport::kIpc ? "ipc" : "tcp"}};
   }
 

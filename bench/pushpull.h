@@ -31,8 +31,8 @@ struct PushPullOptions {
   std::uint16_t lanes = 0;         // 0: the daemons choose
   std::uint64_t chunk_bytes = 0;   // 0: from the model and the lanes
   std::uint32_t window_bytes = 0;  // cap; 0: the workers choose
-  EncodingId push = EncodingId::kFp32;
-  EncodingId pull = EncodingId::kFp32;
+  EncodingSpec push;
+  EncodingSpec pull;
   bool ceiling = true;
   bool store = false;
   std::string program;  // this program, for the echo server

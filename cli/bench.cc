@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bench/echo_ceiling.h"
+#include "bench/kernel_bench.h"
 #include "bench/optimizer_bench.h"
 #include "bench/pushpull.h"
 #include "cli/commands.h"
@@ -90,11 +91,17 @@ void add_push_pull(CLI::App& bench_app, int& exit_status) {
       ->transform(CLI::AsSizeValue(false));
   command->add_option("--window-bytes", o.window_bytes, "cap on unacknowledged bytes (default: found by the workers)")
       ->transform(CLI::AsSizeValue(false));
-  command->add_option("--push", arguments->push, "encoding of gradients")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+  command->add_option("--push", arguments->push, "encoding of gradients: " + std::string(kPushEncodings))
+      ->check([](const std::string& name) {
+        const auto spec = parse_encoding(name);
+        return spec && usable_for_push(*spec) ? "" : "use one of " + std::string(kPushEncodings);
+      })
       ->capture_default_str();
-  command->add_option("--pull", arguments->pull, "encoding of parameters")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+  command->add_option("--pull", arguments->pull, "encoding of parameters: " + std::string(kPullEncodings))
+      ->check([](const std::string& name) {
+        const auto spec = parse_encoding(name);
+        return spec && usable_for_pull(*spec) ? "" : "use one of " + std::string(kPullEncodings);
+      })
       ->capture_default_str();
   command->add_flag("--store", o.store, "let the servers have a store");
   command->add_flag("--no-ceiling", arguments->no_ceiling, "do not measure the ceiling");
@@ -142,6 +149,41 @@ void add_optimizer(CLI::App& bench_app, int& exit_status) {
   });
 }
 
+void add_kernels(CLI::App& bench_app, int& exit_status) {
+  struct Arguments {
+    KernelBenchOptions options;
+    bool json = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  KernelBenchOptions& o = arguments->options;
+  CLI::App* command = bench_app.add_subcommand("kernels", "the CPU kernels on one core beside memcpy");
+  command->add_option("--elements", o.elements, "values")->transform(CLI::AsSizeValue(false))->capture_default_str();
+  command->add_option("--chunk-elements", o.chunk_elements, "values that one call handles")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  command->add_option("--top-k", o.top_k, "share of the values that top-k sends")
+      ->check(CLI::Range(1e-6, 1.0))
+      ->capture_default_str();
+  command->add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  command->callback([arguments, &exit_status] {
+    const auto result = run_kernel_bench(arguments->options);
+    if (!result) {
+      exit_status = fail_with("kernels", result.error().message);
+      return;
+    }
+    if (arguments->json) {
+      std::printf("%s\n", result->dump().c_str());
+      return;
+    }
+    std::printf("one core, GB/s of fp32 values; memcpy %.1f GB/s\n", result->at("memcpy_gb_per_s").get<double>());
+    for (const auto& row : result->at("results")) {
+      std::printf("  %-28s %6.2f GB/s, %.2f of memcpy\n", row.at("kernel").get<std::string>().c_str(),
+                  row.at("gb_per_s").get<double>(), row.at("ratio").get<double>());
+    }
+  });
+}
+
 // The other process of the ceiling's measurement.
 void add_echo_server(CLI::App& bench_app, int& exit_status) {
   struct Arguments {
@@ -169,6 +211,7 @@ void add_bench(CLI::App& app, int& exit_status) {
   command->require_subcommand(1);
   add_push_pull(*command, exit_status);
   add_optimizer(*command, exit_status);
+  add_kernels(*command, exit_status);
   add_echo_server(*command, exit_status);
 }
 

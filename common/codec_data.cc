@@ -19,12 +19,19 @@ constexpr std::string_view kKind = "data header";
 static_assert(static_cast<int>(wire::Encoding::FP32) == static_cast<int>(EncodingId::kFp32));
 static_assert(static_cast<int>(wire::Encoding::BF16) == static_cast<int>(EncodingId::kBf16));
 static_assert(static_cast<int>(wire::Encoding::FP16) == static_cast<int>(EncodingId::kFp16));
+static_assert(static_cast<int>(wire::Encoding::INT8) == static_cast<int>(EncodingId::kInt8));
+static_assert(static_cast<int>(wire::Encoding::TOP_K) == static_cast<int>(EncodingId::kTopK));
+static_assert(static_cast<int>(wire::Encoding::ONE_BIT) == static_cast<int>(EncodingId::kOneBit));
+static_assert(static_cast<int>(wire::Encoding::INT8_DELTA) == static_cast<int>(EncodingId::kInt8Delta));
+static_assert(static_cast<int>(wire::ResidualUse::BEHIND) == static_cast<int>(ResidualUse::kBehind));
+static_assert(static_cast<int>(wire::ResidualUse::ALONE) == static_cast<int>(ResidualUse::kAlone));
 
 void write(Header::Builder out, const Push& m) {
   auto body = out.initPush();
   body.setRound(m.round.value);
   body.setWeight(m.weight);
   body.setEncoding(static_cast<wire::Encoding>(m.encoding));
+  body.setResidual(static_cast<wire::ResidualUse>(m.residual));
 }
 void write(Header::Builder out, const Init&) {
   out.setInit();
@@ -43,6 +50,11 @@ void write(Header::Builder out, const Answer& m) {
   body.setVersion(m.version.value);
   body.setDurable(m.durable.value);
   body.setEncoding(static_cast<wire::Encoding>(m.encoding));
+  body.setSnapshotRound(m.snapshot_round.value);
+  body.setResidualSent(m.residual_sent);
+}
+void write(Header::Builder out, const Residual& m) {
+  out.initResidual().setVersion(m.version.value);
 }
 void write(Header::Builder out, const Resend& m) {
   out.initResend().setRound(m.round.value);
@@ -55,7 +67,7 @@ void write(Header::Builder out, const ErrorReply& m) {
 }
 
 EncodingId read_encoding(wire::Encoding in) {
-  return codec::read_enum(in, EncodingId::kFp16, "the encoding");
+  return codec::read_enum(in, EncodingId::kInt8Delta, "the encoding");
 }
 
 DataMessage read(Header::Reader in) {
@@ -63,7 +75,8 @@ DataMessage read(Header::Reader in) {
   switch (in.which()) {
     case Header::PUSH: {
       const auto body = in.getPush();
-      return Push{key, Round(body.getRound()), body.getWeight(), read_encoding(body.getEncoding())};
+      return Push{key, Round(body.getRound()), body.getWeight(), read_encoding(body.getEncoding()),
+                  codec::read_enum(body.getResidual(), ResidualUse::kAlone, "the use of the residual")};
     }
     case Header::INIT:
       return Init{key};
@@ -75,8 +88,15 @@ DataMessage read(Header::Reader in) {
       return Receipt{key, Round(in.getReceipt().getRound())};
     case Header::ANSWER: {
       const auto body = in.getAnswer();
-      return Answer{key, Version(body.getVersion()), Version(body.getDurable()), read_encoding(body.getEncoding())};
+      return Answer{key,
+                    Version(body.getVersion()),
+                    Version(body.getDurable()),
+                    read_encoding(body.getEncoding()),
+                    Round(body.getSnapshotRound()),
+                    body.getResidualSent()};
     }
+    case Header::RESIDUAL:
+      return Residual{key, Version(in.getResidual().getVersion())};
     case Header::RESEND:
       return Resend{key, Round(in.getResend().getRound())};
     case Header::ERROR: {

@@ -93,8 +93,8 @@ struct JobConfig {
   std::string name;
   std::string mode = "sync";      // sync (others in later modes)
   std::uint64_t chunk_bytes = 0;  // fp32 bytes per chunk; 0: default_chunk_elements()
-  EncodingId push = EncodingId::kFp32;
-  EncodingId pull = EncodingId::kFp32;
+  EncodingSpec push;              // a round's gradients: see common/encoding.h
+  EncodingSpec pull;              // the parameters
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   SnapshotConfig snapshot;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "common/encoding.h"
 #include "common/layout.h"
 
 namespace tributary {
@@ -279,6 +280,8 @@ std::vector<Fault> faults_of(const JobConfig& c) {
           "must be a multiple of " + std::to_string(kTensorAlign * sizeof(float)) + " from " +
               std::to_string(kMinChunkBytes) + " to " + std::to_string(kMaxChunkBytes) +
               ", or 0 to let the size follow from the model");
+  f.check(usable_for_push(c.push), "encoding.push", "must be one of " + std::string(kPushEncodings));
+  f.check(usable_for_pull(c.pull), "encoding.pull", "must be one of " + std::string(kPullEncodings));
   check_optimizer(f, c);
   check_schedule(f, c);
   check_train(f, c.train);

@@ -14,7 +14,7 @@ constexpr std::size_t kGroup = 8;   // frames that are decoded side by side and 
 constexpr std::size_t kLevels = 7;  // each level of scratch halves the frames that are left, down to a group
 static_assert(kernels::kMaxSumInputs <= kGroup << kLevels);
 
-using Block = std::array<float, kFusedBlock>;
+using Block = std::array<float, kMaxFusedBlock>;
 
 struct Scratch {
   alignas(64) std::array<Block, kGroup> decoded;
@@ -55,12 +55,15 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
   TRIB_ASSERT(args.push != nullptr && (args.answer == nullptr || args.pull != nullptr));
   TRIB_ASSERT(!args.frames.empty() && args.frames.size() <= kernels::kMaxSumInputs);
   const int slots = optimizer.slots();
-  Scratch scratch;  // on the stack, about 8 KiB
+  TRIB_ASSERT(!args.answer || args.pull->is_delta() == (args.estimate_out != nullptr));
+  const std::size_t step = args.answer ? std::max(kFusedBlock, args.pull->granularity()) : kFusedBlock;
+  TRIB_ASSERT(step <= kMaxFusedBlock);
+  Scratch scratch;  // on the stack, about 16 KiB
   alignas(64) Block sum;
 
-  for (std::size_t first = 0; first < args.elements; first += kFusedBlock) {
+  for (std::size_t first = 0; first < args.elements; first += step) {
     kernels::BlockArgs block;
-    block.count = std::min(kFusedBlock, args.elements - first);
+    block.count = std::min(step, args.elements - first);
     block.grad_scale = args.scale;
     block.param_in = args.param_in + first;
     block.param_out = args.param_out + first;
@@ -75,7 +78,10 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
       block.grad = sum.data();
     }
     optimizer.step(scalars, block);
-    if (args.answer) args.pull->encode(block.param_out, args.elements, first, block.count, args.answer);
+    if (!args.answer) continue;
+    float* estimate = args.estimate_out == nullptr ? nullptr : args.estimate_out + first;
+    if (args.estimate_out != args.estimate_in) std::copy_n(args.estimate_in + first, block.count, estimate);
+    args.pull->encode_update(block.param_out, args.elements, first, block.count, estimate, args.answer);
   }
 }
 

@@ -21,12 +21,17 @@ struct FusedArgs {
   float* state_out[kernels::kMaxSlots] = {};
   const Encoding* pull = nullptr;  // encodes param_out into `answer`, unless answer is null
   std::byte* answer = nullptr;
+  const float* estimate_in = nullptr;  // pull->is_delta(): what the receivers hold, before ...
+  float* estimate_out = nullptr;       // ... and after this answer; in place or disjoint
 };
 
 // Elements handled at a time. The frames are summed in bursts of this many, short enough that the prefetchers keep all
 // the streams of frames, state and parameters in view: with 2 and 8 frames 128 is 1.5 times faster than 1024, with one
 // it is the same.
 inline constexpr std::size_t kFusedBlock = 128;
+
+// A delta encoding's blocks are larger, and so is then this.
+inline constexpr std::size_t kMaxFusedBlock = 256;
 
 void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars, const FusedArgs& args);
 

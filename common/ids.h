@@ -31,7 +31,26 @@ using Version = StrongId<struct VersionTag, std::uint64_t>;  // rounds seen by a
 using PeerId = StrongId<struct PeerTag, std::uint64_t>;
 
 // How values travel. Stable numbers: they are on the wire and in the store. Append only.
-enum class EncodingId : std::uint8_t { kFp32 = 0, kBf16 = 1, kFp16 = 2 };
+enum class EncodingId : std::uint8_t {
+  kFp32 = 0,
+  kBf16 = 1,
+  kFp16 = 2,
+  kInt8 = 3,
+  kTopK = 4,
+  kOneBit = 5,
+  kInt8Delta = 6
+};
+
+// An encoding with its parameters, as a job names it ("int8", "topk:0.01").
+struct EncodingSpec {
+  EncodingId id = EncodingId::kFp32;
+  std::uint32_t keep_ppm = 0;  // top-k: how many of a million values are sent
+  bool estimated = false;      // top-k: TopKSelection::kEstimated
+
+  constexpr EncodingSpec() = default;
+  constexpr EncodingSpec(EncodingId encoding) : id(encoding) {}  // NOLINT: most have no parameters
+  friend constexpr bool operator==(const EncodingSpec&, const EncodingSpec&) = default;
+};
 
 }  // namespace tributary
 

@@ -48,8 +48,8 @@ struct Writer {
   void operator()(std::string_view section, std::string_view key, const T& value) {
     if (!local_only(section, key)) root[std::string(section)][std::string(key)] = value;
   }
-  void operator()(std::string_view section, std::string_view key, EncodingId id) {
-    (*this)(section, key, std::string(encoding_for(id).name()));
+  void operator()(std::string_view section, std::string_view key, EncodingSpec spec) {
+    (*this)(section, key, make_encoding(spec)->name());
   }
 };
 
@@ -111,15 +111,15 @@ class Reader {
       refuse(section, key, *v, "must be an array of whole numbers");
     }
   }
-  void operator()(std::string_view section, std::string_view key, EncodingId& out) {
+  void operator()(std::string_view section, std::string_view key, EncodingSpec& out) {
     const json* v = look_up(section, key);
     if (!v) return;
-    const std::optional<EncodingId> id =
+    const std::optional<EncodingSpec> spec =
         v->is_string() ? parse_encoding(v->get_ref<const std::string&>()) : std::nullopt;
-    if (id) {
-      out = *id;
+    if (spec) {
+      out = *spec;
     } else {
-      refuse(section, key, *v, "must be \"fp32\", \"bf16\" or \"fp16\"");
+      refuse(section, key, *v, "must be one of " + std::string(encodings_for(key)));
     }
   }
 

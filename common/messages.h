@@ -14,7 +14,7 @@
 namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both.
-inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::uint16_t kProtocolVersion = 2;
 
 // ---- The data path: worker lane <-> server lane. Frames: header, then the raw payload where noted. ----
 
@@ -28,12 +28,26 @@ struct ChunkKey {
   bool operator==(const ChunkKey&) const = default;
 };
 
+// What a push brings of its author's residual (encodings with error feedback; schema/data.capnp).
+enum class ResidualUse : std::uint8_t { kNone = 0, kBehind = 1, kAlone = 2 };
+
+// Where the residual begins in a payload that carries one behind its frame.
+constexpr std::size_t residual_offset(std::size_t frame_bytes) {
+  constexpr std::size_t kAlign = 64;
+  return (frame_bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+// Largest payload of a data message: a chunk's frame (at most 1.5 times its values: top-k of all of them), with its
+// residual behind it.
+inline constexpr std::size_t kMaxDataPayload = 3 * kMaxChunkBytes;
+
 // Node-summed gradient of one chunk for one round. + payload (encoded).
 struct Push {
   ChunkKey key;
   Round round;
   std::uint64_t weight = 0;  // samples (or any additive weight) behind the sum; the server divides by the total
   EncodingId encoding = EncodingId::kFp32;
+  ResidualUse residual = ResidualUse::kNone;
 };
 // Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.
 struct Init {
@@ -60,6 +74,13 @@ struct Answer {
   Version version;
   Version durable;  // newest version of this chunk that is in a committed snapshot
   EncodingId encoding = EncodingId::kFp32;
+  Round snapshot_round;        // the push of this round must bring its residual; 0: none
+  bool residual_sent = false;  // a Residual went before this answer
+};
+// The node's residual of a resumed chunk, before its first answer. + payload (fp32).
+struct Residual {
+  ChunkKey key;
+  Version version;
 };
 // The server does not have this push (it was lost, or the server came back): send it again.
 struct Resend {
@@ -74,7 +95,7 @@ struct ErrorReply {
   std::string message;
 };
 
-using DataMessage = std::variant<Push, Init, Pull, Query, Receipt, Answer, Resend, ErrorReply>;
+using DataMessage = std::variant<Push, Init, Pull, Query, Receipt, Answer, Residual, Resend, ErrorReply>;
 
 // ---- The control path: every daemon <-> the coordinator. One frame. ----
 

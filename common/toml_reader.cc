@@ -255,15 +255,15 @@ void TomlReader::operator()(std::string_view section, std::string_view key, std:
   }
 }
 
-void TomlReader::operator()(std::string_view section, std::string_view key, EncodingId& out) {
+void TomlReader::operator()(std::string_view section, std::string_view key, EncodingSpec& out) {
   const toml::node* node = look_up(section, key);
   if (!node) return;
   const auto name = node->value_exact<std::string>();
-  const std::optional<EncodingId> id = name ? parse_encoding(*name) : std::nullopt;
-  if (id) {
-    out = *id;
+  const std::optional<EncodingSpec> spec = name ? parse_encoding(*name) : std::nullopt;
+  if (spec) {
+    out = *spec;
   } else {
-    unreadable(dotted_key(section, key), *node, "must be \"fp32\", \"bf16\" or \"fp16\"");
+    unreadable(dotted_key(section, key), *node, "must be one of " + std::string(encodings_for(key)));
   }
 }
 

@@ -35,7 +35,7 @@ class TomlReader {
   void operator()(std::string_view section, std::string_view key, std::uint64_t& out);
   void operator()(std::string_view section, std::string_view key, double& out);
   void operator()(std::string_view section, std::string_view key, std::vector<std::uint32_t>& out);
-  void operator()(std::string_view section, std::string_view key, EncodingId& out);
+  void operator()(std::string_view section, std::string_view key, EncodingSpec& out);
 
   // Known keys that the document gives, dotted.
   const std::set<std::string>& given() const { return given_; }

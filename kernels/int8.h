@@ -2,14 +2,17 @@
 //
 // A block of x: a = max |x|, scale = a / 127, q = round_to_even(x * (127 / a)), and D(q) = q * scale is what the other
 // side gets. Error feedback (Seide et al. 2014; Karimireddy et al. 2019): x is the value plus what earlier rounds left
-// out, and x - D(q) is what this one leaves out. |x - D| <= scale / 2, and by Sterbenz's lemma the difference is exact,
-// so residual and sent add up to x, but where x is within rounding of half a scale (then to the last bit of x).
+// out, and x - D(q) is what this one leaves out. |x - D| <= scale / 2 but for rounding, and by Sterbenz's lemma the
+// difference is exact, so residual and sent add up to x, but where x is within rounding of half a scale (then to the
+// last bit of x).
 //
-//   a < kInt8Smallest   scale 0, D = 0: the block stays in the residual whole (127 / a would overflow)
-//   a NaN or infinite   scale NaN, q = 0, D = NaN, residual 0: the receiver must see it, the next round need not
+//   a < kInt8Smallest                       scale 0, D = 0: the block stays in the residual whole (127 / a would
+//   overflow) a NaN, infinite or >= kInt8Overflow     scale NaN, q = 0, D = NaN, residual 0: the receiver must see it,
+//   the next
+//                                           round need not (127 * scale could overflow, for a = FLT_MAX it does)
 //
-// Element-wise but for the maximum, which has no order: the same bits on CPUs of every kind and on GPUs. No
-// contraction: q * scale is rounded before it is subtracted or added.
+// Element-wise but for the maximum, which has no order: the same bits on CPUs of every kind and on GPUs, but for the
+// bits of a NaN. No contraction: q * scale is rounded before it is subtracted or added.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +22,7 @@ namespace tributary::kernels {
 
 inline constexpr std::size_t kInt8Block = 256;
 inline constexpr float kInt8Smallest = 0x1p-100f;
+inline constexpr float kInt8Overflow = 0x1p127f;
 
 constexpr std::size_t int8_blocks(std::size_t count) {
   return (count + kInt8Block - 1) / kInt8Block;
@@ -33,7 +37,7 @@ void int8_encode(const float* values, std::size_t count, float* residual, float*
 void int8_encode_delta(const float* target, std::size_t count, float* estimate, float* scales, std::int8_t* q);
 
 // Values [first, first+count) of an encoded array: scales and q are those of the whole array; scales is a byte pointer
-// because received frames may lie at any address.
+// because received frames may lie at any address. Any bytes can be decoded; a D that overflows is infinite.
 void int8_decode(const std::byte* scales, const std::int8_t* q, std::size_t first, std::size_t count, float* out);
 // out[i] += D.
 void int8_decode_add(const std::byte* scales, const std::int8_t* q, std::size_t first, std::size_t count, float* out);

@@ -4,14 +4,27 @@
 // elements count as 0.
 //
 // Norms and means are defined over blocks of 4096 elements by it; a long array's total is the lane sum of its blocks'
-// sums.
+// sums. Terms are magnitudes or squares, so a lane is never -0 and an absent term changes no bit.
 #pragma once
 
 #include <cstddef>
+
+#include "kernels/dispatch.h"
 
 namespace tributary::kernels {
 
 inline constexpr std::size_t kSumLanes = 1024;
 inline constexpr std::size_t kSumBlock = 4096;
+inline constexpr std::size_t kSumRows = kSumBlock / kSumLanes;
+
+// The second half of the order: what the lanes add up to. Destroys them.
+template <class T>
+TRIBUTARY_INLINE T fold_lanes(T* lanes) {
+  for (std::size_t half = kSumLanes / 2; half > 0; half /= 2) {
+    TRIBUTARY_ELEMENTWISE
+    for (std::size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+  }
+  return lanes[0];
+}
 
 }  // namespace tributary::kernels

@@ -3,9 +3,9 @@
 //
 // Order of magnitude: the value's bits without the sign, as an integer (so NaN > infinity > finite); among equals the
 // lower index comes first. kExact takes the first k in that order. kEstimated compares only the 11 upper bits of the
-// magnitude (exponent and 3 bits: steps of 1/8 octave) and fills up in index order: one histogram instead of three, and
-// no value left out is larger than a sent one by more than 1/8 octave. Both are deterministic: the same set on CPUs and
-// GPUs.
+// magnitude (exponent and 3 bits: the steps [1, 1.125), [1.125, 1.25), ... of each octave) and fills up in index order:
+// one histogram instead of three. No value left out is in a higher step than a sent one, so it is less than 1/8 larger
+// (below 2^-126: less than 2^-129 larger). Both are deterministic: the same set on CPUs and GPUs.
 //
 // A sent value travels as it is, so residual + sent == input bit by bit.
 #pragma once
@@ -29,10 +29,12 @@ constexpr std::size_t topk_groups(std::size_t elements) {
 void topk_select(float* residual, std::size_t elements, std::size_t k, TopKSelection selection, std::uint32_t* counts,
                  float* values, std::uint16_t* offsets, std::uint32_t* scratch);
 
-// Whether counts and offsets of a received frame describe k ascending places within `elements`. Any address.
+// Whether counts and offsets of a received frame describe k ascending places within `elements`. Reads topk_groups()
+// counts and at most k offsets, whatever they say. Any address.
 bool topk_valid(const std::byte* counts, const std::byte* offsets, std::size_t elements, std::size_t k);
 
-// Values [first, first+count) of the array as dense values, 0 where nothing was sent. REQUIRES: topk_valid().
+// Values [first, first+count) of the array as dense values, +0 where nothing was sent. Any address.
+// REQUIRES: topk_valid(); first + count <= elements.
 void topk_decode(const std::byte* counts, const std::byte* values, const std::byte* offsets, std::size_t elements,
                  std::size_t first, std::size_t count, float* out);
 

@@ -11,6 +11,17 @@ enum Encoding {  # how a payload's values are written
   fp32 @0;
   bf16 @1;
   fp16 @2;
+  int8 @3;
+  topK @4;
+  oneBit @5;
+  int8Delta @6;
+}
+
+# Encodings with error feedback keep a residual with the node. Snapshots need it: servers store it with the chunk.
+enum ResidualUse {
+  none @0;
+  behind @1;  # the payload is the frame, padding to a multiple of 64 bytes, and the residual after this round (fp32)
+  alone @2;  # the payload is the residual alone: the node has left after this round. Answered with a receipt
 }
 
 # Flat on purpose (groups, not pointers): a header is one small struct that is built and read without allocation.
@@ -29,6 +40,7 @@ struct DataHeader {
       round @5 :UInt64;
       weight @6 :UInt64;  # samples behind the sum; the server divides by the total over nodes
       encoding @7 :Encoding;
+      residual @19 :ResidualUse;
     }
     # worker -> server; + payload: initial parameters, fp32. Answered with version 0.
     init @8 :Void;
@@ -46,11 +58,17 @@ struct DataHeader {
     answer :group {
       version @12 :UInt64;
       durable @13 :UInt64;  # newest version of this chunk in a committed snapshot
-      encoding @14 :Encoding;
+      encoding @14 :Encoding;  # of a delta encoding the first answer of a view is fp32: the values themselves
+      snapshotRound @20 :UInt64;  # the push of this round must bring its residual; 0: none is named
+      residualSent @21 :Bool;  # the node's residual, of a resumed job, went before this answer
     }
     # server -> worker: the push is not here; send it again.
     resend :group {
       round @15 :UInt64;
+    }
+    # server -> worker, before the first answer of a resumed chunk; + payload: this node's residual at `version`, fp32.
+    residual :group {
+      version @22 :UInt64;
     }
     # To the author of a message that could not be accepted.
     error :group {

@@ -62,5 +62,9 @@ struct ChunkHeader {
   step @6 :UInt64;  # rounds applied
   elements @7 :UInt64;
   optimizer @8 :Text;
-  checksum @9 :UInt64;  # XXH3-64 of all arrays, one after the other
+  checksum @9 :UInt64;  # XXH3-64 of all arrays, one after the other, in the order of their keys
+  # Since format 2:
+  estimate @10 :Bool;  # another array follows the slots: what all workers hold under a delta encoding
+  nodes @11 :UInt16;  # nodes of the view
+  residualNodes @12 :List(UInt16);  # whose residuals follow, an array each, ascending
 }

@@ -167,6 +167,11 @@ Status Control::load_chunk(const Job& job, const LoadedChunk& loaded, std::vecto
   chunk.step = loaded.step;
   chunk.params.assign(loaded.params.begin(), loaded.params.end());
   for (const std::span<const float> slot : loaded.slots) chunk.slots.emplace_back(slot.begin(), slot.end());
+  chunk.estimate.assign(loaded.estimate.begin(), loaded.estimate.end());
+  chunk.nodes = loaded.nodes;
+  for (const NodeResidual& residual : loaded.residuals) {
+    chunk.residuals.emplace_back(residual.node, std::vector<float>(residual.values.begin(), residual.values.end()));
+  }
   lanes_[job.layout->owner(loaded.chunk).lane.value]->restore(job.status.job, std::move(chunk));
   return {};
 }

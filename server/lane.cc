@@ -99,7 +99,8 @@ void Lane::run() {
     if (dirty_ && now >= next_publish_ms_) publish(now);
     if (!retired_.empty()) free_retired();
     noise_.tick(now);
-    const bool soon = dirty_ || !retired_.empty();
+    if (stops_waiting_ != 0) finish_stops(now);
+    const bool soon = dirty_ || !retired_.empty() || stops_waiting_ != 0;
     zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake_.fd(), ZMQ_POLLIN, 0}};
     const long wait = more ? 0 : soon ? static_cast<long>(kPublishMs) : kIdlePollMs;
     if (zmq_poll(items, 2, wait) > 0 && items[1].revents != 0) run_commands();
@@ -119,7 +120,7 @@ bool Lane::receive_batch() {
     if (!from) {
       counters_.malformed.add();
       noise_.warn(from.error().message, steady_ms());
-      send(std::move(frames[0]), ErrorReply{{}, {}, from.error().code, from.error().message}, nullptr);
+      send(std::move(frames[0]), ErrorReply{{}, {}, from.error().code, from.error().message});
       continue;
     }
     try {
@@ -187,11 +188,11 @@ void Lane::dispatch(PeerId from, const M& message, Received& received) {
 }
 
 void Lane::refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message) {
-  send(routing_id_of(from), ErrorReply{key, round, code, std::move(message)}, nullptr);
+  send(routing_id_of(from), ErrorReply{key, round, code, std::move(message)});
 }
 
 // A dropped answer is not lost for good: the client queries what is overdue, and is answered again.
-bool Lane::send(zmq::message_t routing_id, const DataMessage& message, const BufferRef* payload) {
+bool Lane::send(zmq::message_t routing_id, const DataMessage& message, std::optional<zmq::message_t> payload) {
   if (!send_now(socket_, routing_id, true)) {
     const bool full = zmq_errno() == EAGAIN;
     (full ? counters_.dropped_full : counters_.dropped_unreachable).add();
@@ -203,28 +204,28 @@ bool Lane::send(zmq::message_t routing_id, const DataMessage& message, const Buf
   const std::span<const std::byte> bytes = encode_data(message, scratch);
   zmq::message_t header(bytes.data(), bytes.size());
   // Once a ROUTER has taken the routing id it takes (or drops) the rest of the message.
-  bool sent = send_now(socket_, header, payload != nullptr);
-  if (payload) {
-    zmq::message_t body = borrow(*payload, payload->size());
-    sent = send_now(socket_, body, false) && sent;
-  }
+  bool sent = send_now(socket_, header, payload.has_value());
+  if (payload) sent = send_now(socket_, *payload, false) && sent;
   TRIB_ASSERT(sent);
   return true;
 }
 
 void Lane::answer(PeerId to, const Answer& header, const BufferRef& payload) {
-  send(routing_id_of(to), header, &payload);
+  send(routing_id_of(to), header, borrow(payload, payload.size()));
+}
+void Lane::residual(PeerId to, const Residual& header, std::span<const std::byte> values) {
+  send(routing_id_of(to), header, zmq::message_t(values.data(), values.size()));
 }
 void Lane::receipt(PeerId to, const Receipt& header) {
-  send(routing_id_of(to), header, nullptr);
+  send(routing_id_of(to), header);
 }
 void Lane::resend(PeerId to, const Resend& header) {
-  send(routing_id_of(to), header, nullptr);
+  send(routing_id_of(to), header);
 }
 
 void Lane::error(PeerId to, const ErrorReply& header) {
   noise_.warn("refused: " + header.message, steady_ms());
-  send(routing_id_of(to), header, nullptr);
+  send(routing_id_of(to), header);
 }
 
 void Lane::captured(ChunkSnapshot snapshot) {
@@ -264,7 +265,7 @@ void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
       largest = std::max<std::size_t>(largest, job.layout->chunk(chunk).elements);
     }
     const int slots = job.optimizer->slots();
-    entry.steady_blocks = chunks * (1 + static_cast<std::size_t>(slots)) + (job.pull == EncodingId::kFp32 ? 0 : chunks);
+    entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull);
     entry.pool = std::make_unique<BufferPool>(largest * sizeof(float), ShardCore::pool_blocks(chunks, slots, job.pull));
     entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
     jobs_.emplace(job.job, std::move(entry));
@@ -283,7 +284,10 @@ void Lane::restore(JobId job, RestoredChunk chunk) {
     if (entry.restored) {
       try {
         const std::vector<std::span<const float>> slots(chunk.slots.begin(), chunk.slots.end());
-        entry.restored = entry.core->restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots);
+        std::vector<NodeResidual> residuals;
+        for (const auto& [node, values] : chunk.residuals) residuals.push_back({node, values});
+        entry.restored = entry.core->restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots,
+                                             {chunk.estimate, chunk.nodes, residuals});
       } catch (const std::bad_alloc&) {
         entry.restored = fail(ErrorCode::kLimit, "no memory left for chunk " + std::to_string(chunk.chunk.value) +
                                                      "; use more servers or a smaller model");
@@ -333,13 +337,39 @@ void Lane::stop_job(JobId job, ViewId view, bool keep, Round round) {
   post([this, job, view, keep, round] {
     bool kept = false;
     if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
-      kept = found->second.core->stop(keep, round) && keep;
+      Job& entry = found->second;
+      kept = entry.core->stop(keep, round) && keep;
       publish(steady_ms());
-      retire(std::move(found->second));
+      if (entry.core->keeping()) {
+        entry.stop = round;
+        entry.stop_by_ms = steady_ms() + kResidualPatienceMs;
+        ++stops_waiting_;
+        return;
+      }
+      retire(std::move(entry));
       jobs_.erase(found);
     }
     listener_.lane_stopped(options_.lane, job, view, round, kept);
   });
+}
+
+void Lane::finish_stops(std::uint64_t now) {
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& entry = at->second;
+    if (!entry.stop || (entry.core->keeping() && now < entry.stop_by_ms)) {
+      ++at;
+      continue;
+    }
+    const bool kept = !entry.core->keeping();
+    if (!kept) {
+      logger_->warn("job {}: not all nodes sent their residuals within {} ms of the stop at round {}",
+                    entry.core->job().job.value, kResidualPatienceMs, entry.stop->value);
+    }
+    listener_.lane_stopped(options_.lane, entry.core->job().job, entry.core->job().view, *entry.stop, kept);
+    retire(std::move(entry));
+    at = jobs_.erase(at);
+    --stops_waiting_;
+  }
 }
 
 void Lane::retire(Job job) {

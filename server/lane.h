@@ -81,14 +81,19 @@ struct RestoredChunk {
   std::uint64_t step = 0;
   std::vector<float> params;
   std::vector<std::vector<float>> slots;
-  std::size_t bytes() const { return params.size() * sizeof(float) * (1 + slots.size()); }
+  std::vector<float> estimate;
+  std::uint32_t nodes = 0;
+  std::vector<std::pair<std::uint32_t, std::vector<float>>> residuals;  // by node
+  std::size_t bytes() const {
+    return params.size() * sizeof(float) * (1 + slots.size() + (estimate.empty() ? 0 : 1) + residuals.size());
+  }
 };
 
 class Lane final : private ShardOutput {
  public:
   // Messages taken per turn before commands and other duties are looked at.
   static constexpr int kBatch = 64;
-  static constexpr std::size_t kMaxMessage = kMaxChunkBytes + 4096;
+  static constexpr std::size_t kMaxMessage = kMaxDataPayload + 4096;
   // Per peer, in messages. Received ones are frames of up to a chunk, so few:
   // beyond them TCP's flow control holds the peer.
   static constexpr int kReceiveHighWater = 64;
@@ -98,6 +103,8 @@ class Lane final : private ShardOutput {
   // Restored bytes that wait for the lane's thread; the thread that loads them is held beyond.
   static constexpr std::size_t kMaxRestoreBytes = 32u << 20;
   static constexpr std::uint64_t kPublishMs = 100;
+  // How long a stop waits for the residuals of nodes that leave; then the last committed snapshot stands.
+  static constexpr std::uint64_t kResidualPatienceMs = 20'000;
 
   // Binds and starts the thread. kConfig: bind is no address; kUnavailable: it is taken. listener must outlive stop().
   static Result<std::unique_ptr<Lane>> start(LaneOptions options, LaneListener& listener, Logger logger);
@@ -118,7 +125,8 @@ class Lane final : private ShardOutput {
   void opened(JobId job, ViewId view, bool restored);
   void snapshot_at(JobId job, ViewId view, Round round);
   void committed(JobId job, Round round);
-  // Replied with lane_stopped(), also if the lane does not have the job.
+  // Replied with lane_stopped(), also if the lane does not have the job. With encodings that keep residuals the reply
+  // may wait for them, up to kResidualPatienceMs.
   void stop_job(JobId job, ViewId view, bool keep, Round round);
   // Ends the thread: no listener call and no message after it. Idempotent.
   void stop();
@@ -130,6 +138,8 @@ class Lane final : private ShardOutput {
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
     std::size_t steady_blocks = 0;  // of the pool, without snapshots
+    std::optional<Round> stop;      // waits for residuals, until ...
+    std::uint64_t stop_by_ms = 0;   // ... then
   };
   // One message without its routing id; `frames` counts also those that were dropped because none of ours has so many.
   struct Received {
@@ -148,12 +158,14 @@ class Lane final : private ShardOutput {
   void refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
   void run_commands();
   void post(std::function<void()> command);
+  void finish_stops(std::uint64_t now_ms);
   void retire(Job job);
   void free_retired();
   void publish(std::uint64_t now_ms);
-  bool send(zmq::message_t routing_id, const DataMessage& message, const BufferRef* payload);
+  bool send(zmq::message_t routing_id, const DataMessage& message, std::optional<zmq::message_t> payload = {});
 
   void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
+  void residual(PeerId to, const Residual& header, std::span<const std::byte> values) override;
   void receipt(PeerId to, const Receipt& header) override;
   void resend(PeerId to, const Resend& header) override;
   void error(PeerId to, const ErrorReply& header) override;
@@ -176,7 +188,8 @@ class Lane final : private ShardOutput {
   std::unordered_map<JobId, Job> jobs_;
   // Pools of jobs that are over: ZeroMQ or the snapshot writer may still refer to their blocks.
   std::vector<std::unique_ptr<BufferPool>> retired_;
-  ShardStats closed_;  // totals of jobs that are over
+  ShardStats closed_;              // totals of jobs that are over
+  std::size_t stops_waiting_ = 0;  // jobs with `stop`
   bool dirty_ = false;
   std::uint64_t next_publish_ms_ = 0;
   bool running_ = true;

@@ -12,6 +12,7 @@ namespace tributary {
 MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
   state += other.state;
   answers += other.answers;
+  estimate += other.estimate;
   held += other.held;
   arriving += other.arriving;
   snapshot += other.snapshot;
@@ -20,10 +21,12 @@ MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
 
 MemoryTerms memory_formula(const ShardMemory& shard) {
   const std::uint64_t fp32 = shard.elements * sizeof(float);
-  const std::uint64_t push_bytes = encoding_for(shard.push).bytes(shard.elements);
+  const std::uint64_t push_bytes = make_encoding(shard.push)->bytes(shard.elements);
   MemoryTerms terms;
   terms.state = fp32 * (1 + static_cast<std::uint64_t>(shard.slots));
-  terms.answers = encoding_for(shard.pull).bytes(shard.elements);
+  const auto pull = make_encoding(shard.pull);
+  terms.answers = pull->bytes(shard.elements);
+  terms.estimate = pull->is_delta() ? fp32 : 0;
   terms.held = shard.max_held_bytes;
   terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);
   terms.snapshot = shard.snapshot_bytes;

@@ -6,6 +6,7 @@
 //     state      P * 4 * (1 + S)                     fp32 parameters and optimizer state
 //     answers    P * 4, or P * pull bytes            at most one more copy: parameters that are still being sent
 //                                                    while the next round is written, or the encoded answers
+//     estimate   P * 4 with a delta pull encoding    what the workers hold
 //     held       n * push frame * chunks in flight   gradient frames that wait for the other nodes (the most seen so
 //                                                    far)
 //     arriving   n * L * window                      frames that ZeroMQ has received and the lane has not looked at
@@ -31,15 +32,15 @@ struct ShardMemory {
   int slots = 0;
   std::uint32_t nodes = 1;
   std::uint16_t lanes = 1;
-  EncodingId push = EncodingId::kFp32;
-  EncodingId pull = EncodingId::kFp32;
+  EncodingSpec push;
+  EncodingSpec pull;
   std::uint64_t max_held_bytes = 0;  // most gradient bytes held at once so far
   std::uint64_t snapshot_bytes = 0;  // held by copy-on-write now
 };
 
 struct MemoryTerms {
-  std::uint64_t state = 0, answers = 0, held = 0, arriving = 0, snapshot = 0;
-  std::uint64_t total() const { return state + answers + held + arriving + snapshot; }
+  std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0;
+  std::uint64_t total() const { return state + answers + estimate + held + arriving + snapshot; }
   MemoryTerms& operator+=(const MemoryTerms& other);
 };
 

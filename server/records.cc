@@ -111,6 +111,11 @@ std::string seal(const ChunkHeader& record, std::uint32_t format) {
   out.setElements(record.elements);
   out.setOptimizer(text(record.optimizer));
   out.setChecksum(record.checksum);
+  out.setEstimate(record.estimate);
+  out.setNodes(static_cast<std::uint16_t>(record.nodes));
+  auto residuals = out.initResidualNodes(static_cast<unsigned>(record.residual_nodes.size()));
+  for (unsigned i = 0; i < residuals.size(); ++i)
+    residuals.set(i, static_cast<std::uint16_t>(record.residual_nodes[i]));
   return seal_message(builder);
 }
 
@@ -126,6 +131,14 @@ Result<ChunkHeader> unseal_chunk(std::string_view bytes, std::string_view what) 
     out.slots = in.getSlots();
     out.optimizer = read_text(in.getOptimizer(), kMaxNameBytes, "the optimizer's name");
     out.checksum = in.getChecksum();
+    out.estimate = in.getEstimate();
+    out.nodes = in.getNodes();
+    for (const std::uint16_t node : in.getResidualNodes()) {
+      if (node >= out.nodes || (!out.residual_nodes.empty() && node <= out.residual_nodes.back())) {
+        throw Malformed{"it claims residuals of nodes that are not there"};
+      }
+      out.residual_nodes.push_back(node);
+    }
     if (out.elements > kMaxChunkBytes / sizeof(float) || out.slots > kernels::kMaxSlots) {
       throw Malformed{"it claims " + std::to_string(out.elements) + " elements and " + std::to_string(out.slots) +
                       " state arrays"};

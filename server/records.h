@@ -40,6 +40,9 @@ struct ChunkHeader {
   std::uint8_t slots = 0;
   std::string optimizer;
   std::uint64_t checksum = 0;
+  bool estimate = false;
+  std::uint32_t nodes = 0;
+  std::vector<std::uint32_t> residual_nodes;  // ascending
 };
 
 // `format`: for tests of refusal, as if written by another version of the program.

@@ -6,6 +6,7 @@
 #include "common/assert.h"
 #include "common/fused_step.h"
 #include "common/schedule.h"
+#include "kernels/tree_sum.h"
 
 namespace tributary {
 namespace {
@@ -19,8 +20,8 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
     : job_(std::move(job)),
       pool_(pool),
       output_(output),
-      push_(encoding_for(job_.push)),
-      pull_(encoding_for(job_.pull)),
+      push_(make_encoding(job_.push)),
+      pull_(make_encoding(job_.pull)),
       local_(job_.layout->chunks(), kNotOurs) {
   const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
   chunks_.resize(owned.size());
@@ -30,16 +31,21 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
     chunk.elements = job_.layout->chunk(owned[i]).elements;
     chunk.contributions.resize(job_.nodes);
     chunk.waiting_pulls.resize(job_.nodes);
+    if (push_->keeps_residual()) chunk.residuals.resize(job_.nodes);
     local_[owned[i].value] = static_cast<std::uint32_t>(i);
   }
   frames_.resize(job_.nodes);
 }
 
-std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingId pull) {
-  const std::size_t state = chunks * (1 + static_cast<std::size_t>(slots));
-  const std::size_t encoded = pull == EncodingId::kFp32 ? 0 : chunks;
+std::size_t ShardCore::steady_blocks(std::size_t chunks, int slots, EncodingSpec pull) {
+  const std::size_t encoded = pull == EncodingId::kFp32 ? 0 : 1;
+  const std::size_t estimate = pull == EncodingId::kInt8Delta ? 1 : 0;
+  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate);
+}
+
+std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingSpec pull) {
   // One copy for what runs, one for what a snapshot still holds, and of what answers carry one more that is being sent.
-  return 2 * state + 2 * encoded + chunks;
+  return 2 * steady_blocks(chunks, slots, pull) + chunks;
 }
 
 ShardCore::Chunk* ShardCore::find(PeerId from, const ChunkKey& key, Round round) {
@@ -71,13 +77,16 @@ void ShardCore::reject(PeerId from, const ChunkKey& key, Round round, ErrorCode 
 }
 
 Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step, std::span<const float> params,
-                          std::span<const std::span<const float>> slots) {
+                          std::span<const std::span<const float>> slots, const CompressionState& compression) {
   TRIB_ASSERT(index.value < local_.size() && local_[index.value] != kNotOurs);
   Chunk& chunk = chunks_[local_[index.value]];
   TRIB_ASSERT(!chunk.initialised);
   const auto expected_slots = static_cast<std::size_t>(job_.optimizer->slots());
-  const bool fits = params.size() == chunk.elements && slots.size() == expected_slots &&
-                    std::ranges::all_of(slots, [&](const auto& s) { return s.size() == chunk.elements; });
+  const bool fits =
+      params.size() == chunk.elements && slots.size() == expected_slots &&
+      std::ranges::all_of(slots, [&](const auto& s) { return s.size() == chunk.elements; }) &&
+      (compression.estimate.empty() || compression.estimate.size() == chunk.elements) &&
+      std::ranges::all_of(compression.residuals, [&](const auto& r) { return r.values.size() == chunk.elements; });
   if (!fits) {
     return fail(ErrorCode::kWrongLength, "chunk " + std::to_string(index.value) + " in the store has " +
                                              std::to_string(params.size()) + " parameters and " +
@@ -90,11 +99,33 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
   }
   std::ranges::copy(params, chunk.params.floats().data());
   for (std::size_t s = 0; s < slots.size(); ++s) std::ranges::copy(slots[s], chunk.slots[s].floats().data());
+  if (chunk.estimate) {
+    std::ranges::copy(compression.estimate.empty() ? params : compression.estimate, chunk.estimate.floats().data());
+  }
+  if (push_->keeps_residual()) restore_residuals(chunk, compression);
   chunk.version = version;
   chunk.step = step;
   max_version_ = std::max(max_version_, version);
   initialise(chunk);
   return {};
+}
+
+void ShardCore::restore_residuals(Chunk& chunk, const CompressionState& compression) {
+  const auto hold_copy = [&](std::uint32_t node, auto&& fill) {
+    auto values = std::make_unique_for_overwrite<float[]>(chunk.elements);
+    fill(values.get());
+    const std::span<const std::byte> bytes = std::as_bytes(std::span<const float>(values.get(), chunk.elements));
+    hold_residual(chunk, node, Payload(std::move(values), bytes), bytes);
+  };
+  if (compression.nodes == job_.nodes) {
+    for (const NodeResidual& residual : compression.residuals) {
+      hold_copy(residual.node, [&](float* out) { std::ranges::copy(residual.values, out); });
+    }
+  } else if (!compression.residuals.empty()) {
+    std::vector<const float*> inputs;
+    for (const NodeResidual& residual : compression.residuals) inputs.push_back(residual.values.data());
+    hold_copy(0, [&](float* out) { kernels::tree_sum(inputs, chunk.elements, out); });
+  }
 }
 
 // Gives a new chunk its buffers: all of them, or none (false).
@@ -105,7 +136,9 @@ bool ShardCore::allocate(Chunk& chunk) {
   BufferRef slots[kernels::kMaxSlots];
   for (int s = 0; s < job_.optimizer->slots(); ++s) complete = (slots[s] = pool_.acquire(bytes)) && complete;
   BufferRef encoded;
-  if (pull_.id() != EncodingId::kFp32) complete = (encoded = pool_.acquire(pull_.bytes(chunk.elements))) && complete;
+  if (pull_->id() != EncodingId::kFp32) complete = (encoded = pool_.acquire(pull_->bytes(chunk.elements))) && complete;
+  BufferRef estimate;
+  if (pull_->is_delta()) complete = (estimate = pool_.acquire(bytes)) && complete;
   if (!complete) {
     ++stats_.starved;
     return false;
@@ -113,38 +146,64 @@ bool ShardCore::allocate(Chunk& chunk) {
   chunk.params = std::move(params);
   std::ranges::move(slots, chunk.slots);
   chunk.encoded = std::move(encoded);
+  chunk.estimate = std::move(estimate);
   return true;
 }
 
 void ShardCore::initialise(Chunk& chunk) {
   chunk.initialised = true;
   ++initialised_;
-  if (chunk.encoded)
-    pull_.encode(chunk.params.floats().data(), chunk.elements, 0, chunk.elements, chunk.encoded.data());
+  // A delta encoding has nothing to say yet: its first answers are the estimate itself.
+  if (chunk.encoded && !pull_->is_delta()) {
+    pull_->encode_update(chunk.params.floats().data(), chunk.elements, 0, chunk.elements, nullptr,
+                         chunk.encoded.data());
+  }
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     const PeerId peer = std::exchange(chunk.waiting_pulls[node], kNobody);
-    if (peer != kNobody) send_answer(peer, chunk, NodeRank(node));
+    if (peer != kNobody) send_answer(peer, chunk, NodeRank(node), Reply::kWhole);
   }
 }
 
 void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   Chunk* chunk = find(from, push.key, push.round);
   if (!chunk) return;
-  const std::size_t expected = push_.bytes(chunk->elements);
-  if (push.encoding != job_.push) {
+  if (push.residual != ResidualUse::kNone && !push_->keeps_residual()) {
     return reject(from, push.key, push.round, ErrorCode::kConfigMismatch,
-                  "push encoded as " + std::string(encoding_for(push.encoding).name()) +
-                      ", but the job's push encoding is " + std::string(push_.name()));
+                  "push with a residual, but the job's push encoding " + push_->name() + " keeps none");
+  }
+  const std::size_t frame_bytes = push_->bytes(chunk->elements);
+  const std::size_t residual_bytes = chunk->elements * sizeof(float);
+  const std::size_t expected = push.residual == ResidualUse::kNone     ? frame_bytes
+                               : push.residual == ResidualUse::kBehind ? residual_offset(frame_bytes) + residual_bytes
+                                                                       : residual_bytes;
+  if (push.encoding != job_.push.id) {
+    return reject(from, push.key, push.round, ErrorCode::kConfigMismatch,
+                  "push encoded as " + std::string(encoding_name(push.encoding)) + ", but the job's push encoding is " +
+                      push_->name());
   }
   if (frame.bytes().size() != expected) {
     return reject(from, push.key, push.round, ErrorCode::kWrongLength,
                   "push of chunk " + std::to_string(push.key.chunk.value) + " has " +
                       std::to_string(frame.bytes().size()) + " bytes, but " + std::to_string(chunk->elements) + " " +
-                      std::string(push_.name()) + " values take " + std::to_string(expected));
+                      push_->name() + " values " + (push.residual == ResidualUse::kNone ? "" : "and their residual ") +
+                      "take " + std::to_string(expected));
   }
   if (push.weight > kMaxWeight) {
     return reject(from, push.key, push.round, ErrorCode::kInvalidArgument,
                   "weight " + std::to_string(push.weight) + " exceeds the bound of " + std::to_string(kMaxWeight));
+  }
+  if (push.residual == ResidualUse::kAlone) return take_residual(*chunk, from, push, std::move(frame));
+  if (!push_->valid(frame.bytes().data(), chunk->elements)) {
+    return reject(from, push.key, push.round, ErrorCode::kMalformed,
+                  "push of chunk " + std::to_string(push.key.chunk.value) + ": its " + push_->name() +
+                      " frame contradicts itself; the sender has a bug or the frame was damaged");
+  }
+  if (snapshot_round_ == push.round && push_->keeps_residual() && push.residual == ResidualUse::kNone) {
+    return reject(from, push.key, push.round, ErrorCode::kMalformed,
+                  "push of chunk " + std::to_string(push.key.chunk.value) + " for round " +
+                      std::to_string(push.round.value) +
+                      " lacks the residual that the last answer asked for; worker and server must be of the same "
+                      "release");
   }
   if (!chunk->initialised || push.round.value > chunk->version.value + 1) {
     return reject(from, push.key, push.round, ErrorCode::kWrongRound,
@@ -156,7 +215,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   if (push.round.value <= chunk->version.value) {
     ++stats_.duplicates;
     // Older than the last round: its sender has long had that answer; a late copy from the network.
-    if (push.round.value == chunk->version.value) send_answer(from, *chunk, push.key.node);
+    if (push.round.value == chunk->version.value) send_answer(from, *chunk, push.key.node, Reply::kRound);
     return;
   }
   Contribution& mine = chunk->contributions[push.key.node.value];
@@ -177,6 +236,37 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   settle(from, *chunk, push.key, push.round);
 }
 
+// A node has left after this round. Its residual belongs to the state that stop() keeps.
+void ShardCore::take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values) {
+  if (!chunk.initialised || push.round.value != chunk.version.value) {
+    return reject(from, push.key, push.round, ErrorCode::kWrongRound,
+                  "residual of chunk " + std::to_string(push.key.chunk.value) + " after round " +
+                      std::to_string(push.round.value) + ", but the chunk is at version " +
+                      std::to_string(chunk.version.value));
+  }
+  const std::span<const std::byte> bytes = values.bytes();
+  hold_residual(chunk, push.key.node.value, std::move(values), bytes);
+  output_.receipt(from, Receipt{push.key, push.round});
+  if (kept_round_ && all_residuals()) {
+    const Round round = *kept_round_;
+    kept_round_.reset();
+    for (Chunk& each : chunks_) capture(each, round);
+  }
+}
+
+void ShardCore::hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values) {
+  HeldResidual& mine = chunk.residuals[node];
+  mine.node = node;
+  mine.owner = std::move(owner);
+  mine.values = values;
+}
+
+bool ShardCore::all_residuals() const {
+  return std::ranges::all_of(chunks_, [](const Chunk& chunk) {
+    return std::ranges::none_of(chunk.residuals, [](const HeldResidual& held) { return held.owner.empty(); });
+  });
+}
+
 // After a push that is held: completes the round if it was the last one missing, else tells its sender that it arrived.
 void ShardCore::settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round) {
   if (chunk.arrived == job_.nodes && complete(chunk)) return;
@@ -187,20 +277,41 @@ void ShardCore::settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round rou
 bool ShardCore::complete(Chunk& chunk) {
   std::uint64_t weight = 0;
   for (const Contribution& contribution : chunk.contributions) weight += contribution.weight;
-  if (weight != 0 && !apply(chunk, weight)) return false;  // a round without samples changes nothing but the version
+  // A round without samples changes nothing but the version.
+  if (weight != 0 ? !apply(chunk, weight) : !answer_no_change(chunk)) return false;
   chunk.version = chunk.version.next();
   max_version_ = std::max(max_version_, chunk.version);
   chunk.arrived = 0;
+  const bool captures = snapshot_round_ && !chunk.captured && chunk.version.value == snapshot_round_->value;
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     Contribution& contribution = chunk.contributions[node];
     stats_.held_bytes -= contribution.frame.bytes().size();
     --stats_.held_frames;
+    if (!chunk.residuals.empty()) chunk.residuals[node] = {};  // of an older version
+    if (captures && push_->keeps_residual()) {
+      const std::span<const std::byte> bytes = contribution.frame.bytes();
+      hold_residual(chunk, node, std::move(contribution.frame), bytes.last(chunk.elements * sizeof(float)));
+    }
     contribution.frame.reset();
     contribution.present = false;
-    send_answer(contribution.from, chunk, NodeRank(node));
+    send_answer(contribution.from, chunk, NodeRank(node), Reply::kRound);
   }
-  if (snapshot_round_ && !chunk.captured && chunk.version.value == snapshot_round_->value)
-    capture(chunk, *snapshot_round_);
+  if (captures) capture(chunk, *snapshot_round_);
+  return true;
+}
+
+// What answers carry is the change of this round, where it is not the parameters: none.
+bool ShardCore::answer_no_change(Chunk& chunk) {
+  if (!pull_->is_delta()) return true;
+  if (!chunk.encoded.unique()) {
+    BufferRef fresh = pool_.acquire(chunk.encoded.size());
+    if (!fresh) {
+      ++stats_.starved;
+      return false;
+    }
+    chunk.encoded = std::move(fresh);
+  }
+  std::ranges::fill(chunk.encoded.bytes(), std::byte{0});  // scales of 0
   return true;
 }
 
@@ -209,11 +320,14 @@ bool ShardCore::complete(Chunk& chunk) {
 // changes: false, or an exception for want of memory, leaves the chunk as it was.
 bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
   const kernels::Optimizer& optimizer = *job_.optimizer;
-  BufferRef* current[kernels::kMaxSlots + 2] = {&chunk.params};
+  BufferRef* current[kernels::kMaxSlots + 3] = {&chunk.params};
   std::size_t count = 1;
   for (int s = 0; s < optimizer.slots(); ++s) current[count++] = &chunk.slots[s];
+  const std::size_t encoded = count;
   if (chunk.encoded) current[count++] = &chunk.encoded;
-  BufferRef next[kernels::kMaxSlots + 2];
+  const std::size_t estimate = count;
+  if (chunk.estimate) current[count++] = &chunk.estimate;
+  BufferRef next[kernels::kMaxSlots + 3];
   std::uint64_t shared = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (current[i]->unique()) {
@@ -232,7 +346,7 @@ bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
   FusedArgs args;
   args.elements = chunk.elements;
   args.frames = frames_;
-  args.push = &push_;
+  args.push = push_.get();
   args.scale = static_cast<float>(1.0 / static_cast<double>(weight));
   args.param_in = chunk.params.floats().data();
   args.param_out = next[0].floats().data();
@@ -241,8 +355,12 @@ bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
     args.state_out[s] = next[1 + s].floats().data();
   }
   if (chunk.encoded) {
-    args.pull = &pull_;
-    args.answer = next[count - 1].data();
+    args.pull = pull_.get();
+    args.answer = next[encoded].data();
+  }
+  if (chunk.estimate) {
+    args.estimate_in = chunk.estimate.floats().data();
+    args.estimate_out = next[estimate].floats().data();
   }
   ++chunk.step;
   fused_step(optimizer, optimizer.scalars(chunk.step, scheduled_lr(job_.schedule, job_.lr, chunk.step)), args);
@@ -253,13 +371,22 @@ bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
   return true;
 }
 
-void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node) {
-  const BufferRef& payload = pull_.id() == EncodingId::kFp32 ? chunk.params : chunk.encoded;
+void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply) {
+  const ChunkKey key{job_.job, job_.view, node, chunk.index};
+  Answer header{key, chunk.version, Version(durable_.value), pull_->id()};
+  const BufferRef* payload = chunk.encoded ? &chunk.encoded : &chunk.params;
+  if (reply == Reply::kWhole && chunk.estimate) {
+    header.encoding = EncodingId::kFp32;
+    payload = &chunk.estimate;
+  }
+  if (snapshot_round_ && push_->keeps_residual()) header.snapshot_round = *snapshot_round_;
+  if (reply == Reply::kWhole && !chunk.residuals.empty() && !chunk.residuals[node.value].owner.empty()) {
+    header.residual_sent = true;
+    output_.residual(to, Residual{key, chunk.version}, chunk.residuals[node.value].values);
+  }
   ++stats_.answers;
-  stats_.answer_bytes += payload.size();
-  output_.answer(
-      to, Answer{ChunkKey{job_.job, job_.view, node, chunk.index}, chunk.version, Version(durable_.value), pull_.id()},
-      payload);
+  stats_.answer_bytes += payload->size();
+  output_.answer(to, header, *payload);
 }
 
 void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte> values) {
@@ -281,6 +408,7 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
   }
   if (!allocate(*chunk)) return;  // its sender hears nothing and sends it again
   std::memcpy(chunk->params.data(), values.data(), bytes);
+  if (chunk->estimate) std::memcpy(chunk->estimate.data(), values.data(), bytes);
   for (int s = 0; s < job_.optimizer->slots(); ++s) {
     std::ranges::fill(chunk->slots[s].floats(), job_.optimizer->initial_state(s));
   }
@@ -291,7 +419,7 @@ void ShardCore::on_pull(PeerId from, const Pull& pull) {
   Chunk* chunk = find(from, pull.key, Round(0));
   if (!chunk) return;
   if (chunk->initialised) {
-    send_answer(from, *chunk, pull.key.node);
+    send_answer(from, *chunk, pull.key.node, Reply::kWhole);
   } else {
     chunk->waiting_pulls[pull.key.node.value] = from;
   }
@@ -301,7 +429,7 @@ void ShardCore::on_query(PeerId from, const Query& query) {
   Chunk* chunk = find(from, query.key, query.round);
   if (!chunk) return;
   if (chunk->initialised && query.round.value <= chunk->version.value) {
-    return send_answer(from, *chunk, query.key.node);
+    return send_answer(from, *chunk, query.key.node, Reply::kRound);
   }
   Contribution& mine = chunk->contributions[query.key.node.value];
   if (mine.present && query.round.value == chunk->version.value + 1) {
@@ -323,15 +451,25 @@ void ShardCore::capture(Chunk& chunk, Round round) {
   snapshot.step = chunk.step;
   snapshot.params = chunk.params;
   for (int s = 0; s < job_.optimizer->slots(); ++s) snapshot.slots[s] = chunk.slots[s];
+  snapshot.estimate = chunk.estimate;
+  snapshot.nodes = job_.nodes;
+  for (HeldResidual& held : chunk.residuals) {
+    if (!held.owner.empty()) snapshot.residuals.push_back(std::exchange(held, {}));
+  }
   output_.captured(std::move(snapshot));
   if (uncaptured_ > 0 && --uncaptured_ == 0) snapshot_round_.reset();
 }
 
 bool ShardCore::snapshot_at(Round round) {
   if (snapshot_round_ || !initialised() || max_version_.value > round.value) return false;
+  // The answers before that round's pushes must name it.
+  if (push_->keeps_residual() && max_version_.value + 2 > round.value) return false;
   if (chunks_.empty()) return true;
   // Until it is written, the snapshot may keep a second copy of the whole state.
-  if (pool_.available() < chunks_.size() * (1 + static_cast<std::size_t>(job_.optimizer->slots()))) return false;
+  if (pool_.available() < steady_blocks(chunks_.size(), job_.optimizer->slots(), EncodingId::kFp32) +
+                              (pull_->is_delta() ? chunks_.size() : 0)) {
+    return false;
+  }
   snapshot_round_ = round;
   uncaptured_ = chunks_.size();
   for (Chunk& chunk : chunks_) chunk.captured = false;
@@ -357,6 +495,10 @@ bool ShardCore::stop(bool keep, Round round) {
                             return chunk.version.value == round.value;
                           });
   if (!consistent) return false;
+  if (push_->keeps_residual() && !all_residuals()) {
+    kept_round_ = round;
+    return true;
+  }
   for (Chunk& chunk : chunks_) capture(chunk, round);
   return true;
 }

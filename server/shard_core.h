@@ -12,6 +12,11 @@
 // Snapshots are copy-on-write by reference count: when a chunk reaches the snapshot round its buffers are shared with
 // the sink; the next step then finds them not unique and writes into fresh ones.
 //
+// Encodings with error feedback: what a node could not say in its push (its residual) is state too, kept by the node.
+// Answers name the round of the next snapshot, and the pushes of that round bring the residual behind their frames; it
+// is held with the chunk's snapshot. A node that leaves sends the residual alone, and stop() waits for all of them. On
+// resuming, a node gets its residual back before the first answer.
+//
 // If the pool has no fresh one (answers that a peer does not take, snapshots that are written slowly), the round stays
 // open with all its frames and the senders have receipts; the next query or second copy of a push tries again. Nothing
 // is lost but time.
@@ -45,8 +50,28 @@ struct ShardJob {
   std::shared_ptr<const kernels::Optimizer> optimizer;
   double lr = 0.0;
   ScheduleConfig schedule;
-  EncodingId push = EncodingId::kFp32;
-  EncodingId pull = EncodingId::kFp32;
+  EncodingSpec push;
+  EncodingSpec pull;
+};
+
+// A node's residual of a chunk, fp32 at any address, in the memory that it was received in.
+struct HeldResidual {
+  std::uint32_t node = 0;
+  Payload owner;
+  std::span<const std::byte> values;
+};
+
+// The same out of the store.
+struct NodeResidual {
+  std::uint32_t node = 0;
+  std::span<const float> values;
+};
+
+// What belongs to a chunk beside parameters and optimizer state, if the job's encodings need it.
+struct CompressionState {
+  std::span<const float> estimate;  // pull delta: what all workers hold; empty: the parameters
+  std::uint32_t nodes = 0;          // of the view that kept it
+  std::span<const NodeResidual> residuals;
 };
 
 // State of one chunk at one version: shared buffers, never written while the snapshot holds them.
@@ -59,6 +84,9 @@ struct ChunkSnapshot {
   std::uint64_t step = 0;  // rounds applied (differs from version once rounds can be skipped)
   BufferRef params;
   BufferRef slots[kernels::kMaxSlots];
+  BufferRef estimate;  // delta encodings only
+  std::uint32_t nodes = 0;
+  std::vector<HeldResidual> residuals;  // ascending nodes; those without one have 0
 };
 
 class ShardOutput {
@@ -66,6 +94,8 @@ class ShardOutput {
   virtual ~ShardOutput() = default;
   // `payload` is shared: it stays unchanged while a reference is held.
   virtual void answer(PeerId to, const Answer& header, const BufferRef& payload) = 0;
+  // `values` are valid during the call.
+  virtual void residual(PeerId to, const Residual& header, std::span<const std::byte> values) = 0;
   virtual void receipt(PeerId to, const Receipt& header) = 0;
   virtual void resend(PeerId to, const Resend& header) = 0;
   virtual void error(PeerId to, const ErrorReply& header) = 0;
@@ -95,12 +125,15 @@ class ShardCore {
   // Blocks that `chunks` chunks may need at once: parameters, state, encoded answers, one more copy of what is being
   // sent, and one copy-on-write snapshot. Bounds the pool; steady state uses chunks * (1 + slots)
   // and what is in flight.
-  static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingId pull);
+  static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingSpec pull);
+  // Of those, what is in use as long as nothing is being sent and no snapshot held.
+  static std::size_t steady_blocks(std::size_t chunks, int slots, EncodingSpec pull);
 
   // Restores a chunk instead of waiting for Init. Sizes: chunk elements each. REQUIRES: chunk is owned by this lane and
-  // not yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty.
+  // not yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty. If the job has another number
+  // of nodes now, node 0 gets the sum of all residuals: nothing of what was not sent is lost.
   Status restore(ChunkIndex chunk, Version version, std::uint64_t step, std::span<const float> params,
-                 std::span<const std::span<const float>> slots);
+                 std::span<const std::span<const float>> slots, const CompressionState& compression = {});
 
   void on_push(PeerId from, const Push& push, Payload frame);
   void on_init(PeerId from, const Init& init, std::span<const std::byte> values);
@@ -108,12 +141,15 @@ class ShardCore {
   void on_query(PeerId from, const Query& query);
 
   // Capture every chunk when it reaches version `round` (at once, if it is there). False, and nothing is captured, if a
-  // chunk is already past it, if a snapshot is still being captured, or if so much of an earlier one is still held that
-  // this one could keep the training waiting for buffers.
+  // chunk is already past it (with residuals: so near that its nodes may not know in time), if a snapshot is still
+  // being captured, or if so much of an earlier one is still held that this one could keep the training waiting for
+  // buffers.
   bool snapshot_at(Round round);
   // The view is over: drops held frames; with `keep`, captures every chunk as it is and requires all at version
-  // `round`. Returns false (nothing captured) if a chunk is at another version or not initialised.
+  // `round`. Returns false (nothing captured) if a chunk is at another version or not initialised. With residuals it
+  // may return true before all nodes have sent theirs: then keeping() until they are there and everything is captured.
   bool stop(bool keep, Round round);
+  bool keeping() const { return kept_round_.has_value(); }
   void snapshot_committed(Round round) { durable_ = round; }
 
   const ShardJob& job() const { return job_; }
@@ -142,10 +178,12 @@ class ShardCore {
     std::uint64_t step = 0;
     BufferRef params;
     BufferRef slots[kernels::kMaxSlots];
-    BufferRef encoded;  // what answers carry, when the pull encoding is not fp32
+    BufferRef encoded;   // what answers carry, when the pull encoding is not fp32
+    BufferRef estimate;  // pull delta: what the workers hold
     std::uint32_t arrived = 0;
     std::vector<Contribution> contributions;  // by node
     std::vector<PeerId> waiting_pulls;        // by node; value 0 = none
+    std::vector<HeldResidual> residuals;      // by node, at this version; without owner: none
   };
 
   Chunk* find(PeerId from, const ChunkKey& key, Round round);
@@ -153,7 +191,13 @@ class ShardCore {
   void settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round);
   bool complete(Chunk& chunk);
   bool apply(Chunk& chunk, std::uint64_t weight);
-  void send_answer(PeerId to, const Chunk& chunk, NodeRank node);
+  bool answer_no_change(Chunk& chunk);
+  void take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values);
+  void hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values);
+  bool all_residuals() const;
+  enum class Reply { kRound, kWhole };  // the answer of a round; to a pull: the values themselves
+  void send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply);
+  void restore_residuals(Chunk& chunk, const CompressionState& compression);
   void capture(Chunk& chunk, Round round);
   bool allocate(Chunk& chunk);
   void initialise(Chunk& chunk);
@@ -161,8 +205,8 @@ class ShardCore {
   const ShardJob job_;
   BufferPool& pool_;
   ShardOutput& output_;
-  const Encoding& push_;
-  const Encoding& pull_;
+  const std::shared_ptr<const Encoding> push_;
+  const std::shared_ptr<const Encoding> pull_;
   std::vector<Chunk> chunks_;
   std::vector<std::uint32_t> local_;      // chunk index -> position in chunks_, or kNotOurs
   std::vector<const std::byte*> frames_;  // scratch: nodes pointers
@@ -170,6 +214,7 @@ class ShardCore {
   Version max_version_;
   Round durable_;
   std::optional<Round> snapshot_round_;
+  std::optional<Round> kept_round_;  // a stop that waits for residuals
   std::size_t uncaptured_ = 0;
   ShardStats stats_;
 };

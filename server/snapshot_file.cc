@@ -2,7 +2,7 @@
 
 #include <xxhash.h>
 
-#include <array>
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <span>
@@ -12,26 +12,27 @@
 namespace tributary {
 namespace {
 
-constexpr std::size_t kKeyBytes = 5;
+constexpr std::uint8_t kHeaderPart = 0, kParamsPart = 1, kSlotsPart = 2, kEstimatePart = 8, kResidualPart = 9;
+static_assert(kSlotsPart + kernels::kMaxSlots <= kEstimatePart);
 
-std::array<char, kKeyBytes> chunk_key(ChunkIndex chunk, std::uint8_t part) {
+std::string chunk_key(ChunkIndex chunk, std::uint8_t part) {
   return {static_cast<char>(chunk.value >> 24), static_cast<char>(chunk.value >> 16),
           static_cast<char>(chunk.value >> 8), static_cast<char>(chunk.value), static_cast<char>(part)};
 }
 
-rocksdb::Slice slice(const std::array<char, kKeyBytes>& key) {
-  return {key.data(), key.size()};
+std::string residual_key(ChunkIndex chunk, std::uint32_t node) {
+  return chunk_key(chunk, kResidualPart) + static_cast<char>(node >> 8) + static_cast<char>(node);
 }
 
-rocksdb::Slice slice(std::span<const float> values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+rocksdb::Slice slice(std::span<const std::byte> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size()};
 }
 
 // XXH3 of several arrays as if they were one.
 class Checksum {
  public:
   Checksum() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_64bits_reset(state_.get()); }
-  void update(std::span<const float> values) { XXH3_64bits_update(state_.get(), values.data(), values.size_bytes()); }
+  void update(std::span<const std::byte> values) { XXH3_64bits_update(state_.get(), values.data(), values.size()); }
   std::uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
 
  private:
@@ -68,8 +69,8 @@ Error SnapshotFileWriter::disk_error(const rocksdb::Status& status) const {
                                       "; free space or check the disk; training goes on without it"};
 }
 
-Status SnapshotFileWriter::put(ChunkIndex chunk, std::uint8_t part, const rocksdb::Slice& value) {
-  if (auto status = open_->Put(slice(chunk_key(chunk, part)), value); !status.ok()) {
+Status SnapshotFileWriter::put(const std::string& key, const rocksdb::Slice& value) {
+  if (auto status = open_->Put(key, value); !status.ok()) {
     return tl::unexpected<Error>(disk_error(status));
   }
   open_bytes_ += value.size();
@@ -88,20 +89,33 @@ Status SnapshotFileWriter::add(const ChunkSnapshot& chunk) {
                                           std::to_string(chunks_.back().value) +
                                           "; chunks are written in ascending order");
   }
+  // Every array with its key, in key order.
+  std::vector<std::pair<std::string, std::span<const std::byte>>> arrays;
+  const auto add_array = [&](std::string key, const BufferRef& buffer) {
+    arrays.emplace_back(std::move(key), buffer.bytes());
+  };
   records::ChunkHeader header{
       chunk.job, chunk.round, chunk.chunk, chunk.version, chunk.step, chunk.params.floats().size(), 0, info_.optimizer,
       0};
-  Checksum checksum;
-  checksum.update(chunk.params.floats());
+  add_array(chunk_key(chunk.chunk, kParamsPart), chunk.params);
   while (header.slots < kernels::kMaxSlots && chunk.slots[header.slots]) {
-    const auto values = chunk.slots[header.slots].floats();
-    if (values.size() != header.elements) {
+    add_array(chunk_key(chunk.chunk, static_cast<std::uint8_t>(kSlotsPart + header.slots)), chunk.slots[header.slots]);
+    ++header.slots;
+  }
+  header.estimate = static_cast<bool>(chunk.estimate);
+  if (header.estimate) add_array(chunk_key(chunk.chunk, kEstimatePart), chunk.estimate);
+  header.nodes = chunk.nodes;
+  for (const HeldResidual& residual : chunk.residuals) {
+    header.residual_nodes.push_back(residual.node);
+    arrays.emplace_back(residual_key(chunk.chunk, residual.node), residual.values);
+  }
+  Checksum checksum;
+  for (const auto& [key, values] : arrays) {
+    if (values.size() != header.elements * sizeof(float)) {
       return fail(ErrorCode::kInternal, what_chunk(chunk.chunk, info_) + " has " + std::to_string(header.elements) +
-                                            " parameters but " + std::to_string(values.size()) +
-                                            " values in state array " + std::to_string(header.slots));
+                                            " parameters but an array of " + std::to_string(values.size()) + " bytes");
     }
     checksum.update(values);
-    ++header.slots;
   }
   header.checksum = checksum.value();
 
@@ -112,11 +126,9 @@ Status SnapshotFileWriter::add(const ChunkSnapshot& chunk) {
     if (auto status = open_->Open(files_.back()); !status.ok()) return tl::unexpected<Error>(disk_error(status));
   }
   chunks_.push_back(chunk.chunk);
-  if (auto status = put(chunk.chunk, 0, records::seal(header)); !status) return status;
-  if (auto status = put(chunk.chunk, 1, slice(chunk.params.floats())); !status) return status;
-  for (std::uint8_t slot = 0; slot < header.slots; ++slot) {
-    const auto part = static_cast<std::uint8_t>(2 + slot);
-    if (auto status = put(chunk.chunk, part, slice(chunk.slots[slot].floats())); !status) return status;
+  if (auto status = put(chunk_key(chunk.chunk, kHeaderPart), records::seal(header)); !status) return status;
+  for (const auto& [key, values] : arrays) {
+    if (auto status = put(key, slice(values)); !status) return status;
   }
   return open_bytes_ >= kSnapshotFileBytes ? close() : Status{};
 }
@@ -131,8 +143,7 @@ Status SnapshotFileWriter::close() {
 
 Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord& record,
                      const std::function<Status(const LoadedChunk&)>& each) {
-  std::vector<float> arrays[1 + kernels::kMaxSlots];
-  LoadedChunk loaded;
+  std::vector<std::vector<float>> arrays;
   iterator.SeekToFirst();
   for (const ChunkIndex chunk : record.chunks) {
     const std::string what = what_chunk(chunk, record.info);
@@ -143,16 +154,13 @@ Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord&
                       "job over");
     };
     // The value of one part of this chunk; the iterator stands on it until the next part is asked for.
-    const auto expect = [&](std::uint8_t part) -> Result<rocksdb::Slice> {
-      if (part > 0) iterator.Next();
+    const auto expect = [&](const std::string& key, const std::string& name) -> Result<rocksdb::Slice> {
       if (!iterator.status().ok()) return damaged(iterator.status().ToString());
-      if (!iterator.Valid() || iterator.key() != slice(chunk_key(chunk, part))) {
-        return damaged(part == 0 ? "it is missing" : "its array " + std::to_string(part) + " is missing");
-      }
+      if (!iterator.Valid() || iterator.key() != rocksdb::Slice(key)) return damaged(name + " is missing");
       return iterator.value();
     };
 
-    const auto sealed = expect(0);
+    const auto sealed = expect(chunk_key(chunk, kHeaderPart), "it");
     if (!sealed) return tl::unexpected<Error>(sealed.error());
     const auto header = records::unseal_chunk(sealed->ToStringView(), "the header of " + what);
     if (!header) return tl::unexpected<Error>(header.error());
@@ -162,25 +170,41 @@ Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord&
                      std::to_string(header->job.value) + ", round " + std::to_string(header->round.value) +
                      ", optimizer " + header->optimizer);
     }
+    std::vector<std::pair<std::string, std::string>> keys{{chunk_key(chunk, kParamsPart), "its array 1"}};
+    for (std::uint8_t slot = 0; slot < header->slots; ++slot) {
+      const auto part = static_cast<std::uint8_t>(kSlotsPart + slot);
+      keys.emplace_back(chunk_key(chunk, part), "its array " + std::to_string(part));
+    }
+    if (header->estimate) keys.emplace_back(chunk_key(chunk, kEstimatePart), "its estimate");
+    for (const std::uint32_t node : header->residual_nodes) {
+      keys.emplace_back(residual_key(chunk, node), "the residual of node " + std::to_string(node));
+    }
+    arrays.resize(std::max(arrays.size(), keys.size()));
     Checksum checksum;
-    for (std::uint8_t part = 0; part <= header->slots; ++part) {
-      const auto value = expect(static_cast<std::uint8_t>(part + 1));
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      iterator.Next();
+      const auto value = expect(keys[i].first, keys[i].second);
       if (!value) return tl::unexpected<Error>(value.error());
       if (value->size() != header->elements * sizeof(float)) {
-        return damaged("array " + std::to_string(part + 1) + " has " + std::to_string(value->size()) + " bytes, not " +
+        return damaged(keys[i].second + " has " + std::to_string(value->size()) + " bytes, not " +
                        std::to_string(header->elements * sizeof(float)));
       }
-      arrays[part].resize(header->elements);  // a copy: values in a block have any alignment
-      std::memcpy(arrays[part].data(), value->data(), value->size());
-      checksum.update(arrays[part]);
+      arrays[i].resize(header->elements);  // a copy: values in a block have any alignment
+      std::memcpy(arrays[i].data(), value->data(), value->size());
+      checksum.update(std::as_bytes(std::span(arrays[i])));
     }
     if (checksum.value() != header->checksum) return damaged("its checksum does not match its values");
 
+    LoadedChunk loaded;
     loaded.chunk = chunk;
     loaded.version = header->version;
     loaded.step = header->step;
     loaded.params = arrays[0];
-    loaded.slots.assign(arrays + 1, arrays + 1 + header->slots);
+    std::size_t next = 1;
+    for (; next <= header->slots; ++next) loaded.slots.emplace_back(arrays[next]);
+    if (header->estimate) loaded.estimate = arrays[next++];
+    loaded.nodes = header->nodes;
+    for (const std::uint32_t node : header->residual_nodes) loaded.residuals.push_back({node, arrays[next++]});
     if (auto status = each(loaded); !status) return status;
     iterator.Next();
   }

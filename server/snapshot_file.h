@@ -1,8 +1,9 @@
 // The chunks of one snapshot as sorted RocksDB files (SST), and back.
 //
 // Keys are u32 chunk (big endian, so that byte order is chunk order), u8 part: part 0 is the sealed ChunkHeader, part 1
-// the parameters, part 2+k state array k. Arrays are values of their own,
-// so that they go to RocksDB straight from the chunk's buffers.
+// the parameters, part 2+k state array k, part 8 the estimate of a delta encoding, part 9 followed by u16 node (big
+// endian) that node's residual. Arrays are values of their own, so that they go to RocksDB straight from the chunk's
+// buffers.
 #pragma once
 
 #include <rocksdb/iterator.h>
@@ -46,7 +47,7 @@ class SnapshotFileWriter {
   std::uint64_t bytes() const { return bytes_; }
 
  private:
-  Status put(ChunkIndex chunk, std::uint8_t part, const rocksdb::Slice& value);
+  Status put(const std::string& key, const rocksdb::Slice& value);
   Error disk_error(const rocksdb::Status& status) const;
 
   const rocksdb::Options options_;

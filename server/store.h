@@ -23,7 +23,7 @@
 
 namespace tributary {
 
-inline constexpr std::uint32_t kStoreFormat = 1;
+inline constexpr std::uint32_t kStoreFormat = 2;  // older ones are read
 
 // A chunk as loaded; spans are valid during the callback only.
 struct LoadedChunk {
@@ -32,6 +32,9 @@ struct LoadedChunk {
   std::uint64_t step = 0;
   std::span<const float> params;
   std::vector<std::span<const float>> slots;
+  std::span<const float> estimate;  // empty: none
+  std::uint32_t nodes = 0;          // of the view that wrote it
+  std::vector<NodeResidual> residuals;
 };
 
 // What identifies a snapshot beside its job and round; a load with other values is refused (kStore) naming both.

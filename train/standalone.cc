@@ -45,14 +45,18 @@ class Model {
       : job_(job),
         layout_(std::move(layout)),
         optimizer_(std::move(optimizer)),
-        push_(encoding_for(job.push)),
-        pull_(encoding_for(job.pull)),
+        push_(make_encoding(job.push)),
+        pull_(make_encoding(job.pull)),
         ranks_per_node_(ranks / nodes),
         master_(layout_.flat_elements()),
         seen_(layout_.flat_elements()),
         node_sum_(layout_.chunk_elements()),
-        answer_(pull_.bytes(layout_.chunk_elements())),
-        frames_(nodes, std::vector<std::byte>(push_.bytes(layout_.chunk_elements()))) {
+        answer_(pull_->bytes(layout_.chunk_elements())),
+        frames_(nodes, std::vector<std::byte>(push_->bytes(layout_.chunk_elements()))),
+        scratch_(push_->scratch_words(layout_.chunk_elements())) {
+    for (std::uint32_t node = 0; node < nodes && push_->keeps_residual(); ++node) {
+      residuals_.emplace_back(layout_.flat_elements());
+    }
     for (int slot = 0; slot < optimizer_->slots(); ++slot) {
       states_.emplace_back(layout_.flat_elements());
       std::ranges::fill(states_.back().span(), optimizer_->initial_state(slot));
@@ -69,9 +73,13 @@ class Model {
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       mlp.initialise(job_.train.seed, t, {tensors[t], layout_.tensors()[t].elements()});
     }
+    if (pull_->is_delta()) {  // the first answer is the estimate itself, which begins as the parameters
+      std::ranges::copy(master_.span(), seen_.data());
+      return;
+    }
     for_each_chunk([&](ChunkRange chunk) {
-      pull_.encode(master_.data() + chunk.begin, chunk.elements, 0, chunk.elements, answer_.data());
-      pull_.decode(answer_.data(), chunk.elements, 0, chunk.elements, seen_.data() + chunk.begin);
+      pull_->encode(master_.data() + chunk.begin, chunk.elements, 0, chunk.elements, nullptr, answer_.data());
+      pull_->apply(answer_.data(), chunk.elements, seen_.data() + chunk.begin);
     });
   }
 
@@ -88,21 +96,25 @@ class Model {
           inputs[i] = gradients_[node * ranks_per_node_ + i].data() + chunk.begin;
         }
         kernels::tree_sum(inputs, chunk.elements, node_sum_.data());
-        push_.encode(node_sum_.data(), chunk.elements, 0, chunk.elements, frames_[node].data());
+        float* residual = residuals_.empty() ? nullptr : residuals_[node].data() + chunk.begin;
+        push_->encode(node_sum_.data(), chunk.elements, 0, chunk.elements, residual, frames_[node].data());
+        push_->finish(chunk.elements, residual, frames_[node].data(), scratch_);
       }
       FusedArgs args;
       args.elements = chunk.elements;
       args.frames = frames;
-      args.push = &push_;
+      args.push = push_.get();
       args.scale = static_cast<float>(1.0 / static_cast<double>(weight));
       args.param_in = args.param_out = master_.data() + chunk.begin;
       for (std::size_t slot = 0; slot < states_.size(); ++slot) {
         args.state_in[slot] = args.state_out[slot] = states_[slot].data() + chunk.begin;
       }
-      args.pull = &pull_;
+      args.pull = pull_.get();
       args.answer = answer_.data();
+      // The estimate of a delta encoding is what the ranks see.
+      if (pull_->is_delta()) args.estimate_in = args.estimate_out = seen_.data() + chunk.begin;
       fused_step(*optimizer_, scalars, args);
-      pull_.decode(answer_.data(), chunk.elements, 0, chunk.elements, seen_.data() + chunk.begin);
+      if (!pull_->is_delta()) pull_->apply(answer_.data(), chunk.elements, seen_.data() + chunk.begin);
     });
   }
 
@@ -115,13 +127,14 @@ class Model {
   const JobConfig& job_;
   Layout layout_;
   std::shared_ptr<const kernels::Optimizer> optimizer_;
-  const Encoding& push_;
-  const Encoding& pull_;
+  const std::shared_ptr<const Encoding> push_, pull_;
   std::uint32_t ranks_per_node_;
   AlignedFloats master_, seen_, node_sum_;
   std::vector<AlignedFloats> states_, gradients_;  // by slot; by rank
   std::vector<std::byte> answer_;
   std::vector<std::vector<std::byte>> frames_;  // by node
+  std::vector<std::uint32_t> scratch_;
+  std::vector<AlignedFloats> residuals_;  // by node; none if the push encoding keeps none
 };
 
 Status check(const StandaloneOptions& options) {

@@ -16,13 +16,13 @@ constexpr std::uint64_t kSmoothedTimes = 8;
 
 ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions options, ClientOutput& output)
     : job_(std::move(job)),
-      push_(encoding_for(job_.push)),
-      pull_(encoding_for(job_.pull)),
+      push_(make_encoding(job_.push)),
+      pull_(make_encoding(job_.pull)),
       options_(options),
       output_(output),
       local_(job_.layout->chunks(), kNotOurs) {
   TRIB_ASSERT(job_.chunks.size() == job_.connections.size());
-  const std::uint64_t unit = push_.bytes(job_.layout->chunk_elements());
+  const std::uint64_t unit = push_->bytes(job_.layout->chunk_elements());
   connections_.reserve(connections);
   for (std::uint16_t i = 0; i < connections; ++i) {
     connections_.push_back(Connection{WindowController({.unit_bytes = unit, .cap_bytes = options_.window_cap_bytes})});
@@ -76,7 +76,7 @@ void ClientCore::pump(ConnectionIndex index, std::uint64_t now_ns) {
     while (connection.queued[word] != 0) {
       const std::size_t slot = word * 64 + static_cast<std::size_t>(std::countr_zero(connection.queued[word]));
       Chunk& chunk = chunks_[connection.chunks[slot]];
-      const std::uint64_t bytes = chunk.delivered ? push_.bytes(chunk.elements) : pull_.bytes(chunk.elements);
+      const std::uint64_t bytes = payload_bytes(chunk);
       if (!connection.window.allows(connection.in_flight, bytes)) return;
       dequeue(chunk);
       chunk.in_flight = bytes;
@@ -87,6 +87,15 @@ void ClientCore::pump(ConnectionIndex index, std::uint64_t now_ns) {
   }
 }
 
+// What a send puts on the link: of a pull that is the answer.
+std::uint64_t ClientCore::payload_bytes(const Chunk& chunk) const {
+  const std::uint64_t values = chunk.elements * sizeof(float);
+  if (leaving_) return values;
+  if (!chunk.delivered) return pull_->is_delta() ? values : pull_->bytes(chunk.elements);
+  const std::uint64_t frame = push_->bytes(chunk.elements);
+  return chunk.wants_residual ? residual_offset(frame) + values : frame;
+}
+
 void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
   chunk.phase = Phase::kSent;
   chunk.sent_ns = now_ns;
@@ -95,9 +104,17 @@ void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
     output_.send_pull(chunk.connection, Pull{key(chunk)});
     return;
   }
-  ++stats_.pushes;
-  stats_.push_bytes += chunk.in_flight;
-  output_.send_push(chunk.connection, Push{key(chunk), chunk.round, chunk.weight, job_.push});
+  Push push{key(chunk), chunk.round, chunk.weight, job_.push.id};
+  if (leaving_) {
+    push.round = Round(chunk.version.value);
+    push.weight = 0;
+    push.residual = ResidualUse::kAlone;
+  } else {
+    ++stats_.pushes;
+    stats_.push_bytes += chunk.in_flight;
+    if (chunk.wants_residual) push.residual = ResidualUse::kBehind;
+  }
+  output_.send_push(chunk.connection, push);
 }
 
 void ClientCore::acknowledge(Chunk& chunk, std::uint64_t now_ns) {
@@ -146,6 +163,16 @@ void ClientCore::gradient_ready(ChunkIndex index, Round round, std::uint64_t wei
 void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64_t now_ns) {
   Chunk* chunk = find(receipt.key);
   if (!chunk) return;
+  if (leaving_) {
+    if (chunk->phase != Phase::kSent || receipt.round.value != chunk->version.value) {
+      ++stats_.stale;
+      return;
+    }
+    acknowledge(*chunk, now_ns);
+    chunk->phase = Phase::kKept;
+    ++kept_chunks_;
+    return pump(chunk->connection, now_ns);
+  }
   const bool open = chunk->delivered && receipt.round == chunk->round;
   if (open && chunk->phase == Phase::kSent) {
     acknowledge(*chunk, now_ns);
@@ -163,16 +190,20 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   if (!chunk) return;
   const bool open = chunk->phase == Phase::kQueued || chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld;
   const std::uint64_t awaited = chunk->delivered ? chunk->round.value : job_.start.value;
-  if (!open || answer.version.value != awaited) {
+  // An answer whose residual was lost is as good as lost: the pull is repeated.
+  const bool lacks_residual = !chunk->delivered && answer.residual_sent && !chunk->has_residual;
+  if (!open || leaving_ || answer.version.value != awaited || lacks_residual) {
     ++stats_.stale;
     return;
   }
-  if (answer.encoding != job_.pull || payload.size() != pull_.bytes(chunk->elements)) {
-    return output_.refused(ErrorReply{
-        answer.key, chunk->round, ErrorCode::kWrongLength,
-        "server answered chunk " + std::to_string(chunk->index.value) + " with " + std::to_string(payload.size()) +
-            " bytes of " + std::string(encoding_for(answer.encoding).name()) + " instead of " +
-            std::to_string(pull_.bytes(chunk->elements)) + " of " + std::string(pull_.name())});
+  const bool whole = !chunk->delivered && pull_->is_delta();
+  const Encoding& expected = whole ? encoding_for(EncodingId::kFp32) : *pull_;
+  if (answer.encoding != expected.id() || payload.size() != expected.bytes(chunk->elements)) {
+    return output_.refused(ErrorReply{answer.key, chunk->round, ErrorCode::kWrongLength,
+                                      "server answered chunk " + std::to_string(chunk->index.value) + " with " +
+                                          std::to_string(payload.size()) + " bytes of " +
+                                          std::string(encoding_name(answer.encoding)) + " instead of " +
+                                          std::to_string(expected.bytes(chunk->elements)) + " of " + expected.name()});
   }
   if (chunk->phase == Phase::kQueued) dequeue(*chunk);
   if (chunk->phase == Phase::kSent) acknowledge(*chunk, now_ns);
@@ -180,17 +211,55 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   chunk->delivered = true;
   chunk->version = answer.version;
   chunk->phase = Phase::kIdle;
+  chunk->wants_residual = push_->keeps_residual() && answer.snapshot_round.value == answer.version.value + 1;
   ++stats_.answers;
   stats_.answer_bytes += payload.size();
   const ConnectionIndex connection = chunk->connection;
-  output_.answered(answer, payload);
+  output_.answered(answer, whole || pull_->id() == EncodingId::kFp32, payload);
   pump(connection, now_ns);
+}
+
+void ClientCore::on_residual(ConnectionIndex, const Residual& residual, std::span<const std::byte> values) {
+  Chunk* chunk = find(residual.key);
+  if (!chunk) return;
+  if (chunk->delivered || chunk->has_residual || residual.version != job_.start) {
+    ++stats_.stale;
+    return;
+  }
+  if (!push_->keeps_residual() || values.size() != chunk->elements * sizeof(float)) {
+    return output_.refused(ErrorReply{residual.key, chunk->round, ErrorCode::kWrongLength,
+                                      "server sent a residual of " + std::to_string(values.size()) +
+                                          " bytes for chunk " + std::to_string(chunk->index.value) + ", which has " +
+                                          std::to_string(chunk->elements) + " values and push encoding " +
+                                          push_->name()});
+  }
+  chunk->has_residual = true;
+  output_.residual_restored(chunk->index, values);
+}
+
+bool ClientCore::wants_residual(ChunkIndex chunk) const {
+  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNotOurs);
+  return chunks_[local_[chunk.value]].wants_residual;
+}
+
+void ClientCore::keep_residuals(std::uint64_t now_ns) {
+  TRIB_ASSERT(push_->keeps_residual() && started());
+  if (leaving_) return;
+  leaving_ = true;
+  for (Chunk& chunk : chunks_) {
+    if (chunk.phase == Phase::kQueued) dequeue(chunk);
+    connection_of(chunk).in_flight -= chunk.in_flight;
+    chunk.in_flight = 0;
+    chunk.retransmitted = false;
+    enqueue(chunk);
+  }
+  for (std::uint16_t i = 0; i < connections_.size(); ++i) pump(ConnectionIndex(i), now_ns);
 }
 
 void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t now_ns) {
   Chunk* chunk = find(resend.key);
   if (!chunk) return;
-  const bool open = chunk->delivered && resend.round == chunk->round &&
+  const bool open = chunk->delivered && !leaving_ && resend.round == chunk->round &&
                     (chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld);
   if (!open) {
     ++stats_.stale;
@@ -204,7 +273,9 @@ void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t 
 }
 
 void ClientCore::on_error(ConnectionIndex, const ErrorReply& error) {
-  if (error.key.job == job_.job && error.key.view == job_.view) {
+  if (leaving_) {
+    ++stats_.stale;  // the view is over: whoever it concerns has been told by the coordinator
+  } else if (error.key.job == job_.job && error.key.view == job_.view) {
     output_.refused(error);
   } else {
     ++stats_.stale;
@@ -226,7 +297,7 @@ void ClientCore::tick(std::uint64_t now_ns) {
     }
     if (now_ns - chunk.sent_ns < patience) continue;
     chunk.retransmitted = true;
-    if (!chunk.delivered) {
+    if (!chunk.delivered || leaving_) {
       send(chunk, now_ns);
     } else {
       chunk.sent_ns = now_ns;

@@ -10,6 +10,10 @@
 // orders would wait for each other for ever. Of the queued chunks the one that lies first in the flat space goes first:
 // the next forward pass needs it first.
 //
+// Encodings with error feedback: an answer may name the round of a snapshot, whose push then brings the node's residual
+// behind its frame; a resumed node gets its residual before its first answer; and a node that leaves sends the
+// residuals of all its chunks alone (keep_residuals), until each is acknowledged.
+//
 // Loss: when an acknowledgement or an answer is overdue, a Query asks the server what it knows; it replies with the
 // answer, a receipt, or Resend. So a payload travels twice only if the server says that it does not have it, and
 // repeats change nothing.
@@ -39,23 +43,26 @@ struct ClientJob {
   std::vector<ChunkIndex> chunks;            // this lane's chunks, ascending
   std::vector<ConnectionIndex> connections;  // of each of them, in the same order
   Version start;                             // version every chunk is pulled at first (resume round, or 0)
-  EncodingId push = EncodingId::kFp32;
-  EncodingId pull = EncodingId::kFp32;
+  EncodingSpec push;
+  EncodingSpec pull;
   bool init = false;  // this node sends the initial values
 };
 
 class ClientOutput {
  public:
   virtual ~ClientOutput() = default;
-  // The shell finds the payload by chunk: for Push the
-  // node's encoded gradient of that round, which stays unchanged until answered(); for Init the initial values.
+  // The shell finds the payload by chunk: for Push the node's encoded gradient of that round, which stays unchanged
+  // until answered(), with the residual behind it or the residual alone as push.residual says; for Init the initial
+  // values.
   virtual void send_push(ConnectionIndex connection, const Push& push) = 0;
   virtual void send_init(ConnectionIndex connection, const Init& init) = 0;
   virtual void send_pull(ConnectionIndex connection, const Pull& pull) = 0;
   virtual void send_query(ConnectionIndex connection, const Query& query) = 0;
-  // Parameters of `chunk` at `answer.version` are in `payload`: decode and publish them.
-  // Called once per chunk and version.
-  virtual void answered(const Answer& answer, std::span<const std::byte> payload) = 0;
+  // Parameters of `chunk` at `answer.version` are in `payload` (`whole`: as fp32, whatever the job's pull encoding):
+  // decode and publish them. Called once per chunk and version.
+  virtual void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) = 0;
+  // This node's residual of a resumed chunk, before its first answered().
+  virtual void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) = 0;
   // A server refused something of ours: the job cannot go on.
   virtual void refused(const ErrorReply& error) = 0;
 };
@@ -82,16 +89,24 @@ class ClientCore {
   // The initial values are there. REQUIRES: job.init.
   void initial_values_ready(std::uint64_t now_ns);
   // The node's gradient of `chunk` for `round` is complete.
-  // REQUIRES: started() for that chunk, round == version + 1, idle.
+  // REQUIRES: started() for that chunk, round == version + 1, idle. wants_residual() says what the payload must hold.
   void gradient_ready(ChunkIndex chunk, Round round, std::uint64_t weight, std::uint64_t now_ns);
 
   // From connection `from`. Anything that does not fit what is open is counted as stale and dropped.
   void on_receipt(ConnectionIndex from, const Receipt& receipt, std::uint64_t now_ns);
   void on_answer(ConnectionIndex from, const Answer& answer, std::span<const std::byte> payload, std::uint64_t now_ns);
+  void on_residual(ConnectionIndex from, const Residual& residual, std::span<const std::byte> values);
   void on_resend(ConnectionIndex from, const Resend& resend, std::uint64_t now_ns);
   void on_error(ConnectionIndex from, const ErrorReply& error);
   // Time-outs; call about every scan_interval_ns or more often.
   void tick(std::uint64_t now_ns);
+
+  // Whether the push of the chunk's next round must bring the residual.
+  bool wants_residual(ChunkIndex chunk) const;
+  // The node leaves after the rounds that are answered: sends every chunk's residual. Open pushes are dropped, they
+  // will not be answered. REQUIRES: the push encoding keeps residuals, started().
+  void keep_residuals(std::uint64_t now_ns);
+  bool residuals_kept() const { return kept_chunks_ == job_.chunks.size(); }
 
   Version version(ChunkIndex chunk) const;  // newest delivered
   bool idle(ChunkIndex chunk) const;
@@ -103,7 +118,7 @@ class ClientCore {
   std::uint64_t in_flight_bytes(ConnectionIndex connection) const { return connections_[connection.value].in_flight; }
 
  private:
-  enum class Phase : std::uint8_t { kWaitingForValues, kQueued, kSent, kHeld, kIdle };
+  enum class Phase : std::uint8_t { kWaitingForValues, kQueued, kSent, kHeld, kIdle, kKept };
   struct Chunk {
     ChunkIndex index;
     ConnectionIndex connection;
@@ -117,6 +132,8 @@ class ClientCore {
     std::uint64_t sent_ns = 0;           // last send or query
     std::uint64_t delivered_before = 0;  // of the connection, when sent
     bool retransmitted = false;          // no rate sample from it (Karn's rule)
+    bool wants_residual = false;         // a snapshot is named for the next round
+    bool has_residual = false;           // restored
     std::uint32_t queue_slot = 0;        // position among its connection's chunks
   };
   struct Connection {
@@ -134,19 +151,21 @@ class ClientCore {
   void dequeue(Chunk& chunk);
   void pump(ConnectionIndex index, std::uint64_t now_ns);
   void send(Chunk& chunk, std::uint64_t now_ns);
+  std::uint64_t payload_bytes(const Chunk& chunk) const;
   void acknowledge(Chunk& chunk, std::uint64_t now_ns);
   Connection& connection_of(const Chunk& chunk) { return connections_[chunk.connection.value]; }
   ChunkKey key(const Chunk& chunk) const;
 
   const ClientJob job_;
-  const Encoding& push_;
-  const Encoding& pull_;
+  const std::shared_ptr<const Encoding> push_, pull_;
   const ClientOptions options_;
   ClientOutput& output_;
   std::vector<Chunk> chunks_;
   std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_
   std::vector<Connection> connections_;
   std::size_t delivered_chunks_ = 0;
+  std::size_t kept_chunks_ = 0;
+  bool leaving_ = false;  // keep_residuals() was called
   std::uint64_t next_scan_ns_ = 0;
   ClientStats stats_;
 };

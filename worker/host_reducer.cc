@@ -1,6 +1,8 @@
 #include "worker/host_reducer.h"
 
 #include <algorithm>
+#include <cstring>
+#include <new>
 
 #include "common/assert.h"
 #include "common/clock.h"
@@ -9,7 +11,7 @@
 namespace tributary {
 namespace {
 
-// Values at a time: the sum of a block (8 KiB) is encoded while it is in the L1 cache.
+// Values at a time: the sum of a block (8 KiB, 16 with 1-bit signs) is encoded while it is in the L1 cache.
 constexpr std::size_t kBlock = 2048;
 constexpr std::size_t kFrameAlign = 64;
 constexpr std::uint32_t kNone = ~0u;
@@ -18,42 +20,78 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kFrameAlign - 1) / kFrameAlign * kFrameAlign;
 }
 
-bool lends_memory(std::size_t ranks, EncodingId encoding) {
-  return ranks == 1 && encoding == EncodingId::kFp32;
+bool lends_memory(std::size_t ranks, EncodingSpec push) {
+  return ranks == 1 && push == EncodingId::kFp32;
+}
+
+// One frame of a chunk, with its residual if it has one.
+std::size_t frame_size(const Encoding& push, std::size_t elements) {
+  const std::size_t frame = aligned(push.bytes(elements));
+  return push.keeps_residual() ? residual_offset(frame) + aligned(elements * sizeof(float)) : frame;
+}
+
+std::size_t place_size(const Encoding& push, std::size_t elements) {
+  return (push.keeps_residual() ? 2 : 1) * frame_size(push, elements);
 }
 
 }  // namespace
 
 HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
-                         std::vector<const float*> gradients, EncodingId encoding, ReduceListener& listener)
+                         std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
+                         ReduceListener& listener)
     : layout_(std::move(layout)),
       gradients_(std::move(gradients)),
-      encoding_(encoding_for(encoding)),
+      parameters_(parameters),
+      push_(make_encoding(push)),
+      pull_(make_encoding(pull)),
       listener_(listener),
       local_(layout_->chunks(), kNone),
-      offsets_(chunks.size()),
-      lent_(chunks.size()),
-      inputs_(gradients_.size()) {
+      places_(chunks.size()),
+      inputs_(gradients_.size()),
+      sum_(std::max(kBlock, push_->granularity())) {
   TRIB_ASSERT(!gradients_.empty() && gradients_.size() <= kernels::kMaxSumInputs);
-  const bool own = !lends_memory(gradients_.size(), encoding);
+  const bool own = !lends_memory(gradients_.size(), push);
   for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const std::size_t elements = layout_->chunk(chunks[i]).elements;
     local_[chunks[i].value] = static_cast<std::uint32_t>(i);
-    offsets_[i] = frame_bytes_;
-    if (own) frame_bytes_ += aligned(encoding_.bytes(layout_->chunk(chunks[i]).elements));
+    places_[i].offset = frame_bytes_;
+    if (own) frame_bytes_ += place_size(*push_, elements);
+    scratch_.resize(std::max(scratch_.size(), push_->scratch_words(elements)));
   }
-  // Not zeroed: pages are touched when a chunk is first reduced.
-  if (own) frames_ = std::make_unique_for_overwrite<std::byte[]>(frame_bytes_ + kFrameAlign);
+  if (!own) return;
+  // Zeroed, as residuals begin, by the kernel when a page is first touched.
+  frames_.reset(static_cast<std::byte*>(std::calloc(frame_bytes_ + kFrameAlign, 1)));
+  if (!frames_) throw std::bad_alloc();
 }
 
-std::uint64_t HostReducer::frame_bytes_for(const Layout& layout, std::uint32_t ranks, EncodingId encoding) {
-  if (lends_memory(ranks, encoding)) return 0;
-  return encoding_for(encoding).bytes(layout.flat_elements()) + layout.chunks() * kFrameAlign;
+std::uint64_t HostReducer::frame_bytes_for(const Layout& layout, std::uint32_t ranks, EncodingSpec push) {
+  if (lends_memory(ranks, push)) return 0;
+  const auto encoding = make_encoding(push);
+  std::uint64_t bytes = 0;
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    bytes += place_size(*encoding, layout.chunk(ChunkIndex(c)).elements);
+  }
+  return bytes;
 }
 
-void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight) {
-  const std::uint32_t position = local_[chunk.value];
-  TRIB_ASSERT(position != kNone && !lent_[position]);
-  lent_[position] = true;
+HostReducer::Place& HostReducer::place_of(ChunkIndex chunk) {
+  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNone);
+  return places_[local_[chunk.value]];
+}
+
+std::byte* HostReducer::frame(const Place& place, std::size_t elements, std::uint8_t turn) const {
+  const auto base = reinterpret_cast<std::uintptr_t>(frames_.get());
+  return frames_.get() + (aligned(base) - base) + place.offset + turn * frame_size(*push_, elements);
+}
+
+float* HostReducer::residual_behind(std::byte* frame, std::size_t elements) const {
+  return reinterpret_cast<float*>(frame + residual_offset(push_->bytes(elements)));
+}
+
+void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) {
+  Place& place = place_of(chunk);
+  TRIB_ASSERT(!place.lent && (!with_residual || push_->keeps_residual()));
+  place.lent = true;
   const ChunkRange range = layout_->chunk(chunk);
   if (lends()) {
     const auto* bytes = reinterpret_cast<const std::byte*>(gradients_[0] + range.begin);
@@ -61,38 +99,73 @@ void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight) {
     return;
   }
   const std::uint64_t started = steady_ns();
-  const auto frame = encode_sum(position, range);
+  encode_sum(place, range);
   busy_ns_ += steady_ns() - started;
-  listener_.reduced(chunk, round, weight, frame);
+  const std::size_t frame_bytes = push_->bytes(range.elements);
+  const std::size_t bytes = with_residual ? residual_offset(frame_bytes) + range.elements * sizeof(float) : frame_bytes;
+  listener_.reduced(chunk, round, weight, {frame(place, range.elements, place.turn), bytes});
 }
 
-std::span<const std::byte> HostReducer::encode_sum(std::uint32_t position, ChunkRange range) {
-  const auto base = reinterpret_cast<std::uintptr_t>(frames_.get());
-  std::byte* frame = frames_.get() + (aligned(base) - base) + offsets_[position];
-  const auto sum_block = [&](std::size_t first, std::size_t count, float* out) {
-    for (std::size_t rank = 0; rank < gradients_.size(); ++rank) inputs_[rank] = gradients_[rank] + range.begin + first;
-    kernels::tree_sum(inputs_, count, out);
-  };
-  alignas(kFrameAlign) float sum[kBlock];
-  for (std::size_t first = 0; first < range.elements; first += kBlock) {
-    const std::size_t count = std::min<std::size_t>(kBlock, range.elements - first);
-    if (encoding_.id() == EncodingId::kFp32) {
-      sum_block(first, count,
-                reinterpret_cast<float*>(frame) + first);  // straight into the frame: aligned, nothing to encode
-    } else if (gradients_.size() == 1) {
-      encoding_.encode(gradients_[0] + range.begin + first, range.elements, first, count, frame);
-    } else {
-      sum_block(first, count, sum);
-      encoding_.encode(sum, range.elements, first, count, frame);
-    }
+void HostReducer::encode_sum(Place& place, ChunkRange range) {
+  const float* before = nullptr;
+  float* residual = nullptr;
+  if (push_->keeps_residual()) {
+    before = residual_behind(frame(place, range.elements, place.turn), range.elements);
+    place.turn ^= 1;
+    residual = residual_behind(frame(place, range.elements, place.turn), range.elements);
   }
-  return {frame, encoding_.bytes(range.elements)};
+  std::byte* out = frame(place, range.elements, place.turn);
+  const bool in_place = push_->id() == EncodingId::kFp32;  // nothing to encode: summed straight into the frame
+  for (std::size_t first = 0; first < range.elements; first += sum_.size()) {
+    const std::size_t count = std::min<std::size_t>(sum_.size(), range.elements - first);
+    const float* values = gradients_[0] + range.begin + first;
+    if (gradients_.size() > 1 || in_place) {
+      for (std::size_t rank = 0; rank < gradients_.size(); ++rank) {
+        inputs_[rank] = gradients_[rank] + range.begin + first;
+      }
+      float* sum = in_place ? reinterpret_cast<float*>(out) + first : sum_.data();
+      kernels::tree_sum(inputs_, count, sum);
+      values = sum;
+    }
+    if (in_place) continue;
+    if (residual != nullptr) std::copy_n(before + first, count, residual + first);
+    push_->encode(values, range.elements, first, count, residual, out);
+  }
+  push_->finish(range.elements, residual, out, scratch_);
+}
+
+void HostReducer::deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) {
+  const ChunkRange range = layout_->chunk(chunk);
+  float* parameters = parameters_ + range.begin;
+  if (full) {
+    std::memcpy(parameters, payload.data(), range.elements * sizeof(float));
+  } else {
+    pull_->apply(payload.data(), range.elements, parameters);
+  }
+  listener_.delivered(chunk, version);
 }
 
 void HostReducer::release(ChunkIndex chunk) {
-  const std::uint32_t position = local_[chunk.value];
-  TRIB_ASSERT(position != kNone && lent_[position]);
-  lent_[position] = false;
+  Place& place = place_of(chunk);
+  TRIB_ASSERT(place.lent);
+  place.lent = false;
+}
+
+void HostReducer::restore_residual(ChunkIndex chunk, std::span<const std::byte> values) {
+  Place& place = place_of(chunk);
+  const std::size_t elements = layout_->chunk(chunk).elements;
+  TRIB_ASSERT(push_->keeps_residual() && !place.lent && values.size() == elements * sizeof(float));
+  std::memcpy(residual_behind(frame(place, elements, place.turn), elements), values.data(), values.size());
+}
+
+std::span<const std::byte> HostReducer::residual(ChunkIndex chunk) {
+  TRIB_ASSERT(push_->keeps_residual());
+  const Place& place = place_of(chunk);
+  const std::size_t elements = layout_->chunk(chunk).elements;
+  // A round that is still open will not be completed any more: what counts is the residual before it.
+  const std::uint8_t turn = place.lent ? place.turn ^ 1 : place.turn;
+  const float* values = residual_behind(frame(place, elements, turn), elements);
+  return std::as_bytes(std::span(values, elements));
 }
 
 }  // namespace tributary

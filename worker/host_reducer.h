@@ -1,14 +1,19 @@
 // HostReducer: the node reduction in host memory. Sums the local ranks' gradients in tree order and encodes the sum,
 // block by block while it is in cache. One rank with fp32 on the wire has nothing to sum and nothing to encode: its own
-// memory is the frame.
+// memory is the frame. Answers are decoded straight into the parameters that the ranks map.
 //
 // Frames live in one allocation made when the job opens (bounded by the model's wire size); nothing is allocated per
-// chunk. Thread rule: the owning lane's thread. Frames may still be read by ZeroMQ after release(); the lane keeps the
+// chunk. Encodings that keep a residual have two places per chunk, each a frame with a residual behind it, which take
+// turns: until the answer to round r has come the residual after round r-1 is still there, because the job may end at
+// r-1 (the last round that all nodes completed). So they cost twice the model's fp32 size.
+//
+// Thread rule: the owning lane's thread. Frames may still be read by ZeroMQ after release(); the lane keeps the
 // reducer alive until ZeroMQ has given all of them back.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -20,34 +25,53 @@ namespace tributary {
 
 class HostReducer final : public NodeReducer {
  public:
-  // gradients: every local rank's flat array (layout.flat_elements() values), in rank order; they outlive the reducer.
+  // gradients: every local rank's flat array (layout.flat_elements() values), in rank order; parameters: the node's
+  // flat array. They outlive the reducer.
   HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
-              std::vector<const float*> gradients, EncodingId encoding, ReduceListener& listener);
+              std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
+              ReduceListener& listener);
 
-  void reduce(ChunkIndex chunk, Round round, std::uint64_t weight) override;
+  void reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) override;
+  void deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) override;
   void release(ChunkIndex chunk) override;
+  void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) override;
+  std::span<const std::byte> residual(ChunkIndex chunk) override;
   bool poll() override { return false; }
   std::uint64_t busy_ns() const override { return busy_ns_; }
 
   // Bytes of frames that it owns; 0 if it lends the trainer's.
   std::size_t frame_bytes() const { return frame_bytes_; }
   // What a node of `ranks` will own for the whole model, over all lanes.
-  static std::uint64_t frame_bytes_for(const Layout& layout, std::uint32_t ranks, EncodingId encoding);
+  static std::uint64_t frame_bytes_for(const Layout& layout, std::uint32_t ranks, EncodingSpec push);
 
  private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  struct Place {
+    std::size_t offset = 0;  // of its first frame
+    std::uint8_t turn = 0;   // which of its two frames was encoded last, or restored
+    bool lent = false;       // between reduced() and release(): rounds must not overlap
+  };
+
   bool lends() const { return frames_ == nullptr; }
-  std::span<const std::byte> encode_sum(std::uint32_t position, ChunkRange range);
+  Place& place_of(ChunkIndex chunk);
+  std::byte* frame(const Place& place, std::size_t elements, std::uint8_t turn) const;
+  float* residual_behind(std::byte* frame, std::size_t elements) const;
+  void encode_sum(Place& place, ChunkRange range);
 
   const std::shared_ptr<const Layout> layout_;
   const std::vector<const float*> gradients_;
-  const Encoding& encoding_;
+  float* const parameters_;
+  const std::shared_ptr<const Encoding> push_, pull_;
   ReduceListener& listener_;
   std::vector<std::uint32_t> local_;  // chunk index -> position
-  std::vector<std::size_t> offsets_;  // of each position's frame
-  std::vector<bool> lent_;            // between reduced() and release(): for the assertion that rounds do not overlap
-  std::unique_ptr<std::byte[]> frames_;
+  std::vector<Place> places_;
+  std::unique_ptr<std::byte, Free> frames_;
   std::size_t frame_bytes_ = 0;
-  std::vector<const float*> inputs_;  // scratch, one pointer a rank
+  std::vector<const float*> inputs_;    // scratch, one pointer a rank
+  std::vector<float> sum_;              // scratch: a block
+  std::vector<std::uint32_t> scratch_;  // the encoding's
   std::uint64_t busy_ns_ = 0;
 };
 

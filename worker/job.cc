@@ -16,7 +16,7 @@ bool MemoryBudget::take(std::uint64_t bytes) {
   return true;
 }
 
-std::uint64_t NodeJob::bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingId push) {
+std::uint64_t NodeJob::bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingSpec push) {
   const std::uint64_t flat_bytes = layout.flat_elements() * sizeof(float);
   return node_parameters_offset(layout.chunks()) + flat_bytes +
          ranks * (rank_gradients_offset(layout.tensors().size()) + flat_bytes) +

@@ -40,8 +40,8 @@ struct NodeJobSpec {
   ViewId view;
   NodeRank node;
   std::shared_ptr<const Layout> layout;
-  EncodingId push = EncodingId::kFp32;
-  EncodingId pull = EncodingId::kFp32;
+  EncodingSpec push;
+  EncodingSpec pull;
   Round start;        // the version every chunk is pulled at first
   bool init = false;  // this node sends the initial values
   std::uint32_t ranks = 1;
@@ -65,7 +65,7 @@ class NodeJob {
   NodeJob& operator=(const NodeJob&) = delete;
 
   // What create() would take from the budget.
-  static std::uint64_t bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingId push);
+  static std::uint64_t bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingSpec push);
 
   const NodeJobSpec& spec() const { return spec_; }
   NodeHeader& header() const { return *header_; }

@@ -61,14 +61,42 @@ void WorkerLane::initial_values(std::shared_ptr<NodeJob> job) {
   });
 }
 
-void WorkerLane::close(std::shared_ptr<NodeJob> job) {
-  command([this, job = std::move(job)] {
+void WorkerLane::close(std::shared_ptr<NodeJob> job, bool keep) {
+  if (keep) jobs_keeping_.fetch_add(1, std::memory_order_acq_rel);  // before anybody can look
+  command([this, job = std::move(job), keep]() mutable {
     const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job() == job; });
+    const std::uint64_t now = steady_ns();
+    if (keep && (at == jobs_.end() || !(*at)->keep_residuals(now))) {
+      jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
+      keep = false;
+    }
     if (at == jobs_.end()) return;
-    (*at)->close();
-    closing_.push_back({std::move(*at), steady_ms()});
+    if (keep) {
+      keeping_.push_back({std::move(*at), now / 1'000'000});
+    } else {
+      (*at)->close();
+      closing_.push_back({std::move(*at), now / 1'000'000});
+    }
     jobs_.erase(at);
   });
+}
+
+void WorkerLane::finish_keeping(std::uint64_t now) {
+  for (auto at = keeping_.begin(); at != keeping_.end();) {
+    const bool late = now - at->since_ms > kKeepPatienceMs;
+    if (!at->job->kept() && !late) {
+      ++at;
+      continue;
+    }
+    if (!at->job->kept()) {
+      logger_->warn("job '{}': the servers did not take all residuals within {} ms; the last snapshot stands",
+                    at->job->job()->spec().name, kKeepPatienceMs);
+    }
+    at->job->close();
+    closing_.push_back({std::move(at->job), now});
+    at = keeping_.erase(at);
+    jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
+  }
 }
 
 WorkerLaneJob* WorkerLane::find(const NodeJob* job) {
@@ -110,6 +138,7 @@ void WorkerLane::run() {
     items.push_back({nullptr, wake_.fd(), ZMQ_POLLIN, 0});
     items.push_back({nullptr, doorbell_.fd(), ZMQ_POLLIN, 0});
     for (auto& job : jobs_) job->add_poll_items(items);
+    for (auto& entry : keeping_) entry.job->add_poll_items(items);
     zmq_poll(items.data(), static_cast<int>(items.size()), more ? 0 : closing_.empty() ? kTickMs : kClosingTickMs);
 
     if (items[0].revents != 0) {
@@ -124,16 +153,21 @@ void WorkerLane::run() {
       if (rung) job->scan();
       job->publish();
     }
+    for (auto& entry : keeping_) more |= entry.job->receive(kBatch);
     const std::uint64_t now = steady_ns();
     if (now >= next_tick_ns) {
       for (auto& job : jobs_) job->tick(now);
+      for (auto& entry : keeping_) entry.job->tick(now);
       next_tick_ns = now + kTickMs * 1'000'000ull;
     }
+    if (!keeping_.empty()) finish_keeping(now / 1'000'000);
     if (!closing_.empty()) finish_closing(now / 1'000'000);
   }
   for (auto& job : jobs_) job->close();
+  for (auto& entry : keeping_) entry.job->close();
   context_.close();  // returns when ZeroMQ's threads are done: nothing is lent any more
   jobs_.clear();
+  keeping_.clear();
   closing_.clear();
 }
 

@@ -67,6 +67,7 @@ class WorkerLane {
   static constexpr int kTickMs = 50;        // time-outs of ClientCore, statistics
   static constexpr int kClosingTickMs = 2;  // while ZeroMQ still holds lent messages
   static constexpr int kBatch = 16;         // messages per connection and turn, so that none starves the others
+  static constexpr std::uint64_t kKeepPatienceMs = 20'000;
   static constexpr std::uint64_t kLentPatienceMs = 10'000;  // then a warning; memory is never unmapped under ZeroMQ
 
   static Result<std::unique_ptr<WorkerLane>> start(WorkerLaneOptions options, WorkerLaneListener& listener,
@@ -81,8 +82,12 @@ class WorkerLane {
   // Any thread.
   void open(std::shared_ptr<NodeJob> job);
   void initial_values(std::shared_ptr<NodeJob> job);
-  void close(std::shared_ptr<NodeJob> job);
+  // keep: the view ended in good order, and what the node still owes the servers (residuals) is sent before the sockets
+  // are closed, within kKeepPatienceMs.
+  void close(std::shared_ptr<NodeJob> job, bool keep);
   // Jobs whose memory ZeroMQ or this lane still holds.
+  // Jobs of which something is still being sent to the servers after their view ended.
+  std::size_t jobs_keeping() const { return jobs_keeping_.load(std::memory_order_acquire); }
   std::size_t jobs_held() const { return jobs_held_.load(std::memory_order_acquire); }
 
  private:
@@ -90,6 +95,7 @@ class WorkerLane {
   void command(std::function<void()> run);
   void run();
   void take_commands();
+  void finish_keeping(std::uint64_t now_ms);
   void finish_closing(std::uint64_t now_ms);
   WorkerLaneJob* find(const NodeJob* job);
 
@@ -98,7 +104,7 @@ class WorkerLane {
   Logger logger_;
   EventFd doorbell_, wake_;
   std::atomic<bool> stopping_{false};
-  std::atomic<std::size_t> jobs_held_{0};
+  std::atomic<std::size_t> jobs_held_{0}, jobs_keeping_{0};
 
   std::mutex mutex_;  // guards commands_
   std::vector<std::function<void()>> commands_;
@@ -111,7 +117,8 @@ class WorkerLane {
     std::uint64_t since_ms = 0;
     bool warned = false;
   };
-  std::vector<Closing> closing_;
+  std::vector<Closing> keeping_;  // sending residuals
+  std::vector<Closing> closing_;  // sockets closed
   std::thread thread_;
 };
 

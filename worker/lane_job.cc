@@ -13,7 +13,7 @@ namespace tributary {
 namespace {
 
 // Data messages are at most a chunk's payload; headers are smaller than the slack.
-constexpr std::size_t kMaxDataMessage = kMaxChunkBytes + 4096;
+constexpr std::size_t kMaxDataMessage = kMaxDataPayload + 4096;
 // A connection has at most one push (or Init and Pull) per chunk under way, and at most one repetition of each before
 // the first time-out of the next; beyond this a send is refused and ClientCore's time-outs repeat it.
 constexpr int kMessagesPerChunk = 4;
@@ -84,7 +84,8 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptio
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
       gather_(job_->spec().layout, chunks_, job_->spec().ranks, job_->spec().start),
-      reducer_(std::make_unique<HostReducer>(job_->spec().layout, chunks_, gradients_of(*job_), job_->spec().push,
+      reducer_(std::make_unique<HostReducer>(job_->spec().layout, chunks_, gradients_of(*job_), job_->parameters(),
+                                             job_->spec().push, job_->spec().pull,
                                              static_cast<ReduceListener&>(*this))),
       client_(client_job(*job_, chunks_, connections), connection_count,
               ClientOptions{.window_cap_bytes = options.window_cap_bytes}, *this),
@@ -165,11 +166,13 @@ void WorkerLaneJob::scan() {
       }
     }
   }
-  for (const NodeGather::Complete& done : complete_) reducer_->reduce(done.chunk, done.round, done.weight);
+  for (const NodeGather::Complete& done : complete_) {
+    reducer_->reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
+  }
 }
 
-void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> frame) {
-  frames_[chunk.value] = frame;
+void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
+  frames_[chunk.value] = payload;
   client_.gradient_ready(chunk, round, weight, steady_ns());
 }
 
@@ -191,7 +194,8 @@ void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message,
 }
 
 void WorkerLaneJob::send_push(ConnectionIndex connection, const Push& push) {
-  send(connection, push, frames_[push.key.chunk.value]);
+  const ChunkIndex chunk = push.key.chunk;
+  send(connection, push, push.residual == ResidualUse::kAlone ? reducer_->residual(chunk) : frames_[chunk.value]);
 }
 
 void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
@@ -238,6 +242,8 @@ void WorkerLaneJob::receive_message(ConnectionIndex from, zmq::message_t& header
     client_.on_answer(from, *answer, bytes_of(payload), now);
   } else if (const auto* receipt = std::get_if<Receipt>(&*message)) {
     client_.on_receipt(from, *receipt, now);
+  } else if (const auto* residual = std::get_if<Residual>(&*message)) {
+    client_.on_residual(from, *residual, bytes_of(payload));
   } else if (const auto* resend = std::get_if<Resend>(&*message)) {
     client_.on_resend(from, *resend, now);
   } else if (const auto* error = std::get_if<ErrorReply>(&*message)) {
@@ -248,18 +254,33 @@ void WorkerLaneJob::receive_message(ConnectionIndex from, zmq::message_t& header
   }
 }
 
-void WorkerLaneJob::answered(const Answer& answer, std::span<const std::byte> payload) {
+void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const std::byte> payload) {
   const ChunkIndex chunk = answer.key.chunk;
-  const ChunkRange range = job_->spec().layout->chunk(chunk);
-  encoding_for(answer.encoding)
-      .decode(payload.data(), range.elements, 0, range.elements, job_->parameters() + range.begin);
   if (!frames_[chunk.value].empty()) {
     reducer_->release(chunk);
     frames_[chunk.value] = {};
   }
+  reducer_->deliver(chunk, answer.version, whole, payload);
+}
+
+void WorkerLaneJob::delivered(ChunkIndex chunk, Version version) {
   gather_.answered(chunk);
-  job_->chunk_words()[chunk.value].version_plus_one.store(answer.version.value + 1, std::memory_order_release);
+  job_->chunk_words()[chunk.value].version_plus_one.store(version.value + 1, std::memory_order_release);
   answered_some_ = true;
+}
+
+void WorkerLaneJob::residual_restored(ChunkIndex chunk, std::span<const std::byte> values) {
+  reducer_->restore_residual(chunk, values);
+}
+
+void WorkerLaneJob::reducer_failed(Error error) {
+  fail_job({LaneFailure::Kind::kRefused, 0, std::move(error)});
+}
+
+bool WorkerLaneJob::keep_residuals(std::uint64_t now) {
+  if (failed_ || !make_encoding(job_->spec().push)->keeps_residual() || !client_.started()) return false;
+  client_.keep_residuals(now);
+  return !client_.residuals_kept();
 }
 
 void WorkerLaneJob::refused(const ErrorReply& error) {

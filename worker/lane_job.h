@@ -41,6 +41,11 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   void close();
   std::uint64_t outstanding() const { return lent_.outstanding(); }
 
+  // The view ended in good order: residuals, if the job's push encoding keeps any, go to the servers before close().
+  // True if there is something to wait for; kept() when it is done.
+  bool keep_residuals(std::uint64_t now_ns);
+  bool kept() const { return failed_ || client_.residuals_kept(); }
+
  private:
   WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options, std::vector<ChunkIndex> chunks,
                 std::vector<ConnectionIndex> connections, std::uint16_t connection_count, WorkerLaneListener& listener,
@@ -54,9 +59,12 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   void send_init(ConnectionIndex connection, const Init& init) override;
   void send_pull(ConnectionIndex connection, const Pull& pull) override;
   void send_query(ConnectionIndex connection, const Query& query) override;
-  void answered(const Answer& answer, std::span<const std::byte> payload) override;
+  void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) override;
+  void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override;
   void refused(const ErrorReply& error) override;
-  void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> frame) override;
+  void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) override;
+  void delivered(ChunkIndex chunk, Version version) override;
+  void reducer_failed(Error error) override;
 
   const std::shared_ptr<NodeJob> job_;
   const std::uint16_t lane_;
@@ -69,7 +77,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::unique_ptr<NodeReducer> reducer_;
   ClientCore client_;
   std::vector<zmq::socket_t> sockets_;              // by connection
-  std::vector<std::span<const std::byte>> frames_;  // by chunk index: the encoded gradient under way
+  std::vector<std::span<const std::byte>> frames_;  // by chunk index: the payload of the push under way
   std::vector<std::uint64_t> seen_;                 // [rank * tensors + i]: round last seen of gather_.tensors()[i]
   std::vector<NodeGather::Complete> complete_;      // scratch
   std::uint64_t reported_reduce_ns_ = 0, reported_pushed_ = 0, reported_pulled_ = 0;

@@ -31,7 +31,7 @@ NodeJobs::NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPo
       budget_(std::make_shared<MemoryBudget>(options.max_memory)) {}
 
 NodeJobs::~NodeJobs() {
-  for (Entry& entry : entries_) close_lanes(entry);
+  for (Entry& entry : entries_) close_lanes(entry, false);
 }
 
 std::string NodeJobs::who(const Entry& entry, std::uint32_t local_rank) const {

@@ -50,7 +50,7 @@ class LanePort {
   virtual std::vector<int> doorbells() const = 0;  // one eventfd per lane
   virtual void open(const std::shared_ptr<NodeJob>& job) = 0;
   virtual void initial_values(const std::shared_ptr<NodeJob>& job) = 0;
-  virtual void close(const std::shared_ptr<NodeJob>& job) = 0;
+  virtual void close(const std::shared_ptr<NodeJob>& job, bool keep) = 0;  // as WorkerLane::close()
 };
 
 struct NodeJobsOptions {
@@ -160,7 +160,7 @@ class NodeJobs {
   void stop_others(Entry& entry, Round round);
   void end_view(Entry& entry, StopKind kind, Round round, const std::string& reason);
   void fail_view(Entry& entry, const Error& error);
-  void close_lanes(Entry& entry);
+  void close_lanes(Entry& entry, bool keep);
   void tick_running(Entry& entry, std::uint64_t now_ms);
 
   const NodeJobsOptions options_;

@@ -164,9 +164,10 @@ void NodeJobs::coordinator_restarted(std::uint64_t now_ms) {
   erase_finished();
 }
 
-void NodeJobs::close_lanes(Entry& entry) {
+// keep: every chunk is at the round at which the view ended.
+void NodeJobs::close_lanes(Entry& entry, bool keep) {
   if (!entry.job) return;
-  lanes_.close(entry.job);
+  lanes_.close(entry.job, keep);
   entry.job.reset();
 }
 
@@ -177,7 +178,7 @@ void NodeJobs::end_view(Entry& entry, StopKind kind, Round round, const std::str
     if (place.connected && !place.left) trainers_.send(place.trainer, AttachStopped{kind, round, reason});
   }
   if (entry.job) entry.job->set_state(kind == StopKind::kRestart ? RegionState::kRestart : RegionState::kStopped);
-  close_lanes(entry);
+  close_lanes(entry, kind != StopKind::kRestart && entry.job && entry.job->min_version().value == round.value);
   entry.phase = Phase::kOver;
 }
 
@@ -186,7 +187,7 @@ void NodeJobs::fail_view(Entry& entry, const Error& error) {
     if (place.connected && !place.left) refuse(place.trainer, error);
   }
   if (entry.job) entry.job->set_state(RegionState::kFailed);
-  close_lanes(entry);
+  close_lanes(entry, false);
   entry.phase = Phase::kOver;
 }
 
@@ -210,7 +211,7 @@ void NodeJobs::leave_if_all_detached(Entry& entry, std::uint64_t now_ms) {
   // One rank that stopped instead of finishing means that the job is to be resumed.
   leave(entry, left(LeaveKind::kStopped) ? LeaveKind::kStopped : LeaveKind::kFinished, {});
   logger_->info("{}: all ranks of this node left at round {}", in_words(entry.name), entry.leave->round.value);
-  close_lanes(entry);
+  close_lanes(entry, true);
   entry.phase = Phase::kLeft;
   entry.next_ms = now_ms + kLeaveRepeatMs;
 }

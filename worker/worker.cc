@@ -122,8 +122,12 @@ void Worker::initial_values(const std::shared_ptr<NodeJob>& job) {
   for (const auto& lane : lanes_) lane->initial_values(job);
 }
 
-void Worker::close(const std::shared_ptr<NodeJob>& job) {
-  for (const auto& lane : lanes_) lane->close(job);
+void Worker::close(const std::shared_ptr<NodeJob>& job, bool keep) {
+  for (const auto& lane : lanes_) lane->close(job, keep);
+}
+
+bool Worker::drained() const {
+  return attach_->drained() && std::ranges::all_of(lanes_, [](const auto& lane) { return lane->jobs_keeping() == 0; });
 }
 
 }  // namespace tributary

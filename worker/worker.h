@@ -36,7 +36,7 @@ class Worker final : private CoordinatorPort, private LanePort {
 
   // Stops this node's jobs in good order; drained() is true when that is done.
   void drain() { attach_->drain(); }
-  bool drained() const { return attach_->drained(); }
+  bool drained() const;
   // Gives up what could not be stopped in good order: the coordinator is told before the destructor returns.
   void abandon(const std::string& reason) { attach_->abandon(reason); }
 
@@ -48,7 +48,7 @@ class Worker final : private CoordinatorPort, private LanePort {
   std::vector<int> doorbells() const override;
   void open(const std::shared_ptr<NodeJob>& job) override;
   void initial_values(const std::shared_ptr<NodeJob>& job) override;
-  void close(const std::shared_ptr<NodeJob>& job) override;
+  void close(const std::shared_ptr<NodeJob>& job, bool keep) override;
 
   WorkerConfig config_;
   Logger logger_;

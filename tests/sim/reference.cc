@@ -27,13 +27,40 @@ std::vector<float> add_in_tree_order(std::vector<std::vector<float>> level) {
   return std::move(level.front());
 }
 
-std::vector<float> through(EncodingId id, const std::vector<float>& values) {
-  const Encoding& encoding = encoding_for(id);
-  std::vector<std::byte> frame(encoding.bytes(values.size()));
-  encoding.encode(values.data(), values.size(), 0, values.size(), frame.data());
+template <class Function>
+void for_each_chunk(const Layout& layout, Function&& function) {
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) function(layout.chunk(ChunkIndex(c)));
+}
+
+// What arrives of a node's sum; the residual is updated, if the encoding keeps one.
+std::vector<float> pushed(EncodingSpec spec, const Layout& layout, const std::vector<float>& values,
+                          std::vector<float>& residual) {
+  const auto encoding = make_encoding(spec);
   std::vector<float> out(values.size());
-  encoding.decode(frame.data(), values.size(), 0, values.size(), out.data());
+  for_each_chunk(layout, [&](ChunkRange range) {
+    std::vector<std::byte> frame(encoding->bytes(range.elements));
+    std::vector<std::uint32_t> scratch(encoding->scratch_words(range.elements));
+    float* left = encoding->keeps_residual() ? residual.data() + range.begin : nullptr;
+    encoding->encode(values.data() + range.begin, range.elements, 0, range.elements, left, frame.data());
+    encoding->finish(range.elements, left, frame.data(), scratch);
+    encoding->decode(frame.data(), range.elements, 0, range.elements, out.data() + range.begin);
+  });
   return out;
+}
+
+// What trainers see after an answer with these parameters; `seen` is what they saw before it.
+std::vector<float> pulled(EncodingSpec spec, const Layout& layout, const std::vector<float>& params,
+                          std::vector<float> seen) {
+  const auto encoding = make_encoding(spec);
+  for_each_chunk(layout, [&](ChunkRange range) {
+    std::vector<std::byte> frame(encoding->bytes(range.elements));
+    std::vector<float> estimate(seen.begin() + static_cast<std::ptrdiff_t>(range.begin),
+                                seen.begin() + static_cast<std::ptrdiff_t>(range.begin + range.elements));
+    encoding->encode_update(params.data() + range.begin, range.elements, 0, range.elements, estimate.data(),
+                            frame.data());
+    encoding->apply(frame.data(), range.elements, seen.data() + range.begin);
+  });
+  return seen;
 }
 
 }  // namespace
@@ -58,11 +85,14 @@ Reference::Reference(const ReferenceOptions& o) {
   std::vector<std::vector<float>> slots;
   for (int s = 0; s < o.optimizer->slots(); ++s) slots.emplace_back(o.elements, o.optimizer->initial_state(s));
   master_.push_back(params);
-  visible_.push_back(through(o.pull, params));
+  const bool delta = make_encoding(o.pull)->is_delta();
+  visible_.push_back(delta ? params : pulled(o.pull, *o.layout, params, params));
+  residuals_.emplace_back(o.nodes, std::vector<float>(o.elements));
   steps_.push_back(0);
   for (std::uint64_t round = 1; round <= o.rounds; ++round) {
     std::vector<std::vector<float>> node_sums;
     std::uint64_t weight = 0;
+    residuals_.push_back(residuals_.back());
     for (std::uint32_t node = 0; node < o.nodes; ++node) {
       std::vector<std::vector<float>> ranks;
       for (std::uint32_t local = 0; local < o.ranks_per_node; ++local) {
@@ -73,7 +103,7 @@ Reference::Reference(const ReferenceOptions& o) {
           gradient[e] = gradient_value(o.seed, rank, round, e, visible_.back()[e]);
         }
       }
-      node_sums.push_back(through(o.push, add_in_tree_order(std::move(ranks))));
+      node_sums.push_back(pushed(o.push, *o.layout, add_in_tree_order(std::move(ranks)), residuals_.back()[node]));
     }
     if (o.reverse_nodes) std::ranges::reverse(node_sums);
     std::vector<float> sum = add_in_tree_order(std::move(node_sums));
@@ -90,7 +120,8 @@ Reference::Reference(const ReferenceOptions& o) {
       o.optimizer->step(o.optimizer->scalars(step, scheduled_lr(o.schedule, o.lr, step)), block);
     }
     master_.push_back(params);
-    visible_.push_back(through(o.pull, params));
+    // A round without samples sends no change.
+    visible_.push_back(weight == 0 && delta ? visible_.back() : pulled(o.pull, *o.layout, params, visible_.back()));
     steps_.push_back(step);
   }
 }

@@ -7,6 +7,7 @@
 
 #include "common/config.h"
 #include "common/encoding.h"
+#include "common/layout.h"
 #include "kernels/optimizer.h"
 
 namespace tributary::sim {
@@ -16,7 +17,8 @@ struct ReferenceOptions {
   std::uint32_t nodes = 1, ranks_per_node = 1;
   std::uint64_t elements = 0;
   std::uint64_t rounds = 0;
-  EncodingId push = EncodingId::kFp32, pull = EncodingId::kFp32;
+  EncodingSpec push, pull;
+  std::shared_ptr<const Layout> layout;  // encodings work chunk by chunk
   double lr = 0.1;
   ScheduleConfig schedule;
   std::shared_ptr<const kernels::Optimizer> optimizer;
@@ -29,10 +31,15 @@ class Reference {
   // By version: master parameters, and what trainers see of them after the pull encoding.
   const std::vector<float>& master(std::uint64_t version) const { return master_[version]; }
   const std::vector<float>& visible(std::uint64_t version) const { return visible_[version]; }
+  // What `node` had not sent yet after that version's round, if the push encoding keeps residuals.
+  const std::vector<float>& residual(std::uint64_t version, std::uint32_t node) const {
+    return residuals_[version][node];
+  }
   std::uint64_t step(std::uint64_t version) const { return steps_[version]; }
 
  private:
   std::vector<std::vector<float>> master_, visible_;
+  std::vector<std::vector<std::vector<float>>> residuals_;  // by version, node
   std::vector<std::uint64_t> steps_;
 };
 

@@ -25,10 +25,12 @@ Scenario scenario_of(std::uint64_t seed) {
   s.parameters = random.between(1000, 7000);
   s.rounds = random.between(2, 6);
   static constexpr const char* kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
-  static constexpr const char* kEncodings[] = {"fp32", "fp32", "bf16", "fp16"};
+  static constexpr const char* kPushes[] = {"fp32",  "fp32", "bf16", "fp16", "int8", "topk:0.03", "topk:0.01:estimated",
+                                            "onebit"};
+  static constexpr const char* kPulls[] = {"fp32", "fp32", "bf16", "fp16", "int8-delta", "int8-delta"};
   s.optimizer = kOptimizers[random.below(5)];
-  s.push = kEncodings[random.below(4)];
-  s.pull = kEncodings[random.below(4)];
+  s.push = kPushes[random.below(std::size(kPushes))];
+  s.pull = kPulls[random.below(std::size(kPulls))];
   s.lose = random.chance(0.5) ? 0.03 : 0.0;
   s.duplicate = random.chance(0.5) ? 0.1 : 0.0;
   s.window_bytes = s.chunk_elements * 4 * random.between(1, 4);

@@ -1,16 +1,17 @@
 #include "tests/sim/simulation.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "common/codec.h"
-#include "kernels/tree_sum.h"
 #include "server/shard_core.h"
 #include "tests/sim/network.h"
 #include "tests/sim/reference.h"
 #include "worker/client_core.h"
+#include "worker/host_reducer.h"
 #include "worker/node_gather.h"
 
 namespace tributary::sim {
@@ -55,6 +56,7 @@ class LaneSim : public ShardOutput {
   LaneSim(World& world, std::uint16_t shard, std::uint16_t lane);
   void receive(std::uint32_t node, const Bytes& header, const std::shared_ptr<const Bytes>& payload);
   void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
+  void residual(PeerId to, const Residual&, std::span<const std::byte>) override;
   void receipt(PeerId to, const Receipt& header) override { reply(to, header); }
   void resend(PeerId to, const Resend& header) override { reply(to, header); }
   void error(PeerId to, const ErrorReply& header) override { reply(to, header); }
@@ -70,20 +72,24 @@ class LaneSim : public ShardOutput {
   std::unique_ptr<ShardCore> core_;
 };
 
-// One node: real ClientCore and NodeGather, simulated trainers.
-class NodeSim : public ClientOutput {
+// One node: real ClientCore, NodeGather and HostReducer, simulated trainers.
+class NodeSim : public ClientOutput, private ReduceListener {
  public:
   NodeSim(World& world, std::uint32_t node);
   void start();
   void receive(ConnectionIndex from, const Bytes& header, std::span<const std::byte> payload);
   void tick();
   bool done() const;
+  // The last round is over: what snapshots need of this node goes to the servers.
+  void leave();
+  bool left() const { return !keeps_residual_ || client_->residuals_kept(); }
 
   void send_push(ConnectionIndex connection, const Push& push) override;
   void send_init(ConnectionIndex connection, const Init& init) override;
   void send_pull(ConnectionIndex connection, const Pull& pull) override;
   void send_query(ConnectionIndex connection, const Query& query) override;
-  void answered(const Answer& answer, std::span<const std::byte> payload) override;
+  void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) override;
+  void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override;
   void refused(const ErrorReply& error) override;
 
   const ClientCore& client() const { return *client_; }
@@ -93,6 +99,9 @@ class NodeSim : public ClientOutput {
     std::vector<float> gradient;
     std::vector<std::uint64_t> tensor_round;  // last round computed or being computed
   };
+  void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) override;
+  void delivered(ChunkIndex chunk, Version version) override;
+  void reducer_failed(Error error) override;
   void send(ConnectionIndex connection, const DataMessage& message, std::shared_ptr<const Bytes> payload);
   void start_tensor_if_current(std::uint32_t local, std::size_t tensor);
   void compute_tensor(std::uint32_t local, std::size_t tensor, std::uint64_t round);
@@ -101,6 +110,9 @@ class NodeSim : public ClientOutput {
   const std::uint32_t node_;
   std::unique_ptr<ClientCore> client_;
   std::unique_ptr<NodeGather> gather_;
+  std::unique_ptr<HostReducer> reducer_;
+  std::vector<std::shared_ptr<const Bytes>> frames_;  // by chunk: payload of the open push
+  bool keeps_residual_ = false;
   std::vector<NodeGather::Complete> complete_;
   std::vector<RankSim> ranks_;
   std::vector<float> params_;
@@ -133,6 +145,7 @@ class World {
     options.ranks_per_node = scenario.ranks_per_node;
     options.elements = layout->flat_elements();
     options.rounds = scenario.rounds;
+    options.layout = layout;
     options.push = push;
     options.pull = pull;
     options.schedule = schedule_of(scenario.rounds);
@@ -164,7 +177,7 @@ class World {
   const Mutation mutation;
   Random random;
   std::shared_ptr<const Layout> layout;
-  EncodingId push{}, pull{};
+  EncodingSpec push, pull;
   std::unique_ptr<Reference> reference;
   std::string failure;
   std::uint64_t resends = 0, snapshots_checked = 0;
@@ -245,6 +258,10 @@ void LaneSim::answer(PeerId to, const Answer& header, const BufferRef& payload) 
   });
 }
 
+void LaneSim::residual(PeerId, const Residual&, std::span<const std::byte>) {
+  world_.broken("a server sent a residual in a fresh job");
+}
+
 void LaneSim::captured(ChunkSnapshot snapshot) {
   const std::uint64_t read_at = world_.network.now_ns() + world_.random.between(1, 60) * 1'000'000;
   const std::span<const float> params = snapshot.params.floats();
@@ -276,12 +293,18 @@ NodeSim::NodeSim(World& world, std::uint32_t node) : world_(world), node_(node) 
   client_ =
       std::make_unique<ClientCore>(job, static_cast<std::uint16_t>(scenario.shards * scenario.lanes), options, *this);
   params_.resize(world.layout->flat_elements());
+  frames_.resize(world.layout->chunks());
   versions_.resize(world.layout->chunks());
   ranks_.resize(scenario.ranks_per_node);
   for (RankSim& rank : ranks_) {
     rank.gradient.resize(params_.size());
     rank.tensor_round.resize(world.layout->tensors().size());
   }
+  std::vector<const float*> gradients;
+  for (const RankSim& rank : ranks_) gradients.push_back(rank.gradient.data());
+  reducer_ = std::make_unique<HostReducer>(world.layout, job.chunks, gradients, params_.data(), world.push, world.pull,
+                                           static_cast<ReduceListener&>(*this));
+  keeps_residual_ = make_encoding(world.push)->keeps_residual();
 }
 
 void NodeSim::start() {
@@ -295,7 +318,8 @@ void NodeSim::tick() {
   client_->tick(world_.network.now_ns());
   for (std::uint16_t c = 0; c < world_.lanes.size(); ++c) {
     const std::uint64_t unit = world_.layout->chunk_elements() * sizeof(float);
-    const std::uint64_t allowed = std::max(world_.scenario().window_bytes, unit);
+    // One payload may always be under way: a frame of up to a chunk, and its residual.
+    const std::uint64_t allowed = std::max(world_.scenario().window_bytes, residual_offset(unit) + unit);
     if (client_->in_flight_bytes(ConnectionIndex(c)) > allowed)
       world_.broken("more bytes in flight than the window allows");
   }
@@ -314,16 +338,24 @@ void NodeSim::send(ConnectionIndex connection, const DataMessage& message, std::
   });
 }
 
+void NodeSim::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
+  frames_[chunk.value] = std::make_shared<const Bytes>(payload.begin(), payload.end());
+  client_->gradient_ready(chunk, round, weight, world_.network.now_ns());
+}
+
+void NodeSim::reducer_failed(Error error) {
+  world_.broken("a reducer failed: " + error.message);
+}
+
+void NodeSim::leave() {
+  if (keeps_residual_) client_->keep_residuals(world_.network.now_ns());
+}
+
 void NodeSim::send_push(ConnectionIndex connection, const Push& push) {
-  const ChunkRange range = world_.layout->chunk(push.key.chunk);
-  std::vector<const float*> inputs;
-  for (const RankSim& rank : ranks_) inputs.push_back(rank.gradient.data() + range.begin);
-  std::vector<float> sum(range.elements);
-  kernels::tree_sum(inputs, range.elements, sum.data());
-  const Encoding& encoding = encoding_for(push.encoding);
-  auto frame = std::make_shared<Bytes>(encoding.bytes(range.elements));
-  encoding.encode(sum.data(), range.elements, 0, range.elements, frame->data());
-  send(connection, push, std::move(frame));
+  const ChunkIndex chunk = push.key.chunk;
+  if (push.residual != ResidualUse::kAlone) return send(connection, push, frames_[chunk.value]);
+  const std::span<const std::byte> values = reducer_->residual(chunk);
+  send(connection, push, std::make_shared<const Bytes>(values.begin(), values.end()));
 }
 
 void NodeSim::send_init(ConnectionIndex connection, const Init& init) {
@@ -359,18 +391,28 @@ void NodeSim::receive(ConnectionIndex from, const Bytes& header, std::span<const
   }
 }
 
-void NodeSim::answered(const Answer& answer, std::span<const std::byte> payload) {
+void NodeSim::answered(const Answer& answer, bool whole, std::span<const std::byte> payload) {
   const ChunkIndex chunk = answer.key.chunk;
-  const ChunkRange range = world_.layout->chunk(chunk);
+  if (frames_[chunk.value]) {
+    reducer_->release(chunk);
+    frames_[chunk.value].reset();
+  }
+  reducer_->deliver(chunk, answer.version, whole, payload);
+}
+
+void NodeSim::residual_restored(ChunkIndex, std::span<const std::byte>) {
+  world_.broken("a node got a residual in a fresh job");
+}
+
+void NodeSim::delivered(ChunkIndex chunk, Version version) {
   const std::string where = "node " + std::to_string(node_) + " chunk " + std::to_string(chunk.value) + " version " +
-                            std::to_string(answer.version.value);
-  if (answer.version.value != versions_[chunk.value]) {  // versions_ is one ahead: 0 before the first delivery
+                            std::to_string(version.value);
+  if (version.value != versions_[chunk.value]) {  // versions_ is one ahead: 0 before the first delivery
     return world_.broken(where + ": delivered after version " + std::to_string(versions_[chunk.value]) + " - 1");
   }
-  versions_[chunk.value] = answer.version.value + 1;
-  encoding_for(answer.encoding).decode(payload.data(), range.elements, 0, range.elements, params_.data() + range.begin);
+  versions_[chunk.value] = version.value + 1;
   if (!same_bits(part(params_, *world_.layout, chunk),
-                 part(world_.reference->visible(answer.version.value), *world_.layout, chunk))) {
+                 part(world_.reference->visible(version.value), *world_.layout, chunk))) {
     world_.broken(where + ": parameters are not the reference's");
   }
   gather_->answered(chunk);
@@ -409,14 +451,14 @@ void NodeSim::compute_tensor(std::uint32_t local, std::size_t tensor, std::uint6
     return world_.broken("gather refused a tensor: " + taken.error().message);
   }
   for (const NodeGather::Complete& chunk : complete_) {
-    client_->gradient_ready(chunk.chunk, chunk.round, chunk.weight, world_.network.now_ns());
+    reducer_->reduce(chunk.chunk, chunk.round, chunk.weight, client_->wants_residual(chunk.chunk));
   }
 }
 
 // ---- World ----
 
 void World::snapshot_sometimes() {
-  for (auto& lane : lanes) lane->core().snapshot_at(Round(lane->core().max_version().value + random.below(3)));
+  for (auto& lane : lanes) lane->core().snapshot_at(Round(lane->core().max_version().value + random.below(6)));
 }
 
 void World::check_snapshots(bool all) {
@@ -429,13 +471,27 @@ void World::check_snapshots(bool all) {
       broken("snapshot of chunk " + std::to_string(k.snapshot.chunk.value) + " is not the reference's round " +
              std::to_string(k.snapshot.round.value));
     }
+    for (const HeldResidual& held : k.snapshot.residuals) {
+      const auto expected = part(reference->residual(k.snapshot.version.value, held.node), *layout, k.snapshot.chunk);
+      if (!std::ranges::equal(held.values, std::as_bytes(expected))) {
+        broken("the residual of node " + std::to_string(held.node) + " in the snapshot of chunk " +
+               std::to_string(k.snapshot.chunk.value) + " is not the reference's");
+      }
+    }
+    const std::size_t expected = make_encoding(push)->keeps_residual() ? nodes.size() : 0;
+    if (k.snapshot.residuals.size() != expected) broken("a snapshot has not every node's residual");
+    if (make_encoding(pull)->is_delta() &&
+        !same_bits(k.snapshot.estimate.floats(),
+                   part(reference->visible(k.snapshot.version.value), *layout, k.snapshot.chunk))) {
+      broken("the estimate in a snapshot is not what the nodes see");
+    }
     return true;
   });
 }
 
 void World::check_final_state() {
   for (auto& lane : lanes) {
-    if (!lane->core().stop(true, Round(scenario_.rounds))) broken("a shard is not at the last round when it stops");
+    if (lane->core().keeping()) broken("a shard waits for residuals that all nodes have sent");
   }
   check_snapshots(true);
 }
@@ -469,6 +525,24 @@ Outcome run(std::uint64_t seed, Mutation mutation) {
     if (world.network.now_ns() > kMaxVirtualNs) world.broken("no end within an hour of virtual time");
     ++outcome.events;
   }
+  // Everybody leaves while the shards stop; either may be first.
+  const auto all_left = [&] { return std::ranges::all_of(world.nodes, [](const auto& node) { return node->left(); }); };
+  const auto stop_shards = [&] {
+    for (auto& lane : world.lanes) {
+      if (!lane->core().stop(true, Round(outcome.scenario.rounds))) {
+        world.broken("a shard is not at the last round when it stops");
+      }
+    }
+  };
+  const bool shards_first = world.random.chance(0.5);
+  if (world.failure.empty() && shards_first) stop_shards();
+  for (auto& node : world.nodes) node->leave();
+  while (world.failure.empty() && !all_left()) {
+    if (!world.network.step()) world.broken("nothing is left to happen, but the nodes have not left");
+    if (world.network.now_ns() > kMaxVirtualNs) world.broken("nodes do not leave within an hour of virtual time");
+    ++outcome.events;
+  }
+  if (world.failure.empty() && !shards_first) stop_shards();
   if (world.failure.empty()) world.check_final_state();
   world.kept.clear();
   outcome.ok = world.failure.empty();
