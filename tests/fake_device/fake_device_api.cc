@@ -24,7 +24,9 @@ FakeDeviceApi::FakeDeviceApi(FakeDeviceOptions options)
   }
 }
 
-FakeDeviceApi::~FakeDeviceApi() = default;
+FakeDeviceApi::~FakeDeviceApi() {
+  for (auto& [id, comm] : comms_) comm.set->open.clear();
+}
 
 FakeDeviceApi::Lock FakeDeviceApi::enter(const char* call) const {
   if (in_callback_.load() == std::this_thread::get_id()) {

@@ -129,7 +129,8 @@ Result<bool> FakeDeviceApi::comm_settled(CommId id) {
   for (auto& [stream, operation] : set.launches) {
     --streams_.at(stream).unsettled;
     // As if it had been called now: the host knows no less.
-    put(operation.collective->scatters ? "ncclReduceScatter" : "ncclAllGather", stream, std::move(operation));
+    const char* call = operation.collective->scatters ? "ncclReduceScatter" : "ncclAllGather";
+    put(call, stream, std::move(operation));
   }
   set.launches.clear();
   return true;
@@ -229,7 +230,7 @@ void FakeDeviceApi::execute_collective(Collective& collective) {
   CommSet& set = *collective.set;
   if (options_.faults.collective == FakeFaults::Collective::kFailsAsync && set.first == options_.faults.at) {
     set.broken = true;
-    const CommId failing = set.comms[options_.faults.position];
+    const CommId failing = set.comms.at(options_.faults.position);
     comms_.at(failing).error =
         error(comms_.at(failing).device, collective.scatters ? "ncclReduceScatter" : "ncclAllGather",
               "planned asynchronous failure");
@@ -295,6 +296,8 @@ void FakeDeviceApi::drop(CommId id, Comm& known) {
     if (mine) --streams_.at(launch.first).unsettled;
     return mine;
   });
+  std::erase(set.comms, id);
+  if (set.comms.empty()) set.open.clear();  // which refer to the set
   comms_.erase(id);
 }
 
