@@ -43,7 +43,9 @@ void write(Header::Builder out, const Query& m) {
   out.initQuery().setRound(m.round.value);
 }
 void write(Header::Builder out, const Receipt& m) {
-  out.initReceipt().setRound(m.round.value);
+  auto body = out.initReceipt();
+  body.setRound(m.round.value);
+  body.setResidualKept(m.residual_kept);
 }
 void write(Header::Builder out, const Answer& m) {
   auto body = out.initAnswer();
@@ -85,7 +87,7 @@ DataMessage read(Header::Reader in) {
     case Header::QUERY:
       return Query{key, Round(in.getQuery().getRound())};
     case Header::RECEIPT:
-      return Receipt{key, Round(in.getReceipt().getRound())};
+      return Receipt{key, Round(in.getReceipt().getRound()), in.getReceipt().getResidualKept()};
     case Header::ANSWER: {
       const auto body = in.getAnswer();
       return Answer{key,

@@ -67,6 +67,7 @@ struct Query {
 struct Receipt {
   ChunkKey key;
   Round round;
+  bool residual_kept = false;  // of a residual alone; a late receipt of the same round's gradient must not pass for it
 };
 // The chunk's parameters at `version`. + payload (encoded).
 struct Answer {

@@ -2,7 +2,8 @@
 // infinities; found while it is cast for the wire anyway, so that it costs no pass of its own.
 //
 // Squares are added in double, in the order of kernels/lane_sum.h: the same bits on CPUs and GPUs. A square of a finite
-// float is finite in double; if non_finite is not 0, sum_squares is not finite either.
+// float is finite in double, and so is the sum of all that fit into memory: sum_squares is finite exactly if non_finite
+// is 0.
 #pragma once
 
 #include <cstddef>

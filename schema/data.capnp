@@ -53,6 +53,7 @@ struct DataHeader {
     # server -> worker: the push has arrived and waits for the other nodes.
     receipt :group {
       round @11 :UInt64;
+      residualKept @23 :Bool;  # of a push with a residual alone; an earlier push of the round may have a late receipt too
     }
     # server -> worker; + payload: parameters at `version`.
     answer :group {

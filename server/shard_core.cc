@@ -246,7 +246,7 @@ void ShardCore::take_residual(Chunk& chunk, PeerId from, const Push& push, Paylo
   }
   const std::span<const std::byte> bytes = values.bytes();
   hold_residual(chunk, push.key.node.value, std::move(values), bytes);
-  output_.receipt(from, Receipt{push.key, push.round});
+  output_.receipt(from, Receipt{push.key, push.round, true});
   if (kept_round_ && all_residuals()) {
     const Round round = *kept_round_;
     kept_round_.reset();

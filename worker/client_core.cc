@@ -164,7 +164,7 @@ void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64
   Chunk* chunk = find(receipt.key);
   if (!chunk) return;
   if (leaving_) {
-    if (chunk->phase != Phase::kSent || receipt.round.value != chunk->version.value) {
+    if (chunk->phase != Phase::kSent || !receipt.residual_kept || receipt.round.value != chunk->version.value) {
       ++stats_.stale;
       return;
     }

@@ -30,11 +30,14 @@ inline std::shared_ptr<const Layout> layout_of(std::uint64_t elements, std::uint
 }
 
 // A frame of `count` equal values as they travel.
-inline std::vector<std::byte> frame_of(std::size_t count, float value, EncodingId id = EncodingId::kFp32) {
-  const Encoding& encoding = encoding_for(id);
+inline std::vector<std::byte> frame_of(std::size_t count, float value, EncodingSpec spec = {}) {
+  const auto encoding = make_encoding(spec);
   const std::vector<float> values(count, value);
-  std::vector<std::byte> frame(encoding.bytes(count));
-  encoding.encode(values.data(), count, 0, count, frame.data());
+  std::vector<float> residual(count);
+  std::vector<std::uint32_t> scratch(encoding->scratch_words(count));
+  std::vector<std::byte> frame(encoding->bytes(count));
+  encoding->encode(values.data(), count, 0, count, residual.data(), frame.data());
+  encoding->finish(count, residual.data(), frame.data(), scratch);
   return frame;
 }
 
@@ -62,6 +65,9 @@ class ShardRecorder final : public ShardOutput {
   void answer(PeerId to, const Answer& header, const BufferRef& payload) override {
     answers.push_back({to, header, payload});
   }
+  void residual(PeerId to, const Residual& header, std::span<const std::byte> values) override {
+    residuals.push_back({to, header, {values.begin(), values.end()}});
+  }
   void receipt(PeerId to, const Receipt& header) override { receipts.emplace_back(to, header); }
   void resend(PeerId to, const Resend& header) override { resends.emplace_back(to, header); }
   void error(PeerId to, const ErrorReply& header) override { errors.emplace_back(to, header); }
@@ -70,12 +76,19 @@ class ShardRecorder final : public ShardOutput {
   // As if everything had been sent.
   void clear() {
     answers.clear();
+    residuals.clear();
     receipts.clear();
     resends.clear();
     errors.clear();
   }
 
   std::vector<Sent> answers;
+  struct SentResidual {
+    PeerId to;
+    Residual header;
+    std::vector<std::byte> values;
+  };
+  std::vector<SentResidual> residuals;
   std::vector<std::pair<PeerId, Receipt>> receipts;
   std::vector<std::pair<PeerId, Resend>> resends;
   std::vector<std::pair<PeerId, ErrorReply>> errors;
@@ -88,7 +101,7 @@ struct ShardSetup {
   std::string optimizer = "sgd";
   kernels::OptimizerOptions options;
   double lr = 1.0;
-  EncodingId push = EncodingId::kFp32, pull = EncodingId::kFp32;
+  EncodingSpec push, pull;
   std::size_t pool_blocks = 0;  // 0: as the shard asks for
 };
 
@@ -135,7 +148,7 @@ class Shard {
   }
   void push_from(PeerId from, std::uint32_t node, std::uint64_t round, float gradient, std::uint32_t chunk = 0,
                  std::uint64_t weight = 1) {
-    core.on_push(from, Push{key(node, chunk), Round(round), weight, core.job().push},
+    core.on_push(from, Push{key(node, chunk), Round(round), weight, core.job().push.id},
                  payload_of(frame_of(elements(chunk), gradient, core.job().push)));
   }
   std::span<const float> params(std::uint32_t chunk = 0) const { return core.params(ChunkIndex(chunk)); }

@@ -75,7 +75,7 @@ class FakeLanes final : public LanePort {
     ++opened_;
   }
   void initial_values(const std::shared_ptr<NodeJob>& job) override { publish(*job, Version(0)); }
-  void close(const std::shared_ptr<NodeJob>& job) override {
+  void close(const std::shared_ptr<NodeJob>& job, bool /*keep*/) override {
     const std::lock_guard lock(mutex_);
     if (job_ == job) job_.reset();
     ++closed_;

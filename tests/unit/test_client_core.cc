@@ -25,7 +25,13 @@ class ClientRecorder final : public ClientOutput {
   void send_init(ConnectionIndex connection, const Init& init) override { inits.emplace_back(connection, init); }
   void send_pull(ConnectionIndex connection, const Pull& pull) override { pulls.emplace_back(connection, pull); }
   void send_query(ConnectionIndex connection, const Query& query) override { queries.emplace_back(connection, query); }
-  void answered(const Answer& answer, std::span<const std::byte>) override { delivered.push_back(answer); }
+  void answered(const Answer& answer, bool whole, std::span<const std::byte>) override {
+    delivered.push_back(answer);
+    whole_.push_back(whole);
+  }
+  void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override {
+    restored.emplace_back(chunk, values.size());
+  }
   void refused(const ErrorReply& error) override { refusals.push_back(error); }
   void clear() { *this = ClientRecorder(); }
   std::vector<std::uint32_t> pushed_chunks() const {
@@ -39,6 +45,8 @@ class ClientRecorder final : public ClientOutput {
   std::vector<std::pair<ConnectionIndex, Pull>> pulls;
   std::vector<std::pair<ConnectionIndex, Query>> queries;
   std::vector<Answer> delivered;
+  std::vector<bool> whole_;  // by delivery
+  std::vector<std::pair<ChunkIndex, std::size_t>> restored;
   std::vector<ErrorReply> refusals;
 };
 
@@ -48,7 +56,7 @@ struct ClientSetup {
   std::uint32_t node = 0;
   bool init = false;
   std::uint64_t start = 0;
-  EncodingId push = EncodingId::kFp32, pull = EncodingId::kFp32;
+  EncodingSpec push, pull;
   std::uint64_t window = 16u << 20;
 };
 

@@ -129,7 +129,8 @@ class Loop final : public ClientOutput, public ShardOutput {
   void send_init(ConnectionIndex, const Init& init) override { core_.on_init(peer_of(0), init, initial_); }
   void send_pull(ConnectionIndex, const Pull& pull) override { core_.on_pull(peer_of(pull.key.node.value), pull); }
   void send_query(ConnectionIndex, const Query&) override { ++faults; }
-  void answered(const Answer& answer, std::span<const std::byte>) override {
+  void residual_restored(ChunkIndex, std::span<const std::byte>) override { ++faults; }
+  void answered(const Answer& answer, bool, std::span<const std::byte>) override {
     gathers_[answer.key.node.value]->answered(answer.key.chunk);
   }
   void refused(const ErrorReply&) override { ++faults; }
@@ -142,6 +143,7 @@ class Loop final : public ClientOutput, public ShardOutput {
     }
     clients_[header.key.node.value]->on_answer(ConnectionIndex(0), header, payload.bytes(), ++now_);
   }
+  void residual(PeerId, const Residual&, std::span<const std::byte>) override { ++faults; }
   void receipt(PeerId, const Receipt& header) override {
     clients_[header.key.node.value]->on_receipt(ConnectionIndex(0), header, ++now_);
   }

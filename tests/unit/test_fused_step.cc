@@ -66,7 +66,7 @@ void check(const Case& c) {
   for (std::size_t k = 0; k < c.frames; ++k) {
     const std::vector<float> gradient = some_values(c.elements, static_cast<std::uint32_t>(k + 1));
     memory.emplace_back(push.bytes(c.elements) + c.offset);
-    push.encode(gradient.data(), c.elements, 0, c.elements, memory.back().data() + c.offset);
+    push.encode(gradient.data(), c.elements, 0, c.elements, nullptr, memory.back().data() + c.offset);
     frames.push_back(memory.back().data() + c.offset);
     decoded.emplace_back(c.elements);
     push.decode(frames.back(), c.elements, 0, c.elements, decoded.back().data());
@@ -92,7 +92,7 @@ void check(const Case& c) {
   }
   optimizer->step(scalars, block);
   expected.answer.resize(pull.bytes(c.elements));
-  pull.encode(expected.params.data(), c.elements, 0, c.elements, expected.answer.data());
+  pull.encode(expected.params.data(), c.elements, 0, c.elements, nullptr, expected.answer.data());
 
   Chunk in = start, out = start;
   for (std::vector<float>* array : {&out.params, &out.state[0], &out.state[1]}) {

@@ -15,11 +15,14 @@ struct Collected final : ReduceListener {
     chunk = c, round = r, weight = w, frame = f;
     ++calls;
   }
+  void delivered(ChunkIndex c, Version v) override { deliveries.emplace_back(c, v); }
+  void reducer_failed(Error) override { ++failures; }
   ChunkIndex chunk;
   Round round;
   std::uint64_t weight = 0;
   std::span<const std::byte> frame;
-  int calls = 0;
+  int calls = 0, failures = 0;
+  std::vector<std::pair<ChunkIndex, Version>> deliveries;
 };
 
 struct Node {
@@ -35,6 +38,7 @@ struct Node {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
     memory.resize(ranks);
+    parameters.resize(layout->flat_elements());
     for (auto& gradient : memory) {
       gradient.resize(layout->flat_elements());
       for (float& value : gradient) value = normal(random) * 1e3f;
@@ -52,6 +56,7 @@ struct Node {
   std::vector<ChunkIndex> chunks;
   std::vector<std::vector<float>> memory;
   std::vector<const float*> pointers;
+  std::vector<float> parameters;
 };
 
 }  // namespace
@@ -59,10 +64,10 @@ struct Node {
 TEST_CASE("one rank with fp32 lends the trainer's own memory") {
   Node node(1, {5000, 77});
   Collected out;
-  HostReducer reducer(node.layout, node.chunks, node.pointers, EncodingId::kFp32, out);
+  HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), EncodingId::kFp32, EncodingId::kFp32, out);
   CHECK(reducer.frame_bytes() == 0);
   CHECK(HostReducer::frame_bytes_for(*node.layout, 1, EncodingId::kFp32) == 0);
-  reducer.reduce(ChunkIndex(1), Round(3), 12);
+  reducer.reduce(ChunkIndex(1), Round(3), 12, false);
   CHECK(out.calls == 1);
   CHECK(out.chunk == ChunkIndex(1));
   CHECK(out.round == Round(3));
@@ -80,15 +85,15 @@ TEST_CASE("several ranks are summed in tree order and encoded, whatever the enco
       CAPTURE(ranks);
       Node node(ranks, {5000, 77, 4096});
       Collected out;
-      HostReducer reducer(node.layout, node.chunks, node.pointers, id, out);
+      HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), id, EncodingId::kFp32, out);
       CHECK(reducer.frame_bytes() <= HostReducer::frame_bytes_for(*node.layout, ranks, id));
       for (const ChunkIndex chunk : node.chunks) {
         const ChunkRange range = node.layout->chunk(chunk);
-        reducer.reduce(chunk, Round(1), ranks);
+        reducer.reduce(chunk, Round(1), ranks, false);
         const std::vector<float> sum = node.sum(range);
         const Encoding& encoding = encoding_for(id);
         std::vector<std::byte> expected(encoding.bytes(range.elements));
-        encoding.encode(sum.data(), range.elements, 0, range.elements, expected.data());
+        encoding.encode(sum.data(), range.elements, 0, range.elements, nullptr, expected.data());
         REQUIRE(out.frame.size() == expected.size());
         CHECK(std::memcmp(out.frame.data(), expected.data(), expected.size()) == 0);
       }
@@ -100,13 +105,13 @@ TEST_CASE("several ranks are summed in tree order and encoded, whatever the enco
 TEST_CASE("a frame stays unchanged while other chunks are reduced, and is reused after its release") {
   Node node(2, {20'000});
   Collected out;
-  HostReducer reducer(node.layout, node.chunks, node.pointers, EncodingId::kFp32, out);
-  reducer.reduce(ChunkIndex(0), Round(1), 1);
+  HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), EncodingId::kFp32, EncodingId::kFp32, out);
+  reducer.reduce(ChunkIndex(0), Round(1), 1, false);
   const auto first = out.frame;
   const std::vector<std::byte> copy(first.begin(), first.end());
-  for (std::uint32_t c = 1; c < node.layout->chunks(); ++c) reducer.reduce(ChunkIndex(c), Round(1), 1);
+  for (std::uint32_t c = 1; c < node.layout->chunks(); ++c) reducer.reduce(ChunkIndex(c), Round(1), 1, false);
   CHECK(std::memcmp(first.data(), copy.data(), copy.size()) == 0);
   reducer.release(ChunkIndex(0));
-  reducer.reduce(ChunkIndex(0), Round(2), 1);
+  reducer.reduce(ChunkIndex(0), Round(2), 1, false);
   CHECK(out.frame.data() == first.data());
 }

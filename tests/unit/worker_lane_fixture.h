@@ -196,7 +196,7 @@ struct LaneNode {
   }
   // Closes the job and waits until neither the lanes nor ZeroMQ hold its memory.
   bool memory_comes_back() {
-    for (auto& lane : lanes) lane->close(job);
+    for (auto& lane : lanes) lane->close(job, false);
     const std::weak_ptr<NodeJob> watched = job;
     job.reset();
     return soon([&] {
