@@ -2,29 +2,24 @@
 //
 //   g = g + weight_decay * p          s = s + g^2, from initial_accumulator
 //   p = p - lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps)
-#include <cmath>
-
-#include "kernels/dispatch.h"
-#include "kernels/optimizer.h"
+#include "kernels/adagrad_update.h"
 
 namespace tributary::kernels {
 namespace {
 
-enum Scalar { kLr, kEps, kWeightDecay };
+using namespace adagrad;
 
 TRIBUTARY_MULTIVERSION
-void adagrad(const StepScalars& scalars, const BlockArgs& block) {
-  const float lr = scalars.a[kLr], eps = scalars.a[kEps], decay = scalars.a[kWeightDecay],
-              grad_scale = block.grad_scale;
+void step_block(const StepScalars& scalars, const BlockArgs& block) {
+  const StepScalars s = scalars;  // a copy, which the stores below cannot change: its values stay in registers
+  const float grad_scale = block.grad_scale;
   const float *grad = block.grad, *param_in = block.param_in, *sum_in = block.state_in[0];
   float *param_out = block.param_out, *sum_out = block.state_out[0];
   TRIBUTARY_ELEMENTWISE
   for (std::size_t i = 0; i < block.count; ++i) {
-    const float p = param_in[i];
-    const float g = decay == 0.0f ? grad[i] * grad_scale : grad[i] * grad_scale + decay * p;
-    const float sum = sum_in[i] + g * g;
-    sum_out[i] = sum;
-    param_out[i] = p - lr * g / (std::sqrt(sum) + eps);
+    const StepElement next = update(s, {param_in[i], sum_in[i], 0.0f}, grad[i] * grad_scale);
+    sum_out[i] = next.s0;
+    param_out[i] = next.p;
   }
 }
 
@@ -45,7 +40,8 @@ class Adagrad final : public Optimizer {
     return s;
   }
 
-  void step(const StepScalars& scalars, const BlockArgs& block) const override { adagrad(scalars, block); }
+  void step(const StepScalars& scalars, const BlockArgs& block) const override { step_block(scalars, block); }
+  StepFormula formula() const override { return StepFormula::kAdagrad; }
 
  private:
   const OptimizerOptions options_;

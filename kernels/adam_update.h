@@ -10,23 +10,20 @@
 #include "kernels/dispatch.h"
 #include "kernels/optimizer.h"
 
-namespace tributary::kernels {
+namespace tributary::kernels::adam {
 
-// a[kLerp]: how far m moves towards g; or, if it moves more than half-way, how far from g back to m (the more exact
-// form of the two, and PyTorch's choice). a[kDecay]: Adam's coupled weight decay,
-// or AdamW's factor 1 - lr * weight_decay.
-enum AdamScalar { kLerp, kBeta2, kGradSquareWeight, kStepSize, kInverseSqrtCorrection2, kEps, kDecay };
+// a[kLerp]: how far m moves towards g; or, if it moves more than half-way (lerp_from_gradient), how far from g back to
+// m (the more exact form of the two, and PyTorch's choice). a[kDecay]: Adam's coupled weight decay, or AdamW's factor
+// 1 - lr * weight_decay.
+enum Scalar { kLerp, kBeta2, kGradSquareWeight, kStepSize, kInverseSqrtCorrection2, kEps, kDecay };
 
-inline bool lerps_from_gradient(const OptimizerOptions& options) {
-  return !(1.0 - options.beta1 < 0.5);
-}
-
-inline StepScalars adam_scalars(const OptimizerOptions& options, std::uint64_t t, double lr) {
+inline StepScalars scalars(const OptimizerOptions& options, std::uint64_t t, double lr) {
   const double correction1 = 1.0 - std::pow(options.beta1, static_cast<double>(t));
   const double correction2 = 1.0 - std::pow(options.beta2, static_cast<double>(t));
   StepScalars s;
+  s.lerp_from_gradient = !(1.0 - options.beta1 < 0.5);
   const float weight = static_cast<float>(1.0 - options.beta1);
-  s.a[kLerp] = lerps_from_gradient(options) ? 1.0f - weight : weight;
+  s.a[kLerp] = s.lerp_from_gradient ? 1.0f - weight : weight;
   s.a[kBeta2] = static_cast<float>(options.beta2);
   s.a[kGradSquareWeight] = static_cast<float>(1.0 - options.beta2);
   s.a[kStepSize] = static_cast<float>(lr / correction1);
@@ -36,19 +33,25 @@ inline StepScalars adam_scalars(const OptimizerOptions& options, std::uint64_t t
   return s;
 }
 
-struct AdamElement {
-  float p, m, v;
-};
-
-// One square root and one division an element: what is divided by sqrt(1 - beta2^t)
+// s0: m, s1: v. One square root and one division an element: what is divided by sqrt(1 - beta2^t)
 // is multiplied by its inverse instead.
-TRIBUTARY_INLINE AdamElement adam_update(const StepScalars& s, bool from_gradient, AdamElement old, float g) {
-  const float base = from_gradient ? g : old.m;
-  const float other = from_gradient ? old.m : g;
+TRIBUTARY_INLINE StepElement moments(const StepScalars& s, StepElement old, float g) {
+  const float base = s.lerp_from_gradient ? g : old.s0;
+  const float other = s.lerp_from_gradient ? old.s0 : g;
   const float m = base + s.a[kLerp] * (other - base);
-  const float v = s.a[kBeta2] * old.v + s.a[kGradSquareWeight] * g * g;
+  const float v = s.a[kBeta2] * old.s1 + s.a[kGradSquareWeight] * g * g;
   const float denominator = std::sqrt(v) * s.a[kInverseSqrtCorrection2] + s.a[kEps];
   return {old.p - s.a[kStepSize] * m / denominator, m, v};
 }
 
-}  // namespace tributary::kernels
+// Weight decay is added to the gradient.
+TRIBUTARY_INLINE StepElement coupled(const StepScalars& s, StepElement old, float g) {
+  return moments(s, old, s.a[kDecay] != 0.0f ? g + s.a[kDecay] * old.p : g);
+}
+
+// Weight decay shrinks the parameter first.
+TRIBUTARY_INLINE StepElement decoupled(const StepScalars& s, StepElement old, float g) {
+  return moments(s, {old.p * s.a[kDecay], old.s0, old.s1}, g);
+}
+
+}  // namespace tributary::kernels::adam

@@ -4,18 +4,19 @@
 namespace tributary::kernels {
 namespace {
 
+using namespace adam;
+
 TRIBUTARY_MULTIVERSION
-void adamw(const StepScalars& scalars, const BlockArgs& block, bool from_gradient) {
+void step_block(const StepScalars& scalars, const BlockArgs& block) {
   const StepScalars s = scalars;  // a copy, which the stores below cannot change: its values stay in registers
   const float *grad = block.grad, *param_in = block.param_in, *m_in = block.state_in[0], *v_in = block.state_in[1];
   float *param_out = block.param_out, *m_out = block.state_out[0], *v_out = block.state_out[1];
   const float grad_scale = block.grad_scale;
   TRIBUTARY_ELEMENTWISE
   for (std::size_t i = 0; i < block.count; ++i) {
-    const float p = param_in[i] * s.a[kDecay];
-    const AdamElement next = adam_update(s, from_gradient, {p, m_in[i], v_in[i]}, grad[i] * grad_scale);
-    m_out[i] = next.m;
-    v_out[i] = next.v;
+    const StepElement next = decoupled(s, {param_in[i], m_in[i], v_in[i]}, grad[i] * grad_scale);
+    m_out[i] = next.s0;
+    v_out[i] = next.s1;
     param_out[i] = next.p;
   }
 }
@@ -28,14 +29,13 @@ class AdamW final : public Optimizer {
   int slots() const override { return 2; }
 
   StepScalars scalars(std::uint64_t t, double lr) const override {
-    StepScalars s = adam_scalars(options_, t, lr);
+    StepScalars s = adam::scalars(options_, t, lr);
     s.a[kDecay] = static_cast<float>(1.0 - lr * options_.weight_decay);
     return s;
   }
 
-  void step(const StepScalars& scalars, const BlockArgs& block) const override {
-    adamw(scalars, block, lerps_from_gradient(options_));
-  }
+  void step(const StepScalars& scalars, const BlockArgs& block) const override { step_block(scalars, block); }
+  StepFormula formula() const override { return StepFormula::kAdamW; }
 
  private:
   const OptimizerOptions options_;

@@ -9,6 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/lane_sum.h"
+#include "kernels/tree_sum.h"
+
 namespace tributary::kernels {
 
 struct GradientFacts {
@@ -20,5 +23,22 @@ GradientFacts gradient_facts(const float* in, std::size_t count);
 // As kernels/cast.h, and the facts of `in`.
 GradientFacts fp32_to_bf16_facts(const float* in, std::size_t count, std::uint16_t* out);
 GradientFacts fp32_to_fp16_facts(const float* in, std::size_t count, std::uint16_t* out);
+
+namespace cuda {  // kernels/cuda_stream.h says what holds for these
+
+// Elements of scratch that the following want: the facts of each block.
+constexpr std::size_t facts_scratch_elements(std::size_t count) {
+  return (count + kSumBlock - 1) / kSumBlock;
+}
+
+// facts: one, in device memory, as scratch is; both at multiples of 16 bytes.
+void gradient_facts(const SumInputs& in, std::size_t count, GradientFacts* facts, GradientFacts* scratch,
+                    Stream stream);
+void fp32_to_bf16_facts(const SumInputs& in, std::size_t count, std::uint16_t* out, GradientFacts* facts,
+                        GradientFacts* scratch, Stream stream);
+void fp32_to_fp16_facts(const SumInputs& in, std::size_t count, std::uint16_t* out, GradientFacts* facts,
+                        GradientFacts* scratch, Stream stream);
+
+}  // namespace cuda
 
 }  // namespace tributary::kernels

@@ -18,6 +18,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/tree_sum.h"
+
 namespace tributary::kernels {
 
 inline constexpr std::size_t kInt8Block = 256;
@@ -41,5 +43,18 @@ void int8_encode_delta(const float* target, std::size_t count, float* estimate, 
 void int8_decode(const std::byte* scales, const std::int8_t* q, std::size_t first, std::size_t count, float* out);
 // out[i] += D.
 void int8_decode_add(const std::byte* scales, const std::int8_t* q, std::size_t first, std::size_t count, float* out);
+
+namespace cuda {  // kernels/cuda_stream.h says what holds for these
+
+// values: the tree sum of the inputs.
+void int8_encode(const SumInputs& values, std::size_t count, float* residual, float* scales, std::int8_t* q,
+                 Stream stream);
+void int8_encode_delta(const float* target, std::size_t count, float* estimate, float* scales, std::int8_t* q,
+                       Stream stream);
+// Whole arrays.
+void int8_decode(const float* scales, const std::int8_t* q, std::size_t count, float* out, Stream stream);
+void int8_decode_add(const float* scales, const std::int8_t* q, std::size_t count, float* out, Stream stream);
+
+}  // namespace cuda
 
 }  // namespace tributary::kernels

@@ -2,28 +2,24 @@
 //
 //   u = sign(beta1 * m + (1 - beta1) * g)      sign(0) = 0; a NaN stays one, so that it is seen
 //   p = p * (1 - lr * weight_decay) - lr * u   m = beta2 * m + (1 - beta2) * g
-#include "kernels/dispatch.h"
-#include "kernels/optimizer.h"
+#include "kernels/lion_update.h"
 
 namespace tributary::kernels {
 namespace {
 
-enum Scalar { kLr, kBeta1, kGradWeight1, kBeta2, kGradWeight2, kDecay };
+using namespace lion;
 
 TRIBUTARY_MULTIVERSION
-void lion(const StepScalars& scalars, const BlockArgs& block) {
+void step_block(const StepScalars& scalars, const BlockArgs& block) {
   const StepScalars s = scalars;  // a copy, which the stores below cannot change: its values stay in registers
   const float *grad = block.grad, *param_in = block.param_in, *m_in = block.state_in[0];
   float *param_out = block.param_out, *m_out = block.state_out[0];
   const float grad_scale = block.grad_scale;
   TRIBUTARY_ELEMENTWISE
   for (std::size_t i = 0; i < block.count; ++i) {
-    const float g = grad[i] * grad_scale, m = m_in[i];
-    const float u = s.a[kBeta1] * m + s.a[kGradWeight1] * g;
-    float step = u > 0.0f ? s.a[kLr] : u;
-    step = u < 0.0f ? -s.a[kLr] : step;
-    m_out[i] = s.a[kBeta2] * m + s.a[kGradWeight2] * g;
-    param_out[i] = param_in[i] * s.a[kDecay] - step;
+    const StepElement next = update(s, {param_in[i], m_in[i], 0.0f}, grad[i] * grad_scale);
+    m_out[i] = next.s0;
+    param_out[i] = next.p;
   }
 }
 
@@ -46,7 +42,8 @@ class Lion final : public Optimizer {
     return s;
   }
 
-  void step(const StepScalars& scalars, const BlockArgs& block) const override { lion(scalars, block); }
+  void step(const StepScalars& scalars, const BlockArgs& block) const override { step_block(scalars, block); }
+  StepFormula formula() const override { return StepFormula::kLion; }
 
  private:
   const OptimizerOptions options_;

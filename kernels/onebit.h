@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/tree_sum.h"
+
 namespace tributary::kernels {
 
 inline constexpr std::size_t kOneBitBlock = 4096;
@@ -26,5 +28,15 @@ void onebit_encode(const float* values, std::size_t count, float* residual, floa
 
 // Values [first, first+count); first is a multiple of 8. scales may lie at any address.
 void onebit_decode(const std::byte* scales, const std::uint8_t* bits, std::size_t first, std::size_t count, float* out);
+
+namespace cuda {  // kernels/cuda_stream.h says what holds for these
+
+// values: the tree sum of the inputs.
+void onebit_encode(const SumInputs& values, std::size_t count, float* residual, float* scales, std::uint8_t* bits,
+                   Stream stream);
+// A whole array.
+void onebit_decode(const float* scales, const std::uint8_t* bits, std::size_t count, float* out, Stream stream);
+
+}  // namespace cuda
 
 }  // namespace tributary::kernels

@@ -3,7 +3,8 @@
 // workers in all-reduce mode.
 //
 // A step is element-wise: the same bits whatever the block, chunk or shard an element lies in, and on every instruction
-// set (the kernels are compiled without floating-point contraction).
+// set (the kernels are compiled without floating-point contraction). The formula of one element stands in a header
+// (sgd_update.h, adam_update.h, adagrad_update.h, lion_update.h), which the CUDA twin includes too (cuda_optimizer.h).
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,17 @@ inline constexpr int kMaxSlots = 3;  // fp32 state arrays per parameter
 // What is the same for every element of one step; computed once per chunk in double and rounded as PyTorch does.
 struct StepScalars {
   float a[8] = {};
-  bool first = false;  // the first step of this parameter (SGD's momentum buffer starts as the gradient)
+  bool first = false;               // the first step of this parameter (SGD's momentum buffer starts as the gradient)
+  bool lerp_from_gradient = false;  // Adam, AdamW: adam_update.h
 };
+
+// One parameter and its state, as the formulae take and return them.
+struct StepElement {
+  float p = 0.0f, s0 = 0.0f, s1 = 0.0f;
+};
+
+// Which formula a step is: what a device must know beside the scalars.
+enum class StepFormula : std::uint8_t { kSgd, kSgdMomentum, kSgdNesterov, kAdam, kAdamW, kAdagrad, kLion };
 
 struct BlockArgs {
   std::size_t count = 0;
@@ -46,6 +56,7 @@ class Optimizer {
   // t: 1-based number of the step; lr: the scheduled learning rate of this step.
   virtual StepScalars scalars(std::uint64_t t, double lr) const = 0;
   virtual void step(const StepScalars& scalars, const BlockArgs& block) const = 0;
+  virtual StepFormula formula() const = 0;
 };
 
 std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions& options);

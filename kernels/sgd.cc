@@ -4,42 +4,36 @@
 //   buf = g in the first step, afterwards momentum * buf + (1 - dampening) * g      (only with momentum)
 //   d   = nesterov ? g + momentum * buf : buf                                       (g without momentum)
 //   p   = p - lr * d
-#include "kernels/dispatch.h"
-#include "kernels/optimizer.h"
+#include "kernels/sgd_update.h"
 
 namespace tributary::kernels {
 namespace {
 
-enum Scalar { kLr, kMomentum, kGradWeight, kWeightDecay };
+using namespace sgd;
 
 TRIBUTARY_MULTIVERSION
-void plain(const StepScalars& scalars, const BlockArgs& block) {
-  const float lr = scalars.a[kLr], decay = scalars.a[kWeightDecay], grad_scale = block.grad_scale;
+void step_plain(const StepScalars& scalars, const BlockArgs& block) {
+  const StepScalars s = scalars;  // a copy, which the stores below cannot change: its values stay in registers
+  const float grad_scale = block.grad_scale;
   const float *grad = block.grad, *param_in = block.param_in;
   float* param_out = block.param_out;
   TRIBUTARY_ELEMENTWISE
   for (std::size_t i = 0; i < block.count; ++i) {
-    const float p = param_in[i];
-    const float g = decay == 0.0f ? grad[i] * grad_scale : grad[i] * grad_scale + decay * p;
-    param_out[i] = p - lr * g;
+    param_out[i] = plain(s, {param_in[i], 0.0f, 0.0f}, grad[i] * grad_scale).p;
   }
 }
 
 TRIBUTARY_MULTIVERSION
-void with_momentum(const StepScalars& scalars, const BlockArgs& block, bool nesterov) {
-  const float lr = scalars.a[kLr], momentum = scalars.a[kMomentum], grad_weight = scalars.a[kGradWeight],
-              decay = scalars.a[kWeightDecay], grad_scale = block.grad_scale;
-  const bool first = scalars.first;
+void step_momentum(const StepScalars& scalars, const BlockArgs& block, bool nesterov) {
+  const StepScalars s = scalars;
+  const float grad_scale = block.grad_scale;
   const float *grad = block.grad, *param_in = block.param_in, *buf_in = block.state_in[0];
   float *param_out = block.param_out, *buf_out = block.state_out[0];
   TRIBUTARY_ELEMENTWISE
   for (std::size_t i = 0; i < block.count; ++i) {
-    const float p = param_in[i];
-    const float g = decay == 0.0f ? grad[i] * grad_scale : grad[i] * grad_scale + decay * p;
-    const float buf = first ? g : momentum * buf_in[i] + grad_weight * g;
-    const float d = nesterov ? g + momentum * buf : buf;
-    buf_out[i] = buf;
-    param_out[i] = p - lr * d;
+    const StepElement next = with_momentum(s, nesterov, {param_in[i], buf_in[i], 0.0f}, grad[i] * grad_scale);
+    buf_out[i] = next.s0;
+    param_out[i] = next.p;
   }
 }
 
@@ -61,8 +55,12 @@ class Sgd final : public Optimizer {
   }
 
   void step(const StepScalars& scalars, const BlockArgs& block) const override {
-    if (options_.momentum == 0.0) return plain(scalars, block);
-    with_momentum(scalars, block, options_.nesterov);
+    if (options_.momentum == 0.0) return step_plain(scalars, block);
+    step_momentum(scalars, block, options_.nesterov);
+  }
+  StepFormula formula() const override {
+    if (options_.momentum == 0.0) return StepFormula::kSgd;
+    return options_.nesterov ? StepFormula::kSgdNesterov : StepFormula::kSgdMomentum;
   }
 
  private:

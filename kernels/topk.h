@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/tree_sum.h"
+
 namespace tributary::kernels {
 
 inline constexpr std::size_t kTopKGroup = 65536;  // elements that a 16-bit offset reaches
@@ -37,5 +39,20 @@ bool topk_valid(const std::byte* counts, const std::byte* offsets, std::size_t e
 // REQUIRES: topk_valid(); first + count <= elements.
 void topk_decode(const std::byte* counts, const std::byte* values, const std::byte* offsets, std::size_t elements,
                  std::size_t first, std::size_t count, float* out);
+
+namespace cuda {  // kernels/cuda_stream.h says what holds for these
+
+// Bytes of device memory, at a multiple of 16, that topk_select() wants until the stream has passed it; the same for
+// every array.
+inline constexpr std::size_t kTopKScratchBytes = 49152;
+
+// As above, after residual[i] = added[i] + residual[i]; added may have no inputs: the residual is taken as it is.
+void topk_select(const SumInputs& added, float* residual, std::size_t elements, std::size_t k, TopKSelection selection,
+                 std::uint32_t* counts, float* values, std::uint16_t* offsets, void* scratch, Stream stream);
+// A whole array. REQUIRES: topk_valid() on the host.
+void topk_decode(const std::uint32_t* counts, const float* values, const std::uint16_t* offsets, std::size_t elements,
+                 float* out, Stream stream);
+
+}  // namespace cuda
 
 }  // namespace tributary::kernels

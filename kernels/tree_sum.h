@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <span>
 
+#include "kernels/cuda_stream.h"
+
 namespace tributary::kernels {
 
 inline constexpr std::size_t kMaxSumInputs = 1024;
@@ -20,5 +22,27 @@ void tree_sum(std::span<const float* const> inputs, std::size_t count, float* ou
 
 // values[i] *= scale.
 void scale(float* values, std::size_t count, float factor);
+
+namespace cuda {  // kernels/cuda_stream.h says what holds for these
+
+inline constexpr int kMaxFusedInputs = 8;
+
+// Arrays of the ranks of one device that an encoder tree-sums in registers while it reads them, so that summing and
+// encoding are one pass over memory. For more of them, tree_sum() comes first.
+struct SumInputs {
+  const float* at[kMaxFusedInputs] = {};
+  int count = 0;  // 1 to kMaxFusedInputs
+
+  SumInputs() = default;
+  SumInputs(const float* one) : at{one}, count(1) {}  // NOLINT(google-explicit-constructor): most have one
+  explicit SumInputs(std::span<const float* const> inputs) : count(static_cast<int>(inputs.size())) {
+    for (int k = 0; k < count && k < kMaxFusedInputs; ++k) at[k] = inputs[static_cast<std::size_t>(k)];
+  }
+};
+
+void tree_sum(std::span<const float* const> inputs, std::size_t count, float* out, Stream stream);
+void scale(float* values, std::size_t count, float factor, Stream stream);
+
+}  // namespace cuda
 
 }  // namespace tributary::kernels

@@ -1,0 +1,298 @@
+#include "tests/emulation/cuda_emulation.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+tributary::emulation::Index threadIdx, blockIdx, blockDim, gridDim;
+
+namespace tributary::emulation {
+namespace {
+
+constexpr unsigned kWarp = 32;
+constexpr unsigned kMaxThreads = 1024;
+constexpr std::size_t kStackBytes = 256 << 10;
+
+// A context to switch to and from, announced to the sanitizers, which keep books about stacks.
+struct Context {
+  ucontext_t machine{};
+  const void* stack = nullptr;
+  std::size_t stack_bytes = 0;
+  void* fake_stack = nullptr;  // AddressSanitizer's
+  void* tsan_fiber = nullptr;  // ThreadSanitizer's
+};
+
+void switch_context(Context& from, Context& to) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.stack_bytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(to.tsan_fiber, 0);
+#endif
+  ::swapcontext(&from.machine, &to.machine);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);
+#endif
+}
+
+// A thread of a block, or the lanes of a warp and a whole block as those who wait for each other: they wait while
+// `generation` is what it was.
+struct Meeting {
+  unsigned arrived = 0;
+  unsigned generation = 0;
+  int votes = 0, decided = 0;
+  Exchange kind = Exchange::kShuffle;
+  std::array<std::array<std::uint64_t, kWarp>, 2> values;  // in turns: a lane may be one exchange ahead of another
+};
+
+struct Fiber {
+  Context context;
+  std::unique_ptr<std::byte[]> memory;
+  Meeting* waits_at = nullptr;
+  unsigned generation = 0;
+  bool done = true;
+  unsigned thread = 0;
+};
+
+struct SharedArray {
+  std::unique_ptr<std::byte, decltype(&std::free)> memory;
+  std::size_t bytes;
+};
+
+// All that there is while a grid runs. Fibers are kept for the next block: each runs the kernel in an endless loop.
+class Machine {
+ public:
+  Schedule schedule;
+
+  ~Machine() { drop_fibers(); }
+
+  void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& kernel) {
+    if (threads == 0 || threads % kWarp != 0 || threads > kMaxThreads) {
+      throw std::logic_error("emulated launch with " + std::to_string(threads) + " threads a block");
+    }
+    blocks = std::min(blocks, schedule.max_blocks);
+    if (blocks == 0) throw std::logic_error("emulated launch of no block");
+    if (running_ != nullptr) throw std::logic_error("emulated launch from within a kernel");
+    kernel_ = &kernel;
+    random_.seed(schedule.seed);
+    make_fibers(threads);
+    blockDim = {threads, 1, 1};
+    gridDim = {blocks, 1, 1};
+    std::vector<unsigned> order(blocks);
+    std::iota(order.begin(), order.end(), 0u);
+    arrange(order);
+    for (unsigned block : order) {
+      blockIdx = {block, 0, 0};
+      run_block(threads);
+      if (error_.empty()) continue;
+      drop_fibers();  // they stand in the middle of the kernel
+      throw std::logic_error("emulated kernel, block " + std::to_string(block) + ": " + std::exchange(error_, {}));
+    }
+  }
+
+  void* shared_memory(const void* site, std::size_t bytes, std::size_t alignment) {
+    auto found = shared_.find(site);
+    if (found == shared_.end()) {
+      const std::size_t align = std::max<std::size_t>(alignment, sizeof(void*));
+      void* memory = std::aligned_alloc(align, (bytes + align - 1) / align * align);
+      std::memset(memory, 0xa5, bytes);
+      found = shared_.emplace(site, SharedArray{{static_cast<std::byte*>(memory), &std::free}, bytes}).first;
+    }
+    return found->second.memory.get();
+  }
+
+  int barrier(bool vote) {
+    block_.votes += vote ? 1 : 0;
+    if (++block_.arrived == blockDim.x) {
+      block_.decided = std::exchange(block_.votes, 0);
+      open(block_);
+    } else {
+      wait_at(block_);
+    }
+    return block_.decided;
+  }
+
+  const std::array<std::uint64_t, kWarp>& exchange(Exchange kind, unsigned mask, std::uint64_t value) {
+    Meeting& warp = warps_[threadIdx.x / kWarp];
+    if (mask != 0xffffffffu) give_up("an exchange whose mask leaves lanes out");
+    if (warp.arrived > 0 && warp.kind != kind) give_up("lanes of its warp are at different exchanges");
+    warp.kind = kind;
+    auto& values = warp.values[warp.generation % 2];
+    values[threadIdx.x % kWarp] = value;
+    if (++warp.arrived == kWarp) {
+      open(warp);
+    } else {
+      wait_at(warp);
+    }
+    return values;
+  }
+
+ private:
+  void make_fibers(unsigned threads) {
+#if defined(__SANITIZE_THREAD__)
+    scheduler_.tsan_fiber = __tsan_get_current_fiber();
+#endif
+    while (fibers_.size() < threads) {
+      auto fiber = std::make_unique<Fiber>();
+      fiber->thread = static_cast<unsigned>(fibers_.size());
+      fiber->memory = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
+      fiber->context.stack = fiber->memory.get();
+      fiber->context.stack_bytes = kStackBytes;
+      ::getcontext(&fiber->context.machine);
+      fiber->context.machine.uc_stack.ss_sp = fiber->memory.get();
+      fiber->context.machine.uc_stack.ss_size = kStackBytes;
+      fiber->context.machine.uc_link = nullptr;
+      // makecontext passes ints only: the machine's address in two of them.
+      const auto address = reinterpret_cast<std::uintptr_t>(this);
+      ::makecontext(&fiber->context.machine, reinterpret_cast<void (*)()>(&Machine::enter), 2,
+                    static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
+#if defined(__SANITIZE_THREAD__)
+      fiber->context.tsan_fiber = __tsan_create_fiber(0);
+#endif
+      fibers_.push_back(std::move(fiber));
+    }
+  }
+
+  void drop_fibers() {
+#if defined(__SANITIZE_THREAD__)
+    for (const auto& fiber : fibers_) __tsan_destroy_fiber(fiber->context.tsan_fiber);
+#endif
+    fibers_.clear();
+  }
+
+  static void enter(unsigned high, unsigned low) {
+    auto* machine = reinterpret_cast<Machine*>(static_cast<std::uintptr_t>(high) << 32 | low);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &machine->scheduler_.stack, &machine->scheduler_.stack_bytes);
+#endif
+    for (;;) {
+      (*machine->kernel_)();
+      machine->running_->done = true;
+      machine->leave();
+    }
+  }
+
+  void run_block(unsigned threads) {
+    shared_.clear();
+    block_ = {};
+    warps_.assign(threads / kWarp, {});
+    std::vector<unsigned> order(threads);
+    std::iota(order.begin(), order.end(), 0u);
+    for (unsigned t : order) {
+      fibers_[t]->done = false;
+      fibers_[t]->waits_at = nullptr;
+    }
+    for (unsigned left = threads; left > 0;) {
+      bool progress = false;
+      arrange(order);
+      for (unsigned t : order) {
+        Fiber& fiber = *fibers_[t];
+        if (fiber.done || (fiber.waits_at != nullptr && fiber.waits_at->generation == fiber.generation)) continue;
+        progress = true;
+        running_ = &fiber;
+        threadIdx = {t, 0, 0};
+        switch_context(scheduler_, fiber.context);
+        running_ = nullptr;
+        if (!error_.empty()) return;
+        if (fiber.done) --left;
+      }
+      if (!progress) {
+        error_ = std::to_string(left) + " of " + std::to_string(threads) +
+                 " threads wait at a barrier or an exchange that the others do not come to";
+        return;
+      }
+    }
+  }
+
+  void arrange(std::vector<unsigned>& order) {
+    if (schedule.seed == 1) std::sort(order.begin(), order.end(), std::greater<>());
+    if (schedule.seed > 1) std::shuffle(order.begin(), order.end(), random_);
+  }
+
+  void leave() {
+    switch_context(running_->context, scheduler_);
+  }
+
+  static void open(Meeting& meeting) {
+    meeting.arrived = 0;
+    ++meeting.generation;
+  }
+
+  void wait_at(Meeting& meeting) {
+    running_->waits_at = &meeting;
+    running_->generation = meeting.generation;
+    leave();
+    running_->waits_at = nullptr;
+  }
+
+  [[noreturn]] void give_up(const char* what) {
+    error_ = "thread " + std::to_string(threadIdx.x) + ": " + what;
+    leave();
+    std::abort();  // never resumed
+  }
+
+  const std::function<void()>* kernel_ = nullptr;
+  std::mt19937 random_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  Context scheduler_;
+  Fiber* running_ = nullptr;
+  Meeting block_;
+  std::vector<Meeting> warps_;
+  std::map<const void*, SharedArray> shared_;
+  std::string error_;
+};
+
+// One, as there is one `threadIdx`: kernels find it without being told.
+Machine& machine() {
+  static Machine instance;
+  return instance;
+}
+
+}  // namespace
+
+void use(const Schedule& schedule) {
+  machine().schedule = schedule;
+}
+void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& kernel) {
+  machine().run_grid(blocks, threads, kernel);
+}
+void* shared_memory(const void* site, std::size_t bytes, std::size_t alignment) {
+  return machine().shared_memory(site, bytes, alignment);
+}
+int barrier(bool vote) {
+  return machine().barrier(vote);
+}
+std::uint64_t exchange(Exchange kind, unsigned mask, std::uint64_t value, unsigned source) {
+  return machine().exchange(kind, mask, value)[source];
+}
+std::uint32_t reduce(Exchange kind, unsigned mask, std::uint32_t value) {
+  const auto& values = machine().exchange(kind, mask, value);
+  std::uint32_t result = 0;
+  for (std::uint64_t other : values) {
+    const auto lane_value = static_cast<std::uint32_t>(other);
+    result = kind == Exchange::kReduceAdd ? result + lane_value : std::max(result, lane_value);
+  }
+  return result;
+}
+unsigned lane() {
+  return threadIdx.x % kWarp;
+}
+
+}  // namespace tributary::emulation

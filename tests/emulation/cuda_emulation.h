@@ -1,0 +1,133 @@
+// Runs the very source of the CUDA kernels (kernels/*.cu) on the CPU: compiled by g++ with this header in front of it
+// (-include), a launch becomes a loop over the blocks of the grid, and the threads of a block become fibers of one
+// thread of the operating system. Device pointers are plain pointers.
+//
+// A fiber runs until it must wait for others (a barrier of the block, an exchange within its warp); then another's turn
+// comes. So a run is deterministic; and the order of turns, and that of blocks, can be shuffled by a seed: results that
+// depend on it are a missing barrier. Shared memory begins every block filled with a pattern, so that nothing lives on
+// what a block before left. Mistakes that CUDA leaves undefined end the launch with an exception: a barrier or an
+// exchange that not all threads reach, lanes of a warp at different exchanges, a mask without all lanes.
+//
+// Under AddressSanitizer and UndefinedBehaviorSanitizer, accesses outside of global and shared arrays and misaligned
+// vectors are found as well (fibers are announced to the sanitizers).
+//
+// What this cannot show: how fast anything is; whether accesses coalesce or banks conflict; what a weak memory order or
+// true parallelism does between blocks or between atomics and plain accesses; whether the compiler for the device
+// rounds as the one for the host (-fmad=false and IEEE division and square root are what makes it so); whether a launch
+// fits a device's limits. tests/gpu runs the same cases on a device.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <type_traits>
+
+// ---- CUDA's words ----
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+// As kernels/device.cuh has them for nvcc.
+#define TRIBUTARY_UNROLL
+#define TRIBUTARY_UNROLL_4
+#define TRIBUTARY_SHARED(Type, name)                                            \
+  static const char name##_site = 0;                                            \
+  std::type_identity_t<Type>& name = *static_cast<std::type_identity_t<Type>*>( \
+      ::tributary::emulation::shared_memory(&name##_site, sizeof(Type), alignof(Type)))
+
+namespace tributary::emulation {
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+struct Schedule {
+  std::uint32_t seed = 0;          // 0: threads in ascending order, 1: descending, others: shuffled anew at every turn
+  unsigned max_blocks = 1u << 31;  // smaller grids than asked for: kernels must stride
+};
+
+// For the launches that follow.
+void use(const Schedule& schedule);
+
+// Runs `kernel` as every thread of the grid. Throws std::logic_error, which names thread and mistake.
+void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& kernel);
+
+// ---- For the code of the kernels ----
+
+// The same memory for all threads of the block that come by the same site.
+void* shared_memory(const void* site, std::size_t bytes, std::size_t alignment);
+// How many threads of the block said true.
+int barrier(bool vote);
+
+enum class Exchange { kShuffle, kShuffleUp, kShuffleDown, kShuffleXor, kReduceAdd, kReduceMax };
+// Waits for all lanes of the warp; then the value of lane `source` (0 to 31) of this exchange.
+std::uint64_t exchange(Exchange kind, unsigned mask, std::uint64_t value, unsigned source);
+// Likewise; combines the lanes' values.
+std::uint32_t reduce(Exchange kind, unsigned mask, std::uint32_t value);
+unsigned lane();
+
+template <class T>
+T exchange_value(Exchange kind, unsigned mask, T value, unsigned source) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  return std::bit_cast<T>(static_cast<Bits>(exchange(kind, mask, std::bit_cast<Bits>(value), source)));
+}
+
+}  // namespace tributary::emulation
+
+// Those of the thread whose turn it is.
+extern tributary::emulation::Index threadIdx, blockIdx, blockDim, gridDim;
+
+inline void __syncthreads() {
+  tributary::emulation::barrier(false);
+}
+
+inline int __syncthreads_count(int predicate) {
+  return tributary::emulation::barrier(predicate != 0);
+}
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, unsigned source) {
+  using namespace tributary::emulation;
+  return exchange_value(Exchange::kShuffle, mask, value, source % 32);
+}
+
+// Lanes whose source lies outside of the warp keep their own value.
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta) {
+  using namespace tributary::emulation;
+  return exchange_value(Exchange::kShuffleUp, mask, value, lane() < delta ? lane() : lane() - delta);
+}
+
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta) {
+  using namespace tributary::emulation;
+  return exchange_value(Exchange::kShuffleDown, mask, value, lane() + delta > 31 ? lane() : lane() + delta);
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, unsigned bits) {
+  using namespace tributary::emulation;
+  return exchange_value(Exchange::kShuffleXor, mask, value, (lane() ^ bits) % 32);
+}
+
+inline std::uint32_t __reduce_add_sync(unsigned mask, std::uint32_t value) {
+  return tributary::emulation::reduce(tributary::emulation::Exchange::kReduceAdd, mask, value);
+}
+
+inline std::uint32_t __reduce_max_sync(unsigned mask, std::uint32_t value) {
+  return tributary::emulation::reduce(tributary::emulation::Exchange::kReduceMax, mask, value);
+}
+
+// No fiber is interrupted, so a plain addition is atomic.
+template <class T>
+T atomicAdd(T* at, T value) {
+  const T old = *at;
+  *at += value;
+  return old;
+}

@@ -1,0 +1,114 @@
+// Optimizer steps.
+#include <memory>
+
+#include "kernels/cuda_optimizer.h"
+#include "kernels/optimizer.h"
+#include "tests/gpu/kernel_twins.h"
+
+namespace tributary::twins {
+namespace {
+
+using namespace kernels;
+
+struct Variant {
+  const char* name;
+  const char* optimizer;
+  OptimizerOptions options;
+};
+
+std::vector<Variant> variants() {
+  std::vector<Variant> all;
+  for (double decay : {0.0, 0.01}) {
+    OptimizerOptions options;
+    options.weight_decay = decay;
+    all.push_back({"SGD", "sgd", options});
+    all.push_back({"Adam", "adam", options});
+    all.push_back({"AdamW", "adamw", options});
+    all.push_back({"Lion", "lion", options});
+    OptimizerOptions slow = options;
+    slow.beta1 = 0.3;
+    all.push_back({"Adam that moves more than half-way", "adam", slow});
+    OptimizerOptions momentum = options;
+    momentum.momentum = 0.9;
+    momentum.dampening = 0.1;
+    all.push_back({"SGD with momentum", "sgd", momentum});
+    momentum.dampening = 0.0;
+    momentum.nesterov = true;
+    all.push_back({"SGD with Nesterov's momentum", "sgd", momentum});
+    OptimizerOptions adagrad = options;
+    adagrad.lr_decay = 0.001;
+    adagrad.initial_accumulator = 0.1;
+    all.push_back({"Adagrad", "adagrad", adagrad});
+  }
+  return all;
+}
+
+// Parameters and state on one side.
+template <class Array>
+BlockArgs block_of(std::size_t count, Array grad, Array param, Array param_out, Array (&state)[2], int slots) {
+  BlockArgs block;
+  block.count = count;
+  block.grad = grad;
+  block.grad_scale = 1.0f / 96.0f;
+  block.param_in = param;
+  block.param_out = param_out;
+  for (int slot = 0; slot < slots; ++slot) block.state_in[slot] = block.state_out[slot] = state[slot];
+  return block;
+}
+
+void check_steps(const Variant& variant, std::size_t count, Values kind) {
+  const std::unique_ptr<Optimizer> optimizer = make_optimizer(variant.optimizer, variant.options);
+  std::vector<float> param = make_values(Values::kGradients, count, 20), param_out(count), state[2];
+  for (int slot = 0; slot < 2; ++slot) {
+    state[slot].assign(count, slot < optimizer->slots() ? optimizer->initial_state(slot) : 0.0f);
+  }
+  const DeviceArray<float> device_param(param), device_out(count), device_state0(state[0]), device_state1(state[1]);
+  float* at[2] = {state[0].data(), state[1].data()};
+  float* device_at[2] = {device_state0.get(), device_state1.get()};
+  std::uint32_t seed = 21;
+  for (std::uint64_t t : {1, 2, 1000}) {
+    CAPTURE(t);
+    const StepScalars scalars = optimizer->scalars(t, 0.01);
+    const std::vector<float> grad = make_values(kind, count, seed++);
+    const DeviceArray<float> device_grad(grad);
+    // Step 2 puts the parameters elsewhere, the others replace them.
+    const bool in_place = t != 2;
+    float* const grad_at = const_cast<float*>(grad.data());
+    optimizer->step(scalars, block_of(count, grad_at, param.data(), in_place ? param.data() : param_out.data(), at,
+                                      optimizer->slots()));
+    cuda::optimizer_step(*optimizer, scalars,
+                         block_of(count, device_grad.get(), device_param.get(),
+                                  in_place ? device_param.get() : device_out.get(), device_at, optimizer->slots()),
+                         stream());
+    check_equal("parameters", in_place ? device_param.read() : device_out.read(), in_place ? param : param_out);
+    check_equal("first state", device_state0.read(), state[0]);
+    check_equal("second state", device_state1.read(), state[1]);
+  }
+}
+
+TEST_CASE("CUDA optimizer steps have the bits of the CPU's") {
+  in_all_ways([] {
+    for (const Variant& variant : variants()) {
+      CAPTURE(variant.name);
+      for (std::size_t count : sizes()) {
+        CAPTURE(count);
+        check_steps(variant, count, kAllValues[count % 6]);
+      }
+    }
+  });
+}
+
+TEST_CASE("CUDA optimizer steps have the bits of the CPU's for every kind of values") {
+  in_all_ways([] {
+    for (const Variant& variant : variants()) {
+      CAPTURE(variant.name);
+      for (Values kind : kAllValues) {
+        CAPTURE(static_cast<int>(kind));
+        check_steps(variant, 4096 + 2500, kind);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tributary::twins
