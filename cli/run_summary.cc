@@ -46,7 +46,10 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
   try {
     const nlohmann::json& first = ranks.at(0);
     double loss_sum = 0.0, correct = 0.0, samples = 0.0, compute = 0.0, reduce = 0.0, wait = 0.0;
+    auto devices = nlohmann::ordered_json::array();
     for (const auto& rank : ranks) {
+      const auto device = rank.at("device").get<std::string>();
+      if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
       if (rank.at("digest") != first.at("digest") || rank.at("rounds") != first.at("rounds")) {
         return fail(ErrorCode::kInternal, "ranks ended with different parameters: rank 0 with digest " +
                                               first.at("digest").dump() + " after round " + first.at("rounds").dump() +
@@ -86,6 +89,7 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
         {"step_split", {{"compute_ms", compute / n}, {"reduce_ms", reduce / n}, {"wait_ms", wait / n}}},
         {"nodes", std::move(nodes)},
         {"servers", std::move(servers)},
+        {"devices", std::move(devices)},
     };
   } catch (const nlohmann::json::exception& e) {
     return fail(ErrorCode::kInternal, std::string("a rank's result is not as expected: ") + e.what());
@@ -113,6 +117,10 @@ std::string summary_text(const nlohmann::ordered_json& s) {
       "  step         %.2f ms: compute %.2f (%.0f %%), node reduction %.2f (%.0f %%), wait for servers %.2f (%.0f "
       "%%)\n",
       step, compute, 100 * compute / step, reduce, 100 * reduce / step, wait, 100 * wait / step);
+  // A summary that an earlier release left has none.
+  for (const auto& device : s.value("devices", nlohmann::ordered_json::array())) {
+    text += "  computed on  " + device.get<std::string>() + "\n";
+  }
   int number = 0;
   for (const auto& node : s.at("nodes")) {
     text += format("  node %-7d %.1f MB pushed, %.1f MB pulled\n", number++, megabytes(node.at("bytes_pushed")),

@@ -15,6 +15,7 @@
 #include "cli/progress_view.h"
 #include "cli/run_summary.h"
 #include "common/config_toml.h"
+#include "common/device_choice.h"
 #include "common/job_json.h"
 
 namespace tributary::cli {
@@ -35,14 +36,15 @@ Examples:
 --json: one object on standard output, everything else on standard error:
   test_accuracy, train_loss, train_accuracy, digest (of the final parameters), rounds, last_round, completed, stopped, resumed_from (round),
   restarts, seconds, samples_per_s, step_split {compute_ms, reduce_ms, wait_ms}, nodes [{bytes_pushed, bytes_pulled}],
-  servers [{name, lanes, cpu_seconds, resident_peak_bytes}]
-Exit status: 0 trained, or stopped in good order; 1 something failed.)";
+  servers [{name, lanes, cpu_seconds, resident_peak_bytes}], devices [what the ranks computed on, each named once]
+Exit status: 0 trained, or stopped in good order; 1 something failed; 2 the device is not there.)";
 
 struct UpOptions {
   std::string job_file;
   std::vector<std::string> overrides;
   ClusterOptions cluster;
   std::string transport = "tcp";
+  std::string device = "auto";
   bool json = false;
   bool keep_running = false;
 };
@@ -115,7 +117,7 @@ class Up {
     if (auto ok = cluster_->start_trainers({.job_file = fs::absolute(options_.job_file).string(),
                                             .overrides = options_.overrides,
                                             .progress_socket = socket,
-                                            .extra_arguments = {"--json", "--quiet"}});
+                                            .extra_arguments = {"--json", "--quiet", "--device", options_.device}});
         !ok) {
       return ok;
     }
@@ -221,6 +223,15 @@ class Up {
   bool interrupted_ = false;
 };
 
+Status check_device(const std::string& text) {
+  const auto request = DeviceRequest::parse(text);
+  if (!request) return tl::unexpected(request.error());
+  if (request->kind != DeviceRequest::Kind::kCuda) return {};
+  const auto choice = choose_device(*request, 0);
+  if (!choice) return tl::unexpected(choice.error());
+  return {};
+}
+
 }  // namespace
 
 void add_up(CLI::App& app, int& exit_status) {
@@ -241,6 +252,11 @@ void add_up(CLI::App& app, int& exit_status) {
   up->add_option("--transport", options->transport, "between workers and servers")
       ->check(CLI::IsMember({"tcp", "ipc"}))
       ->capture_default_str();
+  up->add_option("--device", options->device,
+                 "what trainers compute on: cpu, cuda (they take turns with the devices), cuda:N, or auto: cuda if it "
+                 "can be used, else cpu")
+      ->type_name("DEVICE")
+      ->capture_default_str();
   up->add_option("--set", options->overrides, "override a key of the job file, as train.epochs=2; may be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1)
@@ -249,6 +265,12 @@ void add_up(CLI::App& app, int& exit_status) {
   up->add_flag("--keep-running", options->keep_running, "leave the daemons running after the job until Ctrl-C");
   up->add_flag("--json", options->json, "print the result as one JSON object");
   up->callback([options, &exit_status] {
+    // Before any daemon is started: a device that is not there is a mistake on the command line.
+    if (auto ok = check_device(options->device); !ok) {
+      std::fprintf(stderr, "tributary up: %s\n", ok.error().message.c_str());
+      exit_status = 2;
+      return;
+    }
     options->cluster.transport = options->transport == "ipc" ? Transport::kIpc : Transport::kTcp;
     if (auto ok = Up(*options).run(); !ok) {
       std::fprintf(stderr, "tributary up: %s\n", ok.error().message.c_str());

@@ -119,4 +119,21 @@ bool cuda_peer_access(int from, int to) {
   return answered && can != 0;
 }
 
+std::string cuda_ipc_problem(int device) {
+  int current = 0;
+  void* memory = nullptr;
+  cudaIpcMemHandle_t handle;
+  cudaError_t error = cudaGetDevice(&current);
+  if (error == cudaSuccess) error = cudaSetDevice(device);
+  if (error == cudaSuccess) error = cudaMalloc(&memory, 1);
+  if (error == cudaSuccess) error = cudaIpcGetMemHandle(&handle, memory);
+  const std::string problem = error == cudaSuccess
+                                  ? std::string()
+                                  : std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")";
+  if (memory != nullptr) cudaFree(memory);
+  cudaSetDevice(current);
+  cudaGetLastError();
+  return problem;
+}
+
 }  // namespace tributary

@@ -41,6 +41,9 @@ CudaSystem inspect_cuda();
 // Whether `from` can reach memory of `to` directly, over NVLink or PCIe.
 bool cuda_peer_access(int from, int to);
 
+// Why memory of a device cannot be lent to other processes (CUDA IPC); empty: it can. Allocates a little there.
+std::string cuda_ipc_problem(int device);
+
 // The kernel's driver module as /proc tells, which needs no CUDA; empty if it is not loaded.
 std::string nvidia_driver_module();
 

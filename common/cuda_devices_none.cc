@@ -15,4 +15,8 @@ bool cuda_peer_access(int, int) {
   return false;
 }
 
+std::string cuda_ipc_problem(int) {
+  return "this build has no CUDA";
+}
+
 }  // namespace tributary

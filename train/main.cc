@@ -28,6 +28,7 @@ struct Options {
   bool standalone = false;
   std::uint32_t ranks = 1;
   std::uint32_t nodes = 1;
+  std::string device = "auto";
   bool json = false;
   bool quiet = false;
 };
@@ -40,7 +41,8 @@ torchrun sets the rank options through its environment variables):
   torchrun --no-python --nnodes 2 --nproc-per-node 4 --rdzv-endpoint HOST:29500 \
     tributary-train --job configs/fashion-mnist.toml --worker /run/tributary/worker.sock
 
-As the whole job in one process without any daemon, the reference that distributed runs agree with to the bit:
+As the whole job in one process without any daemon, the reference that distributed runs agree with to the bit (on the
+CPU: with --device cpu, where there is a GPU):
 
   tributary-train --job configs/fashion-mnist.toml --standalone --ranks 4
 
@@ -76,23 +78,28 @@ void print(const RunSummary& summary, const Options& options) {
   std::fflush(stdout);
 }
 
-int run_standalone(const Options& options, JobConfig job) {
+int run_standalone(const Options& options, JobConfig job, const DeviceRequest& device) {
+  const Result<DeviceChoice> choice = choose_device(device, 0);
+  if (!choice) return report_error(choice.error(), "");
   const Result<ImageSet> training = load_training_set(job.train);
   if (!training) return report_error(training.error(), "");
   const Result<ImageSet> test = load_test_set(job.train);
   if (!test) return report_error(test.error(), "");
   ProgressBar bar(stderr, options.quiet ? ProgressBar::Style::kOff : ProgressBar::style_for(stderr), "");
-  const StandaloneOptions standalone{.job = std::move(job), .ranks = options.ranks, .nodes = options.nodes};
+  const StandaloneOptions standalone{
+      .job = std::move(job), .ranks = options.ranks, .nodes = options.nodes, .device = *choice};
   const Result<RunSummary> summary = train_standalone(standalone, *training, &*test, &bar);
   if (!summary) return report_error(summary.error(), "");
   print(*summary, options);
   return 0;
 }
 
-int run_rank(const Options& options, JobConfig job) {
+int run_rank(const Options& options, JobConfig job, const DeviceRequest& device) {
   const Topology& topology = options.topology;
   if (Status status = topology.validate(); !status) return report_error(status.error(), "");
   const std::string who = "rank " + std::to_string(topology.rank) + ": ";
+  const Result<DeviceChoice> choice = choose_device(device, topology.local_rank);
+  if (!choice) return report_error(choice.error(), who);
   std::optional<ProgressSender> sender;
   if (!options.progress_socket.empty()) {
     Result<ProgressSender> made = ProgressSender::to(options.progress_socket);
@@ -112,7 +119,8 @@ int run_rank(const Options& options, JobConfig job) {
   ProgressBar bar(stderr, draws ? ProgressBar::style_for(stderr) : ProgressBar::Style::kOff,
                   topology.world_size == 1 ? "" : "rank 0 of " + std::to_string(topology.world_size));
   StopSignal stop_signal;
-  const TrainerOptions trainer{.job = std::move(job), .socket = options.socket, .topology = topology};
+  const TrainerOptions trainer{
+      .job = std::move(job), .socket = options.socket, .topology = topology, .device = *choice};
   const Result<RunSummary> summary =
       train_rank(trainer, *training, test ? &*test : nullptr, bar, sender ? &*sender : nullptr, stop_signal);
   if (!summary) return report_error(summary.error(), who);
@@ -132,6 +140,12 @@ int run(int argc, char** argv) {
   app.add_flag("--json", options.json,
                "print one JSON object with the results on standard output, all else on standard error");
   app.add_flag("--quiet", options.quiet, "no progress and no summary");
+
+  app.add_option("--device", options.device,
+                 "what computes: cpu, cuda (device LOCAL_RANK modulo their number), cuda:N, or auto: cuda if it can be "
+                 "used, else cpu")
+      ->type_name("DEVICE")
+      ->capture_default_str();
 
   CLI::App* rank = app.add_option_group("One rank of a job");
   rank->add_option("--worker", options.socket, "socket of this node's worker daemon")
@@ -182,9 +196,12 @@ int run(int argc, char** argv) {
       return kExitUsage;
     }
   }
+  const Result<DeviceRequest> device = DeviceRequest::parse(options.device);
+  if (!device) return report_error(device.error(), "");
   Result<JobConfig> job = load_job_config(options.job_file, options.overrides);
   if (!job) return report_error(job.error(), "");
-  return options.standalone ? run_standalone(options, std::move(*job)) : run_rank(options, std::move(*job));
+  return options.standalone ? run_standalone(options, std::move(*job), *device)
+                            : run_rank(options, std::move(*job), *device);
 }
 
 }  // namespace

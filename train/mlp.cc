@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <utility>
 
 #include "common/assert.h"
-#include "train/counter_rng.h"
 
 namespace tributary::train {
 
@@ -36,62 +34,34 @@ void sum_rows(const float* delta, std::uint32_t rows, std::uint32_t columns, flo
 }  // namespace
 
 Result<Mlp> Mlp::make(std::vector<std::uint32_t> sizes, std::uint32_t max_batch) {
-  TRIB_ASSERT(sizes.size() >= 2);
-  if (sizes.size() - 1 > kMaxLayers) {
-    return fail(ErrorCode::kConfig, "train.hidden has " + std::to_string(sizes.size() - 2) + " layers; use at most " +
-                                        std::to_string(kMaxLayers - 1));
-  }
-  for (std::size_t i = 1; i + 1 < sizes.size(); ++i) {
-    if (sizes[i] == 0 || sizes[i] > kMaxWidth) {
-      return fail(ErrorCode::kConfig, "train.hidden: layer " + std::to_string(i) + " has " + std::to_string(sizes[i]) +
-                                          " units; use 1 to " + std::to_string(kMaxWidth));
-    }
-  }
-  if (max_batch == 0 || max_batch > kMaxBatch) {
-    return fail(ErrorCode::kConfig, "a micro-batch has " + std::to_string(max_batch) + " samples, 1 to " +
-                                        std::to_string(kMaxBatch) +
-                                        " are possible; make train.global_batch smaller or train.accumulation larger");
-  }
-  return Mlp(std::move(sizes), max_batch);
+  Result<MlpShape> shape = MlpShape::make(std::move(sizes), max_batch);
+  if (!shape) return tl::unexpected(shape.error());
+  return Mlp(std::move(*shape));
 }
 
-Mlp::Mlp(std::vector<std::uint32_t> sizes, std::uint32_t max_batch) : sizes_(std::move(sizes)), max_batch_(max_batch) {
+Mlp::Mlp(MlpShape shape) : MlpShape(std::move(shape)) {
   openblas_set_num_threads(1);
   for (std::size_t l = 0; l < layers(); ++l) {
-    const std::string name = "layer" + std::to_string(l);
-    tensors_.push_back({name + ".weight", {sizes_[l + 1], sizes_[l]}});
-    tensors_.push_back({name + ".bias", {sizes_[l + 1]}});
-    outputs_.emplace_back(std::size_t{max_batch} * sizes_[l + 1]);
-    deltas_.emplace_back(std::size_t{max_batch} * sizes_[l + 1]);
+    outputs_.emplace_back(std::size_t{max_batch()} * sizes()[l + 1]);
+    deltas_.emplace_back(std::size_t{max_batch()} * sizes()[l + 1]);
   }
-}
-
-void Mlp::initialise(std::uint64_t seed, std::size_t tensor, std::span<float> out) const {
-  TRIB_ASSERT(tensor < tensors_.size() && out.size() == tensors_[tensor].elements());
-  if (tensor % 2 == 1) {
-    std::fill(out.begin(), out.end(), 0.0f);
-    return;
-  }
-  const auto bound = static_cast<float>(std::sqrt(6.0 / sizes_[tensor / 2]));
-  const CounterRng rng(seed, kStreamInitialValues, tensor);
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = bound * rng.symmetric(i);
 }
 
 bool Mlp::forward(const float* inputs, std::uint32_t batch, std::span<const float* const> parameters,
                   const NeedTensor& need) {
-  TRIB_ASSERT(batch >= 1 && batch <= max_batch_ && parameters.size() == tensors_.size());
+  TRIB_ASSERT(batch >= 1 && batch <= max_batch() && parameters.size() == tensors().size());
   inputs_ = inputs;
   batch_ = batch;
   const float* in = inputs;
   for (std::size_t l = 0; l < layers(); ++l) {
     if (need && (!need(2 * l) || !need(2 * l + 1))) return false;
     const auto rows = static_cast<blasint>(batch);
-    const auto fan_in = static_cast<blasint>(sizes_[l]);
-    const auto fan_out = static_cast<blasint>(sizes_[l + 1]);
+    const auto fan_in = static_cast<blasint>(sizes()[l]);
+    const auto fan_out = static_cast<blasint>(sizes()[l + 1]);
     float* out = outputs_[l].data();
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, fan_out, fan_in, 1.0f, in, fan_in, parameters[2 * l],
                 fan_in, 0.0f, out, fan_out);
-    add_bias(out, batch, sizes_[l + 1], parameters[2 * l + 1], l + 1 < layers());
+    add_bias(out, batch, sizes()[l + 1], parameters[2 * l + 1], l + 1 < layers());
     in = out;
   }
   return true;
@@ -99,7 +69,7 @@ bool Mlp::forward(const float* inputs, std::uint32_t batch, std::span<const floa
 
 BatchStats Mlp::loss(std::span<const std::uint8_t> labels) {
   TRIB_ASSERT(labels.size() == batch_);
-  const std::uint32_t classes = sizes_.back();
+  const std::uint32_t classes = sizes().back();
   BatchStats stats;
   stats.samples = batch_;
   const float* logits = outputs_.back().data();
@@ -124,25 +94,25 @@ BatchStats Mlp::loss(std::span<const std::uint8_t> labels) {
 
 void Mlp::backward(std::span<const float* const> parameters, std::span<float* const> gradients, bool accumulate,
                    const TensorReady& ready) {
-  TRIB_ASSERT(parameters.size() == tensors_.size() && gradients.size() == tensors_.size());
+  TRIB_ASSERT(parameters.size() == tensors().size() && gradients.size() == tensors().size());
   const float beta = accumulate ? 1.0f : 0.0f;
   const auto rows = static_cast<blasint>(batch_);
   for (std::size_t l = layers(); l-- > 0;) {
-    const auto fan_in = static_cast<blasint>(sizes_[l]);
-    const auto fan_out = static_cast<blasint>(sizes_[l + 1]);
+    const auto fan_in = static_cast<blasint>(sizes()[l]);
+    const auto fan_out = static_cast<blasint>(sizes()[l + 1]);
     const float* delta = deltas_[l].data();
     const float* in = l == 0 ? inputs_ : outputs_[l - 1].data();
     if (l > 0) {
       float* below = deltas_[l - 1].data();
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, fan_in, fan_out, 1.0f, delta, fan_out,
                   parameters[2 * l], fan_in, 0.0f, below, fan_in);
-      const std::size_t size = std::size_t{batch_} * sizes_[l];
+      const std::size_t size = std::size_t{batch_} * sizes()[l];
       for (std::size_t i = 0; i < size; ++i) below[i] = in[i] > 0.0f ? below[i] : 0.0f;
     }
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, fan_out, fan_in, rows, 1.0f, delta, fan_out, in, fan_in, beta,
                 gradients[2 * l], fan_in);
     if (ready) ready(2 * l);
-    sum_rows(delta, batch_, sizes_[l + 1], gradients[2 * l + 1], accumulate);
+    sum_rows(delta, batch_, sizes()[l + 1], gradients[2 * l + 1], accumulate);
     if (ready) ready(2 * l + 1);
   }
 }

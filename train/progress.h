@@ -15,7 +15,7 @@
 #include <string>
 
 #include "common/result.h"
-#include "train/mlp.h"
+#include "train/pass.h"
 
 namespace tributary::train {
 

@@ -1,51 +1,48 @@
-// RankCompute: what one rank computes in one round, from samples to the gradient. The trainer and the standalone
-// reference share it, hence the same bits.
+// RankCompute: what one rank computes in one round, from samples to the gradient, on the device that was chosen. The
+// trainer and the standalone reference share it, hence the same bits on the CPU.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <span>
-#include <vector>
 
 #include "common/config.h"
+#include "common/device_choice.h"
 #include "common/ids.h"
 #include "train/dataset.h"
-#include "train/mlp.h"
+#include "train/model_compute.h"
 #include "train/sampler.h"
 
 namespace tributary::train {
 
-// Images that evaluate() takes at a time.
-inline constexpr std::uint32_t kEvaluationBatch = 500;
-
 // Thread rule: one thread at a time.
 class RankCompute {
  public:
-  // `training` must outlive this. kConfig as Sampler::make and Mlp::make.
-  static Result<RankCompute> make(const TrainConfig& config, const ImageSet& training, std::uint32_t world_size);
+  // `training` must outlive this. kConfig as Sampler::make and MlpShape::make. kDevice if the chosen GPU cannot be set
+  // up; where the choice was ours, the CPU steps in and says so in info().note.
+  static Result<RankCompute> make(const TrainConfig& config, const ImageSet& training, std::uint32_t world_size,
+                                  const DeviceChoice& device = {});
+  // Of parts: for tests that compute in their own way.
+  RankCompute(Sampler sampler, std::unique_ptr<ModelCompute> model);
 
-  const Mlp& mlp() const { return mlp_; }
+  const MlpShape& shape() const { return model_->shape(); }
+  const DeviceInfo& info() const { return model_->info(); }
   const Sampler& sampler() const { return sampler_; }
 
-  // Gradient of the rank's share of a round, its micro-batches added in order. Every tensor is first needed (even if
-  // the rank has no samples: only then may its gradient be written), in forward order, and then becomes ready, last
-  // layer first. Nothing is ready before everything was needed. Empty if `need` abandoned the round.
-  std::optional<BatchStats> gradient(Round round, Rank rank, std::span<const float* const> parameters,
-                                     std::span<float* const> gradients, const Mlp::NeedTensor& need,
-                                     const Mlp::TensorReady& ready);
-
-  // Loss and accuracy over a whole set.
-  BatchStats evaluate(const ImageSet& set, std::span<const float* const> parameters);
+  // As ModelCompute's.
+  Status bind(const RankMemory& memory) { return model_->bind(memory); }
+  void unbind() { model_->unbind(); }
+  // Gradient of the rank's share of a round.
+  Result<std::optional<BatchStats>> gradient(Round round, Rank rank, const NeedTensor& need, const TensorReady& ready);
+  Result<BatchStats> evaluate(const ImageSet& set) { return model_->evaluate(set); }
 
  private:
-  RankCompute(const ImageSet& training, Sampler sampler, Mlp mlp);
-
-  const ImageSet* training_;
   Sampler sampler_;
-  Mlp mlp_;
-  AlignedFloats inputs_;
-  std::vector<std::uint8_t> labels_;
+  std::unique_ptr<ModelCompute> model_;
 };
+
+// The network that the job describes, for these images; batches as large as the sampler's and evaluation's.
+Result<MlpShape> shape_for(const TrainConfig& config, const ImageSet& training, const Sampler& sampler);
 
 // Last round of the job: all epochs, or train.max_rounds if that is less (and not 0).
 Round last_round(const TrainConfig& config, const Sampler& sampler);

@@ -67,6 +67,8 @@ std::string to_json(const RunSummary& summary) {
       {"stopped", summary.stopped},
       {"resumed_from", summary.resumed_from},
       {"restarts", summary.restarts},
+      {"device", summary.compute.device},
+      {"blas", summary.compute.blas},
   };
   if (summary.test) {
     json["test_accuracy"] = summary.test->accuracy();
@@ -76,12 +78,20 @@ std::string to_json(const RunSummary& summary) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+std::string to_text(const DeviceInfo& info) {
+  std::string text = info.device;
+  if (!info.blas.empty()) text += " with " + info.blas;
+  if (!info.note.empty()) text += " (" + info.note + ")";
+  return text;
+}
+
 std::string to_text(const RunSummary& summary) {
   std::string text =
       "job " + summary.job + ": round " + std::to_string(summary.rounds) + " of " + std::to_string(summary.last_round);
   text += summary.standalone ? ", standalone, " : ", ";
   text += std::to_string(summary.world_size) + (summary.world_size == 1 ? " rank on " : " ranks on ") +
           std::to_string(summary.nodes) + (summary.nodes == 1 ? " node\n" : " nodes\n");
+  text += "  device       " + summary.compute.device + "\n";
   if (summary.resumed_from > 0) text += "  resumed      after round " + std::to_string(summary.resumed_from) + "\n";
   if (summary.restarts > 0) text += "  restarts     " + std::to_string(summary.restarts) + "\n";
   if (summary.test) {

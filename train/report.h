@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "train/model_compute.h"
 #include "train/progress.h"
 
 namespace tributary::train {
@@ -15,6 +16,7 @@ struct RunSummary {
   std::string job;
   std::uint32_t rank = 0, world_size = 1, nodes = 1;
   bool standalone = false;
+  DeviceInfo compute;
   std::uint64_t rounds = 0;        // the parameters are those after this round
   std::uint64_t last_round = 0;    // of the whole job
   std::uint64_t resumed_from = 0;  // round this process began after; 0: from the start
@@ -37,11 +39,13 @@ struct RunSummary {
 //
 //   {"job":...,"rank":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,
 //    "samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per round,"bytes_pushed","bytes_pulled",
-//    "stopped","resumed_from","restarts"}
+//    "stopped","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA ...","blas"}
 //
 // and "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can aggregate by
 // example counts. test_* are null on ranks that do not evaluate.
 std::string to_json(const RunSummary& summary);
+// "cuda:0 NVIDIA H200 with cuBLAS 13.0.2", and in parentheses why it is not something better.
+std::string to_text(const DeviceInfo& info);
 std::string to_text(const RunSummary& summary);
 
 // Shows progress on `stream`. Thread rule: one thread at a time.

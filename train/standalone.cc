@@ -68,10 +68,10 @@ class Model {
   std::vector<const float*> seen() const { return tensor_pointers(layout_, seen_.data()); }
   std::vector<float*> gradient(std::uint32_t rank) { return tensor_pointers(layout_, gradients_[rank].data()); }
 
-  void initialise(const Mlp& mlp) {
+  void initialise(const MlpShape& shape) {
     const std::vector<float*> tensors = tensor_pointers(layout_, master_.data());
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      mlp.initialise(job_.train.seed, t, {tensors[t], layout_.tensors()[t].elements()});
+      shape.initialise(job_.train.seed, t, {tensors[t], layout_.tensors()[t].elements()});
     }
     if (pull_->is_delta()) {  // the first answer is the estimate itself, which begins as the parameters
       std::ranges::copy(master_.span(), seen_.data());
@@ -154,8 +154,9 @@ Status check(const StandaloneOptions& options) {
 Result<RunSummary> train_standalone(const StandaloneOptions& options, const ImageSet& training, const ImageSet* test,
                                     ProgressBar* bar) {
   if (Status status = check(options); !status) return tl::unexpected(status.error());
-  Result<RankCompute> compute = RankCompute::make(options.job.train, training, options.ranks);
+  Result<RankCompute> compute = RankCompute::make(options.job.train, training, options.ranks, options.device);
   if (!compute) return tl::unexpected(compute.error());
+  if (bar != nullptr) bar->note("computing on " + to_text(compute->info()));
   const Sampler& sampler = compute->sampler();
   const JobConfig& job = options.job;
   std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(job.optimizer);
@@ -167,19 +168,20 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   std::uint64_t chunk_elements = job.chunk_bytes / sizeof(float);
   if (chunk_elements == 0) {
     std::uint64_t flat = 0;
-    for (const TensorSpec& tensor : compute->mlp().tensors()) flat += tensor.elements() + kTensorAlign;
+    for (const TensorSpec& tensor : compute->shape().tensors()) flat += tensor.elements() + kTensorAlign;
     chunk_elements = default_chunk_elements(flat, {&one_server, 1});
   }
-  Result<Layout> layout = Layout::make(compute->mlp().tensors(), chunk_elements, {&one_server, 1});
+  Result<Layout> layout = Layout::make(compute->shape().tensors(), chunk_elements, {&one_server, 1});
   if (!layout) return tl::unexpected(layout.error());
   Model model(job, std::move(*layout), std::move(optimizer), options.ranks, options.nodes);
-  model.initialise(compute->mlp());
+  model.initialise(compute->shape());
 
   RunSummary summary;
   summary.job = job.name;
   summary.world_size = options.ranks;
   summary.nodes = options.nodes;
   summary.standalone = true;
+  summary.compute = compute->info();
   summary.last_round = last_round(job.train, sampler).value;
   const std::vector<const float*> parameters = model.seen();
   for (Round round(1); round.value <= summary.last_round; round = round.next()) {
@@ -187,7 +189,13 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
     if ((round.value - 1) % sampler.rounds_per_epoch() == 0) summary.train = {};
     const Clock::time_point begin = Clock::now();
     for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
-      report.stats += *compute->gradient(round, Rank(rank), parameters, model.gradient(rank), nullptr, nullptr);
+      const std::vector<float*> gradients = model.gradient(rank);
+      if (Status bound = compute->bind({.parameters = parameters, .gradients = gradients}); !bound) {
+        return tl::unexpected(bound.error());
+      }
+      const Result<std::optional<BatchStats>> stats = compute->gradient(round, Rank(rank), nullptr, nullptr);
+      if (!stats) return tl::unexpected(stats.error());
+      report.stats += **stats;
     }
     report.split.compute_ns = ns_since(begin);
     const Clock::time_point computed = Clock::now();
@@ -197,8 +205,9 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
 
     const bool last = round.value == summary.last_round;
     if (test != nullptr && (last || evaluates_after(job.train, sampler, round))) {
-      report.test = compute->evaluate(*test, parameters);
-      summary.test = report.test;
+      const Result<BatchStats> evaluated = compute->evaluate(*test);
+      if (!evaluated) return tl::unexpected(evaluated.error());
+      report.test = summary.test = *evaluated;
     }
     summary.rounds = round.value;
     summary.rounds_here += 1;

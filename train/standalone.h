@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/config.h"
+#include "common/device_choice.h"
 #include "common/result.h"
 #include "train/dataset.h"
 #include "train/report.h"
@@ -18,9 +19,10 @@ struct StandaloneOptions {
   JobConfig job;
   std::uint32_t ranks = 1;
   std::uint32_t nodes = 1;  // divides ranks. Bits depend on it unless pushes are fp32 and ranks per node a power of two
+  DeviceChoice device;
 };
 
-// `test` may be null: no evaluation. `bar` may be null. Errors: kConfig, kTopology.
+// `test` may be null: no evaluation. `bar` may be null. Errors: kConfig, kTopology; kDevice of a GPU.
 Result<RunSummary> train_standalone(const StandaloneOptions& options, const ImageSet& training, const ImageSet* test,
                                     ProgressBar* bar);
 

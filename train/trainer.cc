@@ -53,6 +53,7 @@ class Trainer {
     summary_.world_size = options.topology.world_size;
     summary_.nodes = options.topology.world_size / options.topology.local_world_size;
     summary_.last_round = last_.value;
+    summary_.compute = compute_.info();
   }
 
   Result<RunSummary> run() {
@@ -92,13 +93,13 @@ class Trainer {
  private:
   // Attaches, trains, detaches. Errors are the session's.
   Result<ViewEnd> run_view() {
-    Result<std::unique_ptr<Session>> attached = Session::attach(session_options_, compute_.mlp().tensors());
+    Result<std::unique_ptr<Session>> attached = Session::attach(session_options_, compute_.shape().tensors());
     if (!attached) return tl::unexpected(attached.error());
     session_ = std::move(*attached);
-    const std::size_t tensors = compute_.mlp().tensors().size();
+    const std::size_t tensors = compute_.shape().tensors().size();
     if (session_->fresh() && rank_.value == 0) {
       for (std::size_t t = 0; t < tensors; ++t) {
-        compute_.mlp().initialise(session_options_.job.train.seed, t, session_->initial(t));
+        compute_.shape().initialise(session_options_.job.train.seed, t, session_->initial(t));
       }
     }
     if (Status status = session_->start(); !status) return tl::unexpected(status.error());
@@ -112,6 +113,13 @@ class Trainer {
     for (std::size_t t = 0; t < tensors; ++t) {
       parameters_.push_back(session_->parameters(t).data());
       gradients_.push_back(session_->gradient(t).data());
+    }
+    if (Status status = compute_.bind({.parameters = parameters_, .gradients = gradients_, .lasting = true}); !status) {
+      return device_failed(status.error());
+    }
+    if (compute_.info().note != summary_.compute.note) {
+      summary_.compute = compute_.info();
+      note("computing on " + to_text(summary_.compute));
     }
     summary_.train = {};
 
@@ -141,19 +149,21 @@ class Trainer {
       return needed && *needed == StepState::kContinue;
     };
     const std::uint32_t share = sampler.share_size(round, rank_);
-    const auto ready = [&](std::size_t tensor) {
-      complete_ = Round(round.value - 1);  // every tensor was waited for
-      pushed_ = round;
-      session_->ready(tensor, share);
-    };
-    const std::optional<BatchStats> stats = compute_.gradient(round, rank_, parameters_, gradients_, need, ready);
-    if (!stats) {
+    // Maybe on a thread of the GPU's driver, so it touches nothing of this object that changes. All of them have been
+    // called when gradient() returns: so waiting for a tensor never meets a ready() that is still to come.
+    const auto ready = [session = session_.get(), share](std::size_t tensor) { session->ready(tensor, share); };
+    const Result<std::optional<BatchStats>> computed = compute_.gradient(round, rank_, need, ready);
+    if (!computed) return device_failed(computed.error());
+    if (!*computed) {
       if (needed && *needed == StepState::kStopRequested) return settle(*needed);
       return needed;
     }
+    const BatchStats& stats = **computed;
+    complete_ = Round(round.value - 1);  // every tensor was waited for
+    pushed_ = round;
 
     Result<StepState> state = StepState::kContinue;
-    RoundReport report{.rank = rank_.value, .round = round.value, .rounds = last_.value, .stats = *stats};
+    RoundReport report{.rank = rank_.value, .round = round.value, .rounds = last_.value, .stats = stats};
     std::uint64_t evaluating_ns = 0;
     const bool last = round == last_;
     const bool evaluates = test_ != nullptr && (last || evaluates_after(session_options_.job.train, sampler, round));
@@ -161,7 +171,9 @@ class Trainer {
       state = settle(StepState::kContinue);
       if (evaluates && complete_ == round) {
         const Clock::time_point evaluating = Clock::now();
-        report.test = summary_.test = compute_.evaluate(*test_, parameters_);
+        const Result<BatchStats> evaluation = compute_.evaluate(*test_);
+        if (!evaluation) return device_failed(evaluation.error());
+        report.test = summary_.test = *evaluation;
         evaluated_ = round;
         evaluating_ns = ns_since(evaluating);
       }
@@ -200,10 +212,14 @@ class Trainer {
     // before.
     const bool finished = complete_ >= last_;
     summary_.rounds = complete_.value;
-    summary_.digest = parameters_digest(compute_.mlp().tensors(), parameters_);
+    summary_.digest = parameters_digest(compute_.shape().tensors(), parameters_);
     if (evaluated_ != complete_) {
       summary_.test.reset();
-      if (finished && test_ != nullptr) summary_.test = compute_.evaluate(*test_, parameters_);
+      if (finished && test_ != nullptr) {
+        const Result<BatchStats> evaluation = compute_.evaluate(*test_);
+        if (!evaluation) return device_failed(evaluation.error());
+        summary_.test = *evaluation;
+      }
     }
     if (finished) {
       if (Status status = session_->finish(LeaveKind::kFinished); !status) return tl::unexpected(status.error());
@@ -216,9 +232,18 @@ class Trainer {
     return ViewEnd::kStopped;
   }
 
+  // The others learn from the worker why this rank leaves.
+  tl::unexpected<Error> device_failed(const Error& error) {
+    if (Status told = session_->finish(LeaveKind::kFailed, error.message); !told) {
+      note("the worker could not be told about the failed device: " + told.error().message);
+    }
+    return tl::unexpected(error);
+  }
+
   // Whatever happened: no session, no handler, totals added up.
   void close_view() {
     stop_signal_.suspend();
+    compute_.unbind();  // before its memory goes with the session
     session_.reset();
     summary_.rounds = complete_.value;
     summary_.bytes_pushed += view_stats_.bytes_pushed;
@@ -266,9 +291,17 @@ class Trainer {
 Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test,
                               ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal) {
   if (Status status = options.topology.validate(); !status) return tl::unexpected(status.error());
-  Result<RankCompute> compute = RankCompute::make(options.job.train, training, options.topology.world_size);
+  Result<RankCompute> compute =
+      RankCompute::make(options.job.train, training, options.topology.world_size, options.device);
   if (!compute) return tl::unexpected(compute.error());
-  return Trainer(options, std::move(*compute), test, bar, progress, stop_signal).run();
+  return train_rank(options, std::move(*compute), test, bar, progress, stop_signal);
+}
+
+Result<RunSummary> train_rank(const TrainerOptions& options, RankCompute compute, const ImageSet* test,
+                              ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal) {
+  if (Status status = options.topology.validate(); !status) return tl::unexpected(status.error());
+  bar.note("rank " + std::to_string(options.topology.rank) + ": computing on " + to_text(compute.info()));
+  return Trainer(options, std::move(compute), test, bar, progress, stop_signal).run();
 }
 
 }  // namespace tributary::train

@@ -6,8 +6,10 @@
 #include <string>
 
 #include "common/config.h"
+#include "common/device_choice.h"
 #include "common/result.h"
 #include "train/dataset.h"
+#include "train/rank_compute.h"
 #include "train/report.h"
 #include "train/stop_signal.h"
 #include "worker/session.h"
@@ -21,12 +23,16 @@ struct TrainerOptions {
   JobConfig job;
   std::string socket;  // of the worker daemon
   Topology topology;
+  DeviceChoice device;
 };
 
 // Trains until the job's last round, or until it is asked to stop: by a signal, or by the job's coordinator. `test` is
-// evaluated on if it is not null (rank 0's). `progress` may be null. Errors: kConfig and kTopology before anything was
-// started; else those of Session, when they do not end with a restart.
+// evaluated on if it is not null (rank 0's). `progress` may be null. Errors: kConfig, kTopology
+// and kDevice before anything was started; else those of Session, when they do not end with a restart, and kDevice.
 Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test,
+                              ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal);
+// The same with a computation of the caller's.
+Result<RunSummary> train_rank(const TrainerOptions& options, RankCompute compute, const ImageSet* test,
                               ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal);
 
 }  // namespace tributary::train

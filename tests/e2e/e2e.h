@@ -91,12 +91,13 @@ inline std::string bin(const std::string& program) {
   return std::string(TRIBUTARY_BIN_DIR) + "/" + program;
 }
 
-// The job's digest when one process trains it without any daemon.
+// The job's digest when one process trains it without any daemon. On the CPU, as all trainers here: a GPU has other
+// bits.
 inline std::string standalone_digest(const TempDir& dir, const std::string& job_file, int ranks) {
   const std::string log = dir / "standalone.log";
   std::filesystem::remove(log);
   auto process = Process::spawn({.argv = {bin("tributary-train"), "--job", job_file, "--standalone", "--ranks",
-                                          std::to_string(ranks), "--json", "--quiet"},
+                                          std::to_string(ranks), "--device", "cpu", "--json", "--quiet"},
                                  .log_file = log,
                                  .environment = {{"OMP_NUM_THREADS", "1"}}});
   REQUIRE_MESSAGE(process, process.error().message);
@@ -131,7 +132,7 @@ inline void start_trainers(LocalCluster& cluster, const std::string& job_file,
   const auto started = cluster.start_trainers({.job_file = job_file,
                                                .overrides = std::move(overrides),
                                                .progress_socket = {},
-                                               .extra_arguments = {"--json", "--quiet"}});
+                                               .extra_arguments = {"--device", "cpu", "--json", "--quiet"}});
   REQUIRE_MESSAGE(started, started.error().message);
 }
 

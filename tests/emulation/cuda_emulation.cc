@@ -1,7 +1,5 @@
 #include "tests/emulation/cuda_emulation.h"
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -12,45 +10,19 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
+#include "tests/emulation/fiber_context.h"
 
 tributary::emulation::Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace tributary::emulation {
 namespace {
 
-constexpr unsigned kWarp = 32;
-constexpr unsigned kMaxThreads = 1024;
-constexpr std::size_t kStackBytes = 256 << 10;
+constexpr unsigned kWarp = 32, kMaxThreads = 1024;
 
-// A context to switch to and from, announced to the sanitizers, which keep books about stacks.
-struct Context {
-  ucontext_t machine{};
-  const void* stack = nullptr;
-  std::size_t stack_bytes = 0;
-  void* fake_stack = nullptr;  // AddressSanitizer's
-  void* tsan_fiber = nullptr;  // ThreadSanitizer's
-};
-
-void switch_context(Context& from, Context& to) {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.stack_bytes);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(to.tsan_fiber, 0);
-#endif
-  ::swapcontext(&from.machine, &to.machine);
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);
-#endif
-}
+class Machine;
 
 // A thread of a block, or the lanes of a warp and a whole block as those who wait for each other: they wait while
 // `generation` is what it was.
@@ -63,12 +35,12 @@ struct Meeting {
 };
 
 struct Fiber {
-  Context context;
-  std::unique_ptr<std::byte[]> memory;
+  FiberContext context;
   Meeting* waits_at = nullptr;
   unsigned generation = 0;
   bool done = true;
-  unsigned thread = 0;
+
+  explicit Fiber(Machine& machine);
 };
 
 struct SharedArray {
@@ -81,8 +53,6 @@ class Machine {
  public:
   Schedule schedule;
 
-  ~Machine() { drop_fibers(); }
-
   void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& kernel) {
     if (threads == 0 || threads % kWarp != 0 || threads > kMaxThreads) {
       throw std::logic_error("emulated launch with " + std::to_string(threads) + " threads a block");
@@ -92,7 +62,7 @@ class Machine {
     if (running_ != nullptr) throw std::logic_error("emulated launch from within a kernel");
     kernel_ = &kernel;
     random_.seed(schedule.seed);
-    make_fibers(threads);
+    while (fibers_.size() < threads) fibers_.push_back(std::make_unique<Fiber>(*this));
     blockDim = {threads, 1, 1};
     gridDim = {blocks, 1, 1};
     std::vector<unsigned> order(blocks);
@@ -102,7 +72,7 @@ class Machine {
       blockIdx = {block, 0, 0};
       run_block(threads);
       if (error_.empty()) continue;
-      drop_fibers();  // they stand in the middle of the kernel
+      fibers_.clear();  // they stand in the middle of the kernel
       throw std::logic_error("emulated kernel, block " + std::to_string(block) + ": " + std::exchange(error_, {}));
     }
   }
@@ -145,47 +115,13 @@ class Machine {
   }
 
  private:
-  void make_fibers(unsigned threads) {
-#if defined(__SANITIZE_THREAD__)
-    scheduler_.tsan_fiber = __tsan_get_current_fiber();
-#endif
-    while (fibers_.size() < threads) {
-      auto fiber = std::make_unique<Fiber>();
-      fiber->thread = static_cast<unsigned>(fibers_.size());
-      fiber->memory = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
-      fiber->context.stack = fiber->memory.get();
-      fiber->context.stack_bytes = kStackBytes;
-      ::getcontext(&fiber->context.machine);
-      fiber->context.machine.uc_stack.ss_sp = fiber->memory.get();
-      fiber->context.machine.uc_stack.ss_size = kStackBytes;
-      fiber->context.machine.uc_link = nullptr;
-      // makecontext passes ints only: the machine's address in two of them.
-      const auto address = reinterpret_cast<std::uintptr_t>(this);
-      ::makecontext(&fiber->context.machine, reinterpret_cast<void (*)()>(&Machine::enter), 2,
-                    static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
-#if defined(__SANITIZE_THREAD__)
-      fiber->context.tsan_fiber = __tsan_create_fiber(0);
-#endif
-      fibers_.push_back(std::move(fiber));
-    }
-  }
+  friend struct Fiber;
 
-  void drop_fibers() {
-#if defined(__SANITIZE_THREAD__)
-    for (const auto& fiber : fibers_) __tsan_destroy_fiber(fiber->context.tsan_fiber);
-#endif
-    fibers_.clear();
-  }
-
-  static void enter(unsigned high, unsigned low) {
-    auto* machine = reinterpret_cast<Machine*>(static_cast<std::uintptr_t>(high) << 32 | low);
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, &machine->scheduler_.stack, &machine->scheduler_.stack_bytes);
-#endif
+  void run_fiber() {
     for (;;) {
-      (*machine->kernel_)();
-      machine->running_->done = true;
-      machine->leave();
+      (*kernel_)();
+      running_->done = true;
+      leave();
     }
   }
 
@@ -208,7 +144,7 @@ class Machine {
         progress = true;
         running_ = &fiber;
         threadIdx = {t, 0, 0};
-        switch_context(scheduler_, fiber.context);
+        scheduler_.switch_to(fiber.context);
         running_ = nullptr;
         if (!error_.empty()) return;
         if (fiber.done) --left;
@@ -226,9 +162,7 @@ class Machine {
     if (schedule.seed > 1) std::shuffle(order.begin(), order.end(), random_);
   }
 
-  void leave() {
-    switch_context(running_->context, scheduler_);
-  }
+  void leave() { running_->context.switch_to(scheduler_); }
 
   static void open(Meeting& meeting) {
     meeting.arrived = 0;
@@ -251,13 +185,15 @@ class Machine {
   const std::function<void()>* kernel_ = nullptr;
   std::mt19937 random_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
-  Context scheduler_;
+  FiberContext scheduler_;
   Fiber* running_ = nullptr;
   Meeting block_;
   std::vector<Meeting> warps_;
   std::map<const void*, SharedArray> shared_;
   std::string error_;
 };
+
+Fiber::Fiber(Machine& machine) : context([](void* at) { static_cast<Machine*>(at)->run_fiber(); }, &machine) {}
 
 // One, as there is one `threadIdx`: kernels find it without being told.
 Machine& machine() {

@@ -69,7 +69,7 @@ class DeviceArray {
 
   static std::vector<T> pattern(std::size_t count) {
     std::vector<T> values(count);
-    if (count > 0) std::memset(values.data(), static_cast<int>(kPattern), count * sizeof(T));
+    if (count > 0) std::memset(static_cast<void*>(values.data()), static_cast<int>(kPattern), count * sizeof(T));
     return values;
   }
 
@@ -160,6 +160,11 @@ void in_all_ways(const Body& body) {
     use_way(way);
     body();
   }
+}
+
+// For cases of many combinations: one way for each, in turns.
+inline void use_way_of(std::size_t combination) {
+  use_way(static_cast<int>(combination % static_cast<std::size_t>(ways())));
 }
 
 }  // namespace tributary::twins

@@ -136,19 +136,19 @@ TEST_CASE("Gradient accumulation sums the same gradient") {
     std::vector<std::vector<float>> parameters, sums;
     std::vector<const float*> parameter_pointers;
     std::vector<float*> sum_pointers;
-    const auto& tensors = compute->mlp().tensors();
+    const auto& tensors = compute->shape().tensors();
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       parameters.emplace_back(tensors[t].elements());
       sums.emplace_back(tensors[t].elements());
-      compute->mlp().initialise(1, t, parameters.back());
+      compute->shape().initialise(1, t, parameters.back());
       parameter_pointers.push_back(parameters.back().data());
       sum_pointers.push_back(sums.back().data());
     }
     std::vector<std::size_t> ready;
-    const auto stats = compute->gradient(Round(3), Rank(1), parameter_pointers, sum_pointers, nullptr,
-                                         [&](std::size_t t) { ready.push_back(t); });
-    REQUIRE(stats.has_value());
-    CHECK(stats->samples == 16);
+    REQUIRE(compute->bind({.parameters = parameter_pointers, .gradients = sum_pointers}));
+    const auto stats = compute->gradient(Round(3), Rank(1), nullptr, [&](std::size_t t) { ready.push_back(t); });
+    REQUIRE((stats && *stats));
+    CHECK((*stats)->samples == 16);
     CHECK(ready == std::vector<std::size_t>{2, 3, 0, 1});
     gradients.push_back(sums);
   }
@@ -168,15 +168,16 @@ TEST_CASE("A rank without samples contributes zeros, after it waited for every t
   std::vector<std::vector<float>> parameters, sums;
   std::vector<const float*> parameter_pointers;
   std::vector<float*> sum_pointers;
-  for (const TensorSpec& tensor : compute->mlp().tensors()) {
+  for (const TensorSpec& tensor : compute->shape().tensors()) {
     parameters.emplace_back(tensor.elements(), 0.1f);
     sums.emplace_back(tensor.elements(), 5.0f);
     parameter_pointers.push_back(parameters.back().data());
     sum_pointers.push_back(sums.back().data());
   }
   std::size_t needed = 0, ready = 0;
+  REQUIRE(compute->bind({.parameters = parameter_pointers, .gradients = sum_pointers}));
   const auto stats = compute->gradient(
-      Round(2), Rank(0), parameter_pointers, sum_pointers,
+      Round(2), Rank(0),
       [&](std::size_t) {
         ++needed;
         for (const auto& sum : sums) CHECK(sum[0] == 5.0f);
@@ -186,14 +187,16 @@ TEST_CASE("A rank without samples contributes zeros, after it waited for every t
         CHECK(needed == 4);
         ++ready;
       });
-  REQUIRE(stats.has_value());
-  CHECK(stats->samples == 0);
+  REQUIRE((stats && *stats));
+  CHECK((*stats)->samples == 0);
   CHECK(ready == 4);
   for (const auto& sum : sums) {
     for (const float value : sum) CHECK(value == 0.0f);
   }
-  CHECK_FALSE(compute->gradient(
-      Round(2), Rank(0), parameter_pointers, sum_pointers, [](std::size_t) { return false; }, nullptr));
+  const auto abandoned = compute->gradient(
+      Round(2), Rank(0), [](std::size_t) { return false; }, nullptr);
+  REQUIRE(abandoned);
+  CHECK_FALSE(abandoned->has_value());
 }
 
 TEST_CASE("Impossible topologies and optimizers are refused with the value") {

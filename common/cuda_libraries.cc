@@ -1,0 +1,46 @@
+#include "common/cuda_libraries.h"
+
+namespace tributary {
+
+namespace {
+
+constexpr const char* kUnknown = "of an unknown version";
+
+std::string dotted(int major, int minor, int patch) {
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+}
+
+}  // namespace
+
+Result<DynamicLibrary> open_cublas() {
+  return DynamicLibrary::open("cuBLAS", {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"},
+                              "install cuBLAS of the CUDA toolkit, or name its folder in LD_LIBRARY_PATH");
+}
+
+Result<DynamicLibrary> open_nccl() {
+  return DynamicLibrary::open("NCCL", {"libnccl.so.2"},
+                              "install NVIDIA's package libnccl2, or name its folder in LD_LIBRARY_PATH");
+}
+
+std::string cublas_version(const DynamicLibrary& cublas) {
+  int (*get_property)(int property, int* value) = nullptr;
+  cublas.resolve_if_there("cublasGetProperty", get_property);
+  int numbers[3] = {};  // properties 0, 1, 2: major, minor, patch
+  for (int i = 0; i < 3; ++i) {
+    if (get_property == nullptr || get_property(i, &numbers[i]) != 0) return kUnknown;
+  }
+  return dotted(numbers[0], numbers[1], numbers[2]);
+}
+
+// 22809 is 2.28.9.
+std::string nccl_version(const DynamicLibrary& nccl) {
+  int (*get_version)(int* version) = nullptr;
+  nccl.resolve_if_there("ncclGetVersion", get_version);
+  int version = 0;
+  if (get_version == nullptr || get_version(&version) != 0) return kUnknown;
+  constexpr int kFirstOfNewScheme = 10'000;  // before 2.9: 2804 is 2.8.4
+  if (version < kFirstOfNewScheme) return dotted(version / 1000, version % 1000 / 100, version % 100);
+  return dotted(version / 10'000, version % 10'000 / 100, version % 100);
+}
+
+}  // namespace tributary

@@ -1,0 +1,49 @@
+// A stack to run on and to leave again: what fibers are made of. Announced to the sanitizers, which keep books about
+// stacks.
+//
+// On x86-64 the switch is our own: swapcontext() asks the kernel for the signal mask every time, which would be most of
+// the time that the emulation takes. Elsewhere it is swapcontext().
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace tributary::emulation {
+
+class FiberContext {
+ public:
+  // The context of the caller: somewhere to come back to.
+  FiberContext();
+  // Runs entry(argument), which must not return, once it is switched to.
+  FiberContext(void (*entry)(void*), void* argument);
+  ~FiberContext();
+  FiberContext(const FiberContext&) = delete;
+  FiberContext& operator=(const FiberContext&) = delete;
+
+  // Goes on in `to`; returns once somebody switches back to this, the running one.
+  void switch_to(FiberContext& to);
+
+ private:
+  friend struct FiberStart;
+
+  std::unique_ptr<std::byte[]> memory_;
+  void (*entry_)(void*) = nullptr;
+  void* argument_ = nullptr;
+  FiberContext* came_from_ = nullptr;
+#if defined(__x86_64__)
+  void* stack_pointer_ = nullptr;  // while it does not run
+#else
+  ucontext_t machine_{};
+#endif
+  // Of the sanitizers; unused without them.
+  const void* stack_ = nullptr;
+  std::size_t stack_bytes_ = 0;
+  void* fake_stack_ = nullptr;
+  void* tsan_fiber_ = nullptr;
+};
+
+}  // namespace tributary::emulation

@@ -1,0 +1,115 @@
+#include "train/cpu_compute.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <numeric>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/assert.h"
+#include "train/aligned_floats.h"
+#include "train/mlp.h"
+
+namespace tributary::train {
+
+namespace {
+
+// "OpenBLAS 0.3.21 (SkylakeX)": its release, and the processor whose kernels it uses.
+std::string blas_name() {
+  std::istringstream words(openblas_get_config());
+  std::string name, release;
+  words >> name >> release;
+  return name + " " + release + " (" + openblas_get_corename() + ")";
+}
+
+class CpuCompute final : public ModelCompute {
+ public:
+  CpuCompute(Mlp mlp, const ImageSet& training, std::string note)
+      : training_(training),
+        mlp_(std::move(mlp)),
+        info_{.device = "cpu", .blas = blas_name(), .note = std::move(note)},
+        inputs_(mlp_.max_batch() * training.image_size()),
+        labels_(mlp_.max_batch()) {}
+
+  const MlpShape& shape() const override { return mlp_; }
+  const DeviceInfo& info() const override { return info_; }
+
+  Status bind(const RankMemory& memory) override {
+    TRIB_ASSERT(memory.parameters.size() == mlp_.tensors().size());
+    memory_ = memory;
+    return {};
+  }
+  void unbind() override { memory_ = {}; }
+
+  Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
+                                             const TensorReady& ready) override {
+    const std::size_t tensors = mlp_.tensors().size();
+    TRIB_ASSERT(memory_.parameters.size() == tensors && memory_.gradients.size() == tensors);
+    if (share.samples == 0) {
+      for (std::size_t t = 0; t < tensors; ++t) {
+        if (need && !need(t)) return std::optional<BatchStats>();
+      }
+      for (std::size_t l = mlp_.layers(); l-- > 0;) {
+        for (const std::size_t t : {2 * l, 2 * l + 1}) {
+          std::fill_n(memory_.gradients[t], mlp_.tensors()[t].elements(), 0.0f);
+          if (ready) ready(t);
+        }
+      }
+      return BatchStats{};
+    }
+    BatchStats stats;
+    for (std::uint32_t micro = 0; micro < share.micro_batches; ++micro) {
+      const std::span<const std::uint32_t> samples = share.micro_batch(micro);
+      if (samples.empty()) continue;
+      const auto batch = static_cast<std::uint32_t>(samples.size());
+      // Gathered before the first tensor is waited for: it runs while answers are still on their way.
+      training_.gather(samples, inputs_.data(), labels_.data());
+      const bool first = stats.samples == 0;
+      if (!mlp_.forward(inputs_.data(), batch, memory_.parameters, first ? need : NeedTensor{})) {
+        return std::optional<BatchStats>();
+      }
+      stats += mlp_.loss(std::span(labels_).first(batch));
+      const bool last = stats.samples == share.samples;
+      mlp_.backward(memory_.parameters, memory_.gradients, !first, last ? ready : TensorReady{});
+    }
+    TRIB_ASSERT(stats.samples == share.samples);
+    return stats;
+  }
+
+  Result<BatchStats> evaluate(const ImageSet& set) override {
+    TRIB_ASSERT(set.image_size() == training_.image_size());
+    BatchStats stats;
+    std::vector<std::uint32_t> samples;
+    for (std::uint32_t begin = 0; begin < set.count; begin += kEvaluationBatch) {
+      const std::uint32_t batch = std::min(kEvaluationBatch, set.count - begin);
+      samples.resize(batch);
+      std::iota(samples.begin(), samples.end(), begin);
+      set.gather(samples, inputs_.data(), labels_.data());
+      mlp_.forward(inputs_.data(), batch, memory_.parameters, nullptr);
+      stats += mlp_.loss(std::span(labels_).first(batch));
+    }
+    return stats;
+  }
+
+ private:
+  const ImageSet& training_;
+  Mlp mlp_;
+  DeviceInfo info_;
+  RankMemory memory_;
+  AlignedFloats inputs_;
+  std::vector<std::uint8_t> labels_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ModelCompute>> make_cpu_compute(const MlpShape& shape, const ImageSet& training,
+                                                       std::string note) {
+  Result<Mlp> mlp = Mlp::make(shape.sizes(), shape.max_batch());
+  if (!mlp) return tl::unexpected(mlp.error());
+  return std::make_unique<CpuCompute>(std::move(*mlp), training, std::move(note));
+}
+
+}  // namespace tributary::train

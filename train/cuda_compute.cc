@@ -1,0 +1,214 @@
+#include "train/cuda_compute.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/assert.h"
+#include "common/cuda_devices.h"
+#include "train/host_staging.h"
+#include "train/image_feed.h"
+#include "train/mlp_cuda.h"
+
+namespace tributary::train {
+
+namespace {
+
+class CudaCompute final : public ModelCompute {
+ public:
+  // Parts in the order in which they depend on each other.
+  CudaCompute(const ImageSet& training, int index, CudaDeviceName device, DeviceInfo info, CudaStream stream,
+              MlpCuda mlp, ImageFeed feed, std::unique_ptr<HostStaging> staging, PinnedMemory<PassSums> sums,
+              CudaEvent computed)
+      : training_(training),
+        index_(index),
+        device_(std::move(device)),
+        info_(std::move(info)),
+        stream_(std::move(stream)),
+        mlp_(std::move(mlp)),
+        feed_(std::move(feed)),
+        staging_(std::move(staging)),
+        sums_(std::move(sums)),
+        computed_(std::move(computed)) {}
+
+  const MlpShape& shape() const override { return mlp_.shape(); }
+  const DeviceInfo& info() const override { return info_; }
+
+  Status bind(const RankMemory& memory) override {
+    if (Status status = use_device(); !status) return status;
+    staging_->bind(memory);
+    if (info_.note.empty()) info_.note = staging_->unpinned();
+    return {};
+  }
+  void unbind() override { staging_->unbind(); }
+
+  Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
+                                             const TensorReady& ready) override {
+    Result<bool> enqueued = enqueue_round(share, need, ready);
+    // Also when the round was abandoned or failed: nothing may touch the bound memory after this.
+    if (Status drained = drain(); !drained && enqueued) enqueued = tl::unexpected(drained.error());
+    if (!enqueued) return tl::unexpected(enqueued.error());
+    if (!*enqueued) return std::optional<BatchStats>();
+    return stats(share.samples);
+  }
+
+  Result<BatchStats> evaluate(const ImageSet& set) override {
+    Status enqueued = enqueue_evaluation(set);
+    if (Status drained = drain(); !drained && enqueued) enqueued = drained;
+    if (!enqueued) return tl::unexpected(enqueued.error());
+    return stats(set.count);
+  }
+
+ private:
+  Status use_device() { return device_.check(cudaSetDevice(index_), "selecting the device"); }
+
+  // Everything of a round up to its last ready(). False: `need` abandoned it.
+  Result<bool> enqueue_round(const Share& share, const NeedTensor& need, const TensorReady& ready) {
+    if (Status status = begin(); !status) return tl::unexpected(status.error());
+    const MlpCuda::BeforeTensor before = [&](std::size_t tensor) -> Result<bool> {
+      if (need && !need(tensor)) return false;
+      if (Status status = staging_->fetch(tensor, stream_.get()); !status) return tl::unexpected(status.error());
+      return true;
+    };
+    const MlpCuda::AfterTensor after = [&](std::size_t tensor) {
+      return staging_->publish(tensor, stream_.get(), ready);
+    };
+    if (share.samples == 0) return enqueue_zeros(need, after);
+    std::uint32_t done = 0;
+    for (std::uint32_t micro = 0; micro < share.micro_batches; ++micro) {
+      const std::span<const std::uint32_t> samples = share.micro_batch(micro);
+      if (samples.empty()) continue;
+      const bool first = done == 0;
+      done += static_cast<std::uint32_t>(samples.size());
+      const bool last = done == share.samples;
+      // Gathered before the first tensor is waited for: it runs while answers are still on their way.
+      Status status = feed_.gather(training_, samples);
+      if (!status) return tl::unexpected(status.error());
+      const Result<bool> go_on = mlp_.forward(feed_.inputs(), static_cast<std::uint32_t>(samples.size()),
+                                              staging_->parameters(), first ? before : MlpCuda::BeforeTensor());
+      if (!go_on || !*go_on) return go_on;
+      status = mlp_.loss(feed_.labels());
+      if (status && last) status = fetch_sums();
+      if (status) {
+        status =
+            mlp_.backward(staging_->parameters(), staging_->gradients(), !first, last ? after : MlpCuda::AfterTensor());
+      }
+      if (!status) return tl::unexpected(status.error());
+    }
+    TRIB_ASSERT(done == share.samples);
+    return true;
+  }
+
+  // A rank without samples.
+  Result<bool> enqueue_zeros(const NeedTensor& need, const MlpCuda::AfterTensor& after) {
+    const std::vector<TensorSpec>& tensors = shape().tensors();
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      if (need && !need(t)) return false;
+    }
+    Status status = fetch_sums();
+    for (std::size_t l = shape().layers(); l-- > 0;) {
+      for (const std::size_t t : {2 * l, 2 * l + 1}) {
+        if (!status) break;
+        const std::size_t bytes = tensors[t].elements() * sizeof(float);
+        status = device_.check(cudaMemsetAsync(staging_->gradients()[t], 0, bytes, stream_.get()),
+                               "clearing the gradient of", tensors[t].name);
+        if (status) status = after(t);
+      }
+    }
+    if (!status) return tl::unexpected(status.error());
+    return true;
+  }
+
+  Status enqueue_evaluation(const ImageSet& set) {
+    if (Status status = begin(); !status) return status;
+    for (std::size_t t = 0; t < shape().tensors().size(); ++t) {
+      if (Status status = staging_->fetch(t, stream_.get()); !status) return status;
+    }
+    std::vector<std::uint32_t> samples;
+    for (std::uint32_t first = 0; first < set.count; first += kEvaluationBatch) {
+      samples.resize(std::min(kEvaluationBatch, set.count - first));
+      std::iota(samples.begin(), samples.end(), first);
+      if (Status status = feed_.gather(set, samples); !status) return status;
+      const auto batch = static_cast<std::uint32_t>(samples.size());
+      const Result<bool> enqueued = mlp_.forward(feed_.inputs(), batch, staging_->parameters(), nullptr);
+      if (!enqueued) return tl::unexpected(enqueued.error());
+      if (Status status = mlp_.loss(feed_.labels()); !status) return status;
+    }
+    return fetch_sums();
+  }
+
+  Status begin() {
+    if (Status status = use_device(); !status) return status;
+    return mlp_.begin_pass();
+  }
+
+  Status fetch_sums() {
+    return device_.check(
+        cudaMemcpyAsync(sums_.data(), mlp_.sums(), sizeof(PassSums), cudaMemcpyDeviceToHost, stream_.get()),
+        "copying the loss to the host");
+  }
+
+  // Waits for everything that was enqueued, whatever came of it.
+  Status drain() {
+    Status computed = device_.check(cudaEventRecord(computed_.get(), stream_.get()), "recording the end of a pass");
+    const Status copied = staging_->drain();
+    if (computed) computed = device_.check(cudaEventSynchronize(computed_.get()), "waiting for the end of a pass");
+    if (!computed) {
+      cudaStreamSynchronize(stream_.get());
+      cudaGetLastError();
+    }
+    return copied ? computed : copied;
+  }
+
+  BatchStats stats(std::uint32_t samples) const {
+    return {.loss_sum = sums_.data()->loss, .correct = sums_.data()->correct, .samples = samples};
+  }
+
+  const ImageSet& training_;
+  int index_;
+  CudaDeviceName device_;
+  DeviceInfo info_;
+  CudaStream stream_;
+  MlpCuda mlp_;
+  ImageFeed feed_;
+  std::unique_ptr<HostStaging> staging_;
+  PinnedMemory<PassSums> sums_;  // of the last pass
+  CudaEvent computed_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ModelCompute>> make_cuda_compute(const MlpShape& shape, const ImageSet& training, int index) {
+  cudaDeviceProp properties{};
+  CudaDeviceName device("cuda:" + std::to_string(index));
+  Status status = device.check(cudaGetDeviceProperties(&properties, index), "reading the properties");
+  if (!status) return tl::unexpected(status.error());
+  device = CudaDeviceName(device.text() + " " + properties.name);
+  status = device.check(cudaSetDevice(index), "selecting the device");
+  if (!status) return tl::unexpected(status.error());
+  auto stream = CudaStream::make(device);
+  if (!stream) return tl::unexpected(stream.error());
+
+  DeviceInfo info{.device = device.text(), .blas = {}, .note = {}};
+  auto gemm = make_cublas_gemm(device, stream->get());
+  if (!gemm) info.note = gemm.error().message;
+  std::unique_ptr<CudaGemm> product = gemm ? std::move(*gemm) : make_own_gemm(device, stream->get());
+  info.blas = product->name();
+
+  auto mlp = MlpCuda::make(shape, device, stream->get(), std::move(product));
+  if (!mlp) return tl::unexpected(mlp.error());
+  auto feed = ImageFeed::make(training, shape.max_batch(), device, stream->get());
+  if (!feed) return tl::unexpected(feed.error());
+  auto staging = HostStaging::make(shape, device);
+  if (!staging) return tl::unexpected(staging.error());
+  auto sums = PinnedMemory<PassSums>::make(device, 1, "the loss");
+  if (!sums) return tl::unexpected(sums.error());
+  auto computed = CudaEvent::make(device);
+  if (!computed) return tl::unexpected(computed.error());
+  return std::make_unique<CudaCompute>(training, index, device, std::move(info), std::move(*stream), std::move(*mlp),
+                                       std::move(*feed), std::move(*staging), std::move(*sums), std::move(*computed));
+}
+
+}  // namespace tributary::train

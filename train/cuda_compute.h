@@ -1,0 +1,23 @@
+// The model on a GPU: cuBLAS (or our own matrix product), our own kernels, the training images in device memory.
+//
+// Parameters come from the bound host memory and gradients go there (train/gradient_path.h), overlapping with the
+// passes: a layer's forward pass waits for that layer's parameters only, and a tensor becomes ready when its copy has
+// arrived, while earlier layers are still being computed. The host thread sleeps, it does not spin, and only at the
+// end.
+//
+// Same bits from run to run on the same kind of device with the same libraries; not the CPU's bits.
+#pragma once
+
+#include <memory>
+
+#include "common/result.h"
+#include "train/dataset.h"
+#include "train/model_compute.h"
+
+namespace tributary::train {
+
+// `training` must outlive the result. kDevice, with the device, what was being done and CUDA's text; in a build without
+// CUDA kInvalidArgument.
+Result<std::unique_ptr<ModelCompute>> make_cuda_compute(const MlpShape& shape, const ImageSet& training, int device);
+
+}  // namespace tributary::train

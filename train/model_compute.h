@@ -1,0 +1,68 @@
+// ModelCompute: forward and backward passes of the model on some device. Two backends: the CPU (train/cpu_compute.h)
+// and a GPU (train/cuda_compute.h). Both read samples by their index in the training set, take parameters from host
+// memory and bring gradients there; how they come and go inside is their own affair.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "common/result.h"
+#include "train/dataset.h"
+#include "train/mlp_shape.h"
+#include "train/pass.h"
+
+namespace tributary::train {
+
+// Images that evaluate() takes at a time.
+inline constexpr std::uint32_t kEvaluationBatch = 500;
+
+// A rank's memory on the host, by tensor. The pointers' targets stay where they are until unbind().
+struct RankMemory {
+  std::span<const float* const> parameters;
+  std::span<float* const> gradients;
+  // All parameters lie in one mapping, all gradients too, and both will be used for long: worth pinning.
+  bool lasting = false;
+};
+
+// What computes, for people and programs.
+struct DeviceInfo {
+  std::string device = "cpu";  // "cuda:0 NVIDIA H200"
+  std::string blas;            // who multiplies matrices: "OpenBLAS 0.3.21", "cuBLAS 13.0.2"
+  std::string note;            // why it is not something better; may be empty
+};
+
+// Samples of one rank's share of a round. A function, because the sampler's memory is its own.
+struct Share {
+  std::uint32_t samples = 0;                                                       // over all micro-batches
+  std::uint32_t micro_batches = 1;                                                 // some may be empty
+  std::function<std::span<const std::uint32_t>(std::uint32_t micro)> micro_batch;  // valid until the next call
+};
+
+// Thread rule: one thread at a time. Errors are the device's (kDevice): the backend is unusable afterwards, but nothing
+// of it touches the bound memory any more, and no call to TensorReady is outstanding.
+class ModelCompute {
+ public:
+  virtual ~ModelCompute() = default;
+
+  virtual const MlpShape& shape() const = 0;
+  virtual const DeviceInfo& info() const = 0;
+
+  // Where the following passes read parameters and write gradients.
+  virtual Status bind(const RankMemory& memory) = 0;
+  virtual void unbind() = 0;
+
+  // Gradient of a share, its micro-batches added in order. Every tensor is first needed (even if the share is empty:
+  // only then may its gradient be written), in forward order, and then becomes ready, last layer first. Nothing is
+  // ready before everything was needed. Empty if `need` abandoned the round. `need` and `ready` may be null.
+  virtual Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
+                                                     const TensorReady& ready) = 0;
+
+  // Loss and accuracy of the bound parameters over a whole set. REQUIRES: nothing else writes the parameters meanwhile.
+  virtual Result<BatchStats> evaluate(const ImageSet& set) = 0;
+};
+
+}  // namespace tributary::train
