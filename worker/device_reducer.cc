@@ -25,21 +25,27 @@ void sleep_on(int fd, int timeout_ms) {
 
 // ---- DeviceReduction ----
 
+// The eventfd is written and drained under the mutex: it is readable if and only if there are events, so a lane that
+// looks at `some` first never sleeps on one that nobody drains.
 void DeviceReduction::Port::post(Event event) {
-  bool first = false;
-  {
-    const std::lock_guard lock(mutex);
-    first = events.empty();
-    events.push_back(event);
-  }
-  if (first) wake.notify();
+  const std::lock_guard lock(mutex);
+  events.push_back(event);
+  if (some.exchange(true, std::memory_order_release)) return;
+  wake.notify();
 }
 
 void DeviceReduction::Port::take(std::vector<Event>& out) {
   out.clear();
-  wake.drain();
+  if (!some.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex);
+  wake.drain();
+  some.store(false, std::memory_order_relaxed);
   events.swap(out);
+}
+
+void DeviceReduction::Port::look_again() {
+  const std::lock_guard lock(mutex);
+  if (!some.exchange(true, std::memory_order_release)) wake.notify();
 }
 
 Result<std::shared_ptr<DeviceReduction>> DeviceReduction::create(std::shared_ptr<DeviceApi> api, DevicePlan plan,
@@ -240,7 +246,7 @@ std::span<const std::byte> DeviceReducer::residual(ChunkIndex chunk) {
         }
       }
     }
-    if (!early_.empty()) port_.wake.notify();
+    if (!early_.empty()) port_.look_again();
   }
   if (failed()) return {};
   reduction_->api_->host_access(place, false);

@@ -50,6 +50,7 @@ class DeviceReduction final : private DeviceEngineOutput {
   DeviceReduction& operator=(const DeviceReduction&) = delete;
 
   const DevicePlan& plan() const { return engine_->plan(); }
+  std::string describe(std::uint32_t position) const { return plan().describe(*api_, position); }
   const DeviceMemory& memory() const { return engine_->memory(); }
   const DeviceLoan& loan(std::uint32_t rank) const { return loans_[rank]; }
   // With a pump: what the thread would do.
@@ -67,9 +68,11 @@ class DeviceReduction final : private DeviceEngineOutput {
   struct Port {
     std::mutex mutex;
     std::vector<Event> events;
+    std::atomic<bool> some{false};  // so that a lane may ask at any time at no cost
     EventFd wake;
     void post(Event event);
     void take(std::vector<Event>& out);
+    void look_again();  // the lane has events to handle that it took before
   };
 
   DeviceReduction(std::shared_ptr<DeviceApi> api, DeviceReductionOptions options, Logger logger)

@@ -75,6 +75,9 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
     return fail(ErrorCode::kLimit, "local_world_size " + std::to_string(request.local_world_size) +
                                        " is over the limit of " + std::to_string(kMaxLocalRanks) + " ranks per node");
   }
+  if (options_.devices) {
+    if (Status status = options_.devices->admit(request.device); !status) return status;
+  }
   if (request.tensors.empty())
     return fail(ErrorCode::kInvalidArgument, "no tensor was declared; a job has at least one");
   if (!entry) {
@@ -162,6 +165,7 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
   place.trainer = trainer;
   place.rank = request.rank;
   place.pid = peer_pid > 0 ? peer_pid : request.pid;
+  place.device = request.device;
   entry->places[request.local_rank] = place;
   logger_->info("{}: {} attached ({} of {} local ranks)", in_words(entry->name), who(*entry, request.local_rank),
                 entry->places.size(), entry->local_world_size);
