@@ -230,6 +230,7 @@ Status DeviceEngine::begin(Way way) {
   issued.group = line.ready.front();
   issued.slot = static_cast<std::uint32_t>(line.count % options_.slots);
   issued.missing = way == Way::kReduce ? plan_.chunks_in(issued.group) : plan_.width();
+  issued.number = ++issued_count_;
   line.ready.pop();
   ++line.count;
   if (line.issued.empty()) {
@@ -296,13 +297,17 @@ Status DeviceEngine::watch() const {
   if (moving_ != 0 && now_ns_ - moving_since_ns_ > options_.timeout_ns) {
     return fail(ErrorCode::kDevice, "the copy of a residual has not ended within " + limit);
   }
-  for (const Way way : {Way::kDeliver, Way::kReduce}) {
-    const Line& line = way == Way::kReduce ? reduce_ : deliver_;
-    if (line.issued.empty() || now_ns_ - line.since_ns <= options_.timeout_ns) continue;
-    return fail(ErrorCode::kDevice, stuck(way, line.issued.front()) + " has not ended within " + limit +
-                                        " ([device] collective_timeout_ms in worker.toml)");
-  }
-  return {};
+  const auto overdue = [&](const Line& line) {
+    return !line.issued.empty() && now_ns_ - line.since_ns > options_.timeout_ns;
+  };
+  if (!overdue(deliver_) && !overdue(reduce_)) return {};
+  // What was issued first holds up the rest: a communicator works in the order of its calls.
+  const bool reduce_first = deliver_.issued.empty() ||
+                            (!reduce_.issued.empty() && reduce_.issued.front().number < deliver_.issued.front().number);
+  const Way way = reduce_first ? Way::kReduce : Way::kDeliver;
+  return fail(ErrorCode::kDevice, stuck(way, (reduce_first ? reduce_ : deliver_).issued.front()) +
+                                      " has not ended within " + limit +
+                                      " ([device] collective_timeout_ms in worker.toml)");
 }
 
 void DeviceEngine::fail_with(const Error& error) {

@@ -81,6 +81,7 @@ class DeviceEngine {
   struct Issued {
     std::uint32_t group = 0, slot = 0;
     std::uint32_t missing = 0;  // completions
+    std::uint64_t number = 0;   // in the order of issue, of both directions
   };
   // One direction.
   struct Line {
@@ -169,6 +170,7 @@ class DeviceEngine {
   std::uint32_t moving_ = 0;  // issued
   std::uint64_t moving_since_ns_ = 0;
   std::uint64_t now_ns_ = 0;
+  std::uint64_t issued_count_ = 0;
   std::uint64_t busy_since_ns_ = 0;
   std::atomic<std::uint64_t> busy_ns_{0};
 };
