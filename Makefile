@@ -1,6 +1,6 @@
 # The two commands that a newcomer needs: `make demo` and `make test`. Everything else is CMake (see CMakePresets.json).
 .DEFAULT_GOAL := help
-.PHONY: help demo test build install-packages format format-check clean
+.PHONY: help demo test build bundle install-packages format format-check clean
 
 # A compiler cache that survives moving the checkout.
 export CCACHE_BASEDIR := $(CURDIR)
@@ -10,6 +10,7 @@ help:
 	@echo 'make demo          install, build and train Fashion-MNIST on 2 servers and 2 nodes x 2 ranks'
 	@echo 'make test          install, build and run all tests, then unit and simulation tests under sanitizers'
 	@echo 'make build         install and build everything (release), into build/release'
+	@echo 'make bundle        build, and pack programs and libraries for other machines into build/tributary-VERSION*'
 	@echo 'make format        clang-format every source file; format-check only tells'
 	@echo 'make clean         remove build/'
 
@@ -25,6 +26,11 @@ demo: install-packages
 	cmake --preset release
 	cmake --build --preset release --target tributary tributary-server tributary-worker tributary-train
 	build/release/bin/tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2 --fresh
+
+bundle: install-packages
+	cmake --preset release
+	cmake --build --preset release --target bundle_programs
+	scripts/make_bundle.sh
 
 # exec: the last line must be the script's own.
 test: install-packages

@@ -1,7 +1,9 @@
 // tributary: the tool. One file per subcommand.
 #include <csignal>
+#include <string>
 
 #include "cli/commands.h"
+#include "common/version.h"
 
 int main(int argc, char** argv) {
   CLI::App app(
@@ -13,7 +15,7 @@ int main(int argc, char** argv) {
       "The daemons are tributary-server and tributary-worker; the built-in trainer is tributary-train. Each has a "
       "--help.",
       "tributary");
-  app.set_version_flag("--version", "tributary 0.1.0");
+  app.set_version_flag("--version", std::string("tributary ") + tributary::kVersion);
   app.require_subcommand(1);
   std::signal(SIGPIPE, SIG_IGN);  // `tributary status | head` must not die in the middle of stopping daemons
   int exit_status = 0;

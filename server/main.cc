@@ -7,6 +7,7 @@
 #include "common/config_toml.h"
 #include "common/daemon_main.h"
 #include "common/log.h"
+#include "common/version.h"
 #include "server/server.h"
 
 namespace {
@@ -43,6 +44,7 @@ int main(int argc, char** argv) {
       "their\n"
       "state in the store and exits with 0; a second signal, a second or more later, exits at once.",
       "tributary-server"};
+  app.set_version_flag("--version", std::string("tributary-server ") + tributary::kVersion);
   std::string config_path;
   app.add_option("--config", config_path, "server.toml: addresses, store, limits, log (see configs/server.toml)")
       ->required();

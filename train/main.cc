@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/config_toml.h"
+#include "common/version.h"
 #include "train/dataset.h"
 #include "train/report.h"
 #include "train/standalone.h"
@@ -132,6 +133,7 @@ int run(int argc, char** argv) {
   Options options;
   CLI::App app(kDescription, "tributary-train");
   app.footer(kFooter);
+  app.set_version_flag("--version", std::string("tributary-train ") + kVersion);
   app.add_option("--job", options.job_file, "job file (TOML)")->required()->type_name("FILE");
   app.add_option("--set", options.overrides, "override a key of the job file, as train.epochs=2; may be repeated")
       ->type_name("KEY=VALUE")

@@ -7,6 +7,7 @@
 #include "common/config_toml.h"
 #include "common/daemon_main.h"
 #include "common/log.h"
+#include "common/version.h"
 #include "worker/worker.h"
 
 namespace {
@@ -44,6 +45,7 @@ int main(int argc, char** argv) {
       "the\n"
       "coordinator and exits with 0; a second signal, a second or more later, exits at once.",
       "tributary-worker"};
+  app.set_version_flag("--version", std::string("tributary-worker ") + tributary::kVersion);
   std::string config_path;
   app.add_option("--config", config_path, "worker.toml: coordinator, socket, limits, log (see configs/worker.toml)")
       ->required();

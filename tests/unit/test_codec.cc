@@ -212,10 +212,15 @@ TEST_CASE("values that no peer of ours sends are refused by name") {
   CHECK(contains(refusal(hello), "bandwidth"));
 
   Push push;
-  push.encoding = static_cast<EncodingId>(3);
+  push.encoding = static_cast<EncodingId>(7);
   const auto decoded = decode_data(encode_data_as_version(push, kProtocolVersion));
   REQUIRE_FALSE(decoded.has_value());
-  CHECK(contains(decoded.error().message, "the encoding is 3"));
+  CHECK(contains(decoded.error().message, "the encoding is 7"));
+  push.encoding = EncodingId::kFp32;
+  push.residual = static_cast<ResidualUse>(3);
+  const auto other = decode_data(encode_data_as_version(push, kProtocolVersion));
+  REQUIRE_FALSE(other.has_value());
+  CHECK(contains(other.error().message, "the use of the residual is 3"));
 }
 
 TEST_CASE("a long reason is cut by its sender instead of losing the message") {

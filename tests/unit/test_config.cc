@@ -238,7 +238,7 @@ TEST_CASE("a value of the wrong type is refused with the value and the right typ
   CHECK(contains(key_refusal("train", "hidden = [256, 'x']"), "must be an array of whole numbers"));
   CHECK(contains(key_refusal("train", "hidden = [256, -1]"), "must be an array of whole numbers"));
   CHECK(contains(key_refusal("encoding", "push = 'fp8'"),
-                 "encoding.push = 'fp8': must be \"fp32\", \"bf16\" or \"fp16\""));
+                 "encoding.push = 'fp8': must be one of fp32, bf16, fp16, int8, topk:R"));
   CHECK(contains(key_refusal("encoding", "pull = 16"), "encoding.pull = 16: must be"));
   CHECK(contains(key_refusal("train", "epochs = 1979-05-27"), "is a date or time"));
   CHECK(key_refusal("train", "epochs = -1") == "job.toml:3: train.epochs = -1: must be from 0 to 4294967295");

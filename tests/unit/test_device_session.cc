@@ -248,7 +248,7 @@ TEST_CASE("lanes exchange chunks of ranks on one device and on several with a se
       CHECK(soon([&] { return node.job->header().reduce_ns.load() > 0; }));
       CHECK(node.memory_comes_back());
     }
-    CHECK(api->live() == FakeDeviceApi::Live{});
+    CHECK(soon([&] { return api->live() == FakeDeviceApi::Live{}; }));
     CHECK(api->violations().empty());
   }
 }
@@ -277,7 +277,7 @@ TEST_CASE("a collective that hangs ends the job with words, and the lane serves 
   CHECK(failure.error.message.find("device 1 (fake:1, GPU-fake-1, local rank 1)") != std::string::npos);
   CHECK(api->aborted() == 2);
   CHECK(node.memory_comes_back());
-  CHECK(api->live() == FakeDeviceApi::Live{});
+  CHECK(soon([&] { return api->live() == FakeDeviceApi::Live{}; }));
 
   const auto healthy = std::make_shared<FakeDeviceApi>(FakeDeviceOptions{.devices = 2});
   const Runner second(healthy);

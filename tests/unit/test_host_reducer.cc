@@ -64,7 +64,8 @@ struct Node {
 TEST_CASE("one rank with fp32 lends the trainer's own memory") {
   Node node(1, {5000, 77});
   Collected out;
-  HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), EncodingId::kFp32, EncodingId::kFp32, out);
+  HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), EncodingId::kFp32,
+                      EncodingId::kFp32, out);
   CHECK(reducer.frame_bytes() == 0);
   CHECK(HostReducer::frame_bytes_for(*node.layout, 1, EncodingId::kFp32) == 0);
   reducer.reduce(ChunkIndex(1), Round(3), 12, false);
@@ -105,7 +106,8 @@ TEST_CASE("several ranks are summed in tree order and encoded, whatever the enco
 TEST_CASE("a frame stays unchanged while other chunks are reduced, and is reused after its release") {
   Node node(2, {20'000});
   Collected out;
-  HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), EncodingId::kFp32, EncodingId::kFp32, out);
+  HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), EncodingId::kFp32,
+                      EncodingId::kFp32, out);
   reducer.reduce(ChunkIndex(0), Round(1), 1, false);
   const auto first = out.frame;
   const std::vector<std::byte> copy(first.begin(), first.end());
@@ -114,4 +116,78 @@ TEST_CASE("a frame stays unchanged while other chunks are reduced, and is reused
   reducer.release(ChunkIndex(0));
   reducer.reduce(ChunkIndex(0), Round(2), 1, false);
   CHECK(out.frame.data() == first.data());
+}
+
+TEST_CASE("feedback encodings carry what was left of one round into the next, and put the residual behind the frame") {
+  for (const char* name : {"int8", "topk:0.02", "topk:0.1:estimated", "onebit"}) {
+    for (const std::uint32_t ranks : {1u, 3u}) {
+      CAPTURE(name);
+      CAPTURE(ranks);
+      const auto encoding = make_encoding(*parse_encoding(name));
+      Node node(ranks, {5000, 77, 4096});
+      Collected out;
+      HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), encoding->spec(),
+                          EncodingId::kFp32, out);
+      CHECK(reducer.frame_bytes() <= HostReducer::frame_bytes_for(*node.layout, ranks, encoding->spec()));
+      for (const ChunkIndex chunk : node.chunks) {
+        const ChunkRange range = node.layout->chunk(chunk);
+        const std::vector<float> sum = node.sum(range);
+        std::vector<float> residual(range.elements), before;
+        std::vector<std::byte> expected(encoding->bytes(range.elements));
+        std::vector<std::uint32_t> scratch(encoding->scratch_words(range.elements));
+        for (std::uint64_t round = 1; round <= 3; ++round) {
+          before = residual;
+          encoding->encode(sum.data(), range.elements, 0, range.elements, residual.data(), expected.data());
+          encoding->finish(range.elements, residual.data(), expected.data(), scratch);
+          const bool with_residual = round == 2;
+          reducer.reduce(chunk, Round(round), ranks, with_residual);
+          REQUIRE(out.frame.size() == (with_residual ? residual_offset(expected.size()) + range.elements * sizeof(float)
+                                                     : expected.size()));
+          CHECK(std::memcmp(out.frame.data(), expected.data(), expected.size()) == 0);
+          if (with_residual) {
+            CHECK(std::memcmp(out.frame.data() + residual_offset(expected.size()), residual.data(),
+                              range.elements * sizeof(float)) == 0);
+          }
+          // An open round may never be completed: what counts is the residual before it.
+          CHECK(std::memcmp(reducer.residual(chunk).data(), before.data(), range.elements * sizeof(float)) == 0);
+          reducer.release(chunk);
+          CHECK(std::memcmp(reducer.residual(chunk).data(), residual.data(), range.elements * sizeof(float)) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a restored residual is added to the first round's sum") {
+  Node node(1, {1024});
+  const auto encoding = make_encoding(EncodingId::kInt8);
+  std::vector<float> residual(1024, 0.375f);
+  Collected out;
+  HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), EncodingId::kInt8,
+                      EncodingId::kFp32, out);
+  reducer.restore_residual(ChunkIndex(0), std::as_bytes(std::span(residual)));
+  reducer.reduce(ChunkIndex(0), Round(8), 1, false);
+  const std::size_t elements = node.layout->chunk(ChunkIndex(0)).elements;
+  REQUIRE(elements == residual.size());
+  std::vector<std::byte> expected(encoding->bytes(elements));
+  encoding->encode(node.pointers[0], elements, 0, elements, residual.data(), expected.data());
+  CHECK(std::memcmp(out.frame.data(), expected.data(), expected.size()) == 0);
+}
+
+TEST_CASE("answers are delivered whole, decoded, or added, and said to be there") {
+  Node node(1, {4096});
+  const auto delta = make_encoding(EncodingId::kInt8Delta);
+  Collected out;
+  HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), EncodingId::kFp32,
+                      EncodingId::kInt8Delta, out);
+  const std::vector<float> start(4096, 2.0f), target(4096, 2.5f);
+  reducer.deliver(ChunkIndex(0), Version(0), true, std::as_bytes(std::span(start)));
+  CHECK(node.parameters == start);
+  std::vector<float> estimate = start;
+  std::vector<std::byte> frame(delta->bytes(4096));
+  delta->encode_update(target.data(), 4096, 0, 4096, estimate.data(), frame.data());
+  reducer.deliver(ChunkIndex(0), Version(1), false, frame);
+  CHECK(node.parameters == estimate);
+  CHECK(out.deliveries ==
+        std::vector<std::pair<ChunkIndex, Version>>{{ChunkIndex(0), Version(0)}, {ChunkIndex(0), Version(1)}});
 }

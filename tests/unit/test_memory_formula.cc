@@ -39,12 +39,21 @@ TEST_CASE("answers in 16 bits are kept encoded, and no more arrives than the sha
   CHECK(terms.arriving == 4000);
 }
 
+TEST_CASE("with a delta encoding the server also holds what the workers hold") {
+  ShardMemory shard;
+  shard.elements = 2560;
+  shard.pull = EncodingId::kInt8Delta;
+  const MemoryTerms terms = memory_formula(shard);
+  CHECK(terms.estimate == 4 * 2560);
+  CHECK(terms.answers == 2560 + 48);  // 10 scales, up to a multiple of 16 bytes
+}
+
 TEST_CASE("terms of several jobs add up") {
   MemoryTerms sum;
-  sum += MemoryTerms{1, 2, 3, 4, 5};
-  sum += MemoryTerms{10, 20, 30, 40, 50};
-  CHECK(sum.total() == 165);
-  CHECK(sum.arriving == 44);
+  sum += MemoryTerms{1, 2, 3, 4, 5, 6};
+  sum += MemoryTerms{10, 20, 30, 40, 50, 60};
+  CHECK(sum.total() == 231);
+  CHECK(sum.estimate == 33);
 }
 
 TEST_CASE("resident memory grows when memory is touched") {

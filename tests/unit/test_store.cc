@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <rocksdb/db.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -224,6 +225,59 @@ TEST_CASE("the registry survives closing and opening the store") {
   REQUIRE(registry->size() == 2);
   CHECK(equal((*registry)[0], first));
   CHECK(equal((*registry)[1], second));
+}
+
+TEST_CASE("a chunk's estimate and residuals come back as they were, whatever address they were received at") {
+  TempDir dir;
+  const auto store = open_store(dir / "s");
+  BufferPool pool(kElements * sizeof(float), 8);
+  const auto info = sample_info(7, 3, 2);
+  const auto value = [](ChunkIndex chunk, std::uint32_t node, std::size_t i) {
+    return static_cast<float>(chunk.value * 100 + node) + static_cast<float>(i) * 0.5f;
+  };
+  {
+    auto writer = store->begin(info);
+    REQUIRE(writer.has_value());
+    for (const ChunkIndex chunk : owned(2)) {
+      ChunkSnapshot snapshot = sample_chunk(pool, info.job, info.round, chunk, kElements, 1);
+      snapshot.estimate = pool.acquire(kElements * sizeof(float));
+      for (std::size_t i = 0; i < kElements; ++i) snapshot.estimate.floats()[i] = value(chunk, 50, i);
+      snapshot.nodes = 300;
+      for (const std::uint32_t node : {0u, 2u, 299u}) {
+        auto memory = std::make_shared<std::vector<std::byte>>(kElements * sizeof(float) + 1);
+        for (std::size_t i = 0; i < kElements; ++i) {
+          const float v = value(chunk, node, i);
+          std::memcpy(memory->data() + 1 + i * sizeof(float), &v, sizeof v);
+        }
+        const std::span<const std::byte> bytes = std::span<const std::byte>(*memory).subspan(1);
+        snapshot.residuals.push_back({node, Payload(std::move(memory), bytes), bytes});
+      }
+      const auto status = (*writer)->add(snapshot);
+      REQUIRE_MESSAGE(status.has_value(), status.error().message);
+    }
+    REQUIRE((*writer)->finish().has_value());
+  }
+  int chunks = 0;
+  const auto status = store->load(info, [&](const LoadedChunk& chunk) -> Status {
+    ++chunks;
+    CHECK(sample_matches(chunk.params, info.round, chunk.chunk, 0));
+    REQUIRE(chunk.slots.size() == 1);
+    CHECK(sample_matches(chunk.slots[0], info.round, chunk.chunk, 1));
+    REQUIRE(chunk.estimate.size() == kElements);
+    CHECK(chunk.estimate[7] == value(chunk.chunk, 50, 7));
+    CHECK(chunk.nodes == 300);
+    REQUIRE(chunk.residuals.size() == 3);
+    const std::uint32_t nodes[] = {0, 2, 299};
+    for (std::size_t r = 0; r < 3; ++r) {
+      CHECK(chunk.residuals[r].node == nodes[r]);
+      for (std::size_t i = 0; i < kElements; ++i) {
+        REQUIRE(chunk.residuals[r].values[i] == value(chunk.chunk, nodes[r], i));
+      }
+    }
+    return {};
+  });
+  REQUIRE_MESSAGE(status.has_value(), status.error().message);
+  CHECK(chunks == 2);
 }
 
 }  // namespace tributary

@@ -144,7 +144,27 @@ TEST_CASE("records of a snapshot that do not belong together are refused by name
          other.optimizer = "lion";
          m[header0] = records::seal(other);
        }},
-      {"store format 2", [&](auto& m) { m[header0] = records::seal(good, 2); }},
+      {"store format 3", [&](auto& m) { m[header0] = records::seal(good, kStoreFormat + 1); }},
+      {"its estimate is missing",
+       [&](auto& m) {
+         auto other = good;
+         other.estimate = true;
+         m[header0] = records::seal(other);
+       }},
+      {"the residual of node 2 is missing",
+       [&](auto& m) {
+         auto other = good;
+         other.nodes = 3;
+         other.residual_nodes = {2};
+         m[header0] = records::seal(other);
+       }},
+      {"claims residuals of nodes that are not there",
+       [&](auto& m) {
+         auto other = good;
+         other.nodes = 2;
+         other.residual_nodes = {2};
+         m[header0] = records::seal(other);
+       }},
       {"claims 8 elements and 200 state arrays",
        [&](auto& m) {
          auto other = good;

@@ -1,0 +1,49 @@
+# The relocatable install: a folder that runs on any x86-64 Linux with a glibc not older than this machine's, whatever
+# else is there or is not.
+#
+#   bin/      the programs             lib/       every shared library that they need, but glibc's and the driver's
+#   configs/  job and daemon files     bench/     gpu_check
+#   licences/ of the libraries
+#
+# `make bundle` (scripts/make_bundle.sh) packs and checks it.
+
+# tributary_bundle(TARGET...): adds programs to the install. A target that this configuration does not have is left out.
+function(tributary_bundle)
+  set_property(GLOBAL APPEND PROPERTY TRIBUTARY_BUNDLE ${ARGN})
+endfunction()
+
+tributary_bundle(tributary tributary-server tributary-worker tributary-train)
+
+# An install into /usr/local would put its libraries before the system's own for every program there.
+if(CMAKE_INSTALL_PREFIX_INITIALIZED_TO_DEFAULT)
+  set(CMAKE_INSTALL_PREFIX ${CMAKE_BINARY_DIR}/tributary-${PROJECT_VERSION} CACHE PATH "A folder of its own" FORCE)
+endif()
+
+# Called once, when all targets are known.
+function(tributary_install)
+  get_property(wanted GLOBAL PROPERTY TRIBUTARY_BUNDLE)
+  set(programs "")
+  foreach(program ${wanted})
+    if(TARGET ${program})
+      list(APPEND programs ${program})
+    endif()
+  endforeach()
+  # The old kind of rpath: it comes before LD_LIBRARY_PATH, which on machines with GPUs often names folders with other
+  # versions of the same libraries.
+  foreach(program ${programs})
+    set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+    target_link_options(${program} PRIVATE LINKER:--disable-new-dtags)
+  endforeach()
+  add_custom_target(bundle_programs DEPENDS ${programs})
+
+  install(TARGETS ${programs} RUNTIME DESTINATION bin)
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/configs DESTINATION .)
+  install(PROGRAMS ${CMAKE_SOURCE_DIR}/bench/gpu_check DESTINATION bench)
+  install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION .)
+  set(files "")
+  foreach(program ${programs})
+    string(APPEND files " \"$<TARGET_FILE:${program}>\"")
+  endforeach()
+  install(CODE "execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND
+    \"${CMAKE_SOURCE_DIR}/scripts/collect_libraries.sh\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\"${files})")
+endfunction()

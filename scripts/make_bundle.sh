@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Packs the relocatable install: OUT/tributary-VERSION/ and OUT/tributary-VERSION-linux-x86_64.tar.gz. Fails if either is
+# not smaller than 64 MiB, or if a program or library in it would look for another one elsewhere.
+#
+#   scripts/make_bundle.sh [BUILD [OUT]]      BUILD, a built tree: build/release; OUT: build
+#
+# The last line is the path of the archive.
+set -euo pipefail
+export LC_ALL=C
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/bundle_common.sh"
+build=${1:-$here/../build/release}
+out=${2:-$here/../build}
+limit=$((64 << 20))
+
+fail() {
+  echo "make_bundle.sh: $*" >&2
+  exit 1
+}
+
+[ -f "$build/CMakeCache.txt" ] || fail "$build is no build tree; run 'make bundle', or give one"
+mkdir -p "$out"
+version=$("$build/bin/tributary" --version | cut -d' ' -f2)
+name=tributary-$version
+folder=$out/$name
+archive=$out/$name-linux-x86_64.tar.gz
+rm -rf "$folder" "$archive"
+cmake --install "$build" --prefix "$(realpath "$out")/$name" --strip >"$out/install.log" 2>&1 || {
+  cat "$out/install.log" >&2
+  fail "the install failed"
+}
+
+# Every program and library looks beside itself first, and finds everything.
+while read -r file; do
+  is_elf "$file" || continue
+  rpath=$(patchelf --print-rpath "$file")
+  [ "$rpath" = '$ORIGIN/../lib' ] || fail "$file has the rpath '$rpath' instead of \$ORIGIN/../lib"
+  while read -r library path; do
+    is_system_library "$library" || [ "$(dirname "$(realpath -m "$path")")" = "$(realpath "$folder/lib")" ] ||
+      fail "$file needs $library, which is $path and not in the bundle"
+  done < <(needed_libraries "$file")
+  undefined=$(env -i "$(command -v ldd)" -r "$file" 2>&1 | grep -i 'undefined symbol' || true)
+  [ -z "$undefined" ] || fail "$file: $undefined"
+done < <(find "$folder/bin" "$folder/lib" -type f)
+
+tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | gzip -9 >"$archive"
+unpacked=$(du -sb "$folder" | cut -f1)
+packed=$(stat -c %s "$archive")
+awk -v u="$unpacked" -v p="$packed" 'BEGIN { printf "%.1f MiB unpacked, %.1f MiB packed\n", u / 1048576, p / 1048576 }'
+[ "$unpacked" -lt $limit ] && [ "$packed" -lt $limit ] || {
+  du -a "$folder" | sort -rn | head -n 15 >&2
+  fail "the bundle must stay below 64 MiB"
+}
+realpath "$archive"

@@ -1,0 +1,61 @@
+// The relocatable install, made from this build and started where there is nothing else.
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+std::string contents(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+std::string run_script(const TempDir& dir, std::vector<std::string> argv) {
+  const std::string log = dir / "log";
+  std::filesystem::remove(log);
+  argv[0] = std::string(TRIBUTARY_SOURCE_DIR) + "/scripts/" + argv[0];
+  auto process = Process::spawn({.argv = argv, .log_file = log});
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(2 * kPatience);
+  const std::string output = contents(log);
+  INFO(output);
+  REQUIRE(status);
+  REQUIRE(status->ok());
+  return output;
+}
+
+std::string last_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+TEST_CASE("the bundle is small enough, holds all it needs, and trains in an empty root") {
+  const TempDir dir;
+  const std::string archive = last_line(
+      run_script(dir, {"make_bundle.sh", std::filesystem::path(TRIBUTARY_BIN_DIR).parent_path(), dir / "out"}));
+  REQUIRE(std::filesystem::is_regular_file(archive));
+  CHECK(std::filesystem::file_size(archive) < 64u << 20);
+
+  write_data_set(dir / "data");
+  const std::string output = run_script(dir, {"check_bundle.sh", archive, dir / "data"});
+  MESSAGE(last_line(output));
+
+  // The same job with the libraries of this system: the same bits.
+  const std::string job = std::string(TRIBUTARY_SOURCE_DIR) + "/configs/fashion-mnist.toml";
+  const std::string log = dir / "standalone";
+  auto reference =
+      Process::spawn({.argv = {bin("tributary-train"), "--job", job, "--standalone", "--ranks", "2", "--json",
+                               "--quiet", "--set", "train.data_dir=" + (dir / "data"), "--set", "train.hidden=[32]",
+                               "--set", "train.global_batch=64", "--set", "train.max_rounds=30"},
+                      .log_file = log});
+  REQUIRE_MESSAGE(reference, reference.error().message);
+  REQUIRE(reference->wait(kPatience));
+  Trainer trainer;
+  trainer.log_file = log;
+  INFO(contents(log));
+  const std::string digest = nlohmann::json::parse(trainer_result(trainer)).at("digest");
+  INFO(output);
+  CHECK(output.find("\"digest\":\"" + digest + "\"") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace tributary::e2e

@@ -1,0 +1,113 @@
+// Jobs with encodings on the wire: the same bits as one process with the same nodes, also after stops and losses; fewer
+// bytes, as many as documented; and the accuracy of fp32.
+#include <signal.h>
+
+#include <cmath>
+
+#include "common/encoding.h"
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+struct Pair {
+  const char* push;
+  const char* pull;
+};
+constexpr Pair kPairs[] = {{"int8", "int8-delta"},
+                           {"topk:0.05", "fp32"},
+                           {"topk:0.02:estimated", "bf16"},
+                           {"onebit", "int8-delta"},
+                           {"bf16", "int8-delta"}};
+
+Job job_with(const Pair& pair, std::string name) {
+  Job job{.name = std::move(name), .chunk_bytes = 8192};
+  job.extra = std::string("\n[encoding]\npush = \"") + pair.push + "\"\npull = \"" + pair.pull + "\"\n";
+  return job;
+}
+
+ClusterOptions two_nodes(const TempDir& dir) {
+  ClusterOptions options = options_in(dir / "run");
+  options.servers = 2;
+  options.lanes = 2;
+  options.nodes = 2;
+  options.ranks_per_node = 2;
+  return options;
+}
+
+TEST_CASE("every encoding ends in the bits of one process, with the documented bytes on the wire") {
+  const TempDir dir;
+  for (const Pair& pair : kPairs) {
+    CAPTURE(pair.push);
+    CAPTURE(pair.pull);
+    const Job job = job_with(pair, "bits");
+    const std::string job_file = write_job(dir, job);
+    const std::string reference = standalone_digest(dir, job_file, 4, 2);
+    ClusterOptions options = two_nodes(dir);
+    options.fresh = true;
+    const auto cluster = start(options);
+    start_trainers(*cluster, job_file);
+    finish_training(*cluster);
+    const auto all = results(*cluster);
+    CHECK(all[0].at("digest") == reference);
+    CHECK(all[0].at("rounds") == job.rounds);
+    CHECK(cluster->stop().empty());
+  }
+}
+
+TEST_CASE(
+    "a stop in the middle keeps what compression still owes, and the job ends in the bits of an undisturbed run") {
+  for (const Pair& pair : {kPairs[0], kPairs[3]}) {
+    CAPTURE(pair.push);
+    const TempDir dir;
+    Job job = job_with(pair, std::string("stop-") + pair.push);
+    job.rounds = 4000;
+    const std::string job_file = write_job(dir, job);
+    const std::string reference = standalone_digest(dir, job_file, 4, 2);
+    std::uint64_t stopped_at = 0;
+    {
+      const auto cluster = start(two_nodes(dir));
+      start_trainers(*cluster, job_file);
+      REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 100; }));
+      for (Daemon& d : cluster->workers()) d.process.send_signal(SIGTERM);
+      REQUIRE(cluster->wait_for_trainers(kPatience));
+      const auto all = results(*cluster);
+      CHECK(all[0].at("stopped") == true);
+      stopped_at = all[0].at("rounds");
+      CHECK(stopped_at < job.rounds);
+      for (Daemon& d : cluster->workers()) REQUIRE(d.process.wait(kPatience));
+      CHECK(cluster->stop().empty());
+    }
+    const auto cluster = start(two_nodes(dir));
+    start_trainers(*cluster, job_file);
+    finish_training(*cluster);
+    const auto all = results(*cluster);
+    CHECK(all[0].at("resumed_from") == stopped_at);
+    CHECK(all[0].at("digest") == reference);
+    CHECK(cluster->stop().empty());
+  }
+}
+
+TEST_CASE("after kill -9 of a worker the residuals come back with the snapshot and the job ends in the same bits") {
+  const TempDir dir;
+  Job job = job_with({"topk:0.05", "int8-delta"}, "lost");
+  job.rounds = 4000;
+  job.snapshot_every_rounds = 50;
+  const std::string job_file = write_job(dir, job);
+  const std::string reference = standalone_digest(dir, job_file, 4, 2);
+  const auto cluster = start(two_nodes(dir));
+  start_trainers(*cluster, job_file);
+  REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 50; }));
+  Daemon& worker = cluster->workers()[1];
+  worker.process.terminate(milliseconds(0));
+  const auto restarted = cluster->restart(worker);
+  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("restarts").get<int>() >= 1);
+  CHECK(all[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
+}  // namespace
+}  // namespace tributary::e2e

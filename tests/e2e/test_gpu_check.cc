@@ -1,0 +1,180 @@
+// bench/gpu_check with programs and an nvidia-smi that only pretend: what it runs, what it makes of how they end, and
+// that its output is one JSON object whatever happens.
+#include <algorithm>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Fake {
+ public:
+  Fake() {
+    fs::create_directories(bin());
+    fs::create_directories(dir_ / "path");
+  }
+  std::string bin() const { return dir_ / "bundle/bin"; }
+  const TempDir& dir() const { return dir_; }
+
+  void script(const std::string& path, const std::string& body) const {
+    std::ofstream(path) << "#!/bin/sh\n" << body << "\n";
+    fs::permissions(path, fs::perms::owner_all);
+  }
+  void program(const std::string& name, const std::string& body) const { script(bin() + "/" + name, body); }
+  void gpu() const {
+    script(dir_ / "path/nvidia-smi",
+           "case $1 in -L) echo 'GPU 0: Some \"quoted\" GPU (UUID: x)' ;; *) echo 'Some \"quoted\" GPU, 580.1, 81559, "
+           "9.0' ;; "
+           "esac");
+  }
+  void sanitizer(const std::string& body) const { script(dir_ / "path/compute-sanitizer", body); }
+  // A tributary that knows everything and whose GPU trains to `accuracy`.
+  void tributary(const std::string& accuracy) const {
+    program("tributary", R"(case "$1 $2" in
+  '--version '*) echo 'tributary 9.9.9' ;;
+  '--help '*) printf '  up    train\n  doctor   look\n  bench   measure\n' ;;
+  'doctor '*) echo '{"doctor":true}' ;;
+  'bench --help') printf '  pushpull  x\n  gpu-kernels  y\n' ;;
+  'bench gpu-kernels') echo 'warming up' >&2; echo '{"gb_per_s":[1,2]}' ;;
+  'up --help') echo '  --device TEXT' ;;
+  'up '*) case "$*" in
+      *'--device cpu'*) echo '{"test_accuracy":0.89,"samples_per_s":5,"seconds":1.5,"rounds":7,"devices":["cpu"]}' ;;
+      *) echo '{"test_accuracy":)" +
+                             accuracy + R"(,"samples_per_s":50,"seconds":0.5,"rounds":7,"devices":["cuda:0"]}' ;;
+    esac ;;
+  *) exit 3 ;;
+esac)");
+  }
+
+  nlohmann::json run(int expected_status, std::vector<std::string> more = {}) {
+    std::vector<std::string> argv = {"/bin/sh",
+                                     "-c",
+                                     "exec \"$0\" \"$@\" 2>'" + (dir_ / "stderr") + "'",
+                                     std::string(TRIBUTARY_SOURCE_DIR) + "/bench/gpu_check",
+                                     "--bin",
+                                     bin()};
+    argv.insert(argv.end(), more.begin(), more.end());
+    const std::string out = dir_ / "stdout";
+    fs::remove(out);
+    const std::string path = (dir_ / "path") + ":" + std::getenv("PATH");
+    auto process = Process::spawn({.argv = argv, .log_file = out, .environment = {{"PATH", path}}});
+    REQUIRE_MESSAGE(process, process.error().message);
+    const auto status = process->wait(kPatience);
+    INFO(last_lines(out, 5) << last_lines(dir_ / "stderr", 20));
+    REQUIRE(status);
+    CHECK(status->signal == 0);
+    CHECK(status->code == expected_status);
+    std::ifstream in(out);
+    return nlohmann::json::parse(in);  // throws if there is anything but one value
+  }
+
+ private:
+  TempDir dir_;
+};
+
+const nlohmann::json& step(const nlohmann::json& result, const std::string& name) {
+  const auto& steps = result.at("steps");
+  const auto found = std::find_if(steps.begin(), steps.end(), [&](const auto& s) { return s.at("name") == name; });
+  INFO(result.dump(1) << " has no step " << name);
+  REQUIRE(found != steps.end());
+  return *found;
+}
+
+constexpr const char* kDoctestEnd =
+    "echo '[doctest] test cases:  8 |  7 passed | 0 failed | 1 skipped'; echo '[doctest] Status: SUCCESS!'";
+
+TEST_CASE("gpu_check says that there is no GPU") {
+  Fake fake;
+  fake.tributary("0.89");
+  // Devices of this machine are seen whatever PATH says.
+  const auto entries = fs::directory_iterator("/dev");
+  if (std::any_of(fs::begin(entries), fs::end(entries), [](const fs::directory_entry& e) {
+        const std::string name = e.path().filename();
+        return name.starts_with("nvidia") && name.size() > 6 && std::isdigit(static_cast<unsigned char>(name[6]));
+      })) {
+    MESSAGE("this machine has one");
+    return;
+  }
+  fake.script(fake.dir() / "path/nvidia-smi", "exit 9");
+  const nlohmann::json result = fake.run(2);
+  CHECK(result.at("status") == "no GPU");
+  CHECK(result.at("steps").empty());
+  CHECK_FALSE(result.at("reason").get<std::string>().empty());
+}
+
+TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps their figures") {
+  Fake fake;
+  fake.gpu();
+  fake.tributary("0.8851");
+  fake.program("test_gpu_one", kDoctestEnd);
+  fake.program("test_gpu_two", kDoctestEnd);
+  fake.sanitizer("for last; do :; done; echo \"$*\" >>'" + (fake.dir() / "sanitized") + "'; exec \"$last\"");
+  const nlohmann::json result = fake.run(0, {"--data", "/data"});
+  CHECK(result.at("status") == "passed");
+  CHECK(result.at("version") == "tributary 9.9.9");
+  const nlohmann::json& gpu = result.at("machine").at("gpus").at(0);
+  CHECK(gpu.at("name") == "Some \"quoted\" GPU");
+  CHECK(gpu.at("memory_mib") == 81559);
+  CHECK(gpu.at("driver") == "580.1");
+  for (const char* name : {"test_gpu_one", "test_gpu_two", "memcheck test_gpu_one", "racecheck test_gpu_two"}) {
+    CHECK(step(result, name).at("status") == "passed");
+    CHECK(step(result, name).at("figures").at("passed") == 7);
+    CHECK(step(result, name).at("figures").at("skipped") == 1);
+  }
+  CHECK(step(result, "doctor").at("figures").at("doctor") == true);
+  CHECK(step(result, "bench gpu-kernels").at("figures").at("gb_per_s").at(1) == 2);
+  CHECK(step(result, "bench gpu-pipeline").at("status") == "skipped");
+  for (const char* name : {"train cpu, 2 ranks", "train cuda, 2 ranks", "train cuda, 4 ranks"}) {
+    CHECK(step(result, name).at("status") == "passed");
+    CHECK(step(result, name).at("figures").at("rounds") == 7);
+  }
+  CHECK(step(result, "train cuda, 4 ranks").at("figures").at("test_accuracy") == 0.8851);
+  std::ifstream sanitized(fake.dir() / "sanitized");
+  std::string line;
+  std::size_t lines = 0;
+  for (; std::getline(sanitized, line); ++lines) CHECK(line.find("--error-exitcode") != std::string::npos);
+  CHECK(lines == 4);
+}
+
+TEST_CASE("gpu_check fails with a test, a sanitizer's finding, a step that takes too long, and a poor accuracy") {
+  Fake fake;
+  fake.gpu();
+  fake.tributary("0.8849");
+  fake.program("test_gpu_bad", "echo 'a \"bad\" \\ result\t'; exit 1");
+  fake.program("test_gpu_slow", "sleep 100 & wait");
+  fake.sanitizer("exit 86");
+  const nlohmann::json result = fake.run(1, {"--data", "/data", "--limit", "1"});
+  CHECK(result.at("status") == "failed");
+  CHECK(step(result, "test_gpu_bad").at("status") == "failed");
+  CHECK(step(result, "test_gpu_bad").at("reason").get<std::string>().find("a \"bad\" \\ result") != std::string::npos);
+  CHECK(step(result, "test_gpu_slow").at("status") == "failed");
+  CHECK(step(result, "test_gpu_slow").at("reason") == "took longer than 1 s");
+  CHECK(step(result, "test_gpu_slow").at("seconds").get<double>() < 20.0);
+  CHECK(step(result, "memcheck test_gpu_bad").at("status") == "failed");
+  CHECK(step(result, "train cuda, 2 ranks").at("status") == "failed");
+  CHECK(step(result, "train cuda, 2 ranks").at("reason").get<std::string>().find("0.89") != std::string::npos);
+  CHECK(step(result, "train cpu, 2 ranks").at("status") == "passed");
+}
+
+TEST_CASE("gpu_check says why it skips, and that nothing was checked") {
+  Fake fake;
+  fake.gpu();
+  fake.program("tributary", "case \"$1\" in --version) echo tributary ;; --help) echo '  up x' ;; *) exit 1 ;; esac");
+  const nlohmann::json result = fake.run(1, {"--data", "/data"});
+  CHECK(result.at("status") == "failed");
+  CHECK(result.at("reason").get<std::string>().find("nothing was checked") != std::string::npos);
+  for (const auto& one : result.at("steps")) {
+    CHECK(one.at("status") == "skipped");
+    CHECK_FALSE(one.at("reason").get<std::string>().empty());
+  }
+  fake.tributary("0.89");
+  const nlohmann::json only = fake.run(0, {"--only", "^bench"});
+  CHECK(step(only, "bench gpu-kernels").at("status") == "passed");
+  CHECK(step(only, "doctor").at("status") == "skipped");
+  CHECK(step(only, "train").at("reason") == "no data set: give --data DIR");
+}
+
+}  // namespace
+}  // namespace tributary::e2e
