@@ -177,7 +177,7 @@ void DeviceEngine::arrived(Line& line, ChunkIndex chunk) {
   TRIB_ASSERT(line.waiting[group] > 0);
   if (--line.waiting[group] != 0) return;
   line.waiting[group] = plan_.chunks_in(group);
-  line.ready.push(group);
+  line.ready.push({group, now_ns_});
 }
 
 // One of the completions of `group`, which is among those issued. Groups end in the order of their issue on each
@@ -185,8 +185,10 @@ void DeviceEngine::arrived(Line& line, ChunkIndex chunk) {
 void DeviceEngine::completed(Line& line, std::uint32_t group) {
   Issued* found = line.issued.find([group](const Issued& one) { return one.group == group && one.missing != 0; });
   TRIB_ASSERT(found);
-  if (--found->missing == 0 && &line == &deliver_) {
-    for (std::uint32_t position = 0; position < plan_.chunks_in(group); ++position) {
+  if (--found->missing == 0) {
+    line.groups.fetch_add(1, std::memory_order_relaxed);
+    line.total_ns.fetch_add(now_ns_ - found->ready_ns, std::memory_order_relaxed);
+    for (std::uint32_t position = 0; &line == &deliver_ && position < plan_.chunks_in(group); ++position) {
       output_.chunk_delivered(plan_.chunk_at(group, position));
     }
   }
@@ -227,7 +229,8 @@ Status DeviceEngine::issue() {
 Status DeviceEngine::begin(Way way) {
   Line& line = this->line(way);
   Issued issued;
-  issued.group = line.ready.front();
+  issued.group = line.ready.front().group;
+  issued.ready_ns = line.ready.front().since_ns;
   issued.slot = static_cast<std::uint32_t>(line.count % options_.slots);
   issued.missing = way == Way::kReduce ? plan_.chunks_in(issued.group) : plan_.width();
   issued.number = ++issued_count_;

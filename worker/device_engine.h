@@ -34,6 +34,11 @@ struct DeviceEngineOptions {
   std::uint32_t ahead = 8;
 };
 
+// Since the start. A group's time runs from its last chunk's order to its last completion.
+struct DeviceTimes {
+  std::uint64_t groups_reduced = 0, reduce_ns = 0, groups_delivered = 0, deliver_ns = 0;
+};
+
 class DeviceEngineOutput {  // all from step()
  public:
   virtual ~DeviceEngineOutput() = default;
@@ -66,8 +71,12 @@ class DeviceEngine {
   const DevicePlan& plan() const { return plan_; }
   DeviceMemory& memory() { return *memory_; }
   bool failed() const { return failed_; }
-  // Nanoseconds in which at least one group was being reduced. Any thread.
+  // Any thread: nanoseconds in which at least one group was being reduced, and what groups took.
   std::uint64_t busy_ns() const { return busy_ns_.load(std::memory_order_relaxed); }
+  DeviceTimes times() const {
+    return {reduce_.groups.load(std::memory_order_relaxed), reduce_.total_ns.load(std::memory_order_relaxed),
+            deliver_.groups.load(std::memory_order_relaxed), deliver_.total_ns.load(std::memory_order_relaxed)};
+  }
 
   // ---- The end ----
   // Whether all streams are empty. Nothing is issued any more.
@@ -78,19 +87,25 @@ class DeviceEngine {
 
  private:
   enum class Way { kReduce, kDeliver };
+  struct Ready {
+    std::uint32_t group = 0;
+    std::uint64_t since_ns = 0;
+  };
   struct Issued {
     std::uint32_t group = 0, slot = 0;
+    std::uint64_t ready_ns = 0;
     std::uint32_t missing = 0;  // completions
     std::uint64_t number = 0;   // in the order of issue, of both directions
   };
   // One direction.
   struct Line {
-    Line(std::uint32_t groups, std::uint32_t ahead) : ready(groups), issued(ahead), waiting(groups) {}
-    FixedQueue<std::uint32_t> ready;
-    FixedQueue<Issued> issued;           // oldest first
-    std::vector<std::uint32_t> waiting;  // by group: chunks that are not there yet
-    std::uint64_t count = 0;             // groups ever issued
-    std::uint64_t since_ns = 0;          // when the oldest one could begin, at the earliest
+    Line(std::uint32_t all_groups, std::uint32_t ahead) : ready(all_groups), issued(ahead), waiting(all_groups) {}
+    FixedQueue<Ready> ready;
+    FixedQueue<Issued> issued;                          // oldest first
+    std::vector<std::uint32_t> waiting;                 // by group: chunks that are not there yet
+    std::uint64_t count = 0;                            // groups ever issued
+    std::uint64_t since_ns = 0;                         // when the oldest one could begin, at the earliest
+    std::atomic<std::uint64_t> groups{0}, total_ns{0};  // DeviceTimes
   };
   struct Device {
     StreamId up, out, in, down;

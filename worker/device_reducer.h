@@ -50,6 +50,7 @@ class DeviceReduction final : private DeviceEngineOutput {
   DeviceReduction& operator=(const DeviceReduction&) = delete;
 
   const DevicePlan& plan() const { return engine_->plan(); }
+  DeviceTimes times() const { return engine_->times(); }
   std::string describe(std::uint32_t position) const { return plan().describe(*api_, position); }
   const DeviceMemory& memory() const { return engine_->memory(); }
   const DeviceLoan& loan(std::uint32_t rank) const { return loans_[rank]; }

@@ -74,6 +74,13 @@ Json job_json(const NodeJobSummary& summary) {
   out["lent_messages"] = totals.lent_messages;
   out["memory_bytes"] = job.budget_bytes();
   out["reduced_on"] = reduced_on(job);
+  if (job.spec().devices) {
+    const DeviceTimes times = job.spec().devices->times();
+    out["device_times"] = {{"groups_reduced", times.groups_reduced},
+                           {"reduce_seconds", static_cast<double>(times.reduce_ns) / 1e9},
+                           {"groups_delivered", times.groups_delivered},
+                           {"deliver_seconds", static_cast<double>(times.deliver_ns) / 1e9}};
+  }
   return out;
 }
 
