@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bench/echo_ceiling.h"
+#include "bench/gpu_kernel_bench.h"
 #include "bench/gpu_pipeline.h"
 #include "bench/kernel_bench.h"
 #include "bench/optimizer_bench.h"
@@ -234,6 +235,43 @@ void add_kernels(CLI::App& bench_app, int& exit_status) {
   });
 }
 
+void add_gpu_kernels(CLI::App& bench_app, int& exit_status) {
+  struct Arguments {
+    GpuKernelBenchOptions options;
+    bool json = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  GpuKernelBenchOptions& o = arguments->options;
+  CLI::App* command = bench_app.add_subcommand("gpu-kernels", "the CUDA kernels beside a copy in device memory");
+  command->add_option("--elements", o.elements, "values of each array")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  command->add_option("--top-k", o.top_k, "share of the values that top-k sends")
+      ->check(CLI::Range(1e-6, 1.0))
+      ->capture_default_str();
+  command->add_option("--repetitions", o.repetitions)->capture_default_str();
+  command->add_option("--device", o.device, "its number, from 0")->capture_default_str();
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  command->callback([arguments, &exit_status] {
+    const auto result = run_gpu_kernel_bench(arguments->options);
+    if (!result) {
+      std::fprintf(stderr, "tributary %s\n", result.error().message.c_str());
+      exit_status = 1;
+      return;
+    }
+    if (arguments->json) {
+      std::printf("%s\n", result->dump().c_str());
+      return;
+    }
+    std::printf("%s, GB/s read and written; copy %.0f GB/s\n", result->at("device").get<std::string>().c_str(),
+                result->at("copy_gb_per_s").get<double>());
+    for (const auto& row : result->at("results")) {
+      std::printf("  %-42s %6.0f GB/s, %.2f of copy\n", row.at("kernel").get<std::string>().c_str(),
+                  row.at("gb_per_s").get<double>(), row.at("ratio").get<double>());
+    }
+  });
+}
+
 // The other process of the ceiling's measurement.
 void add_echo_server(CLI::App& bench_app, int& exit_status) {
   struct Arguments {
@@ -263,6 +301,7 @@ void add_bench(CLI::App& app, int& exit_status) {
   add_gpu_pipeline(*command, exit_status);
   add_optimizer(*command, exit_status);
   add_kernels(*command, exit_status);
+  add_gpu_kernels(*command, exit_status);
   add_echo_server(*command, exit_status);
 }
 

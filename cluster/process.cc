@@ -181,8 +181,8 @@ void Process::send_signal(int signal) {
 }
 
 ExitStatus Process::terminate(std::chrono::milliseconds grace) {
-  send_signal(SIGTERM);
-  if (!wait(grace)) {
+  if (grace.count() > 0) send_signal(SIGTERM);
+  if (grace.count() <= 0 || !wait(grace)) {
     send_signal(SIGKILL);
     // A killed process ends as soon as it leaves the kernel; this bounds the wait for one that hangs there.
     constexpr std::chrono::milliseconds kKillGrace{10'000};

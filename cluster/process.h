@@ -63,7 +63,8 @@ class Process {
   // Its status if it ends within `timeout`.
   std::optional<ExitStatus> wait(std::chrono::milliseconds timeout);
   void send_signal(int signal);
-  // SIGTERM, then SIGKILL if it is still there after `grace`. Returns how it ended.
+  // SIGTERM, then SIGKILL if it is still there after `grace`; without grace SIGKILL at once, so that it cannot begin to
+  // stop in good order. Returns how it ended.
   ExitStatus terminate(std::chrono::milliseconds grace);
   // So far; after its end, in total (the peak then includes that of the caller at the fork: ask before).
   ProcessUsage usage();

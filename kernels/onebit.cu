@@ -85,7 +85,6 @@ __global__ void __launch_bounds__(kThreads)
       store<whole>(residual, first + block_place(r), count, x[r]);
     }
     if (lost) {  // the same for all threads
-      __syncthreads();
       if (threadIdx.x < kWordsOfTile) words[threadIdx.x] = 0;
       __syncthreads();
     }

@@ -51,17 +51,19 @@ struct SharedArray {
 // All that there is while a grid runs. Fibers are kept for the next block: each runs the kernel in an endless loop.
 class Machine {
  public:
-  Schedule schedule;
+  void use(const Schedule& next) {
+    schedule_ = next;
+    random_.seed(next.seed);
+  }
 
   void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& kernel) {
     if (threads == 0 || threads % kWarp != 0 || threads > kMaxThreads) {
       throw std::logic_error("emulated launch with " + std::to_string(threads) + " threads a block");
     }
-    blocks = std::min(blocks, schedule.max_blocks);
+    blocks = std::min(blocks, schedule_.max_blocks);
     if (blocks == 0) throw std::logic_error("emulated launch of no block");
     if (running_ != nullptr) throw std::logic_error("emulated launch from within a kernel");
     kernel_ = &kernel;
-    random_.seed(schedule.seed);
     while (fibers_.size() < threads) fibers_.push_back(std::make_unique<Fiber>(*this));
     blockDim = {threads, 1, 1};
     gridDim = {blocks, 1, 1};
@@ -129,37 +131,52 @@ class Machine {
     shared_.clear();
     block_ = {};
     warps_.assign(threads / kWarp, {});
-    std::vector<unsigned> order(threads);
-    std::iota(order.begin(), order.end(), 0u);
-    for (unsigned t : order) {
+    for (unsigned t = 0; t < threads; ++t) {
       fibers_[t]->done = false;
       fibers_[t]->waits_at = nullptr;
     }
-    for (unsigned left = threads; left > 0;) {
+    // Who takes turns until nobody in the group can go on.
+    const unsigned group_size = schedule_.turns == Turns::kThreads ? threads : kWarp;
+    std::vector<unsigned> groups(threads / group_size);
+    std::iota(groups.begin(), groups.end(), 0u);
+    std::vector<unsigned> order(group_size);
+    left_ = threads;
+    while (left_ > 0) {
       bool progress = false;
-      arrange(order);
-      for (unsigned t : order) {
-        Fiber& fiber = *fibers_[t];
-        if (fiber.done || (fiber.waits_at != nullptr && fiber.waits_at->generation == fiber.generation)) continue;
-        progress = true;
-        running_ = &fiber;
-        threadIdx = {t, 0, 0};
-        scheduler_.switch_to(fiber.context);
-        running_ = nullptr;
+      arrange(groups);
+      for (unsigned group : groups) {
+        std::iota(order.begin(), order.end(), group * group_size);
+        while (run_some(order)) progress = true;
         if (!error_.empty()) return;
-        if (fiber.done) --left;
       }
-      if (!progress) {
-        error_ = std::to_string(left) + " of " + std::to_string(threads) +
-                 " threads wait at a barrier or an exchange that the others do not come to";
-        return;
-      }
+      if (progress) continue;
+      error_ = std::to_string(left_) + " of " + std::to_string(threads) +
+               " threads wait at a barrier or an exchange that the others do not come to";
+      return;
     }
   }
 
+  // One turn for each of these threads that can go on; whether there was one.
+  bool run_some(std::vector<unsigned>& order) {
+    bool progress = false;
+    arrange(order);
+    for (unsigned t : order) {
+      Fiber& fiber = *fibers_[t];
+      if (fiber.done || (fiber.waits_at != nullptr && fiber.waits_at->generation == fiber.generation)) continue;
+      progress = true;
+      running_ = &fiber;
+      threadIdx = {t, 0, 0};
+      scheduler_.switch_to(fiber.context);
+      running_ = nullptr;
+      if (!error_.empty()) return false;
+      if (fiber.done) --left_;
+    }
+    return progress;
+  }
+
   void arrange(std::vector<unsigned>& order) {
-    if (schedule.seed == 1) std::sort(order.begin(), order.end(), std::greater<>());
-    if (schedule.seed > 1) std::shuffle(order.begin(), order.end(), random_);
+    if (schedule_.seed == 1) std::sort(order.begin(), order.end(), std::greater<>());
+    if (schedule_.seed > 1) std::shuffle(order.begin(), order.end(), random_);
   }
 
   void leave() { running_->context.switch_to(scheduler_); }
@@ -183,10 +200,12 @@ class Machine {
   }
 
   const std::function<void()>* kernel_ = nullptr;
+  Schedule schedule_;
   std::mt19937 random_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   FiberContext scheduler_;
   Fiber* running_ = nullptr;
+  unsigned left_ = 0;  // threads of the block that have not ended
   Meeting block_;
   std::vector<Meeting> warps_;
   std::map<const void*, SharedArray> shared_;
@@ -204,7 +223,7 @@ Machine& machine() {
 }  // namespace
 
 void use(const Schedule& schedule) {
-  machine().schedule = schedule;
+  machine().use(schedule);
 }
 void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& kernel) {
   machine().run_grid(blocks, threads, kernel);

@@ -46,8 +46,13 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 
+// How far one goes before others follow: all threads of the block in turns, each up to where it must wait; or a warp
+// until the whole of it waits for other warps, which shows mistakes between warps that turns of all would hide.
+enum class Turns { kThreads, kWarps };
+
 struct Schedule {
-  std::uint32_t seed = 0;          // 0: threads in ascending order, 1: descending, others: shuffled anew at every turn
+  std::uint32_t seed = 0;  // 0: in ascending order, 1: descending, others: shuffled anew for every turn
+  Turns turns = Turns::kThreads;
   unsigned max_blocks = 1u << 31;  // smaller grids than asked for: kernels must stride
 };
 

@@ -10,9 +10,13 @@
 namespace tributary::twins {
 namespace {
 
+using emulation::Turns;
+
 // Grids that stride over everything, over some, and over nothing.
-constexpr emulation::Schedule kWays[] = {
-    {.seed = 0, .max_blocks = 1}, {.seed = 1, .max_blocks = 3}, {.seed = 2, .max_blocks = 1u << 31}};
+constexpr emulation::Schedule kWays[] = {{.seed = 0, .turns = Turns::kThreads, .max_blocks = 1},
+                                         {.seed = 1, .turns = Turns::kWarps, .max_blocks = 3},
+                                         {.seed = 2, .turns = Turns::kThreads, .max_blocks = 1u << 31},
+                                         {.seed = 3, .turns = Turns::kWarps, .max_blocks = 2}};
 
 }  // namespace
 

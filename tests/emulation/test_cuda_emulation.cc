@@ -14,28 +14,38 @@ using namespace tributary;
 constexpr unsigned kThreads = 64;
 constexpr unsigned kAll = 0xffffffffu;
 
-void sum_of_neighbours(const int* in, int* out, bool with_barrier) {
-  TRIBUTARY_SHARED(int[kThreads], shared);
+void sum_of_neighbours(const unsigned* in, unsigned* out, bool with_barrier) {
+  TRIBUTARY_SHARED(unsigned[kThreads], shared);
   shared[threadIdx.x] = in[blockIdx.x * kThreads + threadIdx.x];
   if (with_barrier) __syncthreads();
   out[blockIdx.x * kThreads + threadIdx.x] =
       shared[(threadIdx.x + 1) % kThreads] + shared[(threadIdx.x + kThreads - 1) % kThreads];
 }
 
-// Whether a grid of two blocks gives the right sums under this seed.
-bool right_sums(std::uint32_t seed, bool with_barrier) {
-  emulation::use({.seed = seed});
-  std::vector<int> in(2 * kThreads), out(in.size());
-  for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<int>(i * i);
+// Whether a grid of two blocks gives the right sums under this schedule.
+bool right_sums(const emulation::Schedule& schedule, bool with_barrier) {
+  emulation::use(schedule);
+  std::vector<unsigned> in(2 * kThreads), out(in.size());
+  for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<unsigned>(i * i);
   emulation::run_grid(2, kThreads, [&] { sum_of_neighbours(in.data(), out.data(), with_barrier); });
   bool right = true;
   for (unsigned block = 0; block < 2; ++block) {
-    const int* mine = in.data() + block * kThreads;
+    const unsigned* mine = in.data() + block * kThreads;
     for (unsigned t = 0; t < kThreads; ++t) {
       right = right && out[block * kThreads + t] == mine[(t + 1) % kThreads] + mine[(t + kThreads - 1) % kThreads];
     }
   }
   return right;
+}
+
+std::vector<emulation::Schedule> schedules() {
+  std::vector<emulation::Schedule> all;
+  for (std::uint32_t seed = 0; seed < 10; ++seed) {
+    for (auto turns : {emulation::Turns::kThreads, emulation::Turns::kWarps}) {
+      all.push_back({.seed = seed, .turns = turns});
+    }
+  }
+  return all;
 }
 
 std::string failure_of(const std::function<void()>& kernel) {
@@ -59,11 +69,27 @@ TEST_CASE("the emulation runs every thread of every block once, in any order, up
 }
 
 TEST_CASE("the emulation's shared memory belongs to a block and its barrier holds all threads") {
-  for (std::uint32_t seed = 0; seed < 10; ++seed) CHECK(right_sums(seed, true));
+  for (const auto& schedule : schedules()) CHECK(right_sums(schedule, true));
 }
 
 TEST_CASE("a kernel that lacks a barrier gives wrong results in the emulation whatever the order") {
-  for (std::uint32_t seed = 0; seed < 10; ++seed) CHECK_FALSE(right_sums(seed, false));
+  for (const auto& schedule : schedules()) CHECK_FALSE(right_sums(schedule, false));
+}
+
+TEST_CASE("warps that go ahead show a second use of shared memory without a barrier in between") {
+  // Each warp tells its number twice; the second time it may overwrite what another has not read yet.
+  emulation::use({.turns = emulation::Turns::kWarps});
+  bool right = true;
+  emulation::run_grid(1, kThreads, [&] {
+    TRIBUTARY_SHARED(unsigned[2], number);
+    const unsigned warp = threadIdx.x / 32;
+    for (unsigned time = 0; time < 2; ++time) {
+      if (threadIdx.x % 32 == 0) number[warp] = 10 * time + warp;
+      __syncthreads();
+      right = right && number[1 - warp] == 10 * time + 1 - warp;
+    }
+  });
+  CHECK_FALSE(right);
 }
 
 TEST_CASE("the emulation counts votes at a barrier") {
@@ -126,7 +152,7 @@ TEST_CASE("the emulation works again after a refused kernel") {
   CHECK(failure_of([] {
           if (threadIdx.x == 0) __syncthreads();
         }) != "");
-  CHECK(right_sums(3, true));
+  CHECK(right_sums({.seed = 3}, true));
 }
 
 }  // namespace

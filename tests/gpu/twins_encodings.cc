@@ -143,16 +143,15 @@ void check_onebit(const Inputs& in, Values residual_kind) {
 }
 
 TEST_CASE("CUDA 1-bit has the bits of the CPU's, round after round") {
-  std::size_t combination = 0;
-  for (std::size_t count : sizes()) {
-    for (Values kind : kAllValues) {
-      CAPTURE(count);
-      CAPTURE(static_cast<int>(kind));
-      use_way_of(combination++);
-      check_onebit(Inputs(make_arrays(kind, 1, count, 14)), kind == Values::kWild ? kind : Values::kGradients);
+  in_all_ways([] {
+    for (std::size_t count : sizes()) {
+      for (Values kind : kAllValues) {
+        CAPTURE(count);
+        CAPTURE(static_cast<int>(kind));
+        check_onebit(Inputs(make_arrays(kind, 1, count, 14)), kind == Values::kWild ? kind : Values::kGradients);
+      }
     }
-    ++combination;
-  }
+  });
 }
 
 TEST_CASE("CUDA 1-bit sums up to eight inputs on the way in") {
@@ -248,16 +247,24 @@ TEST_CASE("CUDA top-k adds up to eight inputs to the residual first") {
 }
 
 TEST_CASE("CUDA top-k of equal values sends the first ones") {
-  const Inputs nothing({});
-  std::size_t combination = 0;
-  for (float value : {0.0f, 1.0f}) {
-    const std::vector<float> start(65536 + 4196, value);
-    for (std::size_t k : {std::size_t{1}, std::size_t{4096}, std::size_t{65537}, start.size()}) {
-      CAPTURE(k);
-      use_way_of(combination++);
-      check_topk(start, nothing, k, TopKSelection::kExact);
+  in_all_ways([] {
+    const Inputs nothing({});
+    for (float value : {0.0f, 1.0f}) {
+      const std::vector<float> start(2 * 65536 + 4196, value);
+      for (std::size_t k : {std::size_t{1}, std::size_t{4096}, std::size_t{65537}, start.size()}) {
+        CAPTURE(k);
+        check_topk(start, nothing, k, TopKSelection::kExact);
+      }
     }
-  }
+  });
+}
+
+TEST_CASE("CUDA top-k of several groups sends each group's values") {
+  in_all_ways([] {
+    const std::vector<float> start = make_values(Values::kWild, 3 * 65536 + 8000, 19);
+    check_topk(start, Inputs({}), 5000, TopKSelection::kExact);
+    check_topk(start, Inputs({}), 100000, TopKSelection::kEstimated);
+  });
 }
 
 TEST_CASE("CUDA top-k whose values lie in the last group only leaves the others empty") {

@@ -154,37 +154,39 @@ TEST_CASE("CUDA casts sum up to eight inputs on the way in, with and without fac
 }
 
 TEST_CASE("CUDA facts have the bits of the CPU's, alone and with casts") {
-  std::size_t combination = 0;
-  for (std::size_t count : sizes()) {
-    for (Values kind : kAllValues) {
-      CAPTURE(count);
-      CAPTURE(static_cast<int>(kind));
-      use_way_of(combination++);
-      const Inputs in(make_arrays(kind, 1, count, 7));
-      const DeviceArray<GradientFacts> found(1), scratch(cuda::facts_scratch_elements(count));
-      cuda::gradient_facts(in.fused(), count, found.get(), scratch.get(), stream());
-      check_facts(found.read(), kernels::gradient_facts(in.at_host[0], count));
-      for (const HalfTwins& half : kHalves) {
-        CAPTURE(half.name);
-        std::vector<std::uint16_t> encoded(count);
-        const GradientFacts facts = half.cpu_facts(in.at_host[0], count, encoded.data());
-        const DeviceArray<std::uint16_t> halves(count);
-        half.facts(in.fused(), count, halves.get(), found.get(), scratch.get(), stream());
-        check_equal("halves", halves.read(), encoded);
-        check_facts(found.read(), facts);
+  in_all_ways([] {
+    for (std::size_t count : sizes()) {
+      for (Values kind : kAllValues) {
+        CAPTURE(count);
+        CAPTURE(static_cast<int>(kind));
+        const Inputs in(make_arrays(kind, 1, count, 7));
+        const DeviceArray<GradientFacts> found(1), scratch(cuda::facts_scratch_elements(count));
+        cuda::gradient_facts(in.fused(), count, found.get(), scratch.get(), stream());
+        check_facts(found.read(), kernels::gradient_facts(in.at_host[0], count));
+        for (const HalfTwins& half : kHalves) {
+          CAPTURE(half.name);
+          std::vector<std::uint16_t> encoded(count);
+          const GradientFacts facts = half.cpu_facts(in.at_host[0], count, encoded.data());
+          const DeviceArray<std::uint16_t> halves(count);
+          half.facts(in.fused(), count, halves.get(), found.get(), scratch.get(), stream());
+          check_equal("halves", halves.read(), encoded);
+          check_facts(found.read(), facts);
+        }
       }
     }
-    ++combination;
-  }
+  });
 }
 
 TEST_CASE("CUDA facts of more blocks than lanes have the bits of the CPU's") {
-  use_way(0);
-  const std::size_t count = 1029 * 4096 + 17;
-  const Inputs in(make_arrays(Values::kWild, 1, count, 8));
-  const DeviceArray<GradientFacts> found(1), scratch(cuda::facts_scratch_elements(count));
-  cuda::gradient_facts(in.fused(), count, found.get(), scratch.get(), stream());
-  check_facts(found.read(), kernels::gradient_facts(in.at_host[0], count));
+  in_all_ways([] {
+    for (Values kind : {Values::kWild, Values::kSpecial}) {
+      const std::size_t count = 1029 * 4096 + 17;
+      const Inputs in(make_arrays(kind, 1, count, 8));
+      const DeviceArray<GradientFacts> found(1), scratch(cuda::facts_scratch_elements(count));
+      cuda::gradient_facts(in.fused(), count, found.get(), scratch.get(), stream());
+      check_facts(found.read(), kernels::gradient_facts(in.at_host[0], count));
+    }
+  });
 }
 
 }  // namespace

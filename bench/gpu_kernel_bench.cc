@@ -1,0 +1,334 @@
+#include "bench/gpu_kernel_bench.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/timing.h"
+#include "kernels/cast.h"
+#include "kernels/cuda_optimizer.h"
+#include "kernels/facts.h"
+#include "kernels/int8.h"
+#include "kernels/onebit.h"
+#include "kernels/topk.h"
+#include "kernels/tree_sum.h"
+
+namespace tributary {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+constexpr std::size_t kMaxElements = (std::size_t{1} << 32) - 1;  // what top-k can count
+constexpr unsigned kMaxRepetitions = 10000;
+constexpr std::size_t kInputs = 8;
+
+Status checked(cudaError_t error, const std::string& what) {
+  if (error == cudaSuccess) return {};
+  const std::string message = "bench gpu-kernels: " + what + ": " + cudaGetErrorString(error);
+  (void)cudaGetLastError();  // it has been told
+  if (error == cudaErrorMemoryAllocation) return fail(ErrorCode::kLimit, message + "; give fewer elements");
+  if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver || error == cudaErrorInvalidDevice) {
+    return fail(ErrorCode::kUnavailable, message + "; is there an NVIDIA GPU with its driver? see nvidia-smi");
+  }
+  return fail(ErrorCode::kInternal, message);
+}
+
+struct DeviceFree {
+  void operator()(void* at) const { (void)cudaFree(at); }
+};
+struct StreamDestroy {
+  void operator()(cudaStream_t stream) const { (void)cudaStreamDestroy(stream); }
+};
+struct EventDestroy {
+  void operator()(cudaEvent_t event) const { (void)cudaEventDestroy(event); }
+};
+using StreamPointer = std::unique_ptr<CUstream_st, StreamDestroy>;
+using EventPointer = std::unique_ptr<CUevent_st, EventDestroy>;
+
+// Allocates arrays until one fails; the first failure is kept.
+class DeviceMemory {
+ public:
+  template <class T>
+  T* array(std::size_t count) {
+    void* at = nullptr;
+    const std::size_t bytes = std::max<std::size_t>(count * sizeof(T), 16);
+    if (status_) status_ = checked(cudaMalloc(&at, bytes), std::to_string(bytes) + " bytes of device memory");
+    all_.emplace_back(at);
+    if (status_) status_ = checked(cudaMemset(at, 0, bytes), "cudaMemset");
+    return static_cast<T*>(at);
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  Status status_;
+  std::vector<std::unique_ptr<void, DeviceFree>> all_;
+};
+
+// Of normal spread, as gradients have roughly.
+std::vector<float> gradients(std::size_t count, std::uint32_t seed) {
+  std::vector<float> values(count);
+  std::uint32_t random = seed;
+  for (float& value : values) {
+    float sum = 0.0f;
+    for (int k = 0; k < 4; ++k) {
+      random = random * 1664525u + 1013904223u;
+      sum += static_cast<float>(random >> 8) * 0x1p-24f - 0.5f;
+    }
+    value = 0.01f * sum;
+  }
+  return values;
+}
+
+// Fills an array by repeating what fits into a few megabytes.
+Status fill(float* array, std::size_t count, std::uint32_t seed) {
+  const std::vector<float> part = gradients(std::min<std::size_t>(count, 1u << 22), seed);
+  for (std::size_t first = 0; first < count; first += part.size()) {
+    const std::size_t here = std::min(part.size(), count - first);
+    const cudaError_t error = cudaMemcpy(array + first, part.data(), here * sizeof(float), cudaMemcpyHostToDevice);
+    if (Status status = checked(error, "cudaMemcpy to the device"); !status) return status;
+  }
+  return {};
+}
+
+struct Arrays {
+  DeviceMemory memory;
+  std::size_t n, k;
+  std::array<const float*, kInputs> inputs;
+  float *out, *residual, *estimate, *state[2], *scales, *top_values;
+  std::uint16_t *halves, *top_offsets;
+  std::int8_t* q;
+  std::uint8_t* signs;
+  std::uint32_t* counts;
+  void* scratch;
+  kernels::GradientFacts *facts, *block_facts;
+
+  explicit Arrays(const GpuKernelBenchOptions& options) : n(options.elements) {
+    k = std::clamp<std::size_t>(static_cast<std::size_t>(std::ceil(options.top_k * static_cast<double>(n))), 1, n);
+    for (const float*& input : inputs) input = memory.array<float>(n);
+    for (float** array : {&out, &residual, &estimate, &state[0], &state[1]}) *array = memory.array<float>(n);
+    scales = memory.array<float>(kernels::int8_blocks(n));
+    top_values = memory.array<float>(k);
+    halves = memory.array<std::uint16_t>(n);
+    top_offsets = memory.array<std::uint16_t>(k);
+    q = memory.array<std::int8_t>(n);
+    signs = memory.array<std::uint8_t>((n + 7) / 8);
+    counts = memory.array<std::uint32_t>(kernels::topk_groups(n));
+    scratch = memory.array<std::byte>(cuda::kTopKScratchBytes);
+    facts = memory.array<kernels::GradientFacts>(1);
+    block_facts = memory.array<kernels::GradientFacts>(cuda::facts_scratch_elements(n));
+  }
+
+  cuda::SumInputs first(std::size_t count) const {
+    return cuda::SumInputs(std::span<const float* const>(inputs.data(), count));
+  }
+};
+
+struct Case {
+  std::string name;
+  double bytes_per_value;
+  bool one_pass;
+  std::function<void(const Arrays&, cudaStream_t)> run;
+};
+
+// The copy first. A decoder comes behind its encoder, whose frame it reads; parameters are `out`.
+std::vector<Case> all_cases(const GpuKernelBenchOptions& options) {
+  using kernels::TopKSelection;
+  constexpr double kScales8 = 4.0 / kernels::kInt8Block, kScales1 = 4.0 / kernels::kOneBitBlock;
+  const double sent = options.top_k;
+  std::vector<Case> cases = {
+      {"copy", 8, true,
+       [](const Arrays& a, cudaStream_t s) {
+         (void)cudaMemcpyAsync(a.out, a.inputs[0], a.n * sizeof(float), cudaMemcpyDeviceToDevice, s);
+       }},
+      {"scale", 8, true, [](const Arrays& a, cudaStream_t s) { cuda::scale(a.out, a.n, 0.999f, s); }},
+      {"bf16 to fp32", 6, true, [](const Arrays& a, cudaStream_t s) { cuda::bf16_to_fp32(a.halves, a.n, a.out, s); }},
+      {"fp16 to fp32", 6, true, [](const Arrays& a, cudaStream_t s) { cuda::fp16_to_fp32(a.halves, a.n, a.out, s); }},
+  };
+  for (std::size_t inputs : {2, 4, 8}) {
+    cases.push_back({"sum of " + std::to_string(inputs), 4.0 * static_cast<double>(inputs + 1), true,
+                     [inputs](const Arrays& a, cudaStream_t s) {
+                       cuda::tree_sum({a.inputs.data(), inputs}, a.n, a.out, s);
+                     }});
+  }
+  // Of one input, and of the four ranks of a shared device.
+  for (std::size_t inputs : {1, 4}) {
+    const std::string of = inputs == 1 ? "" : " of a sum of " + std::to_string(inputs);
+    const double in = 4.0 * static_cast<double>(inputs);
+    const auto add = [&](const char* name, double out_bytes, bool one_pass, auto run) {
+      cases.push_back({name + of, in + out_bytes, one_pass,
+                       [run, inputs](const Arrays& a, cudaStream_t s) { run(a, a.first(inputs), s); }});
+    };
+    add("fp32 to bf16", 2, true, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
+      cuda::fp32_to_bf16(values, a.n, a.halves, s);
+    });
+    add("fp32 to fp16", 2, true, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
+      cuda::fp32_to_fp16(values, a.n, a.halves, s);
+    });
+    add("facts", 0, true, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
+      cuda::gradient_facts(values, a.n, a.facts, a.block_facts, s);
+    });
+    add("fp32 to bf16 with facts", 2, true, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
+      cuda::fp32_to_bf16_facts(values, a.n, a.halves, a.facts, a.block_facts, s);
+    });
+    add("int8 encode", 9 + kScales8, true, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
+      cuda::int8_encode(values, a.n, a.residual, a.scales, a.q, s);
+    });
+    add("int8 encode without residual", 1 + kScales8, true,
+        [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
+          cuda::int8_encode(values, a.n, nullptr, a.scales, a.q, s);
+        });
+    add("onebit encode", 8.125 + kScales1, true, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
+      cuda::onebit_encode(values, a.n, a.residual, a.scales, a.signs, s);
+    });
+    // The values, the residual read five times and written once, and what is sent; estimated: read three times.
+    add("topk encode exact", 24 + 10 * sent, false, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
+      cuda::topk_select(values, a.residual, a.n, a.k, TopKSelection::kExact, a.counts, a.top_values, a.top_offsets,
+                        a.scratch, s);
+    });
+    add("topk encode estimated", 16 + 10 * sent, false,
+        [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
+          cuda::topk_select(values, a.residual, a.n, a.k, TopKSelection::kEstimated, a.counts, a.top_values,
+                            a.top_offsets, a.scratch, s);
+        });
+  }
+  cases.push_back({"int8 encode delta", 13 + kScales8, true, [](const Arrays& a, cudaStream_t s) {
+                     cuda::int8_encode_delta(a.inputs[0], a.n, a.estimate, a.scales, a.q, s);
+                   }});
+  cases.push_back({"int8 decode", 5 + kScales8, true,
+                   [](const Arrays& a, cudaStream_t s) { cuda::int8_decode(a.scales, a.q, a.n, a.out, s); }});
+  cases.push_back({"int8 decode add", 9 + kScales8, true,
+                   [](const Arrays& a, cudaStream_t s) { cuda::int8_decode_add(a.scales, a.q, a.n, a.out, s); }});
+  cases.push_back({"onebit decode", 4.125 + kScales1, true,
+                   [](const Arrays& a, cudaStream_t s) { cuda::onebit_decode(a.scales, a.signs, a.n, a.out, s); }});
+  cases.push_back({"topk decode", 4 + 6 * sent, true, [](const Arrays& a, cudaStream_t s) {
+                     cuda::topk_decode(a.counts, a.top_values, a.top_offsets, a.n, a.out, s);
+                   }});
+  kernels::OptimizerOptions defaults;
+  defaults.weight_decay = 0.01;
+  defaults.momentum = 0.9;
+  for (const char* name : {"sgd", "adam", "adamw", "adagrad", "lion"}) {
+    const std::shared_ptr<const kernels::Optimizer> optimizer = kernels::make_optimizer(name, defaults);
+    // Sums of squares and momenta apart, so that no root of a negative number is taken.
+    const std::size_t first_state = optimizer->formula() == kernels::StepFormula::kAdagrad ? 1 : 0;
+    cases.push_back({std::string("step of ") + name, 4.0 * (3 + 2 * optimizer->slots()), true,
+                     [optimizer, first_state](const Arrays& a, cudaStream_t s) {
+                       kernels::BlockArgs block;
+                       block.count = a.n;
+                       block.grad = a.inputs[0];
+                       block.param_in = block.param_out = a.out;
+                       for (int slot = 0; slot < optimizer->slots(); ++slot) {
+                         block.state_in[slot] = block.state_out[slot] =
+                             a.state[first_state + static_cast<std::size_t>(slot)];
+                       }
+                       cuda::optimizer_step(*optimizer, optimizer->scalars(1000, 1e-3), block, s);
+                     }});
+  }
+  return cases;
+}
+
+Status check(const GpuKernelBenchOptions& options) {
+  const auto bad = [](std::string message) { return fail(ErrorCode::kInvalidArgument, std::move(message)); };
+  if (options.elements == 0 || options.elements > kMaxElements) {
+    return bad("bench gpu-kernels: elements = " + std::to_string(options.elements) + "; give 1 to 2^32 - 1");
+  }
+  if (!(options.top_k > 0.0 && options.top_k <= 1.0)) {
+    return bad("bench gpu-kernels: top_k = " + std::to_string(options.top_k) + "; give more than 0, up to 1");
+  }
+  if (options.repetitions == 0 || options.repetitions > kMaxRepetitions) {
+    return bad("bench gpu-kernels: repetitions = " + std::to_string(options.repetitions) + "; give 1 to 10000");
+  }
+  return {};
+}
+
+struct Clock {
+  StreamPointer stream;
+  EventPointer start, stop;
+
+  Status create() {
+    cudaStream_t new_stream = nullptr;
+    if (Status s = checked(cudaStreamCreateWithFlags(&new_stream, cudaStreamNonBlocking), "cudaStreamCreate"); !s) {
+      return s;
+    }
+    stream.reset(new_stream);
+    for (EventPointer* event : {&start, &stop}) {
+      cudaEvent_t created = nullptr;
+      if (Status s = checked(cudaEventCreate(&created), "cudaEventCreate"); !s) return s;
+      event->reset(created);
+    }
+    return {};
+  }
+
+  Result<double> seconds(const Case& one, const Arrays& arrays) const {
+    cudaError_t error = cudaEventRecord(start.get(), stream.get());
+    if (error == cudaSuccess) {
+      one.run(arrays, stream.get());
+      error = cudaGetLastError();
+    }
+    if (error == cudaSuccess) error = cudaEventRecord(stop.get(), stream.get());
+    if (error == cudaSuccess) error = cudaEventSynchronize(stop.get());
+    float milliseconds = 0.0f;
+    if (error == cudaSuccess) error = cudaEventElapsedTime(&milliseconds, start.get(), stop.get());
+    if (Status status = checked(error, one.name); !status) return tl::unexpected(status.error());
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
+};
+
+}  // namespace
+
+Result<nlohmann::json> run_gpu_kernel_bench(const GpuKernelBenchOptions& options) {
+  const auto failed = [](const Status& status) { return tl::unexpected(status.error()); };
+  if (Status status = check(options); !status) return failed(status);
+  cudaDeviceProp properties{};
+  const std::string device = "device " + std::to_string(options.device);
+  if (Status status = checked(cudaGetDeviceProperties(&properties, options.device), device); !status) {
+    return failed(status);
+  }
+  if (Status status = checked(cudaSetDevice(options.device), device); !status) return failed(status);
+  Clock clock;
+  if (Status status = clock.create(); !status) return failed(status);
+  const Arrays arrays(options);
+  if (!arrays.memory.status()) return failed(arrays.memory.status());
+  for (std::size_t i = 0; i < kInputs; ++i) {
+    float* input = const_cast<float*>(arrays.inputs[i]);
+    if (Status status = fill(input, arrays.n, static_cast<std::uint32_t>(i + 1)); !status) return failed(status);
+  }
+  const std::vector<Case> cases = all_cases(options);
+  std::vector<std::vector<double>> seconds(cases.size()), ratios(cases.size());
+  for (unsigned repetition = 0; repetition <= options.repetitions; ++repetition) {
+    double copy_rate = 0.0;
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const Result<double> taken = clock.seconds(cases[i], arrays);
+      if (!taken) return tl::unexpected(taken.error());
+      const double rate = cases[i].bytes_per_value / *taken;
+      if (i == 0) copy_rate = rate;
+      if (repetition == 0) continue;  // the first one warms up
+      seconds[i].push_back(*taken);
+      ratios[i].push_back(rate / copy_rate);
+    }
+  }
+  const auto gb_per_s = [&](std::size_t i) {
+    return cases[i].bytes_per_value * static_cast<double>(arrays.n) / bench::median(seconds[i]) * 1e-9;
+  };
+  nlohmann::json out = {
+      {"device", properties.name},          {"elements", options.elements}, {"top_k", options.top_k},
+      {"repetitions", options.repetitions}, {"clock", "cuda_events"},       {"copy_gb_per_s", gb_per_s(0)},
+      {"results", nlohmann::json::array()}};
+  for (std::size_t i = 1; i < cases.size(); ++i) {
+    out["results"].push_back({{"kernel", cases[i].name},
+                              {"bytes_per_value", cases[i].bytes_per_value},
+                              {"gb_per_s", gb_per_s(i)},
+                              {"ratio", bench::median(ratios[i])},
+                              {"one_pass", cases[i].one_pass}});
+  }
+  return out;
+}
+
+}  // namespace tributary

@@ -1,0 +1,49 @@
+// Fashion-MNIST itself: what encodings cost in accuracy, over a whole training.
+#include <cmath>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+double test_accuracy(const TempDir& dir, const std::string& config, std::vector<std::string> overrides = {}) {
+  const std::string log = dir / "train.log";
+  std::filesystem::remove(log);
+  std::vector<std::string> argv = {bin("tributary-train"),
+                                   "--job",
+                                   std::string(TRIBUTARY_SOURCE_DIR) + "/configs/" + config,
+                                   "--standalone",
+                                   "--ranks",
+                                   "4",
+                                   "--nodes",
+                                   "2",
+                                   "--json",
+                                   "--quiet"};
+  for (const std::string& assignment : overrides) argv.insert(argv.end(), {"--set", assignment});
+  auto process = Process::spawn({.argv = argv, .log_file = log, .environment = {{"OMP_NUM_THREADS", "1"}}});
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(seconds(300));
+  REQUIRE(status);
+  INFO(last_lines(log, 15));
+  REQUIRE(status->ok());
+  Trainer trainer;
+  trainer.log_file = log;
+  return nlohmann::json::parse(trainer_result(trainer)).at("test_accuracy");
+}
+
+TEST_CASE("8-bit encodings cost no accuracy, 1-bit and the largest 1 percent less than a point") {
+  const TempDir dir;
+  const double fp32 = test_accuracy(dir, "fashion-mnist.toml");
+  CHECK(fp32 > 0.88);
+  const double int8 =
+      test_accuracy(dir, "fashion-mnist.toml", {"encoding.push=\"int8\"", "encoding.pull=\"int8-delta\""});
+  const double onebit = test_accuracy(dir, "fashion-mnist-onebit.toml");
+  const double topk = test_accuracy(dir, "fashion-mnist-topk.toml");
+  MESSAGE("fp32 " << fp32 << ", int8 " << int8 << ", onebit " << onebit << ", topk " << topk);
+  CHECK(std::fabs(int8 - fp32) < 0.005);
+  CHECK(std::fabs(onebit - fp32) < 0.01);
+  CHECK(std::fabs(topk - fp32) < 0.01);
+}
+
+}  // namespace
+}  // namespace tributary::e2e
