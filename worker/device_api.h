@@ -27,11 +27,10 @@ using EventId = StrongId<struct EventTag, std::uint64_t>;
 using CommId = StrongId<struct CommTag, std::uint64_t>;  // one device's part of a communicator
 
 struct DeviceInfo {
-  std::string name;              // "cuda:0 NVIDIA H200"
-  std::string uuid;              // "GPU-..."; what trainers name their device by
-  int numa_node = -1;            // -1: unknown, or there is only one
-  std::uint64_t memory = 0;      // bytes
-  std::uint64_t free_bytes = 0;  // not asked again: as at the start
+  std::string name;          // "cuda:0 NVIDIA H200"
+  std::string uuid;          // "GPU-..."; what trainers name their device by
+  int numa_node = -1;        // -1: unknown, or there is only one
+  std::uint64_t memory = 0;  // bytes
 };
 
 // A whole allocation, for another process (cudaIpcMemHandle_t).

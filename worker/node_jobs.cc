@@ -84,7 +84,9 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
     const auto layout = probe_layout(request.tensors);
     if (!layout) return tl::unexpected(layout.error());
     const std::uint64_t bytes = NodeJob::bytes_needed(*layout, request.local_world_size, config.push);
-    if (bytes > budget_->limit()) {
+    // On devices it takes less; NodeJob::create() has the last word.
+    const bool on_devices = options_.devices && options_.devices->api() && !request.device.empty();
+    if (bytes > budget_->limit() && !on_devices) {
       return fail(ErrorCode::kLimit,
                   in_words(config.name) + " with " + std::to_string(request.local_world_size) + " local ranks needs " +
                       std::to_string(bytes) + " bytes of memory on this node, the worker may use " +

@@ -96,11 +96,11 @@ inline std::string bin(const std::string& program) {
 inline std::string standalone_digest(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
   const std::string log = dir / "standalone.log";
   std::filesystem::remove(log);
-  auto process = Process::spawn({.argv = {bin("tributary-train"), "--job", job_file, "--standalone", "--ranks",
-                                          std::to_string(ranks), "--nodes", std::to_string(nodes), "--device", "cpu",
-                                          "--json", "--quiet"},
-                                 .log_file = log,
-                                 .environment = {{"OMP_NUM_THREADS", "1"}}});
+  auto process = Process::spawn(
+      {.argv = {bin("tributary-train"), "--job", job_file, "--standalone", "--ranks", std::to_string(ranks), "--nodes",
+                std::to_string(nodes), "--device", "cpu", "--json", "--quiet"},
+       .log_file = log,
+       .environment = {{"OMP_NUM_THREADS", "1"}}});
   REQUIRE_MESSAGE(process, process.error().message);
   const auto status = process->wait(kPatience);
   REQUIRE(status);

@@ -19,7 +19,7 @@ FakeDeviceApi::FakeDeviceApi(FakeDeviceOptions options)
     DeviceInfo info;
     info.name = "fake:" + std::to_string(i);
     info.uuid = "GPU-fake-" + std::to_string(i);
-    info.memory = info.free_bytes = options_.device_bytes;
+    info.memory = options_.device_bytes;
     infos_.push_back(std::move(info));
   }
 }
