@@ -32,8 +32,11 @@ std::shared_ptr<NodeDevices> NodeDevices::of_this_machine(const WorkerConfig& co
   const std::string why = api ? std::string() : api.error().message;
   auto devices = std::make_shared<NodeDevices>(config, api ? std::move(*api) : nullptr, why, logger);
   if (!devices->api()) {
-    const auto level = config.node_reduction == "device" ? spdlog::level::warn : spdlog::level::info;
-    logger->log(level, "ranks are reduced on the host: {}", why);
+    if (config.node_reduction == "device") {
+      logger->warn("[worker] node_reduction is \"device\", so every trainer will be refused: {}", why);
+    } else {
+      logger->info("ranks are reduced on the host: {}", why);
+    }
     return devices;
   }
   for (const DeviceInfo& info : devices->api()->devices()) {
