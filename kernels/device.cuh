@@ -57,8 +57,7 @@ void launch(Stream stream, unsigned blocks, void (*kernel)(Parameters...), const
 #if defined(__CUDACC__)
   kernel<<<blocks, kThreads, 0, stream>>>(static_cast<Parameters>(arguments)...);
 #else
-  (void)stream;
-  emulation::run_grid(blocks, kThreads, [&] { kernel(static_cast<Parameters>(arguments)...); });
+  emulation::launch(stream, blocks, kThreads, [=] { kernel(static_cast<Parameters>(arguments)...); });
 #endif
 }
 

@@ -99,8 +99,8 @@ void Lane::run() {
     if (dirty_ && now >= next_publish_ms_) publish(now);
     if (!retired_.empty()) free_retired();
     noise_.tick(now);
-    if (stops_waiting_ != 0) finish_stops(now);
-    const bool soon = dirty_ || !retired_.empty() || stops_waiting_ != 0;
+    const bool stopping = finish_stops(now);
+    const bool soon = dirty_ || !retired_.empty() || stopping;
     zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake_.fd(), ZMQ_POLLIN, 0}};
     const long wait = more ? 0 : soon ? static_cast<long>(kPublishMs) : kIdlePollMs;
     if (zmq_poll(items, 2, wait) > 0 && items[1].revents != 0) run_commands();
@@ -343,7 +343,6 @@ void Lane::stop_job(JobId job, ViewId view, bool keep, Round round) {
       if (entry.core->keeping()) {
         entry.stop = round;
         entry.stop_by_ms = steady_ms() + kResidualPatienceMs;
-        ++stops_waiting_;
         return;
       }
       retire(std::move(entry));
@@ -353,10 +352,12 @@ void Lane::stop_job(JobId job, ViewId view, bool keep, Round round) {
   });
 }
 
-void Lane::finish_stops(std::uint64_t now) {
+bool Lane::finish_stops(std::uint64_t now) {
+  bool waiting = false;
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& entry = at->second;
     if (!entry.stop || (entry.core->keeping() && now < entry.stop_by_ms)) {
+      waiting |= entry.stop.has_value();
       ++at;
       continue;
     }
@@ -368,8 +369,8 @@ void Lane::finish_stops(std::uint64_t now) {
     listener_.lane_stopped(options_.lane, entry.core->job().job, entry.core->job().view, *entry.stop, kept);
     retire(std::move(entry));
     at = jobs_.erase(at);
-    --stops_waiting_;
   }
+  return waiting;
 }
 
 void Lane::retire(Job job) {

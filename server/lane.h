@@ -158,7 +158,7 @@ class Lane final : private ShardOutput {
   void refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
   void run_commands();
   void post(std::function<void()> command);
-  void finish_stops(std::uint64_t now_ms);
+  bool finish_stops(std::uint64_t now_ms);  // true if some wait
   void retire(Job job);
   void free_retired();
   void publish(std::uint64_t now_ms);
@@ -188,8 +188,7 @@ class Lane final : private ShardOutput {
   std::unordered_map<JobId, Job> jobs_;
   // Pools of jobs that are over: ZeroMQ or the snapshot writer may still refer to their blocks.
   std::vector<std::unique_ptr<BufferPool>> retired_;
-  ShardStats closed_;              // totals of jobs that are over
-  std::size_t stops_waiting_ = 0;  // jobs with `stop`
+  ShardStats closed_;  // totals of jobs that are over
   bool dirty_ = false;
   std::uint64_t next_publish_ms_ = 0;
   bool running_ = true;

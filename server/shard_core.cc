@@ -489,6 +489,7 @@ bool ShardCore::stop(bool keep, Round round) {
   }
   stats_.held_frames = stats_.held_bytes = 0;
   snapshot_round_.reset();
+  kept_round_.reset();
   uncaptured_ = 0;
   if (!keep) return true;
   const bool consistent = initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {

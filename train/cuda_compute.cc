@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "common/assert.h"
-#include "common/cuda_devices.h"
 #include "train/host_staging.h"
 #include "train/image_feed.h"
 #include "train/mlp_cuda.h"
@@ -39,7 +38,10 @@ class CudaCompute final : public ModelCompute {
   Status bind(const RankMemory& memory) override {
     if (Status status = use_device(); !status) return status;
     staging_->bind(memory);
-    if (info_.note.empty()) info_.note = staging_->unpinned();
+    const std::string& unpinned = staging_->unpinned();
+    if (!unpinned.empty() && info_.note.find(unpinned) == std::string::npos) {
+      info_.note += (info_.note.empty() ? "" : "; ") + unpinned;
+    }
     return {};
   }
   void unbind() override { staging_->unbind(); }

@@ -7,7 +7,7 @@
 
 #include "common/result.h"
 #include "train/cuda_util.h"
-#include "train/mlp_kernel_args.h"
+#include "train/mlp_kernels.h"
 
 namespace tributary::train {
 

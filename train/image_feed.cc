@@ -126,7 +126,8 @@ Status ImageFeed::gather(const ImageSet& set, std::span<const std::uint32_t> sam
                         .scale = scale_.data(),
                         .out = inputs_.data(),
                         .out_labels = labels_.data()};
-  status = device_.check(launch_gather(args, stream_), "gathering images");
+  launch_gather(args, stream_);
+  status = device_.check(cudaGetLastError(), "gathering images");
   if (!status) return status;
   return device_.check(cudaEventRecord(slot.used.get(), stream_), "recording a batch");
 }

@@ -20,11 +20,15 @@ Result<MlpCuda> MlpCuda::make(const MlpShape& shape, const CudaDeviceName& devic
   }
   auto rows = DeviceMemory<PassSums>::make(device, shape.max_batch(), "the samples' losses");
   if (!rows) return tl::unexpected(rows.error());
-  mlp.rows_of_sums_ = std::move(*rows);
+  mlp.row_sums_ = std::move(*rows);
   auto sums = DeviceMemory<PassSums>::make(device, 1, "the loss");
   if (!sums) return tl::unexpected(sums.error());
   mlp.sums_ = std::move(*sums);
   return mlp;
+}
+
+Status MlpCuda::launched(const char* operation) const {
+  return device_.check(cudaGetLastError(), operation);
 }
 
 Status MlpCuda::begin_pass() {
@@ -55,9 +59,8 @@ Result<bool> MlpCuda::forward(const float* inputs, std::uint32_t batch, std::spa
                            .c = out,
                            .accumulate = false};
     if (Status status = gemm_->multiply(product); !status) return tl::unexpected(status.error());
-    const cudaError_t launched =
-        launch_bias(out, batch, fan_out, parameters[2 * l + 1], l + 1 < shape_.layers(), stream_);
-    if (Status status = device_.check(launched, "adding a bias"); !status) return tl::unexpected(status.error());
+    launch_bias(out, batch, fan_out, parameters[2 * l + 1], l + 1 < shape_.layers(), stream_);
+    if (Status status = launched("adding a bias"); !status) return tl::unexpected(status.error());
     in = out;
   }
   return true;
@@ -69,8 +72,9 @@ Status MlpCuda::loss(const std::uint8_t* labels) {
                       .rows = batch_,
                       .classes = shape_.sizes().back(),
                       .delta = deltas_.back().data(),
-                      .rows_of_sums = rows_of_sums_.data()};
-  return device_.check(launch_loss(args, sums_.data(), stream_), "computing the loss");
+                      .row_sums = row_sums_.data()};
+  launch_loss(args, sums_.data(), stream_);
+  return launched("computing the loss");
 }
 
 Status MlpCuda::backward(std::span<const float* const> parameters, std::span<float* const> gradients, bool accumulate,
@@ -94,8 +98,8 @@ Status MlpCuda::backward(std::span<const float* const> parameters, std::span<flo
                              .c = below,
                              .accumulate = false};
       if (Status status = gemm_->multiply(product); !status) return status;
-      const cudaError_t launched = launch_relu_backward(below, in, std::size_t{batch_} * fan_in, stream_);
-      if (Status status = device_.check(launched, "computing a ReLU's gradient"); !status) return status;
+      launch_relu_backward(below, in, std::size_t{batch_} * fan_in, stream_);
+      if (Status status = launched("computing a ReLU's gradient"); !status) return status;
     }
     const GemmArgs product{.transpose_a = true,
                            .transpose_b = false,
@@ -110,8 +114,8 @@ Status MlpCuda::backward(std::span<const float* const> parameters, std::span<flo
     if (after) {
       if (Status status = after(2 * l); !status) return status;
     }
-    const cudaError_t launched = launch_column_sums(delta, batch_, fan_out, gradients[2 * l + 1], accumulate, stream_);
-    if (Status status = device_.check(launched, "computing a bias's gradient"); !status) return status;
+    launch_column_sums(delta, batch_, fan_out, gradients[2 * l + 1], accumulate, stream_);
+    if (Status status = launched("computing a bias's gradient"); !status) return status;
     if (after) {
       if (Status status = after(2 * l + 1); !status) return status;
     }

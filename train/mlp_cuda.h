@@ -11,7 +11,7 @@
 #include "common/result.h"
 #include "train/cuda_gemm.h"
 #include "train/cuda_util.h"
-#include "train/mlp_kernel_args.h"
+#include "train/mlp_kernels.h"
 #include "train/mlp_shape.h"
 
 namespace tributary::train {
@@ -49,13 +49,16 @@ class MlpCuda {
   MlpCuda(const MlpShape& shape, const CudaDeviceName& device, cudaStream_t stream, std::unique_ptr<CudaGemm> gemm)
       : shape_(shape), device_(device), stream_(stream), gemm_(std::move(gemm)) {}
 
+  // What became of the launches since the last check.
+  Status launched(const char* operation) const;
+
   MlpShape shape_;
   CudaDeviceName device_;
   cudaStream_t stream_;
   std::unique_ptr<CudaGemm> gemm_;
   std::vector<DeviceMemory<float>> outputs_;  // of each layer, after ReLU; the last one holds the logits
   std::vector<DeviceMemory<float>> deltas_;   // gradient of the loss in each layer's output
-  DeviceMemory<PassSums> rows_of_sums_, sums_;
+  DeviceMemory<PassSums> row_sums_, sums_;
   const float* inputs_ = nullptr;
   std::uint32_t batch_ = 0;
 };

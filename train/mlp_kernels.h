@@ -1,38 +1,69 @@
-// The kernels of a pass on a GPU, as functions that launch them on a stream: train/mlp_kernels_device.cuh says what
-// each computes. Matrices are row-major. Every sum has one order that depends on the shape only, so the same input
-// gives the same bits from run to run.
+// The kernels of a pass on a GPU, as functions that launch them. As all kernels (kernels/cuda_stream.h): pointers are
+// the device's, calls return at once, and the caller finds a launch that failed with cudaGetLastError().
 //
-// They return what the launch itself returned (cudaSuccess if it was enqueued). Memory is the device's.
+// Matrices are row-major, their rows lie close together. Every sum has one order that depends on the shape only, so the
+// same input gives the same bits from run to run.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
 
-#include "train/mlp_kernel_args.h"
+#include "kernels/cuda_stream.h"
 
 namespace tributary::train {
 
-// out[r, :] = scale[pixels of image indices[r]], out_labels[r] = its label; without indices: image r.
-cudaError_t launch_gather(const GatherArgs& args, cudaStream_t stream);
+// Counts of a pass, added up over its micro-batches.
+struct PassSums {
+  double loss = 0.0;
+  std::uint64_t correct = 0;
+};
+
+// out[r, :] = scale[pixels of image indices[r]], out_labels[r] = its label; without indices: of image r.
+struct GatherArgs {
+  const std::uint8_t* pixels;
+  const std::uint8_t* labels;
+  const std::uint32_t* indices;  // may be null
+  std::uint32_t rows;
+  std::uint32_t image_size;
+  const float* scale;  // 256 values
+  float* out;
+  std::uint8_t* out_labels;
+};
+void launch_gather(const GatherArgs& args, kernels::cuda::Stream stream);
 
 // out[r, c] += bias[c]; with relu negative results become 0.
-cudaError_t launch_bias(float* out, std::uint32_t rows, std::uint32_t columns, const float* bias, bool relu,
-                        cudaStream_t stream);
+void launch_bias(float* out, std::uint32_t rows, std::uint32_t columns, const float* bias, bool relu,
+                 kernels::cuda::Stream stream);
 
-// Softmax cross-entropy: delta = its gradient in the logits; its sum over the rows and the correct predictions are
-// added to *sums. `rows_of_sums`: room for `rows` elements.
-cudaError_t launch_loss(const LossArgs& args, PassSums* sums, cudaStream_t stream);
+// Softmax cross-entropy: delta = its gradient in the logits; loss and correct predictions of all rows are added to
+// *sums.
+struct LossArgs {
+  const float* logits;
+  const std::uint8_t* labels;
+  std::uint32_t rows;
+  std::uint32_t classes;
+  float* delta;
+  PassSums* row_sums;  // scratch: an element a row
+};
+void launch_loss(const LossArgs& args, PassSums* sums, kernels::cuda::Stream stream);
 
 // delta[i] = 0 where output[i] is not above 0.
-cudaError_t launch_relu_backward(float* delta, const float* output, std::size_t size, cudaStream_t stream);
+void launch_relu_backward(float* delta, const float* output, std::size_t size, kernels::cuda::Stream stream);
 
 // gradient[c] = sum over rows of delta[r, c], or += with accumulate.
-cudaError_t launch_column_sums(const float* delta, std::uint32_t rows, std::uint32_t columns, float* gradient,
-                               bool accumulate, cudaStream_t stream);
+void launch_column_sums(const float* delta, std::uint32_t rows, std::uint32_t columns, float* gradient, bool accumulate,
+                        kernels::cuda::Stream stream);
 
-// C[m, n] = op(A) op(B), or += with accumulate: for machines without cuBLAS.
-cudaError_t launch_gemm(const GemmArgs& args, cudaStream_t stream);
+// C[m, n] = op(A) op(B), or += with accumulate: for machines without cuBLAS. op(A) is A[m, k], or A[k, m] transposed;
+// op(B) is B[k, n], or B[n, k] transposed.
+struct GemmArgs {
+  bool transpose_a, transpose_b;
+  std::uint32_t m, n, k;
+  const float* a;
+  const float* b;
+  float* c;
+  bool accumulate;
+};
+void launch_gemm(const GemmArgs& args, kernels::cuda::Stream stream);
 
 }  // namespace tributary::train

@@ -45,7 +45,8 @@ class Call {
 };
 
 std::vector<std::string> up(const TempDir& dir, const std::string& job_file) {
-  return {"up", job_file, "--servers", "2", "--nodes", "2", "--ranks-per-node", "2", "--base-dir", dir / "run", "--device", "cpu"};
+  return {"up", job_file,     "--servers", "2",        "--nodes", "2", "--ranks-per-node",
+          "2",  "--base-dir", dir / "run", "--device", "cpu"};
 }
 
 std::vector<std::string> with(std::vector<std::string> arguments, std::initializer_list<std::string> more) {

@@ -214,6 +214,11 @@ class Machine {
 
 Fiber::Fiber(Machine& machine) : context([](void* at) { static_cast<Machine*>(at)->run_fiber(); }, &machine) {}
 
+Launcher& launcher() {
+  static Launcher instance;
+  return instance;
+}
+
 // One, as there is one `threadIdx`: kernels find it without being told.
 Machine& machine() {
   static Machine instance;
@@ -227,6 +232,13 @@ void use(const Schedule& schedule) {
 }
 void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& kernel) {
   machine().run_grid(blocks, threads, kernel);
+}
+void launch(const void* stream, unsigned blocks, unsigned threads, const std::function<void()>& kernel) {
+  if (!launcher()) return run_grid(blocks, threads, kernel);
+  launcher()(stream, [=] { run_grid(blocks, threads, kernel); });
+}
+void use_launcher(Launcher given) {
+  launcher() = std::move(given);
 }
 void* shared_memory(const void* site, std::size_t bytes, std::size_t alignment) {
   return machine().shared_memory(site, bytes, alignment);

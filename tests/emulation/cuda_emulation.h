@@ -62,6 +62,12 @@ void use(const Schedule& schedule);
 // Runs `kernel` as every thread of the grid. Throws std::logic_error, which names thread and mistake.
 void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& kernel);
 
+// What kernels are launched with: runs the grid, at once. An emulation of streams puts it off: it gives a launcher,
+// which gets the stream and what is to be run some time. An empty one: at once again.
+void launch(const void* stream, unsigned blocks, unsigned threads, const std::function<void()>& kernel);
+using Launcher = std::function<void(const void* stream, std::function<void()> run)>;
+void use_launcher(Launcher launcher);
+
 // ---- For the code of the kernels ----
 
 // The same memory for all threads of the block that come by the same site.

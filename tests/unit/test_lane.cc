@@ -334,6 +334,62 @@ TEST_CASE("a restored job goes on from its round") {
   one_round(client, 5, 19.0f);
 }
 
+// A shard of one chunk whose pushes are int8, resumed at version 4.
+void open_with_residuals(OneLane& server) {
+  ShardJob job = small_job(1, 1);
+  job.push = EncodingId::kInt8;
+  server.lane->open(std::move(job), std::make_shared<LaneJobGauges>());
+  RestoredChunk chunk = restored_chunk(0, 20.0f);
+  chunk.nodes = 2;  // of the view that wrote it
+  chunk.residuals = {{0, filled(0.5f)}, {1, filled(0.25f)}};
+  server.lane->restore(JobId(7), std::move(chunk));
+  server.lane->opened(JobId(7), ViewId(1), true);
+  REQUIRE(*server.listener.opened());
+}
+
+TEST_CASE("a resumed node gets its residual first, and a stop waits for the one after its last round") {
+  OneLane server;
+  open_with_residuals(server);
+  RawClient client(server.lane->endpoint());
+  client.send(Pull{key_of(0)});
+  std::vector<float> residual;
+  REQUIRE(client.expect<Residual>(&residual));
+  CHECK(residual == filled(0.75f));  // of both nodes, now that there is one
+  const auto answer = client.expect<Answer>();
+  REQUIRE(answer);
+  CHECK(answer->residual_sent);
+  const std::vector<std::byte> frame(make_encoding(EncodingId::kInt8)->bytes(kChunkElements));
+  client.send(Push{key_of(0), Round(5), 1, EncodingId::kInt8}, frame);
+  REQUIRE(client.expect<Answer>());
+  server.lane->stop_job(JobId(7), ViewId(1), true, Round(5));
+  client.send(Push{key_of(0), Round(5), 0, EncodingId::kInt8, ResidualUse::kAlone}, as_bytes(filled(0.125f)));
+  const auto receipt = client.expect<Receipt>();
+  REQUIRE(receipt);
+  CHECK(receipt->residual_kept);
+  const auto stopped = server.listener.stopped();
+  REQUIRE(stopped);
+  CHECK(stopped->kept);
+  const auto captured = server.listener.captured();
+  REQUIRE(captured);
+  REQUIRE(captured->residuals.size() == 1);
+  CHECK(std::ranges::equal(captured->residuals[0].values, as_bytes(filled(0.125f))));
+}
+
+TEST_CASE("a stop that waits for residuals gives way to one that keeps nothing") {
+  OneLane server;
+  open_with_residuals(server);
+  RawClient client(server.lane->endpoint());
+  const std::vector<std::byte> frame(make_encoding(EncodingId::kInt8)->bytes(kChunkElements));
+  client.send(Push{key_of(0), Round(5), 1, EncodingId::kInt8}, frame);
+  REQUIRE(client.expect<Answer>());
+  server.lane->stop_job(JobId(7), ViewId(1), true, Round(5));
+  server.lane->stop_job(JobId(7), ViewId(1), false, Round(0));
+  const auto stopped = server.listener.stopped();
+  REQUIRE(stopped);
+  CHECK_FALSE(stopped->kept);
+  CHECK(eventually([&] { return server.lane->counters().jobs.value() == 0; }));
+}
+
 TEST_CASE("a restore that lacks a chunk, or brings one of another size, is reported") {
   OneLane server;
   server.lane->open(small_job(1, 2), std::make_shared<LaneJobGauges>());

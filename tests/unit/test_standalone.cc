@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/unit/synthetic_images.h"
+#include "train/mlp.h"
 #include "train/rank_compute.h"
 #include "train/standalone.h"
 
@@ -157,6 +158,37 @@ TEST_CASE("Gradient accumulation sums the same gradient") {
       CHECK(std::abs(gradients[0][t][i] - gradients[1][t][i]) <= 1e-5f * (1.0f + std::abs(gradients[0][t][i])));
     }
   }
+}
+
+TEST_CASE("A rank's gradient on the CPU is bit for bit that of the network on its gathered images") {
+  const TrainConfig config = small_job().job.train;
+  Result<RankCompute> compute = RankCompute::make(config, training_set(), 2);
+  REQUIRE(compute.has_value());
+  CHECK(compute->info().device == "cpu");
+  Result<Mlp> mlp = Mlp::make(compute->shape().sizes(), 64);
+  REQUIRE(mlp.has_value());
+  std::vector<std::vector<float>> parameters, found, expected;
+  std::vector<const float*> parameter_pointers;
+  std::vector<float*> found_pointers, expected_pointers;
+  for (std::size_t t = 0; t < mlp->tensors().size(); ++t) {
+    const std::size_t elements = mlp->tensors()[t].elements();
+    mlp->initialise(5, t, parameters.emplace_back(elements));
+    parameter_pointers.push_back(parameters.back().data());
+    found_pointers.push_back(found.emplace_back(elements).data());
+    expected_pointers.push_back(expected.emplace_back(elements).data());
+  }
+  REQUIRE(compute->bind({.parameters = parameter_pointers, .gradients = found_pointers}));
+  const auto stats = compute->gradient(Round(2), Rank(1), nullptr, nullptr);
+  REQUIRE((stats && *stats));
+  Sampler sampler = compute->sampler();
+  const auto samples = sampler.share(Round(2), Rank(1));
+  std::vector<float> images(samples.size() * training_set().image_size());
+  std::vector<std::uint8_t> labels(samples.size());
+  training_set().gather(samples, images.data(), labels.data());
+  mlp->forward(images.data(), static_cast<std::uint32_t>(samples.size()), parameter_pointers, nullptr);
+  CHECK(mlp->loss(labels).loss_sum == (*stats)->loss_sum);
+  mlp->backward(parameter_pointers, expected_pointers, false, nullptr);
+  CHECK(found == expected);
 }
 
 TEST_CASE("A rank without samples contributes zeros, after it waited for every tensor") {

@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "common/schedule.h"
 #include "kernels/optimizer.h"
 #include "tests/unit/synthetic_images.h"
+#include "train/cpu_compute.h"
 #include "train/standalone.h"
 #include "train/trainer.h"
 
@@ -42,6 +45,7 @@ struct World {
 
   int attaches = 0;
   std::vector<std::pair<LeaveKind, std::uint64_t>> finishes;
+  std::string finish_message;
 
   void lose_what_is_not_in_the_snapshot() {
     round = snapshot;
@@ -187,7 +191,8 @@ Result<StepState> Session::wait() {
   return impl_->complete();
 }
 
-Status Session::finish(LeaveKind kind, const std::string&) {
+Status Session::finish(LeaveKind kind, const std::string& message) {
+  g_world->finish_message = message;
   const bool nothing_open = std::none_of(impl_->is_ready.begin(), impl_->is_ready.end(), [](bool r) { return r; });
   if (kind == LeaveKind::kFinished) CHECK(nothing_open);
   g_world->finishes.emplace_back(kind, g_world->round.value);
@@ -196,6 +201,34 @@ Status Session::finish(LeaveKind kind, const std::string&) {
 
 namespace train {
 namespace {
+
+// A device that answers on a thread of its own, as a GPU's driver does: what it computes is the CPU's. It may fail.
+class OtherThread final : public ModelCompute {
+ public:
+  OtherThread(std::unique_ptr<ModelCompute> cpu, int failing_pass) : cpu_(std::move(cpu)), failing_(failing_pass) {}
+  const MlpShape& shape() const override { return cpu_->shape(); }
+  const DeviceInfo& info() const override { return info_; }
+  Status bind(const RankMemory& memory) override { return cpu_->bind(memory); }
+  void unbind() override { cpu_->unbind(); }
+  Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
+                                             const TensorReady& ready) override {
+    if (++passes_ == failing_) return fail(ErrorCode::kDevice, "cuda:0: multiplying matrices failed");
+    std::thread driver;
+    const auto stats = cpu_->gradient(share, need, [&](std::size_t tensor) {
+      if (driver.joinable()) driver.join();
+      driver = std::thread([&ready, tensor] { ready(tensor); });
+    });
+    if (driver.joinable()) driver.join();
+    return stats;
+  }
+  Result<BatchStats> evaluate(const ImageSet& set) override { return cpu_->evaluate(set); }
+
+ private:
+  std::unique_ptr<ModelCompute> cpu_;
+  DeviceInfo info_{.device = "cuda:0 other thread", .blas = {}, .note = {}};
+  int failing_;
+  int passes_ = 0;
+};
 
 constexpr std::uint64_t kRounds = 20;  // two epochs of ten, the last batch of each smaller
 
@@ -219,6 +252,17 @@ class Run {
     ProgressBar bar(log_, ProgressBar::Style::kOff, "");
     StopSignal stop_signal;
     return train_rank(options_, training_, &test_, bar, nullptr, stop_signal);
+  }
+  // failing_pass: counted from 1; 0: none.
+  Result<RunSummary> train_on_other_thread(int failing_pass) {
+    Result<RankCompute> cpu = RankCompute::make(options_.job.train, training_, 1);
+    REQUIRE(cpu.has_value());
+    auto model = make_cpu_compute(cpu->shape(), training_, "");
+    REQUIRE(model.has_value());
+    RankCompute compute(cpu->sampler(), std::make_unique<OtherThread>(std::move(*model), failing_pass));
+    ProgressBar bar(log_, ProgressBar::Style::kOff, "");
+    StopSignal stop_signal;
+    return train_rank(options_, std::move(compute), &test_, bar, nullptr, stop_signal);
   }
   std::string reference_digest() const {
     const Result<RunSummary> summary = train_standalone({.job = options_.job}, training_, &test_, nullptr);
@@ -329,6 +373,27 @@ TEST_CASE("A worker daemon that goes and comes back only costs a restart") {
   const auto summary = run.train();
   run.expect_complete(summary);
   CHECK(summary->restarts == 2);
+}
+
+TEST_CASE("Gradients that become ready on another thread end in the reference's bits") {
+  Run run;
+  run.world.states[9] = StepState::kRestart;
+  const auto summary = run.train_on_other_thread(0);
+  run.expect_complete(summary);
+  CHECK(summary->restarts == 1);
+  CHECK(summary->compute.device == "cuda:0 other thread");
+}
+
+TEST_CASE("A device that fails ends the run, and the worker is told why") {
+  Run run;
+  const auto summary = run.train_on_other_thread(7);
+  REQUIRE_FALSE(summary.has_value());
+  CHECK(summary.error().code == ErrorCode::kDevice);
+  CHECK(summary.error().message == "cuda:0: multiplying matrices failed");
+  CHECK(run.world.attaches == 1);
+  REQUIRE(run.world.finishes.size() == 1);
+  CHECK(run.world.finishes.back().first == LeaveKind::kFailed);
+  CHECK(run.world.finish_message == summary.error().message);
 }
 
 TEST_CASE("An error that attaching again cannot cure ends the run with its message") {

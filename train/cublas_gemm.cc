@@ -1,11 +1,9 @@
-#include "train/cuda_gemm.h"
-
 #include <cublas_v2.h>
 
 #include <utility>
 
 #include "common/cuda_libraries.h"
-#include "train/mlp_kernels.h"
+#include "train/cuda_gemm.h"
 
 namespace tributary::train {
 
@@ -96,20 +94,6 @@ class CublasGemm final : public CudaGemm {
   cublasHandle_t handle_ = nullptr;
 };
 
-class OwnGemm final : public CudaGemm {
- public:
-  OwnGemm(const CudaDeviceName& device, cudaStream_t stream) : device_(device), stream_(stream) {}
-  const std::string& name() const override { return name_; }
-  Status multiply(const GemmArgs& args) override {
-    return device_.check(launch_gemm(args, stream_), "multiplying matrices");
-  }
-
- private:
-  CudaDeviceName device_;
-  cudaStream_t stream_;
-  std::string name_ = "own matrix kernel";
-};
-
 }  // namespace
 
 Result<std::unique_ptr<CudaGemm>> make_cublas_gemm(const CudaDeviceName& device, cudaStream_t stream) {
@@ -120,10 +104,6 @@ Result<std::unique_ptr<CudaGemm>> make_cublas_gemm(const CudaDeviceName& device,
   auto gemm = std::make_unique<CublasGemm>(device, cublas, cublas_version(*library));
   if (Status status = gemm->start(stream); !status) return tl::unexpected(status.error());
   return gemm;
-}
-
-std::unique_ptr<CudaGemm> make_own_gemm(const CudaDeviceName& device, cudaStream_t stream) {
-  return std::make_unique<OwnGemm>(device, stream);
 }
 
 }  // namespace tributary::train

@@ -1,0 +1,356 @@
+#include "tests/emulation/runtime/emulated_runtime.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/emulation/cuda_emulation.h"
+
+struct CUevent_st {
+  std::uint64_t recorded = 0, completed = 0;
+};
+
+struct CUstream_st {
+  struct Operation {
+    std::function<void()> run;
+    cudaEvent_t waits_for = nullptr;  // ... to have completed this record
+    std::uint64_t record = 0;
+    bool fails = false;
+  };
+  std::deque<Operation> queue;
+};
+
+namespace tributary::emulation {
+namespace {
+
+constexpr std::uintptr_t kPage = 4096;
+
+class Runtime {
+ public:
+  using Operation = CUstream_st::Operation;
+
+  void start(const RuntimeOptions& options) {
+    if (counts().alive != 0) throw std::logic_error("the runtime is started anew while objects are alive");
+    options_ = options;
+    random_.seed(options.seed);
+    calls_ = host_bytes_ = 0;
+    error_ = cudaSuccess;
+    use_launcher([this](const void* stream, std::function<void()> run) {
+      // A launch is not counted as a call: its own failures are those of the work.
+      enqueue(stream_of(stream), {.run = std::move(run)});
+    });
+  }
+
+  RuntimeCounts counts() const {
+    std::size_t pending = 0;
+    for (const auto& stream : streams_) pending += stream->queue.size();
+    return {.calls = calls_,
+            .pending = pending,
+            .alive = device_.size() + pinned_.size() + streams_.size() + events_.size(),
+            .registered = registered_.size(),
+            .host_bytes = host_bytes_};
+  }
+
+  // Every call of the runtime begins with this; what it returns ends the call unless it is cudaSuccess.
+  cudaError_t call() {
+    if (in_host_function_) throw std::logic_error("a host function calls CUDA");
+    ++calls_;
+    if (options_.seed == 1) {
+      while (step()) {
+      }
+    } else if (options_.seed > 1) {
+      for (std::size_t steps = random_() % 4; steps > 0 && step(); --steps) {
+      }
+    }
+    if (error_ != cudaSuccess) return error_;
+    return cudaSuccess;
+  }
+  bool fails_now() const { return calls_ == options_.failing_call; }
+
+  cudaError_t enqueue(cudaStream_t stream, Operation operation) {
+    operation.fails = fails_now();
+    stream->queue.push_back(std::move(operation));
+    return cudaSuccess;
+  }
+
+  // Runs operations until `done`.
+  cudaError_t wait(const std::function<bool()>& done) {
+    while (!done()) {
+      if (error_ != cudaSuccess) return error_;
+      if (!step()) throw std::logic_error("the host waits for what no stream will do");
+    }
+    return error_;
+  }
+
+  cudaStream_t stream_of(const void* stream) {
+    for (const auto& known : streams_) {
+      if (known.get() == stream) return known.get();
+    }
+    throw std::logic_error("work on a stream that does not exist");
+  }
+  cudaEvent_t known(cudaEvent_t event) {
+    if (!events_.contains(event)) throw std::logic_error("an event that does not exist");
+    return event;
+  }
+
+  cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    const bool in = kind == cudaMemcpyHostToDevice;
+    const void* host = in ? from : to;
+    require_within(device_, in ? to : from, bytes, "device memory");
+    host_bytes_ += bytes;
+    if (is_pinned(host, bytes)) {
+      return enqueue(stream, {.run = [=] { std::memcpy(to, from, bytes); }});
+    }
+    if (in) {
+      const auto* begin = static_cast<const std::byte*>(from);
+      auto staged = std::make_shared<std::vector<std::byte>>(begin, begin + bytes);
+      return enqueue(stream, {.run = [=] { std::memcpy(to, staged->data(), bytes); }});
+    }
+    enqueue(stream, {.run = [=] { std::memcpy(to, from, bytes); }});
+    return wait([=] { return stream->queue.empty(); });
+  }
+
+  template <class Blocks>
+  void require_within(const Blocks& blocks, const void* at, std::size_t bytes, const char* what) const {
+    if (!within(blocks, at, bytes)) throw std::logic_error(std::string("an access outside of ") + what);
+  }
+
+  cudaError_t allocate(std::map<const std::byte*, std::size_t>& blocks, void** memory, std::size_t bytes) {
+    if (fails_now()) return cudaErrorMemoryAllocation;
+    *memory = std::malloc(bytes);
+    std::memset(*memory, 0xff, bytes);
+    blocks[static_cast<const std::byte*>(*memory)] = bytes;
+    return cudaSuccess;
+  }
+  // Waits for everything first, as CUDA does.
+  cudaError_t release(std::map<const std::byte*, std::size_t>& blocks, void* memory) {
+    while (error_ == cudaSuccess && step()) {
+    }
+    if (blocks.erase(static_cast<const std::byte*>(memory)) == 0) throw std::logic_error("freed what is not there");
+    std::free(memory);
+    return cudaSuccess;
+  }
+
+  cudaError_t register_host(void* memory, std::size_t bytes) {
+    const auto* begin = static_cast<const std::byte*>(memory);
+    if (fails_now() || !options_.can_register) return cudaErrorNotPermitted;
+    if (reinterpret_cast<std::uintptr_t>(memory) % kPage != 0 || bytes % kPage != 0) return cudaErrorInvalidValue;
+    for (const auto& [other, size] : registered_) {
+      if (begin < other + size && other < begin + bytes) return cudaErrorHostMemoryAlreadyRegistered;
+    }
+    registered_[begin] = bytes;
+    return cudaSuccess;
+  }
+  cudaError_t unregister_host(void* memory) {
+    if (counts().pending != 0) throw std::logic_error("host memory is given up while work is under way");
+    return registered_.erase(static_cast<const std::byte*>(memory)) == 1 ? cudaSuccess
+                                                                         : cudaErrorHostMemoryNotRegistered;
+  }
+
+  cudaStream_t make_stream() { return streams_.emplace_back(std::make_unique<CUstream_st>()).get(); }
+  void destroy_stream(cudaStream_t stream) {
+    wait([=, this] { return error_ != cudaSuccess || stream->queue.empty(); });
+    std::erase_if(streams_, [=](const auto& known) { return known.get() == stream; });
+  }
+  cudaEvent_t make_event() { return *events_.insert(new CUevent_st).first; }
+  void destroy_event(cudaEvent_t event) {
+    events_.erase(known(event));
+    delete event;
+  }
+  void run_host_function(cudaHostFn_t function, void* argument) {
+    in_host_function_ = true;
+    function(argument);
+    in_host_function_ = false;
+  }
+  bool fails_at_once(cudaError_t& error) const {
+    if (fails_now()) error = cudaErrorInvalidValue;
+    return fails_now();
+  }
+
+  std::map<const std::byte*, std::size_t> device_, pinned_;
+
+  const RuntimeOptions& options() const { return options_; }
+
+ private:
+  // Runs one operation that may run; false if there is none.
+  bool step() {
+    if (error_ != cudaSuccess) return false;
+    std::vector<cudaStream_t> able;
+    for (const auto& stream : streams_) {
+      if (stream->queue.empty()) continue;
+      const Operation& head = stream->queue.front();
+      if (head.waits_for == nullptr || head.waits_for->completed >= head.record) able.push_back(stream.get());
+    }
+    if (able.empty()) return false;
+    cudaStream_t stream = able[options_.seed > 1 ? random_() % able.size() : 0];
+    Operation operation = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    if (operation.fails) {
+      error_ = cudaErrorIllegalAddress;
+      for (const auto& each : streams_) each->queue.clear();
+      return true;
+    }
+    if (operation.run) operation.run();
+    return true;
+  }
+
+  template <class Blocks>
+  static bool within(const Blocks& blocks, const void* at, std::size_t bytes) {
+    const auto* begin = static_cast<const std::byte*>(at);
+    auto after = blocks.upper_bound(begin);
+    if (after == blocks.begin()) return false;
+    const auto& [first, size] = *std::prev(after);
+    return begin + bytes <= first + size;
+  }
+  bool is_pinned(const void* at, std::size_t bytes) const {
+    return within(pinned_, at, bytes) || within(registered_, at, bytes);
+  }
+
+  RuntimeOptions options_;
+  std::mt19937 random_;
+  std::size_t calls_ = 0, host_bytes_ = 0;
+  cudaError_t error_ = cudaSuccess;  // of an operation: it stays
+  bool in_host_function_ = false;
+  std::map<const std::byte*, std::size_t> registered_;
+  std::vector<std::unique_ptr<CUstream_st>> streams_;
+  std::set<cudaEvent_t> events_;
+};
+
+Runtime& runtime() {
+  static Runtime instance;
+  return instance;
+}
+
+}  // namespace
+
+void start_runtime(const RuntimeOptions& options) {
+  runtime().start(options);
+}
+RuntimeCounts runtime_counts() {
+  return runtime().counts();
+}
+
+}  // namespace tributary::emulation
+
+using tributary::emulation::runtime;
+
+// A call that enqueues nothing fails at once when its turn to fail has come.
+#define CALL \
+  if (const cudaError_t error = runtime().call(); error != cudaSuccess) return error
+#define CALL_THAT_FAILS_AT_ONCE \
+  CALL;                         \
+  if (cudaError_t failure; runtime().fails_at_once(failure)) return failure
+
+cudaError_t cudaGetLastError() {
+  return runtime().call();  // errors are not kept for later, unless they stay
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorIllegalAddress ? "an illegal memory access was encountered" : "emulated failure";
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaErrorIllegalAddress ? "cudaErrorIllegalAddress" : "cudaErrorEmulated";
+}
+cudaError_t cudaSetDevice(int) {
+  CALL_THAT_FAILS_AT_ONCE;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  CALL_THAT_FAILS_AT_ONCE;
+  std::strcpy(properties->name, "Emulated GPU");
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  CALL_THAT_FAILS_AT_ONCE;
+  *free = *total = runtime().options().free_memory;
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  CALL;
+  return runtime().allocate(runtime().device_, memory, bytes);
+}
+// Freeing works after an error, too: destructors do it.
+cudaError_t cudaFree(void* memory) {
+  const cudaError_t error = runtime().call();
+  runtime().release(runtime().device_, memory);
+  return error;
+}
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  CALL;
+  return runtime().allocate(runtime().pinned_, memory, bytes);
+}
+cudaError_t cudaFreeHost(void* memory) {
+  const cudaError_t error = runtime().call();
+  runtime().release(runtime().pinned_, memory);
+  return error;
+}
+cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
+  CALL;
+  return runtime().register_host(memory, bytes);
+}
+cudaError_t cudaHostUnregister(void* memory) {
+  runtime().call();
+  return runtime().unregister_host(memory);
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  CALL_THAT_FAILS_AT_ONCE;
+  *stream = runtime().make_stream();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const cudaError_t error = runtime().call();
+  runtime().destroy_stream(stream);
+  return error;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  CALL_THAT_FAILS_AT_ONCE;
+  stream = runtime().stream_of(stream);
+  return runtime().wait([=] { return stream->queue.empty(); });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  CALL_THAT_FAILS_AT_ONCE;
+  return runtime().enqueue(runtime().stream_of(stream),
+                           {.run = {}, .waits_for = runtime().known(event), .record = event->recorded});
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  CALL_THAT_FAILS_AT_ONCE;
+  *event = runtime().make_event();
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const cudaError_t error = runtime().call();
+  runtime().destroy_event(event);
+  return error;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  CALL_THAT_FAILS_AT_ONCE;
+  const std::uint64_t record = ++runtime().known(event)->recorded;
+  return runtime().enqueue(runtime().stream_of(stream), {.run = [=] { event->completed = record; }});
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  CALL_THAT_FAILS_AT_ONCE;
+  const std::uint64_t record = runtime().known(event)->recorded;
+  return runtime().wait([=] { return event->completed >= record; });
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  CALL;
+  return runtime().copy(to, from, bytes, kind, runtime().stream_of(stream));
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  CALL;
+  runtime().require_within(runtime().device_, memory, bytes, "device memory");
+  return runtime().enqueue(runtime().stream_of(stream), {.run = [=] { std::memset(memory, value, bytes); }});
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
+  CALL;
+  return runtime().enqueue(runtime().stream_of(stream),
+                           {.run = [=] { runtime().run_host_function(function, argument); }});
+}

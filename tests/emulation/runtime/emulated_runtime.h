@@ -1,0 +1,43 @@
+// An emulation of CUDA's streams, events and memory, for tests of the code that drives a GPU: tests/emulation runs its
+// kernels. One thread does everything.
+//
+// What is enqueued runs later: at any call of the runtime some operations that the streams' order and the events allow
+// are run, how many and of which streams a seed decides; the rest when somebody waits for them. So a dependency that
+// the code forgot shows as a wrong result under some seed. Memory of the device begins as NaN. Pinned host memory is
+// read and written when the copy's turn comes; pageable memory at once, after the stream has come to it.
+//
+// Mistakes that CUDA leaves undefined end in an exception: a call of CUDA from a host function, a copy beyond an
+// allocation, memory or streams that do not exist, waiting for what nobody will do.
+//
+// What it cannot show: true parallelism, costs, and what a real runtime refuses beyond this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tests/emulation/runtime/cuda_runtime_api.h"
+
+namespace tributary::emulation {
+
+struct RuntimeOptions {
+  std::uint32_t seed = 0;  // 0: nothing runs before somebody waits; 1: everything at once; others: by chance
+  std::size_t free_memory = std::size_t{1} << 30;
+  bool can_register = true;  // whether host memory can be pinned
+  // The number of the call of the runtime that fails, from 1; 0: none. One that enqueues work fails when the work is
+  // run, as on a device: everything later fails too, and nothing more is run, no host function either.
+  std::size_t failing_call = 0;
+};
+
+// For what follows. REQUIRES: nothing is alive.
+void start_runtime(const RuntimeOptions& options);
+
+struct RuntimeCounts {
+  std::size_t calls = 0;
+  std::size_t pending = 0;     // operations enqueued and not run
+  std::size_t alive = 0;       // allocations, streams, events
+  std::size_t registered = 0;  // pieces of host memory
+  std::size_t host_bytes = 0;  // copied from and to the host, in total
+};
+RuntimeCounts runtime_counts();
+
+}  // namespace tributary::emulation

@@ -1,0 +1,414 @@
+// The trainer's GPU code (train/cuda_compute.cc and below) on an emulation of CUDA's runtime and of the kernels: what
+// it computes, that streams and events depend on each other as they must, and that every failure is survived.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/emulation/cuda_emulation.h"
+#include "tests/emulation/runtime/emulated_runtime.h"
+#include "tests/unit/synthetic_images.h"
+#include "train/cpu_compute.h"
+#include "train/cuda_compute.h"
+#include "train/cuda_gemm.h"
+#include "train/rank_compute.h"
+#include "train/standalone.h"
+
+namespace tributary::train {
+
+// There is no cuBLAS to emulate.
+Result<std::unique_ptr<CudaGemm>> make_cublas_gemm(const CudaDeviceName&, cudaStream_t) {
+  return fail(ErrorCode::kNotFound, "cuBLAS cannot be loaded here");
+}
+
+namespace {
+
+using emulation::runtime_counts;
+using emulation::RuntimeOptions;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr std::uint32_t kMaxBatch = kEvaluationBatch;
+
+// Orders in which streams run. Fewer where everything takes ten times longer: memory errors show in each.
+#ifdef TRIBUTARY_SANITIZED
+constexpr std::uint32_t kSeeds = 3;
+#else
+constexpr std::uint32_t kSeeds = 10;
+#endif
+
+MlpShape shape_of(std::vector<std::uint32_t> sizes) {
+  return *MlpShape::make(std::move(sizes), kMaxBatch);
+}
+
+// Parameters and gradients as a session has them: each kind in one mapping that begins at a page.
+class Memory {
+ public:
+  explicit Memory(const MlpShape& shape) : shape_(shape) {
+    std::size_t elements = 0;
+    std::vector<std::size_t> offsets;
+    for (const TensorSpec& tensor : shape.tensors()) {
+      offsets.push_back(elements);
+      elements += (tensor.elements() + 15) / 16 * 16;
+    }
+    const std::size_t bytes = (elements * sizeof(float) + 4095) / 4096 * 4096;
+    for (auto* flat : {&parameters_, &gradients_}) {
+      flat->reset(static_cast<float*>(std::aligned_alloc(4096, bytes)));
+      std::fill_n(flat->get(), bytes / sizeof(float), kNan);
+    }
+    for (const std::size_t offset : offsets) {
+      parameters.push_back(parameters_.get() + offset);
+      readable.push_back(parameters_.get() + offset);
+      gradients.push_back(gradients_.get() + offset);
+    }
+  }
+  void fill(std::size_t tensor, std::uint64_t seed) {
+    shape_.initialise(seed, tensor - tensor % 2, {scratch_for(tensor - tensor % 2)});
+    std::copy_n(scratch_.begin(), shape_.tensors()[tensor].elements(), parameters[tensor]);
+  }
+  void fill_all(std::uint64_t seed) {
+    for (std::size_t t = 0; t < parameters.size(); ++t) fill(t, seed);
+  }
+  RankMemory rank_memory(bool lasting) const {
+    return {.parameters = readable, .gradients = gradients, .lasting = lasting};
+  }
+  std::vector<float> gradient(std::size_t tensor) const {
+    return {gradients[tensor], gradients[tensor] + shape_.tensors()[tensor].elements()};
+  }
+  std::vector<std::vector<float>> all_gradients() const {
+    std::vector<std::vector<float>> all;
+    for (std::size_t t = 0; t < gradients.size(); ++t) all.push_back(gradient(t));
+    return all;
+  }
+
+  std::vector<float*> parameters, gradients;
+  std::vector<const float*> readable;
+
+ private:
+  std::span<float> scratch_for(std::size_t tensor) {
+    scratch_.resize(shape_.tensors()[tensor].elements());
+    return scratch_;
+  }
+  struct Free {
+    void operator()(float* at) const { std::free(at); }
+  };
+  const MlpShape& shape_;
+  std::unique_ptr<float, Free> parameters_, gradients_;
+  std::vector<float> scratch_;
+};
+
+struct Samples {
+  Samples(std::uint32_t count, std::uint32_t micro_batches, std::uint32_t seed = 0) {
+    for (std::uint32_t i = 0; i < count; ++i) all.push_back((i * 7 + seed * 31) % 300);
+    share.samples = count;
+    share.micro_batches = micro_batches;
+    share.micro_batch = [this, count, micro_batches](std::uint32_t micro) {
+      const std::uint32_t begin = count * micro / micro_batches, end = count * (micro + 1) / micro_batches;
+      return std::span<const std::uint32_t>(all).subspan(begin, end - begin);
+    };
+  }
+  std::vector<std::uint32_t> all;
+  Share share;
+};
+
+const ImageSet& training_set() {
+  static const ImageSet kSet = synthetic(300, 1);
+  return kSet;
+}
+
+std::unique_ptr<ModelCompute> cuda(const MlpShape& shape) {
+  auto made = make_cuda_compute(shape, training_set(), 0);
+  REQUIRE_MESSAGE(made, made.error().message);
+  return std::move(*made);
+}
+std::unique_ptr<ModelCompute> cpu(const MlpShape& shape) {
+  auto made = make_cpu_compute(shape, training_set(), "");
+  REQUIRE(made);
+  return std::move(*made);
+}
+
+BatchStats gradient_of(ModelCompute& compute, const Share& share, const NeedTensor& need = {},
+                       const TensorReady& ready = {}) {
+  const auto stats = compute.gradient(share, need, ready);
+  REQUIRE_MESSAGE(stats, stats.error().message);
+  REQUIRE(*stats);
+  return **stats;
+}
+
+void check_close(const std::vector<std::vector<float>>& found, const std::vector<std::vector<float>>& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t t = 0; t < found.size(); ++t) {
+    float largest = 0.0f;
+    for (const float value : expected[t]) largest = std::max(largest, std::abs(value));
+    bool close = found[t].size() == expected[t].size();
+    for (std::size_t i = 0; close && i < found[t].size(); ++i) {
+      close = std::abs(found[t][i] - expected[t][i]) <= 1e-5f * (largest + 1.0f);  // false for NaN
+    }
+    CAPTURE(t);
+    CHECK(close);
+  }
+}
+
+const std::vector<std::vector<std::uint32_t>> kSizes = {{20, 10}, {20, 33, 10}, {20, 70, 65, 10}, {20, 1, 3, 10}};
+
+void use(const RuntimeOptions& options) {
+  emulation::use({.seed = options.seed, .max_blocks = options.seed % 2 == 0 ? 1u << 31 : 2});
+  emulation::start_runtime(options);
+}
+
+TEST_CASE("loss, predictions and gradients are the CPU's up to rounding") {
+  for (const auto& sizes : kSizes) {
+    for (const auto& [count, micro_batches] :
+         {std::pair{1u, 1u}, std::pair{7u, 1u}, std::pair{64u, 3u}, std::pair{131u, 2u}, std::pair{5u, 8u}}) {
+      CAPTURE(sizes.size());
+      CAPTURE(count);
+      const MlpShape shape = shape_of(sizes);
+      Memory memory(shape);
+      memory.fill_all(3);
+      const Samples samples(count, micro_batches);
+      const auto reference = cpu(shape);
+      REQUIRE(reference->bind(memory.rank_memory(false)));
+      const BatchStats expected = gradient_of(*reference, samples.share);
+      const auto expected_gradients = memory.all_gradients();
+      use({.seed = count});
+      const auto compute = cuda(shape);
+      REQUIRE(compute->bind(memory.rank_memory(true)));
+      const BatchStats found = gradient_of(*compute, samples.share);
+      CHECK(found.samples == count);
+      CHECK(found.correct == expected.correct);
+      CHECK(found.loss_sum == doctest::Approx(expected.loss_sum).epsilon(1e-6));
+      check_close(memory.all_gradients(), expected_gradients);
+    }
+  }
+}
+
+TEST_CASE("evaluation is the CPU's, over more than one batch and images that are not resident") {
+  const ImageSet test = synthetic(2 * kEvaluationBatch + 17, 5);
+  const MlpShape shape = shape_of({20, 12, 10});
+  Memory memory(shape);
+  memory.fill_all(4);
+  const auto reference = cpu(shape);
+  REQUIRE(reference->bind(memory.rank_memory(false)));
+  const auto expected = reference->evaluate(test);
+  REQUIRE(expected);
+  for (const std::uint32_t seed : {0u, 3u}) {
+    use({.seed = seed});
+    const auto compute = cuda(shape);
+    REQUIRE(compute->bind(memory.rank_memory(true)));
+    const auto found = compute->evaluate(test);
+    REQUIRE_MESSAGE(found, found.error().message);
+    CHECK(found->samples == test.count);
+    CHECK(found->correct == expected->correct);
+    CHECK(found->loss_sum == doctest::Approx(expected->loss_sum).epsilon(1e-6));
+  }
+}
+
+// Rounds as a session has them, with a worker that is as fast as it may be: parameters come only when they are needed,
+// and are gone as soon as their tensor is ready.
+std::vector<std::vector<std::vector<float>>> rounds_of(ModelCompute& compute, Memory& memory, bool lasting) {
+  REQUIRE(compute.bind(memory.rank_memory(lasting)));
+  const std::size_t tensors = memory.parameters.size();
+  std::vector<std::vector<std::vector<float>>> all;
+  for (std::uint32_t round = 1; round <= 3; ++round) {
+    const Samples samples(round == 2 ? 0 : 40, 4, round);
+    std::vector<std::size_t> needed, ready;
+    std::vector<std::vector<float>> at_ready(tensors);
+    const BatchStats stats = gradient_of(
+        compute, samples.share,
+        [&](std::size_t tensor) {
+          CHECK(ready.empty());
+          needed.push_back(tensor);
+          memory.fill(tensor, round);
+          return true;
+        },
+        [&](std::size_t tensor) {
+          CHECK(needed.size() == tensors);
+          ready.push_back(tensor);
+          at_ready[tensor] = memory.gradient(tensor);
+          std::fill_n(memory.parameters[tensor], memory.gradient(tensor).size(), kNan);
+        });
+    CHECK(stats.samples == samples.share.samples);
+    std::vector<std::size_t> in_order(tensors), last_first;
+    std::iota(in_order.begin(), in_order.end(), 0);
+    for (std::size_t l = tensors / 2; l-- > 0;) last_first.insert(last_first.end(), {2 * l, 2 * l + 1});
+    CHECK(needed == in_order);
+    CHECK(ready == last_first);
+    CHECK(at_ready == memory.all_gradients());
+    all.push_back(std::move(at_ready));
+  }
+  compute.unbind();
+  return all;
+}
+
+TEST_CASE("gradients are final when their tensor is ready, whatever order streams run in, and always the same bits") {
+  const MlpShape shape = shape_of({20, 33, 9, 10});
+  Memory memory(shape);
+  const auto reference = cpu(shape);
+  const auto expected = rounds_of(*reference, memory, false);
+  std::vector<std::vector<std::vector<float>>> first;
+  for (std::uint32_t seed = 0; seed < kSeeds; ++seed) {
+    CAPTURE(seed);
+    for (const bool lasting : {true, false}) {
+      for (const std::size_t free_memory : {std::size_t{1} << 30, std::size_t{1000}}) {  // images resident or not
+        use({.seed = seed, .free_memory = free_memory});
+        const auto compute = cuda(shape);
+        const auto found = rounds_of(*compute, memory, lasting);
+        if (first.empty()) first = found;
+        CHECK(found == first);
+        CHECK(runtime_counts().pending == 0);
+        CHECK(runtime_counts().registered == 0);
+      }
+    }
+  }
+  for (std::size_t round = 0; round < expected.size(); ++round) check_close(first[round], expected[round]);
+}
+
+TEST_CASE("resident images do not travel again") {
+  const MlpShape shape = shape_of({20, 10});
+  Memory memory(shape);
+  memory.fill_all(1);
+  std::size_t bytes[2];
+  for (int i = 0; i < 2; ++i) {
+    use({.seed = 2, .free_memory = i == 0 ? std::size_t{1} << 30 : 1000});
+    const auto compute = cuda(shape);
+    REQUIRE(compute->bind(memory.rank_memory(true)));
+    const std::size_t before = runtime_counts().host_bytes;
+    const Samples samples(100, 1);
+    gradient_of(*compute, samples.share);
+    bytes[i] = runtime_counts().host_bytes - before;
+  }
+  CHECK(bytes[1] - bytes[0] == 100 * (20 + 1) - 100 * 4);  // pixels and labels instead of samples' numbers
+}
+
+TEST_CASE("an abandoned round leaves nothing under way and nothing ready") {
+  const MlpShape shape = shape_of({20, 8, 10});
+  Memory memory(shape);
+  memory.fill_all(1);
+  for (std::size_t at = 0; at < 4; ++at) {
+    for (const std::uint32_t count : {0u, 30u}) {
+      use({.seed = static_cast<std::uint32_t>(at)});
+      const auto compute = cuda(shape);
+      REQUIRE(compute->bind(memory.rank_memory(true)));
+      const Samples samples(count, 1);
+      const auto stats = compute->gradient(
+          samples.share, [&](std::size_t tensor) { return tensor != at; },
+          [](std::size_t) { FAIL_CHECK("ready in an abandoned round"); });
+      REQUIRE(stats);
+      CHECK_FALSE(*stats);
+      CHECK(runtime_counts().pending == 0);
+    }
+  }
+}
+
+TEST_CASE("memory that cannot be pinned costs speed only, and the reason is said") {
+  const MlpShape shape = shape_of({20, 8, 10});
+  Memory memory(shape);
+  use({.seed = 5, .can_register = false});
+  const auto compute = cuda(shape);
+  const auto found = rounds_of(*compute, memory, true);
+  CHECK(compute->info().note.find("page-locking the memory shared with the worker failed") != std::string::npos);
+  const auto reference = cpu(shape);
+  const auto expected = rounds_of(*reference, memory, false);
+  for (std::size_t round = 0; round < expected.size(); ++round) check_close(found[round], expected[round]);
+}
+
+// Everything that a rank does, from nothing to nothing; the error if there was one.
+std::optional<Error> whole_life(const MlpShape& shape, Memory& memory, bool& over) {
+  auto compute = make_cuda_compute(shape, training_set(), 0);
+  if (!compute) return compute.error();
+  if (Status bound = (*compute)->bind(memory.rank_memory(true)); !bound) return bound.error();
+  for (const std::uint32_t count : {12u, 0u}) {
+    const Samples samples(count, 3);
+    over = false;
+    const auto stats = (*compute)->gradient(
+        samples.share, [](std::size_t) { return true; }, [&](std::size_t) { CHECK_FALSE(over); });
+    over = true;
+    CHECK(runtime_counts().pending == 0);
+    if (!stats) return stats.error();
+  }
+  static const ImageSet kFew = synthetic(10, 3);
+  const auto evaluated = (*compute)->evaluate(kFew);
+  CHECK(runtime_counts().pending == 0);
+  if (!evaluated) return evaluated.error();
+  return std::nullopt;
+}
+
+TEST_CASE("whatever call of CUDA fails, the error says what and where, nothing goes on, and all is given back") {
+  const MlpShape shape = shape_of({20, 8, 10});
+  Memory memory(shape);
+  memory.fill_all(1);
+  bool over = false;
+  use({.seed = 3});
+  const auto none = whole_life(shape, memory, over);
+  REQUIRE_FALSE(none);
+  const std::size_t calls = runtime_counts().calls;
+  CHECK(runtime_counts().alive == 0);
+  std::size_t failures = 0;
+  for (std::uint32_t seed = 0; seed < kSeeds; seed += 3) {
+    for (std::size_t call = 1; call <= calls; ++call) {
+      CAPTURE(call);
+      use({.seed = seed, .failing_call = call});
+      const auto error = whole_life(shape, memory, over);
+      CHECK(runtime_counts().alive == 0);
+      CHECK(runtime_counts().registered == 0);
+      if (!error) continue;  // a call of a destructor, or one that is only asked whether all is well
+      ++failures;
+      CHECK(error->code == ErrorCode::kDevice);
+      CHECK(error->message.starts_with("cuda:0"));
+      CHECK(error->message.find(" failed: ") != std::string::npos);
+    }
+  }
+  CHECK(failures > calls / 2 * ((kSeeds + 2) / 3));  // at least those that enqueue work or make something
+}
+
+TEST_CASE("a choice of ours falls back to the CPU and says why, a choice of the user's does not") {
+  TrainConfig config;
+  config.hidden = {8};
+  config.global_batch = 10;
+  use({.seed = 1, .failing_call = 1});
+  DeviceChoice choice{.kind = DeviceKind::kCuda, .index = 0, .may_fall_back = true, .why = {}};
+  const auto fallen = RankCompute::make(config, training_set(), 1, choice);
+  REQUIRE(fallen);
+  CHECK(fallen->info().device == "cpu");
+  CHECK(fallen->info().note.find("cuda:0: reading the properties failed") != std::string::npos);
+  use({.seed = 1, .failing_call = 1});
+  choice.may_fall_back = false;
+  const auto refused = RankCompute::make(config, training_set(), 1, choice);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kDevice);
+}
+
+TEST_CASE("training on the device learns what the CPU learns, and ends in the same bits every time") {
+  StandaloneOptions options;
+  options.job.name = "emulated";
+  options.job.optimizer.name = "adamw";
+  options.job.optimizer.lr = 0.01;
+  options.job.train.hidden = {16};
+  options.job.train.global_batch = 50;
+  options.job.train.epochs = 4;
+  options.ranks = 2;
+  const ImageSet test = synthetic(200, 2);
+  const auto on_cpu = train_standalone(options, training_set(), &test, nullptr);
+  REQUIRE(on_cpu);
+  options.device.kind = DeviceKind::kCuda;
+  std::string digest;
+  for (const std::uint32_t seed : {1u, 9u}) {
+    use({.seed = seed});
+    const auto summary = train_standalone(options, training_set(), &test, nullptr);
+    REQUIRE_MESSAGE(summary, summary.error().message);
+    CHECK(summary->compute.device == "cuda:0 Emulated GPU");
+    CHECK(summary->compute.blas == "own matrix kernel");
+    CHECK(summary->compute.note == "cuBLAS cannot be loaded here");
+    CHECK(std::abs(summary->test->accuracy() - on_cpu->test->accuracy()) <= 0.02);
+    if (digest.empty()) digest = summary->digest;
+    CHECK(summary->digest == digest);
+  }
+}
+
+}  // namespace
+}  // namespace tributary::train
