@@ -25,7 +25,10 @@ FakeDeviceApi::FakeDeviceApi(FakeDeviceOptions options)
 }
 
 FakeDeviceApi::~FakeDeviceApi() {
-  for (auto& [id, comm] : comms_) comm.set->open.clear();
+  for (auto& [id, comm] : comms_) {  // collectives refer to their set
+    comm.set->open.clear();
+    comm.set->launches.clear();
+  }
 }
 
 FakeDeviceApi::Lock FakeDeviceApi::enter(const char* call) const {
