@@ -125,7 +125,7 @@ class Benchmark {
       : options_(options),
         cluster_(cluster),
         folder_(std::move(folder)),
-        ranks_(make_sessions(options, cluster), make_tensors(options.model_bytes)),
+        ranks_(make_sessions(options, cluster), make_tensors(options.model_bytes), options.device),
         lanes_(static_cast<std::uint16_t>(std::max<std::size_t>(cluster.servers()[0].lanes.size(), 1))) {}
 
   Result<Json> run() {
@@ -230,8 +230,25 @@ class Benchmark {
       if (formula > 0.0) ratio = std::max(ratio, peak / formula);
     }
     const auto chunk = static_cast<double>(std::max<std::uint64_t>(ranks_.chunk_bytes(), 1));
-    return Json{{"window", {{"bytes", window}, {"chunks", window / chunk}}},
-                {"memory", {{"server_peak_bytes", peaks}, {"formula_bytes", formulas}, {"ratio", ratio}}}};
+    Json found = {{"window", {{"bytes", window}, {"chunks", window / chunk}}},
+                  {"memory", {{"server_peak_bytes", peaks}, {"formula_bytes", formulas}, {"ratio", ratio}}}};
+    if (options_.device) {
+      if (auto ok = ask_devices(found); !ok) return tl::unexpected(ok.error());
+    }
+    return found;
+  }
+
+  // What the first node's devices did, in its worker's words.
+  Status ask_devices(Json& found) {
+    const auto text = http_get(cluster_.workers()[0].admin, "/status", kScrapeTimeout);
+    if (!text) return tl::unexpected(text.error());
+    const Json status = Json::parse(*text, nullptr, false);
+    const bool told = status.is_object() && status.contains("jobs") && !status["jobs"].empty() &&
+                      status["jobs"][0].contains("device_times");
+    if (!told) return fail(ErrorCode::kInternal, "the worker's /status tells nothing of its devices");
+    found["reduced_on"] = status["jobs"][0]["reduced_on"];
+    found["device_times"] = status["jobs"][0]["device_times"];
+    return {};
   }
 
   Json rates() const {
@@ -290,7 +307,8 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
                                       .base_dir = folder.path,
                                       .store = options.store,
                                       .window_bytes = options.window_bytes,
-                                      .log_level = "warn"});
+                                      .log_level = "warn",
+                                      .extra_worker_toml = options.worker_toml});
   if (!cluster) return tl::unexpected(cluster.error());
   auto benchmark = std::make_unique<Benchmark>(options, **cluster, folder.path);
   auto result = benchmark->run();

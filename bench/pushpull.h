@@ -9,8 +9,10 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
+#include "bench/pushpull_ranks.h"
 #include "cluster/local_cluster.h"
 #include "common/ids.h"
 #include "common/result.h"
@@ -35,7 +37,9 @@ struct PushPullOptions {
   EncodingSpec pull;
   bool ceiling = true;
   bool store = false;
-  std::string program;  // this program, for the echo server
+  std::string program;               // this program, for the echo server
+  std::optional<RankDevice> device;  // of all ranks (bench/gpu_pipeline.h)
+  std::string worker_toml;           // sections to add to the workers' configuration
 };
 
 // Measures, and checks at the end that the parameters are finite, have changed and are the same on every node. The

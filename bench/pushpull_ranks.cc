@@ -21,9 +21,10 @@ std::size_t nodes_of(const std::vector<SessionOptions>& sessions) {
 
 }  // namespace
 
-Ranks::Ranks(std::vector<SessionOptions> sessions, std::vector<TensorSpec> tensors)
+Ranks::Ranks(std::vector<SessionOptions> sessions, std::vector<TensorSpec> tensors, std::optional<RankDevice> device)
     : sessions_(std::move(sessions)),
       tensors_(std::move(tensors)),
+      device_(std::move(device)),
       results_(nodes_of(sessions_)),
       node_sessions_(nodes_of(sessions_)) {
   for (std::size_t rank = 0; rank < sessions_.size(); ++rank) {
@@ -51,7 +52,8 @@ void Ranks::run(std::size_t rank) {
 }
 
 Status Ranks::train(std::size_t rank) {
-  const SessionOptions& options = sessions_[rank];
+  SessionOptions options = sessions_[rank];
+  if (device_) options.device = device_->opener;
   auto attached = Session::attach(options, tensors_);
   if (!attached) return tl::unexpected(attached.error());
   Session& session = **attached;
@@ -60,10 +62,7 @@ Status Ranks::train(std::size_t rank) {
     for (std::size_t t = 0; t < tensors_.size(); ++t) std::ranges::fill(session.initial(t), kInitial);
   }
   if (auto ok = session.start(); !ok) return ok;
-  for (std::size_t t = 0; t < tensors_.size(); ++t) {
-    float value = 1e-3f * static_cast<float>(rank + 1);
-    for (float& g : session.gradient(t)) g = value = -value;
-  }
+  if (auto ok = fill_gradients(session, rank); !ok) return ok;
   if (leads) chunk_bytes_ = session.layout().chunk_elements() * sizeof(float);
   if (first_of_node) node_sessions_[options.topology.node_rank] = &session;
 
@@ -88,7 +87,9 @@ Status Ranks::train(std::size_t rank) {
       session.ready(t, 1);
     }
   }
-  if (first_of_node) examine(session, results_[options.topology.node_rank]);
+  if (first_of_node) {
+    if (auto ok = examine(session, results_[options.topology.node_rank]); !ok) return ok;
+  }
   return session.finish(LeaveKind::kFinished);
 }
 
@@ -101,10 +102,38 @@ bool Ranks::gate(std::uint64_t slice) {
   return !over_;
 }
 
-void Ranks::examine(const Session& session, NodeResult& result) const {
-  ParameterDigest digest;
+Status Ranks::fill_gradients(Session& session, std::size_t rank) const {
+  if (device_ && !session.on_device()) {
+    return fail(ErrorCode::kUnavailable, "the worker lent no device memory; its log says why");
+  }
+  std::vector<float> values;
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
-    const std::span<const float> parameters = session.parameters(t);
+    values.resize(tensors_[t].elements());
+    float value = 1e-3f * static_cast<float>(rank + 1);
+    for (float& g : values) g = value = -value;
+    if (!device_) {
+      std::ranges::copy(values, session.gradient(t).begin());
+    } else if (auto ok = device_->write(session.gradient_device(t), values.data(), values.size() * sizeof(float));
+               !ok) {
+      return ok;
+    }
+  }
+  return {};
+}
+
+Status Ranks::examine(const Session& session, NodeResult& result) const {
+  ParameterDigest digest;
+  std::vector<float> values;
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    std::span<const float> parameters;
+    if (device_) {
+      values.resize(tensors_[t].elements());
+      const Status read = device_->read(values.data(), session.parameters_device(t), values.size() * sizeof(float));
+      if (!read) return read;
+      parameters = values;
+    } else {
+      parameters = session.parameters(t);
+    }
     for (const float p : parameters) {
       result.finite = result.finite && std::isfinite(p);
       result.moved = result.moved && p != kInitial;
@@ -112,6 +141,7 @@ void Ranks::examine(const Session& session, NodeResult& result) const {
     digest.add(tensors_[t], parameters);
   }
   result.digest = digest.hex();
+  return {};
 }
 
 Status Ranks::wait_until(const std::function<bool()>& condition, double seconds, const Healthy& healthy) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,6 +27,13 @@ struct NodeResult {
   bool moved = true;   // every parameter differs from its initial value
 };
 
+// Ranks whose gradients and parameters are in device memory that the worker lends.
+struct RankDevice {
+  std::shared_ptr<DeviceMemoryOpener> opener;
+  std::function<Status(void* device, const void* host, std::size_t bytes)> write;
+  std::function<Status(void* host, const void* device, std::size_t bytes)> read;
+};
+
 // All ranks of all nodes. They run in slices: resume() lets them go, pause() makes them all stop after the same round.
 //
 // How they agree on that round: rank 0 names it (last_round_) before it declares anything of it ready. Nobody can
@@ -33,8 +41,9 @@ struct NodeResult {
 class Ranks {
  public:
   // One thread for each; all attach at once, and wait for resume(). first_of_node: options of the ranks with local rank
-  // 0 tell the node's number. An element of `sessions` is a rank.
-  Ranks(std::vector<SessionOptions> sessions, std::vector<TensorSpec> tensors);
+  // 0 tell the node's number. An element of `sessions` is a rank. device: of all of them; without one: host memory.
+  Ranks(std::vector<SessionOptions> sessions, std::vector<TensorSpec> tensors,
+        std::optional<RankDevice> device = std::nullopt);
   ~Ranks();  // end(), and joins: the daemons must answer, or be gone, by then
 
   // `healthy` is called now and then while waiting; an error of its ends the wait. Errors: kTimeout, or what a rank
@@ -58,13 +67,15 @@ class Ranks {
   Status train(std::size_t rank);
   bool gate(std::uint64_t slice);
   void end();
-  void examine(const Session& session, NodeResult& result) const;
+  Status fill_gradients(Session& session, std::size_t rank) const;
+  Status examine(const Session& session, NodeResult& result) const;
 
   static constexpr float kInitial = 1.0f;
   static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
   const std::vector<SessionOptions> sessions_;
   const std::vector<TensorSpec> tensors_;
+  const std::optional<RankDevice> device_;
   std::vector<NodeResult> results_;                         // by node
   std::vector<std::atomic<const Session*>> node_sessions_;  // of each node's first rank
   std::atomic<std::uint64_t> chunk_bytes_{0};

@@ -5,6 +5,7 @@
 
 #include "bench/echo_ceiling.h"
 #include "bench/gpu_kernel_bench.h"
+#include "bench/gpu_pipeline.h"
 #include "bench/kernel_bench.h"
 #include "bench/optimizer_bench.h"
 #include "bench/pushpull.h"
@@ -41,7 +42,7 @@ Transport transport_of(const std::string& name) {
   return name == "ipc" ? Transport::kIpc : Transport::kTcp;
 }
 
-int push_pull(PushPullArguments& arguments) {
+void finish_options(PushPullArguments& arguments) {
   bench::PushPullOptions& options = arguments.options;
   options.transport = transport_of(arguments.transport);
   options.push = *parse_encoding(arguments.push);
@@ -49,8 +50,10 @@ int push_pull(PushPullArguments& arguments) {
   options.ceiling = !arguments.no_ceiling;
   options.program = executable_dir() + "/tributary";
   tune_malloc_for_frames();
-  const auto result = bench::run_pushpull(options);
-  if (!result) return fail_with("pushpull", result.error().message);
+}
+
+int print_exchange(const char* what, const PushPullArguments& arguments, const Result<nlohmann::ordered_json>& result) {
+  if (!result) return fail_with(what, result.error().message);
   if (arguments.json) {
     std::printf("%s\n", result->dump().c_str());
     return 0;
@@ -58,7 +61,7 @@ int push_pull(PushPullArguments& arguments) {
   const auto number = [&](const char* key) { return result->at(key).get<double>(); };
   std::printf("%.2f GB/s each way, %.1f rounds/s, %.2f CPU-seconds per GB\n", number("gb_per_s_each_way"),
               number("rounds_per_s"), number("cpu_seconds_per_gb"));
-  if (options.ceiling) {
+  if (!arguments.no_ceiling) {
     std::printf("ceiling %.2f GB/s (ZeroMQ echo with the same optimizer, same run): ratio %.2f\n",
                 number("ceiling_gb_per_s"), number("ratio_to_ceiling"));
   }
@@ -69,14 +72,9 @@ int push_pull(PushPullArguments& arguments) {
   return 0;
 }
 
-void add_push_pull(CLI::App& bench_app, int& exit_status) {
-  auto arguments = std::make_shared<PushPullArguments>();
+void add_exchange_options(CLI::App* command, const std::shared_ptr<PushPullArguments>& arguments) {
   bench::PushPullOptions& o = arguments->options;
-  CLI::App* command =
-      bench_app.add_subcommand("pushpull", "gradients in, parameters out, through real servers and workers");
-  command->footer(kPushPullFooter);
   command->add_option("--servers", o.servers, "server daemons")->capture_default_str();
-  command->add_option("--nodes", o.nodes, "worker daemons")->capture_default_str();
   command->add_option("--ranks-per-node", o.ranks_per_node, "trainers (threads of this process) at each worker")
       ->capture_default_str();
   command->add_option("--model-bytes", o.model_bytes, "fp32 parameters, as 256MiB")
@@ -107,7 +105,59 @@ void add_push_pull(CLI::App& bench_app, int& exit_status) {
   command->add_flag("--store", o.store, "let the servers have a store");
   command->add_flag("--no-ceiling", arguments->no_ceiling, "do not measure the ceiling");
   command->add_flag("--json", arguments->json, "print one JSON object");
-  command->callback([arguments, &exit_status] { exit_status = push_pull(*arguments); });
+}
+
+void add_push_pull(CLI::App& bench_app, int& exit_status) {
+  auto arguments = std::make_shared<PushPullArguments>();
+  CLI::App* command =
+      bench_app.add_subcommand("pushpull", "gradients in, parameters out, through real servers and workers");
+  command->footer(kPushPullFooter);
+  add_exchange_options(command, arguments);
+  command->add_option("--nodes", arguments->options.nodes, "worker daemons")->capture_default_str();
+  command->callback([arguments, &exit_status] {
+    finish_options(*arguments);
+    exit_status = print_exchange("pushpull", *arguments, bench::run_pushpull(arguments->options));
+  });
+}
+
+constexpr const char* kGpuPipelineFooter = R"(
+Ranks on one GPU, a worker that reduces and decodes on it, real servers, all on this machine. Needs an NVIDIA GPU and driver.
+
+--json fields: those of `tributary bench pushpull`, and
+  device, nccl (whether the collectives were run),
+  time_split {round_us, device_to_host_us, push_server_pull_us, host_to_device_us}: where a chunk spends a round. Up: from
+    its last gradient to its frame in pinned memory. Down: from the answer's arrival to the parameters on the device.
+    The rest is the window's queue, the wire, the server and the way back,
+  link {device_to_host_gb_per_s, host_to_device_gb_per_s} (copies of chunks alone), reduced_on, device_times (totals
+  of the worker))";
+
+int gpu_pipeline(PushPullArguments& arguments, bench::GpuPipelineOptions& options) {
+  finish_options(arguments);
+  options.exchange = arguments.options;
+  const auto result = bench::run_gpu_pipeline(options);
+  if (const int status = print_exchange("gpu-pipeline", arguments, result); status != 0 || arguments.json)
+    return status;
+  const auto& split = result->at("time_split");
+  std::printf(
+      "a chunk's round of %.0f us on %s: device to host %.0f, push, server and pull %.0f, host to device %.0f\n",
+      split.at("round_us").get<double>(), result->at("device").get<std::string>().c_str(),
+      split.at("device_to_host_us").get<double>(), split.at("push_server_pull_us").get<double>(),
+      split.at("host_to_device_us").get<double>());
+  std::printf("copies of chunks alone: %.1f GB/s to the host, %.1f GB/s to the device\n",
+              result->at("link").at("device_to_host_gb_per_s").get<double>(),
+              result->at("link").at("host_to_device_gb_per_s").get<double>());
+  return 0;
+}
+
+void add_gpu_pipeline(CLI::App& bench_app, int& exit_status) {
+  auto arguments = std::make_shared<PushPullArguments>();
+  auto options = std::make_shared<bench::GpuPipelineOptions>();
+  CLI::App* command = bench_app.add_subcommand("gpu-pipeline", "device, host, servers and back, with ranks on a GPU");
+  command->footer(kGpuPipelineFooter);
+  add_exchange_options(command, arguments);
+  command->add_option("--device", options->device, "which GPU")->capture_default_str();
+  command->add_flag("--nccl", options->nccl, "run the collectives, with a communicator of one");
+  command->callback([arguments, options, &exit_status] { exit_status = gpu_pipeline(*arguments, *options); });
 }
 
 void add_optimizer(CLI::App& bench_app, int& exit_status) {
@@ -248,6 +298,7 @@ void add_bench(CLI::App& app, int& exit_status) {
   CLI::App* command = app.add_subcommand("bench", "measure, with a baseline from the same run");
   command->require_subcommand(1);
   add_push_pull(*command, exit_status);
+  add_gpu_pipeline(*command, exit_status);
   add_optimizer(*command, exit_status);
   add_kernels(*command, exit_status);
   add_gpu_kernels(*command, exit_status);

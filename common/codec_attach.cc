@@ -10,6 +10,19 @@ using namespace codec;
 
 constexpr std::string_view kKind = "attach message";
 
+capnp::Data::Reader data(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const capnp::byte*>(bytes.data()), bytes.size()};
+}
+
+std::vector<std::byte> read_data(capnp::Data::Reader in, const char* what) {
+  if (in.size() > kMaxMemoryHandle) {
+    throw Malformed{std::string(what) + " has " + std::to_string(in.size()) + " bytes; at most " +
+                    std::to_string(kMaxMemoryHandle) + " are allowed"};
+  }
+  const auto* bytes = reinterpret_cast<const std::byte*>(in.begin());
+  return {bytes, bytes + in.size()};
+}
+
 void write(Root::Builder out, const AttachRequest& m) {
   auto body = out.initRequest();
   body.setJobJson(text(m.job_json));
@@ -20,6 +33,7 @@ void write(Root::Builder out, const AttachRequest& m) {
   body.setNodeRank(m.node_rank);
   body.setPid(m.pid);
   write_tensors(body.initTensors(static_cast<unsigned>(m.tensors.size())), m.tensors);
+  body.setDevice(text(m.device));
 }
 
 void write(Root::Builder out, const AttachReply& m) {
@@ -32,6 +46,10 @@ void write(Root::Builder out, const AttachReply& m) {
   body.setLanes(m.lanes);
   body.setNodeRegionBytes(m.node_region_bytes);
   body.setGradientRegionBytes(m.gradient_region_bytes);
+  body.setDevice(text(m.device));
+  body.setGradientHandle(data(m.gradient_handle));
+  body.setParameterHandle(data(m.parameter_handle));
+  body.setDeviceBytes(m.device_bytes);
 }
 
 void write(Root::Builder out, const InitialValues&) {
@@ -71,6 +89,7 @@ AttachRequest read(wire::AttachRequest::Reader in) {
   m.node_rank = in.getNodeRank();
   m.pid = in.getPid();
   m.tensors = read_tensors(in.getTensors());
+  m.device = read_text(in.getDevice(), kMaxDeviceUuid, "the device");
   return m;
 }
 
@@ -86,6 +105,10 @@ AttachReply read(wire::AttachReply::Reader in) {
   m.lanes = in.getLanes();
   m.node_region_bytes = in.getNodeRegionBytes();
   m.gradient_region_bytes = in.getGradientRegionBytes();
+  m.device = read_text(in.getDevice(), kMaxDeviceUuid, "the device");
+  m.gradient_handle = read_data(in.getGradientHandle(), "the gradients' memory handle");
+  m.parameter_handle = read_data(in.getParameterHandle(), "the parameters' memory handle");
+  m.device_bytes = in.getDeviceBytes();
   return m;
 }
 

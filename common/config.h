@@ -42,6 +42,11 @@ struct WorkerConfig {
   std::uint16_t lanes = 0;              // 0: from the machine
   std::uint32_t window_bytes = 0;       // cap on unacknowledged bytes per connection; 0: 16 MiB, adapted below that
   std::uint64_t max_shared_memory = 0;  // bytes for attached jobs; 0: half of the machine's memory
+  // Where gradients of ranks on GPUs are summed: auto (on the GPUs if they can), host, device (or the attach is
+  // refused).
+  std::string node_reduction = "auto";
+  std::uint32_t collective_timeout_ms = 30000;  // a collective that takes longer hangs
+  std::string nccl = "auto";                    // auto: with several devices; always: also with one
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t peer_timeout_ms = 10000;
   std::uint32_t stop_timeout_s = 30;

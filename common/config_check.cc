@@ -21,6 +21,9 @@ constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "
 constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
 constexpr std::string_view kModes[] = {"sync"};
 constexpr std::string_view kDatasets[] = {"fashion-mnist"};
+constexpr std::string_view kNodeReductions[] = {"auto", "host", "device"};
+constexpr std::string_view kNcclModes[] = {"auto", "always"};
+constexpr std::uint32_t kMinCollectiveTimeoutMs = 100;
 constexpr std::string_view kLogLevels[] = {"trace", "debug", "info", "warn", "error"};
 
 // A key that only some optimizers (or schedules) have.
@@ -317,6 +320,10 @@ std::vector<Fault> faults_of(const WorkerConfig& c) {
           "must be a path of 1 to " + std::to_string(kMaxSocketPath) + " characters");
   f.check(c.lanes <= kMaxLanes, "worker.lanes",
           "must be at most " + std::to_string(kMaxLanes) + " (0: from the machine)");
+  f.one_of(c.node_reduction, kNodeReductions, "worker.node_reduction");
+  f.check(c.collective_timeout_ms >= kMinCollectiveTimeoutMs, "device.collective_timeout_ms",
+          "must be at least " + std::to_string(kMinCollectiveTimeoutMs) + " milliseconds");
+  f.one_of(c.nccl, kNcclModes, "device.nccl");
   check_admin(f, c.admin, "worker");
   f.check(c.window_bytes == 0 || c.window_bytes >= kMinWindowBytes, "limits.window_bytes",
           "must be at least " + std::to_string(kMinWindowBytes) + ", or 0 to let the window find the link's capacity");

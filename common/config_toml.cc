@@ -82,6 +82,9 @@ Result<WorkerConfig> parse_worker_config(std::string_view text, std::string_view
   read("worker", "socket", c.socket);
   read("worker", "admin", c.admin);
   read("worker", "lanes", c.lanes);
+  read("worker", "node_reduction", c.node_reduction);
+  read("device", "collective_timeout_ms", c.collective_timeout_ms);
+  read("device", "nccl", c.nccl);
   read("limits", "window_bytes", c.window_bytes);
   read("limits", "max_shared_memory", c.max_shared_memory);
   read("limits", "heartbeat_ms", c.heartbeat_ms);

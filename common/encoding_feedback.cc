@@ -5,34 +5,20 @@
 #include <string>
 
 #include "common/assert.h"
-#include "kernels/int8.h"
-#include "kernels/onebit.h"
-#include "kernels/topk.h"
+#include "common/encoding_frames.h"
 
 namespace tributary {
 namespace {
-
-// Scales stand before the values, which begin where a 16-byte access of a device may.
-constexpr std::size_t kPartAlign = 16;
-constexpr std::size_t scales_bytes(std::size_t blocks) {
-  return (blocks * sizeof(float) + kPartAlign - 1) / kPartAlign * kPartAlign;
-}
 
 float* floats(std::byte* at) {
   TRIB_ASSERT(reinterpret_cast<std::uintptr_t>(at) % alignof(float) == 0);
   return reinterpret_cast<float*>(at);
 }
 
-// Frame: scales, padding, values.
-struct Int8Frame {
-  static std::size_t bytes(std::size_t elements) { return scales_bytes(kernels::int8_blocks(elements)) + elements; }
-  static std::size_t values_at(std::size_t elements) { return scales_bytes(kernels::int8_blocks(elements)); }
-  // The padding is part of the frame's bytes: the same for the same values.
-  static void clear_padding(std::byte* frame, std::size_t elements) {
-    const std::size_t scales = kernels::int8_blocks(elements) * sizeof(float);
-    std::fill(frame + scales, frame + values_at(elements), std::byte{0});
-  }
-};
+// The padding is part of the frame's bytes: the same for the same values.
+void clear_padding(std::byte* frame, std::size_t scales, std::size_t values_at) {
+  std::fill(frame + scales, frame + values_at, std::byte{0});
+}
 
 const std::int8_t* int8_values(const std::byte* frame, std::size_t elements) {
   return reinterpret_cast<const std::int8_t*>(frame + Int8Frame::values_at(elements));
@@ -51,7 +37,7 @@ class Int8Encoding final : public Encoding {
 
   void encode(const float* values, std::size_t elements, std::size_t first, std::size_t count, float* residual,
               std::byte* frame) const override {
-    if (first == 0) Int8Frame::clear_padding(frame, elements);
+    if (first == 0) clear_padding(frame, Int8Frame::scales(elements), Int8Frame::values_at(elements));
     kernels::int8_encode(values, count, residual + first, floats(frame) + first / kernels::kInt8Block,
                          int8_values(frame, elements) + first);
   }
@@ -76,7 +62,7 @@ class Int8DeltaEncoding final : public Encoding {
 
   void encode_update(const float* values, std::size_t elements, std::size_t first, std::size_t count, float* estimate,
                      std::byte* frame) const override {
-    if (first == 0) Int8Frame::clear_padding(frame, elements);
+    if (first == 0) clear_padding(frame, Int8Frame::scales(elements), Int8Frame::values_at(elements));
     kernels::int8_encode_delta(values, count, estimate, floats(frame) + first / kernels::kInt8Block,
                                int8_values(frame, elements) + first);
   }
@@ -92,52 +78,42 @@ class Int8DeltaEncoding final : public Encoding {
   }
 };
 
-// Frame: scales, padding, signs.
 class OneBitEncoding final : public Encoding {
  public:
   EncodingSpec spec() const override { return EncodingId::kOneBit; }
   std::string name() const override { return "onebit"; }
-  std::size_t bytes(std::size_t elements) const override { return signs_at(elements) + (elements + 7) / 8; }
+  std::size_t bytes(std::size_t elements) const override { return OneBitFrame::bytes(elements); }
   std::size_t granularity() const override { return kernels::kOneBitBlock; }
   bool keeps_residual() const override { return true; }
 
   void encode(const float* values, std::size_t elements, std::size_t first, std::size_t count, float* residual,
               std::byte* frame) const override {
-    if (first == 0) {
-      const std::size_t scales = kernels::onebit_blocks(elements) * sizeof(float);
-      std::fill(frame + scales, frame + signs_at(elements), std::byte{0});
-    }
+    if (first == 0) clear_padding(frame, OneBitFrame::scales(elements), OneBitFrame::signs_at(elements));
     kernels::onebit_encode(values, count, residual + first, floats(frame) + first / kernels::kOneBitBlock,
-                           reinterpret_cast<std::uint8_t*>(frame + signs_at(elements)) + first / 8);
+                           reinterpret_cast<std::uint8_t*>(frame + OneBitFrame::signs_at(elements)) + first / 8);
   }
 
   void decode(const std::byte* frame, std::size_t elements, std::size_t first, std::size_t count,
               float* out) const override {
-    const auto* signs = reinterpret_cast<const std::uint8_t*>(frame + signs_at(elements));
+    const auto* signs = reinterpret_cast<const std::uint8_t*>(frame + OneBitFrame::signs_at(elements));
     kernels::onebit_decode(frame, signs, first, count, out);
   }
-
- private:
-  static std::size_t signs_at(std::size_t elements) { return scales_bytes(kernels::onebit_blocks(elements)); }
 };
 
-// Frame: counts of the groups, values, offsets.
 class TopKEncoding final : public Encoding {
  public:
   explicit TopKEncoding(EncodingSpec spec) : spec_(spec) {
-    TRIB_ASSERT(spec.keep_ppm >= 1 && spec.keep_ppm <= kMillion);
+    TRIB_ASSERT(spec.keep_ppm >= 1 && spec.keep_ppm <= TopKFrame::kMillion);
   }
 
   EncodingSpec spec() const override { return spec_; }
   std::string name() const override {
-    std::string digits = std::to_string(kMillion + spec_.keep_ppm).substr(1);
+    std::string digits = std::to_string(TopKFrame::kMillion + spec_.keep_ppm).substr(1);
     while (digits.size() > 1 && digits.back() == '0') digits.pop_back();
-    const std::string ratio = spec_.keep_ppm == kMillion ? "1" : "0." + digits;
+    const std::string ratio = spec_.keep_ppm == TopKFrame::kMillion ? "1" : "0." + digits;
     return "topk:" + ratio + (spec_.estimated ? ":estimated" : "");
   }
-  std::size_t bytes(std::size_t elements) const override {
-    return values_at(elements) + kept(elements) * (sizeof(float) + sizeof(std::uint16_t));
-  }
+  std::size_t bytes(std::size_t elements) const override { return parts(elements).bytes(); }
   bool keeps_residual() const override { return true; }
   std::size_t scratch_words(std::size_t elements) const override { return elements; }
 
@@ -150,31 +126,27 @@ class TopKEncoding final : public Encoding {
   void finish(std::size_t elements, float* residual, std::byte* frame,
               std::span<std::uint32_t> scratch) const override {
     TRIB_ASSERT(scratch.size() >= scratch_words(elements));
-    const std::size_t k = kept(elements);
-    float* values = floats(frame + values_at(elements));
-    kernels::topk_select(residual, elements, k,
+    const TopKFrame at = parts(elements);
+    float* values = floats(frame + at.values_at());
+    kernels::topk_select(residual, elements, at.kept,
                          spec_.estimated ? kernels::TopKSelection::kEstimated : kernels::TopKSelection::kExact,
                          reinterpret_cast<std::uint32_t*>(frame), values,
-                         reinterpret_cast<std::uint16_t*>(frame + offsets_at(elements)), scratch.data());
+                         reinterpret_cast<std::uint16_t*>(frame + at.offsets_at()), scratch.data());
   }
 
   bool valid(const std::byte* frame, std::size_t elements) const override {
-    return kernels::topk_valid(frame, frame + offsets_at(elements), elements, kept(elements));
+    const TopKFrame at = parts(elements);
+    return kernels::topk_valid(frame, frame + at.offsets_at(), elements, at.kept);
   }
 
   void decode(const std::byte* frame, std::size_t elements, std::size_t first, std::size_t count,
               float* out) const override {
-    kernels::topk_decode(frame, frame + values_at(elements), frame + offsets_at(elements), elements, first, count, out);
+    const TopKFrame at = parts(elements);
+    kernels::topk_decode(frame, frame + at.values_at(), frame + at.offsets_at(), elements, first, count, out);
   }
 
  private:
-  static constexpr std::uint64_t kMillion = 1'000'000;
-  std::size_t kept(std::size_t elements) const {
-    const std::uint64_t share = (std::uint64_t{elements} * spec_.keep_ppm + kMillion - 1) / kMillion;
-    return static_cast<std::size_t>(std::max<std::uint64_t>(share, 1));
-  }
-  static std::size_t values_at(std::size_t elements) { return kernels::topk_groups(elements) * sizeof(std::uint32_t); }
-  std::size_t offsets_at(std::size_t elements) const { return values_at(elements) + kept(elements) * sizeof(float); }
+  TopKFrame parts(std::size_t elements) const { return {elements, spec_.keep_ppm}; }
 
   const EncodingSpec spec_;
 };

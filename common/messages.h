@@ -2,6 +2,7 @@
 // and back; the cores see only these.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -244,6 +245,7 @@ struct AttachRequest {
   std::uint32_t rank = 0, local_rank = 0, world_size = 1, local_world_size = 1, node_rank = 0;
   std::int32_t pid = 0;
   std::vector<TensorSpec> tensors;
+  std::string device;  // UUID of the GPU with this rank's gradients; empty: they are in host memory
 };
 // File descriptors travel with it (SCM_RIGHTS), in this order: node region, gradient region, one eventfd per lane.
 struct AttachReply {
@@ -256,7 +258,13 @@ struct AttachReply {
   std::uint16_t lanes = 1;  // worker lanes: how many eventfds
   std::uint64_t node_region_bytes = 0;
   std::uint64_t gradient_region_bytes = 0;
+  // Device memory that is lent to the trainer, as CUDA IPC handles; device empty: everything is in the regions.
+  std::string device;
+  std::vector<std::byte> gradient_handle, parameter_handle;
+  std::uint64_t device_bytes = 0;  // of each
 };
+inline constexpr std::size_t kMaxDeviceUuid = 64;
+inline constexpr std::size_t kMaxMemoryHandle = 256;  // bytes; CUDA's have 64
 struct InitialValues {};  // trainer of rank 0 -> worker: the parameters in the node region are the initial ones
 struct Detach {
   LeaveKind kind = LeaveKind::kFinished;

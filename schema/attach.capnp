@@ -29,6 +29,7 @@ struct AttachRequest {  # trainer -> worker; ranks as torchrun names them
   nodeRank @5 :UInt32;
   pid @6 :Int32;
   tensors @7 :List(Records.Tensor);
+  device @8 :Text;  # UUID of the GPU that this rank's gradients and parameters are on; empty: in host memory
 }
 
 # worker -> trainer. With it travel file descriptors: node region, gradient region, one eventfd per lane.
@@ -41,6 +42,12 @@ struct AttachReply {
   lanes @5 :UInt16;  # worker lanes: how many eventfds
   nodeRegionBytes @6 :UInt64;
   gradientRegionBytes @7 :UInt64;
+  # The rank's gradients and the parameters in device memory, lent by CUDA IPC. device empty: in the regions, as ever.
+  # The regions hold words and initial values in both cases.
+  device @8 :Text;  # as in the request
+  gradientHandle @9 :Data;
+  parameterHandle @10 :Data;
+  deviceBytes @11 :UInt64;  # of each
 }
 
 struct Detach {  # trainer -> worker

@@ -27,7 +27,14 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
                                                  std::shared_ptr<MemoryBudget> budget) {
   std::shared_ptr<NodeJob> job(new NodeJob(std::move(spec)));
   const Layout& layout = *job->spec_.layout;
-  const std::uint64_t bytes = bytes_needed(layout, job->spec_.ranks, job->spec_.push);
+  const std::size_t flat_bytes = layout.flat_elements() * sizeof(float);
+  const bool on_devices = job->spec_.devices != nullptr;
+  // The ranks' gradients, and the frames that are made of them.
+  const std::size_t gradient_bytes = on_devices ? 0 : flat_bytes;
+  const std::uint64_t bytes = on_devices ? node_parameters_offset(layout.chunks()) + flat_bytes +
+                                               job->spec_.ranks * rank_gradients_offset(layout.tensors().size()) +
+                                               DeviceMemory::pinned_bytes(job->spec_.devices->plan())
+                                         : bytes_needed(layout, job->spec_.ranks, job->spec_.push);
   if (!budget->take(bytes)) {
     return fail(ErrorCode::kLimit,
                 "job '" + job->spec_.name + "' needs " + std::to_string(bytes) + " bytes of memory on this node, " +
@@ -37,7 +44,6 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
   job->budget_ = std::move(budget);
   job->budget_bytes_ = bytes;
 
-  const std::size_t flat_bytes = layout.flat_elements() * sizeof(float);
   const std::string purpose = "job '" + job->spec_.name + "'";
   auto node_region = SharedMemory::create(node_parameters_offset(layout.chunks()) + flat_bytes, purpose);
   if (!node_region) return tl::unexpected(node_region.error());
@@ -51,7 +57,7 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
 
   for (std::uint32_t rank = 0; rank < job->spec_.ranks; ++rank) {
     const std::size_t tensors = layout.tensors().size();
-    auto region = SharedMemory::create(rank_gradients_offset(tensors) + flat_bytes, purpose);
+    auto region = SharedMemory::create(rank_gradients_offset(tensors) + gradient_bytes, purpose);
     if (!region) return tl::unexpected(region.error());
     std::byte* at = region->data();
     auto* header = new (at) RankHeader;
@@ -61,7 +67,7 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
     auto* words = new (at + sizeof(RankHeader)) TensorWord[tensors];
     for (std::size_t t = 0; t < tensors; ++t) words[t].round.store(job->spec_.start.value, std::memory_order_relaxed);
     memory.words = words;
-    memory.gradients = reinterpret_cast<const float*>(at + rank_gradients_offset(tensors));
+    if (!on_devices) memory.gradients = reinterpret_cast<const float*>(at + rank_gradients_offset(tensors));
     memory.memory = std::move(*region);
     job->ranks_.push_back(std::move(memory));
   }

@@ -16,6 +16,7 @@
 #include "common/messages.h"
 #include "common/result.h"
 #include "worker/attach_region.h"
+#include "worker/device_reducer.h"
 #include "worker/shared_memory.h"
 
 namespace tributary {
@@ -46,6 +47,7 @@ struct NodeJobSpec {
   bool init = false;  // this node sends the initial values
   std::uint32_t ranks = 1;
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
+  std::shared_ptr<DeviceReduction> devices;         // null: gradients and parameters are in shared memory
 };
 
 // Written by one lane (relaxed), read by the status thread.
@@ -64,7 +66,7 @@ class NodeJob {
   NodeJob(const NodeJob&) = delete;
   NodeJob& operator=(const NodeJob&) = delete;
 
-  // What create() would take from the budget.
+  // What create() would take from the budget, without devices.
   static std::uint64_t bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingSpec push);
 
   const NodeJobSpec& spec() const { return spec_; }
@@ -72,7 +74,7 @@ class NodeJob {
   ChunkWord* chunk_words() const { return chunk_words_; }
   float* parameters() const { return parameters_; }
   const TensorWord* tensor_words(std::uint32_t rank) const { return ranks_[rank].words; }
-  const float* gradients(std::uint32_t rank) const { return ranks_[rank].gradients; }
+  const float* gradients(std::uint32_t rank) const { return ranks_[rank].gradients; }  // null with devices
   int node_fd() const { return node_memory_.fd(); }
   int rank_fd(std::uint32_t rank) const { return ranks_[rank].memory.fd(); }
   std::size_t node_bytes() const { return node_memory_.size(); }

@@ -150,10 +150,14 @@ void WorkerLane::run() {
     more = false;
     for (auto& job : jobs_) {
       more |= job->receive(kBatch);
+      job->poll_reducer();
       if (rung) job->scan();
       job->publish();
     }
-    for (auto& entry : keeping_) more |= entry.job->receive(kBatch);
+    for (auto& entry : keeping_) {
+      more |= entry.job->receive(kBatch);
+      entry.job->poll_reducer();
+    }
     const std::uint64_t now = steady_ns();
     if (now >= next_tick_ns) {
       for (auto& job : jobs_) job->tick(now);

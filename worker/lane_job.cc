@@ -38,10 +38,13 @@ ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
   return client;
 }
 
-std::vector<const float*> gradients_of(const NodeJob& job) {
+std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
+                                          ReduceListener& listener) {
+  const NodeJobSpec& spec = job.spec();
   std::vector<const float*> gradients;
-  for (std::uint32_t rank = 0; rank < job.spec().ranks; ++rank) gradients.push_back(job.gradients(rank));
-  return gradients;
+  for (std::uint32_t rank = 0; rank < spec.ranks; ++rank) gradients.push_back(job.gradients(rank));
+  return std::make_unique<HostReducer>(spec.layout, chunks, std::move(gradients), job.parameters(), spec.push,
+                                       spec.pull, listener);
 }
 
 }  // namespace
@@ -66,6 +69,11 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
   std::unique_ptr<WorkerLaneJob> self(
       new WorkerLaneJob(std::move(job), options, std::move(chunks), std::move(connections),
                         static_cast<std::uint16_t>(owners.size()), listener, std::move(logger)));
+  if (const auto& devices = self->job_->spec().devices) {
+    auto reducer = DeviceReducer::create(devices, self->chunks_, static_cast<ReduceListener&>(*self));
+    if (!reducer) return tl::unexpected(reducer.error());
+    self->reducer_ = std::move(*reducer);
+  }
   if (Status status = self->connect(context, owners); !status) {
     self->close();
     return tl::unexpected(status.error());
@@ -84,9 +92,7 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptio
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
       gather_(job_->spec().layout, chunks_, job_->spec().ranks, job_->spec().start),
-      reducer_(std::make_unique<HostReducer>(job_->spec().layout, chunks_, gradients_of(*job_), job_->parameters(),
-                                             job_->spec().push, job_->spec().pull,
-                                             static_cast<ReduceListener&>(*this))),
+      reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, chunks_, static_cast<ReduceListener&>(*this))),
       client_(client_job(*job_, chunks_, connections), connection_count,
               ClientOptions{.window_cap_bytes = options.window_cap_bytes}, *this),
       frames_(job_->spec().layout->chunks()),
@@ -127,6 +133,7 @@ Status WorkerLaneJob::connect(zmq::context_t& context, const std::vector<ChunkOw
 
 void WorkerLaneJob::add_poll_items(std::vector<zmq::pollitem_t>& items) {
   if (failed_) return;  // nothing is read any more; the attach thread is about to close the job
+  if (reducer_->wake_fd() >= 0) items.push_back({nullptr, reducer_->wake_fd(), ZMQ_POLLIN, 0});
   for (zmq::socket_t& socket : sockets_) items.push_back({socket.handle(), 0, ZMQ_POLLIN, 0});
 }
 

@@ -32,6 +32,8 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   void initial_values(std::uint64_t now_ns);
   // Up to `batch` messages per connection. True if a connection may have more.
   bool receive(int batch);
+  // What devices have completed since.
+  void poll_reducer() { reducer_->poll(); }
   // Looks for tensors that became ready.
   void scan();
   // Makes what was received and sent since the last call known to trainers and status.

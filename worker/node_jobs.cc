@@ -75,13 +75,18 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
     return fail(ErrorCode::kLimit, "local_world_size " + std::to_string(request.local_world_size) +
                                        " is over the limit of " + std::to_string(kMaxLocalRanks) + " ranks per node");
   }
+  if (options_.devices) {
+    if (Status status = options_.devices->admit(request.device); !status) return status;
+  }
   if (request.tensors.empty())
     return fail(ErrorCode::kInvalidArgument, "no tensor was declared; a job has at least one");
   if (!entry) {
     const auto layout = probe_layout(request.tensors);
     if (!layout) return tl::unexpected(layout.error());
     const std::uint64_t bytes = NodeJob::bytes_needed(*layout, request.local_world_size, config.push);
-    if (bytes > budget_->limit()) {
+    // On devices it takes less; NodeJob::create() has the last word.
+    const bool on_devices = options_.devices && options_.devices->api() && !request.device.empty();
+    if (bytes > budget_->limit() && !on_devices) {
       return fail(ErrorCode::kLimit,
                   in_words(config.name) + " with " + std::to_string(request.local_world_size) + " local ranks needs " +
                       std::to_string(bytes) + " bytes of memory on this node, the worker may use " +
@@ -162,6 +167,7 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
   place.trainer = trainer;
   place.rank = request.rank;
   place.pid = peer_pid > 0 ? peer_pid : request.pid;
+  place.device = request.device;
   entry->places[request.local_rank] = place;
   logger_->info("{}: {} attached ({} of {} local ranks)", in_words(entry->name), who(*entry, request.local_rank),
                 entry->places.size(), entry->local_world_size);

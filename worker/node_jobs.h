@@ -27,6 +27,7 @@
 #include "common/messages.h"
 #include "worker/job.h"
 #include "worker/lane.h"
+#include "worker/node_devices.h"
 
 namespace tributary {
 
@@ -57,6 +58,7 @@ struct NodeJobsOptions {
   std::uint64_t incarnation = 0;
   std::uint64_t max_memory = 0;  // bytes for all jobs
   std::uint64_t peer_timeout_ms = 10'000;
+  std::shared_ptr<NodeDevices> devices;  // null: everything is reduced on the host
 };
 
 // What /status and /metrics show of a job.
@@ -117,6 +119,7 @@ class NodeJobs {
     TrainerId trainer;
     std::uint32_t rank = 0;
     std::int32_t pid = 0;
+    std::string device;  // of its gradients; empty: host memory
     bool connected = true;
     std::optional<LeaveKind> left;
   };
@@ -129,6 +132,8 @@ class NodeJobs {
     Phase phase = Phase::kGathering;
     std::map<std::uint32_t, Place> places;  // by local rank
     std::shared_ptr<NodeJob> job;           // running
+    // Device memory may be freed only when no trainer has it open any more: held until the entry is erased.
+    std::shared_ptr<DeviceReduction> lent;
     JobId id;
     ViewId view;
     std::optional<LeaveJob> leave;  // left: what was said

@@ -77,6 +77,13 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.init = !m.resume && entry.node.value == 0;
   spec.ranks = entry.local_world_size;
   spec.endpoints = m.endpoints;
+  if (options_.devices) {
+    std::vector<std::string> uuids;  // places are in the order of local ranks
+    for (const auto& [local_rank, place] : entry.places) uuids.push_back(place.device);
+    auto opened = options_.devices->open(spec.name, spec.layout, spec.push, spec.pull, uuids);
+    if (!opened) return tl::unexpected(opened.error());
+    spec.devices = entry.lent = std::move(*opened);
+  }
   const std::vector<int> doorbells = lanes_.doorbells();
   Result<std::shared_ptr<NodeJob>> job =
       NodeJob::create(std::move(spec), static_cast<std::uint16_t>(doorbells.size()), budget_);
@@ -97,13 +104,21 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   reply.node_region_bytes = entry.job->node_bytes();
   reply.gradient_region_bytes = entry.job->rank_bytes();
   for (const auto& [local_rank, place] : entry.places) {
+    if (entry.lent) {
+      const DeviceLoan& loan = entry.lent->loan(local_rank);
+      reply.device = loan.uuid;
+      reply.gradient_handle.assign(loan.gradients.bytes.begin(), loan.gradients.bytes.end());
+      reply.parameter_handle.assign(loan.parameters.bytes.begin(), loan.parameters.bytes.end());
+      reply.device_bytes = loan.bytes;
+    }
     std::vector<int> fds{entry.job->node_fd(), entry.job->rank_fd(local_rank)};
     fds.insert(fds.end(), doorbells.begin(), doorbells.end());
     trainers_.send(place.trainer, reply, fds);
   }
-  logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory", in_words(entry.name), m.view.value,
-                m.resume_round.value, m.resume ? "resumed" : "fresh", entry.job->spec().layout->chunks(),
-                entry.job->budget_bytes() / 1'000'000);
+  logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}", in_words(entry.name),
+                m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh", entry.job->spec().layout->chunks(),
+                entry.job->budget_bytes() / 1'000'000,
+                entry.lent ? std::to_string(entry.lent->plan().width()) + " devices" : "the host");
   return {};
 }
 

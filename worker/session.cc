@@ -46,10 +46,19 @@ struct Session::Impl {
   // What the worker said when the view ended, read from the socket.
   std::optional<AttachStopped> stopped;
   std::optional<Error> failure;
+  std::shared_ptr<DeviceMemoryOpener> opener;
+  float* device_gradients = nullptr;  // null: host memory
+  float* device_parameters = nullptr;
   bool gone = false;  // the worker closed the socket
   bool detach_acknowledged = false;
 
+  // What was lent is closed before the socket is: the worker frees it after that.
+  ~Impl() {
+    if (device_gradients) opener->close(device_gradients);
+    if (device_parameters) opener->close(device_parameters);
+  }
   Status map(std::vector<FileDescriptor> fds);
+  Status open_device();
   RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
   void read_socket();
   Status wait_chunks(std::uint32_t begin, std::uint32_t end, Round round);
@@ -72,9 +81,13 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds) {
   const std::size_t parameters_at = node_parameters_offset(layout->chunks());
   const std::size_t gradients_at = rank_gradients_offset(layout->tensors().size());
   const std::size_t flat_bytes = layout->flat_elements() * sizeof(float);
+  const bool on_device = !reply.device.empty();
   if (reply.node_region_bytes != parameters_at + flat_bytes ||
-      reply.gradient_region_bytes != gradients_at + flat_bytes) {
+      reply.gradient_region_bytes != gradients_at + (on_device ? 0 : flat_bytes)) {
     return bad("regions of another size than this model needs");
+  }
+  if (on_device && (!opener || reply.device != opener->uuid() || reply.device_bytes < flat_bytes)) {
+    return bad("memory of device '" + reply.device + "' that this rank did not ask for");
   }
   auto node_region = SharedMemory::map(std::move(fds[0]), reply.node_region_bytes, "the job's parameters");
   if (!node_region) return tl::unexpected(node_region.error());
@@ -106,6 +119,17 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds) {
     }
   }
   rounds.assign(layout->tensors().size(), reply.resume_round);
+  return {};
+}
+
+Status Session::Impl::open_device() {
+  if (reply.device.empty()) return {};
+  const auto opened_gradients = opener->open(reply.gradient_handle);
+  if (!opened_gradients) return tl::unexpected(opened_gradients.error());
+  device_gradients = static_cast<float*>(*opened_gradients);
+  const auto opened_parameters = opener->open(reply.parameter_handle);
+  if (!opened_parameters) return tl::unexpected(opened_parameters.error());
+  device_parameters = static_cast<float*>(*opened_parameters);
   return {};
 }
 
@@ -204,6 +228,8 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   request.node_rank = options.topology.node_rank;
   request.pid = ::getpid();
   request.tensors = std::move(tensors);
+  impl->opener = options.device;
+  if (options.device) request.device = options.device->uuid();
   // A worker that refuses at once may have closed already: its words are worth more than the failed send.
   const Status sent = impl->socket.send(request);
   auto got = impl->socket.receive(Clock::now() + options.attach_timeout);
@@ -231,6 +257,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   if (!layout) return tl::unexpected(layout.error());
   impl->layout = std::move(*layout);
   if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
+  if (auto status = impl->open_device(); !status) return tl::unexpected(status.error());
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
@@ -266,11 +293,27 @@ Status Session::start() {
               "the job ended before its first round: " + stop_reason());
 }
 
+bool Session::on_device() const {
+  return impl_->device_gradients != nullptr;
+}
+
+float* Session::gradient_device(std::size_t tensor) {
+  TRIB_ASSERT(on_device());
+  return impl_->device_gradients + impl_->layout->tensor_offset(tensor);
+}
+
+const float* Session::parameters_device(std::size_t tensor) const {
+  TRIB_ASSERT(on_device());
+  return impl_->device_parameters + impl_->layout->tensor_offset(tensor);
+}
+
 std::span<float> Session::gradient(std::size_t tensor) {
+  TRIB_ASSERT(!on_device());
   return {impl_->gradients + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
 }
 
 std::span<const float> Session::parameters(std::size_t tensor) const {
+  TRIB_ASSERT(!on_device());
   return {impl_->parameters + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
 }
 

@@ -9,12 +9,18 @@
 //     session->wait();                                           // new parameters are in parameters(t)
 //   }
 //   session->finish(LeaveKind::kFinished);
+// A trainer on a GPU gives SessionOptions::device. If on_device(), gradients and parameters are memory of that device,
+// which the worker lends: gradient_device(t) and parameters_device(t) instead of gradient(t) and parameters(t). ready()
+// then means that the gradient is final on the device (call it from a host callback on the stream), and after wait()
+// the parameters are there for whatever is put on a stream afterwards. Otherwise the worker cannot, and the trainer
+// copies to and from host memory. initial(t) is host memory in both cases.
 //
 // Tensors have rounds of their own: after wait(t) the next ready(t) belongs to t's next round, whatever the other
-// tensors do. Every rank must call ready exactly once per tensor and round. Memory: parameters(t) must not be read
-// between ready(t) and wait(t) of the same round, gradient(t) must not be touched in that time (worker/attach_region.h
-// says why).
-// Thread rule: one thread at a time, except that ready() of different tensors may be called from different threads.
+// tensors do (but ready all tensors of a round before you wait for the first: a chunk, and on devices a group of as
+// many chunks as devices, may hold several). Every rank must call ready exactly once per tensor and round. Memory:
+// parameters(t) must not be read between ready(t) and wait(t) of the same round, gradient(t) must not be touched in
+// that time (worker/attach_region.h says why). Thread rule: one thread at a time, except that ready() of different
+// tensors may be called from different threads.
 #pragma once
 
 #include <chrono>
@@ -28,6 +34,7 @@
 #include "common/layout.h"
 #include "common/messages.h"
 #include "common/result.h"
+#include "worker/device_memory_opener.h"
 
 namespace tributary {
 
@@ -45,6 +52,7 @@ struct SessionOptions {
   JobConfig job;
   Topology topology;
   std::chrono::milliseconds attach_timeout{120'000};  // for all members to come together
+  std::shared_ptr<DeviceMemoryOpener> device;         // of a trainer on a GPU; null: host memory
 };
 
 enum class StepState {
@@ -77,8 +85,15 @@ class Session {
   // Blocks until the parameters of resume_round() are in. kStopped / kUnavailable if the view ends before.
   Status start();
 
+  // REQUIRES: not on_device().
   std::span<float> gradient(std::size_t tensor);
   std::span<const float> parameters(std::size_t tensor) const;
+  // Whether gradients and parameters are in device memory. Pointers of the device that SessionOptions::device is for,
+  // as many elements as the tensor has, at multiples of 64 bytes; valid until the session is destroyed, which must not
+  // happen while work that uses them is under way. REQUIRES: on_device().
+  bool on_device() const;
+  float* gradient_device(std::size_t tensor);
+  const float* parameters_device(std::size_t tensor) const;
   // weight: how many samples are summed in the gradient (0 is allowed). The same for all tensors of a round.
   void ready(std::size_t tensor, std::uint64_t weight);
   // Blocks until the answer to the last ready() of this tensor, or of all tensors, is in.

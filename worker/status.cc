@@ -11,6 +11,32 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// "host", or the devices in the order of their NCCL ranks.
+Json reduced_on(const NodeJob& job) {
+  const auto& reduction = job.spec().devices;
+  if (!reduction) return "host";
+  Json devices = Json::array();
+  for (std::uint32_t position = 0; position < reduction->plan().width(); ++position) {
+    devices.push_back(reduction->describe(position));
+  }
+  return devices;
+}
+
+Json devices_json(const NodeDevices& devices) {
+  Json list = Json::array();
+  if (devices.api()) {
+    for (const DeviceInfo& info : devices.api()->devices()) {
+      list.push_back(
+          {{"name", info.name}, {"uuid", info.uuid}, {"memory_bytes", info.memory}, {"numa_node", info.numa_node}});
+    }
+  }
+  Json out = {{"mode", devices.mode()}, {"devices", std::move(list)}};
+  if (!devices.api()) out["why_no_devices"] = devices.why_none();
+  if (!devices.collectives().empty()) out["nccl"] = devices.collectives();
+  out["nccl_settings"] = devices.settings();
+  return out;
+}
+
 Json job_json(const NodeJobSummary& summary) {
   Json ranks = Json::array();
   for (const auto& rank : summary.attached) {
@@ -47,6 +73,14 @@ Json job_json(const NodeJobSummary& summary) {
   out["send_failures"] = totals.send_failures;
   out["lent_messages"] = totals.lent_messages;
   out["memory_bytes"] = job.budget_bytes();
+  out["reduced_on"] = reduced_on(job);
+  if (job.spec().devices) {
+    const DeviceTimes times = job.spec().devices->times();
+    out["device_times"] = {{"groups_reduced", times.groups_reduced},
+                           {"reduce_seconds", static_cast<double>(times.reduce_ns) / 1e9},
+                           {"groups_delivered", times.groups_delivered},
+                           {"deliver_seconds", static_cast<double>(times.deliver_ns) / 1e9}};
+  }
   return out;
 }
 
@@ -96,6 +130,7 @@ std::string status_json(const WorkerParts& parts) {
       {"socket", parts.config->socket},
       {"coordinator", {{"address", parts.config->coordinator}, {"connected", parts.control->connected()}}},
       {"lanes", parts.lanes.size()},
+      {"node_reduction", devices_json(*parts.devices)},
       {"memory_bytes", parts.attach->memory_used()},
       {"max_memory_bytes", parts.max_memory},
       {"refused", parts.attach->refused()},

@@ -11,6 +11,7 @@
 #include "worker/attach_server.h"
 #include "worker/control.h"
 #include "worker/lane.h"
+#include "worker/node_devices.h"
 
 namespace tributary {
 
@@ -21,6 +22,7 @@ struct WorkerParts {
   std::uint64_t max_memory = 0;
   const AttachServer* attach = nullptr;
   const WorkerControl* control = nullptr;
+  const NodeDevices* devices = nullptr;
   std::vector<const WorkerLane*> lanes;
 };
 

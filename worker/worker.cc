@@ -46,6 +46,7 @@ Status Worker::start_parts() {
   attach.jobs.incarnation = incarnation;
   attach.jobs.max_memory = config_.max_shared_memory;
   attach.jobs.peer_timeout_ms = config_.peer_timeout_ms;
+  attach.jobs.devices = devices_ = NodeDevices::of_this_machine(config_, logger_);
   auto server = AttachServer::create(attach, *this, *this, logger_);
   if (!server) return tl::unexpected(server.error());
   attach_ = std::move(*server);
@@ -76,6 +77,7 @@ Status Worker::start_parts() {
     parts.max_memory = config_.max_shared_memory;
     parts.attach = attach_.get();
     parts.control = control_.get();
+    parts.devices = devices_.get();
     for (const auto& lane : lanes_) parts.lanes.push_back(lane.get());
     register_metrics(metrics_, parts);
     AdminHttp::Handlers handlers;

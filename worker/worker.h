@@ -52,6 +52,7 @@ class Worker final : private CoordinatorPort, private LanePort {
 
   WorkerConfig config_;
   Logger logger_;
+  std::shared_ptr<NodeDevices> devices_;
   std::unique_ptr<AttachServer> attach_;  // first: lanes and control report to it until they are gone
   std::vector<std::unique_ptr<WorkerLane>> lanes_;
   std::unique_ptr<WorkerControl> control_;

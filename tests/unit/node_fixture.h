@@ -137,11 +137,14 @@ inline std::vector<TensorSpec> small_model() {
 }
 
 struct FakeNode {
-  explicit FakeNode(std::size_t lane_count = 1, std::uint64_t max_memory = 64u << 20) : lanes(lane_count) {
+  explicit FakeNode(std::size_t lane_count = 1, std::uint64_t max_memory = 64u << 20,
+                    std::shared_ptr<NodeDevices> devices = nullptr)
+      : lanes(lane_count) {
     AttachServerOptions options;
     options.socket = socket();
     options.jobs.incarnation = 7;
     options.jobs.max_memory = max_memory;
+    options.jobs.devices = std::move(devices);
     auto made = AttachServer::create(options, coordinator, lanes, logger);
     REQUIRE(made);
     server = std::move(*made);

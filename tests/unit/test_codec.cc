@@ -206,7 +206,7 @@ TEST_CASE("values that no peer of ours sends are refused by name") {
   StopJob stop;
   stop.kind = static_cast<StopKind>(200);
   CHECK(contains(refusal(stop), "the kind of stop is 200"));
-  CHECK(contains(refusal(ControlError{static_cast<ErrorCode>(21), "?"}), "the error code is 21"));
+  CHECK(contains(refusal(ControlError{static_cast<ErrorCode>(22), "?"}), "the error code is 22"));
   ServerHello hello;
   hello.bandwidth = std::numeric_limits<double>::infinity();
   CHECK(contains(refusal(hello), "bandwidth"));

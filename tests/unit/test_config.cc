@@ -60,6 +60,9 @@ TEST_CASE("the example files are accepted and say the defaults that they claim t
   CHECK(worker->socket == WorkerConfig{}.socket);
   CHECK(worker->name == "node-0");
   CHECK(worker->peer_timeout_ms == WorkerConfig{}.peer_timeout_ms);
+  CHECK(worker->node_reduction == WorkerConfig{}.node_reduction);
+  CHECK(worker->collective_timeout_ms == WorkerConfig{}.collective_timeout_ms);
+  CHECK(worker->nccl == WorkerConfig{}.nccl);
 
   const auto job = load_job_config(example("fashion-mnist.toml"));
   REQUIRE_MESSAGE(job, job.error().message);
@@ -118,7 +121,8 @@ file = "/tmp/x.log"
 
 TEST_CASE("every key of a worker's file reaches its member") {
   const auto c = parse_worker_config(R"(
-worker = {coordinator = "ipc:///tmp/c", name = "n1", socket = "/tmp/w", admin = "[::1]:80", lanes = 2}
+worker = {coordinator = "ipc:///tmp/c", name = "n1", socket = "/tmp/w", admin = "[::1]:80", lanes = 2, node_reduction = "device"}
+device = {collective_timeout_ms = 5000, nccl = "always"}
 limits = {window_bytes = 1048576, max_shared_memory = 5000000000, heartbeat_ms = 3, peer_timeout_ms = 6, stop_timeout_s = 1}
 log.level = "error"
 log.file = "w.log"
@@ -130,6 +134,9 @@ log.file = "w.log"
   CHECK(c->socket == "/tmp/w");
   CHECK(c->admin == "[::1]:80");
   CHECK(c->lanes == 2);
+  CHECK(c->node_reduction == "device");
+  CHECK(c->collective_timeout_ms == 5000);
+  CHECK(c->nccl == "always");
   CHECK(c->window_bytes == 1048576);
   CHECK(c->max_shared_memory == 5000000000);
   CHECK(c->heartbeat_ms == 3);
@@ -351,6 +358,9 @@ TEST_CASE("impossible values of the daemons are refused") {
       {"[worker]\nsocket = '/" + std::string(107, 'x') + "'", "must be a path of 1 to 107 characters"},
       {"[worker]\nlanes = 65", "worker.lanes = 65: must be at most 64"},
       {"[worker]\ncoordinator = ''", "worker.coordinator = '': must be"},
+      {"[worker]\nnode_reduction = 'gpu'", "worker.node_reduction = 'gpu': must be one of auto, host or device"},
+      {"[device]\nnccl = 'never'", "device.nccl = 'never': must be one of auto or always"},
+      {"[device]\ncollective_timeout_ms = 99", "device.collective_timeout_ms = 99: must be at least 100"},
       {"[limits]\nwindow_bytes = 1000", "limits.window_bytes = 1000: must be at least 65536"},
       {"[limits]\nheartbeat_ms = 0", "limits.heartbeat_ms = 0: must be at least 1"},
   };

@@ -149,7 +149,9 @@ struct LaneNode {
       lanes.push_back(std::move(*lane));
     }
   }
-  void open(std::vector<std::string> endpoints, std::uint32_t ranks, std::uint64_t elements = 5 * kLaneChunkElements) {
+  // device_api: the ranks are reduced on its devices, in turns.
+  void open(std::vector<std::string> endpoints, std::uint32_t ranks, std::uint64_t elements = 5 * kLaneChunkElements,
+            const std::shared_ptr<DeviceApi>& device_api = nullptr) {
     const ShardSlots slots{static_cast<std::uint16_t>(endpoints.size()), 1.0};
     auto layout = Layout::make({{"a", {elements - 112}}, {"b", {100}}}, kLaneChunkElements, {&slots, 1});
     REQUIRE(layout);
@@ -161,6 +163,17 @@ struct LaneNode {
     spec.init = true;
     spec.ranks = ranks;
     spec.endpoints = {std::move(endpoints)};
+    if (device_api) {
+      DevicePlan plan;
+      plan.layout = spec.layout;
+      plan.push = plan.pull = make_encoding({});
+      const auto devices = static_cast<std::uint32_t>(device_api->devices().size());
+      for (std::uint32_t d = 0; d < devices; ++d) plan.devices.push_back(DeviceIndex(d));
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) plan.position_of_rank.push_back(rank % devices);
+      auto reduction = DeviceReduction::create(device_api, std::move(plan), device_options, logger);
+      REQUIRE(reduction);
+      spec.devices = std::move(*reduction);
+    }
     auto made = NodeJob::create(std::move(spec), static_cast<std::uint16_t>(lanes.size()), budget);
     REQUIRE(made);
     job = std::move(*made);
@@ -174,7 +187,9 @@ struct LaneNode {
   void ready(std::uint32_t rank, std::uint64_t round, float value) {
     const Layout& layout = *job->spec().layout;
     for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
-      float* gradient = const_cast<float*>(job->gradients(rank)) + layout.tensor_offset(t);
+      const auto& devices = job->spec().devices;
+      float* gradient = devices ? devices->memory().gradients(rank, 0) : const_cast<float*>(job->gradients(rank));
+      gradient += layout.tensor_offset(t);
       std::fill_n(gradient, layout.tensors()[t].elements(), value);
       auto& word = const_cast<TensorWord&>(job->tensor_words(rank)[t]);
       word.weight.store(1, std::memory_order_relaxed);
@@ -207,6 +222,7 @@ struct LaneNode {
     });
   }
 
+  DeviceReductionOptions device_options;
   Logger logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
   std::shared_ptr<MemoryBudget> budget = std::make_shared<MemoryBudget>(256u << 20);
   Failures failures;

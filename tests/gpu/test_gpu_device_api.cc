@@ -1,0 +1,349 @@
+// The real DeviceApi on the first device of this machine: against the fake's semantics, under the engine, and with
+// another process that opens what is lent. Without a device every case fails and says why.
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <spdlog/sinks/null_sink.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "tests/fake_device/fake_device_api.h"
+#include "worker/cuda_device_api.h"
+#include "worker/device_memory_opener.h"
+#include "worker/device_reducer.h"
+#include "worker/host_reducer.h"
+
+using namespace tributary;
+using namespace tributary::testing;
+
+namespace {
+
+constexpr const char* kPushes[] = {"bf16", "fp16", "int8", "onebit", "topk:0.01", "topk:0.03:estimated"};
+
+std::shared_ptr<DeviceApi> real_device() {
+  static const auto api = make_cuda_device_api();  // starting the driver takes a second
+  REQUIRE_MESSAGE(api.has_value(), (api ? "" : api.error().message));
+  return *api;
+}
+
+template <class T>
+T need(Result<T> result) {
+  REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));
+  return std::move(*result);
+}
+void need(const Status& status) {
+  REQUIRE_MESSAGE(status.has_value(), (status ? "" : status.error().message));
+}
+
+std::vector<float> values_of(std::size_t count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// A stream with device and pinned memory on either api, in the same words.
+class Bench {
+ public:
+  explicit Bench(DeviceApi& api) : api_(api), stream_(need(api.create_stream(DeviceIndex(0), "test"))) {
+    pinned_ = static_cast<std::byte*>(need(api.allocate_pinned(DeviceIndex(0), kPinned, "test")));
+  }
+  ~Bench() {
+    finish();
+    for (void* block : blocks_) api_.free(DeviceIndex(0), block);
+    api_.free_pinned(pinned_);
+    api_.destroy_stream(stream_);
+  }
+  std::byte* device(std::size_t bytes) {
+    blocks_.push_back(need(api_.allocate(DeviceIndex(0), bytes, "test")));
+    return static_cast<std::byte*>(blocks_.back());
+  }
+  float* device(const std::vector<float>& values) {
+    std::byte* memory = device(values.size() * sizeof(float));
+    std::memcpy(pinned_, values.data(), values.size() * sizeof(float));
+    need(api_.copy_to_device(stream_, memory, pinned_, values.size() * sizeof(float)));
+    finish();
+    return reinterpret_cast<float*>(memory);
+  }
+  std::vector<std::byte> read(const void* memory, std::size_t bytes) {
+    need(api_.copy_to_host(stream_, pinned_, memory, bytes));
+    finish();
+    return {pinned_, pinned_ + bytes};
+  }
+  void finish() {
+    if (auto* fake = dynamic_cast<FakeDeviceApi*>(&api_)) fake->run_all();
+    while (!need(api_.idle(stream_))) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  DeviceApi& api() { return api_; }
+  StreamId stream() const { return stream_; }
+
+ private:
+  static constexpr std::size_t kPinned = 8u << 20;
+  DeviceApi& api_;
+  const StreamId stream_;
+  std::byte* pinned_ = nullptr;
+  std::vector<void*> blocks_;
+};
+
+// Everything that an encoding leaves behind, over two rounds.
+std::vector<std::vector<std::byte>> encoded(DeviceApi& api, EncodingSpec spec, std::size_t elements,
+                                            std::uint32_t inputs) {
+  Bench bench(api);
+  const auto encoding = make_encoding(spec);
+  std::vector<const float*> gradients;
+  for (std::uint32_t i = 0; i < inputs; ++i) gradients.push_back(bench.device(values_of(elements, 7 + i)));
+  std::byte* frame = bench.device(encoding->bytes(elements));
+  std::byte* scratch = bench.device(std::max<std::size_t>(api.encode_scratch_bytes(spec, elements, inputs), 16));
+  float* residuals[2] = {bench.device(std::vector<float>(elements)), bench.device(std::vector<float>(elements))};
+  std::vector<std::vector<std::byte>> out;
+  for (const std::size_t round : {0u, 1u}) {
+    DeviceApi::Encode work{
+        .encoding = spec, .inputs = gradients, .elements = elements, .frame = frame, .scratch = scratch};
+    if (encoding->keeps_residual()) {
+      work.residual_before = residuals[round];
+      work.residual = residuals[1 - round];
+    }
+    need(api.encode(bench.stream(), work));
+    out.push_back(bench.read(frame, encoding->bytes(elements)));
+    out.push_back(bench.read(residuals[1 - round], elements * sizeof(float)));
+  }
+  return out;
+}
+
+struct Frames final : ReduceListener {
+  void reduced(ChunkIndex chunk, Round, std::uint64_t, std::span<const std::byte> payload) override {
+    frames[chunk.value] = {payload.begin(), payload.end()};
+  }
+  void delivered(ChunkIndex, Version) override { ++deliveries; }
+  void reducer_failed(Error error) override { failure = error.message; }
+  std::map<std::uint32_t, std::vector<std::byte>> frames;
+  std::size_t deliveries = 0;
+  std::string failure;
+};
+
+template <class Condition>
+bool wait_for(DeviceReducer& reducer, const Frames& lane, Condition condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition() && lane.failure.empty()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    pollfd item{reducer.wake_fd(), POLLIN, 0};
+    ::poll(&item, 1, 100);
+    reducer.poll();
+  }
+  CHECK(lane.failure.empty());
+  return lane.failure.empty();
+}
+
+// `ranks` on the first device, through the engine and its thread: frames must be the host's.
+void reduce_on_device(std::uint32_t ranks, EncodingSpec push, EncodingSpec pull, bool always) {
+  CAPTURE(ranks);
+  CAPTURE(encoding_name(push.id));
+  CAPTURE(always);
+  const auto api = real_device();
+  const ShardSlots one{};
+  const auto layout =
+      std::make_shared<const Layout>(need(Layout::make({{"w", {(3u << 20) + 100}}}, 256u << 10, {&one, 1})));
+  std::vector<ChunkIndex> chunks;
+  for (std::uint32_t c = 0; c < layout->chunks(); ++c) chunks.push_back(ChunkIndex(c));
+
+  DevicePlan plan;
+  plan.layout = layout;
+  plan.push = make_encoding(push);
+  plan.pull = make_encoding(pull);
+  plan.always_collectives = always;
+  plan.devices = {DeviceIndex(0)};
+  plan.position_of_rank.assign(ranks, 0);
+  const auto logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  const auto reduction = need(DeviceReduction::create(api, std::move(plan), {}, logger));
+  Frames lane, host;
+  auto reducer = need(DeviceReducer::create(reduction, chunks, lane));
+
+  std::vector<std::vector<float>> gradients;
+  std::vector<const float*> pointers;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    gradients.push_back(values_of(layout->flat_elements(), 100 + rank));
+    const std::size_t bytes = gradients.back().size() * sizeof(float);
+    REQUIRE(cudaMemcpy(reduction->memory().gradients(rank, 0), gradients.back().data(), bytes, cudaMemcpyDefault) ==
+            cudaSuccess);
+  }
+  for (const auto& gradient : gradients) pointers.push_back(gradient.data());
+  std::vector<float> parameters(layout->flat_elements());
+  HostReducer reference(layout, chunks, pointers, parameters.data(), push, pull, host);
+
+  const std::vector<float> start = values_of(layout->flat_elements(), 5);
+  for (const ChunkIndex chunk : chunks) {
+    const ChunkRange range = layout->chunk(chunk);
+    const auto values = std::as_bytes(std::span(start).subspan(range.begin, range.elements));
+    reducer->deliver(chunk, Version(0), true, values);
+    reference.deliver(chunk, Version(0), true, values);
+  }
+  REQUIRE(wait_for(*reducer, lane, [&] { return lane.deliveries == chunks.size(); }));
+
+  const auto pulled = make_encoding(pull);
+  std::vector<float> estimate = start;
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    lane.frames.clear();
+    lane.deliveries = 0;
+    for (const ChunkIndex chunk : chunks) {
+      reducer->reduce(chunk, Round(round), 1, false);
+      reference.reduce(chunk, Round(round), 1, false);
+    }
+    REQUIRE(wait_for(*reducer, lane, [&] { return lane.frames.size() == chunks.size(); }));
+    for (const ChunkIndex chunk : chunks) CHECK(lane.frames[chunk.value] == host.frames[chunk.value]);
+    const std::vector<float> target = values_of(layout->flat_elements(), static_cast<std::uint32_t>(50 + round));
+    for (const ChunkIndex chunk : chunks) {
+      const ChunkRange range = layout->chunk(chunk);
+      std::vector<std::byte> frame(pulled->bytes(range.elements));
+      pulled->encode_update(target.data() + range.begin, range.elements, 0, range.elements,
+                            estimate.data() + range.begin, frame.data());
+      reducer->release(chunk);
+      reference.release(chunk);
+      reducer->deliver(chunk, Version(round), false, frame);
+      reference.deliver(chunk, Version(round), false, frame);
+    }
+    REQUIRE(wait_for(*reducer, lane, [&] { return lane.deliveries == chunks.size(); }));
+    std::vector<float> got(parameters.size());
+    REQUIRE(cudaMemcpy(got.data(), reduction->memory().parameters(0, 0), got.size() * sizeof(float),
+                       cudaMemcpyDefault) == cudaSuccess);
+    CHECK(std::memcmp(got.data(), parameters.data(), got.size() * sizeof(float)) == 0);
+  }
+  CHECK(reducer->busy_ns() > 0);
+}
+
+}  // namespace
+
+TEST_CASE("sums, encodings and decodings on the device are the fake's, bit by bit") {
+  const auto real = real_device();
+  for (const std::size_t elements : {16u, 1008u, 4096u, 70'000u / 16 * 16, 1u << 18}) {
+    CAPTURE(elements);
+    for (const char* name : kPushes) {
+      CAPTURE(name);
+      for (const std::uint32_t inputs : {1u, 3u, 9u}) {
+        FakeDeviceApi fake({.devices = 1});
+        CHECK(encoded(*real, *parse_encoding(name), elements, inputs) ==
+              encoded(fake, *parse_encoding(name), elements, inputs));
+        CHECK(fake.violations().empty());
+      }
+    }
+    const auto applied = [&](DeviceApi& api, EncodingSpec spec) {
+      const auto encoding = make_encoding(spec);
+      std::vector<float> estimate = values_of(elements, 3);
+      const std::vector<float> target = values_of(elements, 4);
+      Bench bench(api);
+      float* parameters = bench.device(estimate);
+      std::vector<std::byte> frame(encoding->bytes(elements));
+      encoding->encode_update(target.data(), elements, 0, elements, estimate.data(), frame.data());
+      frame.resize((frame.size() + 3) / 4 * 4);
+      std::vector<float> words(frame.size() / 4);
+      std::memcpy(words.data(), frame.data(), frame.size());
+      need(api.apply(bench.stream(), spec, reinterpret_cast<std::byte*>(bench.device(words)), elements, parameters));
+      return bench.read(parameters, elements * sizeof(float));
+    };
+    for (const EncodingId id : {EncodingId::kBf16, EncodingId::kFp16, EncodingId::kInt8Delta}) {
+      FakeDeviceApi fake({.devices = 1});
+      CHECK(applied(*real, id) == applied(fake, id));
+    }
+  }
+}
+
+TEST_CASE("events order streams, and a host callback runs after what is before it") {
+  const auto api = real_device();
+  Bench first(*api), second(*api);
+  const EventId event = need(api->create_event(DeviceIndex(0), "test"));
+  const std::size_t bytes = 4u << 20;
+  std::byte* memory = first.device(bytes);
+  auto* pinned = static_cast<std::byte*>(need(api->allocate_pinned(DeviceIndex(0), 2 * bytes, "test")));
+  std::memset(pinned, 0x5a, bytes);
+  std::atomic<bool> called{false};
+  need(api->copy_to_device(first.stream(), memory, pinned, bytes));
+  need(api->record(event, first.stream()));
+  need(api->wait(second.stream(), event));
+  need(api->copy_to_host(second.stream(), pinned + bytes, memory, bytes));
+  need(api->call_host(
+      second.stream(), [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &called));
+  second.finish();
+  CHECK(called.load());
+  CHECK(need(api->reached(event)));
+  CHECK(std::memcmp(pinned, pinned + bytes, bytes) == 0);
+  api->free_pinned(pinned);
+  api->destroy_event(event);
+}
+
+TEST_CASE("memory that there is not is refused in words, and the device works on") {
+  const auto api = real_device();
+  const auto refused = api->allocate(DeviceIndex(0), std::size_t{1} << 50, "far too much");
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().code == ErrorCode::kLimit);
+  CHECK(refused.error().message.find("far too much") != std::string::npos);
+  Bench bench(*api);
+  CHECK(bench.read(bench.device(values_of(64, 1)), 256).size() == 256);
+}
+
+TEST_CASE("one, two and four ranks on one device are reduced to the host's bits, with every encoding") {
+  for (const std::uint32_t ranks : {1u, 2u, 4u}) {
+    reduce_on_device(ranks, {}, {}, false);
+    for (const char* push : kPushes) reduce_on_device(ranks, *parse_encoding(push), EncodingId::kInt8Delta, false);
+  }
+}
+
+TEST_CASE("nccl = always runs the collectives of one device") {
+  const auto version = real_device()->collectives_version();
+  if (!version && version.error().code == ErrorCode::kNotFound) {
+    MESSAGE("skipped: " << version.error().message);  // one device works without it
+    return;
+  }
+  REQUIRE_MESSAGE(version.has_value(), (version ? "" : version.error().message));
+  MESSAGE(*version);
+  for (const std::uint32_t ranks : {1u, 4u}) {
+    reduce_on_device(ranks, {}, EncodingId::kBf16, true);
+    reduce_on_device(ranks, EncodingId::kInt8, {}, true);
+  }
+}
+
+TEST_CASE("another process opens lent memory, reads it and writes it") {
+  const auto api = real_device();
+  Bench bench(*api);
+  const std::vector<float> before = values_of(1000, 9);
+  float* memory = bench.device(before);
+  const IpcHandle handle = need(api->export_memory(DeviceIndex(0), memory));
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  FILE* child = ::popen(("'" + self + "' --no-skip --test-case='the other process*'").c_str(), "w");
+  REQUIRE(child);
+  for (const std::byte byte : handle.bytes) std::fprintf(child, "%u ", std::to_integer<unsigned>(byte));
+  CHECK(::pclose(child) == 0);
+  const auto bytes = bench.read(memory, before.size() * sizeof(float));
+  std::vector<float> after(before.size());
+  std::memcpy(after.data(), bytes.data(), bytes.size());
+  for (std::size_t i = 0; i < after.size(); ++i) REQUIRE(after[i] == 2.0f * before[i]);
+}
+
+// Started by the case above, with the handle on its standard input.
+TEST_CASE("the other process" * doctest::skip()) {
+  IpcHandle handle;
+  for (std::byte& byte : handle.bytes) {
+    unsigned value = 0;
+    std::cin >> value;
+    REQUIRE(std::cin.good());
+    byte = static_cast<std::byte>(value);
+  }
+  const auto opener = need(make_cuda_memory_opener(0));
+  auto* memory = static_cast<float*>(need(opener->open(handle.bytes)));
+  std::vector<float> values(1000);
+  const std::size_t bytes = values.size() * sizeof(float);
+  REQUIRE(cudaMemcpy(values.data(), memory, bytes, cudaMemcpyDefault) == cudaSuccess);
+  CHECK(values == values_of(1000, 9));
+  for (float& value : values) value *= 2.0f;
+  REQUIRE(cudaMemcpy(memory, values.data(), bytes, cudaMemcpyDefault) == cudaSuccess);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  opener->close(memory);
+}

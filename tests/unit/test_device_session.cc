@@ -1,0 +1,292 @@
+// From the attach to the lanes with ranks on (simulated) devices.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "tests/fake_device/fake_device_api.h"
+#include "tests/unit/node_fixture.h"
+#include "tests/unit/worker_lane_fixture.h"
+
+using namespace tributary;
+using namespace tributary::testing;
+
+namespace {
+
+// Runs the devices as long as it lives.
+class Runner {
+ public:
+  explicit Runner(std::shared_ptr<FakeDeviceApi> api)
+      : thread_([api = std::move(api)](const std::stop_token& over) {
+          while (!over.stop_requested()) {
+            if (!api->run_one()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+          }
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
+class FakeOpener final : public DeviceMemoryOpener {
+ public:
+  FakeOpener(std::shared_ptr<FakeDeviceApi> api, std::uint32_t device) : api_(std::move(api)), device_(device) {}
+  std::string uuid() const override {
+    return device_ < api_->devices().size() ? api_->devices()[device_].uuid : "GPU-elsewhere";
+  }
+  Result<void*> open(std::span<const std::byte> handle) override {
+    if (refuse) return fail(ErrorCode::kDevice, "planned refusal of a mapping");
+    IpcHandle copy;
+    REQUIRE(handle.size() == copy.bytes.size());
+    std::ranges::copy(handle, copy.bytes.begin());
+    ++mapped;
+    return api_->opened(copy);
+  }
+  void close(void* memory) override {
+    CHECK(memory != nullptr);
+    --mapped;
+  }
+  bool refuse = false;
+  int mapped = 0;
+
+ private:
+  const std::shared_ptr<FakeDeviceApi> api_;
+  const std::uint32_t device_;
+};
+
+struct Devices {
+  explicit Devices(std::uint32_t count, const std::string& mode = "auto", std::size_t bytes = 1u << 30)
+      : api(std::make_shared<FakeDeviceApi>(FakeDeviceOptions{.devices = count, .device_bytes = bytes})) {
+    WorkerConfig config;
+    config.node_reduction = mode;
+    node =
+        std::make_shared<NodeDevices>(config, count == 0 ? nullptr : api, count == 0 ? "no device here" : "", logger);
+  }
+  std::shared_ptr<FakeOpener> opener(std::uint32_t device) { return std::make_shared<FakeOpener>(api, device); }
+  Logger logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  std::shared_ptr<FakeDeviceApi> api;
+  std::shared_ptr<NodeDevices> node;
+};
+
+// Attaches rank by rank; null opener: on the host.
+std::vector<std::unique_ptr<Session>> attach_all(FakeNode& node,
+                                                 const std::vector<std::shared_ptr<FakeOpener>>& openers) {
+  std::vector<FakeNode::Attached> attached;
+  const std::size_t joins = node.coordinator.all<JoinJob>().size();
+  for (std::uint32_t rank = 0; rank < openers.size(); ++rank) {
+    SessionOptions options = node.session_options(rank, static_cast<std::uint32_t>(openers.size()));
+    options.device = openers[rank];
+    attached.push_back(node.attach(options));
+  }
+  node.coordinator.await<JoinJob>(joins + 1);
+  node.welcome(static_cast<std::uint32_t>(joins + 1));
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (auto& one : attached) {
+    auto session = one.get();
+    REQUIRE_MESSAGE(session.has_value(), (session ? "" : session.error().message));
+    sessions.push_back(std::move(*session));
+  }
+  return sessions;
+}
+
+}  // namespace
+
+TEST_CASE("trainers on devices are lent their gradients and their device's parameters, and give them back first") {
+  Devices devices(2);
+  const Runner runner(devices.api);
+  {
+    FakeNode node(1, 64u << 20, devices.node);
+    node.run();
+    const std::vector<std::shared_ptr<FakeOpener>> openers = {devices.opener(1), devices.opener(0), devices.opener(1)};
+    auto sessions = attach_all(node, openers);
+    const auto job = node.lanes.job();
+    REQUIRE(job->spec().devices);
+    CHECK(job->spec().devices->plan().width() == 2);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      REQUIRE(sessions[rank]->on_device());
+      CHECK(openers[rank]->mapped == 2);
+      // What the trainer sees is what the worker has, tensor by tensor.
+      const DeviceMemory& memory = job->spec().devices->memory();
+      const std::uint64_t offset = sessions[rank]->layout().tensor_offset(2);
+      CHECK(sessions[rank]->gradient_device(2) == memory.gradients(static_cast<std::uint32_t>(rank), 0) + offset);
+    }
+    CHECK(sessions[0]->parameters_device(1) == sessions[2]->parameters_device(1));
+    CHECK(sessions[0]->parameters_device(1) != sessions[1]->parameters_device(1));
+    CHECK(job->gradients(0) == nullptr);
+    CHECK(job->rank_bytes() < job->node_bytes());
+
+    // Initial values and versions still go through shared memory.
+    sessions[0]->initial(0)[0] = 2.0f;
+    for (auto& session : sessions) CHECK(session->start());
+    CHECK(job->parameters()[0] == 2.0f);
+    for (std::size_t t = 0; t < 3; ++t) sessions[1]->ready(t, 4);
+    CHECK(job->tensor_words(1)[2].round.load() == 1);
+    sessions.clear();
+    for (const auto& opener : openers) CHECK(opener->mapped == 0);
+    node.server->stop();
+  }
+  CHECK(devices.api->live() == FakeDeviceApi::Live{});
+  CHECK(devices.api->violations().empty());
+}
+
+TEST_CASE("device memory is not freed while a trainer of an ended view still has it open") {
+  Devices devices(1);
+  const Runner runner(devices.api);
+  FakeNode node(1, 64u << 20, devices.node);
+  node.run();
+  auto sessions = attach_all(node, {devices.opener(0), devices.opener(0)});
+  const auto before = devices.api->live();
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "a node is lost"});
+  REQUIRE(eventually([&] { return node.lanes.closed() == 1; }));
+  sessions[0].reset();
+  CHECK(devices.api->live() == before);
+  sessions[1].reset();
+  CHECK(eventually([&] { return devices.api->live() == FakeDeviceApi::Live{}; }));
+  // And the next view gets memory anew.
+  auto next = attach_all(node, {devices.opener(0), devices.opener(0)});
+  CHECK(next[0]->on_device());
+}
+
+TEST_CASE("auto reduces on the host where the devices cannot: none here, another one, mixed ranks, no memory") {
+  struct Case {
+    const char* what;
+    std::uint32_t devices;
+    std::size_t bytes;
+    std::vector<int> ranks;  // device of each; -1: host
+  };
+  const Case cases[] = {{"none", 0, 1u << 30, {0, 0}},
+                        {"another", 1, 1u << 30, {0, 7}},
+                        {"mixed", 1, 1u << 30, {0, -1}},
+                        {"memory", 1, 10'000, {0, 0}},
+                        {"all on the host", 1, 1u << 30, {-1, -1}}};
+  for (const Case& one : cases) {
+    CAPTURE(one.what);
+    Devices devices(one.devices, "auto", one.bytes);
+    const Runner runner(devices.api);
+    FakeNode node(1, 64u << 20, devices.node);
+    node.run();
+    std::vector<std::shared_ptr<FakeOpener>> openers;
+    for (const int device : one.ranks) {
+      openers.push_back(device < 0 ? nullptr : devices.opener(static_cast<std::uint32_t>(device)));
+    }
+    auto sessions = attach_all(node, openers);
+    for (auto& session : sessions) {
+      CHECK_FALSE(session->on_device());
+      session->gradient(0)[0] = 1.0f;
+      CHECK(session->start());
+    }
+    CHECK_FALSE(node.lanes.job()->spec().devices);
+    CHECK(devices.api->live() == FakeDeviceApi::Live{});
+  }
+}
+
+TEST_CASE("node_reduction = device refuses the attach and says why") {
+  const auto refused = [](Devices& devices, int device) {
+    FakeNode node(1, 64u << 20, devices.node);
+    node.run();
+    SessionOptions options = node.session_options();
+    if (device >= 0) options.device = devices.opener(static_cast<std::uint32_t>(device));
+    const Error error = error_of(node.attach(options));
+    CHECK(contains(error.message, "node_reduction = \"device\""));
+    return error.message;
+  };
+  Devices none(0, "device"), one(1, "device");
+  CHECK(contains(refused(none, 0), "no device here"));
+  CHECK(contains(refused(one, -1), "host memory"));
+  CHECK(contains(refused(one, 7), "GPU-elsewhere"));
+
+  // Too little memory shows when the view begins.
+  Devices small(1, "device", 10'000);
+  FakeNode node(1, 64u << 20, small.node);
+  node.run();
+  SessionOptions options = node.session_options();
+  options.device = small.opener(0);
+  auto attached = node.attach(options);
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  const Error error = error_of(std::move(attached));
+  CHECK(error.code == ErrorCode::kLimit);
+  CHECK(contains(error.message, "cannot be reduced on devices: fake:0"));
+}
+
+TEST_CASE("a trainer that cannot map what it is lent says so") {
+  Devices devices(1);
+  const Runner runner(devices.api);
+  FakeNode node(1, 64u << 20, devices.node);
+  node.run();
+  SessionOptions options = node.session_options();
+  const auto opener = devices.opener(0);
+  opener->refuse = true;
+  options.device = opener;
+  auto attached = node.attach(options);
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  CHECK(contains(error_of(std::move(attached)).message, "planned refusal"));
+  CHECK(eventually([&] { return devices.api->live() == FakeDeviceApi::Live{}; }));
+}
+
+TEST_CASE("lanes exchange chunks of ranks on one device and on several with a server") {
+  for (const std::uint32_t count : {1u, 3u}) {
+    const auto api = std::make_shared<FakeDeviceApi>(FakeDeviceOptions{.devices = count});
+    const Runner runner(api);
+    {
+      FakeServerLane first, second;
+      LaneNode node(2);
+      node.open({first.endpoint(), second.endpoint()}, 2 * count, 11 * kLaneChunkElements, api);
+      node.start();
+      REQUIRE(node.reaches(0));
+      for (std::uint64_t round = 1; round <= 3; ++round) {
+        for (std::uint32_t rank = 0; rank < 2 * count; ++rank) node.ready(rank, round, static_cast<float>(rank + 1));
+        REQUIRE(node.reaches(round));
+      }
+      const float sum = static_cast<float>(count * (2 * count + 1));
+      for (std::uint32_t d = 0; d < count; ++d) {
+        const float* parameters = node.job->spec().devices->memory().parameters(d, 0);
+        CHECK(parameters[0] == 1.0f - 3.0f * sum);
+        CHECK(parameters[10 * kLaneChunkElements] == 1.0f - 3.0f * sum);
+      }
+      CHECK(node.failures.all().empty());
+      CHECK(soon([&] { return node.job->header().reduce_ns.load() > 0; }));
+      CHECK(node.memory_comes_back());
+    }
+    CHECK(soon([&] { return api->live() == FakeDeviceApi::Live{}; }));
+    CHECK(api->violations().empty());
+  }
+}
+
+TEST_CASE("a collective that hangs ends the job with words, and the lane serves the next one") {
+  FakeDeviceOptions options{.devices = 2};
+  options.faults.collective = FakeFaults::Collective::kHangs;
+  options.faults.at = 7;
+  const auto api = std::make_shared<FakeDeviceApi>(options);
+  const Runner runner(api);
+  FakeServerLane server;
+  LaneNode node;
+  node.device_options.engine.timeout_ns = 200'000'000;
+  node.open({server.endpoint()}, 2, 9 * kLaneChunkElements, api);
+  node.start();
+  REQUIRE(node.reaches(0));
+  node.ready(0, 1, 1.0f);
+  node.ready(1, 1, 1.0f);
+  REQUIRE(soon([&] { return node.failures.all().size() == 1; }));
+  const LaneFailure failure = node.failures.all()[0];
+  CHECK(failure.kind == LaneFailure::Kind::kRefused);
+  CHECK(failure.error.code == ErrorCode::kDevice);
+  CAPTURE(failure.error.message);
+  CHECK(failure.error.message.find("failed: nccl") != std::string::npos);
+  CHECK(failure.error.message.find(" of chunk") != std::string::npos);
+  CHECK(failure.error.message.find("device 1 (fake:1, GPU-fake-1, local rank 1)") != std::string::npos);
+  CHECK(api->aborted() == 2);
+  CHECK(node.memory_comes_back());
+  CHECK(soon([&] { return api->live() == FakeDeviceApi::Live{}; }));
+
+  const auto healthy = std::make_shared<FakeDeviceApi>(FakeDeviceOptions{.devices = 2});
+  const Runner second(healthy);
+  FakeServerLane other;
+  node.open({other.endpoint()}, 2, 9 * kLaneChunkElements, healthy);
+  node.start();
+  REQUIRE(node.reaches(0));
+  node.ready(0, 1, 1.0f);
+  node.ready(1, 1, 1.0f);
+  CHECK(node.reaches(1));
+  CHECK(node.memory_comes_back());
+}

@@ -1,0 +1,10 @@
+#include "common/cuda_devices.h"
+#include "worker/cuda_device_api.h"
+
+namespace tributary {
+
+Result<std::shared_ptr<DeviceApi>> make_cuda_device_api() {
+  return fail(ErrorCode::kNotFound, inspect_cuda().no_devices);
+}
+
+}  // namespace tributary

@@ -1,0 +1,193 @@
+// DeviceEngine: issues all device work of one job, in one order: sums, collectives, encodes, copies, decodes. The
+// scheduling logic without the thread: orders come in through an inbox, step() does what can be done now, completions
+// go out through DeviceEngineOutput. ARCHITECTURE.md, "GPU nodes", has streams and events.
+//
+// A group is issued when all its chunks are there. Per direction at most `ahead` groups are under way; staging memory
+// is there for `slots` of them, the others wait on the device. Deliveries go first: trainers wait for them.
+//
+// NCCL may put collectives on their streams later than its calls return (a communicator's first ones: it connects).
+// Nothing else is issued until it has ("settled"), because what follows on these streams must come after them.
+//
+// Failure: the first error of any call, asynchronous error or overdue group aborts every communicator and is told
+// once; from then on nothing is issued and no completion is passed on, because what an aborted collective left behind
+// is not a sum.
+//
+// Thread rule: step() and the destructor on one thread at a time; inbox() from any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker/device_inbox.h"
+#include "worker/device_memory.h"
+#include "worker/fixed_queue.h"
+
+namespace tributary {
+
+struct DeviceEngineOptions {
+  std::uint64_t timeout_ns = 30'000'000'000;
+  std::uint32_t slots = 4;
+  std::uint32_t ahead = 8;
+};
+
+// Since the start. A group's time runs from its last chunk's order to its last completion.
+struct DeviceTimes {
+  std::uint64_t groups_reduced = 0, reduce_ns = 0, groups_delivered = 0, deliver_ns = 0;
+};
+
+class DeviceEngineOutput {  // all from step()
+ public:
+  virtual ~DeviceEngineOutput() = default;
+  virtual void chunk_reduced(ChunkIndex chunk) = 0;
+  virtual void chunk_delivered(ChunkIndex chunk) = 0;
+  virtual void residual_moved(ChunkIndex chunk) = 0;
+  virtual void engine_failed(const Error& error) = 0;
+};
+
+class DeviceEngine {
+ public:
+  static constexpr std::uint64_t kSettleNs = 1'000'000;   // how often communicators that are not settled are asked
+  static constexpr std::uint64_t kWatchNs = 100'000'000;  // how often errors and time-outs are looked for
+  static constexpr std::uint64_t kIdle = ~0ull;
+
+  // Allocates and connects. The api outlives the engine.
+  static Result<std::unique_ptr<DeviceEngine>> create(DeviceApi& api, DevicePlan plan, DeviceEngineOptions options,
+                                                      DeviceEngineOutput& output);
+  // REQUIRES: quiet(), or abandon() was called.
+  ~DeviceEngine();
+  DeviceEngine(const DeviceEngine&) = delete;
+  DeviceEngine& operator=(const DeviceEngine&) = delete;
+
+  // Takes the inbox and does what can be done.
+  void step(std::uint64_t now_ns);
+  // When to call step() again if the inbox stays empty, after a step at `now_ns`; kIdle: not.
+  std::uint64_t next_step_ns(std::uint64_t now_ns) const;
+
+  DeviceInbox& inbox() { return inbox_; }
+  const DevicePlan& plan() const { return plan_; }
+  DeviceMemory& memory() { return *memory_; }
+  bool failed() const { return failed_; }
+  // Any thread: nanoseconds in which at least one group was being reduced, and what groups took.
+  std::uint64_t busy_ns() const { return busy_ns_.load(std::memory_order_relaxed); }
+  DeviceTimes times() const {
+    return {reduce_.groups.load(std::memory_order_relaxed), reduce_.total_ns.load(std::memory_order_relaxed),
+            deliver_.groups.load(std::memory_order_relaxed), deliver_.total_ns.load(std::memory_order_relaxed)};
+  }
+
+  // ---- The end ----
+  // Whether all streams are empty. Nothing is issued any more.
+  bool quiet();
+  void abort_collectives();
+  // The devices hang: leaves memory and streams as they are.
+  void abandon();
+
+ private:
+  enum class Way { kReduce, kDeliver };
+  struct Ready {
+    std::uint32_t group = 0;
+    std::uint64_t since_ns = 0;
+  };
+  struct Issued {
+    std::uint32_t group = 0, slot = 0;
+    std::uint64_t ready_ns = 0;
+    std::uint32_t missing = 0;  // completions
+    std::uint64_t number = 0;   // in the order of issue, of both directions
+  };
+  // One direction.
+  struct Line {
+    Line(std::uint32_t all_groups, std::uint32_t ahead) : ready(all_groups), issued(ahead), waiting(all_groups) {}
+    FixedQueue<Ready> ready;
+    FixedQueue<Issued> issued;                          // oldest first
+    std::vector<std::uint32_t> waiting;                 // by group: chunks that are not there yet
+    std::uint64_t count = 0;                            // groups ever issued
+    std::uint64_t since_ns = 0;                         // when the oldest one could begin, at the earliest
+    std::atomic<std::uint64_t> groups{0}, total_ns{0};  // DeviceTimes
+  };
+  struct Device {
+    StreamId up, out, in, down;
+    std::optional<CommId> comm;
+    struct Slot {
+      EventId encoded, sent, arrived, decoded;
+      EventId scattered, gathered;  // after the collectives: only to tell what hangs
+    };
+    std::vector<Slot> slots;
+    std::vector<std::uint32_t> ranks;
+  };
+  struct Move {  // of a residual
+    ChunkIndex chunk;
+    bool to_device = false;
+    bool before = false;  // to the host: the one before the round under way
+  };
+  struct Callback {
+    DeviceInbox* inbox = nullptr;
+    DeviceOrder order;
+  };
+
+  DeviceEngine(DeviceApi& api, DevicePlan plan, DeviceEngineOptions options, DeviceEngineOutput& output, EventFd wake);
+  Status set_up();
+  static void on_complete(void* callback);
+
+  void handle(const DeviceOrder& order);
+  void arrived(Line& line, ChunkIndex chunk);
+  void completed(Line& line, std::uint32_t group);
+  Status issue();
+  Status begin(Way way);
+  Status finish(Way way, const Issued& issued);
+  Status check_collectives();
+  Result<bool> settled();
+  Status watch() const;
+
+  // device_issue.cc: what is put on the streams.
+  Status begin_reduce(std::uint32_t group, std::uint32_t slot);
+  Status finish_reduce(std::uint32_t group, std::uint32_t slot);
+  Status begin_deliver(std::uint32_t group, std::uint32_t slot);
+  Status finish_deliver(std::uint32_t group, std::uint32_t slot);
+  Result<const void*> encode(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot);
+  Status deliver_chunk(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot);
+  Status move_residual(const Move& move);
+  const float* scatter_input(std::uint32_t position, std::uint32_t group, std::uint32_t slot) const;
+  std::span<const float* const> gradients_of(std::uint32_t position, std::uint32_t group);
+  bool copies_directly(ChunkIndex chunk) const;
+  std::string stuck(Way way, const Issued& issued) const;
+
+  void fail_with(const Error& error);
+  std::string chunks_in_words(std::uint32_t group) const;
+  Line& line(Way way) { return way == Way::kReduce ? reduce_ : deliver_; }
+
+  DeviceApi& api_;
+  const DevicePlan plan_;
+  const DeviceEngineOptions options_;
+  DeviceEngineOutput& output_;
+  DeviceInbox inbox_;
+  std::unique_ptr<DeviceMemory> memory_;
+  std::vector<Device> devices_;
+  Line reduce_, deliver_;
+  struct ChunkState {
+    bool with_residual = false, full = false;  // of the orders under way
+    bool encoded = false;                      // the reduce order under way, or the last one, has been issued
+    bool moving = false;                       // its residual is being copied
+    std::uint8_t turn = 0;                     // which residual was written last
+  };
+  std::vector<ChunkState> chunks_;
+  // By chunk; by group and position; by chunk. Never moved: callbacks point into them.
+  std::vector<Callback> reduced_, delivered_, moved_;
+  std::vector<DeviceOrder> orders_;              // scratch
+  std::vector<const float*> inputs_;             // scratch, a pointer per rank
+  std::optional<std::pair<Way, Issued>> begun_;  // its collective is not settled
+  std::uint64_t begun_ns_ = 0;                   // since when communicators are waited for
+  bool connected_ = true;
+  bool failed_ = false;
+  FixedQueue<Move> moves_;    // of residuals, to be issued
+  std::uint32_t moving_ = 0;  // issued
+  std::uint64_t moving_since_ns_ = 0;
+  std::uint64_t now_ns_ = 0;
+  std::uint64_t issued_count_ = 0;
+  std::uint64_t busy_since_ns_ = 0;
+  std::atomic<std::uint64_t> busy_ns_{0};
+};
+
+}  // namespace tributary

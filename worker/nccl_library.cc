@@ -1,0 +1,56 @@
+#include "worker/nccl_library.h"
+
+namespace tributary {
+namespace {
+
+// Communicators that do not block, which a safe abort needs.
+constexpr int kOldest = NCCL_VERSION(2, 14, 0);
+
+std::string version_text(int version) {
+  const int major = version / 10000;
+  return std::to_string(major) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+}
+
+}  // namespace
+
+Result<NcclLibrary> NcclLibrary::load() {
+  auto library = DynamicLibrary::open("NCCL", {"libnccl.so.2", "libnccl.so"},
+                                      "install NVIDIA's package libnccl2, or put its folder on LD_LIBRARY_PATH; a node "
+                                      "with one GPU needs none");
+  if (!library) return tl::unexpected(library.error());
+  NcclLibrary nccl;
+  decltype(&ncclGetVersion) get_version = nullptr;
+  Status found = library->resolve("ncclGetVersion", get_version);
+  if (!found) return tl::unexpected(found.error());
+  int version = 0;
+  get_version(&version);
+  if (version < kOldest) {
+    return fail(ErrorCode::kUnavailable, library->path() + " is NCCL " + version_text(version) +
+                                             "; the node reduction needs " + version_text(kOldest) + " or newer");
+  }
+  nccl.version = "NCCL " + version_text(version) + " (" + library->path() + ")";
+  const auto need = [&](const char* symbol, auto& function) {
+    if (found) found = library->resolve(symbol, function);
+  };
+  need("ncclGetUniqueId", nccl.get_unique_id);
+  need("ncclCommInitRankConfig", nccl.comm_init_rank_config);
+  need("ncclCommGetAsyncError", nccl.comm_get_async_error);
+  need("ncclCommAbort", nccl.comm_abort);
+  need("ncclGroupStart", nccl.group_start);
+  need("ncclGroupEnd", nccl.group_end);
+  need("ncclReduceScatter", nccl.reduce_scatter);
+  need("ncclAllGather", nccl.all_gather);
+  need("ncclGetErrorString", nccl.get_error_string);
+  need("ncclGetLastError", nccl.get_last_error);
+  if (!found) return tl::unexpected(found.error());
+  return nccl;
+}
+
+std::string NcclLibrary::words(ncclResult_t code, ncclComm_t comm) const {
+  std::string text = get_error_string(code);
+  const char* last = get_last_error(comm);
+  if (last && *last != '\0') text += std::string(": ") + last;
+  return text;
+}
+
+}  // namespace tributary

@@ -1,0 +1,127 @@
+#include "worker/node_devices.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "common/clock.h"
+#include "worker/cuda_device_api.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::chrono::milliseconds kMemoryInterval{20};
+
+}  // namespace
+
+NodeDevices::NodeDevices(const WorkerConfig& config, std::shared_ptr<DeviceApi> api, std::string why_none,
+                         Logger logger)
+    : config_(config), api_(std::move(api)), why_none_(std::move(why_none)), logger_(std::move(logger)) {
+  if (!api_) return;
+  settings_ = api_->collectives_settings();
+  if (api_->devices().size() == 1 && config_.nccl != "always") return;
+  const auto version = api_->collectives_version();
+  collectives_ = version ? *version : version.error().message;
+}
+
+std::shared_ptr<NodeDevices> NodeDevices::of_this_machine(const WorkerConfig& config, const Logger& logger) {
+  if (config.node_reduction == "host") {
+    return std::make_shared<NodeDevices>(config, nullptr, "[worker] node_reduction is \"host\"", logger);
+  }
+  auto api = make_cuda_device_api();
+  const std::string why = api ? std::string() : api.error().message;
+  auto devices = std::make_shared<NodeDevices>(config, api ? std::move(*api) : nullptr, why, logger);
+  if (!devices->api()) {
+    if (config.node_reduction == "device") {
+      logger->warn("[worker] node_reduction is \"device\", so every trainer will be refused: {}", why);
+    } else {
+      logger->info("ranks are reduced on the host: {}", why);
+    }
+    return devices;
+  }
+  for (const DeviceInfo& info : devices->api()->devices()) {
+    logger->info("{}, {}, {} MB, NUMA node {}", info.name, info.uuid, info.memory / 1'000'000,
+                 info.numa_node < 0 ? std::string("unknown") : std::to_string(info.numa_node));
+  }
+  logger->info("{}", devices->collectives().empty() ? "one device: no NCCL needed" : devices->collectives());
+  for (const std::string& setting : devices->settings()) logger->info("{}", setting);
+  return devices;
+}
+
+Status NodeDevices::admit(std::string_view uuid) const {
+  if (!required()) return {};
+  const std::string says = " (this worker has [worker] node_reduction = \"device\"; \"auto\" would reduce on the host)";
+  if (!api_) return fail(ErrorCode::kUnavailable, "this worker cannot reduce on devices: " + why_none_ + says);
+  if (uuid.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "this trainer's gradients are in host memory, but ranks are reduced on devices here" + says);
+  }
+  const auto known = [&](const DeviceInfo& info) { return info.uuid == uuid; };
+  if (std::ranges::any_of(api_->devices(), known)) return {};
+  return fail(ErrorCode::kNotFound, "this trainer computes on device " + std::string(uuid) +
+                                        ", which this worker does not see; give both the same devices "
+                                        "(CUDA_VISIBLE_DEVICES)" +
+                                        says);
+}
+
+// Devices in the order of the first rank on each.
+Result<DevicePlan> NodeDevices::plan(std::span<const std::string> uuids) const {
+  DevicePlan plan;
+  plan.always_collectives = config_.nccl == "always";
+  for (std::size_t rank = 0; rank < uuids.size(); ++rank) {
+    const std::string who = "local rank " + std::to_string(rank);
+    if (uuids[rank].empty()) return fail(ErrorCode::kInvalidArgument, who + "'s gradients are in host memory");
+    const auto& infos = api_->devices();
+    const auto info = std::ranges::find(infos, uuids[rank], &DeviceInfo::uuid);
+    if (info == infos.end()) {
+      return fail(ErrorCode::kNotFound,
+                  who + " computes on device " + uuids[rank] + ", which this worker does not see");
+    }
+    const DeviceIndex device(static_cast<std::uint32_t>(info - infos.begin()));
+    auto at = std::ranges::find(plan.devices, device);
+    if (at == plan.devices.end()) at = plan.devices.insert(at, device);
+    plan.position_of_rank.push_back(static_cast<std::uint32_t>(at - plan.devices.begin()));
+  }
+  return plan;
+}
+
+// The memory of this node's last view may be given back at this very moment.
+Result<std::shared_ptr<DeviceReduction>> NodeDevices::create(const DevicePlan& plan) {
+  const std::uint64_t deadline = steady_ms() + kMemoryPatienceMs;
+  while (true) {
+    std::erase_if(opened_, [](const auto& one) { return one.expired(); });
+    DeviceReductionOptions options;
+    options.engine.timeout_ns = std::uint64_t{config_.collective_timeout_ms} * 1'000'000;
+    auto made = DeviceReduction::create(api_, plan, std::move(options), logger_);
+    if (made) opened_.push_back(*made);
+    const bool may_help = !made && made.error().code == ErrorCode::kLimit && !opened_.empty();
+    if (!may_help || steady_ms() >= deadline) return made;
+    std::this_thread::sleep_for(kMemoryInterval);
+  }
+}
+
+Result<std::shared_ptr<DeviceReduction>> NodeDevices::open(const std::string& job, std::shared_ptr<const Layout> layout,
+                                                           EncodingSpec push, EncodingSpec pull,
+                                                           std::span<const std::string> uuids) {
+  const bool wanted = std::ranges::any_of(uuids, [](const std::string& uuid) { return !uuid.empty(); });
+  if (!required() && (!wanted || !api_)) return nullptr;
+  for (const std::string& uuid : uuids) {
+    if (Status admitted = admit(uuid); !admitted) return tl::unexpected(admitted.error());
+  }
+  Result<DevicePlan> made = plan(uuids);
+  if (made) {
+    made->layout = std::move(layout);
+    made->push = make_encoding(push);
+    made->pull = make_encoding(pull);
+    Result<std::shared_ptr<DeviceReduction>> reduction = create(*made);
+    if (reduction) return reduction;
+    made = tl::unexpected(reduction.error());
+  }
+  if (required()) {
+    return fail(made.error().code, "job '" + job + "' cannot be reduced on devices: " + made.error().message);
+  }
+  logger_->warn("job '{}' is reduced on the host: {}", job, made.error().message);
+  return nullptr;
+}
+
+}  // namespace tributary
