@@ -6,7 +6,6 @@
 #include "common/assert.h"
 #include "common/fused_step.h"
 #include "common/schedule.h"
-#include "kernels/tree_sum.h"
 
 namespace tributary {
 namespace {
@@ -108,24 +107,6 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
   max_version_ = std::max(max_version_, version);
   initialise(chunk);
   return {};
-}
-
-void ShardCore::restore_residuals(Chunk& chunk, const CompressionState& compression) {
-  const auto hold_copy = [&](std::uint32_t node, auto&& fill) {
-    auto values = std::make_unique_for_overwrite<float[]>(chunk.elements);
-    fill(values.get());
-    const std::span<const std::byte> bytes = std::as_bytes(std::span<const float>(values.get(), chunk.elements));
-    hold_residual(chunk, node, Payload(std::move(values), bytes), bytes);
-  };
-  if (compression.nodes == job_.nodes) {
-    for (const NodeResidual& residual : compression.residuals) {
-      hold_copy(residual.node, [&](float* out) { std::ranges::copy(residual.values, out); });
-    }
-  } else if (!compression.residuals.empty()) {
-    std::vector<const float*> inputs;
-    for (const NodeResidual& residual : compression.residuals) inputs.push_back(residual.values.data());
-    hold_copy(0, [&](float* out) { kernels::tree_sum(inputs, chunk.elements, out); });
-  }
 }
 
 // Gives a new chunk its buffers: all of them, or none (false).
@@ -234,37 +215,6 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   stats_.max_held_bytes = std::max(stats_.max_held_bytes, stats_.held_bytes);
   ++chunk->arrived;
   settle(from, *chunk, push.key, push.round);
-}
-
-// A node has left after this round. Its residual belongs to the state that stop() keeps.
-void ShardCore::take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values) {
-  if (!chunk.initialised || push.round.value != chunk.version.value) {
-    return reject(from, push.key, push.round, ErrorCode::kWrongRound,
-                  "residual of chunk " + std::to_string(push.key.chunk.value) + " after round " +
-                      std::to_string(push.round.value) + ", but the chunk is at version " +
-                      std::to_string(chunk.version.value));
-  }
-  const std::span<const std::byte> bytes = values.bytes();
-  hold_residual(chunk, push.key.node.value, std::move(values), bytes);
-  output_.receipt(from, Receipt{push.key, push.round, true});
-  if (kept_round_ && all_residuals()) {
-    const Round round = *kept_round_;
-    kept_round_.reset();
-    for (Chunk& each : chunks_) capture(each, round);
-  }
-}
-
-void ShardCore::hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values) {
-  HeldResidual& mine = chunk.residuals[node];
-  mine.node = node;
-  mine.owner = std::move(owner);
-  mine.values = values;
-}
-
-bool ShardCore::all_residuals() const {
-  return std::ranges::all_of(chunks_, [](const Chunk& chunk) {
-    return std::ranges::none_of(chunk.residuals, [](const HeldResidual& held) { return held.owner.empty(); });
-  });
 }
 
 // After a push that is held: completes the round if it was the last one missing, else tells its sender that it arrived.

@@ -1,0 +1,59 @@
+// ShardCore's part in error feedback: the residuals of nodes, as state of a chunk.
+#include <algorithm>
+#include <memory>
+
+#include "kernels/tree_sum.h"
+#include "server/shard_core.h"
+
+namespace tributary {
+
+void ShardCore::restore_residuals(Chunk& chunk, const CompressionState& compression) {
+  const auto hold_copy = [&](std::uint32_t node, auto&& fill) {
+    auto values = std::make_unique_for_overwrite<float[]>(chunk.elements);
+    fill(values.get());
+    const std::span<const std::byte> bytes = std::as_bytes(std::span<const float>(values.get(), chunk.elements));
+    hold_residual(chunk, node, Payload(std::move(values), bytes), bytes);
+  };
+  if (compression.nodes == job_.nodes) {
+    for (const NodeResidual& residual : compression.residuals) {
+      hold_copy(residual.node, [&](float* out) { std::ranges::copy(residual.values, out); });
+    }
+  } else if (!compression.residuals.empty()) {
+    std::vector<const float*> inputs;
+    for (const NodeResidual& residual : compression.residuals) inputs.push_back(residual.values.data());
+    hold_copy(0, [&](float* out) { kernels::tree_sum(inputs, chunk.elements, out); });
+  }
+}
+
+// A node has left after this round. Its residual belongs to the state that stop() keeps.
+void ShardCore::take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values) {
+  if (!chunk.initialised || push.round.value != chunk.version.value) {
+    return reject(from, push.key, push.round, ErrorCode::kWrongRound,
+                  "residual of chunk " + std::to_string(push.key.chunk.value) + " after round " +
+                      std::to_string(push.round.value) + ", but the chunk is at version " +
+                      std::to_string(chunk.version.value));
+  }
+  const std::span<const std::byte> bytes = values.bytes();
+  hold_residual(chunk, push.key.node.value, std::move(values), bytes);
+  output_.receipt(from, Receipt{push.key, push.round, true});
+  if (kept_round_ && all_residuals()) {
+    const Round round = *kept_round_;
+    kept_round_.reset();
+    for (Chunk& each : chunks_) capture(each, round);
+  }
+}
+
+void ShardCore::hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values) {
+  HeldResidual& mine = chunk.residuals[node];
+  mine.node = node;
+  mine.owner = std::move(owner);
+  mine.values = values;
+}
+
+bool ShardCore::all_residuals() const {
+  return std::ranges::all_of(chunks_, [](const Chunk& chunk) {
+    return std::ranges::none_of(chunk.residuals, [](const HeldResidual& held) { return held.owner.empty(); });
+  });
+}
+
+}  // namespace tributary
