@@ -29,11 +29,17 @@ if(NOT TRIBUTARY_CUDA STREQUAL "OFF")
   if(CMAKE_CUDA_COMPILER)
     set(CMAKE_CUDA_ARCHITECTURES 80 90)
     set(CMAKE_CUDA_STANDARD 20)
+    # Shared: six programs of a bundle would each carry it. Without a driver it loads all the same, and says so.
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
     enable_language(CUDA)
     # Debian 12's CMake does not know yet that nvcc speaks C++20, and how to say so.
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
+    # Device code for three targets in every program: packed tightly it is a fourth of the size.
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+      string(APPEND CMAKE_CUDA_FLAGS " --compress-mode=size")
     endif()
     find_package(CUDAToolkit REQUIRED)
     set(TRIBUTARY_HAVE_CUDA ON)
