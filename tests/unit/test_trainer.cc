@@ -43,7 +43,10 @@ struct World {
   std::vector<Error> start_errors;
   std::function<void(Round)> on_round;  // when the first tensor of a round becomes ready
 
-  int attaches = 0;
+  bool lends = true;                        // device memory, to whoever asks for it
+  std::function<void()> on_refused_memory;  // when it could not be opened
+
+  int attaches = 0, attaches_with_device = 0;
   std::vector<std::pair<LeaveKind, std::uint64_t>> finishes;
   std::string finish_message;
 
@@ -62,6 +65,7 @@ struct Session::Impl {
   std::vector<TensorSpec> tensors;
   bool fresh = false;
   Round resume;
+  bool on_device = false;
   Tensors parameters, gradients;
   std::vector<bool> is_ready;
   std::uint64_t weight = 0;
@@ -119,6 +123,7 @@ Session::~Session() = default;
 Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, std::vector<TensorSpec> tensors) {
   World& world = *g_world;
   ++world.attaches;
+  world.attaches_with_device += options.device ? 1 : 0;
   if (!world.attach_errors.empty()) {
     const Error error = world.attach_errors.back();
     world.attach_errors.pop_back();
@@ -134,6 +139,14 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
     impl->gradients.emplace_back(tensor.elements());
   }
   impl->is_ready.assign(impl->tensors.size(), false);
+  if (options.device && world.lends) {
+    const auto opened = options.device->open({});
+    if (!opened) {
+      if (world.on_refused_memory) world.on_refused_memory();
+      return tl::unexpected(opened.error());
+    }
+    impl->on_device = true;
+  }
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
@@ -146,10 +159,23 @@ Round Session::resume_round() const {
 std::span<float> Session::initial(std::size_t tensor) {
   return impl_->parameters[tensor];
 }
+bool Session::on_device() const {
+  return impl_->on_device;
+}
+float* Session::gradient_device(std::size_t tensor) {
+  REQUIRE(impl_->on_device);
+  return impl_->gradients[tensor].data();
+}
+const float* Session::parameters_device(std::size_t tensor) const {
+  REQUIRE(impl_->on_device);
+  return impl_->parameters[tensor].data();
+}
 std::span<float> Session::gradient(std::size_t tensor) {
+  REQUIRE_FALSE(impl_->on_device);
   return impl_->gradients[tensor];
 }
 std::span<const float> Session::parameters(std::size_t tensor) const {
+  REQUIRE_FALSE(impl_->on_device);
   return impl_->parameters[tensor];
 }
 std::string Session::stop_reason() const {
@@ -208,7 +234,10 @@ class OtherThread final : public ModelCompute {
   OtherThread(std::unique_ptr<ModelCompute> cpu, int failing_pass) : cpu_(std::move(cpu)), failing_(failing_pass) {}
   const MlpShape& shape() const override { return cpu_->shape(); }
   const DeviceInfo& info() const override { return info_; }
-  Status bind(const RankMemory& memory) override { return cpu_->bind(memory); }
+  // Its device's memory is the host's.
+  Status bind(const RankMemory& memory) override {
+    return cpu_->bind({.parameters = memory.parameters, .gradients = memory.gradients});
+  }
   void unbind() override { cpu_->unbind(); }
   Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
                                              const TensorReady& ready) override {
@@ -222,12 +251,26 @@ class OtherThread final : public ModelCompute {
     return stats;
   }
   Result<BatchStats> evaluate(const ImageSet& set) override { return cpu_->evaluate(set); }
+  Status read_parameters(std::size_t tensor, std::span<float> to) override { return cpu_->read_parameters(tensor, to); }
 
  private:
   std::unique_ptr<ModelCompute> cpu_;
-  DeviceInfo info_{.device = "cuda:0 other thread", .blas = {}, .note = {}};
+  DeviceInfo info_{.device = "cuda:0 other thread", .blas = {}, .note = {}, .cuda = 0};
   int failing_;
   int passes_ = 0;
+};
+
+struct Opener final : DeviceMemoryOpener {
+  explicit Opener(bool refuses) : refuses_(refuses) {}
+  std::string uuid() const override { return "GPU-other-thread"; }
+  Result<void*> open(std::span<const std::byte>) override {
+    if (refuses_) return fail(ErrorCode::kDevice, "cuda:0: opening is not permitted here");
+    return nullptr;
+  }
+  void close(void*) override {}
+
+ private:
+  const bool refuses_;
 };
 
 constexpr std::uint64_t kRounds = 20;  // two epochs of ten, the last batch of each smaller
@@ -263,6 +306,13 @@ class Run {
     ProgressBar bar(log_, ProgressBar::Style::kOff, "");
     StopSignal stop_signal;
     return train_rank(options_, std::move(compute), &test_, bar, nullptr, stop_signal);
+  }
+  void ask_for_device_memory(bool refuses) { options_.device_memory = std::make_shared<Opener>(refuses); }
+  std::string log() const {
+    std::string text(4096, '\0');
+    std::rewind(log_);
+    text.resize(std::fread(text.data(), 1, text.size(), log_));
+    return text;
   }
   std::string reference_digest() const {
     const Result<RunSummary> summary = train_standalone({.job = options_.job}, training_, &test_, nullptr);
@@ -382,6 +432,61 @@ TEST_CASE("Gradients that become ready on another thread end in the reference's 
   run.expect_complete(summary);
   CHECK(summary->restarts == 1);
   CHECK(summary->compute.device == "cuda:0 other thread");
+}
+
+TEST_CASE("Gradients in memory that the worker lends end in the reference's bits, and the summary says so") {
+  Run run;
+  run.ask_for_device_memory(false);
+  run.world.states[9] = StepState::kRestart;
+  const auto summary = run.train_on_other_thread(0);
+  run.expect_complete(summary);
+  CHECK(summary->gradient_path == "device");
+  CHECK(to_json(*summary).find(R"("gradient_path":"device")") != std::string::npos);
+  CHECK(run.world.attaches_with_device == 2);
+  CHECK(run.log().find("gradient path: device") != std::string::npos);
+}
+
+TEST_CASE("A worker that does not lend device memory gets gradients in host memory") {
+  Run run;
+  run.ask_for_device_memory(false);
+  run.world.lends = false;
+  const auto summary = run.train_on_other_thread(0);
+  run.expect_complete(summary);
+  CHECK(summary->gradient_path == "host");
+  CHECK(run.world.attaches_with_device == 1);
+  CHECK(run.log().find("gradient path: host") != std::string::npos);
+}
+
+TEST_CASE("Lent memory that cannot be opened is not asked for again, and the log says why") {
+  Run run;
+  run.ask_for_device_memory(true);
+  run.world.states[9] = StepState::kRestart;
+  const auto summary = run.train_on_other_thread(0);
+  run.expect_complete(summary);
+  CHECK(summary->gradient_path == "host");
+  CHECK(summary->restarts == 1);
+  CHECK(run.world.attaches == 3);
+  CHECK(run.world.attaches_with_device == 1);
+  CHECK(run.log().find("opening is not permitted here; attaching again") != std::string::npos);
+}
+
+TEST_CASE("A worker that insists on device memory that cannot be opened: the error has both reasons") {
+  Run run;
+  run.ask_for_device_memory(true);
+  run.world.on_refused_memory = [&] { run.world.attach_errors = {{ErrorCode::kInvalidArgument, "devices only"}}; };
+  const auto summary = run.train_on_other_thread(0);
+  REQUIRE_FALSE(summary.has_value());
+  CHECK(summary.error().code == ErrorCode::kInvalidArgument);
+  CHECK(summary.error().message.starts_with("devices only"));
+  CHECK(summary.error().message.find("opening is not permitted here") != std::string::npos);
+}
+
+TEST_CASE("A view that ends before its first round because another rank was lost costs a restart") {
+  Run run;
+  run.world.start_errors = {{ErrorCode::kUnavailable, "the job ended before its first round: rank 1 failed"}};
+  const auto summary = run.train();
+  run.expect_complete(summary);
+  CHECK(summary->restarts == 1);
 }
 
 TEST_CASE("A device that fails ends the run, and the worker is told why") {
