@@ -124,6 +124,7 @@ std::string summary_text(const nlohmann::ordered_json& s) {
   for (const auto& device : s.value("devices", nlohmann::ordered_json::array())) {
     text += "  computed on  " + device.get<std::string>() + "\n";
   }
+  if (s.value("gradient_path", "host") == "device") text += "  gradients    stay in GPU memory, lent by the workers\n";
   int number = 0;
   for (const auto& node : s.at("nodes")) {
     text += format("  node %-7d %.1f MB pushed, %.1f MB pulled\n", number++, megabytes(node.at("bytes_pushed")),
