@@ -46,10 +46,12 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
   try {
     const nlohmann::json& first = ranks.at(0);
     double loss_sum = 0.0, correct = 0.0, samples = 0.0, compute = 0.0, reduce = 0.0, wait = 0.0;
-    auto devices = nlohmann::ordered_json::array();
+    auto devices = nlohmann::ordered_json::array(), paths = nlohmann::ordered_json::array();
     for (const auto& rank : ranks) {
       const auto device = rank.at("device").get<std::string>();
       if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+      const auto path = rank.at("gradient_path").get<std::string>();
+      if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
       if (rank.at("digest") != first.at("digest") || rank.at("rounds") != first.at("rounds")) {
         return fail(ErrorCode::kInternal, "ranks ended with different parameters: rank 0 with digest " +
                                               first.at("digest").dump() + " after round " + first.at("rounds").dump() +
@@ -90,6 +92,7 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
         {"nodes", std::move(nodes)},
         {"servers", std::move(servers)},
         {"devices", std::move(devices)},
+        {"gradient_path", paths.size() == 1 ? paths[0] : nlohmann::ordered_json("mixed")},
     };
   } catch (const nlohmann::json::exception& e) {
     return fail(ErrorCode::kInternal, std::string("a rank's result is not as expected: ") + e.what());
@@ -121,6 +124,7 @@ std::string summary_text(const nlohmann::ordered_json& s) {
   for (const auto& device : s.value("devices", nlohmann::ordered_json::array())) {
     text += "  computed on  " + device.get<std::string>() + "\n";
   }
+  if (s.value("gradient_path", "host") == "device") text += "  gradients    stay in GPU memory, lent by the workers\n";
   int number = 0;
   for (const auto& node : s.at("nodes")) {
     text += format("  node %-7d %.1f MB pushed, %.1f MB pulled\n", number++, megabytes(node.at("bytes_pushed")),

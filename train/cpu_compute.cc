@@ -30,7 +30,7 @@ class CpuCompute final : public ModelCompute {
   CpuCompute(Mlp mlp, const ImageSet& training, std::string note)
       : training_(training),
         mlp_(std::move(mlp)),
-        info_{.device = "cpu", .blas = blas_name(), .note = std::move(note)},
+        info_{.device = "cpu", .blas = blas_name(), .note = std::move(note), .cuda = {}},
         inputs_(mlp_.max_batch() * training.image_size()),
         labels_(mlp_.max_batch()) {}
 
@@ -38,7 +38,7 @@ class CpuCompute final : public ModelCompute {
   const DeviceInfo& info() const override { return info_; }
 
   Status bind(const RankMemory& memory) override {
-    TRIB_ASSERT(memory.parameters.size() == mlp_.tensors().size());
+    TRIB_ASSERT(memory.parameters.size() == mlp_.tensors().size() && memory.place == MemoryPlace::kHost);
     memory_ = memory;
     return {};
   }
@@ -92,6 +92,11 @@ class CpuCompute final : public ModelCompute {
       stats += mlp_.loss(std::span(labels_).first(batch));
     }
     return stats;
+  }
+
+  Status read_parameters(std::size_t tensor, std::span<float> to) override {
+    std::copy_n(memory_.parameters[tensor], to.size(), to.data());
+    return {};
   }
 
  private:

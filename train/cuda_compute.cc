@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/assert.h"
+#include "train/device_path.h"
 #include "train/host_staging.h"
 #include "train/image_feed.h"
 #include "train/mlp_cuda.h"
@@ -19,8 +20,7 @@ class CudaCompute final : public ModelCompute {
  public:
   // Parts in the order in which they depend on each other.
   CudaCompute(const ImageSet& training, int index, CudaDeviceName device, DeviceInfo info, CudaStream stream,
-              MlpCuda mlp, ImageFeed feed, std::unique_ptr<HostStaging> staging, PinnedMemory<PassSums> sums,
-              CudaEvent computed)
+              MlpCuda mlp, ImageFeed feed, PinnedMemory<PassSums> sums, CudaEvent computed)
       : training_(training),
         index_(index),
         device_(std::move(device)),
@@ -28,7 +28,6 @@ class CudaCompute final : public ModelCompute {
         stream_(std::move(stream)),
         mlp_(std::move(mlp)),
         feed_(std::move(feed)),
-        staging_(std::move(staging)),
         sums_(std::move(sums)),
         computed_(std::move(computed)) {}
 
@@ -37,14 +36,17 @@ class CudaCompute final : public ModelCompute {
 
   Status bind(const RankMemory& memory) override {
     if (Status status = use_device(); !status) return status;
-    staging_->bind(memory);
-    const std::string& unpinned = staging_->unpinned();
-    if (!unpinned.empty() && info_.note.find(unpinned) == std::string::npos) {
-      info_.note += (info_.note.empty() ? "" : "; ") + unpinned;
-    }
-    return {};
+    unbind();
+    Status status = memory.place == MemoryPlace::kDevice ? bind_device(memory) : bind_host(memory);
+    bound_ = memory;
+    return status;
   }
-  void unbind() override { staging_->unbind(); }
+  void unbind() override {
+    if (device_path_) device_path_->unbind();
+    if (staging_) staging_->unbind();
+    path_ = nullptr;
+    bound_ = {};
+  }
 
   Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
                                              const TensorReady& ready) override {
@@ -63,7 +65,51 @@ class CudaCompute final : public ModelCompute {
     return stats(set.count);
   }
 
+  Status read_parameters(std::size_t tensor, std::span<float> to) override {
+    TRIB_ASSERT(to.size() == shape().tensors()[tensor].elements());
+    const float* from = bound_.parameters[tensor];
+    if (bound_.place == MemoryPlace::kHost) {
+      std::copy_n(from, to.size(), to.data());
+      return {};
+    }
+    if (Status status = use_device(); !status) return status;
+    const std::string& name = shape().tensors()[tensor].name;
+    const Status copying = device_.check(
+        cudaMemcpyAsync(to.data(), from, to.size() * sizeof(float), cudaMemcpyDeviceToHost, stream_.get()),
+        "copying to the host the parameters of", name);
+    const Status copied = device_.check(cudaStreamSynchronize(stream_.get()), "waiting for the parameters of", name);
+    return copying ? copied : copying;
+  }
+
  private:
+  // A path is made when it is first needed: only the one through the host takes memory of the device.
+  Status bind_device(const RankMemory& memory) {
+    staging_.reset();
+    if (!device_path_) {
+      auto made = DevicePath::make(shape(), device_);
+      if (!made) return tl::unexpected(made.error());
+      device_path_ = std::move(*made);
+    }
+    device_path_->bind(memory);
+    path_ = device_path_.get();
+    return {};
+  }
+
+  Status bind_host(const RankMemory& memory) {
+    if (!staging_) {
+      auto made = HostStaging::make(shape(), device_);
+      if (!made) return tl::unexpected(made.error());
+      staging_ = std::move(*made);
+    }
+    staging_->bind(memory);
+    path_ = staging_.get();
+    const std::string& unpinned = staging_->unpinned();
+    if (!unpinned.empty() && info_.note.find(unpinned) == std::string::npos) {
+      info_.note += (info_.note.empty() ? "" : "; ") + unpinned;
+    }
+    return {};
+  }
+
   Status use_device() { return device_.check(cudaSetDevice(index_), "selecting the device"); }
 
   // Everything of a round up to its last ready(). False: `need` abandoned it.
@@ -71,12 +117,10 @@ class CudaCompute final : public ModelCompute {
     if (Status status = begin(); !status) return tl::unexpected(status.error());
     const MlpCuda::BeforeTensor before = [&](std::size_t tensor) -> Result<bool> {
       if (need && !need(tensor)) return false;
-      if (Status status = staging_->fetch(tensor, stream_.get()); !status) return tl::unexpected(status.error());
+      if (Status status = path_->fetch(tensor, stream_.get()); !status) return tl::unexpected(status.error());
       return true;
     };
-    const MlpCuda::AfterTensor after = [&](std::size_t tensor) {
-      return staging_->publish(tensor, stream_.get(), ready);
-    };
+    const MlpCuda::AfterTensor after = [&](std::size_t tensor) { return path_->publish(tensor, stream_.get(), ready); };
     if (share.samples == 0) return enqueue_zeros(need, after);
     std::uint32_t done = 0;
     for (std::uint32_t micro = 0; micro < share.micro_batches; ++micro) {
@@ -89,13 +133,12 @@ class CudaCompute final : public ModelCompute {
       Status status = feed_.gather(training_, samples);
       if (!status) return tl::unexpected(status.error());
       const Result<bool> go_on = mlp_.forward(feed_.inputs(), static_cast<std::uint32_t>(samples.size()),
-                                              staging_->parameters(), first ? before : MlpCuda::BeforeTensor());
+                                              path_->parameters(), first ? before : MlpCuda::BeforeTensor());
       if (!go_on || !*go_on) return go_on;
       status = mlp_.loss(feed_.labels());
       if (status && last) status = fetch_sums();
       if (status) {
-        status =
-            mlp_.backward(staging_->parameters(), staging_->gradients(), !first, last ? after : MlpCuda::AfterTensor());
+        status = mlp_.backward(path_->parameters(), path_->gradients(), !first, last ? after : MlpCuda::AfterTensor());
       }
       if (!status) return tl::unexpected(status.error());
     }
@@ -114,7 +157,7 @@ class CudaCompute final : public ModelCompute {
       for (const std::size_t t : {2 * l, 2 * l + 1}) {
         if (!status) break;
         const std::size_t bytes = tensors[t].elements() * sizeof(float);
-        status = device_.check(cudaMemsetAsync(staging_->gradients()[t], 0, bytes, stream_.get()),
+        status = device_.check(cudaMemsetAsync(path_->gradients()[t], 0, bytes, stream_.get()),
                                "clearing the gradient of", tensors[t].name);
         if (status) status = after(t);
       }
@@ -126,7 +169,7 @@ class CudaCompute final : public ModelCompute {
   Status enqueue_evaluation(const ImageSet& set) {
     if (Status status = begin(); !status) return status;
     for (std::size_t t = 0; t < shape().tensors().size(); ++t) {
-      if (Status status = staging_->fetch(t, stream_.get()); !status) return status;
+      if (Status status = path_->fetch(t, stream_.get()); !status) return status;
     }
     std::vector<std::uint32_t> samples;
     for (std::uint32_t first = 0; first < set.count; first += kEvaluationBatch) {
@@ -134,7 +177,7 @@ class CudaCompute final : public ModelCompute {
       std::iota(samples.begin(), samples.end(), first);
       if (Status status = feed_.gather(set, samples); !status) return status;
       const auto batch = static_cast<std::uint32_t>(samples.size());
-      const Result<bool> enqueued = mlp_.forward(feed_.inputs(), batch, staging_->parameters(), nullptr);
+      const Result<bool> enqueued = mlp_.forward(feed_.inputs(), batch, path_->parameters(), nullptr);
       if (!enqueued) return tl::unexpected(enqueued.error());
       if (Status status = mlp_.loss(feed_.labels()); !status) return status;
     }
@@ -142,6 +185,7 @@ class CudaCompute final : public ModelCompute {
   }
 
   Status begin() {
+    TRIB_ASSERT(path_ != nullptr);
     if (Status status = use_device(); !status) return status;
     return mlp_.begin_pass();
   }
@@ -155,7 +199,7 @@ class CudaCompute final : public ModelCompute {
   // Waits for everything that was enqueued, whatever came of it.
   Status drain() {
     Status computed = device_.check(cudaEventRecord(computed_.get(), stream_.get()), "recording the end of a pass");
-    const Status copied = staging_->drain();
+    const Status copied = path_->drain();
     if (computed) computed = device_.check(cudaEventSynchronize(computed_.get()), "waiting for the end of a pass");
     if (!computed) {
       cudaStreamSynchronize(stream_.get());
@@ -175,7 +219,10 @@ class CudaCompute final : public ModelCompute {
   CudaStream stream_;
   MlpCuda mlp_;
   ImageFeed feed_;
-  std::unique_ptr<HostStaging> staging_;
+  std::unique_ptr<HostStaging> staging_;  // null: not needed yet, or no more
+  std::unique_ptr<DevicePath> device_path_;
+  GradientPath* path_ = nullptr;  // the one of the two that is bound
+  RankMemory bound_;
   PinnedMemory<PassSums> sums_;  // of the last pass
   CudaEvent computed_;
 };
@@ -193,7 +240,7 @@ Result<std::unique_ptr<ModelCompute>> make_cuda_compute(const MlpShape& shape, c
   auto stream = CudaStream::make(device);
   if (!stream) return tl::unexpected(stream.error());
 
-  DeviceInfo info{.device = device.text(), .blas = {}, .note = {}};
+  DeviceInfo info{.device = device.text(), .blas = {}, .note = {}, .cuda = index};
   auto gemm = make_cublas_gemm(device, stream->get());
   if (!gemm) info.note = gemm.error().message;
   std::unique_ptr<CudaGemm> product = gemm ? std::move(*gemm) : make_own_gemm(device, stream->get());
@@ -203,14 +250,12 @@ Result<std::unique_ptr<ModelCompute>> make_cuda_compute(const MlpShape& shape, c
   if (!mlp) return tl::unexpected(mlp.error());
   auto feed = ImageFeed::make(training, shape.max_batch(), device, stream->get());
   if (!feed) return tl::unexpected(feed.error());
-  auto staging = HostStaging::make(shape, device);
-  if (!staging) return tl::unexpected(staging.error());
   auto sums = PinnedMemory<PassSums>::make(device, 1, "the loss");
   if (!sums) return tl::unexpected(sums.error());
   auto computed = CudaEvent::make(device);
   if (!computed) return tl::unexpected(computed.error());
   return std::make_unique<CudaCompute>(training, index, device, std::move(info), std::move(*stream), std::move(*mlp),
-                                       std::move(*feed), std::move(*staging), std::move(*sums), std::move(*computed));
+                                       std::move(*feed), std::move(*sums), std::move(*computed));
 }
 
 }  // namespace tributary::train

@@ -1,9 +1,9 @@
 // The model on a GPU: cuBLAS (or our own matrix product), our own kernels, the training images in device memory.
 //
-// Parameters come from the bound host memory and gradients go there (train/gradient_path.h), overlapping with the
-// passes: a layer's forward pass waits for that layer's parameters only, and a tensor becomes ready when its copy has
-// arrived, while earlier layers are still being computed. The host thread sleeps, it does not spin, and only at the
-// end.
+// Parameters come from the bound memory and gradients go there (train/gradient_path.h). The device's own is read and
+// written in place. What is on the host is copied, overlapping with the passes: a layer's forward pass waits for that
+// layer's parameters only. Either way a tensor becomes ready when its gradient is in its place, while earlier layers
+// are still being computed. The host thread sleeps, it does not spin, and only at the end.
 //
 // Same bits from run to run on the same kind of device with the same libraries; not the CPU's bits.
 #pragma once

@@ -1,6 +1,6 @@
 // GradientPath: how parameters come to the device that computes, and how gradients leave it. The passes work on device
 // memory that the path names; the path brings it together with what the session offers: host memory, through which
-// everything is copied (train/host_staging.h), or memory of the device itself.
+// everything is copied (train/host_staging.h), or memory of the device itself (train/device_path.h).
 //
 // One round of it, all on the thread that enqueues:
 //     for each tensor, once the session's wait(t) has returned:      fetch(t)
@@ -9,7 +9,7 @@
 // publish() leads to ready(t) as soon as the device is there, on a thread of the CUDA driver.
 //
 // The memory rule of worker/session.h: after ready(t) the session's parameters of t may change. So ready(t) comes after
-// everything that reads them: the copy that fetch(t) began, and the kernels enqueued before publish(t).
+// everything that reads them: the copy that fetch(t) began, or the kernels enqueued before publish(t).
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
 // ModelCompute: forward and backward passes of the model on some device. Two backends: the CPU (train/cpu_compute.h)
-// and a GPU (train/cuda_compute.h). Both read samples by their index in the training set, take parameters from host
-// memory and bring gradients there; how they come and go inside is their own affair.
+// and a GPU (train/cuda_compute.h). Both read samples by their index in the training set, take parameters from the
+// bound memory and bring gradients there; how they come and go inside is their own affair.
 #pragma once
 
 #include <cstddef>
@@ -20,19 +20,24 @@ namespace tributary::train {
 // Images that evaluate() takes at a time.
 inline constexpr std::uint32_t kEvaluationBatch = 500;
 
-// A rank's memory on the host, by tensor. The pointers' targets stay where they are until unbind().
+// Whose pointers a rank's memory has: the host's, or those of the device that computes.
+enum class MemoryPlace { kHost, kDevice };
+
+// A rank's memory, by tensor. What the spans and the pointers lead to stays where it is until unbind().
 struct RankMemory {
   std::span<const float* const> parameters;
   std::span<float* const> gradients;
-  // All parameters lie in one mapping, all gradients too, and both will be used for long: worth pinning.
+  // Of the host: all parameters lie in one mapping, all gradients too, and both will be used for long: worth pinning.
   bool lasting = false;
+  MemoryPlace place = MemoryPlace::kHost;
 };
 
 // What computes, for people and programs.
 struct DeviceInfo {
-  std::string device = "cpu";  // "cuda:0 NVIDIA H200"
-  std::string blas;            // who multiplies matrices: "OpenBLAS 0.3.21", "cuBLAS 13.0.2"
-  std::string note;            // why it is not something better; may be empty
+  std::string device = "cpu";    // "cuda:0 NVIDIA H200"
+  std::string blas;              // who multiplies matrices: "OpenBLAS 0.3.21", "cuBLAS 13.0.2"
+  std::string note;              // why it is not something better; may be empty
+  std::optional<int> cuda = {};  // the device's index, if it is one of CUDA's: only then may memory be the device's
 };
 
 // Samples of one rank's share of a round. A function, because the sampler's memory is its own.
@@ -51,7 +56,7 @@ class ModelCompute {
   virtual const MlpShape& shape() const = 0;
   virtual const DeviceInfo& info() const = 0;
 
-  // Where the following passes read parameters and write gradients.
+  // Where the following passes read parameters and write gradients. REQUIRES: on the host, or info().cuda.
   virtual Status bind(const RankMemory& memory) = 0;
   virtual void unbind() = 0;
 
@@ -63,6 +68,9 @@ class ModelCompute {
 
   // Loss and accuracy of the bound parameters over a whole set. REQUIRES: nothing else writes the parameters meanwhile.
   virtual Result<BatchStats> evaluate(const ImageSet& set) = 0;
+
+  // Copies the bound parameters of a tensor to the host, where `to` has as many elements. REQUIRES: as evaluate().
+  virtual Status read_parameters(std::size_t tensor, std::span<float> to) = 0;
 };
 
 }  // namespace tributary::train

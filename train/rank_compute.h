@@ -35,6 +35,7 @@ class RankCompute {
   // Gradient of the rank's share of a round.
   Result<std::optional<BatchStats>> gradient(Round round, Rank rank, const NeedTensor& need, const TensorReady& ready);
   Result<BatchStats> evaluate(const ImageSet& set) { return model_->evaluate(set); }
+  Status read_parameters(std::size_t tensor, std::span<float> to) { return model_->read_parameters(tensor, to); }
 
  private:
   Sampler sampler_;

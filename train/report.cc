@@ -69,6 +69,7 @@ std::string to_json(const RunSummary& summary) {
       {"restarts", summary.restarts},
       {"device", summary.compute.device},
       {"blas", summary.compute.blas},
+      {"gradient_path", summary.gradient_path},
   };
   if (summary.test) {
     json["test_accuracy"] = summary.test->accuracy();
@@ -91,7 +92,9 @@ std::string to_text(const RunSummary& summary) {
   text += summary.standalone ? ", standalone, " : ", ";
   text += std::to_string(summary.world_size) + (summary.world_size == 1 ? " rank on " : " ranks on ") +
           std::to_string(summary.nodes) + (summary.nodes == 1 ? " node\n" : " nodes\n");
-  text += "  device       " + summary.compute.device + "\n";
+  text += "  device       " + summary.compute.device;
+  if (summary.gradient_path == "device") text += ", gradients stay on it";
+  text += "\n";
   if (summary.resumed_from > 0) text += "  resumed      after round " + std::to_string(summary.resumed_from) + "\n";
   if (summary.restarts > 0) text += "  restarts     " + std::to_string(summary.restarts) + "\n";
   if (summary.test) {

@@ -17,9 +17,10 @@ struct RunSummary {
   std::uint32_t rank = 0, world_size = 1, nodes = 1;
   bool standalone = false;
   DeviceInfo compute;
-  std::uint64_t rounds = 0;        // the parameters are those after this round
-  std::uint64_t last_round = 0;    // of the whole job
-  std::uint64_t resumed_from = 0;  // round this process began after; 0: from the start
+  std::string gradient_path = "host";  // "device": gradients and parameters never left the GPU's memory on this rank
+  std::uint64_t rounds = 0;            // the parameters are those after this round
+  std::uint64_t last_round = 0;        // of the whole job
+  std::uint64_t resumed_from = 0;      // round this process began after; 0: from the start
   std::uint32_t restarts = 0;
   bool stopped = false;
   std::string stop_reason;
@@ -39,7 +40,8 @@ struct RunSummary {
 //
 //   {"job":...,"rank":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,
 //    "samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per round,"bytes_pushed","bytes_pulled",
-//    "stopped","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA ...","blas"}
+//    "stopped","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA ...","blas",
+//    "gradient_path":"host" or "device"}
 //
 // and "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can aggregate by
 // example counts. test_* are null on ranks that do not evaluate.

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "common/digest.h"
+#include "train/lent_memory.h"
 #include "train/rank_compute.h"
+#include "worker/device_memory_opener.h"
 
 namespace tributary::train {
 
@@ -44,6 +46,7 @@ class Trainer {
         bar_(bar),
         progress_(progress),
         stop_signal_(stop_signal),
+        lent_(options.device_memory),
         last_(last_round(options.job.train, compute_.sampler())) {
     session_options_.socket = options.socket;
     session_options_.job = options.job;
@@ -93,7 +96,8 @@ class Trainer {
  private:
   // Attaches, trains, detaches. Errors are the session's.
   Result<ViewEnd> run_view() {
-    Result<std::unique_ptr<Session>> attached = Session::attach(session_options_, compute_.shape().tensors());
+    Result<std::unique_ptr<Session>> attached =
+        lent_.attach(session_options_, compute_.shape().tensors(), [this](const std::string& text) { note(text); });
     if (!attached) return tl::unexpected(attached.error());
     session_ = std::move(*attached);
     const std::size_t tensors = compute_.shape().tensors().size();
@@ -102,25 +106,27 @@ class Trainer {
         compute_.shape().initialise(session_options_.job.train.seed, t, session_->initial(t));
       }
     }
-    if (Status status = session_->start(); !status) return tl::unexpected(status.error());
+    if (Status status = session_->start(); !status) {
+      // With the worker's reason it is a view that ended because a member was lost; else the worker itself is gone. It
+      // happens before anybody's first round when one of the ranks cannot open what it is lent and attaches again.
+      if (status.error().code != ErrorCode::kUnavailable || session_->stop_reason().empty()) {
+        return tl::unexpected(status.error());
+      }
+      reason_ = status.error().message;
+      return ViewEnd::kRestart;
+    }
     stop_signal_.arm();
     complete_ = pushed_ = session_->resume_round();
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
     if (complete_.value > 0) note("going on after round " + std::to_string(complete_.value));
-    parameters_.clear();
-    gradients_.clear();
-    for (std::size_t t = 0; t < tensors; ++t) {
-      parameters_.push_back(session_->parameters(t).data());
-      gradients_.push_back(session_->gradient(t).data());
-    }
-    if (Status status = compute_.bind({.parameters = parameters_, .gradients = gradients_, .lasting = true}); !status) {
-      return device_failed(status.error());
-    }
+    memory_ = lent_.of(*session_, tensors);
+    if (Status status = compute_.bind(memory_); !status) return device_failed(status.error());
     if (compute_.info().note != summary_.compute.note) {
       summary_.compute = compute_.info();
       note("computing on " + to_text(summary_.compute));
     }
+    tell_gradient_path();
     summary_.train = {};
 
     Result<StepState> state = StepState::kContinue;
@@ -212,7 +218,9 @@ class Trainer {
     // before.
     const bool finished = complete_ >= last_;
     summary_.rounds = complete_.value;
-    summary_.digest = parameters_digest(compute_.shape().tensors(), parameters_);
+    Result<std::string> digest = digest_of_parameters();
+    if (!digest) return device_failed(digest.error());
+    summary_.digest = std::move(*digest);
     if (evaluated_ != complete_) {
       summary_.test.reset();
       if (finished && test_ != nullptr) {
@@ -232,6 +240,32 @@ class Trainer {
     return ViewEnd::kStopped;
   }
 
+  Result<std::string> digest_of_parameters() {
+    const std::vector<TensorSpec>& tensors = compute_.shape().tensors();
+    if (memory_.place == MemoryPlace::kHost) return parameters_digest(tensors, memory_.parameters);
+    std::vector<std::vector<float>> values;
+    std::vector<const float*> pointers;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      values.emplace_back(tensors[t].elements());
+      pointers.push_back(values.back().data());
+      if (Status status = compute_.read_parameters(t, values.back()); !status) return tl::unexpected(status.error());
+    }
+    return parameters_digest(tensors, pointers);
+  }
+
+  // Only of interest where there is a choice, and said once unless it changes.
+  void tell_gradient_path() {
+    const char* path = memory_.place == MemoryPlace::kDevice ? "device" : "host";
+    const bool said = told_path_ && summary_.gradient_path == path;
+    summary_.gradient_path = path;
+    if (!compute_.info().cuda || said) return;
+    told_path_ = true;
+    note(memory_.place == MemoryPlace::kDevice
+             ? "gradient path: device (gradients and parameters stay in memory that the worker lends)"
+             : "gradient path: host (copied, because this node's ranks are reduced on the host; the worker's log has "
+               "the reason)");
+  }
+
   // The others learn from the worker why this rank leaves.
   tl::unexpected<Error> device_failed(const Error& error) {
     if (Status told = session_->finish(LeaveKind::kFailed, error.message); !told) {
@@ -244,6 +278,7 @@ class Trainer {
   void close_view() {
     stop_signal_.suspend();
     compute_.unbind();  // before its memory goes with the session
+    memory_ = {};
     session_.reset();
     summary_.rounds = complete_.value;
     summary_.bytes_pushed += view_stats_.bytes_pushed;
@@ -268,18 +303,19 @@ class Trainer {
   ProgressBar& bar_;
   const ProgressSender* const progress_;
   StopSignal& stop_signal_;
+  LentMemory lent_;
   const Round last_;
   SessionOptions session_options_;
   RunSummary summary_;
   bool attached_once_ = false;
+  bool told_path_ = false;
   Round best_;       // newest complete round of any view
   Round evaluated_;  // round that summary_.test is about
   std::string reason_;
 
   // The view's.
   std::unique_ptr<Session> session_;
-  std::vector<const float*> parameters_;  // by tensor, in the session's memory
-  std::vector<float*> gradients_;
+  RankMemory memory_;
   Round complete_;  // newest round whose answers have all come
   Round pushed_;    // newest round whose gradient was given away: complete_, or the one after it
   SessionStats view_stats_;
@@ -294,7 +330,17 @@ Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& tra
   Result<RankCompute> compute =
       RankCompute::make(options.job.train, training, options.topology.world_size, options.device);
   if (!compute) return tl::unexpected(compute.error());
-  return train_rank(options, std::move(*compute), test, bar, progress, stop_signal);
+  TrainerOptions with_memory = options;
+  if (compute->info().cuda && !options.device_memory) {
+    auto opener = make_cuda_memory_opener(*compute->info().cuda);
+    if (opener) {
+      with_memory.device_memory = std::move(*opener);
+    } else {
+      bar.note("rank " + std::to_string(options.topology.rank) +
+               ": gradients go through host memory: " + opener.error().message);
+    }
+  }
+  return train_rank(with_memory, std::move(*compute), test, bar, progress, stop_signal);
 }
 
 Result<RunSummary> train_rank(const TrainerOptions& options, RankCompute compute, const ImageSet* test,

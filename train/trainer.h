@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "common/config.h"
@@ -24,6 +25,8 @@ struct TrainerOptions {
   std::string socket;  // of the worker daemon
   Topology topology;
   DeviceChoice device;
+  // Opens memory that the worker lends; null: one for the GPU that was chosen, if there is one.
+  std::shared_ptr<DeviceMemoryOpener> device_memory = nullptr;
 };
 
 // Trains until the job's last round, or until it is asked to stop: by a signal, or by the job's coordinator. `test` is
@@ -31,7 +34,8 @@ struct TrainerOptions {
 // and kDevice before anything was started; else those of Session, when they do not end with a restart, and kDevice.
 Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test,
                               ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal);
-// The same with a computation of the caller's.
+// The same with a computation of the caller's. Device memory is asked for only through options.device_memory, which
+// must be of the device that computes.
 Result<RunSummary> train_rank(const TrainerOptions& options, RankCompute compute, const ImageSet* test,
                               ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal);
 

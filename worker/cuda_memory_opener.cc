@@ -28,12 +28,16 @@ class CudaMemoryOpener final : public DeviceMemoryOpener {
                          "cudaIpcOpenMemHandle of the worker's memory (worker and trainer must see each other's "
                          "processes: the same container, or a shared PID and IPC namespace)");
     }
-    if (!done) return tl::unexpected(done.error());
+    if (!done) {
+      cudaGetLastError();  // taken off: the trainer goes on without, and its next call must not be blamed for it
+      return tl::unexpected(done.error());
+    }
     return memory;
   }
 
   void close(void* memory) override {
     if (cudaSetDevice(device_.index) == cudaSuccess) cudaIpcCloseMemHandle(memory);
+    cudaGetLastError();
   }
 
  private:

@@ -257,8 +257,12 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   if (!layout) return tl::unexpected(layout.error());
   impl->layout = std::move(*layout);
   if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
-  if (auto status = impl->open_device(); !status) return tl::unexpected(status.error());
-  return std::unique_ptr<Session>(new Session(std::move(impl)));
+  const Status opened = impl->open_device();
+  std::unique_ptr<Session> session(new Session(std::move(impl)));
+  if (opened) return session;
+  // The worker has taken note when this returns: the same rank can attach again at once, without a device.
+  [[maybe_unused]] const Status told = session->finish(LeaveKind::kFailed, opened.error().message);
+  return tl::unexpected(opened.error());
 }
 
 bool Session::fresh() const {

@@ -32,7 +32,8 @@ class Fake {
   void sanitizer(const std::string& body) const { script(dir_ / "path/compute-sanitizer", body); }
   // A tributary that knows everything and whose GPU trains to `accuracy`.
   void tributary(const std::string& accuracy) const {
-    program("tributary", R"(case "$1 $2" in
+    program("tributary",
+            R"(case "$1 $2" in
   '--version '*) echo 'tributary 9.9.9' ;;
   '--help '*) printf '  up    train\n  doctor   look\n  bench   measure\n' ;;
   'doctor '*) echo '{"doctor":true}' ;;
@@ -42,7 +43,8 @@ class Fake {
   'up '*) case "$*" in
       *'--device cpu'*) echo '{"test_accuracy":0.89,"samples_per_s":5,"seconds":1.5,"rounds":7,"devices":["cpu"]}' ;;
       *) echo '{"test_accuracy":)" +
-                             accuracy + R"(,"samples_per_s":50,"seconds":0.5,"rounds":7,"devices":["cuda:0"]}' ;;
+                accuracy +
+                R"(,"samples_per_s":50,"seconds":0.5,"rounds":7,"devices":["cuda:0"],"gradient_path":"device"}' ;;
     esac ;;
   *) exit 3 ;;
 esac)");
@@ -131,6 +133,8 @@ TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps 
     CHECK(step(result, name).at("figures").at("rounds") == 7);
   }
   CHECK(step(result, "train cuda, 4 ranks").at("figures").at("test_accuracy") == 0.8851);
+  CHECK(step(result, "train cuda, 4 ranks").at("figures").at("gradient_path") == "device");
+  CHECK(step(result, "train cpu, 2 ranks").at("figures").at("gradient_path").is_null());
   std::ifstream sanitized(fake.dir() / "sanitized");
   std::string line;
   std::size_t lines = 0;

@@ -17,6 +17,7 @@
 #include "train/cpu_compute.h"
 #include "train/cuda_compute.h"
 #include "train/cuda_gemm.h"
+#include "train/mlp_kernels.h"
 #include "train/rank_compute.h"
 #include "train/standalone.h"
 
@@ -56,10 +57,10 @@ class Memory {
       offsets.push_back(elements);
       elements += (tensor.elements() + 15) / 16 * 16;
     }
-    const std::size_t bytes = (elements * sizeof(float) + 4095) / 4096 * 4096;
+    bytes_ = (elements * sizeof(float) + 4095) / 4096 * 4096;
     for (auto* flat : {&parameters_, &gradients_}) {
-      flat->reset(static_cast<float*>(std::aligned_alloc(4096, bytes)));
-      std::fill_n(flat->get(), bytes / sizeof(float), kNan);
+      flat->reset(static_cast<float*>(std::aligned_alloc(4096, bytes_)));
+      std::fill_n(flat->get(), bytes_ / sizeof(float), kNan);
     }
     for (const std::size_t offset : offsets) {
       parameters.push_back(parameters_.get() + offset);
@@ -76,6 +77,16 @@ class Memory {
   }
   RankMemory rank_memory(bool lasting) const {
     return {.parameters = readable, .gradients = gradients, .lasting = lasting};
+  }
+  // The same memory as a device's, lent by somebody else.
+  RankMemory device_memory() const {
+    return {.parameters = readable, .gradients = gradients, .lasting = true, .place = MemoryPlace::kDevice};
+  }
+  void lend() {
+    for (const auto* flat : {&parameters_, &gradients_}) emulation::lend(flat->get(), bytes_);
+  }
+  void take_back() {
+    for (const auto* flat : {&parameters_, &gradients_}) emulation::take_back(flat->get());
   }
   std::vector<float> gradient(std::size_t tensor) const {
     return {gradients[tensor], gradients[tensor] + shape_.tensors()[tensor].elements()};
@@ -98,6 +109,7 @@ class Memory {
     void operator()(float* at) const { std::free(at); }
   };
   const MlpShape& shape_;
+  std::size_t bytes_ = 0;
   std::unique_ptr<float, Free> parameters_, gradients_;
   std::vector<float> scratch_;
 };
@@ -209,9 +221,9 @@ TEST_CASE("evaluation is the CPU's, over more than one batch and images that are
 }
 
 // Rounds as a session has them, with a worker that is as fast as it may be: parameters come only when they are needed,
-// and are gone as soon as their tensor is ready.
-std::vector<std::vector<std::vector<float>>> rounds_of(ModelCompute& compute, Memory& memory, bool lasting) {
-  REQUIRE(compute.bind(memory.rank_memory(lasting)));
+// and are gone as soon as their tensor is ready; the gradient's memory is the worker's until then.
+std::vector<std::vector<std::vector<float>>> rounds_of(ModelCompute& compute, Memory& memory, const RankMemory& bound) {
+  REQUIRE(compute.bind(bound));
   const std::size_t tensors = memory.parameters.size();
   std::vector<std::vector<std::vector<float>>> all;
   for (std::uint32_t round = 1; round <= 3; ++round) {
@@ -224,6 +236,7 @@ std::vector<std::vector<std::vector<float>>> rounds_of(ModelCompute& compute, Me
           CHECK(ready.empty());
           needed.push_back(tensor);
           memory.fill(tensor, round);
+          std::fill_n(memory.gradients[tensor], memory.gradient(tensor).size(), kNan);
           return true;
         },
         [&](std::size_t tensor) {
@@ -249,7 +262,7 @@ TEST_CASE("gradients are final when their tensor is ready, whatever order stream
   const MlpShape shape = shape_of({20, 33, 9, 10});
   Memory memory(shape);
   const auto reference = cpu(shape);
-  const auto expected = rounds_of(*reference, memory, false);
+  const auto expected = rounds_of(*reference, memory, memory.rank_memory(false));
   std::vector<std::vector<std::vector<float>>> first;
   for (std::uint32_t seed = 0; seed < kSeeds; ++seed) {
     CAPTURE(seed);
@@ -257,7 +270,7 @@ TEST_CASE("gradients are final when their tensor is ready, whatever order stream
       for (const std::size_t free_memory : {std::size_t{1} << 30, std::size_t{1000}}) {  // images resident or not
         use({.seed = seed, .free_memory = free_memory});
         const auto compute = cuda(shape);
-        const auto found = rounds_of(*compute, memory, lasting);
+        const auto found = rounds_of(*compute, memory, memory.rank_memory(lasting));
         if (first.empty()) first = found;
         CHECK(found == first);
         CHECK(runtime_counts().pending == 0);
@@ -266,6 +279,51 @@ TEST_CASE("gradients are final when their tensor is ready, whatever order stream
     }
   }
   for (std::size_t round = 0; round < expected.size(); ++round) check_close(first[round], expected[round]);
+}
+
+TEST_CASE("on memory of the device gradients are the same bits as through the host, whatever order streams run in") {
+  const MlpShape shape = shape_of({20, 33, 9, 10});
+  Memory memory(shape);
+  use({.seed = 1});
+  const auto expected = rounds_of(*cuda(shape), memory, memory.rank_memory(true));
+  for (std::uint32_t seed = 0; seed < 2 * kSeeds; ++seed) {
+    CAPTURE(seed);
+    use({.seed = seed});
+    const auto compute = cuda(shape);
+    memory.lend();
+    CHECK(rounds_of(*compute, memory, memory.device_memory()) == expected);
+    // A worker that comes back on the host, and then on the device again.
+    CHECK(rounds_of(*compute, memory, memory.rank_memory(true)) == expected);
+    CHECK(rounds_of(*compute, memory, memory.device_memory()) == expected);
+    CHECK(runtime_counts().pending == 0);
+    memory.take_back();
+  }
+}
+
+TEST_CASE(
+    "on memory of the device only the loss and the samples' numbers travel, and parameters where they are asked for") {
+  const MlpShape shape = shape_of({20, 8, 10});
+  Memory memory(shape);
+  memory.fill_all(1);
+  use({.seed = 2});
+  const auto compute = cuda(shape);
+  memory.lend();
+  REQUIRE(compute->bind(memory.device_memory()));
+  const Samples samples(100, 1);
+  const std::size_t before = runtime_counts().host_bytes;
+  gradient_of(*compute, samples.share);
+  CHECK(runtime_counts().host_bytes - before == 100 * 4 + sizeof(PassSums));
+  static const ImageSet kFew = synthetic(10, 3);
+  const auto found = compute->evaluate(kFew);
+  REQUIRE(found);
+  std::vector<float> copy(shape.tensors()[2].elements());
+  REQUIRE(compute->read_parameters(2, copy));
+  CHECK(copy == std::vector<float>(memory.readable[2], memory.readable[2] + copy.size()));
+  compute->unbind();
+  memory.take_back();
+  const auto reference = cpu(shape);
+  REQUIRE(reference->bind(memory.rank_memory(false)));
+  CHECK(found->correct == reference->evaluate(kFew)->correct);
 }
 
 TEST_CASE("resident images do not travel again") {
@@ -289,11 +347,14 @@ TEST_CASE("an abandoned round leaves nothing under way and nothing ready") {
   const MlpShape shape = shape_of({20, 8, 10});
   Memory memory(shape);
   memory.fill_all(1);
+  memory.lend();
   for (std::size_t at = 0; at < 4; ++at) {
-    for (const std::uint32_t count : {0u, 30u}) {
+    for (const auto& [count, bound] :
+         {std::pair{0u, memory.rank_memory(true)}, std::pair{30u, memory.rank_memory(true)},
+          std::pair{0u, memory.device_memory()}, std::pair{30u, memory.device_memory()}}) {
       use({.seed = static_cast<std::uint32_t>(at)});
       const auto compute = cuda(shape);
-      REQUIRE(compute->bind(memory.rank_memory(true)));
+      REQUIRE(compute->bind(bound));
       const Samples samples(count, 1);
       const auto stats = compute->gradient(
           samples.share, [&](std::size_t tensor) { return tensor != at; },
@@ -303,6 +364,7 @@ TEST_CASE("an abandoned round leaves nothing under way and nothing ready") {
       CHECK(runtime_counts().pending == 0);
     }
   }
+  memory.take_back();
 }
 
 TEST_CASE("memory that cannot be pinned costs speed only, and the reason is said") {
@@ -310,18 +372,18 @@ TEST_CASE("memory that cannot be pinned costs speed only, and the reason is said
   Memory memory(shape);
   use({.seed = 5, .can_register = false});
   const auto compute = cuda(shape);
-  const auto found = rounds_of(*compute, memory, true);
+  const auto found = rounds_of(*compute, memory, memory.rank_memory(true));
   CHECK(compute->info().note.find("page-locking the memory shared with the worker failed") != std::string::npos);
   const auto reference = cpu(shape);
-  const auto expected = rounds_of(*reference, memory, false);
+  const auto expected = rounds_of(*reference, memory, memory.rank_memory(false));
   for (std::size_t round = 0; round < expected.size(); ++round) check_close(found[round], expected[round]);
 }
 
 // Everything that a rank does, from nothing to nothing; the error if there was one.
-std::optional<Error> whole_life(const MlpShape& shape, Memory& memory, bool& over) {
+std::optional<Error> whole_life(const MlpShape& shape, const RankMemory& memory, bool& over) {
   auto compute = make_cuda_compute(shape, training_set(), 0);
   if (!compute) return compute.error();
-  if (Status bound = (*compute)->bind(memory.rank_memory(true)); !bound) return bound.error();
+  if (Status bound = (*compute)->bind(memory); !bound) return bound.error();
   for (const std::uint32_t count : {12u, 0u}) {
     const Samples samples(count, 3);
     over = false;
@@ -335,6 +397,8 @@ std::optional<Error> whole_life(const MlpShape& shape, Memory& memory, bool& ove
   const auto evaluated = (*compute)->evaluate(kFew);
   CHECK(runtime_counts().pending == 0);
   if (!evaluated) return evaluated.error();
+  std::vector<float> copy(shape.tensors()[0].elements());
+  if (Status read = (*compute)->read_parameters(0, copy); !read) return read.error();
   return std::nullopt;
 }
 
@@ -343,27 +407,30 @@ TEST_CASE("whatever call of CUDA fails, the error says what and where, nothing g
   Memory memory(shape);
   memory.fill_all(1);
   bool over = false;
-  use({.seed = 3});
-  const auto none = whole_life(shape, memory, over);
-  REQUIRE_FALSE(none);
-  const std::size_t calls = runtime_counts().calls;
-  CHECK(runtime_counts().alive == 0);
-  std::size_t failures = 0;
-  for (std::uint32_t seed = 0; seed < kSeeds; seed += 3) {
-    for (std::size_t call = 1; call <= calls; ++call) {
-      CAPTURE(call);
-      use({.seed = seed, .failing_call = call});
-      const auto error = whole_life(shape, memory, over);
-      CHECK(runtime_counts().alive == 0);
-      CHECK(runtime_counts().registered == 0);
-      if (!error) continue;  // a call of a destructor, or one that is only asked whether all is well
-      ++failures;
-      CHECK(error->code == ErrorCode::kDevice);
-      CHECK(error->message.starts_with("cuda:0"));
-      CHECK(error->message.find(" failed: ") != std::string::npos);
+  memory.lend();
+  for (const RankMemory& bound : {memory.rank_memory(true), memory.device_memory()}) {
+    use({.seed = 3});
+    REQUIRE_FALSE(whole_life(shape, bound, over));
+    const std::size_t calls = runtime_counts().calls;
+    CHECK(runtime_counts().alive == 0);
+    std::size_t failures = 0;
+    for (std::uint32_t seed = 0; seed < kSeeds; seed += 3) {
+      for (std::size_t call = 1; call <= calls; ++call) {
+        CAPTURE(call);
+        use({.seed = seed, .failing_call = call});
+        const auto error = whole_life(shape, bound, over);
+        CHECK(runtime_counts().alive == 0);
+        CHECK(runtime_counts().registered == 0);
+        if (!error) continue;  // a call of a destructor, or one that is only asked whether all is well
+        ++failures;
+        CHECK(error->code == ErrorCode::kDevice);
+        CHECK(error->message.starts_with("cuda:0"));
+        CHECK(error->message.find(" failed: ") != std::string::npos);
+      }
     }
+    CHECK(failures > calls / 2 * ((kSeeds + 2) / 3));  // at least those that enqueue work or make something
   }
-  CHECK(failures > calls / 2 * ((kSeeds + 2) / 3));  // at least those that enqueue work or make something
+  memory.take_back();
 }
 
 TEST_CASE("a choice of ours falls back to the CPU and says why, a choice of the user's does not") {

@@ -1,10 +1,7 @@
 // From the attach to the lanes with ranks on (simulated) devices.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <thread>
-
-#include "tests/fake_device/fake_device_api.h"
+#include "tests/unit/device_node_fixture.h"
 #include "tests/unit/node_fixture.h"
 #include "tests/unit/worker_lane_fixture.h"
 
@@ -12,60 +9,6 @@ using namespace tributary;
 using namespace tributary::testing;
 
 namespace {
-
-// Runs the devices as long as it lives.
-class Runner {
- public:
-  explicit Runner(std::shared_ptr<FakeDeviceApi> api)
-      : thread_([api = std::move(api)](const std::stop_token& over) {
-          while (!over.stop_requested()) {
-            if (!api->run_one()) std::this_thread::sleep_for(std::chrono::microseconds(50));
-          }
-        }) {}
-
- private:
-  std::jthread thread_;
-};
-
-class FakeOpener final : public DeviceMemoryOpener {
- public:
-  FakeOpener(std::shared_ptr<FakeDeviceApi> api, std::uint32_t device) : api_(std::move(api)), device_(device) {}
-  std::string uuid() const override {
-    return device_ < api_->devices().size() ? api_->devices()[device_].uuid : "GPU-elsewhere";
-  }
-  Result<void*> open(std::span<const std::byte> handle) override {
-    if (refuse) return fail(ErrorCode::kDevice, "planned refusal of a mapping");
-    IpcHandle copy;
-    REQUIRE(handle.size() == copy.bytes.size());
-    std::ranges::copy(handle, copy.bytes.begin());
-    ++mapped;
-    return api_->opened(copy);
-  }
-  void close(void* memory) override {
-    CHECK(memory != nullptr);
-    --mapped;
-  }
-  bool refuse = false;
-  int mapped = 0;
-
- private:
-  const std::shared_ptr<FakeDeviceApi> api_;
-  const std::uint32_t device_;
-};
-
-struct Devices {
-  explicit Devices(std::uint32_t count, const std::string& mode = "auto", std::size_t bytes = 1u << 30)
-      : api(std::make_shared<FakeDeviceApi>(FakeDeviceOptions{.devices = count, .device_bytes = bytes})) {
-    WorkerConfig config;
-    config.node_reduction = mode;
-    node =
-        std::make_shared<NodeDevices>(config, count == 0 ? nullptr : api, count == 0 ? "no device here" : "", logger);
-  }
-  std::shared_ptr<FakeOpener> opener(std::uint32_t device) { return std::make_shared<FakeOpener>(api, device); }
-  Logger logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
-  std::shared_ptr<FakeDeviceApi> api;
-  std::shared_ptr<NodeDevices> node;
-};
 
 // Attaches rank by rank; null opener: on the host.
 std::vector<std::unique_ptr<Session>> attach_all(FakeNode& node,

@@ -1,205 +1,23 @@
-// The trainer's rounds, stops and restarts, against a Session that is scripted here instead of the real one: this file
-// defines tributary::Session's members, so the linker takes none from the library.
+// The trainer's rounds, stops and restarts, against a scripted Session instead of the real one
+// (tests/unit/scripted_session.h).
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "common/encoding.h"
-#include "common/fused_step.h"
-#include "common/schedule.h"
-#include "kernels/optimizer.h"
+#include "tests/unit/scripted_session.h"
 #include "tests/unit/synthetic_images.h"
 #include "train/cpu_compute.h"
 #include "train/standalone.h"
 #include "train/trainer.h"
 
-namespace tributary {
-namespace {
-
-using Tensors = std::vector<std::vector<float>>;
-
-// Servers and worker of a job with one rank: what survives a session.
-struct World {
-  Round round;
-  Tensors parameters, momentum;
-  std::uint64_t snapshot_every = 4;
-  Round snapshot;
-  Tensors snapshot_parameters, snapshot_momentum;
-
-  // What wait() says once the round is there (kStopRequested), or instead of it (kStopped, kRestart, an error).
-  std::map<std::uint64_t, StepState> states;
-  std::map<std::uint64_t, Error> errors;
-  std::vector<Error> attach_errors;  // of the next attaches, the last one first
-  std::vector<Error> start_errors;
-  std::function<void(Round)> on_round;  // when the first tensor of a round becomes ready
-
-  int attaches = 0;
-  std::vector<std::pair<LeaveKind, std::uint64_t>> finishes;
-  std::string finish_message;
-
-  void lose_what_is_not_in_the_snapshot() {
-    round = snapshot;
-    parameters = snapshot_parameters;
-    momentum = snapshot_momentum;
-  }
-};
-World* g_world = nullptr;
-
-}  // namespace
-
-struct Session::Impl {
-  JobConfig job;
-  std::vector<TensorSpec> tensors;
-  bool fresh = false;
-  Round resume;
-  Tensors parameters, gradients;
-  std::vector<bool> is_ready;
-  std::uint64_t weight = 0;
-  std::vector<std::size_t> waited;  // of the open round
-
-  bool pending() const {
-    return std::all_of(is_ready.begin(), is_ready.end(), [](bool r) { return r; });
-  }
-
-  Result<StepState> complete() {
-    World& world = *g_world;
-    const Round round = world.round.next();
-    if (const auto error = world.errors.find(round.value); error != world.errors.end()) {
-      const Error what = error->second;
-      world.errors.erase(error);
-      world.lose_what_is_not_in_the_snapshot();
-      return tl::unexpected(what);
-    }
-    const auto state = world.states.find(round.value);
-    if (state != world.states.end() && (state->second == StepState::kRestart || state->second == StepState::kStopped)) {
-      const StepState what = state->second;
-      world.states.erase(state);
-      if (what == StepState::kRestart) world.lose_what_is_not_in_the_snapshot();
-      return what;
-    }
-    const auto optimizer = kernels::make_optimizer("sgd", {.momentum = job.optimizer.momentum});
-    const auto scalars = optimizer->scalars(round.value, scheduled_lr(job.schedule, job.optimizer.lr, round.value));
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-      const auto* frame = reinterpret_cast<const std::byte*>(gradients[t].data());
-      FusedArgs args;
-      args.elements = tensors[t].elements();
-      args.frames = {&frame, 1};
-      args.push = args.pull = &encoding_for(EncodingId::kFp32);
-      args.scale = static_cast<float>(1.0 / static_cast<double>(weight));
-      args.param_in = args.param_out = world.parameters[t].data();
-      args.state_in[0] = args.state_out[0] = world.momentum[t].data();
-      fused_step(*optimizer, scalars, args);
-      std::fill(gradients[t].begin(), gradients[t].end(), 1e30f);  // nobody may count on old contents
-    }
-    world.round = round;
-    parameters = world.parameters;
-    is_ready.assign(tensors.size(), false);
-    if (round.value % world.snapshot_every == 0) {
-      world.snapshot = round;
-      world.snapshot_parameters = world.parameters;
-      world.snapshot_momentum = world.momentum;
-    }
-    return state == world.states.end() ? StepState::kContinue : state->second;
-  }
-};
-
-Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Session::~Session() = default;
-
-Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, std::vector<TensorSpec> tensors) {
-  World& world = *g_world;
-  ++world.attaches;
-  if (!world.attach_errors.empty()) {
-    const Error error = world.attach_errors.back();
-    world.attach_errors.pop_back();
-    return tl::unexpected(error);
-  }
-  auto impl = std::make_unique<Impl>();
-  impl->job = options.job;
-  impl->tensors = std::move(tensors);
-  impl->fresh = world.round.value == 0;
-  impl->resume = world.round;
-  for (const TensorSpec& tensor : impl->tensors) {
-    impl->parameters.emplace_back(tensor.elements());
-    impl->gradients.emplace_back(tensor.elements());
-  }
-  impl->is_ready.assign(impl->tensors.size(), false);
-  return std::unique_ptr<Session>(new Session(std::move(impl)));
-}
-
-bool Session::fresh() const {
-  return impl_->fresh;
-}
-Round Session::resume_round() const {
-  return impl_->resume;
-}
-std::span<float> Session::initial(std::size_t tensor) {
-  return impl_->parameters[tensor];
-}
-std::span<float> Session::gradient(std::size_t tensor) {
-  return impl_->gradients[tensor];
-}
-std::span<const float> Session::parameters(std::size_t tensor) const {
-  return impl_->parameters[tensor];
-}
-std::string Session::stop_reason() const {
-  return "as scripted";
-}
-SessionStats Session::stats() const {
-  return {.reduce_ns = 0, .bytes_pushed = 7, .bytes_pulled = 9};
-}
-
-Status Session::start() {
-  World& world = *g_world;
-  if (!world.start_errors.empty()) {
-    const Error error = world.start_errors.back();
-    world.start_errors.pop_back();
-    return tl::unexpected(error);
-  }
-  if (impl_->fresh) {
-    world.parameters = world.snapshot_parameters = impl_->parameters;
-    world.momentum.clear();
-    for (const auto& tensor : world.parameters) world.momentum.emplace_back(tensor.size(), 0.0f);
-    world.snapshot_momentum = world.momentum;
-  }
-  impl_->parameters = world.parameters;
-  return {};
-}
-
-void Session::ready(std::size_t tensor, std::uint64_t weight) {
-  REQUIRE_FALSE(impl_->is_ready[tensor]);
-  const bool first = std::none_of(impl_->is_ready.begin(), impl_->is_ready.end(), [](bool r) { return r; });
-  impl_->is_ready[tensor] = true;
-  impl_->weight = weight;
-  if (first && g_world->on_round) g_world->on_round(g_world->round.next());
-}
-Result<StepState> Session::wait(std::size_t) {
-  return wait();
-}
-Result<StepState> Session::wait() {
-  if (!impl_->pending()) return StepState::kContinue;
-  return impl_->complete();
-}
-
-Status Session::finish(LeaveKind kind, const std::string& message) {
-  g_world->finish_message = message;
-  const bool nothing_open = std::none_of(impl_->is_ready.begin(), impl_->is_ready.end(), [](bool r) { return r; });
-  if (kind == LeaveKind::kFinished) CHECK(nothing_open);
-  g_world->finishes.emplace_back(kind, g_world->round.value);
-  return {};
-}
-
-namespace train {
+namespace tributary::train {
 namespace {
 
 // A device that answers on a thread of its own, as a GPU's driver does: what it computes is the CPU's. It may fail.
@@ -208,7 +26,10 @@ class OtherThread final : public ModelCompute {
   OtherThread(std::unique_ptr<ModelCompute> cpu, int failing_pass) : cpu_(std::move(cpu)), failing_(failing_pass) {}
   const MlpShape& shape() const override { return cpu_->shape(); }
   const DeviceInfo& info() const override { return info_; }
-  Status bind(const RankMemory& memory) override { return cpu_->bind(memory); }
+  // Its device's memory is the host's.
+  Status bind(const RankMemory& memory) override {
+    return cpu_->bind({.parameters = memory.parameters, .gradients = memory.gradients});
+  }
   void unbind() override { cpu_->unbind(); }
   Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
                                              const TensorReady& ready) override {
@@ -222,12 +43,26 @@ class OtherThread final : public ModelCompute {
     return stats;
   }
   Result<BatchStats> evaluate(const ImageSet& set) override { return cpu_->evaluate(set); }
+  Status read_parameters(std::size_t tensor, std::span<float> to) override { return cpu_->read_parameters(tensor, to); }
 
  private:
   std::unique_ptr<ModelCompute> cpu_;
-  DeviceInfo info_{.device = "cuda:0 other thread", .blas = {}, .note = {}};
+  DeviceInfo info_{.device = "cuda:0 other thread", .blas = {}, .note = {}, .cuda = 0};
   int failing_;
   int passes_ = 0;
+};
+
+struct Opener final : DeviceMemoryOpener {
+  explicit Opener(bool refuses) : refuses_(refuses) {}
+  std::string uuid() const override { return "GPU-other-thread"; }
+  Result<void*> open(std::span<const std::byte>) override {
+    if (refuses_) return fail(ErrorCode::kDevice, "cuda:0: opening is not permitted here");
+    return nullptr;
+  }
+  void close(void*) override {}
+
+ private:
+  const bool refuses_;
 };
 
 constexpr std::uint64_t kRounds = 20;  // two epochs of ten, the last batch of each smaller
@@ -235,7 +70,7 @@ constexpr std::uint64_t kRounds = 20;  // two epochs of ten, the last batch of e
 class Run {
  public:
   Run() : training_(synthetic(300, 1)), test_(synthetic(100, 2)) {
-    g_world = &world;
+    World::current = &world;
     options_.job.name = "scripted";
     options_.job.optimizer.lr = 0.1;
     options_.job.optimizer.momentum = 0.9;
@@ -244,7 +79,7 @@ class Run {
     options_.job.train.epochs = 2;
   }
   ~Run() {
-    g_world = nullptr;
+    World::current = nullptr;
     std::fclose(log_);
   }
 
@@ -263,6 +98,13 @@ class Run {
     ProgressBar bar(log_, ProgressBar::Style::kOff, "");
     StopSignal stop_signal;
     return train_rank(options_, std::move(compute), &test_, bar, nullptr, stop_signal);
+  }
+  void ask_for_device_memory(bool refuses) { options_.device_memory = std::make_shared<Opener>(refuses); }
+  std::string log() const {
+    std::string text(4096, '\0');
+    std::rewind(log_);
+    text.resize(std::fread(text.data(), 1, text.size(), log_));
+    return text;
   }
   std::string reference_digest() const {
     const Result<RunSummary> summary = train_standalone({.job = options_.job}, training_, &test_, nullptr);
@@ -384,6 +226,61 @@ TEST_CASE("Gradients that become ready on another thread end in the reference's 
   CHECK(summary->compute.device == "cuda:0 other thread");
 }
 
+TEST_CASE("Gradients in memory that the worker lends end in the reference's bits, and the summary says so") {
+  Run run;
+  run.ask_for_device_memory(false);
+  run.world.states[9] = StepState::kRestart;
+  const auto summary = run.train_on_other_thread(0);
+  run.expect_complete(summary);
+  CHECK(summary->gradient_path == "device");
+  CHECK(to_json(*summary).find(R"("gradient_path":"device")") != std::string::npos);
+  CHECK(run.world.attaches_with_device == 2);
+  CHECK(run.log().find("gradient path: device") != std::string::npos);
+}
+
+TEST_CASE("A worker that does not lend device memory gets gradients in host memory") {
+  Run run;
+  run.ask_for_device_memory(false);
+  run.world.lends = false;
+  const auto summary = run.train_on_other_thread(0);
+  run.expect_complete(summary);
+  CHECK(summary->gradient_path == "host");
+  CHECK(run.world.attaches_with_device == 1);
+  CHECK(run.log().find("gradient path: host") != std::string::npos);
+}
+
+TEST_CASE("Lent memory that cannot be opened is not asked for again, and the log says why") {
+  Run run;
+  run.ask_for_device_memory(true);
+  run.world.states[9] = StepState::kRestart;
+  const auto summary = run.train_on_other_thread(0);
+  run.expect_complete(summary);
+  CHECK(summary->gradient_path == "host");
+  CHECK(summary->restarts == 1);
+  CHECK(run.world.attaches == 3);
+  CHECK(run.world.attaches_with_device == 1);
+  CHECK(run.log().find("opening is not permitted here; attaching again") != std::string::npos);
+}
+
+TEST_CASE("A worker that insists on device memory that cannot be opened: the error has both reasons") {
+  Run run;
+  run.ask_for_device_memory(true);
+  run.world.on_refused_memory = [&] { run.world.attach_errors = {{ErrorCode::kInvalidArgument, "devices only"}}; };
+  const auto summary = run.train_on_other_thread(0);
+  REQUIRE_FALSE(summary.has_value());
+  CHECK(summary.error().code == ErrorCode::kInvalidArgument);
+  CHECK(summary.error().message.starts_with("devices only"));
+  CHECK(summary.error().message.find("opening is not permitted here") != std::string::npos);
+}
+
+TEST_CASE("A view that ends before its first round because another rank was lost costs a restart") {
+  Run run;
+  run.world.start_errors = {{ErrorCode::kUnavailable, "the job ended before its first round: rank 1 failed"}};
+  const auto summary = run.train();
+  run.expect_complete(summary);
+  CHECK(summary->restarts == 1);
+}
+
 TEST_CASE("A device that fails ends the run, and the worker is told why") {
   Run run;
   const auto summary = run.train_on_other_thread(7);
@@ -434,5 +331,4 @@ TEST_CASE("A job that is complete already is evaluated and finished again") {
 }
 
 }  // namespace
-}  // namespace train
-}  // namespace tributary
+}  // namespace tributary::train

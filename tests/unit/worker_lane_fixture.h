@@ -50,6 +50,7 @@ class FakeServerLane {
   std::atomic<bool> mute{false};     // reads, answers nothing
   std::atomic<bool> refuse{false};   // answers pushes with an error
   std::atomic<bool> garbage{false};  // sends noise before every answer
+  std::atomic<float> rate{1.0f};     // of learning
   std::atomic<int> pushes{0};
 
  private:
@@ -82,7 +83,7 @@ class FakeServerLane {
         if (push->round.value != chunk.version.value + 1) continue;
         Chunk gradient;
         store(gradient, payload);
-        for (std::size_t i = 0; i < chunk.values.size(); ++i) chunk.values[i] -= gradient.values[i];
+        for (std::size_t i = 0; i < chunk.values.size(); ++i) chunk.values[i] -= rate * gradient.values[i];
         chunk.version = chunk.version.next();
         send(id, Receipt{push->key, push->round}, {});
         answer(id, push->key, chunk);

@@ -105,7 +105,7 @@ class Runtime {
   cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
     const bool in = kind == cudaMemcpyHostToDevice;
     const void* host = in ? from : to;
-    require_within(device_, in ? to : from, bytes, "device memory");
+    require_device(in ? to : from, bytes);
     host_bytes_ += bytes;
     if (is_pinned(host, bytes)) {
       return enqueue(stream, {.run = [=] { std::memcpy(to, from, bytes); }});
@@ -119,9 +119,15 @@ class Runtime {
     return wait([=] { return stream->queue.empty(); });
   }
 
-  template <class Blocks>
-  void require_within(const Blocks& blocks, const void* at, std::size_t bytes, const char* what) const {
-    if (!within(blocks, at, bytes)) throw std::logic_error(std::string("an access outside of ") + what);
+  void require_device(const void* at, std::size_t bytes) const {
+    if (!within(device_, at, bytes) && !within(lent_, at, bytes)) {
+      throw std::logic_error("an access outside of device memory");
+    }
+  }
+  void lend(void* memory, std::size_t bytes) { lent_[static_cast<const std::byte*>(memory)] = bytes; }
+  void take_back(void* memory) {
+    if (counts().pending != 0) throw std::logic_error("lent memory is given back while work is under way");
+    if (lent_.erase(static_cast<const std::byte*>(memory)) == 0) throw std::logic_error("gave back what was not lent");
   }
 
   cudaError_t allocate(std::map<const std::byte*, std::size_t>& blocks, void** memory, std::size_t bytes) {
@@ -220,7 +226,7 @@ class Runtime {
   std::size_t calls_ = 0, host_bytes_ = 0;
   cudaError_t error_ = cudaSuccess;  // of an operation: it stays
   bool in_host_function_ = false;
-  std::map<const std::byte*, std::size_t> registered_;
+  std::map<const std::byte*, std::size_t> registered_, lent_;
   std::vector<std::unique_ptr<CUstream_st>> streams_;
   std::set<cudaEvent_t> events_;
 };
@@ -237,6 +243,12 @@ void start_runtime(const RuntimeOptions& options) {
 }
 RuntimeCounts runtime_counts() {
   return runtime().counts();
+}
+void lend(void* memory, std::size_t bytes) {
+  runtime().lend(memory, bytes);
+}
+void take_back(void* memory) {
+  runtime().take_back(memory);
 }
 
 }  // namespace tributary::emulation
@@ -346,7 +358,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
   CALL;
-  runtime().require_within(runtime().device_, memory, bytes, "device memory");
+  runtime().require_device(memory, bytes);
   return runtime().enqueue(runtime().stream_of(stream), {.run = [=] { std::memset(memory, value, bytes); }});
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {

@@ -40,4 +40,9 @@ struct RuntimeCounts {
 };
 RuntimeCounts runtime_counts();
 
+// Memory of the device that this process did not allocate: another one lends it. It must not be taken back while work
+// is under way.
+void lend(void* memory, std::size_t bytes);
+void take_back(void* memory);
+
 }  // namespace tributary::emulation

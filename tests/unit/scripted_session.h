@@ -1,0 +1,50 @@
+// A scripted Session for tests of the trainer: World is the job's servers and worker, and what they will say. Linked
+// in the place of tributary_session's, which the linker then takes nothing from.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/ids.h"
+#include "worker/session.h"
+
+namespace tributary {
+
+using Tensors = std::vector<std::vector<float>>;
+
+// Servers and worker of a job with one rank: what survives a session.
+struct World {
+  Round round;
+  Tensors parameters, momentum;
+  std::uint64_t snapshot_every = 4;
+  Round snapshot;
+  Tensors snapshot_parameters, snapshot_momentum;
+
+  // What wait() says once the round is there (kStopRequested), or instead of it (kStopped, kRestart, an error).
+  std::map<std::uint64_t, StepState> states;
+  std::map<std::uint64_t, Error> errors;
+  std::vector<Error> attach_errors;  // of the next attaches, the last one first
+  std::vector<Error> start_errors;
+  std::function<void(Round)> on_round;  // when the first tensor of a round becomes ready
+
+  bool lends = true;                        // device memory, to whoever asks for it
+  std::function<void()> on_refused_memory;  // when it could not be opened
+
+  static inline World* current = nullptr;  // the one that sessions belong to
+
+  int attaches = 0, attaches_with_device = 0;
+  std::vector<std::pair<LeaveKind, std::uint64_t>> finishes;
+  std::string finish_message;
+
+  void lose_what_is_not_in_the_snapshot() {
+    round = snapshot;
+    parameters = snapshot_parameters;
+    momentum = snapshot_momentum;
+  }
+};
+
+}  // namespace tributary
