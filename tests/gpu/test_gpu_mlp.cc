@@ -28,7 +28,7 @@ constexpr std::uint32_t kMaxBatch = kEvaluationBatch;
 
 void require_device() {
   static const CudaSystem kSystem = inspect_cuda();
-  REQUIRE_MESSAGE(!kSystem.devices.empty(), "test_gpu_mlp needs a CUDA device: " << kSystem.no_devices);
+  REQUIRE_MESSAGE(!kSystem.devices.empty(), "test_gpu_node needs a CUDA device: " << kSystem.no_devices);
   REQUIRE_MESSAGE(kSystem.devices[0].unusable.empty(), kSystem.devices[0].unusable);
   REQUIRE(cudaSetDevice(0) == cudaSuccess);
 }
