@@ -142,7 +142,9 @@ class Benchmark {
     if (!nodes) return tl::unexpected(nodes.error());
     for (const NodeResult& node : *nodes) {
       if (!node.finite) return fail(ErrorCode::kInternal, "a parameter is not finite after the benchmark");
-      if (!node.moved) return fail(ErrorCode::kInternal, "a parameter was never updated");
+      // Top-k may leave a small gradient in the residual for longer than this takes.
+      const bool all_move = options_.push.id != EncodingId::kTopK;
+      if (all_move && !node.moved) return fail(ErrorCode::kInternal, "a parameter was never updated");
       if (node.digest != nodes->front().digest) {
         return fail(ErrorCode::kInternal,
                     "the nodes' parameters differ: " + nodes->front().digest + " and " + node.digest);
