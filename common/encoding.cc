@@ -10,6 +10,7 @@
 
 #include "common/assert.h"
 #include "common/encoding_feedback.h"
+#include "common/encoding_frames.h"
 #include "kernels/cast.h"
 
 namespace tributary {
@@ -93,12 +94,11 @@ const HalfEncoding kBf16Instance(EncodingId::kBf16, kernels::fp32_to_bf16, kerne
 const HalfEncoding kFp16Instance(EncodingId::kFp16, kernels::fp32_to_fp16, kernels::fp16_to_fp32);
 
 constexpr std::string_view kNames[] = {"fp32", "bf16", "fp16", "int8", "topk", "onebit", "int8-delta"};
-constexpr std::uint32_t kMillion = 1'000'000;
 
 // "0.01" as parts of a million: an exact decimal, so that a job's text is its identity.
 std::optional<std::uint32_t> parse_ppm(std::string_view text) {
   constexpr std::size_t kDigits = 6;
-  if (text == "1" || text == "1.0") return kMillion;
+  if (text == "1" || text == "1.0") return static_cast<std::uint32_t>(TopKFrame::kMillion);
   if (!text.starts_with("0.")) return std::nullopt;
   text.remove_prefix(2);
   if (text.empty() || text.size() > kDigits ||

@@ -25,7 +25,7 @@ fail() {
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
-mkdir -p "$root"/{opt,proc,dev/shm,tmp,data,work}
+mkdir -p "$root"/{opt,proc,dev/shm,tmp,data,training}
 chmod 1777 "$root/tmp" "$root/dev/shm"
 tar -C "$root/opt" -xzf "$archive"
 cp "$data"/* "$root/data/"
@@ -98,11 +98,11 @@ for program in "$bundle"/bin/*; do
 done
 
 timeout "$limit_s" "${run[@]}" "$at$inside/bin/tributary" up "$at$inside/configs/fashion-mnist.toml" --json --fresh \
-  --servers 2 --nodes 2 --ranks-per-node 1 --base-dir "$at/work/run" --set "train.data_dir=$at/data" \
+  --servers 2 --nodes 2 --ranks-per-node 1 --base-dir "$at/training/run" --set "train.data_dir=$at/data" \
   --set "train.hidden=[32]" --set train.global_batch=64 --set train.max_rounds=30 \
   >"$work/summary" 2>"$work/log" </dev/null || {
   cat "$work/log" >&2
-  find "$root/work" -name '*.log' -exec tail -n 5 {} + >&2 || true
+  find "$root/training" -name '*.log' -exec tail -n 5 {} + >&2 || true
   fail "tributary up failed in mode $mode"
 }
 grep -q '"completed":true' "$work/summary" && grep -q '"last_round":30' "$work/summary" ||

@@ -250,17 +250,20 @@ bool ShardCore::complete(Chunk& chunk) {
   return true;
 }
 
+// The buffer itself if nobody else reads it, else a fresh one of its size; empty (and counted) if the pool has none.
+BufferRef ShardCore::writable(const BufferRef& buffer) {
+  if (buffer.unique()) return buffer;
+  BufferRef fresh = pool_.acquire(buffer.size());
+  if (!fresh) ++stats_.starved;
+  return fresh;
+}
+
 // What answers carry is the change of this round, where it is not the parameters: none.
 bool ShardCore::answer_no_change(Chunk& chunk) {
   if (!pull_->is_delta()) return true;
-  if (!chunk.encoded.unique()) {
-    BufferRef fresh = pool_.acquire(chunk.encoded.size());
-    if (!fresh) {
-      ++stats_.starved;
-      return false;
-    }
-    chunk.encoded = std::move(fresh);
-  }
+  BufferRef next = writable(chunk.encoded);
+  if (!next) return false;
+  chunk.encoded = std::move(next);
   std::ranges::fill(chunk.encoded.bytes(), std::byte{0});  // scales of 0
   return true;
 }
@@ -280,16 +283,8 @@ bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
   BufferRef next[kernels::kMaxSlots + 3];
   std::uint64_t shared = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (current[i]->unique()) {
-      next[i] = *current[i];
-    } else {
-      ++shared;
-      next[i] = pool_.acquire(current[i]->size());
-    }
-    if (!next[i]) {
-      ++stats_.starved;
-      return false;
-    }
+    if (!current[i]->unique()) ++shared;
+    if (!(next[i] = writable(*current[i]))) return false;
   }
   for (std::uint32_t node = 0; node < job_.nodes; ++node)
     frames_[node] = chunk.contributions[node].frame.bytes().data();

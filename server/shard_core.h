@@ -191,6 +191,7 @@ class ShardCore {
   void settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round);
   bool complete(Chunk& chunk);
   bool apply(Chunk& chunk, std::uint64_t weight);
+  BufferRef writable(const BufferRef& buffer);
   bool answer_no_change(Chunk& chunk);
   void take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values);
   void hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values);

@@ -26,8 +26,8 @@ bool lends_memory(std::size_t ranks, EncodingSpec push) {
 
 // One frame of a chunk, with its residual if it has one.
 std::size_t frame_size(const Encoding& push, std::size_t elements) {
-  const std::size_t frame = aligned(push.bytes(elements));
-  return push.keeps_residual() ? residual_offset(frame) + aligned(elements * sizeof(float)) : frame;
+  const std::size_t frame = push.bytes(elements);
+  return push.keeps_residual() ? aligned(residual_offset(frame) + elements * sizeof(float)) : aligned(frame);
 }
 
 std::size_t place_size(const Encoding& push, std::size_t elements) {
