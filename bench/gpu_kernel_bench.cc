@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/sample_gradients.h"
 #include "bench/timing.h"
 #include "kernels/cast.h"
 #include "kernels/cuda_optimizer.h"
@@ -72,24 +73,9 @@ class DeviceMemory {
   std::vector<std::unique_ptr<void, DeviceFree>> all_;
 };
 
-// Of normal spread, as gradients have roughly.
-std::vector<float> gradients(std::size_t count, std::uint32_t seed) {
-  std::vector<float> values(count);
-  std::uint32_t random = seed;
-  for (float& value : values) {
-    float sum = 0.0f;
-    for (int k = 0; k < 4; ++k) {
-      random = random * 1664525u + 1013904223u;
-      sum += static_cast<float>(random >> 8) * 0x1p-24f - 0.5f;
-    }
-    value = 0.01f * sum;
-  }
-  return values;
-}
-
 // Fills an array by repeating what fits into a few megabytes.
 Status fill(float* array, std::size_t count, std::uint32_t seed) {
-  const std::vector<float> part = gradients(std::min<std::size_t>(count, 1u << 22), seed);
+  const std::vector<float> part = bench::sample_gradients(std::min<std::size_t>(count, 1u << 22), seed);
   for (std::size_t first = 0; first < count; first += part.size()) {
     const std::size_t here = std::min(part.size(), count - first);
     const cudaError_t error = cudaMemcpy(array + first, part.data(), here * sizeof(float), cudaMemcpyHostToDevice);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/sample_gradients.h"
 #include "bench/timing.h"
 #include "kernels/cast.h"
 #include "kernels/facts.h"
@@ -28,21 +29,6 @@ constexpr std::size_t kMinRepetitions = 5;
 constexpr std::size_t kMaxRepetitions = 10000;
 constexpr std::size_t kMaxElements = std::size_t{1} << 32;
 constexpr double kMaxSeconds = 3600.0;
-
-// Of normal spread, as gradients have roughly.
-std::vector<float> gradients(std::size_t elements, std::uint32_t seed) {
-  std::vector<float> values(elements);
-  std::uint32_t random = seed;
-  for (float& value : values) {
-    float sum = 0.0f;
-    for (int k = 0; k < 4; ++k) {
-      random = random * 1664525u + 1013904223u;
-      sum += static_cast<float>(random >> 8) * 0x1p-24f - 0.5f;
-    }
-    value = 0.01f * sum;
-  }
-  return values;
-}
 
 // The arrays that the kernels read and write. Frames of a chunk lie one after another.
 struct Arrays {
@@ -65,7 +51,7 @@ struct Arrays {
   explicit Arrays(const KernelBenchOptions& o) : options(o) {
     const std::size_t n = o.elements, c = o.chunk_elements;
     k = std::max<std::size_t>(1, static_cast<std::size_t>(std::ceil(o.top_k * static_cast<double>(c))));
-    for (std::uint32_t i = 0; i < 4; ++i) gradients_in[i] = gradients(n, i + 1);
+    for (std::uint32_t i = 0; i < 4; ++i) gradients_in[i] = bench::sample_gradients(n, i + 1);
     for (auto* array : {&out, &residual, &estimate, &residual1, &residual_top}) array->resize(n);
     for (auto* array : {&bf16, &fp16}) array->resize(n);
     scales8.resize(chunks() * kernels::int8_blocks(c));
