@@ -18,8 +18,10 @@ Result<DynamicLibrary> open_cublas() {
 }
 
 Result<DynamicLibrary> open_nccl() {
-  return DynamicLibrary::open("NCCL", {"libnccl.so.2"},
-                              "install NVIDIA's package libnccl2, or name its folder in LD_LIBRARY_PATH");
+  return DynamicLibrary::open(
+      "NCCL", {"libnccl.so.2", "libnccl.so"},
+      "install NVIDIA's package libnccl2, or name its folder in LD_LIBRARY_PATH; a node with one "
+      "GPU needs none");
 }
 
 std::string cublas_version(const DynamicLibrary& cublas) {
@@ -32,12 +34,15 @@ std::string cublas_version(const DynamicLibrary& cublas) {
   return dotted(numbers[0], numbers[1], numbers[2]);
 }
 
-// 22809 is 2.28.9.
 std::string nccl_version(const DynamicLibrary& nccl) {
   int (*get_version)(int* version) = nullptr;
   nccl.resolve_if_there("ncclGetVersion", get_version);
   int version = 0;
   if (get_version == nullptr || get_version(&version) != 0) return kUnknown;
+  return nccl_version(version);
+}
+
+std::string nccl_version(int version) {
   constexpr int kFirstOfNewScheme = 10'000;  // before 2.9: 2804 is 2.8.4
   if (version < kFirstOfNewScheme) return dotted(version / 1000, version % 1000 / 100, version % 100);
   return dotted(version / 10'000, version % 10'000 / 100, version % 100);

@@ -71,7 +71,6 @@ class CudaDeviceApi final : public DeviceApi {
     Status done = select(device.value);
     if (done) done = status(cudaMalloc(&memory, size), device.value, "cudaMalloc");
     if (!done) {
-      cudaGetLastError();  // an allocation that failed leaves the device usable
       return fail(done.error().code, done.error().message + " (" + std::to_string(size) + " bytes for " + purpose +
                                          "); use a smaller model or chunk, or end what else uses the device");
     }
@@ -94,7 +93,6 @@ class CudaDeviceApi final : public DeviceApi {
                     "cudaHostAlloc");
     }
     if (done) return memory;
-    cudaGetLastError();
     return fail(done.error().code,
                 done.error().message + " (" + std::to_string(bytes) + " bytes of pinned memory for " + purpose + ")");
   }
@@ -105,10 +103,7 @@ class CudaDeviceApi final : public DeviceApi {
     cudaIpcMemHandle_t handle;
     Status done = select(device.value);
     if (done) done = status(cudaIpcGetMemHandle(&handle, memory), device.value, "cudaIpcGetMemHandle");
-    if (!done) {
-      cudaGetLastError();
-      return tl::unexpected(done.error());
-    }
+    if (!done) return tl::unexpected(done.error());
     IpcHandle out;
     std::memcpy(out.bytes.data(), &handle, sizeof handle);
     return out;

@@ -28,10 +28,7 @@ class CudaMemoryOpener final : public DeviceMemoryOpener {
                          "cudaIpcOpenMemHandle of the worker's memory (worker and trainer must see each other's "
                          "processes: the same container, or a shared PID and IPC namespace)");
     }
-    if (!done) {
-      cudaGetLastError();  // taken off: the trainer goes on without, and its next call must not be blamed for it
-      return tl::unexpected(done.error());
-    }
+    if (!done) return tl::unexpected(done.error());
     return memory;
   }
 

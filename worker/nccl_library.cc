@@ -1,22 +1,17 @@
 #include "worker/nccl_library.h"
 
+#include "common/cuda_libraries.h"
+
 namespace tributary {
 namespace {
 
 // Communicators that do not block, which a safe abort needs.
 constexpr int kOldest = NCCL_VERSION(2, 14, 0);
 
-std::string version_text(int version) {
-  const int major = version / 10000;
-  return std::to_string(major) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
-}
-
 }  // namespace
 
 Result<NcclLibrary> NcclLibrary::load() {
-  auto library = DynamicLibrary::open("NCCL", {"libnccl.so.2", "libnccl.so"},
-                                      "install NVIDIA's package libnccl2, or put its folder on LD_LIBRARY_PATH; a node "
-                                      "with one GPU needs none");
+  const auto library = open_nccl();
   if (!library) return tl::unexpected(library.error());
   NcclLibrary nccl;
   decltype(&ncclGetVersion) get_version = nullptr;
@@ -25,10 +20,10 @@ Result<NcclLibrary> NcclLibrary::load() {
   int version = 0;
   get_version(&version);
   if (version < kOldest) {
-    return fail(ErrorCode::kUnavailable, library->path() + " is NCCL " + version_text(version) +
-                                             "; the node reduction needs " + version_text(kOldest) + " or newer");
+    return fail(ErrorCode::kUnavailable, library->path() + " is NCCL " + nccl_version(version) +
+                                             "; the node reduction needs " + nccl_version(kOldest) + " or newer");
   }
-  nccl.version = "NCCL " + version_text(version) + " (" + library->path() + ")";
+  nccl.version = "NCCL " + nccl_version(version) + " (" + library->path() + ")";
   const auto need = [&](const char* symbol, auto& function) {
     if (found) found = library->resolve(symbol, function);
   };
