@@ -168,6 +168,18 @@ inline std::vector<nlohmann::json> results(LocalCluster& cluster) {
   return all;
 }
 
+// Kills a daemon in the middle of a job and starts it again: the trainers attach again and end in the reference's bits.
+inline void survive_kill_of(LocalCluster& cluster, Daemon& daemon, const std::string& reference) {
+  daemon.process.terminate(milliseconds(0));
+  const auto restarted = cluster.restart(daemon);
+  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  finish_training(cluster);
+  const auto all = results(cluster);
+  CHECK(all[0].at("restarts").get<int>() >= 1);
+  CHECK(all[0].at("digest") == reference);
+  CHECK(cluster.stop().empty());
+}
+
 inline nlohmann::json status_of(const Daemon& daemon) {
   const auto body = http_get(daemon.admin, "/status", milliseconds(5000));
   REQUIRE_MESSAGE(body, body.error().message);

@@ -98,15 +98,7 @@ TEST_CASE("after kill -9 of a worker the residuals come back with the snapshot a
   const auto cluster = start(two_nodes(dir));
   start_trainers(*cluster, job_file);
   REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 50; }));
-  Daemon& worker = cluster->workers()[1];
-  worker.process.terminate(milliseconds(0));
-  const auto restarted = cluster->restart(worker);
-  REQUIRE_MESSAGE(restarted, restarted.error().message);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
-  CHECK(all[0].at("restarts").get<int>() >= 1);
-  CHECK(all[0].at("digest") == reference);
-  CHECK(cluster->stop().empty());
+  survive_kill_of(*cluster, cluster->workers()[1], reference);
 }
 
 }  // namespace

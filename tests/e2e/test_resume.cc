@@ -102,15 +102,7 @@ TEST_CASE(
   const auto cluster = start(two_by_two(dir));
   start_trainers(*cluster, job_file);
   REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
-  Daemon& server = cluster->servers()[1];
-  server.process.terminate(milliseconds(0));
-  const auto restarted = cluster->restart(server);
-  REQUIRE_MESSAGE(restarted, restarted.error().message);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
-  CHECK(all[0].at("restarts").get<int>() >= 1);
-  CHECK(all[0].at("digest") == reference);
-  CHECK(cluster->stop().empty());
+  survive_kill_of(*cluster, cluster->servers()[1], reference);
 }
 
 TEST_CASE("a worker daemon that is killed and started again: its trainers attach again and end in the same bits") {
@@ -121,15 +113,7 @@ TEST_CASE("a worker daemon that is killed and started again: its trainers attach
   const auto cluster = start(two_by_two(dir));
   start_trainers(*cluster, job_file);
   REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
-  Daemon& worker = cluster->workers()[1];
-  worker.process.terminate(milliseconds(0));
-  const auto restarted = cluster->restart(worker);
-  REQUIRE_MESSAGE(restarted, restarted.error().message);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
-  CHECK(all[0].at("restarts").get<int>() >= 1);
-  CHECK(all[0].at("digest") == reference);
-  CHECK(cluster->stop().empty());
+  survive_kill_of(*cluster, cluster->workers()[1], reference);
 }
 
 TEST_CASE("a trainer that is killed is noticed, a new one for its rank attaches and all end in the same bits") {

@@ -13,6 +13,7 @@
 
 #include "tests/emulation/cuda_emulation.h"
 #include "tests/emulation/runtime/emulated_runtime.h"
+#include "tests/unit/even_share.h"
 #include "tests/unit/synthetic_images.h"
 #include "train/cpu_compute.h"
 #include "train/cuda_compute.h"
@@ -114,18 +115,16 @@ class Memory {
   std::vector<float> scratch_;
 };
 
-struct Samples {
-  Samples(std::uint32_t count, std::uint32_t micro_batches, std::uint32_t seed = 0) {
+struct Samples : EvenShare {
+  Samples(std::uint32_t count, std::uint32_t micro_batches, std::uint32_t seed = 0)
+      : EvenShare(numbers(count, seed), micro_batches) {}
+
+ private:
+  static std::vector<std::uint32_t> numbers(std::uint32_t count, std::uint32_t seed) {
+    std::vector<std::uint32_t> all;
     for (std::uint32_t i = 0; i < count; ++i) all.push_back((i * 7 + seed * 31) % 300);
-    share.samples = count;
-    share.micro_batches = micro_batches;
-    share.micro_batch = [this, count, micro_batches](std::uint32_t micro) {
-      const std::uint32_t begin = count * micro / micro_batches, end = count * (micro + 1) / micro_batches;
-      return std::span<const std::uint32_t>(all).subspan(begin, end - begin);
-    };
+    return all;
   }
-  std::vector<std::uint32_t> all;
-  Share share;
 };
 
 const ImageSet& training_set() {

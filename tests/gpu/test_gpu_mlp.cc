@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/cuda_devices.h"
+#include "tests/unit/even_share.h"
 #include "tests/unit/synthetic_images.h"
 #include "train/counter_rng.h"
 #include "train/cpu_compute.h"
@@ -192,18 +193,15 @@ const ImageSet& training_set() {
   return kSet;
 }
 
-struct Samples {
-  Samples(std::uint32_t count, std::uint32_t micro_batches) {
+struct Samples : EvenShare {
+  Samples(std::uint32_t count, std::uint32_t micro_batches) : EvenShare(numbers(count), micro_batches) {}
+
+ private:
+  static std::vector<std::uint32_t> numbers(std::uint32_t count) {
+    std::vector<std::uint32_t> all;
     for (std::uint32_t i = 0; i < count; ++i) all.push_back((i * 37) % training_set().count);
-    share.samples = count;
-    share.micro_batches = micro_batches;
-    share.micro_batch = [this, count, micro_batches](std::uint32_t micro) {
-      const std::uint32_t begin = count * micro / micro_batches, end = count * (micro + 1) / micro_batches;
-      return std::span<const std::uint32_t>(all).subspan(begin, end - begin);
-    };
+    return all;
   }
-  std::vector<std::uint32_t> all;
-  Share share;
 };
 
 BatchStats run(ModelCompute& compute, const Memory& memory, const Share& share, const TensorReady& ready = {}) {
