@@ -8,13 +8,14 @@ Exit status: 0 drawn, 1 failed (the reason is on standard error), 2 wrong usage,
 import csv
 import sys
 
-NAMES = {
-    "flat-ring": "flat ring",
-    "hierarchical-ring": "hierarchical ring",
-    "tree": "two trees",
-    "dedicated": "servers on machines of their own",
-    "colocated": "servers beside the workers",
-    "mixed": "servers on both",
+# A layout's name, colour and line: rings and trees dashed, above the servers' lines, so that equal ones show both.
+LAYOUTS = {
+    "flat-ring": ("flat ring", "tab:blue", "--"),
+    "hierarchical-ring": ("hierarchical ring", "tab:cyan", "--"),
+    "tree": ("two trees", "tab:gray", "--"),
+    "dedicated": ("servers on machines of their own", "tab:red", "-"),
+    "colocated": ("servers beside the workers", "tab:green", "-"),
+    "mixed": ("servers on both", "tab:purple", "-"),
 }
 AXES = {
     "payload": ("payload in MB", 1e6),
@@ -43,28 +44,35 @@ def draw(over, layouts, picture):
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "tributary"  # the same file for the same data
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     label, unit = AXES[over]
     with_compute = any(efficiency > 0 for points in layouts.values() for _, _, efficiency in points)
     figure, axes = pyplot.subplots(1, 2 if with_compute else 1, figsize=(11 if with_compute else 6.5, 4.5), squeeze=False)
     for layout, points in layouts.items():
         x = [value / unit for value, _, _ in points]
-        style = "--" if layout in ("flat-ring", "hierarchical-ring", "tree") else "-"
-        name = NAMES.get(layout, layout)
-        axes[0][0].plot(x, [1e3 * step for _, step, _ in points], style, marker=".", label=name)
+        name, colour, line = LAYOUTS[layout]
+        style = {"label": name, "color": colour, "linestyle": line, "marker": ".", "zorder": 4 if line == "--" else 3}
+        axes[0][0].plot(x, [1e3 * step for _, step, _ in points], **style)
         if with_compute:
-            axes[0][1].plot(x, [100 * efficiency for _, _, efficiency in points], style, marker=".", label=name)
+            axes[0][1].plot(x, [100 * efficiency for _, _, efficiency in points], **style)
     axes[0][0].set_ylabel("step in ms")
-    axes[0][0].set_ylim(bottom=0)
+    geometric = over in ("payload", "bandwidth")
+    if geometric:
+        axes[0][0].set_yscale("log")
+    else:
+        axes[0][0].set_ylim(bottom=0)
     if with_compute:
         axes[0][1].set_ylabel("efficiency in %")
         axes[0][1].set_ylim(0, 102)
     for axis in axes[0]:
         axis.set_xlabel(label)
-        if over in ("payload", "bandwidth"):
+        if geometric:
             axis.set_xscale("log")
         axis.grid(True, alpha=0.3)
+        for scale in (axis.xaxis, axis.yaxis):
+            if scale.get_scale() == "log":
+                scale.set_major_formatter(ticker.FormatStrFormatter("%g"))
     axes[0][0].legend(fontsize="small")
     figure.tight_layout()
     figure.savefig(picture, metadata={"Date": None} if picture.endswith(".svg") else None)
