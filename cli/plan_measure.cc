@@ -146,6 +146,7 @@ void use_measured(const Measured& m, Scenario& s) {
   s.wire = m.wire;
   s.goodput = 1.0;  // payload is what was counted
   s.transfer_overhead_bytes = 0.0;
+  s.transfer_bytes = m.chunk_bytes;
   std::vector<double> rates;
   double round_trip = 0.0;
   for (const MeasuredLink& link : m.links) {
@@ -160,7 +161,7 @@ void use_measured(const Measured& m, Scenario& s) {
   if (sorted.front() < kAlike * sorted.back()) s.node_bandwidths = rates;
   // The shortest round trip was at the beginning of a round, when the first transfers to all servers left together: the
   // time of their payload, the way there, and that of a receipt back.
-  const double payload = m.daemons * std::min(m.chunk_bytes, s.transfer_bytes) * m.wire.push / s.network.bandwidth;
+  const double payload = m.daemons * m.chunk_bytes * m.wire.push / s.network.bandwidth;
   s.network.latency_s = std::max(kLeastLatency, 0.5 * (round_trip - payload));
 }
 

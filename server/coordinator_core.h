@@ -158,6 +158,7 @@ class CoordinatorCore {
   OpenJob open_message(const Job& job) const;
   JobId fresh_id() const;
   Status lay_out(Job& job);
+  bool on_one_machine(const Job& job) const;
   Status choose_snapshot(Job& job);
   void regather(Job& job, const std::string& reason, std::uint64_t now_ms);
 

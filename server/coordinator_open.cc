@@ -251,6 +251,17 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
   return {};
 }
 
+// Do all servers and the job's nodes share a machine?
+bool CoordinatorCore::on_one_machine(const Job& job) const {
+  const std::string& host = servers_.begin()->second.hello.host;
+  if (host.empty()) return false;
+  return std::ranges::all_of(servers_, [&](const auto& entry) { return entry.second.hello.host == host; }) &&
+         std::ranges::all_of(job.members, [&](const auto& entry) {
+           const auto worker = workers_.find(entry.second.worker);
+           return worker != workers_.end() && worker->second.hello.host == host;
+         });
+}
+
 // A fresh job gets its chunks and owners; a resumed one keeps chunks and shards (that is where its state lies) and
 // spreads each shard's chunks over the lanes that the server has today.
 Status CoordinatorCore::lay_out(Job& job) {
@@ -263,8 +274,9 @@ Status CoordinatorCore::lay_out(Job& job) {
     // The largest chunks, only to learn how many elements there are: small ones could exceed the limit on their number.
     Result<Layout> probe = Layout::make(record.tensors, kMaxChunkBytes / sizeof(float), slots);
     if (!probe) return tl::unexpected(probe.error());
-    record.chunk_elements = job.config.chunk_bytes != 0 ? job.config.chunk_bytes / sizeof(float)
-                                                        : default_chunk_elements(probe->flat_elements(), slots);
+    record.chunk_elements = job.config.chunk_bytes != 0
+                                ? job.config.chunk_bytes / sizeof(float)
+                                : default_chunk_elements(probe->flat_elements(), slots, job.nodes, on_one_machine(job));
     Result<Layout> layout = Layout::make(record.tensors, record.chunk_elements, slots);
     if (!layout) return tl::unexpected(layout.error());
     record.owners = layout->owners();

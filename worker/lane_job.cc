@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "common/codec.h"
 #include "common/encoding.h"
+#include "common/local_endpoint.h"
 #include "common/zmq_util.h"
 
 namespace tributary {
@@ -22,7 +23,7 @@ constexpr std::uint32_t kNoiseLines = 10;
 constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 
 ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
-                     const std::vector<ConnectionIndex>& connections) {
+                     const std::vector<ConnectionIndex>& connections, std::vector<bool> local) {
   const NodeJobSpec& spec = job.spec();
   ClientJob client;
   client.job = spec.job;
@@ -31,11 +32,27 @@ ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
   client.layout = spec.layout;
   client.chunks = chunks;
   client.connections = connections;
+  client.local = std::move(local);
   client.start = Version(spec.start.value);
   client.push = spec.push;
   client.pull = spec.pull;
   client.init = spec.init;
   return client;
+}
+
+bool any_remote(const std::vector<bool>& local) {
+  return std::ranges::any_of(local, [](bool is_local) { return !is_local; });
+}
+
+// Which connections lead to servers on this machine.
+std::vector<bool> local_connections(const NodeJob& job, const std::vector<ChunkOwner>& owners) {
+  std::vector<bool> local;
+  const auto& all = job.spec().endpoints;
+  for (const ChunkOwner& owner : owners) {
+    const bool named = owner.shard.value < all.size() && owner.lane.value < all[owner.shard.value].size();
+    local.push_back(!named || is_local_endpoint(all[owner.shard.value][owner.lane.value]));
+  }
+  return local;
 }
 
 std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
@@ -66,9 +83,10 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
     chunks.push_back(ChunkIndex(c));
     connections.push_back(entry->second);
   }
-  std::unique_ptr<WorkerLaneJob> self(
-      new WorkerLaneJob(std::move(job), options, std::move(chunks), std::move(connections),
-                        static_cast<std::uint16_t>(owners.size()), listener, std::move(logger)));
+  std::vector<bool> local = local_connections(*job, owners);
+  std::unique_ptr<WorkerLaneJob> self(new WorkerLaneJob(std::move(job), options, std::move(chunks),
+                                                        std::move(connections), std::move(local), listener,
+                                                        std::move(logger)));
   if (const auto& devices = self->job_->spec().devices) {
     auto reducer = DeviceReducer::create(devices, self->chunks_, static_cast<ReduceListener&>(*self));
     if (!reducer) return tl::unexpected(reducer.error());
@@ -84,7 +102,7 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
 
 WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options,
                              std::vector<ChunkIndex> chunks, std::vector<ConnectionIndex> connections,
-                             std::uint16_t connection_count, WorkerLaneListener& listener, Logger logger)
+                             std::vector<bool> local, WorkerLaneListener& listener, Logger logger)
     : job_(std::move(job)),
       lane_(options.index),
       chunks_(std::move(chunks)),
@@ -93,8 +111,8 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptio
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
       gather_(job_->spec().layout, chunks_, job_->spec().ranks, job_->spec().start),
       reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, chunks_, static_cast<ReduceListener&>(*this))),
-      client_(client_job(*job_, chunks_, connections), connection_count,
-              ClientOptions{.window_cap_bytes = options.window_cap_bytes}, *this),
+      client_(client_job(*job_, chunks_, connections, local), static_cast<std::uint16_t>(local.size()),
+              ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = any_remote(local)}, *this),
       frames_(job_->spec().layout->chunks()),
       seen_(gather_.tensors().size() * job_->spec().ranks, job_->spec().start.value) {
   complete_.reserve(chunks_.size());
@@ -319,18 +337,13 @@ void WorkerLaneJob::tick(std::uint64_t now) {
   if (!failed_) client_.tick(now);
   noise_.tick(now / 1'000'000);
   const ClientStats& stats = client_.stats();
-  std::uint64_t window = 0, in_flight = 0;
-  for (std::size_t i = 0; i < sockets_.size(); ++i) {
-    window += client_.window_bytes(ConnectionIndex(static_cast<std::uint16_t>(i)));
-    in_flight += client_.in_flight_bytes(ConnectionIndex(static_cast<std::uint16_t>(i)));
-  }
   LaneJobStats& out = job_->lane_stats(lane_);
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  out.window_bytes.store(window, kRelaxed);
-  out.in_flight_bytes.store(in_flight, kRelaxed);
+  out.window_bytes.store(client_.window().window_bytes(), kRelaxed);
+  out.in_flight_bytes.store(client_.in_flight_bytes(), kRelaxed);
   out.push_rate.store(static_cast<std::uint64_t>(client_.push_rate()), kRelaxed);
   out.answer_rate.store(static_cast<std::uint64_t>(client_.answer_rate()), kRelaxed);
-  out.base_rtt_ns.store(client_.base_rtt_ns(), kRelaxed);
+  out.base_rtt_ns.store(client_.window().base_rtt_ns(), kRelaxed);
   out.pushes.store(stats.pushes, kRelaxed);
   out.bytes_pushed.store(bytes_sent_, kRelaxed);
   out.answers.store(stats.answers, kRelaxed);

@@ -50,7 +50,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
 
  private:
   WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options, std::vector<ChunkIndex> chunks,
-                std::vector<ConnectionIndex> connections, std::uint16_t connection_count, WorkerLaneListener& listener,
+                std::vector<ConnectionIndex> connections, std::vector<bool> local, WorkerLaneListener& listener,
                 Logger logger);
   Status connect(zmq::context_t& context, const std::vector<ChunkOwner>& owners);
   void receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& payload, int frames);
