@@ -206,6 +206,9 @@ Status LocalCluster::take_lock() {
 }
 
 Status LocalCluster::write_configs() {
+  const auto host = [](const std::vector<std::string>& hosts, std::uint32_t index) {
+    return index < hosts.size() && !hosts[index].empty() ? "host = " + toml_string(hosts[index]) + "\n" : std::string();
+  };
   if (options_.transport == Transport::kIpc) {
     coordinator_ = "ipc://" + socket_dir_ + "/coordinator";
   } else {
@@ -225,7 +228,7 @@ Status LocalCluster::write_configs() {
         "# Written by tributary for a cluster on one machine.\n[server]\nindex = " + number +
         "\nservers = " + std::to_string(options_.servers) + "\ncoordinator = " + toml_string(coordinator_) +
         "\nbind = " + toml_string(ipc ? "ipc://" + socket_dir_ + "/server-" + number : "tcp://127.0.0.1:*") + "\n" +
-        lanes + "admin = \"127.0.0.1:0\"\n";
+        lanes + host(options_.server_hosts, i) + "admin = \"127.0.0.1:0\"\n";
     if (options_.store) {
       text += "\n[store]\npath = " + toml_string(options_.base_dir + "/store-" + number) +
               "\nio_mb_per_s = " + std::to_string(options_.store_io_mb_per_s) + "\n";
@@ -249,7 +252,7 @@ Status LocalCluster::write_configs() {
     std::string text =
         "# Written by tributary for a cluster on one machine.\n[worker]\ncoordinator = " + toml_string(coordinator_) +
         "\nname = \"node-" + number + "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes +
-        "admin = \"127.0.0.1:0\"\n\n[limits]\n";
+        host(options_.worker_hosts, i) + "admin = \"127.0.0.1:0\"\n\n[limits]\n";
     if (options_.window_bytes != 0) text += "window_bytes = " + std::to_string(options_.window_bytes) + "\n";
     text += limits + log + options_.extra_worker_toml;
     if (auto ok = write_file(config, text); !ok) return ok;

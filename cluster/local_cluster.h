@@ -38,6 +38,9 @@ struct ClusterOptions {
   std::uint32_t stop_timeout_s = 20;
   std::string log_level = "info";
   std::string bin_dir;  // where the daemons' programs are; empty: beside the running one
+  // The host that each daemon says it is on, as if they were not all on this machine: by index, missing or empty for
+  // this machine. For tests of placement.
+  std::vector<std::string> server_hosts, worker_hosts;
   // Added to server 0's and to every worker's configuration file: for tests of bad configuration.
   std::string extra_server_toml, extra_worker_toml;
 };

@@ -90,7 +90,7 @@ Status check_chunk_elements(std::uint64_t chunk_elements) {
 // that have not yet received their share of c+1 chunks. Dealing only to shards below their share keeps each less than
 // one chunk above it; taking the earliest due keeps each less than one chunk below it. (Choosing the greatest deficit
 // instead, as the plain smooth weighted round-robin does, lets some weights fall more than one chunk behind.) Ties go
-// to the lowest shard: equal weights give c % S.
+// to the lowest shard: equal weights give c % S. A shard of weight 0 is never below its share.
 std::vector<std::uint16_t> deal_chunks(std::uint64_t chunks, std::span<const ShardSlots> shards) {
   double largest = 0.0;
   for (const ShardSlots& s : shards) largest = std::max(largest, s.weight);
@@ -176,10 +176,16 @@ Result<Layout> Layout::make(std::vector<TensorSpec> tensors, std::uint64_t chunk
     if (shards[s].lanes == 0) {
       return fail(ErrorCode::kInvalidArgument, "shard " + std::to_string(s) + " has 0 lanes; it needs at least one");
     }
-    if (!(shards[s].weight > 0.0) || !std::isfinite(shards[s].weight)) {
+    if (!(shards[s].weight >= 0.0) || !std::isfinite(shards[s].weight)) {
       return fail(ErrorCode::kInvalidArgument, "shard " + std::to_string(s) + " has weight " +
-                                                   std::to_string(shards[s].weight) + "; it must be a number above 0");
+                                                   std::to_string(shards[s].weight) +
+                                                   "; it must be a finite number, 0 or above");
     }
+  }
+  if (std::ranges::none_of(shards, [](const ShardSlots& s) { return s.weight > 0.0; })) {
+    return fail(ErrorCode::kInvalidArgument, "all " + std::to_string(shards.size()) +
+                                                 " shards have weight 0; at least one must be above 0, to own the "
+                                                 "chunks");
   }
 
   const std::vector<std::uint16_t> shard_of = deal_chunks(count_chunks(tensors, chunk_elements), shards);

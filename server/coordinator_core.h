@@ -20,6 +20,7 @@
 #include "common/layout.h"
 #include "common/messages.h"
 #include "common/result.h"
+#include "server/job_placement.h"
 
 namespace tributary {
 
@@ -71,6 +72,7 @@ class CoordinatorCore {
     std::string waiting_for;  // gathering: which nodes and servers are missing
     Version min_version, max_version;
     std::string last_stop;
+    std::optional<JobPlacement> placement;  // of the last view opened since this process started
   };
   struct PeerStatus {
     std::string kind, name;
@@ -128,6 +130,7 @@ class CoordinatorCore {
     StopKind stop_kind = StopKind::kRestart;
     bool stop_failed = false;
     std::string last_stop;
+    std::optional<JobPlacement> placement;
   };
 
   // coordinator_core.cc: peers and dispatch
@@ -157,6 +160,7 @@ class CoordinatorCore {
   void open_if_complete(Job& job, std::uint64_t now_ms);
   OpenJob open_message(const Job& job) const;
   JobId fresh_id() const;
+  JobHosts hosts_of(const Job& job) const;
   Status lay_out(Job& job);
   Status choose_snapshot(Job& job);
   void regather(Job& job, const std::string& reason, std::uint64_t now_ms);
