@@ -125,19 +125,6 @@ void print_workers(const std::vector<Answer>& answers) {
   table.print();
 }
 
-void print_jobs(const std::vector<Answer>& answers) {
-  Table table({"JOB", "PHASE", "VIEW", "NODES", "RANKS", "ROUND", "DURABLE", "CHUNKS", "LAST STOP"});
-  for (const Answer& a : answers) {
-    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
-    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
-      table.add({text(job, "name"), text(job, "finished") == "true" ? "finished" : text(job, "phase"),
-                 text(job, "view"), text(job, "joined") + " of " + text(job, "nodes"), text(job, "world_size"),
-                 rounds(job), text(job, "committed"), text(job, "chunks"), text(job, "last_stop")});
-    }
-  }
-  table.print();
-}
-
 std::string factor(const Json& predicted, const char* key) {
   char buffer[64];
   std::snprintf(buffer, sizeof buffer, "%.3f M/B", number(predicted, key));
@@ -173,6 +160,19 @@ void print_placement(const std::vector<Answer>& answers) {
   }
   shares.print();
   exchanges.print();
+}
+
+void print_jobs(const std::vector<Answer>& answers) {
+  Table table({"JOB", "PHASE", "VIEW", "NODES", "RANKS", "ROUND", "DURABLE", "CHUNKS", "LAST STOP"});
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
+    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
+      table.add({text(job, "name"), text(job, "finished") == "true" ? "finished" : text(job, "phase"),
+                 text(job, "view"), text(job, "joined") + " of " + text(job, "nodes"), text(job, "world_size"),
+                 rounds(job), text(job, "committed"), text(job, "chunks"), text(job, "last_stop")});
+    }
+  }
+  table.print();
 }
 
 // Admin addresses of a base folder's cluster.json.

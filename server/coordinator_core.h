@@ -160,10 +160,12 @@ class CoordinatorCore {
   void open_if_complete(Job& job, std::uint64_t now_ms);
   OpenJob open_message(const Job& job) const;
   JobId fresh_id() const;
-  JobHosts hosts_of(const Job& job) const;
-  Status lay_out(Job& job);
   Status choose_snapshot(Job& job);
   void regather(Job& job, const std::string& reason, std::uint64_t now_ms);
+
+  // coordinator_place.cc: which server owns which chunks
+  JobHosts hosts_of(const Job& job) const;
+  Status lay_out(Job& job);
 
   // coordinator_jobs.cc: running, snapshots, stopping
   void on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms);

@@ -1,6 +1,6 @@
-// How a view of a job begins in the coordinator: workers join, the state and its places are chosen, shards open.
+// How a view of a job begins in the coordinator: workers join, the state is chosen, shards open. Where its chunks go is
+// in coordinator_place.cc.
 #include <algorithm>
-#include <utility>
 
 #include "common/assert.h"
 #include "common/job_json.h"
@@ -8,12 +8,6 @@
 #include "server/coordinator_core.h"
 
 namespace tributary {
-namespace {
-
-// A resumed job whose exchange takes this many times as long as it could is told of: beyond what whole chunks cost.
-constexpr double kWorthSaying = 1.1;
-
-}  // namespace
 
 void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
   Result<JobConfig> config = job_from_json(m.job_json);
@@ -254,56 +248,6 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
   if (common && !common->empty()) {
     job.record.initialised = job.resume = true;
     job.record.committed = job.resume_round = std::max(job.record.committed, Round(*common->rbegin()));
-  }
-  return {};
-}
-
-JobHosts CoordinatorCore::hosts_of(const Job& job) const {
-  std::vector<PlacedDaemon> servers, workers;
-  for (const auto& [index, server] : servers_) {
-    servers.push_back({"server " + std::to_string(index), server.hello.host, server.hello.bandwidth});
-  }
-  for (const auto& [node, member] : job.members) {
-    const WorkerHello& hello = workers_.at(member.worker).hello;
-    workers.push_back({"worker " + hello.name, hello.host, hello.bandwidth});
-  }
-  return hosts_of_job(servers, workers);
-}
-
-// A fresh job gets its chunks and owners, by what the hosts' links can carry; a resumed one keeps chunks and shards
-// (that is where its state lies) and spreads each shard's chunks over the lanes that the server has today.
-Status CoordinatorCore::lay_out(Job& job) {
-  JobHosts hosts = hosts_of(job);
-  for (const std::string& contradiction : hosts.contradictions) output_.log(in_words(job) + ": " + contradiction);
-  const WireRatio ratio = wire_ratio(job.config.push, job.config.pull);
-  std::vector<ShardSlots> slots;
-  for (const auto& [index, server] : servers_) {
-    slots.push_back({static_cast<std::uint16_t>(server.hello.lane_endpoints.size())});
-  }
-  JobRecord& record = job.record;
-  if (!job.resume) {
-    const Result<std::vector<double>> weights = server_weights(hosts, ratio);
-    if (!weights) return tl::unexpected(weights.error());
-    for (std::size_t s = 0; s < slots.size(); ++s) slots[s].weight = (*weights)[s];
-    const Result<Layout> fresh = place_chunks(record.tensors, job.config.chunk_bytes / sizeof(float), slots);
-    if (!fresh) return tl::unexpected(fresh.error());
-    record.chunk_elements = fresh->chunk_elements();
-    record.owners = fresh->owners();
-  } else {
-    std::vector<std::uint32_t> next(slots.size(), 0);
-    for (ChunkOwner& owner : record.owners) {
-      owner.lane = LaneIndex(static_cast<std::uint16_t>(next[owner.shard.value]++ % slots[owner.shard.value].lanes));
-    }
-  }
-  const Result<Layout> layout = Layout::with_owners(record.tensors, record.chunk_elements, record.owners);
-  if (!layout) return tl::unexpected(layout.error());
-  Result<JobPlacement> placement = describe_placement(std::move(hosts), ratio, *layout);
-  if (!placement) return tl::unexpected(placement.error());
-  job.placement = std::move(*placement);
-  output_.log(in_words(job) + " is placed: " + job.placement->in_words());
-  if (job.resume && job.placement->predicted.time_factor > kWorthSaying * job.placement->optimal_factor) {
-    output_.log(in_words(job) + " keeps the shards that it was dealt for other hosts or bandwidths; dealt anew, an " +
-                "exchange would take " + std::to_string(job.placement->optimal_factor) + " M/B");
   }
   return {};
 }
