@@ -252,9 +252,11 @@ std::vector<ChunkIndex> Layout::chunks_owned_by(ShardIndex shard, LaneIndex lane
   return mine;
 }
 
-std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards) {
-  constexpr std::uint64_t kLow = 64u << 10, kHigh = 1u << 20;  // bytes
-  constexpr double kChunksPerLane = 8;
+std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards,
+                                     std::uint32_t nodes, bool one_machine) {
+  constexpr std::uint64_t kHigh = 1u << 20;  // bytes
+  constexpr double kChunksPerLane = 8, kTail = 0.02;
+  const std::uint64_t low = one_machine ? 64u << 10 : 16u << 10;
   double total_weight = 0.0;
   for (const ShardSlots& s : shards) total_weight += s.weight;
 
@@ -265,8 +267,14 @@ std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<cons
       return chunks * (s.weight / total_weight) >= kChunksPerLane * s.lanes;
     });
   };
+  // The nearest power of two: above this a chunk of half the size is nearer.
+  double most = static_cast<double>(kHigh);
+  if (!one_machine) {
+    const double in_tail = 2.0 * static_cast<double>(shards.size()) + static_cast<double>(nodes);
+    most = std::sqrt(2.0) * kTail * static_cast<double>(flat_elements * sizeof(float)) / in_tail;
+  }
   std::uint64_t chunk_bytes = kHigh;
-  while (chunk_bytes > kLow && !enough(chunk_bytes)) chunk_bytes /= 2;
+  while (chunk_bytes > low && (static_cast<double>(chunk_bytes) > most || !enough(chunk_bytes))) chunk_bytes /= 2;
   return chunk_bytes / sizeof(float);
 }
 

@@ -40,7 +40,7 @@ Status CoordinatorCore::lay_out(Job& job) {
     const Result<std::vector<double>> weights = server_weights(hosts, ratio);
     if (!weights) return tl::unexpected(weights.error());
     for (std::size_t s = 0; s < slots.size(); ++s) slots[s].weight = (*weights)[s];
-    const Result<Layout> fresh = place_chunks(record.tensors, job.config.chunk_bytes / sizeof(float), slots);
+    const Result<Layout> fresh = place_chunks(record.tensors, job.config.chunk_bytes / sizeof(float), slots, hosts);
     if (!fresh) return tl::unexpected(fresh.error());
     record.chunk_elements = fresh->chunk_elements();
     record.owners = fresh->owners();

@@ -125,17 +125,19 @@ Result<std::vector<double>> server_weights(const JobHosts& hosts, const WireRati
 }
 
 Result<Layout> place_chunks(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements,
-                            std::vector<ShardSlots> slots) {
+                            std::vector<ShardSlots> slots, const JobHosts& hosts) {
   // The largest chunks, only to learn how many elements there are: small ones could exceed the limit on their number.
   const Result<Layout> probe = Layout::make(tensors, kMaxChunkBytes / sizeof(float), slots);
   if (!probe) return tl::unexpected(probe.error());
   const std::uint64_t flat = probe->flat_elements();
+  const bool one_machine = hosts.basis == PlacementBasis::kOneHost;
   // Shares too small for half a chunk go, the smallest first: what is left of them may be enough for the others, and
   // chunks may become larger without them.
   while (true) {
     std::vector<ShardSlots> owning;
     std::ranges::copy_if(slots, std::back_inserter(owning), [](const ShardSlots& s) { return s.weight > 0.0; });
-    const std::uint64_t size = chunk_elements != 0 ? chunk_elements : default_chunk_elements(flat, owning);
+    const std::uint64_t size =
+        chunk_elements != 0 ? chunk_elements : default_chunk_elements(flat, owning, hosts.workers, one_machine);
     double total = 0.0;
     for (const ShardSlots& s : owning) total += s.weight;
     auto smallest = slots.end();

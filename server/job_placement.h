@@ -58,7 +58,7 @@ Result<std::vector<double>> server_weights(const JobHosts& hosts, const WireRati
 
 // The layout with these weights. chunk_elements 0: as default_chunk_elements() chooses for the servers that get chunks.
 Result<Layout> place_chunks(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements,
-                            std::vector<ShardSlots> slots);
+                            std::vector<ShardSlots> slots, const JobHosts& hosts);
 
 // A layout as people see it. Predictions are those of the layout that there is, rounded to chunks and perhaps made for
 // other hosts (a resumed job keeps its shards), not of the one that would be best now.

@@ -52,7 +52,7 @@ struct NodeJobSpec {
 
 // Written by one lane (relaxed), read by the status thread.
 struct alignas(64) LaneJobStats {
-  std::atomic<std::uint64_t> window_bytes{0}, in_flight_bytes{0};  // over the lane's connections
+  std::atomic<std::uint64_t> window_bytes{0}, in_flight_bytes{0};  // of the lane's window
   std::atomic<std::uint64_t> pushes{0}, bytes_pushed{0}, answers{0}, bytes_pulled{0}, resends{0}, queries{0}, stale{0};
   std::atomic<std::uint64_t> malformed{0}, send_failures{0}, reduce_ns{0}, lent_messages{0};
 };

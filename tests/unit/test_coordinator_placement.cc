@@ -239,10 +239,13 @@ TEST_CASE("a worker whose bandwidth is impossible is refused in words") {
 
 TEST_CASE("a share below half a chunk is no share, and does not make the chunks smaller") {
   const std::vector<TensorSpec> tensors = {{"w", {kChunk * 16}}};
+  JobHosts here;
+  here.basis = PlacementBasis::kOneHost;
+  here.workers = 1;
   const auto owners = [&](std::uint64_t chunk_elements, std::vector<double> weights) {
     std::vector<ShardSlots> slots;
     for (const double weight : weights) slots.push_back({1, weight});
-    const auto layout = place_chunks(tensors, chunk_elements, slots);
+    const auto layout = place_chunks(tensors, chunk_elements, slots, here);
     REQUIRE(layout);
     std::vector<int> chunks(weights.size(), 0);
     for (const ChunkOwner& owner : layout->owners()) ++chunks[owner.shard.value];
@@ -253,8 +256,8 @@ TEST_CASE("a share below half a chunk is no share, and does not make the chunks 
   CHECK(owners(kChunk, {0.9, 0.1}) == "15 1");
   CHECK(owners(kChunk, {0.97, 0.03}) == "16 0");
   // 1 MiB of parameters with servers of one lane: two chunks of 512 KiB are too few for it, 16 of 64 KiB are not.
-  CHECK(place_chunks(tensors, 0, {{1, 1.0}})->chunk_elements() == 2 * kChunk);
-  CHECK(place_chunks(tensors, 0, {{1, 1.0}, {1, 1e-6}})->chunk_elements() == 2 * kChunk);
+  CHECK(place_chunks(tensors, 0, {{1, 1.0}}, here)->chunk_elements() == 2 * kChunk);
+  CHECK(place_chunks(tensors, 0, {{1, 1.0}, {1, 1e-6}}, here)->chunk_elements() == 2 * kChunk);
   // Fewer chunks than servers of equal weight: one each, from the first on.
   CHECK(owners(kChunk * 8, {1, 1, 1, 1, 1}) == "1 1 0 0 0");
   CHECK(owners(kChunk * 16, {1, 1, 1}) == "1 0 0");
