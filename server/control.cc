@@ -204,7 +204,10 @@ void Control::say_hello(std::uint64_t now) {
   hello.incarnation = incarnation_;
   hello.bandwidth = config_.bandwidth;
   hello.host = config_.host.empty() ? host_identity() : config_.host;
-  for (const Lane* lane : lanes_) hello.lane_endpoints.push_back(lane->endpoint());
+  for (const Lane* lane : lanes_) {
+    hello.lane_endpoints.push_back(lane->endpoint());
+    hello.lane_locals.push_back(lane->link_name());
+  }
   if (store_) hello.stored = store_->jobs();
   send_now_or_drop(std::move(hello));
   hello_ms_ = now;

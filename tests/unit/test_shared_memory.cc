@@ -11,7 +11,7 @@
 #include <new>
 
 #include "worker/futex.h"
-#include "worker/shared_memory.h"
+#include "common/shared_memory.h"
 
 using namespace tributary;
 
