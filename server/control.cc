@@ -40,7 +40,10 @@ std::uint64_t ControlJobStatus::pool_bytes() const {
 
 MemoryTerms ControlJobStatus::memory_terms() const {
   ShardMemory shard = memory;
-  for (const auto& lane : gauges) shard.max_held_bytes += lane->max_held_bytes.load(std::memory_order_relaxed);
+  for (const auto& lane : gauges) {
+    shard.max_held_bytes += lane->max_held_bytes.load(std::memory_order_relaxed);
+    shard.local_nodes = std::max(shard.local_nodes, lane->links.load(std::memory_order_relaxed));
+  }
   const MemoryTerms steady = memory_formula(shard);
   if (!snapshot_pending) return steady;
   // While a snapshot is written, blocks beyond the steady state are those that copy-on-write keeps for it.

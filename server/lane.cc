@@ -153,7 +153,8 @@ void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
     }
     const int slots = job.optimizer->slots();
     entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull);
-    entry.pool = std::make_unique<BufferPool>(largest * sizeof(float), ShardCore::pool_blocks(chunks, slots, job.pull));
+    entry.pool = std::make_unique<BufferPool>(largest * sizeof(float),
+                                              ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes));
     entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
     jobs_.emplace(job.job, std::move(entry));
   });
@@ -287,6 +288,7 @@ void Lane::publish(std::uint64_t now) {
     job.gauges->max_version.store(job.core->max_version().value, std::memory_order_relaxed);
     job.gauges->initialised.store(job.core->initialised(), std::memory_order_relaxed);
     job.gauges->max_held_bytes.store(job.core->stats().max_held_bytes, std::memory_order_relaxed);
+    job.gauges->links.store(links_.size_of(id), std::memory_order_relaxed);
     job.gauges->pool_bytes.store(job.pool->allocated_bytes(), std::memory_order_relaxed);
   }
   for (const auto& pool : retired_) pool_bytes += pool->allocated_bytes();

@@ -76,6 +76,7 @@ struct alignas(64) LaneJobGauges {
   std::atomic<std::uint64_t> min_version{0}, max_version{0};
   std::atomic<bool> initialised{false};
   std::atomic<std::uint64_t> max_held_bytes{0}, pool_bytes{0};
+  std::atomic<std::uint64_t> links{0};  // nodes whose memory the lane has mapped
 };
 
 // A chunk out of the store on its way to the lane.

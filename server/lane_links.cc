@@ -114,6 +114,10 @@ void LaneLinks::drop(JobId job) {
   std::erase_if(links_, [&](const auto& entry) { return entry.first.first == job; });
 }
 
+std::size_t LaneLinks::size_of(JobId job) const {
+  return static_cast<std::size_t>(std::ranges::count(links_, job, [](const auto& entry) { return entry.first.first; }));
+}
+
 std::uint64_t LaneLinks::mapped_bytes() const {
   std::uint64_t total = 0;
   for (const auto& [key, link] : links_) {

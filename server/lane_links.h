@@ -54,6 +54,7 @@ class LaneLinks {
   void drop(JobId job);
 
   std::size_t size() const { return links_.size(); }
+  std::size_t size_of(JobId job) const;
   std::uint64_t mapped_bytes() const;  // of the workers' memory
 
  private:

@@ -125,6 +125,7 @@ std::string status_json(const ServerParts& parts) {
                    {"answers_bytes", memory.answers},
                    {"held_bytes", memory.held},
                    {"arriving_bytes", memory.arriving},
+                   {"mapped_bytes", memory.mapped},
                    {"snapshot_bytes", memory.snapshot}}}};
   if (parts.coordinator) status["coordinator"] = coordinator_json(*parts.coordinator);
   return status.dump();

@@ -102,6 +102,7 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptio
       reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, chunks_, static_cast<ReduceListener&>(*this))),
       client_(client_job(*job_, chunks_, connections), connection_count,
               ClientOptions{.window_cap_bytes = options.window_cap_bytes}, *this),
+      copies_(*job_->spec().layout, chunks_, job_->spec().push),
       frames_(job_->spec().layout->chunks()),
       seen_(gather_.tensors().size() * job_->spec().ranks, job_->spec().start.value) {
   complete_.reserve(chunks_.size());
@@ -142,25 +143,41 @@ Status WorkerLaneJob::connect(zmq::context_t& context, const std::vector<ChunkOw
 
 // Memory is shared with servers that say so before the first message: then every payload goes that way, or none does.
 void WorkerLaneJob::ask_links(const std::vector<ChunkOwner>& owners, std::uint64_t now) {
-  std::vector<const SharedMemory*> regions;
-  const bool frames = reducer_->frames() != nullptr;
-  if (frames) regions.push_back(reducer_->frames());
-  if (!frames && !job_->spec().devices) regions.push_back(&job_->rank_memory(0));
-  if (job_->spec().init || regions.empty()) regions.push_back(&job_->node_memory());
   const auto& locals = job_->spec().locals;
   for (std::size_t i = 0; i < owners.size(); ++i) {
     const auto [shard, lane] = owners[i];
     if (shard.value >= locals.size() || lane.value >= locals[shard.value].size()) continue;
     const std::string& name = locals[shard.value][lane.value];
     if (name.empty()) continue;
-    auto link =
-        LaneLink::ask(name, {job_->spec().job, job_->spec().view, job_->spec().node}, regions, now / 1'000'000);
+    auto socket = connect_link(name);
+    auto link = !socket ? tl::unexpected(socket.error()) : regions().and_then([&](auto shared) {
+      const LinkRequest request{job_->spec().job, job_->spec().view, job_->spec().node};
+      return LaneLink::ask(std::move(*socket), request, std::move(shared), now / 1'000'000);
+    });
     if (link) {
       links_[i] = std::move(*link);
     } else {
       not_shared(i, link.error());
     }
   }
+}
+
+// What the payloads to servers lie in.
+Result<std::vector<const SharedMemory*>> WorkerLaneJob::regions() {
+  std::vector<const SharedMemory*> regions;
+  if (job_->spec().devices) {
+    if (!copies_.memory()) {
+      if (!job_->take_memory(copies_.bytes())) {
+        return fail(ErrorCode::kLimit, "[limits] max_shared_memory has no room for copies of frames");
+      }
+      if (Status allocated = copies_.allocate(); !allocated) return tl::unexpected(allocated.error());
+    }
+    regions.push_back(&copies_.memory());
+  } else {
+    regions.push_back(reducer_->frames() != nullptr ? reducer_->frames() : &job_->rank_memory(0));
+  }
+  if (job_->spec().init) regions.push_back(&job_->node_memory());
+  return regions;
 }
 
 void WorkerLaneJob::not_shared(std::size_t connection, const Error& why) {
@@ -271,7 +288,10 @@ void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message,
 
 void WorkerLaneJob::send_push(ConnectionIndex connection, const Push& push) {
   const ChunkIndex chunk = push.key.chunk;
-  send(connection, push, push.residual == ResidualUse::kAlone ? reducer_->residual(chunk) : frames_[chunk.value]);
+  const bool alone = push.residual == ResidualUse::kAlone;
+  std::span<const std::byte> payload = alone ? reducer_->residual(chunk) : frames_[chunk.value];
+  if (links_[connection.value].shared() && job_->spec().devices) payload = copies_.copy(chunk, payload, alone);
+  send(connection, push, payload);
 }
 
 void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
@@ -281,10 +301,10 @@ void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
 }
 
 void WorkerLaneJob::send_pull(ConnectionIndex connection, const Pull& pull) {
-  send(connection, pull, {});
+  send(connection, pull);
 }
 void WorkerLaneJob::send_query(ConnectionIndex connection, const Query& query) {
-  send(connection, query, {});
+  send(connection, query);
 }
 
 // ---- From the servers to the trainers ----

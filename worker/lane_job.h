@@ -11,6 +11,7 @@
 #include "common/log.h"
 #include "common/zmq_util.h"
 #include "worker/client_core.h"
+#include "worker/frame_copies.h"
 #include "worker/host_reducer.h"
 #include "worker/job.h"
 #include "worker/lane.h"
@@ -57,10 +58,11 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
                 Logger logger);
   Status connect(zmq::context_t& context, const std::vector<ChunkOwner>& owners);
   void ask_links(const std::vector<ChunkOwner>& owners, std::uint64_t now_ns);
+  Result<std::vector<const SharedMemory*>> regions();
   void not_shared(std::size_t connection, const Error& why);
   void receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& frame, int frames);
   void fail_job(LaneFailure failure);
-  void send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload);
+  void send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload = {});
 
   void send_push(ConnectionIndex connection, const Push& push) override;
   void send_init(ConnectionIndex connection, const Init& init) override;
@@ -86,6 +88,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::vector<zmq::socket_t> sockets_;              // by connection
   std::vector<LaneLink> links_;                     // by connection
   std::vector<ChunkOwner> servers_;                 // by connection
+  FrameCopies copies_;                              // allocated if links want them
   bool settled_ = false;                            // no link is waited for; client_ has started
   bool initial_values_wait_ = false;                // for that
   std::vector<std::span<const std::byte>> frames_;  // by chunk index: the payload of the push under way

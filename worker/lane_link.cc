@@ -6,11 +6,9 @@
 
 namespace tributary {
 
-Result<LaneLink> LaneLink::ask(const std::string& name, const LinkRequest& request,
+Result<LaneLink> LaneLink::ask(FileDescriptor socket, const LinkRequest& request,
                                std::vector<const SharedMemory*> regions, std::uint64_t now_ms) {
   TRIB_ASSERT(!regions.empty() && regions.size() <= kMaxLinkRegions);
-  auto socket = connect_link(name);
-  if (!socket) return tl::unexpected(socket.error());
   std::vector<FileDescriptor> readable;
   std::vector<int> fds;
   for (const SharedMemory* region : regions) {
@@ -19,9 +17,9 @@ Result<LaneLink> LaneLink::ask(const std::string& name, const LinkRequest& reque
     fds.push_back(fd->get());
     readable.push_back(std::move(*fd));
   }
-  if (Status sent = send_link(socket->get(), request, fds); !sent) return tl::unexpected(sent.error());
+  if (Status sent = send_link(socket.get(), request, fds); !sent) return tl::unexpected(sent.error());
   LaneLink link;
-  link.socket_ = std::move(*socket);
+  link.socket_ = std::move(socket);
   link.until_ms_ = now_ms + kLinkPatienceMs;
   link.regions_ = std::move(regions);
   return link;

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "common/local_link.h"
@@ -14,8 +13,9 @@ namespace tributary {
 class LaneLink {
  public:
   LaneLink() = default;  // none
-  // Asks the server lane that has this name. regions: what the node's payloads lie in; they outlive the link.
-  static Result<LaneLink> ask(const std::string& name, const LinkRequest& request,
+  // Asks the server lane behind `socket` (connect_link()). regions: what the node's payloads lie in; they outlive the
+  // link.
+  static Result<LaneLink> ask(FileDescriptor socket, const LinkRequest& request,
                               std::vector<const SharedMemory*> regions, std::uint64_t now_ms);
 
   // Asked, and no reply yet: the socket becomes readable.
