@@ -16,6 +16,8 @@
 #include <random>
 #include <thread>
 
+#include "common/assert.h"
+
 namespace tributary {
 namespace {
 
@@ -75,6 +77,12 @@ std::optional<nlohmann::json> find_ready(const std::string& log, std::uint64_t f
 }
 
 }  // namespace
+
+Transport transport_named(std::string_view name) {
+  const auto at = std::ranges::find(kTransports, name);
+  TRIB_ASSERT(at != std::end(kTransports));
+  return static_cast<Transport>(at - std::begin(kTransports));
+}
 
 Result<std::uint16_t> free_port() {
   constexpr std::uint32_t kFirst = 20'000, kCount = 12'000;  // Linux gives out 32768 and up
@@ -249,10 +257,12 @@ Status LocalCluster::write_configs() {
     daemon.name = "worker " + number;
     daemon.socket = socket_dir_ + "/worker-" + number + ".sock";
     const std::string config = options_.base_dir + "/worker-" + number + ".toml";
+    const bool shares = options_.transport == Transport::kShm;
     std::string text =
         "# Written by tributary for a cluster on one machine.\n[worker]\ncoordinator = " + toml_string(coordinator_) +
         "\nname = \"node-" + number + "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes +
-        host(options_.worker_hosts, i) + "admin = \"127.0.0.1:0\"\n\n[limits]\n";
+        host(options_.worker_hosts, i) + "local_transport = " + (shares ? "\"auto\"" : "\"socket\"") +
+        "\nadmin = \"127.0.0.1:0\"\n\n[limits]\n";
     if (options_.window_bytes != 0) text += "window_bytes = " + std::to_string(options_.window_bytes) + "\n";
     text += limits + log + options_.extra_worker_toml;
     if (auto ok = write_file(config, text); !ok) return ok;

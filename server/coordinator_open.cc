@@ -270,7 +270,10 @@ void CoordinatorCore::on(PeerId from, const ShardReady& m, std::uint64_t now_ms)
   welcome.view = job->record.view;
   welcome.chunk_elements = job->record.chunk_elements;
   welcome.owners = job->record.owners;
-  for (const auto& [index, other] : servers_) welcome.endpoints.push_back(other.hello.lane_endpoints);
+  for (const auto& [index, other] : servers_) {
+    welcome.endpoints.push_back(other.hello.lane_endpoints);
+    welcome.locals.push_back(other.hello.lane_locals);
+  }
   welcome.resume = job->resume;
   welcome.resume_round = job->resume_round;
   set_phase(*job, Phase::kRunning, now_ms);

@@ -77,6 +77,7 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.init = !m.resume && entry.node.value == 0;
   spec.ranks = entry.local_world_size;
   spec.endpoints = m.endpoints;
+  spec.locals = m.locals;
   if (options_.devices) {
     std::vector<std::string> uuids;  // places are in the order of local ranks
     for (const auto& [local_rank, place] : entry.places) uuids.push_back(place.device);

@@ -12,7 +12,7 @@
 #include "worker/attach_region.h"
 #include "worker/attach_socket.h"
 #include "worker/futex.h"
-#include "worker/shared_memory.h"
+#include "common/shared_memory.h"
 
 namespace tributary {
 namespace {
