@@ -264,6 +264,15 @@ std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<cons
   return chunk_bytes / sizeof(float);
 }
 
+std::uint64_t default_bucket_elements(std::uint64_t flat_elements, std::uint32_t nodes) {
+  constexpr std::uint64_t kLow = 64u << 10, kHigh = 4u << 20;  // bytes
+  constexpr std::uint64_t kBuckets = 8;
+  std::uint64_t bytes = kHigh;
+  while (bytes > kLow && flat_elements * sizeof(float) < kBuckets * bytes) bytes /= 2;
+  (void)nodes;
+  return bytes / sizeof(float);
+}
+
 std::string describe_difference(std::span<const TensorSpec> ours, std::span<const TensorSpec> theirs) {
   const std::string cure = "; every rank must declare the same tensors in the same order";
   for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {
