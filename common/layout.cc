@@ -273,6 +273,16 @@ std::uint64_t default_bucket_elements(std::uint64_t flat_elements, std::uint32_t
   return bytes / sizeof(float);
 }
 
+Result<Layout> bucket_layout(std::vector<TensorSpec> tensors, std::uint64_t chunk_bytes, std::uint32_t nodes) {
+  const ShardSlots one{};
+  // The largest chunks, only to learn how many elements there are: small ones could exceed the limit on their number.
+  Result<Layout> probe = Layout::make(tensors, kMaxChunkBytes / sizeof(float), {&one, 1});
+  if (!probe) return probe;
+  const std::uint64_t elements =
+      chunk_bytes != 0 ? chunk_bytes / sizeof(float) : default_bucket_elements(probe->flat_elements(), nodes);
+  return Layout::make(std::move(tensors), elements, {&one, 1});
+}
+
 std::string describe_difference(std::span<const TensorSpec> ours, std::span<const TensorSpec> theirs) {
   const std::string cure = "; every rank must declare the same tensors in the same order";
   for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {

@@ -272,14 +272,19 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
 // A fresh job gets its chunks and owners; a resumed one keeps chunks and shards (that is where its state lies) and
 // spreads each shard's chunks over the lanes that the server has today.
 Status CoordinatorCore::lay_out(Job& job) {
+  JobRecord& record = job.record;
+  if (!job.on_servers()) {
+    Result<Layout> layout = bucket_layout(record.tensors, job.config.chunk_bytes, job.nodes);
+    if (!layout) return tl::unexpected(layout.error());
+    record.chunk_elements = layout->chunk_elements();
+    record.owners = layout->owners();
+    return {};
+  }
   std::vector<ShardSlots> slots;
   for (const auto& [index, server] : servers_) {
     slots.push_back({static_cast<std::uint16_t>(server.hello.lane_endpoints.size()), server.hello.bandwidth});
   }
-  // Without servers nobody owns anything; one lane of one shard stands for all nodes.
-  if (!job.on_servers()) slots.assign(1, ShardSlots{});
-  JobRecord& record = job.record;
-  if (!job.resume || !job.on_servers()) {
+  if (!job.resume) {
     // The largest chunks, only to learn how many elements there are: small ones could exceed the limit on their number.
     Result<Layout> probe = Layout::make(record.tensors, kMaxChunkBytes / sizeof(float), slots);
     if (!probe) return tl::unexpected(probe.error());

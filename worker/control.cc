@@ -86,7 +86,7 @@ void WorkerControl::beat(std::uint64_t now_ms) {
   if (coordinator_ == 0) {
     transmit(WorkerHello{options_.name, options_.incarnation, options_.host, options_.bandwidth});
   } else {
-    transmit(Heartbeat{options_.incarnation, {}});
+    transmit(Heartbeat{options_.incarnation, listener_.progress()});
   }
   const bool silent = now_ms > heard_ms_ + options_.peer_timeout_ms;
   if (silent && !warned_) {

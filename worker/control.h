@@ -29,6 +29,8 @@ class WorkerControlListener {
   virtual ~WorkerControlListener() = default;
   // On the control thread: must not block.
   virtual void on_control(ControlMessage message) = 0;
+  // On the control thread. Of jobs that nobody else can tell of: those of all-reduce mode.
+  virtual std::vector<JobProgress> progress() const { return {}; }
   // The coordinator is a new process, or has given this worker up: what it knew of our jobs is gone.
   virtual void on_coordinator_restarted() = 0;
 };
