@@ -89,6 +89,7 @@ class WorkerControl final : public CoordinatorPort {
   std::uint64_t coordinator_ = 0;  // its incarnation; 0: our hello is not answered
   std::uint64_t heard_ms_ = 0;
   bool warned_ = false;
+  bool ever_met_ = false;
   std::thread thread_;
 };
 

@@ -256,7 +256,7 @@ TEST_CASE("workers say how far an all-reduce job is") {
   CHECK(cluster.job().max_version == Version(7));
 }
 
-TEST_CASE("a changed training under the same name and without a checkpoint begins as another job") {
+TEST_CASE("a changed training under the same name and without a checkpoint begins afresh, in a view of its own") {
   Cluster cluster(0);
   cluster.everybody(1);
   join_all(cluster, 1);
@@ -266,8 +266,9 @@ TEST_CASE("a changed training under the same name and without a checkpoint begin
   JoinOptions other = ring(0, 1);
   other.config.train.seed = 5;
   cluster.join(0, other);
-  CHECK(welcome_of(cluster, 0).job != first.job);
+  CHECK_FALSE(welcome_of(cluster, 0).resume);
   CHECK(welcome_of(cluster, 0).view.value > first.view.value);
+  CHECK(job_from_json(cluster.job().record.job_json)->train.seed == 5);
 }
 
 TEST_CASE("two coordinators without a registry never give the same id and view") {
