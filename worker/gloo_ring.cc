@@ -147,9 +147,9 @@ void RingTransport::abort() {
 // Gloo's context, connected by us.
 class RingContext final : public gloo::Context {
  public:
-  RingContext(int rank, int size, std::shared_ptr<gloo::transport::Device> device,
+  RingContext(int member, int members, std::shared_ptr<gloo::transport::Device> device,
               std::shared_ptr<gloo::transport::Context> transport)
-      : gloo::Context(rank, size) {
+      : gloo::Context(member, members) {
     device_ = std::move(device);
     transportContext_ = std::move(transport);
   }
