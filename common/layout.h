@@ -94,8 +94,8 @@ class Layout {
 // 8 chunks (so that pushes, steps and answers overlap), within 64 KiB .. 1 MiB of fp32.
 std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards);
 
-// The same for the buckets of an all-reduce job over `nodes` nodes.
-std::uint64_t default_bucket_elements(std::uint64_t flat_elements, std::uint32_t nodes);
+// The same for the buckets of an all-reduce job. It does not depend on the number of nodes: a checkpoint fits any.
+std::uint64_t default_bucket_elements(std::uint64_t flat_elements);
 
 // The layout of an all-reduce job, whose chunks (buckets) nobody owns: all of one lane of one shard. chunk_bytes: as
 // JobConfig::chunk_bytes, 0 for the default.

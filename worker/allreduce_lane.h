@@ -60,6 +60,7 @@ class AllreduceLane {
  public:
   static constexpr int kTickMs = 50;
   static constexpr std::uint64_t kKeepPatienceMs = 20'000;
+  static constexpr std::size_t kMaxEarly = 1024;  // addresses of views that are not open here
 
   static Result<std::unique_ptr<AllreduceLane>> start(AllreduceOptions options, WorkerLaneListener& listener,
                                                       AllreducePort& port, Logger logger);
@@ -90,6 +91,7 @@ class AllreduceLane {
   void command(std::function<void()> run);
   void run();
   void take_commands();
+  void finish_closing();
 
   const AllreduceOptions options_;
   WorkerLaneListener& listener_;
@@ -103,9 +105,13 @@ class AllreduceLane {
   std::vector<std::function<void()>> commands_;
 
   // The thread's.
-  std::vector<std::unique_ptr<AllreduceJob>> jobs_;     // running
-  std::vector<std::unique_ptr<AllreduceJob>> closing_;  // ending
-  std::vector<PeerAddress> early_;                      // of views that are not open here yet
+  struct Closing {
+    std::unique_ptr<AllreduceJob> job;
+    bool keeping = false;
+  };
+  std::vector<std::unique_ptr<AllreduceJob>> jobs_;  // running
+  std::vector<Closing> closing_;                     // ending
+  std::vector<PeerAddress> early_;                   // of views that are not open here
   std::thread thread_;
 };
 
