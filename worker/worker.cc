@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/host_identity.h"
 #include "common/incarnation.h"
+#include "common/job_json.h"
 #include "worker/checkpoint.h"
 #include "worker/local_address.h"
 #include "worker/status.h"
@@ -182,7 +183,8 @@ void Worker::peer_address(const PeerAddress& address) {
 Result<std::optional<Round>> Worker::newest_checkpoint(const JobConfig& config, const Layout& layout) const {
   if (config_.store_path.empty()) return std::optional<Round>(Round());
   if (allreduce_->jobs_keeping() != 0) return std::optional<Round>();
-  const Result<Round> newest = tributary::newest_checkpoint(config_.store_path, config.name, layout.hash());
+  const Result<Round> newest =
+      tributary::newest_checkpoint(config_.store_path, config.name, layout.hash(), to_canonical_json(config));
   if (!newest) return tl::unexpected(newest.error());
   return std::optional<Round>(*newest);
 }
