@@ -119,7 +119,7 @@ void ClientCore::acknowledge(Chunk& chunk, std::uint64_t now_ns) {
   // A pull's answer may have waited for somebody's initial values, and a repeated push cannot tell which copy was
   // meant: neither says anything about the link.
   const bool tells = chunk.delivered && !chunk.retransmitted;
-  window_.on_acknowledged(chunk.in_flight, chunk.sent_ns, now_ns, tells);
+  window_.on_acknowledged(chunk.in_flight, chunk.sent_ns, now_ns, tells && metered(chunk));
   if (tells) {
     const auto elapsed = static_cast<double>(now_ns - chunk.sent_ns);
     double& smoothed = smoothed_ns_[chunk.connection.value];

@@ -154,6 +154,7 @@ class ClientCore {
   std::uint64_t payload_bytes(const Chunk& chunk) const;
   void acknowledge(Chunk& chunk, std::uint64_t now_ns);
   ChunkKey key(const Chunk& chunk) const;
+  // Whether its payload says something about the node's link: what stays on the machine does not, unless all does.
   bool metered(const Chunk& chunk) const { return !options_.over_link || !is_local(chunk.connection); }
   bool is_local(ConnectionIndex connection) const { return !job_.local.empty() && job_.local[connection.value]; }
 

@@ -166,6 +166,20 @@ TEST_CASE("at every prefix each shard has its weighted share of the chunks to wi
   }
 }
 
+TEST_CASE("a shard of weight 0 owns nothing, and the others are dealt as if it were not there") {
+  const std::vector<TensorSpec> tensors = {{"w", {kSmallest * 100}}};
+  const std::vector<ShardSlots> with = {{1, 0.0}, {2, 3.0}, {1, 0.0}, {1, 1.0}, {3, 0.0}},
+                                without = {{2, 3.0}, {1, 1.0}};
+  const auto a = Layout::make(tensors, kSmallest, with), b = Layout::make(tensors, kSmallest, without);
+  REQUIRE(a);
+  REQUIRE(b);
+  for (std::uint32_t c = 0; c < a->chunks(); ++c) {
+    const ChunkOwner owner = b->owner(ChunkIndex(c));
+    CHECK(a->owner(ChunkIndex(c)).shard.value == (owner.shard.value == 0 ? 1 : 3));
+    CHECK(a->owner(ChunkIndex(c)).lane == owner.lane);
+  }
+}
+
 TEST_CASE("weights for which the greatest-deficit rule falls behind are still dealt to within one chunk") {
   std::vector<ShardSlots> shards;
   double total = 0;
@@ -270,10 +284,12 @@ TEST_CASE("impossible chunk sizes, shards and owners are refused") {
   CHECK(contains(refusal(Layout::make(tensors, kSmallest, {})), "at least one server"));
   const std::vector<ShardSlots> no_lanes = {{1, 1.0}, {0, 1.0}};
   CHECK(contains(refusal(Layout::make(tensors, kSmallest, no_lanes)), "shard 1 has 0 lanes"));
-  for (double weight : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  for (double weight : {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     const std::vector<ShardSlots> bad = {{1, weight}};
     CHECK(contains(refusal(Layout::make(tensors, kSmallest, bad)), "shard 0 has weight"));
   }
+  const std::vector<ShardSlots> nobody = {{1, 0.0}, {1, 0.0}};
+  CHECK(contains(refusal(Layout::make(tensors, kSmallest, nobody)), "all 2 shards have weight 0"));
   CHECK(contains(refusal(Layout::with_owners(tensors, kSmallest, {})), "1 chunks but owners for 0"));
   CHECK(contains(refusal(Layout::with_owners(tensors, kSmallest, std::vector<ChunkOwner>(2))), "owners for 2"));
 }
