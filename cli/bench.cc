@@ -86,7 +86,8 @@ void add_exchange_options(CLI::App* command, const std::shared_ptr<PushPullArgum
   command->add_option("--optimizer", o.optimizer, "sgd, adam, adamw, adagrad, lion")
       ->check(CLI::IsMember({"sgd", "adam", "adamw", "adagrad", "lion"}))
       ->capture_default_str();
-  command->add_option("--transport", arguments->transport)->check(CLI::IsMember({"tcp", "ipc", "shm"}))
+  command->add_option("--transport", arguments->transport)
+      ->check(CLI::IsMember({"tcp", "ipc", "shm"}))
       ->capture_default_str();
   command->add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
   command->add_option("--lanes", o.lanes, "of every daemon (default: from the machine)");

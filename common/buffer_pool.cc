@@ -120,8 +120,9 @@ Result<FileDescriptor> BufferPool::share() {
   try {
     map();
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::kLimit, "no shared memory for the buffers of parameters: memfd_create must be allowed, and "
-                                   "the limits on open files and address space not reached");
+    return fail(ErrorCode::kLimit,
+                "no shared memory for the buffers of parameters: memfd_create must be allowed, and "
+                "the limits on open files and address space not reached");
   }
   return memory_.read_only();
 }

@@ -87,10 +87,9 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // A buffer of `size` <= block_bytes bytes, 64-byte aligned, contents unspecified; std::bad_alloc if the machine has no
-  // memory for it. Starts of successive blocks are
-  // staggered by cache lines so that parameter, moment and gradient arrays do not alias in the L1 cache
-  // (1.3 times faster optimizer steps, measured; see bench/RESULTS.md).
+  // A buffer of `size` <= block_bytes bytes, 64-byte aligned, contents unspecified; std::bad_alloc if the machine has
+  // no memory for it. Starts of successive blocks are staggered by cache lines so that parameter, moment and gradient
+  // arrays do not alias in the L1 cache (1.3 times faster optimizer steps, measured; see bench/RESULTS.md).
   BufferRef acquire(std::size_t size);
 
   // Gives blocks that are free now back to the system until at most `keep` blocks are
@@ -121,13 +120,13 @@ class BufferPool {
 
   const std::size_t block_bytes_;
   const std::size_t max_blocks_;
-  const std::size_t stride_;  // from block to block, whole pages
-  SharedMemory memory_;       // empty before the first acquire()
+  const std::size_t stride_;                                  // from block to block, whole pages
+  SharedMemory memory_;                                       // empty before the first acquire()
   std::vector<std::unique_ptr<detail::BufferBlock>> blocks_;  // by place
   detail::BufferBlock* vacant_ = nullptr;                     // without memory
   std::atomic<std::size_t> allocated_{0};                     // with memory
-  std::atomic<detail::BufferBlock*> recycled_{nullptr};  // pushed by any thread, emptied at once by the owner
-  detail::BufferBlock* free_ = nullptr;                  // owner's
+  std::atomic<detail::BufferBlock*> recycled_{nullptr};       // pushed by any thread, emptied at once by the owner
+  detail::BufferBlock* free_ = nullptr;                       // owner's
 };
 
 }  // namespace tributary

@@ -18,8 +18,8 @@ inline constexpr std::size_t kMaxPacketFds = 128;
 int send_packet(int socket, std::span<const iovec> parts, std::span<const int> fds);
 
 struct FdPacket {
-  int error = 0;          // errno; EAGAIN: nothing is there. 0 with 0 bytes: the peer is gone
-  std::size_t bytes = 0;  // in the parts
+  int error = 0;           // errno; EAGAIN: nothing is there. 0 with 0 bytes: the peer is gone
+  std::size_t bytes = 0;   // in the parts
   bool truncated = false;  // there was more, bytes or descriptors
   std::vector<FileDescriptor> fds;
 };

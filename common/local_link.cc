@@ -118,9 +118,9 @@ Result<FileDescriptor> connect_link(const std::string& name) {
   sockaddr_un address{};
   const socklen_t length = address_of(name, address);
   if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    return fail(ErrorCode::kUnavailable, errno == ECONNREFUSED ? std::string("it is on another machine")
-                                                               : std::string("cannot connect: ") +
-                                                                     std::strerror(errno));
+    return fail(ErrorCode::kUnavailable, errno == ECONNREFUSED
+                                             ? std::string("it is on another machine")
+                                             : std::string("cannot connect: ") + std::strerror(errno));
   }
   if (Status ours = check_user(fd.get()); !ours) return tl::unexpected(ours.error());
   return fd;
@@ -163,10 +163,9 @@ Result<std::span<const std::byte>> payload_in(const SharedMemory& memory, const 
   if (place.offset <= memory.size() && place.bytes <= memory.size() - place.offset && place.bytes <= kMaxDataPayload) {
     return memory.bytes().subspan(place.offset, place.bytes);
   }
-  return fail(ErrorCode::kInvalidArgument, "the payload at offset " + std::to_string(place.offset) + " with " +
-                                               std::to_string(place.bytes) +
-                                               " bytes does not lie in the shared memory of " +
-                                               std::to_string(memory.size()) + " bytes");
+  return fail(ErrorCode::kInvalidArgument,
+              "the payload at offset " + std::to_string(place.offset) + " with " + std::to_string(place.bytes) +
+                  " bytes does not lie in the shared memory of " + std::to_string(memory.size()) + " bytes");
 }
 
 }  // namespace tributary

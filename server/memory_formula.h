@@ -26,7 +26,7 @@
 
 namespace tributary {
 
-// The client's default cap on unacknowledged bytes of one connection (WorkerConfig::window_bytes).
+// The client's default cap on unacknowledged bytes of one worker lane (WorkerConfig::window_bytes).
 inline constexpr std::uint64_t kAssumedWindowBytes = 16u << 20;
 
 // What the formula needs to know about one job on one server.

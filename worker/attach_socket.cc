@@ -93,8 +93,9 @@ Status AttachSocket::send(const AttachMessage& message, std::span<const int> fds
     PacketHeader header;
     header.message_bytes = static_cast<std::uint32_t>(bytes.size());
     header.offset = static_cast<std::uint32_t>(offset);
-    const iovec parts[2] = {{&header, sizeof header},
-                      {const_cast<std::byte*>(bytes.data() + offset), std::min(kMaxPiece, bytes.size() - offset)}};
+    const iovec parts[2] = {
+        {&header, sizeof header},
+        {const_cast<std::byte*>(bytes.data() + offset), std::min(kMaxPiece, bytes.size() - offset)}};
     while (const int problem = send_packet(fd_.get(), parts, offset == 0 ? fds : std::span<const int>())) {
       if (problem != EAGAIN) return tl::unexpected(closed_by_peer());
       if (!wait_for(fd_.get(), POLLOUT, deadline)) {

@@ -3,9 +3,10 @@
 // memory is the frame. Answers are decoded straight into the parameters that the ranks map.
 //
 // Frames live in one shared memory made when the job opens (bounded by the model's wire size), from which servers on
-// this machine read them; nothing is allocated per chunk. Encodings that keep a residual have two places per chunk, each a frame with a residual behind it, which take
-// turns: until the answer to round r has come the residual after round r-1 is still there, because the job may end at
-// r-1 (the last round that all nodes completed). So they cost twice the model's fp32 size.
+// this machine read them; nothing is allocated per chunk. Encodings that keep a residual have two places per chunk,
+// each a frame with a residual behind it, which take turns: until the answer to round r has come the residual after
+// round r-1 is still there, because the job may end at r-1 (the last round that all nodes completed). So they cost
+// twice the model's fp32 size.
 //
 // Thread rule: the owning lane's thread. Frames may still be read by ZeroMQ after release(); the lane keeps the
 // reducer alive until ZeroMQ has given all of them back. A server that reads them has a mapping of its own.

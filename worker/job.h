@@ -46,6 +46,8 @@ struct NodeJobSpec {
   Round start;        // the version every chunk is pulled at first
   bool init = false;  // this node sends the initial values
   std::uint32_t ranks = 1;
+  bool allreduce = false;         // of the lane for such jobs
+  std::uint64_t lane_memory = 0;  // bytes that the lanes take for it beside what NodeJob allocates (all-reduce)
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
   std::vector<std::vector<std::string>> locals;     // [shard][lane]; common/local_link.h. Empty or missing: none
   std::shared_ptr<DeviceReduction> devices;         // null: gradients and parameters are in shared memory
@@ -53,7 +55,7 @@ struct NodeJobSpec {
 
 // Written by one lane (relaxed), read by the status thread.
 struct alignas(64) LaneJobStats {
-  std::atomic<std::uint64_t> window_bytes{0}, in_flight_bytes{0};  // over the lane's connections
+  std::atomic<std::uint64_t> window_bytes{0}, in_flight_bytes{0};  // of the lane's window
   std::atomic<std::uint64_t> pushes{0}, bytes_pushed{0}, answers{0}, bytes_pulled{0}, resends{0}, queries{0}, stale{0};
   std::atomic<std::uint64_t> malformed{0}, send_failures{0}, reduce_ns{0}, lent_messages{0};
   std::atomic<std::uint64_t> connections{0}, shared_connections{0};  // the second: of the first, with shared memory

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/codec.h"
 #include "common/encoding.h"
+#include "common/local_endpoint.h"
 #include "common/zmq_util.h"
 
 namespace tributary {
@@ -36,6 +38,18 @@ ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
   client.pull = spec.pull;
   client.init = spec.init;
   return client;
+}
+
+// Does any of the chunks go to another machine?
+bool over_link(const NodeJob& job, const std::vector<ChunkIndex>& chunks) {
+  std::set<std::string> endpoints;
+  for (const ChunkIndex chunk : chunks) {
+    const ChunkOwner owner = job.spec().layout->owner(chunk);
+    const auto& all = job.spec().endpoints;
+    if (owner.shard.value < all.size() && owner.lane.value < all[owner.shard.value].size())
+      endpoints.insert(all[owner.shard.value][owner.lane.value]);
+  }
+  return !std::ranges::all_of(endpoints, is_local_endpoint);
 }
 
 std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
@@ -101,7 +115,8 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptio
       gather_(job_->spec().layout, chunks_, job_->spec().ranks, job_->spec().start),
       reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, chunks_, static_cast<ReduceListener&>(*this))),
       client_(client_job(*job_, chunks_, connections), connection_count,
-              ClientOptions{.window_cap_bytes = options.window_cap_bytes}, *this),
+              ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = over_link(*job_, chunks_)},
+              *this),
       copies_(*job_->spec().layout, chunks_, job_->spec().push),
       frames_(job_->spec().layout->chunks()),
       seen_(gather_.tensors().size() * job_->spec().ranks, job_->spec().start.value) {
@@ -418,15 +433,10 @@ void WorkerLaneJob::tick(std::uint64_t now) {
   if (!failed_) client_.tick(now);
   noise_.tick(now / 1'000'000);
   const ClientStats& stats = client_.stats();
-  std::uint64_t window = 0, in_flight = 0;
-  for (std::size_t i = 0; i < sockets_.size(); ++i) {
-    window += client_.window_bytes(ConnectionIndex(static_cast<std::uint16_t>(i)));
-    in_flight += client_.in_flight_bytes(ConnectionIndex(static_cast<std::uint16_t>(i)));
-  }
   LaneJobStats& out = job_->lane_stats(lane_);
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  out.window_bytes.store(window, kRelaxed);
-  out.in_flight_bytes.store(in_flight, kRelaxed);
+  out.window_bytes.store(client_.window().window_bytes(), kRelaxed);
+  out.in_flight_bytes.store(client_.in_flight_bytes(), kRelaxed);
   out.pushes.store(stats.pushes, kRelaxed);
   out.bytes_pushed.store(bytes_sent_, kRelaxed);
   out.answers.store(stats.answers, kRelaxed);

@@ -317,13 +317,10 @@ void NodeSim::start() {
 
 void NodeSim::tick() {
   client_->tick(world_.network.now_ns());
-  for (std::uint16_t c = 0; c < world_.lanes.size(); ++c) {
-    const std::uint64_t unit = world_.layout->chunk_elements() * sizeof(float);
-    // One payload may always be under way: a frame of up to a chunk, and its residual.
-    const std::uint64_t allowed = std::max(world_.scenario().window_bytes, residual_offset(unit) + unit);
-    if (client_->in_flight_bytes(ConnectionIndex(c)) > allowed)
-      world_.broken("more bytes in flight than the window allows");
-  }
+  const std::uint64_t unit = world_.layout->chunk_elements() * sizeof(float);
+  // One payload may always be under way: a frame of up to a chunk, and its residual.
+  const std::uint64_t allowed = std::max(world_.scenario().window_bytes, residual_offset(unit) + unit);
+  if (client_->in_flight_bytes() > allowed) world_.broken("more bytes in flight than the window allows");
 }
 
 bool NodeSim::done() const {
