@@ -265,7 +265,7 @@ std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<cons
 }
 
 std::uint64_t default_bucket_elements(std::uint64_t flat_elements) {
-  constexpr std::uint64_t kLow = 64u << 10, kHigh = 16u << 20;  // bytes
+  constexpr std::uint64_t kLow = 64u << 10, kHigh = 4u << 20;  // bytes
   constexpr std::uint64_t kBuckets = 8;
   std::uint64_t bytes = kHigh;
   while (bytes > kLow && flat_elements * sizeof(float) < kBuckets * bytes) bytes /= 2;
