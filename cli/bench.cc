@@ -26,6 +26,9 @@ link. The options are there to see what they are worth.
   cpu_seconds_per_gb (servers, workers and trainers, for a gigabyte each way), ceiling_gb_per_s (a bare ZeroMQ echo of chunks of the
   same size between two processes whose server runs the same optimizer's loop; median over measurements before, between
   and after), ratio_to_ceiling, rounds_per_s, chunk_bytes, window {bytes, chunks} (as the workers' controllers found it), lanes,
+  socket_payload_bytes (of gradients and parameters that crossed a socket, counted by the workers: 0 with shm),
+  with shm: tcp_gb_per_s_each_way (a second cluster of the same kind over tcp, whose slices take turns with these), ratio_to_tcp,
+  tcp_cpu_seconds_per_gb, tcp_slices_gb_per_s,
   memory {server_peak_bytes, formula_bytes, ratio} (ARCHITECTURE.md: memory of a server), digest (equal on all nodes: checked))";
 
 struct PushPullArguments {
@@ -39,16 +42,12 @@ int fail_with(const char* what, const std::string& message) {
   return 1;
 }
 
-Transport transport_of(const std::string& name) {
-  return name == "ipc" ? Transport::kIpc : Transport::kTcp;
-}
-
 void finish_options(PushPullArguments& arguments) {
   bench::PushPullOptions& options = arguments.options;
-  options.transport = transport_of(arguments.transport);
+  options.transport = transport_named(arguments.transport);
   options.push = *parse_encoding(arguments.push);
   options.pull = *parse_encoding(arguments.pull);
-  options.ceiling = !arguments.no_ceiling;
+  options.ceiling = !arguments.no_ceiling && options.transport != Transport::kShm;  // an echo has to use a socket
   options.program = executable_dir() + "/tributary";
   tune_malloc_for_frames();
 }
@@ -62,7 +61,11 @@ int print_exchange(const char* what, const PushPullArguments& arguments, const R
   const auto number = [&](const char* key) { return result->at(key).get<double>(); };
   std::printf("%.2f GB/s each way, %.1f rounds/s, %.2f CPU-seconds per GB\n", number("gb_per_s_each_way"),
               number("rounds_per_s"), number("cpu_seconds_per_gb"));
-  if (!arguments.no_ceiling) {
+  if (result->contains("ratio_to_tcp")) {
+    std::printf("the same over tcp, in turns: %.2f GB/s; ratio %.2f\n", number("tcp_gb_per_s_each_way"),
+                number("ratio_to_tcp"));
+  }
+  if (arguments.options.ceiling) {
     std::printf("ceiling %.2f GB/s (ZeroMQ echo with the same optimizer, same run): ratio %.2f\n",
                 number("ceiling_gb_per_s"), number("ratio_to_ceiling"));
   }
@@ -84,7 +87,9 @@ void add_exchange_options(CLI::App* command, const std::shared_ptr<PushPullArgum
   command->add_option("--optimizer", o.optimizer, "sgd, adam, adamw, adagrad, lion")
       ->check(CLI::IsMember({"sgd", "adam", "adamw", "adagrad", "lion"}))
       ->capture_default_str();
-  command->add_option("--transport", arguments->transport)->check(CLI::IsMember({"tcp", "ipc"}))->capture_default_str();
+  command->add_option("--transport", arguments->transport)
+      ->check(CLI::IsMember({"tcp", "ipc", "shm"}))
+      ->capture_default_str();
   command->add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
   command->add_option("--lanes", o.lanes, "of every daemon (default: from the machine)");
   command->add_option("--chunk-bytes", o.chunk_bytes, "default: from the model and the lanes")
@@ -342,7 +347,7 @@ void add_echo_server(CLI::App& bench_app, int& exit_status) {
   command->add_option("--optimizer", arguments->options.optimizer);
   command->add_option("--folder", arguments->options.folder);
   command->callback([arguments, &exit_status] {
-    arguments->options.transport = transport_of(arguments->transport);
+    arguments->options.transport = transport_named(arguments->transport);
     exit_status = bench::run_echo_server(arguments->options);
   });
 }

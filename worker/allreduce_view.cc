@@ -4,6 +4,7 @@
 
 #include "common/assert.h"
 #include "common/clock.h"
+#include "common/job_json.h"
 #include "worker/allreduce_job.h"
 
 namespace tributary {
@@ -110,8 +111,9 @@ Status AllreduceJob::begin() {
   if (!state) return tl::unexpected(state.error());
   state_ = std::move(*state);
   if (spec.node.value == 0 && !around_.options.store_path.empty()) {
-    checkpointer_ = std::make_unique<Checkpointer>(around_.options.store_path, spec.name, spec.layout,
-                                                   setup_.config.snapshot, spec.start, *state_, around_.logger);
+    checkpointer_ =
+        std::make_unique<Checkpointer>(around_.options.store_path, spec.name, to_canonical_json(setup_.config),
+                                       spec.layout, setup_.config.snapshot, spec.start, *state_, around_.logger);
   }
   if (Status opened = open_rings(); !opened) return opened;
   if (Status connected = wait_for_members(); !connected) return connected;

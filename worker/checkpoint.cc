@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "common/assert.h"
+#include "common/job_json.h"
 #include "kernels/optimizer.h"
 
 namespace tributary {
@@ -22,8 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kKept = 2;
-constexpr std::size_t kMaxNameBytes = 4096;
-constexpr std::size_t kBlockBytes = 1u << 20;  // of a write, and of a read that only checks
+constexpr std::size_t kMaxNameBytes = 64u << 10;  // with the JSON
+constexpr std::size_t kBlockBytes = 1u << 20;     // of a write, and of a read that only checks
 constexpr char kPrefix[] = "round-", kSuffix[] = ".ckpt";
 
 Error flawed(const std::string& path, const std::string& flaw) {
@@ -155,9 +156,11 @@ Status write_file(const std::string& path, const CheckpointView& view) {
   header.round = view.round.value;
   header.chunks = layout.chunks();
   header.elements = layout.flat_elements();
-  header.name_bytes = view.job_name.size();
-  header.checksum = header_checksum(header, view.job_name);
   std::string name(view.job_name);
+  name += '\0';
+  name += view.job_json;
+  header.name_bytes = name.size();
+  header.checksum = header_checksum(header, name);
   name.resize(padded(name.size()));
   bool written = write_all(file.fd(), &header, sizeof header) && write_all(file.fd(), name.data(), name.size());
   for (std::uint32_t c = 0; c < layout.chunks() && written; ++c) {
@@ -205,6 +208,10 @@ class Reader {
     if (Status read = take(name.data(), name.size()); !read) return read;
     name.resize(header_.name_bytes);
     if (header_checksum(header_, name) != header_.checksum) return broken("the checksum of its header does not fit");
+    const std::size_t end = name.find('\0');
+    if (end == std::string::npos) return broken("its header is damaged");
+    job_json_ = name.substr(end + 1);
+    name.resize(end);
     if (name != job_name_) return broken("it belongs to job '" + name + "'");
     if (header_.layout_hash != layout_hash_) return broken("it was written for other tensors or another chunk size");
     if (header_.round != round.value) return broken("it holds round " + std::to_string(header_.round));
@@ -249,6 +256,7 @@ class Reader {
   }
 
   const CheckpointHeader& header() const { return header_; }
+  const std::string& job_json() const { return job_json_; }
   Status broken(const std::string& flaw) const { return tl::unexpected(flawed(path_, flaw)); }
 
  private:
@@ -263,12 +271,16 @@ class Reader {
   const File file_;
   const int open_error_;
   CheckpointHeader header_;
+  std::string job_json_;
   std::vector<char> block_;
 };
 
-Status check(const std::string& path, std::string_view job_name, std::uint64_t layout_hash, Round round) {
+// job_json: what the file says of it.
+Status check(const std::string& path, std::string_view job_name, std::uint64_t layout_hash, Round round,
+             std::string& job_json) {
   Reader reader(path, job_name, layout_hash);
   if (Status read = reader.header(round); !read) return read;
+  job_json = reader.job_json();
   std::uint64_t step = 0;
   for (std::uint64_t c = 0; c < reader.header().chunks; ++c) {
     if (Status read = reader.chunk(c, std::nullopt, {}, step); !read) return read;
@@ -328,13 +340,22 @@ Status read_checkpoint(const std::string& store_path, std::string_view job_name,
   return reader.end();
 }
 
-Result<Round> newest_checkpoint(const std::string& store_path, std::string_view job_name, std::uint64_t layout_hash) {
+Result<Round> newest_checkpoint(const std::string& store_path, std::string_view job_name, std::uint64_t layout_hash,
+                                std::string_view job_json) {
   if (store_path.empty()) return Round(0);
   const fs::path directory = directory_of(store_path, job_name, layout_hash);
   std::optional<Error> first;
   for (const Round round : rounds_in(directory)) {
-    Status whole = check(directory / file_name(round), job_name, layout_hash, round);
-    if (whole) return round;
+    std::string theirs;
+    Status whole = check(directory / file_name(round), job_name, layout_hash, round, theirs);
+    if (whole && (job_json.empty() || theirs.empty())) return round;
+    if (whole) {
+      const std::string difference = describe_config_difference(theirs, job_json);
+      if (difference.empty()) return round;
+      return fail(ErrorCode::kConfigMismatch, "job '" + std::string(job_name) + "' has a checkpoint of round " +
+                                                  std::to_string(round.value) + " of another training: " + difference +
+                                                  "; or remove '" + directory.string() + "' to begin anew");
+    }
     if (!first) first = whole.error();
   }
   if (!first) return Round(0);

@@ -2,7 +2,8 @@
 //
 //   STORE/allreduce/JOB-HASH/round-R.ckpt     JOB: the job's name, made fit for a file name; HASH: of name and layout
 //
-//   CheckpointHeader | name, padded with zeros to 8 bytes | per chunk: ChunkRecord, parameters, state arrays (fp32)
+//   CheckpointHeader | name, a zero, the job's JSON, padded with zeros to 8 bytes |
+//   per chunk: ChunkRecord, parameters, state arrays (fp32)
 //
 // Numbers are little-endian. A file is written beside its place, synced and renamed, so that what bears the name is
 // complete; every value is checked all the same when it is read. The newest two are kept.
@@ -29,9 +30,9 @@ struct CheckpointHeader {
   std::uint64_t layout_hash = 0;
   std::uint64_t round = 0;
   std::uint64_t chunks = 0;
-  std::uint64_t elements = 0;  // of all chunks
-  std::uint64_t name_bytes = 0;
-  std::uint64_t checksum = 0;  // XXH3-64 of this header with checksum 0, and of the name
+  std::uint64_t elements = 0;    // of all chunks
+  std::uint64_t name_bytes = 0;  // of the name, the zero and the JSON
+  std::uint64_t checksum = 0;    // XXH3-64 of this header with checksum 0, and of those
 };
 struct ChunkRecord {
   std::uint64_t chunk = 0;
@@ -49,6 +50,7 @@ struct CheckpointView {
   const float* parameters = nullptr;
   std::span<const float* const> slots;
   std::span<const std::uint64_t> steps;  // by chunk
+  std::string_view job_json = {};        // canonical: what the job was when it was written
 };
 struct CheckpointTarget {
   float* parameters = nullptr;
@@ -65,6 +67,9 @@ Status read_checkpoint(const std::string& store_path, std::string_view job_name,
 
 // The newest round whose checkpoint of this job is whole: it can be read and its checksums hold. Round 0: there is
 // none. An error if there are files but none of them is whole; it names the newest and what is wrong with it.
-Result<Round> newest_checkpoint(const std::string& store_path, std::string_view job_name, std::uint64_t layout_hash);
+// kConfigMismatch if the newest is another training's under the same name (common/job_json.h says what that is);
+// job_json: this job's, empty: not compared.
+Result<Round> newest_checkpoint(const std::string& store_path, std::string_view job_name, std::uint64_t layout_hash,
+                                std::string_view job_json = {});
 
 }  // namespace tributary

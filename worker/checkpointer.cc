@@ -16,10 +16,12 @@ constexpr int kNiceness = 10;
 
 }  // namespace
 
-Checkpointer::Checkpointer(std::string store_path, std::string job_name, std::shared_ptr<const Layout> layout,
-                           SnapshotConfig config, Round start, ReplicaState& state, Logger logger)
+Checkpointer::Checkpointer(std::string store_path, std::string job_name, std::string job_json,
+                           std::shared_ptr<const Layout> layout, SnapshotConfig config, Round start,
+                           ReplicaState& state, Logger logger)
     : store_path_(std::move(store_path)),
       job_name_(std::move(job_name)),
+      job_json_(std::move(job_json)),
       layout_(std::move(layout)),
       config_(config),
       state_(state),
@@ -87,6 +89,7 @@ Status Checkpointer::write(Round round, const float* parameters, std::span<const
                            std::span<const std::uint64_t> steps) {
   CheckpointView view;
   view.job_name = job_name_;
+  view.job_json = job_json_;
   view.layout = layout_.get();
   view.round = round;
   view.parameters = parameters;

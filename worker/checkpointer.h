@@ -22,7 +22,7 @@ namespace tributary {
 
 class Checkpointer {
  public:
-  Checkpointer(std::string store_path, std::string job_name, std::shared_ptr<const Layout> layout,
+  Checkpointer(std::string store_path, std::string job_name, std::string job_json, std::shared_ptr<const Layout> layout,
                SnapshotConfig config, Round start, ReplicaState& state, Logger logger);
   ~Checkpointer();  // what is being written is finished
   Checkpointer(const Checkpointer&) = delete;
@@ -41,7 +41,7 @@ class Checkpointer {
   Status write(Round round, const float* parameters, std::span<const float* const> slots,
                std::span<const std::uint64_t> steps);
 
-  const std::string store_path_, job_name_;
+  const std::string store_path_, job_name_, job_json_;
   const std::shared_ptr<const Layout> layout_;
   const SnapshotConfig config_;
   ReplicaState& state_;

@@ -78,6 +78,7 @@ struct Client {
   static ClientOptions options(const ClientSetup& setup) {
     ClientOptions options;
     options.window_cap_bytes = setup.window;
+    options.over_link = false;  // the window is the cap: how it adapts is test_window's
     return options;
   }
   ChunkKey key(std::uint32_t chunk) const { return {kJob, kView, NodeRank(0), ChunkIndex(chunk)}; }
