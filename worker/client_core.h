@@ -52,8 +52,6 @@ struct ClientJob {
   EncodingSpec push;
   EncodingSpec pull;
   bool init = false;  // this node sends the initial values
-  // By connection: its server is on this machine, so nothing of it crosses the node's link. Empty: none is.
-  std::vector<bool> local;
 };
 
 class ClientOutput {
@@ -93,6 +91,8 @@ class ClientCore {
  public:
   ClientCore(ClientJob job, std::uint16_t connections, ClientOptions options, ClientOutput& output);
 
+  // Payloads of this connection cross no link, while others' do: its acknowledgements say nothing about the link.
+  void crosses_no_link(ConnectionIndex connection) { no_link_[connection.value] = true; }
   // Asks for the parameters of every chunk (Pull); a job with init waits for initial_values_ready() first.
   void start(std::uint64_t now_ns);
   // The initial values are there. REQUIRES: job.init.
@@ -154,9 +154,7 @@ class ClientCore {
   std::uint64_t payload_bytes(const Chunk& chunk) const;
   void acknowledge(Chunk& chunk, std::uint64_t now_ns);
   ChunkKey key(const Chunk& chunk) const;
-  // Whether its payload says something about the node's link: what stays on the machine does not, unless all does.
-  bool metered(const Chunk& chunk) const { return !options_.over_link || !is_local(chunk.connection); }
-  bool is_local(ConnectionIndex connection) const { return !job_.local.empty() && job_.local[connection.value]; }
+  bool metered(const Chunk& chunk) const { return !options_.over_link || !no_link_[chunk.connection.value]; }
 
   const ClientJob job_;
   const std::shared_ptr<const Encoding> push_, pull_;
@@ -167,6 +165,7 @@ class ClientCore {
   WindowController window_;
   std::uint64_t in_flight_ = 0;
   std::vector<double> smoothed_ns_;    // acknowledgement time by connection
+  std::vector<bool> no_link_;          // by connection
   std::vector<std::uint64_t> queued_;  // bitmap over chunks_
   std::size_t queued_count_ = 0;
   std::size_t delivered_chunks_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "common/assert.h"
 #include "common/clock.h"
@@ -23,7 +24,7 @@ constexpr std::uint32_t kNoiseLines = 10;
 constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 
 ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
-                     const std::vector<ConnectionIndex>& connections, std::vector<bool> local) {
+                     const std::vector<ConnectionIndex>& connections) {
   const NodeJobSpec& spec = job.spec();
   ClientJob client;
   client.job = spec.job;
@@ -32,7 +33,6 @@ ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
   client.layout = spec.layout;
   client.chunks = chunks;
   client.connections = connections;
-  client.local = std::move(local);
   client.start = Version(spec.start.value);
   client.push = spec.push;
   client.pull = spec.pull;
@@ -40,19 +40,16 @@ ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
   return client;
 }
 
-bool any_remote(const std::vector<bool>& local) {
-  return std::ranges::any_of(local, [](bool is_local) { return !is_local; });
-}
-
-// Which connections lead to servers on this machine.
-std::vector<bool> local_connections(const NodeJob& job, const std::vector<ChunkOwner>& owners) {
-  std::vector<bool> local;
-  const auto& all = job.spec().endpoints;
-  for (const ChunkOwner& owner : owners) {
-    const bool named = owner.shard.value < all.size() && owner.lane.value < all[owner.shard.value].size();
-    local.push_back(!named || is_local_endpoint(all[owner.shard.value][owner.lane.value]));
+// Does any of the chunks go to another machine?
+bool over_link(const NodeJob& job, const std::vector<ChunkIndex>& chunks) {
+  std::set<std::string> endpoints;
+  for (const ChunkIndex chunk : chunks) {
+    const ChunkOwner owner = job.spec().layout->owner(chunk);
+    const auto& all = job.spec().endpoints;
+    if (owner.shard.value < all.size() && owner.lane.value < all[owner.shard.value].size())
+      endpoints.insert(all[owner.shard.value][owner.lane.value]);
   }
-  return local;
+  return !std::ranges::all_of(endpoints, is_local_endpoint);
 }
 
 std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
@@ -83,11 +80,10 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
     chunks.push_back(ChunkIndex(c));
     connections.push_back(entry->second);
   }
-  std::vector<bool> local = local_connections(*job, owners);
   std::unique_ptr<WorkerLaneJob> self;
   try {
-    self.reset(new WorkerLaneJob(job, options, std::move(chunks), std::move(connections), std::move(local), listener,
-                                 std::move(logger)));
+    self.reset(new WorkerLaneJob(job, options, std::move(chunks), std::move(connections),
+                                 static_cast<std::uint16_t>(owners.size()), listener, std::move(logger)));
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kLimit, "no memory left for the frames of job '" + job->spec().name +
                                        "'; free memory, raise the limit on open files, or use a smaller model");
@@ -109,7 +105,7 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
 
 WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options,
                              std::vector<ChunkIndex> chunks, std::vector<ConnectionIndex> connections,
-                             std::vector<bool> local, WorkerLaneListener& listener, Logger logger)
+                             std::uint16_t connection_count, WorkerLaneListener& listener, Logger logger)
     : job_(std::move(job)),
       lane_(options.index),
       chunks_(std::move(chunks)),
@@ -118,8 +114,9 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptio
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
       gather_(job_->spec().layout, chunks_, job_->spec().ranks, job_->spec().start),
       reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, chunks_, static_cast<ReduceListener&>(*this))),
-      client_(client_job(*job_, chunks_, connections, local), static_cast<std::uint16_t>(local.size()),
-              ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = any_remote(local)}, *this),
+      client_(client_job(*job_, chunks_, connections), connection_count,
+              ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = over_link(*job_, chunks_)},
+              *this),
       copies_(*job_->spec().layout, chunks_, job_->spec().push),
       frames_(job_->spec().layout->chunks()),
       seen_(gather_.tensors().size() * job_->spec().ranks, job_->spec().start.value) {
@@ -219,6 +216,9 @@ void WorkerLaneJob::settle_links(std::uint64_t now) {
   LaneJobStats& stats = job_->lane_stats(lane_);
   stats.connections.store(links_.size(), std::memory_order_relaxed);
   stats.shared_connections.store(shared, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < links_.size() && shared < links_.size(); ++i) {
+    if (links_[i].shared()) client_.crosses_no_link(ConnectionIndex(static_cast<std::uint16_t>(i)));
+  }
   client_.start(now);
   if (initial_values_wait_) client_.initial_values_ready(now);
 }

@@ -54,7 +54,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
 
  private:
   WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options, std::vector<ChunkIndex> chunks,
-                std::vector<ConnectionIndex> connections, std::vector<bool> local, WorkerLaneListener& listener,
+                std::vector<ConnectionIndex> connections, std::uint16_t connection_count, WorkerLaneListener& listener,
                 Logger logger);
   Status connect(zmq::context_t& context, const std::vector<ChunkOwner>& owners);
   void ask_links(const std::vector<ChunkOwner>& owners, std::uint64_t now_ns);

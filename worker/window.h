@@ -34,8 +34,7 @@ class WindowController {
   // There is something to send that the window does not allow now.
   void held_back() { held_back_ = true; }
   // Every acknowledgement, in the order of time, of a payload sent at `sent_ns`. tells: it says something about the
-  // link (it does not if the payload was repeated, because nobody knows which copy is meant: Karn's rule; nor if it
-  // stayed on the machine).
+  // link (it does not if the payload was repeated, because nobody knows which copy is meant: Karn's rule).
   void on_acknowledged(std::uint64_t bytes, std::uint64_t sent_ns, std::uint64_t now_ns, bool tells = true);
 
   std::uint64_t window_bytes() const { return window_; }

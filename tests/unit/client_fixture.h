@@ -54,7 +54,7 @@ struct ClientSetup {
   std::uint64_t start = 0;
   EncodingSpec push, pull;
   std::uint64_t window = 16u << 20;
-  std::vector<bool> local;  // by connection; any: the window adapts
+  bool over_link = false;  // the window adapts: that is test_window's
 };
 
 struct Client {
@@ -74,13 +74,12 @@ struct Client {
     job.push = setup.push;
     job.pull = setup.pull;
     job.init = setup.init;
-    job.local = setup.local;
     return job;
   }
   static ClientOptions options(const ClientSetup& setup) {
     ClientOptions options;
     options.window_cap_bytes = setup.window;
-    options.over_link = !setup.local.empty();  // false: the window is the cap: how it adapts is test_window's
+    options.over_link = setup.over_link;
     return options;
   }
   ChunkKey key(std::uint32_t chunk) const { return {kJob, kView, NodeRank(0), ChunkIndex(chunk)}; }
