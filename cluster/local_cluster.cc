@@ -16,6 +16,8 @@
 #include <random>
 #include <thread>
 
+#include "common/assert.h"
+
 namespace tributary {
 namespace {
 
@@ -76,6 +78,12 @@ std::optional<nlohmann::json> find_ready(const std::string& log, std::uint64_t f
 
 }  // namespace
 
+Transport transport_named(std::string_view name) {
+  const auto at = std::ranges::find(kTransports, name);
+  TRIB_ASSERT(at != std::end(kTransports));
+  return static_cast<Transport>(at - std::begin(kTransports));
+}
+
 Result<std::uint16_t> free_port() {
   constexpr std::uint32_t kFirst = 20'000, kCount = 12'000;  // Linux gives out 32768 and up
   std::random_device seed;
@@ -126,12 +134,14 @@ Status remove_run(const std::string& base_dir) {
 }
 
 Result<std::unique_ptr<LocalCluster>> LocalCluster::start(ClusterOptions options) {
-  const auto in_range = [](const char* what, std::uint64_t value, std::uint64_t most) -> Status {
-    if (value >= 1 && value <= most) return {};
-    return fail(ErrorCode::kInvalidArgument, std::string(what) + " = " + std::to_string(value) + ": must be 1 to " +
-                                                 std::to_string(most) + " for a cluster on one machine");
+  const auto in_range = [](const char* what, std::uint64_t value, std::uint64_t most,
+                           std::uint64_t least = 1) -> Status {
+    if (value >= least && value <= most) return {};
+    return fail(ErrorCode::kInvalidArgument, std::string(what) + " = " + std::to_string(value) + ": must be " +
+                                                 std::to_string(least) + " to " + std::to_string(most) +
+                                                 " for a cluster on one machine");
   };
-  if (auto ok = in_range("servers", options.servers, kMaxServers); !ok) return tl::unexpected(ok.error());
+  if (auto ok = in_range("servers", options.servers, kMaxServers, 0); !ok) return tl::unexpected(ok.error());
   if (auto ok = in_range("nodes", options.nodes, kMaxNodes); !ok) return tl::unexpected(ok.error());
   if (auto ok = in_range("ranks per node", options.ranks_per_node, kMaxRanksPerNode); !ok)
     return tl::unexpected(ok.error());
@@ -249,10 +259,15 @@ Status LocalCluster::write_configs() {
     daemon.name = "worker " + number;
     daemon.socket = socket_dir_ + "/worker-" + number + ".sock";
     const std::string config = options_.base_dir + "/worker-" + number + ".toml";
+    const bool shares = options_.transport == Transport::kShm;
     std::string text =
         "# Written by tributary for a cluster on one machine.\n[worker]\ncoordinator = " + toml_string(coordinator_) +
         "\nname = \"node-" + number + "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes +
-        host(options_.worker_hosts, i) + "admin = \"127.0.0.1:0\"\n\n[limits]\n";
+        host(options_.worker_hosts, i) + "local_transport = " + (shares ? "\"auto\"" : "\"socket\"") +
+        "\nadmin = \"127.0.0.1:0\"\n" + (options_.servers == 0 && i == 0 ? "serve_coordinator = true\n" : "");
+    if (options_.store)
+      text += "\n[store]\npath = " + toml_string(options_.base_dir + "/store-worker-" + number) + "\n";
+    text += "\n[limits]\n";
     if (options_.window_bytes != 0) text += "window_bytes = " + std::to_string(options_.window_bytes) + "\n";
     text += limits + log + options_.extra_worker_toml;
     if (auto ok = write_file(config, text); !ok) return ok;
@@ -407,7 +422,9 @@ std::vector<std::string> LocalCluster::stop() {
       killed.push_back(d->name);
     }
   };
-  end(workers_.begin(), workers_.end(), grace());
+  const auto others = workers_.begin() + (servers_.empty() && !workers_.empty() ? 1 : 0);
+  end(others, workers_.end(), grace());
+  end(workers_.begin(), others, grace());
   // With their workers gone, trainers leave by themselves.
   wait_for_trainers(kTrainerGrace);
   for (Trainer& t : trainers_) {

@@ -1,5 +1,5 @@
-// LocalCluster: real tributary-server and tributary-worker daemons on this machine, over loopback or ipc. What
-// `tributary up`, the benchmarks and the end-to-end tests start.
+// LocalCluster: real tributary-server and tributary-worker daemons on this machine, over loopback, ipc or shared
+// memory. What `tributary up`, the benchmarks and the end-to-end tests start.
 //
 // Everything it writes lies in one folder, so that the same folder continues the same run:
 //     lock              held by this process and, inherited, by every daemon: one cluster at a time
@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,14 +21,22 @@
 
 namespace tributary {
 
-enum class Transport { kTcp, kIpc };
+// Between workers and servers. kShm: messages over tcp, payloads in shared memory, as the daemons choose by themselves
+// on one machine; with the others payloads go over the socket, too.
+enum class Transport { kTcp, kIpc, kShm };
+inline constexpr const char* kTransports[] = {"tcp", "ipc", "shm"};  // as on the command line
+constexpr const char* transport_name(Transport transport) {
+  return kTransports[static_cast<int>(transport)];
+}
+// REQUIRES: one of kTransports.
+Transport transport_named(std::string_view name);
 
 struct ClusterOptions {
-  std::uint16_t servers = 1;
+  std::uint16_t servers = 1;  // 0: worker 0 serves the coordinator, for all-reduce jobs
   std::uint32_t nodes = 1;
   std::uint32_t ranks_per_node = 1;
   std::uint16_t lanes = 0;  // of every daemon; 0: they choose
-  Transport transport = Transport::kTcp;
+  Transport transport = Transport::kShm;
   std::string base_dir;
   bool fresh = false;  // remove what an earlier run left in base_dir first
   bool store = true;   // false: nothing is persisted
@@ -99,8 +108,8 @@ class LocalCluster {
   Status restart_trainer(std::uint32_t rank);
 
   // In good order: SIGTERM to the workers, which lets the job stop at a round boundary and the trainers leave; then the
-  // servers, server 0 last, for it is the coordinator. Who does not end in time is killed. Names of those; empty: all
-  // went well.
+  // servers. Whoever is the coordinator (server 0, or worker 0) goes last. Who does not end in time is killed. Names of
+  // those; empty: all went well.
   std::vector<std::string> stop();
   // For when something is lost anyway: trainers first, then as above.
   std::vector<std::string> stop_now();
@@ -109,6 +118,8 @@ class LocalCluster {
   std::vector<Daemon>& servers() { return servers_; }
   std::vector<Daemon>& workers() { return workers_; }
   std::vector<Trainer>& trainers() { return trainers_; }
+  // Server 0, or worker 0 where there are no servers.
+  Daemon& coordinator_daemon() { return servers_.empty() ? workers_.front() : servers_.front(); }
   const std::string& base_dir() const { return options_.base_dir; }  // absolute
   const std::string& socket_dir() const { return socket_dir_; }
   const std::string& coordinator() const { return coordinator_; }

@@ -28,6 +28,13 @@ JobHosts CoordinatorCore::hosts_of(const Job& job) const {
 // A fresh job gets its chunks and owners, by what the hosts' links can carry; a resumed one keeps chunks and shards
 // (that is where its state lies) and spreads each shard's chunks over the lanes that the server has today.
 Status CoordinatorCore::lay_out(Job& job) {
+  if (!job.on_servers()) {
+    const Result<Layout> layout = bucket_layout(job.record.tensors, job.config.chunk_bytes);
+    if (!layout) return tl::unexpected(layout.error());
+    job.record.chunk_elements = layout->chunk_elements();
+    job.record.owners = layout->owners();
+    return {};
+  }
   JobHosts hosts = hosts_of(job);
   for (const std::string& contradiction : hosts.contradictions) output_.log(in_words(job) + ": " + contradiction);
   const WireRatio ratio = wire_ratio(job.config.push, job.config.pull);

@@ -5,9 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "common/clock.h"
-#include "common/job_json.h"
+#include "server/coordinator_status.h"
 #include "server/memory_formula.h"
-#include "server/placement_json.h"
 
 namespace tributary {
 namespace {
@@ -18,6 +17,9 @@ Json lane_json(const Lane& lane) {
   const LaneCounters& c = lane.counters();
   return {{"lane", lane.index().value},
           {"endpoint", lane.endpoint()},
+          {"links", static_cast<std::uint64_t>(c.links.value())},
+          {"socket_payload_bytes", c.socket_payload_bytes.value()},
+          {"shared_payload_bytes", c.shared_payload_bytes.value()},
           {"jobs", static_cast<std::uint64_t>(c.jobs.value())},
           {"pushes", c.pushes.value()},
           {"push_bytes", c.push_bytes.value()},
@@ -62,42 +64,6 @@ MemoryTerms total_memory(const ControlStatus& status) {
   return total;
 }
 
-Json coordinator_json(const Coordinator& coordinator) {
-  Json jobs = Json::array();
-  for (const CoordinatorCore::JobStatus& job : coordinator.jobs()) {
-    const Result<JobConfig> config = job_from_json(job.record.job_json);
-    jobs.push_back({{"name", config ? config->name : ""},
-                    {"id", std::to_string(job.record.job.value)},
-                    {"phase", job.phase},
-                    {"view", job.record.view.value},
-                    {"nodes", job.nodes},
-                    {"joined", job.joined},
-                    {"waiting_for", job.waiting_for},
-                    {"world_size", job.record.world_size},
-                    {"chunks", job.record.owners.size()},
-                    {"chunk_elements", job.record.chunk_elements},
-                    {"min_version", job.min_version.value},
-                    {"max_version", job.max_version.value},
-                    {"committed", job.record.initialised ? Json(job.record.committed.value) : Json(nullptr)},
-                    {"finished", job.record.finished},
-                    {"last_stop", job.last_stop},
-                    {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
-  }
-  Json peers = Json::array();
-  const std::uint64_t now = steady_ms();
-  for (const CoordinatorCore::PeerStatus& peer : coordinator.peers()) {
-    peers.push_back({{"kind", peer.kind},
-                     {"name", peer.name},
-                     {"alive", peer.alive},
-                     {"last_heard_ms", now > peer.last_heard_ms ? now - peer.last_heard_ms : 0}});
-  }
-  return {{"endpoint", coordinator.endpoint()},
-          {"jobs", std::move(jobs)},
-          {"peers", std::move(peers)},
-          {"messages", coordinator.messages()},
-          {"malformed", coordinator.malformed()}};
-}
-
 }  // namespace
 
 std::string status_json(const ServerParts& parts) {
@@ -124,6 +90,7 @@ std::string status_json(const ServerParts& parts) {
                    {"answers_bytes", memory.answers},
                    {"held_bytes", memory.held},
                    {"arriving_bytes", memory.arriving},
+                   {"mapped_bytes", memory.mapped},
                    {"snapshot_bytes", memory.snapshot}}}};
   if (parts.coordinator) status["coordinator"] = coordinator_json(*parts.coordinator);
   return status.dump();
@@ -151,6 +118,9 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
             c.starved);
     counter("duplicates_total", "Pushes and initial values that had been received before.", c.duplicates);
     counter("rejected_total", "Messages refused with an error to their author.", c.rejected);
+    counter("socket_payload_bytes_total", "Payload bytes both ways that crossed a socket.", c.socket_payload_bytes);
+    counter("shared_payload_bytes_total", "Payload bytes both ways in memory shared with a worker.",
+            c.shared_payload_bytes);
     counter("malformed_total", "Messages that are none of ours.", c.malformed);
     counter("unknown_job_total", "Messages for a job that is not open.", c.unknown_job);
     counter("internal_errors_total", "Messages that failed for a reason of the server's own.", c.internal_errors);
@@ -161,6 +131,8 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
     gauge("held_frames", "Gradient frames that wait for other nodes.", c.held_frames);
     gauge("held_bytes", "Bytes of gradient frames that wait for other nodes.", c.held_bytes);
     gauge("max_held_bytes", "Most bytes of gradient frames held at once.", c.max_held_bytes);
+    gauge("links", "Nodes on this machine that share memory with the lane, by job.", c.links);
+    gauge("mapped_bytes", "Memory of workers on this machine that the lane has mapped.", c.mapped_bytes);
     gauge("pool_bytes", "Bytes of buffers for parameters and optimizer state.", c.pool_bytes);
   }
   const Control* control = parts.control;
@@ -189,12 +161,7 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
     metrics.gauge("tributary_server_snapshot_waiting_chunks", "Captured chunks that wait for the snapshot writer.", {},
                   [snapshotter] { return static_cast<double>(snapshotter->waiting_chunks()); });
   }
-  if (const Coordinator* coordinator = parts.coordinator) {
-    metrics.counter("tributary_coordinator_messages_total", "Control messages received.", {},
-                    [coordinator] { return static_cast<double>(coordinator->messages()); });
-    metrics.counter("tributary_coordinator_malformed_total", "Control messages that are none of ours.", {},
-                    [coordinator] { return static_cast<double>(coordinator->malformed()); });
-  }
+  if (parts.coordinator) register_metrics(metrics, *parts.coordinator);
 }
 
 }  // namespace tributary

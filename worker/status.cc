@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/clock.h"
+#include "server/coordinator_status.h"
 
 namespace tributary {
 namespace {
@@ -52,6 +53,7 @@ Json job_json(const NodeJobSummary& summary) {
   if (!summary.job) return out;
   const NodeJob& job = *summary.job;
   const JobTotals totals = totals_of(job);
+  out["mode"] = job.spec().allreduce ? "allreduce" : "sync";
   out["id"] = std::to_string(job.spec().job.value);
   out["view"] = job.spec().view.value;
   out["parameters"] = job.spec().layout->parameters();
@@ -61,6 +63,9 @@ Json job_json(const NodeJobSummary& summary) {
   out["max_version"] = job.max_version().value;
   out["window_bytes"] = totals.window_bytes;
   out["in_flight_bytes"] = totals.in_flight_bytes;
+  out["link"] = {{"out_bytes_per_s", totals.push_rate},
+                 {"in_bytes_per_s", totals.answer_rate},
+                 {"round_trip_s", static_cast<double>(totals.base_rtt_ns) / 1e9}};
   out["pushes"] = totals.pushes;
   out["bytes_pushed"] = totals.bytes_pushed;
   out["answers"] = totals.answers;
@@ -72,6 +77,11 @@ Json job_json(const NodeJobSummary& summary) {
   out["malformed"] = totals.malformed;
   out["send_failures"] = totals.send_failures;
   out["lent_messages"] = totals.lent_messages;
+  // Of the connections to server lanes, how many have payloads in shared memory; and the payload bytes of either kind.
+  out["connections"] = totals.connections;
+  out["shared_connections"] = totals.shared_connections;
+  out["socket_payload_bytes"] = totals.socket_payload_bytes;
+  out["shared_payload_bytes"] = totals.shared_payload_bytes;
   out["memory_bytes"] = job.budget_bytes();
   out["reduced_on"] = reduced_on(job);
   if (job.spec().devices) {
@@ -104,6 +114,11 @@ JobTotals totals_of(const NodeJob& job) {
     const LaneJobStats& s = job.lane_stats(lane);
     t.window_bytes += get(s.window_bytes);
     t.in_flight_bytes += get(s.in_flight_bytes);
+    t.push_rate += get(s.push_rate);
+    t.answer_rate += get(s.answer_rate);
+    if (const std::uint64_t rtt = get(s.base_rtt_ns); rtt != 0 && (t.base_rtt_ns == 0 || rtt < t.base_rtt_ns)) {
+      t.base_rtt_ns = rtt;
+    }
     t.pushes += get(s.pushes);
     t.bytes_pushed += get(s.bytes_pushed);
     t.answers += get(s.answers);
@@ -115,6 +130,10 @@ JobTotals totals_of(const NodeJob& job) {
     t.send_failures += get(s.send_failures);
     t.reduce_ns += get(s.reduce_ns);
     t.lent_messages += get(s.lent_messages);
+    t.connections += get(s.connections);
+    t.shared_connections += get(s.shared_connections);
+    t.socket_payload_bytes += get(s.socket_payload_bytes);
+    t.shared_payload_bytes += get(s.shared_payload_bytes);
   }
   return t;
 }
@@ -122,19 +141,20 @@ JobTotals totals_of(const NodeJob& job) {
 std::string status_json(const WorkerParts& parts) {
   Json jobs = Json::array();
   for (const NodeJobSummary& summary : parts.attach->summaries()) jobs.push_back(job_json(summary));
-  const Json status = {
-      {"kind", "worker"},
-      {"name", parts.config->name},
-      {"pid", ::getpid()},
-      {"uptime_s", static_cast<double>(steady_ms() - parts.started_ms) / 1e3},
-      {"socket", parts.config->socket},
-      {"coordinator", {{"address", parts.config->coordinator}, {"connected", parts.control->connected()}}},
-      {"lanes", parts.lanes.size()},
-      {"node_reduction", devices_json(*parts.devices)},
-      {"memory_bytes", parts.attach->memory_used()},
-      {"max_memory_bytes", parts.max_memory},
-      {"refused", parts.attach->refused()},
-      {"jobs", std::move(jobs)}};
+  Json coordinator = {{"address", parts.config->coordinator}, {"connected", parts.control->connected()}};
+  if (parts.coordinator) coordinator.update(coordinator_json(*parts.coordinator));
+  const Json status = {{"kind", "worker"},
+                       {"name", parts.config->name},
+                       {"pid", ::getpid()},
+                       {"uptime_s", static_cast<double>(steady_ms() - parts.started_ms) / 1e3},
+                       {"socket", parts.config->socket},
+                       {"coordinator", std::move(coordinator)},
+                       {"lanes", parts.lanes.size()},
+                       {"node_reduction", devices_json(*parts.devices)},
+                       {"memory_bytes", parts.attach->memory_used()},
+                       {"max_memory_bytes", parts.max_memory},
+                       {"refused", parts.attach->refused()},
+                       {"jobs", std::move(jobs)}};
   return status.dump(2) + "\n";
 }
 
@@ -163,10 +183,17 @@ void register_metrics(Metrics& metrics, const WorkerParts& parts) {
       "tributary_worker_pulled_bytes_total", "Payload bytes of answers.",
       per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).bytes_pulled); }));
   metrics.counters(
+      "tributary_worker_socket_payload_bytes_total", "Payload bytes both ways that crossed a socket.",
+      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).socket_payload_bytes); }));
+  metrics.counters(
+      "tributary_worker_shared_payload_bytes_total", "Payload bytes both ways in memory shared with a server.",
+      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).shared_payload_bytes); }));
+  metrics.counters(
       "tributary_worker_reduce_seconds_total", "Time spent summing and encoding, over all lanes.",
       per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).reduce_ns) / 1e9; }));
   metrics.counters("tributary_worker_resends_total", "Pushes that a server asked for again.",
                    per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).resends); }));
+  if (parts.coordinator) register_metrics(metrics, *parts.coordinator);
 }
 
 }  // namespace tributary

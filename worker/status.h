@@ -8,6 +8,7 @@
 
 #include "common/config.h"
 #include "common/metrics.h"
+#include "server/coordinator.h"
 #include "worker/attach_server.h"
 #include "worker/control.h"
 #include "worker/lane.h"
@@ -22,6 +23,7 @@ struct WorkerParts {
   std::uint64_t max_memory = 0;
   const AttachServer* attach = nullptr;
   const WorkerControl* control = nullptr;
+  const Coordinator* coordinator = nullptr;  // if this worker serves it
   const NodeDevices* devices = nullptr;
   std::vector<const WorkerLane*> lanes;
 };
@@ -30,6 +32,8 @@ struct WorkerParts {
 struct JobTotals {
   std::uint64_t window_bytes = 0, in_flight_bytes = 0, pushes = 0, bytes_pushed = 0, answers = 0, bytes_pulled = 0,
                 resends = 0, queries = 0, stale = 0, malformed = 0, send_failures = 0, reduce_ns = 0, lent_messages = 0;
+  std::uint64_t connections = 0, shared_connections = 0, socket_payload_bytes = 0, shared_payload_bytes = 0;
+  std::uint64_t push_rate = 0, answer_rate = 0, base_rtt_ns = 0;  // bytes per second; the shortest of the lanes'
 };
 JobTotals totals_of(const NodeJob& job);
 

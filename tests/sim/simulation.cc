@@ -219,8 +219,9 @@ LaneSim::LaneSim(World& world, std::uint16_t shard, std::uint16_t lane)
   job.push = world.push;
   job.pull = world.pull;
   const std::size_t chunks = world.layout->chunks_owned_by(job.shard, job.lane).size();
-  pool_ = std::make_unique<BufferPool>(world.layout->chunk_elements() * sizeof(float),
-                                       ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull));
+  pool_ = std::make_unique<BufferPool>(
+      world.layout->chunk_elements() * sizeof(float),
+      ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull, job.push, job.nodes));
   core_ = std::make_unique<ShardCore>(job, *pool_, *this);
 }
 

@@ -42,6 +42,7 @@ struct JoinOptions {
   std::uint32_t node = 0, nodes = 1, ranks = 2;
   std::optional<std::uint32_t> world_size;  // nodes * ranks
   std::vector<TensorSpec> tensors = {{"w", {100'000}}};
+  std::uint64_t checkpoint = 0;      // all-reduce: round
   JobConfig config = config_of("");  // its name is `job`
 };
 
@@ -59,6 +60,7 @@ class Cluster final : public CoordinatorOutput {
     hello.servers = servers_;
     hello.incarnation = server_incarnation(index);
     hello.lane_endpoints = {"tcp://s" + std::to_string(index) + ":1", "tcp://s" + std::to_string(index) + ":2"};
+    hello.lane_locals = {"local-" + std::to_string(index) + "-1", ""};
     return hello;
   }
   void server(std::uint16_t index, std::vector<StoredJob> stored = {}) {
@@ -79,6 +81,7 @@ class Cluster final : public CoordinatorOutput {
     join.node = NodeRank(options.node);
     join.nodes = options.nodes;
     join.local_world_size = options.ranks;
+    join.checkpoint_round = Round(options.checkpoint);
     join.world_size = options.world_size.value_or(options.nodes * options.ranks);
     return join;
   }
