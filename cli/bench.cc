@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "bench/allreduce_bench.h"
 #include "bench/echo_ceiling.h"
 #include "bench/gpu_kernel_bench.h"
 #include "bench/gpu_pipeline.h"
@@ -165,6 +166,60 @@ void add_gpu_pipeline(CLI::App& bench_app, int& exit_status) {
   command->callback([arguments, options, &exit_status] { exit_status = gpu_pipeline(*arguments, *options); });
 }
 
+constexpr const char* kAllreduceFooter = R"(
+Nodes are lanes of this process on the loopback interface; everything shares this machine's cores, the optimizer's step on
+every node included.
+
+--json fields: round_ms (from all gradients being ready to all nodes having all parameters; median over turns of medians over
+  rounds), gb_per_s (model bytes by it), chunk_bytes (of a bucket), gloo_ms (one call of gloo::allreduce, ring, over the
+  whole model, nothing else), gloo_step_ms (that call and then the same optimizer's step on every node),
+  ratio_to_gloo and ratio_to_gloo_step (round_ms by them, within a turn))";
+
+void add_allreduce(CLI::App& bench_app, int& exit_status) {
+  struct Arguments {
+    bench::AllreduceBenchOptions options;
+    bool json = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  bench::AllreduceBenchOptions& o = arguments->options;
+  CLI::App* command = bench_app.add_subcommand("allreduce", "rounds of all-reduce jobs beside Gloo's own ring");
+  command->footer(kAllreduceFooter);
+  command->add_option("--nodes", o.nodes)->capture_default_str();
+  command->add_option("--ranks-per-node", o.ranks_per_node, "trainers at each")->capture_default_str();
+  command->add_option("--model-bytes", o.model_bytes, "fp32 parameters, as 64MiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  command->add_option("--algorithm", o.algorithm)
+      ->check(CLI::IsMember({"flat", "hierarchical"}))
+      ->capture_default_str();
+  command->add_option("--optimizer", o.optimizer, "sgd, adam, adamw, adagrad, lion")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw", "adagrad", "lion"}))
+      ->capture_default_str();
+  command->add_option("--chunk-bytes", o.chunk_bytes, "of a bucket (default: from the model)")
+      ->transform(CLI::AsSizeValue(false));
+  command->add_option("--streams", o.streams, "collectives under way at a time (default: the workers')");
+  command->add_option("--rounds", o.rounds, "in each turn")->capture_default_str();
+  command->add_option("--turns", o.turns)->capture_default_str();
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  command->callback([arguments, &exit_status] {
+    tune_malloc_for_frames();
+    const auto result = bench::run_allreduce_bench(arguments->options);
+    if (!result) {
+      exit_status = fail_with("allreduce", result.error().message);
+      return;
+    }
+    if (arguments->json) {
+      std::printf("%s\n", result->dump().c_str());
+      return;
+    }
+    const auto number = [&](const char* key) { return result->at(key).get<double>(); };
+    std::printf("%.2f ms a round, %.2f GB/s, buckets of %.0f KiB\n", number("round_ms"), number("gb_per_s"),
+                number("chunk_bytes") / 1024);
+    std::printf("Gloo's ring alone %.2f ms: ratio %.3f; and then the same step %.2f ms: ratio %.3f\n",
+                number("gloo_ms"), number("ratio_to_gloo"), number("gloo_step_ms"), number("ratio_to_gloo_step"));
+  });
+}
+
 void add_optimizer(CLI::App& bench_app, int& exit_status) {
   struct Arguments {
     OptimizerBenchOptions options;
@@ -304,6 +359,7 @@ void add_bench(CLI::App& app, int& exit_status) {
   command->require_subcommand(1);
   add_push_pull(*command, exit_status);
   add_gpu_pipeline(*command, exit_status);
+  add_allreduce(*command, exit_status);
   add_optimizer(*command, exit_status);
   add_kernels(*command, exit_status);
   add_gpu_kernels(*command, exit_status);

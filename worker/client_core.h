@@ -33,6 +33,7 @@
 #include "common/encoding.h"
 #include "common/layout.h"
 #include "common/messages.h"
+#include "worker/link_meter.h"
 #include "worker/window.h"
 
 namespace tributary {
@@ -90,6 +91,8 @@ class ClientCore {
  public:
   ClientCore(ClientJob job, std::uint16_t connections, ClientOptions options, ClientOutput& output);
 
+  // Payloads of this connection cross no link, while others' do: its acknowledgements say nothing about the link.
+  void crosses_no_link(ConnectionIndex connection) { no_link_[connection.value] = true; }
   // Asks for the parameters of every chunk (Pull); a job with init waits for initial_values_ready() first.
   void start(std::uint64_t now_ns);
   // The initial values are there. REQUIRES: job.init.
@@ -120,6 +123,10 @@ class ClientCore {
   const ClientStats& stats() const { return stats_; }
   const WindowController& window() const { return window_; }
   std::uint64_t in_flight_bytes() const { return in_flight_; }
+  // Payload bytes per second of acknowledged pushes and of answers over the node's link (over no link if all servers
+  // are on this machine).
+  double push_rate() const { return pushed_.rate(); }
+  double answer_rate() const { return answered_.rate(); }
 
  private:
   enum class Phase : std::uint8_t { kWaitingForValues, kQueued, kSent, kHeld, kIdle, kKept };
@@ -147,6 +154,7 @@ class ClientCore {
   std::uint64_t payload_bytes(const Chunk& chunk) const;
   void acknowledge(Chunk& chunk, std::uint64_t now_ns);
   ChunkKey key(const Chunk& chunk) const;
+  bool metered(const Chunk& chunk) const { return !options_.over_link || !no_link_[chunk.connection.value]; }
 
   const ClientJob job_;
   const std::shared_ptr<const Encoding> push_, pull_;
@@ -157,6 +165,7 @@ class ClientCore {
   WindowController window_;
   std::uint64_t in_flight_ = 0;
   std::vector<double> smoothed_ns_;    // acknowledgement time by connection
+  std::vector<bool> no_link_;          // by connection
   std::vector<std::uint64_t> queued_;  // bitmap over chunks_
   std::size_t queued_count_ = 0;
   std::size_t delivered_chunks_ = 0;
@@ -164,6 +173,7 @@ class ClientCore {
   bool leaving_ = false;  // keep_residuals() was called
   std::uint64_t next_scan_ns_ = 0;
   ClientStats stats_;
+  LinkMeter pushed_, answered_;
 };
 
 }  // namespace tributary

@@ -216,6 +216,9 @@ void WorkerLaneJob::settle_links(std::uint64_t now) {
   LaneJobStats& stats = job_->lane_stats(lane_);
   stats.connections.store(links_.size(), std::memory_order_relaxed);
   stats.shared_connections.store(shared, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < links_.size() && shared < links_.size(); ++i) {
+    if (links_[i].shared()) client_.crosses_no_link(ConnectionIndex(static_cast<std::uint16_t>(i)));
+  }
   client_.start(now);
   if (initial_values_wait_) client_.initial_values_ready(now);
 }
@@ -437,6 +440,9 @@ void WorkerLaneJob::tick(std::uint64_t now) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   out.window_bytes.store(client_.window().window_bytes(), kRelaxed);
   out.in_flight_bytes.store(client_.in_flight_bytes(), kRelaxed);
+  out.push_rate.store(static_cast<std::uint64_t>(client_.push_rate()), kRelaxed);
+  out.answer_rate.store(static_cast<std::uint64_t>(client_.answer_rate()), kRelaxed);
+  out.base_rtt_ns.store(client_.window().base_rtt_ns(), kRelaxed);
   out.pushes.store(stats.pushes, kRelaxed);
   out.bytes_pushed.store(bytes_sent_, kRelaxed);
   out.answers.store(stats.answers, kRelaxed);

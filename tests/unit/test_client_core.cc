@@ -299,6 +299,20 @@ TEST_CASE("a repeated push tells nothing about the link") {
   CHECK(client.out.queries.size() == 2);
 }
 
+TEST_CASE("a server on this machine tells nothing about the link to the others") {
+  Client client({.chunks = 2, .connections = 2});
+  client.core.crosses_no_link(ConnectionIndex(0));
+  client.begin(2);
+  client.ready(0, 1);
+  client.now += 1 * kMs;
+  client.receipt(0, 1);
+  CHECK(client.core.window().base_rtt_ns() == 0);
+  client.ready(1, 1);
+  client.now += 9 * kMs;
+  client.receipt(1, 1);
+  CHECK(client.core.window().base_rtt_ns() == 9 * kMs);
+}
+
 TEST_CASE("stats count payload bytes as they travel") {
   Client client({.push = EncodingId::kBf16});
   client.begin(1);
@@ -357,6 +371,32 @@ TEST_CASE("two nodes that push in opposite orders do not wait for each other for
   for (Client& client : clients) {
     for (std::uint32_t c = 0; c < kChunks; ++c) CHECK(client.core.version(ChunkIndex(c)) == Version(1));
   }
+}
+
+TEST_CASE("the link's rates count what goes to other machines, and all of it if nothing does") {
+  // Chunks go to two servers in turns; everything of a round arrives 1 ms after the one before.
+  const auto rates = [](bool over_link, bool first_is_local) {
+    Client client({.chunks = 64, .connections = 2, .over_link = over_link});
+    if (first_is_local) client.core.crosses_no_link(ConnectionIndex(0));
+    client.begin(64);
+    client.pass(1000 * kMs);
+    for (std::uint64_t round = 1; round <= 2; ++round) {
+      for (std::uint32_t c = 0; c < 64; ++c) client.ready(c, round);
+      for (std::uint32_t c = 0; c < 64; ++c) {
+        client.now += kMs;
+        client.receipt(c, round);
+        client.answer(c, round);
+      }
+      client.pass(1000 * kMs);
+    }
+    return std::pair{client.core.push_rate(), client.core.answer_rate()};
+  };
+  const double whole = static_cast<double>(kBytes) / 1e-3;
+  CHECK(rates(true, false).first == doctest::Approx(whole));
+  CHECK(rates(true, false).second == doctest::Approx(whole));
+  CHECK(rates(false, true).first == doctest::Approx(whole));
+  CHECK(rates(true, true).first == doctest::Approx(whole / 2));
+  CHECK(rates(true, true).second == doctest::Approx(whole / 2));
 }
 
 }  // namespace tributary
