@@ -26,6 +26,7 @@ ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions o
                .peers = connections,
                .over_link = options_.over_link}),
       smoothed_ns_(connections, 0.0),
+      no_link_(connections, false),
       queued_((job_.chunks.size() + 63) / 64) {
   TRIB_ASSERT(job_.chunks.size() == job_.connections.size());
   chunks_.resize(job_.chunks.size());
@@ -118,7 +119,7 @@ void ClientCore::acknowledge(Chunk& chunk, std::uint64_t now_ns) {
   // A pull's answer may have waited for somebody's initial values, and a repeated push cannot tell which copy was
   // meant: neither says anything about the link.
   const bool tells = chunk.delivered && !chunk.retransmitted;
-  window_.on_acknowledged(chunk.in_flight, chunk.sent_ns, now_ns, tells);
+  window_.on_acknowledged(chunk.in_flight, chunk.sent_ns, now_ns, tells && !no_link_[chunk.connection.value]);
   if (tells) {
     const auto elapsed = static_cast<double>(now_ns - chunk.sent_ns);
     double& smoothed = smoothed_ns_[chunk.connection.value];

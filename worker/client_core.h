@@ -90,6 +90,8 @@ class ClientCore {
  public:
   ClientCore(ClientJob job, std::uint16_t connections, ClientOptions options, ClientOutput& output);
 
+  // Payloads of this connection cross no link, while others' do: its acknowledgements say nothing about the link.
+  void crosses_no_link(ConnectionIndex connection) { no_link_[connection.value] = true; }
   // Asks for the parameters of every chunk (Pull); a job with init waits for initial_values_ready() first.
   void start(std::uint64_t now_ns);
   // The initial values are there. REQUIRES: job.init.
@@ -157,6 +159,7 @@ class ClientCore {
   WindowController window_;
   std::uint64_t in_flight_ = 0;
   std::vector<double> smoothed_ns_;    // acknowledgement time by connection
+  std::vector<bool> no_link_;          // by connection
   std::vector<std::uint64_t> queued_;  // bitmap over chunks_
   std::size_t queued_count_ = 0;
   std::size_t delivered_chunks_ = 0;

@@ -216,6 +216,9 @@ void WorkerLaneJob::settle_links(std::uint64_t now) {
   LaneJobStats& stats = job_->lane_stats(lane_);
   stats.connections.store(links_.size(), std::memory_order_relaxed);
   stats.shared_connections.store(shared, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < links_.size() && shared < links_.size(); ++i) {
+    if (links_[i].shared()) client_.crosses_no_link(ConnectionIndex(static_cast<std::uint16_t>(i)));
+  }
   client_.start(now);
   if (initial_values_wait_) client_.initial_values_ready(now);
 }

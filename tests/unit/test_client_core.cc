@@ -299,6 +299,20 @@ TEST_CASE("a repeated push tells nothing about the link") {
   CHECK(client.out.queries.size() == 2);
 }
 
+TEST_CASE("a server on this machine tells nothing about the link to the others") {
+  Client client({.chunks = 2, .connections = 2});
+  client.core.crosses_no_link(ConnectionIndex(0));
+  client.begin(2);
+  client.ready(0, 1);
+  client.now += 1 * kMs;
+  client.receipt(0, 1);
+  CHECK(client.core.window().base_rtt_ns() == 0);
+  client.ready(1, 1);
+  client.now += 9 * kMs;
+  client.receipt(1, 1);
+  CHECK(client.core.window().base_rtt_ns() == 9 * kMs);
+}
+
 TEST_CASE("stats count payload bytes as they travel") {
   Client client({.push = EncodingId::kBf16});
   client.begin(1);
