@@ -42,12 +42,20 @@ void write(Root::Builder out, const ServerHello& m) {
     auto rounds = entry.initSnapshots(size_of(job.snapshots));
     for (unsigned r = 0; r < rounds.size(); ++r) rounds.set(r, job.snapshots[r].value);
   }
+  body.setHost(text(m.host));
+  write_texts(body.initLaneLocals(size_of(m.lane_locals)), m.lane_locals);
+}
+
+void write_lists(auto out, const std::vector<std::vector<std::string>>& lists) {
+  for (unsigned i = 0; i < out.size(); ++i) write_texts(out.init(i, size_of(lists[i])), lists[i]);
 }
 
 void write(Root::Builder out, const WorkerHello& m) {
   auto body = out.initWorkerHello();
   body.setName(text(m.name));
   body.setIncarnation(m.incarnation);
+  body.setHost(text(m.host));
+  body.setBandwidth(m.bandwidth);
 }
 
 void write(Root::Builder out, const HelloReply& m) {
@@ -78,6 +86,7 @@ void write(Root::Builder out, const JoinJob& m) {
   body.setNodes(m.nodes);
   body.setLocalWorldSize(m.local_world_size);
   body.setWorldSize(m.world_size);
+  body.setCheckpointRound(m.checkpoint_round.value);
 }
 
 void write(Root::Builder out, const OpenJob& m) {
@@ -107,13 +116,20 @@ void write(Root::Builder out, const JobWelcome& m) {
   body.setJob(m.job.value);
   body.setView(m.view.value);
   write_owners(body.initLayout(), m.chunk_elements, m.owners);
-  auto endpoints = body.initEndpoints(size_of(m.endpoints));
-  for (unsigned i = 0; i < endpoints.size(); ++i) {
-    write_texts(endpoints.init(i, size_of(m.endpoints[i])), m.endpoints[i]);
-  }
+  write_lists(body.initEndpoints(size_of(m.endpoints)), m.endpoints);
   body.setResume(m.resume);
   body.setResumeRound(m.resume_round.value);
   body.setName(text(m.name));
+  write_lists(body.initLocals(size_of(m.locals)), m.locals);
+}
+
+void write(Root::Builder out, const PeerAddress& m) {
+  auto body = out.initPeerAddress();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setNode(m.node.value);
+  body.setKey(text(m.key));
+  body.setValue(kj::arrayPtr(reinterpret_cast<const kj::byte*>(m.value.data()), m.value.size()));
 }
 
 void write(Root::Builder out, const SnapshotAt& m) {
@@ -205,7 +221,38 @@ ServerHello read(wire::ServerHello::Reader in) {
     for (auto round : rounds) job.snapshots.emplace_back(round);
     m.stored.push_back(std::move(job));
   }
+  m.host = read_text(in.getHost(), kMaxNameBytes, "the server's host");
+  m.lane_locals = read_texts(in.getLaneLocals(), kMaxLaneEndpoints, "the list of the lanes' local names");
   return m;
+}
+
+WorkerHello read(wire::WorkerHello::Reader in) {
+  WorkerHello m;
+  m.name = read_text(in.getName(), kMaxNameBytes, "the worker's name");
+  m.incarnation = in.getIncarnation();
+  m.host = read_text(in.getHost(), kMaxNameBytes, "the worker's host");
+  m.bandwidth = in.getBandwidth();
+  if (!std::isfinite(m.bandwidth)) throw Malformed{"the worker's bandwidth is no finite number"};
+  return m;
+}
+
+PeerAddress read(wire::PeerAddress::Reader in) {
+  const auto value = in.getValue();
+  check_count(value.size(), kMaxPeerAddressBytes, "the peer's address");
+  const auto* bytes = reinterpret_cast<const std::byte*>(value.begin());
+  return {JobId(in.getJob()),
+          ViewId(in.getView()),
+          NodeRank(in.getNode()),
+          read_text(in.getKey(), kMaxNameBytes, "the key of the peer's address"),
+          {bytes, bytes + value.size()}};
+}
+
+std::vector<std::vector<std::string>> read_lists(capnp::List<capnp::List<capnp::Text>>::Reader in, const char* what) {
+  check_count(in.size(), kMaxShards, "the list of servers");
+  std::vector<std::vector<std::string>> lists;
+  lists.reserve(in.size());
+  for (auto lanes : in) lists.push_back(read_texts(lanes, kMaxLaneEndpoints, what));
+  return lists;
 }
 
 Heartbeat read(wire::Heartbeat::Reader in) {
@@ -229,6 +276,7 @@ JoinJob read(wire::JoinJob::Reader in) {
   m.nodes = in.getNodes();
   m.local_world_size = in.getLocalWorldSize();
   m.world_size = in.getWorldSize();
+  m.checkpoint_round = Round(in.getCheckpointRound());
   return m;
 }
 
@@ -254,14 +302,11 @@ JobWelcome read(wire::JobWelcome::Reader in) {
   const auto layout = in.getLayout();
   m.chunk_elements = layout.getChunkElements();
   m.owners = read_owners(layout);
-  const auto endpoints = in.getEndpoints();
-  check_count(endpoints.size(), kMaxShards, "the list of servers");
-  m.endpoints.reserve(endpoints.size());
-  for (auto lanes : endpoints)
-    m.endpoints.push_back(read_texts(lanes, kMaxLaneEndpoints, "the list of lane endpoints"));
+  m.endpoints = read_lists(in.getEndpoints(), "the list of lane endpoints");
   m.resume = in.getResume();
   m.resume_round = Round(in.getResumeRound());
   m.name = read_text(in.getName(), kMaxNameBytes, "the job's name");
+  m.locals = read_lists(in.getLocals(), "the list of the lanes' local names");
   return m;
 }
 
@@ -273,10 +318,8 @@ ControlMessage read(Root::Reader root) {
   switch (root.which()) {
     case Root::SERVER_HELLO:
       return read(root.getServerHello());
-    case Root::WORKER_HELLO: {
-      const auto in = root.getWorkerHello();
-      return WorkerHello{read_text(in.getName(), kMaxNameBytes, "the worker's name"), in.getIncarnation()};
-    }
+    case Root::WORKER_HELLO:
+      return read(root.getWorkerHello());
     case Root::HELLO_REPLY:
       return HelloReply{root.getHelloReply().getCoordinatorIncarnation()};
     case Root::HEARTBEAT:
@@ -335,6 +378,8 @@ ControlMessage read(Root::Reader root) {
       const auto in = root.getError();
       return ControlError{read_error_code(in.getCode()), read_reason(in.getMessage()), read_reason(in.getJob())};
     }
+    case Root::PEER_ADDRESS:
+      return read(root.getPeerAddress());
   }
   throw Malformed{"its kind is " + std::to_string(static_cast<unsigned>(root.which())) +
                   ", which no known message has"};

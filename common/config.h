@@ -24,8 +24,10 @@ struct ServerConfig {
   std::string bind = "tcp://0.0.0.0:*";
   std::string advertise;    // host that workers reach the lanes at; empty: the address of `bind`, or 127.0.0.1
   std::uint16_t lanes = 0;  // 0: from the machine (default_lanes)
-  std::string admin = "127.0.0.1:0";      // HTTP; port 0 picks one; empty: off
-  double bandwidth = 1.0;                 // weight in the assignment of chunks
+  std::string admin = "127.0.0.1:0";  // HTTP; port 0 picks one; empty: off
+  // The machine, and its link: placement counts what shares a link together (common/placement.h).
+  std::string host;                       // empty: found out (common/host_identity.h)
+  double bandwidth = 1.0;                 // relative to the other hosts' links
   std::string store_path;                 // empty: nothing is persisted
   std::uint32_t store_io_mb_per_s = 200;  // budget of the snapshot writer, MB/s (1e6 bytes)
   std::uint32_t heartbeat_ms = 1000;
@@ -39,7 +41,15 @@ struct WorkerConfig {
   std::string name;                                   // in messages and status; empty: the host's name
   std::string socket = "/tmp/tributary-worker.sock";  // trainers attach here
   std::string admin = "127.0.0.1:0";
-  std::uint16_t lanes = 0;              // 0: from the machine
+  std::string host;        // as ServerConfig::host
+  double bandwidth = 1.0;  // as ServerConfig::bandwidth
+  // Payloads to and from servers on this machine: auto (in shared memory), socket.
+  std::string local_transport = "auto";
+  // For all-reduce jobs.
+  bool serve_coordinator = false;  // be the coordinator oneself (a cluster without servers)
+  std::string address;      // where other workers reach this one; empty: this machine's address towards the coordinator
+  std::string store_path;   // checkpoints of jobs whose node 0 this is; empty: none are kept
+  std::uint16_t lanes = 0;  // 0: from the machine
   std::uint32_t window_bytes = 0;       // cap on unacknowledged bytes per connection; 0: 16 MiB, adapted below that
   std::uint64_t max_shared_memory = 0;  // bytes for attached jobs; 0: half of the machine's memory
   // Where gradients of ranks on GPUs are summed: auto (on the GPUs if they can), host, device (or the attach is
@@ -94,12 +104,17 @@ struct TrainConfig {
   std::uint32_t eval_every_epochs = 1;
 };
 
+struct AllreduceConfig {
+  std::string algorithm = "hierarchical";  // flat: a ring over all ranks; hierarchical: in the node, then over nodes
+};
+
 struct JobConfig {
   std::string name;
-  std::string mode = "sync";      // sync (others in later modes)
+  std::string mode = "sync";      // sync, or allreduce: without servers
   std::uint64_t chunk_bytes = 0;  // fp32 bytes per chunk; 0: default_chunk_elements()
   EncodingSpec push;              // a round's gradients: see common/encoding.h
   EncodingSpec pull;              // the parameters
+  AllreduceConfig allreduce;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   SnapshotConfig snapshot;

@@ -19,7 +19,9 @@ constexpr std::uint32_t kMinWindowBytes = 64u << 10;
 
 constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
 constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
-constexpr std::string_view kModes[] = {"sync"};
+constexpr std::string_view kModes[] = {"sync", "allreduce"};
+constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
+constexpr std::string_view kLocalTransports[] = {"auto", "socket"};
 constexpr std::string_view kDatasets[] = {"fashion-mnist"};
 constexpr std::string_view kNodeReductions[] = {"auto", "host", "device"};
 constexpr std::string_view kNcclModes[] = {"auto", "always"};
@@ -142,6 +144,12 @@ void check_admin(Faults& f, const std::string& admin, const std::string& section
           "must be \"HOST:PORT\" with a port from 0 (any free one) to 65535, or \"\" for no HTTP");
 }
 
+void check_host(Faults& f, const std::string& host, double bandwidth, const std::string& section) {
+  f.check(host.size() <= kMaxJobName, section + ".host",
+          "must have at most " + std::to_string(kMaxJobName) + " characters, or be \"\" to be found out");
+  f.check(positive(bandwidth), section + ".bandwidth", "must be a finite number above 0");
+}
+
 // Server lanes listen at `bind`: a port for each, side by side.
 void check_bind(Faults& f, const ServerConfig& c) {
   const std::string forms =
@@ -262,6 +270,9 @@ std::string why_inapplicable(const JobConfig& config, std::string_view key) {
     }
     return "";
   };
+  if (key.starts_with("allreduce.") && config.mode == "sync") {
+    return "mode \"sync\" has no all-reduce: remove the key or set job.mode to \"allreduce\"";
+  }
   std::string why = look_up(optimizer_keys(), "optimizer.", config.optimizer.name, kOptimizers);
   return why.empty() ? look_up(schedule_keys(), "schedule.", config.schedule.name, kSchedules) : why;
 }
@@ -285,6 +296,13 @@ std::vector<Fault> faults_of(const JobConfig& c) {
               ", or 0 to let the size follow from the model");
   f.check(usable_for_push(c.push), "encoding.push", "must be one of " + std::string(kPushEncodings));
   f.check(usable_for_pull(c.pull), "encoding.pull", "must be one of " + std::string(kPullEncodings));
+  f.one_of(c.allreduce.algorithm, kAllreduceAlgorithms, "allreduce.algorithm");
+  if (c.mode == "allreduce") {
+    const std::string why =
+        "must be fp32 with mode \"allreduce\": a ring adds values on the way, encoded ones cannot be";
+    f.check(c.push.id == EncodingId::kFp32, "encoding.push", why, "job.mode");
+    f.check(c.pull.id == EncodingId::kFp32, "encoding.pull", why, "job.mode");
+  }
   check_optimizer(f, c);
   check_schedule(f, c);
   check_train(f, c.train);
@@ -305,7 +323,7 @@ std::vector<Fault> faults_of(const ServerConfig& c) {
   f.check(c.lanes <= kMaxLanes, "server.lanes",
           "must be at most " + std::to_string(kMaxLanes) + " (0: from the machine)");
   check_admin(f, c.admin, "server");
-  f.check(positive(c.bandwidth), "server.bandwidth", "must be a finite number above 0");
+  check_host(f, c.host, c.bandwidth, "server");
   f.at_least_one(c.store_io_mb_per_s, "store.io_mb_per_s");
   check_limits(f, c);
   return f.take();
@@ -320,6 +338,10 @@ std::vector<Fault> faults_of(const WorkerConfig& c) {
           "must be a path of 1 to " + std::to_string(kMaxSocketPath) + " characters");
   f.check(c.lanes <= kMaxLanes, "worker.lanes",
           "must be at most " + std::to_string(kMaxLanes) + " (0: from the machine)");
+  check_host(f, c.host, c.bandwidth, "worker");
+  f.one_of(c.local_transport, kLocalTransports, "worker.local_transport");
+  f.check(c.address.empty() || host_ok(c.address), "worker.address",
+          "must be a host name or IPv4 address alone, without scheme and port");
   f.one_of(c.node_reduction, kNodeReductions, "worker.node_reduction");
   f.check(c.collective_timeout_ms >= kMinCollectiveTimeoutMs, "device.collective_timeout_ms",
           "must be at least " + std::to_string(kMinCollectiveTimeoutMs) + " milliseconds");

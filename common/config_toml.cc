@@ -61,6 +61,7 @@ Result<ServerConfig> parse_server_config(std::string_view text, std::string_view
   read("server", "advertise", c.advertise);
   read("server", "lanes", c.lanes);
   read("server", "admin", c.admin);
+  read("server", "host", c.host);
   read("server", "bandwidth", c.bandwidth);
   read("store", "path", c.store_path);
   read("store", "io_mb_per_s", c.store_io_mb_per_s);
@@ -81,10 +82,16 @@ Result<WorkerConfig> parse_worker_config(std::string_view text, std::string_view
   read("worker", "name", c.name);
   read("worker", "socket", c.socket);
   read("worker", "admin", c.admin);
+  read("worker", "host", c.host);
+  read("worker", "bandwidth", c.bandwidth);
+  read("worker", "local_transport", c.local_transport);
+  read("worker", "serve_coordinator", c.serve_coordinator);
+  read("worker", "address", c.address);
   read("worker", "lanes", c.lanes);
   read("worker", "node_reduction", c.node_reduction);
   read("device", "collective_timeout_ms", c.collective_timeout_ms);
   read("device", "nccl", c.nccl);
+  read("store", "path", c.store_path);
   read("limits", "window_bytes", c.window_bytes);
   read("limits", "max_shared_memory", c.max_shared_memory);
   read("limits", "heartbeat_ms", c.heartbeat_ms);

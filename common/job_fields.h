@@ -20,6 +20,8 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   visit("encoding", "push", c.push);
   visit("encoding", "pull", c.pull);
 
+  visit("allreduce", "algorithm", c.allreduce.algorithm);
+
   visit("optimizer", "name", c.optimizer.name);
   if constexpr (!std::is_const_v<Config>) c.optimizer = default_optimizer(c.optimizer.name);
   visit("optimizer", "lr", c.optimizer.lr);

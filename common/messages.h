@@ -15,7 +15,7 @@
 namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both.
-inline constexpr std::uint16_t kProtocolVersion = 2;
+inline constexpr std::uint16_t kProtocolVersion = 3;
 
 // ---- The data path: worker lane <-> server lane. Frames: header, then the raw payload where noted. ----
 
@@ -114,10 +114,14 @@ struct ServerHello {
   double bandwidth = 1.0;
   std::vector<std::string> lane_endpoints;
   std::vector<StoredJob> stored;
+  std::string host;                      // the machine, as common/host_identity.h names it
+  std::vector<std::string> lane_locals;  // per lane: name under which a worker on this machine finds it; empty: none
 };
 struct WorkerHello {
   std::string name;
   std::uint64_t incarnation = 0;
+  std::string host;        // as in ServerHello
+  double bandwidth = 1.0;  // of its link, relative to those of the other hosts
 };
 struct HelloReply {
   std::uint64_t coordinator_incarnation = 0;
@@ -143,6 +147,7 @@ struct JoinJob {
   std::uint32_t nodes = 1;
   std::uint32_t local_world_size = 1;
   std::uint32_t world_size = 1;
+  Round checkpoint_round;  // all-reduce: the newest checkpoint of this job that the node holds; 0: none
 };
 // Coordinator -> server: own your chunks of this job in this view.
 struct OpenJob {
@@ -171,8 +176,18 @@ struct JobWelcome {  // coordinator -> workers: begin
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
   bool resume = false;
   Round resume_round;
-  std::string name;  // the job's: the worker that joined does not know its id yet
+  std::string name;                              // the job's: the worker that joined does not know its id yet
+  std::vector<std::vector<std::string>> locals;  // [shard][lane], as in ServerHello; empty: none
 };
+// Worker -> coordinator -> the view's other workers (all-reduce): something they need to connect to each other.
+struct PeerAddress {
+  JobId job;
+  ViewId view;
+  NodeRank node;  // the author
+  std::string key;
+  std::vector<std::byte> value;  // at most kMaxPeerAddressBytes
+};
+inline constexpr std::size_t kMaxPeerAddressBytes = 256u << 10;
 struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at this round
   JobId job;
   ViewId view;
@@ -234,7 +249,7 @@ struct ControlError {
 
 using ControlMessage = std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob,
                                     ShardReady, JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest,
-                                    LeaveJob, StopJob, DrainRequest, DrainDone, ControlError>;
+                                    LeaveJob, StopJob, DrainRequest, DrainDone, ControlError, PeerAddress>;
 
 inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
 

@@ -26,6 +26,7 @@ struct ControlMessage {
     drainRequest @16 :DrainRequest;
     drainDone @17 :Void;  # coordinator -> a draining daemon: nothing of yours is open any more
     error @18 :ControlError;
+    peerAddress @19 :PeerAddress;
   }
 }
 
@@ -43,11 +44,15 @@ struct ServerHello {  # server -> coordinator
   bandwidth @3 :Float64;  # weight in the assignment of chunks
   laneEndpoints @4 :List(Text);
   stored @5 :List(StoredJob);
+  host @6 :Text;  # the machine, as common/host_identity.h names it
+  laneLocals @7 :List(Text);  # per lane: name under which a worker on this machine finds it; empty: none
 }
 
 struct WorkerHello {  # worker -> coordinator
   name @0 :Text;
   incarnation @1 :UInt64;
+  host @2 :Text;  # as in ServerHello
+  bandwidth @3 :Float64;  # of its link, relative to those of the other hosts
 }
 
 struct HelloReply {
@@ -77,6 +82,7 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   nodes @3 :UInt32;
   localWorldSize @4 :UInt32;
   worldSize @5 :UInt32;
+  checkpointRound @6 :UInt64;  # all-reduce: the newest checkpoint of this job that the node holds; 0: none
 }
 
 struct OpenJob {  # coordinator -> server: own your chunks of this job in this view
@@ -105,6 +111,15 @@ struct JobWelcome {  # coordinator -> workers: begin
   resume @4 :Bool;
   resumeRound @5 :UInt64;
   name @6 :Text;  # the job's
+  locals @7 :List(List(Text));  # [shard][lane], as in ServerHello; empty: none
+}
+
+struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-reduce): something they need to connect
+  job @0 :UInt64;
+  view @1 :UInt32;
+  node @2 :UInt32;  # the author
+  key @3 :Text;
+  value @4 :Data;
 }
 
 struct SnapshotAt {  # coordinator -> servers: keep the state of every chunk at this round

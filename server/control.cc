@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/codec.h"
+#include "common/host_identity.h"
 #include "common/incarnation.h"
 #include "common/zmq_util.h"
 
@@ -202,6 +203,7 @@ void Control::say_hello(std::uint64_t now) {
   hello.servers = config_.servers;
   hello.incarnation = incarnation_;
   hello.bandwidth = config_.bandwidth;
+  hello.host = config_.host.empty() ? host_identity() : config_.host;
   for (const Lane* lane : lanes_) hello.lane_endpoints.push_back(lane->endpoint());
   if (store_) hello.stored = store_->jobs();
   send_now_or_drop(std::move(hello));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/host_identity.h"
 #include "common/incarnation.h"
 #include "worker/status.h"
 
@@ -62,6 +63,8 @@ Status Worker::start_parts() {
   WorkerControlOptions options;
   options.coordinator = config_.coordinator;
   options.name = config_.name;
+  options.host = config_.host.empty() ? host_identity() : config_.host;
+  options.bandwidth = config_.bandwidth;
   options.incarnation = incarnation;
   options.heartbeat_ms = config_.heartbeat_ms;
   options.peer_timeout_ms = config_.peer_timeout_ms;

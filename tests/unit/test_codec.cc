@@ -210,6 +210,10 @@ TEST_CASE("values that no peer of ours sends are refused by name") {
   ServerHello hello;
   hello.bandwidth = std::numeric_limits<double>::infinity();
   CHECK(contains(refusal(hello), "bandwidth"));
+  CHECK(contains(refusal(WorkerHello{.bandwidth = std::nan("")}), "bandwidth"));
+  PeerAddress address;
+  address.value.resize(kMaxPeerAddressBytes + 1);
+  CHECK(contains(refusal(address), "the peer's address has 262145 entries"));
 
   Push push;
   push.encoding = static_cast<EncodingId>(7);

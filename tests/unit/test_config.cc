@@ -212,7 +212,7 @@ TEST_CASE("a misspelt key or section is refused with its line and the name that 
         "job.toml:3: unknown key 'momentun' in [optimizer]; did you mean 'momentum'?");
   CHECK(key_refusal("optimzer", "lr = 0.1") == "job.toml:2: unknown section [optimzer]; did you mean [optimizer]?");
   CHECK(contains(key_refusal("zebra", "lr = 0.1"),
-                 "job.toml:2: unknown section [zebra]; the sections are encoding, job"));
+                 "job.toml:2: unknown section [zebra]; the sections are allreduce, encoding, job"));
   CHECK(key_refusal("job", "epochs = 3") ==
         "job.toml:3: unknown key 'epochs' in [job]; 'epochs' belongs under [train]");
   CHECK(job_refusal("seed = 3\n[job]\nname = 'j'\n") ==
@@ -255,7 +255,8 @@ TEST_CASE("impossible values of a job are refused with the value and what would 
       {"job", "chunk_bytes = 100000", "chunk_bytes = 100000: must be a multiple of 64 from 4096 to 67108864"},
       {"job", "chunk_bytes = 64", "must be a multiple of 64 from 4096"},
       {"job", "chunk_bytes = 134217728", "must be a multiple of 64"},
-      {"job", "mode = 'asink'", "job.mode = 'asink': the only one there is: sync"},
+      {"allreduce", "algorithm = 'flat'", "allreduce.algorithm = 'flat': mode \"sync\" has no all-reduce"},
+      {"job", "mode = 'asink'", "job.mode = 'asink': must be one of sync or allreduce"},
       {"optimizer", "lr = 0", "optimizer.lr = 0: must be a finite number above 0"},
       {"optimizer", "lr = -0.5", "optimizer.lr = -0.5: must be"},
       {"optimizer", "lr = nan", "optimizer.lr = nan: must be"},

@@ -76,6 +76,7 @@ const std::vector<Change>& identity_changes() {
       {"train.global_batch", [](JobConfig& c) { c.train.global_batch = 128; }},
       {"train.accumulation", [](JobConfig& c) { c.train.accumulation = 2; }},
       {"train.seed", [](JobConfig& c) { c.train.seed = 2; }},
+      {"job.mode", [](JobConfig& c) { c.mode = "allreduce"; }},
   };
   return changes;
 }
@@ -98,7 +99,7 @@ TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
   // Stored with every job, and hashed: keys may be added with a default, nothing else may change.
   CHECK(
       to_canonical_json(some_job()) ==
-      R"({"encoding":{"pull":"fp32","push":"fp32"},)"
+      R"({"allreduce":{"algorithm":"hierarchical"},"encoding":{"pull":"fp32","push":"fp32"},)"
       R"("job":{"chunk_bytes":0,"mode":"sync","name":"j"},)"
       R"("optimizer":{"beta1":0.9,"beta2":0.999,"dampening":0.0,"eps":1e-08,"initial_accumulator":0.0,"lr":0.001,)"
       R"("lr_decay":0.0,"momentum":0.0,"name":"adamw","nesterov":false,"weight_decay":0.01},)"
@@ -241,6 +242,10 @@ TEST_CASE("an unreadable configuration is a difference and says whose it is") {
 
 TEST_CASE("the hash of a configuration is the same on every machine and in every release") {
   CHECK(config_hash(some_job()) == 2559921522996686991ull);
+  JobConfig ring = some_job(), flat = some_job();
+  ring.mode = flat.mode = "allreduce";
+  flat.allreduce.algorithm = "flat";
+  CHECK(config_hash(ring) != config_hash(flat));
 }
 
 }  // namespace tributary

@@ -1,0 +1,14 @@
+// Which machine a daemon runs on, as far as its network link goes: daemons with the same identity share a link and can
+// share memory.
+#pragma once
+
+#include <string>
+
+namespace tributary {
+
+// The kernel's boot id and the inode of the process's network namespace ("<uuid>/<inode>"): the same for all processes
+// that see the same interfaces, different between machines and between containers with a network of their own.
+// "unknown-<random>" where /proc does not tell.
+std::string host_identity();
+
+}  // namespace tributary
