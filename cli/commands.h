@@ -11,5 +11,8 @@ void add_status(CLI::App& app, int& exit_status);
 void add_bench(CLI::App& app, int& exit_status);
 void add_sim(CLI::App& app, int& exit_status);
 void add_doctor(CLI::App& app, int& exit_status);
+void add_lab(CLI::App& app, int& exit_status);
+// Below `bench`: the ranks that the lab starts on its hosts.
+void add_bench_ranks(CLI::App& bench, int& exit_status);
 
 }  // namespace tributary::cli

@@ -72,10 +72,8 @@ Result<InterfaceCounters> parse_interface(std::string_view proc_net_dev, std::st
     for (auto& value : values) {
       if (!(fields >> value)) return fail(ErrorCode::kMalformed, "/proc/net/dev has too few columns: " + line);
     }
-    return InterfaceCounters{.received_bytes = values[0],
-                             .sent_bytes = values[8],
-                             .received_drops = values[3],
-                             .sent_drops = values[11]};
+    return InterfaceCounters{
+        .received_bytes = values[0], .sent_bytes = values[8], .received_drops = values[3], .sent_drops = values[11]};
   }
   return fail(ErrorCode::kNotFound, "no interface " + std::string(interface) + " in /proc/net/dev");
 }

@@ -50,10 +50,10 @@ Status apply(const PlannedSetting& setting) {
     const int error = errno;
     if (fd >= 0) ::close(fd);
     if (written) return {};
-    return fail(ErrorCode::kIo, "cannot set " + path + " to " + setting.value + ": " + std::strerror(error) +
-                                    (setting.path.ends_with("congestion_control")
-                                         ? "; name another one with congestion in [lab]"
-                                         : ""));
+    return fail(
+        ErrorCode::kIo,
+        "cannot set " + path + " to " + setting.value + ": " + std::strerror(error) +
+            (setting.path.ends_with("congestion_control") ? "; name another one with congestion in [lab]" : ""));
   });
 }
 
@@ -98,10 +98,11 @@ Result<LabLock> LabLock::take(const std::string& name) {
     if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
       char holder[32] = {};
       [[maybe_unused]] const auto got = ::pread(fd, holder, sizeof holder - 1, 0);
-      return fail(ErrorCode::kUnavailable,
-                  "the lab " + name + " is in use by process " + std::to_string(std::atol(holder)) + "; end that first");
+      return fail(ErrorCode::kUnavailable, "the lab " + name + " is in use by process " +
+                                               std::to_string(std::atol(holder)) + "; end that first");
     }
-    struct stat ours {}, there {};
+    struct stat ours {
+    }, there{};
     if (::fstat(fd, &ours) != 0 || ::stat(path.c_str(), &there) != 0 || ours.st_ino != there.st_ino) continue;
     const std::string pid = std::to_string(::getpid()) + "\n";
     if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, pid.data(), pid.size(), 0) < 0)

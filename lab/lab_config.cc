@@ -58,7 +58,7 @@ class Reader {
     check(plain_name(c.name, kMaxLabName), "lab.name",
           "must be 1 to " + std::to_string(kMaxLabName) + " letters, digits, '_', '-' or '+'");
     check(plain_name(c.congestion, 15) || c.congestion.empty(), "lab.congestion",
-          "must be the name of a congestion control, as \"cubic\", or \"\" for this machine's");
+          "must be the name of a congestion control, as \"reno\", or \"\" for this machine's");
     check(c.burst_kb == 0 || (c.burst_kb >= kMinBurstKb && c.burst_kb <= kMaxBurstKb), "network.burst_kb",
           "must be from " + std::to_string(kMinBurstKb) + " (offloaded packets must fit) to " +
               std::to_string(kMaxBurstKb) + ", or 0 for the default");
@@ -135,8 +135,8 @@ class Reader {
   void same_ranks(const LabConfig& c, const std::string& section) {
     for (const LabHost& h : c.hosts) {
       if (!h.worker || !c.hosts.back().worker || h.ranks == c.hosts.back().ranks) continue;
-      check(false, section + ".ranks", "must be the same on all hosts with a worker; " + h.name + " has " +
-                                           std::to_string(h.ranks));
+      check(false, section + ".ranks",
+            "must be the same on all hosts with a worker; " + h.name + " has " + std::to_string(h.ranks));
       return;
     }
   }
@@ -173,6 +173,10 @@ std::uint32_t LabConfig::world_size() const {
   return ranks;
 }
 
+bool is_lab_name(const std::string& name) {
+  return plain_name(name, kMaxLabName);
+}
+
 std::uint32_t default_burst_bytes(double rate_mbit) {
   const double millisecond = rate_mbit * 1e6 / 8.0 / 1000.0;
   return std::max<std::uint32_t>(kMinBurstKb << 10, static_cast<std::uint32_t>(std::lround(millisecond)));
@@ -198,8 +202,7 @@ Result<LabConfig> parse_lab_config(std::string_view text, std::string_view sourc
 
 Result<LabConfig> load_lab_config(const std::string& path) {
   const std::string folder = std::filesystem::absolute(path).parent_path().string();
-  return read_config_file(path).and_then(
-      [&](const std::string& text) { return parse_lab_config(text, path, folder); });
+  return read_config_file(path).and_then([&](const std::string& text) { return parse_lab_config(text, path, folder); });
 }
 
 }  // namespace tributary::lab

@@ -40,8 +40,8 @@ struct LabJob {
 
 struct LabExchange {
   std::uint64_t model_bytes = 16u << 20;  // of fp32 parameters
-  std::uint32_t rounds = 10;               // measured
-  std::uint32_t warmup = 3;                // before them
+  std::uint32_t rounds = 10;              // measured
+  std::uint32_t warmup = 3;               // before them
   std::string optimizer = "adamw";
 };
 
@@ -57,7 +57,8 @@ struct LabCompare {
 
 struct LabConfig {
   std::string name;
-  std::string congestion = "cubic";  // TCP's congestion control; empty: as the machine has it
+  // TCP's congestion control; empty: as the machine has it. Every kernel has Reno and lets every namespace choose it.
+  std::string congestion = "reno";
   double rate_mbit = 250.0;
   std::uint32_t burst_kb = 0;  // KiB a link may send at once; 0: see default_burst_bytes
   std::uint32_t queue_kb = 0;  // KiB that wait for a link before packets are dropped; 0: 4096
@@ -71,6 +72,9 @@ struct LabConfig {
   std::uint32_t servers() const;
   std::uint32_t world_size() const;
 };
+
+// Whether a lab may have this name.
+bool is_lab_name(const std::string& name);
 
 // Bytes of a link's burst when the file does not say. At least what holds the largest offloaded packet (64 KiB of
 // payload and the headers of its 45 segments), or the kernel would split every one of them; and a millisecond of the

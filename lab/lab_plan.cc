@@ -16,8 +16,21 @@ std::string bits_per_second(double mbit) {
 
 Words limit(const std::string& network_namespace, const std::string& interface, double mbit, std::uint32_t burst,
             std::uint32_t queue) {
-  return {"tc",   "-n",    network_namespace,     "qdisc", "add",   "dev",
-          interface, "root", "tbf", "rate", bits_per_second(mbit), "burst", std::to_string(burst), "limit", std::to_string(queue)};
+  return {"tc",
+          "-n",
+          network_namespace,
+          "qdisc",
+          "add",
+          "dev",
+          interface,
+          "root",
+          "tbf",
+          "rate",
+          bits_per_second(mbit),
+          "burst",
+          std::to_string(burst),
+          "limit",
+          std::to_string(queue)};
 }
 
 }  // namespace

@@ -31,13 +31,14 @@ Result<LinkCheck> measure(const LabConfig& config, const LabPlan& plan, std::siz
   const Command client{.argv = {iperf, "-c", plan.hosts[to].address, "-p", port, "-t", time, "-O", "1", "-J"},
                        .timeout = std::chrono::seconds(static_cast<long>(seconds)) + kExtraTime,
                        .network_namespace = namespace_path(plan.hosts[from].network_namespace)};
-  auto text = run_command(client);
-  for (int i = 0; i < kConnectAttempts && !text && text.error().message.find("refused") != std::string::npos; ++i) {
+  const auto attempt = [&] {
+    return run_command(client).and_then([](const std::string& text) { return parse_iperf(text); });
+  };
+  auto result = attempt();
+  for (int i = 0; i < kConnectAttempts && !result && result.error().message.find("refused") != std::string::npos; ++i) {
     std::this_thread::sleep_for(kConnectPause);  // the server is not listening yet
-    text = run_command(client);
+    result = attempt();
   }
-  if (!text) return tl::unexpected(text.error());
-  const auto result = parse_iperf(*text);
   if (!result) return tl::unexpected(result.error());
   return LinkCheck{.from = plan.hosts[from].name,
                    .to = plan.hosts[to].name,
@@ -80,8 +81,13 @@ Result<std::vector<LinkCheck>> check_links(const LabConfig& config, const LabPla
 }
 
 nlohmann::ordered_json to_json(const LinkCheck& c) {
-  return {{"from", c.from},           {"to", c.to}, {"goodput_mbit", c.mbit}, {"expected_mbit", c.expected_mbit}, {"ratio", c.ratio()},
-          {"retransmits", c.retransmits}, {"ok", c.ok()}};
+  return {{"from", c.from},
+          {"to", c.to},
+          {"goodput_mbit", c.mbit},
+          {"expected_mbit", c.expected_mbit},
+          {"ratio", c.ratio()},
+          {"retransmits", c.retransmits},
+          {"ok", c.ok()}};
 }
 
 Result<LinkCheck> link_check_from(const nlohmann::json& json) {

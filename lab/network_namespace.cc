@@ -65,9 +65,8 @@ Status may_make_namespaces() {
   int error = 0;
   std::thread([&] { error = ::unshare(CLONE_NEWNET) == 0 ? 0 : errno; }).join();
   if (error != 0) {
-    return fail(ErrorCode::kUnavailable,
-                std::string("this system allows no new network namespace (") + std::strerror(error) +
-                    "); in a container, it must be a privileged one");
+    return fail(ErrorCode::kUnavailable, std::string("this system allows no new network namespace (") +
+                                             std::strerror(error) + "); in a container, it must be a privileged one");
   }
   return {};
 }
