@@ -142,21 +142,42 @@ struct RunArguments : LabArguments {
   bool only_exchange = false;
 };
 
-void print_exchange(const Json& r) {
-  const auto number = [&](const char* key) { return r.at(key).get<double>(); };
-  std::printf("%s: %.4f s a round (median of %d; %.4f s from first to last), %.3f x model / goodput\n",
-              r.at("mode").get<std::string>().c_str(), number("round_seconds"), r.at("rounds").get<int>(),
-              number("period_seconds"), number("ratio"));
-  std::printf("model %.1f MB, goodput %.2f MB/s (%s), %.2f CPU-seconds, %d drops, %d retransmissions\n",
-              number("model_bytes") * 1e-6, number("goodput_bytes_per_s") * 1e-6,
-              r.at("goodput_from").get<std::string>().c_str(), number("cpu_seconds"), r.at("drops").get<int>(),
-              r.at("retransmits").get<int>());
-  const double rounds = number("rounds");
+// What exchanges and jobs have in common.
+void print_usage(const Json& r) {
+  std::printf("%.2f CPU-seconds, %d drops, %d retransmissions\n", r.at("cpu_seconds").get<double>(),
+              r.at("drops").get<int>(), r.at("retransmits").get<int>());
+  const auto rounds = r.at("rounds").get<double>();
   for (const auto& h : r.at("hosts")) {
     std::printf("  %-12s %.2f MB sent, %.2f MB received a round\n", h.at("name").get<std::string>().c_str(),
                 h.at("wire_bytes_sent").get<double>() * 1e-6 / rounds,
                 h.at("wire_bytes_received").get<double>() * 1e-6 / rounds);
   }
+}
+
+void print_exchange(const Json& r) {
+  const auto number = [&](const char* key) { return r.at(key).get<double>(); };
+  std::printf("%s: %.4f s a round (median of %d; %.4f s from first to last), %.3f x model / goodput\n",
+              r.at("mode").get<std::string>().c_str(), number("round_seconds"), r.at("rounds").get<int>(),
+              number("period_seconds"), number("ratio"));
+  std::printf("model %.1f MB, goodput %.2f MB/s (%s)\n", number("model_bytes") * 1e-6,
+              number("goodput_bytes_per_s") * 1e-6, r.at("goodput_from").get<std::string>().c_str());
+  print_usage(r);
+}
+
+void print_job(const Json& r) {
+  const auto& split = r.at("step_split");
+  const auto part = [&](const char* key) { return split.at(key).get<double>(); };
+  if (r.at("step_seconds").is_number()) {
+    std::printf("%s, %s: %.1f ms a step (median): compute %.1f, node reduction %.1f, wait for the exchange %.1f\n",
+                r.at("job").get<std::string>().c_str(), r.at("mode").get<std::string>().c_str(),
+                1e3 * r.at("step_seconds").get<double>(), part("compute_ms"), part("reduce_ms"), part("wait_ms"));
+  }
+  std::printf("%d rounds in %.1f s", r.at("rounds").get<int>(), r.at("seconds").get<double>());
+  if (r.at("train_loss").is_number()) std::printf(", training loss %.4f", r.at("train_loss").get<double>());
+  if (r.at("test_accuracy").is_number()) std::printf(", test accuracy %.4f", r.at("test_accuracy").get<double>());
+  std::printf("\n");
+  print_usage(r);
+  std::printf("digest %s\n", r.at("digest").get<std::string>().c_str());
 }
 
 int run(RunArguments& a) {
@@ -176,13 +197,18 @@ int run(RunArguments& a) {
   if (e.rounds == 0) e.rounds = config.exchange.rounds;
   e.warmup = config.exchange.warmup;
   e.optimizer = config.exchange.optimizer;
-  const auto result = a.baseline == "gloo" ? lab::run_gloo_ring(**lab, e) : lab::run_exchange(**lab, e);
+  const bool trains = !a.only_exchange && a.baseline.empty();
+  const auto result = a.baseline == "gloo" ? lab::run_gloo_ring(**lab, e)
+                      : trains             ? lab::run_job(**lab, e.run)
+                                           : lab::run_exchange(**lab, e);
   if (!result) return complain("run", result.error());
   if (!(*lab)->was_up()) {
     if (auto ok = (*lab)->down(); !ok) return complain("run", ok.error());
   }
   if (a.json) {
     std::printf("%s\n", result->dump().c_str());
+  } else if (trains) {
+    print_job(*result);
   } else {
     print_exchange(*result);
   }

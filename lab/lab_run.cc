@@ -9,6 +9,7 @@
 #include "cluster/local_cluster.h"
 #include "common/config_toml.h"
 #include "lab/gate.h"
+#include "lab/hosted_cluster.h"
 #include "lab/hosted_ranks.h"
 
 namespace tributary::lab {
@@ -16,67 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-std::string bin_dir_of(const RunOptions& run) {
-  return run.bin_dir.empty() ? executable_dir() : run.bin_dir;
-}
-
-Status make_folder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) return fail(ErrorCode::kIo, "cannot create the folder " + path + ": " + error.message());
-  return {};
-}
-
-// A new, empty folder for gates and the like, beside what LocalCluster keeps in the base folder.
-Result<std::string> fresh_folder(const RunOptions& run, const std::string& name) {
-  std::error_code error;
-  const std::string path = fs::absolute(run.base_dir, error).string() + "/" + name;
-  fs::remove_all(path, error);
-  if (auto ok = make_folder(path); !ok) return tl::unexpected(ok.error());
-  return path;
-}
-
-ClusterOptions cluster_options(const Lab& lab, const RunOptions& run, bool with_servers) {
-  ClusterOptions options;
-  options.base_dir = run.base_dir;
-  options.bin_dir = bin_dir_of(run);
-  options.fresh = true;
-  options.store = false;
-  options.log_level = run.log_level;
-  options.servers = 0;
-  options.nodes = 0;
-  for (std::size_t i = 0; i < lab.config().hosts.size(); ++i) {
-    const LabHost& host = lab.config().hosts[i];
-    const PlannedHost& planned = lab.plan().hosts[i];
-    const DaemonSite site{.network_namespace = namespace_path(planned.network_namespace),
-                          .address = planned.address,
-                          .bandwidth = host.bandwidth};
-    if (host.server && with_servers) {
-      ++options.servers;
-      options.server_sites.push_back(site);
-    }
-    if (host.worker) {
-      ++options.nodes;
-      options.ranks_per_node = host.ranks;
-      options.worker_sites.push_back(site);
-    }
-  }
-  return options;
-}
-
-std::vector<Watched> watched(LocalCluster& cluster) {
-  std::vector<Watched> all;
-  for (Daemon& d : cluster.servers()) all.push_back({d.name, &d.process});
-  for (Daemon& d : cluster.workers()) all.push_back({d.name, &d.process});
-  for (Trainer& t : cluster.trainers()) all.push_back({"rank " + std::to_string(t.rank), &t.process});
-  return all;
-}
-
-Status interrupted(const RunOptions& run) {
-  if (run.interrupted && run.interrupted()) return fail(ErrorCode::kStopped, "interrupted; everything was stopped");
-  return {};
-}
 
 // The job of an exchange: nothing but what moves and how.
 Result<std::string> write_exchange_job(const ExchangeOptions& options) {
@@ -124,12 +64,7 @@ Result<Json> run_exchange(const Lab& lab, const ExchangeOptions& options) {
   if (!job_file) return tl::unexpected(job_file.error());
   const auto job = load_job_config(*job_file, options.run.overrides);
   if (!job) return tl::unexpected(job.error());
-  const bool with_servers = job->mode != "allreduce";
-  if (with_servers && lab.config().servers() == 0) {
-    return fail(ErrorCode::kInvalidArgument,
-                "the lab " + lab.config().name + " has no host with a server; mode \"" + job->mode + "\" needs one");
-  }
-  auto cluster = LocalCluster::start(cluster_options(lab, options.run, with_servers));
+  auto cluster = start_cluster(lab, options.run, *job, false);
   if (!cluster) return tl::unexpected(cluster.error());
   const auto gate = fresh_folder(options.run, "gates");
   if (!gate) return tl::unexpected(gate.error());
@@ -143,11 +78,8 @@ Result<Json> run_exchange(const Lab& lab, const ExchangeOptions& options) {
         !ok)
       return tl::unexpected(ok.error());
     const std::vector<Watched> processes = watched(**cluster);
-    const auto measured = measure_ranks(lab, (*cluster)->trainers(), processes, *gate, [&]() -> Status {
-      if (auto ok = interrupted(options.run); !ok) return ok;
-      if (const auto failure = (*cluster)->failure()) return fail(ErrorCode::kUnavailable, *failure);
-      return {};
-    });
+    const auto measured =
+        measure_ranks(lab, (*cluster)->trainers(), processes, *gate, [&] { return healthy(**cluster, options.run); });
     if (!measured) return tl::unexpected(measured.error());
     return exchange_result(lab, job->mode, *measured, processes);
   };
@@ -192,7 +124,7 @@ Result<Json> run_gloo_ring(const Lab& lab, const ExchangeOptions& options) {
   std::vector<Watched> processes;
   for (Trainer& rank : ranks) processes.push_back({"rank " + std::to_string(rank.rank), &rank.process});
   const auto measured = measure_ranks(lab, ranks, processes, folder + "/gates", [&]() -> Status {
-    if (auto ok = interrupted(options.run); !ok) return ok;
+    if (auto ok = not_interrupted(options.run); !ok) return ok;
     for (Trainer& rank : ranks) {
       const auto status = rank.process.poll();
       if (!status || status->ok()) continue;
