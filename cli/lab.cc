@@ -244,7 +244,7 @@ int down(const DownArguments& a) {
       status = complain("down", lock.error());
       continue;
     }
-    const auto removed = lab::take_down(*lock);
+    const auto removed = lab::take_down(std::move(*lock));
     if (!removed) {
       status = complain("down", removed.error());
     } else if (removed->namespaces == 0) {

@@ -261,13 +261,16 @@ Status LocalCluster::write_configs() {
     std::string text =
         "# Written by tributary for a cluster on one machine.\n[worker]\ncoordinator = " + toml_string(coordinator_) +
         "\nname = \"node-" + number + "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes +
-        "admin = \"127.0.0.1:0\"\n\n[limits]\n";
+        "admin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n";
+    if (!options_.worker_sites.empty()) text += "address = " + toml_string(site.address) + "\n";
+    text += "\n[limits]\n";
     if (options_.window_bytes != 0) text += "window_bytes = " + std::to_string(options_.window_bytes) + "\n";
     text += limits + log + options_.extra_worker_toml;
     if (auto ok = write_file(config, text); !ok) return ok;
     daemon.argv = {options_.bin_dir + "/tributary-worker", "--config", config};
     daemon.log_file = log_dir() + "/worker-" + number + ".log";
-    if (!options_.worker_sites.empty()) daemon.network_namespace = options_.worker_sites[i].network_namespace;
+    const DaemonSite site = options_.worker_sites.empty() ? DaemonSite{} : options_.worker_sites[i];
+    daemon.network_namespace = site.network_namespace;
     workers_.push_back(std::move(daemon));
   }
   return {};

@@ -165,10 +165,11 @@ Status TomlReader::override_with(std::string_view assignment) {
 std::size_t TomlReader::tables(std::string_view name) {
   const toml::array* array = table_.get_as<toml::array>(name);
   if (!array || array->empty() || !array->is_array_of_tables()) return 0;
-  const toml::array taken = std::move(*table_.get_as<toml::array>(name));
+  // Moved, not copied: a copy would not know its lines.
+  toml::array taken = std::move(*table_.get_as<toml::array>(name));
   table_.erase(name);
   for (std::size_t i = 0; i < taken.size(); ++i) {
-    table_.insert(std::string(name) + "[" + std::to_string(i) + "]", *taken[i].as_table());
+    table_.insert(std::string(name) + "[" + std::to_string(i) + "]", std::move(*taken[i].as_table()));
   }
   return taken.size();
 }

@@ -79,6 +79,32 @@ bool wait_gone(const std::vector<std::string>& namespaces, milliseconds patience
   return true;
 }
 
+// All but the folder with the lock in it. REQUIRES: the lock is held.
+Result<Removed> clear(const std::string& lab) {
+  std::vector<std::string> namespaces = namespaces_named(namespace_prefix(lab));
+  Removed removed;
+  const std::set<pid_t> processes = processes_of(namespaces);
+  removed.processes = processes.size();
+  signal_all(processes, SIGTERM);
+  if (!wait_gone(namespaces, kEndGrace)) {
+    signal_all(processes_of(namespaces), SIGKILL);
+    if (!wait_gone(namespaces, kKillGrace)) {
+      std::string pids;
+      for (const pid_t pid : processes_of(namespaces)) pids += (pids.empty() ? "" : ", ") + std::to_string(pid);
+      return fail(ErrorCode::kTimeout, "processes in the lab " + lab + " cannot be killed: " + pids);
+    }
+  }
+  // The hosts first: with one end of a pair goes the other, so that the switch is left with nothing.
+  std::ranges::stable_partition(namespaces, [](const std::string& name) { return !name.ends_with(".switch"); });
+  for (const std::string& name : namespaces) {
+    if (auto done = run_command({.argv = {"ip", "netns", "delete", name}}); !done) return tl::unexpected(done.error());
+    ++removed.namespaces;
+  }
+  std::error_code ignored;
+  fs::remove(state_file(lab), ignored);
+  return removed;
+}
+
 }  // namespace
 
 Result<LabLock> LabLock::take(const std::string& name) {
@@ -150,7 +176,7 @@ Result<std::unique_ptr<Lab>> Lab::up(const LabConfig& config, bool transient, co
     }
   }
   // What an earlier run left.
-  if (auto removed = take_down(lab->lock_); !removed) return tl::unexpected(removed.error());
+  if (auto removed = clear(config.name); !removed) return tl::unexpected(removed.error());
   lab->transient_ = transient;
   if (auto ok = lab->make(interrupted); !ok) {
     if (auto undone = lab->down(); !undone) return tl::unexpected(undone.error());
@@ -200,7 +226,8 @@ Status Lab::verify(double seconds, const Interrupted& interrupted) {
 
 Status Lab::down() {
   exists_ = false;
-  if (auto removed = take_down(lock_); !removed) return tl::unexpected(removed.error());
+  if (auto removed = clear(config_.name); !removed) return tl::unexpected(removed.error());
+  lock_.remove_folder();
   return {};
 }
 
@@ -220,29 +247,9 @@ std::vector<std::string> labs_found() {
   return {names.begin(), names.end()};
 }
 
-Result<Removed> take_down(LabLock& lock) {
-  std::vector<std::string> namespaces = namespaces_named(namespace_prefix(lock.name()));
-  Removed removed;
-  const std::set<pid_t> processes = processes_of(namespaces);
-  removed.processes = processes.size();
-  signal_all(processes, SIGTERM);
-  if (!wait_gone(namespaces, kEndGrace)) {
-    signal_all(processes_of(namespaces), SIGKILL);
-    if (!wait_gone(namespaces, kKillGrace)) {
-      std::string pids;
-      for (const pid_t pid : processes_of(namespaces)) pids += (pids.empty() ? "" : ", ") + std::to_string(pid);
-      return fail(ErrorCode::kTimeout, "processes in the lab " + lock.name() + " cannot be killed: " + pids);
-    }
-  }
-  // The hosts first: with one end of a pair goes the other, so that the switch is left with nothing.
-  std::ranges::stable_partition(namespaces, [](const std::string& name) { return !name.ends_with(".switch"); });
-  for (const std::string& name : namespaces) {
-    if (auto done = run_command({.argv = {"ip", "netns", "delete", name}}); !done) return tl::unexpected(done.error());
-    ++removed.namespaces;
-  }
-  std::error_code ignored;
-  fs::remove(state_file(lock.name()), ignored);
-  lock.remove_folder();
+Result<Removed> take_down(LabLock lock) {
+  auto removed = clear(lock.name());
+  if (removed) lock.remove_folder();
   return removed;
 }
 

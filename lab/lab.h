@@ -28,7 +28,7 @@ class LabLock {
   ~LabLock();
 
   const std::string& name() const { return name_; }
-  // Removes the lab's folder with the lock in it.
+  // Removes the lab's folder with the lock in it: the last thing to do with a lab.
   void remove_folder();
 
  private:
@@ -80,7 +80,8 @@ struct Removed {
   std::size_t processes = 0, namespaces = 0;
 };
 
-// Ends what runs in a lab's namespaces, by process id, and removes them and its state. Fine if there is nothing.
-Result<Removed> take_down(LabLock& lock);
+// Ends what runs in a lab's namespaces, by process id, and removes them, its state and its folder. Fine if there is
+// nothing.
+Result<Removed> take_down(LabLock lock);
 
 }  // namespace tributary::lab

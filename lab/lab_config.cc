@@ -59,6 +59,7 @@ class Reader {
           "must be 1 to " + std::to_string(kMaxLabName) + " letters, digits, '_', '-' or '+'");
     check(plain_name(c.congestion, 15) || c.congestion.empty(), "lab.congestion",
           "must be the name of a congestion control, as \"reno\", or \"\" for this machine's");
+    rate("network.rate_mbit", c.rate_mbit);
     check(c.burst_kb == 0 || (c.burst_kb >= kMinBurstKb && c.burst_kb <= kMaxBurstKb), "network.burst_kb",
           "must be from " + std::to_string(kMinBurstKb) + " (offloaded packets must fit) to " +
               std::to_string(kMaxBurstKb) + ", or 0 for the default");
@@ -109,10 +110,9 @@ class Reader {
           "must be \"worker\", \"server\" or \"both\"");
     check(host.ranks >= 1 && host.ranks <= kMaxRanks, section + ".ranks",
           "must be from 1 to " + std::to_string(kMaxRanks));
-    rate("network.rate_mbit", c.rate_mbit);
-    rate(section + ".rate_mbit", both);
-    rate(section + ".up_mbit", host.up_mbit);
-    rate(section + ".down_mbit", host.down_mbit);
+    if (both != c.rate_mbit) rate(section + ".rate_mbit", both);
+    if (host.up_mbit != both) rate(section + ".up_mbit", host.up_mbit);
+    if (host.down_mbit != both) rate(section + ".down_mbit", host.down_mbit);
     check(std::isfinite(host.bandwidth) && host.bandwidth >= 0.0, section + ".bandwidth",
           "must be a weight relative to the other hosts, or 0: it then follows from the rates");
     host.worker = runs != "server";
