@@ -71,6 +71,6 @@ fi
 # ZeroMQ and RocksDB are not instrumented: under TSan only what does not use them.
 if [ "$wanted" = all ] || [ "$wanted" = tsan ]; then run_preset tsan '^(unit|sim)$' tests_unit tests_sim; fi
 
-printf '%s' "$skipped" | sed '/^$/d'
+printf '%s\n' "$skipped" | sed '/^$/d'
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]
