@@ -1,14 +1,14 @@
 // tributary status: asks running daemons and prints what they say as a table.
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/daemons.h"
+#include "cli/table.h"
 #include "cluster/http_client.h"
 
 namespace tributary::cli {
@@ -17,31 +17,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kTimeout{3000};
-
-// Columns as wide as their widest cell.
-class Table {
- public:
-  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  void print() const {
-    if (rows_.size() == 1) return;
-    std::vector<std::size_t> widths(rows_[0].size(), 0);
-    for (const auto& row : rows_) {
-      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-    }
-    for (const auto& row : rows_) {
-      std::string line;
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        line += row[i] + std::string(i + 1 < row.size() ? widths[i] - row[i].size() + 2 : 0, ' ');
-      }
-      std::printf("%s\n", line.c_str());
-    }
-    std::printf("\n");
-  }
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-};
 
 std::string text(const Json& object, const char* key) {
   if (!object.is_object() || !object.contains(key) || object.at(key).is_null()) return "-";
@@ -138,23 +113,6 @@ void print_jobs(const std::vector<Answer>& answers) {
   table.print();
 }
 
-// Admin addresses of a base folder's cluster.json.
-Result<std::vector<std::string>> addresses_in(const std::string& base_dir) {
-  std::ifstream in(base_dir + "/cluster.json");
-  if (!in) {
-    return fail(ErrorCode::kNotFound, "no cluster is running in " + base_dir +
-                                          " (it has no cluster.json); give the folder of a running "
-                                          "`tributary up` with --base-dir, or daemons with --admin");
-  }
-  const Json json = Json::parse(in, nullptr, false);
-  std::vector<std::string> addresses;
-  for (const char* kind : {"servers", "workers"}) {
-    for (const Json& daemon : list(json, kind)) addresses.push_back(text(daemon, "admin"));
-  }
-  if (addresses.empty()) return fail(ErrorCode::kMalformed, base_dir + "/cluster.json names no daemons");
-  return addresses;
-}
-
 int show(const std::vector<std::string>& addresses, bool json) {
   std::vector<Answer> answers;
   bool all = true;
@@ -212,7 +170,7 @@ void add_status(CLI::App& app, int& exit_status) {
   status->callback([options, &exit_status] {
     std::vector<std::string> addresses = options->admin;
     if (!options->base_dir.empty()) {
-      const auto found = addresses_in(options->base_dir);
+      const auto found = admin_addresses(options->base_dir);
       if (!found) {
         std::fprintf(stderr, "tributary status: %s\n", found.error().message.c_str());
         exit_status = 1;

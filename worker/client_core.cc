@@ -131,8 +131,18 @@ void ClientCore::acknowledge(Chunk& chunk, std::uint64_t now_ns) {
                                  : connection.smoothed_ns + kSmoothing * (elapsed - connection.smoothed_ns);
     connection.window.on_acknowledged(chunk.in_flight, chunk.sent_ns, now_ns, chunk.delivered_before,
                                       connection.acknowledged);
+    pushed_.on_bytes(chunk.in_flight, now_ns);
   }
   chunk.in_flight = 0;
+}
+
+std::uint64_t ClientCore::base_rtt_ns() const {
+  std::uint64_t shortest = 0;
+  for (const Connection& connection : connections_) {
+    const std::uint64_t rtt = connection.window.base_rtt_ns();
+    if (rtt != 0 && (shortest == 0 || rtt < shortest)) shortest = rtt;
+  }
+  return shortest;
 }
 
 void ClientCore::start(std::uint64_t now_ns) {
@@ -214,6 +224,7 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   chunk->wants_residual = push_->keeps_residual() && answer.snapshot_round.value == answer.version.value + 1;
   ++stats_.answers;
   stats_.answer_bytes += payload.size();
+  answered_.on_bytes(payload.size(), now_ns);
   const ConnectionIndex connection = chunk->connection;
   output_.answered(answer, whole || pull_->id() == EncodingId::kFp32, payload);
   pump(connection, now_ns);

@@ -28,6 +28,7 @@
 #include "common/encoding.h"
 #include "common/layout.h"
 #include "common/messages.h"
+#include "worker/link_meter.h"
 #include "worker/window.h"
 
 namespace tributary {
@@ -116,6 +117,10 @@ class ClientCore {
     return connections_[connection.value].window.window_bytes();
   }
   std::uint64_t in_flight_bytes(ConnectionIndex connection) const { return connections_[connection.value].in_flight; }
+  // Rates of acknowledged pushes and of answers, over all connections; shortest time from a push to its acknowledgement.
+  double push_rate() const { return pushed_.rate(); }
+  double answer_rate() const { return answered_.rate(); }
+  std::uint64_t base_rtt_ns() const;
 
  private:
   enum class Phase : std::uint8_t { kWaitingForValues, kQueued, kSent, kHeld, kIdle, kKept };
@@ -168,6 +173,7 @@ class ClientCore {
   bool leaving_ = false;  // keep_residuals() was called
   std::uint64_t next_scan_ns_ = 0;
   ClientStats stats_;
+  LinkMeter pushed_, answered_;
 };
 
 }  // namespace tributary

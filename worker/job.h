@@ -54,6 +54,8 @@ struct NodeJobSpec {
 struct alignas(64) LaneJobStats {
   std::atomic<std::uint64_t> window_bytes{0}, in_flight_bytes{0};  // over the lane's connections
   std::atomic<std::uint64_t> pushes{0}, bytes_pushed{0}, answers{0}, bytes_pulled{0}, resends{0}, queries{0}, stale{0};
+  // What the link is seen to do (link_meter.h): payload bytes per second and nanoseconds; 0: not known yet.
+  std::atomic<std::uint64_t> push_rate{0}, answer_rate{0}, base_rtt_ns{0};
   std::atomic<std::uint64_t> malformed{0}, send_failures{0}, reduce_ns{0}, lent_messages{0};
 };
 

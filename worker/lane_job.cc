@@ -328,6 +328,9 @@ void WorkerLaneJob::tick(std::uint64_t now) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   out.window_bytes.store(window, kRelaxed);
   out.in_flight_bytes.store(in_flight, kRelaxed);
+  out.push_rate.store(static_cast<std::uint64_t>(client_.push_rate()), kRelaxed);
+  out.answer_rate.store(static_cast<std::uint64_t>(client_.answer_rate()), kRelaxed);
+  out.base_rtt_ns.store(client_.base_rtt_ns(), kRelaxed);
   out.pushes.store(stats.pushes, kRelaxed);
   out.bytes_pushed.store(bytes_sent_, kRelaxed);
   out.answers.store(stats.answers, kRelaxed);

@@ -61,6 +61,9 @@ Json job_json(const NodeJobSummary& summary) {
   out["max_version"] = job.max_version().value;
   out["window_bytes"] = totals.window_bytes;
   out["in_flight_bytes"] = totals.in_flight_bytes;
+  out["link"] = {{"out_bytes_per_s", totals.push_rate},
+                 {"in_bytes_per_s", totals.answer_rate},
+                 {"round_trip_s", static_cast<double>(totals.base_rtt_ns) / 1e9}};
   out["pushes"] = totals.pushes;
   out["bytes_pushed"] = totals.bytes_pushed;
   out["answers"] = totals.answers;
@@ -104,6 +107,11 @@ JobTotals totals_of(const NodeJob& job) {
     const LaneJobStats& s = job.lane_stats(lane);
     t.window_bytes += get(s.window_bytes);
     t.in_flight_bytes += get(s.in_flight_bytes);
+    t.push_rate += get(s.push_rate);
+    t.answer_rate += get(s.answer_rate);
+    if (const std::uint64_t rtt = get(s.base_rtt_ns); rtt != 0 && (t.base_rtt_ns == 0 || rtt < t.base_rtt_ns)) {
+      t.base_rtt_ns = rtt;
+    }
     t.pushes += get(s.pushes);
     t.bytes_pushed += get(s.bytes_pushed);
     t.answers += get(s.answers);
