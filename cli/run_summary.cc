@@ -117,9 +117,10 @@ std::string summary_text(const nlohmann::ordered_json& s) {
   const double compute = split.at("compute_ms").get<double>(), reduce = split.at("reduce_ms").get<double>(),
                wait = split.at("wait_ms").get<double>(), step = std::max(compute + reduce + wait, 1e-9);
   text += format(
-      "  step         %.2f ms: compute %.2f (%.0f %%), node reduction %.2f (%.0f %%), wait for servers %.2f (%.0f "
+      "  step         %.2f ms: compute %.2f (%.0f %%), node reduction %.2f (%.0f %%), wait for %s %.2f (%.0f "
       "%%)\n",
-      step, compute, 100 * compute / step, reduce, 100 * reduce / step, wait, 100 * wait / step);
+      step, compute, 100 * compute / step, reduce, 100 * reduce / step,
+      s.at("servers").empty() ? "other nodes" : "servers", wait, 100 * wait / step);
   // A summary that an earlier release left has none.
   for (const auto& device : s.value("devices", nlohmann::ordered_json::array())) {
     text += "  computed on  " + device.get<std::string>() + "\n";

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,11 +25,12 @@ namespace fs = std::filesystem;
 constexpr int kPollMs = 100;
 
 constexpr const char* kFooter = R"(
-Starts servers and workers as real daemons on this machine, trains the job on them, and stops everything. All files (configurations, stores, logs) lie in one base folder. Ctrl-C stops at the end of a round; the same command goes on from
+Starts servers and workers as real daemons on this machine, trains the job on them, and stops everything. A job of mode "allreduce" needs no servers: its workers train it among themselves. All files (configurations, stores, logs) lie in one base folder. Ctrl-C stops at the end of a round; the same command goes on from
 there, with the same result to the last bit. What the daemons' configurations look like, for machines of your own, is in the base folder.
 
 Examples:
   tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2
+  tributary up configs/fashion-mnist-allreduce.toml --nodes 2 --ranks-per-node 2
   tributary up configs/fashion-mnist.toml --set optimizer.lr=0.002 --set train.epochs=3 --base-dir /tmp/try --fresh --json
 
 --json: one object on standard output, everything else on standard error:
@@ -40,6 +42,7 @@ Exit status: 0 trained, or stopped in good order; 1 something failed; 2 the devi
 struct UpOptions {
   std::string job_file;
   std::vector<std::string> overrides;
+  std::optional<std::uint16_t> servers;  // not given: as the job's mode needs
   ClusterOptions cluster;
   std::string transport = "tcp";
   std::string device = "auto";
@@ -66,6 +69,13 @@ class Up {
   Status run() {
     const auto job = load_job_config(options_.job_file, options_.overrides);
     if (!job) return tl::unexpected(job.error());
+    const bool on_servers = job->mode != "allreduce";
+    options_.cluster.servers = options_.servers.value_or(on_servers ? 1 : 0);
+    if (on_servers && options_.cluster.servers == 0) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "--servers 0: job '" + job->name + "' has mode \"" + job->mode +
+                      "\" and needs servers; leave the option out, or set job.mode = \"allreduce\"");
+    }
     if (options_.cluster.base_dir.empty()) options_.cluster.base_dir = "runs/" + job->name;
     const std::string base_dir = fs::absolute(options_.cluster.base_dir).lexically_normal().string();
     const std::string job_json = to_canonical_json(*job);
@@ -102,7 +112,8 @@ class Up {
     std::fprintf(out_, "job %s: %u %s, %u %s x %u %s, in %s\n", job.name.c_str(), o.servers,
                  o.servers == 1 ? "server" : "servers", o.nodes, o.nodes == 1 ? "node" : "nodes", o.ranks_per_node,
                  o.ranks_per_node == 1 ? "rank" : "ranks", o.base_dir.c_str());
-    std::fprintf(out_, "  coordinator  %s (in server 0)\n", cluster_->coordinator().c_str());
+    std::fprintf(out_, "  coordinator  %s (in %s)\n", cluster_->coordinator().c_str(),
+                 cluster_->coordinator_daemon().name.c_str());
     for (const Daemon& d : cluster_->servers()) {
       std::string lanes;
       for (const std::string& lane : d.lanes) lanes += (lanes.empty() ? "" : ", ") + lane;
@@ -144,7 +155,7 @@ class Up {
         view.clear();
         cluster_->stop_now();
         return fail(ErrorCode::kUnavailable,
-                    *failure + "\neverything was stopped; the same command goes on from the last snapshot");
+                    *failure + "\neverything was stopped; the same command goes on from the last state that was kept");
       }
       if (!trained && !cluster_->trainers_running()) {
         trained = true;
@@ -206,12 +217,11 @@ Status check_device(const std::string& text) {
 
 void add_up(CLI::App& app, int& exit_status) {
   auto options = std::make_shared<UpOptions>();
-  options->cluster.servers = 1;
   CLI::App* up = app.add_subcommand("up", "train a job on a whole cluster of daemons on this machine");
   up->footer(kFooter);
   up->add_option("job", options->job_file, "the job's TOML file")->required()->type_name("JOB.toml");
-  up->add_option("--servers", options->cluster.servers, "server daemons: shards of the parameters")
-      ->capture_default_str();
+  up->add_option("--servers", options->servers,
+                 "server daemons: shards of the parameters (default: 1, for a job of mode \"allreduce\" none)");
   up->add_option("--nodes", options->cluster.nodes, "worker daemons")->capture_default_str();
   up->add_option("--ranks-per-node", options->cluster.ranks_per_node, "trainers attached to each worker")
       ->capture_default_str();

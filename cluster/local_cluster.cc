@@ -127,12 +127,14 @@ Status remove_run(const std::string& base_dir) {
 }
 
 Result<std::unique_ptr<LocalCluster>> LocalCluster::start(ClusterOptions options) {
-  const auto in_range = [](const char* what, std::uint64_t value, std::uint64_t most) -> Status {
-    if (value >= 1 && value <= most) return {};
-    return fail(ErrorCode::kInvalidArgument, std::string(what) + " = " + std::to_string(value) + ": must be 1 to " +
-                                                 std::to_string(most) + " for a cluster on one machine");
+  const auto in_range = [](const char* what, std::uint64_t value, std::uint64_t most,
+                           std::uint64_t least = 1) -> Status {
+    if (value >= least && value <= most) return {};
+    return fail(ErrorCode::kInvalidArgument, std::string(what) + " = " + std::to_string(value) + ": must be " +
+                                                 std::to_string(least) + " to " + std::to_string(most) +
+                                                 " for a cluster on one machine");
   };
-  if (auto ok = in_range("servers", options.servers, kMaxServers); !ok) return tl::unexpected(ok.error());
+  if (auto ok = in_range("servers", options.servers, kMaxServers, 0); !ok) return tl::unexpected(ok.error());
   if (auto ok = in_range("nodes", options.nodes, kMaxNodes); !ok) return tl::unexpected(ok.error());
   if (auto ok = in_range("ranks per node", options.ranks_per_node, kMaxRanksPerNode); !ok)
     return tl::unexpected(ok.error());
@@ -140,7 +142,8 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::start(ClusterOptions options
   const auto fits = [](const std::vector<DaemonSite>& sites, std::size_t daemons) {
     return sites.empty() || sites.size() == daemons;
   };
-  if (!fits(options.server_sites, options.servers) || !fits(options.worker_sites, options.nodes)) {
+  if (!fits(options.server_sites, options.servers) || !fits(options.worker_sites, options.nodes) ||
+      (options.servers > 0 && options.server_sites.empty() != options.worker_sites.empty())) {
     return fail(ErrorCode::kInvalidArgument, "give every server and every worker a place, or none of them");
   }
 
@@ -215,9 +218,10 @@ Status LocalCluster::take_lock() {
 Status LocalCluster::write_configs() {
   if (options_.transport == Transport::kIpc) {
     coordinator_ = "ipc://" + socket_dir_ + "/coordinator";
-  } else if (!options_.server_sites.empty()) {
+  } else if (!options_.worker_sites.empty()) {
     // A host of its own: nobody else has taken the port.
-    coordinator_ = "tcp://" + options_.server_sites[0].address + ":" + std::to_string(kCoordinatorPort);
+    const DaemonSite& site = options_.servers == 0 ? options_.worker_sites[0] : options_.server_sites[0];
+    coordinator_ = "tcp://" + site.address + ":" + std::to_string(kCoordinatorPort);
   } else {
     const auto port = free_port();
     if (!port) return tl::unexpected(port.error());
@@ -261,8 +265,11 @@ Status LocalCluster::write_configs() {
     std::string text =
         "# Written by tributary for a cluster on one machine.\n[worker]\ncoordinator = " + toml_string(coordinator_) +
         "\nname = \"node-" + number + "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes +
-        "admin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n";
+        "admin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n" +
+        (options_.servers == 0 && i == 0 ? "serve_coordinator = true\n" : "");
     if (!options_.worker_sites.empty()) text += "address = " + toml_string(site.address) + "\n";
+    if (options_.store)
+      text += "\n[store]\npath = " + toml_string(options_.base_dir + "/store-worker-" + number) + "\n";
     text += "\n[limits]\n";
     if (options_.window_bytes != 0) text += "window_bytes = " + std::to_string(options_.window_bytes) + "\n";
     text += limits + log + options_.extra_worker_toml;
@@ -427,7 +434,9 @@ std::vector<std::string> LocalCluster::stop() {
       killed.push_back(d->name);
     }
   };
-  end(workers_.begin(), workers_.end(), grace());
+  const auto others = workers_.begin() + (servers_.empty() && !workers_.empty() ? 1 : 0);
+  end(others, workers_.end(), grace());
+  end(workers_.begin(), others, grace());
   // With their workers gone, trainers leave by themselves.
   wait_for_trainers(kTrainerGrace);
   for (Trainer& t : trainers_) {

@@ -30,7 +30,7 @@ struct DaemonSite {
 };
 
 struct ClusterOptions {
-  std::uint16_t servers = 1;
+  std::uint16_t servers = 1;  // 0: worker 0 serves the coordinator, for all-reduce jobs
   std::uint32_t nodes = 1;
   std::uint32_t ranks_per_node = 1;
   std::uint16_t lanes = 0;  // of every daemon; 0: they choose
@@ -109,8 +109,8 @@ class LocalCluster {
   Status restart_trainer(std::uint32_t rank);
 
   // In good order: SIGTERM to the workers, which lets the job stop at a round boundary and the trainers leave; then the
-  // servers, server 0 last, for it is the coordinator. Who does not end in time is killed. Names of those; empty: all
-  // went well.
+  // servers. Whoever is the coordinator (server 0, or worker 0) goes last. Who does not end in time is killed. Names of
+  // those; empty: all went well.
   std::vector<std::string> stop();
   // For when something is lost anyway: trainers first, then as above.
   std::vector<std::string> stop_now();
@@ -119,6 +119,8 @@ class LocalCluster {
   std::vector<Daemon>& servers() { return servers_; }
   std::vector<Daemon>& workers() { return workers_; }
   std::vector<Trainer>& trainers() { return trainers_; }
+  // Server 0, or worker 0 where there are no servers.
+  Daemon& coordinator_daemon() { return servers_.empty() ? workers_.front() : servers_.front(); }
   const std::string& base_dir() const { return options_.base_dir; }  // absolute
   const std::string& socket_dir() const { return socket_dir_; }
   const std::string& coordinator() const { return coordinator_; }

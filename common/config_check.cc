@@ -342,6 +342,9 @@ std::vector<Fault> faults_of(const WorkerConfig& c) {
   f.one_of(c.local_transport, kLocalTransports, "worker.local_transport");
   f.check(c.address.empty() || host_ok(c.address), "worker.address",
           "must be a host name or IPv4 address alone, without scheme and port");
+  f.check(!c.serve_coordinator || !c.address.empty() || !c.coordinator.starts_with("tcp://0.0.0.0:"), "worker.address",
+          "must be this machine's address, because coordinator names none to which one could be found out",
+          "worker.coordinator");
   f.one_of(c.node_reduction, kNodeReductions, "worker.node_reduction");
   f.check(c.collective_timeout_ms >= kMinCollectiveTimeoutMs, "device.collective_timeout_ms",
           "must be at least " + std::to_string(kMinCollectiveTimeoutMs) + " milliseconds");

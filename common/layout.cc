@@ -264,6 +264,24 @@ std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<cons
   return chunk_bytes / sizeof(float);
 }
 
+std::uint64_t default_bucket_elements(std::uint64_t flat_elements) {
+  constexpr std::uint64_t kLow = 64u << 10, kHigh = 4u << 20;  // bytes
+  constexpr std::uint64_t kBuckets = 8;
+  std::uint64_t bytes = kHigh;
+  while (bytes > kLow && flat_elements * sizeof(float) < kBuckets * bytes) bytes /= 2;
+  return bytes / sizeof(float);
+}
+
+Result<Layout> bucket_layout(std::vector<TensorSpec> tensors, std::uint64_t chunk_bytes, std::uint32_t nodes) {
+  const ShardSlots one{};
+  // The largest chunks, only to learn how many elements there are: small ones could exceed the limit on their number.
+  Result<Layout> probe = Layout::make(tensors, kMaxChunkBytes / sizeof(float), {&one, 1});
+  if (!probe) return probe;
+  const std::uint64_t elements =
+      chunk_bytes != 0 ? chunk_bytes / sizeof(float) : default_bucket_elements(probe->flat_elements(), nodes);
+  return Layout::make(std::move(tensors), elements, {&one, 1});
+}
+
 std::string describe_difference(std::span<const TensorSpec> ours, std::span<const TensorSpec> theirs) {
   const std::string cure = "; every rank must declare the same tensors in the same order";
   for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {

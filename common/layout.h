@@ -94,6 +94,13 @@ class Layout {
 // 8 chunks (so that pushes, steps and answers overlap), within 64 KiB .. 1 MiB of fp32.
 std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards);
 
+// The same for the buckets of an all-reduce job. It does not depend on the number of nodes: a checkpoint fits any.
+std::uint64_t default_bucket_elements(std::uint64_t flat_elements);
+
+// The layout of an all-reduce job, whose chunks (buckets) nobody owns: all of one lane of one shard. chunk_bytes: as
+// JobConfig::chunk_bytes, 0 for the default.
+Result<Layout> bucket_layout(std::vector<TensorSpec> tensors, std::uint64_t chunk_bytes, std::uint32_t nodes);
+
 // Names the first difference between two declarations in a sentence for the trainer that brought `theirs`;
 // empty if equal.
 std::string describe_difference(std::span<const TensorSpec> ours, std::span<const TensorSpec> theirs);

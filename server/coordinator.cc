@@ -19,39 +19,40 @@ constexpr std::string_view kIpc = "ipc://";
 
 }  // namespace
 
-Result<std::unique_ptr<Coordinator>> Coordinator::start(const ServerConfig& config, Store* store, Logger logger) {
+Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSettings& settings, JobRegistry* registry,
+                                                        Logger logger) {
   Result<EventFd> wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());
-  std::vector<JobRecord> registry;
-  if (store) {
-    Result<std::vector<JobRecord>> stored = store->registry();
+  std::vector<JobRecord> records;
+  if (registry) {
+    Result<std::vector<JobRecord>> stored = registry->registry();
     if (!stored) return tl::unexpected(stored.error());
-    registry = std::move(*stored);
+    records = std::move(*stored);
   }
-  std::unique_ptr<Coordinator> self(new Coordinator(store, std::move(logger), std::move(*wake)));
-  if (Status bound = self->bind(config); !bound) return tl::unexpected(bound.error());
+  std::unique_ptr<Coordinator> self(new Coordinator(registry, std::move(logger), std::move(*wake)));
+  if (Status bound = self->bind(settings.address); !bound) return tl::unexpected(bound.error());
   CoordinatorOptions options;
-  options.servers = config.servers;
+  options.servers = settings.servers;
   options.incarnation = random_incarnation();
   options.job_id_seed = random_incarnation();
-  options.peer_timeout_ms = config.peer_timeout_ms;
-  self->core_ = std::make_unique<CoordinatorCore>(options, std::move(registry), static_cast<CoordinatorOutput&>(*self));
+  options.peer_timeout_ms = settings.peer_timeout_ms;
+  self->core_ = std::make_unique<CoordinatorCore>(options, std::move(records), static_cast<CoordinatorOutput&>(*self));
   self->thread_ = std::thread([&coordinator = *self] { coordinator.run(); });
   return self;
 }
 
-Coordinator::Coordinator(Store* store, Logger logger, EventFd wake)
-    : store_(store),
+Coordinator::Coordinator(JobRegistry* registry, Logger logger, EventFd wake)
+    : registry_(registry),
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
       wake_(std::move(wake)),
       context_(1),
       socket_(context_, zmq::socket_type::router) {}
 
-Status Coordinator::bind(const ServerConfig& config) {
-  if (Status free = check_ipc_free(config.coordinator); !free) return free;
+Status Coordinator::bind(const std::string& address) {
+  if (Status free = check_ipc_free(address); !free) return free;
   set_common_options(socket_, kMaxControlBytes, kHighWater);
-  const Result<std::string> bound = bind_endpoint(socket_, config.coordinator);
+  const Result<std::string> bound = bind_endpoint(socket_, address);
   if (!bound) return tl::unexpected(bound.error());
   endpoint_ = *bound;
   local_endpoint_ = advertised_endpoint(*bound, "");
@@ -137,7 +138,7 @@ void Coordinator::send(PeerId to, const ControlMessage& message) {
 }
 
 Status Coordinator::save(const JobRecord& record) {
-  return store_ ? store_->save(record) : Status{};
+  return registry_ ? registry_->save(record) : Status{};
 }
 
 void Coordinator::log(const std::string& line) {

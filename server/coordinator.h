@@ -1,6 +1,7 @@
-// Coordinator: the shell around CoordinatorCore on server 0. A thread of its own with a ROUTER socket, so that neither
-// a shard that loads for seconds nor a slow disk of the snapshot writer keeps the cluster's heartbeats waiting. The
-// registry is kept in server 0's store; without a store it lives as long as the process.
+// Coordinator: the shell around CoordinatorCore on server 0, or on the worker of a cluster without servers that serves
+// it. A thread of its own with a ROUTER socket, so that neither a shard that loads for seconds nor a slow disk of the
+// snapshot writer keeps the cluster's heartbeats waiting. The registry is kept in server 0's store; without one it
+// lives as long as the process.
 //
 // Thread rule: the core is guarded by a mutex, taken by the coordinator's thread for every message and tick and by the
 // HTTP thread for a moment (status). Only the coordinator's thread lets the core act, because acting sends. Nothing of
@@ -15,15 +16,20 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "common/config.h"
 #include "common/event_fd.h"
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/result.h"
 #include "server/coordinator_core.h"
-#include "server/store.h"
+#include "server/job_registry.h"
 
 namespace tributary {
+
+struct CoordinatorSettings {
+  std::string address;        // to bind; tcp://ADDRESS:* picks a port
+  std::uint16_t servers = 1;  // of the cluster; 0: it runs all-reduce jobs only
+  std::uint32_t peer_timeout_ms = 10'000;
+};
 
 class Coordinator final : private CoordinatorOutput {
  public:
@@ -32,15 +38,16 @@ class Coordinator final : private CoordinatorOutput {
   // Control messages per peer that wait on either side. A daemon sends some every second.
   static constexpr int kHighWater = 1000;
 
-  // Binds config.coordinator and starts the thread. store may be null; it must outlive the coordinator. Errors:
+  // Binds the address and starts the thread. registry may be null; it must outlive the coordinator. Errors:
   // kUnavailable if the address is taken, kStore if the registry cannot be read.
-  static Result<std::unique_ptr<Coordinator>> start(const ServerConfig& config, Store* store, Logger logger);
+  static Result<std::unique_ptr<Coordinator>> start(const CoordinatorSettings& settings, JobRegistry* registry,
+                                                    Logger logger);
   ~Coordinator() override;
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
   const std::string& endpoint() const { return endpoint_; }  // as bound
-  // For this machine's own server: reachable also if bound to all interfaces.
+  // For this machine's own daemons: reachable also if bound to all interfaces.
   const std::string& local_endpoint() const { return local_endpoint_; }
 
   // Any thread. Stop every job in good order; drained() is true when that is done,
@@ -53,8 +60,8 @@ class Coordinator final : private CoordinatorOutput {
   std::uint64_t messages() const { return messages_.value(); }
 
  private:
-  Coordinator(Store* store, Logger logger, EventFd wake);
-  Status bind(const ServerConfig& config);
+  Coordinator(JobRegistry* registry, Logger logger, EventFd wake);
+  Status bind(const std::string& address);
   void run();
   void receive_batch();
 
@@ -62,7 +69,7 @@ class Coordinator final : private CoordinatorOutput {
   Status save(const JobRecord& record) override;
   void log(const std::string& line) override;
 
-  Store* const store_;
+  JobRegistry* const registry_;
   Logger logger_;
   RateLimitedLog noise_;
   std::string endpoint_, local_endpoint_, ipc_path_;

@@ -114,6 +114,13 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
   if (const auto worker = workers_.find(m.incarnation); worker != workers_.end()) {
     worker->second.peer = from;
     worker->second.heard_ms = now_ms;
+    for (const JobProgress& progress : m.progress) {
+      Job* job = job_in_view(progress.job, progress.view);
+      if (!job || job->on_servers()) continue;
+      for (const auto& [node, member] : job->members) {
+        if (member.worker == m.incarnation) note_progress(job->pace[node], progress, now_ms);
+      }
+    }
   } else if (const auto server = std::ranges::find_if(
                  servers_,
                  [&](const auto& s) { return s.second.alive && s.second.hello.incarnation == m.incarnation; });
@@ -122,19 +129,7 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
     if (std::exchange(server->second.peer, from) != from) moved(server->second);
     for (const JobProgress& progress : m.progress) {
       Job* job = job_in_view(progress.job, progress.view);
-      if (!job) continue;
-      Pace& pace = job->pace[server->first];
-      if (progress.max_version < pace.max_version) continue;  // overtaken by a newer one on a newer connection
-      if (pace.at_ms != 0) {
-        // A heartbeat that only introduces another message may follow the last one at once: too close to tell a rate.
-        if (now_ms < pace.at_ms + kMinPaceMs) continue;
-        pace.rounds_per_ms = static_cast<double>(progress.max_version.value - pace.max_version.value) /
-                             static_cast<double>(now_ms - pace.at_ms);
-        pace.measured = true;
-      }
-      pace.min_version = progress.min_version;
-      pace.max_version = progress.max_version;
-      pace.at_ms = now_ms;
+      if (job && job->on_servers()) note_progress(job->pace[server->first], progress, now_ms);
     }
   } else {
     // Unknown here: we restarted, gave it up, or its index was taken over. Incarnation 0 is nobody's: it makes the peer
@@ -143,6 +138,20 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
     return;
   }
   output_.send(from, HeartbeatReply{options_.incarnation});
+}
+
+void CoordinatorCore::note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms) {
+  if (progress.max_version < pace.max_version) return;  // overtaken by a newer one on a newer connection
+  if (pace.at_ms != 0) {
+    // A heartbeat that only introduces another message may follow the last one at once: too close to tell a rate.
+    if (now_ms < pace.at_ms + kMinPaceMs) return;
+    pace.rounds_per_ms = static_cast<double>(progress.max_version.value - pace.max_version.value) /
+                         static_cast<double>(now_ms - pace.at_ms);
+    pace.measured = true;
+  }
+  pace.min_version = progress.min_version;
+  pace.max_version = progress.max_version;
+  pace.at_ms = now_ms;
 }
 
 // A server whose connection was renewed may have lost what was under way to it. What it can be told twice, it is.
@@ -167,7 +176,7 @@ void CoordinatorCore::on(PeerId from, const DrainRequest& m, std::uint64_t now_m
   for (auto& [name, job] : jobs_) {
     const auto member =
         std::ranges::find_if(job.members, [&](const auto& entry) { return entry.second.worker == m.incarnation; });
-    if (worker && member == job.members.end()) continue;
+    if (worker ? member == job.members.end() : !job.on_servers()) continue;
     if (job.phase == Phase::kRunning) {
       request_stop(job, who + " is being stopped");
     } else if (worker && (job.phase == Phase::kOpening || job.phase == Phase::kGathering)) {
@@ -185,7 +194,7 @@ void CoordinatorCore::answer_drains() {
       if (job.phase == Phase::kIdle || job.phase == Phase::kGathering) return false;
       const bool member = std::ranges::any_of(
           job.members, [&](const auto& member_entry) { return member_entry.second.worker == waiter->first; });
-      return member || !workers_.contains(waiter->first);  // servers have a part in every job
+      return member || (!workers_.contains(waiter->first) && job.on_servers());  // all servers have a part in those
     });
     if (busy) {
       ++waiter;
@@ -202,6 +211,7 @@ void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason
   drain_waiters_.erase(server.hello.incarnation);
   output_.log("lost server " + std::to_string(index) + ": " + reason);
   for (auto& [name, job] : jobs_) {
+    if (!job.on_servers()) continue;
     if (job.phase == Phase::kOpening) {
       regather(job, reason, now_ms);
     } else if (job.phase == Phase::kRunning) {
@@ -292,7 +302,7 @@ std::vector<CoordinatorCore::JobStatus> CoordinatorCore::jobs() const {
       for (std::uint32_t node = 0; node < job.nodes; ++node) {
         if (!job.members.contains(node)) status.waiting_for += " node " + std::to_string(node);
       }
-      for (std::uint16_t index = 0; index < options_.servers; ++index) {
+      for (std::uint16_t index = 0; job.on_servers() && index < options_.servers; ++index) {
         const auto server = servers_.find(index);
         if (server == servers_.end() || !server->second.alive) status.waiting_for += " server " + std::to_string(index);
       }

@@ -1,12 +1,17 @@
 // CoordinatorCore: rendezvous, views, snapshots and graceful stops of all jobs. Pure: control messages and ticks in,
-// actions out through CoordinatorOutput. Lives in server 0; its durable state is the job registry,
-// written through the output.
+// actions out through CoordinatorOutput. Lives in server 0, or in a worker of a cluster without servers; its durable
+// state is the job registry, written through the output.
 //
 // A job's life:   idle -> gathering (workers join) -> opening (shards load) -> running -> stopping -> idle
 // Losing somebody while the shards load goes back to gathering: no worker has heard of that view yet, those that joined
 // wait on. Losing a member (heartbeat timeout, a new incarnation, LeaveKind::kFailed) ends the view with
 // StopKind::kRestart: everybody is told who was lost and may attach again; the next view goes on from the last
-// committed snapshot. Views only grow, so messages of an ended view are refused everywhere.
+// committed snapshot. Views of a job id only grow, so messages of an ended view are refused everywhere. A coordinator
+// that keeps no registry begins with view 1 again, but under an id that nobody has used.
+//
+// A job of mode "allreduce" has no part on servers: it runs as soon as its nodes are there, goes on from the checkpoint
+// that node 0 says it has (JoinJob::checkpoint_round), and is over as soon as it stops, because node 0 keeps its state.
+// What nodes need to connect to each other (PeerAddress) passes through here.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +29,7 @@
 namespace tributary {
 
 struct CoordinatorOptions {
-  std::uint16_t servers = 1;
+  std::uint16_t servers = 1;  // 0: a cluster for all-reduce jobs only
   std::uint64_t incarnation = 0;
   std::uint64_t peer_timeout_ms = 10000;
   std::uint64_t job_id_seed = 0;  // random per process: makes the ids of new jobs
@@ -55,6 +60,8 @@ class CoordinatorOutput {
 
 class CoordinatorCore {
  public:
+  static constexpr std::uint32_t kMaxPeerAddresses = 4096;  // of a node in a view; more are not passed on
+
   CoordinatorCore(CoordinatorOptions options, std::vector<JobRecord> registry, CoordinatorOutput& output);
 
   void on_message(PeerId from, const ControlMessage& message, std::uint64_t now_ms);
@@ -99,6 +106,7 @@ class CoordinatorCore {
     std::uint64_t worker = 0;  // its incarnation: peers change their connection, never their incarnation
     JoinJob join;
     std::optional<LeaveJob> left;
+    std::uint32_t addresses = 0;  // PeerAddress messages passed on
   };
   // How far a shard is, and how fast it goes: to name a snapshot round that no shard has passed yet.
   struct Pace {
@@ -115,7 +123,7 @@ class CoordinatorCore {
     std::uint32_t nodes = 0;
     std::map<std::uint32_t, Member> members;  // by node rank
     std::set<std::uint16_t> ready;            // shards that opened
-    std::map<std::uint16_t, Pace> pace;       // by shard
+    std::map<std::uint32_t, Pace> pace;       // by shard; all-reduce: by node
     bool resume = false;
     Round resume_round;
     std::optional<Round> snapshot;  // under way
@@ -128,6 +136,8 @@ class CoordinatorCore {
     StopKind stop_kind = StopKind::kRestart;
     bool stop_failed = false;
     std::string last_stop;
+
+    bool on_servers() const { return config.mode != "allreduce"; }
   };
 
   // coordinator_core.cc: peers and dispatch
@@ -146,6 +156,7 @@ class CoordinatorCore {
   void lose_member(Job& job, std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
   void moved(Server& server);
   void answer_drains();
+  static void note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms);
 
   // coordinator_open.cc: gathering and opening a view
   void on(PeerId from, const JoinJob& m, std::uint64_t now_ms);
@@ -156,6 +167,7 @@ class CoordinatorCore {
   Status free_rank(Job& job, const JoinJob& m, std::uint64_t worker, std::uint64_t now_ms);
   void open_if_complete(Job& job, std::uint64_t now_ms);
   OpenJob open_message(const Job& job) const;
+  void welcome(Job& job, std::uint64_t now_ms);
   JobId fresh_id() const;
   Status lay_out(Job& job);
   Status choose_snapshot(Job& job);
@@ -164,6 +176,7 @@ class CoordinatorCore {
   // coordinator_jobs.cc: running, snapshots, stopping
   void on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms);
   void on(PeerId from, const LeaveJob& m, std::uint64_t now_ms);
+  void on(PeerId from, const PeerAddress& m, std::uint64_t now_ms);
   void request_stop(Job& job, const std::string& reason);
   void begin_stop(Job& job, StopKind kind, Round round, const std::string& reason, std::uint64_t now_ms);
   void restart(Job& job, const std::string& reason, std::uint64_t now_ms);
@@ -175,7 +188,7 @@ class CoordinatorCore {
   std::set<std::uint16_t> shards_of(const Job& job) const;
   Job* job_in_view(JobId id, ViewId view);
   void send_members(const Job& job, const ControlMessage& message);
-  void send_servers(const ControlMessage& message);
+  void send_servers(const Job& job, const ControlMessage& message);
   void refuse(PeerId to, ErrorCode code, std::string message, const std::string& job = {});
   void set_phase(Job& job, Phase phase, std::uint64_t now_ms);
   static std::string in_words(const Job& job) { return "job '" + job.config.name + "'"; }

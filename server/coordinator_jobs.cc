@@ -44,15 +44,17 @@ void CoordinatorCore::send_members(const Job& job, const ControlMessage& message
   }
 }
 
-void CoordinatorCore::send_servers(const ControlMessage& message) {
+void CoordinatorCore::send_servers(const Job& job, const ControlMessage& message) {
+  if (!job.on_servers()) return;
   for (const auto& [index, server] : servers_) {
     if (server.alive) output_.send(server.peer, message);
   }
 }
 
-// Shards that own chunks of the job: a model smaller than the cluster leaves some without.
+// Shards that own chunks of the job: a model smaller than the cluster leaves some without, all-reduce all.
 std::set<std::uint16_t> CoordinatorCore::shards_of(const Job& job) const {
   std::set<std::uint16_t> shards;
+  if (!job.on_servers()) return shards;
   for (const ChunkOwner& owner : job.record.owners) shards.insert(owner.shard.value);
   return shards;
 }
@@ -90,6 +92,29 @@ void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
   if (all_left) begin_stop(*job, StopKind::kFinished, m.round, "training is complete", now_ms);
 }
 
+// What a node has for the others to connect to it.
+void CoordinatorCore::on(PeerId from, const PeerAddress& m, std::uint64_t) {
+  const Worker* worker = worker_at(from);
+  Job* job = job_in_view(m.job, m.view);
+  if (!worker || !job || job->on_servers() || job->phase != Phase::kRunning) return;  // of a view that is over
+  const auto author = job->members.find(m.node.value);
+  if (author == job->members.end() || author->second.worker != worker->hello.incarnation) {
+    return refuse(from, ErrorCode::kInvalidArgument,
+                  "worker " + worker->hello.name + " is not node " + std::to_string(m.node.value) + " of " +
+                      in_words(*job) + " and has no address to give for it");
+  }
+  if (++author->second.addresses > kMaxPeerAddresses) {
+    if (author->second.addresses > kMaxPeerAddresses + 1) return;  // said once
+    return refuse(from, ErrorCode::kLimit,
+                  "node " + std::to_string(m.node.value) + " of " + in_words(*job) + " gave more than " +
+                      std::to_string(kMaxPeerAddresses) + " addresses in one view");
+  }
+  for (const auto& [node, member] : job->members) {
+    const auto other = workers_.find(member.worker);
+    if (node != m.node.value && other != workers_.end()) output_.send(other->second.peer, m);
+  }
+}
+
 void CoordinatorCore::request_stop(Job& job, const std::string& reason) {
   if (job.stop_requested) return;
   job.stop_requested = true;
@@ -107,18 +132,27 @@ void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std
   set_phase(job, Phase::kStopping, now_ms);
   output_.log(in_words(job) + " stops at round " + std::to_string(round.value) + ": " + reason);
   const StopJob stop{job.record.job, job.record.view, kind, round, reason};
-  send_servers(stop);
+  send_servers(job, stop);
   send_members(job, stop);
+  if (job.on_servers()) return;
+  // Node 0 keeps the state, and says so when it joins again. (A finished job that is joined again finds nothing to do.)
+  job.record.committed = round;
+  job.record.finished = kind == StopKind::kFinished;
+  if (const Status saved = output_.save(job.record); !saved) {
+    output_.log("cannot record the end of " + in_words(job) + ": " + saved.error().message);
+  }
+  become_idle(job, now_ms);
 }
 
 void CoordinatorCore::restart(Job& job, const std::string& reason, std::uint64_t now_ms) {
   job.last_stop = reason;
-  output_.log(in_words(job) + " leaves view " + std::to_string(job.record.view.value) + ": " + reason +
-              (job.record.initialised
-                   ? "; it can go on from the snapshot of round " + std::to_string(job.record.committed.value)
-                   : "; it has no snapshot yet and starts over"));
+  const std::string outlook =
+      !job.on_servers()        ? "it can go on from the newest checkpoint that node 0 has"
+      : job.record.initialised ? "it can go on from the snapshot of round " + std::to_string(job.record.committed.value)
+                               : "it has no snapshot yet and starts over";
+  output_.log(in_words(job) + " leaves view " + std::to_string(job.record.view.value) + ": " + reason + "; " + outlook);
   const StopJob stop{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason};
-  send_servers(stop);
+  send_servers(job, stop);
   send_members(job, stop);
   become_idle(job, now_ms);
 }
@@ -183,7 +217,7 @@ void CoordinatorCore::commit(Job& job, Round round) {
       if (stored.job == job.record.job) std::erase_if(stored.snapshots, [&](Round r) { return r < round; });
     }
   }
-  send_servers(SnapshotCommit{job.record.job, round});
+  send_servers(job, SnapshotCommit{job.record.job, round});
 }
 
 void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
@@ -237,7 +271,7 @@ void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   job.snapshot_named_ms = now_ms;
   job.snapshot_done.clear();
   job.stop_failed = false;
-  send_servers(SnapshotAt{job.record.job, job.record.view, Round(round)});
+  send_servers(job, SnapshotAt{job.record.job, job.record.view, Round(round)});
 }
 
 }  // namespace tributary

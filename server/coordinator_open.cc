@@ -17,6 +17,13 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
   if (draining_) {
     return refuse(from, ErrorCode::kStopped, "the cluster is being stopped; attach again when it is back", name);
   }
+  if (options_.servers == 0 && config->mode != "allreduce") {
+    return refuse(from, ErrorCode::kTopology,
+                  "job '" + name + "' has mode \"" + config->mode +
+                      "\", and this cluster has no servers: start servers and let the workers connect to server 0, or "
+                      "set job.mode = \"allreduce\"",
+                  name);
+  }
   const bool created = !jobs_.contains(name);
   Job& job = jobs_[name];
   if (created) job.config = *config;
@@ -49,6 +56,7 @@ Status CoordinatorCore::admit(Job& job, const JoinJob& m, std::uint64_t worker, 
     if (job.phase == Phase::kStopping) return stopping(job);
   }
   if (job.phase == Phase::kIdle) set_phase(job, Phase::kGathering, now_ms);
+  if (job.members.empty()) job.config = job_from_json(m.job_json).value();  // was read when it came
   job.nodes = m.nodes;
   job.members[m.node.value] = Member{worker, m, {}};
   return {};
@@ -145,7 +153,8 @@ Status CoordinatorCore::same_as_others(const Job& job, const JoinJob& m) const {
 }
 
 void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
-  if (draining_ || job.phase != Phase::kGathering || job.members.size() != job.nodes || !all_servers()) return;
+  if (draining_ || job.phase != Phase::kGathering || job.members.size() != job.nodes) return;
+  if (job.on_servers() && !all_servers()) return;
   const JoinJob& join = job.members.begin()->second.join;
   Result<JobConfig> config = job_from_json(join.job_json);
   TRIB_ASSERT(config);  // checked when it joined
@@ -186,7 +195,8 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   output_.log(in_words(job) + " opens view " + std::to_string(record.view.value) + " with " +
               std::to_string(job.nodes) + " nodes, " +
               (job.resume ? "from the snapshot of round " + std::to_string(job.resume_round.value) : "fresh"));
-  send_servers(open_message(job));
+  if (!job.on_servers()) return welcome(job, now_ms);
+  send_servers(job, open_message(job));
 }
 
 OpenJob CoordinatorCore::open_message(const Job& job) const {
@@ -216,6 +226,14 @@ JobId CoordinatorCore::fresh_id() const {
 // The newest snapshot that every shard of the job has complete: at least the committed one, unless a store was lost. It
 // can be newer: all shards finished it, and the coordinator died before it could commit.
 Status CoordinatorCore::choose_snapshot(Job& job) {
+  if (!job.on_servers()) {
+    // Node 0 has the state, if anybody has. The record knows nothing that outlives it.
+    const Round checkpoint = job.members.begin()->second.join.checkpoint_round;
+    job.resume = checkpoint.value != 0;
+    job.record.initialised = false;
+    job.record.committed = job.resume_round = checkpoint;
+    return {};
+  }
   job.resume = job.record.initialised;
   job.resume_round = job.record.committed;
   std::optional<std::set<std::uint64_t>> common;
@@ -254,11 +272,18 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
 // A fresh job gets its chunks and owners; a resumed one keeps chunks and shards (that is where its state lies) and
 // spreads each shard's chunks over the lanes that the server has today.
 Status CoordinatorCore::lay_out(Job& job) {
+  JobRecord& record = job.record;
+  if (!job.on_servers()) {
+    Result<Layout> layout = bucket_layout(record.tensors, job.config.chunk_bytes, job.nodes);
+    if (!layout) return tl::unexpected(layout.error());
+    record.chunk_elements = layout->chunk_elements();
+    record.owners = layout->owners();
+    return {};
+  }
   std::vector<ShardSlots> slots;
   for (const auto& [index, server] : servers_) {
     slots.push_back({static_cast<std::uint16_t>(server.hello.lane_endpoints.size()), server.hello.bandwidth});
   }
-  JobRecord& record = job.record;
   if (!job.resume) {
     // The largest chunks, only to learn how many elements there are: small ones could exceed the limit on their number.
     Result<Layout> probe = Layout::make(record.tensors, kMaxChunkBytes / sizeof(float), slots);
@@ -288,21 +313,27 @@ void CoordinatorCore::on(PeerId from, const ShardReady& m, std::uint64_t now_ms)
     return regather(*job, "server " + std::to_string(shard) + " cannot open it: " + m.message, now_ms);
   }
   job->ready.insert(shard);
-  if (job->ready.size() != options_.servers) return;
+  if (job->ready.size() == options_.servers) welcome(*job, now_ms);
+}
+
+void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   JobWelcome welcome;
-  welcome.name = job->config.name;
-  welcome.job = job->record.job;
-  welcome.view = job->record.view;
-  welcome.chunk_elements = job->record.chunk_elements;
-  welcome.owners = job->record.owners;
-  for (const auto& [index, other] : servers_) welcome.endpoints.push_back(other.hello.lane_endpoints);
-  welcome.resume = job->resume;
-  welcome.resume_round = job->resume_round;
-  set_phase(*job, Phase::kRunning, now_ms);
-  job->snapshot_due_ms = job->config.snapshot.every_s != 0        ? now_ms + job->config.snapshot.every_s * 1000ull
-                         : job->config.snapshot.every_rounds != 0 ? now_ms
-                                                                  : kNever;
-  send_members(*job, welcome);
+  welcome.name = job.config.name;
+  welcome.job = job.record.job;
+  welcome.view = job.record.view;
+  welcome.chunk_elements = job.record.chunk_elements;
+  welcome.owners = job.record.owners;
+  if (job.on_servers()) {
+    for (const auto& [index, server] : servers_) welcome.endpoints.push_back(server.hello.lane_endpoints);
+  }
+  welcome.resume = job.resume;
+  welcome.resume_round = job.resume_round;
+  set_phase(job, Phase::kRunning, now_ms);
+  job.snapshot_due_ms = !job.on_servers()                       ? kNever
+                        : job.config.snapshot.every_s != 0      ? now_ms + job.config.snapshot.every_s * 1000ull
+                        : job.config.snapshot.every_rounds != 0 ? now_ms
+                                                                : kNever;
+  send_members(job, welcome);
 }
 
 // The view that was being opened is given up. No worker has heard of it: those that joined wait for the next one.
@@ -311,7 +342,7 @@ void CoordinatorCore::regather(Job& job, const std::string& reason, std::uint64_
   if (job.phase == Phase::kOpening) {
     output_.log(in_words(job) + " gives view " + std::to_string(job.record.view.value) +
                 " up while opening: " + reason);
-    send_servers(StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason});
+    send_servers(job, StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason});
   }
   job.ready.clear();
   if (job.members.empty()) return become_idle(job, now_ms);

@@ -31,7 +31,8 @@ Status Server::start_parts() {
 
   std::string coordinator = config_.coordinator;
   if (config_.index == 0) {
-    Result<std::unique_ptr<Coordinator>> started = Coordinator::start(config_, store_.get(), logger_);
+    Result<std::unique_ptr<Coordinator>> started =
+        Coordinator::start({config_.coordinator, config_.servers, config_.peer_timeout_ms}, store_.get(), logger_);
     if (!started) return tl::unexpected(started.error());
     coordinator_ = std::move(*started);
     coordinator = coordinator_->local_endpoint();

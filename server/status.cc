@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/clock.h"
-#include "common/job_json.h"
+#include "server/coordinator_status.h"
 #include "server/memory_formula.h"
 
 namespace tributary {
@@ -59,41 +59,6 @@ MemoryTerms total_memory(const ControlStatus& status) {
   MemoryTerms total;
   for (const ControlJobStatus& job : status.jobs) total += job.memory_terms();
   return total;
-}
-
-Json coordinator_json(const Coordinator& coordinator) {
-  Json jobs = Json::array();
-  for (const CoordinatorCore::JobStatus& job : coordinator.jobs()) {
-    const Result<JobConfig> config = job_from_json(job.record.job_json);
-    jobs.push_back({{"name", config ? config->name : ""},
-                    {"id", std::to_string(job.record.job.value)},
-                    {"phase", job.phase},
-                    {"view", job.record.view.value},
-                    {"nodes", job.nodes},
-                    {"joined", job.joined},
-                    {"waiting_for", job.waiting_for},
-                    {"world_size", job.record.world_size},
-                    {"chunks", job.record.owners.size()},
-                    {"chunk_elements", job.record.chunk_elements},
-                    {"min_version", job.min_version.value},
-                    {"max_version", job.max_version.value},
-                    {"committed", job.record.initialised ? Json(job.record.committed.value) : Json(nullptr)},
-                    {"finished", job.record.finished},
-                    {"last_stop", job.last_stop}});
-  }
-  Json peers = Json::array();
-  const std::uint64_t now = steady_ms();
-  for (const CoordinatorCore::PeerStatus& peer : coordinator.peers()) {
-    peers.push_back({{"kind", peer.kind},
-                     {"name", peer.name},
-                     {"alive", peer.alive},
-                     {"last_heard_ms", now > peer.last_heard_ms ? now - peer.last_heard_ms : 0}});
-  }
-  return {{"endpoint", coordinator.endpoint()},
-          {"jobs", std::move(jobs)},
-          {"peers", std::move(peers)},
-          {"messages", coordinator.messages()},
-          {"malformed", coordinator.malformed()}};
 }
 
 }  // namespace
@@ -187,12 +152,7 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
     metrics.gauge("tributary_server_snapshot_waiting_chunks", "Captured chunks that wait for the snapshot writer.", {},
                   [snapshotter] { return static_cast<double>(snapshotter->waiting_chunks()); });
   }
-  if (const Coordinator* coordinator = parts.coordinator) {
-    metrics.counter("tributary_coordinator_messages_total", "Control messages received.", {},
-                    [coordinator] { return static_cast<double>(coordinator->messages()); });
-    metrics.counter("tributary_coordinator_malformed_total", "Control messages that are none of ours.", {},
-                    [coordinator] { return static_cast<double>(coordinator->malformed()); });
-  }
+  if (parts.coordinator) register_metrics(metrics, *parts.coordinator);
 }
 
 }  // namespace tributary

@@ -19,6 +19,7 @@
 #include "common/messages.h"
 #include "common/result.h"
 #include "server/coordinator_core.h"
+#include "server/job_registry.h"
 #include "server/shard_core.h"
 
 namespace tributary {
@@ -58,9 +59,8 @@ class SnapshotWriter {
   // Destroyed without finish(): the snapshot is dropped.
 };
 
-class Store {
+class Store : public JobRegistry {
  public:
-  virtual ~Store() = default;
   // Opens or creates. kStore: held by another process, or it belongs to another server index (both are named);
   // kStoreFormat: written by a newer format (both numbers are named).
   static Result<std::unique_ptr<Store>> open(const std::string& path, std::uint16_t server_index);
@@ -73,8 +73,6 @@ class Store {
   virtual Status drop_after(JobId job, Round round) = 0;
   virtual Status drop_job(JobId job) = 0;
 
-  virtual Status save(const JobRecord& record) = 0;
-  virtual Result<std::vector<JobRecord>> registry() const = 0;
   virtual std::string path() const = 0;
 };
 

@@ -113,6 +113,16 @@ void AttachServer::on_coordinator_restarted() {
   post([](NodeJobs& jobs, std::uint64_t now) { jobs.coordinator_restarted(now); });
 }
 
+std::vector<JobProgress> AttachServer::progress() const {
+  std::vector<JobProgress> progress;
+  for (const NodeJobSummary& summary : summaries()) {
+    if (!summary.job || !summary.job->spec().allreduce) continue;
+    const NodeJob& job = *summary.job;
+    progress.push_back({job.spec().job, job.spec().view, job.min_version(), job.max_version()});
+  }
+  return progress;
+}
+
 void AttachServer::drain() {
   post([](NodeJobs& jobs, std::uint64_t) { jobs.drain(); });
 }

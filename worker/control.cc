@@ -86,12 +86,14 @@ void WorkerControl::beat(std::uint64_t now_ms) {
   if (coordinator_ == 0) {
     transmit(WorkerHello{options_.name, options_.incarnation, options_.host, options_.bandwidth});
   } else {
-    transmit(Heartbeat{options_.incarnation, {}});
+    transmit(Heartbeat{options_.incarnation, listener_.progress()});
   }
   const bool silent = now_ms > heard_ms_ + options_.peer_timeout_ms;
   if (silent && !warned_) {
-    logger_->warn("the coordinator at {} has not been heard for {} ms; running jobs go on, new ones wait for it",
-                  options_.coordinator, now_ms - heard_ms_);
+    logger_->warn(
+        "the coordinator at {} has not been heard for {} ms; running jobs go on, new ones wait for it{}",
+        options_.coordinator, now_ms - heard_ms_,
+        ever_met_ ? "" : " (server 0 is the coordinator; without servers, a worker with [worker] serve_coordinator)");
   }
   if (!silent && warned_) logger_->info("the coordinator at {} is heard again", options_.coordinator);
   warned_ = silent;
@@ -103,6 +105,7 @@ void WorkerControl::handle(ControlMessage message) {
     const bool other = coordinator_ != 0 && coordinator_ != reply->coordinator_incarnation;
     if (coordinator_ == 0) logger_->info("the coordinator at {} knows this worker", options_.coordinator);
     coordinator_ = reply->coordinator_incarnation;
+    ever_met_ = true;
     connected_.store(true, std::memory_order_relaxed);
     if (other) listener_.on_coordinator_restarted();
     return;

@@ -29,6 +29,8 @@ class WorkerControlListener {
   virtual ~WorkerControlListener() = default;
   // On the control thread: must not block.
   virtual void on_control(ControlMessage message) = 0;
+  // On the control thread. Of jobs that nobody else can tell of: those of all-reduce mode.
+  virtual std::vector<JobProgress> progress() const { return {}; }
   // The coordinator is a new process, or has given this worker up: what it knew of our jobs is gone.
   virtual void on_coordinator_restarted() = 0;
 };
@@ -87,6 +89,7 @@ class WorkerControl final : public CoordinatorPort {
   std::uint64_t coordinator_ = 0;  // its incarnation; 0: our hello is not answered
   std::uint64_t heard_ms_ = 0;
   bool warned_ = false;
+  bool ever_met_ = false;
   std::thread thread_;
 };
 

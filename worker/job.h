@@ -46,6 +46,8 @@ struct NodeJobSpec {
   Round start;        // the version every chunk is pulled at first
   bool init = false;  // this node sends the initial values
   std::uint32_t ranks = 1;
+  bool allreduce = false;         // of the lane for such jobs
+  std::uint64_t lane_memory = 0;  // bytes that the lanes take for it beside what NodeJob allocates (all-reduce)
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
   std::shared_ptr<DeviceReduction> devices;         // null: gradients and parameters are in shared memory
 };

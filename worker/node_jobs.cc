@@ -171,11 +171,12 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
   entry->places[request.local_rank] = place;
   logger_->info("{}: {} attached ({} of {} local ranks)", in_words(entry->name), who(*entry, request.local_rank),
                 entry->places.size(), entry->local_world_size);
-  if (entry->phase == Phase::kGathering && entry->places.size() == entry->local_world_size) join(*entry);
-  (void)now_ms;
+  if (entry->phase == Phase::kGathering && entry->places.size() == entry->local_world_size) join(*entry, now_ms);
 }
 
-void NodeJobs::join(Entry& entry) {
+void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
+  entry.phase = Phase::kJoining;
+  entry.next_ms = 0;
   JoinJob message;
   message.job_json = entry.job_json;
   message.tensors = entry.tensors;
@@ -183,8 +184,18 @@ void NodeJobs::join(Entry& entry) {
   message.nodes = entry.world_size / entry.local_world_size;
   message.local_world_size = entry.local_world_size;
   message.world_size = entry.world_size;
-  entry.phase = Phase::kJoining;
-  entry.next_ms = 0;
+  if (entry.config.mode == "allreduce" && entry.node.value == 0) {
+    // Where it goes on is this node's to say.
+    const Result<Layout> layout = bucket_layout(entry.tensors, entry.config.chunk_bytes, message.nodes);
+    if (!layout) return fail_view(entry, layout.error());
+    const Result<std::optional<Round>> checkpoint = lanes_.newest_checkpoint(entry.config, *layout);
+    if (!checkpoint) return fail_view(entry, checkpoint.error());
+    if (!*checkpoint) {
+      entry.next_ms = now_ms + kCheckpointRetryMs;
+      return;
+    }
+    message.checkpoint_round = **checkpoint;
+  }
   if (joined_.size() >= kMaxJoined) joined_.erase(joined_.begin());
   joined_[entry.name] = entry.node;
   coordinator_.send(message);

@@ -25,6 +25,7 @@
 
 #include "common/log.h"
 #include "common/messages.h"
+#include "worker/allreduce_lane.h"
 #include "worker/job.h"
 #include "worker/lane.h"
 #include "worker/node_devices.h"
@@ -45,11 +46,16 @@ class CoordinatorPort {
   virtual void send(const ControlMessage& message) = 0;
 };
 
+// The lanes: WorkerLane for jobs on servers, AllreduceLane for the others (NodeJobSpec::allreduce).
 class LanePort {
  public:
   virtual ~LanePort() = default;
-  virtual std::vector<int> doorbells() const = 0;  // one eventfd per lane
+  virtual std::vector<int> doorbells(bool allreduce) const = 0;  // of the lanes for such jobs: one eventfd each
   virtual void open(const std::shared_ptr<NodeJob>& job) = 0;
+  virtual void open_allreduce(const std::shared_ptr<NodeJob>& job, AllreduceSetup setup) = 0;
+  virtual void peer_address(const PeerAddress& address) = 0;
+  // As checkpoint.h. Nothing while a job that is over still writes one.
+  virtual Result<std::optional<Round>> newest_checkpoint(const JobConfig& config, const Layout& layout) const = 0;
   virtual void initial_values(const std::shared_ptr<NodeJob>& job) = 0;
   virtual void close(const std::shared_ptr<NodeJob>& job, bool keep) = 0;  // as WorkerLane::close()
 };
@@ -81,7 +87,10 @@ class NodeJobs {
   static constexpr std::size_t kMaxJoined = 4 * kMaxJobs;  // joins remembered after their trainers went
   static constexpr std::uint64_t kJoinRetryMs = 500;       // after "not now" from the coordinator
   static constexpr std::uint64_t kSettleMs = 2000;  // for answers still under way when a stop at their round arrives
-  static constexpr std::uint64_t kLeaveRepeatMs = 5000;  // until the coordinator has said StopJob
+  static constexpr std::uint64_t kLeaveRepeatMs = 5000;     // until the coordinator has said StopJob
+  static constexpr std::uint64_t kCheckpointRetryMs = 100;  // while the last view's checkpoint is being written
+  // For the coordinator's words after it has missed a node for peer_timeout_ms.
+  static constexpr std::uint64_t kVerdictMs = 2000;
 
   NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPort& coordinator, LanePort& lanes,
            Logger logger);
@@ -148,7 +157,7 @@ class NodeJobs {
   Entry* open_entry(const std::string& name);
   std::pair<Entry*, Place*> find(TrainerId trainer);
   Entry* in_view(JobId job, ViewId view);
-  void join(Entry& entry);
+  void join(Entry& entry, std::uint64_t now_ms);
   void refuse(TrainerId trainer, const Error& error);
   void lost(Entry& entry, std::uint32_t local_rank, const std::string& what, std::uint64_t now_ms);
   void erase_finished();
@@ -157,6 +166,7 @@ class NodeJobs {
   // node_jobs_view.cc: what happens to a view
   void on(const JobWelcome& m, std::uint64_t now_ms);
   void on(const StopRequest& m);
+  void on(const PeerAddress& m);
   void on(const StopJob& m, std::uint64_t now_ms);
   void on(const ControlError& m, std::uint64_t now_ms);
   Status begin(Entry& entry, const JobWelcome& m);

@@ -26,7 +26,7 @@ void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
         using M = std::decay_t<decltype(m)>;
         if constexpr (std::is_same_v<M, JobWelcome> || std::is_same_v<M, StopJob> || std::is_same_v<M, ControlError>) {
           on(m, now_ms);
-        } else if constexpr (std::is_same_v<M, StopRequest>) {
+        } else if constexpr (std::is_same_v<M, StopRequest> || std::is_same_v<M, PeerAddress>) {
           on(m);
         } else if constexpr (std::is_same_v<M, DrainDone>) {
           drain_done_ = true;
@@ -77,21 +77,32 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.init = !m.resume && entry.node.value == 0;
   spec.ranks = entry.local_world_size;
   spec.endpoints = m.endpoints;
-  if (options_.devices) {
+  spec.allreduce = entry.config.mode == "allreduce";
+  AllreduceSetup setup;
+  if (spec.allreduce) {
+    setup.nodes = entry.world_size / entry.local_world_size;
+    setup.config = entry.config;
+    spec.lane_memory = AllreduceLane::bytes_needed(*spec.layout, spec.ranks, spec.node, setup);
+  }
+  if (options_.devices && !spec.allreduce) {
     std::vector<std::string> uuids;  // places are in the order of local ranks
     for (const auto& [local_rank, place] : entry.places) uuids.push_back(place.device);
     auto opened = options_.devices->open(spec.name, spec.layout, spec.push, spec.pull, uuids);
     if (!opened) return tl::unexpected(opened.error());
     spec.devices = entry.lent = std::move(*opened);
   }
-  const std::vector<int> doorbells = lanes_.doorbells();
+  const std::vector<int> doorbells = lanes_.doorbells(spec.allreduce);
   Result<std::shared_ptr<NodeJob>> job =
       NodeJob::create(std::move(spec), static_cast<std::uint16_t>(doorbells.size()), budget_);
   if (!job) return tl::unexpected(job.error());
   entry.job = std::move(*job);
   entry.phase = Phase::kRunning;
   entry.last_refusal.clear();
-  lanes_.open(entry.job);
+  if (entry.job->spec().allreduce) {
+    lanes_.open_allreduce(entry.job, std::move(setup));
+  } else {
+    lanes_.open(entry.job);
+  }
 
   AttachReply reply;
   reply.job = m.job;
@@ -140,6 +151,12 @@ void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
   }
 }
 
+// What another node of an all-reduce job has for this one to connect to it. (This view's welcome came before it.)
+void NodeJobs::on(const PeerAddress& m) {
+  const Entry* entry = in_view(m.job, m.view);
+  if (entry && entry->job && entry->job->spec().allreduce) lanes_.peer_address(m);
+}
+
 // ---- Ending ----
 
 void NodeJobs::on(const StopRequest& m) {
@@ -169,7 +186,7 @@ void NodeJobs::coordinator_restarted(std::uint64_t now_ms) {
   for (Entry& entry : entries_) {
     if (entry.phase == Phase::kRunning) {
       end_view(entry, StopKind::kRestart, Round(entry.job->min_version().value),
-               "the coordinator (server 0) was restarted or had lost sight of this node");
+               "the coordinator was restarted or had lost sight of this node");
     } else if (entry.phase == Phase::kLeft) {
       entry.phase = Phase::kOver;
     } else if (entry.phase == Phase::kJoining) {
@@ -262,7 +279,8 @@ void NodeJobs::lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailur
       logger_->info("{}: {}", in_words(entry.name), failure.error.message);
       entry.stop = StopJob{entry.id, entry.view, StopKind::kRestart, Round(entry.job->min_version().value),
                            failure.error.message};
-      entry.stop_by_ms = now_ms + options_.peer_timeout_ms;  // the coordinator's own words normally come before
+      // The coordinator's own words normally come before.
+      entry.stop_by_ms = now_ms + options_.peer_timeout_ms + kVerdictMs;
       break;
   }
   erase_finished();
@@ -293,7 +311,7 @@ void NodeJobs::tick(std::uint64_t now_ms) {
   for (Entry& entry : entries_) {
     const bool due = entry.next_ms != 0 && now_ms >= entry.next_ms;
     if (entry.phase == Phase::kRunning) tick_running(entry, now_ms);
-    if (entry.phase == Phase::kJoining && due) join(entry);
+    if (entry.phase == Phase::kJoining && due) join(entry, now_ms);
     if (entry.phase == Phase::kLeft && due) {
       coordinator_.send(*entry.leave);
       entry.next_ms = now_ms + kLeaveRepeatMs;

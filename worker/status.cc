@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/clock.h"
+#include "server/coordinator_status.h"
 
 namespace tributary {
 namespace {
@@ -52,6 +53,7 @@ Json job_json(const NodeJobSummary& summary) {
   if (!summary.job) return out;
   const NodeJob& job = *summary.job;
   const JobTotals totals = totals_of(job);
+  out["mode"] = job.spec().allreduce ? "allreduce" : "sync";
   out["id"] = std::to_string(job.spec().job.value);
   out["view"] = job.spec().view.value;
   out["parameters"] = job.spec().layout->parameters();
@@ -130,19 +132,20 @@ JobTotals totals_of(const NodeJob& job) {
 std::string status_json(const WorkerParts& parts) {
   Json jobs = Json::array();
   for (const NodeJobSummary& summary : parts.attach->summaries()) jobs.push_back(job_json(summary));
-  const Json status = {
-      {"kind", "worker"},
-      {"name", parts.config->name},
-      {"pid", ::getpid()},
-      {"uptime_s", static_cast<double>(steady_ms() - parts.started_ms) / 1e3},
-      {"socket", parts.config->socket},
-      {"coordinator", {{"address", parts.config->coordinator}, {"connected", parts.control->connected()}}},
-      {"lanes", parts.lanes.size()},
-      {"node_reduction", devices_json(*parts.devices)},
-      {"memory_bytes", parts.attach->memory_used()},
-      {"max_memory_bytes", parts.max_memory},
-      {"refused", parts.attach->refused()},
-      {"jobs", std::move(jobs)}};
+  Json coordinator = {{"address", parts.config->coordinator}, {"connected", parts.control->connected()}};
+  if (parts.coordinator) coordinator.update(coordinator_json(*parts.coordinator));
+  const Json status = {{"kind", "worker"},
+                       {"name", parts.config->name},
+                       {"pid", ::getpid()},
+                       {"uptime_s", static_cast<double>(steady_ms() - parts.started_ms) / 1e3},
+                       {"socket", parts.config->socket},
+                       {"coordinator", std::move(coordinator)},
+                       {"lanes", parts.lanes.size()},
+                       {"node_reduction", devices_json(*parts.devices)},
+                       {"memory_bytes", parts.attach->memory_used()},
+                       {"max_memory_bytes", parts.max_memory},
+                       {"refused", parts.attach->refused()},
+                       {"jobs", std::move(jobs)}};
   return status.dump(2) + "\n";
 }
 
@@ -175,6 +178,7 @@ void register_metrics(Metrics& metrics, const WorkerParts& parts) {
       per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).reduce_ns) / 1e9; }));
   metrics.counters("tributary_worker_resends_total", "Pushes that a server asked for again.",
                    per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).resends); }));
+  if (parts.coordinator) register_metrics(metrics, *parts.coordinator);
 }
 
 }  // namespace tributary

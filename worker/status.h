@@ -8,6 +8,7 @@
 
 #include "common/config.h"
 #include "common/metrics.h"
+#include "server/coordinator.h"
 #include "worker/attach_server.h"
 #include "worker/control.h"
 #include "worker/lane.h"
@@ -22,6 +23,7 @@ struct WorkerParts {
   std::uint64_t max_memory = 0;
   const AttachServer* attach = nullptr;
   const WorkerControl* control = nullptr;
+  const Coordinator* coordinator = nullptr;  // if this worker serves it
   const NodeDevices* devices = nullptr;
   std::vector<const WorkerLane*> lanes;
 };

@@ -10,6 +10,9 @@
 #include "common/clock.h"
 #include "common/host_identity.h"
 #include "common/incarnation.h"
+#include "common/job_json.h"
+#include "worker/checkpoint.h"
+#include "worker/local_address.h"
 #include "worker/status.h"
 
 namespace tributary {
@@ -42,6 +45,9 @@ Worker::Worker(WorkerConfig config, Logger logger) : config_(std::move(config)),
 
 Status Worker::start_parts() {
   const std::uint64_t incarnation = random_incarnation();
+  if (config_.serve_coordinator) {
+    if (Status started = start_coordinator(); !started) return started;
+  }
   AttachServerOptions attach;
   attach.socket = config_.socket;
   attach.jobs.incarnation = incarnation;
@@ -51,7 +57,26 @@ Status Worker::start_parts() {
   auto server = AttachServer::create(attach, *this, *this, logger_);
   if (!server) return tl::unexpected(server.error());
   attach_ = std::move(*server);
+  if (Status started = start_lanes(); !started) return started;
+  if (Status started = start_control(incarnation); !started) return started;
+  attach_->run();
+  return config_.admin.empty() ? Status{} : start_admin();
+}
 
+Status Worker::start_coordinator() {
+  auto coordinator = Coordinator::start({config_.coordinator, 0, config_.peer_timeout_ms}, nullptr, logger_);
+  if (!coordinator) {
+    return fail(coordinator.error().code,
+                coordinator.error().message +
+                    "; with [worker] serve_coordinator = true this worker binds [worker] coordinator itself, so it "
+                    "must be an address of this machine, and only one worker of the cluster may do so");
+  }
+  coordinator_ = std::move(*coordinator);
+  logger_->info("serving the coordinator at {}, for all-reduce jobs (no servers)", coordinator_->endpoint());
+  return {};
+}
+
+Status Worker::start_lanes() {
   for (std::uint16_t i = 0; i < config_.lanes; ++i) {
     WorkerLaneOptions options{.index = i, .lanes = config_.lanes};
     if (config_.window_bytes != 0) options.window_cap_bytes = config_.window_bytes;
@@ -59,9 +84,29 @@ Status Worker::start_parts() {
     if (!lane) return tl::unexpected(lane.error());
     lanes_.push_back(std::move(*lane));
   }
+  AllreduceOptions options;
+  options.address = config_.address;
+  options.store_path = config_.store_path;
+  options.collective_timeout_ms = config_.collective_timeout_ms;
+  if (options.address.empty()) {
+    const Result<std::string> found = local_address_towards(config_.coordinator);
+    options.address = found ? *found : host_name();
+    if (!found) {
+      logger_->warn(
+          "{}; other workers of all-reduce jobs are told to reach this one as {}: set [worker] address if that "
+          "is wrong",
+          found.error().message, options.address);
+    }
+  }
+  auto lane = AllreduceLane::start(std::move(options), *attach_, *this, logger_);
+  if (!lane) return tl::unexpected(lane.error());
+  allreduce_ = std::move(*lane);
+  return {};
+}
 
+Status Worker::start_control(std::uint64_t incarnation) {
   WorkerControlOptions options;
-  options.coordinator = config_.coordinator;
+  options.coordinator = coordinator_ ? coordinator_->local_endpoint() : config_.coordinator;
   options.name = config_.name;
   options.host = config_.host.empty() ? host_identity() : config_.host;
   options.bandwidth = config_.bandwidth;
@@ -71,35 +116,37 @@ Status Worker::start_parts() {
   auto control = WorkerControl::start(std::move(options), *attach_, logger_);
   if (!control) return tl::unexpected(control.error());
   control_ = std::move(*control);
-  attach_->run();
+  return {};
+}
 
-  if (!config_.admin.empty()) {
-    WorkerParts parts;
-    parts.config = &config_;
-    parts.started_ms = steady_ms();
-    parts.max_memory = config_.max_shared_memory;
-    parts.attach = attach_.get();
-    parts.control = control_.get();
-    parts.devices = devices_.get();
-    for (const auto& lane : lanes_) parts.lanes.push_back(lane.get());
-    register_metrics(metrics_, parts);
-    AdminHttp::Handlers handlers;
-    handlers.status_json = [parts] { return status_json(parts); };
-    handlers.metrics_text = [this] { return metrics_.render(); };
-    handlers.healthy = [this] { return control_->connected(); };
-    auto admin = AdminHttp::start(config_.admin, std::move(handlers));
-    if (!admin) return tl::unexpected(admin.error());
-    admin_ = std::move(*admin);
-  }
+Status Worker::start_admin() {
+  WorkerParts parts;
+  parts.config = &config_;
+  parts.started_ms = steady_ms();
+  parts.max_memory = config_.max_shared_memory;
+  parts.attach = attach_.get();
+  parts.control = control_.get();
+  parts.coordinator = coordinator_.get();
+  parts.devices = devices_.get();
+  for (const auto& lane : lanes_) parts.lanes.push_back(lane.get());
+  register_metrics(metrics_, parts);
+  AdminHttp::Handlers handlers;
+  handlers.status_json = [parts] { return status_json(parts); };
+  handlers.metrics_text = [this] { return metrics_.render(); };
+  handlers.healthy = [this] { return control_->connected(); };
+  auto admin = AdminHttp::start(config_.admin, std::move(handlers));
+  if (!admin) return tl::unexpected(admin.error());
+  admin_ = std::move(*admin);
   return {};
 }
 
 // Whoever asks goes first; then the attach thread, which gives orders to lanes and control; the attach server itself is
-// last because they report to it until their threads have ended.
+// last but for the coordinator, because they report to it until their threads have ended.
 Worker::~Worker() {
   admin_.reset();
   if (attach_) attach_->stop();
   lanes_.clear();
+  allreduce_.reset();
   control_.reset();
 }
 
@@ -110,10 +157,12 @@ std::string Worker::ready_line() const {
   ready["socket"] = config_.socket;
   ready["name"] = config_.name;
   ready["lanes"] = lanes_.size();
+  if (coordinator_) ready["coordinator"] = coordinator_->endpoint();
   return "ready " + ready.dump();
 }
 
-std::vector<int> Worker::doorbells() const {
+std::vector<int> Worker::doorbells(bool allreduce) const {
+  if (allreduce) return {allreduce_->doorbell()};
   std::vector<int> fds;
   for (const auto& lane : lanes_) fds.push_back(lane->doorbell());
   return fds;
@@ -123,16 +172,45 @@ void Worker::open(const std::shared_ptr<NodeJob>& job) {
   for (const auto& lane : lanes_) lane->open(job);
 }
 
+void Worker::open_allreduce(const std::shared_ptr<NodeJob>& job, AllreduceSetup setup) {
+  allreduce_->open(job, std::move(setup));
+}
+
+void Worker::peer_address(const PeerAddress& address) {
+  allreduce_->peer_address(address);
+}
+
+Result<std::optional<Round>> Worker::newest_checkpoint(const JobConfig& config, const Layout& layout) const {
+  if (config_.store_path.empty()) return std::optional<Round>(Round());
+  if (allreduce_->jobs_keeping() != 0) return std::optional<Round>();
+  const Result<Round> newest =
+      tributary::newest_checkpoint(config_.store_path, config.name, layout.hash(), to_canonical_json(config));
+  if (!newest) return tl::unexpected(newest.error());
+  return std::optional<Round>(*newest);
+}
+
 void Worker::initial_values(const std::shared_ptr<NodeJob>& job) {
+  if (job->spec().allreduce) return allreduce_->initial_values(job);
   for (const auto& lane : lanes_) lane->initial_values(job);
 }
 
 void Worker::close(const std::shared_ptr<NodeJob>& job, bool keep) {
+  if (job->spec().allreduce) return allreduce_->close(job, keep);
   for (const auto& lane : lanes_) lane->close(job, keep);
 }
 
-bool Worker::drained() const {
-  return attach_->drained() && std::ranges::all_of(lanes_, [](const auto& lane) { return lane->jobs_keeping() == 0; });
+void Worker::drain() {
+  attach_->drain();
+  if (coordinator_) coordinator_->drain();
+}
+
+bool Worker::drained() {
+  const bool kept = allreduce_->jobs_keeping() == 0 &&
+                    std::ranges::all_of(lanes_, [](const auto& lane) { return lane->jobs_keeping() == 0; });
+  if (!attach_->drained() || !kept || (coordinator_ && !coordinator_->drained())) return false;
+  const std::uint64_t now = steady_ms();
+  if (drained_ms_ == 0) drained_ms_ = now;
+  return !coordinator_ || now >= drained_ms_ + kDrainGraceMs;
 }
 
 }  // namespace tributary

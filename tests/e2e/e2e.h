@@ -188,7 +188,7 @@ inline nlohmann::json status_of(const Daemon& daemon) {
 
 // The coordinator's view of the only job: a field, or 0 while there is none.
 inline std::uint64_t job_number(LocalCluster& cluster, const char* field) {
-  const nlohmann::json jobs = status_of(cluster.servers()[0]).at("coordinator").at("jobs");
+  const nlohmann::json jobs = status_of(cluster.coordinator_daemon()).at("coordinator").at("jobs");
   if (jobs.empty() || !jobs.at(0).at(field).is_number()) return 0;
   return jobs.at(0).at(field);
 }

@@ -1,4 +1,4 @@
-// Fashion-MNIST itself: what encodings cost in accuracy, over a whole training.
+// Fashion-MNIST itself, over whole trainings: what encodings cost in accuracy, and that all-reduce costs nothing.
 #include <cmath>
 
 #include "tests/e2e/e2e.h"
@@ -31,6 +31,33 @@ double test_accuracy(const TempDir& dir, const std::string& config, std::vector<
   Trainer trainer;
   trainer.log_file = log;
   return nlohmann::json::parse(trainer_result(trainer)).at("test_accuracy");
+}
+
+// On daemons of its own; without servers: all-reduce.
+nlohmann::json trained(const std::string& base_dir, std::uint16_t servers, const std::string& config,
+                       const std::vector<std::string>& overrides) {
+  ClusterOptions options = options_in(base_dir);
+  options.fresh = true;
+  options.servers = servers;
+  options.nodes = options.ranks_per_node = 2;
+  const auto cluster = start(options);
+  start_trainers(*cluster, std::string(TRIBUTARY_SOURCE_DIR) + "/configs/" + config, overrides);
+  finish_training(*cluster, seconds(300));
+  CHECK(cluster->stop().empty());
+  const auto all = results(*cluster);
+  return all[0];
+}
+
+TEST_CASE("all-reduce trains to the accuracy of the same job on servers: flat over 4 ranks, and hierarchical 2 x 2") {
+  const TempDir dir;
+  const auto hybrid = trained(dir / "run", 1, "fashion-mnist.toml", {});
+  const auto nodes = trained(dir / "run", 0, "fashion-mnist-allreduce.toml", {});
+  const auto flat = trained(dir / "run", 0, "fashion-mnist-allreduce.toml", {"allreduce.algorithm=\"flat\""});
+  MESSAGE("hybrid " << hybrid.at("test_accuracy") << ", hierarchical " << nodes.at("test_accuracy") << ", flat "
+                    << flat.at("test_accuracy"));
+  CHECK(hybrid.at("test_accuracy").get<double>() > 0.88);
+  CHECK(nodes.at("digest") == hybrid.at("digest"));  // two nodes: there is only one order
+  CHECK(std::fabs(flat.at("test_accuracy").get<double>() - hybrid.at("test_accuracy").get<double>()) <= 0.003);
 }
 
 TEST_CASE("8-bit encodings cost no accuracy, 1-bit and the largest 1 percent less than a point") {

@@ -42,6 +42,7 @@ struct JoinOptions {
   std::uint32_t node = 0, nodes = 1, ranks = 2;
   std::optional<std::uint32_t> world_size;  // nodes * ranks
   std::vector<TensorSpec> tensors = {{"w", {100'000}}};
+  std::uint64_t checkpoint = 0;      // all-reduce: round
   JobConfig config = config_of("");  // its name is `job`
 };
 
@@ -79,6 +80,7 @@ class Cluster final : public CoordinatorOutput {
     join.node = NodeRank(options.node);
     join.nodes = options.nodes;
     join.local_world_size = options.ranks;
+    join.checkpoint_round = Round(options.checkpoint);
     join.world_size = options.world_size.value_or(options.nodes * options.ranks);
     return join;
   }

@@ -63,7 +63,8 @@ class FakeLanes final : public LanePort {
   explicit FakeLanes(std::size_t lanes) {
     for (std::size_t i = 0; i < lanes; ++i) doorbells_.push_back(std::move(*EventFd::create()));
   }
-  std::vector<int> doorbells() const override {
+  std::vector<int> doorbells(bool allreduce) const override {
+    if (allreduce) return {doorbells_[0].fd()};
     std::vector<int> fds;
     for (const EventFd& doorbell : doorbells_) fds.push_back(doorbell.fd());
     return fds;
@@ -73,6 +74,19 @@ class FakeLanes final : public LanePort {
     const std::lock_guard lock(mutex_);
     job_ = job;
     ++opened_;
+  }
+  void open_allreduce(const std::shared_ptr<NodeJob>& job, AllreduceSetup setup) override {
+    open(job);
+    const std::lock_guard lock(mutex_);
+    setup_ = std::move(setup);
+  }
+  void peer_address(const PeerAddress& address) override {
+    const std::lock_guard lock(mutex_);
+    addresses_.push_back(address);
+  }
+  Result<std::optional<Round>> newest_checkpoint(const JobConfig&, const Layout&) const override {
+    const std::lock_guard lock(mutex_);
+    return checkpoint_;
   }
   void initial_values(const std::shared_ptr<NodeJob>& job) override { publish(*job, Version(0)); }
   void close(const std::shared_ptr<NodeJob>& job, bool /*keep*/) override {
@@ -92,6 +106,18 @@ class FakeLanes final : public LanePort {
   int closed() const {
     const std::lock_guard lock(mutex_);
     return closed_;
+  }
+  AllreduceSetup setup() const {
+    const std::lock_guard lock(mutex_);
+    return setup_;
+  }
+  std::vector<PeerAddress> addresses() const {
+    const std::lock_guard lock(mutex_);
+    return addresses_;
+  }
+  void set_checkpoint(Result<std::optional<Round>> checkpoint) {
+    const std::lock_guard lock(mutex_);
+    checkpoint_ = std::move(checkpoint);
   }
   bool rung(std::size_t lane) const {
     std::uint64_t count = 0;
@@ -130,6 +156,9 @@ class FakeLanes final : public LanePort {
   std::vector<EventFd> doorbells_;
   std::shared_ptr<NodeJob> job_;  // the newest that is open
   int opened_ = 0, closed_ = 0;
+  AllreduceSetup setup_;  // of the newest all-reduce job
+  std::vector<PeerAddress> addresses_;
+  Result<std::optional<Round>> checkpoint_ = std::optional<Round>(Round());
 };
 
 inline std::vector<TensorSpec> small_model() {
@@ -172,7 +201,7 @@ struct FakeNode {
   // What the coordinator answers to the newest JoinJob.
   void welcome(std::uint32_t view = 1, Round resume = Round(0), std::uint64_t chunk_elements = 1024) {
     const JoinJob join = coordinator.all<JoinJob>().back();
-    const ShardSlots slots[] = {{static_cast<std::uint16_t>(lanes.doorbells().size()), 1.0}};
+    const ShardSlots slots[] = {{static_cast<std::uint16_t>(lanes.doorbells(false).size()), 1.0}};
     const auto layout = Layout::make(join.tensors, chunk_elements, slots);
     REQUIRE(layout);
     JobWelcome message;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/config_check.h"
@@ -69,6 +70,19 @@ TEST_CASE("the example files are accepted and say the defaults that they claim t
   CHECK(job->optimizer.name == "adamw");
   CHECK(job->schedule.total_rounds == 1880);
   CHECK(job->train.hidden == std::vector<std::uint32_t>{256, 128});
+
+  const auto ring = load_job_config(example("fashion-mnist-allreduce.toml"));
+  REQUIRE_MESSAGE(ring, ring.error().message);
+  CHECK(ring->mode == "allreduce");
+  CHECK(ring->allreduce.algorithm == "hierarchical");
+  CHECK(ring->optimizer.lr == job->optimizer.lr);
+  CHECK(ring->train.hidden == job->train.hidden);
+
+  const auto wide = load_job_config(example("fashion-mnist-wide.toml"));
+  REQUIRE_MESSAGE(wide, wide.error().message);
+  std::uint64_t parameters = 0, inputs = 28 * 28;
+  for (const std::uint64_t units : wide->train.hidden) parameters += (std::exchange(inputs, units) + 1) * units;
+  CHECK(parameters > 4'000'000);
 
   const auto sgd = load_job_config(example("fashion-mnist-sgd.toml"));
   REQUIRE_MESSAGE(sgd, sgd.error().message);

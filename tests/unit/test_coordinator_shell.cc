@@ -9,8 +9,8 @@ namespace {
 using namespace testing;
 
 TEST_CASE("the coordinator refuses garbage with words, and keeps serving") {
-  ServerConfig config;
-  config.coordinator = "tcp://127.0.0.1:*";
+  CoordinatorSettings config;
+  config.address = "tcp://127.0.0.1:*";
   const auto coordinator = Coordinator::start(config, nullptr, quiet_logger());
   REQUIRE(coordinator);
   zmq::context_t context(1);
@@ -40,14 +40,14 @@ TEST_CASE("the coordinator refuses garbage with words, and keeps serving") {
 }
 
 TEST_CASE("a coordinator's address that is taken is refused by name") {
-  ServerConfig config;
-  config.coordinator = "tcp://127.0.0.1:*";
+  CoordinatorSettings config;
+  config.address = "tcp://127.0.0.1:*";
   const auto first = Coordinator::start(config, nullptr, quiet_logger());
   REQUIRE(first);
-  config.coordinator = (*first)->endpoint();
+  config.address = (*first)->endpoint();
   const auto second = Coordinator::start(config, nullptr, quiet_logger());
   REQUIRE_FALSE(second);
-  CHECK(second.error().message.find(config.coordinator) != std::string::npos);
+  CHECK(second.error().message.find(config.address) != std::string::npos);
 }
 
 }  // namespace

@@ -59,8 +59,16 @@ class WelcomingNode final : public LanePort, public CoordinatorPort {
     welcome.endpoints = {{endpoint_}};
     attach_->on_control(welcome);
   }
-  std::vector<int> doorbells() const override { return {lane_->doorbell()}; }
+  std::vector<int> doorbells(bool) const override { return {lane_->doorbell()}; }
   void open(const std::shared_ptr<NodeJob>& job) override { lane_->open(job); }
+  // All its jobs are on servers.
+  void open_allreduce(const std::shared_ptr<NodeJob>&, AllreduceSetup) override {
+    FAIL("no all-reduce job was opened");
+  }
+  void peer_address(const PeerAddress&) override { FAIL("no all-reduce job was opened"); }
+  Result<std::optional<Round>> newest_checkpoint(const JobConfig&, const Layout&) const override {
+    return std::optional<Round>();
+  }
   void initial_values(const std::shared_ptr<NodeJob>& job) override { lane_->initial_values(job); }
   void close(const std::shared_ptr<NodeJob>& job, bool keep) override { lane_->close(job, keep); }
 

@@ -1,0 +1,59 @@
+#include "server/coordinator_status.h"
+
+#include <nlohmann/json.hpp>
+
+#include "common/clock.h"
+#include "common/job_json.h"
+
+namespace tributary {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+}  // namespace
+
+nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
+  Json jobs = Json::array();
+  for (const CoordinatorCore::JobStatus& job : coordinator.jobs()) {
+    const Result<JobConfig> config = job_from_json(job.record.job_json);
+    const bool known = job.record.initialised || job.record.committed.value != 0;
+    jobs.push_back({{"name", config ? config->name : ""},
+                    {"mode", config ? config->mode : ""},
+                    {"id", std::to_string(job.record.job.value)},
+                    {"phase", job.phase},
+                    {"view", job.record.view.value},
+                    {"nodes", job.nodes},
+                    {"joined", job.joined},
+                    {"waiting_for", job.waiting_for},
+                    {"world_size", job.record.world_size},
+                    {"chunks", job.record.owners.size()},
+                    {"chunk_elements", job.record.chunk_elements},
+                    {"min_version", job.min_version.value},
+                    {"max_version", job.max_version.value},
+                    {"committed", known ? Json(job.record.committed.value) : Json(nullptr)},
+                    {"finished", job.record.finished},
+                    {"last_stop", job.last_stop}});
+  }
+  Json peers = Json::array();
+  const std::uint64_t now = steady_ms();
+  for (const CoordinatorCore::PeerStatus& peer : coordinator.peers()) {
+    peers.push_back({{"kind", peer.kind},
+                     {"name", peer.name},
+                     {"alive", peer.alive},
+                     {"last_heard_ms", now > peer.last_heard_ms ? now - peer.last_heard_ms : 0}});
+  }
+  return {{"endpoint", coordinator.endpoint()},
+          {"jobs", std::move(jobs)},
+          {"peers", std::move(peers)},
+          {"messages", coordinator.messages()},
+          {"malformed", coordinator.malformed()}};
+}
+
+void register_metrics(Metrics& metrics, const Coordinator& coordinator) {
+  metrics.counter("tributary_coordinator_messages_total", "Control messages received.", {},
+                  [&coordinator] { return static_cast<double>(coordinator.messages()); });
+  metrics.counter("tributary_coordinator_malformed_total", "Control messages that are none of ours.", {},
+                  [&coordinator] { return static_cast<double>(coordinator.malformed()); });
+}
+
+}  // namespace tributary

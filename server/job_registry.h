@@ -1,0 +1,19 @@
+// JobRegistry: where the coordinator's records of jobs outlive its process. A server's store is one.
+#pragma once
+
+#include <vector>
+
+#include "common/result.h"
+#include "server/coordinator_core.h"
+
+namespace tributary {
+
+class JobRegistry {
+ public:
+  virtual ~JobRegistry() = default;
+  virtual Result<std::vector<JobRecord>> registry() const = 0;
+  // Durable before it returns.
+  virtual Status save(const JobRecord& record) = 0;
+};
+
+}  // namespace tributary

@@ -1,0 +1,223 @@
+// The streams: from ready gradients to new parameters. How a view begins and ends is in allreduce_view.cc.
+#include "worker/allreduce_job.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "common/assert.h"
+#include "common/clock.h"
+#include "kernels/tree_sum.h"
+
+namespace tributary {
+namespace {
+
+// A weight goes around in parts of 8 bits: floats add those exactly for up to kMaxMembers members.
+constexpr std::size_t kWeightParts = 8;
+
+void put_weight(std::uint64_t weight, float* parts) {
+  for (std::size_t i = 0; i < kWeightParts; ++i) parts[i] = static_cast<float>((weight >> (8 * i)) & 0xff);
+}
+
+std::uint64_t take_weight(const float* parts) {
+  std::uint64_t weight = 0;
+  for (std::size_t i = 0; i < kWeightParts; ++i) weight += static_cast<std::uint64_t>(parts[i]) << (8 * i);
+  return weight;
+}
+
+// What each member of a ring sends for a buffer, and receives.
+std::uint64_t ring_bytes(std::uint64_t bytes, std::uint64_t members) {
+  return 2 * bytes * (members - 1) / members;
+}
+
+}  // namespace
+
+std::uint16_t AllreduceJob::streams_of(const AllreduceOptions& options, std::size_t chunks) {
+  const std::uint16_t wanted = options.streams == 0 ? kDefaultStreams : std::min(options.streams, kMaxStreams);
+  return static_cast<std::uint16_t>(std::min<std::size_t>(wanted, chunks));
+}
+
+std::uint64_t AllreduceJob::staging_bytes(const Layout& layout, std::size_t members, std::uint16_t streams) {
+  return streams * members * (std::min(layout.chunk_elements(), layout.flat_elements()) + kWeightParts) * sizeof(float);
+}
+
+AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSetup setup, AllreduceSurroundings around)
+    : job_(std::move(job)),
+      setup_(std::move(setup)),
+      around_(std::move(around)),
+      flat_(is_flat(setup_)),
+      streams_(streams_of(around_.options, job_->spec().layout->chunks())),
+      seen_(job_->spec().layout->tensors().size() * job_->spec().ranks, job_->spec().start.value),
+      gather_(job_->spec().layout, job_->spec().layout->chunks_owned_by(ShardIndex(0), LaneIndex(0)),
+              job_->spec().ranks, job_->spec().start),
+      complete_(job_->spec().layout->chunks(), Complete{job_->spec().start, 0}) {
+  newly_.reserve(job_->spec().layout->chunks());
+  conductor_ = std::thread([this] { conduct(); });
+}
+
+AllreduceJob::~AllreduceJob() {
+  cut();
+  conductor_.join();
+}
+
+std::string AllreduceJob::place() const {
+  return "node " + std::to_string(job_->spec().node.value) + " of " + std::to_string(setup_.nodes);
+}
+
+void AllreduceJob::fail_job(LaneFailure::Kind kind, Error error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_ || closing_) return;
+    failed_ = true;
+  }
+  changed_.notify_all();
+  around_.listener->lane_failed(job_, {kind, 0, std::move(error)});
+}
+
+// A connection that breaks tells that another node is gone: the coordinator knows more, or will soon.
+void AllreduceJob::fail_call(const std::string& what, const Error& error) {
+  if (error.code == ErrorCode::kStopped) return;
+  const bool gone = error.code == ErrorCode::kUnavailable;
+  fail_job(gone ? LaneFailure::Kind::kViewOver : LaneFailure::Kind::kRefused,
+           {error.code, place() + ", " + what + ": " + error.message});
+}
+
+// ---- The lane's thread ----
+
+// The lock is held while the trainers' words are read: a stream takes it before it makes a version known, so that
+// whoever is ready for the next round finds its chunks open.
+void AllreduceJob::scan() {
+  Status status;
+  std::uint32_t culprit = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_ || closing_ || !begun_) return;
+    const std::vector<std::uint32_t>& tensors = gather_.tensors();
+    newly_.clear();
+    for (std::uint32_t rank = 0; rank < job_->spec().ranks && status; ++rank) {
+      const TensorWord* words = job_->tensor_words(rank);
+      std::uint64_t* seen = seen_.data() + rank * tensors.size();
+      for (std::size_t i = 0; i < tensors.size() && status; ++i) {
+        const TensorWord& word = words[tensors[i]];
+        const std::uint64_t round = word.round.load(std::memory_order_acquire);
+        if (round == seen[i]) continue;
+        seen[i] = round;
+        status = gather_.on_tensor(rank, tensors[i], Round(round), word.weight.load(std::memory_order_relaxed), newly_);
+        culprit = rank;
+      }
+    }
+    for (const NodeGather::Complete& done : newly_) complete_[done.chunk.value] = {done.round, done.weight};
+    if (!status) failed_ = true;
+  }
+  if (!newly_.empty() || !status) changed_.notify_all();
+  if (!status) around_.listener->lane_failed(job_, {LaneFailure::Kind::kTrainer, culprit, status.error()});
+}
+
+void AllreduceJob::tick(std::uint64_t now_ms) {
+  const std::lock_guard lock(mutex_);
+  if (failed_ || closing_) return;
+  for (const auto& member : members_) {
+    const std::uint64_t since = member->since_ms.load(std::memory_order_relaxed);
+    if (since == 0 || now_ms < since + kNoticeMs || member->noticed_ms.load(std::memory_order_relaxed) == since) {
+      continue;
+    }
+    member->noticed_ms.store(since, std::memory_order_relaxed);
+    around_.logger->info("job '{}': bucket {} of round {} has waited {} s for other nodes", job_->spec().name,
+                         member->chunk.load(std::memory_order_relaxed), member->round.load(std::memory_order_relaxed),
+                         (now_ms - since) / 1000);
+  }
+}
+
+// ---- A member's thread ----
+
+void AllreduceJob::run_member(Member& member) {
+  const auto chunks = static_cast<std::uint32_t>(job_->spec().layout->chunks());
+  if (Status connected = connect_member(member); !connected) return;
+  {
+    std::unique_lock lock(mutex_);
+    ++connected_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return begun_ || failed_ || closing_; });
+  }
+  for (Round round = job_->spec().start.next();; round = round.next()) {
+    for (std::uint32_t i = member.stream; i < chunks; i += streams_) {
+      const ChunkIndex chunk(chunks - 1 - i);
+      Complete ready;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return complete_[chunk.value].round.value >= round.value || failed_ || closing_; });
+        if (failed_ || closing_) return;
+        ready = complete_[chunk.value];
+      }
+      member.chunk.store(chunk.value, std::memory_order_relaxed);
+      member.round.store(round.value, std::memory_order_relaxed);
+      if (Status done = exchange(member, chunk, round, ready.weight); !done) {
+        return fail_call("bucket " + std::to_string(chunk.value) + " of round " + std::to_string(round.value),
+                         done.error());
+      }
+    }
+  }
+}
+
+Status AllreduceJob::exchange(Member& member, ChunkIndex chunk, Round round, std::uint64_t weight) {
+  const ChunkRange range = job_->spec().layout->chunk(chunk);
+  gather_into(member, range, weight);
+  member.since_ms.store(steady_ms(), std::memory_order_relaxed);
+  Status summed = member.ring->allreduce(member.staging.data(), range.elements + kWeightParts);
+  member.since_ms.store(0, std::memory_order_relaxed);
+  if (!summed) return summed;
+  // Every member has the same sum: one of them is enough.
+  if (member.index == 0) finish_bucket(member, chunk, round);
+  return {};
+}
+
+// The only pass over the gradients before the wire.
+void AllreduceJob::gather_into(Member& member, ChunkRange range, std::uint64_t weight) const {
+  const std::uint64_t began = steady_ns();
+  float* out = member.staging.data();
+  std::array<const float*, kernels::kMaxSumInputs> inputs;
+  std::size_t count = 0;
+  if (flat_) {
+    inputs[count++] = job_->gradients(member.index) + range.begin;
+  } else {
+    for (std::uint32_t rank = 0; rank < job_->spec().ranks; ++rank) {
+      inputs[count++] = job_->gradients(rank) + range.begin;
+    }
+  }
+  if (count == 1) {
+    std::memcpy(out, inputs[0], range.elements * sizeof(float));
+  } else {
+    kernels::tree_sum({inputs.data(), count}, range.elements, out);
+  }
+  // The weight that NodeGather knows is the node's: its first member brings it.
+  put_weight(member.index == 0 ? weight : 0, out + range.elements);
+  job_->header().reduce_ns.fetch_add(steady_ns() - began, std::memory_order_relaxed);
+}
+
+void AllreduceJob::finish_bucket(Member& member, ChunkIndex chunk, Round round) {
+  const ChunkRange range = job_->spec().layout->chunk(chunk);
+  state_->step(chunk, member.staging.data(), take_weight(member.staging.data() + range.elements));
+  if (checkpointer_) checkpointer_->reached(chunk, round);
+  {
+    const std::lock_guard lock(mutex_);
+    gather_.answered(chunk);
+  }
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  // What crosses this node's link: rings over ranks have one member here whose neighbour is elsewhere.
+  const std::uint64_t wire =
+      setup_.nodes == 1 ? 0 : ring_bytes((range.elements + kWeightParts) * sizeof(float), ring_size());
+  NodeHeader& header = job_->header();
+  header.bytes_pushed.fetch_add(wire, kRelaxed);
+  header.bytes_pulled.fetch_add(wire, kRelaxed);
+  LaneJobStats& stats = job_->lane_stats(0);
+  stats.pushes.fetch_add(1, kRelaxed);
+  stats.answers.fetch_add(1, kRelaxed);
+  stats.bytes_pushed.fetch_add(wire, kRelaxed);
+  stats.bytes_pulled.fetch_add(wire, kRelaxed);
+  stats.reduce_ns.store(header.reduce_ns.load(kRelaxed), kRelaxed);
+  job_->chunk_words()[chunk.value].version_plus_one.store(round.value + 1, std::memory_order_release);
+  job_->announce();
+}
+
+}  // namespace tributary

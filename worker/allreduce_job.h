@@ -1,0 +1,152 @@
+// AllreduceJob: one view of an all-reduce job on one node. Its buckets are the layout's chunks.
+//
+//   trainers ──ready──► NodeGather ──complete──► stream i mod k ──sum, ring, step──► node region ──version──► trainers
+//
+// Order. All nodes must call a ring's collectives in the same order, so the order is fixed: the last bucket first,
+// because a backward pass finishes the last layers first; the i-th of them on stream i mod k. A stream has its own ring
+// (connections) and its own threads, and does everything for its bucket: the sum of the local ranks, the collective,
+// the step. While one stream adds or steps, the others keep the wire busy.
+//
+// Members. A ring's members are the nodes (algorithm "hierarchical") or all ranks ("flat"). A stream has a thread for
+// each member that this node has: one, which first sums the local ranks in tree order; or one for each local rank, the
+// first of which also steps. "Flat" so sends between ranks of a node what a ring over ranks does.
+//
+// A bucket is summed in a staging buffer of the stream, which the ranks' gradients are added (or copied) into once. The
+// bucket's weight travels behind it, in parts that floats add exactly.
+//
+// A thread of the job's own, the conductor, begins and ends the view: publishes addresses, passes the parameters from
+// node 0 along the control ring, then watches that ring (a neighbour whose connection breaks is lost), and at the end
+// stops the streams, keeps what is to be kept and says goodbye.
+//
+// Locks: one mutex, taken once per bucket and stream, and by the lane when trainers ring.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "common/event_fd.h"
+#include "common/log.h"
+#include "worker/allreduce_lane.h"
+#include "worker/checkpointer.h"
+#include "worker/gloo_ring.h"
+#include "worker/job.h"
+#include "worker/node_gather.h"
+#include "worker/replica_state.h"
+
+namespace tributary {
+
+// What a lane gives its jobs.
+struct AllreduceSurroundings {
+  AllreduceOptions options;
+  WorkerLaneListener* listener = nullptr;
+  AllreducePort* port = nullptr;
+  Logger logger;
+  const EventFd* wake = nullptr;  // of the lane, when kept() or ended() changed
+};
+
+class AllreduceJob {
+ public:
+  static constexpr std::uint16_t kDefaultStreams = 2;
+  static constexpr std::uint16_t kMaxStreams = 16;
+  static constexpr std::size_t kMaxMembers = 1u << 16;  // of a ring: what weight parts add up exactly for
+  static constexpr std::uint64_t kNoticeMs = 30'000;    // of waiting for other nodes, until it is logged
+
+  AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSetup setup, AllreduceSurroundings around);
+  ~AllreduceJob();  // cuts what is still under way
+  AllreduceJob(const AllreduceJob&) = delete;
+  AllreduceJob& operator=(const AllreduceJob&) = delete;
+
+  const std::shared_ptr<NodeJob>& job() const { return job_; }
+
+  // The lane's thread.
+  void initial_values();
+  void peer_address(const PeerAddress& address);
+  void scan();
+  void tick(std::uint64_t now_ms);
+  void close(bool keep);
+  bool kept() const { return kept_.load(std::memory_order_acquire); }    // nothing is kept (any more)
+  bool ended() const { return ended_.load(std::memory_order_acquire); }  // its threads are done
+
+  static std::uint16_t streams_of(const AllreduceOptions& options, std::size_t chunks);
+  static bool is_flat(const AllreduceSetup& setup) { return setup.config.allreduce.algorithm == "flat"; }
+  static std::uint64_t staging_bytes(const Layout& layout, std::size_t members, std::uint16_t streams);
+
+ private:
+  // One member of one stream's ring, and its thread.
+  struct Member {
+    std::uint16_t stream = 0;
+    std::uint32_t index = 0;  // among this node's members
+    std::unique_ptr<GlooRing> ring;
+    FloatArray staging;
+    std::thread thread;
+    // For the notice in the log: in a collective since then (0: not), and which.
+    std::atomic<std::uint64_t> since_ms{0}, noticed_ms{0};
+    std::atomic<std::uint32_t> chunk{0};
+    std::atomic<std::uint64_t> round{0};
+  };
+  struct Complete {
+    Round round;
+    std::uint64_t weight = 0;
+  };
+  using Addresses = std::vector<std::vector<std::byte>>;
+
+  // The conductor's.
+  void conduct();
+  Status begin();
+  Status open_rings();
+  Result<Addresses> addresses_of(std::uint32_t node);
+  Status wait_for_members();
+  Status first_values();
+  Status pass_values_on();
+  void publish_start();
+  void end(bool began);
+
+  // Members'.
+  void run_member(Member& member);
+  Status connect_member(Member& member);
+  Status exchange(Member& member, ChunkIndex chunk, Round round, std::uint64_t weight);
+  void gather_into(Member& member, ChunkRange range, std::uint64_t weight) const;
+  void finish_bucket(Member& member, ChunkIndex chunk, Round round);
+
+  // Reports it, unless the view is ending.
+  void fail_job(LaneFailure::Kind kind, Error error);
+  void fail_call(const std::string& what, const Error& error);
+  void cut();
+  std::string place() const;
+  std::uint32_t members_here() const { return flat_ ? job_->spec().ranks : 1; }
+  std::uint32_t ring_size() const { return setup_.nodes * members_here(); }
+
+  const std::shared_ptr<NodeJob> job_;
+  const AllreduceSetup setup_;
+  const AllreduceSurroundings around_;
+  const bool flat_;
+  const std::uint16_t streams_;
+  std::vector<std::uint64_t> seen_;               // [rank * tensors + t]: round last seen; the lane's
+  std::vector<NodeGather::Complete> newly_;       // scratch; the lane's
+  std::unique_ptr<ReplicaState> state_;           // from begin() on
+  std::unique_ptr<Checkpointer> checkpointer_;    // node 0 with a store
+  std::unique_ptr<GlooRing> control_;             // from open_rings() on
+  std::vector<std::unique_ptr<Member>> members_;  // [stream * members_here() + index], likewise
+
+  std::mutex mutex_;  // guards what follows, and the creation of the rings
+  std::condition_variable changed_;
+  NodeGather gather_;
+  std::vector<Complete> complete_;  // by chunk: newest round that all local ranks are ready with
+  std::map<std::uint32_t, std::vector<std::byte>> published_;  // by node
+  std::uint32_t connected_ = 0;                                // members
+  bool initial_ = false;                                       // the first parameters are in the node region
+  bool begun_ = false;                                         // training
+  bool closing_ = false, keep_ = false, failed_ = false, cut_ = false;
+
+  std::atomic<bool> kept_{false}, ended_{false};
+  std::thread conductor_;
+};
+
+}  // namespace tributary

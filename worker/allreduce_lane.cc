@@ -1,0 +1,153 @@
+#include "worker/allreduce_lane.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include "common/clock.h"
+#include "common/job_optimizer.h"
+#include "worker/allreduce_job.h"
+
+namespace tributary {
+
+Result<std::unique_ptr<AllreduceLane>> AllreduceLane::start(AllreduceOptions options, WorkerLaneListener& listener,
+                                                            AllreducePort& port, Logger logger) {
+  auto doorbell = EventFd::create();
+  if (!doorbell) return tl::unexpected(doorbell.error());
+  auto wake = EventFd::create();
+  if (!wake) return tl::unexpected(wake.error());
+  std::unique_ptr<AllreduceLane> self(
+      new AllreduceLane(std::move(options), listener, port, std::move(logger), std::move(*doorbell), std::move(*wake)));
+  self->thread_ = std::thread([&lane = *self] { lane.run(); });
+  return self;
+}
+
+AllreduceLane::AllreduceLane(AllreduceOptions options, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
+                             EventFd doorbell, EventFd wake)
+    : options_(std::move(options)),
+      listener_(listener),
+      port_(port),
+      logger_(std::move(logger)),
+      doorbell_(std::move(doorbell)),
+      wake_(std::move(wake)) {}
+
+AllreduceLane::~AllreduceLane() {
+  stopping_.store(true, std::memory_order_release);
+  wake_.notify();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::uint64_t AllreduceLane::bytes_needed(const Layout& layout, std::uint32_t ranks, NodeRank node,
+                                          const AllreduceSetup& setup) {
+  const auto optimizer = make_optimizer(setup.config.optimizer);
+  const auto slots = static_cast<std::uint64_t>(optimizer ? optimizer->slots() : 0);
+  const std::uint64_t flat_bytes = layout.flat_elements() * sizeof(float);
+  const SnapshotConfig& snapshot = setup.config.snapshot;
+  const bool copies = node.value == 0 && (snapshot.every_s != 0 || snapshot.every_rounds != 0);
+  return slots * flat_bytes + (copies ? (1 + slots) * flat_bytes : 0) +
+         AllreduceJob::staging_bytes(layout, AllreduceJob::is_flat(setup) ? ranks : 1,
+                                     AllreduceJob::streams_of({}, layout.chunks()));
+}
+
+void AllreduceLane::command(std::function<void()> run) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(run));
+  }
+  wake_.notify();
+}
+
+void AllreduceLane::open(std::shared_ptr<NodeJob> job, AllreduceSetup setup) {
+  jobs_held_.fetch_add(1, std::memory_order_acq_rel);
+  command([this, job = std::move(job), setup = std::move(setup)] {
+    AllreduceSurroundings around{options_, &listener_, &port_, logger_, &wake_};
+    jobs_.push_back(std::make_unique<AllreduceJob>(job, setup, std::move(around)));
+    std::erase_if(early_, [&](const PeerAddress& address) {
+      const bool ours = address.job == job->spec().job && address.view == job->spec().view;
+      if (ours) jobs_.back()->peer_address(address);
+      return ours;
+    });
+  });
+}
+
+void AllreduceLane::initial_values(std::shared_ptr<NodeJob> job) {
+  command([this, job = std::move(job)] {
+    const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job() == job; });
+    if (at != jobs_.end()) (*at)->initial_values();
+  });
+}
+
+void AllreduceLane::peer_address(PeerAddress address) {
+  command([this, address = std::move(address)]() mutable {
+    const auto at = std::ranges::find_if(jobs_, [&](const auto& held) {
+      return held->job()->spec().job == address.job && held->job()->spec().view == address.view;
+    });
+    if (at != jobs_.end()) return (*at)->peer_address(address);
+    // Of a view that is over, or not open yet: the oldest go first.
+    if (early_.size() >= kMaxEarly) early_.erase(early_.begin());
+    early_.push_back(std::move(address));
+  });
+}
+
+void AllreduceLane::close(std::shared_ptr<NodeJob> job, bool keep) {
+  if (keep) jobs_keeping_.fetch_add(1, std::memory_order_acq_rel);  // before anybody can look
+  command([this, job = std::move(job), keep]() mutable {
+    const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job() == job; });
+    if (at == jobs_.end()) {
+      if (keep) jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
+      return;
+    }
+    (*at)->close(keep);
+    closing_.push_back({std::move(*at), keep});
+    jobs_.erase(at);
+  });
+}
+
+void AllreduceLane::take_commands() {
+  std::vector<std::function<void()>> commands;
+  {
+    const std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+  }
+  for (const auto& run : commands) run();
+}
+
+void AllreduceLane::finish_closing() {
+  for (Closing& entry : closing_) {
+    if (!entry.keeping || !entry.job->kept()) continue;
+    entry.keeping = false;
+    jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  std::erase_if(closing_, [&](Closing& entry) {
+    if (!entry.job->ended()) return false;
+    entry.job.reset();
+    jobs_held_.fetch_sub(1, std::memory_order_acq_rel);
+    return true;
+  });
+}
+
+void AllreduceLane::run() {
+  std::uint64_t next_tick_ms = 0;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    pollfd polled[] = {{wake_.fd(), POLLIN, 0}, {doorbell_.fd(), POLLIN, 0}};
+    ::poll(polled, 2, kTickMs);
+    if (polled[0].revents != 0) {
+      wake_.drain();
+      take_commands();
+    }
+    if (polled[1].revents != 0) {
+      doorbell_.drain();
+      for (const auto& job : jobs_) job->scan();
+    }
+    finish_closing();
+    const std::uint64_t now = steady_ms();
+    if (now >= next_tick_ms) {
+      for (const auto& job : jobs_) job->tick(now);
+      next_tick_ms = now + kTickMs;
+    }
+  }
+  jobs_.clear();
+  closing_.clear();
+}
+
+}  // namespace tributary

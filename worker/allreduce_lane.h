@@ -1,0 +1,118 @@
+// AllreduceLane: what WorkerLane (lane.h) is to jobs with servers, to jobs of mode "allreduce". One thread that
+// notices ready gradients for all of them; every job has threads of its own (AllreduceJob) that reduce, talk to the
+// other nodes through Gloo and step the optimizer. Trainers see no difference: the same session, the same regions.
+//
+// A job's life here: open() publishes this node's addresses through the AllreducePort and connects to the other nodes
+// as theirs come in by peer_address(); node 0 then hands out the initial parameters (initial_values() of a fresh job,
+// its checkpoint of a resumed one). Every chunk of the layout belongs to (shard 0, lane 0), so that the session rings
+// this lane's doorbell; chunks are the buckets of the collectives.
+//
+// When the view ends: close(keep = true) after a stop at a round boundary. Node 0 then writes a checkpoint, and every
+// node keeps its connections until its neighbours have what they need of it (kKeepPatienceMs at most). close(keep =
+// false) cuts the connections at once. Either wakes the job's threads wherever they wait.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/config.h"
+#include "common/event_fd.h"
+#include "common/log.h"
+#include "common/messages.h"
+#include "common/result.h"
+#include "worker/job.h"
+#include "worker/lane.h"
+
+namespace tributary {
+
+class AllreduceJob;
+
+// The way to the coordinator, which forwards the message to the view's other workers.
+class AllreducePort {
+ public:
+  virtual ~AllreducePort() = default;
+  virtual void publish(const PeerAddress& address) = 0;  // on the lane's threads
+};
+
+// What a job needs beyond NodeJobSpec. The spec's endpoints and devices are not used: gradients are in shared memory.
+// spec.init: a fresh job's node 0. A node 0 without it loads the checkpoint of round spec.start.
+struct AllreduceSetup {
+  std::uint32_t nodes = 1;
+  JobConfig config;  // algorithm, optimizer, schedule, snapshot
+};
+
+struct AllreduceOptions {
+  std::string address = "127.0.0.1";  // of this machine, a number or a name: the other nodes connect to it
+  std::string store_path;             // checkpoints; empty: none are kept
+  // From the moment all nodes have contributed to a bucket; waiting for another node's trainers is no fault. Also how
+  // long the other nodes' addresses and connections may take.
+  std::uint32_t collective_timeout_ms = 30000;
+  std::uint16_t streams = 0;  // collectives under way at a time; 0: the default
+};
+
+class AllreduceLane {
+ public:
+  static constexpr int kTickMs = 50;
+  static constexpr std::uint64_t kKeepPatienceMs = 20'000;
+  static constexpr std::size_t kMaxEarly = 1024;  // addresses of views that are not open here
+
+  static Result<std::unique_ptr<AllreduceLane>> start(AllreduceOptions options, WorkerLaneListener& listener,
+                                                      AllreducePort& port, Logger logger);
+  ~AllreduceLane();  // closes all jobs and joins the threads
+  AllreduceLane(const AllreduceLane&) = delete;
+  AllreduceLane& operator=(const AllreduceLane&) = delete;
+
+  // Trainers write to it when a tensor is ready.
+  int doorbell() const { return doorbell_.fd(); }
+
+  // Any thread.
+  void open(std::shared_ptr<NodeJob> job, AllreduceSetup setup);
+  void initial_values(std::shared_ptr<NodeJob> job);
+  void peer_address(PeerAddress address);  // may come before open()
+  void close(std::shared_ptr<NodeJob> job, bool keep);
+  // Jobs that still write their last checkpoint or wait for their neighbours, after their view ended.
+  std::size_t jobs_keeping() const { return jobs_keeping_.load(std::memory_order_acquire); }
+  // Jobs whose memory is still in use.
+  std::size_t jobs_held() const { return jobs_held_.load(std::memory_order_acquire); }
+
+  // Memory of a job beside its shared memory: optimizer state and staging (and node 0's copy for a checkpoint).
+  static std::uint64_t bytes_needed(const Layout& layout, std::uint32_t ranks, NodeRank node,
+                                    const AllreduceSetup& setup);
+
+ private:
+  AllreduceLane(AllreduceOptions options, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
+                EventFd doorbell, EventFd wake);
+  void command(std::function<void()> run);
+  void run();
+  void take_commands();
+  void finish_closing();
+
+  const AllreduceOptions options_;
+  WorkerLaneListener& listener_;
+  AllreducePort& port_;
+  Logger logger_;
+  EventFd doorbell_, wake_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::size_t> jobs_held_{0}, jobs_keeping_{0};
+
+  std::mutex mutex_;  // guards commands_
+  std::vector<std::function<void()>> commands_;
+
+  // The thread's.
+  struct Closing {
+    std::unique_ptr<AllreduceJob> job;
+    bool keeping = false;
+  };
+  std::vector<std::unique_ptr<AllreduceJob>> jobs_;  // running
+  std::vector<Closing> closing_;                     // ending
+  std::vector<PeerAddress> early_;                   // of views that are not open here
+  std::thread thread_;
+};
+
+}  // namespace tributary

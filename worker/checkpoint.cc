@@ -1,0 +1,367 @@
+#include "worker/checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "common/assert.h"
+#include "common/job_json.h"
+#include "kernels/optimizer.h"
+
+namespace tributary {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kKept = 2;
+constexpr std::size_t kMaxNameBytes = 64u << 10;  // with the JSON
+constexpr std::size_t kBlockBytes = 1u << 20;     // of a write, and of a read that only checks
+constexpr char kPrefix[] = "round-", kSuffix[] = ".ckpt";
+
+Error flawed(const std::string& path, const std::string& flaw) {
+  return {ErrorCode::kStoreFormat, "checkpoint '" + path + "': " + flaw};
+}
+
+Error io_error(const std::string& path, const char* what) {
+  return {ErrorCode::kIo, "checkpoint '" + path + "': cannot " + what + ": " + std::strerror(errno) +
+                              "; look at the place that [store] path in worker.toml names"};
+}
+
+class File {
+ public:
+  explicit File(int fd) : fd_(fd) {}
+  ~File() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int fd() const { return fd_; }
+  bool open() const { return fd_ >= 0; }
+
+ private:
+  const int fd_;
+};
+
+bool write_all(int fd, const void* data, std::size_t bytes) {
+  const auto* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t done = ::write(fd, at, std::min(bytes, kBlockBytes));
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    at += done;
+    bytes -= static_cast<std::size_t>(done);
+  }
+  return true;
+}
+
+// False with errno 0: the file ends here.
+bool read_all(int fd, void* data, std::size_t bytes) {
+  auto* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t done = ::read(fd, at, bytes);
+    if (done < 0 && errno == EINTR) continue;
+    if (done == 0) errno = 0;
+    if (done <= 0) return false;
+    at += done;
+    bytes -= static_cast<std::size_t>(done);
+  }
+  return true;
+}
+
+class Hash {
+ public:
+  Hash() : state_(XXH3_createState()) {
+    if (state_ == nullptr) throw std::bad_alloc();
+    XXH3_64bits_reset(state_);
+  }
+  ~Hash() { XXH3_freeState(state_); }
+  Hash(const Hash&) = delete;
+  Hash& operator=(const Hash&) = delete;
+  Hash& add(const void* data, std::size_t bytes) {
+    XXH3_64bits_update(state_, data, bytes);
+    return *this;
+  }
+  std::uint64_t value() const { return XXH3_64bits_digest(state_); }
+
+ private:
+  XXH3_state_t* const state_;
+};
+
+std::uint64_t header_checksum(CheckpointHeader header, std::string_view name) {
+  header.checksum = 0;
+  return Hash().add(&header, sizeof header).add(name.data(), name.size()).value();
+}
+
+std::size_t padded(std::size_t bytes) {
+  return (bytes + 7) / 8 * 8;
+}
+
+// Letters, digits, '.', '_' and '-' stay; the hash keeps different jobs apart.
+fs::path directory_of(const std::string& store_path, std::string_view job_name, std::uint64_t layout_hash) {
+  std::string name;
+  for (const char c : job_name.substr(0, 64)) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+                       c == '-' || (c == '.' && !name.empty());
+    name += plain ? c : '_';
+  }
+  const std::uint64_t hash = Hash().add(job_name.data(), job_name.size()).add(&layout_hash, sizeof layout_hash).value();
+  char digits[17] = {};
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
+  return fs::path(store_path) / "allreduce" / (name + "-" + digits);
+}
+
+std::string file_name(Round round) {
+  return kPrefix + std::to_string(round.value) + kSuffix;
+}
+
+// Rounds of the files in `directory`, newest first. No directory: none.
+std::vector<Round> rounds_in(const fs::path& directory) {
+  std::vector<Round> rounds;
+  std::error_code ignored;
+  for (fs::directory_iterator at(directory, ignored), end; !ignored && at != end; at.increment(ignored)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
+    const char* first = name.data() + sizeof kPrefix - 1;
+    const char* last = name.data() + name.size() - (sizeof kSuffix - 1);
+    std::uint64_t round = 0;
+    const auto [stop, error] = std::from_chars(first, last, round);
+    if (error == std::errc() && stop == last && round > 0) rounds.push_back(Round(round));
+  }
+  std::ranges::sort(rounds, std::greater());
+  return rounds;
+}
+
+Status sync_directory(const fs::path& directory) {
+  const File file(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!file.open() || ::fsync(file.fd()) != 0) return tl::unexpected(io_error(directory, "sync its directory"));
+  return {};
+}
+
+Status write_file(const std::string& path, const CheckpointView& view) {
+  const Layout& layout = *view.layout;
+  const File file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file.open()) return tl::unexpected(io_error(path, "create it"));
+  CheckpointHeader header;
+  header.slots = static_cast<std::uint32_t>(view.slots.size());
+  header.layout_hash = layout.hash();
+  header.round = view.round.value;
+  header.chunks = layout.chunks();
+  header.elements = layout.flat_elements();
+  std::string name(view.job_name);
+  name += '\0';
+  name += view.job_json;
+  header.name_bytes = name.size();
+  header.checksum = header_checksum(header, name);
+  name.resize(padded(name.size()));
+  bool written = write_all(file.fd(), &header, sizeof header) && write_all(file.fd(), name.data(), name.size());
+  for (std::uint32_t c = 0; c < layout.chunks() && written; ++c) {
+    const ChunkRange range = layout.chunk(ChunkIndex(c));
+    ChunkRecord record{c, view.steps[c], range.elements, 0};
+    const std::size_t bytes = range.elements * sizeof(float);
+    Hash hash;
+    hash.add(&record, sizeof record - sizeof record.checksum).add(view.parameters + range.begin, bytes);
+    for (const float* slot : view.slots) hash.add(slot + range.begin, bytes);
+    record.checksum = hash.value();
+    written =
+        write_all(file.fd(), &record, sizeof record) && write_all(file.fd(), view.parameters + range.begin, bytes);
+    for (const float* slot : view.slots) written = written && write_all(file.fd(), slot + range.begin, bytes);
+  }
+  if (!written) return tl::unexpected(io_error(path, "write it"));
+  if (::fsync(file.fd()) != 0) return tl::unexpected(io_error(path, "sync it"));
+  return {};
+}
+
+// What a file holds, told piece by piece.
+class Reader {
+ public:
+  Reader(std::string path, std::string_view job_name, std::uint64_t layout_hash)
+      : path_(std::move(path)),
+        job_name_(job_name),
+        layout_hash_(layout_hash),
+        file_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)),
+        open_error_(file_.open() ? 0 : errno) {}
+
+  Status header(Round round) {
+    if (!file_.open()) {
+      errno = open_error_;
+      Error error = io_error(path_, "open it");
+      if (open_error_ == ENOENT) error.code = ErrorCode::kNotFound;
+      return tl::unexpected(std::move(error));
+    }
+    if (Status read = take(&header_, sizeof header_); !read) return read;
+    if (header_.magic != kCheckpointMagic) return broken("it is no checkpoint of ours");
+    if (header_.format != kCheckpointFormat) {
+      return broken("it has format " + std::to_string(header_.format) + ", this release reads format " +
+                    std::to_string(kCheckpointFormat));
+    }
+    if (header_.name_bytes > kMaxNameBytes) return broken("its header is damaged");
+    std::string name(padded(header_.name_bytes), '\0');
+    if (Status read = take(name.data(), name.size()); !read) return read;
+    name.resize(header_.name_bytes);
+    if (header_checksum(header_, name) != header_.checksum) return broken("the checksum of its header does not fit");
+    const std::size_t end = name.find('\0');
+    if (end == std::string::npos) return broken("its header is damaged");
+    job_json_ = name.substr(end + 1);
+    name.resize(end);
+    if (name != job_name_) return broken("it belongs to job '" + name + "'");
+    if (header_.layout_hash != layout_hash_) return broken("it was written for other tensors or another chunk size");
+    if (header_.round != round.value) return broken("it holds round " + std::to_string(header_.round));
+    if (header_.slots > kernels::kMaxSlots || header_.chunks > kMaxChunks || header_.elements > kMaxParameters * 2) {
+      return broken("its header has impossible numbers");
+    }
+    return {};
+  }
+
+  // One chunk's arrays, into `arrays` (parameters, slots), or only checked when it is empty.
+  Status chunk(std::uint64_t index, std::optional<std::uint64_t> elements, std::span<float* const> arrays,
+               std::uint64_t& step) {
+    ChunkRecord record;
+    if (Status read = take(&record, sizeof record); !read) return read;
+    if (record.chunk != index || record.elements > kMaxChunkBytes / sizeof(float) ||
+        (elements && record.elements != *elements)) {
+      return broken("the record of chunk " + std::to_string(index) + " is damaged");
+    }
+    Hash hash;
+    hash.add(&record, sizeof record - sizeof record.checksum);
+    const std::size_t bytes = record.elements * sizeof(float);
+    for (std::uint32_t a = 0; a < 1 + header_.slots; ++a) {
+      if (arrays.empty()) block_.resize(kBlockBytes);
+      for (std::size_t done = 0; done < bytes;) {
+        const std::size_t now = arrays.empty() ? std::min(bytes - done, kBlockBytes) : bytes;
+        void* to = arrays.empty() ? block_.data() : static_cast<void*>(arrays[a]);
+        if (Status read = take(to, now); !read) return read;
+        hash.add(to, now);
+        done += now;
+      }
+    }
+    if (hash.value() != record.checksum)
+      return broken("the checksum of chunk " + std::to_string(index) + " does not fit");
+    step = record.step;
+    return {};
+  }
+
+  Status end() {
+    char more = 0;
+    if (read_all(file_.fd(), &more, 1)) return broken("it has more bytes than its header says");
+    return {};
+  }
+
+  const CheckpointHeader& header() const { return header_; }
+  const std::string& job_json() const { return job_json_; }
+  Status broken(const std::string& flaw) const { return tl::unexpected(flawed(path_, flaw)); }
+
+ private:
+  Status take(void* data, std::size_t bytes) {
+    if (read_all(file_.fd(), data, bytes)) return {};
+    return errno == 0 ? broken("it is cut short") : tl::unexpected(io_error(path_, "read it"));
+  }
+
+  const std::string path_;
+  const std::string_view job_name_;
+  const std::uint64_t layout_hash_;
+  const File file_;
+  const int open_error_;
+  CheckpointHeader header_;
+  std::string job_json_;
+  std::vector<char> block_;
+};
+
+// job_json: what the file says of it.
+Status check(const std::string& path, std::string_view job_name, std::uint64_t layout_hash, Round round,
+             std::string& job_json) {
+  Reader reader(path, job_name, layout_hash);
+  if (Status read = reader.header(round); !read) return read;
+  job_json = reader.job_json();
+  std::uint64_t step = 0;
+  for (std::uint64_t c = 0; c < reader.header().chunks; ++c) {
+    if (Status read = reader.chunk(c, std::nullopt, {}, step); !read) return read;
+  }
+  return reader.end();
+}
+
+}  // namespace
+
+Status write_checkpoint(const std::string& store_path, const CheckpointView& view) {
+  TRIB_ASSERT(view.layout != nullptr && view.steps.size() == view.layout->chunks());
+  const fs::path directory = directory_of(store_path, view.job_name, view.layout->hash());
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) {
+    errno = error.value();
+    return tl::unexpected(io_error(directory, "create its directory"));
+  }
+  const std::string path = directory / file_name(view.round);
+  const std::string beside = path + ".part";
+  Status written = write_file(beside, view);
+  if (written && ::rename(beside.c_str(), path.c_str()) != 0) {
+    written = tl::unexpected(io_error(path, "give it its name"));
+  }
+  if (written) written = sync_directory(directory);
+  if (!written) {
+    ::unlink(beside.c_str());
+    return written;
+  }
+  const std::vector<Round> rounds = rounds_in(directory);
+  for (std::size_t i = kKept; i < rounds.size(); ++i) fs::remove(directory / file_name(rounds[i]), error);
+  return {};
+}
+
+Status read_checkpoint(const std::string& store_path, std::string_view job_name, const Layout& layout, Round round,
+                       const CheckpointTarget& target) {
+  TRIB_ASSERT(target.steps.size() == layout.chunks());
+  const std::string path = directory_of(store_path, job_name, layout.hash()) / file_name(round);
+  Reader reader(path, job_name, layout.hash());
+  if (Status read = reader.header(round); !read) return read;
+  const CheckpointHeader& header = reader.header();
+  if (header.chunks != layout.chunks() || header.elements != layout.flat_elements()) {
+    return reader.broken("it was written for other tensors or another chunk size");
+  }
+  if (header.slots != target.slots.size()) {
+    return reader.broken("it has " + std::to_string(header.slots) + " state arrays, the job's optimizer has " +
+                         std::to_string(target.slots.size()));
+  }
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    const ChunkRange range = layout.chunk(ChunkIndex(c));
+    std::vector<float*> arrays{target.parameters + range.begin};
+    for (float* slot : target.slots) arrays.push_back(slot + range.begin);
+    if (Status read = reader.chunk(c, range.elements, arrays, target.steps[c]); !read) return read;
+    if (target.steps[c] > round.value)
+      return reader.broken("chunk " + std::to_string(c) + " claims more steps than rounds");
+  }
+  return reader.end();
+}
+
+Result<Round> newest_checkpoint(const std::string& store_path, std::string_view job_name, std::uint64_t layout_hash,
+                                std::string_view job_json) {
+  if (store_path.empty()) return Round(0);
+  const fs::path directory = directory_of(store_path, job_name, layout_hash);
+  std::optional<Error> first;
+  for (const Round round : rounds_in(directory)) {
+    std::string theirs;
+    Status whole = check(directory / file_name(round), job_name, layout_hash, round, theirs);
+    if (whole && (job_json.empty() || theirs.empty())) return round;
+    if (whole) {
+      const std::string difference = describe_config_difference(theirs, job_json);
+      if (difference.empty()) return round;
+      return fail(ErrorCode::kConfigMismatch, "job '" + std::string(job_name) + "' has a checkpoint of round " +
+                                                  std::to_string(round.value) + " of another training: " + difference +
+                                                  "; or remove '" + directory.string() + "' to begin anew");
+    }
+    if (!first) first = whole.error();
+  }
+  if (!first) return Round(0);
+  first->message += "; no other checkpoint of the job is whole: remove '" + directory.string() +
+                    "' to begin the job anew, or bring the file back";
+  return tl::unexpected(*first);
+}
+
+}  // namespace tributary

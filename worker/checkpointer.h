@@ -1,0 +1,67 @@
+// Checkpointer: keeps the state of all chunks at one round while training goes on, and writes it in the background.
+// Node 0's, in all-reduce jobs. A chunk is copied when it reaches the round; when all have, a thread of low priority
+// writes the file (worker/checkpoint.h). One checkpoint at a time: one that becomes due meanwhile is left out.
+//
+// Thread rule: reached() from any thread, one at a time for a chunk; finish() when no reached() can come any more.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/config.h"
+#include "common/log.h"
+#include "worker/checkpoint.h"
+#include "worker/replica_state.h"
+
+namespace tributary {
+
+class Checkpointer {
+ public:
+  Checkpointer(std::string store_path, std::string job_name, std::string job_json, std::shared_ptr<const Layout> layout,
+               SnapshotConfig config, Round start, ReplicaState& state, Logger logger);
+  ~Checkpointer();  // what is being written is finished
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  // `chunk` is at `round`, and stays so during the call.
+  void reached(ChunkIndex chunk, Round round);
+  // Every chunk is at `round`: writes it, if it is not there already, before it returns.
+  Status finish(Round round);
+
+  Round written() const;  // newest one of this run; 0: none
+
+ private:
+  bool due(Round round, std::uint64_t now_ms) const;
+  void run();
+  Status write(Round round, const float* parameters, std::span<const float* const> slots,
+               std::span<const std::uint64_t> steps);
+
+  const std::string store_path_, job_name_, job_json_;
+  const std::shared_ptr<const Layout> layout_;
+  const SnapshotConfig config_;
+  ReplicaState& state_;
+  const Logger logger_;
+
+  // Copies, allocated for the first checkpoint. Written by reached(), each chunk's part by one thread; read by the
+  // writer once all are there.
+  std::vector<FloatArray> copies_;  // parameters, then state arrays
+  std::vector<std::uint64_t> copied_steps_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  Round newest_;          // that any chunk has reached
+  Round capturing_;       // 0: none
+  std::size_t left_ = 0;  // chunks that have not reached capturing_
+  bool busy_ = false;     // from the first copy to the end of the writing
+  bool stopping_ = false;
+  Round written_;
+  std::uint64_t last_ms_ = 0;  // when the last one was begun
+  std::thread thread_;
+};
+
+}  // namespace tributary
