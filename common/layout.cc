@@ -272,13 +272,13 @@ std::uint64_t default_bucket_elements(std::uint64_t flat_elements) {
   return bytes / sizeof(float);
 }
 
-Result<Layout> bucket_layout(std::vector<TensorSpec> tensors, std::uint64_t chunk_bytes, std::uint32_t nodes) {
+Result<Layout> bucket_layout(std::vector<TensorSpec> tensors, std::uint64_t chunk_bytes) {
   const ShardSlots one{};
   // The largest chunks, only to learn how many elements there are: small ones could exceed the limit on their number.
   Result<Layout> probe = Layout::make(tensors, kMaxChunkBytes / sizeof(float), {&one, 1});
   if (!probe) return probe;
   const std::uint64_t elements =
-      chunk_bytes != 0 ? chunk_bytes / sizeof(float) : default_bucket_elements(probe->flat_elements(), nodes);
+      chunk_bytes != 0 ? chunk_bytes / sizeof(float) : default_bucket_elements(probe->flat_elements());
   return Layout::make(std::move(tensors), elements, {&one, 1});
 }
 

@@ -99,7 +99,7 @@ std::uint64_t default_bucket_elements(std::uint64_t flat_elements);
 
 // The layout of an all-reduce job, whose chunks (buckets) nobody owns: all of one lane of one shard. chunk_bytes: as
 // JobConfig::chunk_bytes, 0 for the default.
-Result<Layout> bucket_layout(std::vector<TensorSpec> tensors, std::uint64_t chunk_bytes, std::uint32_t nodes);
+Result<Layout> bucket_layout(std::vector<TensorSpec> tensors, std::uint64_t chunk_bytes);
 
 // Names the first difference between two declarations in a sentence for the trainer that brought `theirs`;
 // empty if equal.

@@ -274,7 +274,7 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
 Status CoordinatorCore::lay_out(Job& job) {
   JobRecord& record = job.record;
   if (!job.on_servers()) {
-    Result<Layout> layout = bucket_layout(record.tensors, job.config.chunk_bytes, job.nodes);
+    Result<Layout> layout = bucket_layout(record.tensors, job.config.chunk_bytes);
     if (!layout) return tl::unexpected(layout.error());
     record.chunk_elements = layout->chunk_elements();
     record.owners = layout->owners();

@@ -42,6 +42,7 @@ Checkpointer::~Checkpointer() {
 }
 
 bool Checkpointer::due(Round round, std::uint64_t now_ms) const {
+  if (owed_) return true;
   if (config_.every_rounds != 0 && round.value % config_.every_rounds == 0) return true;
   return config_.every_s != 0 && now_ms - last_ms_ >= config_.every_s * 1000ull;
 }
@@ -53,7 +54,9 @@ void Checkpointer::reached(ChunkIndex chunk, Round round) {
       // The first chunk at this round: none is beyond it, so all of them can still be copied at it.
       newest_ = round;
       const std::uint64_t now = steady_ms();
-      if (!busy_ && due(round, now)) {
+      const bool is_due = due(round, now);
+      owed_ = is_due && busy_;
+      if (is_due && !busy_) {
         if (copies_.empty()) {
           for (std::size_t i = 0; i < 1 + state_.slots().size(); ++i) copies_.emplace_back(layout_->flat_elements(), i);
         }

@@ -1,6 +1,6 @@
 // Checkpointer: keeps the state of all chunks at one round while training goes on, and writes it in the background.
 // Node 0's, in all-reduce jobs. A chunk is copied when it reaches the round; when all have, a thread of low priority
-// writes the file (worker/checkpoint.h). One checkpoint at a time: one that becomes due meanwhile is left out.
+// writes the file (worker/checkpoint.h). One checkpoint at a time: one that becomes due meanwhile is of a later round.
 //
 // Thread rule: reached() from any thread, one at a time for a chunk; finish() when no reached() can come any more.
 #pragma once
@@ -58,6 +58,7 @@ class Checkpointer {
   Round capturing_;       // 0: none
   std::size_t left_ = 0;  // chunks that have not reached capturing_
   bool busy_ = false;     // from the first copy to the end of the writing
+  bool owed_ = false;     // one became due while it was busy
   bool stopping_ = false;
   Round written_;
   std::uint64_t last_ms_ = 0;  // when the last one was begun

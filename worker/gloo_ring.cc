@@ -217,9 +217,9 @@ GlooRing::~GlooRing() = default;
 
 Result<std::unique_ptr<GlooRing>> GlooRing::create(std::shared_ptr<GlooDevice> device, Options options) {
   TRIB_ASSERT(options.size >= 1 && options.rank < options.size);
+  std::unique_ptr<GlooRing> ring(new GlooRing(options, std::make_unique<Impl>()));
+  if (options.size == 1) return ring;
   try {
-    auto impl = std::make_unique<Impl>();
-    std::unique_ptr<GlooRing> ring(new GlooRing(options, std::move(impl)));
     Impl& parts = *ring->impl_;
     parts.device = std::move(device);
     auto& gloo_device = parts.device->impl_->device;
@@ -227,10 +227,8 @@ Result<std::unique_ptr<GlooRing>> GlooRing::create(std::shared_ptr<GlooDevice> d
     parts.tcp = gloo_device->createContext(rank, size);
     // Gloo allows a connection five times as long.
     parts.tcp->setTimeout(std::max(milliseconds(1), options.timeout / 5));
-    if (options.size > 1) {
-      parts.tcp->createPair(static_cast<int>(ring->previous()));
-      if (ring->next() != ring->previous()) parts.tcp->createPair(static_cast<int>(ring->next()));
-    }
+    parts.tcp->createPair(static_cast<int>(ring->previous()));
+    if (ring->next() != ring->previous()) parts.tcp->createPair(static_cast<int>(ring->next()));
     Patience patience{options.patience.count() == 0 ? kForever : options.patience, options.timeout};
     parts.transport = std::make_shared<RingTransport>(parts.tcp, patience);
     parts.context = std::make_shared<RingContext>(rank, size, gloo_device, parts.transport);
@@ -286,8 +284,11 @@ Status GlooRing::connect(std::span<const std::byte> previous_address, std::span<
       if (impl_->aborted.load(std::memory_order_acquire)) throw Aborted();
       pair->connect(bytes);
     };
-    one(previous(), previous_address);
-    if (next() != previous()) one(next(), next_address);
+    // Which side of a pair listens is up to their port numbers, and either side blocks until the pair is connected. So
+    // the ring closes from member 0 on; if all began with the same side, all could wait for each other.
+    if (options_.rank == 0) one(next(), next_address);
+    if (options_.rank != 0 || next() != previous()) one(previous(), previous_address);
+    if (options_.rank != 0 && next() != previous()) one(next(), next_address);
     impl_->connected.store(true, std::memory_order_release);
   });
 }
@@ -379,8 +380,9 @@ Status GlooRing::say_goodbye(milliseconds patience) {
 // What is on its way to the neighbours stays on its way: only the destructor closes what is connected.
 void GlooRing::abort() {
   if (impl_->aborted.exchange(true, std::memory_order_acq_rel)) return;
+  if (options_.size == 1) return;
   impl_->transport->abort();
-  if (options_.size == 1 || impl_->connected.load(std::memory_order_acquire)) return;
+  if (impl_->connected.load(std::memory_order_acquire)) return;
   try {
     impl_->tcp->getPair(static_cast<int>(previous()))->close();
     if (next() != previous()) impl_->tcp->getPair(static_cast<int>(next()))->close();

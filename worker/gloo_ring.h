@@ -49,6 +49,7 @@ class GlooRing {
     std::chrono::milliseconds timeout{30'000};
     std::chrono::milliseconds patience{0};
   };
+  // device: may be null for a ring of one, in which every call succeeds at once.
   static Result<std::unique_ptr<GlooRing>> create(std::shared_ptr<GlooDevice> device, Options options);
   ~GlooRing();  // closes the connections; REQUIRES: no thread is in a call
   GlooRing(const GlooRing&) = delete;

@@ -186,7 +186,7 @@ void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
   message.world_size = entry.world_size;
   if (entry.config.mode == "allreduce" && entry.node.value == 0) {
     // Where it goes on is this node's to say.
-    const Result<Layout> layout = bucket_layout(entry.tensors, entry.config.chunk_bytes, message.nodes);
+    const Result<Layout> layout = bucket_layout(entry.tensors, entry.config.chunk_bytes);
     if (!layout) return fail_view(entry, layout.error());
     const Result<std::optional<Round>> checkpoint = lanes_.newest_checkpoint(entry.config, *layout);
     if (!checkpoint) return fail_view(entry, checkpoint.error());

@@ -78,7 +78,7 @@ TEST_CASE("an all-reduce job is opened with what its lane must know, and its tra
   auto attached = node.attach(ring_options(node, 1, 4));
   node.coordinator.await<JoinJob>();
   JobWelcome welcome;
-  const auto layout = bucket_layout(small_model(), 4096, 4);
+  const auto layout = bucket_layout(small_model(), 4096);
   REQUIRE(layout);
   welcome.name = "a-job";
   welcome.job = JobId(99);

@@ -1,0 +1,308 @@
+// Several nodes' all-reduce lanes in one process, on the loopback interface, with trainers that the test plays and a
+// coordinator that only forwards addresses.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <spdlog/sinks/null_sink.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/fused_step.h"
+#include "common/job_optimizer.h"
+#include "common/schedule.h"
+#include "worker/allreduce_lane.h"
+
+namespace tributary::testing {
+
+template <class Condition>
+bool soon(Condition condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+class LaneFailures final : public WorkerLaneListener {
+ public:
+  void lane_failed(std::shared_ptr<NodeJob>, LaneFailure failure) override {
+    const std::lock_guard lock(mutex_);
+    failures_.push_back(std::move(failure));
+  }
+  std::vector<LaneFailure> all() const {
+    const std::lock_guard lock(mutex_);
+    return failures_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<LaneFailure> failures_;
+};
+
+struct ClusterOptions {
+  std::uint32_t nodes = 2, ranks = 1;
+  std::string algorithm = "hierarchical";
+  std::string optimizer = "adamw";
+  SnapshotConfig snapshot{0, 0};
+  std::string store;  // of node 0
+  Round start;        // 0: fresh
+  std::uint32_t view = 1;
+  std::uint16_t streams = 0;
+  std::uint32_t timeout_ms = 10'000;
+  std::uint64_t chunk_elements = 2048;
+};
+
+inline JobConfig cluster_config(const ClusterOptions& options) {
+  JobConfig config;
+  config.name = "job";
+  config.mode = "allreduce";
+  config.allreduce.algorithm = options.algorithm;
+  config.optimizer.name = options.optimizer;
+  config.optimizer.lr = 0.01;
+  config.optimizer.weight_decay = 0.02;
+  config.snapshot = options.snapshot;
+  return config;
+}
+
+// Five buckets, the last of them short; a tensor over several buckets, and several in one.
+inline Layout cluster_layout(std::uint64_t chunk_elements) {
+  const ShardSlots one{};
+  auto layout = Layout::make({{"a", {5000}}, {"b", {100}}, {"c", {3000}}, {"d", {17}}}, chunk_elements, {&one, 1});
+  REQUIRE(layout);
+  return std::move(*layout);
+}
+
+// The same value for the same place, without meaning.
+inline float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
+  std::uint64_t x = (a + 1) * 0x9e3779b97f4a7c15ull ^ (b + 7) * 0xc2b2ae3d27d4eb4full ^ (c + 3) * 0x165667b19e3779f9ull;
+  x ^= x >> 29;
+  x *= 0xbf58476d1ce4e5b9ull;
+  x ^= x >> 32;
+  return static_cast<float>(static_cast<double>(x >> 11) / static_cast<double>(1ull << 53) - 0.5);
+}
+
+class AllreduceCluster {
+ public:
+  struct Node final : AllreducePort {
+    void publish(const PeerAddress& address) override { cluster->forward(address); }
+    AllreduceCluster* cluster = nullptr;
+    LaneFailures failures;
+    std::unique_ptr<AllreduceLane> lane;
+    std::shared_ptr<NodeJob> job;
+  };
+
+  explicit AllreduceCluster(ClusterOptions options) : options_(std::move(options)) {
+    for (std::uint32_t n = 0; n < options_.nodes; ++n) {
+      nodes_.push_back(std::make_unique<Node>());
+      Node& node = *nodes_.back();
+      node.cluster = this;
+      AllreduceOptions lane;
+      lane.collective_timeout_ms = options_.timeout_ms;
+      lane.streams = options_.streams;
+      if (n == 0) lane.store_path = options_.store;
+      auto started = AllreduceLane::start(lane, node.failures, node, logger_);
+      REQUIRE(started);
+      node.lane = std::move(*started);
+    }
+  }
+  ~AllreduceCluster() {
+    for (auto& node : nodes_) node->lane.reset();
+  }
+  AllreduceCluster(const AllreduceCluster&) = delete;
+  AllreduceCluster& operator=(const AllreduceCluster&) = delete;
+
+  // All nodes, or those of which `which` is true.
+  void open(const std::function<bool(std::uint32_t)>& which = [](std::uint32_t) { return true; }) {
+    for (std::uint32_t n = 0; n < options_.nodes; ++n) {
+      if (!which(n)) continue;
+      NodeJobSpec spec;
+      spec.name = "job";
+      spec.job = JobId(7);
+      spec.view = ViewId(options_.view);
+      spec.node = NodeRank(n);
+      spec.layout = std::make_shared<const Layout>(cluster_layout(options_.chunk_elements));
+      spec.start = options_.start;
+      spec.init = n == 0 && options_.start.value == 0;
+      spec.ranks = options_.ranks;
+      auto made = NodeJob::create(std::move(spec), 1, budget_);
+      REQUIRE(made);
+      nodes_[n]->job = std::move(*made);
+      nodes_[n]->lane->open(nodes_[n]->job, {options_.nodes, cluster_config(options_)});
+    }
+  }
+  void start() {
+    Node& first = *nodes_[0];
+    for (std::uint64_t i = 0; i < elements(); ++i) first.job->parameters()[i] = noise(99, 0, i);
+    first.lane->initial_values(first.job);
+  }
+
+  std::uint64_t elements() const { return cluster_layout(options_.chunk_elements).flat_elements(); }
+  Node& node(std::uint32_t n) { return *nodes_[n]; }
+  std::uint32_t rank_of(std::uint32_t n, std::uint32_t local) const { return n * options_.ranks + local; }
+
+  // As a trainer does, for all its tensors; what lies between tensors stays zero.
+  static float gradient(std::uint32_t rank, std::uint64_t round, std::uint64_t element) {
+    return noise(rank, round, element);
+  }
+  void ready(std::uint32_t n, std::uint32_t local, std::uint64_t round, std::uint64_t weight = 1) {
+    NodeJob& job = *nodes_[n]->job;
+    const Layout& layout = *job.spec().layout;
+    for (std::size_t t = layout.tensors().size(); t-- > 0;) {
+      auto* out = const_cast<float*>(job.gradients(local));
+      const std::uint64_t first = layout.tensor_offset(t);
+      for (std::uint64_t i = first; i < first + layout.tensors()[t].elements(); ++i) {
+        out[i] = gradient(rank_of(n, local), round, i);
+      }
+      auto& word = const_cast<TensorWord&>(job.tensor_words(local)[t]);
+      word.weight.store(weight, std::memory_order_relaxed);
+      word.round.store(round, std::memory_order_release);
+      const std::uint64_t one = 1;
+      REQUIRE(write(nodes_[n]->lane->doorbell(), &one, sizeof one) == sizeof one);
+    }
+  }
+  void ready_node(std::uint32_t n, std::uint64_t round, std::uint64_t weight = 1) {
+    for (std::uint32_t local = 0; local < options_.ranks; ++local) ready(n, local, round, weight);
+  }
+  void ready_all(std::uint64_t round, std::uint64_t weight = 1) {
+    for (std::uint32_t n = 0; n < options_.nodes; ++n) ready_node(n, round, weight);
+  }
+
+  bool node_at(std::uint32_t n, std::uint64_t version) const {
+    const NodeJob& job = *nodes_[n]->job;
+    for (std::size_t c = 0; c < job.spec().layout->chunks(); ++c) {
+      if (job.chunk_words()[c].version_plus_one.load(std::memory_order_acquire) != version + 1) return false;
+    }
+    return true;
+  }
+  bool reaches(std::uint64_t version) const {
+    return soon([&] {
+      for (std::uint32_t n = 0; n < options_.nodes; ++n) {
+        if (!node_at(n, version)) return false;
+      }
+      return true;
+    });
+  }
+  // Rounds first .. last, all ranks with weight 1.
+  void train(std::uint64_t first, std::uint64_t last) {
+    for (std::uint64_t round = first; round <= last; ++round) {
+      ready_all(round);
+      REQUIRE(reaches(round));
+    }
+  }
+  std::vector<float> parameters(std::uint32_t n) const {
+    const float* values = nodes_[n]->job->parameters();
+    return {values, values + elements()};
+  }
+  bool no_failures() const {
+    for (const auto& node : nodes_) {
+      if (!node->failures.all().empty()) return false;
+    }
+    return true;
+  }
+  std::string failures() const {
+    std::string all;
+    for (const auto& node : nodes_) {
+      for (const LaneFailure& failure : node->failures.all()) all += failure.error.message + "; ";
+    }
+    return all;
+  }
+  void close(bool keep) {
+    for (auto& node : nodes_) {
+      if (node->job) node->lane->close(node->job, keep);
+      node->job.reset();
+    }
+  }
+  bool memory_comes_back() const {
+    return soon([&] {
+      for (const auto& node : nodes_) {
+        if (node->lane->jobs_held() != 0 || node->lane->jobs_keeping() != 0) return false;
+      }
+      return budget_->used() == 0;
+    });
+  }
+  void forward(const PeerAddress& address) {
+    for (std::uint32_t n = 0; n < options_.nodes; ++n) {
+      if (n != address.node.value) nodes_[n]->lane->peer_address(address);
+    }
+  }
+
+ private:
+  const ClusterOptions options_;
+  Logger logger_ = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  std::shared_ptr<MemoryBudget> budget_ = std::make_shared<MemoryBudget>(64u << 20);
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+// What servers make of the same gradients: the fused sum and step over the frames of all ranks (or nodes).
+class ServerReference {
+ public:
+  explicit ServerReference(const ClusterOptions& options)
+      : config_(cluster_config(options)),
+        layout_(cluster_layout(options.chunk_elements)),
+        optimizer_(make_optimizer(config_.optimizer)),
+        parameters_(layout_.flat_elements()),
+        slots_(static_cast<std::size_t>(optimizer_->slots()), std::vector<float>(layout_.flat_elements())) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i] = noise(99, 0, i);
+    for (int s = 0; s < optimizer_->slots(); ++s) {
+      std::fill(slots_[static_cast<std::size_t>(s)].begin(), slots_[static_cast<std::size_t>(s)].end(),
+                optimizer_->initial_state(s));
+    }
+  }
+  void round(std::uint64_t round, std::uint32_t ranks, std::uint64_t total_weight) {
+    if (total_weight == 0) return;
+    ++step_;
+    const auto fp32 = make_encoding(EncodingId::kFp32);
+    std::vector<std::vector<float>> gradients(ranks, std::vector<float>(layout_.flat_elements()));
+    for (std::size_t t = 0; t < layout_.tensors().size(); ++t) {
+      const std::uint64_t first = layout_.tensor_offset(t);
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+        for (std::uint64_t i = first; i < first + layout_.tensors()[t].elements(); ++i) {
+          gradients[rank][i] = AllreduceCluster::gradient(rank, round, i);
+        }
+      }
+    }
+    std::vector<const std::byte*> frames;
+    for (const auto& one : gradients) frames.push_back(reinterpret_cast<const std::byte*>(one.data()));
+    FusedArgs args;
+    args.elements = layout_.flat_elements();
+    args.frames = frames;
+    args.push = fp32.get();
+    args.scale = static_cast<float>(1.0 / static_cast<double>(total_weight));
+    args.param_in = args.param_out = parameters_.data();
+    for (std::size_t s = 0; s < slots_.size(); ++s) args.state_in[s] = args.state_out[s] = slots_[s].data();
+    fused_step(*optimizer_, optimizer_->scalars(step_, scheduled_lr(config_.schedule, config_.optimizer.lr, step_)),
+               args);
+  }
+  const std::vector<float>& parameters() const { return parameters_; }
+
+ private:
+  const JobConfig config_;
+  const Layout layout_;
+  const std::unique_ptr<kernels::Optimizer> optimizer_;
+  std::vector<float> parameters_;
+  std::vector<std::vector<float>> slots_;
+  std::uint64_t step_ = 0;
+};
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+inline double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(double{a[i]} - double{b[i]}));
+  return largest;
+}
+
+}  // namespace tributary::testing

@@ -1,0 +1,156 @@
+#include <doctest/doctest.h>
+
+#include <future>
+#include <thread>
+
+#include "worker/gloo_ring.h"
+
+using namespace tributary;
+
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Ring {
+  explicit Ring(std::uint32_t size, milliseconds patience = milliseconds(0)) {
+    auto made = GlooDevice::create("127.0.0.1");
+    REQUIRE(made);
+    device = *made;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      GlooRing::Options options;
+      options.rank = rank;
+      options.size = size;
+      options.timeout = milliseconds(10'000);
+      options.patience = patience;
+      auto ring = GlooRing::create(device, options);
+      REQUIRE(ring);
+      members.push_back(std::move(*ring));
+    }
+  }
+  void connect() {
+    each([&](std::uint32_t rank) {
+      return members[rank]->connect(members[members[rank]->previous()]->address_for_next(),
+                                    members[members[rank]->next()]->address_for_previous());
+    });
+  }
+  // `run` on every member at a time; all must succeed.
+  template <class Run>
+  void each(Run run) {
+    std::vector<std::future<Status>> done;
+    for (std::uint32_t rank = 0; rank < members.size(); ++rank) {
+      done.push_back(std::async(std::launch::async, [&run, rank] { return run(rank); }));
+    }
+    for (auto& one : done) {
+      const Status status = one.get();
+      CHECK_MESSAGE(status.has_value(), (status ? "" : status.error().message));
+    }
+  }
+  std::shared_ptr<GlooDevice> device;
+  std::vector<std::unique_ptr<GlooRing>> members;
+};
+
+}  // namespace
+
+TEST_CASE("members of a ring add up, for sizes of every kind") {
+  for (const std::uint32_t size : {1u, 2u, 3u, 5u}) {
+    Ring ring(size);
+    ring.connect();
+    for (const std::size_t count : {1u, 7u, 1000u, 300'000u}) {
+      ring.each([&](std::uint32_t rank) -> Status {
+        std::vector<float> values(count);
+        for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(rank + i % 100);
+        if (Status summed = ring.members[rank]->allreduce(values.data(), count); !summed) return summed;
+        const float ranks = static_cast<float>(size * (size - 1) / 2);
+        for (std::size_t i = 0; i < count; ++i) {
+          if (values[i] != ranks + static_cast<float>(size * (i % 100))) return fail(ErrorCode::kInternal, "wrong");
+        }
+        return {};
+      });
+    }
+  }
+}
+
+TEST_CASE("values are passed along the ring") {
+  Ring ring(4);
+  ring.connect();
+  ring.each([&](std::uint32_t rank) -> Status {
+    std::vector<int> values(5000, rank == 0 ? 42 : 0);
+    const std::size_t bytes = values.size() * sizeof(int);
+    if (rank != 0) {
+      if (Status got = ring.members[rank]->receive_previous(values.data(), bytes); !got) return got;
+    }
+    if (rank != 3) {
+      if (Status sent = ring.members[rank]->send_next(values.data(), bytes); !sent) return sent;
+    }
+    return values == std::vector<int>(5000, 42) ? Status() : fail(ErrorCode::kInternal, "wrong");
+  });
+}
+
+TEST_CASE("abort wakes a member that waits for another, and connections stay for those who need them") {
+  Ring ring(2);
+  ring.connect();
+  std::vector<float> values(1000);
+  auto waiting = std::async(std::launch::async, [&] { return ring.members[0]->allreduce(values.data(), 1000); });
+  CHECK(waiting.wait_for(milliseconds(50)) == std::future_status::timeout);
+  ring.members[0]->abort();
+  const Status status = waiting.get();
+  REQUIRE_FALSE(status);
+  CHECK(status.error().code == ErrorCode::kStopped);
+  CHECK(ring.members[0]->allreduce(values.data(), 1000).error().code == ErrorCode::kStopped);
+}
+
+TEST_CASE("abort wakes a member that connects") {
+  Ring ring(2);
+  // Whichever of the two listens waits for the other to call.
+  auto first = std::async(std::launch::async, [&] {
+    return ring.members[0]->connect(ring.members[1]->address_for_next(), ring.members[1]->address_for_previous());
+  });
+  std::this_thread::sleep_for(milliseconds(30));
+  ring.members[0]->abort();
+  CHECK(first.wait_for(std::chrono::seconds(5)) == std::future_status::ready);
+}
+
+TEST_CASE("a member that does not come is waited for no longer than the patience") {
+  Ring ring(2, milliseconds(100));
+  ring.connect();
+  std::vector<float> values(1000);
+  const Status status = ring.members[1]->allreduce(values.data(), 1000);
+  REQUIRE_FALSE(status);
+  CHECK(status.error().code == ErrorCode::kTimeout);
+  CHECK(status.error().message.find("members 0, 1 and 0 of a ring of 2") != std::string::npos);
+}
+
+TEST_CASE("who watches hears of a broken connection, of a goodbye, and of a call") {
+  Ring ring(3);
+  ring.connect();
+  for (auto& member : ring.members) REQUIRE(member->expect_goodbyes());
+  auto watching = std::async(std::launch::async, [&] { return ring.members[1]->watch(); });
+  SUBCASE("a broken connection") {
+    ring.members[0].reset();
+    const Status status = watching.get();
+    REQUIRE_FALSE(status);
+    CHECK(status.error().code == ErrorCode::kUnavailable);
+  }
+  SUBCASE("a call, and then goodbyes") {
+    ring.members[1]->rouse();
+    CHECK(watching.get());
+    ring.each([&](std::uint32_t rank) { return ring.members[rank]->say_goodbye(std::chrono::seconds(10)); });
+  }
+  SUBCASE("a goodbye") {
+    auto leaving =
+        std::async(std::launch::async, [&] { return ring.members[0]->say_goodbye(std::chrono::seconds(10)); });
+    CHECK(watching.get());
+    CHECK(leaving.wait_for(milliseconds(50)) == std::future_status::timeout);  // its neighbours have not left
+    std::thread others([&] { CHECK(ring.members[1]->say_goodbye(std::chrono::seconds(10))); });
+    CHECK(ring.members[2]->say_goodbye(std::chrono::seconds(10)));
+    others.join();
+    CHECK(leaving.get());
+  }
+}
+
+TEST_CASE("addresses that cannot be right are refused") {
+  Ring ring(2);
+  const std::vector<std::byte> noise(5, std::byte{0x77}), too_long(1000, std::byte{1});
+  CHECK_FALSE(ring.members[0]->connect(noise, noise));
+  CHECK_FALSE(ring.members[1]->connect(too_long, too_long));
+}
