@@ -1,9 +1,14 @@
 #include "lab/hosted_ranks.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <sstream>
 #include <thread>
 
+#include "common/clock.h"
 #include "lab/gate.h"
 
 namespace tributary::lab {
@@ -33,12 +38,30 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
+double busy_seconds(std::string_view proc_stat, long ticks_per_second) {
+  // "cpu  user nice system idle iowait irq softirq steal ..."
+  std::istringstream fields{std::string(proc_stat.substr(0, proc_stat.find('\n')))};
+  std::string name;
+  fields >> name;
+  double busy = 0.0, ticks = 0.0;
+  constexpr int kIdle = 3, kWaiting = 4, kColumns = 7;
+  for (int i = 0; i < kColumns && fields >> ticks; ++i) {
+    if (i != kIdle && i != kWaiting) busy += ticks;
+  }
+  return name == "cpu" ? busy / static_cast<double>(ticks_per_second) : 0.0;
+}
+
 Result<Reading> read_now(const Lab& lab, const std::vector<Watched>& watched) {
   Reading reading;
   auto hosts = read_counters(lab.plan());
   if (!hosts) return tl::unexpected(hosts.error());
   reading.hosts = std::move(*hosts);
   for (const Watched& w : watched) reading.processes.push_back(w.process->usage());
+  std::ifstream stat("/proc/stat");
+  std::string first;
+  std::getline(stat, first);
+  reading.busy_seconds = busy_seconds(first, ::sysconf(_SC_CLK_TCK));
+  reading.at_ns = steady_ns();
   return reading;
 }
 
@@ -71,11 +94,15 @@ Json usage_between(const Lab& lab, const std::vector<Watched>& watched, const Re
                    {"resident_peak_bytes", after.processes[i].resident_peak_bytes}});
     cpu_seconds += seconds;
   }
+  const double elapsed = 1e-9 * static_cast<double>(after.at_ns - before.at_ns);
+  const auto processors = static_cast<double>(std::max(std::thread::hardware_concurrency(), 1u));
   return {{"hosts", std::move(hosts)},
           {"drops", drops},
           {"retransmits", retransmits},
           {"cpu", std::move(cpu)},
-          {"cpu_seconds", cpu_seconds}};
+          {"cpu_seconds", cpu_seconds},
+          {"elapsed_seconds", elapsed},
+          {"machine_busy", (after.busy_seconds - before.busy_seconds) / std::max(elapsed, 1e-9) / processors}};
 }
 
 Result<MeasuredRanks> measure_ranks(const Lab& lab, std::vector<Trainer>& ranks, const std::vector<Watched>& watched,

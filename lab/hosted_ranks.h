@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cluster/local_cluster.h"
@@ -24,11 +25,16 @@ struct Watched {
 struct Reading {
   std::vector<HostCounters> hosts;
   std::vector<ProcessUsage> processes;
+  double busy_seconds = 0.0;  // of all of this machine's processors since it started
+  std::uint64_t at_ns = 0;
 };
+
+// Busy processor seconds in /proc/stat: all but idle, waiting for disks, and what other machines took.
+double busy_seconds(std::string_view proc_stat, long ticks_per_second);
 
 Result<Reading> read_now(const Lab& lab, const std::vector<Watched>& watched);
 
-// The fields hosts, drops, retransmits, cpu, cpu_seconds of lab_run.h.
+// The fields from hosts to machine_busy of lab_run.h.
 nlohmann::ordered_json usage_between(const Lab& lab, const std::vector<Watched>& watched, const Reading& before,
                                      const Reading& after);
 

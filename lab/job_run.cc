@@ -39,6 +39,7 @@ Result<Json> result_of(const Lab& lab, LocalCluster& cluster, const std::string&
                 {"kind", "job"},
                 {"mode", mode},
                 {"job", first.at("job")},
+                {"model_bytes", first.at("model_bytes")},
                 {"rounds", first.at("rounds")},
                 {"digest", first.at("digest")},
                 {"test_accuracy", first.at("test_accuracy")},

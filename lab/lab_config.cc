@@ -52,6 +52,7 @@ class Reader {
     read_("exchange", "warmup", c.exchange.warmup);
     read_("exchange", "optimizer", c.exchange.optimizer);
     read_("compare", "repetitions", c.compare.repetitions);
+    read_("compare", "overlap", c.compare.overlap);
     for (std::size_t i = 0; i < groups; ++i) hosts(c, "hosts[" + std::to_string(i) + "]");
     for (std::size_t i = 0; i < variants; ++i) variant(c, "variants[" + std::to_string(i) + "]");
     if (!c.job.file.empty()) c.job.file = (std::filesystem::path(folder_) / c.job.file).lexically_normal().string();
@@ -73,6 +74,7 @@ class Reader {
     check(c.exchange.warmup <= kMaxRounds, "exchange.warmup", "must be at most " + std::to_string(kMaxRounds));
     check(c.compare.repetitions >= 1 && c.compare.repetitions <= kMaxRepetitions, "compare.repetitions",
           "must be from 1 to " + std::to_string(kMaxRepetitions));
+    check(c.compare.overlap >= 0.0 && c.compare.overlap <= 1.0, "compare.overlap", "must be from 0 to 1");
     check(variants <= kMaxVariants, "variants", "at most " + std::to_string(kMaxVariants) + " are compared");
     check(groups > 0, "hosts", "a lab needs hosts: add [[hosts]] with name, count and runs");
     check(groups == 0 || c.workers() > 0, "hosts[0].runs", "at least one host must run a worker");

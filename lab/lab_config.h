@@ -5,7 +5,7 @@
 //   [[hosts]]    name, count, runs = "worker" | "server" | "both", ranks, rate_mbit, up_mbit, down_mbit, bandwidth
 //   [job]        file, set, store                          what `tributary lab run` trains
 //   [exchange]   model_bytes, rounds, warmup, optimizer    what `tributary lab run --exchange` moves
-//   [compare]    repetitions                               `tributary bench compare`
+//   [compare]    repetitions, overlap                             `tributary bench compare`
 //   [[variants]] name, set, baseline                       what it compares
 #pragma once
 
@@ -53,6 +53,9 @@ struct LabVariant {
 
 struct LabCompare {
   std::uint32_t repetitions = 3;  // of every variant, in turn
+  // For predictions of a step: the part of computing behind which an exchange can hide. Gradients leave while the
+  // backward pass still runs, and layers wait for their own parameters only.
+  double overlap = 0.5;
 };
 
 struct LabConfig {

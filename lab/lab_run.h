@@ -32,7 +32,8 @@ struct ExchangeOptions {
 // Results are objects with these fields, and those that the functions below name:
 //   lab, kind, hosts [{name, address, up_mbit, down_mbit, wire_bytes_sent, wire_bytes_received (with all headers, as
 //   the limits count them), interface_bytes_sent, interface_bytes_received, drops_up, drops_down, retransmits,
-//   tcp_timeouts}], drops, retransmits, cpu [{name, seconds, resident_peak_bytes}], cpu_seconds
+//   tcp_timeouts}], drops, retransmits, cpu [{name, seconds, resident_peak_bytes}], cpu_seconds, elapsed_seconds,
+//   machine_busy (share of this machine's processors that was in use, by whomever)
 // Hosts' and processes' figures are of the measured rounds (of a job: of the whole run).
 //
 // Errors: kStopped if interrupted; otherwise what failed, with the last lines of its log. Whatever was started is
@@ -44,8 +45,8 @@ struct ExchangeOptions {
 // (round_seconds over that), chunk_bytes, digest.
 Result<nlohmann::ordered_json> run_exchange(const Lab& lab, const ExchangeOptions& options);
 
-// The lab file's job. Also: mode, job, rounds, digest, test_accuracy, test_loss, train_loss, seconds (of training),
-// step_seconds (of a round: the slowest rank's; then the median over rounds after the warm-up), step_split
+// The lab file's job. Also: mode, job, model_bytes, rounds, digest, test_accuracy, test_loss, train_loss, seconds (of
+// training), step_seconds (of a round: the slowest rank's; then the median over rounds after the warm-up), step_split
 // {compute_ms, reduce_ms, wait_ms} (mean over ranks and those rounds; wait: for the exchange, as far as computing did
 // not cover it), curve [{seconds, round, loss, test_accuracy}] (loss: the mean over all samples of the rounds since
 // the point before; test_accuracy where there was an evaluation, else null).

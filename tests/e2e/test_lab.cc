@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 #include "cluster/command.h"
@@ -104,6 +105,40 @@ TEST_CASE("an exchange in a lab keeps to its links, and leaves nothing behind") 
   CHECK(result.at("cpu").size() == 3);
   CHECK(lab.namespaces().empty());
   CHECK_FALSE(lab.has_state());
+}
+
+TEST_CASE("a comparison measures every variant and writes a page that stands alone") {
+  if (skipped()) return;
+  const SmallLab lab;
+  std::filesystem::remove(lab.dir / "out.log");
+  const std::string folder = lab.dir / "report";
+  auto process =
+      Process::spawn({.argv = {bin("tributary"), "bench", "compare", lab.file, "--repetitions", "2", "--rounds", "3",
+                               "--no-verify", "--report", folder, "--base-dir", lab.dir / "run"},
+                      .log_file = lab.dir / "out.log"});
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(kPatience);
+  INFO(lab.output());
+  REQUIRE(status);
+  REQUIRE(status->ok());
+  const auto result = nlohmann::json::parse(std::ifstream(folder + "/results.json"));
+  REQUIRE(result.at("variants").size() == 3);
+  for (const auto& variant : result.at("variants")) {
+    const auto& exchange = variant.at("exchange");
+    CHECK(exchange.at("seconds").at("all").size() == 2);
+    CHECK(exchange.at("wire_bytes").size() == 2);
+    CHECK(exchange.at("predicted").at("seconds").get<double>() >= 0.0);
+    CHECK_FALSE(exchange.at("binds").get<std::string>().empty());
+    CHECK(variant.at("job").is_null());
+  }
+  CHECK(result.at("speedups").size() == 2);
+  std::ostringstream page;
+  page << std::ifstream(folder + "/report.html").rdbuf();
+  CHECK(page.str().find("<svg") != std::string::npos);
+  // Nothing that a browser would have to fetch.
+  for (const char* reference : {"src=", "href=\"http", "@import", "url(http"})
+    CHECK(page.str().find(reference) == std::string::npos);
+  CHECK(lab.namespaces().empty());
 }
 
 TEST_CASE("a lab that is up is used by runs, keeps its state, and goes when it is taken down") {

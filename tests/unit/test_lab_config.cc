@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <string>
+#include <vector>
 
+#include "common/config_toml.h"
 #include "lab/lab_config.h"
 
 namespace tributary::lab {
@@ -108,6 +111,27 @@ TEST_CASE("a burst holds the largest offloaded packet and a millisecond of the r
 TEST_CASE("names that could leave a folder or another lab's prefix are none") {
   CHECK(is_lab_name("lab-4+4"));
   for (const char* name : {"", "a.b", "../a", "-a", "a b", "a/b"}) CHECK_FALSE(is_lab_name(name));
+}
+
+TEST_CASE("every lab file that comes along is right, and so are the jobs and variants it names") {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(TRIBUTARY_SOURCE_DIR "/configs")) {
+    if (!entry.path().filename().string().starts_with("lab-")) continue;
+    const auto config = load_lab_config(entry.path().string());
+    REQUIRE_MESSAGE(config, config.error().message);
+    CHECK(config->name + ".toml" == entry.path().filename());
+    ++files;
+    if (config->job.file.empty()) continue;
+    std::vector<LabVariant> variants = config->variants;
+    variants.push_back({});
+    for (const LabVariant& variant : variants) {
+      std::vector<std::string> overrides = config->job.overrides;
+      overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
+      const auto job = load_job_config(config->job.file, overrides);
+      CHECK_MESSAGE(job, job.error().message);
+    }
+  }
+  CHECK(files >= 4);
 }
 
 }  // namespace
