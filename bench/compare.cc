@@ -78,7 +78,7 @@ void add_prediction(Json& part, const Result<Scenario>& scenario, bool step, dou
   if (!prediction) return;
   const double seconds = step ? prediction->step_s : prediction->exchange_s;
   part["predicted"] = to_json(*prediction, seconds);
-  part["error"] = measured / seconds - 1.0;
+  if (seconds > 0.0) part["error"] = measured / seconds - 1.0;
 }
 
 class Comparison {

@@ -140,7 +140,8 @@ def table(head, rows):
 def predicted_cell(part):
     if part["predicted"] is None:
         return "not known"
-    return f"{milliseconds(part['predicted']['seconds'])} ({100 * part['error']:+.1f} %)"
+    error = "" if part["error"] is None else f" ({100 * part['error']:+.1f} %)"
+    return milliseconds(part["predicted"]["seconds"]) + error
 
 
 def predicted_seconds(part):

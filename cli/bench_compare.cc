@@ -57,7 +57,7 @@ void print_table(const Json& result) {
     const auto& e = v.at("exchange");
     std::printf("  %-24s %8.1f ms, %.3f x model / goodput", v.at("name").get<std::string>().c_str(),
                 1e3 * e.at("seconds").at("median").get<double>(), e.at("ratio").get<double>());
-    if (e.at("predicted").is_object()) {
+    if (e.at("error").is_number()) {
       std::printf(", predicted %.1f ms (%+.1f %%)", 1e3 * e.at("predicted").at("seconds").get<double>(),
                   1e2 * e.at("error").get<double>());
     }
@@ -75,7 +75,7 @@ void print_table(const Json& result) {
 
 int compare(CompareArguments& a) {
   StopSignals signals;
-  const auto interrupted = [&] { return signals.taken(); };
+  const auto interrupted = [&] { return signals.taken_first(); };
   const auto config = lab::load_lab_config(a.file);
   if (!config) return complain(config.error(), kCannot);
   if (auto ok = lab::may_make_namespaces(); !ok) return complain(ok.error(), kCannot);

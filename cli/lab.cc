@@ -31,7 +31,8 @@ on a bridge of their own; nothing of this machine's network is touched. Needs ro
   sudo tributary lab run LAB.toml                 train the file's job
   sudo tributary lab down LAB.toml                take it down, and whatever a crash left of it; --all: every lab
 
-`lab run` uses a lab that is up, or brings it up for the run. Exit status: 0 done, 1 something failed, 2 it cannot be begun.)";
+`lab run` uses a lab that is up, or brings it up for the run. Ctrl-C stops everything in good order; twice leaves at once, and `lab down` then
+removes what is left. Exit status: 0 done, 1 something failed, 2 it cannot be begun.)";
 
 int complain(const char* what, const Error& error, int status = kFailed) {
   std::fprintf(stderr, "tributary lab %s: %s\n", what, error.message.c_str());
@@ -116,7 +117,7 @@ int up(const LabArguments& a) {
   StopSignals signals;
   int status = 0;
   auto lab = bring_up(
-      a, false, [&] { return signals.taken(); }, status);
+      a, false, [&] { return signals.taken_first(); }, status);
   if (!lab) return complain("up", lab.error(), status);
   std::FILE* out = a.json ? stderr : stdout;
   std::fprintf(out, "lab %s is up%s\n", (*lab)->config().name.c_str(), (*lab)->was_up() ? " (it was already)" : "");
@@ -182,7 +183,7 @@ void print_job(const Json& r) {
 
 int run(RunArguments& a) {
   StopSignals signals;
-  const auto interrupted = [&] { return signals.taken(); };
+  const auto interrupted = [&] { return signals.taken_first(); };
   int status = 0;
   auto lab = bring_up(a, true, interrupted, status);
   if (!lab) return complain("run", lab.error(), status);

@@ -28,6 +28,12 @@ class StopSignals {
     signalfd_siginfo info;
     return ::read(fd_, &info, sizeof info) == sizeof info;
   }
+  // The same; and if so, the next one ends this process at once.
+  bool taken_first() {
+    if (!taken()) return false;
+    release();
+    return true;
+  }
   // From now on they end this process as usual (and the kernel then ends the children).
   void release() { ::pthread_sigmask(SIG_UNBLOCK, &set_, nullptr); }
 

@@ -258,6 +258,7 @@ Status LocalCluster::write_configs() {
   }
   for (std::uint32_t i = 0; i < options_.nodes; ++i) {
     const std::string number = std::to_string(i);
+    const DaemonSite site = options_.worker_sites.empty() ? DaemonSite{} : options_.worker_sites[i];
     Daemon daemon;
     daemon.name = "worker " + number;
     daemon.socket = socket_dir_ + "/worker-" + number + ".sock";
@@ -276,7 +277,6 @@ Status LocalCluster::write_configs() {
     if (auto ok = write_file(config, text); !ok) return ok;
     daemon.argv = {options_.bin_dir + "/tributary-worker", "--config", config};
     daemon.log_file = log_dir() + "/worker-" + number + ".log";
-    const DaemonSite site = options_.worker_sites.empty() ? DaemonSite{} : options_.worker_sites[i];
     daemon.network_namespace = site.network_namespace;
     workers_.push_back(std::move(daemon));
   }
