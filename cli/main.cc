@@ -11,13 +11,9 @@ int main(int argc, char** argv) {
       "  tributary up configs/fashion-mnist.toml      train on a whole local cluster of real daemons\n"
       "  tributary status --base-dir runs/NAME        ask its daemons, from another terminal\n"
       "  tributary doctor                             is this machine fit for a run, and what does it have?\n"
-      "  tributary plan --nodes 4 --servers 4 ...     which layout is fastest on these links, and what binds it?
-      "
-      "  tributary bench pushpull                     how fast gradients go in and parameters come out here
-      "
-      "  tributary lab run LAB.toml                   on several hosts with limited links, emulated on this machine
-
-      "
+      "  tributary plan --nodes 4 --servers 4 ...     which layout is fastest on these links, and what binds it?\n"
+      "  tributary bench pushpull                     how fast gradients go in and parameters come out here\n"
+      "  tributary lab run LAB.toml                   on several hosts with limited links, emulated on this machine\n\n"
       "The daemons are tributary-server and tributary-worker; the built-in trainer is tributary-train. Each has a "
       "--help.",
       "tributary");
