@@ -120,13 +120,9 @@ class Benchmark {
         ranks_(make_sessions(options, cluster), sample_tensors(options.model_bytes), options.device),
         lanes_(static_cast<std::uint16_t>(std::max<std::size_t>(cluster.servers()[0].lanes.size(), 1))) {}
 
-  Result<Json> run() {
-    if (auto ok = ranks_.wait_paused(healthy()); !ok) return tl::unexpected(ok.error());
-    if (auto ok = ceiling(); !ok) return tl::unexpected(ok.error());
-    for (int i = 0; i < kSlices; ++i) {
-      if (auto ok = slice(); !ok) return tl::unexpected(ok.error());
-      if (auto ok = ceiling(); !ok) return tl::unexpected(ok.error());
-    }
+  Status wait_paused() { return ranks_.wait_paused(healthy()); }
+
+  Result<Json> finish() {
     auto daemons = ask_daemons();
     if (!daemons) return tl::unexpected(daemons.error());
     const SessionStats totals = ranks_.totals();
@@ -149,14 +145,6 @@ class Benchmark {
     result["bytes_pulled"] = totals.bytes_pulled;
     result["digest"] = nodes->front().digest;
     return result;
-  }
-
- private:
-  Ranks::Healthy healthy() {
-    return [this]() -> Status {
-      if (const auto failure = cluster_.failure()) return fail(ErrorCode::kUnavailable, *failure);
-      return {};
-    };
   }
 
   Status slice() {
@@ -205,12 +193,23 @@ class Benchmark {
     return {};
   }
 
+  double rate() const { return median(measured_.slices); }
+
+ private:
+  Ranks::Healthy healthy() {
+    return [this]() -> Status {
+      if (const auto failure = cluster_.failure()) return fail(ErrorCode::kUnavailable, *failure);
+      return {};
+    };
+  }
+
   Result<Json> ask_daemons() {
-    double window = 0.0;
+    double window = 0.0, socket_bytes = 0.0;
     for (Daemon& worker : cluster_.workers()) {
       const auto text = http_get(worker.admin, "/metrics", kScrapeTimeout);
       if (!text) return tl::unexpected(text.error());
       window = std::max(window, metric(*text, "tributary_worker_window_bytes"));
+      socket_bytes += metric(*text, "tributary_worker_socket_payload_bytes_total");
     }
     Json peaks = Json::array(), formulas = Json::array();
     double ratio = 0.0;
@@ -224,7 +223,8 @@ class Benchmark {
       if (formula > 0.0) ratio = std::max(ratio, peak / formula);
     }
     const auto chunk = static_cast<double>(std::max<std::uint64_t>(ranks_.chunk_bytes(), 1));
-    Json found = {{"window", {{"bytes", window}, {"chunks", window / chunk}}},
+    Json found = {{"socket_payload_bytes", static_cast<std::uint64_t>(socket_bytes)},
+                  {"window", {{"bytes", window}, {"chunks", window / chunk}}},
                   {"memory", {{"server_peak_bytes", peaks}, {"formula_bytes", formulas}, {"ratio", ratio}}}};
     if (options_.device) {
       if (auto ok = ask_devices(found); !ok) return tl::unexpected(ok.error());
@@ -276,7 +276,7 @@ class Benchmark {
             {"optimizer", options_.optimizer},
             {"push", make_encoding(options_.push)->name()},
             {"pull", make_encoding(options_.pull)->name()},
-            {"transport", options_.transport == Transport::kIpc ? "ipc" : "tcp"}};
+            {"transport", transport_name(options_.transport)}};
   }
 
   const PushPullOptions& options_;
@@ -288,29 +288,86 @@ class Benchmark {
   std::vector<double> ceilings_, ceiling_cpu_;
 };
 
+// A cluster and what measures it.
+class Setup {
+ public:
+  static Result<std::unique_ptr<Setup>> start(const PushPullOptions& options) {
+    std::unique_ptr<Setup> setup(new Setup(options));
+    const std::string& folder = setup->folder_.path;
+    if (folder.empty()) return fail(ErrorCode::kIo, "cannot create a folder in /tmp");
+    auto cluster = LocalCluster::start({.servers = options.servers,
+                                        .nodes = options.nodes,
+                                        .ranks_per_node = options.ranks_per_node,
+                                        .lanes = options.lanes,
+                                        .transport = options.transport,
+                                        .base_dir = folder,
+                                        .store = options.store,
+                                        .window_bytes = options.window_bytes,
+                                        .log_level = "warn",
+                                        .extra_worker_toml = options.worker_toml});
+    if (!cluster) return tl::unexpected(cluster.error());
+    setup->cluster_ = std::move(*cluster);
+    setup->benchmark_ = std::make_unique<Benchmark>(setup->options_, *setup->cluster_, folder);
+    return setup;
+  }
+  // Without stop() something failed: the daemons go first, no rank may wait for an answer that never comes.
+  ~Setup() {
+    if (cluster_ && benchmark_) cluster_->stop_now();
+  }
+  Benchmark& benchmark() { return *benchmark_; }
+
+  Status stop() {
+    const auto killed = cluster_->stop();
+    benchmark_.reset();
+    if (killed.empty()) return {};
+    return fail(ErrorCode::kTimeout, killed.front() + " did not stop in time and was killed");
+  }
+
+ private:
+  explicit Setup(const PushPullOptions& options) : options_(options) {}
+
+  const PushPullOptions options_;
+  const TempDir folder_;
+  std::unique_ptr<LocalCluster> cluster_;
+  std::unique_ptr<Benchmark> benchmark_;
+};
+
 }  // namespace
 
 Result<Json> run_pushpull(const PushPullOptions& options) {
-  const TempDir folder;
-  if (folder.path.empty()) return fail(ErrorCode::kIo, "cannot create a folder in /tmp");
-  auto cluster = LocalCluster::start({.servers = options.servers,
-                                      .nodes = options.nodes,
-                                      .ranks_per_node = options.ranks_per_node,
-                                      .lanes = options.lanes,
-                                      .transport = options.transport,
-                                      .base_dir = folder.path,
-                                      .store = options.store,
-                                      .window_bytes = options.window_bytes,
-                                      .log_level = "warn",
-                                      .extra_worker_toml = options.worker_toml});
-  if (!cluster) return tl::unexpected(cluster.error());
-  auto benchmark = std::make_unique<Benchmark>(options, **cluster, folder.path);
-  auto result = benchmark->run();
-  // After an error the daemons go first: no rank may wait for an answer that never comes.
-  const auto killed = result ? (*cluster)->stop() : (*cluster)->stop_now();
-  benchmark.reset();
-  if (result && !killed.empty())
-    return fail(ErrorCode::kTimeout, killed.front() + " did not stop in time and was killed");
+  auto setup = Setup::start(options);
+  if (!setup) return tl::unexpected(setup.error());
+  Benchmark& measured = (*setup)->benchmark();
+  if (auto ok = measured.wait_paused(); !ok) return tl::unexpected(ok.error());
+  // Shared memory is compared with loopback, in turns, as everything else is with the ceiling.
+  std::unique_ptr<Setup> other;
+  if (options.transport == Transport::kShm && !options.device) {
+    PushPullOptions over_tcp = options;
+    over_tcp.transport = Transport::kTcp;
+    auto started = Setup::start(over_tcp);
+    if (!started) return tl::unexpected(started.error());
+    other = std::move(*started);
+    if (auto ok = other->benchmark().wait_paused(); !ok) return tl::unexpected(ok.error());
+  }
+  const auto baseline = [&]() -> Status { return other ? other->benchmark().slice() : measured.ceiling(); };
+  if (auto ok = baseline(); !ok) return tl::unexpected(ok.error());
+  for (int i = 0; i < kSlices; ++i) {
+    if (auto ok = measured.slice(); !ok) return tl::unexpected(ok.error());
+    if (auto ok = baseline(); !ok) return tl::unexpected(ok.error());
+  }
+  auto result = measured.finish();
+  if (!result) return result;
+  if (other) {
+    const auto compared = other->benchmark().finish();
+    if (!compared) return compared;
+    const double tcp = compared->at("gb_per_s_each_way").get<double>();
+    (*result)["tcp_gb_per_s_each_way"] = tcp;
+    (*result)["ratio_to_tcp"] = tcp > 0.0 ? measured.rate() / tcp : 0.0;
+    (*result)["tcp_cpu_seconds_per_gb"] = compared->at("cpu_seconds_per_gb");
+    (*result)["tcp_slices_gb_per_s"] = compared->at("slices_gb_per_s");
+    if (auto ok = other->stop(); !ok) return tl::unexpected(ok.error());
+  }
+  if (auto ok = (*setup)->stop(); !ok) return tl::unexpected(ok.error());
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "bench/allreduce_bench.h"
 #include "bench/echo_ceiling.h"
 #include "bench/gpu_kernel_bench.h"
 #include "bench/gpu_pipeline.h"
@@ -25,6 +26,9 @@ link. The options are there to see what they are worth.
   cpu_seconds_per_gb (servers, workers and trainers, for a gigabyte each way), ceiling_gb_per_s (a bare ZeroMQ echo of chunks of the
   same size between two processes whose server runs the same optimizer's loop; median over measurements before, between
   and after), ratio_to_ceiling, rounds_per_s, chunk_bytes, window {bytes, chunks} (as the workers' controllers found it), lanes,
+  socket_payload_bytes (of gradients and parameters that crossed a socket, counted by the workers: 0 with shm),
+  with shm: tcp_gb_per_s_each_way (a second cluster of the same kind over tcp, whose slices take turns with these), ratio_to_tcp,
+  tcp_cpu_seconds_per_gb, tcp_slices_gb_per_s,
   memory {server_peak_bytes, formula_bytes, ratio} (ARCHITECTURE.md: memory of a server), digest (equal on all nodes: checked))";
 
 struct PushPullArguments {
@@ -38,16 +42,12 @@ int fail_with(const char* what, const std::string& message) {
   return 1;
 }
 
-Transport transport_of(const std::string& name) {
-  return name == "ipc" ? Transport::kIpc : Transport::kTcp;
-}
-
 void finish_options(PushPullArguments& arguments) {
   bench::PushPullOptions& options = arguments.options;
-  options.transport = transport_of(arguments.transport);
+  options.transport = transport_named(arguments.transport);
   options.push = *parse_encoding(arguments.push);
   options.pull = *parse_encoding(arguments.pull);
-  options.ceiling = !arguments.no_ceiling;
+  options.ceiling = !arguments.no_ceiling && options.transport != Transport::kShm;  // an echo has to use a socket
   options.program = executable_dir() + "/tributary";
   tune_malloc_for_frames();
 }
@@ -61,7 +61,11 @@ int print_exchange(const char* what, const PushPullArguments& arguments, const R
   const auto number = [&](const char* key) { return result->at(key).get<double>(); };
   std::printf("%.2f GB/s each way, %.1f rounds/s, %.2f CPU-seconds per GB\n", number("gb_per_s_each_way"),
               number("rounds_per_s"), number("cpu_seconds_per_gb"));
-  if (!arguments.no_ceiling) {
+  if (result->contains("ratio_to_tcp")) {
+    std::printf("the same over tcp, in turns: %.2f GB/s; ratio %.2f\n", number("tcp_gb_per_s_each_way"),
+                number("ratio_to_tcp"));
+  }
+  if (arguments.options.ceiling) {
     std::printf("ceiling %.2f GB/s (ZeroMQ echo with the same optimizer, same run): ratio %.2f\n",
                 number("ceiling_gb_per_s"), number("ratio_to_ceiling"));
   }
@@ -83,7 +87,9 @@ void add_exchange_options(CLI::App* command, const std::shared_ptr<PushPullArgum
   command->add_option("--optimizer", o.optimizer, "sgd, adam, adamw, adagrad, lion")
       ->check(CLI::IsMember({"sgd", "adam", "adamw", "adagrad", "lion"}))
       ->capture_default_str();
-  command->add_option("--transport", arguments->transport)->check(CLI::IsMember({"tcp", "ipc"}))->capture_default_str();
+  command->add_option("--transport", arguments->transport)
+      ->check(CLI::IsMember({"tcp", "ipc", "shm"}))
+      ->capture_default_str();
   command->add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
   command->add_option("--lanes", o.lanes, "of every daemon (default: from the machine)");
   command->add_option("--chunk-bytes", o.chunk_bytes, "default: from the model and the lanes")
@@ -158,6 +164,60 @@ void add_gpu_pipeline(CLI::App& bench_app, int& exit_status) {
   command->add_option("--device", options->device, "which GPU")->capture_default_str();
   command->add_flag("--nccl", options->nccl, "run the collectives, with a communicator of one");
   command->callback([arguments, options, &exit_status] { exit_status = gpu_pipeline(*arguments, *options); });
+}
+
+constexpr const char* kAllreduceFooter = R"(
+Nodes are lanes of this process on the loopback interface; everything shares this machine's cores, the optimizer's step on
+every node included.
+
+--json fields: round_ms (from all gradients being ready to all nodes having all parameters; median over turns of medians over
+  rounds), gb_per_s (model bytes by it), chunk_bytes (of a bucket), gloo_ms (one call of gloo::allreduce, ring, over the
+  whole model, nothing else), gloo_step_ms (that call and then the same optimizer's step on every node),
+  ratio_to_gloo and ratio_to_gloo_step (round_ms by them, within a turn))";
+
+void add_allreduce(CLI::App& bench_app, int& exit_status) {
+  struct Arguments {
+    bench::AllreduceBenchOptions options;
+    bool json = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  bench::AllreduceBenchOptions& o = arguments->options;
+  CLI::App* command = bench_app.add_subcommand("allreduce", "rounds of all-reduce jobs beside Gloo's own ring");
+  command->footer(kAllreduceFooter);
+  command->add_option("--nodes", o.nodes)->capture_default_str();
+  command->add_option("--ranks-per-node", o.ranks_per_node, "trainers at each")->capture_default_str();
+  command->add_option("--model-bytes", o.model_bytes, "fp32 parameters, as 64MiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  command->add_option("--algorithm", o.algorithm)
+      ->check(CLI::IsMember({"flat", "hierarchical"}))
+      ->capture_default_str();
+  command->add_option("--optimizer", o.optimizer, "sgd, adam, adamw, adagrad, lion")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw", "adagrad", "lion"}))
+      ->capture_default_str();
+  command->add_option("--chunk-bytes", o.chunk_bytes, "of a bucket (default: from the model)")
+      ->transform(CLI::AsSizeValue(false));
+  command->add_option("--streams", o.streams, "collectives under way at a time (default: the workers')");
+  command->add_option("--rounds", o.rounds, "in each turn")->capture_default_str();
+  command->add_option("--turns", o.turns)->capture_default_str();
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  command->callback([arguments, &exit_status] {
+    tune_malloc_for_frames();
+    const auto result = bench::run_allreduce_bench(arguments->options);
+    if (!result) {
+      exit_status = fail_with("allreduce", result.error().message);
+      return;
+    }
+    if (arguments->json) {
+      std::printf("%s\n", result->dump().c_str());
+      return;
+    }
+    const auto number = [&](const char* key) { return result->at(key).get<double>(); };
+    std::printf("%.2f ms a round, %.2f GB/s, buckets of %.0f KiB\n", number("round_ms"), number("gb_per_s"),
+                number("chunk_bytes") / 1024);
+    std::printf("Gloo's ring alone %.2f ms: ratio %.3f; and then the same step %.2f ms: ratio %.3f\n",
+                number("gloo_ms"), number("ratio_to_gloo"), number("gloo_step_ms"), number("ratio_to_gloo_step"));
+  });
 }
 
 void add_optimizer(CLI::App& bench_app, int& exit_status) {
@@ -287,7 +347,7 @@ void add_echo_server(CLI::App& bench_app, int& exit_status) {
   command->add_option("--optimizer", arguments->options.optimizer);
   command->add_option("--folder", arguments->options.folder);
   command->callback([arguments, &exit_status] {
-    arguments->options.transport = transport_of(arguments->transport);
+    arguments->options.transport = transport_named(arguments->transport);
     exit_status = bench::run_echo_server(arguments->options);
   });
 }
@@ -299,6 +359,7 @@ void add_bench(CLI::App& app, int& exit_status) {
   command->require_subcommand(1);
   add_push_pull(*command, exit_status);
   add_gpu_pipeline(*command, exit_status);
+  add_allreduce(*command, exit_status);
   add_optimizer(*command, exit_status);
   add_kernels(*command, exit_status);
   add_gpu_kernels(*command, exit_status);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20, kGiB = std::uint64_t{1} << 30;
 // Below these a small model already does not fit, or many ranks on a node do not.
-constexpr std::uint64_t kLeastSharedMemory = 64 * kMiB, kGoodSharedMemory = kGiB;
+constexpr std::uint64_t kGoodSharedMemory = kGiB;
 constexpr std::uint64_t kLeastMemory = 256 * kMiB, kGoodMemory = 2 * kGiB;
 // A server holds RocksDB's files and a connection per worker and lane.
 constexpr std::uint64_t kLeastFiles = 256, kGoodFiles = 1024;
@@ -106,13 +106,14 @@ class Judge {
            bytes(f_.memory) + ", " + bytes(f_.memory_available) + " available" +
                (limited ? ", limited to " + bytes(*f_.memory_limit) + " by the control group" : ""),
            "free some: parameters, gradients and the optimizer's state stay in memory");
+    // Tributary's own shared memory has no file there (memfd); NCCL's has.
     if (f_.shared_memory == 0) {
-      problem("/dev/shm", "not mounted", "mount a tmpfs there: trainers and workers share memory through it");
+      note("/dev/shm", "not mounted", "mount a tmpfs there if GPUs of this machine work together: NCCL uses it");
+    } else if (f_.shared_memory_free < kGoodSharedMemory) {
+      note("/dev/shm", bytes(f_.shared_memory_free) + " free of " + bytes(f_.shared_memory),
+           "too little for NCCL between many GPUs: enlarge it (mount -o remount,size=, containers: --shm-size)");
     } else {
-      amount("/dev/shm", f_.shared_memory_free, kLeastSharedMemory, kGoodSharedMemory,
-             bytes(f_.shared_memory_free) + " free of " + bytes(f_.shared_memory),
-             "a node needs there the model's bytes times (ranks + 1); enlarge it (mount -o remount,size=, containers: "
-             "--shm-size)");
+      ok("/dev/shm", bytes(f_.shared_memory_free) + " free of " + bytes(f_.shared_memory));
     }
     amount("open files", f_.open_files, kLeastFiles, kGoodFiles,
            "at most " + std::to_string(f_.open_files) + " (could be " + std::to_string(f_.open_files_most) + ")",

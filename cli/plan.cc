@@ -272,7 +272,8 @@ void add_job_options(CLI::App* plan, PlanArguments& a) {
   plan->add_option("--buckets", s.buckets, "all-reduce: collectives of an exchange")
       ->check(CLI::Range(1u, 1000000u))
       ->capture_default_str();
-  plan->add_option("--transfer", a.transfer, "bytes of a transfer between worker and server (default 64KiB)")
+  plan->add_option("--transfer", a.transfer,
+                   "bytes of a transfer between worker and server (default: as the coordinator chooses)")
       ->type_name("BYTES");
 }
 

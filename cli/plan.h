@@ -19,7 +19,7 @@ WireRatio wire_ratio(EncodingSpec push, EncodingSpec pull);
 struct Plan {
   Scenario scenario;                // mode does not count
   std::vector<Prediction> layouts;  // one for each mode that makes sense for it
-  std::size_t best = 0;             // of the modes that Tributary has; the simplest of those within 1 %
+  std::size_t best = 0;             // of the modes that Tributary has; the simplest of those within 3 %
   std::vector<std::string> advice;  // sentences
 };
 

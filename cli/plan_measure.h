@@ -26,6 +26,7 @@ struct Measured {
   std::string job;
   std::vector<MeasuredLink> links;   // by worker
   std::uint32_t ranks_per_node = 1;  // the most
+  std::uint32_t daemons = 0;         // servers
   std::uint32_t servers = 0;         // server hosts without a worker
   bool servers_placed = false;       // whether the coordinator said so, else every server daemon counts as such
   double payload_bytes = 0.0;        // fp32

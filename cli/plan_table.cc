@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kUsualChunk = 1u << 18;  // values: 1 MiB of fp32
-constexpr double kAsGood = 1.01;               // times the best step: as good, so the simpler layout is recommended
+constexpr double kAsGood = 1.03;               // times the best step: as good, so the simpler layout is recommended
 
 // Busiest host of a kind, each way.
 struct Traffic {

@@ -100,6 +100,43 @@ void print_workers(const std::vector<Answer>& answers) {
   table.print();
 }
 
+std::string factor(const Json& predicted, const char* key) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, "%.3f M/B", number(predicted, key));
+  return buffer;
+}
+
+// Which server owns how much of each job, and what that means for the hosts' links.
+void print_placement(const std::vector<Answer>& answers) {
+  Table shares({"JOB", "SERVER", "PLACED", "SHARE", "BYTES", "CHUNKS"});
+  Table exchanges({"JOB", "EXCHANGE", "RING", "BOTTLENECK"});
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
+    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
+      if (!job.contains("placement") || !job.at("placement").is_object()) continue;
+      const Json& placement = job.at("placement");
+      for (const Json& server : list(placement, "servers")) {
+        const std::string colocated = text(server, "colocated");
+        shares.add({text(job, "name"), text(server, "server"),
+                    colocated == "true"    ? "beside a worker"
+                    : colocated == "false" ? "on its own"
+                                           : "-",
+                    amount(100.0 * number(server, "share"), 1, "%"), amount(number(server, "bytes"), 1e6, "MB"),
+                    text(server, "chunks")});
+      }
+      const Json predicted = placement.value("predicted", Json());
+      if (predicted.is_object()) {
+        exchanges.add({text(job, "name"), factor(predicted, "factor"), factor(predicted, "ring_factor"),
+                       text(predicted, "bottleneck")});
+      } else {
+        exchanges.add({text(job, "name"), "-", "-", "not predicted: " + text(placement, "basis")});
+      }
+    }
+  }
+  shares.print();
+  exchanges.print();
+}
+
 void print_jobs(const std::vector<Answer>& answers) {
   Table table({"JOB", "PHASE", "VIEW", "NODES", "RANKS", "ROUND", "DURABLE", "CHUNKS", "LAST STOP"});
   for (const Answer& a : answers) {
@@ -138,6 +175,7 @@ int show(const std::vector<std::string>& addresses, bool json) {
     std::printf("%s\n", Json{{"daemons", daemons}}.dump().c_str());
   } else {
     print_jobs(answers);
+    print_placement(answers);
     print_servers(answers);
     print_workers(answers);
   }
@@ -162,6 +200,9 @@ void add_status(CLI::App& app, int& exit_status) {
       "\nExamples:\n"
       "  tributary status --base-dir runs/fashion-mnist\n"
       "  tributary status --admin 10.0.0.1:7071 --admin 10.0.0.2:7071 --json\n\n"
+      "EXCHANGE is the predicted time of a round's exchange on the hosts' links, RING that of an fp32 ring "
+      "all-reduce:\n"
+      "M is the model in fp32, B the slowest link of a host with workers.\n\n"
       "--json: {\"daemons\": [{admin, status (as the daemon's /status has it, or null), error}]}\n"
       "Exit status: 0 if every daemon answered, else 1.");
   status->add_option("--base-dir", options->base_dir, "folder of a running `tributary up`")->type_name("FOLDER");

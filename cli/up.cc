@@ -44,7 +44,7 @@ struct UpOptions {
   std::vector<std::string> overrides;
   std::optional<std::uint16_t> servers;  // not given: as the job's mode needs
   ClusterOptions cluster;
-  std::string transport = "tcp";
+  std::string transport = "shm";
   std::string device = "auto";
   bool json = false;
   bool keep_running = false;
@@ -229,8 +229,9 @@ void add_up(CLI::App& app, int& exit_status) {
                  "folder for all files of the run (default: runs/NAME of the job)")
       ->type_name("FOLDER");
   up->add_option("--lanes", options->cluster.lanes, "lanes of each daemon (default: from the machine's cores)");
-  up->add_option("--transport", options->transport, "between workers and servers")
-      ->check(CLI::IsMember({"tcp", "ipc"}))
+  up->add_option("--transport", options->transport,
+                 "between workers and servers: shm (gradients and parameters stay in shared memory), tcp, ipc")
+      ->check(CLI::IsMember({"shm", "tcp", "ipc"}))
       ->capture_default_str();
   up->add_option("--device", options->device,
                  "what trainers compute on: cpu, cuda (they take turns with the devices), cuda:N, or auto: cuda if it "
@@ -251,7 +252,7 @@ void add_up(CLI::App& app, int& exit_status) {
       exit_status = 2;
       return;
     }
-    options->cluster.transport = options->transport == "ipc" ? Transport::kIpc : Transport::kTcp;
+    options->cluster.transport = transport_named(options->transport);
     if (auto ok = Up(*options).run(); !ok) {
       std::fprintf(stderr, "tributary up: %s\n", ok.error().message.c_str());
       exit_status = 1;

@@ -16,6 +16,8 @@
 #include <random>
 #include <thread>
 
+#include "common/assert.h"
+
 namespace tributary {
 namespace {
 
@@ -76,6 +78,12 @@ std::optional<nlohmann::json> find_ready(const std::string& log, std::uint64_t f
 }
 
 }  // namespace
+
+Transport transport_named(std::string_view name) {
+  const auto at = std::ranges::find(kTransports, name);
+  TRIB_ASSERT(at != std::end(kTransports));
+  return static_cast<Transport>(at - std::begin(kTransports));
+}
 
 Result<std::uint16_t> free_port() {
   constexpr std::uint32_t kFirst = 20'000, kCount = 12'000;  // Linux gives out 32768 and up
@@ -216,6 +224,9 @@ Status LocalCluster::take_lock() {
 }
 
 Status LocalCluster::write_configs() {
+  const auto host = [](const std::vector<std::string>& hosts, std::uint32_t index) {
+    return index < hosts.size() && !hosts[index].empty() ? "host = " + toml_string(hosts[index]) + "\n" : std::string();
+  };
   if (options_.transport == Transport::kIpc) {
     coordinator_ = "ipc://" + socket_dir_ + "/coordinator";
   } else if (!options_.worker_sites.empty()) {
@@ -240,7 +251,8 @@ Status LocalCluster::write_configs() {
         "# Written by tributary for a cluster on one machine.\n[server]\nindex = " + number +
         "\nservers = " + std::to_string(options_.servers) + "\ncoordinator = " + toml_string(coordinator_) +
         "\nbind = " + toml_string(ipc ? "ipc://" + socket_dir_ + "/server-" + number : "tcp://" + site.address + ":*") +
-        "\n" + lanes + "admin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n";
+        "\n" + lanes + host(options_.server_hosts, i) +
+        "admin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n";
     if (options_.store) {
       text += "\n[store]\npath = " + toml_string(options_.base_dir + "/store-" + number) +
               "\nio_mb_per_s = " + std::to_string(options_.store_io_mb_per_s) + "\n";
@@ -263,10 +275,12 @@ Status LocalCluster::write_configs() {
     daemon.name = "worker " + number;
     daemon.socket = socket_dir_ + "/worker-" + number + ".sock";
     const std::string config = options_.base_dir + "/worker-" + number + ".toml";
+    const bool shares = options_.transport == Transport::kShm;
     std::string text =
         "# Written by tributary for a cluster on one machine.\n[worker]\ncoordinator = " + toml_string(coordinator_) +
         "\nname = \"node-" + number + "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes +
-        "admin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n" +
+        host(options_.worker_hosts, i) + "local_transport = " + (shares ? "\"auto\"" : "\"socket\"") +
+        "\nadmin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n" +
         (options_.servers == 0 && i == 0 ? "serve_coordinator = true\n" : "");
     if (!options_.worker_sites.empty()) text += "address = " + toml_string(site.address) + "\n";
     if (options_.store)

@@ -1,5 +1,5 @@
-// LocalCluster: real tributary-server and tributary-worker daemons on this machine, over loopback or ipc. What
-// `tributary up`, the benchmarks and the end-to-end tests start.
+// LocalCluster: real tributary-server and tributary-worker daemons on this machine, over loopback, ipc or shared
+// memory. What `tributary up`, the benchmarks and the end-to-end tests start.
 //
 // Everything it writes lies in one folder, so that the same folder continues the same run:
 //     lock              held by this process and, inherited, by every daemon: one cluster at a time
@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,15 @@
 
 namespace tributary {
 
-enum class Transport { kTcp, kIpc };
+// Between workers and servers. kShm: messages over tcp, payloads in shared memory, as the daemons choose by themselves
+// on one machine; with the others payloads go over the socket, too.
+enum class Transport { kTcp, kIpc, kShm };
+inline constexpr const char* kTransports[] = {"tcp", "ipc", "shm"};  // as on the command line
+constexpr const char* transport_name(Transport transport) {
+  return kTransports[static_cast<int>(transport)];
+}
+// REQUIRES: one of kTransports.
+Transport transport_named(std::string_view name);
 
 // Where a daemon, and the trainers beside it, run: a network namespace stands for a host.
 struct DaemonSite {
@@ -34,8 +43,8 @@ struct ClusterOptions {
   std::uint32_t nodes = 1;
   std::uint32_t ranks_per_node = 1;
   std::uint16_t lanes = 0;  // of every daemon; 0: they choose
-  Transport transport = Transport::kTcp;
-  // By number; empty: all on this machine's loopback. With transport kTcp only.
+  Transport transport = Transport::kShm;
+  // By number; empty: all on this machine's loopback. Not with transport kIpc.
   std::vector<DaemonSite> server_sites, worker_sites;
   std::string base_dir;
   bool fresh = false;  // remove what an earlier run left in base_dir first
@@ -47,6 +56,9 @@ struct ClusterOptions {
   std::uint32_t stop_timeout_s = 20;
   std::string log_level = "info";
   std::string bin_dir;  // where the daemons' programs are; empty: beside the running one
+  // The host that each daemon says it is on, as if they were not all on this machine: by index, missing or empty for
+  // this machine. For tests of placement.
+  std::vector<std::string> server_hosts, worker_hosts;
   // Added to server 0's and to every worker's configuration file: for tests of bad configuration.
   std::string extra_server_toml, extra_worker_toml;
 };

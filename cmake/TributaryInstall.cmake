@@ -2,7 +2,7 @@
 # else is there or is not.
 #
 #   bin/      the programs             lib/       every shared library that they need, but glibc's and the driver's
-#   configs/  job and daemon files     bench/     gpu_check
+#   configs/  job and daemon files     bench/     gpu_check, plot_sweep.py
 #   licences/ of the libraries
 #
 # `make bundle` (scripts/make_bundle.sh) packs and checks it.

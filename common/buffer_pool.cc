@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <functional>
 #include <new>
 
 #include "common/assert.h"
@@ -21,25 +23,6 @@ std::size_t round_up(std::size_t n, std::size_t to) {
 
 }  // namespace
 
-// One anonymous mapping per block: trim() can give it back whatever its neighbours do.
-struct BufferPool::Slab {
-  detail::BufferBlock block;
-  void* mapping = nullptr;
-  std::size_t mapped = 0;
-
-  Slab(std::size_t bytes, std::size_t colour) {
-    const std::size_t stagger = colour % (kPage / kCacheLine) * kCacheLine;
-    mapped = round_up(bytes + stagger, kPage);
-    mapping = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapping == MAP_FAILED) throw std::bad_alloc();
-    if (mapped >= kHugePage) ::madvise(mapping, mapped, MADV_HUGEPAGE);
-    block.data = static_cast<std::byte*>(mapping) + stagger;
-  }
-  ~Slab() { ::munmap(mapping, mapped); }
-  Slab(const Slab&) = delete;
-  Slab& operator=(const Slab&) = delete;
-};
-
 void BufferRef::reset() {
   if (block_ && block_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) block_->pool->recycle(block_);
   block_ = nullptr;
@@ -47,23 +30,48 @@ void BufferRef::reset() {
 }
 
 BufferPool::BufferPool(std::size_t block_bytes, std::size_t max_blocks)
-    : block_bytes_(block_bytes), max_blocks_(max_blocks) {}
+    : block_bytes_(block_bytes), max_blocks_(max_blocks), stride_(round_up(block_bytes + kPage - kCacheLine, kPage)) {}
 
 // Counting free blocks, not references: the last drop touches the pool after the count has reached 0.
 BufferPool::~BufferPool() {
   TRIB_ASSERT(in_use() == 0);
 }
 
+// Late, because a pool is made where an error has no way out; acquire() may throw.
+void BufferPool::map() {
+  if (memory_) return;
+  auto memory = SharedMemory::create_sparse(std::max<std::size_t>(max_blocks_, 1) * stride_, "buffers");
+  if (!memory) throw std::bad_alloc();
+  memory_ = std::move(*memory);
+  if (stride_ >= kHugePage) ::madvise(memory_.data(), memory_.size(), MADV_HUGEPAGE);
+}
+
+std::size_t BufferPool::place(const detail::BufferBlock* block) const {
+  return static_cast<std::size_t>(block->data - memory_.data()) / stride_ * stride_;
+}
+
+void BufferPool::back(const detail::BufferBlock* block) const {
+  if (!memory_.reserve(place(block), stride_)) throw std::bad_alloc();
+}
+
 BufferRef BufferPool::acquire(std::size_t size) {
   TRIB_ASSERT(size <= block_bytes_);
   if (!free_) take_recycled();
+  if (!free_ && !vacant_) {
+    if (blocks_.size() >= max_blocks_) return {};
+    map();
+    auto block = std::make_unique<detail::BufferBlock>();
+    const std::size_t colour = blocks_.size() * kStaggerLines % (kPage / kCacheLine);
+    block->data = memory_.data() + blocks_.size() * stride_ + colour * kCacheLine;
+    block->pool = this;
+    blocks_.push_back(std::move(block));
+    vacant_ = blocks_.back().get();
+  }
   if (!free_) {
-    if (slabs_.size() >= max_blocks_) return {};
-    slabs_.push_back(std::make_unique<Slab>(block_bytes_, slabs_.size() * kStaggerLines));
-    slabs_.back()->block.pool = this;
-    slabs_.back()->block.slab = slabs_.size() - 1;
-    free_ = &slabs_.back()->block;
-    allocated_.store(slabs_.size(), std::memory_order_relaxed);
+    back(vacant_);
+    free_ = std::exchange(vacant_, vacant_->next_free);
+    free_->next_free = nullptr;
+    allocated_.fetch_add(1, std::memory_order_relaxed);
   }
   detail::BufferBlock* block = free_;
   free_ = block->next_free;
@@ -91,25 +99,45 @@ void BufferPool::take_recycled() {
 
 void BufferPool::trim(std::size_t keep) {
   take_recycled();
-  while (free_ && slabs_.size() > keep) {
-    const std::size_t slab = free_->slab;
-    free_ = free_->next_free;
-    std::swap(slabs_[slab], slabs_.back());
-    slabs_[slab]->block.slab = slab;
-    slabs_.pop_back();
+  while (free_ && allocated_blocks() > keep) {
+    detail::BufferBlock* block = free_;
+    free_ = block->next_free;
+    memory_.discard(place(block), stride_);
+    block->next_free = vacant_;
+    vacant_ = block;
+    allocated_.fetch_sub(1, std::memory_order_relaxed);
   }
-  allocated_.store(slabs_.size(), std::memory_order_relaxed);
 }
 
 std::size_t BufferPool::in_use() {
   take_recycled();
   std::size_t free_blocks = 0;
   for (const detail::BufferBlock* block = free_; block; block = block->next_free) ++free_blocks;
-  return slabs_.size() - free_blocks;
+  return allocated_blocks() - free_blocks;
+}
+
+Result<FileDescriptor> BufferPool::share() {
+  try {
+    map();
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kLimit,
+                "no shared memory for the buffers of parameters: memfd_create must be allowed, and "
+                "the limits on open files and address space not reached");
+  }
+  return memory_.read_only();
+}
+
+std::optional<std::uint64_t> BufferPool::offset(std::span<const std::byte> bytes) const {
+  const std::less_equal<> before;  // a total order of pointers
+  if (!memory_ || !before(memory_.data(), bytes.data()) ||
+      !before(bytes.data() + bytes.size(), memory_.data() + memory_.size())) {
+    return std::nullopt;
+  }
+  return static_cast<std::uint64_t>(bytes.data() - memory_.data());
 }
 
 std::size_t BufferPool::allocated_bytes() const {
-  return allocated_blocks() * round_up(block_bytes_ + kPage, kPage);
+  return allocated_blocks() * stride_;
 }
 
 }  // namespace tributary

@@ -4,6 +4,10 @@
 // sent, or by the snapshot writer, keeps the bytes unchanged, because the optimizer step writes in place only when it
 // is the sole owner (BufferRef::unique) and otherwise into a fresh buffer of the pool.
 //
+// The blocks lie in one shared memory whose address space is taken whole at the first acquire(), and whose pages come
+// and go with the blocks: so a process on the same machine that maps share() once reads every buffer of the pool at
+// offset(), those that come later too (ARCHITECTURE.md, "Payloads on one machine").
+//
 // Thread rule: acquire() on the pool's owning thread only. References may be copied, sent and dropped on any thread;
 // the last drop puts the block on a lock-free free list.
 #pragma once
@@ -12,9 +16,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "common/shared_memory.h"
 
 namespace tributary {
 
@@ -26,7 +33,6 @@ struct BufferBlock {
   std::byte* data = nullptr;
   BufferPool* pool = nullptr;
   BufferBlock* next_free = nullptr;
-  std::size_t slab = 0;  // its place among the pool's slabs
 };
 }  // namespace detail
 
@@ -81,9 +87,9 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // A buffer of `size` <= block_bytes bytes, 64-byte aligned, contents unspecified. Starts of successive blocks are
-  // staggered by cache lines so that parameter, moment and gradient arrays do not alias in the L1 cache
-  // (1.3 times faster optimizer steps, measured; see bench/RESULTS.md).
+  // A buffer of `size` <= block_bytes bytes, 64-byte aligned, contents unspecified; std::bad_alloc if the machine has
+  // no memory for it. Starts of successive blocks are staggered by cache lines so that parameter, moment and gradient
+  // arrays do not alias in the L1 cache (1.3 times faster optimizer steps, measured; see bench/RESULTS.md).
   BufferRef acquire(std::size_t size);
 
   // Gives blocks that are free now back to the system until at most `keep` blocks are
@@ -95,6 +101,11 @@ class BufferPool {
   // Blocks that acquire() could still give out now. Owning thread only.
   std::size_t available() { return max_blocks_ - in_use(); }
 
+  // The pool's memory for another process, to be read. Owning thread only.
+  Result<FileDescriptor> share();
+  // Where in that memory `bytes` lie; none if they are not this pool's.
+  std::optional<std::uint64_t> offset(std::span<const std::byte> bytes) const;
+
   std::size_t block_bytes() const { return block_bytes_; }
   std::size_t allocated_blocks() const { return allocated_.load(std::memory_order_relaxed); }
   std::size_t allocated_bytes() const;
@@ -103,14 +114,19 @@ class BufferPool {
   friend class BufferRef;
   void recycle(detail::BufferBlock* block);
   void take_recycled();
+  void map();
+  std::size_t place(const detail::BufferBlock* block) const;  // of its pages
+  void back(const detail::BufferBlock* block) const;
 
   const std::size_t block_bytes_;
   const std::size_t max_blocks_;
-  struct Slab;
-  std::vector<std::unique_ptr<Slab>> slabs_;
-  std::atomic<std::size_t> allocated_{0};
-  std::atomic<detail::BufferBlock*> recycled_{nullptr};  // pushed by any thread, emptied at once by the owner
-  detail::BufferBlock* free_ = nullptr;                  // owner's
+  const std::size_t stride_;                                  // from block to block, whole pages
+  SharedMemory memory_;                                       // empty before the first acquire()
+  std::vector<std::unique_ptr<detail::BufferBlock>> blocks_;  // by place
+  detail::BufferBlock* vacant_ = nullptr;                     // without memory
+  std::atomic<std::size_t> allocated_{0};                     // with memory
+  std::atomic<detail::BufferBlock*> recycled_{nullptr};       // pushed by any thread, emptied at once by the owner
+  detail::BufferBlock* free_ = nullptr;                       // owner's
 };
 
 }  // namespace tributary

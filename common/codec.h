@@ -19,10 +19,12 @@ inline constexpr std::size_t kMaxDataHeader = 192;
 inline constexpr std::size_t kMaxErrorHeader = 4096;
 
 // Encodes into `out` (at least kMaxErrorHeader bytes, 8-byte aligned) and returns the used prefix. Allocates nothing
-// for all messages but ErrorReply.
-std::span<const std::byte> encode_data(const DataMessage& message, std::span<std::byte> out);
+// for all messages but ErrorReply. place: of the payload, if it has no frame.
+std::span<const std::byte> encode_data(const DataMessage& message, std::span<std::byte> out,
+                                       const PayloadPlace& place = {});
 // Any alignment of `bytes`; copies into an aligned buffer on the stack. Allocates nothing but an ErrorReply's text.
-Result<DataMessage> decode_data(std::span<const std::byte> bytes);
+// place: set to what the message says; nobody has checked it.
+Result<DataMessage> decode_data(std::span<const std::byte> bytes, PayloadPlace* place = nullptr);
 
 std::vector<std::byte> encode_control(const ControlMessage& message);
 Result<ControlMessage> decode_control(std::span<const std::byte> bytes);

@@ -113,11 +113,16 @@ DataMessage read(Header::Reader in) {
 
 // `Scratch` bytes on the stack hold the whole message, so that the builder never allocates a segment of its own.
 template <std::size_t Scratch>
-std::span<const std::byte> encode_within(const DataMessage& message, std::uint16_t version, std::span<std::byte> out) {
+std::span<const std::byte> encode_within(const DataMessage& message, const PayloadPlace& place, std::uint16_t version,
+                                         std::span<std::byte> out) {
   std::uint64_t scratch[(Scratch - kSegmentTable) / kWord] = {};
   capnp::MallocMessageBuilder builder(kj::arrayPtr(reinterpret_cast<capnp::word*>(scratch), std::size(scratch)));
   auto header = builder.initRoot<Header>();
   header.setProtocol(version);
+  header.setLink(place.link);
+  header.setRegion(place.region);
+  header.setOffset(place.offset);
+  header.setBytes(place.bytes);
   std::visit(
       [&](const auto& m) {
         header.setJob(m.key.job.value);
@@ -137,25 +142,27 @@ std::span<const std::byte> encode_within(const DataMessage& message, std::uint16
   return out.first(size);
 }
 
-std::span<const std::byte> encode(const DataMessage& message, std::uint16_t version, std::span<std::byte> out) {
-  if (std::holds_alternative<ErrorReply>(message)) return encode_within<kMaxErrorHeader>(message, version, out);
-  return encode_within<kMaxDataHeader>(message, version, out);
+std::span<const std::byte> encode(const DataMessage& message, const PayloadPlace& place, std::uint16_t version,
+                                  std::span<std::byte> out) {
+  if (std::holds_alternative<ErrorReply>(message)) return encode_within<kMaxErrorHeader>(message, place, version, out);
+  return encode_within<kMaxDataHeader>(message, place, version, out);
 }
 
 }  // namespace
 
-std::span<const std::byte> encode_data(const DataMessage& message, std::span<std::byte> out) {
+std::span<const std::byte> encode_data(const DataMessage& message, std::span<std::byte> out,
+                                       const PayloadPlace& place) {
   TRIB_ASSERT(out.size() >= kMaxErrorHeader);
-  return encode(message, kProtocolVersion, out);
+  return encode(message, place, kProtocolVersion, out);
 }
 
 std::vector<std::byte> encode_data_as_version(const DataMessage& message, std::uint16_t version) {
   std::vector<std::byte> out(kMaxErrorHeader);
-  out.resize(encode(message, version, out).size());
+  out.resize(encode(message, {}, version, out).size());
   return out;
 }
 
-Result<DataMessage> decode_data(std::span<const std::byte> bytes) {
+Result<DataMessage> decode_data(std::span<const std::byte> bytes, PayloadPlace* place) {
   if (auto status = codec::check_protocol(kKind, bytes, kMaxErrorHeader); !status) {
     return tl::unexpected<Error>(std::move(status.error()));
   }
@@ -168,7 +175,9 @@ Result<DataMessage> decode_data(std::span<const std::byte> bytes) {
     const kj::ArrayPtr<const capnp::word> segment(reinterpret_cast<const capnp::word*>(aligned + 1),
                                                   bytes.size() / kWord - 1);
     capnp::SegmentArrayMessageReader reader(kj::arrayPtr(&segment, 1), codec::reader_options(segment.size()));
-    return read(reader.getRoot<Header>());
+    const auto header = reader.getRoot<Header>();
+    if (place != nullptr) *place = {header.getLink(), header.getRegion(), header.getOffset(), header.getBytes()};
+    return read(header);
   });
   return std::move(decoded).map_error(
       [&](const std::string& why) { return codec::malformed(kKind, bytes.size(), why); });

@@ -50,7 +50,7 @@ struct WorkerConfig {
   std::string address;      // where other workers reach this one; empty: this machine's address towards the coordinator
   std::string store_path;   // checkpoints of jobs whose node 0 this is; empty: none are kept
   std::uint16_t lanes = 0;  // 0: from the machine
-  std::uint32_t window_bytes = 0;       // cap on unacknowledged bytes per connection; 0: 16 MiB, adapted below that
+  std::uint32_t window_bytes = 0;       // cap on unacknowledged bytes per lane; 0: 16 MiB, adapted below that
   std::uint64_t max_shared_memory = 0;  // bytes for attached jobs; 0: half of the machine's memory
   // Where gradients of ranks on GPUs are summed: auto (on the GPUs if they can), host, device (or the attach is
   // refused).

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "common/layout.h"
+
 namespace tributary {
 namespace {
 
@@ -58,7 +60,8 @@ Status check(const Scenario& s) {
       {positive(s.payload_bytes), "the payload", s.payload_bytes, "it must be positive"},
       {positive(s.wire.push), "the push ratio", s.wire.push, "it must be positive"},
       {positive(s.wire.pull), "the pull ratio", s.wire.pull, "it must be positive"},
-      {not_negative(s.transfer_bytes), "the transfer size", s.transfer_bytes, "it must not be negative"},
+      {not_negative(s.transfer_bytes) || s.transfer_bytes == kDefaultTransfer, "the transfer size", s.transfer_bytes,
+       "it must not be negative"},
       {not_negative(s.transfer_overhead_bytes), "the overhead of a transfer", s.transfer_overhead_bytes,
        "it must not be negative"},
       {s.buckets >= 1, "buckets", double(s.buckets), "it must be at least 1"},
@@ -86,6 +89,16 @@ double slowest_node(const Scenario& s) {
   double rate = node_rate(s, 0);
   for (std::size_t i = 1; i < s.nodes; ++i) rate = std::min(rate, node_rate(s, i));
   return rate;
+}
+
+// Payload bytes of a transfer between a worker and a server, before encoding, with `holders` hosts of servers.
+double transfer_of(const Scenario& s, std::uint32_t holders) {
+  if (s.transfer_bytes != kDefaultTransfer) return std::min(s.transfer_bytes, s.payload_bytes / holders);
+  constexpr double kMostValues = 1e15;  // of a payload that no machine has, so that it fits the integer
+  const auto values = static_cast<std::uint64_t>(std::clamp(s.payload_bytes / sizeof(float), 1.0, kMostValues));
+  const std::vector<ShardSlots> shards(holders);
+  return sizeof(float) *
+         static_cast<double>(default_chunk_elements(values, shards, s.nodes, s.nodes == 1 && holders == 1));
 }
 
 // Bytes that a ring over n members takes through each, in units of the payload.
@@ -135,7 +148,7 @@ void two_trees(const Scenario& s, Prediction& p) {
   const double factor = s.nodes == 1 ? 0.0 : s.nodes == 2 ? 1.0 : 2.0;
   const double depth = std::bit_width(s.nodes - 1);  // ⌈log2 n⌉
   const double rate = slowest_node(s);
-  const double piece = std::min(s.transfer_bytes, s.payload_bytes);
+  const double piece = transfer_of(s, s.nodes);
   p.network_s = factor * s.payload_bytes / rate;
   p.latency_s += s.buckets * 2.0 * depth * s.network.latency_s;
   p.tail_s = 2.0 * depth * piece / rate;
@@ -152,7 +165,7 @@ Status servers(const Scenario& s, Prediction& p) {
   for (std::uint32_t i = 0; i < own; ++i) hosts.push_back({.bandwidth = server_rate(s, i), .workers = 0, .servers = 1});
 
   const std::uint32_t holders = own + (beside_workers ? s.nodes : 0);
-  const double transfer = std::min(s.transfer_bytes, s.payload_bytes / holders);
+  const double transfer = transfer_of(s, holders);
   const double overhead = transfer > 0.0 ? s.transfer_overhead_bytes / transfer : 0.0;
   const WireRatio ratio{.push = s.wire.push + overhead, .pull = s.wire.pull + overhead};
   const auto placement = optimal_placement(hosts, ratio);
@@ -163,7 +176,7 @@ Status servers(const Scenario& s, Prediction& p) {
   if (placement->time_factor > 0.0) {
     p.latency_s += 2.0 * s.network.latency_s;
     const double rate = hosts[placement->bottleneck_host].bandwidth;
-    p.tail_s = s.nodes * transfer * std::max(ratio.push, ratio.pull) / rate;
+    p.tail_s = (s.nodes + 2.0 * holders) * transfer * std::max(ratio.push, ratio.pull) / rate;
   }
   for (std::uint32_t i = 0; i < hosts.size(); ++i) {
     p.hosts.push_back({.worker = i < s.nodes,

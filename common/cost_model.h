@@ -11,11 +11,11 @@
 //   two trees                2 · M/B + 2·⌈log2 n⌉·(α + c/B); M/B for two nodes: every node is a leaf of one tree and
 //                            inside the other, and half of M takes each (Sanders, Speck and Träff, Parallel Computing
 //                            2009), in the node as above. To compare with; not a mode of this system
-//   servers                  T · M/B + 2·α + tail, with T of common/placement.h: for the shares that servers on
-//   machines
-//                            of their own have, or the optimal ones where servers stand beside workers; in the node as
-//                            above. tail = n·c/B: transfers of c bytes are pipelined, and when the last ones have left
-//                            a worker, n of them (one of every worker) still have to pass a server's link or a worker's
+//   servers                  T · M/B + 2·α + tail, with T of common/placement.h: the shares by bandwidth for servers on
+//                            machines of their own, the optimal ones where some stand beside workers; in the node as
+//                            above. tail = (n + 2k)·c/B for k hosts with servers: when the last answers can begin, a
+//                            server still has those of its last transfer to send, one for each of n workers, and up
+//                            to 2k transfers of c bytes were in a worker's window (common/layout.h)
 //
 // What a link carries is payload in frames: B is `goodput` times the nominal rate, and every transfer of servers has
 // a header and a receipt. All bandwidths are bytes per second (1e9 is 1 GB/s), times seconds.
@@ -54,6 +54,9 @@ constexpr bool uses_servers(ExchangeMode mode) {
 // TCP payload in what a rate limiter or an interface counts: 1448 of 1514 bytes at MTU 1500 with timestamps.
 inline constexpr double kEthernetGoodput = 1448.0 / 1514.0;
 
+// Transfers as large as the coordinator makes them if the job does not say (default_chunk_elements).
+inline constexpr double kDefaultTransfer = -1.0;
+
 struct LinkModel {
   double bandwidth = 0.0;  // bytes per second, each way
   double latency_s = 0.0;  // of one message, one way
@@ -74,9 +77,9 @@ struct Scenario {
   double payload_bytes = 0.0;  // of one rank; for a training job 4 bytes a parameter (fp32)
   WireRatio wire;              // servers: bytes on the wire per payload byte
   // Of the transfers between workers and servers.
-  double transfer_bytes = 64 << 10;        // payload bytes, before encoding; 0: as fine as can be, without a tail
-  double transfer_overhead_bytes = 300.0;  // header, frames and receipt of one, in each direction
-  std::uint32_t buckets = 1;               // rings and trees: collectives one after another, each with its latency
+  double transfer_bytes = kDefaultTransfer;  // payload bytes, before encoding; 0: as fine as can be, without a tail
+  double transfer_overhead_bytes = 300.0;    // header, frames and receipt of one, in each direction
+  std::uint32_t buckets = 1;                 // rings and trees: collectives one after another, each with its latency
 
   double compute_s = 0.0;  // forward and backward pass
   double overlap = 0.0;    // of compute_s, the part behind which an exchange may hide: 0 (none) to 1

@@ -90,7 +90,7 @@ Status check_chunk_elements(std::uint64_t chunk_elements) {
 // that have not yet received their share of c+1 chunks. Dealing only to shards below their share keeps each less than
 // one chunk above it; taking the earliest due keeps each less than one chunk below it. (Choosing the greatest deficit
 // instead, as the plain smooth weighted round-robin does, lets some weights fall more than one chunk behind.) Ties go
-// to the lowest shard: equal weights give c % S.
+// to the lowest shard: equal weights give c % S. A shard of weight 0 is never below its share.
 std::vector<std::uint16_t> deal_chunks(std::uint64_t chunks, std::span<const ShardSlots> shards) {
   double largest = 0.0;
   for (const ShardSlots& s : shards) largest = std::max(largest, s.weight);
@@ -176,10 +176,16 @@ Result<Layout> Layout::make(std::vector<TensorSpec> tensors, std::uint64_t chunk
     if (shards[s].lanes == 0) {
       return fail(ErrorCode::kInvalidArgument, "shard " + std::to_string(s) + " has 0 lanes; it needs at least one");
     }
-    if (!(shards[s].weight > 0.0) || !std::isfinite(shards[s].weight)) {
+    if (!(shards[s].weight >= 0.0) || !std::isfinite(shards[s].weight)) {
       return fail(ErrorCode::kInvalidArgument, "shard " + std::to_string(s) + " has weight " +
-                                                   std::to_string(shards[s].weight) + "; it must be a number above 0");
+                                                   std::to_string(shards[s].weight) +
+                                                   "; it must be a finite number, 0 or above");
     }
+  }
+  if (std::ranges::none_of(shards, [](const ShardSlots& s) { return s.weight > 0.0; })) {
+    return fail(ErrorCode::kInvalidArgument, "all " + std::to_string(shards.size()) +
+                                                 " shards have weight 0; at least one must be above 0, to own the "
+                                                 "chunks");
   }
 
   const std::vector<std::uint16_t> shard_of = deal_chunks(count_chunks(tensors, chunk_elements), shards);
@@ -246,9 +252,11 @@ std::vector<ChunkIndex> Layout::chunks_owned_by(ShardIndex shard, LaneIndex lane
   return mine;
 }
 
-std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards) {
-  constexpr std::uint64_t kLow = 64u << 10, kHigh = 1u << 20;  // bytes
-  constexpr double kChunksPerLane = 8;
+std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards,
+                                     std::uint32_t nodes, bool one_machine) {
+  constexpr std::uint64_t kHigh = 1u << 20;  // bytes
+  constexpr double kChunksPerLane = 8, kTail = 0.02;
+  const std::uint64_t low = one_machine ? 64u << 10 : 16u << 10;
   double total_weight = 0.0;
   for (const ShardSlots& s : shards) total_weight += s.weight;
 
@@ -259,8 +267,14 @@ std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<cons
       return chunks * (s.weight / total_weight) >= kChunksPerLane * s.lanes;
     });
   };
+  // The nearest power of two: above this a chunk of half the size is nearer.
+  double most = static_cast<double>(kHigh);
+  if (!one_machine) {
+    const double in_tail = 2.0 * static_cast<double>(shards.size()) + static_cast<double>(nodes);
+    most = std::sqrt(2.0) * kTail * static_cast<double>(flat_elements * sizeof(float)) / in_tail;
+  }
   std::uint64_t chunk_bytes = kHigh;
-  while (chunk_bytes > kLow && !enough(chunk_bytes)) chunk_bytes /= 2;
+  while (chunk_bytes > low && (static_cast<double>(chunk_bytes) > most || !enough(chunk_bytes))) chunk_bytes /= 2;
   return chunk_bytes / sizeof(float);
 }
 

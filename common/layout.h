@@ -6,7 +6,7 @@
 // Padding elements have gradient 0 and belong to no tensor; digests and exports skip them. Chunk c is owned by exactly
 // one (shard, lane). With equal weights the assignment is round-robin, so that the tensors a backward pass finishes
 // together are spread over all servers; with weights each chunk goes to the shard below its share that is due first,
-// which is balanced to within one chunk. Later modes replace the weights (placement by bandwidth), not the class.
+// which is balanced to within one chunk at every prefix. Weights come from the placement (server/job_placement.h).
 #pragma once
 
 #include <cstddef>
@@ -48,13 +48,13 @@ struct ChunkRange {
 // One shard's place in the assignment.
 struct ShardSlots {
   std::uint16_t lanes = 1;
-  double weight = 1.0;  // share of the bytes relative to the other shards; > 0
+  double weight = 1.0;  // share of the bytes relative to the other shards; 0: owns none
 };
 
 class Layout {
  public:
   // Errors: kInvalidArgument for no tensors, a duplicate or empty name, a zero dimension, too many parameters, no
-  // shards, chunk_elements not a multiple of kTensorAlign or out of bounds.
+  // shards or none with a weight above 0, chunk_elements not a multiple of kTensorAlign or out of bounds.
   static Result<Layout> make(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
                              std::span<const ShardSlots> shards);
   // As persisted or received: `owners` given. Same errors, and kInvalidArgument if owners.size() != number of chunks.
@@ -90,9 +90,17 @@ class Layout {
   std::uint64_t hash_ = 0;
 };
 
-// Default chunk size in elements: the largest power of two of bytes such that every lane of every server gets at least
-// 8 chunks (so that pushes, steps and answers overlap), within 64 KiB .. 1 MiB of fp32.
-std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards);
+// Default chunk size in elements, a power of two of bytes.
+//
+// On one machine: the largest such that every lane of every server gets at least 8 chunks (so that pushes, steps and
+// answers overlap), within 64 KiB .. 1 MiB of fp32; a message costs more there than what it waits for.
+//
+// Over a network of k servers and n nodes the last answers of a round can begin only when the last pushes are in: then
+// a server still sends n answers of its last chunk, and up to 2k chunks were in the window. So a round of M bytes takes
+// about 1 + (2k + n) * chunk / M times as long as its bytes; the chunk is what makes that 2 % (the nearest power of
+// two), within 16 KiB .. 1 MiB, and no lane gets fewer than 8.
+std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards,
+                                     std::uint32_t nodes, bool one_machine);
 
 // The same for the buckets of an all-reduce job. It does not depend on the number of nodes: a checkpoint fits any.
 std::uint64_t default_bucket_elements(std::uint64_t flat_elements);

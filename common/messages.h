@@ -97,6 +97,15 @@ struct ErrorReply {
   std::string message;
 };
 
+// Beside a data message between two lanes on one machine that share memory (common/local_link.h): where the payload
+// lies, instead of the payload frame. bytes 0: the message has no payload, or has it in a frame.
+struct PayloadPlace {
+  std::uint32_t link = 0;    // the pair of lanes, by the server's number; 0: they share nothing
+  std::uint32_t region = 0;  // of the sender's memories; a server has one: the buffers of the job
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
 using DataMessage = std::variant<Push, Init, Pull, Query, Receipt, Answer, Residual, Resend, ErrorReply>;
 
 // ---- The control path: every daemon <-> the coordinator. One frame. ----

@@ -1,4 +1,5 @@
-# The data path: worker lane <-> server lane. A header is one frame; Push, Init and Answer are followed by a raw payload frame.
+# The data path: worker lane <-> server lane. A header is one frame; Push, Init, Answer and Residual are followed by a raw payload
+# frame, unless the header says where in shared memory the payload lies.
 #
 # Rules of all wires: the root struct begins with the protocol version, whatever the version, so that any program recognises a
 # peer of any other and says so. Numbers are append-only within a version; a change of meaning is a new version.
@@ -33,6 +34,12 @@ struct DataHeader {
   job @2 :UInt64;
   node @3 :UInt32;
   chunk @4 :UInt32;
+
+  # Between lanes that share memory: where the payload lies, instead of the payload frame (PayloadPlace in common/messages.h).
+  link @24 :UInt32;  # 0: nothing is shared. Given without a payload, it asks for the answer in shared memory
+  region @25 :UInt32;
+  offset @26 :UInt64;
+  bytes @27 :UInt64;  # 0: no payload, or in a frame
 
   union {
     # worker -> server; + payload: node-summed gradient of the chunk for `round`.

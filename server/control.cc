@@ -40,7 +40,10 @@ std::uint64_t ControlJobStatus::pool_bytes() const {
 
 MemoryTerms ControlJobStatus::memory_terms() const {
   ShardMemory shard = memory;
-  for (const auto& lane : gauges) shard.max_held_bytes += lane->max_held_bytes.load(std::memory_order_relaxed);
+  for (const auto& lane : gauges) {
+    shard.max_held_bytes += lane->max_held_bytes.load(std::memory_order_relaxed);
+    shard.local_nodes = std::max(shard.local_nodes, lane->links.load(std::memory_order_relaxed));
+  }
   const MemoryTerms steady = memory_formula(shard);
   if (!snapshot_pending) return steady;
   // While a snapshot is written, blocks beyond the steady state are those that copy-on-write keeps for it.
@@ -204,7 +207,10 @@ void Control::say_hello(std::uint64_t now) {
   hello.incarnation = incarnation_;
   hello.bandwidth = config_.bandwidth;
   hello.host = config_.host.empty() ? host_identity() : config_.host;
-  for (const Lane* lane : lanes_) hello.lane_endpoints.push_back(lane->endpoint());
+  for (const Lane* lane : lanes_) {
+    hello.lane_endpoints.push_back(lane->endpoint());
+    hello.lane_locals.push_back(lane->link_name());
+  }
   if (store_) hello.stored = store_->jobs();
   send_now_or_drop(std::move(hello));
   hello_ms_ = now;

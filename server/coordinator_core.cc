@@ -102,6 +102,11 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
 }
 
 void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms) {
+  if (!std::isfinite(m.bandwidth) || m.bandwidth <= 0.0) {
+    return refuse(from, ErrorCode::kInvalidArgument,
+                  "worker " + m.name + " has bandwidth " + std::to_string(m.bandwidth) +
+                      "; [worker] bandwidth must be a number above 0");
+  }
   const auto known = workers_.find(m.incarnation);
   if (known == workers_.end()) output_.log("worker " + m.name + " is there");
   workers_[m.incarnation] = Worker{from, m, now_ms, known == workers_.end() ? now_ms : known->second.since_ms};
@@ -298,6 +303,7 @@ std::vector<CoordinatorCore::JobStatus> CoordinatorCore::jobs() const {
     status.nodes = job.nodes;
     status.joined = static_cast<std::uint32_t>(job.members.size());
     status.last_stop = job.last_stop;
+    status.placement = job.placement;
     if (job.phase == Phase::kGathering) {
       for (std::uint32_t node = 0; node < job.nodes; ++node) {
         if (!job.members.contains(node)) status.waiting_for += " node " + std::to_string(node);

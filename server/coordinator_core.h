@@ -25,6 +25,7 @@
 #include "common/layout.h"
 #include "common/messages.h"
 #include "common/result.h"
+#include "server/job_placement.h"
 
 namespace tributary {
 
@@ -78,6 +79,7 @@ class CoordinatorCore {
     std::string waiting_for;  // gathering: which nodes and servers are missing
     Version min_version, max_version;
     std::string last_stop;
+    std::optional<JobPlacement> placement;  // of the last view opened since this process started
   };
   struct PeerStatus {
     std::string kind, name;
@@ -136,6 +138,7 @@ class CoordinatorCore {
     StopKind stop_kind = StopKind::kRestart;
     bool stop_failed = false;
     std::string last_stop;
+    std::optional<JobPlacement> placement;
 
     bool on_servers() const { return config.mode != "allreduce"; }
   };
@@ -169,9 +172,12 @@ class CoordinatorCore {
   OpenJob open_message(const Job& job) const;
   void welcome(Job& job, std::uint64_t now_ms);
   JobId fresh_id() const;
-  Status lay_out(Job& job);
   Status choose_snapshot(Job& job);
   void regather(Job& job, const std::string& reason, std::uint64_t now_ms);
+
+  // coordinator_place.cc: which server owns which chunks
+  JobHosts hosts_of(const Job& job) const;
+  Status lay_out(Job& job);
 
   // coordinator_jobs.cc: running, snapshots, stopping
   void on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms);

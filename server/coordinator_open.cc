@@ -1,4 +1,5 @@
-// How a view of a job begins in the coordinator: workers join, the state and its places are chosen, shards open.
+// How a view of a job begins in the coordinator: workers join, the state is chosen, shards open. Where its chunks go is
+// in coordinator_place.cc.
 #include <algorithm>
 
 #include "common/assert.h"
@@ -269,39 +270,6 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
   return {};
 }
 
-// A fresh job gets its chunks and owners; a resumed one keeps chunks and shards (that is where its state lies) and
-// spreads each shard's chunks over the lanes that the server has today.
-Status CoordinatorCore::lay_out(Job& job) {
-  JobRecord& record = job.record;
-  if (!job.on_servers()) {
-    Result<Layout> layout = bucket_layout(record.tensors, job.config.chunk_bytes);
-    if (!layout) return tl::unexpected(layout.error());
-    record.chunk_elements = layout->chunk_elements();
-    record.owners = layout->owners();
-    return {};
-  }
-  std::vector<ShardSlots> slots;
-  for (const auto& [index, server] : servers_) {
-    slots.push_back({static_cast<std::uint16_t>(server.hello.lane_endpoints.size()), server.hello.bandwidth});
-  }
-  if (!job.resume) {
-    // The largest chunks, only to learn how many elements there are: small ones could exceed the limit on their number.
-    Result<Layout> probe = Layout::make(record.tensors, kMaxChunkBytes / sizeof(float), slots);
-    if (!probe) return tl::unexpected(probe.error());
-    record.chunk_elements = job.config.chunk_bytes != 0 ? job.config.chunk_bytes / sizeof(float)
-                                                        : default_chunk_elements(probe->flat_elements(), slots);
-    Result<Layout> layout = Layout::make(record.tensors, record.chunk_elements, slots);
-    if (!layout) return tl::unexpected(layout.error());
-    record.owners = layout->owners();
-    return {};
-  }
-  std::vector<std::uint32_t> next(slots.size(), 0);
-  for (ChunkOwner& owner : record.owners) {
-    owner.lane = LaneIndex(static_cast<std::uint16_t>(next[owner.shard.value]++ % slots[owner.shard.value].lanes));
-  }
-  return {};
-}
-
 void CoordinatorCore::on(PeerId from, const ShardReady& m, std::uint64_t now_ms) {
   Job* job = job_in_view(m.job, m.view);
   const Server* server = server_at(from);
@@ -324,7 +292,10 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   welcome.chunk_elements = job.record.chunk_elements;
   welcome.owners = job.record.owners;
   if (job.on_servers()) {
-    for (const auto& [index, server] : servers_) welcome.endpoints.push_back(server.hello.lane_endpoints);
+    for (const auto& [index, server] : servers_) {
+      welcome.endpoints.push_back(server.hello.lane_endpoints);
+      welcome.locals.push_back(server.hello.lane_locals);
+    }
   }
   welcome.resume = job.resume;
   welcome.resume_round = job.resume_round;

@@ -4,6 +4,7 @@
 
 #include "common/clock.h"
 #include "common/job_json.h"
+#include "server/placement_json.h"
 
 namespace tributary {
 namespace {
@@ -32,7 +33,8 @@ nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
                     {"max_version", job.max_version.value},
                     {"committed", known ? Json(job.record.committed.value) : Json(nullptr)},
                     {"finished", job.record.finished},
-                    {"last_stop", job.last_stop}});
+                    {"last_stop", job.last_stop},
+                    {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
   }
   Json peers = Json::array();
   const std::uint64_t now = steady_ms();

@@ -3,15 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
 #include <new>
-#include <type_traits>
 #include <utility>
-#include <variant>
 
-#include "common/assert.h"
 #include "common/clock.h"
-#include "common/codec.h"
 #include "common/zmq_util.h"
 #include "server/lane_address.h"
 
@@ -72,6 +67,9 @@ Status Lane::bind() {
   if (!bound) return tl::unexpected(bound.error());
   endpoint_ = advertised_endpoint(*bound, options_.advertise);
   if (bound->starts_with(kIpc)) ipc_path_ = bound->substr(kIpc.size());
+  if (Status linked = links_.listen(new_link_name(options_.shard, options_.lane)); !linked) {
+    logger_->warn("lane {}: workers on this machine will use sockets: {}", options_.lane.value, linked.error().message);
+  }
   return {};
 }
 
@@ -100,132 +98,21 @@ void Lane::run() {
     if (!retired_.empty()) free_retired();
     noise_.tick(now);
     const bool stopping = finish_stops(now);
-    const bool soon = dirty_ || !retired_.empty() || stopping;
-    zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake_.fd(), ZMQ_POLLIN, 0}};
+    const bool soon = dirty_ || !retired_.empty() || stopping || links_.pending();
+    poll_items_.clear();
+    poll_items_.push_back({socket_.handle(), 0, ZMQ_POLLIN, 0});
+    poll_items_.push_back({nullptr, wake_.fd(), ZMQ_POLLIN, 0});
+    links_.add_poll_items(poll_items_, now);
     const long wait = more ? 0 : soon ? static_cast<long>(kPublishMs) : kIdlePollMs;
-    if (zmq_poll(items, 2, wait) > 0 && items[1].revents != 0) run_commands();
-  }
-}
-
-bool Lane::receive_batch() {
-  for (int i = 0; i < kBatch; ++i) {
-    zmq::message_t frames[3];  // routing id, header, payload
-    Received message;
-    message.frames = receive_frames(socket_, frames) - 1;
-    if (message.frames < 1) return false;  // a ROUTER's routing id is always followed by a frame
-    message.header = &frames[1];
-    message.payload = &frames[2];
-    counters_.messages.add();
-    const Result<PeerId> from = peer_from_routing_id(bytes_of(frames[0]));
-    if (!from) {
-      counters_.malformed.add();
-      noise_.warn(from.error().message, steady_ms());
-      send(std::move(frames[0]), ErrorReply{{}, {}, from.error().code, from.error().message});
-      continue;
+    const bool some = zmq_poll(poll_items_.data(), static_cast<int>(poll_items_.size()), wait) > 0;
+    if (some && poll_items_[1].revents != 0) run_commands();
+    const bool asked = some && std::any_of(poll_items_.begin() + 2, poll_items_.end(),
+                                           [](const zmq::pollitem_t& item) { return item.revents != 0; });
+    if (asked || links_.pending()) {
+      links_.serve(steady_ms(), [this](const LinkRequest& request) { return find_pool(request); });
+      dirty_ = true;
     }
-    try {
-      handle(*from, message);
-    } catch (const std::exception& e) {  // no memory, most likely: the sender hears of it, everybody else goes on
-      counters_.internal_errors.add();
-      refuse(*from, {}, {}, ErrorCode::kInternal, std::string("the server could not handle the message: ") + e.what());
-    }
-    dirty_ = true;
   }
-  return true;
-}
-
-void Lane::handle(PeerId from, Received& message) {
-  Result<DataMessage> decoded = decode_data(bytes_of(*message.header));
-  if (!decoded) {
-    counters_.malformed.add();
-    noise_.warn("refused a message: " + decoded.error().message, steady_ms());
-    return refuse(from, {}, {}, decoded.error().code, std::move(decoded.error().message));
-  }
-  std::visit([&](const auto& m) { dispatch(from, m, message); }, *decoded);
-}
-
-template <class M>
-void Lane::dispatch(PeerId from, const M& message, Received& received) {
-  constexpr bool kWithPayload = std::is_same_v<M, Push> || std::is_same_v<M, Init>;
-  constexpr bool kToServer = kWithPayload || std::is_same_v<M, Pull> || std::is_same_v<M, Query>;
-  Round round{};
-  if constexpr (requires { message.round; }) round = message.round;
-  if constexpr (!kToServer) {
-    counters_.malformed.add();
-    noise_.warn("refused a message that only servers send", steady_ms());
-    // An error is never answered with an error: two who misunderstand each other would go on for ever.
-    if constexpr (!std::is_same_v<M, ErrorReply>) {
-      refuse(
-          from, message.key, round, ErrorCode::kMalformed,
-          "answers, receipts and resends come from servers; a client sends pushes, initial values, pulls and queries");
-    }
-  } else {
-    constexpr int kFrames = kWithPayload ? 2 : 1;
-    if (received.frames != kFrames) {
-      counters_.malformed.add();
-      noise_.warn("refused a message of " + std::to_string(received.frames) + " frames", steady_ms());
-      return refuse(from, message.key, round, ErrorCode::kMalformed,
-                    "the message has " + std::to_string(received.frames) + " frames instead of " +
-                        std::to_string(kFrames) +
-                        (kWithPayload ? " (header and payload)" : " (a header without payload)"));
-    }
-    const auto found = jobs_.find(message.key.job);
-    if (found == jobs_.end()) {
-      counters_.unknown_job.add();
-      noise_.warn("refused a message for job " + std::to_string(message.key.job.value) + ", which is not open here",
-                  steady_ms());
-      return refuse(from, message.key, round, ErrorCode::kUnknownJob,
-                    "job " + std::to_string(message.key.job.value) + " is not open on server " +
-                        std::to_string(options_.shard.value) + " lane " + std::to_string(options_.lane.value) +
-                        "; attach through the worker, which learns from the coordinator where a job's chunks are");
-    }
-    ShardCore& core = *found->second.core;
-    if constexpr (std::is_same_v<M, Push>) core.on_push(from, message, to_payload(std::move(*received.payload)));
-    if constexpr (std::is_same_v<M, Init>) core.on_init(from, message, bytes_of(*received.payload));
-    if constexpr (std::is_same_v<M, Pull>) core.on_pull(from, message);
-    if constexpr (std::is_same_v<M, Query>) core.on_query(from, message);
-  }
-}
-
-void Lane::refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message) {
-  send(routing_id_of(from), ErrorReply{key, round, code, std::move(message)});
-}
-
-// A dropped answer is not lost for good: the client queries what is overdue, and is answered again.
-bool Lane::send(zmq::message_t routing_id, const DataMessage& message, std::optional<zmq::message_t> payload) {
-  if (!send_now(socket_, routing_id, true)) {
-    const bool full = zmq_errno() == EAGAIN;
-    (full ? counters_.dropped_full : counters_.dropped_unreachable).add();
-    noise_.warn(full ? "dropped an answer: its receiver takes nothing" : "dropped an answer: its receiver is gone",
-                steady_ms());
-    return false;
-  }
-  alignas(8) std::byte scratch[kMaxErrorHeader];
-  const std::span<const std::byte> bytes = encode_data(message, scratch);
-  zmq::message_t header(bytes.data(), bytes.size());
-  // Once a ROUTER has taken the routing id it takes (or drops) the rest of the message.
-  bool sent = send_now(socket_, header, payload.has_value());
-  if (payload) sent = send_now(socket_, *payload, false) && sent;
-  TRIB_ASSERT(sent);
-  return true;
-}
-
-void Lane::answer(PeerId to, const Answer& header, const BufferRef& payload) {
-  send(routing_id_of(to), header, borrow(payload, payload.size()));
-}
-void Lane::residual(PeerId to, const Residual& header, std::span<const std::byte> values) {
-  send(routing_id_of(to), header, zmq::message_t(values.data(), values.size()));
-}
-void Lane::receipt(PeerId to, const Receipt& header) {
-  send(routing_id_of(to), header);
-}
-void Lane::resend(PeerId to, const Resend& header) {
-  send(routing_id_of(to), header);
-}
-
-void Lane::error(PeerId to, const ErrorReply& header) {
-  noise_.warn("refused: " + header.message, steady_ms());
-  send(routing_id_of(to), header);
 }
 
 void Lane::captured(ChunkSnapshot snapshot) {
@@ -266,7 +153,8 @@ void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
     }
     const int slots = job.optimizer->slots();
     entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull);
-    entry.pool = std::make_unique<BufferPool>(largest * sizeof(float), ShardCore::pool_blocks(chunks, slots, job.pull));
+    entry.pool = std::make_unique<BufferPool>(largest * sizeof(float),
+                                              ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes));
     entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
     jobs_.emplace(job.job, std::move(entry));
   });
@@ -377,6 +265,7 @@ void Lane::retire(Job job) {
   ShardStats stats = job.core->stats();
   stats.held_frames = stats.held_bytes = stats.max_held_bytes = 0;
   add_stats(closed_, stats);
+  links_.drop(job.core->job().job);
   job.core.reset();
   retired_.push_back(std::move(job.pool));
 }
@@ -399,6 +288,7 @@ void Lane::publish(std::uint64_t now) {
     job.gauges->max_version.store(job.core->max_version().value, std::memory_order_relaxed);
     job.gauges->initialised.store(job.core->initialised(), std::memory_order_relaxed);
     job.gauges->max_held_bytes.store(job.core->stats().max_held_bytes, std::memory_order_relaxed);
+    job.gauges->links.store(links_.size_of(id), std::memory_order_relaxed);
     job.gauges->pool_bytes.store(job.pool->allocated_bytes(), std::memory_order_relaxed);
   }
   for (const auto& pool : retired_) pool_bytes += pool->allocated_bytes();
@@ -416,6 +306,8 @@ void Lane::publish(std::uint64_t now) {
   counters_.held_bytes.set(static_cast<double>(total.held_bytes));
   counters_.max_held_bytes.set(static_cast<double>(total.max_held_bytes));
   counters_.pool_bytes.set(static_cast<double>(pool_bytes));
+  counters_.links.set(static_cast<double>(links_.size()));
+  counters_.mapped_bytes.set(static_cast<double>(links_.mapped_bytes()));
   dirty_ = false;
   next_publish_ms_ = now + kPublishMs;
 }

@@ -6,7 +6,8 @@
 //            cache lines of this lane. Commands of the control thread wait in a queue whose mutex is touched only when
 //            its eventfd fired.
 //   copies   None of a payload. A received frame stays in ZeroMQ's memory until its round is complete (Payload); an
-//            answer is a reference to the parameter buffer, sent from where it lies (borrow()).
+//            answer is a reference to the parameter buffer, sent from where it lies (borrow()). With a worker on this
+//            machine messages only say where the payload lies (lane_links.h).
 //   memory   Our code allocates nothing per chunk once a job's pool is warm. libzmq allocates one block per received
 //            frame, per header and per zero-copy handle; tune_malloc_for_frames() keeps those within the process.
 //
@@ -35,6 +36,7 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/result.h"
+#include "server/lane_links.h"
 #include "server/shard_core.h"
 
 namespace tributary {
@@ -62,8 +64,10 @@ struct alignas(64) LaneCounters {
   LaneCounter messages, malformed, unknown_job, internal_errors;
   LaneCounter dropped_full;         // answers given up because the peer takes nothing
   LaneCounter dropped_unreachable;  // because the peer is gone
+  // Payload bytes of messages, by the way they went: over the socket, or in memory shared with the worker.
+  LaneCounter socket_payload_bytes, shared_payload_bytes;
   LaneCounter pushes, duplicates, rejected, answers, steps, out_of_place_steps, starved, push_bytes, answer_bytes;
-  LaneGauge jobs, held_frames, held_bytes, max_held_bytes, pool_bytes;
+  LaneGauge jobs, held_frames, held_bytes, max_held_bytes, pool_bytes, links, mapped_bytes;
   std::uint64_t dropped() const { return dropped_full.value() + dropped_unreachable.value(); }
 };
 
@@ -72,6 +76,7 @@ struct alignas(64) LaneJobGauges {
   std::atomic<std::uint64_t> min_version{0}, max_version{0};
   std::atomic<bool> initialised{false};
   std::atomic<std::uint64_t> max_held_bytes{0}, pool_bytes{0};
+  std::atomic<std::uint64_t> links{0};  // nodes whose memory the lane has mapped
 };
 
 // A chunk out of the store on its way to the lane.
@@ -114,6 +119,8 @@ class Lane final : private ShardOutput {
   Lane& operator=(const Lane&) = delete;
 
   const std::string& endpoint() const { return endpoint_; }  // as advertised to workers
+  // Under which workers on this machine find the lane (common/local_link.h); empty if they cannot.
+  const std::string& link_name() const { return links_.name(); }
   LaneIndex index() const { return options_.lane; }
   const LaneCounters& counters() const { return counters_; }
 
@@ -146,6 +153,7 @@ class Lane final : private ShardOutput {
     zmq::message_t* header = nullptr;
     zmq::message_t* payload = nullptr;
     int frames = 0;
+    PayloadPlace place;  // instead of the payload frame
   };
 
   Lane(LaneOptions options, LaneListener& listener, Logger logger, EventFd wake);
@@ -156,13 +164,17 @@ class Lane final : private ShardOutput {
   template <class M>
   void dispatch(PeerId from, const M& message, Received& received);
   void refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
+  Result<Payload> take_payload(const ChunkKey& key, Received& received, bool copy);
+  Result<BufferPool*> find_pool(const LinkRequest& request);
   void run_commands();
   void post(std::function<void()> command);
   bool finish_stops(std::uint64_t now_ms);  // true if some wait
   void retire(Job job);
   void free_retired();
   void publish(std::uint64_t now_ms);
-  bool send(zmq::message_t routing_id, const DataMessage& message, std::optional<zmq::message_t> payload = {});
+  bool send(zmq::message_t routing_id, const DataMessage& message, std::optional<zmq::message_t> payload = {},
+            const PayloadPlace& place = {});
+  bool send_in_place(PeerId to, const DataMessage& message, const ChunkKey& key, std::span<const std::byte> payload);
 
   void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
   void residual(PeerId to, const Residual& header, std::span<const std::byte> values) override;
@@ -184,8 +196,10 @@ class Lane final : private ShardOutput {
   std::size_t restore_bytes_ = 0;
   EventFd wake_;
 
-  // The lane's thread only.
+  // The lane's thread only (the name of links_ never changes).
   std::unordered_map<JobId, Job> jobs_;
+  LaneLinks links_;  // of those jobs
+  std::vector<zmq::pollitem_t> poll_items_;
   // Pools of jobs that are over: ZeroMQ or the snapshot writer may still refer to their blocks.
   std::vector<std::unique_ptr<BufferPool>> retired_;
   ShardStats closed_;  // totals of jobs that are over

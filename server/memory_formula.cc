@@ -16,12 +16,14 @@ MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
   held += other.held;
   arriving += other.arriving;
   snapshot += other.snapshot;
+  mapped += other.mapped;
   return *this;
 }
 
 MemoryTerms memory_formula(const ShardMemory& shard) {
   const std::uint64_t fp32 = shard.elements * sizeof(float);
-  const std::uint64_t push_bytes = make_encoding(shard.push)->bytes(shard.elements);
+  const auto push = make_encoding(shard.push);
+  const std::uint64_t push_bytes = push->bytes(shard.elements);
   MemoryTerms terms;
   terms.state = fp32 * (1 + static_cast<std::uint64_t>(shard.slots));
   const auto pull = make_encoding(shard.pull);
@@ -30,6 +32,8 @@ MemoryTerms memory_formula(const ShardMemory& shard) {
   terms.held = shard.max_held_bytes;
   terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);
   terms.snapshot = shard.snapshot_bytes;
+  const std::uint64_t frames = push->keeps_residual() ? 2 * (push_bytes + fp32) : push_bytes;
+  terms.mapped = shard.local_nodes == 0 ? 0 : shard.local_nodes * frames + fp32;
   return terms;
 }
 

@@ -11,6 +11,10 @@
 //                                                    far)
 //     arriving   n * L * window                      frames that ZeroMQ has received and the lane has not looked at
 //                                                    yet; at most one push of each chunk
+//     mapped     l * push frame + P * 4              l nodes on this machine: their frames, which are read where they
+//                                                    lie, and the initial values. The workers' memory, but counted in
+//                                                    this process's resident set as well. With encodings that keep a
+//                                                    residual: l * 2 * (push frame + P * 4)
 //     snapshot   blocks kept by copy-on-write        while a snapshot is being written
 //
 // Code, thread stacks and RocksDB's tables come on top; they do not grow with the model (some tens of MB).
@@ -22,7 +26,7 @@
 
 namespace tributary {
 
-// The client's default cap on unacknowledged bytes of one connection (WorkerConfig::window_bytes).
+// The client's default cap on unacknowledged bytes of one worker lane (WorkerConfig::window_bytes).
 inline constexpr std::uint64_t kAssumedWindowBytes = 16u << 20;
 
 // What the formula needs to know about one job on one server.
@@ -34,13 +38,14 @@ struct ShardMemory {
   std::uint16_t lanes = 1;
   EncodingSpec push;
   EncodingSpec pull;
+  std::uint64_t local_nodes = 0;     // that share their memory with it
   std::uint64_t max_held_bytes = 0;  // most gradient bytes held at once so far
   std::uint64_t snapshot_bytes = 0;  // held by copy-on-write now
 };
 
 struct MemoryTerms {
-  std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0;
-  std::uint64_t total() const { return state + answers + estimate + held + arriving + snapshot; }
+  std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, mapped = 0;
+  std::uint64_t total() const { return state + answers + estimate + held + arriving + snapshot + mapped; }
   MemoryTerms& operator+=(const MemoryTerms& other);
 };
 

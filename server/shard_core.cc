@@ -42,9 +42,11 @@ std::size_t ShardCore::steady_blocks(std::size_t chunks, int slots, EncodingSpec
   return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate);
 }
 
-std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingSpec pull) {
+std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push,
+                                   std::uint32_t nodes) {
   // One copy for what runs, one for what a snapshot still holds, and of what answers carry one more that is being sent.
-  return 2 * steady_blocks(chunks, slots, pull) + chunks;
+  const std::size_t residuals = make_encoding(push)->keeps_residual() ? chunks * nodes : 0;
+  return 2 * steady_blocks(chunks, slots, pull) + chunks + residuals;
 }
 
 ShardCore::Chunk* ShardCore::find(PeerId from, const ChunkKey& key, Round round) {
@@ -174,11 +176,6 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
                   "weight " + std::to_string(push.weight) + " exceeds the bound of " + std::to_string(kMaxWeight));
   }
   if (push.residual == ResidualUse::kAlone) return take_residual(*chunk, from, push, std::move(frame));
-  if (!push_->valid(frame.bytes().data(), chunk->elements)) {
-    return reject(from, push.key, push.round, ErrorCode::kMalformed,
-                  "push of chunk " + std::to_string(push.key.chunk.value) + ": its " + push_->name() +
-                      " frame contradicts itself; the sender has a bug or the frame was damaged");
-  }
   if (snapshot_round_ == push.round && push_->keeps_residual() && push.residual == ResidualUse::kNone) {
     return reject(from, push.key, push.round, ErrorCode::kMalformed,
                   "push of chunk " + std::to_string(push.key.chunk.value) + " for round " +
@@ -204,6 +201,12 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   if (mine.present) {
     ++stats_.duplicates;
     return settle(from, *chunk, push.key, push.round);
+  }
+  // Not before: of a second copy nothing is looked at. Its author may be writing the next frame there.
+  if (!push_->valid(frame.bytes().data(), chunk->elements)) {
+    return reject(from, push.key, push.round, ErrorCode::kMalformed,
+                  "push of chunk " + std::to_string(push.key.chunk.value) + ": its " + push_->name() +
+                      " frame contradicts itself; the sender has a bug or the frame was damaged");
   }
   mine.present = true;
   mine.weight = push.weight;

@@ -123,9 +123,10 @@ class ShardCore {
   ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output);
 
   // Blocks that `chunks` chunks may need at once: parameters, state, encoded answers, one more copy of what is being
-  // sent, and one copy-on-write snapshot. Bounds the pool; steady state uses chunks * (1 + slots)
-  // and what is in flight.
-  static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingSpec pull);
+  // sent, and one copy-on-write snapshot; and the residuals of a resumed job's nodes, until the first round is
+  // complete. Bounds the pool; steady state uses chunks * (1 + slots) and what is in flight.
+  static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push = {},
+                                 std::uint32_t nodes = 1);
   // Of those, what is in use as long as nothing is being sent and no snapshot held.
   static std::size_t steady_blocks(std::size_t chunks, int slots, EncodingSpec pull);
 

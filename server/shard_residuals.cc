@@ -9,6 +9,12 @@ namespace tributary {
 
 void ShardCore::restore_residuals(Chunk& chunk, const CompressionState& compression) {
   const auto hold_copy = [&](std::uint32_t node, auto&& fill) {
+    // In the pool, whose memory a node on this machine reads from; elsewhere if the pool has been made smaller.
+    if (BufferRef values = pool_.acquire(chunk.elements * sizeof(float))) {
+      fill(values.floats().data());
+      const std::span<const std::byte> bytes = values.bytes();
+      return hold_residual(chunk, node, Payload(std::move(values), bytes), bytes);
+    }
     auto values = std::make_unique_for_overwrite<float[]>(chunk.elements);
     fill(values.get());
     const std::span<const std::byte> bytes = std::as_bytes(std::span<const float>(values.get(), chunk.elements));

@@ -17,6 +17,9 @@ Json lane_json(const Lane& lane) {
   const LaneCounters& c = lane.counters();
   return {{"lane", lane.index().value},
           {"endpoint", lane.endpoint()},
+          {"links", static_cast<std::uint64_t>(c.links.value())},
+          {"socket_payload_bytes", c.socket_payload_bytes.value()},
+          {"shared_payload_bytes", c.shared_payload_bytes.value()},
           {"jobs", static_cast<std::uint64_t>(c.jobs.value())},
           {"pushes", c.pushes.value()},
           {"push_bytes", c.push_bytes.value()},
@@ -87,6 +90,7 @@ std::string status_json(const ServerParts& parts) {
                    {"answers_bytes", memory.answers},
                    {"held_bytes", memory.held},
                    {"arriving_bytes", memory.arriving},
+                   {"mapped_bytes", memory.mapped},
                    {"snapshot_bytes", memory.snapshot}}}};
   if (parts.coordinator) status["coordinator"] = coordinator_json(*parts.coordinator);
   return status.dump();
@@ -114,6 +118,9 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
             c.starved);
     counter("duplicates_total", "Pushes and initial values that had been received before.", c.duplicates);
     counter("rejected_total", "Messages refused with an error to their author.", c.rejected);
+    counter("socket_payload_bytes_total", "Payload bytes both ways that crossed a socket.", c.socket_payload_bytes);
+    counter("shared_payload_bytes_total", "Payload bytes both ways in memory shared with a worker.",
+            c.shared_payload_bytes);
     counter("malformed_total", "Messages that are none of ours.", c.malformed);
     counter("unknown_job_total", "Messages for a job that is not open.", c.unknown_job);
     counter("internal_errors_total", "Messages that failed for a reason of the server's own.", c.internal_errors);
@@ -124,6 +131,8 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
     gauge("held_frames", "Gradient frames that wait for other nodes.", c.held_frames);
     gauge("held_bytes", "Bytes of gradient frames that wait for other nodes.", c.held_bytes);
     gauge("max_held_bytes", "Most bytes of gradient frames held at once.", c.max_held_bytes);
+    gauge("links", "Nodes on this machine that share memory with the lane, by job.", c.links);
+    gauge("mapped_bytes", "Memory of workers on this machine that the lane has mapped.", c.mapped_bytes);
     gauge("pool_bytes", "Bytes of buffers for parameters and optimizer state.", c.pool_bytes);
   }
   const Control* control = parts.control;

@@ -169,7 +169,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   if (chunk_elements == 0) {
     std::uint64_t flat = 0;
     for (const TensorSpec& tensor : compute->shape().tensors()) flat += tensor.elements() + kTensorAlign;
-    chunk_elements = default_chunk_elements(flat, {&one_server, 1});
+    chunk_elements = default_chunk_elements(flat, {&one_server, 1}, 1, true);
   }
   Result<Layout> layout = Layout::make(compute->shape().tensors(), chunk_elements, {&one_server, 1});
   if (!layout) return tl::unexpected(layout.error());

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 
 #include "common/assert.h"
@@ -160,39 +159,75 @@ void AllreduceJob::run_member(Member& member) {
   }
 }
 
+// The local ranks' gradients of one bucket, added in tree order, and behind them the node's weight in parts.
+class AllreduceJob::Bucket final : public RingSource {
+ public:
+  // weight: what NodeGather knows is the node's, so the first member of a node brings it.
+  Bucket(const AllreduceJob& job, const Member& member, ChunkRange range, std::uint64_t weight)
+      : elements_(range.elements), reduce_ns_(job.job_->header().reduce_ns) {
+    const std::uint32_t first = job.flat_ ? member.index : 0;
+    const std::uint32_t last = job.flat_ ? member.index + 1 : job.job_->spec().ranks;
+    for (std::uint32_t rank = first; rank < last; ++rank) {
+      gradients_[ranks_++] = job.job_->gradients(rank) + range.begin;
+    }
+    put_weight(member.index == 0 ? weight : 0, weight_.data());
+  }
+
+  void fill(std::size_t first, std::size_t count, float* out) override {
+    const std::uint64_t began = steady_ns();
+    const std::size_t gradients = first < elements_ ? std::min(count, elements_ - first) : 0;
+    sum(first, gradients, out);
+    for (std::size_t i = gradients; i < count; ++i) out[i] = weight_[first + i - elements_];
+    reduce_ns_.fetch_add(steady_ns() - began, std::memory_order_relaxed);
+  }
+
+  void fill_and_add(std::size_t first, std::size_t count, const float* other, float* out) override {
+    const std::uint64_t began = steady_ns();
+    const std::size_t gradients = first < elements_ ? std::min(count, elements_ - first) : 0;
+    for (std::size_t done = 0; done < gradients; done += kBlock) {
+      const std::size_t now = std::min(kBlock, gradients - done);
+      const float* inputs[] = {gradients_[0] + first + done, other + done};
+      if (ranks_ > 1) {
+        sum(first + done, now, out + done);
+        inputs[0] = out + done;
+      }
+      kernels::tree_sum(inputs, now, out + done);
+    }
+    for (std::size_t i = gradients; i < count; ++i) out[i] = weight_[first + i - elements_] + other[i];
+    reduce_ns_.fetch_add(steady_ns() - began, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::size_t kBlock = 2048;  // floats that stay in the first cache
+
+  void sum(std::size_t first, std::size_t count, float* out) {
+    if (count == 0) return;
+    if (ranks_ == 1) {
+      std::memcpy(out, gradients_[0] + first, count * sizeof(float));
+      return;
+    }
+    std::array<const float*, kernels::kMaxSumInputs> inputs;
+    for (std::size_t rank = 0; rank < ranks_; ++rank) inputs[rank] = gradients_[rank] + first;
+    kernels::tree_sum({inputs.data(), ranks_}, count, out);
+  }
+
+  std::array<const float*, kernels::kMaxSumInputs> gradients_;
+  std::size_t ranks_ = 0;
+  const std::uint64_t elements_;
+  std::array<float, kWeightParts> weight_;
+  std::atomic<std::uint64_t>& reduce_ns_;
+};
+
 Status AllreduceJob::exchange(Member& member, ChunkIndex chunk, Round round, std::uint64_t weight) {
   const ChunkRange range = job_->spec().layout->chunk(chunk);
-  gather_into(member, range, weight);
+  Bucket bucket(*this, member, range, weight);
   member.since_ms.store(steady_ms(), std::memory_order_relaxed);
-  Status summed = member.ring->allreduce(member.staging.data(), range.elements + kWeightParts);
+  Status summed = member.ring->allreduce(member.staging.data(), range.elements + kWeightParts, bucket);
   member.since_ms.store(0, std::memory_order_relaxed);
   if (!summed) return summed;
   // Every member has the same sum: one of them is enough.
   if (member.index == 0) finish_bucket(member, chunk, round);
   return {};
-}
-
-// The only pass over the gradients before the wire.
-void AllreduceJob::gather_into(Member& member, ChunkRange range, std::uint64_t weight) const {
-  const std::uint64_t began = steady_ns();
-  float* out = member.staging.data();
-  std::array<const float*, kernels::kMaxSumInputs> inputs;
-  std::size_t count = 0;
-  if (flat_) {
-    inputs[count++] = job_->gradients(member.index) + range.begin;
-  } else {
-    for (std::uint32_t rank = 0; rank < job_->spec().ranks; ++rank) {
-      inputs[count++] = job_->gradients(rank) + range.begin;
-    }
-  }
-  if (count == 1) {
-    std::memcpy(out, inputs[0], range.elements * sizeof(float));
-  } else {
-    kernels::tree_sum({inputs.data(), count}, range.elements, out);
-  }
-  // The weight that NodeGather knows is the node's: its first member brings it.
-  put_weight(member.index == 0 ? weight : 0, out + range.elements);
-  job_->header().reduce_ns.fetch_add(steady_ns() - began, std::memory_order_relaxed);
 }
 
 void AllreduceJob::finish_bucket(Member& member, ChunkIndex chunk, Round round) {

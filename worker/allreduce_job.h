@@ -11,8 +11,9 @@
 // each member that this node has: one, which first sums the local ranks in tree order; or one for each local rank, the
 // first of which also steps. "Flat" so sends between ranks of a node what a ring over ranks does.
 //
-// A bucket is summed in a staging buffer of the stream, which the ranks' gradients are added (or copied) into once. The
-// bucket's weight travels behind it, in parts that floats add exactly.
+// A bucket is summed in a staging buffer of the stream. The ranks' gradients are read once, segment by segment, when
+// the ring sends the segment or adds to it (RingSource). The bucket's weight travels behind it, in parts that floats
+// add exactly.
 //
 // A thread of the job's own, the conductor, begins and ends the view: publishes addresses, passes the parameters from
 // node 0 along the control ring, then watches that ring (a neighbour whose connection breaks is lost), and at the end
@@ -53,7 +54,7 @@ struct AllreduceSurroundings {
 
 class AllreduceJob {
  public:
-  static constexpr std::uint16_t kDefaultStreams = 2;
+  static constexpr std::uint16_t kDefaultStreams = 3;
   static constexpr std::uint16_t kMaxStreams = 16;
   static constexpr std::size_t kMaxMembers = 1u << 16;  // of a ring: what weight parts add up exactly for
   static constexpr std::uint64_t kNoticeMs = 30'000;    // of waiting for other nodes, until it is logged
@@ -109,10 +110,10 @@ class AllreduceJob {
   void end(bool began);
 
   // Members'.
+  class Bucket;  // what a member adds to one, as RingSource
   void run_member(Member& member);
   Status connect_member(Member& member);
   Status exchange(Member& member, ChunkIndex chunk, Round round, std::uint64_t weight);
-  void gather_into(Member& member, ChunkRange range, std::uint64_t weight) const;
   void finish_bucket(Member& member, ChunkIndex chunk, Round round);
 
   // Reports it, unless the view is ending.

@@ -93,24 +93,11 @@ Status AttachSocket::send(const AttachMessage& message, std::span<const int> fds
     PacketHeader header;
     header.message_bytes = static_cast<std::uint32_t>(bytes.size());
     header.offset = static_cast<std::uint32_t>(offset);
-    iovec parts[2] = {{&header, sizeof header},
-                      {const_cast<std::byte*>(bytes.data() + offset), std::min(kMaxPiece, bytes.size() - offset)}};
-    msghdr packet{};
-    packet.msg_iov = parts;
-    packet.msg_iovlen = 2;
-    alignas(cmsghdr) char ancillary[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
-    if (offset == 0 && !fds.empty()) {
-      packet.msg_control = ancillary;
-      packet.msg_controllen = CMSG_SPACE(fds.size_bytes());
-      cmsghdr* control = CMSG_FIRSTHDR(&packet);
-      control->cmsg_level = SOL_SOCKET;
-      control->cmsg_type = SCM_RIGHTS;
-      control->cmsg_len = CMSG_LEN(fds.size_bytes());
-      std::memcpy(CMSG_DATA(control), fds.data(), fds.size_bytes());
-    }
-    while (::sendmsg(fd_.get(), &packet, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-      if (errno == EINTR) continue;
-      if (errno != EAGAIN && errno != EWOULDBLOCK) return tl::unexpected(closed_by_peer());
+    const iovec parts[2] = {
+        {&header, sizeof header},
+        {const_cast<std::byte*>(bytes.data() + offset), std::min(kMaxPiece, bytes.size() - offset)}};
+    while (const int problem = send_packet(fd_.get(), parts, offset == 0 ? fds : std::span<const int>())) {
+      if (problem != EAGAIN) return tl::unexpected(closed_by_peer());
       if (!wait_for(fd_.get(), POLLOUT, deadline)) {
         return fail(ErrorCode::kTimeout, "the other side of the attach socket has not read for " +
                                              std::to_string(kSendTimeout.count()) + " ms");
@@ -123,36 +110,15 @@ Status AttachSocket::send(const AttachMessage& message, std::span<const int> fds
 Result<bool> AttachSocket::receive_packet() {
   PacketHeader header;
   std::byte piece[kMaxPiece];
-  iovec parts[2] = {{&header, sizeof header}, {piece, sizeof piece}};
-  alignas(cmsghdr) char ancillary[CMSG_SPACE(kMaxFds * sizeof(int))];
-  msghdr packet{};
-  packet.msg_iov = parts;
-  packet.msg_iovlen = 2;
-  packet.msg_control = ancillary;
-  packet.msg_controllen = sizeof ancillary;
-  ssize_t size;
-  do {
-    size = ::recvmsg(fd_.get(), &packet, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (size < 0 && errno == EINTR);
-  if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-  if (size <= 0) return tl::unexpected(closed_by_peer());
-
-  std::vector<FileDescriptor> fds;  // owned at once, so that none leaks whatever follows
-  for (cmsghdr* control = CMSG_FIRSTHDR(&packet); control != nullptr; control = CMSG_NXTHDR(&packet, control)) {
-    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(control) + i * sizeof(int), sizeof fd);
-      fds.emplace_back(fd);
-    }
-  }
-  if ((packet.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || static_cast<std::size_t>(size) <= sizeof header ||
-      header.magic != kPacketMagic) {
+  const iovec parts[2] = {{&header, sizeof header}, {piece, sizeof piece}};
+  FdPacket packet = tributary::receive_packet(fd_.get(), parts);
+  if (packet.error == EAGAIN) return false;
+  if (packet.error != 0 || packet.bytes == 0) return tl::unexpected(closed_by_peer());
+  if (packet.truncated || packet.bytes <= sizeof header || header.magic != kPacketMagic) {
     return tl::unexpected(
-        malformed("a packet of " + std::to_string(size) + " bytes that is none of the attach protocol"));
+        malformed("a packet of " + std::to_string(packet.bytes) + " bytes that is none of the attach protocol"));
   }
-  const std::size_t bytes = static_cast<std::size_t>(size) - sizeof header;
+  const std::size_t bytes = packet.bytes - sizeof header;
   if (expected_ == 0) {
     if (header.message_bytes > kMaxAttachBytes) {
       return tl::unexpected(malformed("a message announced with " + std::to_string(header.message_bytes) +
@@ -160,7 +126,7 @@ Result<bool> AttachSocket::receive_packet() {
     }
     expected_ = header.message_bytes;
     partial_.clear();
-    partial_fds_ = std::move(fds);
+    partial_fds_ = std::move(packet.fds);
   }
   if (header.offset != partial_.size() || header.message_bytes != expected_ || bytes > expected_ - partial_.size()) {
     return tl::unexpected(malformed("a packet out of order"));

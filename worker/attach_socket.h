@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "common/fd_packet.h"
 #include "common/messages.h"
 #include "common/result.h"
-#include "worker/shared_memory.h"
 
 namespace tributary {
 
@@ -30,7 +30,7 @@ struct AttachReceived {
 // Thread rule: one thread at a time.
 class AttachSocket {
  public:
-  static constexpr std::size_t kMaxFds = 128;  // node region, gradient region, one eventfd per worker lane
+  static constexpr std::size_t kMaxFds = kMaxPacketFds;  // node region, gradient region, one eventfd per worker lane
   static constexpr std::size_t kMaxPiece = 64u << 10;
   // How long a send may wait for a peer that does not read; then the peer is given up.
   static constexpr std::chrono::milliseconds kSendTimeout{2000};

@@ -45,12 +45,12 @@ static_assert(sizeof(CheckpointHeader) == 64 && sizeof(ChunkRecord) == 32);
 // The state of one job, in flat arrays of layout.flat_elements() values.
 struct CheckpointView {
   std::string_view job_name;
-  std::string_view job_json;  // canonical: what the job was when it was written
   const Layout* layout = nullptr;
   Round round;
   const float* parameters = nullptr;
   std::span<const float* const> slots;
   std::span<const std::uint64_t> steps;  // by chunk
+  std::string_view job_json = {};        // canonical: what the job was when it was written
 };
 struct CheckpointTarget {
   float* parameters = nullptr;

@@ -20,13 +20,15 @@ ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions o
       pull_(make_encoding(job_.pull)),
       options_(options),
       output_(output),
-      local_(job_.layout->chunks(), kNotOurs) {
+      local_(job_.layout->chunks(), kNotOurs),
+      window_({.unit_bytes = push_->bytes(job_.layout->chunk_elements()),
+               .cap_bytes = options_.window_cap_bytes,
+               .peers = connections,
+               .over_link = options_.over_link}),
+      smoothed_ns_(connections, 0.0),
+      no_link_(connections, false),
+      queued_((job_.chunks.size() + 63) / 64) {
   TRIB_ASSERT(job_.chunks.size() == job_.connections.size());
-  const std::uint64_t unit = push_->bytes(job_.layout->chunk_elements());
-  connections_.reserve(connections);
-  for (std::uint16_t i = 0; i < connections; ++i) {
-    connections_.push_back(Connection{WindowController({.unit_bytes = unit, .cap_bytes = options_.window_cap_bytes})});
-  }
   chunks_.resize(job_.chunks.size());
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     Chunk& chunk = chunks_[i];
@@ -35,11 +37,8 @@ ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions o
     TRIB_ASSERT(chunk.connection.value < connections);
     chunk.elements = job_.layout->chunk(chunk.index).elements;
     chunk.phase = job_.init ? Phase::kWaitingForValues : Phase::kIdle;
-    chunk.queue_slot = static_cast<std::uint32_t>(connection_of(chunk).chunks.size());
-    connection_of(chunk).chunks.push_back(i);
     local_[chunk.index.value] = i;
   }
-  for (Connection& connection : connections_) connection.queued.resize((connection.chunks.size() + 63) / 64);
 }
 
 ClientCore::Chunk* ClientCore::find(const ChunkKey& key) {
@@ -57,31 +56,28 @@ ChunkKey ClientCore::key(const Chunk& chunk) const {
 }
 
 void ClientCore::enqueue(Chunk& chunk) {
-  Connection& connection = connection_of(chunk);
+  const auto at = static_cast<std::size_t>(&chunk - chunks_.data());
   chunk.phase = Phase::kQueued;
-  connection.queued[chunk.queue_slot / 64] |= 1ull << (chunk.queue_slot % 64);
-  ++connection.queued_count;
+  queued_[at / 64] |= 1ull << (at % 64);
+  ++queued_count_;
 }
 
 void ClientCore::dequeue(Chunk& chunk) {
-  Connection& connection = connection_of(chunk);
-  connection.queued[chunk.queue_slot / 64] &= ~(1ull << (chunk.queue_slot % 64));
-  --connection.queued_count;
+  const auto at = static_cast<std::size_t>(&chunk - chunks_.data());
+  queued_[at / 64] &= ~(1ull << (at % 64));
+  --queued_count_;
 }
 
 // Sends queued chunks, first in the flat space first, while the window has room.
-void ClientCore::pump(ConnectionIndex index, std::uint64_t now_ns) {
-  Connection& connection = connections_[index.value];
-  for (std::size_t word = 0; word < connection.queued.size() && connection.queued_count > 0; ++word) {
-    while (connection.queued[word] != 0) {
-      const std::size_t slot = word * 64 + static_cast<std::size_t>(std::countr_zero(connection.queued[word]));
-      Chunk& chunk = chunks_[connection.chunks[slot]];
+void ClientCore::pump(std::uint64_t now_ns) {
+  for (std::size_t word = 0; word < queued_.size() && queued_count_ > 0; ++word) {
+    while (queued_[word] != 0) {
+      Chunk& chunk = chunks_[word * 64 + static_cast<std::size_t>(std::countr_zero(queued_[word]))];
       const std::uint64_t bytes = payload_bytes(chunk);
-      if (!connection.window.allows(connection.in_flight, bytes)) return;
+      if (!window_.allows(in_flight_, bytes)) return window_.held_back();
       dequeue(chunk);
       chunk.in_flight = bytes;
-      connection.in_flight += bytes;
-      chunk.delivered_before = connection.acknowledged;
+      in_flight_ += bytes;
       send(chunk, now_ns);
     }
   }
@@ -118,37 +114,25 @@ void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
 }
 
 void ClientCore::acknowledge(Chunk& chunk, std::uint64_t now_ns) {
-  Connection& connection = connection_of(chunk);
-  TRIB_ASSERT(connection.in_flight >= chunk.in_flight);
-  connection.in_flight -= chunk.in_flight;
-  connection.acknowledged += chunk.in_flight;
-  // A pull's answer may have waited for somebody's initial values, and a repeated push cannot tell which copy was meant
-  // (Karn's rule): neither says anything about the link.
-  if (chunk.delivered && !chunk.retransmitted) {
+  TRIB_ASSERT(in_flight_ >= chunk.in_flight);
+  in_flight_ -= chunk.in_flight;
+  // A pull's answer may have waited for somebody's initial values, and a repeated push cannot tell which copy was
+  // meant: neither says anything about the link.
+  const bool tells = chunk.delivered && !chunk.retransmitted;
+  window_.on_acknowledged(chunk.in_flight, chunk.sent_ns, now_ns, tells && !no_link_[chunk.connection.value]);
+  if (tells) {
     const auto elapsed = static_cast<double>(now_ns - chunk.sent_ns);
-    connection.smoothed_ns = connection.smoothed_ns == 0.0
-                                 ? elapsed
-                                 : connection.smoothed_ns + kSmoothing * (elapsed - connection.smoothed_ns);
-    connection.window.on_acknowledged(chunk.in_flight, chunk.sent_ns, now_ns, chunk.delivered_before,
-                                      connection.acknowledged);
-    pushed_.on_bytes(chunk.in_flight, now_ns);
+    double& smoothed = smoothed_ns_[chunk.connection.value];
+    smoothed = smoothed == 0.0 ? elapsed : smoothed + kSmoothing * (elapsed - smoothed);
+    if (metered(chunk)) pushed_.on_bytes(chunk.in_flight, now_ns);
   }
   chunk.in_flight = 0;
-}
-
-std::uint64_t ClientCore::base_rtt_ns() const {
-  std::uint64_t shortest = 0;
-  for (const Connection& connection : connections_) {
-    const std::uint64_t rtt = connection.window.base_rtt_ns();
-    if (rtt != 0 && (shortest == 0 || rtt < shortest)) shortest = rtt;
-  }
-  return shortest;
 }
 
 void ClientCore::start(std::uint64_t now_ns) {
   if (job_.init) return;
   for (Chunk& chunk : chunks_) enqueue(chunk);
-  for (std::uint16_t i = 0; i < connections_.size(); ++i) pump(ConnectionIndex(i), now_ns);
+  pump(now_ns);
 }
 
 void ClientCore::initial_values_ready(std::uint64_t now_ns) {
@@ -156,7 +140,7 @@ void ClientCore::initial_values_ready(std::uint64_t now_ns) {
   for (Chunk& chunk : chunks_) {
     if (chunk.phase == Phase::kWaitingForValues) enqueue(chunk);
   }
-  for (std::uint16_t i = 0; i < connections_.size(); ++i) pump(ConnectionIndex(i), now_ns);
+  pump(now_ns);
 }
 
 void ClientCore::gradient_ready(ChunkIndex index, Round round, std::uint64_t weight, std::uint64_t now_ns) {
@@ -167,7 +151,7 @@ void ClientCore::gradient_ready(ChunkIndex index, Round round, std::uint64_t wei
   chunk.weight = weight;
   chunk.retransmitted = false;
   enqueue(chunk);
-  pump(chunk.connection, now_ns);
+  pump(now_ns);
 }
 
 void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64_t now_ns) {
@@ -181,14 +165,14 @@ void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64
     acknowledge(*chunk, now_ns);
     chunk->phase = Phase::kKept;
     ++kept_chunks_;
-    return pump(chunk->connection, now_ns);
+    return pump(now_ns);
   }
   const bool open = chunk->delivered && receipt.round == chunk->round;
   if (open && chunk->phase == Phase::kSent) {
     acknowledge(*chunk, now_ns);
     chunk->phase = Phase::kHeld;
     chunk->sent_ns = now_ns;
-    pump(chunk->connection, now_ns);
+    pump(now_ns);
   } else {
     ++stats_.stale;
   }
@@ -206,7 +190,9 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
     ++stats_.stale;
     return;
   }
-  const bool whole = !chunk->delivered && pull_->is_delta();
+  // A delta job's parameters come whole at first. Also later, if a pull was repeated needlessly and reached the server
+  // after the next round: they are what the delta would have made.
+  const bool whole = pull_->is_delta() && (!chunk->delivered || answer.encoding == EncodingId::kFp32);
   const Encoding& expected = whole ? encoding_for(EncodingId::kFp32) : *pull_;
   if (answer.encoding != expected.id() || payload.size() != expected.bytes(chunk->elements)) {
     return output_.refused(ErrorReply{answer.key, chunk->round, ErrorCode::kWrongLength,
@@ -224,10 +210,9 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   chunk->wants_residual = push_->keeps_residual() && answer.snapshot_round.value == answer.version.value + 1;
   ++stats_.answers;
   stats_.answer_bytes += payload.size();
-  answered_.on_bytes(payload.size(), now_ns);
-  const ConnectionIndex connection = chunk->connection;
+  if (metered(*chunk)) answered_.on_bytes(payload.size(), now_ns);
   output_.answered(answer, whole || pull_->id() == EncodingId::kFp32, payload);
-  pump(connection, now_ns);
+  pump(now_ns);
 }
 
 void ClientCore::on_residual(ConnectionIndex, const Residual& residual, std::span<const std::byte> values) {
@@ -259,12 +244,12 @@ void ClientCore::keep_residuals(std::uint64_t now_ns) {
   leaving_ = true;
   for (Chunk& chunk : chunks_) {
     if (chunk.phase == Phase::kQueued) dequeue(chunk);
-    connection_of(chunk).in_flight -= chunk.in_flight;
+    in_flight_ -= chunk.in_flight;
     chunk.in_flight = 0;
     chunk.retransmitted = false;
     enqueue(chunk);
   }
-  for (std::uint16_t i = 0; i < connections_.size(); ++i) pump(ConnectionIndex(i), now_ns);
+  pump(now_ns);
 }
 
 void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t now_ns) {
@@ -280,7 +265,7 @@ void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t 
   chunk->retransmitted = true;
   if (chunk->phase == Phase::kSent) acknowledge(*chunk, now_ns);
   enqueue(*chunk);
-  pump(chunk->connection, now_ns);
+  pump(now_ns);
 }
 
 void ClientCore::on_error(ConnectionIndex, const ErrorReply& error) {
@@ -300,7 +285,7 @@ void ClientCore::tick(std::uint64_t now_ns) {
     std::uint64_t patience = 0;
     if (chunk.phase == Phase::kSent && chunk.delivered) {
       patience = options_.acknowledge_timeout_ns +
-                 kSmoothedTimes * static_cast<std::uint64_t>(connection_of(chunk).smoothed_ns);
+                 kSmoothedTimes * static_cast<std::uint64_t>(smoothed_ns_[chunk.connection.value]);
     } else if (chunk.phase == Phase::kSent || chunk.phase == Phase::kHeld) {
       patience = options_.query_interval_ns;
     } else {

@@ -5,10 +5,15 @@
 //   waiting for initial values (node 0 of a fresh job) -> queued -> sent -> idle   the first parameters (Init, Pull)
 //   idle -> queued (gradient ready) -> sent -> held (receipt came) -> idle         a round (Push)
 //
-// The window of a connection counts sent-but-unacknowledged bytes; a receipt (or the answer itself) gives the credit
-// back. It does not count held pushes: their answer waits for other nodes, and two workers that push in different
-// orders would wait for each other for ever. Of the queued chunks the one that lies first in the flat space goes first:
-// the next forward pass needs it first.
+// The window counts sent-but-unacknowledged bytes; a receipt (or the answer itself) gives the credit back. It does not
+// count held pushes: their answer waits for other nodes, and two workers that push in different orders would wait for
+// each other for ever. Of the queued chunks the one that lies first in the flat space goes first: the next forward pass
+// needs it first.
+//
+// One window for all connections, because they share this node's link. It also keeps the nodes in step: a node cannot
+// run ahead at one server and fall behind at another by more than the window, and only chunks that all nodes have
+// pushed can be answered. (With a window for each connection TCP's unfairness between them made nodes drift apart, and
+// a fifth of a round passed after the last push; ARCHITECTURE.md, "Flow control and loss".)
 //
 // Encodings with error feedback: an answer may name the round of a snapshot, whose push then brings the node's residual
 // behind its frame; a resumed node gets its residual before its first answer; and a node that leaves sends the
@@ -70,6 +75,7 @@ class ClientOutput {
 
 struct ClientOptions {
   std::uint64_t window_cap_bytes = 16u << 20;
+  bool over_link = true;  // false: all servers are on this machine, and the window stays at its cap
   // Overdue: no acknowledgement within this plus 8 times the smoothed acknowledgement time; no answer within
   // query_interval_ns of a receipt (nothing is wrong then but somebody's slow step, so it is asked rarely).
   std::uint64_t acknowledge_timeout_ns = 2'000'000'000;
@@ -85,6 +91,8 @@ class ClientCore {
  public:
   ClientCore(ClientJob job, std::uint16_t connections, ClientOptions options, ClientOutput& output);
 
+  // Payloads of this connection cross no link, while others' do: its acknowledgements say nothing about the link.
+  void crosses_no_link(ConnectionIndex connection) { no_link_[connection.value] = true; }
   // Asks for the parameters of every chunk (Pull); a job with init waits for initial_values_ready() first.
   void start(std::uint64_t now_ns);
   // The initial values are there. REQUIRES: job.init.
@@ -113,14 +121,12 @@ class ClientCore {
   bool idle(ChunkIndex chunk) const;
   bool started() const { return delivered_chunks_ == job_.chunks.size(); }  // every chunk delivered at least once
   const ClientStats& stats() const { return stats_; }
-  std::uint64_t window_bytes(ConnectionIndex connection) const {
-    return connections_[connection.value].window.window_bytes();
-  }
-  std::uint64_t in_flight_bytes(ConnectionIndex connection) const { return connections_[connection.value].in_flight; }
-  // Rates of acknowledged pushes and of answers, over all connections; shortest time from a push to its acknowledgement.
+  const WindowController& window() const { return window_; }
+  std::uint64_t in_flight_bytes() const { return in_flight_; }
+  // Payload bytes per second of acknowledged pushes and of answers over the node's link (over no link if all servers
+  // are on this machine).
   double push_rate() const { return pushed_.rate(); }
   double answer_rate() const { return answered_.rate(); }
-  std::uint64_t base_rtt_ns() const;
 
  private:
   enum class Phase : std::uint8_t { kWaitingForValues, kQueued, kSent, kHeld, kIdle, kKept };
@@ -133,33 +139,22 @@ class ClientCore {
     Round round;
     std::uint64_t weight = 0;
     std::uint64_t elements = 0;
-    std::uint64_t in_flight = 0;         // bytes counted in its connection's window
-    std::uint64_t sent_ns = 0;           // last send or query
-    std::uint64_t delivered_before = 0;  // of the connection, when sent
-    bool retransmitted = false;          // no rate sample from it (Karn's rule)
-    bool wants_residual = false;         // a snapshot is named for the next round
-    bool has_residual = false;           // restored
-    std::uint32_t queue_slot = 0;        // position among its connection's chunks
-  };
-  struct Connection {
-    WindowController window;
-    std::uint64_t in_flight = 0;
-    std::uint64_t acknowledged = 0;  // bytes, in total
-    double smoothed_ns = 0.0;
-    std::vector<std::uint32_t> chunks;  // positions in chunks_, ascending flat order
-    std::vector<std::uint64_t> queued;  // bitmap over `chunks`
-    std::size_t queued_count = 0;
+    std::uint64_t in_flight = 0;  // bytes counted in the window
+    std::uint64_t sent_ns = 0;    // last send or query
+    bool retransmitted = false;   // no rate sample from it (Karn's rule)
+    bool wants_residual = false;  // a snapshot is named for the next round
+    bool has_residual = false;    // restored
   };
 
   Chunk* find(const ChunkKey& key);
   void enqueue(Chunk& chunk);
   void dequeue(Chunk& chunk);
-  void pump(ConnectionIndex index, std::uint64_t now_ns);
+  void pump(std::uint64_t now_ns);
   void send(Chunk& chunk, std::uint64_t now_ns);
   std::uint64_t payload_bytes(const Chunk& chunk) const;
   void acknowledge(Chunk& chunk, std::uint64_t now_ns);
-  Connection& connection_of(const Chunk& chunk) { return connections_[chunk.connection.value]; }
   ChunkKey key(const Chunk& chunk) const;
+  bool metered(const Chunk& chunk) const { return !options_.over_link || !no_link_[chunk.connection.value]; }
 
   const ClientJob job_;
   const std::shared_ptr<const Encoding> push_, pull_;
@@ -167,7 +162,12 @@ class ClientCore {
   ClientOutput& output_;
   std::vector<Chunk> chunks_;
   std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_
-  std::vector<Connection> connections_;
+  WindowController window_;
+  std::uint64_t in_flight_ = 0;
+  std::vector<double> smoothed_ns_;    // acknowledgement time by connection
+  std::vector<bool> no_link_;          // by connection
+  std::vector<std::uint64_t> queued_;  // bitmap over chunks_
+  std::size_t queued_count_ = 0;
   std::size_t delivered_chunks_ = 0;
   std::size_t kept_chunks_ = 0;
   bool leaving_ = false;  // keep_residuals() was called

@@ -66,6 +66,38 @@ class RingTransport final : public gloo::transport::Context {
   std::vector<RingBuffer*> live_;
 };
 
+// One all-reduce: which parts of the buffer hold this member's share already. Gloo's ring cuts the buffer into
+// segments, the same ones all the time; it sends a segment, or adds what came to it, or receives it whole.
+class OwnShare {
+ public:
+  OwnShare(float* values, RingSource& source, std::vector<std::size_t>& scratch)
+      : values_(values), source_(source), there_(scratch) {
+    there_.clear();
+  }
+  void sending(std::size_t offset, std::size_t bytes) {
+    if (!arrives(offset)) source_.fill(offset / sizeof(float), bytes / sizeof(float), values_ + offset / sizeof(float));
+  }
+  void receiving(std::size_t offset) { arrives(offset); }
+  void add(float* out, const float* other, std::size_t count) {
+    const auto first = static_cast<std::size_t>(out - values_);
+    if (!arrives(first * sizeof(float))) return source_.fill_and_add(first, count, other, out);
+    const float* inputs[] = {out, other};
+    kernels::tree_sum(inputs, count, out);
+  }
+
+ private:
+  // Was it there?
+  bool arrives(std::size_t offset) {
+    if (std::ranges::find(there_, offset) != there_.end()) return true;
+    there_.push_back(offset);
+    return false;
+  }
+
+  float* const values_;
+  RingSource& source_;
+  std::vector<std::size_t>& there_;  // offsets of segments, in bytes
+};
+
 class RingBuffer final : public gloo::transport::UnboundBuffer {
  public:
   RingBuffer(RingTransport& transport, void* data, std::size_t bytes)
@@ -78,9 +110,9 @@ class RingBuffer final : public gloo::transport::UnboundBuffer {
   RingBuffer(const RingBuffer&) = delete;
   RingBuffer& operator=(const RingBuffer&) = delete;
 
-  // Everybody has contributed: from now on only the network is waited for. The buffer that Gloo's ring receives the
-  // result into is received into only then (before, it receives into a scratch buffer).
-  void result_buffer() { result_ = true; }
+  // The buffer of an all-reduce. Gloo's ring receives into it only when everybody has contributed (before, it receives
+  // into a scratch buffer): from then on only the network is waited for.
+  void result_of(OwnShare& share) { share_ = &share; }
   void limit(milliseconds timeout) { limit_ = timeout; }
 
   bool waitRecv(int* rank, milliseconds) override {
@@ -93,11 +125,15 @@ class RingBuffer final : public gloo::transport::UnboundBuffer {
   void abortWaitSend() override { inner_->abortWaitSend(); }
   void send(int rank, std::uint64_t slot, std::size_t offset, std::size_t bytes) override {
     transport_.check();
+    if (share_ != nullptr) share_->sending(offset, bytes);
     inner_->send(rank, slot, offset, bytes);
   }
   void recv(int rank, std::uint64_t slot, std::size_t offset, std::size_t bytes) override {
     transport_.check();
-    if (result_) limit_ = transport_.patience().network;
+    if (share_ != nullptr) {
+      share_->receiving(offset);
+      limit_ = transport_.patience().network;
+    }
     inner_->recv(rank, slot, offset, bytes);
   }
   void recv(std::vector<int> ranks, std::uint64_t slot, std::size_t offset, std::size_t bytes) override {
@@ -117,7 +153,7 @@ class RingBuffer final : public gloo::transport::UnboundBuffer {
   RingTransport& transport_;
   const std::unique_ptr<gloo::transport::UnboundBuffer> inner_;
   std::optional<milliseconds> limit_;
-  bool result_ = false;
+  OwnShare* share_ = nullptr;
 };
 
 std::unique_ptr<gloo::transport::UnboundBuffer> RingTransport::createUnboundBuffer(void* data, std::size_t bytes) {
@@ -210,6 +246,7 @@ struct GlooRing::Impl {
   char words[2] = {};
   std::unique_ptr<RingBuffer> from_previous, from_next;
   bool heard_previous = false;
+  std::vector<std::size_t> segments;  // scratch of OwnShare
 };
 
 GlooRing::GlooRing(Options options, std::unique_ptr<Impl> impl) : options_(options), impl_(std::move(impl)) {}
@@ -293,17 +330,20 @@ Status GlooRing::connect(std::span<const std::byte> previous_address, std::span<
   });
 }
 
-Status GlooRing::allreduce(float* values, std::size_t count) {
-  if (options_.size == 1) return {};
+Status GlooRing::allreduce(float* values, std::size_t count, RingSource& source) {
+  if (options_.size == 1) {
+    source.fill(0, count, values);
+    return {};
+  }
   return guarded("summing", [&] {
+    OwnShare share(values, source, impl_->segments);
     auto out = std::make_unique<RingBuffer>(*impl_->transport, values, count * sizeof(float));
-    out->result_buffer();
+    out->result_of(share);
     gloo::AllreduceOptions call(impl_->context);
     call.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
     call.setOutput<float>(std::move(out));
-    call.setReduceFunction([](void* sum, const void* a, const void* b, std::size_t n) {
-      const float* inputs[] = {static_cast<const float*>(a), static_cast<const float*>(b)};
-      kernels::tree_sum(inputs, n, static_cast<float*>(sum));
+    call.setReduceFunction([&share](void* sum, const void*, const void* other, std::size_t n) {
+      share.add(static_cast<float*>(sum), static_cast<const float*>(other), n);
     });
     gloo::allreduce(call);
   });

@@ -41,6 +41,17 @@ class GlooDevice {
   std::unique_ptr<Impl> impl_;
 };
 
+// What a member adds to a sum. Asked for part by part, each part once, just before it is sent or added to what came: so
+// that it is in the cache then, and a pass over memory less than summing first and sending later.
+class RingSource {
+ public:
+  virtual ~RingSource() = default;
+  // out[i] = own[first + i], for i < count.
+  virtual void fill(std::size_t first, std::size_t count, float* out) = 0;
+  // out[i] = own[first + i] + other[i].
+  virtual void fill_and_add(std::size_t first, std::size_t count, const float* other, float* out) = 0;
+};
+
 class GlooRing {
  public:
   // timeout: of a connection, and of what only the network is waited for. patience: of the other waits; 0: no end.
@@ -67,10 +78,10 @@ class GlooRing {
   // Errors of what follows: kStopped after abort(), kTimeout, kUnavailable for a connection that broke; the message has
   // Gloo's words and names the member of the ring. After any error the ring is of no more use.
 
-  // values becomes the sum over all members; 1 <= count. All members call in the same order with the same counts.
-  // Adding goes around the ring: the order differs from part to part of the buffer, and is the same on all members and
-  // from call to call. Two members add a + b: there is only one order.
-  Status allreduce(float* values, std::size_t count);
+  // values becomes the sum over all members of what their sources say; 1 <= count. All members call in the same order
+  // with the same counts. Adding goes around the ring: the order differs from part to part of the buffer, and is the
+  // same on all members and from call to call. Two members add a + b: there is only one order.
+  Status allreduce(float* values, std::size_t count, RingSource& source);
   // One way along the ring, to pass something on from member 0. bytes > 0.
   Status send_next(const void* data, std::size_t bytes);
   Status receive_previous(void* data, std::size_t bytes);

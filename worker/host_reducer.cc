@@ -58,10 +58,10 @@ HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector
     if (own) frame_bytes_ += place_size(*push_, elements);
     scratch_.resize(std::max(scratch_.size(), push_->scratch_words(elements)));
   }
-  if (!own) return;
-  // Zeroed, as residuals begin, by the kernel when a page is first touched.
-  frames_.reset(static_cast<std::byte*>(std::calloc(frame_bytes_ + kFrameAlign, 1)));
-  if (!frames_) throw std::bad_alloc();
+  if (!own || frame_bytes_ == 0) return;
+  auto frames = SharedMemory::create(frame_bytes_, "the frames of pushes");  // zeroed, as residuals begin
+  if (!frames) throw std::bad_alloc();
+  frames_ = std::move(*frames);
 }
 
 std::uint64_t HostReducer::frame_bytes_for(const Layout& layout, std::uint32_t ranks, EncodingSpec push) {
@@ -80,8 +80,7 @@ HostReducer::Place& HostReducer::place_of(ChunkIndex chunk) {
 }
 
 std::byte* HostReducer::frame(const Place& place, std::size_t elements, std::uint8_t turn) const {
-  const auto base = reinterpret_cast<std::uintptr_t>(frames_.get());
-  return frames_.get() + (aligned(base) - base) + place.offset + turn * frame_size(*push_, elements);
+  return frames_.data() + place.offset + turn * frame_size(*push_, elements);
 }
 
 float* HostReducer::residual_behind(std::byte* frame, std::size_t elements) const {

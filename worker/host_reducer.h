@@ -2,18 +2,18 @@
 // block by block while it is in cache. One rank with fp32 on the wire has nothing to sum and nothing to encode: its own
 // memory is the frame. Answers are decoded straight into the parameters that the ranks map.
 //
-// Frames live in one allocation made when the job opens (bounded by the model's wire size); nothing is allocated per
-// chunk. Encodings that keep a residual have two places per chunk, each a frame with a residual behind it, which take
-// turns: until the answer to round r has come the residual after round r-1 is still there, because the job may end at
-// r-1 (the last round that all nodes completed). So they cost twice the model's fp32 size.
+// Frames live in one shared memory made when the job opens (bounded by the model's wire size), from which servers on
+// this machine read them; nothing is allocated per chunk. Encodings that keep a residual have two places per chunk,
+// each a frame with a residual behind it, which take turns: until the answer to round r has come the residual after
+// round r-1 is still there, because the job may end at r-1 (the last round that all nodes completed). So they cost
+// twice the model's fp32 size.
 //
 // Thread rule: the owning lane's thread. Frames may still be read by ZeroMQ after release(); the lane keeps the
-// reducer alive until ZeroMQ has given all of them back.
+// reducer alive until ZeroMQ has given all of them back. A server that reads them has a mapping of its own.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -26,7 +26,7 @@ namespace tributary {
 class HostReducer final : public NodeReducer {
  public:
   // gradients: every local rank's flat array (layout.flat_elements() values), in rank order; parameters: the node's
-  // flat array. They outlive the reducer.
+  // flat array. They outlive the reducer. std::bad_alloc: there is no memory for the frames.
   HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
               std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
               ReduceListener& listener);
@@ -36,6 +36,7 @@ class HostReducer final : public NodeReducer {
   void release(ChunkIndex chunk) override;
   void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) override;
   std::span<const std::byte> residual(ChunkIndex chunk) override;
+  const SharedMemory* frames() const override { return frames_ ? &frames_ : nullptr; }
   bool poll() override { return false; }
   std::uint64_t busy_ns() const override { return busy_ns_; }
 
@@ -45,16 +46,13 @@ class HostReducer final : public NodeReducer {
   static std::uint64_t frame_bytes_for(const Layout& layout, std::uint32_t ranks, EncodingSpec push);
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
   struct Place {
     std::size_t offset = 0;  // of its first frame
     std::uint8_t turn = 0;   // which of its two frames was encoded last, or restored
     bool lent = false;       // between reduced() and release(): rounds must not overlap
   };
 
-  bool lends() const { return frames_ == nullptr; }
+  bool lends() const { return !frames_; }
   Place& place_of(ChunkIndex chunk);
   std::byte* frame(const Place& place, std::size_t elements, std::uint8_t turn) const;
   float* residual_behind(std::byte* frame, std::size_t elements) const;
@@ -67,7 +65,7 @@ class HostReducer final : public NodeReducer {
   ReduceListener& listener_;
   std::vector<std::uint32_t> local_;  // chunk index -> position
   std::vector<Place> places_;
-  std::unique_ptr<std::byte, Free> frames_;
+  SharedMemory frames_;
   std::size_t frame_bytes_ = 0;
   std::vector<const float*> inputs_;    // scratch, one pointer a rank
   std::vector<float> sum_;              // scratch: a block

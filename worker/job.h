@@ -15,9 +15,9 @@
 #include "common/layout.h"
 #include "common/messages.h"
 #include "common/result.h"
+#include "common/shared_memory.h"
 #include "worker/attach_region.h"
 #include "worker/device_reducer.h"
-#include "worker/shared_memory.h"
 
 namespace tributary {
 
@@ -49,16 +49,20 @@ struct NodeJobSpec {
   bool allreduce = false;         // of the lane for such jobs
   std::uint64_t lane_memory = 0;  // bytes that the lanes take for it beside what NodeJob allocates (all-reduce)
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
+  std::vector<std::vector<std::string>> locals;     // [shard][lane]; common/local_link.h. Empty or missing: none
   std::shared_ptr<DeviceReduction> devices;         // null: gradients and parameters are in shared memory
 };
 
 // Written by one lane (relaxed), read by the status thread.
 struct alignas(64) LaneJobStats {
-  std::atomic<std::uint64_t> window_bytes{0}, in_flight_bytes{0};  // over the lane's connections
+  std::atomic<std::uint64_t> window_bytes{0}, in_flight_bytes{0};  // of the lane's window
   std::atomic<std::uint64_t> pushes{0}, bytes_pushed{0}, answers{0}, bytes_pulled{0}, resends{0}, queries{0}, stale{0};
   // What the link is seen to do (link_meter.h): payload bytes per second and nanoseconds; 0: not known yet.
   std::atomic<std::uint64_t> push_rate{0}, answer_rate{0}, base_rtt_ns{0};
   std::atomic<std::uint64_t> malformed{0}, send_failures{0}, reduce_ns{0}, lent_messages{0};
+  std::atomic<std::uint64_t> connections{0}, shared_connections{0};  // the second: of the first, with shared memory
+  // Payload bytes of messages both ways, by the way they went.
+  std::atomic<std::uint64_t> socket_payload_bytes{0}, shared_payload_bytes{0};
 };
 
 class NodeJob {
@@ -79,11 +83,15 @@ class NodeJob {
   float* parameters() const { return parameters_; }
   const TensorWord* tensor_words(std::uint32_t rank) const { return ranks_[rank].words; }
   const float* gradients(std::uint32_t rank) const { return ranks_[rank].gradients; }  // null with devices
+  const SharedMemory& node_memory() const { return node_memory_; }
+  const SharedMemory& rank_memory(std::uint32_t rank) const { return ranks_[rank].memory; }
   int node_fd() const { return node_memory_.fd(); }
   int rank_fd(std::uint32_t rank) const { return ranks_[rank].memory.fd(); }
   std::size_t node_bytes() const { return node_memory_.size(); }
   std::size_t rank_bytes() const { return ranks_.front().memory.size(); }
-  std::uint64_t budget_bytes() const { return budget_bytes_; }
+  std::uint64_t budget_bytes() const { return budget_bytes_.load(std::memory_order_relaxed); }
+  // Any thread. Counts more memory against the budget until the job is gone; false if that has no room.
+  bool take_memory(std::uint64_t bytes);
   LaneJobStats& lane_stats(std::size_t lane) const { return (*stats_)[lane]; }
   std::size_t lanes() const { return stats_->size(); }
 
@@ -107,7 +115,7 @@ class NodeJob {
 
   const NodeJobSpec spec_;
   std::shared_ptr<MemoryBudget> budget_;
-  std::uint64_t budget_bytes_ = 0;
+  std::atomic<std::uint64_t> budget_bytes_{0};
   SharedMemory node_memory_;
   std::vector<RankMemory> ranks_;
   NodeHeader* header_ = nullptr;

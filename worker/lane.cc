@@ -149,6 +149,7 @@ void WorkerLane::run() {
     if (rung) doorbell_.drain();
     more = false;
     for (auto& job : jobs_) {
+      job->settle_links(steady_ns());
       more |= job->receive(kBatch);
       job->poll_reducer();
       if (rung) job->scan();

@@ -9,6 +9,7 @@
 //   copies   None on the way out: the payload is the trainer's shared memory (one rank, fp32) or the reducer's frame,
 //            lent to ZeroMQ. On the way in ZeroMQ's frame is decoded straight into the node region (the only pass
 //            over it).
+//            With a server on this machine both frames stay where they are, and messages say where (lane_link.h).
 //   memory   Our code allocates nothing per chunk. libzmq allocates a block per header, per received frame, and a
 //            handle per lent frame; tune_malloc_for_frames() keeps them within the process.
 //
@@ -60,6 +61,7 @@ struct WorkerLaneOptions {
   std::uint16_t index = 0;
   std::uint16_t lanes = 1;
   std::uint64_t window_cap_bytes = 16u << 20;
+  bool local_links = true;  // share memory with servers on this machine
 };
 
 class WorkerLane {

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/codec.h"
 #include "common/encoding.h"
+#include "common/local_endpoint.h"
 #include "common/zmq_util.h"
 
 namespace tributary {
@@ -38,6 +40,18 @@ ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
   return client;
 }
 
+// Does any of the chunks go to another machine?
+bool over_link(const NodeJob& job, const std::vector<ChunkIndex>& chunks) {
+  std::set<std::string> endpoints;
+  for (const ChunkIndex chunk : chunks) {
+    const ChunkOwner owner = job.spec().layout->owner(chunk);
+    const auto& all = job.spec().endpoints;
+    if (owner.shard.value < all.size() && owner.lane.value < all[owner.shard.value].size())
+      endpoints.insert(all[owner.shard.value][owner.lane.value]);
+  }
+  return !std::ranges::all_of(endpoints, is_local_endpoint);
+}
+
 std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
                                           ReduceListener& listener) {
   const NodeJobSpec& spec = job.spec();
@@ -66,9 +80,14 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
     chunks.push_back(ChunkIndex(c));
     connections.push_back(entry->second);
   }
-  std::unique_ptr<WorkerLaneJob> self(
-      new WorkerLaneJob(std::move(job), options, std::move(chunks), std::move(connections),
-                        static_cast<std::uint16_t>(owners.size()), listener, std::move(logger)));
+  std::unique_ptr<WorkerLaneJob> self;
+  try {
+    self.reset(new WorkerLaneJob(job, options, std::move(chunks), std::move(connections),
+                                 static_cast<std::uint16_t>(owners.size()), listener, std::move(logger)));
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kLimit, "no memory left for the frames of job '" + job->spec().name +
+                                       "'; free memory, raise the limit on open files, or use a smaller model");
+  }
   if (const auto& devices = self->job_->spec().devices) {
     auto reducer = DeviceReducer::create(devices, self->chunks_, static_cast<ReduceListener&>(*self));
     if (!reducer) return tl::unexpected(reducer.error());
@@ -78,7 +97,9 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
     self->close();
     return tl::unexpected(status.error());
   }
-  self->client_.start(steady_ns());
+  const std::uint64_t now = steady_ns();
+  if (options.local_links) self->ask_links(owners, now);
+  self->settle_links(now);
   return self;
 }
 
@@ -94,7 +115,9 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptio
       gather_(job_->spec().layout, chunks_, job_->spec().ranks, job_->spec().start),
       reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, chunks_, static_cast<ReduceListener&>(*this))),
       client_(client_job(*job_, chunks_, connections), connection_count,
-              ClientOptions{.window_cap_bytes = options.window_cap_bytes}, *this),
+              ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = over_link(*job_, chunks_)},
+              *this),
+      copies_(*job_->spec().layout, chunks_, job_->spec().push),
       frames_(job_->spec().layout->chunks()),
       seen_(gather_.tensors().size() * job_->spec().ranks, job_->spec().start.value) {
   complete_.reserve(chunks_.size());
@@ -128,13 +151,86 @@ Status WorkerLaneJob::connect(zmq::context_t& context, const std::vector<ChunkOw
                                                endpoint + "': " + e.what() + "; check its [server] bind and advertise");
     }
   }
+  links_.resize(owners.size());
+  servers_ = owners;
   return {};
+}
+
+// Memory is shared with servers that say so before the first message: then every payload goes that way, or none does.
+void WorkerLaneJob::ask_links(const std::vector<ChunkOwner>& owners, std::uint64_t now) {
+  const auto& locals = job_->spec().locals;
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    const auto [shard, lane] = owners[i];
+    if (shard.value >= locals.size() || lane.value >= locals[shard.value].size()) continue;
+    const std::string& name = locals[shard.value][lane.value];
+    if (name.empty()) continue;
+    auto socket = connect_link(name);
+    auto link = !socket ? tl::unexpected(socket.error()) : regions().and_then([&](auto shared) {
+      const LinkRequest request{job_->spec().job, job_->spec().view, job_->spec().node};
+      return LaneLink::ask(std::move(*socket), request, std::move(shared), now / 1'000'000);
+    });
+    if (link) {
+      links_[i] = std::move(*link);
+    } else {
+      not_shared(i, link.error());
+    }
+  }
+}
+
+// What the payloads to servers lie in.
+Result<std::vector<const SharedMemory*>> WorkerLaneJob::regions() {
+  std::vector<const SharedMemory*> regions;
+  if (job_->spec().devices) {
+    if (!copies_.memory()) {
+      if (!job_->take_memory(copies_.bytes())) {
+        return fail(ErrorCode::kLimit, "[limits] max_shared_memory has no room for copies of frames");
+      }
+      if (Status allocated = copies_.allocate(); !allocated) return tl::unexpected(allocated.error());
+    }
+    regions.push_back(&copies_.memory());
+  } else {
+    regions.push_back(reducer_->frames() != nullptr ? reducer_->frames() : &job_->rank_memory(0));
+  }
+  if (job_->spec().init) regions.push_back(&job_->node_memory());
+  return regions;
+}
+
+void WorkerLaneJob::not_shared(std::size_t connection, const Error& why) {
+  logger_->info("job '{}': payloads to lane {} of server {} go over a socket: {}", job_->spec().name,
+                servers_[connection].lane.value, servers_[connection].shard.value, why.message);
+}
+
+void WorkerLaneJob::settle_links(std::uint64_t now) {
+  if (settled_) return;
+  std::uint64_t shared = 0;
+  bool waits = false;
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    if (links_[i].asked()) {
+      if (Status settled = links_[i].poll(now / 1'000'000); !settled) not_shared(i, settled.error());
+    }
+    waits |= links_[i].asked();
+    shared += links_[i].shared() ? 1 : 0;
+  }
+  if (waits) return;
+  settled_ = true;
+  LaneJobStats& stats = job_->lane_stats(lane_);
+  stats.connections.store(links_.size(), std::memory_order_relaxed);
+  stats.shared_connections.store(shared, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < links_.size() && shared < links_.size(); ++i) {
+    if (links_[i].shared()) client_.crosses_no_link(ConnectionIndex(static_cast<std::uint16_t>(i)));
+  }
+  client_.start(now);
+  if (initial_values_wait_) client_.initial_values_ready(now);
 }
 
 void WorkerLaneJob::add_poll_items(std::vector<zmq::pollitem_t>& items) {
   if (failed_) return;  // nothing is read any more; the attach thread is about to close the job
   if (reducer_->wake_fd() >= 0) items.push_back({nullptr, reducer_->wake_fd(), ZMQ_POLLIN, 0});
   for (zmq::socket_t& socket : sockets_) items.push_back({socket.handle(), 0, ZMQ_POLLIN, 0});
+  if (settled_) return;
+  for (const LaneLink& link : links_) {
+    if (link.asked()) items.push_back({nullptr, link.fd(), ZMQ_POLLIN, 0});
+  }
 }
 
 void WorkerLaneJob::close() {
@@ -144,7 +240,12 @@ void WorkerLaneJob::close() {
 }
 
 void WorkerLaneJob::initial_values(std::uint64_t now) {
-  if (!failed_ && job_->spec().init) client_.initial_values_ready(now);
+  if (failed_ || !job_->spec().init) return;
+  if (settled_) {
+    client_.initial_values_ready(now);
+  } else {
+    initial_values_wait_ = true;
+  }
 }
 
 void WorkerLaneJob::fail_job(LaneFailure failure) {
@@ -186,23 +287,29 @@ void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight,
 void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
   zmq::socket_t& socket = sockets_[connection.value];
   alignas(8) std::byte space[kMaxErrorHeader];
-  const std::span<const std::byte> encoded = encode_data(message, space);
+  const PayloadPlace place = links_[connection.value].place(payload);
+  const std::span<const std::byte> encoded = encode_data(message, space, place);
   zmq::message_t header(encoded.data(), encoded.size());
+  const bool in_frame = !payload.empty() && place.bytes == 0;
   // What is not sent here is sent again by ClientCore's time-outs: a lost message and a full queue look the same to it.
-  if (!send_now(socket, header, !payload.empty())) {
+  if (!send_now(socket, header, in_frame)) {
     ++send_failures_;
     return;
   }
-  if (payload.empty()) return;
+  bytes_sent_ += payload.size();
+  (in_frame ? socket_payload_bytes_ : shared_payload_bytes_) += payload.size();
+  if (!in_frame) return;
   zmq::message_t body = lent_.lend(payload);
   // Once ZeroMQ took the first frame of a message it takes the others.
   if (!send_now(socket, body, false)) ++send_failures_;
-  bytes_sent_ += payload.size();
 }
 
 void WorkerLaneJob::send_push(ConnectionIndex connection, const Push& push) {
   const ChunkIndex chunk = push.key.chunk;
-  send(connection, push, push.residual == ResidualUse::kAlone ? reducer_->residual(chunk) : frames_[chunk.value]);
+  const bool alone = push.residual == ResidualUse::kAlone;
+  std::span<const std::byte> payload = alone ? reducer_->residual(chunk) : frames_[chunk.value];
+  if (links_[connection.value].shared() && job_->spec().devices) payload = copies_.copy(chunk, payload, alone);
+  send(connection, push, payload);
 }
 
 void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
@@ -212,10 +319,10 @@ void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
 }
 
 void WorkerLaneJob::send_pull(ConnectionIndex connection, const Pull& pull) {
-  send(connection, pull, {});
+  send(connection, pull);
 }
 void WorkerLaneJob::send_query(ConnectionIndex connection, const Query& query) {
-  send(connection, query, {});
+  send(connection, query);
 }
 
 // ---- From the servers to the trainers ----
@@ -235,22 +342,32 @@ bool WorkerLaneJob::receive(int batch) {
   return more_to_come;
 }
 
-void WorkerLaneJob::receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& payload, int frames) {
-  Result<DataMessage> message = decode_data(bytes_of(header));
-  if (message && frames > 2) message = fail(ErrorCode::kMalformed, "a data message has at most 2 frames");
+void WorkerLaneJob::receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& frame, int frames) {
+  PayloadPlace place;
+  Result<DataMessage> message = decode_data(bytes_of(header), &place);
+  std::span<const std::byte> payload = bytes_of(frame);
+  if (message && frames > (place.bytes == 0 ? 2 : 1)) {
+    message = fail(ErrorCode::kMalformed, "a data message has at most 2 frames, one if its payload is elsewhere");
+  }
+  if (message && place.bytes != 0) {
+    const auto found = links_[from.value].payload(place);
+    if (found) payload = *found;
+    if (!found) message = tl::unexpected(found.error());
+  }
   if (!message) {
     ++malformed_;
     noise_.warn("job '" + job_->spec().name + "': dropped a message of a server: " + message.error().message,
                 steady_ms());
     return;
   }
+  (place.bytes == 0 ? socket_payload_bytes_ : shared_payload_bytes_) += payload.size();
   const std::uint64_t now = steady_ns();
   if (const auto* answer = std::get_if<Answer>(&*message)) {
-    client_.on_answer(from, *answer, bytes_of(payload), now);
+    client_.on_answer(from, *answer, payload, now);
   } else if (const auto* receipt = std::get_if<Receipt>(&*message)) {
     client_.on_receipt(from, *receipt, now);
   } else if (const auto* residual = std::get_if<Residual>(&*message)) {
-    client_.on_residual(from, *residual, bytes_of(payload));
+    client_.on_residual(from, *residual, payload);
   } else if (const auto* resend = std::get_if<Resend>(&*message)) {
     client_.on_resend(from, *resend, now);
   } else if (const auto* error = std::get_if<ErrorReply>(&*message)) {
@@ -319,18 +436,13 @@ void WorkerLaneJob::tick(std::uint64_t now) {
   if (!failed_) client_.tick(now);
   noise_.tick(now / 1'000'000);
   const ClientStats& stats = client_.stats();
-  std::uint64_t window = 0, in_flight = 0;
-  for (std::size_t i = 0; i < sockets_.size(); ++i) {
-    window += client_.window_bytes(ConnectionIndex(static_cast<std::uint16_t>(i)));
-    in_flight += client_.in_flight_bytes(ConnectionIndex(static_cast<std::uint16_t>(i)));
-  }
   LaneJobStats& out = job_->lane_stats(lane_);
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  out.window_bytes.store(window, kRelaxed);
-  out.in_flight_bytes.store(in_flight, kRelaxed);
+  out.window_bytes.store(client_.window().window_bytes(), kRelaxed);
+  out.in_flight_bytes.store(client_.in_flight_bytes(), kRelaxed);
   out.push_rate.store(static_cast<std::uint64_t>(client_.push_rate()), kRelaxed);
   out.answer_rate.store(static_cast<std::uint64_t>(client_.answer_rate()), kRelaxed);
-  out.base_rtt_ns.store(client_.base_rtt_ns(), kRelaxed);
+  out.base_rtt_ns.store(client_.window().base_rtt_ns(), kRelaxed);
   out.pushes.store(stats.pushes, kRelaxed);
   out.bytes_pushed.store(bytes_sent_, kRelaxed);
   out.answers.store(stats.answers, kRelaxed);
@@ -342,6 +454,8 @@ void WorkerLaneJob::tick(std::uint64_t now) {
   out.send_failures.store(send_failures_, kRelaxed);
   out.reduce_ns.store(reducer_->busy_ns(), kRelaxed);
   out.lent_messages.store(lent_.outstanding(), kRelaxed);
+  out.socket_payload_bytes.store(socket_payload_bytes_, kRelaxed);
+  out.shared_payload_bytes.store(shared_payload_bytes_, kRelaxed);
 }
 
 }  // namespace tributary

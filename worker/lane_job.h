@@ -11,9 +11,11 @@
 #include "common/log.h"
 #include "common/zmq_util.h"
 #include "worker/client_core.h"
+#include "worker/frame_copies.h"
 #include "worker/host_reducer.h"
 #include "worker/job.h"
 #include "worker/lane.h"
+#include "worker/lane_link.h"
 #include "worker/node_gather.h"
 
 namespace tributary {
@@ -29,6 +31,8 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   const std::shared_ptr<NodeJob>& job() const { return job_; }
   void add_poll_items(std::vector<zmq::pollitem_t>& items);
 
+  // Takes what servers on this machine say to the wish to share memory; when all have, the job begins.
+  void settle_links(std::uint64_t now_ns);
   void initial_values(std::uint64_t now_ns);
   // Up to `batch` messages per connection. True if a connection may have more.
   bool receive(int batch);
@@ -53,9 +57,12 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
                 std::vector<ConnectionIndex> connections, std::uint16_t connection_count, WorkerLaneListener& listener,
                 Logger logger);
   Status connect(zmq::context_t& context, const std::vector<ChunkOwner>& owners);
-  void receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& payload, int frames);
+  void ask_links(const std::vector<ChunkOwner>& owners, std::uint64_t now_ns);
+  Result<std::vector<const SharedMemory*>> regions();
+  void not_shared(std::size_t connection, const Error& why);
+  void receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& frame, int frames);
   void fail_job(LaneFailure failure);
-  void send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload);
+  void send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload = {});
 
   void send_push(ConnectionIndex connection, const Push& push) override;
   void send_init(ConnectionIndex connection, const Init& init) override;
@@ -79,10 +86,16 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::unique_ptr<NodeReducer> reducer_;
   ClientCore client_;
   std::vector<zmq::socket_t> sockets_;              // by connection
+  std::vector<LaneLink> links_;                     // by connection
+  std::vector<ChunkOwner> servers_;                 // by connection
+  FrameCopies copies_;                              // allocated if links want them
+  bool settled_ = false;                            // no link is waited for; client_ has started
+  bool initial_values_wait_ = false;                // for that
   std::vector<std::span<const std::byte>> frames_;  // by chunk index: the payload of the push under way
   std::vector<std::uint64_t> seen_;                 // [rank * tensors + i]: round last seen of gather_.tensors()[i]
   std::vector<NodeGather::Complete> complete_;      // scratch
   std::uint64_t reported_reduce_ns_ = 0, reported_pushed_ = 0, reported_pulled_ = 0;
+  std::uint64_t socket_payload_bytes_ = 0, shared_payload_bytes_ = 0;
   std::uint64_t bytes_sent_ = 0, malformed_ = 0, send_failures_ = 0;
   bool answered_some_ = false;
   bool failed_ = false;

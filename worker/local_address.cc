@@ -9,7 +9,7 @@
 #include <cstring>
 #include <memory>
 
-#include "worker/shared_memory.h"
+#include "common/file_descriptor.h"
 
 namespace tributary {
 namespace {

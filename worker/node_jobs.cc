@@ -77,6 +77,12 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
   }
   if (options_.devices) {
     if (Status status = options_.devices->admit(request.device); !status) return status;
+    if (config.mode == "allreduce" && options_.devices->mode() == "device") {
+      return fail(ErrorCode::kUnavailable,
+                  in_words(config.name) +
+                      " has mode \"allreduce\", whose gradients are summed in host memory, but "
+                      "this worker has [worker] node_reduction = \"device\"; set it to \"auto\"");
+    }
   }
   if (request.tensors.empty())
     return fail(ErrorCode::kInvalidArgument, "no tensor was declared; a job has at least one");

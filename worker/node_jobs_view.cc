@@ -77,6 +77,7 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.init = !m.resume && entry.node.value == 0;
   spec.ranks = entry.local_world_size;
   spec.endpoints = m.endpoints;
+  spec.locals = m.locals;
   spec.allreduce = entry.config.mode == "allreduce";
   AllreduceSetup setup;
   if (spec.allreduce) {

@@ -15,6 +15,7 @@
 #include "common/ids.h"
 #include "common/messages.h"
 #include "common/result.h"
+#include "common/shared_memory.h"
 
 namespace tributary {
 
@@ -46,6 +47,8 @@ class NodeReducer {
   // The residual after the last round that was answered, even if a later one has been reduced: the node leaves, and no
   // reduce() follows. It stays until the reducer is destroyed. Devices may wait for copies here.
   virtual std::span<const std::byte> residual(ChunkIndex chunk) = 0;
+  // The memory that frames (and residuals) lie in, if another process can read it; null: it cannot, or there is none.
+  virtual const SharedMemory* frames() const { return nullptr; }
   // Completions of asynchronous backends; true if something is still under way.
   virtual bool poll() = 0;
   // Readable when poll() has something to do; -1: never.

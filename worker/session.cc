@@ -9,10 +9,10 @@
 
 #include "common/assert.h"
 #include "common/job_json.h"
+#include "common/shared_memory.h"
 #include "worker/attach_region.h"
 #include "worker/attach_socket.h"
 #include "worker/futex.h"
-#include "worker/shared_memory.h"
 
 namespace tributary {
 namespace {

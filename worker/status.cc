@@ -77,6 +77,11 @@ Json job_json(const NodeJobSummary& summary) {
   out["malformed"] = totals.malformed;
   out["send_failures"] = totals.send_failures;
   out["lent_messages"] = totals.lent_messages;
+  // Of the connections to server lanes, how many have payloads in shared memory; and the payload bytes of either kind.
+  out["connections"] = totals.connections;
+  out["shared_connections"] = totals.shared_connections;
+  out["socket_payload_bytes"] = totals.socket_payload_bytes;
+  out["shared_payload_bytes"] = totals.shared_payload_bytes;
   out["memory_bytes"] = job.budget_bytes();
   out["reduced_on"] = reduced_on(job);
   if (job.spec().devices) {
@@ -125,6 +130,10 @@ JobTotals totals_of(const NodeJob& job) {
     t.send_failures += get(s.send_failures);
     t.reduce_ns += get(s.reduce_ns);
     t.lent_messages += get(s.lent_messages);
+    t.connections += get(s.connections);
+    t.shared_connections += get(s.shared_connections);
+    t.socket_payload_bytes += get(s.socket_payload_bytes);
+    t.shared_payload_bytes += get(s.shared_payload_bytes);
   }
   return t;
 }
@@ -173,6 +182,12 @@ void register_metrics(Metrics& metrics, const WorkerParts& parts) {
   metrics.counters(
       "tributary_worker_pulled_bytes_total", "Payload bytes of answers.",
       per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).bytes_pulled); }));
+  metrics.counters(
+      "tributary_worker_socket_payload_bytes_total", "Payload bytes both ways that crossed a socket.",
+      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).socket_payload_bytes); }));
+  metrics.counters(
+      "tributary_worker_shared_payload_bytes_total", "Payload bytes both ways in memory shared with a server.",
+      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).shared_payload_bytes); }));
   metrics.counters(
       "tributary_worker_reduce_seconds_total", "Time spent summing and encoding, over all lanes.",
       per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).reduce_ns) / 1e9; }));

@@ -79,6 +79,7 @@ Status Worker::start_coordinator() {
 Status Worker::start_lanes() {
   for (std::uint16_t i = 0; i < config_.lanes; ++i) {
     WorkerLaneOptions options{.index = i, .lanes = config_.lanes};
+    options.local_links = config_.local_transport == "auto";
     if (config_.window_bytes != 0) options.window_cap_bytes = config_.window_bytes;
     auto lane = WorkerLane::start(options, *attach_, logger_);
     if (!lane) return tl::unexpected(lane.error());

@@ -177,6 +177,7 @@ inline void survive_kill_of(LocalCluster& cluster, Daemon& daemon, const std::st
   const auto all = results(cluster);
   CHECK(all[0].at("restarts").get<int>() >= 1);
   CHECK(all[0].at("digest") == reference);
+  check_transport(cluster);
   CHECK(cluster.stop().empty());
 }
 
@@ -184,6 +185,24 @@ inline nlohmann::json status_of(const Daemon& daemon) {
   const auto body = http_get(daemon.admin, "/status", milliseconds(5000));
   REQUIRE_MESSAGE(body, body.error().message);
   return nlohmann::json::parse(*body);
+}
+
+// Payload bytes, both ways, that the servers' lanes have seen cross sockets, or shared memory.
+inline std::uint64_t payload_bytes(LocalCluster& cluster, Transport way) {
+  std::uint64_t bytes = 0;
+  for (const Daemon& server : cluster.servers()) {
+    for (const auto& lane : status_of(server).at("lanes")) {
+      bytes += lane.at(way == Transport::kShm ? "shared_payload_bytes" : "socket_payload_bytes").get<std::uint64_t>();
+    }
+  }
+  return bytes;
+}
+
+// Everything went the cluster's way, and nothing the other.
+inline void check_transport(LocalCluster& cluster) {
+  const bool shares = cluster.options().transport == Transport::kShm;
+  CHECK(payload_bytes(cluster, shares ? Transport::kShm : Transport::kTcp) > 0);
+  CHECK(payload_bytes(cluster, shares ? Transport::kTcp : Transport::kShm) == 0);
 }
 
 // The coordinator's view of the only job: a field, or 0 while there is none.

@@ -37,17 +37,22 @@ ClusterOptions two_nodes(const TempDir& dir) {
 
 TEST_CASE("every encoding ends in the bits of one process, with the documented bytes on the wire") {
   const TempDir dir;
-  for (const Pair& pair : kPairs) {
+  std::vector<std::pair<Pair, Transport>> runs = {{kPairs[0], Transport::kTcp}, {kPairs[1], Transport::kTcp}};
+  for (const Pair& pair : kPairs) runs.emplace_back(pair, Transport::kShm);
+  for (const auto& [pair, transport] : runs) {
     CAPTURE(pair.push);
     CAPTURE(pair.pull);
+    CAPTURE(transport_name(transport));
     const Job job = job_with(pair, "bits");
     const std::string job_file = write_job(dir, job);
     const std::string reference = standalone_digest(dir, job_file, 4, 2);
     ClusterOptions options = two_nodes(dir);
     options.fresh = true;
+    options.transport = transport;
     const auto cluster = start(options);
     start_trainers(*cluster, job_file);
     finish_training(*cluster);
+    check_transport(*cluster);
     const auto all = results(*cluster);
     CHECK(all[0].at("digest") == reference);
     CHECK(all[0].at("rounds") == job.rounds);
@@ -84,6 +89,7 @@ TEST_CASE(
     const auto all = results(*cluster);
     CHECK(all[0].at("resumed_from") == stopped_at);
     CHECK(all[0].at("digest") == reference);
+    check_transport(*cluster);  // the residuals that came back, too
     CHECK(cluster->stop().empty());
   }
 }
@@ -95,10 +101,15 @@ TEST_CASE("after kill -9 of a worker the residuals come back with the snapshot a
   job.snapshot_every_rounds = 50;
   const std::string job_file = write_job(dir, job);
   const std::string reference = standalone_digest(dir, job_file, 4, 2);
-  const auto cluster = start(two_nodes(dir));
-  start_trainers(*cluster, job_file);
-  REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 50; }));
-  survive_kill_of(*cluster, cluster->workers()[1], reference);
+  for (const Transport transport : {Transport::kShm, Transport::kTcp}) {
+    ClusterOptions options = two_nodes(dir);
+    options.fresh = true;
+    options.transport = transport;
+    const auto cluster = start(options);
+    start_trainers(*cluster, job_file);
+    REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 50; }));
+    survive_kill_of(*cluster, cluster->workers()[1], reference);
+  }
 }
 
 }  // namespace

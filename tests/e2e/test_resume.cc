@@ -99,10 +99,15 @@ TEST_CASE(
   const std::string job_file =
       write_job(dir, {.name = "again", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
   const std::string reference = standalone_digest(dir, job_file, 4);
-  const auto cluster = start(two_by_two(dir));
-  start_trainers(*cluster, job_file);
-  REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
-  survive_kill_of(*cluster, cluster->servers()[1], reference);
+  for (const Transport transport : {Transport::kShm, Transport::kTcp}) {
+    ClusterOptions options = two_by_two(dir);
+    options.fresh = true;
+    options.transport = transport;
+    const auto cluster = start(options);
+    start_trainers(*cluster, job_file);
+    REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
+    survive_kill_of(*cluster, cluster->servers()[1], reference);
+  }
 }
 
 TEST_CASE("a worker daemon that is killed and started again: its trainers attach again and end in the same bits") {
@@ -110,10 +115,15 @@ TEST_CASE("a worker daemon that is killed and started again: its trainers attach
   const std::string job_file =
       write_job(dir, {.name = "node", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
   const std::string reference = standalone_digest(dir, job_file, 4);
-  const auto cluster = start(two_by_two(dir));
-  start_trainers(*cluster, job_file);
-  REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
-  survive_kill_of(*cluster, cluster->workers()[1], reference);
+  for (const Transport transport : {Transport::kShm, Transport::kTcp}) {
+    ClusterOptions options = two_by_two(dir);
+    options.fresh = true;
+    options.transport = transport;
+    const auto cluster = start(options);
+    start_trainers(*cluster, job_file);
+    REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
+    survive_kill_of(*cluster, cluster->workers()[1], reference);
+  }
 }
 
 TEST_CASE("a trainer that is killed is noticed, a new one for its rank attaches and all end in the same bits") {

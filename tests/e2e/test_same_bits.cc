@@ -15,6 +15,7 @@ struct Spread {
 const std::vector<Spread> kSpreads = {
     {1, 4, 1, 1, 0, Transport::kTcp},     {2, 2, 2, 2, 0, Transport::kTcp},    {4, 1, 3, 1, 4096, Transport::kTcp},
     {2, 2, 1, 2, 32768, Transport::kTcp}, {1, 4, 3, 2, 8192, Transport::kIpc}, {4, 1, 2, 1, 16384, Transport::kIpc},
+    {1, 4, 1, 1, 0, Transport::kShm},     {2, 2, 2, 2, 8192, Transport::kShm}, {4, 1, 2, 1, 4096, Transport::kShm},
 };
 
 void check_all(const char* optimizer) {
@@ -39,6 +40,7 @@ void check_all(const char* optimizer) {
     const auto cluster = start(options);
     start_trainers(*cluster, job_file);
     finish_training(*cluster);
+    check_transport(*cluster);
     CHECK(cluster->stop().empty());
     const auto all = results(*cluster);
     CHECK(all[0].at("digest") == reference);

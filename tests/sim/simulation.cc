@@ -219,8 +219,9 @@ LaneSim::LaneSim(World& world, std::uint16_t shard, std::uint16_t lane)
   job.push = world.push;
   job.pull = world.pull;
   const std::size_t chunks = world.layout->chunks_owned_by(job.shard, job.lane).size();
-  pool_ = std::make_unique<BufferPool>(world.layout->chunk_elements() * sizeof(float),
-                                       ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull));
+  pool_ = std::make_unique<BufferPool>(
+      world.layout->chunk_elements() * sizeof(float),
+      ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull, job.push, job.nodes));
   core_ = std::make_unique<ShardCore>(job, *pool_, *this);
 }
 
@@ -316,13 +317,10 @@ void NodeSim::start() {
 
 void NodeSim::tick() {
   client_->tick(world_.network.now_ns());
-  for (std::uint16_t c = 0; c < world_.lanes.size(); ++c) {
-    const std::uint64_t unit = world_.layout->chunk_elements() * sizeof(float);
-    // One payload may always be under way: a frame of up to a chunk, and its residual.
-    const std::uint64_t allowed = std::max(world_.scenario().window_bytes, residual_offset(unit) + unit);
-    if (client_->in_flight_bytes(ConnectionIndex(c)) > allowed)
-      world_.broken("more bytes in flight than the window allows");
-  }
+  const std::uint64_t unit = world_.layout->chunk_elements() * sizeof(float);
+  // One payload may always be under way: a frame of up to a chunk, and its residual.
+  const std::uint64_t allowed = std::max(world_.scenario().window_bytes, residual_offset(unit) + unit);
+  if (client_->in_flight_bytes() > allowed) world_.broken("more bytes in flight than the window allows");
 }
 
 bool NodeSim::done() const {

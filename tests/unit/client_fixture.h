@@ -54,6 +54,7 @@ struct ClientSetup {
   std::uint64_t start = 0;
   EncodingSpec push, pull;
   std::uint64_t window = 16u << 20;
+  bool over_link = false;  // the window adapts: that is test_window's
 };
 
 struct Client {
@@ -78,6 +79,7 @@ struct Client {
   static ClientOptions options(const ClientSetup& setup) {
     ClientOptions options;
     options.window_cap_bytes = setup.window;
+    options.over_link = setup.over_link;
     return options;
   }
   ChunkKey key(std::uint32_t chunk) const { return {kJob, kView, NodeRank(0), ChunkIndex(chunk)}; }

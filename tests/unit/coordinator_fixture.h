@@ -60,6 +60,7 @@ class Cluster final : public CoordinatorOutput {
     hello.servers = servers_;
     hello.incarnation = server_incarnation(index);
     hello.lane_endpoints = {"tcp://s" + std::to_string(index) + ":1", "tcp://s" + std::to_string(index) + ":2"};
+    hello.lane_locals = {"local-" + std::to_string(index) + "-1", ""};
     return hello;
   }
   void server(std::uint16_t index, std::vector<StoredJob> stored = {}) {

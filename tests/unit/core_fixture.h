@@ -129,7 +129,7 @@ class Shard {
   }
   std::size_t blocks(const ShardSetup& setup) const {
     if (setup.pool_blocks != 0) return setup.pool_blocks;
-    return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull);
+    return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull, setup.push, setup.nodes);
   }
   static ChunkKey key(std::uint32_t node, std::uint32_t chunk = 0) {
     return {kJob, kView, NodeRank(node), ChunkIndex(chunk)};

@@ -5,10 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -17,15 +14,9 @@
 #include "common/codec.h"
 #include "kernels/optimizer.h"
 #include "server/lane.h"
+#include "tests/unit/lane_listener.h"
 
 namespace tributary::testing {
-
-inline Logger quiet_logger() {
-  LogConfig config;
-  config.level = "error";
-  config.file = "/dev/null";
-  return *make_logger(config, "test");
-}
 
 // True as soon as `condition` is, false if it is not within 10 s.
 template <class Condition>
@@ -33,49 +24,6 @@ bool eventually(const Condition& condition) {
   for (int i = 0; i < 1000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return condition();
 }
-
-// Collects what a lane reports; every wait ends after 10 s.
-class Listener final : public LaneListener {
- public:
-  struct Stopped {
-    JobId job;
-    Round round;
-    bool kept = false;
-  };
-  void lane_opened(LaneIndex, JobId, ViewId, const Status& status) override { push(opened_, status); }
-  void lane_snapshot(LaneIndex, JobId, ViewId, Round, bool started) override { push(snapshots_, started); }
-  void lane_stopped(LaneIndex, JobId job, ViewId, Round round, bool kept) override {
-    push(stopped_, Stopped{job, round, kept});
-  }
-  void lane_captured(ChunkSnapshot snapshot) override { push(captured_, std::move(snapshot)); }
-
-  std::optional<Status> opened() { return pop(opened_); }
-  std::optional<bool> snapshot() { return pop(snapshots_); }
-  std::optional<Stopped> stopped() { return pop(stopped_); }
-  std::optional<ChunkSnapshot> captured() { return pop(captured_); }
-
- private:
-  template <class T>
-  void push(std::deque<T>& queue, T value) {
-    const std::lock_guard lock(mutex_);
-    queue.push_back(std::move(value));
-    changed_.notify_all();
-  }
-  template <class T>
-  std::optional<T> pop(std::deque<T>& queue) {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, std::chrono::seconds(10), [&] { return !queue.empty(); })) return {};
-    std::optional<T> value(std::move(queue.front()));
-    queue.pop_front();
-    return value;
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Status> opened_;
-  std::deque<bool> snapshots_;
-  std::deque<Stopped> stopped_;
-  std::deque<ChunkSnapshot> captured_;
-};
 
 inline std::span<const std::byte> as_bytes(const std::vector<float>& values) {
   return std::as_bytes(std::span(values));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/job_json.h"
 #include "tests/unit/temp_dir.h"
 #include "worker/checkpoint.h"
 
@@ -193,4 +194,26 @@ TEST_CASE("a store that cannot be written to is an error with the reason") {
   const Status written = sample.write(directory.path(), 5);
   REQUIRE_FALSE(written);
   CHECK(written.error().code == ErrorCode::kIo);
+}
+
+TEST_CASE("a checkpoint of another training under the same name is refused with the first difference") {
+  TempDir directory;
+  Sample sample;
+  const float* const slots[] = {sample.first.data(), sample.second.data()};
+  JobConfig job;
+  job.name = "a job";
+  const std::string before = to_canonical_json(job);
+  const std::uint64_t layout = sample.layout->hash();
+  REQUIRE(write_checkpoint(
+      directory.path(), {"a job", sample.layout.get(), Round(8), sample.values.data(), slots, sample.steps, before}));
+  CHECK(newest_checkpoint(directory.path(), "a job", layout, before) == Round(8));
+  job.train.epochs = 99;  // may go on for longer
+  CHECK(newest_checkpoint(directory.path(), "a job", layout, to_canonical_json(job)) == Round(8));
+  job.optimizer.lr = 0.5;
+  const auto refused = newest_checkpoint(directory.path(), "a job", layout, to_canonical_json(job));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kConfigMismatch);
+  CHECK(mentions(refused.error(), "optimizer.lr"));
+  CHECK(mentions(refused.error(), "round 8"));
+  REQUIRE(sample.read(directory.path(), 8));
 }

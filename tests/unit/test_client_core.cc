@@ -13,8 +13,8 @@ namespace tributary {
 
 using namespace testing;
 
-TEST_CASE("at the start every chunk is pulled, in flat order, within the window of its connection") {
-  Client client({.chunks = 6, .connections = 2, .window = 2 * kBytes});
+TEST_CASE("at the start every chunk is pulled, in flat order, within the window") {
+  Client client({.chunks = 6, .connections = 2, .window = 4 * kBytes});
   client.core.start(client.now);
   REQUIRE(client.out.pulls.size() == 4);
   std::vector<std::uint32_t> of[2];
@@ -32,7 +32,7 @@ TEST_CASE("at the start every chunk is pulled, in flat order, within the window 
   CHECK(client.core.started());
   CHECK(client.out.delivered.size() == 6);
   CHECK(client.core.idle(ChunkIndex(5)));
-  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == 0);
+  CHECK(client.core.in_flight_bytes() == 0);
 }
 
 TEST_CASE("node 0 of a fresh job sends nothing before the initial values, then Init before Pull") {
@@ -73,9 +73,9 @@ TEST_CASE("a first pull that stays without answer is repeated, with the initial 
   client.pass(200 * kMs);
   CHECK(client.out.pulls.size() == 2);
   CHECK(client.out.inits.size() == 2);
-  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == kBytes);
+  CHECK(client.core.in_flight_bytes() == kBytes);
   client.answer(0, 0);
-  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == 0);
+  CHECK(client.core.in_flight_bytes() == 0);
 }
 
 TEST_CASE("of what waits for the window the chunk that lies first goes first") {
@@ -99,18 +99,30 @@ TEST_CASE("the priority holds over more chunks than a word of the bitmap has bit
   CHECK(client.out.pushed_chunks() == expected);
 }
 
-TEST_CASE("the window counts what is unacknowledged, on each connection for itself, and a receipt frees it") {
-  Client client({.chunks = 8, .connections = 2, .window = 2 * kBytes});
+TEST_CASE("the window counts what is unacknowledged over all connections, and a receipt frees it") {
+  Client client({.chunks = 8, .connections = 2, .window = 4 * kBytes});
   client.begin(8);
   for (std::uint32_t c = 0; c < 8; ++c) client.ready(c, 1);
   CHECK(client.out.pushes.size() == 4);
-  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == 2 * kBytes);
-  CHECK(client.core.in_flight_bytes(ConnectionIndex(1)) == 2 * kBytes);
+  CHECK(client.core.in_flight_bytes() == 4 * kBytes);
   client.receipt(0, 1);
   CHECK(client.out.pushed_chunks().back() == 4);
   client.answer(1, 1);  // the answer itself acknowledges too
   CHECK(client.out.pushed_chunks().back() == 5);
-  CHECK(client.core.in_flight_bytes(ConnectionIndex(1)) == 2 * kBytes);
+  CHECK(client.core.in_flight_bytes() == 4 * kBytes);
+}
+
+TEST_CASE("a node does not run ahead at a fast server while a slow one keeps its pushes") {
+  Client client({.chunks = 16, .connections = 2, .window = 4 * kBytes});
+  client.begin(16);
+  for (std::uint32_t c = 0; c < 16; ++c) client.ready(c, 1);
+  // Connection 0 (even chunks) acknowledges at once, connection 1 never: two of its pushes ...
+  for (std::uint32_t even = 0; even < 16; even += 2) {
+    if (std::ranges::count(client.out.pushed_chunks(), even) == 1) client.receipt(even, 1);
+  }
+  // ... then all four places of the window are its own.
+  CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(client.core.in_flight_bytes() == 4 * kBytes);
 }
 
 TEST_CASE("a receipt does not end the round, its answer does, once") {
@@ -157,7 +169,7 @@ TEST_CASE("what belongs to nothing that is open is counted and dropped") {
   foreign({kJob, kView, NodeRank(0), ChunkIndex(2)});
   foreign({kJob, kView, NodeRank(0), ChunkIndex(~0u)});
   CHECK(client.out.delivered.empty());
-  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == kBytes);
+  CHECK(client.core.in_flight_bytes() == kBytes);
   client.answer(0, 1);
   CHECK(client.out.delivered.size() == 1);
 }
@@ -218,7 +230,7 @@ TEST_CASE("an unacknowledged push is asked about, and sent again only if the ser
   SUBCASE("the server has answered it") {}
   client.answer(0, 1);
   CHECK(client.core.idle(ChunkIndex(0)));
-  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == 0);
+  CHECK(client.core.in_flight_bytes() == 0);
   client.out.clear();
   client.pass(60'000 * kMs);
   CHECK(client.out.queries.empty());
@@ -240,7 +252,7 @@ TEST_CASE("a held push is asked about rarely, and sent again if the server has l
   CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1, 0});
   client.answer(0, 1);
   client.answer(1, 1);
-  CHECK(client.core.in_flight_bytes(ConnectionIndex(0)) == 0);
+  CHECK(client.core.in_flight_bytes() == 0);
 }
 
 TEST_CASE("an answer that overtakes a queued repetition makes it needless") {
@@ -285,6 +297,20 @@ TEST_CASE("a repeated push tells nothing about the link") {
   client.ready(0, 2);
   client.pass(2'100 * kMs);  // no more patient than at first
   CHECK(client.out.queries.size() == 2);
+}
+
+TEST_CASE("a server on this machine tells nothing about the link to the others") {
+  Client client({.chunks = 2, .connections = 2});
+  client.core.crosses_no_link(ConnectionIndex(0));
+  client.begin(2);
+  client.ready(0, 1);
+  client.now += 1 * kMs;
+  client.receipt(0, 1);
+  CHECK(client.core.window().base_rtt_ns() == 0);
+  client.ready(1, 1);
+  client.now += 9 * kMs;
+  client.receipt(1, 1);
+  CHECK(client.core.window().base_rtt_ns() == 9 * kMs);
 }
 
 TEST_CASE("stats count payload bytes as they travel") {
@@ -345,6 +371,32 @@ TEST_CASE("two nodes that push in opposite orders do not wait for each other for
   for (Client& client : clients) {
     for (std::uint32_t c = 0; c < kChunks; ++c) CHECK(client.core.version(ChunkIndex(c)) == Version(1));
   }
+}
+
+TEST_CASE("the link's rates count what goes to other machines, and all of it if nothing does") {
+  // Chunks go to two servers in turns; everything of a round arrives 1 ms after the one before.
+  const auto rates = [](bool over_link, bool first_is_local) {
+    Client client({.chunks = 64, .connections = 2, .over_link = over_link});
+    if (first_is_local) client.core.crosses_no_link(ConnectionIndex(0));
+    client.begin(64);
+    client.pass(1000 * kMs);
+    for (std::uint64_t round = 1; round <= 2; ++round) {
+      for (std::uint32_t c = 0; c < 64; ++c) client.ready(c, round);
+      for (std::uint32_t c = 0; c < 64; ++c) {
+        client.now += kMs;
+        client.receipt(c, round);
+        client.answer(c, round);
+      }
+      client.pass(1000 * kMs);
+    }
+    return std::pair{client.core.push_rate(), client.core.answer_rate()};
+  };
+  const double whole = static_cast<double>(kBytes) / 1e-3;
+  CHECK(rates(true, false).first == doctest::Approx(whole));
+  CHECK(rates(true, false).second == doctest::Approx(whole));
+  CHECK(rates(false, true).first == doctest::Approx(whole));
+  CHECK(rates(true, true).first == doctest::Approx(whole / 2));
+  CHECK(rates(true, true).second == doctest::Approx(whole / 2));
 }
 
 }  // namespace tributary

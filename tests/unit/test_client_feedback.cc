@@ -86,13 +86,29 @@ TEST_CASE("of a delta encoding the first answer is whole and the others are chan
   REQUIRE(client.out.delivered.size() == 1);
   CHECK(client.out.whole_[0]);
   client.ready(0, 1);
-  client.answer(0, 1);  // fp32: not what this round's answer may be
-  REQUIRE(client.out.refusals.size() == 1);
+  const std::vector<std::byte> bf16(kBytes / 2);
+  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), {}, EncodingId::kBf16}, bf16, client.now);
+  REQUIRE(client.out.refusals.size() == 1);  // not what an answer of this job may be
   const std::vector<std::byte> change(make_encoding(EncodingId::kInt8Delta)->bytes(kChunk));
   client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), {}, EncodingId::kInt8Delta}, change,
                         client.now);
   REQUIRE(client.out.delivered.size() == 2);
   CHECK_FALSE(client.out.whole_[1]);
+}
+
+TEST_CASE("a repeated pull that reaches the server late brings the awaited round whole, which is as good") {
+  Client client({.pull = EncodingId::kInt8Delta});
+  client.core.start(client.now);
+  client.answer(0, 0);
+  client.ready(0, 1);
+  client.answer(0, 1);  // fp32
+  REQUIRE(client.out.delivered.size() == 2);
+  CHECK(client.out.whole_[1]);
+  const std::vector<std::byte> change(make_encoding(EncodingId::kInt8Delta)->bytes(kChunk));
+  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), {}, EncodingId::kInt8Delta}, change,
+                        client.now);  // the delta comes after all: it must not be added again
+  CHECK(client.out.delivered.size() == 2);
+  CHECK(client.out.refusals.empty());
 }
 
 }  // namespace tributary

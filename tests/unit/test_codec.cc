@@ -162,6 +162,26 @@ TEST_CASE_TEMPLATE("messages decode at any alignment", Codec, Data, Control, Att
   }
 }
 
+TEST_CASE("a data header carries where its payload lies, whatever the message") {
+  Random random(9);
+  constexpr PayloadPlace kPlace{0x01234567, 3, 0x0123456789abcdef, 0xfedcba9876543210};
+  alignas(8) std::byte space[kMaxErrorHeader];
+  for (const DataMessage& message : one_of_each<DataMessage>(random)) {
+    CAPTURE(message.index());
+    PayloadPlace found;
+    const auto decoded = decode_data(encode_data(message, space, kPlace), &found);
+    REQUIRE(decoded);
+    CHECK(same(*decoded, message));
+    CHECK(found.link == kPlace.link);
+    CHECK(found.region == kPlace.region);
+    CHECK(found.offset == kPlace.offset);
+    CHECK(found.bytes == kPlace.bytes);
+    REQUIRE(decode_data(encode_data(message, space), &found));
+    CHECK(found.link == 0);
+    CHECK(found.bytes == 0);
+  }
+}
+
 TEST_CASE("data headers fit their bounds, and a long error is cut") {
   Random random(7);
   alignas(8) std::byte out[kMaxErrorHeader];

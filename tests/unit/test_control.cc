@@ -187,6 +187,9 @@ TEST_CASE("a server says hello with its lanes, beats, and tells how far its jobs
   REQUIRE(coordinator.expect<Heartbeat>());
   CHECK(coordinator.last_hello.lane_endpoints ==
         std::vector<std::string>{server.lanes[0]->endpoint(), server.lanes[1]->endpoint()});
+  CHECK(coordinator.last_hello.lane_locals ==
+        std::vector<std::string>{server.lanes[0]->link_name(), server.lanes[1]->link_name()});
+  CHECK(server.lanes[0]->link_name() != server.lanes[1]->link_name());
   CHECK(open_job(coordinator, open_message(1)).ok);
   Node node(server);
   node.initialise(1, 10.0f);

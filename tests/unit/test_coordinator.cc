@@ -143,6 +143,7 @@ TEST_CASE("a job opens when all nodes and all servers are there, and runs when a
     CHECK(welcome->owners == cluster.open().owners);
     REQUIRE(welcome->endpoints.size() == 2);
     CHECK(welcome->endpoints[1][0] == "tcp://s1:1");
+    CHECK(welcome->locals == std::vector<std::vector<std::string>>{{"local-0-1", ""}, {"local-1-1", ""}});
   }
   CHECK_FALSE(cluster.core.idle());
 }

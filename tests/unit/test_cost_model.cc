@@ -121,7 +121,7 @@ TEST_CASE("encodings shorten each direction by their ratio") {
   CHECK(ring / predicted(s).exchange_s == Approx(5.9).epsilon(0.002));
 }
 
-TEST_CASE("transfers have a header, two latencies and a tail of one transfer of every worker") {
+TEST_CASE("transfers have a header, two latencies and a tail") {
   Scenario s = ideal(ExchangeMode::kServersDedicated, 4, 4);
   s.network.latency_s = 1e-4;
   s.transfer_bytes = 1e5;
@@ -129,11 +129,22 @@ TEST_CASE("transfers have a header, two latencies and a tail of one transfer of 
   const Prediction p = predicted(s);
   CHECK(p.network_s == Approx(1.005 * 0.16).epsilon(kTight));
   CHECK(p.latency_s == Approx(2e-4).epsilon(kTight));
-  CHECK(p.tail_s == Approx(4 * 1.005e5 / 1e8).epsilon(kTight));
+  CHECK(p.tail_s == Approx((4 + 8) * 1.005e5 / 1e8).epsilon(kTight));
   CHECK(p.exchange_s == Approx(p.network_s + p.latency_s + p.tail_s).epsilon(kTight));
   // No transfer is larger than what a server owns.
   s.transfer_bytes = 1e9;
-  CHECK(predicted(s).tail_s == Approx(4 * (4e6 + 500) / 1e8).epsilon(kTight));
+  CHECK(predicted(s).tail_s == Approx((4 + 8) * (4e6 + 500) / 1e8).epsilon(kTight));
+}
+
+TEST_CASE("without a size transfers are as large as the coordinator makes them, so that the tail is about 2 per cent") {
+  for (const double payload : {16e6, 64e6, 250e6}) {
+    Scenario s = ideal(ExchangeMode::kServersDedicated, 4, 4);
+    s.payload_bytes = payload;
+    s.transfer_bytes = kDefaultTransfer;
+    const Prediction p = predicted(s);
+    CHECK(p.tail_s / p.network_s > 0.02 / 1.5);
+    CHECK(p.tail_s / p.network_s < 0.02 * 1.5);
+  }
 }
 
 TEST_CASE("the ring that was measured on emulated links is predicted within one per cent") {
@@ -165,7 +176,7 @@ TEST_CASE("compute hides what overlaps, but never the tail and the last latency"
   CHECK(predicted(s).exchange_s == Approx(0.16).epsilon(kTight));
   s.transfer_bytes = 1e5;
   s.compute_s = 2.0;
-  CHECK(predicted(s).exposed_s == Approx(4e-3).epsilon(kTight));
+  CHECK(predicted(s).exposed_s == Approx(12e-3).epsilon(kTight));
 }
 
 TEST_CASE("the optimizer's step on the workers follows an all-reduce and costs no step with servers") {

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/unit/device_node_fixture.h"
+#include "tests/unit/local_server.h"
 #include "tests/unit/node_fixture.h"
 #include "tests/unit/worker_lane_fixture.h"
 
@@ -189,6 +190,51 @@ TEST_CASE("lanes exchange chunks of ranks on one device and on several with a se
       }
       CHECK(node.failures.all().empty());
       CHECK(soon([&] { return node.job->header().reduce_ns.load() > 0; }));
+      CHECK(node.memory_comes_back());
+    }
+    CHECK(soon([&] { return api->live() == FakeDeviceApi::Live{}; }));
+    CHECK(api->violations().empty());
+  }
+}
+
+TEST_CASE("frames of devices reach a server on this machine in shared memory, through a copy") {
+  for (const auto& [push, pull] : {std::pair{"fp32", "fp32"}, std::pair{"int8", "int8-delta"}}) {
+    CAPTURE(push);
+    const auto api = std::make_shared<FakeDeviceApi>(FakeDeviceOptions{.devices = 2});
+    const Runner runner(api);
+    {
+      LocalServer server;
+      LaneNode node;
+      node.push = *parse_encoding(push);
+      node.pull = *parse_encoding(pull);
+      server.serve(node);
+      node.open({server.lane->endpoint()}, 2, 9 * kLaneChunkElements, api);
+      node.start();
+      REQUIRE(node.reaches(0));
+      for (std::uint64_t round = 1; round <= 3; ++round) {
+        node.ready(0, round, 1.0f);
+        node.ready(1, round, 3.0f);
+        REQUIRE(node.reaches(round));
+      }
+      for (std::uint32_t d = 0; d < 2; ++d) {
+        CHECK(node.job->spec().devices->memory().parameters(d, 0)[0] == doctest::Approx(1.0f - 3.0f * 2.0f));
+      }
+      CHECK(server.lane->counters().shared_payload_bytes.value() > 0);
+      CHECK(server.lane->counters().socket_payload_bytes.value() == 0);
+      // What the node owes is kept, too.
+      const bool keeps = make_encoding(node.push)->keeps_residual();
+      server.lane->stop_job(JobId(5), ViewId(2), true, Round(3));
+      if (keeps) node.lanes[0]->close(node.job, true);
+      const auto stopped = server.listener.stopped();
+      REQUIRE(stopped);
+      CHECK(stopped->kept);
+      for (std::size_t c = 0; c < node.job->spec().layout->chunks(); ++c) {
+        const auto captured = server.listener.captured();
+        REQUIRE(captured);
+        CHECK(captured->residuals.size() == (keeps ? 1 : 0));
+      }
+      CHECK(server.lane->counters().socket_payload_bytes.value() == 0);
+      CHECK(node.failures.all().empty());
       CHECK(node.memory_comes_back());
     }
     CHECK(soon([&] { return api->live() == FakeDeviceApi::Live{}; }));

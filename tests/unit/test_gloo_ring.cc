@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <future>
 #include <thread>
 
@@ -10,6 +11,29 @@ using namespace tributary;
 namespace {
 
 using std::chrono::milliseconds;
+
+// Adds `values`, and checks that every part is asked for once.
+class Values final : public RingSource {
+ public:
+  explicit Values(std::vector<float> values) : values_(std::move(values)), asked_(values_.size()) {}
+  void fill(std::size_t first, std::size_t count, float* out) override {
+    for (std::size_t i = 0; i < count; ++i) out[i] = take(first + i);
+  }
+  void fill_and_add(std::size_t first, std::size_t count, const float* other, float* out) override {
+    for (std::size_t i = 0; i < count; ++i) out[i] = take(first + i) + other[i];
+  }
+  bool each_once() const {
+    return std::ranges::all_of(asked_, [](int times) { return times == 1; });
+  }
+
+ private:
+  float take(std::size_t at) {
+    ++asked_[at];
+    return values_[at];
+  }
+  const std::vector<float> values_;
+  std::vector<int> asked_;
+};
 
 struct Ring {
   explicit Ring(std::uint32_t size, milliseconds patience = milliseconds(0)) {
@@ -59,7 +83,9 @@ TEST_CASE("members of a ring add up, for sizes of every kind") {
       ring.each([&](std::uint32_t rank) -> Status {
         std::vector<float> values(count);
         for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(rank + i % 100);
-        if (Status summed = ring.members[rank]->allreduce(values.data(), count); !summed) return summed;
+        Values source(std::exchange(values, std::vector<float>(count, -1e9f)));
+        if (Status summed = ring.members[rank]->allreduce(values.data(), count, source); !summed) return summed;
+        if (!source.each_once()) return fail(ErrorCode::kInternal, "a part was asked for twice, or never");
         const float ranks = static_cast<float>(size * (size - 1) / 2);
         for (std::size_t i = 0; i < count; ++i) {
           if (values[i] != ranks + static_cast<float>(size * (i % 100))) return fail(ErrorCode::kInternal, "wrong");
@@ -90,13 +116,15 @@ TEST_CASE("abort wakes a member that waits for another, and connections stay for
   Ring ring(2);
   ring.connect();
   std::vector<float> values(1000);
-  auto waiting = std::async(std::launch::async, [&] { return ring.members[0]->allreduce(values.data(), 1000); });
+  Values source(values);
+  auto waiting =
+      std::async(std::launch::async, [&] { return ring.members[0]->allreduce(values.data(), 1000, source); });
   CHECK(waiting.wait_for(milliseconds(50)) == std::future_status::timeout);
   ring.members[0]->abort();
   const Status status = waiting.get();
   REQUIRE_FALSE(status);
   CHECK(status.error().code == ErrorCode::kStopped);
-  CHECK(ring.members[0]->allreduce(values.data(), 1000).error().code == ErrorCode::kStopped);
+  CHECK(ring.members[0]->allreduce(values.data(), 1000, source).error().code == ErrorCode::kStopped);
 }
 
 TEST_CASE("abort wakes a member that connects") {
@@ -114,7 +142,8 @@ TEST_CASE("a member that does not come is waited for no longer than the patience
   Ring ring(2, milliseconds(100));
   ring.connect();
   std::vector<float> values(1000);
-  const Status status = ring.members[1]->allreduce(values.data(), 1000);
+  Values source(values);
+  const Status status = ring.members[1]->allreduce(values.data(), 1000, source);
   REQUIRE_FALSE(status);
   CHECK(status.error().code == ErrorCode::kTimeout);
   CHECK(status.error().message.find("members 0, 1 and 0 of a ring of 2") != std::string::npos);

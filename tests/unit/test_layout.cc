@@ -166,6 +166,20 @@ TEST_CASE("at every prefix each shard has its weighted share of the chunks to wi
   }
 }
 
+TEST_CASE("a shard of weight 0 owns nothing, and the others are dealt as if it were not there") {
+  const std::vector<TensorSpec> tensors = {{"w", {kSmallest * 100}}};
+  const std::vector<ShardSlots> with = {{1, 0.0}, {2, 3.0}, {1, 0.0}, {1, 1.0}, {3, 0.0}},
+                                without = {{2, 3.0}, {1, 1.0}};
+  const auto a = Layout::make(tensors, kSmallest, with), b = Layout::make(tensors, kSmallest, without);
+  REQUIRE(a);
+  REQUIRE(b);
+  for (std::uint32_t c = 0; c < a->chunks(); ++c) {
+    const ChunkOwner owner = b->owner(ChunkIndex(c));
+    CHECK(a->owner(ChunkIndex(c)).shard.value == (owner.shard.value == 0 ? 1 : 3));
+    CHECK(a->owner(ChunkIndex(c)).lane == owner.lane);
+  }
+}
+
 TEST_CASE("weights for which the greatest-deficit rule falls behind are still dealt to within one chunk") {
   std::vector<ShardSlots> shards;
   double total = 0;
@@ -270,24 +284,40 @@ TEST_CASE("impossible chunk sizes, shards and owners are refused") {
   CHECK(contains(refusal(Layout::make(tensors, kSmallest, {})), "at least one server"));
   const std::vector<ShardSlots> no_lanes = {{1, 1.0}, {0, 1.0}};
   CHECK(contains(refusal(Layout::make(tensors, kSmallest, no_lanes)), "shard 1 has 0 lanes"));
-  for (double weight : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  for (double weight : {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     const std::vector<ShardSlots> bad = {{1, weight}};
     CHECK(contains(refusal(Layout::make(tensors, kSmallest, bad)), "shard 0 has weight"));
   }
+  const std::vector<ShardSlots> nobody = {{1, 0.0}, {1, 0.0}};
+  CHECK(contains(refusal(Layout::make(tensors, kSmallest, nobody)), "all 2 shards have weight 0"));
   CHECK(contains(refusal(Layout::with_owners(tensors, kSmallest, {})), "1 chunks but owners for 0"));
   CHECK(contains(refusal(Layout::with_owners(tensors, kSmallest, std::vector<ChunkOwner>(2))), "owners for 2"));
 }
 
-TEST_CASE("the default chunk is 1 MiB for large models and shrinks until every lane has eight, down to 64 KiB") {
+TEST_CASE(
+    "on one machine the default chunk is 1 MiB for large models and shrinks until every lane has eight, down to 64 "
+    "KiB") {
   constexpr std::uint64_t kMiB = (1u << 20) / sizeof(float);
-  CHECK(default_chunk_elements(1024 * kMiB, equal_shards(2, 2)) == kMiB);
-  CHECK(default_chunk_elements(32 * kMiB, equal_shards(2, 2)) == kMiB);
-  CHECK(default_chunk_elements(31 * kMiB, equal_shards(2, 2)) == kMiB / 2);
-  CHECK(default_chunk_elements(4 * kMiB, equal_shards(2, 2)) == kMiB / 8);
-  CHECK(default_chunk_elements(100, equal_shards(2, 2)) == kMiB / 16);
+  CHECK(default_chunk_elements(1024 * kMiB, equal_shards(2, 2), 2, true) == kMiB);
+  CHECK(default_chunk_elements(32 * kMiB, equal_shards(2, 2), 2, true) == kMiB);
+  CHECK(default_chunk_elements(31 * kMiB, equal_shards(2, 2), 2, true) == kMiB / 2);
+  CHECK(default_chunk_elements(4 * kMiB, equal_shards(2, 2), 2, true) == kMiB / 8);
+  CHECK(default_chunk_elements(100, equal_shards(2, 2), 2, true) == kMiB / 16);
   const std::vector<ShardSlots> uneven = {{1, 3.0}, {1, 1.0}};  // the second gets a quarter
-  CHECK(default_chunk_elements(32 * kMiB, uneven) == kMiB);
-  CHECK(default_chunk_elements(31 * kMiB, uneven) == kMiB / 2);
+  CHECK(default_chunk_elements(32 * kMiB, uneven, 2, true) == kMiB);
+  CHECK(default_chunk_elements(31 * kMiB, uneven, 2, true) == kMiB / 2);
+}
+
+TEST_CASE("over a network the default chunk keeps the end of a round short, from 16 KiB to 1 MiB") {
+  constexpr std::uint64_t kKiB = 1024 / sizeof(float), kMiB = 1024 * kKiB;
+  // 2 % of 16 MB over 2 * 4 + 4 chunks are 27 KB, over 2 * 8 + 8 they are 13 KB.
+  CHECK(default_chunk_elements(4'000'000, equal_shards(4, 1), 4, false) == 32 * kKiB);
+  CHECK(default_chunk_elements(4'000'000, equal_shards(8, 1), 8, false) == 16 * kKiB);
+  CHECK(default_chunk_elements(100, equal_shards(2, 2), 2, false) == 16 * kKiB);
+  CHECK(default_chunk_elements(256 * kMiB, equal_shards(4, 1), 4, false) == 512 * kKiB);
+  CHECK(default_chunk_elements(1024 * kMiB, equal_shards(4, 1), 4, false) == kMiB);
+  // Enough for every lane all the same.
+  CHECK(default_chunk_elements(16 * kMiB, equal_shards(1, 32), 1, false) == 64 * kKiB);
 }
 
 TEST_CASE("the first difference of two declarations is named with both sides") {

@@ -39,6 +39,16 @@ TEST_CASE("slow links with large payloads are measured too") {
   CHECK(meter.rate() == doctest::Approx((1 << 20) / 0.090).epsilon(1e-9));
 }
 
+TEST_CASE("a burst at the beginning or the end of a long stretch hardly counts") {
+  LinkMeter meter;
+  std::uint64_t now = arrive(meter, kMs, 10, 13'000, kMs / 10);  // what a token bucket had saved up
+  now = arrive(meter, now + 2 * kMs, 120, 60'000, 2 * kMs);
+  now = arrive(meter, now + kMs, 12, 60'000, kMs);  // the end: twice as fast, for 12 ms
+  arrive(meter, now + 1000 * kMs, 1, 60'000, kMs);
+  CHECK(meter.rate() > 30e6);
+  CHECK(meter.rate() < 31e6);
+}
+
 TEST_CASE("a few payloads at once are no measurement") {
   LinkMeter meter;
   for (int burst = 0; burst < 100; ++burst) {

@@ -25,7 +25,18 @@ TEST_CASE("the formula counts state, one copy of answers, held and arriving fram
   CHECK(terms.held == 12'345);
   CHECK(terms.arriving == 3 * 2 * kAssumedWindowBytes);
   CHECK(terms.snapshot == 777);
+  CHECK(terms.mapped == 0);
   CHECK(terms.total() == terms.state + terms.answers + terms.held + terms.arriving + terms.snapshot);
+}
+
+TEST_CASE("what nodes on the same machine share is counted, with two frames and residuals where they keep them") {
+  ShardMemory shard;
+  shard.elements = 2560;
+  shard.nodes = 3;
+  shard.local_nodes = 2;
+  CHECK(memory_formula(shard).mapped == 3 * 4 * 2560);
+  shard.push = EncodingId::kInt8;
+  CHECK(memory_formula(shard).mapped == 2 * 2 * (2560 + 48 + 4 * 2560) + 4 * 2560);
 }
 
 TEST_CASE("answers in 16 bits are kept encoded, and no more arrives than the shard has") {
@@ -50,9 +61,9 @@ TEST_CASE("with a delta encoding the server also holds what the workers hold") {
 
 TEST_CASE("terms of several jobs add up") {
   MemoryTerms sum;
-  sum += MemoryTerms{1, 2, 3, 4, 5, 6};
-  sum += MemoryTerms{10, 20, 30, 40, 50, 60};
-  CHECK(sum.total() == 231);
+  sum += MemoryTerms{1, 2, 3, 4, 5, 6, 7};
+  sum += MemoryTerms{10, 20, 30, 40, 50, 60, 70};
+  CHECK(sum.total() == 308);
   CHECK(sum.estimate == 33);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "tests/unit/local_server.h"
 #include "tests/unit/node_fixture.h"
 #include "tests/unit/worker_lane_fixture.h"
 
@@ -68,6 +69,27 @@ TEST_CASE("a lane's round allocates nothing, with one rank and with several") {
     CHECK(counted == 0);
     CHECK(node.memory_comes_back());
   }
+}
+
+TEST_CASE("between lanes that share memory a round allocates nothing on either side") {
+  LocalServer server;
+  LaneNode node;
+  server.serve(node);
+  node.open({server.lane->endpoint()}, 2);
+  node.start();
+  REQUIRE(node.reaches(0));
+  exempt = true;  // this thread plays the trainers
+  counted = 0;
+  for (std::uint64_t round = 1; round <= 60; ++round) {
+    counting = round > 10;
+    for (std::uint32_t rank = 0; rank < 2; ++rank) node.ready(rank, round, 0.5f);
+    REQUIRE(node.reaches(round));
+  }
+  counting = false;
+  exempt = false;
+  CHECK(counted == 0);
+  CHECK(node.job->lane_stats(0).shared_connections.load() == 1);
+  CHECK(node.memory_comes_back());
 }
 
 TEST_CASE("ready and wait allocate nothing") {

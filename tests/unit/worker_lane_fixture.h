@@ -143,9 +143,9 @@ class Failures final : public WorkerLaneListener {
 };
 
 struct LaneNode {
-  explicit LaneNode(std::uint16_t lane_count = 1) {
+  explicit LaneNode(std::uint16_t lane_count = 1, bool local_links = true) {
     for (std::uint16_t i = 0; i < lane_count; ++i) {
-      auto lane = WorkerLane::start({.index = i, .lanes = lane_count}, failures, logger);
+      auto lane = WorkerLane::start({.index = i, .lanes = lane_count, .local_links = local_links}, failures, logger);
       REQUIRE(lane);
       lanes.push_back(std::move(*lane));
     }
@@ -164,10 +164,14 @@ struct LaneNode {
     spec.init = true;
     spec.ranks = ranks;
     spec.endpoints = {std::move(endpoints)};
+    spec.push = push;
+    spec.pull = pull;
+    if (adjust) adjust(spec);
     if (device_api) {
       DevicePlan plan;
       plan.layout = spec.layout;
-      plan.push = plan.pull = make_encoding({});
+      plan.push = make_encoding(push);
+      plan.pull = make_encoding(pull);
       const auto devices = static_cast<std::uint32_t>(device_api->devices().size());
       for (std::uint32_t d = 0; d < devices; ++d) plan.devices.push_back(DeviceIndex(d));
       for (std::uint32_t rank = 0; rank < ranks; ++rank) plan.position_of_rank.push_back(rank % devices);
@@ -223,6 +227,8 @@ struct LaneNode {
     });
   }
 
+  EncodingSpec push, pull;                   // of the jobs opened from now on
+  std::function<void(NodeJobSpec&)> adjust;  // called with each before it begins
   DeviceReductionOptions device_options;
   Logger logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
   std::shared_ptr<MemoryBudget> budget = std::make_shared<MemoryBudget>(256u << 20);

@@ -1,0 +1,256 @@
+#include "bench/allreduce_bench.h"
+
+#include <spdlog/sinks/null_sink.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "bench/gloo_baseline.h"
+#include "bench/timing.h"
+#include "common/log.h"
+#include "worker/allreduce_lane.h"
+#include "worker/futex.h"
+
+namespace tributary::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kTensors = 64;
+constexpr double kBeginSeconds = 30.0;
+constexpr std::chrono::milliseconds kPoll{100};
+
+double seconds_since(Clock::time_point began) {
+  return std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+// The nodes, with their trainers played by threads.
+class Lanes final : private WorkerLaneListener {
+ public:
+  static Result<std::unique_ptr<Lanes>> create(const AllreduceBenchOptions& options) {
+    std::unique_ptr<Lanes> lanes(new Lanes(options));
+    if (Status opened = lanes->open(); !opened) return tl::unexpected(opened.error());
+    return lanes;
+  }
+  ~Lanes() override {
+    for (auto& node : nodes_) node->lane.reset();
+  }
+
+  // Seconds of each round.
+  Result<std::vector<double>> measure(std::uint32_t rounds) {
+    std::vector<double> seconds;
+    Clock::time_point began;
+    const auto between = [&]() noexcept {
+      const auto now = Clock::now();
+      if (began.time_since_epoch().count() != 0) seconds.push_back(std::chrono::duration<double>(now - began).count());
+      began = now;
+    };
+    std::barrier gate(static_cast<std::ptrdiff_t>(options_.nodes * options_.ranks_per_node), between);
+    std::vector<std::thread> trainers;
+    for (auto& node : nodes_) {
+      for (std::uint32_t rank = 0; rank < options_.ranks_per_node; ++rank) {
+        trainers.emplace_back([&, &mine = *node, rank] {
+          for (std::uint32_t i = 1; i <= rounds; ++i) {
+            gate.arrive_and_wait();
+            train(mine, rank, round_ + i);
+          }
+          gate.arrive_and_wait();
+        });
+      }
+    }
+    for (std::thread& trainer : trainers) trainer.join();
+    round_ += rounds;
+    if (Status well = failure(); !well) return tl::unexpected(well.error());
+    return seconds;
+  }
+
+  bool same_everywhere() const {
+    const std::size_t bytes = layout_->flat_elements() * sizeof(float);
+    return std::ranges::all_of(nodes_, [&](const auto& node) {
+      return std::memcmp(node->job->parameters(), nodes_[0]->job->parameters(), bytes) == 0;
+    });
+  }
+  std::uint64_t chunk_bytes() const { return layout_->chunk_elements() * sizeof(float); }
+  std::uint64_t elements() const { return layout_->flat_elements(); }
+
+ private:
+  struct Node final : AllreducePort {
+    void publish(const PeerAddress& address) override {
+      for (const auto& other : lanes->nodes_) {
+        if (other.get() != this) other->lane->peer_address(address);
+      }
+    }
+    Lanes* lanes = nullptr;
+    std::unique_ptr<AllreduceLane> lane;
+    std::shared_ptr<NodeJob> job;
+  };
+
+  explicit Lanes(AllreduceBenchOptions options) : options_(std::move(options)) {}
+
+  Status open() {
+    std::vector<TensorSpec> tensors;
+    const std::uint64_t each = std::max<std::uint64_t>(kTensorAlign, options_.model_bytes / sizeof(float) / kTensors);
+    for (std::uint64_t t = 0; t < kTensors; ++t) tensors.push_back({"t" + std::to_string(t), {each}});
+    const std::uint64_t chunk =
+        options_.chunk_bytes == 0 ? default_bucket_elements(each * kTensors) : options_.chunk_bytes / sizeof(float);
+    const ShardSlots one{};
+    auto layout = Layout::make(std::move(tensors), chunk, {&one, 1});
+    if (!layout) return tl::unexpected(layout.error());
+    layout_ = std::make_shared<const Layout>(std::move(*layout));
+    AllreduceSetup setup;
+    setup.nodes = options_.nodes;
+    setup.config.mode = "allreduce";
+    setup.config.allreduce.algorithm = options_.algorithm;
+    setup.config.optimizer.name = options_.optimizer;
+    setup.config.optimizer.lr = 1e-4;
+    setup.config.snapshot = {0, 0};
+    AllreduceOptions lane_options;
+    lane_options.streams = options_.streams;
+    for (std::uint32_t n = 0; n < options_.nodes; ++n) {
+      nodes_.push_back(std::make_unique<Node>());
+      nodes_.back()->lanes = this;
+      auto lane = AllreduceLane::start(lane_options, *this, *nodes_.back(), logger_);
+      if (!lane) return tl::unexpected(lane.error());
+      nodes_.back()->lane = std::move(*lane);
+    }
+    for (std::uint32_t n = 0; n < options_.nodes; ++n) {
+      NodeJobSpec spec;
+      spec.name = "bench";
+      spec.job = JobId(1);
+      spec.view = ViewId(1);
+      spec.node = NodeRank(n);
+      spec.layout = layout_;
+      spec.init = n == 0;
+      spec.ranks = options_.ranks_per_node;
+      auto job = NodeJob::create(std::move(spec), 1, std::make_shared<MemoryBudget>(~0ull));
+      if (!job) return tl::unexpected(job.error());
+      nodes_[n]->job = std::move(*job);
+      fill(*nodes_[n]->job);
+      nodes_[n]->lane->open(nodes_[n]->job, setup);
+    }
+    nodes_[0]->lane->initial_values(nodes_[0]->job);
+    const auto began = Clock::now();
+    while (!std::ranges::all_of(nodes_, [&](const auto& node) { return reached(*node->job, 0); })) {
+      if (Status well = failure(); !well) return well;
+      if (seconds_since(began) > kBeginSeconds) return fail(ErrorCode::kTimeout, "the nodes did not begin");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return {};
+  }
+
+  void fill(NodeJob& job) const {
+    for (std::uint64_t i = 0; i < layout_->flat_elements(); ++i) {
+      job.parameters()[i] = static_cast<float>(i % 1000) * 1e-3f;
+      for (std::uint32_t rank = 0; rank < options_.ranks_per_node; ++rank) {
+        const_cast<float*>(job.gradients(rank))[i] = static_cast<float>((i + rank) % 777) * 1e-3f;
+      }
+    }
+  }
+
+  static bool reached(const NodeJob& job, std::uint64_t round) {
+    for (std::size_t c = 0; c < job.spec().layout->chunks(); ++c) {
+      if (job.chunk_words()[c].version_plus_one.load(std::memory_order_acquire) < round + 1) return false;
+    }
+    return true;
+  }
+
+  // As the session library does it.
+  void train(Node& node, std::uint32_t rank, std::uint64_t round) {
+    NodeJob& job = *node.job;
+    for (std::size_t t = kTensors; t-- > 0;) {
+      auto& word = const_cast<TensorWord&>(job.tensor_words(rank)[t]);
+      word.weight.store(1, std::memory_order_relaxed);
+      word.round.store(round, std::memory_order_release);
+    }
+    const std::uint64_t one = 1;
+    if (::write(node.lane->doorbell(), &one, sizeof one) != sizeof one) failed_.store(true);
+    NodeHeader& header = job.header();
+    while (!failed_.load(std::memory_order_relaxed)) {
+      const std::uint32_t progress = header.progress.load(std::memory_order_seq_cst);
+      if (reached(job, round)) return;
+      header.waiters.fetch_add(1, std::memory_order_seq_cst);
+      futex_wait(header.progress, progress, kPoll);
+      header.waiters.fetch_sub(1, std::memory_order_seq_cst);
+    }
+  }
+
+  void lane_failed(std::shared_ptr<NodeJob>, LaneFailure failure) override {
+    const std::lock_guard lock(mutex_);
+    if (error_.empty()) error_ = failure.error.message;
+    failed_.store(true);
+  }
+  Status failure() const {
+    const std::lock_guard lock(mutex_);
+    return failed_.load() ? fail(ErrorCode::kUnavailable, error_) : Status();
+  }
+
+  const AllreduceBenchOptions options_;
+  const Logger logger_ = std::make_shared<spdlog::logger>("bench", std::make_shared<spdlog::sinks::null_sink_mt>());
+  std::shared_ptr<const Layout> layout_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::uint64_t round_ = 0;
+  std::atomic<bool> failed_{false};
+  mutable std::mutex mutex_;  // guards error_
+  std::string error_;
+};
+
+}  // namespace
+
+Result<nlohmann::ordered_json> run_allreduce_bench(const AllreduceBenchOptions& options) {
+  if (options.nodes < 2) return fail(ErrorCode::kInvalidArgument, "--nodes must be at least 2: one node sends nothing");
+  if (options.ranks_per_node < 1 || options.rounds < 1 || options.turns < 1) {
+    return fail(ErrorCode::kInvalidArgument, "--ranks-per-node, --rounds and --turns must be at least 1");
+  }
+  auto lanes = Lanes::create(options);
+  if (!lanes) return tl::unexpected(lanes.error());
+  GlooBaselineOptions baseline;
+  baseline.nodes = options.algorithm == "flat" ? options.nodes * options.ranks_per_node : options.nodes;
+  baseline.elements = (*lanes)->elements();
+  baseline.rounds = options.rounds;
+  auto bare = GlooBaseline::create(baseline);
+  if (!bare) return tl::unexpected(bare.error());
+  baseline.optimizer = options.optimizer;
+  auto stepping = GlooBaseline::create(baseline);
+  if (!stepping) return tl::unexpected(stepping.error());
+
+  if (auto warm = (*lanes)->measure(2); !warm) return tl::unexpected(warm.error());
+  // In turns, so that all of them see the same machine: a turn's figure is its median, a ratio is of one turn.
+  std::vector<double> ours, gloo, gloo_step, to_gloo, to_gloo_step;
+  for (std::uint32_t turn = 0; turn < options.turns; ++turn) {
+    auto first = (*lanes)->measure(options.rounds);
+    if (!first) return tl::unexpected(first.error());
+    auto second = (*bare)->measure();
+    if (!second) return tl::unexpected(second.error());
+    auto third = (*stepping)->measure();
+    if (!third) return tl::unexpected(third.error());
+    ours.push_back(median(*first));
+    gloo.push_back(median(*second));
+    gloo_step.push_back(median(*third));
+    to_gloo.push_back(ours.back() / gloo.back());
+    to_gloo_step.push_back(ours.back() / gloo_step.back());
+  }
+  if (!(*lanes)->same_everywhere()) return fail(ErrorCode::kInternal, "the nodes' parameters differ");
+  const double bytes = static_cast<double>(baseline.elements) * sizeof(float);
+  nlohmann::ordered_json result;
+  result["algorithm"] = options.algorithm;
+  result["nodes"] = options.nodes;
+  result["ranks_per_node"] = options.ranks_per_node;
+  result["model_bytes"] = baseline.elements * sizeof(float);
+  result["optimizer"] = options.optimizer;
+  result["chunk_bytes"] = (*lanes)->chunk_bytes();
+  result["round_ms"] = median(ours) * 1e3;
+  result["gb_per_s"] = bytes / median(ours) * 1e-9;
+  result["gloo_ms"] = median(gloo) * 1e3;
+  result["gloo_step_ms"] = median(gloo_step) * 1e3;
+  result["ratio_to_gloo"] = median(to_gloo);
+  result["ratio_to_gloo_step"] = median(to_gloo_step);
+  return result;
+}
+
+}  // namespace tributary::bench

@@ -1,0 +1,147 @@
+// `tributary plan` as a user calls it. What it computes is tested in test_plan and test_cost_model.
+#include <algorithm>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string contents(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+struct Outcome {
+  int code = 0;
+  std::string out, error;
+};
+
+Outcome plan(const TempDir& dir, const std::vector<std::string>& arguments) {
+  const std::string out = dir / "stdout", error = dir / "stderr";
+  ProcessOptions options;
+  options.argv = {"/bin/sh", "-c", "exec \"$0\" \"$@\" >'" + out + "' 2>'" + error + "'", bin("tributary"), "plan"};
+  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  auto process = Process::spawn(options);
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(kPatience);
+  REQUIRE(status);
+  CHECK(status->signal == 0);
+  return {.code = status->code, .out = contents(out), .error = contents(error)};
+}
+
+const std::vector<std::string> kLab = {"--nodes", "4", "--bandwidth", "250Mbit/s", "--payload", "16MB"};
+
+std::vector<std::string> lab(std::initializer_list<std::string> more) {
+  std::vector<std::string> arguments = kLab;
+  arguments.insert(arguments.end(), more);
+  return arguments;
+}
+
+TEST_CASE("plan --paper prints the published figures, and all of them as JSON") {
+  TempDir dir;
+  const Outcome text = plan(dir, {"--paper"});
+  CHECK(text.code == 0);
+  for (const char* figure : {"11.68 ms", "280.07 ms", "24.0 times", "95.5 %", "47.2 %", "48.4 points"}) {
+    CHECK(has(text.out, figure));
+  }
+  const auto json = nlohmann::json::parse(plan(dir, {"--paper", "--json"}).out);
+  CHECK(json.at("knee_gpus") == 8);
+  CHECK(json.at("compute_s_for_80_percent").at("all_bytes").get<double>() == doctest::Approx(1.12).epsilon(0.01));
+}
+
+TEST_CASE("a plan names the layout to use, as text and as JSON") {
+  TempDir dir;
+  const Outcome text = plan(dir, lab({"--servers", "2", "--compute-ms", "200"}));
+  CHECK(text.code == 0);
+  CHECK(has(text.out, "Use servers on both"));
+  const Outcome json = plan(dir, lab({"--servers", "2", "--push", "int8", "--pull", "int8-delta", "--json"}));
+  CHECK(nlohmann::json::parse(json.out).at("best") == "mixed");
+}
+
+TEST_CASE("a sweep is written as CSV, and drawn where matplotlib is there") {
+  TempDir dir;
+  const std::string csv = dir / "sweep.csv", svg = dir / "sweep.svg";
+  const Outcome drawn = plan(dir, lab({"--sweep", "servers", "--from", "0", "--to", "4", "--csv", csv, "--plot", svg}));
+  CHECK(contents(csv).starts_with("over,value,layout,"));
+  if (drawn.code == 0) {
+    CHECK(has(contents(svg), "<svg"));
+  } else {
+    CHECK(has(drawn.error, "install python3-matplotlib"));
+    CHECK_FALSE(std::filesystem::exists(svg));
+  }
+  const Outcome printed =
+      plan(dir, lab({"--sweep", "bandwidth", "--from", "1Gbit/s", "--to", "1GB/s", "--steps", "3"}));
+  CHECK(printed.code == 0);
+  CHECK(std::count(printed.out.begin(), printed.out.end(), '\n') == 1 + 3 * 3);
+}
+
+TEST_CASE("bad input of plan is refused, naming the option, the value and the cure") {
+  TempDir dir;
+  struct Case {
+    std::vector<std::string> arguments;
+    std::vector<std::string> parts;
+  };
+  const Case cases[] = {
+      {{"--payload", "16MB"}, {"--bandwidth", "--measure"}},
+      {{"--bandwidth", "1Gbit/s"}, {"--payload", "--parameters"}},
+      {{"--bandwidth", "250", "--payload", "1MB"}, {"--bandwidth", "'250'", "250Mbit/s"}},
+      {{"--bandwidth", "1Gbit/s", "--payload", "16 oranges"}, {"--payload", "'16 oranges'", "16MB"}},
+      {lab({"--push", "int9"}), {"--push", "int9", "int8"}},
+      {lab({"--overlap", "1.5"}), {"--overlap", "1.5"}},
+      {lab({"--node-bandwidth", "9=1Gbit/s"}), {"--node-bandwidth", "9=1Gbit/s", "0 to 3"}},
+      {lab({"--sweep", "servers"}), {"--from", "--to"}},
+      {lab({"--sweep", "servers", "--from", "2", "--to", "1"}), {"--from 2", "--to 1"}},
+      {lab({"--sweep", "nodes", "--from", "1", "--to", "2", "--plot", "x.pdf"}), {"--plot", "x.pdf", ".svg"}},
+      {{"--measure"}, {"--measure", "--base-dir", "--admin"}},
+      {{"--measure", "--base-dir", dir / "none"}, {dir / "none", "cluster.json", "--base-dir"}},
+      {{"--measure", "--admin", "127.0.0.1:1"}, {"127.0.0.1:1"}},
+  };
+  for (const Case& c : cases) {
+    const Outcome outcome = plan(dir, c.arguments);
+    INFO(outcome.error);
+    CHECK(outcome.code != 0);
+    CHECK(outcome.out.empty());
+    for (const std::string& part : c.parts) {
+      CAPTURE(part);
+      CHECK(has(outcome.error, part));
+    }
+  }
+}
+
+TEST_CASE("plan --measure takes links, model and hosts from the daemons of a running job") {
+  TempDir dir;
+  Job job;
+  job.rounds = 1'000'000;  // until the cluster stops
+  const std::string file = write_job(dir, job);
+  ClusterOptions options = options_in(dir / "run");
+  options.servers = 2;
+  options.nodes = 2;
+  options.ranks_per_node = 1;
+  const auto cluster = start(options);
+  start_trainers(*cluster, file);
+  std::vector<std::string> arguments = {"--measure", "--json"};
+  for (const Daemon& daemon : cluster->servers()) arguments.insert(arguments.end(), {"--admin", daemon.admin});
+  for (const Daemon& daemon : cluster->workers()) arguments.insert(arguments.end(), {"--admin", daemon.admin});
+  Outcome outcome;
+  // A model this small has no busy stretch that says much of a link; but the daemons must be understood.
+  const bool understood = eventually([&] {
+    outcome = plan(dir, arguments);
+    return outcome.code == 0 || has(outcome.error, "has not seen enough");
+  });
+  INFO(outcome.error);
+  REQUIRE(understood);
+  if (outcome.code == 0) {
+    const auto json = nlohmann::json::parse(outcome.out);
+    CHECK(json.at("nodes") == 2);
+    CHECK(json.at("measured").at("job") == "e2e");
+    CHECK(json.at("bandwidth_bytes_per_s").get<double>() > 0.0);
+  }
+  cluster->stop();
+}
+
+}  // namespace
+}  // namespace tributary::e2e
