@@ -13,6 +13,7 @@
 
 #include "bench/echo_ceiling.h"
 #include "bench/pushpull_ranks.h"
+#include "bench/sample_model.h"
 #include "cluster/http_client.h"
 #include "common/encoding.h"
 
@@ -40,15 +41,6 @@ struct TempDir {
   TempDir& operator=(const TempDir&) = delete;
   std::string path;
 };
-
-std::vector<TensorSpec> make_tensors(std::uint64_t model_bytes) {
-  const std::uint64_t count = std::max(kMinTensors, (model_bytes + kMaxTensorBytes - 1) / kMaxTensorBytes);
-  const std::uint64_t elements =
-      std::max<std::uint64_t>(model_bytes / sizeof(float) / count / kTensorAlign, 1) * kTensorAlign;
-  std::vector<TensorSpec> tensors;
-  for (std::uint64_t i = 0; i < count; ++i) tensors.push_back({"layer" + std::to_string(i), {elements}});
-  return tensors;
-}
 
 std::vector<SessionOptions> make_sessions(const PushPullOptions& options, LocalCluster& cluster) {
   JobConfig job;
@@ -125,7 +117,7 @@ class Benchmark {
       : options_(options),
         cluster_(cluster),
         folder_(std::move(folder)),
-        ranks_(make_sessions(options, cluster), make_tensors(options.model_bytes), options.device),
+        ranks_(make_sessions(options, cluster), sample_tensors(options.model_bytes), options.device),
         lanes_(static_cast<std::uint16_t>(std::max<std::size_t>(cluster.servers()[0].lanes.size(), 1))) {}
 
   Status wait_paused() { return ranks_.wait_paused(healthy()); }
@@ -280,7 +272,7 @@ class Benchmark {
             {"nodes", options_.nodes},
             {"ranks_per_node", options_.ranks_per_node},
             {"model_bytes", options_.model_bytes},
-            {"tensors", make_tensors(options_.model_bytes).size()},
+            {"tensors", sample_tensors(options_.model_bytes).size()},
             {"optimizer", options_.optimizer},
             {"push", make_encoding(options_.push)->name()},
             {"pull", make_encoding(options_.pull)->name()},

@@ -19,9 +19,6 @@
 
 namespace tributary::bench {
 
-inline constexpr std::uint64_t kMinTensors = 64;
-inline constexpr std::uint64_t kMaxTensorBytes = 4u << 20;
-
 struct PushPullOptions {
   std::uint16_t servers = 1;
   std::uint32_t nodes = 1;

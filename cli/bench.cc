@@ -364,6 +364,8 @@ void add_bench(CLI::App& app, int& exit_status) {
   add_kernels(*command, exit_status);
   add_gpu_kernels(*command, exit_status);
   add_echo_server(*command, exit_status);
+  add_bench_ranks(*command, exit_status);
+  add_bench_compare(*command, exit_status);
 }
 
 }  // namespace tributary::cli

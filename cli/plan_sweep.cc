@@ -1,20 +1,16 @@
 #include "cli/plan_sweep.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <utility>
 
 #include "cli/plan.h"
-#include "cluster/process.h"
+#include "cli/plot_script.h"
 
 namespace tributary::cli {
 namespace {
-
-constexpr std::chrono::seconds kPlotTimeout{120};
-constexpr int kNoMatplotlib = 3;  // exit status of the script
 
 bool counts(const std::string& over) {
   return over == "nodes" || over == "servers";
@@ -33,27 +29,6 @@ Scenario at(const Scenario& scenario, const std::string& over, double value) {
   if (over == "servers") s.servers = static_cast<std::uint32_t>(value);
   if (over == "bandwidth") s.network.bandwidth = value;
   return s;
-}
-
-// The script beside an installed tool, or in the source tree that the tool was built in.
-Result<std::string> script() {
-  const std::filesystem::path tool = executable_dir();
-  std::string sought;
-  for (const char* relative : {"../bench/plot_sweep.py", "../../../bench/plot_sweep.py"}) {
-    const std::filesystem::path path = (tool / relative).lexically_normal();
-    std::error_code error;
-    if (std::filesystem::exists(path, error)) return path.string();
-    sought += (sought.empty() ? "" : " nor ") + path.string();
-  }
-  return fail(ErrorCode::kNotFound, "the script that draws plots is neither " + sought +
-                                        "; keep the --csv, or use the tool from where it was built or installed");
-}
-
-// Debian's python3-matplotlib belongs to the first; another one on PATH may not see it.
-std::vector<std::string> python() {
-  std::error_code error;
-  if (std::filesystem::exists("/usr/bin/python3", error)) return {"/usr/bin/python3"};
-  return {"/usr/bin/env", "python3"};
 }
 
 }  // namespace
@@ -114,25 +89,7 @@ Result<std::string> sweep_csv(const Scenario& scenario, const Sweep& sweep) {
 }
 
 Status plot_sweep(const std::string& csv_file, const std::string& picture) {
-  const auto path = script();
-  if (!path) return tl::unexpected<Error>(path.error());
-  std::vector<std::string> argv = python();
-  const std::string interpreter = argv.back();
-  argv.insert(argv.end(), {*path, csv_file, picture});
-  ProcessOptions options;
-  options.argv = std::move(argv);
-  auto child = Process::spawn(options);
-  if (!child) {
-    return fail(ErrorCode::kNotFound, "plots need Python: " + child.error().message + "; install python3-matplotlib");
-  }
-  const auto status = child->wait(kPlotTimeout);
-  if (!status) return fail(ErrorCode::kTimeout, *path + " did not draw " + picture + " within two minutes");
-  if (status->code == kNoMatplotlib) {
-    return fail(ErrorCode::kNotFound, "plots need matplotlib, which " + interpreter +
-                                          " does not have; install python3-matplotlib (the --csv does without)");
-  }
-  if (!status->ok()) return fail(ErrorCode::kIo, *path + " could not draw " + picture + ": it " + status->describe());
-  return {};
+  return run_plot_script("plot_sweep.py", {csv_file, picture}, picture);
 }
 
 }  // namespace tributary::cli

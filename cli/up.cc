@@ -1,8 +1,5 @@
 // tributary up: a whole cluster of real daemons and trainers on this machine, for one job.
 #include <poll.h>
-#include <signal.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -15,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/progress_view.h"
 #include "cli/run_summary.h"
+#include "cli/stop_signals.h"
 #include "common/config_toml.h"
 #include "common/device_choice.h"
 #include "common/job_json.h"
@@ -50,34 +48,6 @@ struct UpOptions {
   std::string device = "auto";
   bool json = false;
   bool keep_running = false;
-};
-
-// SIGINT and SIGTERM as a file descriptor. Blocked from construction on; create it before any thread.
-class Signals {
- public:
-  Signals() {
-    sigemptyset(&set_);
-    for (const int s : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, s);
-    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-    fd_ = ::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK);
-  }
-  ~Signals() {
-    ::close(fd_);
-    release();
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-  int fd() const { return fd_; }
-  bool taken() const {
-    signalfd_siginfo info;
-    return ::read(fd_, &info, sizeof info) == sizeof info;
-  }
-  // From now on they end this process as usual (and the kernel then ends the children).
-  void release() { ::pthread_sigmask(SIG_UNBLOCK, &set_, nullptr); }
-
- private:
-  sigset_t set_;
-  int fd_ = -1;
 };
 
 std::string summary_file(const std::string& base_dir) {
@@ -117,7 +87,7 @@ class Up {
         return {};
       }
     }
-    Signals signals;
+    StopSignals signals;
     auto started = LocalCluster::start(options_.cluster);
     if (!started) return tl::unexpected(started.error());
     cluster_ = std::move(*started);
@@ -166,7 +136,7 @@ class Up {
   }
 
   // Until the trainers have ended, somebody failed, or a signal asked to stop.
-  Status watch(Signals& signals, ProgressView& view) {
+  Status watch(StopSignals& signals, ProgressView& view) {
     bool trained = false;
     while (true) {
       pollfd fds[] = {{.fd = signals.fd(), .events = POLLIN, .revents = 0},

@@ -31,6 +31,7 @@ constexpr std::uint16_t kMaxServers = 64;
 // A Unix socket's path must fit 107 characters, and ZeroMQ adds lane numbers to ours.
 constexpr std::size_t kMaxSocketDir = 70;
 constexpr milliseconds kReadyPoll{5};
+constexpr int kCoordinatorPort = 7070;  // on a host of its own
 // Beyond what a daemon allows itself (stop_timeout_s) before it is killed.
 constexpr std::chrono::seconds kExtraGrace{5};
 constexpr std::chrono::seconds kTrainerGrace{5};
@@ -146,6 +147,13 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::start(ClusterOptions options
   if (auto ok = in_range("ranks per node", options.ranks_per_node, kMaxRanksPerNode); !ok)
     return tl::unexpected(ok.error());
   if (options.base_dir.empty()) return fail(ErrorCode::kInvalidArgument, "no base folder given");
+  const auto fits = [](const std::vector<DaemonSite>& sites, std::size_t daemons) {
+    return sites.empty() || sites.size() == daemons;
+  };
+  if (!fits(options.server_sites, options.servers) || !fits(options.worker_sites, options.nodes) ||
+      (options.servers > 0 && options.server_sites.empty() != options.worker_sites.empty())) {
+    return fail(ErrorCode::kInvalidArgument, "give every server and every worker a place, or none of them");
+  }
 
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(std::move(options)));
   if (auto ok = cluster->prepare(); !ok) return tl::unexpected(ok.error());
@@ -221,6 +229,10 @@ Status LocalCluster::write_configs() {
   };
   if (options_.transport == Transport::kIpc) {
     coordinator_ = "ipc://" + socket_dir_ + "/coordinator";
+  } else if (!options_.worker_sites.empty()) {
+    // A host of its own: nobody else has taken the port.
+    const DaemonSite& site = options_.servers == 0 ? options_.worker_sites[0] : options_.server_sites[0];
+    coordinator_ = "tcp://" + site.address + ":" + std::to_string(kCoordinatorPort);
   } else {
     const auto port = free_port();
     if (!port) return tl::unexpected(port.error());
@@ -234,11 +246,13 @@ Status LocalCluster::write_configs() {
   for (std::uint16_t i = 0; i < options_.servers; ++i) {
     const std::string number = std::to_string(i);
     const bool ipc = options_.transport == Transport::kIpc;
+    const DaemonSite site = options_.server_sites.empty() ? DaemonSite{} : options_.server_sites[i];
     std::string text =
         "# Written by tributary for a cluster on one machine.\n[server]\nindex = " + number +
         "\nservers = " + std::to_string(options_.servers) + "\ncoordinator = " + toml_string(coordinator_) +
-        "\nbind = " + toml_string(ipc ? "ipc://" + socket_dir_ + "/server-" + number : "tcp://127.0.0.1:*") + "\n" +
-        lanes + host(options_.server_hosts, i) + "admin = \"127.0.0.1:0\"\n";
+        "\nbind = " + toml_string(ipc ? "ipc://" + socket_dir_ + "/server-" + number : "tcp://" + site.address + ":*") +
+        "\n" + lanes + host(options_.server_hosts, i) +
+        "admin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n";
     if (options_.store) {
       text += "\n[store]\npath = " + toml_string(options_.base_dir + "/store-" + number) +
               "\nio_mb_per_s = " + std::to_string(options_.store_io_mb_per_s) + "\n";
@@ -251,10 +265,12 @@ Status LocalCluster::write_configs() {
     daemon.name = "server " + number;
     daemon.argv = {options_.bin_dir + "/tributary-server", "--config", config};
     daemon.log_file = log_dir() + "/server-" + number + ".log";
+    daemon.network_namespace = site.network_namespace;
     servers_.push_back(std::move(daemon));
   }
   for (std::uint32_t i = 0; i < options_.nodes; ++i) {
     const std::string number = std::to_string(i);
+    const DaemonSite site = options_.worker_sites.empty() ? DaemonSite{} : options_.worker_sites[i];
     Daemon daemon;
     daemon.name = "worker " + number;
     daemon.socket = socket_dir_ + "/worker-" + number + ".sock";
@@ -264,7 +280,9 @@ Status LocalCluster::write_configs() {
         "# Written by tributary for a cluster on one machine.\n[worker]\ncoordinator = " + toml_string(coordinator_) +
         "\nname = \"node-" + number + "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes +
         host(options_.worker_hosts, i) + "local_transport = " + (shares ? "\"auto\"" : "\"socket\"") +
-        "\nadmin = \"127.0.0.1:0\"\n" + (options_.servers == 0 && i == 0 ? "serve_coordinator = true\n" : "");
+        "\nadmin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n" +
+        (options_.servers == 0 && i == 0 ? "serve_coordinator = true\n" : "");
+    if (!options_.worker_sites.empty()) text += "address = " + toml_string(site.address) + "\n";
     if (options_.store)
       text += "\n[store]\npath = " + toml_string(options_.base_dir + "/store-worker-" + number) + "\n";
     text += "\n[limits]\n";
@@ -273,6 +291,7 @@ Status LocalCluster::write_configs() {
     if (auto ok = write_file(config, text); !ok) return ok;
     daemon.argv = {options_.bin_dir + "/tributary-worker", "--config", config};
     daemon.log_file = log_dir() + "/worker-" + number + ".log";
+    daemon.network_namespace = site.network_namespace;
     workers_.push_back(std::move(daemon));
   }
   return {};
@@ -280,8 +299,11 @@ Status LocalCluster::write_configs() {
 
 Status LocalCluster::spawn(Daemon& daemon) {
   daemon.log_from = size_of(daemon.log_file);
-  auto process =
-      Process::spawn({.argv = daemon.argv, .log_file = daemon.log_file, .environment = {}, .inherit_fd = lock_fd_});
+  auto process = Process::spawn({.argv = daemon.argv,
+                                 .log_file = daemon.log_file,
+                                 .environment = {},
+                                 .inherit_fd = lock_fd_,
+                                 .network_namespace = daemon.network_namespace});
   if (!process) return tl::unexpected(process.error());
   daemon.process = std::move(*process);
   return {};
@@ -342,9 +364,12 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
     Trainer trainer;
     trainer.rank = rank;
     trainer.log_file = log_dir() + "/trainer-" + std::to_string(rank) + ".log";
-    trainer.argv = {options_.bin_dir + "/tributary-train", "--job", options.job_file, "--worker",
-                    workers_[rank / options_.ranks_per_node].socket};
+    const Daemon& worker = workers_[rank / options_.ranks_per_node];
+    trainer.network_namespace = worker.network_namespace;
+    trainer.argv = options.program;
     auto& argv = trainer.argv;
+    if (argv.empty()) argv.push_back(options_.bin_dir + "/tributary-train");
+    argv.insert(argv.end(), {"--job", options.job_file, "--worker", worker.socket});
     for (const std::string& value : options.overrides) argv.insert(argv.end(), {"--set", value});
     if (!options.progress_socket.empty()) argv.insert(argv.end(), {"--progress-socket", options.progress_socket});
     argv.insert(argv.end(), options.extra_arguments.begin(), options.extra_arguments.end());
@@ -370,7 +395,8 @@ Status LocalCluster::spawn(Trainer& trainer) {
                                                  {"GROUP_RANK", std::to_string(trainer.rank / options_.ranks_per_node)},
                                                  {"GROUP_WORLD_SIZE", std::to_string(options_.nodes)},
                                                  // As torchrun: several ranks share the machine's cores.
-                                                 {"OMP_NUM_THREADS", "1"}}});
+                                                 {"OMP_NUM_THREADS", "1"}},
+                                 .network_namespace = trainer.network_namespace});
   if (!process) return tl::unexpected(process.error());
   trainer.process = std::move(*process);
   return {};

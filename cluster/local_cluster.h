@@ -31,12 +31,21 @@ constexpr const char* transport_name(Transport transport) {
 // REQUIRES: one of kTransports.
 Transport transport_named(std::string_view name);
 
+// Where a daemon, and the trainers beside it, run: a network namespace stands for a host.
+struct DaemonSite {
+  std::string network_namespace;      // its path; empty: the caller's
+  std::string address = "127.0.0.1";  // IPv4, as the others reach it
+  double bandwidth = 1.0;             // of its link, relative to the others
+};
+
 struct ClusterOptions {
   std::uint16_t servers = 1;  // 0: worker 0 serves the coordinator, for all-reduce jobs
   std::uint32_t nodes = 1;
   std::uint32_t ranks_per_node = 1;
   std::uint16_t lanes = 0;  // of every daemon; 0: they choose
   Transport transport = Transport::kShm;
+  // By number; empty: all on this machine's loopback. Not with transport kIpc.
+  std::vector<DaemonSite> server_sites, worker_sites;
   std::string base_dir;
   bool fresh = false;  // remove what an earlier run left in base_dir first
   bool store = true;   // false: nothing is persisted
@@ -63,6 +72,7 @@ struct Daemon {
   std::string admin;               // HOST:PORT
   std::string socket;              // workers: trainers attach here
   std::vector<std::string> lanes;  // servers: endpoints
+  std::string network_namespace;   // as in DaemonSite
 };
 
 struct Trainer {
@@ -71,9 +81,12 @@ struct Trainer {
   Process process;
   std::string log_file;
   std::uint64_t log_from = 0;
+  std::string network_namespace;
 };
 
 struct TrainerOptions {
+  // The program and its first arguments, which takes the same options as tributary-train; empty: that.
+  std::vector<std::string> program;
   std::string job_file;
   std::vector<std::string> overrides;  // "section.key=value", as --set takes them
   std::string progress_socket;         // where they report each round; empty: nowhere

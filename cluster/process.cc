@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -45,10 +46,15 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 }
 
 // The child between fork and exec. Only async-signal-safe calls: the caller may have threads that held locks.
-[[noreturn]] void become(char** argv, char** environment, int log, int inherit, int report, pid_t parent) {
+struct ChildFds {
+  int log = -1, inherit = -1, network_namespace = -1;
+  int report = -1;  // where an errno goes if there is no exec
+};
+
+[[noreturn]] void become(char** argv, char** environment, const ChildFds& fds, pid_t parent) {
   const auto give_up = [&] {
     const int error = errno;
-    [[maybe_unused]] const auto written = ::write(report, &error, sizeof error);
+    [[maybe_unused]] const auto written = ::write(fds.report, &error, sizeof error);
     ::_exit(127);
   };
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -62,9 +68,10 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   ::signal(SIGTERM, SIG_DFL);
   const int null = ::open("/dev/null", O_RDONLY);
   if (null < 0 || ::dup2(null, STDIN_FILENO) < 0) give_up();
-  if (log >= 0 && (::dup2(log, STDOUT_FILENO) < 0 || ::dup2(log, STDERR_FILENO) < 0)) give_up();
+  if (fds.log >= 0 && (::dup2(fds.log, STDOUT_FILENO) < 0 || ::dup2(fds.log, STDERR_FILENO) < 0)) give_up();
+  if (fds.network_namespace >= 0 && ::setns(fds.network_namespace, CLONE_NEWNET) != 0) give_up();
   ::close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
-  if (inherit >= 0) ::fcntl(inherit, F_SETFD, 0);
+  if (fds.inherit >= 0) ::fcntl(fds.inherit, F_SETFD, 0);
   ::execve(argv[0], argv, environment);
   give_up();
   ::_exit(127);
@@ -104,20 +111,36 @@ ProcessUsage usage_of(pid_t pid) {
 
 Result<Process> Process::spawn(const ProcessOptions& options) {
   const std::string& program = options.argv.at(0);
-  int log = -1;
+  ChildFds fds;
+  fds.inherit = options.inherit_fd;
+  int report[2] = {-1, -1};
+  const auto close_all = [&] {
+    for (const int fd : {fds.log, fds.network_namespace, report[0], report[1]}) {
+      if (fd >= 0) ::close(fd);
+    }
+  };
+  const auto give_up = [&](const std::string& message) {
+    close_all();
+    return fail(ErrorCode::kIo, message);
+  };
   if (!options.log_file.empty()) {
-    log = ::open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (log < 0) {
-      return fail(ErrorCode::kIo, "cannot open the log file " + options.log_file + " of " + program + ": " +
-                                      std::strerror(errno) + "; check that its folder exists and may be written");
+    fds.log = ::open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fds.log < 0) {
+      return give_up("cannot open the log file " + options.log_file + " of " + program + ": " + std::strerror(errno) +
+                     "; check that its folder exists and may be written");
     }
   }
-  int report[2];
-  if (::pipe2(report, O_CLOEXEC) != 0) {
-    const int error = errno;
-    if (log >= 0) ::close(log);
-    return fail(ErrorCode::kIo, "cannot start " + program + ": no pipe: " + std::strerror(error));
+  if (!options.network_namespace.empty()) {
+    fds.network_namespace = ::open(options.network_namespace.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fds.network_namespace < 0) {
+      return give_up("cannot start " + program + ": no network namespace " + options.network_namespace + ": " +
+                     std::strerror(errno));
+    }
   }
+  if (::pipe2(report, O_CLOEXEC) != 0) {
+    return give_up("cannot start " + program + ": no pipe: " + std::strerror(errno));
+  }
+  fds.report = report[1];
   std::vector<std::string> arguments = options.argv;
   std::vector<std::string> environment = merged_environment(options.environment);
   std::vector<char*> argv = pointers(arguments);
@@ -126,16 +149,15 @@ Result<Process> Process::spawn(const ProcessOptions& options) {
   Process process;
   const pid_t self = ::getpid();
   process.pid_ = ::fork();
-  if (process.pid_ == 0) become(argv.data(), envp.data(), log, options.inherit_fd, report[1], self);
+  if (process.pid_ == 0) become(argv.data(), envp.data(), fds, self);
   int error = process.pid_ < 0 ? errno : 0;
-  ::close(report[1]);
-  if (log >= 0) ::close(log);
+  ::close(std::exchange(report[1], -1));
   if (process.pid_ > 0) {
     // The pipe closes on exec: nothing to read means that the program runs.
     int child_error = 0;
     if (::read(report[0], &child_error, sizeof child_error) == sizeof child_error) error = child_error;
   }
-  ::close(report[0]);
+  close_all();
   if (error != 0) {
     return fail(ErrorCode::kIo, "cannot start " + program + ": " + std::strerror(error) +
                                     (error == ENOENT ? "; build it first (make build)" : ""));

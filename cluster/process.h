@@ -20,6 +20,9 @@ struct ProcessOptions {
   std::vector<std::pair<std::string, std::string>> environment;  // added to the caller's, or replacing it by name
   // A descriptor of the caller's that the child keeps open; -1: none. All others but the standard ones are closed.
   int inherit_fd = -1;
+  // Path of a network namespace ("/run/netns/NAME") that the child enters before the program starts; empty: the
+  // caller's. Only the network: the child sees the caller's files, so /sys still shows the caller's interfaces.
+  std::string network_namespace;
 };
 
 struct ExitStatus {
@@ -41,7 +44,8 @@ class Process {
  public:
   // Starts a program in a process group of its own (a terminal's Ctrl-C reaches only the caller, who stops its children
   // in order). The kernel sends it SIGTERM when the calling THREAD ends, so spawn from a thread that lives as long as
-  // the child should. kIo: the program cannot be started, or the log file cannot be opened (both named).
+  // the child should. kIo: the program cannot be started, or the log file or the namespace cannot be opened (all
+  // named).
   static Result<Process> spawn(const ProcessOptions& options);
   Process() = default;
   Process(Process&& other) noexcept { swap(other); }

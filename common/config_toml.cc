@@ -22,7 +22,9 @@ Result<Config> checked(TomlReader& reader, Config config, const std::vector<Faul
   return config;
 }
 
-Result<std::string> read_file(const std::string& path) {
+}  // namespace
+
+Result<std::string> read_config_file(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) {
@@ -46,8 +48,6 @@ Result<std::string> read_file(const std::string& path) {
   }
   return text;
 }
-
-}  // namespace
 
 Result<ServerConfig> parse_server_config(std::string_view text, std::string_view source_name) {
   Result<TomlReader> parsed = TomlReader::parse(text, source_name);
@@ -122,15 +122,15 @@ Result<JobConfig> parse_job_config(std::string_view text, std::string_view sourc
 }
 
 Result<ServerConfig> load_server_config(const std::string& path) {
-  return read_file(path).and_then([&](const std::string& text) { return parse_server_config(text, path); });
+  return read_config_file(path).and_then([&](const std::string& text) { return parse_server_config(text, path); });
 }
 
 Result<WorkerConfig> load_worker_config(const std::string& path) {
-  return read_file(path).and_then([&](const std::string& text) { return parse_worker_config(text, path); });
+  return read_config_file(path).and_then([&](const std::string& text) { return parse_worker_config(text, path); });
 }
 
 Result<JobConfig> load_job_config(const std::string& path, std::span<const std::string> overrides) {
-  return read_file(path).and_then([&](const std::string& text) { return parse_job_config(text, path, overrides); });
+  return read_config_file(path).and_then([&](const std::string& text) { return parse_job_config(text, path, overrides); });
 }
 
 }  // namespace tributary

@@ -25,6 +25,9 @@ Result<WorkerConfig> load_worker_config(const std::string& path);
 // Errors in them begin with "override 'optimizer.lr=-1': ".
 Result<JobConfig> load_job_config(const std::string& path, std::span<const std::string> overrides = {});
 
+// Text of a configuration file. Errors: kNotFound, kIo, or kConfig if it is larger than any would be.
+Result<std::string> read_config_file(const std::string& path);
+
 // The same from text; source_name stands for the file in messages.
 Result<ServerConfig> parse_server_config(std::string_view text, std::string_view source_name);
 Result<WorkerConfig> parse_worker_config(std::string_view text, std::string_view source_name);

@@ -162,6 +162,18 @@ Status TomlReader::override_with(std::string_view assignment) {
   return {};
 }
 
+std::size_t TomlReader::tables(std::string_view name) {
+  const toml::array* array = table_.get_as<toml::array>(name);
+  if (!array || array->empty() || !array->is_array_of_tables()) return 0;
+  // Moved, not copied: a copy would not know its lines.
+  toml::array taken = std::move(*table_.get_as<toml::array>(name));
+  table_.erase(name);
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    table_.insert(std::string(name) + "[" + std::to_string(i) + "]", std::move(*taken[i].as_table()));
+  }
+  return taken.size();
+}
+
 const toml::node* TomlReader::look_up(std::string_view section, std::string_view key) {
   auto [entry, added] = known_.try_emplace(std::string(section));
   entry->second.emplace_back(key);
@@ -252,6 +264,25 @@ void TomlReader::operator()(std::string_view section, std::string_view key, std:
     out = std::move(values);
   } else {
     unreadable(dotted_key(section, key), *node, "must be an array of whole numbers, as in [256, 128]");
+  }
+}
+
+void TomlReader::operator()(std::string_view section, std::string_view key, std::vector<std::string>& out) {
+  const toml::node* node = look_up(section, key);
+  if (!node) return;
+  std::vector<std::string> values;
+  bool ok = node->is_array();
+  if (ok) {
+    for (const toml::node& element : *node->as_array()) {
+      const auto value = element.value_exact<std::string>();
+      ok = ok && value;
+      if (ok) values.push_back(*value);
+    }
+  }
+  if (ok) {
+    out = std::move(values);
+  } else {
+    unreadable(dotted_key(section, key), *node, "must be an array of strings, as in [\"a\", \"b\"]");
   }
 }
 

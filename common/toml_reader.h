@@ -23,6 +23,10 @@ class TomlReader {
   // kConfig with file, line and column if `text` is no TOML.
   static Result<TomlReader> parse(std::string_view text, std::string_view source_name);
 
+  // How many tables the array [[name]] has; from then on they are the sections "name[0]", "name[1]" ... Before the first
+  // read and before any override.
+  std::size_t tables(std::string_view name);
+
   // Sets a key from "section.key=value", over what the document has. Before the first read.
   Status override_with(std::string_view assignment);
 
@@ -35,6 +39,7 @@ class TomlReader {
   void operator()(std::string_view section, std::string_view key, std::uint64_t& out);
   void operator()(std::string_view section, std::string_view key, double& out);
   void operator()(std::string_view section, std::string_view key, std::vector<std::uint32_t>& out);
+  void operator()(std::string_view section, std::string_view key, std::vector<std::string>& out);
   void operator()(std::string_view section, std::string_view key, EncodingSpec& out);
 
   // Known keys that the document gives, dotted.

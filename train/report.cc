@@ -47,6 +47,7 @@ std::string to_json(const RunSummary& summary) {
       {"rank", summary.rank},
       {"world_size", summary.world_size},
       {"standalone", summary.standalone},
+      {"model_bytes", summary.model_bytes},
       {"rounds", summary.rounds},
       {"last_round", summary.last_round},
       {"test_accuracy", nullptr},

@@ -18,6 +18,7 @@ struct RunSummary {
   bool standalone = false;
   DeviceInfo compute;
   std::string gradient_path = "host";  // "device": gradients and parameters never left the GPU's memory on this rank
+  std::uint64_t model_bytes = 0;       // of fp32 parameters
   std::uint64_t rounds = 0;            // the parameters are those after this round
   std::uint64_t last_round = 0;        // of the whole job
   std::uint64_t resumed_from = 0;      // round this process began after; 0: from the start
@@ -38,7 +39,7 @@ struct RunSummary {
 
 // One line:
 //
-//   {"job":...,"rank":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,
+//   {"job":...,"rank":...,"model_bytes":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,
 //    "samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per round,"bytes_pushed","bytes_pulled",
 //    "stopped","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA ...","blas",
 //    "gradient_path":"host" or "device"}

@@ -182,6 +182,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   summary.nodes = options.nodes;
   summary.standalone = true;
   summary.compute = compute->info();
+  for (const TensorSpec& tensor : model.layout().tensors()) summary.model_bytes += tensor.elements() * sizeof(float);
   summary.last_round = last_round(job.train, sampler).value;
   const std::vector<const float*> parameters = model.seen();
   for (Round round(1); round.value <= summary.last_round; round = round.next()) {

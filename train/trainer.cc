@@ -57,6 +57,7 @@ class Trainer {
     summary_.nodes = options.topology.world_size / options.topology.local_world_size;
     summary_.last_round = last_.value;
     summary_.compute = compute_.info();
+    for (const TensorSpec& t : compute_.shape().tensors()) summary_.model_bytes += t.elements() * sizeof(float);
   }
 
   Result<RunSummary> run() {

@@ -178,7 +178,8 @@ inline nlohmann::json status_of(const Daemon& daemon) {
 inline std::uint64_t payload_bytes(LocalCluster& cluster, Transport way) {
   std::uint64_t bytes = 0;
   for (const Daemon& server : cluster.servers()) {
-    for (const auto& lane : status_of(server).at("lanes")) {
+    const nlohmann::json status = status_of(server);
+    for (const auto& lane : status.at("lanes")) {
       bytes += lane.at(way == Transport::kShm ? "shared_payload_bytes" : "socket_payload_bytes").get<std::uint64_t>();
     }
   }

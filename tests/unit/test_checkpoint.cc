@@ -201,7 +201,7 @@ TEST_CASE("a checkpoint of another training under the same name is refused with 
   Sample sample;
   const float* const slots[] = {sample.first.data(), sample.second.data()};
   JobConfig job;
-  job.name = "a job";
+  job.name = "a-job";
   const std::string before = to_canonical_json(job);
   const std::uint64_t layout = sample.layout->hash();
   REQUIRE(write_checkpoint(

@@ -258,6 +258,15 @@ TEST_CASE("a share below half a chunk is no share, and does not make the chunks 
   // 1 MiB of parameters with servers of one lane: two chunks of 512 KiB are too few for it, 16 of 64 KiB are not.
   CHECK(place_chunks(tensors, 0, {{1, 1.0}}, here)->chunk_elements() == 2 * kChunk);
   CHECK(place_chunks(tensors, 0, {{1, 1.0}, {1, 1e-6}}, here)->chunk_elements() == 2 * kChunk);
+  // Over a network as well only servers with chunks count.
+  JobHosts apart = here;
+  apart.basis = PlacementBasis::kLinks;
+  apart.workers = 4;
+  const std::vector<TensorSpec> large = {{"w", {kChunk * 1024}}};
+  const std::vector<ShardSlots> one = {{1, 1.0}};
+  const auto fine = place_chunks(large, 0, {{1, 1.0}, {1, 1e-6}, {1, 0.0}}, apart);
+  CHECK(fine->chunk_elements() == default_chunk_elements(kChunk * 1024, one, 4, false));
+  CHECK(fine->chunk_elements() < place_chunks(large, 0, one, here)->chunk_elements());
   // Fewer chunks than servers of equal weight: one each, from the first on.
   CHECK(owners(kChunk * 8, {1, 1, 1, 1, 1}) == "1 1 0 0 0");
   CHECK(owners(kChunk * 16, {1, 1, 1}) == "1 0 0");

@@ -1,0 +1,250 @@
+#include "bench/compare.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "bench/compare_words.h"
+#include "bench/lab_prediction.h"
+#include "common/config_toml.h"
+
+namespace tributary::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t n = values.size();
+  return n == 0 ? 0.0 : (values[(n - 1) / 2] + values[n / 2]) / 2.0;
+}
+
+Json spread(const std::vector<double>& values) {
+  return {{"median", median(values)},
+          {"min", *std::ranges::min_element(values)},
+          {"max", *std::ranges::max_element(values)},
+          {"all", values}};
+}
+
+std::vector<double> column(const std::vector<Json>& runs, const std::function<double(const Json&)>& field) {
+  std::vector<double> values;
+  for (const Json& run : runs) values.push_back(field(run));
+  return values;
+}
+
+double number(const Json& json, const char* key) {
+  return json.at(key).get<double>();
+}
+
+// The run whose time is nearest to the median: what cannot be averaged is shown of it.
+const Json& typical(const std::vector<Json>& runs, const char* time) {
+  const double middle = median(column(runs, [&](const Json& r) { return number(r, time); }));
+  return *std::ranges::min_element(runs, {}, [&](const Json& r) { return std::abs(number(r, time) - middle); });
+}
+
+// What exchanges and jobs have in common, of one round, medians over the repetitions.
+Json usage(const std::vector<Json>& runs) {
+  Json bytes = Json::array();
+  const auto& hosts = runs.front().at("hosts");
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const auto per_round = [&](const char* key) {
+      return median(
+          column(runs, [&](const Json& r) { return number(r.at("hosts").at(i), key) / number(r, "rounds"); }));
+    };
+    bytes.push_back({{"host", hosts[i].at("name")},
+                     {"sent", per_round("wire_bytes_sent")},
+                     {"received", per_round("wire_bytes_received")}});
+  }
+  return {{"wire_bytes", std::move(bytes)},
+          {"cpu_seconds",
+           median(column(runs, [](const Json& r) { return number(r, "cpu_seconds") / number(r, "rounds"); }))},
+          {"machine_busy", median(column(runs, [](const Json& r) { return number(r, "machine_busy"); }))},
+          {"drops", median(column(runs, [](const Json& r) { return number(r, "drops"); }))},
+          {"retransmits", median(column(runs, [](const Json& r) { return number(r, "retransmits"); }))}};
+}
+
+Json to_json(const Prediction& p, double seconds) {
+  return {{"seconds", seconds}, {"bottleneck", p.bottleneck}, {"network_s", p.network_s}, {"latency_s", p.latency_s},
+          {"tail_s", p.tail_s}, {"inside_s", p.inside_s},     {"exposed_s", p.exposed_s}};
+}
+
+// Adds predicted, predicted_why_not and error to a part of the result.
+void add_prediction(Json& part, const Result<Scenario>& scenario, bool step, double measured) {
+  const auto prediction = scenario.and_then([](const Scenario& s) { return predict(s); });
+  part["predicted"] = nullptr;
+  part["predicted_why_not"] = prediction ? "" : prediction.error().message;
+  part["error"] = nullptr;
+  if (!prediction) return;
+  const double seconds = step ? prediction->step_s : prediction->exchange_s;
+  part["predicted"] = to_json(*prediction, seconds);
+  if (seconds > 0.0) part["error"] = measured / seconds - 1.0;
+}
+
+class Comparison {
+ public:
+  Comparison(const lab::Lab& lab, const CompareOptions& options)
+      : lab_(lab),
+        options_(options),
+        variants_(variants_of(lab.config())),
+        exchanges_(variants_.size()),
+        jobs_(variants_.size()) {}
+
+  Result<Json> run() {
+    for (std::uint32_t repetition = 0; repetition < options_.repetitions; ++repetition) {
+      for (std::size_t v = 0; v < variants_.size(); ++v) {
+        if (auto ok = run_variant(repetition, v); !ok) {
+          return fail(ok.error().code, "variant \"" + variants_[v].name + "\": " + ok.error().message);
+        }
+      }
+    }
+    return summary();
+  }
+
+ private:
+  Status run_variant(std::uint32_t repetition, std::size_t v) {
+    const lab::LabVariant& variant = variants_[v];
+    lab::ExchangeOptions e = options_.exchange;
+    e.run.overrides.insert(e.run.overrides.end(), variant.overrides.begin(), variant.overrides.end());
+    const std::string where =
+        std::to_string(repetition + 1) + "/" + std::to_string(options_.repetitions) + " " + variant.name + ": ";
+    auto exchange = variant.baseline == "gloo" ? run_gloo_ring(lab_, e) : run_exchange(lab_, e);
+    if (!exchange) return tl::unexpected(exchange.error());
+    char text[160];
+    std::snprintf(text, sizeof text, "exchange %.4f s a round, %.3f x model / goodput",
+                  number(*exchange, "round_seconds"), number(*exchange, "ratio"));
+    options_.tell(where + text);
+    exchanges_[v].push_back(std::move(*exchange));
+    if (!trains(variant)) return {};
+    auto job = run_job(lab_, e.run);
+    if (!job) return tl::unexpected(job.error());
+    if (!job->at("step_seconds").is_number()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "the job has too few rounds to compare: give it more than " + job->at("rounds").dump());
+    }
+    std::snprintf(text, sizeof text, "training %.1f ms a step, %.1f s in all", 1e3 * number(*job, "step_seconds"),
+                  number(*job, "seconds"));
+    options_.tell(where + text);
+    jobs_[v].push_back(std::move(*job));
+    return {};
+  }
+
+  bool trains(const lab::LabVariant& variant) const {
+    return options_.with_job && !lab_.config().job.file.empty() && variant.baseline.empty();
+  }
+
+  // The job as a variant runs it: for its mode and encodings.
+  Result<JobConfig> job_of(const lab::LabVariant& variant) const {
+    std::vector<std::string> overrides = options_.exchange.run.overrides;
+    overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
+    return parse_job_config("[job]\nname = \"compare\"\n", "the variant", overrides);
+  }
+
+  Result<Scenario> scenario_of(const lab::LabVariant& variant, double model_bytes) const {
+    const double goodput = payload_share(lab_.config(), lab_.links());
+    if (variant.baseline == "gloo") return gloo_scenario(lab_.config(), model_bytes, goodput);
+    const auto job = job_of(variant);
+    if (!job) return tl::unexpected(job.error());
+    return lab_scenario(lab_.config(), *job, model_bytes, goodput);
+  }
+
+  Json exchange_part(std::size_t v) const {
+    const std::vector<Json>& runs = exchanges_[v];
+    const Json& one = typical(runs, "round_seconds");
+    const auto seconds = column(runs, [](const Json& r) { return number(r, "round_seconds"); });
+    Json part = {{"seconds", spread(seconds)},
+                 {"ratio", median(column(runs, [](const Json& r) { return number(r, "ratio"); }))}};
+    part.update(usage(runs));
+    part["binds"] = what_binds_exchange(limits_of(one, number(one, "round_seconds")));
+    add_prediction(part, scenario_of(variants_[v], number(one, "model_bytes")), false, median(seconds));
+    return part;
+  }
+
+  Json job_part(std::size_t v) const {
+    const std::vector<Json>& runs = jobs_[v];
+    if (runs.empty()) return nullptr;
+    const Json& one = typical(runs, "step_seconds");
+    const auto seconds = column(runs, [](const Json& r) { return number(r, "step_seconds"); });
+    const auto split = [&](const char* key) {
+      return median(column(runs, [&](const Json& r) { return number(r.at("step_split"), key); }));
+    };
+    const double compute = split("compute_ms"), reduce = split("reduce_ms"), wait = split("wait_ms");
+    Json part = {{"step_seconds", spread(seconds)},
+                 {"step_split", {{"compute_ms", compute}, {"reduce_ms", reduce}, {"wait_ms", wait}}}};
+    for (const char* key : {"seconds", "test_accuracy", "train_loss", "digest", "rounds", "model_bytes"})
+      part[key] = one.at(key);
+    part.update(usage(runs));
+    part["binds"] = what_binds_step(compute, reduce, wait, limits_of(one, number(one, "step_seconds")));
+    auto scenario = scenario_of(variants_[v], number(one, "model_bytes"));
+    if (scenario) {
+      scenario->compute_s = 1e-3 * compute;
+      scenario->overlap = lab_.config().compare.overlap;
+    }
+    add_prediction(part, scenario, true, median(seconds));
+    part["curve"] = one.at("curve");
+    return part;
+  }
+
+  Json summary() const {
+    const lab::LabConfig& config = lab_.config();
+    Json hosts = Json::array(), links = Json::array(), variants = Json::array(), speedups = Json::array();
+    for (const lab::LabHost& h : config.hosts) {
+      hosts.push_back({{"name", h.name},
+                       {"worker", h.worker},
+                       {"server", h.server},
+                       {"ranks", h.worker ? h.ranks : 0},
+                       {"up_mbit", h.up_mbit},
+                       {"down_mbit", h.down_mbit}});
+    }
+    for (const lab::LinkCheck& check : lab_.links()) links.push_back(lab::to_json(check));
+    for (std::size_t v = 0; v < variants_.size(); ++v) {
+      variants.push_back({{"name", variants_[v].name},
+                          {"mode", exchanges_[v].front().at("mode")},
+                          {"overrides", variants_[v].overrides},
+                          {"exchange", exchange_part(v)},
+                          {"job", job_part(v)}});
+    }
+    const Json& last = variants.back();
+    for (std::size_t v = 0; v + 1 < variants_.size(); ++v) {
+      const auto seconds = [](const Json& variant) { return number(variant.at("exchange").at("seconds"), "median"); };
+      speedups.push_back({{"of", variants_[v].name},
+                          {"over", variants_.back().name},
+                          {"times", seconds(last) / seconds(variants[v])}});
+    }
+    return {{"lab",
+             {{"name", config.name},
+              {"rate_mbit", config.rate_mbit},
+              {"hosts", std::move(hosts)},
+              {"links", std::move(links)},
+              {"goodput_bytes_per_s", lab::goodput_bytes_per_s(config, lab_.links())},
+              {"goodput_from", lab_.links().empty() ? "rate" : "iperf3"}}},
+            {"model_bytes", exchanges_.front().front().at("model_bytes")},
+            {"repetitions", options_.repetitions},
+            {"variants", std::move(variants)},
+            {"speedups", std::move(speedups)}};
+  }
+
+  const lab::Lab& lab_;
+  const CompareOptions& options_;
+  const std::vector<lab::LabVariant> variants_;
+  std::vector<std::vector<Json>> exchanges_, jobs_;  // by variant and repetition
+};
+
+}  // namespace
+
+std::vector<lab::LabVariant> variants_of(const lab::LabConfig& config) {
+  if (!config.variants.empty()) return config.variants;
+  std::vector<lab::LabVariant> variants;
+  if (config.servers() > 0) variants.push_back({.name = "servers", .overrides = {}, .baseline = {}});
+  variants.push_back(
+      {.name = "flat ring", .overrides = {"job.mode=allreduce", "allreduce.algorithm=flat"}, .baseline = {}});
+  variants.push_back({.name = "Gloo's ring", .overrides = {}, .baseline = "gloo"});
+  return variants;
+}
+
+Result<Json> run_compare(const lab::Lab& lab, const CompareOptions& options) {
+  if (options.repetitions == 0) return fail(ErrorCode::kInvalidArgument, "repetitions = 0: give at least one");
+  return Comparison(lab, options).run();
+}
+
+}  // namespace tributary::bench

@@ -1,0 +1,151 @@
+#include "bench/exchange_rank.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "bench/sample_model.h"
+#include "bench/timing.h"
+#include "common/clock.h"
+#include "common/digest.h"
+#include "lab/gate.h"
+
+namespace tributary::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr float kInitial = 1.0f;
+
+class ExchangeRank {
+ public:
+  ExchangeRank(const ExchangeRankOptions& options, std::vector<TensorSpec> tensors, std::unique_ptr<Session> session)
+      : options_(options), tensors_(std::move(tensors)), session_(std::move(session)) {}
+
+  Result<Json> run() {
+    if (auto ok = prepare(); !ok) return tl::unexpected(ok.error());
+    if (auto ok = options_.flowing ? flow() : separate(); !ok) return tl::unexpected(ok.error());
+    const auto digest = examine();
+    if (!digest) return tl::unexpected(digest.error());
+    const Json result = report(*digest);
+    if (auto ok = session_->finish(LeaveKind::kFinished); !ok) return tl::unexpected(ok.error());
+    return result;
+  }
+
+ private:
+  Status prepare() {
+    const std::uint32_t rank = options_.topology.rank;
+    if (rank == 0 && session_->fresh()) {
+      for (std::size_t t = 0; t < tensors_.size(); ++t) std::ranges::fill(session_->initial(t), kInitial);
+    }
+    if (auto ok = session_->start(); !ok) return ok;
+    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+      float value = 1e-3f * static_cast<float>(rank + 1);
+      for (float& g : session_->gradient(t)) g = value = -value;
+    }
+    return {};
+  }
+
+  Status next(const Result<StepState>& state) const {
+    if (!state) return tl::unexpected(state.error());
+    if (*state == StepState::kContinue) return {};
+    return fail(ErrorCode::kStopped, "stopped: " + session_->stop_reason());
+  }
+
+  Status begin_measuring() {
+    if (auto ok = lab::pass_gate(options_.gate, lab::kGateBefore, options_.topology.rank); !ok) return ok;
+    before_ = session_->stats();
+    return {};
+  }
+
+  Status end_measuring() {
+    after_ = session_->stats();
+    return lab::pass_gate(options_.gate, lab::kGateAfter, options_.topology.rank);
+  }
+
+  Status separate() {
+    for (std::uint32_t round = 0; round < options_.warmup + options_.rounds; ++round) {
+      if (round == options_.warmup) {
+        if (auto ok = begin_measuring(); !ok) return ok;
+      }
+      const std::uint64_t begin = steady_ns();
+      for (std::size_t t = 0; t < tensors_.size(); ++t) session_->ready(t, 1);
+      if (auto ok = next(session_->wait()); !ok) return ok;
+      if (round >= options_.warmup) note(begin, steady_ns());
+    }
+    return end_measuring();
+  }
+
+  // A round begins when the one before it is complete here, so that the times add up to the whole.
+  Status flow() {
+    for (std::uint32_t round = 0; round < options_.warmup; ++round) {
+      for (std::size_t t = 0; t < tensors_.size(); ++t) session_->ready(t, 1);
+      if (auto ok = next(session_->wait()); !ok) return ok;
+    }
+    if (auto ok = begin_measuring(); !ok) return ok;
+    std::uint64_t begin = steady_ns();
+    for (std::size_t t = 0; t < tensors_.size(); ++t) session_->ready(t, 1);
+    for (std::uint32_t round = 1; round <= options_.rounds; ++round) {
+      for (std::size_t t = 0; t < tensors_.size(); ++t) {
+        if (auto ok = next(session_->wait(t)); !ok) return ok;
+        if (round < options_.rounds) session_->ready(t, 1);
+      }
+      const std::uint64_t end = steady_ns();
+      note(begin, end);
+      begin = end;
+    }
+    return end_measuring();
+  }
+
+  void note(std::uint64_t begin, std::uint64_t end) {
+    begin_ns_.push_back(begin);
+    end_ns_.push_back(end);
+  }
+
+  Result<std::string> examine() const {
+    ParameterDigest digest;
+    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+      const auto parameters = session_->parameters(t);
+      if (!std::ranges::all_of(parameters, [](float p) { return std::isfinite(p); }))
+        return fail(ErrorCode::kInternal, "a parameter of " + tensors_[t].name + " is not finite after the exchange");
+      digest.add(tensors_[t], parameters);
+    }
+    return digest.hex();
+  }
+
+  Json report(const std::string& digest) const {
+    std::vector<double> seconds;
+    for (std::size_t i = 0; i < begin_ns_.size(); ++i)
+      seconds.push_back(1e-9 * static_cast<double>(end_ns_[i] - begin_ns_[i]));
+    std::uint64_t model_bytes = 0;
+    for (const TensorSpec& t : tensors_) model_bytes += t.elements() * sizeof(float);
+    return {{"rank", options_.topology.rank},
+            {"rounds", options_.rounds},
+            {"model_bytes", model_bytes},
+            {"begin_ns", begin_ns_},
+            {"end_ns", end_ns_},
+            {"median_seconds", median(seconds)},
+            {"bytes_pushed", after_.bytes_pushed - before_.bytes_pushed},
+            {"bytes_pulled", after_.bytes_pulled - before_.bytes_pulled},
+            {"chunk_bytes", session_->layout().chunk_elements() * sizeof(float)},
+            {"digest", digest}};
+  }
+
+  const ExchangeRankOptions& options_;
+  const std::vector<TensorSpec> tensors_;
+  const std::unique_ptr<Session> session_;
+  SessionStats before_, after_;
+  std::vector<std::uint64_t> begin_ns_, end_ns_;
+};
+
+}  // namespace
+
+Result<Json> run_exchange_rank(const ExchangeRankOptions& options) {
+  if (options.rounds == 0) return fail(ErrorCode::kInvalidArgument, "rounds = 0: at least one must be measured");
+  std::vector<TensorSpec> tensors = sample_tensors(options.model_bytes);
+  auto session = Session::attach({.socket = options.socket, .job = options.job, .topology = options.topology}, tensors);
+  if (!session) return tl::unexpected(session.error());
+  return ExchangeRank(options, std::move(tensors), std::move(*session)).run();
+}
+
+}  // namespace tributary::bench

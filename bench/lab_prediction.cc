@@ -1,0 +1,75 @@
+#include "bench/lab_prediction.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/encoding.h"
+
+namespace tributary::bench {
+namespace {
+
+constexpr double kBytesPerMbit = 1e6 / 8.0;
+constexpr std::size_t kUsualChunk = 64 << 10;  // elements, for the share of an encoding's scales
+
+double wire_bytes_per_byte(EncodingSpec spec) {
+  return static_cast<double>(make_encoding(spec)->bytes(kUsualChunk)) / (kUsualChunk * sizeof(float));
+}
+
+double rate_of(const lab::LabHost& host) {
+  return std::min(host.up_mbit, host.down_mbit) * kBytesPerMbit;
+}
+
+// What all scenarios of a lab share.
+Scenario hosts_of(const lab::LabConfig& lab, double model_bytes, double goodput) {
+  Scenario s;
+  s.nodes = lab.workers();
+  s.network.bandwidth = lab.rate_mbit * kBytesPerMbit;
+  s.goodput = goodput;
+  s.payload_bytes = model_bytes;
+  for (const lab::LabHost& host : lab.hosts) {
+    if (!host.worker) continue;
+    s.ranks_per_node = host.ranks;
+    s.node_bandwidths.push_back(rate_of(host));
+  }
+  return s;
+}
+
+}  // namespace
+
+Result<Scenario> lab_scenario(const lab::LabConfig& lab, const JobConfig& job, double model_bytes, double goodput) {
+  Scenario s = hosts_of(lab, model_bytes, goodput);
+  if (job.mode == "allreduce") {
+    s.mode = job.allreduce.algorithm == "flat" ? ExchangeMode::kFlatRing : ExchangeMode::kHierarchicalRing;
+    return s;
+  }
+  std::uint32_t beside = 0;
+  for (const lab::LabHost& host : lab.hosts) {
+    if (host.worker && host.server) ++beside;
+    if (!host.server || host.worker) continue;
+    ++s.servers;
+    s.server_bandwidths.push_back(rate_of(host));
+  }
+  if (beside != 0 && beside != s.nodes) {
+    return fail(ErrorCode::kInvalidArgument,
+                "the cost model has no layout with servers beside some of the workers only");
+  }
+  s.mode = beside == 0      ? ExchangeMode::kServersDedicated
+           : s.servers == 0 ? ExchangeMode::kServersColocated
+                            : ExchangeMode::kServersMixed;
+  s.wire = {.push = wire_bytes_per_byte(job.push), .pull = wire_bytes_per_byte(job.pull)};
+  return s;
+}
+
+Scenario gloo_scenario(const lab::LabConfig& lab, double model_bytes, double goodput) {
+  Scenario s = hosts_of(lab, model_bytes, goodput);
+  s.mode = ExchangeMode::kFlatRing;
+  s.ranks_per_node = 1;
+  return s;
+}
+
+double payload_share(const lab::LabConfig& lab, const std::vector<lab::LinkCheck>& links) {
+  return lab::kPayloadShare * lab::goodput_bytes_per_s(lab, links) / lab::goodput_bytes_per_s(lab, {});
+}
+
+}  // namespace tributary::bench

@@ -1,0 +1,22 @@
+// What the cost model says about a run in a lab.
+#pragma once
+
+#include "common/config.h"
+#include "common/cost_model.h"
+#include "common/result.h"
+#include "lab/lab_config.h"
+#include "lab/link_check.h"
+
+namespace tributary::bench {
+
+// The scenario of a job on a lab's hosts. goodput: payload in a byte of a link's rate. kInvalidArgument if the model
+// does not know the layout: servers beside some workers but not beside all.
+Result<Scenario> lab_scenario(const lab::LabConfig& lab, const JobConfig& job, double model_bytes, double goodput);
+
+// Gloo's ring over the hosts with a worker: one rank each, all in one piece.
+Scenario gloo_scenario(const lab::LabConfig& lab, double model_bytes, double goodput);
+
+// Of the lab's links, from what was measured in it.
+double payload_share(const lab::LabConfig& lab, const std::vector<lab::LinkCheck>& links);
+
+}  // namespace tributary::bench

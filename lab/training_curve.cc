@@ -1,0 +1,118 @@
+#include "lab/training_curve.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "common/clock.h"
+
+namespace tributary::lab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMaxDatagram = 2048;
+constexpr int kReceiveBuffer = 4 << 20;  // what may come between two looks
+
+}  // namespace
+
+void TrainingCurve::take(std::string_view datagram, std::uint64_t now_ns) {
+  const auto json = nlohmann::json::parse(datagram, nullptr, false);
+  if (!json.is_object()) return;
+  try {
+    const auto round = json.at("round").get<std::uint64_t>();
+    if (rounds_.size() >= kMaxRounds && !rounds_.contains(round)) return;
+    const auto number = [&](const char* key) { return json.at(key).get<double>(); };
+    const double compute = number("compute_ns"), reduce = number("reduce_ns"), wait = number("wait_ns");
+    const double loss = number("loss_sum"), samples = number("samples");
+    RoundSum& sum = rounds_[round];
+    ++sum.ranks;
+    sum.loss_sum += loss;
+    sum.samples += samples;
+    sum.compute_ns += compute;
+    sum.reduce_ns += reduce;
+    sum.wait_ns += wait;
+    sum.slowest_ns = std::max(sum.slowest_ns, compute + reduce + wait);
+    sum.test_accuracy = json.value("test_accuracy", sum.test_accuracy);
+    sum.at_ns = now_ns;
+    // Training began one step before the first report.
+    const auto step = static_cast<std::uint64_t>(compute + reduce + wait);
+    if (first_ns_ == 0) first_ns_ = now_ns > step ? now_ns - step : now_ns;
+  } catch (const nlohmann::json::exception&) {
+    // Not one of ours.
+  }
+}
+
+Json TrainingCurve::result() const {
+  std::vector<double> steps;
+  double compute = 0.0, reduce = 0.0, wait = 0.0;
+  std::uint64_t seen = 0;
+  for (const auto& [round, sum] : rounds_) {
+    if (sum.ranks != ranks_ || ++seen <= kWarmupRounds) continue;
+    steps.push_back(sum.slowest_ns * 1e-9);
+    compute += sum.compute_ns;
+    reduce += sum.reduce_ns;
+    wait += sum.wait_ns;
+  }
+  std::ranges::sort(steps);
+  const std::size_t n = steps.size();
+  const double parts = std::max(static_cast<double>(n) * ranks_, 1.0) * 1e6;
+  return {{"step_seconds", n == 0 ? Json(nullptr) : Json((steps[(n - 1) / 2] + steps[n / 2]) / 2.0)},
+          {"step_split", {{"compute_ms", compute / parts}, {"reduce_ms", reduce / parts}, {"wait_ms", wait / parts}}},
+          {"curve", curve()}};
+}
+
+Json TrainingCurve::curve() const {
+  Json points = Json::array();
+  const std::size_t every = rounds_.size() / kMaxPoints + 1;
+  double loss = 0.0, samples = 0.0, accuracy = -1.0;
+  std::size_t seen = 0;
+  for (const auto& [round, sum] : rounds_) {
+    loss += sum.loss_sum;
+    samples += sum.samples;
+    accuracy = std::max(accuracy, sum.test_accuracy);
+    if (++seen % every != 0 && seen != rounds_.size()) continue;
+    points.push_back({{"seconds", 1e-9 * static_cast<double>(sum.at_ns - std::min(first_ns_, sum.at_ns))},
+                      {"round", round},
+                      {"loss", samples > 0.0 ? Json(loss / samples) : Json(nullptr)},
+                      {"test_accuracy", accuracy >= 0.0 ? Json(accuracy) : Json(nullptr)}});
+    loss = samples = 0.0;
+    accuracy = -1.0;
+  }
+  return points;
+}
+
+Result<ProgressSocket> ProgressSocket::listen(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path)
+    return fail(ErrorCode::kInvalidArgument, "the socket path " + path + " is too long");
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  ::unlink(path.c_str());
+  const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  ProgressSocket result(fd);
+  if (fd < 0 || ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return fail(ErrorCode::kIo, "cannot listen on " + path + ": " + std::strerror(errno));
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kReceiveBuffer, sizeof kReceiveBuffer);
+  return result;
+}
+
+ProgressSocket::ProgressSocket(ProgressSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+ProgressSocket::~ProgressSocket() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void ProgressSocket::drain_to(TrainingCurve& curve) const {
+  char buffer[kMaxDatagram];
+  for (ssize_t got = 0; (got = ::recv(fd_, buffer, sizeof buffer, 0)) > 0;)
+    curve.take({buffer, static_cast<std::size_t>(got)}, steady_ns());
+}
+
+}  // namespace tributary::lab
