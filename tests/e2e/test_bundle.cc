@@ -33,7 +33,7 @@ TEST_CASE("the bundle is small enough, holds all it needs, and trains in an empt
   const std::string archive = last_line(
       run_script(dir, {"make_bundle.sh", std::filesystem::path(TRIBUTARY_BIN_DIR).parent_path(), dir / "out"}));
   REQUIRE(std::filesystem::is_regular_file(archive));
-  CHECK(std::filesystem::file_size(archive) < 64u << 20);
+  CHECK(std::filesystem::file_size(archive) < 32u << 20);
 
   write_data_set(dir / "data");
   const std::string output = run_script(dir, {"check_bundle.sh", archive, dir / "data"});
