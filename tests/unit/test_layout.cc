@@ -294,6 +294,24 @@ TEST_CASE("impossible chunk sizes, shards and owners are refused") {
   CHECK(contains(refusal(Layout::with_owners(tensors, kSmallest, std::vector<ChunkOwner>(2))), "owners for 2"));
 }
 
+TEST_CASE("buckets of all-reduce jobs are an eighth of the model, from 512 KiB to 4 MiB, and have one owner") {
+  constexpr std::uint64_t kMiB = (1u << 20) / sizeof(float);
+  CHECK(default_bucket_elements(1024 * kMiB) == 4 * kMiB);
+  CHECK(default_bucket_elements(32 * kMiB) == 4 * kMiB);
+  CHECK(default_bucket_elements(31 * kMiB) == 2 * kMiB);
+  CHECK(default_bucket_elements(kMiB) == kMiB / 2);
+  CHECK(default_bucket_elements(100) == kMiB / 2);
+  const auto whole = bucket_layout({{"a", {1000}}, {"b", {9 * kMiB}}}, 0);
+  REQUIRE(whole);
+  CHECK(whole->chunk_elements() == kMiB);
+  CHECK(whole->chunks() == 10);
+  for (const ChunkOwner& owner : whole->owners()) CHECK(owner == ChunkOwner{ShardIndex(0), LaneIndex(0)});
+  const auto fine = bucket_layout({{"a", {10'000}}}, 4096);
+  REQUIRE(fine);
+  CHECK(fine->chunk_elements() == 1024);
+  CHECK_FALSE(bucket_layout({{"a", {0}}}, 0));
+}
+
 TEST_CASE(
     "on one machine the default chunk is 1 MiB for large models and shrinks until every lane has eight, down to 64 "
     "KiB") {
