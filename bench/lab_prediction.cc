@@ -37,24 +37,21 @@ Scenario hosts_of(const lab::LabConfig& lab, double model_bytes, double goodput)
 
 }  // namespace
 
-Result<Scenario> lab_scenario(const lab::LabConfig& lab, const JobConfig& job, double model_bytes, double goodput) {
+Scenario lab_scenario(const lab::LabConfig& lab, const JobConfig& job, double model_bytes, double goodput) {
   Scenario s = hosts_of(lab, model_bytes, goodput);
   if (job.mode == "allreduce") {
     s.mode = job.allreduce.algorithm == "flat" ? ExchangeMode::kFlatRing : ExchangeMode::kHierarchicalRing;
     return s;
   }
-  std::uint32_t beside = 0;
+  bool beside = false;
   for (const lab::LabHost& host : lab.hosts) {
-    if (host.worker && host.server) ++beside;
+    if (host.worker) s.node_servers.push_back(host.server);
+    beside = beside || (host.worker && host.server);
     if (!host.server || host.worker) continue;
     ++s.servers;
     s.server_bandwidths.push_back(rate_of(host));
   }
-  if (beside != 0 && beside != s.nodes) {
-    return fail(ErrorCode::kInvalidArgument,
-                "the cost model has no layout with servers beside some of the workers only");
-  }
-  s.mode = beside == 0      ? ExchangeMode::kServersDedicated
+  s.mode = !beside          ? ExchangeMode::kServersDedicated
            : s.servers == 0 ? ExchangeMode::kServersColocated
                             : ExchangeMode::kServersMixed;
   s.wire = {.push = wire_bytes_per_byte(job.push), .pull = wire_bytes_per_byte(job.pull)};

@@ -9,9 +9,8 @@
 
 namespace tributary::bench {
 
-// The scenario of a job on a lab's hosts. goodput: payload in a byte of a link's rate. kInvalidArgument if the model
-// does not know the layout: servers beside some workers but not beside all.
-Result<Scenario> lab_scenario(const lab::LabConfig& lab, const JobConfig& job, double model_bytes, double goodput);
+// The scenario of a job on a lab's hosts. goodput: payload in a byte of a link's rate.
+Scenario lab_scenario(const lab::LabConfig& lab, const JobConfig& job, double model_bytes, double goodput);
 
 // Gloo's ring over the hosts with a worker: one rank each, all in one piece.
 Scenario gloo_scenario(const lab::LabConfig& lab, double model_bytes, double goodput);

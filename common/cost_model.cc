@@ -74,6 +74,11 @@ Status check(const Scenario& s) {
   for (const Rule& rule : rules) {
     if (const Status good = require(rule.good, rule.field, rule.value, rule.cure); !good) return good;
   }
+  if (!s.node_servers.empty() && s.node_servers.size() != s.nodes) {
+    return fail(ErrorCode::kInvalidArgument, "node servers has " + std::to_string(s.node_servers.size()) +
+                                                 " values for " + std::to_string(s.nodes) +
+                                                 " nodes; give one for each, or none");
+  }
   if (const Status good = check_bandwidths("node bandwidths", s.node_bandwidths, s.nodes); !good) return good;
   return check_bandwidths("server bandwidths", s.server_bandwidths, s.servers);
 }
@@ -156,15 +161,19 @@ void two_trees(const Scenario& s, Prediction& p) {
 }
 
 Status servers(const Scenario& s, Prediction& p) {
-  const bool beside_workers = s.mode != ExchangeMode::kServersDedicated;
+  const auto beside = [&s](std::uint32_t node) {
+    return s.mode != ExchangeMode::kServersDedicated && (s.node_servers.empty() || s.node_servers[node]);
+  };
   const std::uint32_t own = s.mode == ExchangeMode::kServersColocated ? 0 : s.servers;
   std::vector<PlacementHost> hosts;
   for (std::uint32_t i = 0; i < s.nodes; ++i) {
-    hosts.push_back({.bandwidth = node_rate(s, i), .workers = 1, .servers = beside_workers ? 1u : 0u});
+    hosts.push_back({.bandwidth = node_rate(s, i), .workers = 1, .servers = beside(i) ? 1u : 0u});
   }
   for (std::uint32_t i = 0; i < own; ++i) hosts.push_back({.bandwidth = server_rate(s, i), .workers = 0, .servers = 1});
 
-  const std::uint32_t holders = own + (beside_workers ? s.nodes : 0);
+  const auto holders =
+      static_cast<std::uint32_t>(std::ranges::count_if(hosts, [](const PlacementHost& h) { return h.servers > 0; }));
+  if (holders == 0) return fail(ErrorCode::kInvalidArgument, "no node holds servers; colocated needs at least one");
   const double transfer = transfer_of(s, holders);
   const double overhead = transfer > 0.0 ? s.transfer_overhead_bytes / transfer : 0.0;
   const WireRatio ratio{.push = s.wire.push + overhead, .pull = s.wire.pull + overhead};

@@ -72,6 +72,7 @@ struct Scenario {
   LinkModel inside{.bandwidth = 10e9, .latency_s = 1e-6};      // between ranks of a node; goodput is not applied to it
   // Links that differ, bytes per second: of each node, of each server host. Empty: all as `network`.
   std::vector<double> node_bandwidths, server_bandwidths;
+  std::vector<bool> node_servers;     // colocated and mixed: which nodes hold servers. Empty: all
   double goodput = kEthernetGoodput;  // payload bytes in a byte of the network's bandwidth
 
   double payload_bytes = 0.0;  // of one rank; for a training job 4 bytes a parameter (fp32)

@@ -105,6 +105,23 @@ TEST_CASE("servers take the factor of their placement") {
   CHECK(predicted(ideal(ExchangeMode::kServersColocated, 4, 3)).hosts.size() == 4);
 }
 
+TEST_CASE("servers may stand beside some of the nodes only") {
+  Scenario s = ideal(ExchangeMode::kServersMixed, 4, 1);
+  s.node_servers = {true, true, false, false};
+  const Prediction p = predicted(s);
+  // Two workers' links carry 1 + 2y each way and the server's 4x, with x + 2y = 1: 4x = 1 + 2y gives x = 2/5.
+  CHECK(p.network_factor == Approx(1.6).epsilon(1e-9));
+  CHECK(p.hosts[0].share == Approx(0.3).epsilon(1e-9));
+  CHECK(p.hosts[2].share == 0.0);
+  CHECK(p.hosts[4].share == Approx(0.4).epsilon(1e-9));
+  s.mode = ExchangeMode::kServersColocated;
+  CHECK(predicted(s).network_factor == Approx(2.0).epsilon(1e-9));
+  s.node_servers = {false, false, false, false};
+  CHECK(contains(predict(s).error().message, "no node holds servers"));
+  s.node_servers = {true};
+  CHECK(contains(predict(s).error().message, "1 values for 4 nodes"));
+}
+
 TEST_CASE("encodings shorten each direction by their ratio") {
   Scenario s = ideal(ExchangeMode::kServersDedicated, 4, 4);
   s.wire = {.push = 0.5, .pull = 0.25};
