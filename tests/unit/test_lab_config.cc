@@ -119,7 +119,7 @@ TEST_CASE("every lab file that comes along is right, and so are the jobs and var
     if (!entry.path().filename().string().starts_with("lab-")) continue;
     const auto config = load_lab_config(entry.path().string());
     REQUIRE_MESSAGE(config, config.error().message);
-    CHECK(config->name + ".toml" == entry.path().filename());
+    CHECK(config->name + ".toml" == entry.path().filename().string());
     ++files;
     if (config->job.file.empty()) continue;
     std::vector<LabVariant> variants = config->variants;
