@@ -84,8 +84,8 @@ Result<std::string> run_command(const Command& command) {
   std::string text = scratch.text();
   if (!status->ok()) {
     const std::string said = trimmed(std::move(text));
-    return fail(ErrorCode::kUnavailable, "`" + command_text(command.argv) + "` " + status->describe() +
-                                             (said.empty() ? "" : ": " + said));
+    return fail(ErrorCode::kUnavailable,
+                "`" + command_text(command.argv) + "` " + status->describe() + (said.empty() ? "" : ": " + said));
   }
   return text;
 }

@@ -130,7 +130,8 @@ Result<WorkerConfig> load_worker_config(const std::string& path) {
 }
 
 Result<JobConfig> load_job_config(const std::string& path, std::span<const std::string> overrides) {
-  return read_config_file(path).and_then([&](const std::string& text) { return parse_job_config(text, path, overrides); });
+  return read_config_file(path).and_then(
+      [&](const std::string& text) { return parse_job_config(text, path, overrides); });
 }
 
 }  // namespace tributary
