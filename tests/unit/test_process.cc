@@ -120,6 +120,9 @@ TEST_CASE("a child ends when the process that started it is killed") {
   // A middle process starts a child, tells its pid through a pipe, and kills itself: no destructor runs.
   int fds[2];
   REQUIRE(::pipe(fds) == 0);
+  // Orphans come to this process, so that the test can reap, and thus observe, the grandchild. Before the fork: the
+  // middle process may be gone before this one runs again.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t middle = ::fork();
   if (middle == 0) {
     auto child = Process::spawn({.argv = {"/bin/sleep", "60"}});
@@ -127,8 +130,6 @@ TEST_CASE("a child ends when the process that started it is killed") {
     [[maybe_unused]] const auto written = ::write(fds[1], &pid, sizeof pid);
     ::raise(SIGKILL);
   }
-  // Orphans come to this process, so that the test can reap, and thus observe, the grandchild.
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   pid_t pid = -1;
   REQUIRE(::read(fds[0], &pid, sizeof pid) == sizeof pid);
   ::close(fds[0]);
