@@ -9,11 +9,14 @@
 #include <gloo/transport/tcp/device.h>
 #include <netdb.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "common/assert.h"
@@ -222,8 +225,18 @@ Result<std::shared_ptr<GlooDevice>> GlooDevice::create(const std::string& addres
   char number[NI_MAXHOST] = {};
   const int named = ::getnameinfo(found->ai_addr, found->ai_addrlen, number, sizeof number, nullptr, 0, NI_NUMERICHOST);
   const int family = found->ai_family;
+  // Gloo binds to it too, but loses memory if that fails.
+  const int probe = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool ours = probe >= 0 && ::bind(probe, found->ai_addr, found->ai_addrlen) == 0;
+  const int error = errno;
+  if (probe >= 0) ::close(probe);
   ::freeaddrinfo(found);
   if (named != 0) return fail(ErrorCode::kConfig, "cannot use address '" + address + "': " + ::gai_strerror(named));
+  if (!ours) {
+    return fail(ErrorCode::kConfig, "cannot use address '" + address +
+                                        "' for all-reduce: " + std::generic_category().message(error) +
+                                        "; set [worker] address in worker.toml to an address of this machine");
+  }
   try {
     gloo::transport::tcp::attr attr(number);
     attr.ai_family = family;
