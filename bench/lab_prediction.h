@@ -3,7 +3,6 @@
 
 #include "common/config.h"
 #include "common/cost_model.h"
-#include "common/result.h"
 #include "lab/lab_config.h"
 #include "lab/link_check.h"
 
