@@ -4,17 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/encoding.h"
-
 namespace tributary::bench {
 namespace {
 
 constexpr double kBytesPerMbit = 1e6 / 8.0;
-constexpr std::size_t kUsualChunk = 64 << 10;  // elements, for the share of an encoding's scales
-
-double wire_bytes_per_byte(EncodingSpec spec) {
-  return static_cast<double>(make_encoding(spec)->bytes(kUsualChunk)) / (kUsualChunk * sizeof(float));
-}
 
 double rate_of(const lab::LabHost& host) {
   return std::min(host.up_mbit, host.down_mbit) * kBytesPerMbit;
@@ -54,7 +47,7 @@ Scenario lab_scenario(const lab::LabConfig& lab, const JobConfig& job, double mo
   s.mode = !beside          ? ExchangeMode::kServersDedicated
            : s.servers == 0 ? ExchangeMode::kServersColocated
                             : ExchangeMode::kServersMixed;
-  s.wire = {.push = wire_bytes_per_byte(job.push), .pull = wire_bytes_per_byte(job.pull)};
+  s.wire = wire_ratio(job.push, job.pull);
   return s;
 }
 

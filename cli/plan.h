@@ -13,9 +13,6 @@
 
 namespace tributary::cli {
 
-// Wire bytes per fp32 byte of both encodings, for whole chunks of the usual size.
-WireRatio wire_ratio(EncodingSpec push, EncodingSpec pull);
-
 struct Plan {
   Scenario scenario;                // mode does not count
   std::vector<Prediction> layouts;  // one for each mode that makes sense for it

@@ -5,7 +5,6 @@
 
 #include "cli/plan.h"
 #include "cli/table.h"
-#include "common/encoding.h"
 #include "common/quantity.h"
 
 namespace tributary::cli {
@@ -13,8 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kUsualChunk = 1u << 18;  // values: 1 MiB of fp32
-constexpr double kAsGood = 1.03;               // times the best step: as good, so the simpler layout is recommended
+constexpr double kAsGood = 1.03;  // times the best step: as good, so the simpler layout is recommended
 
 // Busiest host of a kind, each way.
 struct Traffic {
@@ -170,13 +168,6 @@ Json traffic_json(const Traffic& t) {
 }
 
 }  // namespace
-
-WireRatio wire_ratio(EncodingSpec push, EncodingSpec pull) {
-  const auto ratio = [](EncodingSpec spec) {
-    return static_cast<double>(make_encoding(spec)->bytes(kUsualChunk)) / (kUsualChunk * sizeof(float));
-  };
-  return {.push = ratio(push), .pull = ratio(pull)};
-}
 
 std::string mode_in_words(ExchangeMode mode) {
   switch (mode) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/assert.h"
+#include "common/encoding.h"
 
 namespace tributary {
 namespace {
@@ -175,6 +176,14 @@ Status check(const std::vector<PlacementHost>& hosts, const WireRatio& ratio) {
 }
 
 }  // namespace
+
+WireRatio wire_ratio(EncodingSpec push, EncodingSpec pull) {
+  constexpr std::size_t kElements = 1u << 18;
+  const auto ratio = [](EncodingSpec spec) {
+    return static_cast<double>(make_encoding(spec)->bytes(kElements)) / (kElements * sizeof(float));
+  };
+  return {.push = ratio(push), .pull = ratio(pull)};
+}
 
 Placement placement_of_shares(const std::vector<PlacementHost>& hosts, const WireRatio& ratio,
                               std::vector<double> shares) {

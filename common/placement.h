@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/ids.h"
 #include "common/result.h"
 
 namespace tributary {
@@ -42,6 +43,8 @@ struct WireRatio {
   double push = 1.0;  // alpha: worker to server
   double pull = 1.0;  // beta: server to worker
 };
+// Of a job's encodings, for whole chunks of 1 MiB; what an encoding keeps back (residuals) costs nothing here.
+WireRatio wire_ratio(EncodingSpec push, EncodingSpec pull);
 
 enum class LinkDirection : std::uint8_t { kOut, kIn };
 

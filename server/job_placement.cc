@@ -7,13 +7,10 @@
 #include <utility>
 
 #include "common/assert.h"
-#include "common/encoding.h"
 
 namespace tributary {
 namespace {
 
-// What encodings cost is told by a chunk of this many elements (1 MiB of fp32).
-constexpr std::size_t kRatioElements = 1u << 18;
 // Servers, or daemons of a host, that a sentence names.
 constexpr std::size_t kNamed = 8;
 // Links whose times differ by less than what whole chunks cost are told of as equally slow.
@@ -104,13 +101,6 @@ JobHosts hosts_of_job(std::span<const PlacedDaemon> servers, std::span<const Pla
                                     "; the largest counts: set the same bandwidth in their configuration files");
   }
   return result;
-}
-
-WireRatio wire_ratio(EncodingSpec push, EncodingSpec pull) {
-  const auto ratio = [](EncodingSpec spec) {
-    return static_cast<double>(make_encoding(spec)->bytes(kRatioElements)) / (kRatioElements * sizeof(float));
-  };
-  return {.push = ratio(push), .pull = ratio(pull)};
 }
 
 Result<std::vector<double>> server_weights(const JobHosts& hosts, const WireRatio& ratio) {

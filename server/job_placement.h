@@ -50,9 +50,6 @@ struct JobHosts {
 };
 JobHosts hosts_of_job(std::span<const PlacedDaemon> servers, std::span<const PlacedDaemon> workers);
 
-// Bytes on the wire per byte of fp32, of whole chunks; what encodings keep back (residuals) costs nothing here.
-WireRatio wire_ratio(EncodingSpec push, EncodingSpec pull);
-
 // The weight of each server's share, 0 for those that are better left out. The sum is positive.
 Result<std::vector<double>> server_weights(const JobHosts& hosts, const WireRatio& ratio);
 
