@@ -162,6 +162,38 @@ def words(variants, key):
     return f"<dl>{items}</dl>"
 
 
+def predictions_section(results):
+    """Every measured time beside what the cost model says."""
+
+    def row(result, variant, key, what, seconds):
+        part = variant[key]
+        error = "" if part["error"] is None else f"{100 * part['error']:+.1f} %"
+        predicted = "not known" if part["predicted"] is None else milliseconds(part["predicted"]["seconds"])
+        size = part["model_bytes"] if key == "job" else result["model_bytes"]
+        return (
+            f"{result['lab']['name']}: {variant['name']}",
+            what,
+            f"{1e-6 * size:.1f}",
+            milliseconds(part[seconds]["median"]),
+            predicted,
+            error,
+            f"{100 * part['machine_busy']:.0f} %",
+        )
+
+    rows = []
+    for result in results:
+        for v in result["variants"]:
+            rows.append(row(result, v, "exchange", "exchange", "seconds"))
+            if v["job"]:
+                rows.append(row(result, v, "job", "step", "step_seconds"))
+    return (
+        "<h2>Predicted beside measured</h2>"
+        + table(("lab and variant", "time of", "model, MB", "measured", "predicted", "measured against it", "processors"), rows)
+        + "<p class=small>An exchange is predicted from the links' rates, the hosts and the bytes of the encodings alone. A step's prediction takes "
+        "the measured time of computing and the lab file's overlap. All hosts share one machine's processors: where these are full, the network's model cannot hold.</p>"
+    )
+
+
 def lab_section(result):
     lab = result["lab"]
     rows = []
@@ -255,17 +287,18 @@ def training_section(result, figures):
     return text
 
 
-def page(result):
+def page(results):
     figures = Figures()
-    name = html.escape(result["lab"]["name"])
-    return (
+    names = [html.escape(result["lab"]["name"]) for result in results]
+    text = (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>Comparison in {name}</title><style>{STYLE}</style>\n<h1>Comparison in {name}</h1>\n"
-        + exchange_section(result, figures)
-        + training_section(result, figures)
-        + lab_section(result)
-        + "</html>\n"
+        f"<title>Comparison in {', '.join(names)}</title><style>{STYLE}</style>\n"
     )
+    if len(results) > 1:
+        text += "<h1>Comparison in " + str(len(results)) + " labs</h1>\n" + predictions_section(results)
+    for name, result in zip(names, results):
+        text += f"<h1>Comparison in {name}</h1>\n" + exchange_section(result, figures) + training_section(result, figures) + lab_section(result)
+    return text + "</html>\n"
 
 
 def main():
@@ -275,7 +308,7 @@ def main():
     try:
         with open(sys.argv[1], encoding="utf-8") as file:
             result = json.load(file)
-        text = page(result)
+        text = page(result["labs"])
         with open(sys.argv[2], "w", encoding="utf-8") as file:
             file.write(text)
     except ModuleNotFoundError as error:

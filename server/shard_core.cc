@@ -220,10 +220,14 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   settle(from, *chunk, push.key, push.round);
 }
 
-// After a push that is held: completes the round if it was the last one missing, else tells its sender that it arrived.
+// After a push that is held. The sender of the last one missing gets a receipt like all others, although its answer
+// follows at once: an answer is large and queues behind the other nodes', so that acknowledgements by answers alone
+// would slow down just the node that is last, and it would stay last (ARCHITECTURE.md, "Flow control and loss").
 void ShardCore::settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round) {
-  if (chunk.arrived == job_.nodes && complete(chunk)) return;
-  output_.receipt(from, Receipt{key, round});
+  const bool alone = job_.nodes == 1;
+  if (!alone) output_.receipt(from, Receipt{key, round});
+  const bool done = chunk.arrived == job_.nodes && complete(chunk);
+  if (alone && !done) output_.receipt(from, Receipt{key, round});
 }
 
 // False, and the round is as it was, if the pool has no buffer for the new state.

@@ -4,7 +4,8 @@
 // Synchronous rounds, chunk by chunk: a chunk at version v collects one push of round v+1 from every node of the view;
 // the last one triggers the fused sum and step (common/fused_step.h), and every contributor gets the new parameters.
 // Chunks do not wait for each other. At most one round of a chunk is open,
-// so at most `nodes` frames of a chunk are held.
+// so at most `nodes` frames of a chunk are held. Every push is acknowledged with a receipt at once, if there are several
+// nodes.
 //
 // Idempotence: a push names (job, view, node, round, chunk). A second copy of an open push changes nothing (receipt
 // again); a copy of a completed one is answered with the parameters as they are; older ones are dropped.

@@ -129,6 +129,13 @@ void ClientCore::acknowledge(Chunk& chunk, std::uint64_t now_ns) {
   chunk.in_flight = 0;
 }
 
+void ClientCore::set_held(Chunk& chunk, std::uint64_t bytes) {
+  TRIB_ASSERT(held_ >= chunk.held);
+  held_ += bytes - chunk.held;
+  chunk.held = bytes;
+  window_.set_held(held_);
+}
+
 void ClientCore::start(std::uint64_t now_ns) {
   if (job_.init) return;
   for (Chunk& chunk : chunks_) enqueue(chunk);
@@ -169,7 +176,9 @@ void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64
   }
   const bool open = chunk->delivered && receipt.round == chunk->round;
   if (open && chunk->phase == Phase::kSent) {
+    const std::uint64_t bytes = chunk->in_flight;
     acknowledge(*chunk, now_ns);
+    set_held(*chunk, bytes);
     chunk->phase = Phase::kHeld;
     chunk->sent_ns = now_ns;
     pump(now_ns);
@@ -203,6 +212,7 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   }
   if (chunk->phase == Phase::kQueued) dequeue(*chunk);
   if (chunk->phase == Phase::kSent) acknowledge(*chunk, now_ns);
+  set_held(*chunk, 0);
   if (!chunk->delivered) ++delivered_chunks_;
   chunk->delivered = true;
   chunk->version = answer.version;
@@ -246,6 +256,7 @@ void ClientCore::keep_residuals(std::uint64_t now_ns) {
     if (chunk.phase == Phase::kQueued) dequeue(chunk);
     in_flight_ -= chunk.in_flight;
     chunk.in_flight = 0;
+    set_held(chunk, 0);
     chunk.retransmitted = false;
     enqueue(chunk);
   }
@@ -264,6 +275,7 @@ void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t 
   ++stats_.resends;
   chunk->retransmitted = true;
   if (chunk->phase == Phase::kSent) acknowledge(*chunk, now_ns);
+  set_held(*chunk, 0);
   enqueue(*chunk);
   pump(now_ns);
 }

@@ -140,6 +140,7 @@ class ClientCore {
     std::uint64_t weight = 0;
     std::uint64_t elements = 0;
     std::uint64_t in_flight = 0;  // bytes counted in the window
+    std::uint64_t held = 0;       // bytes of a push that is acknowledged and waits for other nodes'
     std::uint64_t sent_ns = 0;    // last send or query
     bool retransmitted = false;   // no rate sample from it (Karn's rule)
     bool wants_residual = false;  // a snapshot is named for the next round
@@ -153,6 +154,7 @@ class ClientCore {
   void send(Chunk& chunk, std::uint64_t now_ns);
   std::uint64_t payload_bytes(const Chunk& chunk) const;
   void acknowledge(Chunk& chunk, std::uint64_t now_ns);
+  void set_held(Chunk& chunk, std::uint64_t bytes);
   ChunkKey key(const Chunk& chunk) const;
   bool metered(const Chunk& chunk) const { return !options_.over_link || !no_link_[chunk.connection.value]; }
 
@@ -163,7 +165,7 @@ class ClientCore {
   std::vector<Chunk> chunks_;
   std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_
   WindowController window_;
-  std::uint64_t in_flight_ = 0;
+  std::uint64_t in_flight_ = 0, held_ = 0;  // of all chunks
   std::vector<double> smoothed_ns_;    // acknowledgement time by connection
   std::vector<bool> no_link_;          // by connection
   std::vector<std::uint64_t> queued_;  // bitmap over chunks_

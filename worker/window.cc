@@ -31,7 +31,7 @@ void WindowController::on_acknowledged(std::uint64_t bytes, std::uint64_t sent_n
 }
 
 void WindowController::end_period(std::uint64_t now_ns) {
-  if (held_back_) {
+  if (held_back_ && !ahead_) {
     const double mean = static_cast<double>(rtt_sum_ns_) / static_cast<double>(samples_);
     const double law = std::min(static_cast<double>(base_rtt_ + options_.target_queue_ns) / mean, kMost);
     const double next = static_cast<double>(window_) * (1.0 + kGain * (law - 1.0));

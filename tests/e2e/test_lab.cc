@@ -122,7 +122,9 @@ TEST_CASE("a comparison measures every variant and writes a page that stands alo
   INFO(lab.output());
   REQUIRE(status);
   REQUIRE(status->ok());
-  const auto result = nlohmann::json::parse(std::ifstream(folder + "/results.json"));
+  const auto results = nlohmann::json::parse(std::ifstream(folder + "/results.json"));
+  REQUIRE(results.at("labs").size() == 1);
+  const auto& result = results.at("labs")[0];
   REQUIRE(result.at("variants").size() == 3);
   for (const auto& variant : result.at("variants")) {
     const auto& exchange = variant.at("exchange");

@@ -112,6 +112,34 @@ TEST_CASE("the window counts what is unacknowledged over all connections, and a 
   CHECK(client.core.in_flight_bytes() == 4 * kBytes);
 }
 
+TEST_CASE("pushes that wait for other nodes are counted until they are answered or sent again") {
+  Client client({.chunks = 32, .window = 32 * kBytes, .over_link = true});
+  client.begin(32);
+  for (std::uint32_t c = 0; c < 32; ++c) client.ready(c, 1);
+  // Quick acknowledgements, quickly answered: the window grows.
+  std::uint32_t next = 0;
+  for (; next < 16; ++next) {
+    client.now += 10 * kMs / 100;
+    client.receipt(next, 1);
+    client.answer(next, 1);
+  }
+  const std::uint64_t level = client.core.window().window_bytes();
+  const auto payloads = static_cast<std::uint32_t>(level / kBytes);
+  REQUIRE(payloads > 4);
+  REQUIRE(next + payloads + 1 < 32);
+  for (std::uint32_t i = 0; i <= payloads; ++i) client.receipt(next + i, 1);  // other nodes are behind
+  CHECK(client.core.window().window_bytes() == 2 * kBytes);
+  SUBCASE("answered") {
+    client.answer(next, 1);
+    client.answer(next + 1, 1);
+  }
+  SUBCASE("sent again") {
+    client.resend(next, 1);
+    client.resend(next + 1, 1);
+  }
+  CHECK(client.core.window().window_bytes() >= level);
+}
+
 TEST_CASE("a node does not run ahead at a fast server while a slow one keeps its pushes") {
   Client client({.chunks = 16, .connections = 2, .window = 4 * kBytes});
   client.begin(16);

@@ -76,6 +76,7 @@ TEST_CASE("a push of every node is answered with the stepped parameters, over tc
     REQUIRE(receipt);
     CHECK(receipt->key == key_of(1, 0));
     second.push(key_of(1, 1), 1, filled(6.0f), 1);
+    REQUIRE(second.expect<Receipt>());
     for (RawClient* client : {&first, &second}) {
       std::vector<float> values;
       const auto answer = client->expect<Answer>(&values);
@@ -244,6 +245,7 @@ TEST_CASE("an answer to a peer that is gone is dropped and counted, the others g
   std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until the server's I/O thread has noticed
   stays.push(key_of(0, 1), 1, filled(2.0f));
   std::vector<float> values;
+  REQUIRE(stays.expect<Receipt>());
   REQUIRE(stays.expect<Answer>(&values));
   CHECK(values == filled(9.0f));
   CHECK(server.lane->counters().dropped_unreachable.value() == 1);

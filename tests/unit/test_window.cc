@@ -155,6 +155,28 @@ TEST_CASE("the window follows a link that becomes slower and then faster again")
   CHECK(link.run(500) > 0.9 * 1e9);
 }
 
+TEST_CASE("a node that is ahead of the others stays at the floor, learns nothing there, and gets its window back") {
+  WindowController window({.unit_bytes = kUnit, .cap_bytes = kCap});
+  Link link(window, 1e9, 1'000'000);
+  link.run(500);
+  const std::uint64_t level = window.window_bytes();
+  REQUIRE(level > 4 * kUnit);
+  window.set_held(level);
+  CHECK(window.window_bytes() == level);
+  window.set_held(level + 1);
+  CHECK(window.window_bytes() == 2 * kUnit);
+  CHECK_FALSE(window.allows(2 * kUnit, kUnit));
+  link.run(100);
+  window.set_held(0);
+  CHECK(window.window_bytes() == level);
+}
+
+TEST_CASE("on one machine nobody is held back for being ahead") {
+  WindowController window({.unit_bytes = kUnit, .cap_bytes = kCap, .over_link = false});
+  window.set_held(100 * kCap);
+  CHECK(window.window_bytes() == kCap);
+}
+
 TEST_CASE("a cap below two units is the window") {
   const WindowController window({.unit_bytes = kUnit, .cap_bytes = kUnit / 2});
   CHECK(window.window_bytes() == kUnit / 2);
