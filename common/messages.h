@@ -15,7 +15,7 @@
 namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both.
-inline constexpr std::uint16_t kProtocolVersion = 3;
+inline constexpr std::uint16_t kProtocolVersion = 4;
 
 // ---- The data path: worker lane <-> server lane. Frames: header, then the raw payload where noted. ----
 
@@ -49,6 +49,7 @@ struct Push {
   std::uint64_t weight = 0;  // samples (or any additive weight) behind the sum; the server divides by the total
   EncodingId encoding = EncodingId::kFp32;
   ResidualUse residual = ResidualUse::kNone;
+  bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
 };
 // Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.
 struct Init {
@@ -70,7 +71,8 @@ struct Receipt {
   Round round;
   bool residual_kept = false;  // of a residual alone; a late receipt of the same round's gradient must not pass for it
 };
-// The chunk's parameters at `version`. + payload (encoded).
+// The chunk's parameters at `version`. + payload (encoded). Where nodes have clocks (modes ssp and async) the version
+// is the clock of the reader's own that is answered, and slowest says what the reader may rely on.
 struct Answer {
   ChunkKey key;
   Version version;
@@ -78,6 +80,7 @@ struct Answer {
   EncodingId encoding = EncodingId::kFp32;
   Round snapshot_round;        // the push of this round must bring its residual; 0: none
   bool residual_sent = false;  // a Residual went before this answer
+  Round slowest;               // clocks: every node's pushes up to this one are in the parameters; sync: the version
 };
 // The node's residual of a resumed chunk, before its first answer. + payload (fp32).
 struct Residual {

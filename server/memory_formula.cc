@@ -12,6 +12,7 @@ namespace tributary {
 MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
   state += other.state;
   answers += other.answers;
+  told += other.told;
   estimate += other.estimate;
   held += other.held;
   arriving += other.arriving;
@@ -28,6 +29,7 @@ MemoryTerms memory_formula(const ShardMemory& shard) {
   terms.state = fp32 * (1 + static_cast<std::uint64_t>(shard.slots));
   const auto pull = make_encoding(shard.pull);
   terms.answers = pull->bytes(shard.elements);
+  terms.told = shard.clocks ? shard.nodes * pull->bytes(shard.elements) : 0;
   terms.estimate = pull->is_delta() ? fp32 : 0;
   terms.held = shard.max_held_bytes;
   terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);

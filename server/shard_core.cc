@@ -31,22 +31,30 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
     chunk.contributions.resize(job_.nodes);
     chunk.waiting_pulls.resize(job_.nodes);
     if (push_->keeps_residual()) chunk.residuals.resize(job_.nodes);
+    if (job_.clocks) {
+      chunk.slowest = job_.start.value;
+      chunk.clocks.resize(job_.nodes);
+      for (NodeClock& clock : chunk.clocks) clock.applied = clock.asked = job_.start.value;
+    }
     local_[owned[i].value] = static_cast<std::uint32_t>(i);
   }
   frames_.resize(job_.nodes);
 }
 
-std::size_t ShardCore::steady_blocks(std::size_t chunks, int slots, EncodingSpec pull) {
+std::size_t ShardCore::steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, std::uint32_t nodes,
+                                     bool clocks) {
   const std::size_t encoded = pull == EncodingId::kFp32 ? 0 : 1;
   const std::size_t estimate = pull == EncodingId::kInt8Delta ? 1 : 0;
-  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate);
+  const std::size_t answers = clocks ? nodes : 0;
+  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate + answers);
 }
 
 std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push,
-                                   std::uint32_t nodes) {
+                                   std::uint32_t nodes, bool clocks) {
   // One copy for what runs, one for what a snapshot still holds, and of what answers carry one more that is being sent.
   const std::size_t residuals = make_encoding(push)->keeps_residual() ? chunks * nodes : 0;
-  return 2 * steady_blocks(chunks, slots, pull) + chunks + residuals;
+  const std::size_t state = steady_blocks(chunks, slots, pull);
+  return steady_blocks(chunks, slots, pull, nodes, clocks) + state + chunks + residuals;
 }
 
 ShardCore::Chunk* ShardCore::find(PeerId from, const ChunkKey& key, Round round) {
@@ -78,7 +86,8 @@ void ShardCore::reject(PeerId from, const ChunkKey& key, Round round, ErrorCode 
 }
 
 Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step, std::span<const float> params,
-                          std::span<const std::span<const float>> slots, const CompressionState& compression) {
+                          std::span<const std::span<const float>> slots, const CompressionState& compression,
+                          std::span<const std::uint64_t> clocks) {
   TRIB_ASSERT(index.value < local_.size() && local_[index.value] != kNotOurs);
   Chunk& chunk = chunks_[local_[index.value]];
   TRIB_ASSERT(!chunk.initialised);
@@ -94,6 +103,9 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
                                              std::to_string(slots.size()) + " state arrays, but the job needs " +
                                              std::to_string(chunk.elements) + " and " + std::to_string(expected_slots));
   }
+  if (job_.clocks) {
+    if (Status fits_job = restore_clocks(chunk, clocks); !fits_job) return fits_job;
+  }
   if (!allocate(chunk)) {
     return fail(ErrorCode::kLimit, "no buffer left for chunk " + std::to_string(index.value) +
                                        "; buffers of the job's last view are still in use, attach again in a moment");
@@ -106,7 +118,7 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
   if (push_->keeps_residual()) restore_residuals(chunk, compression);
   chunk.version = version;
   chunk.step = step;
-  max_version_ = std::max(max_version_, version);
+  max_version_ = std::max(max_version_, progress(chunk));
   initialise(chunk);
   return {};
 }
@@ -143,7 +155,13 @@ void ShardCore::initialise(Chunk& chunk) {
   }
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     const PeerId peer = std::exchange(chunk.waiting_pulls[node], kNobody);
-    if (peer != kNobody) send_answer(peer, chunk, NodeRank(node), Reply::kWhole);
+    if (peer == kNobody) continue;
+    if (job_.clocks) {
+      chunk.clocks[node].from = peer;
+      send_clock_answer(chunk, NodeRank(node));
+    } else {
+      send_answer(peer, chunk, NodeRank(node), Reply::kWhole);
+    }
   }
 }
 
@@ -175,6 +193,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
     return reject(from, push.key, push.round, ErrorCode::kInvalidArgument,
                   "weight " + std::to_string(push.weight) + " exceeds the bound of " + std::to_string(kMaxWeight));
   }
+  if (job_.clocks) return on_clock_push(from, *chunk, push, frame);
   if (push.residual == ResidualUse::kAlone) return take_residual(*chunk, from, push, std::move(frame));
   if (snapshot_round_ == push.round && push_->keeps_residual() && push.residual == ResidualUse::kNone) {
     return reject(from, push.key, push.round, ErrorCode::kMalformed,
@@ -233,9 +252,12 @@ void ShardCore::settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round rou
 // False, and the round is as it was, if the pool has no buffer for the new state.
 bool ShardCore::complete(Chunk& chunk) {
   std::uint64_t weight = 0;
-  for (const Contribution& contribution : chunk.contributions) weight += contribution.weight;
+  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
+    weight += chunk.contributions[node].weight;
+    frames_[node] = chunk.contributions[node].frame.bytes().data();
+  }
   // A round without samples changes nothing but the version.
-  if (weight != 0 ? !apply(chunk, weight) : !answer_no_change(chunk)) return false;
+  if (weight != 0 ? !apply(chunk, {frames_, weight, chunk.step + 1}) : !answer_no_change(chunk)) return false;
   chunk.version = chunk.version.next();
   max_version_ = std::max(max_version_, chunk.version);
   chunk.arrived = 0;
@@ -278,7 +300,7 @@ bool ShardCore::answer_no_change(Chunk& chunk) {
 // Sum and optimizer step. Buffers that nobody else reads are written in place; for the others (sent answers and
 // snapshots never change under their readers) the step writes into fresh ones. All of those are there before anything
 // changes: false, or an exception for want of memory, leaves the chunk as it was.
-bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
+bool ShardCore::apply(Chunk& chunk, const Step& step) {
   const kernels::Optimizer& optimizer = *job_.optimizer;
   BufferRef* current[kernels::kMaxSlots + 3] = {&chunk.params};
   std::size_t count = 1;
@@ -293,13 +315,16 @@ bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
     if (!current[i]->unique()) ++shared;
     if (!(next[i] = writable(*current[i]))) return false;
   }
-  for (std::uint32_t node = 0; node < job_.nodes; ++node)
-    frames_[node] = chunk.contributions[node].frame.bytes().data();
   FusedArgs args;
   args.elements = chunk.elements;
-  args.frames = frames_;
+  args.frames = step.frames;
   args.push = push_.get();
-  args.scale = static_cast<float>(1.0 / static_cast<double>(weight));
+  args.scale = static_cast<float>(1.0 / static_cast<double>(step.weight));
+  if (step.pulled) {
+    args.lambda = static_cast<float>(job_.clocks->delay_compensation);
+    args.pulled = step.pulled;
+    args.pulled_as = pull_.get();
+  }
   args.param_in = chunk.params.floats().data();
   args.param_out = next[0].floats().data();
   for (int s = 0; s < optimizer.slots(); ++s) {
@@ -315,7 +340,8 @@ bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
     args.estimate_out = next[estimate].floats().data();
   }
   ++chunk.step;
-  fused_step(optimizer, optimizer.scalars(chunk.step, scheduled_lr(job_.schedule, job_.lr, chunk.step)), args);
+  const double lr = scheduled_lr(job_.schedule, job_.lr, step.position) / step.lr_divisor;
+  fused_step(optimizer, optimizer.scalars(chunk.step, lr), args);
   for (std::size_t i = 0; i < count; ++i) *current[i] = std::move(next[i]);
   ++stats_.steps;
   stats_.shared_buffers += shared;
@@ -331,6 +357,7 @@ void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply 
     header.encoding = EncodingId::kFp32;
     payload = &chunk.estimate;
   }
+  header.slowest = Round(chunk.version.value);
   if (snapshot_round_ && push_->keeps_residual()) header.snapshot_round = *snapshot_round_;
   if (reply == Reply::kWhole && !chunk.residuals.empty() && !chunk.residuals[node.value].owner.empty()) {
     header.residual_sent = true;
@@ -370,7 +397,12 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
 void ShardCore::on_pull(PeerId from, const Pull& pull) {
   Chunk* chunk = find(from, pull.key, Round(0));
   if (!chunk) return;
-  if (chunk->initialised) {
+  if (chunk->initialised && job_.clocks) {
+    NodeClock& clock = chunk->clocks[pull.key.node.value];
+    if (clock.asked != job_.start.value) return;  // a late copy: its sender has the answer, and has pushed since
+    clock.from = from;
+    send_clock_answer(*chunk, pull.key.node);
+  } else if (chunk->initialised) {
     send_answer(from, *chunk, pull.key.node, Reply::kWhole);
   } else {
     chunk->waiting_pulls[pull.key.node.value] = from;
@@ -380,6 +412,7 @@ void ShardCore::on_pull(PeerId from, const Pull& pull) {
 void ShardCore::on_query(PeerId from, const Query& query) {
   Chunk* chunk = find(from, query.key, query.round);
   if (!chunk) return;
+  if (job_.clocks) return on_clock_query(from, *chunk, query);
   if (chunk->initialised && query.round.value <= chunk->version.value) {
     return send_answer(from, *chunk, query.key.node, Reply::kRound);
   }
@@ -408,6 +441,7 @@ void ShardCore::capture(Chunk& chunk, Round round) {
   for (HeldResidual& held : chunk.residuals) {
     if (!held.owner.empty()) snapshot.residuals.push_back(std::exchange(held, {}));
   }
+  for (const NodeClock& clock : chunk.clocks) snapshot.clocks.push_back(clock.applied);
   output_.captured(std::move(snapshot));
   if (uncaptured_ > 0 && --uncaptured_ == 0) snapshot_round_.reset();
 }
@@ -426,7 +460,7 @@ bool ShardCore::snapshot_at(Round round) {
   uncaptured_ = chunks_.size();
   for (Chunk& chunk : chunks_) chunk.captured = false;
   for (Chunk& chunk : chunks_) {
-    if (chunk.version.value == round.value) capture(chunk, round);
+    if (progress(chunk).value == round.value) capture(chunk, round);
   }
   return true;
 }
@@ -438,14 +472,15 @@ bool ShardCore::stop(bool keep, Round round) {
       contribution.present = false;
     }
     chunk.arrived = 0;
+    for (NodeClock& clock : chunk.clocks) clock.withheld = false;
   }
-  stats_.held_frames = stats_.held_bytes = 0;
+  stats_.held_frames = stats_.held_bytes = stats_.withheld = 0;
   snapshot_round_.reset();
   kept_round_.reset();
   uncaptured_ = 0;
   if (!keep) return true;
   const bool consistent = initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
-                            return chunk.version.value == round.value;
+                            return job_.clocks ? chunk.slowest >= round.value : chunk.version.value == round.value;
                           });
   if (!consistent) return false;
   if (push_->keeps_residual() && !all_residuals()) {
@@ -458,7 +493,9 @@ bool ShardCore::stop(bool keep, Round round) {
 
 Version ShardCore::min_version() const {
   if (chunks_.empty()) return max_version_;
-  return std::ranges::min_element(chunks_, {}, &Chunk::version)->version;
+  Version lowest = progress(chunks_.front());
+  for (const Chunk& chunk : chunks_) lowest = std::min(lowest, progress(chunk));
+  return lowest;
 }
 
 std::span<const float> ShardCore::params(ChunkIndex chunk) const {

@@ -78,7 +78,9 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.ranks = entry.local_world_size;
   spec.endpoints = m.endpoints;
   spec.locals = m.locals;
+  spec.mode = entry.config.mode;
   spec.allreduce = entry.config.mode == "allreduce";
+  spec.clocks = has_clocks(entry.config);
   AllreduceSetup setup;
   if (spec.allreduce) {
     setup.nodes = entry.world_size / entry.local_world_size;
