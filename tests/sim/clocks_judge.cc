@@ -149,7 +149,7 @@ void ClocksJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version versio
 void ClocksJudge::captured(const ChunkSnapshot& snapshot) {
   follow();
   const Chunk& chunk = chunks_[snapshot.chunk.value];
-  captured_[{snapshot.chunk.value, snapshot.round.value}] = chunk.state;
+  captured_[{snapshot.chunk.value, snapshot.round.value, snapshot.version.value}] = chunk.state;
   if (chunk.slowest() < snapshot.round.value) {
     broken("snapshot of chunk " + std::to_string(snapshot.chunk.value) +
            " was captured before its slowest node was at " + std::to_string(snapshot.round.value));
@@ -157,9 +157,10 @@ void ClocksJudge::captured(const ChunkSnapshot& snapshot) {
 }
 
 void ClocksJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) {
-  const SavedChunk& then = captured_.at({snapshot.chunk.value, snapshot.round.value});
-  bool same = same_bits(params, then.params) && snapshot.version == then.version && snapshot.step == then.step &&
-              snapshot.clocks == then.clocks;
+  const auto found = captured_.find({snapshot.chunk.value, snapshot.round.value, snapshot.version.value});
+  if (found == captured_.end()) return broken("a snapshot has a version that its chunk was never captured at");
+  const SavedChunk& then = found->second;
+  bool same = same_bits(params, then.params) && snapshot.step == then.step && snapshot.clocks == then.clocks;
   for (std::size_t s = 0; s < then.slots.size() && same; ++s) {
     same = same_bits(snapshot.slots[s].floats(), then.slots[s]);
   }

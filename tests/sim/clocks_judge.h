@@ -5,7 +5,7 @@
 #pragma once
 
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "tests/sim/judge.h"
 
@@ -43,8 +43,9 @@ class ClocksJudge final : public Judge {
   const JudgeSetup setup_;
   const std::shared_ptr<const Encoding> push_, pull_;
   std::vector<Chunk> chunks_;
-  std::vector<std::vector<std::vector<float>>> delivered_;                  // by node, chunk: the newest
-  std::map<std::pair<std::uint32_t, std::uint64_t>, SavedChunk> captured_;  // by chunk, round
+  std::vector<std::vector<std::vector<float>>> delivered_;  // by node, chunk: the newest
+  // By chunk, round and version: a round may be captured again, when the state has moved on.
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, SavedChunk> captured_;
   // The push that is being handled.
   const ShardCore* core_ = nullptr;
   Push handled_;
