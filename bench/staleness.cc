@@ -73,7 +73,7 @@ Status wait_for(LocalCluster& cluster, double seconds) {
 Json summary_of(const StalenessOptions& options, const std::vector<Json>& ranks) {
   std::uint64_t pulls = 0, sum = 0, most = 0, total = 0;
   std::vector<std::uint64_t> histogram;
-  Json violations = {{"own", 0}, {"stale", 0}, {"ahead", 0}, {"torn", 0}, {"end", 0}};
+  Json violations = {{"own", 0}, {"stale", 0}, {"ahead", 0}, {"torn", 0}, {"lost", 0}, {"end", 0}};
   std::string first;
   bool agrees = true;
   for (const Json& rank : ranks) {

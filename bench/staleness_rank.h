@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "common/config.h"
@@ -36,9 +37,16 @@ struct StalenessRankOptions {
 //   stale  value[j] < c - s               the bound is broken
 //   ahead  value[j] > c + s + 1           j was let go too early
 //   torn   values of one node differ within the chunk, or are no whole numbers
-// {rank, node, pulls, violations {own, stale, ahead, torn, end}, max_staleness, staleness_sum, told_sum, told_max,
-// histogram (by staleness: c minus the smallest value; the last entry is for all beyond), first_violation, digest}
-// told_*: what the answers themselves said. end: chunks that do not hold exactly all pushes after the last clock.
+// A job that goes on from a snapshot begins with values first[j], some of which are ahead of the clock that all nodes
+// begin at; until the clock has passed them they stand for c in the first line, and bound the third.
+//   lost   first[j] is below that clock: the snapshot lacks pushes that it is said to have
+// A rank that is asked to stop does; one whose view ends attaches again, at most kMaxAttaches times in all.
+//
+// {rank, node, clock (reached), stopped, attaches, resumed_from (at the first attach), pulls, violations {own, stale,
+// ahead, torn, lost, end}, max_staleness, staleness_sum, told_sum, told_max, histogram (by staleness: c minus the
+// smallest value; the last entry is for all beyond), first_violation, digest} told_*: what the answers themselves said.
+// end: chunks that do not hold exactly all pushes after the last clock.
+inline constexpr std::uint32_t kMaxAttaches = 50;
 Result<nlohmann::ordered_json> run_staleness_rank(const StalenessRankOptions& options);
 
 }  // namespace tributary::bench

@@ -18,7 +18,7 @@ from which every parameter counts the pushes of one node; so each rank sees for 
 servers promise: that its own pushes are in there, each once, and those of all nodes up to its clock minus the bound. One node at a
 time is slowed at random.
 
-Prints one JSON object a bound: staleness, clocks, pulls (chunks answered to nodes), violations {own, stale, ahead, torn, end,
+Prints one JSON object a bound: staleness, clocks, pulls (chunks answered to nodes), violations {own, stale, ahead, torn, lost, end,
 total}, first_violation, max_staleness, mean_staleness, histogram (pulls by staleness: the reader's clock minus the slowest
 node's push in the chunk), told_agrees (whether the answers' own figures say the same). Exit status 1 if there is any violation.)";
 

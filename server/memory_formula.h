@@ -47,8 +47,8 @@ struct ShardMemory {
 };
 
 struct MemoryTerms {
-  std::uint64_t state = 0, answers = 0, told = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, mapped = 0;
-  std::uint64_t total() const { return state + answers + told + estimate + held + arriving + snapshot + mapped; }
+  std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, mapped = 0, told = 0;
+  std::uint64_t total() const { return state + answers + estimate + held + arriving + snapshot + mapped + told; }
   MemoryTerms& operator+=(const MemoryTerms& other);
 };
 

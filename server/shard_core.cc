@@ -155,13 +155,7 @@ void ShardCore::initialise(Chunk& chunk) {
   }
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     const PeerId peer = std::exchange(chunk.waiting_pulls[node], kNobody);
-    if (peer == kNobody) continue;
-    if (job_.clocks) {
-      chunk.clocks[node].from = peer;
-      send_clock_answer(chunk, NodeRank(node));
-    } else {
-      send_answer(peer, chunk, NodeRank(node), Reply::kWhole);
-    }
+    if (peer != kNobody) answer_pull(peer, chunk, NodeRank(node));
   }
 }
 
@@ -397,13 +391,8 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
 void ShardCore::on_pull(PeerId from, const Pull& pull) {
   Chunk* chunk = find(from, pull.key, Round(0));
   if (!chunk) return;
-  if (chunk->initialised && job_.clocks) {
-    NodeClock& clock = chunk->clocks[pull.key.node.value];
-    if (clock.asked != job_.start.value) return;  // a late copy: its sender has the answer, and has pushed since
-    clock.from = from;
-    send_clock_answer(*chunk, pull.key.node);
-  } else if (chunk->initialised) {
-    send_answer(from, *chunk, pull.key.node, Reply::kWhole);
+  if (chunk->initialised) {
+    answer_pull(from, *chunk, pull.key.node);
   } else {
     chunk->waiting_pulls[pull.key.node.value] = from;
   }

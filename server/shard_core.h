@@ -257,6 +257,7 @@ class ShardCore {
   bool all_residuals() const;
   enum class Reply { kRound, kWhole };  // the answer of a round; to a pull: the values themselves
   void send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply);
+  void answer_pull(PeerId to, Chunk& chunk, NodeRank node);
   void restore_residuals(Chunk& chunk, const CompressionState& compression);
   void capture(Chunk& chunk, Round round);
   bool allocate(Chunk& chunk);
