@@ -28,8 +28,10 @@ LaneSim::LaneSim(World& world, std::uint16_t shard, std::uint16_t lane)
   for (const ChunkIndex chunk : world.layout->chunks_owned_by(job.shard, job.lane)) {
     const SavedChunk& saved = (*world.saved)[chunk.value];
     const std::vector<std::span<const float>> slots(saved.slots.begin(), saved.slots.end());
+    const std::vector<std::uint64_t> none;
+    const auto& clocks = world.mutation == Mutation::kForgetClocks ? none : saved.clocks;
     const Status restored = core_->restore(chunk, saved.version, saved.step, saved.params, slots,
-                                           {.estimate = {}, .nodes = job.nodes, .residuals = {}}, saved.clocks);
+                                           {.estimate = {}, .nodes = job.nodes, .residuals = {}}, clocks);
     if (!restored) world.broken("a chunk cannot be restored: " + restored.error().message);
   }
 }

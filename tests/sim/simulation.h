@@ -52,6 +52,7 @@ enum class Mutation {
   kWriteInPlace,      // answers in flight alias the buffer of the next step
   kLooseBound,        // clocks: answers go out a clock too early
   kApplyTwice,        // clocks: a second copy of a push is taken for the next one
+  kForgetClocks,      // clocks: a restored chunk does not know which pushes it has
 };
 
 Scenario scenario_of(std::uint64_t seed);

@@ -75,6 +75,10 @@ TEST_CASE("a push with a clock that is applied twice is found") {
   CHECK(first_seed_that_finds(Mutation::kApplyTwice) < kSeedsForMutation);
 }
 
+TEST_CASE("a restored chunk that has forgotten which pushes it has is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgetClocks) < kSeedsForMutation);
+}
+
 TEST_CASE("a seed is the same run every time") {
   const Outcome once = run(42), again = run(42);
   CHECK(once.ok);
