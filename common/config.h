@@ -115,6 +115,11 @@ struct SspConfig {
   double delay_compensation = 0.0;  // lambda of DC-ASGD; 0: none
 };
 
+struct RecoveryConfig {
+  std::string redo_log = "workers";  // workers: nodes keep what they pushed until a snapshot covers it; none
+  std::uint32_t redo_mb = 256;       // memory of a node for that, MiB; at least kMinRedoRounds rounds
+};
+
 struct JobConfig {
   std::string name;
   std::string mode = "sync";      // sync; ssp, async: nodes do not wait for each other; allreduce: without servers
@@ -126,6 +131,7 @@ struct JobConfig {
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   SnapshotConfig snapshot;
+  RecoveryConfig recovery;
   TrainConfig train;
 };
 

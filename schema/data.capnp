@@ -48,20 +48,25 @@ struct DataHeader {
       weight @6 :UInt64;  # samples behind the sum; the server divides by the total over nodes
       encoding @7 :Encoding;
       residual @19 :ResidualUse;
-      last @28 :Bool;  # modes with clocks: the author's last push; its answer is to hold every node's up to this round
+      last @31 :Bool;  # modes with clocks: the author's last push; its answer is to hold every node's up to this round
+      redo @28 :Bool;  # of a round that this server lost: answered with a receipt when it is applied again
     }
     # worker -> server; + payload: initial parameters, fp32. Answered with version 0.
     init @8 :Void;
-    # worker -> server: the parameters as they are, please; held until the chunk is initialised.
-    pull @9 :Void;
+    # worker -> server: the parameters at `version`, please (the view begins there); held until the chunk is there.
+    pull :group {
+      version @9 :UInt64;
+    }
     # worker -> server: what became of my push?
     query :group {
       round @10 :UInt64;
+      redo @29 :Bool;  # of a push with redo
     }
     # server -> worker: the push has arrived and waits for the other nodes.
     receipt :group {
       round @11 :UInt64;
       residualKept @23 :Bool;  # of a push with a residual alone; an earlier push of the round may have a late receipt too
+      applied @30 :Bool;  # of a push with redo: the round is complete, the next one may come
     }
     # server -> worker; + payload: parameters at `version`.
     answer :group {
@@ -70,7 +75,7 @@ struct DataHeader {
       encoding @14 :Encoding;  # of a delta encoding the first answer of a view is fp32: the values themselves
       snapshotRound @20 :UInt64;  # the push of this round must bring its residual; 0: none is named
       residualSent @21 :Bool;  # the node's residual, of a resumed job, went before this answer
-      slowest @29 :UInt64;  # modes with clocks: every node's pushes up to this round are in the parameters
+      slowest @32 :UInt64;  # modes with clocks: every node's pushes up to this round are in the parameters
     }
     # server -> worker: the push is not here; send it again.
     resend :group {

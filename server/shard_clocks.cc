@@ -105,8 +105,7 @@ void ShardCore::send_clock_answer(Chunk& chunk, NodeRank node) {
   output_.answer(clock.from, header, clock.sent);
 }
 
-void ShardCore::answer_pull(PeerId to, Chunk& chunk, NodeRank node) {
-  if (!job_.clocks) return send_answer(to, chunk, node, Reply::kWhole);
+void ShardCore::answer_clock_pull(PeerId to, Chunk& chunk, NodeRank node) {
   NodeClock& clock = chunk.clocks[node.value];
   if (clock.asked != job_.start.value) return;  // a late copy: its sender has the answer, and has pushed since
   clock.from = to;

@@ -20,9 +20,9 @@ LaneSim::LaneSim(World& world, std::uint16_t shard, std::uint16_t lane)
   job.start = world.start;
   if (world.mutation == Mutation::kLooseBound && job.clocks) ++job.clocks->staleness;
   const std::size_t chunks = world.layout->chunks_owned_by(job.shard, job.lane).size();
-  pool_ = std::make_unique<BufferPool>(
-      world.layout->chunk_elements() * sizeof(float),
-      ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull, job.push, job.nodes, job.clocks.has_value()));
+  pool_ = std::make_unique<BufferPool>(world.layout->chunk_elements() * sizeof(float),
+                                       ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull, job.push,
+                                                              job.nodes, false, job.clocks.has_value()));
   core_ = std::make_unique<ShardCore>(job, *pool_, *this);
   if (!world.saved) return;
   for (const ChunkIndex chunk : world.layout->chunks_owned_by(job.shard, job.lane)) {

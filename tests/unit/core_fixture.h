@@ -106,6 +106,7 @@ struct ShardSetup {
   std::size_t pool_blocks = 0;  // 0: as the shard asks for
   std::optional<ClockRules> clocks;
   std::uint64_t start = 0;
+  bool recovers = false;
 };
 
 inline PeerId peer_of(std::uint32_t node) {
@@ -130,12 +131,13 @@ class Shard {
     job.pull = setup.pull;
     job.clocks = setup.clocks;
     job.start = Round(setup.start);
+    job.recovers = setup.recovers;
     return job;
   }
   std::size_t blocks(const ShardSetup& setup) const {
     if (setup.pool_blocks != 0) return setup.pool_blocks;
     return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull, setup.push, setup.nodes,
-                                  setup.clocks.has_value());
+                                  setup.recovers, setup.clocks.has_value());
   }
   static ChunkKey key(std::uint32_t node, std::uint32_t chunk = 0) {
     return {kJob, kView, NodeRank(node), ChunkIndex(chunk)};
