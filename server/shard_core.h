@@ -292,6 +292,8 @@ class ShardCore {
   void repeat_answer(Chunk& chunk, NodeRank node, Round round);
   void send_clock_answer(Chunk& chunk, NodeRank node);
 
+  static constexpr std::uint32_t kNotOurs = ~0u;  // in local_
+
   ShardJob job_;
   BufferPool& pool_;
   ShardOutput& output_;
