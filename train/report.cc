@@ -114,9 +114,9 @@ std::string to_text(const RunSummary& summary) {
             " pulled by this node\n";
   }
   if (summary.clocks) {
-    text += format("  staleness    mean %.2f, at most %llu clocks behind, over %llu chunks pulled by this node\n",
-                   summary.mean_staleness(), static_cast<unsigned long long>(summary.staleness_max),
-                   static_cast<unsigned long long>(summary.pulls));
+    text += printed("  staleness    mean %.2f, at most %llu clocks behind, over %llu chunks pulled by this node\n",
+                    summary.mean_staleness(), static_cast<unsigned long long>(summary.staleness_max),
+                    static_cast<unsigned long long>(summary.pulls));
   }
   if (!summary.digest.empty()) text += "  digest       " + summary.digest + "\n";
   if (summary.stopped) {
