@@ -200,6 +200,7 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
     job.snapshot.reset();
     job.missed_snapshots = 0;
     job.snapshot_due_ms = snapshot_due(job, now_ms);
+    if (keeps_redo(job)) name_redo_snapshot(job, now_ms);
   }
 }
 
@@ -252,17 +253,20 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
                 " did not come in time; another one is tried");
     miss_snapshot(job, now_ms);
   }
-  if (job.snapshot || job.stop_requested || now_ms < job.snapshot_retry_ms) return;
-  if (now_ms >= job.snapshot_due_ms) {
+  if (job.snapshot || now_ms < job.snapshot_retry_ms) return;
+  if (now_ms >= job.snapshot_due_ms && !job.stop_requested) {
     name_snapshot(job, now_ms);
   } else if (keeps_redo(job)) {
-    name_redo_snapshot(job, now_ms);
+    name_redo_snapshot(job, now_ms);  // also while it stops: a node may wait for one to finish its round
   }
 }
 
 void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
+  // The last round that nodes can reach without it was not passed: that one failed for another reason.
+  const bool passed = keeps_redo(job) && job.snapshot->value < job.record.committed.value + job.redo_capacity;
   job.snapshot.reset();
   ++job.missed_snapshots;
+  if (passed) return name_redo_snapshot(job, now_ms);
   job.snapshot_retry_ms = now_ms + kSnapshotRetryMs * std::min(job.missed_snapshots, kMaxSnapshotLeadFactor);
   if (job.snapshot_due_ms != kNever) job.snapshot_due_ms = job.snapshot_retry_ms;
 }

@@ -127,7 +127,8 @@ std::string CoordinatorCore::beginning_in_words(const Job& job) const {
 }
 
 // Nodes keep the pushes of redo_capacity rounds after the last committed snapshot and then wait, so the next one is
-// named half of that ahead. It cannot be missed: before it is committed, nobody gets past committed + redo_capacity.
+// named half of that ahead. If the shards are past that already (heartbeats tell of the past), it is the last round
+// that can be reached without it, and that cannot be missed.
 void CoordinatorCore::name_redo_snapshot(Job& job, std::uint64_t now_ms) {
   Version fastest;
   for (const auto& [shard, pace] : job.pace) {

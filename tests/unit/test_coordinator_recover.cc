@@ -231,10 +231,38 @@ TEST_CASE("snapshots are named half a ring ahead, and never beyond what nodes ca
   // Nodes are told what they need not keep any more.
   REQUIRE(cluster.only<SnapshotCommit>(worker_peer(0)));
   CHECK(cluster.only<SnapshotCommit>(worker_peer(0))->round == Round(named));
-  cluster.sent.clear();
-  cluster.core.tick(cluster.now);
+  // The next one at once.
+  REQUIRE(cluster.to<SnapshotAt>(server_peer(0)).size() == 2);
+  CHECK(cluster.to<SnapshotAt>(server_peer(0))[1].round.value == named + 8);
+}
+
+TEST_CASE("a snapshot that shards had passed is named again where nobody can pass it, one that failed there later") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  cluster.run(1, Running::keeping());
+  cluster.pass(1000, 1, {}, 3);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
-  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round.value == named + 8);
+  cluster.sent.clear();
+  cluster.done(0, 8, false);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(16));
+  cluster.sent.clear();
+  cluster.done(0, 16, false);
+  CHECK(cluster.count<SnapshotAt>() == 0);
+  cluster.pass(3000, 1, {}, 16);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(16));
+}
+
+TEST_CASE("a job that is asked to stop still gets the snapshot that its open round may wait for") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  cluster.run(1, Running::keeping());
+  cluster.say(worker_peer(0), DrainRequest{worker_incarnation(0)});
+  REQUIRE(cluster.only<StopRequest>(worker_peer(0)));
+  cluster.pass(1000, 1, {}, 16);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(16));
 }
 
 TEST_CASE("without a store nothing is kept, and no snapshot named") {
