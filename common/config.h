@@ -110,7 +110,10 @@ struct AllreduceConfig {
 
 struct RecoveryConfig {
   std::string redo_log = "workers";  // workers: nodes keep what they pushed until a snapshot covers it; none
-  std::uint32_t redo_mb = 256;       // memory of a node for that, MiB; at least kMinRedoRounds rounds
+  std::uint32_t redo_mb = 256;       // memory of a node for that, MiB; none is kept if fewer than 16 rounds fit
+  // When no more fits and the servers' snapshot is old: go_on: rounds that are kept no longer are computed again after
+  // a loss of servers; wait: for the snapshot.
+  std::string when_full = "go_on";
 };
 
 struct JobConfig {

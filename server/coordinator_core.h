@@ -147,6 +147,8 @@ class CoordinatorCore {
     Round start;                        // where it begins: at or after resume_round
     std::set<std::uint16_t> kept_open;  // shards that go on with what they kept
     std::uint32_t redo_capacity = 0;    // rounds that every node can keep; 0: some keep none
+    std::uint64_t snapshot_bytes = 0;   // most that a shard wrote for the snapshot under way
+    std::uint64_t redo_due_ms = 0;      // no snapshot is named for their sake before
 
     bool on_servers() const { return config.mode != "allreduce"; }
   };
@@ -190,7 +192,9 @@ class CoordinatorCore {
   void choose_start(Job& job);
   std::optional<Round> reach_of_redo(const Job& job) const;
   bool keeps_redo(const Job& job) const;
+  bool waits_for_snapshots(const Job& job) const;
   std::vector<Version> redo_after(const Job& job) const;
+  static std::uint64_t redo_pause_ms(std::uint64_t bytes);
   void name_redo_snapshot(Job& job, std::uint64_t now_ms);
   std::string beginning_in_words(const Job& job) const;
 

@@ -128,6 +128,7 @@ void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std
   job.stop_failed = false;
   job.last_stop = reason;
   job.snapshot = round;
+  job.snapshot_bytes = 0;
   job.snapshot_done.clear();
   set_phase(job, Phase::kStopping, now_ms);
   output_.log(in_words(job) + " stops at round " + std::to_string(round.value) + ": " + reason);
@@ -192,6 +193,7 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
     job.stop_failed = true;
   }
   job.snapshot_done.insert(shard);
+  job.snapshot_bytes = std::max(job.snapshot_bytes, m.bytes);
   if (!std::ranges::includes(job.snapshot_done, needed)) return;
   if (!job.stop_failed) commit(job, m.round);
   if (job.phase == Phase::kStopping) {
@@ -200,7 +202,8 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
     job.snapshot.reset();
     job.missed_snapshots = 0;
     job.snapshot_due_ms = snapshot_due(job, now_ms);
-    if (keeps_redo(job)) name_redo_snapshot(job, now_ms);
+    job.redo_due_ms = now_ms + redo_pause_ms(job.snapshot_bytes);
+    if (waits_for_snapshots(job)) name_redo_snapshot(job, now_ms);
   }
 }
 
@@ -263,7 +266,7 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
 
 void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
   // The last round that nodes can reach without it was not passed: that one failed for another reason.
-  const bool passed = keeps_redo(job) && job.snapshot->value < job.record.committed.value + job.redo_capacity;
+  const bool passed = waits_for_snapshots(job) && job.snapshot->value < job.record.committed.value + job.redo_capacity;
   job.snapshot.reset();
   ++job.missed_snapshots;
   if (passed) return name_redo_snapshot(job, now_ms);
@@ -287,7 +290,7 @@ void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
     round = (round + every - 1) / every * every;
   }
   // Beyond that nobody could get without it.
-  if (keeps_redo(job)) round = std::min(round, job.record.committed.value + job.redo_capacity);
+  if (waits_for_snapshots(job)) round = std::min(round, job.record.committed.value + job.redo_capacity);
   announce_snapshot(job, Round(round), now_ms);
 }
 

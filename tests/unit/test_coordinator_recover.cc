@@ -23,6 +23,7 @@ struct Running : Cluster {
   static JoinOptions keeping() {
     JoinOptions options;
     options.redo_capacity = 16;
+    options.config.recovery.when_full = "wait";
     return options;
   }
   // Node w comes back with its pushes of the rounds from first to last.
@@ -263,6 +264,28 @@ TEST_CASE("a job that is asked to stop still gets the snapshot that its open rou
   cluster.pass(1000, 1, {}, 16);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
   CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(16));
+}
+
+TEST_CASE("where nobody waits for snapshots they are named by pace, and no more often than writing them is cheap") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  JoinOptions options = Running::keeping();
+  options.config.recovery.when_full = "go_on";
+  cluster.run(1, options);
+  cluster.pass(2000, 1, {}, 7);
+  CHECK(cluster.count<SnapshotAt>() == 0);  // less than half of what nodes keep
+  cluster.pass(1000, 1, {}, 10);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  const std::uint64_t first = cluster.only<SnapshotAt>(server_peer(0))->round.value;
+  CHECK(first > 10);
+  cluster.sent.clear();
+  // 100 MB: not again for 5 s.
+  cluster.say(server_peer(0),
+              SnapshotDone{cluster.open().job, cluster.open().view, Round(first), true, 100'000'000, {}});
+  cluster.pass(4000, 1, {}, first + 12);
+  CHECK(cluster.count<SnapshotAt>() == 0);
+  cluster.pass(2000, 1, {}, first + 14);
+  CHECK(cluster.count<SnapshotAt>() == 1);
 }
 
 TEST_CASE("without a store nothing is kept, and no snapshot named") {
