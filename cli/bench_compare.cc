@@ -146,7 +146,9 @@ void add_bench_compare(CLI::App& bench, int& exit_status) {
   command->add_option("--model-bytes", a->options.exchange.model_bytes, "fp32 parameters of the exchanges, as 16MiB")
       ->transform(CLI::AsSizeValue(false));
   command->add_option("--rounds", a->options.exchange.rounds, "measured, of each exchange");
-  command->add_option("--base-dir", a->base_dir, "folder for files of the runs, with one of the lab's name in it (default: runs)")
+  command
+      ->add_option("--base-dir", a->base_dir,
+                   "folder for files of the runs, with one of the lab's name in it (default: runs)")
       ->type_name("FOLDER");
   command->add_flag("--no-job", a->no_job, "only the exchanges");
   command->add_flag("--no-verify", a->no_verify, "take the links' goodput from their rates, without iperf3");

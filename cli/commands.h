@@ -14,8 +14,9 @@ void add_sim(CLI::App& app, int& exit_status);
 void add_plan(CLI::App& app, int& exit_status);
 void add_doctor(CLI::App& app, int& exit_status);
 void add_lab(CLI::App& app, int& exit_status);
-// Below `bench`: the ranks that the lab starts on its hosts, and the comparison there.
+// Below `bench`: the ranks that the lab starts on its hosts, the comparison there, and the bound on staleness.
 void add_bench_ranks(CLI::App& bench, int& exit_status);
+void add_bench_staleness(CLI::App& bench, int& exit_status);
 void add_bench_compare(CLI::App& bench, int& exit_status);
 
 }  // namespace tributary::cli

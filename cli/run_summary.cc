@@ -12,6 +12,20 @@ double megabytes(const nlohmann::ordered_json& bytes) {
   return bytes.get<double>() * 1e-6;
 }
 
+// Over all nodes, whose ranks report the same.
+nlohmann::ordered_json staleness_of(const std::vector<nlohmann::json>& ranks, std::uint32_t per_node) {
+  double pulls = 0.0, sum = 0.0, most = 0.0;
+  for (std::size_t rank = 0; rank < ranks.size(); rank += per_node) {
+    const auto& one = ranks[rank].at("staleness");
+    pulls += one.at("pulls").get<double>();
+    sum += one.at("pulls").get<double>() * one.at("mean").get<double>();
+    most = std::max(most, one.at("max").get<double>());
+  }
+  return {{"pulls", static_cast<std::uint64_t>(pulls)},
+          {"mean", pulls > 0.0 ? sum / pulls : 0.0},
+          {"max", static_cast<std::uint64_t>(most)}};
+}
+
 }  // namespace
 
 nlohmann::ordered_json server_usage(LocalCluster& cluster) {
@@ -46,7 +60,9 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
       if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
       const auto path = rank.at("gradient_path").get<std::string>();
       if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
-      if (rank.at("digest") != first.at("digest") || rank.at("rounds") != first.at("rounds")) {
+      // Where nodes have clocks of their own and were stopped, each stands where it stood, and has no digest to show.
+      const bool apart = rank.contains("staleness") && rank.at("stopped").get<bool>();
+      if (rank.at("digest") != first.at("digest") || (rank.at("rounds") != first.at("rounds") && !apart)) {
         return fail(ErrorCode::kInternal, "ranks ended with different parameters: rank 0 with digest " +
                                               first.at("digest").dump() + " after round " + first.at("rounds").dump() +
                                               ", rank " + rank.at("rank").dump() + " with digest " +
@@ -68,7 +84,7 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
       const auto& rank = ranks.at(node * per_node);
       nodes.push_back({{"bytes_pushed", rank.at("bytes_pushed")}, {"bytes_pulled", rank.at("bytes_pulled")}});
     }
-    return nlohmann::ordered_json{
+    nlohmann::ordered_json summary{
         {"job", first.at("job")},
         {"test_accuracy", first.at("test_accuracy")},
         {"train_loss", samples > 0 ? nlohmann::ordered_json(loss_sum / samples) : nlohmann::ordered_json(nullptr)},
@@ -88,6 +104,8 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
         {"devices", std::move(devices)},
         {"gradient_path", paths.size() == 1 ? paths[0] : nlohmann::ordered_json("mixed")},
     };
+    if (first.contains("staleness")) summary["staleness"] = staleness_of(ranks, per_node);
+    return summary;
   } catch (const nlohmann::json::exception& e) {
     return fail(ErrorCode::kInternal, std::string("a rank's result is not as expected: ") + e.what());
   }
@@ -107,6 +125,12 @@ std::string summary_text(const nlohmann::ordered_json& s) {
   }
   text += printed("  throughput   %.0f samples/s over %.1f s\n", s.at("samples_per_s").get<double>(),
                   s.at("seconds").get<double>());
+  if (s.contains("staleness")) {
+    const auto& staleness = s.at("staleness");
+    text += printed("  staleness    mean %.2f, at most %llu clocks behind, over %llu chunks pulled\n",
+                    staleness.at("mean").get<double>(), staleness.at("max").get<unsigned long long>(),
+                    staleness.at("pulls").get<unsigned long long>());
+  }
   const auto& split = s.at("step_split");
   const double compute = split.at("compute_ms").get<double>(), reduce = split.at("reduce_ms").get<double>(),
                wait = split.at("wait_ms").get<double>(), step = std::max(compute + reduce + wait, 1e-9);

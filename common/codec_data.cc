@@ -32,6 +32,7 @@ void write(Header::Builder out, const Push& m) {
   body.setWeight(m.weight);
   body.setEncoding(static_cast<wire::Encoding>(m.encoding));
   body.setResidual(static_cast<wire::ResidualUse>(m.residual));
+  body.setLast(m.last);
   body.setRedo(m.redo);
 }
 void write(Header::Builder out, const Init&) {
@@ -58,6 +59,7 @@ void write(Header::Builder out, const Answer& m) {
   body.setEncoding(static_cast<wire::Encoding>(m.encoding));
   body.setSnapshotRound(m.snapshot_round.value);
   body.setResidualSent(m.residual_sent);
+  body.setSlowest(m.slowest.value);
 }
 void write(Header::Builder out, const Residual& m) {
   out.initResidual().setVersion(m.version.value);
@@ -86,6 +88,7 @@ DataMessage read(Header::Reader in) {
                   body.getWeight(),
                   read_encoding(body.getEncoding()),
                   codec::read_enum(body.getResidual(), ResidualUse::kAlone, "the use of the residual"),
+                  body.getLast(),
                   body.getRedo()};
     }
     case Header::INIT:
@@ -104,7 +107,8 @@ DataMessage read(Header::Reader in) {
                     Version(body.getDurable()),
                     read_encoding(body.getEncoding()),
                     Round(body.getSnapshotRound()),
-                    body.getResidualSent()};
+                    body.getResidualSent(),
+                    Round(body.getSlowest())};
     }
     case Header::RESIDUAL:
       return Residual{key, Version(in.getResidual().getVersion())};

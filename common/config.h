@@ -108,6 +108,13 @@ struct AllreduceConfig {
   std::string algorithm = "hierarchical";  // flat: a ring over all ranks; hierarchical: in the node, then over nodes
 };
 
+// Modes ssp and async: pushes are applied as they arrive (server/shard_core.h).
+struct SspConfig {
+  std::uint64_t staleness = 3;      // ssp: by how many clocks a node may run ahead of the slowest
+  bool lr_by_staleness = false;     // an old push counts less
+  double delay_compensation = 0.0;  // lambda of DC-ASGD; 0: none
+};
+
 struct RecoveryConfig {
   std::string redo_log = "workers";  // workers: nodes keep what they pushed until a snapshot covers it; none
   std::uint32_t redo_mb = 256;       // memory of a node for that, MiB; none is kept if fewer than 16 rounds fit
@@ -118,17 +125,23 @@ struct RecoveryConfig {
 
 struct JobConfig {
   std::string name;
-  std::string mode = "sync";      // sync, or allreduce: without servers
+  std::string mode = "sync";      // sync; ssp, async: nodes do not wait for each other; allreduce: without servers
   std::uint64_t chunk_bytes = 0;  // fp32 bytes per chunk; 0: default_chunk_elements()
   EncodingSpec push;              // a round's gradients: see common/encoding.h
   EncodingSpec pull;              // the parameters
   AllreduceConfig allreduce;
+  SspConfig ssp;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   SnapshotConfig snapshot;
   RecoveryConfig recovery;
   TrainConfig train;
 };
+
+// Modes in which every node has a clock of its own.
+inline bool has_clocks(const JobConfig& job) {
+  return job.mode == "ssp" || job.mode == "async";
+}
 
 // Lanes of a daemon when the configuration does not say: a quarter of the cores, 1 to 8. Fewer lanes than cores because
 // every lane comes with a ZeroMQ I/O thread, and the kernel's network stack takes its share.

@@ -19,7 +19,7 @@ constexpr std::uint32_t kMinWindowBytes = 64u << 10;
 
 constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
 constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
-constexpr std::string_view kModes[] = {"sync", "allreduce"};
+constexpr std::string_view kModes[] = {"sync", "ssp", "async", "allreduce"};
 constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
 constexpr std::string_view kRedoLogs[] = {"workers", "none"};
 constexpr std::string_view kWhenFull[] = {"go_on", "wait"};
@@ -247,6 +247,20 @@ void check_train(Faults& f, const TrainConfig& t) {
   f.at_least_one(t.eval_every_epochs, "train.eval_every_epochs");
 }
 
+// An answer goes to one node only, at a time of its own: nothing that all nodes share can be sent as a change. And a
+// snapshot holds a node's pushes up to a clock that its author learns too late to send what it has kept back.
+void check_clocks(Faults& f, const JobConfig& c) {
+  f.check(not_negative(c.ssp.delay_compensation), "ssp.delay_compensation", "must be 0 or a finite number above 0");
+  if (!has_clocks(c)) return;
+  const std::string mode = "with mode \"" + c.mode + "\": ";
+  f.check(!make_encoding(c.push)->keeps_residual(), "encoding.push",
+          "must be fp32, bf16 or fp16 " + mode + "the others keep residuals, which its snapshots cannot hold",
+          "job.mode");
+  f.check(!make_encoding(c.pull)->is_delta(), "encoding.pull",
+          "must be fp32, bf16 or fp16 " + mode + "changes need an estimate that all nodes share, and nodes differ",
+          "job.mode");
+}
+
 }  // namespace
 
 OptimizerConfig default_optimizer(std::string_view name) {
@@ -273,8 +287,15 @@ std::string why_inapplicable(const JobConfig& config, std::string_view key) {
     }
     return "";
   };
-  if (key.starts_with("allreduce.") && config.mode == "sync") {
-    return "mode \"sync\" has no all-reduce: remove the key or set job.mode to \"allreduce\"";
+  if (key.starts_with("allreduce.") && config.mode != "allreduce" && contains(kModes, config.mode)) {
+    return "mode \"" + config.mode + "\" has no all-reduce: remove the key or set job.mode to \"allreduce\"";
+  }
+  if (key.starts_with("ssp.") && !has_clocks(config) && contains(kModes, config.mode)) {
+    return "mode \"" + config.mode +
+           "\" knows no staleness: remove the key or set job.mode to \"ssp\" (or \"async\", without a bound)";
+  }
+  if (key == "ssp.staleness" && config.mode == "async") {
+    return "mode \"async\" has no bound on staleness: remove the key or set job.mode to \"ssp\"";
   }
   std::string why = look_up(optimizer_keys(), "optimizer.", config.optimizer.name, kOptimizers);
   return why.empty() ? look_up(schedule_keys(), "schedule.", config.schedule.name, kSchedules) : why;
@@ -306,6 +327,7 @@ std::vector<Fault> faults_of(const JobConfig& c) {
     f.check(c.push.id == EncodingId::kFp32, "encoding.push", why, "job.mode");
     f.check(c.pull.id == EncodingId::kFp32, "encoding.pull", why, "job.mode");
   }
+  check_clocks(f, c);
   check_optimizer(f, c);
   check_schedule(f, c);
   f.one_of(c.recovery.redo_log, kRedoLogs, "recovery.redo_log");

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "common/assert.h"
+#include "kernels/delay_compensation.h"
 #include "kernels/tree_sum.h"
 
 namespace tributary {
@@ -21,11 +22,11 @@ struct Scratch {
   alignas(64) std::array<Block, kLevels> partial;
 };
 
-// Values [first, first+count) of one frame: where they lie, or decoded into `scratch`.
-const float* values_of(const std::byte* frame, const FusedArgs& args, std::size_t first, std::size_t count,
-                       Block& scratch) {
-  if (const float* values = args.push->as_fp32(frame)) return values + first;
-  args.push->decode(frame, args.elements, first, count, scratch.data());
+// Values [first, first+count) of a frame of `elements`: where they lie, or decoded into `scratch`.
+const float* values_of(const Encoding& encoding, const std::byte* frame, std::size_t elements, std::size_t first,
+                       std::size_t count, Block& scratch) {
+  if (const float* values = encoding.as_fp32(frame)) return values + first;
+  encoding.decode(frame, elements, first, count, scratch.data());
   return scratch.data();
 }
 
@@ -36,7 +37,7 @@ void sum_frames(std::span<const std::byte* const> frames, const FusedArgs& args,
   std::array<const float*, kGroup> inputs;
   if (frames.size() <= kGroup) {
     for (std::size_t k = 0; k < frames.size(); ++k) {
-      inputs[k] = values_of(frames[k], args, first, count, scratch.decoded[k]);
+      inputs[k] = values_of(*args.push, frames[k], args.elements, first, count, scratch.decoded[k]);
     }
     return kernels::tree_sum({inputs.data(), frames.size()}, count, out);
   }
@@ -58,6 +59,7 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
   TRIB_ASSERT(!args.answer || args.pull->is_delta() == (args.estimate_out != nullptr));
   const std::size_t step = args.answer ? std::max(kFusedBlock, args.pull->granularity()) : kFusedBlock;
   TRIB_ASSERT(step <= kMaxFusedBlock);
+  TRIB_ASSERT(args.lambda == 0.0f || (args.pulled != nullptr && args.pulled_as != nullptr));
   Scratch scratch;  // on the stack, about 16 KiB
   alignas(64) Block sum;
 
@@ -72,10 +74,17 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
       block.state_out[slot] = args.state_out[slot] + first;
     }
     if (args.frames.size() == 1) {
-      block.grad = values_of(args.frames[0], args, first, block.count, sum);
+      block.grad = values_of(*args.push, args.frames[0], args.elements, first, block.count, sum);
     } else {
       sum_frames(args.frames, args, first, block.count, sum.data(), scratch, 0);
       block.grad = sum.data();
+    }
+    if (args.lambda != 0.0f) {
+      const float* pulled =
+          values_of(*args.pulled_as, args.pulled, args.elements, first, block.count, scratch.decoded[0]);
+      kernels::compensate_delay({block.count, block.grad, args.scale, args.lambda, block.param_in, pulled, sum.data()});
+      block.grad = sum.data();
+      block.grad_scale = 1.0f;
     }
     optimizer.step(scalars, block);
     if (!args.answer) continue;

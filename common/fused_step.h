@@ -19,6 +19,11 @@ struct FusedArgs {
   float* param_out = nullptr;
   const float* state_in[kernels::kMaxSlots] = {};
   float* state_out[kernels::kMaxSlots] = {};
+  // Delay compensation (kernels/delay_compensation.h), unless lambda is 0: the parameters that the gradient was
+  // computed from, as the frame of an answer.
+  float lambda = 0.0f;
+  const std::byte* pulled = nullptr;
+  const Encoding* pulled_as = nullptr;
   const Encoding* pull = nullptr;  // encodes param_out into `answer`, unless answer is null
   std::byte* answer = nullptr;
   const float* estimate_in = nullptr;  // pull->is_delta(): what the receivers hold, before ...

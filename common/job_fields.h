@@ -22,6 +22,10 @@ void visit_job_fields(Config& c, Visitor&& visit) {
 
   visit("allreduce", "algorithm", c.allreduce.algorithm);
 
+  visit("ssp", "staleness", c.ssp.staleness);
+  visit("ssp", "lr_by_staleness", c.ssp.lr_by_staleness);
+  visit("ssp", "delay_compensation", c.ssp.delay_compensation);
+
   visit("optimizer", "name", c.optimizer.name);
   if constexpr (!std::is_const_v<Config>) c.optimizer = default_optimizer(c.optimizer.name);
   visit("optimizer", "lr", c.optimizer.lr);

@@ -49,6 +49,7 @@ struct Push {
   std::uint64_t weight = 0;  // samples (or any additive weight) behind the sum; the server divides by the total
   EncodingId encoding = EncodingId::kFp32;
   ResidualUse residual = ResidualUse::kNone;
+  bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
   bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
 };
 // Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.
@@ -75,7 +76,8 @@ struct Receipt {
   bool residual_kept = false;  // of a residual alone; a late receipt of the same round's gradient must not pass for it
   bool applied = false;        // of a push with redo: the round is complete, the next one may come
 };
-// The chunk's parameters at `version`. + payload (encoded).
+// The chunk's parameters at `version`. + payload (encoded). Where nodes have clocks (modes ssp and async) the version
+// is the clock of the reader's own that is answered, and slowest says what the reader may rely on.
 struct Answer {
   ChunkKey key;
   Version version;
@@ -83,6 +85,7 @@ struct Answer {
   EncodingId encoding = EncodingId::kFp32;
   Round snapshot_round;        // the push of this round must bring its residual; 0: none
   bool residual_sent = false;  // a Residual went before this answer
+  Round slowest;               // clocks: every node's pushes up to this one are in the parameters; sync: the version
 };
 // The node's residual of a resumed chunk, before its first answer. + payload (fp32).
 struct Residual {

@@ -48,6 +48,7 @@ struct DataHeader {
       weight @6 :UInt64;  # samples behind the sum; the server divides by the total over nodes
       encoding @7 :Encoding;
       residual @19 :ResidualUse;
+      last @31 :Bool;  # modes with clocks: the author's last push; its answer is to hold every node's up to this round
       redo @28 :Bool;  # of a round that this server lost: answered with a receipt when it is applied again
     }
     # worker -> server; + payload: initial parameters, fp32. Answered with version 0.
@@ -69,11 +70,12 @@ struct DataHeader {
     }
     # server -> worker; + payload: parameters at `version`.
     answer :group {
-      version @12 :UInt64;
+      version @12 :UInt64;  # modes with clocks: the reader's own clock that is answered
       durable @13 :UInt64;  # newest version of this chunk in a committed snapshot
       encoding @14 :Encoding;  # of a delta encoding the first answer of a view is fp32: the values themselves
       snapshotRound @20 :UInt64;  # the push of this round must bring its residual; 0: none is named
       residualSent @21 :Bool;  # the node's residual, of a resumed job, went before this answer
+      slowest @32 :UInt64;  # modes with clocks: every node's pushes up to this round are in the parameters
     }
     # server -> worker: the push is not here; send it again.
     resend :group {

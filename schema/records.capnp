@@ -58,7 +58,7 @@ struct ChunkHeader {
   round @2 :UInt64;
   chunk @3 :UInt32;
   slots @4 :UInt8;  # state arrays after the parameters
-  version @5 :UInt64;  # rounds seen
+  version @5 :UInt64;  # rounds seen; modes with clocks: pushes
   step @6 :UInt64;  # rounds applied
   elements @7 :UInt64;
   optimizer @8 :Text;
@@ -67,4 +67,6 @@ struct ChunkHeader {
   estimate @10 :Bool;  # another array follows the slots: what all workers hold under a delta encoding
   nodes @11 :UInt16;  # nodes of the view
   residualNodes @12 :List(UInt16);  # whose residuals follow, an array each, ascending
+  # Since format 3:
+  clocks @13 :List(UInt64);  # modes with clocks: by node, its newest push that is in the arrays; empty otherwise
 }

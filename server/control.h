@@ -66,6 +66,9 @@ struct ControlJobStatus {
   Version min_version() const;
   Version max_version() const;
   std::uint64_t pool_bytes() const;
+  std::uint64_t withheld() const;
+  // By node, in modes with clocks: on the chunks where it is last and furthest.
+  std::vector<std::pair<Round, Round>> clocks() const;
   MemoryTerms memory_terms() const;
 };
 

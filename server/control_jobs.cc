@@ -14,6 +14,15 @@ std::string no_store(const ServerConfig& config) {
   return "server " + std::to_string(config.index) + " has no store configured; set [store] path in its configuration";
 }
 
+std::optional<ClockRules> clock_rules(const JobConfig& config) {
+  if (!has_clocks(config)) return std::nullopt;
+  ClockRules rules;
+  if (config.mode == "ssp") rules.staleness = config.ssp.staleness;
+  rules.lr_by_staleness = config.ssp.lr_by_staleness;
+  rules.delay_compensation = config.ssp.delay_compensation;
+  return rules;
+}
+
 }  // namespace
 
 Control::Job* Control::find(JobId id, ViewId view) {
@@ -39,7 +48,7 @@ void Control::on(const OpenJob& m) {
   std::vector<ShardJob> parts;
   if (const Status status = prepare(m, job, parts); !status) return opened(m.job, m.view, status);
   for (ShardJob& part : parts) {
-    auto gauges = std::make_shared<LaneJobGauges>();
+    auto gauges = std::make_shared<LaneJobGauges>(part.clocks ? part.nodes : 0);
     job.lanes.push_back(part.lane);
     job.status.gauges.push_back(gauges);
     Lane& lane = *lanes_[part.lane.value];
@@ -121,6 +130,8 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
     part.schedule = config->schedule;
     part.push = config->push;
     part.pull = config->pull;
+    part.clocks = clock_rules(*config);
+    part.start = m.resume ? m.resume_round : Round(0);
     part.recovers = recovers(*config);
     parts.push_back(std::move(part));
   }
@@ -143,6 +154,7 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
   status.memory.lanes = static_cast<std::uint16_t>(parts.size());
   status.memory.push = config->push;
   status.memory.pull = config->pull;
+  status.memory.clocks = has_clocks(*config);
   status.memory.recovers = job.recovers;
   return {};
 }
@@ -169,7 +181,9 @@ Status Control::load_chunk(const Job& job, const LoadedChunk& loaded, std::vecto
   if (stopping_.load(std::memory_order_acquire)) return fail(ErrorCode::kStopped, "the server is being stopped");
   const std::uint32_t index = loaded.chunk.value;
   const bool ours = index < seen.size() && job.layout->owner(loaded.chunk).shard.value == config_.index;
-  if (!ours || seen[index] || loaded.version.value != job.status.resume_round.value) {
+  // With clocks the version counts pushes; the lane checks the clocks.
+  const bool other_round = !job.status.memory.clocks && loaded.version.value != job.status.resume_round.value;
+  if (!ours || seen[index] || other_round) {
     return fail(ErrorCode::kStore, "the snapshot of round " + std::to_string(job.status.resume_round.value) +
                                        " of job '" + job.status.name + "' has chunk " + std::to_string(index) +
                                        " at version " + std::to_string(loaded.version.value) +
@@ -187,6 +201,7 @@ Status Control::load_chunk(const Job& job, const LoadedChunk& loaded, std::vecto
   for (const std::span<const float> slot : loaded.slots) chunk.slots.emplace_back(slot.begin(), slot.end());
   chunk.estimate.assign(loaded.estimate.begin(), loaded.estimate.end());
   chunk.nodes = loaded.nodes;
+  chunk.clocks = loaded.clocks;
   for (const NodeResidual& residual : loaded.residuals) {
     chunk.residuals.emplace_back(residual.node, std::vector<float>(residual.values.begin(), residual.values.end()));
   }

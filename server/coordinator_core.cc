@@ -263,7 +263,7 @@ void CoordinatorCore::lose_member(Job& job, std::uint32_t node, const std::strin
     const auto finished =
         std::ranges::find_if(job.members, [](const auto& entry) { return entry.second.left.has_value(); });
     if (finished == job.members.end()) return restart(job, reason, now_ms);
-    begin_stop(job, StopKind::kStopped, finished->second.left->round, reason, now_ms);
+    begin_stop(job, StopKind::kStopped, stop_round(job, finished->second.left->round), reason, now_ms);
   }
 }
 

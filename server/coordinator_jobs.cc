@@ -84,8 +84,9 @@ void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
   member.left = m;
   if (m.kind == LeaveKind::kStopped) {
     // This node has every answer of round m.round and pushes no more: no chunk anywhere can go past it, so all are
-    // there.
-    return begin_stop(*job, StopKind::kStopped, m.round, m.message.empty() ? who + " was stopped" : m.message, now_ms);
+    // there. (Nodes with clocks of their own are anywhere.)
+    return begin_stop(*job, StopKind::kStopped, stop_round(*job, m.round),
+                      m.message.empty() ? who + " was stopped" : m.message, now_ms);
   }
   const bool all_left =
       std::ranges::all_of(job->members, [](const auto& entry) { return entry.second.left.has_value(); });
@@ -113,6 +114,19 @@ void CoordinatorCore::on(PeerId from, const PeerAddress& m, std::uint64_t) {
     const auto other = workers_.find(member.worker);
     if (node != m.node.value && other != workers_.end()) output_.send(other->second.peer, m);
   }
+}
+
+// The round that a stop is known by, when a node has left after `left`. Nodes with clocks of their own stop wherever
+// they are: it is one that all of them are known to have passed on all chunks. The state that is kept says for each
+// chunk which pushes beyond that it has, and they are not applied again when the job goes on.
+Round CoordinatorCore::stop_round(const Job& job, Round left) const {
+  if (!has_clocks(job.config)) return left;
+  Round passed = left;
+  for (const std::uint16_t shard : shards_of(job)) {
+    const auto pace = job.pace.find(shard);
+    passed = std::min(passed, pace == job.pace.end() ? Round(0) : Round(pace->second.min_version.value));
+  }
+  return std::max(passed, job.resume_round);
 }
 
 void CoordinatorCore::request_stop(Job& job, const std::string& reason) {
@@ -246,8 +260,8 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
     // begun.)
     if (!job.lagging_since_ms) job.lagging_since_ms = now_ms;
     if (now_ms > *job.lagging_since_ms + kStopPatienceMs) {
-      begin_stop(job, StopKind::kStopped, finished->second.left->round, "some nodes finished, others did not follow",
-                 now_ms);
+      begin_stop(job, StopKind::kStopped, stop_round(job, finished->second.left->round),
+                 "some nodes finished, others did not follow", now_ms);
     }
     return;
   }

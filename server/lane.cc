@@ -32,6 +32,7 @@ void add_stats(ShardStats& total, const ShardStats& stats) {
   total.held_frames += stats.held_frames;
   total.held_bytes += stats.held_bytes;
   total.max_held_bytes = std::max(total.max_held_bytes, stats.max_held_bytes);
+  total.withheld += stats.withheld;
 }
 
 void raise_to(LaneCounter& counter, std::uint64_t total) {
@@ -153,9 +154,11 @@ void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
       largest = std::max<std::size_t>(largest, job.layout->chunk(chunk).elements);
     }
     const int slots = job.optimizer->slots();
-    entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull, job.recovers);
+    const bool clocks = job.clocks.has_value();
+    entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull, job.recovers, clocks ? job.nodes : 0);
     entry.pool = std::make_unique<BufferPool>(
-        largest * sizeof(float), ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes, job.recovers));
+        largest * sizeof(float),
+        ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes, job.recovers, clocks));
     entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
     jobs_.emplace(job.job, std::move(entry));
   });
@@ -215,7 +218,7 @@ void Lane::restore(JobId job, RestoredChunk chunk) {
         std::vector<NodeResidual> residuals;
         for (const auto& [node, values] : chunk.residuals) residuals.push_back({node, values});
         entry.restored = entry.core->restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots,
-                                             {chunk.estimate, chunk.nodes, residuals});
+                                             {chunk.estimate, chunk.nodes, residuals}, chunk.clocks);
       } catch (const std::bad_alloc&) {
         entry.restored = fail(ErrorCode::kLimit, "no memory left for chunk " + std::to_string(chunk.chunk.value) +
                                                      "; use more servers or a smaller model");
@@ -308,7 +311,7 @@ void Lane::retire(std::unordered_map<JobId, Job>& jobs, JobId job) {
 
 void Lane::retire(Job job) {
   ShardStats stats = job.core->stats();
-  stats.held_frames = stats.held_bytes = stats.max_held_bytes = 0;
+  stats.held_frames = stats.held_bytes = stats.max_held_bytes = stats.withheld = 0;
   add_stats(closed_, stats);
   links_.drop(job.core->job().job);
   job.core.reset();
@@ -335,6 +338,12 @@ void Lane::publish(std::uint64_t now) {
     job.gauges->max_held_bytes.store(job.core->stats().max_held_bytes, std::memory_order_relaxed);
     job.gauges->links.store(links_.size_of(id), std::memory_order_relaxed);
     job.gauges->pool_bytes.store(job.pool->allocated_bytes(), std::memory_order_relaxed);
+    job.gauges->withheld.store(job.core->stats().withheld, std::memory_order_relaxed);
+    for (std::uint32_t node = 0; node < job.gauges->clocks.size(); ++node) {
+      const auto [last, furthest] = job.core->clock_range(NodeRank(node));
+      job.gauges->clocks[node].last.store(last.value, std::memory_order_relaxed);
+      job.gauges->clocks[node].furthest.store(furthest.value, std::memory_order_relaxed);
+    }
   }
   for (const auto& [id, job] : parked_) {
     add_stats(total, job.core->stats());
@@ -354,6 +363,7 @@ void Lane::publish(std::uint64_t now) {
   counters_.held_frames.set(static_cast<double>(total.held_frames));
   counters_.held_bytes.set(static_cast<double>(total.held_bytes));
   counters_.max_held_bytes.set(static_cast<double>(total.max_held_bytes));
+  counters_.withheld.set(static_cast<double>(total.withheld));
   counters_.pool_bytes.set(static_cast<double>(pool_bytes));
   counters_.links.set(static_cast<double>(links_.size()));
   counters_.mapped_bytes.set(static_cast<double>(links_.mapped_bytes()));

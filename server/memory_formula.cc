@@ -12,6 +12,7 @@ namespace tributary {
 MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
   state += other.state;
   answers += other.answers;
+  told += other.told;
   estimate += other.estimate;
   held += other.held;
   arriving += other.arriving;
@@ -30,6 +31,7 @@ MemoryTerms memory_formula(const ShardMemory& shard) {
   // Kept parameters are what is still being sent.
   terms.answers = pull->id() == EncodingId::kFp32 && shard.recovers ? 0 : pull->bytes(shard.elements);
   if (shard.recovers) terms.state += fp32;
+  terms.told = shard.clocks ? shard.nodes * pull->bytes(shard.elements) : 0;
   terms.estimate = pull->is_delta() ? fp32 : 0;
   terms.held = shard.max_held_bytes;
   terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);

@@ -6,6 +6,8 @@
 //     state      P * 4 * (1 + S)                     fp32 parameters and optimizer state
 //     answers    P * 4, or P * pull bytes            at most one more copy: parameters that are still being sent
 //                                                    while the next round is written, or the encoded answers
+//     told       n * P * pull bytes in modes         what every node was answered and has not pushed after: it may be
+//                ssp and async                       reading there
 //     estimate   P * 4 with a delta pull encoding    what the workers hold
 //     held       n * push frame * chunks in flight   gradient frames that wait for the other nodes (the most seen so
 //                                                    far)
@@ -38,6 +40,7 @@ struct ShardMemory {
   std::uint16_t lanes = 1;
   EncodingSpec push;
   EncodingSpec pull;
+  bool clocks = false;               // modes ssp and async
   bool recovers = false;             // keeps the parameters before the last step
   std::uint64_t local_nodes = 0;     // that share their memory with it
   std::uint64_t max_held_bytes = 0;  // most gradient bytes held at once so far
@@ -45,8 +48,8 @@ struct ShardMemory {
 };
 
 struct MemoryTerms {
-  std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, mapped = 0;
-  std::uint64_t total() const { return state + answers + estimate + held + arriving + snapshot + mapped; }
+  std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, mapped = 0, told = 0;
+  std::uint64_t total() const { return state + answers + estimate + held + arriving + snapshot + mapped + told; }
   MemoryTerms& operator+=(const MemoryTerms& other);
 };
 

@@ -43,6 +43,7 @@ struct ChunkHeader {
   bool estimate = false;
   std::uint32_t nodes = 0;
   std::vector<std::uint32_t> residual_nodes;  // ascending
+  std::vector<std::uint64_t> clocks;          // by node
 };
 
 // `format`: for tests of refusal, as if written by another version of the program.

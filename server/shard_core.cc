@@ -8,12 +8,6 @@
 #include "common/schedule.h"
 
 namespace tributary {
-namespace {
-
-constexpr std::uint32_t kNotOurs = ~0u;
-
-}  // namespace
-
 ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
     : job_(std::move(job)),
       pool_(pool),
@@ -21,7 +15,7 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
       push_(make_encoding(job_.push)),
       pull_(make_encoding(job_.pull)),
       local_(job_.layout->chunks(), kNotOurs) {
-  TRIB_ASSERT(!job_.recovers || (!push_->keeps_residual() && !pull_->is_delta()));
+  TRIB_ASSERT(!job_.recovers || (!job_.clocks && !push_->keeps_residual() && !pull_->is_delta()));
   const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
   chunks_.resize(owned.size());
   for (std::size_t i = 0; i < owned.size(); ++i) {
@@ -29,24 +23,31 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
     chunk.index = owned[i];
     chunk.elements = job_.layout->chunk(owned[i]).elements;
     if (push_->keeps_residual()) chunk.residuals.resize(job_.nodes);
+    if (job_.clocks) {
+      chunk.slowest = job_.start.value;
+      chunk.clocks.resize(job_.nodes);
+      for (NodeClock& clock : chunk.clocks) clock.applied = clock.asked = job_.start.value;
+    }
     local_[owned[i].value] = static_cast<std::uint32_t>(i);
   }
   size_for_nodes();
 }
 
-std::size_t ShardCore::steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, bool recovers) {
+std::size_t ShardCore::steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, bool recovers,
+                                     std::uint32_t clocks) {
   const std::size_t encoded = pull == EncodingId::kFp32 ? 0 : 1;
   const std::size_t estimate = pull == EncodingId::kInt8Delta ? 1 : 0;
   const std::size_t previous = recovers ? 1 : 0;
-  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate + previous);
+  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate + previous + clocks);
 }
 
 std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push,
-                                   std::uint32_t nodes, bool recovers) {
+                                   std::uint32_t nodes, bool recovers, bool clocks) {
   // One copy for what runs, one for what a snapshot still holds, and of what answers carry one more that is being sent
   // (with `recovers` that one is kept anyway).
   const std::size_t residuals = make_encoding(push)->keeps_residual() ? chunks * nodes : 0;
-  return 2 * steady_blocks(chunks, slots, pull, recovers) + chunks + residuals;
+  return steady_blocks(chunks, slots, pull, recovers, clocks ? nodes : 0) +
+         steady_blocks(chunks, slots, pull, recovers) + chunks + residuals;
 }
 
 ShardCore::Chunk* ShardCore::find(PeerId from, const ChunkKey& key, Round round) {
@@ -75,40 +76,6 @@ ShardCore::Chunk* ShardCore::find(PeerId from, const ChunkKey& key, Round round)
 void ShardCore::reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message) {
   ++stats_.rejected;
   output_.error(from, ErrorReply{key, round, code, std::move(message)});
-}
-
-Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step, std::span<const float> params,
-                          std::span<const std::span<const float>> slots, const CompressionState& compression) {
-  TRIB_ASSERT(index.value < local_.size() && local_[index.value] != kNotOurs);
-  Chunk& chunk = chunks_[local_[index.value]];
-  TRIB_ASSERT(!chunk.initialised);
-  const auto expected_slots = static_cast<std::size_t>(job_.optimizer->slots());
-  const bool fits =
-      params.size() == chunk.elements && slots.size() == expected_slots &&
-      std::ranges::all_of(slots, [&](const auto& s) { return s.size() == chunk.elements; }) &&
-      (compression.estimate.empty() || compression.estimate.size() == chunk.elements) &&
-      std::ranges::all_of(compression.residuals, [&](const auto& r) { return r.values.size() == chunk.elements; });
-  if (!fits) {
-    return fail(ErrorCode::kWrongLength, "chunk " + std::to_string(index.value) + " in the store has " +
-                                             std::to_string(params.size()) + " parameters and " +
-                                             std::to_string(slots.size()) + " state arrays, but the job needs " +
-                                             std::to_string(chunk.elements) + " and " + std::to_string(expected_slots));
-  }
-  if (!allocate(chunk)) {
-    return fail(ErrorCode::kLimit, "no buffer left for chunk " + std::to_string(index.value) +
-                                       "; buffers of the job's last view are still in use, attach again in a moment");
-  }
-  std::ranges::copy(params, chunk.params.floats().data());
-  for (std::size_t s = 0; s < slots.size(); ++s) std::ranges::copy(slots[s], chunk.slots[s].floats().data());
-  if (chunk.estimate) {
-    std::ranges::copy(compression.estimate.empty() ? params : compression.estimate, chunk.estimate.floats().data());
-  }
-  if (push_->keeps_residual()) restore_residuals(chunk, compression);
-  chunk.version = version;
-  chunk.step = step;
-  max_version_ = std::max(max_version_, version);
-  initialise(chunk);
-  return {};
 }
 
 // Gives a new chunk its buffers: all of them, or none (false).
@@ -172,6 +139,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
     return reject(from, push.key, push.round, ErrorCode::kInvalidArgument,
                   "weight " + std::to_string(push.weight) + " exceeds the bound of " + std::to_string(kMaxWeight));
   }
+  if (job_.clocks) return on_clock_push(from, *chunk, push, frame);
   if (push.residual == ResidualUse::kAlone) return take_residual(*chunk, from, push, std::move(frame));
   if (snapshot_round_ == push.round && push_->keeps_residual() && push.residual == ResidualUse::kNone) {
     return reject(from, push.key, push.round, ErrorCode::kMalformed,
@@ -232,9 +200,12 @@ void ShardCore::settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round rou
 // False, and the round is as it was, if the pool has no buffer for the new state.
 bool ShardCore::complete(Chunk& chunk) {
   std::uint64_t weight = 0;
-  for (const Contribution& contribution : chunk.contributions) weight += contribution.weight;
+  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
+    weight += chunk.contributions[node].weight;
+    frames_[node] = chunk.contributions[node].frame.bytes().data();
+  }
   // A round without samples changes nothing but the version.
-  if (weight != 0 ? !apply(chunk, weight) : !answer_no_change(chunk)) return false;
+  if (weight != 0 ? !apply(chunk, {frames_, weight, chunk.step + 1}) : !answer_no_change(chunk)) return false;
   chunk.version = chunk.version.next();
   max_version_ = std::max(max_version_, chunk.version);
   chunk.arrived = 0;
@@ -284,7 +255,7 @@ bool ShardCore::answer_no_change(Chunk& chunk) {
 // Sum and optimizer step. Buffers that nobody else reads are written in place; for the others (sent answers and
 // snapshots never change under their readers) the step writes into fresh ones. All of those are there before anything
 // changes: false, or an exception for want of memory, leaves the chunk as it was.
-bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
+bool ShardCore::apply(Chunk& chunk, const Step& step) {
   const kernels::Optimizer& optimizer = *job_.optimizer;
   BufferRef* current[kernels::kMaxSlots + 3] = {&chunk.params};
   std::size_t count = 1;
@@ -300,13 +271,16 @@ bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
     if (!kept && !current[i]->unique()) ++shared;
     if (!(next[i] = kept ? before_previous(chunk) : writable(*current[i]))) return false;
   }
-  for (std::uint32_t node = 0; node < job_.nodes; ++node)
-    frames_[node] = chunk.contributions[node].frame.bytes().data();
   FusedArgs args;
   args.elements = chunk.elements;
-  args.frames = frames_;
+  args.frames = step.frames;
   args.push = push_.get();
-  args.scale = static_cast<float>(1.0 / static_cast<double>(weight));
+  args.scale = static_cast<float>(1.0 / static_cast<double>(step.weight));
+  if (step.pulled) {
+    args.lambda = static_cast<float>(job_.clocks->delay_compensation);
+    args.pulled = step.pulled;
+    args.pulled_as = pull_.get();
+  }
   args.param_in = chunk.params.floats().data();
   args.param_out = next[0].floats().data();
   for (int s = 0; s < optimizer.slots(); ++s) {
@@ -322,7 +296,8 @@ bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
     args.estimate_out = next[estimate].floats().data();
   }
   ++chunk.step;
-  fused_step(optimizer, optimizer.scalars(chunk.step, scheduled_lr(job_.schedule, job_.lr, chunk.step)), args);
+  const double lr = scheduled_lr(job_.schedule, job_.lr, step.position) / step.lr_divisor;
+  fused_step(optimizer, optimizer.scalars(chunk.step, lr), args);
   if (job_.recovers) chunk.previous = std::move(chunk.params);
   for (std::size_t i = 0; i < count; ++i) *current[i] = std::move(next[i]);
   ++stats_.steps;
@@ -339,6 +314,7 @@ void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply 
     header.encoding = EncodingId::kFp32;
     payload = &chunk.estimate;
   }
+  header.slowest = Round(chunk.version.value);
   if (snapshot_round_ && push_->keeps_residual()) header.snapshot_round = *snapshot_round_;
   if (reply == Reply::kWhole && !chunk.residuals.empty() && !chunk.residuals[node.value].owner.empty()) {
     header.residual_sent = true;
@@ -378,7 +354,9 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
 void ShardCore::on_pull(PeerId from, const Pull& pull) {
   Chunk* chunk = find(from, pull.key, Round(0));
   if (!chunk) return;
-  if (!chunk->initialised || pull.version > chunk->version) {
+  if (chunk->initialised && job_.clocks) {
+    answer_clock_pull(from, *chunk, pull.key.node);
+  } else if (!chunk->initialised || pull.version > chunk->version) {
     chunk->waiting_pulls[pull.key.node.value] = {from, pull.version};
   } else if (pull.version < chunk->version && chunk->previous) {
     answer_previous(from, *chunk, pull.key.node);
@@ -391,6 +369,7 @@ void ShardCore::on_pull(PeerId from, const Pull& pull) {
 void ShardCore::on_query(PeerId from, const Query& query) {
   Chunk* chunk = find(from, query.key, query.round);
   if (!chunk) return;
+  if (job_.clocks) return on_clock_query(from, *chunk, query);
   if (chunk->initialised && query.round.value <= chunk->version.value) {
     if (query.redo) return output_.receipt(from, Receipt{query.key, query.round, false, true});
     return send_answer(from, *chunk, query.key.node, Reply::kRound);
@@ -420,6 +399,7 @@ void ShardCore::capture(Chunk& chunk, Round round) {
   for (HeldResidual& held : chunk.residuals) {
     if (!held.owner.empty()) snapshot.residuals.push_back(std::exchange(held, {}));
   }
+  for (const NodeClock& clock : chunk.clocks) snapshot.clocks.push_back(clock.applied);
   output_.captured(std::move(snapshot));
   if (uncaptured_ > 0 && --uncaptured_ == 0) snapshot_round_.reset();
 }
@@ -438,7 +418,7 @@ bool ShardCore::snapshot_at(Round round) {
   uncaptured_ = chunks_.size();
   for (Chunk& chunk : chunks_) chunk.captured = false;
   for (Chunk& chunk : chunks_) {
-    if (chunk.version.value == round.value) capture(chunk, round);
+    if (progress(chunk).value == round.value) capture(chunk, round);
   }
   return true;
 }
@@ -450,15 +430,16 @@ bool ShardCore::stop(bool keep, Round round) {
       contribution.present = false;
     }
     chunk.arrived = 0;
+    for (NodeClock& clock : chunk.clocks) clock.withheld = false;
     std::ranges::fill(chunk.waiting_pulls, WaitingPull{});
   }
-  stats_.held_frames = stats_.held_bytes = 0;
+  stats_.held_frames = stats_.held_bytes = stats_.withheld = 0;
   snapshot_round_.reset();
   kept_round_.reset();
   uncaptured_ = 0;
   if (!keep) return true;
   const bool consistent = initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
-                            return chunk.version.value == round.value;
+                            return job_.clocks ? chunk.slowest >= round.value : chunk.version.value == round.value;
                           });
   if (!consistent) return false;
   if (push_->keeps_residual() && !all_residuals()) {
@@ -471,7 +452,9 @@ bool ShardCore::stop(bool keep, Round round) {
 
 Version ShardCore::min_version() const {
   if (chunks_.empty()) return max_version_;
-  return std::ranges::min_element(chunks_, {}, &Chunk::version)->version;
+  Version lowest = progress(chunks_.front());
+  for (const Chunk& chunk : chunks_) lowest = std::min(lowest, progress(chunk));
+  return lowest;
 }
 
 std::span<const float> ShardCore::params(ChunkIndex chunk) const {

@@ -23,9 +23,16 @@
 // is held with the chunk's snapshot. A node that leaves sends the residual alone, and stop() waits for all of them. On
 // resuming, a node gets its residual back before the first answer.
 //
+// Clocks (ShardJob::clocks; modes ssp and async): push.round is the clock of its author, 1, 2, ... A push is applied on
+// its own as it arrives, once, and in the order of its author's clock; chunk.version counts what was applied. Only its
+// answer may wait, until the slowest node's clock on this chunk is near enough: then it brings the parameters as they
+// are, hence its author's own push and all that are old enough. What was answered stays as it is until its author's
+// next push (a repeated question gets the same bytes), so that several nodes may read, in shared memory, too, while the
+// chunk goes on: with n nodes there are at most n + 1 generations of parameters. shard_clocks.cc has that part.
+//
 // If the pool has no fresh one (answers that a peer does not take, snapshots that are written slowly), the round stays
 // open with all its frames and the senders have receipts; the next query or second copy of a push tries again. Nothing
-// is lost but time.
+// is lost but time. (With clocks the push is as good as lost, and is asked for again.)
 #pragma once
 
 #include <cstdint>
@@ -33,6 +40,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/buffer_pool.h"
@@ -44,6 +52,22 @@
 #include "kernels/optimizer.h"
 
 namespace tributary {
+
+// How nodes with clocks of their own are kept together. s = staleness, n = nodes.
+struct ClockRules {
+  static constexpr std::uint64_t kUnbounded = ~0ull;
+  // The answer to clock c of a node waits while the slowest node's clock is below c - s. So what a node computes from
+  // at clock c + 1 holds all pushes up to clock c - s, and its own. 0: nodes go clock by clock, as in synchronous
+  // rounds, but every push is a step of its own.
+  std::uint64_t staleness = kUnbounded;
+  // The step of a push is divided by its staleness tau = max(1, m / n), m: pushes applied to the chunk between the
+  // parameters that its gradient was computed from and itself. Nodes of one speed have m = n - 1, hence tau = 1; a node
+  // f times slower than the others has tau near f. (Zhang et al. 2016, "Staleness-aware async-SGD": lr / tau; tau
+  // counted there in updates, here in clocks of the others, so that it does not depend on the number of nodes.)
+  bool lr_by_staleness = false;
+  // Lambda of DC-ASGD (kernels/delay_compensation.h); 0: none. What the node had is what it was answered.
+  double delay_compensation = 0.0;
+};
 
 // Everything a lane must know to own its part of a job in a view.
 struct ShardJob {
@@ -58,7 +82,9 @@ struct ShardJob {
   ScheduleConfig schedule;
   EncodingSpec push;
   EncodingSpec pull;
-  bool recovers = false;  // keep the parameters before the last step
+  bool recovers = false;             // keep the parameters before the last step
+  std::optional<ClockRules> clocks;  // none: synchronous rounds. REQUIRES: not with recovers
+  Round start;                       // clocks: what every node's begins at in this view; 0: a fresh job
 };
 
 // A node's residual of a chunk, fp32 at any address, in the memory that it was received in.
@@ -94,6 +120,7 @@ struct ChunkSnapshot {
   BufferRef estimate;  // delta encodings only
   std::uint32_t nodes = 0;
   std::vector<HeldResidual> residuals;  // ascending nodes; those without one have 0
+  std::vector<std::uint64_t> clocks;    // by node: its newest push that is in here; empty in synchronous mode
 };
 
 class ShardOutput {
@@ -121,6 +148,7 @@ struct ShardStats {
   std::uint64_t starved = 0;                      // steps and initial values put off because the pool was empty
   std::uint64_t held_frames = 0, held_bytes = 0;  // now
   std::uint64_t max_held_bytes = 0;
+  std::uint64_t withheld = 0;  // clocks: answers that wait for slower nodes now
 };
 
 class ShardCore {
@@ -132,16 +160,21 @@ class ShardCore {
   // Blocks that `chunks` chunks may need at once: parameters, state, encoded answers, one more copy of what is being
   // sent, and one copy-on-write snapshot; and the residuals of a resumed job's nodes, until the first round is
   // complete. Bounds the pool; steady state uses chunks * (1 + slots) and what is in flight.
+  // clocks: also the answers that nodes have and have not pushed after.
   static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push = {},
-                                 std::uint32_t nodes = 1, bool recovers = false);
-  // Of those, what is in use as long as nothing is being sent and no snapshot held.
-  static std::size_t steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, bool recovers = false);
+                                 std::uint32_t nodes = 1, bool recovers = false, bool clocks = false);
+  // Of those, what is in use as long as nothing is being sent and no snapshot held. clocks: how many nodes have one.
+  static std::size_t steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, bool recovers = false,
+                                   std::uint32_t clocks = 0);
 
   // Restores a chunk instead of waiting for Init. Sizes: chunk elements each. REQUIRES: chunk is owned by this lane and
   // not yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty. If the job has another number
-  // of nodes now, node 0 gets the sum of all residuals: nothing of what was not sent is lost.
+  // of nodes now, node 0 gets the sum of all residuals: nothing of what was not sent is lost. clocks: as captured; a
+  // node's pushes up to its clock are in the state, and are not applied again when it repeats them. With another number
+  // of nodes they are nobody's, and all nodes' clocks begin at job().start.
   Status restore(ChunkIndex chunk, Version version, std::uint64_t step, std::span<const float> params,
-                 std::span<const std::span<const float>> slots, const CompressionState& compression = {});
+                 std::span<const std::span<const float>> slots, const CompressionState& compression = {},
+                 std::span<const std::uint64_t> clocks = {});
 
   // The state goes on in another view, which may have another number of nodes. REQUIRES: stop(false, ...).
   // kTopology: it is not the same training on the same chunks, or it has encodings with error feedback, whose residuals
@@ -153,22 +186,26 @@ class ShardCore {
   void on_pull(PeerId from, const Pull& pull);
   void on_query(PeerId from, const Query& query);
 
-  // Capture every chunk when it reaches version `round` (at once, if it is there). False, and nothing is captured, if a
-  // chunk is already past it (with residuals: so near that its nodes may not know in time), if a snapshot is still
-  // being captured, or if so much of an earlier one is still held that this one could keep the training waiting for
-  // buffers.
+  // Capture every chunk when it reaches version `round`, with clocks when its slowest node does (at once, if it is
+  // there). False, and nothing is captured, if a chunk is already past it (with residuals: so near that its nodes may
+  // not know in time), if a snapshot is still being captured, or if so much of an earlier one is still held that this
+  // one could keep the training waiting for buffers.
   bool snapshot_at(Round round);
   // The view is over: drops held frames; with `keep`, captures every chunk as it is and requires all at version
-  // `round`. Returns false (nothing captured) if a chunk is at another version or not initialised. With residuals it
-  // may return true before all nodes have sent theirs: then keeping() until they are there and everything is captured.
+  // `round` (with clocks: every node's at least there). Returns false (nothing captured) if a chunk is at another
+  // version or not initialised. With residuals it may return true before all nodes have sent theirs: then keeping()
+  // until they are there and everything is captured.
   bool stop(bool keep, Round round);
   bool keeping() const { return kept_round_.has_value(); }
   void snapshot_committed(Round round) { durable_ = round; }
 
   const ShardJob& job() const { return job_; }
   const ShardStats& stats() const { return stats_; }
+  // Of a chunk's versions; with clocks: of its slowest nodes' clocks, which is how far all nodes have come.
   Version min_version() const;
   Version max_version() const { return max_version_; }
+  // With clocks: the node's on the chunks where it is last and furthest.
+  std::pair<Round, Round> clock_range(NodeRank node) const;
   std::size_t chunks() const { return chunks_.size(); }
   bool initialised() const { return initialised_ == chunks_.size(); }
   // For tests and the simulator's digest. REQUIRES: chunk is owned and initialised.
@@ -187,6 +224,17 @@ class ShardCore {
     PeerId from;  // value 0: none
     Version version;
   };
+  // A node's clock on one chunk. asked <= applied: after a restore the state may be ahead of what its author repeats.
+  struct NodeClock {
+    std::uint64_t applied = 0;  // newest push that is in the parameters
+    std::uint64_t asked = 0;    // newest push of this view: the one that is answered, or waits for it
+    PeerId from;                // to whom
+    bool last = false;          // wants everybody's pushes up to it
+    bool withheld = false;      // its answer waits
+    BufferRef sent;             // its answer as it went out, until the next push
+    std::uint64_t sent_slowest = 0;
+    Version sent_version;  // of the chunk
+  };
   struct Chunk {
     ChunkIndex index;
     std::size_t elements = 0;
@@ -203,13 +251,22 @@ class ShardCore {
     std::vector<Contribution> contributions;  // by node
     std::vector<WaitingPull> waiting_pulls;   // by node
     std::vector<HeldResidual> residuals;      // by node, at this version; without owner: none
+    std::vector<NodeClock> clocks;            // by node; empty in synchronous mode
+    std::uint64_t slowest = 0;                // of them, applied
+  };
+  struct Step {
+    std::span<const std::byte* const> frames;
+    std::uint64_t weight = 1;
+    std::uint64_t position = 1;  // in the learning rate's schedule
+    double lr_divisor = 1.0;
+    const std::byte* pulled = nullptr;  // what the gradient was computed from, if delays are compensated
   };
 
   Chunk* find(PeerId from, const ChunkKey& key, Round round);
   void reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
   void settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round);
   bool complete(Chunk& chunk);
-  bool apply(Chunk& chunk, std::uint64_t weight);
+  bool apply(Chunk& chunk, const Step& step);
   BufferRef writable(const BufferRef& buffer);
   BufferRef before_previous(const Chunk& chunk);
   bool answer_no_change(Chunk& chunk);
@@ -218,6 +275,7 @@ class ShardCore {
   bool all_residuals() const;
   enum class Reply { kRound, kWhole };  // the answer of a round; to a pull: the values themselves
   void send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply);
+  void answer_clock_pull(PeerId to, Chunk& chunk, NodeRank node);
   void answer_pulls(Chunk& chunk);
   void answer_previous(PeerId to, const Chunk& chunk, NodeRank node);
   void size_for_nodes();
@@ -225,6 +283,16 @@ class ShardCore {
   void capture(Chunk& chunk, Round round);
   bool allocate(Chunk& chunk);
   void initialise(Chunk& chunk);
+  Version progress(const Chunk& chunk) const { return job_.clocks ? Version(chunk.slowest) : chunk.version; }
+  Status restore_clocks(Chunk& chunk, std::span<const std::uint64_t> clocks);
+  void on_clock_push(PeerId from, Chunk& chunk, const Push& push, const Payload& frame);
+  void on_clock_query(PeerId from, Chunk& chunk, const Query& query);
+  bool advance(Chunk& chunk, NodeClock& clock, const Push& push, const Payload& frame);
+  void release_answers(Chunk& chunk);
+  void repeat_answer(Chunk& chunk, NodeRank node, Round round);
+  void send_clock_answer(Chunk& chunk, NodeRank node);
+
+  static constexpr std::uint32_t kNotOurs = ~0u;  // in local_
 
   ShardJob job_;
   BufferPool& pool_;

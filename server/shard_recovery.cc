@@ -1,4 +1,5 @@
-// ShardCore's part in recovery: state that outlives its view, and parameters at the round that a view begins with.
+// ShardCore's part in recovery: state out of the store, state that outlives its view, and parameters at the round that
+// a view begins with.
 #include <algorithm>
 #include <utility>
 
@@ -14,6 +15,44 @@ void ShardCore::size_for_nodes() {
     chunk.waiting_pulls.resize(job_.nodes);
   }
   frames_.resize(job_.nodes);
+}
+
+Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step, std::span<const float> params,
+                          std::span<const std::span<const float>> slots, const CompressionState& compression,
+                          std::span<const std::uint64_t> clocks) {
+  TRIB_ASSERT(index.value < local_.size() && local_[index.value] != kNotOurs);
+  Chunk& chunk = chunks_[local_[index.value]];
+  TRIB_ASSERT(!chunk.initialised);
+  const auto expected_slots = static_cast<std::size_t>(job_.optimizer->slots());
+  const bool fits =
+      params.size() == chunk.elements && slots.size() == expected_slots &&
+      std::ranges::all_of(slots, [&](const auto& s) { return s.size() == chunk.elements; }) &&
+      (compression.estimate.empty() || compression.estimate.size() == chunk.elements) &&
+      std::ranges::all_of(compression.residuals, [&](const auto& r) { return r.values.size() == chunk.elements; });
+  if (!fits) {
+    return fail(ErrorCode::kWrongLength, "chunk " + std::to_string(index.value) + " in the store has " +
+                                             std::to_string(params.size()) + " parameters and " +
+                                             std::to_string(slots.size()) + " state arrays, but the job needs " +
+                                             std::to_string(chunk.elements) + " and " + std::to_string(expected_slots));
+  }
+  if (job_.clocks) {
+    if (Status fits_job = restore_clocks(chunk, clocks); !fits_job) return fits_job;
+  }
+  if (!allocate(chunk)) {
+    return fail(ErrorCode::kLimit, "no buffer left for chunk " + std::to_string(index.value) +
+                                       "; buffers of the job's last view are still in use, attach again in a moment");
+  }
+  std::ranges::copy(params, chunk.params.floats().data());
+  for (std::size_t s = 0; s < slots.size(); ++s) std::ranges::copy(slots[s], chunk.slots[s].floats().data());
+  if (chunk.estimate) {
+    std::ranges::copy(compression.estimate.empty() ? params : compression.estimate, chunk.estimate.floats().data());
+  }
+  if (push_->keeps_residual()) restore_residuals(chunk, compression);
+  chunk.version = version;
+  chunk.step = step;
+  max_version_ = std::max(max_version_, progress(chunk));
+  initialise(chunk);
+  return {};
 }
 
 Status ShardCore::reopen(ShardJob job) {
@@ -49,8 +88,12 @@ BufferRef ShardCore::before_previous(const Chunk& chunk) {
 void ShardCore::answer_pulls(Chunk& chunk) {
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     WaitingPull& pull = chunk.waiting_pulls[node];
-    if (pull.from == PeerId{} || pull.version > chunk.version) continue;
+    if (pull.from == PeerId{} || (!job_.clocks && pull.version > chunk.version)) continue;
     const PeerId peer = std::exchange(pull, {}).from;
+    if (job_.clocks) {
+      answer_clock_pull(peer, chunk, NodeRank(node));
+      continue;
+    }
     send_answer(peer, chunk, NodeRank(node), Reply::kWhole);
   }
 }

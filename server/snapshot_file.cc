@@ -105,6 +105,7 @@ Status SnapshotFileWriter::add(const ChunkSnapshot& chunk) {
   header.estimate = static_cast<bool>(chunk.estimate);
   if (header.estimate) add_array(chunk_key(chunk.chunk, kEstimatePart), chunk.estimate);
   header.nodes = chunk.nodes;
+  header.clocks = chunk.clocks;
   for (const HeldResidual& residual : chunk.residuals) {
     header.residual_nodes.push_back(residual.node);
     arrays.emplace_back(residual_key(chunk.chunk, residual.node), residual.values);
@@ -204,6 +205,7 @@ Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord&
     for (; next <= header->slots; ++next) loaded.slots.emplace_back(arrays[next]);
     if (header->estimate) loaded.estimate = arrays[next++];
     loaded.nodes = header->nodes;
+    loaded.clocks = header->clocks;
     for (const std::uint32_t node : header->residual_nodes) loaded.residuals.push_back({node, arrays[next++]});
     if (auto status = each(loaded); !status) return status;
     iterator.Next();

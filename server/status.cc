@@ -35,6 +35,7 @@ Json lane_json(const Lane& lane) {
           {"internal_errors", c.internal_errors.value()},
           {"dropped_sends", c.dropped()},
           {"held_bytes", static_cast<std::uint64_t>(c.held_bytes.value())},
+          {"withheld_answers", static_cast<std::uint64_t>(c.withheld.value())},
           {"pool_bytes", static_cast<std::uint64_t>(c.pool_bytes.value())}};
 }
 
@@ -42,6 +43,8 @@ Json job_status_json(const ControlJobStatus& job) {
   Json snapshot = {{"bytes", job.snapshot_bytes}, {"error", job.snapshot_error}};
   snapshot["pending"] = job.snapshot_pending ? Json(job.snapshot_pending->value) : Json(nullptr);
   snapshot["durable"] = job.snapshot_durable ? Json(job.snapshot_durable->value) : Json(nullptr);
+  Json clocks = Json::array();
+  for (const auto& [last, furthest] : job.clocks()) clocks.push_back({{"min", last.value}, {"max", furthest.value}});
   return {{"name", job.name},
           {"id", std::to_string(job.job.value)},
           {"view", job.view.value},
@@ -52,6 +55,8 @@ Json job_status_json(const ControlJobStatus& job) {
           {"optimizer", job.optimizer},
           {"min_version", job.min_version().value},
           {"max_version", job.max_version().value},
+          {"clocks", std::move(clocks)},
+          {"withheld_answers", job.withheld()},
           {"resumed_from", job.resumed ? Json(job.resume_round.value) : Json(nullptr)},
           {"snapshot", std::move(snapshot)},
           {"memory_formula_bytes", job.memory_terms().total()},
@@ -131,6 +136,7 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
     gauge("held_frames", "Gradient frames that wait for other nodes.", c.held_frames);
     gauge("held_bytes", "Bytes of gradient frames that wait for other nodes.", c.held_bytes);
     gauge("max_held_bytes", "Most bytes of gradient frames held at once.", c.max_held_bytes);
+    gauge("withheld_answers", "Answers that wait for slower nodes (modes ssp and async).", c.withheld);
     gauge("links", "Nodes on this machine that share memory with the lane, by job.", c.links);
     gauge("mapped_bytes", "Memory of workers on this machine that the lane has mapped.", c.mapped_bytes);
     gauge("pool_bytes", "Bytes of buffers for parameters and optimizer state.", c.pool_bytes);
@@ -157,6 +163,18 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
   per_job("tributary_server_job_durable_round", "Newest round that is durable here.", [](const ControlJobStatus& job) {
     return job.snapshot_durable ? static_cast<double>(job.snapshot_durable->value) : 0.0;
   });
+  metrics.gauges("tributary_server_job_clock",
+                 "Where a node's clock is on the chunks where it is last (modes ssp and async).", [control] {
+                   std::vector<Metrics::Sample> samples;
+                   for (const ControlJobStatus& job : control->status().jobs) {
+                     const auto clocks = job.clocks();
+                     for (std::size_t node = 0; node < clocks.size(); ++node) {
+                       samples.push_back({{{"job", job.name}, {"node", std::to_string(node)}},
+                                          static_cast<double>(clocks[node].first.value)});
+                     }
+                   }
+                   return samples;
+                 });
   if (const Snapshotter* snapshotter = parts.snapshotter) {
     metrics.gauge("tributary_server_snapshot_waiting_chunks", "Captured chunks that wait for the snapshot writer.", {},
                   [snapshotter] { return static_cast<double>(snapshotter->waiting_chunks()); });

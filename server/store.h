@@ -24,7 +24,7 @@
 
 namespace tributary {
 
-inline constexpr std::uint32_t kStoreFormat = 2;  // older ones are read
+inline constexpr std::uint32_t kStoreFormat = 3;  // older ones are read
 
 // A chunk as loaded; spans are valid during the callback only.
 struct LoadedChunk {
@@ -36,6 +36,7 @@ struct LoadedChunk {
   std::span<const float> estimate;  // empty: none
   std::uint32_t nodes = 0;          // of the view that wrote it
   std::vector<NodeResidual> residuals;
+  std::vector<std::uint64_t> clocks;  // by node; empty: a job without
 };
 
 // What identifies a snapshot beside its job and round; a load with other values is refused (kStore) naming both.

@@ -70,6 +70,9 @@ std::string to_json(const RunSummary& summary) {
     json["test_accuracy"] = summary.test->accuracy();
     json["test_loss"] = summary.test->mean_loss();
   }
+  if (summary.clocks) {
+    json["staleness"] = {{"pulls", summary.pulls}, {"mean", summary.mean_staleness()}, {"max", summary.staleness_max}};
+  }
   // A job's name may come from anywhere; bytes that are no UTF-8 must not throw.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -109,6 +112,11 @@ std::string to_text(const RunSummary& summary) {
   if (!summary.standalone) {
     text += "  network      " + megabytes(summary.bytes_pushed) + " pushed and " + megabytes(summary.bytes_pulled) +
             " pulled by this node\n";
+  }
+  if (summary.clocks) {
+    text += format("  staleness    mean %.2f, at most %llu clocks behind, over %llu chunks pulled by this node\n",
+                   summary.mean_staleness(), static_cast<unsigned long long>(summary.staleness_max),
+                   static_cast<unsigned long long>(summary.pulls));
   }
   if (!summary.digest.empty()) text += "  digest       " + summary.digest + "\n";
   if (summary.stopped) {

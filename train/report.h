@@ -32,8 +32,14 @@ struct RunSummary {
   std::uint64_t samples_here = 0;  // over all ranks in these rounds
   StepSplit split;                 // total of these rounds
   std::uint64_t bytes_pushed = 0, bytes_pulled = 0;  // by this node
+  // Modes ssp and async, by this node: chunks that were answered, and by how many clocks the slowest node was behind.
+  bool clocks = false;
+  std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
 
   double seconds() const { return static_cast<double>(split.total_ns()) * 1e-9; }
+  double mean_staleness() const {
+    return pulls == 0 ? 0.0 : static_cast<double>(staleness_sum) / static_cast<double>(pulls);
+  }
   double samples_per_second() const { return seconds() > 0.0 ? static_cast<double>(samples_here) / seconds() : 0.0; }
 };
 
@@ -44,8 +50,9 @@ struct RunSummary {
 //    "stopped","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA ...","blas",
 //    "gradient_path":"host" or "device"}
 //
-// and "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can aggregate by
-// example counts. test_* are null on ranks that do not evaluate.
+// in modes ssp and async "staleness":{"pulls","mean","max"} (by how many clocks the slowest node was behind, over all
+// chunks that this node was answered), and "train_loss_sum", "train_correct", "train_samples" so that a reader of all
+// ranks' objects can aggregate by example counts. test_* are null on ranks that do not evaluate.
 std::string to_json(const RunSummary& summary);
 // "cuda:0 NVIDIA H200 with cuBLAS 13.0.2", and in parentheses why it is not something better.
 std::string to_text(const DeviceInfo& info);

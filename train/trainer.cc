@@ -53,6 +53,7 @@ class Trainer {
     session_options_.topology = options.topology;
     session_options_.keepsake = std::make_shared<SessionKeepsake>();
     summary_.job = options.job.name;
+    summary_.clocks = has_clocks(options.job);
     summary_.rank = options.topology.rank;
     summary_.world_size = options.topology.world_size;
     summary_.nodes = options.topology.world_size / options.topology.local_world_size;
@@ -117,6 +118,7 @@ class Trainer {
       reason_ = status.error().message;
       return ViewEnd::kRestart;
     }
+    session_->last_round(last_);
     stop_signal_.arm();
     complete_ = pushed_ = session_->resume_round();
     if (!attached_once_) summary_.resumed_from = complete_.value;
@@ -220,9 +222,13 @@ class Trainer {
     // before.
     const bool finished = complete_ >= last_;
     summary_.rounds = complete_.value;
-    Result<std::string> digest = digest_of_parameters();
-    if (!digest) return device_failed(digest.error());
-    summary_.digest = std::move(*digest);
+    summary_.digest.clear();
+    // Where nodes have clocks of their own, each has other parameters until all are at the last round.
+    if (finished || !summary_.clocks) {
+      Result<std::string> digest = digest_of_parameters();
+      if (!digest) return device_failed(digest.error());
+      summary_.digest = std::move(*digest);
+    }
     if (evaluated_ != complete_) {
       summary_.test.reset();
       if (finished && test_ != nullptr) {
@@ -285,6 +291,9 @@ class Trainer {
     summary_.rounds = complete_.value;
     summary_.bytes_pushed += view_stats_.bytes_pushed;
     summary_.bytes_pulled += view_stats_.bytes_pulled;
+    summary_.pulls += view_stats_.pulls;
+    summary_.staleness_sum += view_stats_.staleness_sum;
+    summary_.staleness_max = std::max(summary_.staleness_max, view_stats_.staleness_max);
     view_stats_ = {};
   }
 

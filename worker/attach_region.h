@@ -50,6 +50,12 @@ struct NodeHeader {
   std::atomic<std::uint64_t> reduce_ns{0};
   std::atomic<std::uint64_t> bytes_pushed{0};
   std::atomic<std::uint64_t> bytes_pulled{0};
+  // Modes ssp and async. Of all answers: how many clocks the slowest node was behind the reader.
+  std::atomic<std::uint64_t> pulls{0};
+  std::atomic<std::uint64_t> staleness_sum{0};
+  std::atomic<std::uint64_t> staleness_max{0};
+  // Written by trainers, all the same, before they are ready for that round: after it comes none. 0: not known.
+  std::atomic<std::uint64_t> last_round{0};
 };
 struct ChunkWord {
   std::atomic<std::uint64_t> version_plus_one{0};  // 0: no parameters yet

@@ -20,6 +20,9 @@
 // behind its frame; a resumed node gets its residual before its first answer; and a node that leaves sends the
 // residuals of all its chunks alone (keep_residuals), until each is acknowledged.
 //
+// Where nodes have clocks (modes ssp and async) a round is this node's own, and Answer::version the clock that is
+// answered: nothing here is different.
+//
 // Loss: when an acknowledgement or an answer is overdue, a Query asks the server what it knows; it replies with the
 // answer, a receipt, or Resend. So a payload travels twice only if the server says that it does not have it, and
 // repeats change nothing.
@@ -105,7 +108,8 @@ class ClientCore {
   void initial_values_ready(std::uint64_t now_ns);
   // The node's gradient of `chunk` for `round` is complete.
   // REQUIRES: started() for that chunk, round == version + 1, idle. wants_residual() says what the payload must hold.
-  void gradient_ready(ChunkIndex chunk, Round round, std::uint64_t weight, std::uint64_t now_ns);
+  // last: Push::last.
+  void gradient_ready(ChunkIndex chunk, Round round, std::uint64_t weight, std::uint64_t now_ns, bool last = false);
 
   // From connection `from`. Anything that does not fit what is open is counted as stale and dropped.
   void on_receipt(ConnectionIndex from, const Receipt& receipt, std::uint64_t now_ns);
@@ -148,6 +152,7 @@ class ClientCore {
     std::uint64_t in_flight = 0;  // bytes counted in the window
     std::uint64_t held = 0;       // bytes of a push that is acknowledged and waits for other nodes'
     std::uint64_t sent_ns = 0;    // last send or query
+    bool last = false;            // Push::last
     bool retransmitted = false;   // no rate sample from it (Karn's rule)
     bool wants_residual = false;  // a snapshot is named for the next round
     bool has_residual = false;    // restored

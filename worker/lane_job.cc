@@ -314,7 +314,8 @@ void WorkerLaneJob::reduce_waiting(std::uint64_t now) {
 
 void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
   frames_[chunk.value] = payload;
-  client_.gradient_ready(chunk, round, weight, steady_ns());
+  const bool last = job_->header().last_round.load(std::memory_order_relaxed) == round.value;
+  client_.gradient_ready(chunk, round, weight, steady_ns(), last);
 }
 
 void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
@@ -422,6 +423,13 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
     reducer_->release(chunk);
     frames_[chunk.value] = {};
   }
+  if (job_->spec().clocks) {
+    const std::uint64_t behind =
+        answer.version.value > answer.slowest.value ? answer.version.value - answer.slowest.value : 0;
+    ++pulls_;
+    staleness_sum_ += behind;
+    staleness_max_ = std::max(staleness_max_, behind);
+  }
   if (RedoRing* ring = job_->spec().redo.get()) ring->commit(Round(answer.durable.value));
   reducer_->deliver(chunk, answer.version, whole, payload);
 }
@@ -463,6 +471,14 @@ void WorkerLaneJob::publish() {
     header.reduce_ns.fetch_add(reduce - reported_reduce_ns_, std::memory_order_relaxed);
     header.bytes_pushed.fetch_add(bytes_sent_ - reported_pushed_, std::memory_order_relaxed);
     header.bytes_pulled.fetch_add(pulled - reported_pulled_, std::memory_order_relaxed);
+    if (pulls_ != 0) {
+      header.pulls.fetch_add(pulls_, std::memory_order_relaxed);
+      header.staleness_sum.fetch_add(staleness_sum_, std::memory_order_relaxed);
+      std::uint64_t most = header.staleness_max.load(std::memory_order_relaxed);
+      while (most < staleness_max_ && !header.staleness_max.compare_exchange_weak(most, staleness_max_)) {
+      }
+      pulls_ = staleness_sum_ = 0;
+    }
     reported_reduce_ns_ = reduce;
     reported_pushed_ = bytes_sent_;
     reported_pulled_ = pulled;

@@ -102,6 +102,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::uint64_t reported_reduce_ns_ = 0, reported_pushed_ = 0, reported_pulled_ = 0;
   std::uint64_t socket_payload_bytes_ = 0, shared_payload_bytes_ = 0;
   std::uint64_t bytes_sent_ = 0, malformed_ = 0, send_failures_ = 0;
+  std::uint64_t pulls_ = 0, staleness_sum_ = 0, staleness_max_ = 0;  // since the last publish()
   bool answered_some_ = false;
   bool failed_ = false;
 };

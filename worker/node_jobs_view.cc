@@ -79,7 +79,9 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.ranks = entry.local_world_size;
   spec.endpoints = m.endpoints;
   spec.locals = m.locals;
+  spec.mode = entry.config.mode;
   spec.allreduce = entry.config.mode == "allreduce";
+  spec.clocks = has_clocks(entry.config);
   spec.redo_after = m.redo_after;
   auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m);
   if (!redo) return tl::unexpected(redo.error());

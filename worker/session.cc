@@ -327,6 +327,10 @@ std::span<const float> Session::parameters(std::size_t tensor) const {
   return {impl_->parameters + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
 }
 
+void Session::last_round(Round round) {
+  impl_->node->last_round.store(round.value, std::memory_order_relaxed);
+}
+
 void Session::ready(std::size_t tensor, std::uint64_t weight) {
   Round& round = impl_->rounds[tensor];
   round = round.next();
@@ -360,8 +364,9 @@ std::string Session::stop_reason() const {
 
 SessionStats Session::stats() const {
   const NodeHeader& node = *impl_->node;
-  return {node.reduce_ns.load(std::memory_order_relaxed), node.bytes_pushed.load(std::memory_order_relaxed),
-          node.bytes_pulled.load(std::memory_order_relaxed)};
+  const auto get = [](const std::atomic<std::uint64_t>& total) { return total.load(std::memory_order_relaxed); };
+  return {get(node.reduce_ns), get(node.bytes_pushed),  get(node.bytes_pulled),
+          get(node.pulls),     get(node.staleness_sum), get(node.staleness_max)};
 }
 
 Status Session::finish(LeaveKind kind, const std::string& message) {

@@ -72,6 +72,9 @@ enum class StepState {
 
 struct SessionStats {  // totals of this node since the attach
   std::uint64_t reduce_ns = 0, bytes_pushed = 0, bytes_pulled = 0;
+  // Modes ssp and async: chunks that were answered, and by how many clocks the slowest node was behind this one in
+  // them.
+  std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
 };
 
 class Session {
@@ -102,6 +105,9 @@ class Session {
   bool on_device() const;
   float* gradient_device(std::size_t tensor);
   const float* parameters_device(std::size_t tensor) const;
+  // There is no round after this one: in modes ssp and async its answers wait for all nodes, so that everybody ends
+  // with the final parameters. Every rank says the same, before its first ready() of that round.
+  void last_round(Round round);
   // weight: how many samples are summed in the gradient (0 is allowed). The same for all tensors of a round.
   void ready(std::size_t tensor, std::uint64_t weight);
   // Blocks until the answer to the last ready() of this tensor, or of all tensors, is in.

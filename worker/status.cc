@@ -53,7 +53,7 @@ Json job_json(const NodeJobSummary& summary) {
   if (!summary.job) return out;
   const NodeJob& job = *summary.job;
   const JobTotals totals = totals_of(job);
-  out["mode"] = job.spec().allreduce ? "allreduce" : "sync";
+  out["mode"] = job.spec().mode;
   out["id"] = std::to_string(job.spec().job.value);
   out["view"] = job.spec().view.value;
   out["parameters"] = job.spec().layout->parameters();
@@ -82,6 +82,15 @@ Json job_json(const NodeJobSummary& summary) {
   out["shared_connections"] = totals.shared_connections;
   out["socket_payload_bytes"] = totals.socket_payload_bytes;
   out["shared_payload_bytes"] = totals.shared_payload_bytes;
+  if (job.spec().clocks) {
+    const auto get = [](const std::atomic<std::uint64_t>& total) { return total.load(std::memory_order_relaxed); };
+    const NodeHeader& node = job.header();
+    const std::uint64_t pulls = get(node.pulls);
+    out["staleness"] = {
+        {"pulls", pulls},
+        {"mean", pulls == 0 ? 0.0 : static_cast<double>(get(node.staleness_sum)) / static_cast<double>(pulls)},
+        {"max", get(node.staleness_max)}};
+  }
   out["memory_bytes"] = job.budget_bytes();
   out["reduced_on"] = reduced_on(job);
   if (job.spec().devices) {

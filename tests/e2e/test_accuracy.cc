@@ -60,6 +60,14 @@ TEST_CASE("all-reduce trains to the accuracy of the same job on servers: flat ov
   CHECK(std::fabs(flat.at("test_accuracy").get<double>() - hybrid.at("test_accuracy").get<double>()) <= 0.003);
 }
 
+TEST_CASE("nodes that go at their own clocks, within a bound, train to the accuracy of synchronous rounds") {
+  const TempDir dir;
+  const auto ssp = trained(dir / "run", 2, "fashion-mnist-ssp.toml", {});
+  MESSAGE("ssp " << ssp.at("test_accuracy") << ", staleness " << ssp.at("staleness"));
+  CHECK(ssp.at("test_accuracy").get<double>() > 0.88);
+  CHECK(ssp.at("staleness").at("max").get<std::uint64_t>() <= 3);
+}
+
 TEST_CASE("8-bit encodings cost no accuracy, 1-bit and the largest 1 percent less than a point") {
   const TempDir dir;
   const double fp32 = test_accuracy(dir, "fashion-mnist.toml");

@@ -10,7 +10,17 @@ std::string Scenario::describe() const {
          std::to_string(parameters) + " parameters in chunks of " + std::to_string(chunk_elements) + ", " +
          std::to_string(rounds) + " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", window " +
          std::to_string(window_bytes) + " bytes, loss " + std::to_string(lose) + ", duplication " +
-         std::to_string(duplicate);
+         std::to_string(duplicate) + ", mode " + mode +
+         (mode == "sync" ? ""
+                         : (mode == "ssp" ? " with staleness " + std::to_string(staleness) : "") +
+                               (lr_by_staleness ? ", step size by staleness" : "") +
+                               (delay_compensation != 0.0 ? ", delays compensated" : "") +
+                               (restarts ? ", cut off after " + std::to_string(cut_after_events) + " events" : ""));
+}
+
+std::uint64_t Scenario::slowness(std::uint32_t node) const {
+  if (mode == "sync") return 1;
+  return 1ull << Random::mix(seed * 65537 + node) % 5;
 }
 
 Scenario scenario_of(std::uint64_t seed) {
@@ -34,6 +44,17 @@ Scenario scenario_of(std::uint64_t seed) {
   s.lose = random.chance(0.5) ? 0.03 : 0.0;
   s.duplicate = random.chance(0.5) ? 0.1 : 0.0;
   s.window_bytes = s.chunk_elements * 4 * random.between(1, 4);
+  // Drawn last, so that synchronous seeds are what they were before there were others.
+  if (!random.chance(0.5)) return s;
+  s.mode = random.chance(0.75) ? "ssp" : "async";
+  s.staleness = random.below(4);
+  s.rounds = random.between(4, 12);
+  s.push = s.push.starts_with("fp") || s.push.starts_with("bf") ? s.push : "fp32";
+  s.pull = s.pull.starts_with("int8") ? "fp32" : s.pull;
+  s.lr_by_staleness = random.chance(0.3);
+  s.delay_compensation = random.chance(0.3) ? 0.04 : 0.0;
+  s.restarts = random.chance(0.4);
+  s.cut_after_events = random.between(200, 4000);
   return s;
 }
 

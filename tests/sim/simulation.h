@@ -1,11 +1,14 @@
-// The synchronous round logic under a virtual clock and a bad network: real ClientCores and ShardCores, real codec,
-// simulated trainers. Every run is checked against a reference that adds the ranks' gradients in tree order, one after
-// another, in one process, and must end in the same bits.
+// The round logic under a virtual clock and a bad network: real ClientCores and ShardCores, real codec, simulated
+// trainers. Synchronous runs are checked against a reference that adds the ranks' gradients in tree order, one after
+// another, in one process, and must end in the same bits; runs with clocks (modes ssp and async; nodes of different
+// speed) against a replay of the order in which the servers applied the pushes (clocks_judge.h).
 //
-// Checked at every event: parameters delivered to a node are the reference's bits of that version; versions of a chunk
-// grow by one; bytes in flight respect the window; frames held respect nodes x shard; snapshots captured copy-on-write
-// still have the reference's bits of their round when they are read much later; no message is refused; the run ends
-// within a bounded virtual time.
+// Checked at every event: parameters delivered to a node are the reference's bits of that version, with clocks those of
+// the replay, holding the reader's own pushes and all that the bound demands, and each push once; a node's versions of
+// a chunk grow by one; bytes in flight respect the window; frames held and answers withheld respect nodes x chunks;
+// snapshots captured copy-on-write still have the bits of their round when they are read much later; no message is
+// refused; the run ends within a bounded virtual time. Some runs with clocks are cut off, and go on from their newest
+// snapshot.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +24,15 @@ struct Scenario {
   std::string optimizer, push, pull;
   double lose = 0.0, duplicate = 0.0;
   std::uint64_t window_bytes = 0;
+  // sync, ssp or async; what follows is for the latter two.
+  std::string mode = "sync";
+  std::uint64_t staleness = 0;
+  bool lr_by_staleness = false;
+  double delay_compensation = 0.0;
+  bool restarts = false;
+  std::uint64_t cut_after_events = 0;
+  // How many times as long as others a node takes for its work.
+  std::uint64_t slowness(std::uint32_t node) const;
   std::string describe() const;
 };
 
@@ -28,7 +40,8 @@ struct Outcome {
   bool ok = false;
   std::string failure;  // the first broken invariant
   Scenario scenario;
-  std::uint64_t events = 0, virtual_ns = 0, messages = 0, resends = 0, snapshots = 0;
+  std::uint64_t events = 0, virtual_ns = 0, messages = 0, resends = 0, snapshots = 0, withheld = 0;
+  bool restarted = false;  // from a snapshot
 };
 
 // Planted bugs, to show that the invariants can fail.
@@ -37,6 +50,9 @@ enum class Mutation {
   kArrivalOrderSum,   // the reference adds nodes in another order than the tree
   kForgetDuplicates,  // a second copy of a push is counted as another node's
   kWriteInPlace,      // answers in flight alias the buffer of the next step
+  kLooseBound,        // clocks: answers go out a clock too early
+  kApplyTwice,        // clocks: a second copy of a push is taken for the next one
+  kForgetClocks,      // clocks: a restored chunk does not know which pushes it has
 };
 
 Scenario scenario_of(std::uint64_t seed);

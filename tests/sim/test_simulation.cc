@@ -13,7 +13,7 @@ constexpr std::uint64_t kSeedsPerCase = 250;
 constexpr std::uint64_t kSeedsForMutation = 200;
 
 void run_seeds(std::uint64_t first) {
-  std::uint64_t resends = 0, snapshots = 0;
+  std::uint64_t resends = 0, snapshots = 0, withheld = 0, restarted = 0;
   for (std::uint64_t seed = first; seed < first + kSeedsPerCase; ++seed) {
     const Outcome outcome = run(seed);
     if (!outcome.ok) {
@@ -22,10 +22,14 @@ void run_seeds(std::uint64_t first) {
     }
     resends += outcome.resends;
     snapshots += outcome.snapshots;
+    withheld += outcome.withheld;
+    restarted += outcome.restarted ? 1 : 0;
   }
-  // A run in which nothing was lost and nothing captured would prove less than it says.
+  // Runs in which nothing was lost, captured, withheld or gone on with would prove less than they say.
   CHECK(resends > 0);
   CHECK(snapshots > 0);
+  CHECK(withheld > 0);
+  CHECK(restarted > 0);
 }
 
 // The first seed that finds the planted bug; kSeedsForMutation if none does.
@@ -38,16 +42,16 @@ std::uint64_t first_seed_that_finds(Mutation mutation) {
 
 }  // namespace
 
-TEST_CASE("seeds 0 to 249 end in the reference's bits") {
+TEST_CASE("seeds 0 to 249 end as they must") {
   run_seeds(0);
 }
-TEST_CASE("seeds 250 to 499 end in the reference's bits") {
+TEST_CASE("seeds 250 to 499 end as they must") {
   run_seeds(250);
 }
-TEST_CASE("seeds 500 to 749 end in the reference's bits") {
+TEST_CASE("seeds 500 to 749 end as they must") {
   run_seeds(500);
 }
-TEST_CASE("seeds 750 to 999 end in the reference's bits") {
+TEST_CASE("seeds 750 to 999 end as they must") {
   run_seeds(750);
 }
 
@@ -61,6 +65,18 @@ TEST_CASE("a push that is taken for another node's is found") {
 
 TEST_CASE("a step that writes into a buffer somebody still reads is found") {
   CHECK(first_seed_that_finds(Mutation::kWriteInPlace) < kSeedsForMutation);
+}
+
+TEST_CASE("a bound on staleness that is a clock too loose is found") {
+  CHECK(first_seed_that_finds(Mutation::kLooseBound) < kSeedsForMutation);
+}
+
+TEST_CASE("a push with a clock that is applied twice is found") {
+  CHECK(first_seed_that_finds(Mutation::kApplyTwice) < kSeedsForMutation);
+}
+
+TEST_CASE("a restored chunk that has forgotten which pushes it has is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgetClocks) < kSeedsForMutation);
 }
 
 TEST_CASE("a seed is the same run every time") {

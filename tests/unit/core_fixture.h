@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -103,6 +104,8 @@ struct ShardSetup {
   double lr = 1.0;
   EncodingSpec push, pull;
   std::size_t pool_blocks = 0;  // 0: as the shard asks for
+  std::optional<ClockRules> clocks;
+  std::uint64_t start = 0;
   bool recovers = false;
 };
 
@@ -126,12 +129,15 @@ class Shard {
     job.lr = setup.lr;
     job.push = setup.push;
     job.pull = setup.pull;
+    job.clocks = setup.clocks;
+    job.start = Round(setup.start);
     job.recovers = setup.recovers;
     return job;
   }
   std::size_t blocks(const ShardSetup& setup) const {
     if (setup.pool_blocks != 0) return setup.pool_blocks;
-    return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull, setup.push, setup.nodes, setup.recovers);
+    return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull, setup.push, setup.nodes,
+                                  setup.recovers, setup.clocks.has_value());
   }
   static ChunkKey key(std::uint32_t node, std::uint32_t chunk = 0) {
     return {kJob, kView, NodeRank(node), ChunkIndex(chunk)};

@@ -202,6 +202,19 @@ TEST_CASE("what belongs to nothing that is open is counted and dropped") {
   CHECK(client.out.delivered.size() == 1);
 }
 
+TEST_CASE("a last push says so, also when it is sent again, and the ones before do not") {
+  Client client;
+  client.begin(1);
+  client.ready(0, 1);
+  client.answer(0, 1);
+  client.core.gradient_ready(ChunkIndex(0), Round(2), 1, client.now, true);
+  client.resend(0, 2);
+  REQUIRE(client.out.pushes.size() == 3);
+  CHECK_FALSE(client.out.pushes[0].second.last);
+  CHECK(client.out.pushes[1].second.last);
+  CHECK(client.out.pushes[2].second.last);
+}
+
 TEST_CASE("an answer of a wrong length or encoding is refused in words and not delivered") {
   Client client;
   client.begin(1);

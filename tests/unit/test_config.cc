@@ -270,7 +270,9 @@ TEST_CASE("impossible values of a job are refused with the value and what would 
       {"job", "chunk_bytes = 64", "must be a multiple of 64 from 4096"},
       {"job", "chunk_bytes = 134217728", "must be a multiple of 64"},
       {"allreduce", "algorithm = 'flat'", "allreduce.algorithm = 'flat': mode \"sync\" has no all-reduce"},
-      {"job", "mode = 'asink'", "job.mode = 'asink': must be one of sync or allreduce"},
+      {"job", "mode = 'asink'", "job.mode = 'asink': must be one of sync, ssp, async or allreduce"},
+      {"ssp", "staleness = 2", "ssp.staleness = 2: mode \"sync\" knows no staleness"},
+
       {"optimizer", "lr = 0", "optimizer.lr = 0: must be a finite number above 0"},
       {"optimizer", "lr = -0.5", "optimizer.lr = -0.5: must be"},
       {"optimizer", "lr = nan", "optimizer.lr = nan: must be"},
@@ -311,6 +313,23 @@ TEST_CASE("impossible values of a job are refused with the value and what would 
     CHECK(text.starts_with("job.toml:3: "));
     CHECK(contains(text, c[2]));
   }
+}
+
+TEST_CASE("modes with clocks: what goes together, and what is refused with the reason") {
+  const auto of_mode = [](const std::string& mode, const std::string& rest) {
+    return job_refusal("[job]\nname = 'j'\nmode = '" + mode + "'\n" + rest);
+  };
+  CHECK(of_mode("ssp", "[ssp]\nstaleness = 0\nlr_by_staleness = true\ndelay_compensation = 0.04\n") == "(accepted)");
+  CHECK(of_mode("async", "[ssp]\nlr_by_staleness = true\n[encoding]\npush = 'bf16'\npull = 'fp16'\n") == "(accepted)");
+  CHECK(of_mode("async", "[ssp]\nstaleness = 2\n") ==
+        "job.toml:5: ssp.staleness = 2: mode \"async\" has no bound on staleness: remove the key or set job.mode to "
+        "\"ssp\"");
+  CHECK(contains(of_mode("ssp", "[ssp]\ndelay_compensation = -1\n"), "must be 0 or a finite number above 0"));
+  CHECK(contains(of_mode("ssp", "[allreduce]\nalgorithm = 'flat'\n"), "mode \"ssp\" has no all-reduce"));
+  CHECK(contains(of_mode("ssp", "[encoding]\npush = 'int8'\n"),
+                 "encoding.push = 'int8': must be fp32, bf16 or fp16 with mode \"ssp\": the others keep residuals"));
+  CHECK(contains(of_mode("async", "[encoding]\npull = 'int8-delta'\n"),
+                 "must be fp32, bf16 or fp16 with mode \"async\": changes need an estimate"));
 }
 
 TEST_CASE("a job's name is required and has only portable characters") {

@@ -64,6 +64,26 @@ TEST_CASE("one node that stops at a round stops the job there") {
   CHECK_FALSE(cluster.job().record.finished);
 }
 
+TEST_CASE("nodes with clocks of their own stop wherever they are, at a round that all shards know to be passed") {
+  Cluster cluster;
+  cluster.everybody(2);
+  JoinOptions options;
+  options.config.mode = "ssp";
+  cluster.run(2, options);
+  cluster.beat_server(0, 9, 11);
+  cluster.beat_server(1, 8, 10);
+  cluster.leave(1, LeaveKind::kStopped, 12);
+  for (std::uint16_t i = 0; i < 2; ++i) {
+    const auto stop = cluster.only<StopJob>(server_peer(i));
+    REQUIRE(stop);
+    CHECK(stop->kind == StopKind::kStopped);
+    CHECK(stop->round == Round(8));
+  }
+  cluster.all_done(8);
+  CHECK(cluster.phase() == "idle");
+  CHECK(cluster.job().record.committed == Round(8));
+}
+
 TEST_CASE("a daemon that is stopped gets its word when the job's state is safe") {
   Cluster cluster(2);
   cluster.everybody(2);

@@ -109,6 +109,7 @@ TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
       R"("recovery":{"redo_log":"workers","redo_mb":256,"when_full":"go_on"},)"
       R"("schedule":{"min_lr_ratio":0.0,"name":"cosine","step_gamma":0.1,"step_rounds":0,"total_rounds":100,"warmup_rounds":0},)"
       R"("snapshot":{"every_rounds":0,"every_s":60},)"
+      R"("ssp":{"delay_compensation":0.0,"lr_by_staleness":false,"staleness":3},)"
       R"("train":{"accumulation":1,"dataset":"fashion-mnist","epochs":5,"eval_every_epochs":1,"global_batch":256,)"
       R"("hidden":[256,128],"max_rounds":0,"seed":1}})");
 }
@@ -250,6 +251,11 @@ TEST_CASE("the hash of a configuration is the same on every machine and in every
   ring.mode = flat.mode = "allreduce";
   flat.allreduce.algorithm = "flat";
   CHECK(config_hash(ring) != config_hash(flat));
+  JobConfig loose = some_job(), tight = some_job();
+  tight.ssp.staleness = 1;
+  CHECK(config_hash(loose) == config_hash(tight));  // a synchronous job has no use for it
+  loose.mode = tight.mode = "ssp";
+  CHECK(config_hash(loose) != config_hash(tight));
 }
 
 }  // namespace tributary

@@ -336,6 +336,41 @@ TEST_CASE("a restored job goes on from its round") {
   one_round(client, 5, 19.0f);
 }
 
+TEST_CASE("a restored job with clocks answers what it has, tells where its nodes are, and keeps that when it stops") {
+  OneLane server;
+  ShardJob job = small_job(2, 1);
+  job.clocks.emplace();
+  job.clocks->staleness = 1;
+  job.start = Round(4);
+  const auto gauges = std::make_shared<LaneJobGauges>(2);
+  server.lane->open(std::move(job), gauges);
+  RestoredChunk chunk = restored_chunk(0, 20.0f);
+  chunk.nodes = 2;
+  chunk.clocks = {5, 4};
+  server.lane->restore(JobId(7), std::move(chunk));
+  server.lane->opened(JobId(7), ViewId(1), true);
+  REQUIRE(*server.listener.opened());
+  CHECK(gauges->clocks[0].last.load() == 5);
+  CHECK(gauges->clocks[1].furthest.load() == 4);
+  RawClient client(server.lane->endpoint());
+  std::vector<float> values;
+  for (const std::uint64_t round : {5u, 6u}) {
+    client.push(key_of(0), round, filled(2.0f));
+    REQUIRE(client.expect<Receipt>());
+    if (round == 6) break;  // two clocks ahead of node 1
+    const auto answer = client.expect<Answer>(&values);
+    REQUIRE(answer);
+    CHECK(answer->version == Version(5));
+    CHECK(answer->slowest == Round(4));
+    CHECK(values == filled(20.0f));  // it has that push
+  }
+  server.lane->stop_job(JobId(7), ViewId(1), true, Round(4));
+  REQUIRE(server.listener.stopped());
+  const auto captured = server.listener.captured();
+  REQUIRE(captured);
+  CHECK(captured->clocks == std::vector<std::uint64_t>{6, 4});
+}
+
 // A shard of one chunk whose pushes are int8, resumed at version 4.
 void open_with_residuals(OneLane& server) {
   ShardJob job = small_job(1, 1);

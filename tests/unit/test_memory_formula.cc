@@ -59,6 +59,16 @@ TEST_CASE("with a delta encoding the server also holds what the workers hold") {
   CHECK(terms.answers == 2560 + 48);  // 10 scales, up to a multiple of 16 bytes
 }
 
+TEST_CASE("where nodes have clocks, what each was answered is kept for it") {
+  ShardMemory shard;
+  shard.elements = 1000;
+  shard.nodes = 3;
+  shard.clocks = true;
+  CHECK(memory_formula(shard).told == 3 * 4000);
+  shard.pull = EncodingId::kBf16;
+  CHECK(memory_formula(shard).told == 3 * 2000);
+}
+
 TEST_CASE("terms of several jobs add up") {
   MemoryTerms sum;
   sum += MemoryTerms{1, 2, 3, 4, 5, 6, 7};

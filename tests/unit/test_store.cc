@@ -227,6 +227,31 @@ TEST_CASE("the registry survives closing and opening the store") {
   CHECK(equal((*registry)[1], second));
 }
 
+TEST_CASE("the clocks of a chunk's nodes come back with it, and other jobs have none") {
+  TempDir dir;
+  BufferPool pool(kElements * sizeof(float), 64);
+  const SnapshotInfo info = sample_info(12, 7, 2);
+  {
+    auto store = open_store(dir / "store");
+    auto writer = store->begin(info);
+    REQUIRE(writer.has_value());
+    for (const ChunkIndex chunk : owned(2)) {
+      ChunkSnapshot snapshot = sample_chunk(pool, info.job, info.round, chunk, kElements, kSlots);
+      snapshot.nodes = 3;
+      if (chunk == owned(2)[0]) snapshot.clocks = {7, 1ull << 40, 9};
+      REQUIRE((*writer)->add(snapshot));
+    }
+    REQUIRE((*writer)->finish());
+  }
+  auto store = open_store(dir / "store");
+  std::vector<std::vector<std::uint64_t>> clocks;
+  REQUIRE(store->load(info, [&](const LoadedChunk& chunk) -> Status {
+    clocks.push_back(chunk.clocks);
+    return {};
+  }));
+  CHECK(clocks == std::vector<std::vector<std::uint64_t>>{{7, 1ull << 40, 9}, {}});
+}
+
 TEST_CASE("a chunk's estimate and residuals come back as they were, whatever address they were received at") {
   TempDir dir;
   const auto store = open_store(dir / "s");

@@ -1,0 +1,160 @@
+#include "bench/staleness.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "bench/staleness_rank.h"
+
+namespace tributary::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+constexpr std::chrono::milliseconds kPoll{5};
+
+struct TempDir {
+  TempDir() {
+    char name[] = "/tmp/tributary-staleness-XXXXXX";
+    if (::mkdtemp(name)) path = name;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    if (!path.empty()) std::filesystem::remove_all(path, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  std::string path;
+};
+
+Result<std::string> write_job(const std::string& folder, const StalenessOptions& options) {
+  const std::string path = folder + "/job.toml";
+  std::ofstream out(path);
+  out << "[job]\nname = \"staleness\"\nchunk_bytes = " << kStalenessChunk * sizeof(float) << "\nmode = \""
+      << (options.staleness ? "ssp" : "async") << "\"\n";
+  if (options.staleness) out << "[ssp]\nstaleness = " << *options.staleness << "\n";
+  out << "[optimizer]\nname = \"sgd\"\nlr = 1.0\n[snapshot]\nevery_s = 0\n";
+  out.close();
+  if (!out) return fail(ErrorCode::kIo, "cannot write " + path);
+  return path;
+}
+
+Result<std::vector<Json>> results_of(LocalCluster& cluster) {
+  std::vector<Json> ranks;
+  for (const Trainer& trainer : cluster.trainers()) {
+    const std::string line = trainer_result(trainer);
+    if (line.empty()) {
+      return fail(ErrorCode::kUnavailable,
+                  "rank " + std::to_string(trainer.rank) + " left no result:\n" +
+                      last_lines(trainer.log_file, LocalCluster::kReportedLogLines, trainer.log_from));
+    }
+    ranks.push_back(Json::parse(line));
+  }
+  return ranks;
+}
+
+Status wait_for(LocalCluster& cluster, double seconds) {
+  const auto until = Clock::now() + std::chrono::duration<double>(seconds);
+  while (true) {
+    const bool running = cluster.trainers_running();
+    if (const auto failure = cluster.failure()) return fail(ErrorCode::kUnavailable, *failure);
+    if (!running) return {};
+    if (Clock::now() >= until) return fail(ErrorCode::kTimeout, "the ranks did not end in time");
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+Json summary_of(const StalenessOptions& options, const std::vector<Json>& ranks) {
+  std::uint64_t pulls = 0, sum = 0, most = 0, total = 0;
+  std::vector<std::uint64_t> histogram;
+  Json violations = {{"own", 0}, {"stale", 0}, {"ahead", 0}, {"torn", 0}, {"lost", 0}, {"end", 0}};
+  std::string first;
+  bool agrees = true;
+  for (const Json& rank : ranks) {
+    for (auto& [kind, count] : violations.items()) {
+      const auto more = rank.at("violations").at(kind).get<std::uint64_t>();
+      count = count.get<std::uint64_t>() + more;
+      total += more;
+    }
+    const auto said = rank.at("first_violation").get<std::string>();
+    if (first.empty() && !said.empty()) first = "rank " + rank.at("rank").dump() + ", " + said;
+    agrees =
+        agrees && rank.at("told_sum") == rank.at("staleness_sum") && rank.at("told_max") == rank.at("max_staleness");
+    if (rank.at("rank").get<std::uint32_t>() % options.ranks_per_node != 0) continue;  // a node pulls once
+    pulls += rank.at("pulls").get<std::uint64_t>();
+    sum += rank.at("staleness_sum").get<std::uint64_t>();
+    most = std::max(most, rank.at("max_staleness").get<std::uint64_t>());
+    const auto counts = rank.at("histogram").get<std::vector<std::uint64_t>>();
+    histogram.resize(counts.size());
+    for (std::size_t i = 0; i < counts.size(); ++i) histogram[i] += counts[i];
+  }
+  while (histogram.size() > 1 && histogram.back() == 0) histogram.pop_back();
+  violations["total"] = total;
+  return {{"pulls", pulls},
+          {"violations", violations},
+          {"first_violation", first},
+          {"max_staleness", most},
+          {"mean_staleness", pulls == 0 ? 0.0 : static_cast<double>(sum) / static_cast<double>(pulls)},
+          {"histogram", histogram},
+          {"told_agrees", agrees}};
+}
+
+}  // namespace
+
+Result<Json> run_staleness(const StalenessOptions& options) {
+  if (options.nodes == 0 || options.ranks_per_node == 0 || options.chunks == 0) {
+    return fail(ErrorCode::kInvalidArgument, "nodes, ranks per node and chunks must be at least 1");
+  }
+  const TempDir folder;
+  if (folder.path.empty()) return fail(ErrorCode::kIo, "cannot create a folder in /tmp");
+  const auto job = write_job(folder.path, options);
+  if (!job) return tl::unexpected(job.error());
+  auto started = LocalCluster::start({.servers = options.servers,
+                                      .nodes = options.nodes,
+                                      .ranks_per_node = options.ranks_per_node,
+                                      .transport = options.transport,
+                                      .base_dir = folder.path + "/run",
+                                      .store = false,
+                                      .log_level = "warn"});
+  if (!started) return tl::unexpected(started.error());
+  LocalCluster& cluster = **started;
+  const std::uint64_t per_clock = std::uint64_t{options.nodes} * options.chunks;
+  const std::uint64_t clocks = std::max<std::uint64_t>((options.pulls + per_clock - 1) / per_clock, 1);
+  const auto begin = Clock::now();
+  const auto run = [&]() -> Result<std::vector<Json>> {
+    if (auto ok = cluster.start_trainers(
+            {.program = {options.program, "bench", "staleness-rank"},
+             .job_file = *job,
+             .overrides = {},
+             .progress_socket = {},
+             .extra_arguments = {"--chunks", std::to_string(options.chunks), "--clocks", std::to_string(clocks),
+                                 "--slow-us", std::to_string(options.slow_us), "--seed",
+                                 std::to_string(options.seed)}});
+        !ok)
+      return tl::unexpected(ok.error());
+    if (auto ok = wait_for(cluster, options.seconds); !ok) return tl::unexpected(ok.error());
+    return results_of(cluster);
+  };
+  const auto ranks = run();
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  ranks ? cluster.stop() : cluster.stop_now();
+  if (!ranks) return tl::unexpected(ranks.error());
+  Json result = {{"staleness", options.staleness ? Json(*options.staleness) : Json(nullptr)},
+                 {"servers", options.servers},
+                 {"nodes", options.nodes},
+                 {"ranks_per_node", options.ranks_per_node},
+                 {"chunks", options.chunks},
+                 {"clocks", clocks},
+                 {"transport", transport_name(options.transport)}};
+  result.update(summary_of(options, *ranks));
+  result["seconds"] = seconds;
+  return result;
+}
+
+}  // namespace tributary::bench

@@ -1,0 +1,195 @@
+// Nodes with clocks of their own (modes ssp and async), with real daemons.
+#include <signal.h>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+ClusterOptions two_by_two(const TempDir& dir) {
+  ClusterOptions options = options_in(dir / "run");
+  options.servers = 2;
+  options.nodes = 2;
+  options.ranks_per_node = 2;
+  return options;
+}
+
+std::uint64_t number(const nlohmann::json& json, const char* key) {
+  return json.at(key).get<std::uint64_t>();
+}
+
+// Ranks that can tell from their parameters which pushes they hold (bench/staleness_rank.h).
+constexpr std::uint64_t kClocks = 1500;
+
+std::string write_counting_job(const TempDir& dir, std::uint64_t staleness, std::uint64_t snapshot_every_rounds) {
+  const std::string path = dir / "counting.toml";
+  std::ofstream out(path);
+  out << "[job]\nname = \"counting\"\nmode = \"ssp\"\nchunk_bytes = 4096\n[ssp]\nstaleness = " << staleness
+      << "\n[optimizer]\nname = \"sgd\"\nlr = 1.0\n[snapshot]\nevery_s = 0\nevery_rounds = " << snapshot_every_rounds
+      << "\n";
+  out.close();
+  REQUIRE(out.good());
+  return path;
+}
+
+void start_counting(LocalCluster& cluster, const std::string& job_file) {
+  const auto started = cluster.start_trainers(
+      {.program = {bin("tributary"), "bench", "staleness-rank"},
+       .job_file = job_file,
+       .overrides = {},
+       .progress_socket = {},
+       .extra_arguments = {"--clocks", std::to_string(kClocks), "--chunks", "12", "--slow-us", "200"}});
+  REQUIRE_MESSAGE(started, started.error().message);
+}
+
+std::vector<nlohmann::json> counted(LocalCluster& cluster) {
+  std::vector<nlohmann::json> all;
+  for (const Trainer& trainer : cluster.trainers()) {
+    const std::string line = trainer_result(trainer);
+    INFO("rank " << trainer.rank << ":\n" << last_lines(trainer.log_file, 15, trainer.log_from));
+    REQUIRE_FALSE(line.empty());
+    all.push_back(nlohmann::json::parse(line));
+    INFO(all.back().at("first_violation"));
+    for (const auto& [kind, count] : all.back().at("violations").items()) CHECK_MESSAGE(count == 0, kind);
+  }
+  return all;
+}
+
+void wait_for_clock(LocalCluster& cluster, std::uint64_t clock) {
+  REQUIRE(eventually([&] {
+    const auto failure = cluster.failure();
+    REQUIRE_MESSAGE(!failure, *failure);
+    return job_number(cluster, "min_version") >= clock;
+  }));
+}
+
+TEST_CASE(
+    "with a bound on staleness, and without, all ranks end with the same parameters and say how stale they were") {
+  const TempDir dir;
+  for (const std::string mode : {"ssp", "async"}) {
+    const std::string job_file = write_job(dir, {.name = mode, .chunk_bytes = 8192, .rounds = 300});
+    std::vector<std::string> overrides = {"job.mode=\"" + mode + "\"", "ssp.lr_by_staleness=true",
+                                          "ssp.delay_compensation=0.04"};
+    if (mode == "ssp") overrides.push_back("ssp.staleness=2");
+    for (const Transport transport : {Transport::kShm, Transport::kTcp}) {
+      ClusterOptions options = two_by_two(dir);
+      options.fresh = true;
+      options.transport = transport;
+      const auto cluster = start(options);
+      start_trainers(*cluster, job_file, overrides);
+      finish_training(*cluster);
+      const auto all = results(*cluster);
+      CHECK(all[0].at("rounds") == 300);
+      CHECK_FALSE(all[0].at("digest").get<std::string>().empty());
+      CHECK(number(all[0].at("staleness"), "pulls") > 300);
+      if (mode == "ssp") CHECK(number(all[0].at("staleness"), "max") <= 2);
+      check_transport(*cluster);
+      CHECK(cluster->stop().empty());
+    }
+  }
+}
+
+TEST_CASE("a single node with a clock ends in the bits of synchronous rounds") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "one", .chunk_bytes = 8192});
+  const std::string reference = standalone_digest(dir, job_file, 2);
+  ClusterOptions options = two_by_two(dir);
+  options.nodes = 1;
+  const auto cluster = start(options);
+  start_trainers(*cluster, job_file, {"job.mode=\"ssp\"", "ssp.staleness=1"});
+  finish_training(*cluster);
+  CHECK(results(*cluster)[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("the ranks themselves see that the bound holds and every push is applied once") {
+  for (const char* transport : {"shm", "tcp"}) {
+    const TempDir dir;
+    const std::string log = dir / "observer.log";
+    auto process = Process::spawn({.argv = {bin("tributary"), "bench", "staleness", "--staleness", "0,1,async",
+                                            "--pulls", "4000", "--ranks-per-node", "2", "--transport", transport},
+                                   .log_file = log});
+    REQUIRE_MESSAGE(process, process.error().message);
+    const auto status = process->wait(kPatience * 2);
+    REQUIRE(status);
+    INFO(last_lines(log, 15));
+    REQUIRE(status->ok());
+    std::ifstream in(log);
+    std::string line;
+    std::vector<nlohmann::json> runs;
+    while (std::getline(in, line)) runs.push_back(nlohmann::json::parse(line));
+    REQUIRE(runs.size() == 3);
+    for (const nlohmann::json& run : runs) {
+      CHECK(number(run, "pulls") >= 4000);
+      CHECK(run.at("violations").at("total") == 0);
+      CHECK(run.at("told_agrees") == true);
+    }
+    CHECK(runs[0].at("max_staleness") == 0);
+    CHECK(runs[1].at("max_staleness") == 1);
+    CHECK(number(runs[2], "max_staleness") > 1);
+  }
+}
+
+TEST_CASE("SIGTERM to every daemon, and the same again: every push is in the parameters once") {
+  const TempDir dir;
+  const std::string job_file = write_counting_job(dir, 3, 0);
+  std::uint64_t stopped_at = ~0ull;
+  {
+    const auto cluster = start(two_by_two(dir));
+    start_counting(*cluster, job_file);
+    wait_for_clock(*cluster, 50);
+    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
+      for (Daemon& d : *daemons) d.process.send_signal(SIGTERM);
+    }
+    REQUIRE(cluster->wait_for_trainers(kPatience));
+    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
+      for (Daemon& d : *daemons) {
+        const auto status = d.process.wait(kPatience);
+        INFO(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
+        REQUIRE(status);
+        CHECK(status->describe() == "exited with status 0");
+      }
+    }
+    for (const auto& rank : counted(*cluster)) {
+      CHECK(rank.at("stopped") == true);
+      stopped_at = std::min(stopped_at, number(rank, "clock"));
+    }
+    CHECK(stopped_at < kClocks);
+    CHECK(cluster->stop().empty());
+  }
+  const auto cluster = start(two_by_two(dir));
+  start_counting(*cluster, job_file);
+  finish_training(*cluster);
+  for (const auto& rank : counted(*cluster)) {
+    CHECK(number(rank, "clock") == kClocks);
+    CHECK(number(rank, "resumed_from") >= 49);
+    CHECK(number(rank, "resumed_from") <= stopped_at);
+  }
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("kill -9 of a server, of a worker: from the last snapshot on every push is in the parameters once") {
+  const TempDir dir;
+  const std::string job_file = write_counting_job(dir, 2, 20);
+  const auto cluster = start(two_by_two(dir));
+  start_counting(*cluster, job_file);
+  const auto kill = [&](Daemon& daemon) {
+    const std::uint64_t before = job_number(*cluster, "committed");
+    REQUIRE(eventually([&] { return job_number(*cluster, "committed") > before; }));
+    daemon.process.terminate(milliseconds(0));
+    const auto restarted = cluster->restart(daemon);
+    REQUIRE_MESSAGE(restarted, restarted.error().message);
+    REQUIRE(eventually([&] { return job_number(*cluster, "view") > 1; }));
+  };
+  kill(cluster->servers()[1]);
+  kill(cluster->workers()[0]);
+  finish_training(*cluster);
+  for (const auto& rank : counted(*cluster)) {
+    CHECK(number(rank, "clock") == kClocks);
+    CHECK(number(rank, "attaches") >= 2);
+  }
+  CHECK(cluster->stop().empty());
+}
+
+}  // namespace
+}  // namespace tributary::e2e

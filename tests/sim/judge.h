@@ -1,0 +1,78 @@
+// What a simulated run is checked against, event by event. The world (world.h) tells what happens; the judge knows what
+// should: rounds_judge.h for synchronous rounds, clocks_judge.h for nodes with clocks of their own.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/config.h"
+#include "common/encoding.h"
+#include "common/layout.h"
+#include "kernels/optimizer.h"
+#include "server/shard_core.h"
+#include "tests/sim/simulation.h"
+
+namespace tributary::sim {
+
+// What the servers' cores are told as well.
+struct JudgeSetup {
+  Scenario scenario;
+  std::shared_ptr<const Layout> layout;
+  EncodingSpec push, pull;
+  std::shared_ptr<const kernels::Optimizer> optimizer;
+  double lr = 0.1;
+  ScheduleConfig schedule;
+  std::optional<ClockRules> clocks;
+};
+
+// State of a chunk in a snapshot that a second view begins with.
+struct SavedChunk {
+  std::vector<float> params;
+  std::vector<std::vector<float>> slots;
+  Version version;
+  std::uint64_t step = 0;
+  std::vector<std::uint64_t> clocks;
+};
+using SavedState = std::vector<SavedChunk>;  // by chunk
+
+class Judge {
+ public:
+  using Broken = std::function<void(const std::string&)>;
+  explicit Judge(Broken broken) : broken_(std::move(broken)) {}
+  virtual ~Judge() = default;
+
+  // A server is about to handle this push as its author sent it, and has handled it.
+  virtual void push_arrives(const ShardCore& /*core*/, const Push& /*push*/, std::span<const std::byte> /*frame*/) {}
+  virtual void push_handled() {}
+  // It sends this, at any time.
+  virtual void answers(const Answer& /*answer*/, std::span<const std::byte> /*payload*/) {}
+  // A node has these parameters now.
+  virtual void delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) = 0;
+  // A server captured a chunk. The same again, at any time later; params: where its parameters were.
+  virtual void captured(const ChunkSnapshot& /*snapshot*/) {}
+  virtual void snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) = 0;
+  // Every node has the last round's parameters.
+  virtual void ended() {}
+
+ protected:
+  void broken(const std::string& what) const { broken_(what); }
+
+ private:
+  const Broken broken_;
+};
+
+inline bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+inline std::span<const float> part(const std::vector<float>& flat, const Layout& layout, ChunkIndex chunk) {
+  const ChunkRange range = layout.chunk(chunk);
+  return std::span<const float>(flat).subspan(range.begin, range.elements);
+}
+
+}  // namespace tributary::sim

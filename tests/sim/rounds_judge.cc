@@ -1,0 +1,58 @@
+#include "tests/sim/rounds_judge.h"
+
+#include <algorithm>
+
+namespace tributary::sim {
+namespace {
+
+ReferenceOptions reference_options(const JudgeSetup& setup, bool reverse_nodes) {
+  ReferenceOptions options;
+  options.seed = setup.scenario.seed;
+  options.nodes = setup.scenario.nodes;
+  options.ranks_per_node = setup.scenario.ranks_per_node;
+  options.elements = setup.layout->flat_elements();
+  options.rounds = setup.scenario.rounds;
+  options.layout = setup.layout;
+  options.push = setup.push;
+  options.pull = setup.pull;
+  options.lr = setup.lr;
+  options.schedule = setup.schedule;
+  options.optimizer = setup.optimizer;
+  options.reverse_nodes = reverse_nodes;
+  return options;
+}
+
+}  // namespace
+
+RoundsJudge::RoundsJudge(const JudgeSetup& setup, bool reverse_nodes, Broken broken)
+    : Judge(std::move(broken)), setup_(setup), reference_(reference_options(setup, reverse_nodes)) {}
+
+void RoundsJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) {
+  if (!same_bits(params, part(reference_.visible(version.value), *setup_.layout, chunk))) {
+    broken("node " + std::to_string(node) + " chunk " + std::to_string(chunk.value) + " version " +
+           std::to_string(version.value) + ": parameters are not the reference's");
+  }
+}
+
+void RoundsJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) {
+  const std::uint64_t version = snapshot.version.value;
+  const std::string of_chunk = "snapshot of chunk " + std::to_string(snapshot.chunk.value);
+  if (!same_bits(params, part(reference_.master(version), *setup_.layout, snapshot.chunk)) ||
+      snapshot.step != reference_.step(version) || snapshot.round.value != version) {
+    broken(of_chunk + " is not the reference's round " + std::to_string(snapshot.round.value));
+  }
+  for (const HeldResidual& held : snapshot.residuals) {
+    const auto expected = part(reference_.residual(version, held.node), *setup_.layout, snapshot.chunk);
+    if (!std::ranges::equal(held.values, std::as_bytes(expected))) {
+      broken("the residual of node " + std::to_string(held.node) + " in the " + of_chunk + " is not the reference's");
+    }
+  }
+  const std::size_t expected = make_encoding(setup_.push)->keeps_residual() ? setup_.scenario.nodes : 0;
+  if (snapshot.residuals.size() != expected) broken("a snapshot has not every node's residual");
+  if (make_encoding(setup_.pull)->is_delta() &&
+      !same_bits(snapshot.estimate.floats(), part(reference_.visible(version), *setup_.layout, snapshot.chunk))) {
+    broken("the estimate in a snapshot is not what the nodes see");
+  }
+}
+
+}  // namespace tributary::sim
