@@ -158,6 +158,7 @@ void CoordinatorCore::restart(Job& job, const std::string& reason, std::uint64_t
 }
 
 void CoordinatorCore::become_idle(Job& job, std::uint64_t now_ms) {
+  fail_checkpoints_of(job, job.last_stop, now_ms);
   job.members.clear();
   job.ready.clear();
   job.lagging_since_ms.reset();
@@ -192,13 +193,16 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
   }
   job.snapshot_done.insert(shard);
   if (!std::ranges::includes(job.snapshot_done, needed)) return;
-  if (!job.stop_failed) commit(job, m.round);
+  if (!job.stop_failed) {
+    commit(job, m.round);
+    write_checkpoints(job, m.round, now_ms);
+  }
   if (job.phase == Phase::kStopping) {
     become_idle(job, now_ms);
   } else {
     job.snapshot.reset();
     job.missed_snapshots = 0;
-    job.snapshot_due_ms = now_ms + job.config.snapshot.every_s * 1000ull;
+    job.snapshot_due_ms = next_snapshot_ms(job, now_ms);
   }
 }
 
@@ -218,6 +222,13 @@ void CoordinatorCore::commit(Job& job, Round round) {
     }
   }
   send_servers(job, SnapshotCommit{job.record.job, round});
+}
+
+// A snapshot that somebody asked for leaves the job's own rhythm as it is.
+std::uint64_t CoordinatorCore::next_snapshot_ms(const Job& job, std::uint64_t now_ms) {
+  if (!job.on_servers()) return kNever;
+  if (job.config.snapshot.every_s != 0) return now_ms + job.config.snapshot.every_s * 1000ull;
+  return job.config.snapshot.every_rounds != 0 ? now_ms : kNever;
 }
 
 void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {

@@ -49,6 +49,9 @@ Status CoordinatorCore::admit(Job& job, const JoinJob& m, std::uint64_t worker, 
                                        " ranks each are more than the " + std::to_string(kernels::kMaxSumInputs) +
                                        " that one sum can have; use fewer nodes or fewer ranks per node");
   }
+  if (job.restoring) {
+    return fail(ErrorCode::kUnavailable, in_words(job) + " is being restored; attach again in a moment");
+  }
   if (Status status = free_rank(job, m, worker, now_ms); !status) return status;
   if (Status status = same_as_others(job, m); !status) return status;
   // What the same worker joined with before is void: its trainers attached anew.
@@ -300,10 +303,7 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   welcome.resume = job.resume;
   welcome.resume_round = job.resume_round;
   set_phase(job, Phase::kRunning, now_ms);
-  job.snapshot_due_ms = !job.on_servers()                       ? kNever
-                        : job.config.snapshot.every_s != 0      ? now_ms + job.config.snapshot.every_s * 1000ull
-                        : job.config.snapshot.every_rounds != 0 ? now_ms
-                                                                : kNever;
+  job.snapshot_due_ms = next_snapshot_ms(job, now_ms);
   send_members(job, welcome);
 }
 
