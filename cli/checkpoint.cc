@@ -249,7 +249,8 @@ void add_checkpoint(CLI::App& app, int& exit_status) {
       "  tributary checkpoint save mnist --dir /shared/checkpoints --base-dir runs/mnist\n"
       "  tributary checkpoint list /shared/checkpoints\n"
       "  tributary checkpoint verify /shared/checkpoints/mnist-round-400\n"
-      "  tributary checkpoint restore /shared/checkpoints/mnist-round-400 --coordinator-admin 10.0.0.1:7071\n\n"
+      "  tributary checkpoint restore /shared/checkpoints/mnist-round-400 --coordinator-admin 10.0.0.1:7071\n"
+      "  tributary checkpoint export /shared/checkpoints/mnist-round-400 mnist.safetensors\n\n"
       "A checkpoint is the state of all shards at one round: parameters, optimizer state, residuals. Any number of\n"
       "servers can take it; the job then goes on at that round with the same command, to the same bits.\n"
       "Exit status: 0 done, 1 failed or damaged, 2 wrong usage.");
@@ -260,6 +261,7 @@ void add_checkpoint(CLI::App& app, int& exit_status) {
   add_reader(*checkpoint, exit_status, "verify", "read every byte of a checkpoint, or of all in a directory", "PATH",
              "a checkpoint, or a directory of them", &verify);
   add_restore(*checkpoint, exit_status);
+  add_checkpoint_conversions(*checkpoint, exit_status);
 }
 
 }  // namespace tributary::cli
