@@ -18,5 +18,6 @@ void add_checkpoint_conversions(CLI::App& checkpoint, int& exit_status);  // bel
 // Below `bench`: the ranks that the lab starts on its hosts, and the comparison there.
 void add_bench_ranks(CLI::App& bench, int& exit_status);
 void add_bench_compare(CLI::App& bench, int& exit_status);
+void add_bench_checkpoint(CLI::App& bench, int& exit_status);
 
 }  // namespace tributary::cli

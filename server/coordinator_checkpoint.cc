@@ -102,6 +102,12 @@ Result<std::uint64_t> CoordinatorCore::save_checkpoint(const SaveOrder& order, s
   return id;
 }
 
+bool CoordinatorCore::save_waits(const Job& job) const {
+  return std::ranges::any_of(checkpoints_, [&](const auto& entry) {
+    return entry.second.status.step == CheckpointStep::kWaiting && entry.second.status.job == job.config.name;
+  });
+}
+
 // A snapshot is committed: whoever waited for one of this job gets it.
 void CoordinatorCore::write_checkpoints(const Job& job, Round round, std::uint64_t now_ms) {
   if (job.record.committed != round) return;

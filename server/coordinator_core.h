@@ -219,6 +219,7 @@ class CoordinatorCore {
   };
   void on(PeerId from, const CheckpointDone& m, std::uint64_t now_ms);
   Result<std::uint64_t> begin_checkpoint(Checkpoint checkpoint, std::uint64_t now_ms);
+  bool save_waits(const Job& job) const;
   void write_checkpoints(const Job& job, Round round, std::uint64_t now_ms);
   void write_checkpoint(Checkpoint& checkpoint, const Job& job, std::uint64_t now_ms);
   void seal_checkpoint(Checkpoint& checkpoint);

@@ -275,7 +275,7 @@ void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   if (reach == 0.0) return;  // nothing has been trained yet
   std::uint64_t round = static_cast<std::uint64_t>(std::ceil(std::min(reach, kMaxRound))) + 2;
   const std::uint64_t every = job.config.snapshot.every_rounds;
-  if (every != 0) {
+  if (every != 0 && !save_waits(job)) {  // whoever waits gets the next one that can be
     round = (round + every - 1) / every * every;
   }
   job.snapshot = Round(round);

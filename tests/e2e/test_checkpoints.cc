@@ -132,6 +132,49 @@ TEST_CASE("residuals and estimates move along: int8 pushes and int8-delta pulls 
   move_job(job, 3, false);
 }
 
+// Trains the job from a checkpoint of round 0; the digest.
+std::string train_from(const TempDir& dir, const std::string& path, const std::string& job_file,
+                       std::uint16_t servers) {
+  const auto cluster = start(cluster_of(dir / ("on-" + std::to_string(servers)), servers));
+  const Outcome restored = checkpoint({"restore", path, "--base-dir", cluster->options().base_dir});
+  INFO(restored.text);
+  REQUIRE(restored.status == 0);
+  start_trainers(*cluster, job_file);
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("resumed_from") == 0);
+  CHECK(cluster->stop().empty());
+  return all[0].at("digest");
+}
+
+TEST_CASE("parameters that were exported begin another job, the same one on 1 and on 3 servers") {
+  const TempDir dir;
+  const std::string first = write_job(dir, {.name = "first", .chunk_bytes = 8192, .rounds = 50});
+  const std::string second =
+      write_job(dir, {.name = "second", .optimizer = kMomentum, .chunk_bytes = 4096, .rounds = 30});
+  const std::string file = dir / "model.safetensors";
+  {
+    const auto cluster = start(cluster_of(dir / "run", 2));
+    start_trainers(*cluster, first);
+    finish_training(*cluster);
+    REQUIRE(eventually([&] { return job_number(*cluster, "committed") == 50; }));
+    const std::string path = save(*cluster, "first", dir / "checkpoints").at("path");
+    const Outcome exported = checkpoint({"export", path, file, "--optimizer", "--json"});
+    INFO(exported.text);
+    REQUIRE(exported.status == 0);
+    CHECK(exported.json().at("tensors") == 18);  // 6, each with two moments
+    CHECK(cluster->stop().empty());
+  }
+  const Outcome imported = checkpoint({"import", file, "--job", second, "--dir", dir / "checkpoints", "--json"});
+  INFO(imported.text);
+  REQUIRE(imported.status == 0);
+  const std::string path = imported.json().at("path");
+  CHECK(findings(path) == "");
+  const std::string digest = train_from(dir, path, second, 1);
+  CHECK(train_from(dir, path, second, 3) == digest);
+  CHECK(digest != standalone_digest(dir, second, 4));  // which begins with values of its own
+}
+
 TEST_CASE("checkpoints of a stopped job: listed, verified, saved again for nothing, replaced by force") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "still", .chunk_bytes = 8192, .rounds = 60});

@@ -91,6 +91,18 @@ TEST_CASE(
   CHECK(status(cluster, id).step == CheckpointStep::kWriting);
 }
 
+TEST_CASE("a save does not wait for a round of the job's own rhythm") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1, with_snapshots(3600, 1'000'000));
+  cluster.pass(3000, 1, {}, 10);
+  save(cluster);
+  cluster.pass(1000, 1, {}, 20);
+  const auto at = cluster.only<SnapshotAt>(server_peer(0));
+  REQUIRE(at);
+  CHECK(at->round < Round(1000));
+}
+
 TEST_CASE("a snapshot that is missed is tried again; a stop keeps the state that a save waits for") {
   Cluster cluster;
   cluster.everybody(1);
@@ -212,7 +224,7 @@ std::uint64_t restore(Cluster& cluster, const RestoreOrder& order) {
 
 TEST_CASE("a checkpoint of two servers is dealt to three, and the job resumes from it") {
   const JobRecord saved = stopped_at(40).records[0];
-  Cluster cluster(3);
+  Cluster cluster(3, {}, 8);  // another coordinator makes other job ids
   cluster.everybody(1);
   const std::uint64_t id = restore(cluster, order_of(saved, "moved"));
   std::vector<std::uint32_t> dealt(3, 0);
