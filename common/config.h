@@ -108,6 +108,11 @@ struct AllreduceConfig {
   std::string algorithm = "hierarchical";  // flat: a ring over all ranks; hierarchical: in the node, then over nodes
 };
 
+struct RecoveryConfig {
+  std::string redo_log = "workers";  // workers: nodes keep what they pushed until a snapshot covers it; none
+  std::uint32_t redo_mb = 256;       // memory of a node for that, MiB; at least kMinRedoRounds rounds
+};
+
 struct JobConfig {
   std::string name;
   std::string mode = "sync";      // sync, or allreduce: without servers
@@ -118,6 +123,7 @@ struct JobConfig {
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   SnapshotConfig snapshot;
+  RecoveryConfig recovery;
   TrainConfig train;
 };
 

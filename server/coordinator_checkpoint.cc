@@ -197,7 +197,7 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
                                                (job.members.empty() ? "stopping" : "nodes have joined") +
                                                "); stop its trainers first, or restore under another name");
     }
-    if (job.record.initialised && !order.force) {
+    if ((job.record.initialised || !job.kept.empty()) && !order.force) {
       return fail(ErrorCode::kInvalidArgument, in_words(job) + " is there already, at round " +
                                                    std::to_string(job.record.committed.value) +
                                                    "; give --force to replace it, or restore under another name");
