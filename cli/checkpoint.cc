@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds kTimeout{10'000}, kPoll{100};
+constexpr std::chrono::milliseconds kTimeout{10'000}, kPoll{100}, kJoinPatience{10'000};
 constexpr int kLostAnswers = 50;  // in a row, until the coordinator is given up
 
 int complain(const std::string& message) {
@@ -57,7 +57,7 @@ Result<std::string> coordinator_admin(const OrderOptions& options) {
   return addresses->front();  // servers come first, in their order
 }
 
-// A JSON object that the coordinator answered with; its refusal as an error.
+// A JSON object that the coordinator answered with; its refusal as an error (kTimeout: it may accept in a moment).
 Result<Json> ask(const std::string& admin, const std::string& path, const std::optional<std::string>& order) {
   const Result<HttpAnswer> answer = http_order(admin, path, order, kTimeout);
   if (!answer) return tl::unexpected(answer.error());
@@ -70,13 +70,19 @@ Result<Json> ask(const std::string& admin, const std::string& path, const std::o
   if (answer->status == 404 && text.starts_with("there is no /")) {
     return fail(ErrorCode::kNotFound, admin + " takes no orders for checkpoints; give the admin address of server 0");
   }
-  return fail(ErrorCode::kUnavailable, text);
+  return fail(json.value("retry", false) ? ErrorCode::kTimeout : ErrorCode::kUnavailable, text);
 }
 
 int carry_out(const OrderOptions& options, const std::string& path, const Json& order) {
   const Result<std::string> admin = coordinator_admin(options);
   if (!admin) return complain(admin.error().message), admin.error().code == ErrorCode::kInvalidArgument ? 2 : 1;
-  const Result<Json> accepted = ask(*admin, path, order.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const std::string text = order.dump(-1, ' ', false, Json::error_handler_t::replace);
+  Result<Json> accepted = ask(*admin, path, text);
+  for (auto left = kJoinPatience; !accepted && accepted.error().code == ErrorCode::kTimeout && left > left.zero();
+       left -= kPoll) {  // servers that were just started
+    std::this_thread::sleep_for(kPoll);
+    accepted = ask(*admin, path, text);
+  }
   if (!accepted) return complain(accepted.error().message);
   const std::string status_path = "/checkpoint/" + accepted->at("id").dump();
   Json status;

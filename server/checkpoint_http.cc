@@ -23,7 +23,10 @@ Answer refusal(const Error& error) {
   const bool missing = error.code == ErrorCode::kNotFound || error.code == ErrorCode::kUnknownJob;
   const bool later = error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kStopped ||
                      error.code == ErrorCode::kTimeout || error.code == ErrorCode::kLimit;
-  return {missing ? 404u : later ? 503u : 400u, text_of({{"error", error.message}})};
+  return {missing ? 404u
+          : later ? 503u
+                  : 400u,
+          text_of({{"error", error.message}, {"retry", error.code == ErrorCode::kUnavailable}})};
 }
 
 Answer accepted(const Result<std::uint64_t>& id) {

@@ -4,7 +4,7 @@
 //   POST /checkpoint/restore  {"checkpoint", "name", "force"}              -> {"id"}
 //   GET  /checkpoint/ID                                                    -> {"id", "job", "step", "round", ...}
 //
-// A refusal is {"error"} with a status of 400 or above.
+// A refusal is {"error", "retry"} with a status of 400 or above; retry: it may be accepted in a moment.
 #pragma once
 
 #include <optional>

@@ -44,9 +44,9 @@ Result<std::uint64_t> CoordinatorCore::begin_checkpoint(Checkpoint checkpoint, s
     if (other.status.over()) continue;
     ++under_way;
     if (other.status.job == checkpoint.status.job) {
-      return fail(ErrorCode::kUnavailable, "job '" + checkpoint.status.job + "' is being " +
-                                               (other.status.restores ? "restored" : "saved") +
-                                               " already; wait for its end");
+      return fail(ErrorCode::kInvalidArgument, "job '" + checkpoint.status.job + "' is being " +
+                                                   (other.status.restores ? "restored" : "saved") +
+                                                   " already; wait for its end");
     }
   }
   if (under_way >= kMaxCheckpointsUnderWay) {
@@ -193,9 +193,9 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
   if (const auto known = jobs_.find(order.name); known != jobs_.end()) {
     const Job& job = known->second;
     if (job.phase != Phase::kIdle) {
-      return fail(ErrorCode::kUnavailable, in_words(job) + " is in use (" +
-                                               (job.members.empty() ? "stopping" : "nodes have joined") +
-                                               "); stop its trainers first, or restore under another name");
+      return fail(ErrorCode::kInvalidArgument, in_words(job) + " is in use (" +
+                                                   (job.members.empty() ? "stopping" : "nodes have joined") +
+                                                   "); stop its trainers first, or restore under another name");
     }
     if ((job.record.initialised || !job.kept.empty()) && !order.force) {
       return fail(ErrorCode::kInvalidArgument, in_words(job) + " is there already, at round " +
