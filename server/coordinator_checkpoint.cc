@@ -138,8 +138,12 @@ void CoordinatorCore::write_checkpoint(Checkpoint& checkpoint, const Job& job, s
   }
 }
 
-void CoordinatorCore::seal_checkpoint(Checkpoint& checkpoint) {
+void CoordinatorCore::seal_checkpoint(Checkpoint& checkpoint, std::uint64_t now_ms) {
   CheckpointStatus& status = checkpoint.status;
+  const auto sealer = servers_.find(0);
+  if (sealer == servers_.end() || !sealer->second.alive) {
+    return end_checkpoint(checkpoint, "server 0, which finishes checkpoints, is not there", now_ms);
+  }
   const JobRecord& record = checkpoint.record;
   Manifest manifest;
   manifest.created = checkpoint.save.created;
@@ -155,7 +159,7 @@ void CoordinatorCore::seal_checkpoint(Checkpoint& checkpoint) {
   manifest.shards = checkpoint.shards;
   status.step = CheckpointStep::kSealing;
   status.awaited = {0};
-  output_.send(servers_.at(0).peer, SealCheckpoint{status.id, partial_of(status), status.path, to_json(manifest)});
+  output_.send(sealer->second.peer, SealCheckpoint{status.id, partial_of(status), status.path, to_json(manifest)});
 }
 
 void CoordinatorCore::on(PeerId from, const CheckpointDone& m, std::uint64_t now_ms) {
@@ -172,7 +176,7 @@ void CoordinatorCore::on(PeerId from, const CheckpointDone& m, std::uint64_t now
     const auto chunks = std::ranges::count(checkpoint.record.owners, shard, &ChunkOwner::shard);
     checkpoint.shards.push_back(
         {shard_file_name(shard), shard, static_cast<std::uint32_t>(chunks), m.bytes, m.checksum});
-    if (status.awaited.empty()) seal_checkpoint(checkpoint);
+    if (status.awaited.empty()) seal_checkpoint(checkpoint, now_ms);
   } else if (status.step == CheckpointStep::kSealing) {
     status.unchanged = m.unchanged;
     end_checkpoint(checkpoint, {}, now_ms);

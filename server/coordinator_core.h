@@ -242,7 +242,7 @@ class CoordinatorCore {
   bool save_waits(const Job& job) const;
   void write_checkpoints(const Job& job, Round round, std::uint64_t now_ms);
   void write_checkpoint(Checkpoint& checkpoint, const Job& job, std::uint64_t now_ms);
-  void seal_checkpoint(Checkpoint& checkpoint);
+  void seal_checkpoint(Checkpoint& checkpoint, std::uint64_t now_ms);
   Result<JobRecord> record_of(const RestoreOrder& order);
   void finish_restore(Checkpoint& checkpoint, std::uint64_t now_ms);
   void end_checkpoint(Checkpoint& checkpoint, const std::string& failure, std::uint64_t now_ms);
