@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/job_optimizer.h"
 #include "server/coordinator_core.h"
 
 namespace tributary {
@@ -19,7 +20,22 @@ constexpr std::uint64_t kSnapshotPatienceMs = 600'000;
 // A snapshot round is named this far ahead of the fastest shard, so that the message is there before the round is.
 constexpr double kSnapshotLeadMs = 300.0;
 constexpr std::uint64_t kMaxSnapshotLeadFactor = 32;
+// What a lane gets ready in that time, so that the steps after the capture have memory to write to
+// (server/pool_preparer.h): half of what one core does.
+constexpr double kPreparedBytesPerMs = 500'000.0;
+constexpr double kLeadStepMs = 100.0;
 constexpr double kMaxRound = 1e18;  // what a shard may claim to have reached
+
+// How long the largest shard needs to get as much memory as its state has.
+double prepare_ms(const JobRecord& record, const JobConfig& config) {
+  std::map<std::uint16_t, std::uint64_t> chunks;
+  std::uint64_t largest = 0;
+  for (const ChunkOwner& owner : record.owners) largest = std::max(largest, ++chunks[owner.shard.value]);
+  const auto optimizer = make_optimizer(config.optimizer);
+  const double arrays = 1.0 + (optimizer ? optimizer->slots() : 0);
+  const double bytes = static_cast<double>(largest * record.chunk_elements * sizeof(float)) * arrays;
+  return std::floor(bytes / kPreparedBytesPerMs / kLeadStepMs) * kLeadStepMs;
+}
 
 }  // namespace
 
@@ -273,11 +289,12 @@ void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
 
 void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   double reach = 0.0;
+  const double prepared = prepare_ms(job.record, job.config);
   for (const auto& [shard, pace] : job.pace) {
     if (!pace.measured) return;  // a guess would be passed before it arrives
     const double age = static_cast<double>(now_ms - pace.at_ms);
-    const double lead =
-        (age + kSnapshotLeadMs) * static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
+    const double lead = (age + kSnapshotLeadMs + prepared) *
+                        static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
     reach = std::max(reach, static_cast<double>(pace.max_version.value) + pace.rounds_per_ms * lead);
   }
   if (reach == 0.0) return;  // nothing has been trained yet
