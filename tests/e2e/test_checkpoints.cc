@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kRounds = 3000;
+constexpr std::uint64_t kRounds = 6000;  // some seconds: long enough to be saved in the middle
 
 ClusterOptions cluster_of(const std::string& base_dir, std::uint16_t servers) {
   ClusterOptions options = options_in(base_dir);

@@ -283,6 +283,18 @@ TEST_CASE("a stopped job is replaced only by force, and its state goes when the 
   CHECK(later.job().record.job == cluster.job().record.job);
 }
 
+TEST_CASE("a job whose state is only in the servers' memory is not replaced unasked") {
+  const JobRecord saved = stopped_at(40).records[0];
+  Cluster cluster(2, {}, 8);
+  cluster.everybody(1);
+  cluster.run(1);
+  cluster.leave(0, LeaveKind::kFailed, 0, "out of memory");
+  const ShardKept kept{cluster.open().job, cluster.open().view, true, Version(3), Version(4)};
+  cluster.say(server_peer(0), kept);
+  CHECK_FALSE(cluster.core.restore_checkpoint(order_of(saved), cluster.now).has_value());
+  restore(cluster, order_of(saved, "mnist", true));
+}
+
 TEST_CASE("a restore that fails leaves everything as it was") {
   for (const std::string name : {"other", "mnist"}) {
     for (const bool disk_full : {false, true}) {
