@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "common/codec.h"
+#include "common/codec_checkpoint.h"
 #include "common/codec_util.h"
 #include "schema/control.capnp.h"
 
@@ -432,6 +433,12 @@ ControlMessage read(Root::Reader root) {
     }
     case Root::PEER_ADDRESS:
       return read(root.getPeerAddress());
+    case Root::WRITE_CHECKPOINT:
+    case Root::SEAL_CHECKPOINT:
+    case Root::LOAD_CHECKPOINT:
+    case Root::DROP_CHECKPOINT:
+    case Root::CHECKPOINT_DONE:
+      return read_checkpoint(root);
   }
   throw Malformed{"its kind is " + std::to_string(static_cast<unsigned>(root.which())) +
                   ", which no known message has"};

@@ -108,9 +108,10 @@ Control::~Control() {
   context_.close();
 }
 
-void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter) {
+void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints) {
   lanes_ = std::move(lanes);
   snapshotter_ = snapshotter;
+  checkpoints_ = checkpoints;
   heard_ms_ = published_heard_ms_ = steady_ms();
   thread_ = std::thread([this] { run(); });
 }

@@ -139,7 +139,11 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
                  [&](const auto& s) { return s.second.alive && s.second.hello.incarnation == m.incarnation; });
              server != servers_.end()) {
     server->second.heard_ms = now_ms;
-    if (std::exchange(server->second.peer, from) != from) moved(server->second);
+    if (std::exchange(server->second.peer, from) != from) {
+      moved(server->second);
+      fail_checkpoints_with(server->first, "the connection to server " + std::to_string(server->first) + " broke",
+                            now_ms);
+    }
     for (const JobProgress& progress : m.progress) {
       Job* job = job_in_view(progress.job, progress.view);
       if (job && job->on_servers()) note_progress(job->pace[server->first], progress, now_ms);
@@ -223,6 +227,7 @@ void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason
   server.alive = false;
   drain_waiters_.erase(server.hello.incarnation);
   output_.log("lost server " + std::to_string(index) + ": " + reason);
+  fail_checkpoints_with(index, "server " + std::to_string(index) + " was lost: " + reason, now_ms);
   for (auto& [name, job] : jobs_) {
     if (!job.on_servers()) continue;
     job.kept.erase(index);
@@ -282,6 +287,7 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
     lose_worker(incarnation, "worker " + workers_[incarnation].hello.name + unheard, now_ms);
   }
   for (auto& [name, job] : jobs_) tick_job(job, now_ms);
+  tick_checkpoints(now_ms);
   answer_drains();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/job_optimizer.h"
 #include "server/coordinator_core.h"
 
 namespace tributary {
@@ -19,7 +20,22 @@ constexpr std::uint64_t kSnapshotPatienceMs = 600'000;
 // A snapshot round is named this far ahead of the fastest shard, so that the message is there before the round is.
 constexpr double kSnapshotLeadMs = 300.0;
 constexpr std::uint64_t kMaxSnapshotLeadFactor = 32;
+// What a lane gets ready in that time, so that the steps after the capture have memory to write to
+// (server/pool_preparer.h): half of what one core does.
+constexpr double kPreparedBytesPerMs = 500'000.0;
+constexpr double kLeadStepMs = 100.0;
 constexpr double kMaxRound = 1e18;  // what a shard may claim to have reached
+
+// How long the largest shard needs to get as much memory as its state has.
+double prepare_ms(const JobRecord& record, const JobConfig& config) {
+  std::map<std::uint16_t, std::uint64_t> chunks;
+  std::uint64_t largest = 0;
+  for (const ChunkOwner& owner : record.owners) largest = std::max(largest, ++chunks[owner.shard.value]);
+  const auto optimizer = make_optimizer(config.optimizer);
+  const double arrays = 1.0 + (optimizer ? optimizer->slots() : 0);
+  const double bytes = static_cast<double>(largest * record.chunk_elements * sizeof(float)) * arrays;
+  return std::floor(bytes / kPreparedBytesPerMs / kLeadStepMs) * kLeadStepMs;
+}
 
 }  // namespace
 
@@ -174,6 +190,7 @@ void CoordinatorCore::restart(Job& job, const std::string& reason, std::uint64_t
 }
 
 void CoordinatorCore::become_idle(Job& job, std::uint64_t now_ms) {
+  fail_checkpoints_of(job, job.last_stop, now_ms);
   job.members.clear();
   job.ready.clear();
   job.lagging_since_ms.reset();
@@ -209,7 +226,10 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
   job.snapshot_done.insert(shard);
   job.snapshot_bytes = std::max(job.snapshot_bytes, m.bytes);
   if (!std::ranges::includes(job.snapshot_done, needed)) return;
-  if (!job.stop_failed) commit(job, m.round);
+  if (!job.stop_failed) {
+    commit(job, m.round);
+    write_checkpoints(job, m.round, now_ms);
+  }
   if (job.phase == Phase::kStopping) {
     become_idle(job, now_ms);
   } else {
@@ -290,17 +310,18 @@ void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
 
 void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   double reach = 0.0;
+  const double prepared = prepare_ms(job.record, job.config);
   for (const auto& [shard, pace] : job.pace) {
     if (!pace.measured) return;  // a guess would be passed before it arrives
     const double age = static_cast<double>(now_ms - pace.at_ms);
-    const double lead =
-        (age + kSnapshotLeadMs) * static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
+    const double lead = (age + kSnapshotLeadMs + prepared) *
+                        static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
     reach = std::max(reach, static_cast<double>(pace.max_version.value) + pace.rounds_per_ms * lead);
   }
   if (reach == 0.0) return;  // nothing has been trained yet
   std::uint64_t round = static_cast<std::uint64_t>(std::ceil(std::min(reach, kMaxRound))) + 2;
   const std::uint64_t every = job.config.snapshot.every_rounds;
-  if (every != 0) {
+  if (every != 0 && !save_waits(job)) {  // whoever waits gets the next one that can be
     round = (round + every - 1) / every * every;
   }
   // Beyond that nobody could get without it.
