@@ -97,8 +97,9 @@ struct TrainConfig {
   std::string data_dir = "/usr/share/datasets/fashion-mnist";
   std::vector<std::uint32_t> hidden = {256, 128};
   std::uint32_t epochs = 5;
-  std::uint32_t global_batch = 256;  // samples per round over all ranks; must divide by world_size * accumulation
-  std::uint32_t accumulation = 1;    // micro-batches per round and rank
+  // Samples per round (mode local_sgd: per local step) over all ranks; must divide by world_size * accumulation.
+  std::uint32_t global_batch = 256;
+  std::uint32_t accumulation = 1;  // micro-batches of them per rank
   std::uint64_t seed = 1;
   std::uint64_t max_rounds = 0;  // 0: all epochs
   std::uint32_t eval_every_epochs = 1;
@@ -108,17 +109,29 @@ struct AllreduceConfig {
   std::string algorithm = "hierarchical";  // flat: a ring over all ranks; hierarchical: in the node, then over nodes
 };
 
+// Mode local_sgd: a rank is a replica that takes local steps of its own, and its gradient of a round is by how much
+// they moved it. [optimizer] then is the servers', the outer one, and [schedule] is about the local steps.
+struct LocalConfig {
+  std::uint32_t steps = 0;    // local steps a round (DiLoCo's H)
+  OptimizerConfig optimizer;  // the inner one; its name is the key "optimizer"
+  bool keep_state = true;     // of the inner optimizer from round to round, as DiLoCo does; else it begins anew
+};
+
 struct JobConfig {
   std::string name;
-  std::string mode = "sync";      // sync, or allreduce: without servers
+  // sync; local_sgd: replicas that take local steps between rounds; allreduce: without servers
+  std::string mode = "sync";
   std::uint64_t chunk_bytes = 0;  // fp32 bytes per chunk; 0: default_chunk_elements()
   EncodingSpec push;              // a round's gradients: see common/encoding.h
   EncodingSpec pull;              // the parameters
   AllreduceConfig allreduce;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
+  LocalConfig local;
   SnapshotConfig snapshot;
   TrainConfig train;
+
+  bool local_steps() const { return mode == "local_sgd"; }
 };
 
 // Lanes of a daemon when the configuration does not say: a quarter of the cores, 1 to 8. Fewer lanes than cores because

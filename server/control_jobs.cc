@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/job_json.h"
 #include "common/job_optimizer.h"
+#include "common/schedule.h"
 #include "server/control.h"
 
 namespace tributary {
@@ -103,7 +104,7 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
     part.lane = LaneIndex(static_cast<std::uint16_t>(lane));
     part.optimizer = optimizer;
     part.lr = config->optimizer.lr;
-    part.schedule = config->schedule;
+    part.schedule = server_schedule(*config);
     part.push = config->push;
     part.pull = config->pull;
     parts.push_back(std::move(part));

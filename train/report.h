@@ -40,9 +40,9 @@ struct RunSummary {
 // One line:
 //
 //   {"job":...,"rank":...,"model_bytes":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,
-//    "samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per round,"bytes_pushed","bytes_pulled",
-//    "stopped","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA ...","blas",
-//    "gradient_path":"host" or "device"}
+//    "samples":...,"samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per
+//    round,"bytes_pushed","bytes_pulled", "stopped","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA
+//    ...","blas", "gradient_path":"host" or "device"}
 //
 // and "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can aggregate by
 // example counts. test_* are null on ranks that do not evaluate.

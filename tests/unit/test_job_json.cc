@@ -101,6 +101,8 @@ TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
       to_canonical_json(some_job()) ==
       R"({"allreduce":{"algorithm":"hierarchical"},"encoding":{"pull":"fp32","push":"fp32"},)"
       R"("job":{"chunk_bytes":0,"mode":"sync","name":"j"},)"
+      R"("local":{"beta1":0.9,"beta2":0.999,"dampening":0.0,"eps":1e-08,"initial_accumulator":0.0,"keep_state":true,)"
+      R"("lr":0.01,"lr_decay":0.0,"momentum":0.0,"nesterov":false,"optimizer":"sgd","steps":0,"weight_decay":0.0},)"
       R"("optimizer":{"beta1":0.9,"beta2":0.999,"dampening":0.0,"eps":1e-08,"initial_accumulator":0.0,"lr":0.001,)"
       R"("lr_decay":0.0,"momentum":0.0,"name":"adamw","nesterov":false,"weight_decay":0.01},)"
       R"("schedule":{"min_lr_ratio":0.0,"name":"cosine","step_gamma":0.1,"step_rounds":0,"total_rounds":100,"warmup_rounds":0},)"
@@ -246,6 +248,15 @@ TEST_CASE("the hash of a configuration is the same on every machine and in every
   ring.mode = flat.mode = "allreduce";
   flat.allreduce.algorithm = "flat";
   CHECK(config_hash(ring) != config_hash(flat));
+  JobConfig ten = some_job();
+  ten.mode = "local_sgd";
+  ten.local.steps = 10;
+  JobConfig fifty = ten, anew = ten;
+  fifty.local.steps = 50;
+  anew.local.keep_state = false;
+  CHECK(config_hash(ten) != config_hash(fifty));
+  CHECK(config_hash(ten) != config_hash(anew));
+  CHECK(describe_config_difference(to_canonical_json(ten), to_canonical_json(fifty)).find("local.steps is 10") == 0);
 }
 
 }  // namespace tributary
