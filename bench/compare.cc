@@ -1,13 +1,13 @@
 #include "bench/compare.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 #include <vector>
 
 #include "bench/compare_words.h"
 #include "bench/lab_prediction.h"
 #include "common/config_toml.h"
+#include "common/printed.h"
 
 namespace tributary::bench {
 namespace {
@@ -119,10 +119,8 @@ class Comparison {
         std::to_string(repetition + 1) + "/" + std::to_string(options_.repetitions) + " " + variant.name + ": ";
     auto exchange = variant.baseline == "gloo" ? run_gloo_ring(lab_, e) : run_exchange(lab_, e);
     if (!exchange) return tl::unexpected(exchange.error());
-    char text[160];
-    std::snprintf(text, sizeof text, "exchange %.4f s a round, %.3f x model / goodput",
-                  number(*exchange, "round_seconds"), number(*exchange, "ratio"));
-    options_.tell(where + text);
+    options_.tell(where + printed("exchange %.4f s a round, %.3f x model / goodput", number(*exchange, "round_seconds"),
+                                  number(*exchange, "ratio")));
     exchanges_[v].push_back(std::move(*exchange));
     if (!trains(variant)) return {};
     auto job = run_job(lab_, e.run);
@@ -131,9 +129,8 @@ class Comparison {
       return fail(ErrorCode::kInvalidArgument,
                   "the job has too few rounds to compare: give it more than " + job->at("rounds").dump());
     }
-    std::snprintf(text, sizeof text, "training %.1f ms a round, %.1f s in all", 1e3 * number(*job, "step_seconds"),
-                  number(*job, "seconds"));
-    options_.tell(where + text);
+    options_.tell(where + printed("training %.1f ms a round, %.1f s in all", 1e3 * number(*job, "step_seconds"),
+                                  number(*job, "seconds")));
     jobs_[v].push_back(std::move(*job));
     return {};
   }

@@ -1,7 +1,8 @@
 #include "bench/compare_words.h"
 
 #include <algorithm>
-#include <cstdio>
+
+#include "common/printed.h"
 
 namespace tributary::bench {
 namespace {
@@ -9,16 +10,9 @@ namespace {
 constexpr double kFull = 0.85;  // of a link or of the processors: it binds
 constexpr double kMostOfStep = 0.6;
 
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
-  char text[512];
-  std::snprintf(text, sizeof text, pattern, args...);
-  return text;
-}
-
 std::string link_words(const Limits& l) {
-  return format("the link of %s while %s (%.0f %% of its rate)", l.busiest_host.c_str(),
-                l.sending ? "sending" : "receiving", 100 * l.link_use);
+  return printed("the link of %s while %s (%.0f %% of its rate)", l.busiest_host.c_str(),
+                 l.sending ? "sending" : "receiving", 100 * l.link_use);
 }
 
 }  // namespace
@@ -48,22 +42,22 @@ std::string what_binds_exchange(const Limits& l) {
   if (l.link_use >= kFull) {
     text = "The network binds: " + link_words(l) + ".";
     if (l.processors >= kFull) {
-      text += format(" The processors of this machine, which all hosts share, are almost as full (%.0f %%).",
-                     100 * l.processors);
+      text += printed(" The processors of this machine, which all hosts share, are almost as full (%.0f %%).",
+                      100 * l.processors);
     }
   } else if (l.processors >= kFull) {
-    text = format(
+    text = printed(
         "The processors of this machine bind (%.0f %% busy; all hosts share them), so that this says little about the "
         "network: %s is the busiest. Lower the rate.",
         100 * l.processors, link_words(l).c_str());
   } else {
-    text = format(
+    text = printed(
         "Nothing is full: waiting binds (latency, windows, one step after the other). The busiest link is "
         "%s, the processors are %.0f %% busy.",
         link_words(l).c_str(), 100 * l.processors);
   }
   if (l.drops_per_round >= 1.0)
-    text += format(" %.0f packets a round were dropped: the figure shows that as well.", l.drops_per_round);
+    text += printed(" %.0f packets a round were dropped: the figure shows that as well.", l.drops_per_round);
   return text;
 }
 
@@ -71,10 +65,10 @@ std::string what_binds_step(double compute_ms, double reduce_ms, double wait_ms,
   const double step = std::max(compute_ms + reduce_ms + wait_ms, 1e-9);
   const double compute = compute_ms / step, wait = wait_ms / step;
   const std::string shares =
-      format("Computing takes %.0f %% of a step, waiting for the exchange %.0f %%.", 100 * compute, 100 * wait);
+      printed("Computing takes %.0f %% of a step, waiting for the exchange %.0f %%.", 100 * compute, 100 * wait);
   if (compute >= kMostOfStep)
     return "Computing binds; the network does not matter here. " + shares +
-           format(" The busiest link is used at %.0f %%.", 100 * l.link_use);
+           printed(" The busiest link is used at %.0f %%.", 100 * l.link_use);
   if (wait >= kMostOfStep) return "The exchange binds. " + shares + " " + what_binds_exchange(l);
   return "Computing and the exchange bind in turn. " + shares + " " + what_binds_exchange(l);
 }

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "common/printed.h"
+
 namespace tributary::cli {
 namespace {
 
@@ -17,9 +19,7 @@ constexpr std::uint64_t kLeastFiles = 256, kGoodFiles = 1024;
 constexpr std::uint32_t kGoodMbitPerS = 1000;
 
 std::string number(double value, const char* format = "%.1f") {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
+  return printed(format, value);
 }
 
 std::string bytes(std::uint64_t value) {
@@ -305,9 +305,7 @@ std::string doctor_text(const std::vector<Check>& checks) {
   for (const Check& check : checks) {
     if (check.section != section) text += (text.empty() ? "" : "\n") + check.section + "\n";
     section = check.section;
-    char line[64];
-    std::snprintf(line, sizeof line, "  %-8s %-20s ", level_name(check.level), check.name.c_str());
-    text += line + check.found + "\n";
+    text += printed("  %-8s %-20s ", level_name(check.level), check.name.c_str()) + check.found + "\n";
     if (!check.advice.empty()) text += std::string(11, ' ') + "-> " + check.advice + "\n";
   }
   const std::size_t problems = count(checks, CheckLevel::kProblem), notes = count(checks, CheckLevel::kNote);

@@ -10,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/stop_signals.h"
+#include "common/printed.h"
 #include "lab/lab_run.h"
 #include "lab/network_namespace.h"
 
@@ -40,9 +41,7 @@ int complain(const char* what, const Error& error, int status = kFailed) {
 }
 
 std::string mbit(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g Mbit/s", value);
-  return text;
+  return printed("%.4g Mbit/s", value);
 }
 
 struct LabArguments {

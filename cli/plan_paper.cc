@@ -1,10 +1,10 @@
 #include "cli/plan_paper.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "cli/table.h"
 #include "common/assert.h"
+#include "common/printed.h"
 
 namespace tributary::cli {
 namespace {
@@ -39,12 +39,6 @@ T value_of(Result<T> result) {
 
 double half_payload(const Scenario& s) {
   return value_of(payload_for_efficiency(s, 0.5, kLeastPayload, kMostPayload));
-}
-
-std::string printed(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
 }
 
 std::string milliseconds(double seconds) {

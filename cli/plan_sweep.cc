@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <utility>
 
 #include "cli/plan.h"
 #include "cli/plot_script.h"
+#include "common/printed.h"
 
 namespace tributary::cli {
 namespace {
@@ -17,9 +17,7 @@ bool counts(const std::string& over) {
 }
 
 std::string shown(double value) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.9g", value);
-  return text;
+  return printed("%.9g", value);
 }
 
 Scenario at(const Scenario& scenario, const std::string& over, double value) {

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 #include <utility>
 
 #include "cli/plan.h"
 #include "cli/table.h"
+#include "common/printed.h"
 #include "common/quantity.h"
 
 namespace tributary::cli {
@@ -34,12 +34,6 @@ std::string traffic_text(const Prediction& p, bool worker) {
   if (most.out == 0.0 && most.in == 0.0) return "-";
   if (most.out == most.in) return bytes_in_words(most.out);
   return bytes_in_words(most.out) + " / " + bytes_in_words(most.in);
-}
-
-std::string printed(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
 }
 
 std::string percent(double fraction) {

@@ -1,18 +1,12 @@
 #include "cli/run_summary.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <vector>
+
+#include "common/printed.h"
 
 namespace tributary::cli {
 namespace {
-
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
-  char text[512];
-  std::snprintf(text, sizeof text, pattern, args...);
-  return text;
-}
 
 double megabytes(const nlohmann::ordered_json& bytes) {
   return bytes.get<double>() * 1e-6;
@@ -107,21 +101,21 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
 std::string summary_text(const nlohmann::ordered_json& s) {
   std::string text;
   const auto resumed = s.at("resumed_from").get<std::uint64_t>();
-  text += format("  rounds       %llu of %llu", s.at("rounds").get<unsigned long long>(),
-                 s.at("last_round").get<unsigned long long>());
+  text += printed("  rounds       %llu of %llu", s.at("rounds").get<unsigned long long>(),
+                  s.at("last_round").get<unsigned long long>());
   text += resumed > 0 ? ", resumed after round " + std::to_string(resumed) + "\n" : "\n";
   if (s.at("test_accuracy").is_number())
-    text += format("  test         accuracy %.4f\n", s.at("test_accuracy").get<double>());
+    text += printed("  test         accuracy %.4f\n", s.at("test_accuracy").get<double>());
   if (s.at("train_loss").is_number()) {
-    text += format("  training     loss %.4f, accuracy %.4f (last epoch, all ranks)\n",
-                   s.at("train_loss").get<double>(), s.at("train_accuracy").get<double>());
+    text += printed("  training     loss %.4f, accuracy %.4f (last epoch, all ranks)\n",
+                    s.at("train_loss").get<double>(), s.at("train_accuracy").get<double>());
   }
-  text += format("  throughput   %.0f samples/s over %.1f s\n", s.at("samples_per_s").get<double>(),
-                 s.at("seconds").get<double>());
+  text += printed("  throughput   %.0f samples/s over %.1f s\n", s.at("samples_per_s").get<double>(),
+                  s.at("seconds").get<double>());
   const auto& split = s.at("step_split");
   const double compute = split.at("compute_ms").get<double>(), reduce = split.at("reduce_ms").get<double>(),
                wait = split.at("wait_ms").get<double>(), step = std::max(compute + reduce + wait, 1e-9);
-  text += format(
+  text += printed(
       "  round        %.2f ms: compute %.2f (%.0f %%), node reduction %.2f (%.0f %%), wait for %s %.2f (%.0f "
       "%%)\n",
       step, compute, 100 * compute / step, reduce, 100 * reduce / step,
@@ -133,16 +127,17 @@ std::string summary_text(const nlohmann::ordered_json& s) {
   if (s.value("gradient_path", "host") == "device") text += "  gradients    stay in GPU memory, lent by the workers\n";
   int number = 0;
   for (const auto& node : s.at("nodes")) {
-    text += format("  node %-7d %.1f MB pushed, %.1f MB pulled\n", number++, megabytes(node.at("bytes_pushed")),
-                   megabytes(node.at("bytes_pulled")));
+    text += printed("  node %-7d %.1f MB pushed, %.1f MB pulled\n", number++, megabytes(node.at("bytes_pushed")),
+                    megabytes(node.at("bytes_pulled")));
   }
   const auto a_sample = s.value("bytes_per_sample", nlohmann::ordered_json());
   if (a_sample.is_number()) {
-    text += format("  a sample     %.0f bytes pushed and pulled, all nodes together\n", a_sample.get<double>());
+    text += printed("  a sample     %.0f bytes pushed and pulled, all nodes together\n", a_sample.get<double>());
   }
   for (const auto& server : s.at("servers")) {
-    text += format("  %-12s %.1f CPU-seconds, at most %.0f MB resident\n", server.at("name").get<std::string>().c_str(),
-                   server.at("cpu_seconds").get<double>(), megabytes(server.at("resident_peak_bytes")));
+    text +=
+        printed("  %-12s %.1f CPU-seconds, at most %.0f MB resident\n", server.at("name").get<std::string>().c_str(),
+                server.at("cpu_seconds").get<double>(), megabytes(server.at("resident_peak_bytes")));
   }
   text += "  digest       " + s.at("digest").get<std::string>() + "\n";
   return text;

@@ -10,6 +10,7 @@
 #include "cli/daemons.h"
 #include "cli/table.h"
 #include "cluster/http_client.h"
+#include "common/printed.h"
 
 namespace tributary::cli {
 namespace {
@@ -34,9 +35,7 @@ const Json& list(const Json& object, const char* key) {
 }
 
 std::string amount(double value, double unit, const char* name) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, "%.1f %s", value / unit, name);
-  return buffer;
+  return printed("%.1f %s", value / unit, name);
 }
 
 std::string rounds(const Json& job) {
@@ -101,9 +100,7 @@ void print_workers(const std::vector<Answer>& answers) {
 }
 
 std::string factor(const Json& predicted, const char* key) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, "%.3f M/B", number(predicted, key));
-  return buffer;
+  return printed("%.3f M/B", number(predicted, key));
 }
 
 // Which server owns how much of each job, and what that means for the hosts' links.

@@ -50,6 +50,7 @@ void write(Root::Builder out, const AttachReply& m) {
   body.setGradientHandle(data(m.gradient_handle));
   body.setParameterHandle(data(m.parameter_handle));
   body.setDeviceBytes(m.device_bytes);
+  body.setRedo(m.redo);
 }
 
 void write(Root::Builder out, const InitialValues&) {
@@ -109,6 +110,7 @@ AttachReply read(wire::AttachReply::Reader in) {
   m.gradient_handle = read_data(in.getGradientHandle(), "the gradients' memory handle");
   m.parameter_handle = read_data(in.getParameterHandle(), "the parameters' memory handle");
   m.device_bytes = in.getDeviceBytes();
+  m.redo = in.getRedo();
   return m;
 }
 

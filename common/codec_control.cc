@@ -44,6 +44,14 @@ void write(Root::Builder out, const ServerHello& m) {
   }
   body.setHost(text(m.host));
   write_texts(body.initLaneLocals(size_of(m.lane_locals)), m.lane_locals);
+  auto kept = body.initKept(size_of(m.kept));
+  for (unsigned i = 0; i < kept.size(); ++i) {
+    kept[i].setJob(m.kept[i].job.value);
+    kept[i].setMinVersion(m.kept[i].min_version.value);
+    kept[i].setMaxVersion(m.kept[i].max_version.value);
+    kept[i].setPending(m.kept[i].pending);
+  }
+  body.setStore(m.store);
 }
 
 void write_lists(auto out, const std::vector<std::vector<std::string>>& lists) {
@@ -87,6 +95,10 @@ void write(Root::Builder out, const JoinJob& m) {
   body.setLocalWorldSize(m.local_world_size);
   body.setWorldSize(m.world_size);
   body.setCheckpointRound(m.checkpoint_round.value);
+  body.setRedoJob(m.redo_job.value);
+  body.setRedoFirst(m.redo_first.value);
+  body.setRedoLast(m.redo_last.value);
+  body.setRedoCapacity(m.redo_capacity);
 }
 
 void write(Root::Builder out, const OpenJob& m) {
@@ -100,6 +112,16 @@ void write(Root::Builder out, const OpenJob& m) {
   body.setNodes(m.nodes);
   body.setResume(m.resume);
   body.setResumeRound(m.resume_round.value);
+  body.setKept(m.kept);
+}
+
+void write(Root::Builder out, const ShardKept& m) {
+  auto body = out.initShardKept();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setAny(m.any);
+  body.setMinVersion(m.min_version.value);
+  body.setMaxVersion(m.max_version.value);
 }
 
 void write(Root::Builder out, const ShardReady& m) {
@@ -121,6 +143,10 @@ void write(Root::Builder out, const JobWelcome& m) {
   body.setResumeRound(m.resume_round.value);
   body.setName(text(m.name));
   write_lists(body.initLocals(size_of(m.locals)), m.locals);
+  auto redo = body.initRedoAfter(size_of(m.redo_after));
+  for (unsigned i = 0; i < redo.size(); ++i) redo.set(i, m.redo_after[i].value);
+  body.setCommitted(m.committed.value);
+  body.setRedo(m.redo);
 }
 
 void write(Root::Builder out, const PeerAddress& m) {
@@ -223,6 +249,13 @@ ServerHello read(wire::ServerHello::Reader in) {
   }
   m.host = read_text(in.getHost(), kMaxNameBytes, "the server's host");
   m.lane_locals = read_texts(in.getLaneLocals(), kMaxLaneEndpoints, "the list of the lanes' local names");
+  const auto kept = in.getKept();
+  check_count(kept.size(), kMaxJobs, "the list of jobs that are kept in memory");
+  for (auto entry : kept) {
+    m.kept.push_back(
+        {JobId(entry.getJob()), Version(entry.getMinVersion()), Version(entry.getMaxVersion()), entry.getPending()});
+  }
+  m.store = in.getStore();
   return m;
 }
 
@@ -277,6 +310,10 @@ JoinJob read(wire::JoinJob::Reader in) {
   m.local_world_size = in.getLocalWorldSize();
   m.world_size = in.getWorldSize();
   m.checkpoint_round = Round(in.getCheckpointRound());
+  m.redo_job = JobId(in.getRedoJob());
+  m.redo_first = Round(in.getRedoFirst());
+  m.redo_last = Round(in.getRedoLast());
+  m.redo_capacity = in.getRedoCapacity();
   return m;
 }
 
@@ -292,6 +329,7 @@ OpenJob read(wire::OpenJob::Reader in) {
   m.nodes = in.getNodes();
   m.resume = in.getResume();
   m.resume_round = Round(in.getResumeRound());
+  m.kept = in.getKept();
   return m;
 }
 
@@ -307,6 +345,11 @@ JobWelcome read(wire::JobWelcome::Reader in) {
   m.resume_round = Round(in.getResumeRound());
   m.name = read_text(in.getName(), kMaxNameBytes, "the job's name");
   m.locals = read_lists(in.getLocals(), "the list of the lanes' local names");
+  const auto redo = in.getRedoAfter();
+  check_count(redo.size(), kMaxShards, "the list of versions to redo after");
+  for (const std::uint64_t version : redo) m.redo_after.emplace_back(version);
+  m.committed = Round(in.getCommitted());
+  m.redo = in.getRedo();
   return m;
 }
 
@@ -330,6 +373,11 @@ ControlMessage read(Root::Reader root) {
       return read(root.getJoinJob());
     case Root::OPEN_JOB:
       return read(root.getOpenJob());
+    case Root::SHARD_KEPT: {
+      const auto body = root.getShardKept();
+      return ShardKept{JobId(body.getJob()), ViewId(body.getView()), body.getAny(), Version(body.getMinVersion()),
+                       Version(body.getMaxVersion())};
+    }
     case Root::SHARD_READY: {
       const auto in = root.getShardReady();
       return ShardReady{JobId(in.getJob()), ViewId(in.getView()), in.getOk(), read_error_code(in.getCode()),

@@ -32,20 +32,24 @@ void write(Header::Builder out, const Push& m) {
   body.setWeight(m.weight);
   body.setEncoding(static_cast<wire::Encoding>(m.encoding));
   body.setResidual(static_cast<wire::ResidualUse>(m.residual));
+  body.setRedo(m.redo);
 }
 void write(Header::Builder out, const Init&) {
   out.setInit();
 }
-void write(Header::Builder out, const Pull&) {
-  out.setPull();
+void write(Header::Builder out, const Pull& m) {
+  out.initPull().setVersion(m.version.value);
 }
 void write(Header::Builder out, const Query& m) {
-  out.initQuery().setRound(m.round.value);
+  auto body = out.initQuery();
+  body.setRound(m.round.value);
+  body.setRedo(m.redo);
 }
 void write(Header::Builder out, const Receipt& m) {
   auto body = out.initReceipt();
   body.setRound(m.round.value);
   body.setResidualKept(m.residual_kept);
+  body.setApplied(m.applied);
 }
 void write(Header::Builder out, const Answer& m) {
   auto body = out.initAnswer();
@@ -77,17 +81,22 @@ DataMessage read(Header::Reader in) {
   switch (in.which()) {
     case Header::PUSH: {
       const auto body = in.getPush();
-      return Push{key, Round(body.getRound()), body.getWeight(), read_encoding(body.getEncoding()),
-                  codec::read_enum(body.getResidual(), ResidualUse::kAlone, "the use of the residual")};
+      return Push{key,
+                  Round(body.getRound()),
+                  body.getWeight(),
+                  read_encoding(body.getEncoding()),
+                  codec::read_enum(body.getResidual(), ResidualUse::kAlone, "the use of the residual"),
+                  body.getRedo()};
     }
     case Header::INIT:
       return Init{key};
     case Header::PULL:
-      return Pull{key};
+      return Pull{key, Version(in.getPull().getVersion())};
     case Header::QUERY:
-      return Query{key, Round(in.getQuery().getRound())};
+      return Query{key, Round(in.getQuery().getRound()), in.getQuery().getRedo()};
     case Header::RECEIPT:
-      return Receipt{key, Round(in.getReceipt().getRound()), in.getReceipt().getResidualKept()};
+      return Receipt{key, Round(in.getReceipt().getRound()), in.getReceipt().getResidualKept(),
+                     in.getReceipt().getApplied()};
     case Header::ANSWER: {
       const auto body = in.getAnswer();
       return Answer{key,

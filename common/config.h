@@ -117,6 +117,11 @@ struct LocalConfig {
   bool keep_state = true;     // of the inner optimizer from round to round, as DiLoCo does; else it begins anew
 };
 
+struct RecoveryConfig {
+  std::string redo_log = "workers";  // workers: nodes keep what they pushed until a snapshot covers it; none
+  std::uint32_t redo_mb = 256;       // memory of a node for that, MiB; at least kMinRedoRounds rounds
+};
+
 struct JobConfig {
   std::string name;
   // sync; local_sgd: replicas that take local steps between rounds; allreduce: without servers
@@ -129,6 +134,7 @@ struct JobConfig {
   ScheduleConfig schedule;
   LocalConfig local;
   SnapshotConfig snapshot;
+  RecoveryConfig recovery;
   TrainConfig train;
 
   bool local_steps() const { return mode == "local_sgd"; }

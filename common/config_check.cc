@@ -21,6 +21,8 @@ constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "
 constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
 constexpr std::string_view kModes[] = {"sync", "local_sgd", "allreduce"};
 constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
+constexpr std::string_view kRedoLogs[] = {"workers", "none"};
+constexpr std::uint32_t kMaxRedoMb = 1u << 20;
 constexpr std::string_view kLocalTransports[] = {"auto", "socket"};
 constexpr std::string_view kDatasets[] = {"fashion-mnist"};
 constexpr std::string_view kNodeReductions[] = {"auto", "host", "device"};
@@ -332,6 +334,9 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   check_optimizer(f, c, c.optimizer, "optimizer", "optimizer.name");
   check_local(f, c);
   check_schedule(f, c);
+  f.one_of(c.recovery.redo_log, kRedoLogs, "recovery.redo_log");
+  f.check(c.recovery.redo_mb >= 1 && c.recovery.redo_mb <= kMaxRedoMb, "recovery.redo_mb",
+          "must be from 1 to " + std::to_string(kMaxRedoMb) + " (1 TiB)");
   check_train(f, c.train);
   return f.take();
 }

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <string>
 #include <utility>
 
 #include "common/layout.h"
+#include "common/printed.h"
 
 namespace tributary {
 namespace {
@@ -18,9 +18,7 @@ constexpr double kAlike = 0.01;
 
 Status require(bool good, const char* field, double value, const char* cure) {
   if (good) return {};
-  char number[40];
-  std::snprintf(number, sizeof number, "%g", value);
-  return fail(ErrorCode::kInvalidArgument, std::string(field) + " is " + number + "; " + cure);
+  return fail(ErrorCode::kInvalidArgument, printed("%s is %g; %s", field, value, cure));
 }
 
 Status check_bandwidths(const char* field, const std::vector<double>& values, std::uint32_t hosts) {

@@ -1,19 +1,17 @@
 // The questions that turn a prediction round: at which payload, at which compute time, at how many ranks.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <string>
 
 #include "common/assert.h"
 #include "common/cost_model.h"
+#include "common/printed.h"
 
 namespace tributary {
 namespace {
 
 std::string number(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
+  return printed("%.4g", value);
 }
 
 Status check_efficiency(double efficiency) {

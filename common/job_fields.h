@@ -58,6 +58,9 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   visit("snapshot", "every_s", c.snapshot.every_s);
   visit("snapshot", "every_rounds", c.snapshot.every_rounds);
 
+  visit("recovery", "redo_log", c.recovery.redo_log);
+  visit("recovery", "redo_mb", c.recovery.redo_mb);
+
   visit("train", "dataset", c.train.dataset);
   visit("train", "data_dir", c.train.data_dir);
   visit("train", "hidden", c.train.hidden);

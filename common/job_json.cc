@@ -208,7 +208,7 @@ Result<JobConfig> job_from_json(std::string_view text) {
 
 bool is_ignorable_key(std::string_view dotted) {
   return dotted == "train.epochs" || dotted == "train.max_rounds" || dotted == "train.eval_every_epochs" ||
-         dotted == "train.data_dir" || dotted.starts_with("snapshot.");
+         dotted == "train.data_dir" || dotted.starts_with("snapshot.") || dotted.starts_with("recovery.");
 }
 
 std::uint64_t config_hash(const JobConfig& config) {

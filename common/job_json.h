@@ -31,7 +31,7 @@ std::uint64_t config_hash(const JobConfig& config);
 // it is evaluated or persisted changes none of the rounds already done.
 // A stopped job may thus be resumed with more epochs.
 //
-//   train.epochs, train.max_rounds, train.eval_every_epochs, snapshot.*
+//   train.epochs, train.max_rounds, train.eval_every_epochs, snapshot.*, recovery.*
 //   (and train.data_dir, which is not in the JSON at all)
 bool is_ignorable_key(std::string_view dotted_key);
 

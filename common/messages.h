@@ -15,7 +15,7 @@
 namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both.
-inline constexpr std::uint16_t kProtocolVersion = 3;
+inline constexpr std::uint16_t kProtocolVersion = 4;
 
 // ---- The data path: worker lane <-> server lane. Frames: header, then the raw payload where noted. ----
 
@@ -49,26 +49,31 @@ struct Push {
   std::uint64_t weight = 0;  // samples (or any additive weight) behind the sum; the server divides by the total
   EncodingId encoding = EncodingId::kFp32;
   ResidualUse residual = ResidualUse::kNone;
+  bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
 };
 // Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.
 struct Init {
   ChunkKey key;
 };
-// "Give me the parameters of this chunk as they are": at the start of a view. Held until the chunk is initialised.
+// "Give me the parameters of this chunk at `version`": at the start of a view, which begins there. Held until the chunk
+// is initialised and at that version.
 struct Pull {
   ChunkKey key;
+  Version version;
 };
 // "What became of my push?": sent instead of the payload when an answer is overdue.
 // Replied with Answer, Receipt or Resend.
 struct Query {
   ChunkKey key;
   Round round;
+  bool redo = false;  // of a push with redo
 };
 // The push has arrived and waits for the other nodes. Frees the sender's window, not its buffer.
 struct Receipt {
   ChunkKey key;
   Round round;
   bool residual_kept = false;  // of a residual alone; a late receipt of the same round's gradient must not pass for it
+  bool applied = false;        // of a push with redo: the round is complete, the next one may come
 };
 // The chunk's parameters at `version`. + payload (encoded).
 struct Answer {
@@ -116,6 +121,11 @@ struct StoredJob {  // a job found in a server's store
   std::uint64_t layout_hash = 0;
   std::vector<Round> snapshots;  // complete consistent snapshots, ascending
 };
+struct KeptJob {  // state of a job's last view that a server has in memory
+  JobId job;
+  Version min_version, max_version;  // of its chunks
+  bool pending = false;              // its lanes have not let go of the view yet: ShardKept follows
+};
 struct ServerHello {
   ShardIndex shard;
   std::uint16_t servers = 1;      // how many this server believes the cluster has
@@ -125,6 +135,8 @@ struct ServerHello {
   std::vector<StoredJob> stored;
   std::string host;                      // the machine, as common/host_identity.h names it
   std::vector<std::string> lane_locals;  // per lane: name under which a worker on this machine finds it; empty: none
+  std::vector<KeptJob> kept;
+  bool store = false;  // it has one
 };
 struct WorkerHello {
   std::string name;
@@ -157,6 +169,11 @@ struct JoinJob {
   std::uint32_t local_world_size = 1;
   std::uint32_t world_size = 1;
   Round checkpoint_round;  // all-reduce: the newest checkpoint of this job that the node holds; 0: none
+  // The node's pushes that it still has (worker/redo_ring.h): of this job, of all rounds from first to last (last <
+  // first: none), and of how many rounds there can be some (0: it keeps none).
+  JobId redo_job;
+  Round redo_first, redo_last;
+  std::uint32_t redo_capacity = 0;
 };
 // Coordinator -> server: own your chunks of this job in this view.
 struct OpenJob {
@@ -169,6 +186,14 @@ struct OpenJob {
   std::uint32_t nodes = 1;
   bool resume = false;  // load the snapshot of resume_round; else wait for Init
   Round resume_round;
+  bool kept = false;  // go on with what is in memory; resume and resume_round then say what is in the store
+};
+// Server -> coordinator: reply to StopJob(kRestart): what it has in memory to go on from.
+struct ShardKept {
+  JobId job;
+  ViewId view;
+  bool any = false;
+  Version min_version, max_version;
 };
 struct ShardReady {  // server -> coordinator: reply to OpenJob; code/message if it failed
   JobId job;
@@ -187,6 +212,11 @@ struct JobWelcome {  // coordinator -> workers: begin
   Round resume_round;
   std::string name;                              // the job's: the worker that joined does not know its id yet
   std::vector<std::vector<std::string>> locals;  // [shard][lane], as in ServerHello; empty: none
+  // [shard]: the version that it has, if less than resume_round: later pushes to its chunks are wanted again. Empty:
+  // none.
+  std::vector<Version> redo_after;
+  Round committed;    // the last committed snapshot
+  bool redo = false;  // keep pushes until a snapshot covers them
 };
 // Worker -> coordinator -> the view's other workers (all-reduce): something they need to connect to each other.
 struct PeerAddress {
@@ -210,7 +240,8 @@ struct SnapshotDone {  // server -> coordinator: durable here, or (ok = false) m
   std::uint64_t bytes = 0;
   std::string message;
 };
-struct SnapshotCommit {  // coordinator -> servers: durable everywhere; older ones may go
+// Coordinator -> servers and workers: durable everywhere; older ones, and pushes up to this round, may go.
+struct SnapshotCommit {
   JobId job;
   Round round;
 };
@@ -258,7 +289,7 @@ struct ControlError {
 
 using ControlMessage = std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob,
                                     ShardReady, JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest,
-                                    LeaveJob, StopJob, DrainRequest, DrainDone, ControlError, PeerAddress>;
+                                    LeaveJob, StopJob, DrainRequest, DrainDone, ControlError, PeerAddress, ShardKept>;
 
 inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
 
@@ -286,6 +317,8 @@ struct AttachReply {
   std::string device;
   std::vector<std::byte> gradient_handle, parameter_handle;
   std::uint64_t device_bytes = 0;  // of each
+  // One more descriptor: what the node has pushed, for the trainer to hold and give back when it attaches again.
+  bool redo = false;
 };
 inline constexpr std::size_t kMaxDeviceUuid = 64;
 inline constexpr std::size_t kMaxMemoryHandle = 256;  // bytes; CUDA's have 64

@@ -4,9 +4,10 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <span>
 #include <utility>
+
+#include "common/printed.h"
 
 namespace tributary {
 namespace {
@@ -48,13 +49,8 @@ std::string scaled(double value, std::span<const Step> steps) {
   for (const Step& step : steps) {
     if (value < step.from * 0.99999) continue;
     const double scaled_value = value / step.from;
-    char text[48];
-    std::snprintf(text, sizeof text, "%.*f %s",
-                  scaled_value < 10.0    ? 3
-                  : scaled_value < 100.0 ? 2
-                                         : 1,
-                  scaled_value, step.unit);
-    return text;
+    const int decimals = scaled_value < 10.0 ? 3 : scaled_value < 100.0 ? 2 : 1;
+    return printed("%.*f %s", decimals, scaled_value, step.unit);
   }
   return std::string("0 ") + steps.back().unit;
 }

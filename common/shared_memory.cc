@@ -82,6 +82,14 @@ Result<SharedMemory> SharedMemory::map(FileDescriptor fd, std::size_t bytes, con
 }
 
 Result<SharedMemory> SharedMemory::map_sealed(FileDescriptor fd, const std::string& purpose) {
+  return map_if_sealed(std::move(fd), PROT_READ, purpose);
+}
+
+Result<SharedMemory> SharedMemory::map_kept(FileDescriptor fd, const std::string& purpose) {
+  return map_if_sealed(std::move(fd), PROT_READ | PROT_WRITE, purpose);
+}
+
+Result<SharedMemory> SharedMemory::map_if_sealed(FileDescriptor fd, int protection, const std::string& purpose) {
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0) {
     return fail(ErrorCode::kMalformed, "no shared memory came for " + purpose);
@@ -93,7 +101,7 @@ Result<SharedMemory> SharedMemory::map_sealed(FileDescriptor fd, const std::stri
                                            " bytes) is no memory whose size is sealed; both sides must be of the same "
                                            "release");
   }
-  return map_fd(std::move(fd), static_cast<std::size_t>(info.st_size), PROT_READ, purpose);
+  return map_fd(std::move(fd), static_cast<std::size_t>(info.st_size), protection, purpose);
 }
 
 Result<SharedMemory> SharedMemory::map_fd(FileDescriptor fd, std::size_t bytes, int protection,

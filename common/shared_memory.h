@@ -29,6 +29,8 @@ class SharedMemory {
   static Result<SharedMemory> map(FileDescriptor fd, std::size_t bytes, const std::string& purpose);
   // Memory received from another process, to be read only, of whatever size it has. kMalformed unless that is sealed.
   static Result<SharedMemory> map_sealed(FileDescriptor fd, const std::string& purpose);
+  // The same, to be written as well: memory of an earlier process of one's own.
+  static Result<SharedMemory> map_kept(FileDescriptor fd, const std::string& purpose);
 
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
@@ -50,6 +52,7 @@ class SharedMemory {
   void discard(std::size_t offset, std::size_t bytes) const;
 
  private:
+  static Result<SharedMemory> map_if_sealed(FileDescriptor fd, int protection, const std::string& purpose);
   static Result<SharedMemory> map_fd(FileDescriptor fd, std::size_t bytes, int protection, const std::string& purpose);
 
   FileDescriptor fd_;

@@ -1,10 +1,10 @@
 #include "lab/link_check.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 
 #include "cluster/command.h"
+#include "common/printed.h"
 
 namespace tributary::lab {
 namespace {
@@ -25,8 +25,7 @@ Result<LinkCheck> measure(const LabConfig& config, const LabPlan& plan, std::siz
                                 .log_file = "/dev/null",
                                 .network_namespace = namespace_path(plan.hosts[to].network_namespace)});
   if (!server) return tl::unexpected(server.error());
-  char time[32];
-  std::snprintf(time, sizeof time, "%.1f", seconds);
+  const std::string time = printed("%.1f", seconds);
   // The first second is not counted: the connection is still finding its speed.
   const Command client{.argv = {iperf, "-c", plan.hosts[to].address, "-p", port, "-t", time, "-O", "1", "-J"},
                        .timeout = std::chrono::seconds(static_cast<long>(seconds)) + kExtraTime,

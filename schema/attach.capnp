@@ -20,7 +20,8 @@ struct AttachMessage {
   }
 }
 
-struct AttachRequest {  # trainer -> worker; ranks as torchrun names them
+# trainer -> worker; ranks as torchrun names them. With it may travel the descriptor that came with an earlier reply's `redo`.
+struct AttachRequest {
   jobJson @0 :Text;
   rank @1 :UInt32;
   localRank @2 :UInt32;
@@ -32,7 +33,8 @@ struct AttachRequest {  # trainer -> worker; ranks as torchrun names them
   device @8 :Text;  # UUID of the GPU that this rank's gradients and parameters are on; empty: in host memory
 }
 
-# worker -> trainer. With it travel file descriptors: node region, gradient region, one eventfd per lane.
+# worker -> trainer. With it travel file descriptors: node region, gradient region, one eventfd per lane, and, with `redo`, what the
+# node has pushed, for the trainer to hold and give back when it attaches again.
 struct AttachReply {
   job @0 :UInt64;
   view @1 :UInt32;
@@ -48,6 +50,7 @@ struct AttachReply {
   gradientHandle @9 :Data;
   parameterHandle @10 :Data;
   deviceBytes @11 :UInt64;  # of each
+  redo @12 :Bool;
 }
 
 struct Detach {  # trainer -> worker

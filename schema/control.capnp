@@ -27,6 +27,7 @@ struct ControlMessage {
     drainDone @17 :Void;  # coordinator -> a draining daemon: nothing of yours is open any more
     error @18 :ControlError;
     peerAddress @19 :PeerAddress;
+    shardKept @20 :ShardKept;
   }
 }
 
@@ -35,6 +36,13 @@ struct StoredJob {  # a job found in a server's store
   name @1 :Text;
   layoutHash @2 :UInt64;
   snapshots @3 :List(UInt64);  # rounds of complete snapshots, ascending
+}
+
+struct KeptJob {  # state of a job's last view that a server has in memory
+  job @0 :UInt64;
+  minVersion @1 :UInt64;  # of its chunks
+  maxVersion @2 :UInt64;
+  pending @3 :Bool;  # its lanes have not let go of the view yet: shardKept follows
 }
 
 struct ServerHello {  # server -> coordinator
@@ -46,6 +54,8 @@ struct ServerHello {  # server -> coordinator
   stored @5 :List(StoredJob);
   host @6 :Text;  # the machine, as common/host_identity.h names it
   laneLocals @7 :List(Text);  # per lane: name under which a worker on this machine finds it; empty: none
+  kept @8 :List(KeptJob);
+  store @9 :Bool;  # it has one
 }
 
 struct WorkerHello {  # worker -> coordinator
@@ -83,6 +93,11 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   localWorldSize @4 :UInt32;
   worldSize @5 :UInt32;
   checkpointRound @6 :UInt64;  # all-reduce: the newest checkpoint of this job that the node holds; 0: none
+  # The node's pushes that it still has: of this job, of all rounds from the first to the last (less: none), and how many there can be.
+  redoJob @7 :UInt64;
+  redoFirst @8 :UInt64;
+  redoLast @9 :UInt64;
+  redoCapacity @10 :UInt32;  # 0: it keeps none
 }
 
 struct OpenJob {  # coordinator -> server: own your chunks of this job in this view
@@ -93,6 +108,15 @@ struct OpenJob {  # coordinator -> server: own your chunks of this job in this v
   nodes @4 :UInt32;
   resume @5 :Bool;  # load the snapshot of resumeRound; else wait for Init
   resumeRound @6 :UInt64;
+  kept @7 :Bool;  # go on with what is in memory; resume and resumeRound then say what is in the store
+}
+
+struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it has in memory to go on from
+  job @0 :UInt64;
+  view @1 :UInt32;
+  any @2 :Bool;
+  minVersion @3 :UInt64;
+  maxVersion @4 :UInt64;
 }
 
 struct ShardReady {  # server -> coordinator: reply to OpenJob
@@ -112,6 +136,9 @@ struct JobWelcome {  # coordinator -> workers: begin
   resumeRound @5 :UInt64;
   name @6 :Text;  # the job's
   locals @7 :List(List(Text));  # [shard][lane], as in ServerHello; empty: none
+  redoAfter @8 :List(UInt64);  # [shard]: the version it has, if less than resumeRound: its chunks' later pushes are wanted again
+  committed @9 :UInt64;  # round of the last committed snapshot
+  redo @10 :Bool;  # keep pushes until a snapshot covers them
 }
 
 struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-reduce): something they need to connect
@@ -137,7 +164,7 @@ struct SnapshotDone {  # server -> coordinator: durable here, or missed or faile
   message @5 :Text;
 }
 
-struct SnapshotCommit {  # coordinator -> servers: durable everywhere; older ones may go
+struct SnapshotCommit {  # coordinator -> servers and workers: durable everywhere; older ones, and pushes up to it, may go
   job @0 :UInt64;
   round @1 :UInt64;
 }

@@ -48,19 +48,24 @@ struct DataHeader {
       weight @6 :UInt64;  # samples behind the sum; the server divides by the total over nodes
       encoding @7 :Encoding;
       residual @19 :ResidualUse;
+      redo @28 :Bool;  # of a round that this server lost: answered with a receipt when it is applied again
     }
     # worker -> server; + payload: initial parameters, fp32. Answered with version 0.
     init @8 :Void;
-    # worker -> server: the parameters as they are, please; held until the chunk is initialised.
-    pull @9 :Void;
+    # worker -> server: the parameters at `version`, please (the view begins there); held until the chunk is there.
+    pull :group {
+      version @9 :UInt64;
+    }
     # worker -> server: what became of my push?
     query :group {
       round @10 :UInt64;
+      redo @29 :Bool;  # of a push with redo
     }
     # server -> worker: the push has arrived and waits for the other nodes.
     receipt :group {
       round @11 :UInt64;
       residualKept @23 :Bool;  # of a push with a residual alone; an earlier push of the round may have a late receipt too
+      applied @30 :Bool;  # of a push with redo: the round is complete, the next one may come
     }
     # server -> worker; + payload: parameters at `version`.
     answer :group {

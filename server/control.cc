@@ -120,6 +120,7 @@ void Control::run() {
     const std::uint64_t now = steady_ms();
     heartbeat(now);
     check_silence(now);
+    forget_parked(now);
     flush();
     check_drain(now);
     noise_.tick(now);
@@ -183,7 +184,7 @@ void Control::receive_batch() {
 void Control::meet(std::uint64_t incarnation, std::uint64_t now, bool hello) {
   if (hello && incarnation != 0) {
     if (coordinator_incarnation_ != incarnation) {
-      while (!jobs_.empty()) drop(jobs_.begin()->first, "the coordinator came back as a new process");
+      while (!jobs_.empty()) park(jobs_.begin()->first, "the coordinator came back as a new process");
       logger_->info("joined the coordinator at {}", coordinator_);
     }
     coordinator_incarnation_ = incarnation;
@@ -192,7 +193,7 @@ void Control::meet(std::uint64_t incarnation, std::uint64_t now, bool hello) {
     return;
   }
   if (!joined_ || incarnation == coordinator_incarnation_) return;
-  while (!jobs_.empty()) drop(jobs_.begin()->first, "the coordinator does not know this server any more");
+  while (!jobs_.empty()) park(jobs_.begin()->first, "the coordinator does not know this server any more");
   outbox_.clear();
   joined_ = false;
   coordinator_incarnation_ = 0;
@@ -211,7 +212,16 @@ void Control::say_hello(std::uint64_t now) {
     hello.lane_endpoints.push_back(lane->endpoint());
     hello.lane_locals.push_back(lane->link_name());
   }
+  hello.store = store_ != nullptr;
   if (store_) hello.stored = store_->jobs();
+  for (const auto& [id, parked] : parked_) {
+    const bool pending = parked.parking != 0;
+    if (pending || parked.all) hello.kept.push_back({id, parked.min_version, parked.max_version, pending});
+  }
+  // To a coordinator that is new, these are over.
+  for (const auto& [id, job] : jobs_) {
+    if (job.recovers && job.status.chunks != 0) hello.kept.push_back({id, {}, {}, true});
+  }
   send_now_or_drop(std::move(hello));
   hello_ms_ = now;
 }
@@ -311,6 +321,18 @@ void Control::lane_snapshot(LaneIndex lane, JobId id, ViewId view, Round round, 
     snapshotter_->abandon(id, round,
                           "lane " + std::to_string(lane.value) + " is past round " + std::to_string(round.value) +
                               " already, or still captures an earlier one");
+  });
+}
+
+void Control::lane_parked(LaneIndex, JobId id, ViewId view, bool any, Version min, Version max) {
+  post([this, id, view, any, min, max] {
+    const auto found = parked_.find(id);
+    if (found == parked_.end() || found->second.view != view || found->second.parking == 0) return;
+    Parked& state = found->second;
+    state.all = state.all && any;
+    state.min_version = std::min(state.min_version, min);
+    state.max_version = std::max(state.max_version, max);
+    if (--state.parking == 0) parked(id, state);
   });
 }
 

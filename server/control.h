@@ -84,6 +84,8 @@ class Control final : public LaneListener {
   static constexpr std::uint64_t kHelloMs = 1000;  // between hellos while unanswered
   // A server that was told to stop and has no job waits this long for the coordinator's word before it goes anyway.
   static constexpr std::uint64_t kDrainAloneMs = 1000;
+  // State of a view that ended without order stays in memory this long for the next one.
+  static constexpr std::uint64_t kParkedMs = 600'000;
 
   // coordinator: endpoint to connect to. store may be null; it must outlive this object.
   static Result<std::unique_ptr<Control>> create(const ServerConfig& config, std::string coordinator, Store* store,
@@ -105,6 +107,7 @@ class Control final : public LaneListener {
   // LaneListener and the snapshotter's callback: any thread.
   void lane_opened(LaneIndex lane, JobId job, ViewId view, const Status& status) override;
   void lane_snapshot(LaneIndex lane, JobId job, ViewId view, Round round, bool started) override;
+  void lane_parked(LaneIndex lane, JobId job, ViewId view, bool any, Version min, Version max) override;
   void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) override;
   void lane_captured(ChunkSnapshot snapshot) override;
   void snapshot_finished(const SnapshotDone& done);
@@ -118,6 +121,16 @@ class Control final : public LaneListener {
     Status opened;                  // the first error of a lane
     bool refused_snapshot = false;  // "no store" was said
     bool ending = false;            // goes when its final snapshot is done
+    bool recovers = false;
+  };
+  // What the lanes kept of a job's last view.
+  struct Parked {
+    ViewId view;
+    std::vector<LaneIndex> lanes;
+    std::size_t parking = 0;  // lanes that have not said what they keep
+    bool all = true;          // all that have keep something
+    Version min_version{~0ull}, max_version;
+    std::uint64_t until_ms = 0;
   };
 
   Control(const ServerConfig& config, std::string coordinator, Store* store, Logger logger, EventFd wake);
@@ -148,6 +161,10 @@ class Control final : public LaneListener {
   void opened(JobId id, ViewId view, const Status& status);
   void stop_lanes(const Job& job, bool keep, Round round) const;
   void drop(JobId id, const std::string& why);
+  void park(JobId id, const std::string& why);
+  void unpark(JobId id);
+  void parked(JobId id, const Parked& state);
+  void forget_parked(std::uint64_t now_ms);
   void reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message);
   void finish(JobId id);
   Job* find(JobId id, ViewId view);
@@ -173,6 +190,7 @@ class Control final : public LaneListener {
   zmq::socket_t socket_;
   std::deque<ControlMessage> outbox_;
   std::map<JobId, Job> jobs_;
+  std::map<JobId, Parked> parked_;
   bool joined_ = false;
   std::uint64_t coordinator_incarnation_ = 0;
   std::uint64_t hello_ms_ = 0, heartbeat_ms_ = 0, heard_ms_ = 0, drain_ms_ = 0;

@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/job_json.h"
 #include "common/job_optimizer.h"
+#include "common/redo_plan.h"
 #include "common/schedule.h"
 #include "server/control.h"
 
@@ -27,6 +28,14 @@ SnapshotInfo Control::info(const Job& job, Round round) const {
 
 void Control::on(const OpenJob& m) {
   if (jobs_.contains(m.job)) drop(m.job, "the job opens again");
+  if (m.kept && (!parked_.contains(m.job) || parked_.at(m.job).parking != 0 || !parked_.at(m.job).all)) {
+    return opened(
+        m.job, m.view,
+        fail(ErrorCode::kUnavailable, "server " + std::to_string(config_.index) + " does not have the state of job " +
+                                          std::to_string(m.job.value) + " in memory any more; attach again"));
+  }
+  if (!m.kept) unpark(m.job);
+  parked_.erase(m.job);
   Job job;
   std::vector<ShardJob> parts;
   if (const Status status = prepare(m, job, parts); !status) return opened(m.job, m.view, status);
@@ -34,17 +43,23 @@ void Control::on(const OpenJob& m) {
     auto gauges = std::make_shared<LaneJobGauges>();
     job.lanes.push_back(part.lane);
     job.status.gauges.push_back(gauges);
-    lanes_[part.lane.value]->open(std::move(part), std::move(gauges));
+    Lane& lane = *lanes_[part.lane.value];
+    if (m.kept) {
+      lane.reopen(std::move(part), std::move(gauges));
+    } else {
+      lane.open(std::move(part), std::move(gauges));
+    }
   }
   job.opening = job.lanes.size();
   const auto entry = jobs_.emplace(m.job, std::move(job)).first;
   publish();
   forget_snapshots(m);
-  if (m.resume) {
+  if (m.resume && !m.kept) {
     if (Status loaded = load(entry->second); !loaded) entry->second.opened = std::move(loaded);
   }
   const Job& placed = entry->second;
-  for (const LaneIndex lane : placed.lanes) lanes_[lane.value]->opened(m.job, m.view, m.resume && placed.opened);
+  for (const LaneIndex lane : placed.lanes)
+    lanes_[lane.value]->opened(m.job, m.view, m.resume && !m.kept && placed.opened);
   if (placed.lanes.empty()) opened(m.job, m.view, placed.opened);
 }
 
@@ -107,9 +122,11 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
     part.schedule = server_schedule(*config);
     part.push = config->push;
     part.pull = config->pull;
+    part.recovers = recovers(*config);
     parts.push_back(std::move(part));
   }
 
+  job.recovers = recovers(*config);
   ControlJobStatus& status = job.status;
   status.job = m.job;
   status.view = m.view;
@@ -127,6 +144,7 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
   status.memory.lanes = static_cast<std::uint16_t>(parts.size());
   status.memory.push = config->push;
   status.memory.pull = config->pull;
+  status.memory.recovers = job.recovers;
   return {};
 }
 
@@ -224,7 +242,13 @@ void Control::on(const SnapshotCommit& m) {
 void Control::on(const StopJob& m) {
   Job* job = find(m.job, m.view);
   if (m.kind == StopKind::kRestart) {
-    if (job) drop(m.job, m.reason);
+    if (job) return park(m.job, m.reason);
+    const auto kept = parked_.find(m.job);
+    if (kept == parked_.end()) {
+      send(ShardKept{m.job, m.view, false, {}, {}});
+    } else if (kept->second.parking == 0) {
+      parked(m.job, kept->second);
+    }
     return;
   }
   if (!job) {
@@ -277,6 +301,48 @@ void Control::drop(JobId id, const std::string& why) {
   if (job.status.snapshot_pending && !job.ending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
   stop_lanes(job, false, Round(0));
   jobs_.erase(id);
+}
+
+// The view is over without order: what the lanes have stays in memory for the next one, if the job can go on from it.
+void Control::park(JobId id, const std::string& why) {
+  const Job& job = jobs_.at(id);
+  const ViewId view = job.status.view;
+  if (!job.recovers || job.ending || job.lanes.empty() || job.status.phase != "running") {
+    drop(id, why);
+    return send(ShardKept{id, view, false, {}, {}});
+  }
+  logger_->info("job '{}' view {} is over: {}; its state stays in memory", job.status.name, view.value, why);
+  if (job.status.snapshot_pending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
+  Parked state;
+  state.view = view;
+  state.lanes = job.lanes;
+  state.parking = job.lanes.size();
+  state.until_ms = steady_ms() + kParkedMs;
+  parked_[id] = state;
+  jobs_.erase(id);
+  for (const LaneIndex lane : state.lanes) lanes_[lane.value]->park(id, view);
+}
+
+// All lanes have said what they keep.
+void Control::parked(JobId id, const Parked& state) {
+  send(ShardKept{id, state.view, state.all, state.min_version, state.max_version});
+}
+
+void Control::unpark(JobId id) {
+  const auto found = parked_.find(id);
+  if (found == parked_.end()) return;
+  for (const LaneIndex lane : found->second.lanes) lanes_[lane.value]->drop_parked(id);
+  parked_.erase(found);
+}
+
+void Control::forget_parked(std::uint64_t now) {
+  const auto old = std::ranges::find_if(parked_, [&](const auto& entry) { return now > entry.second.until_ms; });
+  if (old == parked_.end()) return;
+  const JobId id = old->first;
+  const ViewId view = old->second.view;
+  logger_->info("job {}: nobody came back for the state of view {}; it is dropped", id.value, view.value);
+  unpark(id);
+  send(ShardKept{id, view, false, {}, {}});
 }
 
 void Control::reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message) {

@@ -97,6 +97,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   }
   if (!known) output_.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
   server = Server{from, m, now_ms, true};
+  note_kept(m, known);
   output_.send(from, HelloReply{options_.incarnation});
   for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
 }
@@ -163,7 +164,7 @@ void CoordinatorCore::note_progress(Pace& pace, const JobProgress& progress, std
 void CoordinatorCore::moved(Server& server) {
   for (const auto& [name, job] : jobs_) {
     if (job.phase == Phase::kOpening && !job.ready.contains(server.hello.shard.value)) {
-      output_.send(server.peer, open_message(job));
+      output_.send(server.peer, open_message(job, server.hello.shard.value));
     } else if (job.phase == Phase::kRunning && job.snapshot && !job.snapshot_done.contains(server.hello.shard.value)) {
       output_.send(server.peer, SnapshotAt{job.record.job, job.record.view, *job.snapshot});
     }
@@ -217,6 +218,8 @@ void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason
   output_.log("lost server " + std::to_string(index) + ": " + reason);
   for (auto& [name, job] : jobs_) {
     if (!job.on_servers()) continue;
+    job.kept.erase(index);
+    job.parking.erase(index);
     if (job.phase == Phase::kOpening) {
       regather(job, reason, now_ms);
     } else if (job.phase == Phase::kRunning) {

@@ -5,9 +5,10 @@
 // A job's life:   idle -> gathering (workers join) -> opening (shards load) -> running -> stopping -> idle
 // Losing somebody while the shards load goes back to gathering: no worker has heard of that view yet, those that joined
 // wait on. Losing a member (heartbeat timeout, a new incarnation, LeaveKind::kFailed) ends the view with
-// StopKind::kRestart: everybody is told who was lost and may attach again; the next view goes on from the last
-// committed snapshot. Views of a job id only grow, so messages of an ended view are refused everywhere. A coordinator
-// that keeps no registry begins with view 1 again, but under an id that nobody has used.
+// StopKind::kRestart: everybody is told who was lost and may attach again; the next view goes on from what the servers
+// kept in memory and what nodes can push again (coordinator_recover.cc), else from the last committed snapshot. Views
+// of a job id only grow, so messages of an ended view are refused everywhere. A coordinator that keeps no registry
+// begins with view 1 again, but under an id that nobody has used.
 //
 // A job of mode "allreduce" has no part on servers: it runs as soon as its nodes are there, goes on from the checkpoint
 // that node 0 says it has (JoinJob::checkpoint_round), and is over as soon as it stops, because node 0 keeps its state.
@@ -132,6 +133,7 @@ class CoordinatorCore {
     std::set<std::uint16_t> snapshot_done;
     std::uint64_t snapshot_named_ms = 0;
     std::uint64_t snapshot_due_ms = kNever;
+    std::uint64_t snapshot_retry_ms = 0;            // none is named before, whatever is due
     std::uint64_t missed_snapshots = 0;             // in a row; the next one is named further ahead
     std::optional<std::uint64_t> lagging_since_ms;  // some nodes have finished, others not
     bool stop_requested = false;
@@ -139,6 +141,12 @@ class CoordinatorCore {
     bool stop_failed = false;
     std::string last_stop;
     std::optional<JobPlacement> placement;
+    // Recovery: what shards kept of the last view, and who has yet to say. Then, of the view that opens:
+    std::map<std::uint16_t, KeptJob> kept;
+    std::set<std::uint16_t> parking;
+    Round start;                        // where it begins: at or after resume_round
+    std::set<std::uint16_t> kept_open;  // shards that go on with what they kept
+    std::uint32_t redo_capacity = 0;    // rounds that every node can keep; 0: some keep none
 
     bool on_servers() const { return config.mode != "allreduce"; }
   };
@@ -169,11 +177,22 @@ class CoordinatorCore {
   Status same_as_others(const Job& job, const JoinJob& m) const;
   Status free_rank(Job& job, const JoinJob& m, std::uint64_t worker, std::uint64_t now_ms);
   void open_if_complete(Job& job, std::uint64_t now_ms);
-  OpenJob open_message(const Job& job) const;
+  OpenJob open_message(const Job& job, std::uint16_t shard) const;
   void welcome(Job& job, std::uint64_t now_ms);
   JobId fresh_id() const;
   Status choose_snapshot(Job& job);
   void regather(Job& job, const std::string& reason, std::uint64_t now_ms);
+
+  // coordinator_recover.cc: state that outlives a view
+  void on(PeerId from, const ShardKept& m, std::uint64_t now_ms);
+  void note_kept(const ServerHello& m, bool known);
+  void park(Job& job);
+  void choose_start(Job& job);
+  std::optional<Round> reach_of_redo(const Job& job) const;
+  bool keeps_redo(const Job& job) const;
+  std::vector<Version> redo_after(const Job& job) const;
+  void name_redo_snapshot(Job& job, std::uint64_t now_ms);
+  std::string beginning_in_words(const Job& job) const;
 
   // coordinator_place.cc: which server owns which chunks
   JobHosts hosts_of(const Job& job) const;
@@ -190,6 +209,8 @@ class CoordinatorCore {
   void commit(Job& job, Round round);
   void tick_job(Job& job, std::uint64_t now_ms);
   void name_snapshot(Job& job, std::uint64_t now_ms);
+  void announce_snapshot(Job& job, Round round, std::uint64_t now_ms);
+  static std::uint64_t snapshot_due(const Job& job, std::uint64_t now_ms);
   void miss_snapshot(Job& job, std::uint64_t now_ms);
   std::set<std::uint16_t> shards_of(const Job& job) const;
   Job* job_in_view(JobId id, ViewId view);

@@ -146,14 +146,15 @@ void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std
 
 void CoordinatorCore::restart(Job& job, const std::string& reason, std::uint64_t now_ms) {
   job.last_stop = reason;
-  const std::string outlook =
-      !job.on_servers()        ? "it can go on from the newest checkpoint that node 0 has"
-      : job.record.initialised ? "it can go on from the snapshot of round " + std::to_string(job.record.committed.value)
-                               : "it has no snapshot yet and starts over";
+  const std::string outlook = !job.on_servers() ? "it can go on from the newest checkpoint that node 0 has"
+                              : job.record.initialised
+                                  ? "its last snapshot is that of round " + std::to_string(job.record.committed.value)
+                                  : "it has no snapshot yet";
   output_.log(in_words(job) + " leaves view " + std::to_string(job.record.view.value) + ": " + reason + "; " + outlook);
   const StopJob stop{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason};
   send_servers(job, stop);
   send_members(job, stop);
+  park(job);
   become_idle(job, now_ms);
 }
 
@@ -198,8 +199,15 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
   } else {
     job.snapshot.reset();
     job.missed_snapshots = 0;
-    job.snapshot_due_ms = now_ms + job.config.snapshot.every_s * 1000ull;
+    job.snapshot_due_ms = snapshot_due(job, now_ms);
   }
+}
+
+// When the next snapshot is due by the job's own configuration.
+std::uint64_t CoordinatorCore::snapshot_due(const Job& job, std::uint64_t now_ms) {
+  const SnapshotConfig& config = job.config.snapshot;
+  if (!job.on_servers() || (config.every_s == 0 && config.every_rounds == 0)) return kNever;
+  return now_ms + config.every_s * 1000ull;
 }
 
 void CoordinatorCore::commit(Job& job, Round round) {
@@ -218,6 +226,7 @@ void CoordinatorCore::commit(Job& job, Round round) {
     }
   }
   send_servers(job, SnapshotCommit{job.record.job, round});
+  send_members(job, SnapshotCommit{job.record.job, round});
 }
 
 void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
@@ -243,13 +252,19 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
                 " did not come in time; another one is tried");
     miss_snapshot(job, now_ms);
   }
-  if (!job.snapshot && !job.stop_requested && now_ms >= job.snapshot_due_ms) name_snapshot(job, now_ms);
+  if (job.snapshot || job.stop_requested || now_ms < job.snapshot_retry_ms) return;
+  if (now_ms >= job.snapshot_due_ms) {
+    name_snapshot(job, now_ms);
+  } else if (keeps_redo(job)) {
+    name_redo_snapshot(job, now_ms);
+  }
 }
 
 void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
   job.snapshot.reset();
   ++job.missed_snapshots;
-  job.snapshot_due_ms = now_ms + kSnapshotRetryMs * std::min(job.missed_snapshots, kMaxSnapshotLeadFactor);
+  job.snapshot_retry_ms = now_ms + kSnapshotRetryMs * std::min(job.missed_snapshots, kMaxSnapshotLeadFactor);
+  if (job.snapshot_due_ms != kNever) job.snapshot_due_ms = job.snapshot_retry_ms;
 }
 
 void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
@@ -267,11 +282,17 @@ void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   if (every != 0) {
     round = (round + every - 1) / every * every;
   }
-  job.snapshot = Round(round);
+  // Beyond that nobody could get without it.
+  if (keeps_redo(job)) round = std::min(round, job.record.committed.value + job.redo_capacity);
+  announce_snapshot(job, Round(round), now_ms);
+}
+
+void CoordinatorCore::announce_snapshot(Job& job, Round round, std::uint64_t now_ms) {
+  job.snapshot = round;
   job.snapshot_named_ms = now_ms;
   job.snapshot_done.clear();
   job.stop_failed = false;
-  send_servers(job, SnapshotAt{job.record.job, job.record.view, Round(round)});
+  send_servers(job, SnapshotAt{job.record.job, job.record.view, round});
 }
 
 }  // namespace tributary

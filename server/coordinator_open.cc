@@ -155,7 +155,7 @@ Status CoordinatorCore::same_as_others(const Job& job, const JoinJob& m) const {
 
 void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   if (draining_ || job.phase != Phase::kGathering || job.members.size() != job.nodes) return;
-  if (job.on_servers() && !all_servers()) return;
+  if (job.on_servers() && (!all_servers() || !job.parking.empty())) return;
   const JoinJob& join = job.members.begin()->second.join;
   Result<JobConfig> config = job_from_json(join.job_json);
   TRIB_ASSERT(config);  // checked when it joined
@@ -168,6 +168,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
     record = JobRecord{};
     record.view = view;
     record.tensors = join.tensors;
+    job.kept.clear();
   }
   if (record.job.value == 0) record.job = fresh_id();
   record.job_json = join.job_json;
@@ -175,6 +176,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   record.view = record.view.next();
   record.finished = false;
   Status status = choose_snapshot(job);
+  choose_start(job);
   if (status) status = lay_out(job);
   if (status) status = output_.save(record);
   if (!status) {
@@ -194,13 +196,14 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   job.missed_snapshots = 0;
   set_phase(job, Phase::kOpening, now_ms);
   output_.log(in_words(job) + " opens view " + std::to_string(record.view.value) + " with " +
-              std::to_string(job.nodes) + " nodes, " +
-              (job.resume ? "from the snapshot of round " + std::to_string(job.resume_round.value) : "fresh"));
+              std::to_string(job.nodes) + " nodes, " + beginning_in_words(job));
   if (!job.on_servers()) return welcome(job, now_ms);
-  send_servers(job, open_message(job));
+  for (const auto& [index, server] : servers_) {
+    if (server.alive) output_.send(server.peer, open_message(job, index));
+  }
 }
 
-OpenJob CoordinatorCore::open_message(const Job& job) const {
+OpenJob CoordinatorCore::open_message(const Job& job, std::uint16_t shard) const {
   OpenJob open;
   open.job = job.record.job;
   open.view = job.record.view;
@@ -211,6 +214,7 @@ OpenJob CoordinatorCore::open_message(const Job& job) const {
   open.nodes = job.nodes;
   open.resume = job.resume;
   open.resume_round = job.resume_round;
+  open.kept = job.kept_open.contains(shard);
   return open;
 }
 
@@ -297,13 +301,14 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
       welcome.locals.push_back(server.hello.lane_locals);
     }
   }
-  welcome.resume = job.resume;
-  welcome.resume_round = job.resume_round;
+  welcome.resume = job.resume || !job.kept_open.empty();
+  welcome.resume_round = job.start;
+  welcome.committed = job.record.committed;
+  welcome.redo = keeps_redo(job);
+  welcome.redo_after = redo_after(job);
   set_phase(job, Phase::kRunning, now_ms);
-  job.snapshot_due_ms = !job.on_servers()                       ? kNever
-                        : job.config.snapshot.every_s != 0      ? now_ms + job.config.snapshot.every_s * 1000ull
-                        : job.config.snapshot.every_rounds != 0 ? now_ms
-                                                                : kNever;
+  job.snapshot_due_ms = snapshot_due(job, now_ms);
+  job.snapshot_retry_ms = 0;
   send_members(job, welcome);
 }
 
@@ -314,6 +319,7 @@ void CoordinatorCore::regather(Job& job, const std::string& reason, std::uint64_
     output_.log(in_words(job) + " gives view " + std::to_string(job.record.view.value) +
                 " up while opening: " + reason);
     send_servers(job, StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason});
+    park(job);
   }
   job.ready.clear();
   if (job.members.empty()) return become_idle(job, now_ms);

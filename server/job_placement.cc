@@ -1,12 +1,12 @@
 #include "server/job_placement.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 #include <map>
 #include <utility>
 
 #include "common/assert.h"
+#include "common/printed.h"
 
 namespace tributary {
 namespace {
@@ -15,12 +15,6 @@ namespace {
 constexpr std::size_t kNamed = 8;
 // Links whose times differ by less than what whole chunks cost are told of as equally slow.
 constexpr double kAsLong = 0.98;
-
-std::string number(const char* format, double value) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, format, value);
-  return buffer;
-}
 
 // "a, b and c"; of many the first ones and how many more.
 std::string list_of(const std::vector<std::string>& names) {
@@ -96,8 +90,8 @@ JobHosts hosts_of_job(std::span<const PlacedDaemon> servers, std::span<const Pla
     const JobHosts::Host& host = result.hosts[h];
     if (least[h] == host.link.bandwidth) continue;
     result.contradictions.push_back(list_of(host.daemons) + " share the link of host '" + host.identity +
-                                    "' but state bandwidths from " + number("%g", least[h]) + " to " +
-                                    number("%g", host.link.bandwidth) +
+                                    "' but state bandwidths from " + printed("%g", least[h]) + " to " +
+                                    printed("%g", host.link.bandwidth) +
                                     "; the largest counts: set the same bandwidth in their configuration files");
   }
   return result;
@@ -170,15 +164,15 @@ std::string JobPlacement::bottleneck() const {
 std::string JobPlacement::in_words() const {
   std::vector<std::string> shares;
   for (std::size_t s = 0; s < servers.size(); ++s) {
-    std::string text = "server " + std::to_string(s) + " " + number("%.1f %%", 100.0 * servers[s].share);
+    std::string text = "server " + std::to_string(s) + " " + printed("%.1f %%", 100.0 * servers[s].share);
     if (hosts.basis == PlacementBasis::kLinks) text += colocated(s) ? " (colocated)" : " (dedicated)";
     shares.push_back(std::move(text));
   }
   std::string out = list_of(shares);
   if (hosts.basis == PlacementBasis::kOneHost) return out + "; all on one host, no link is in between";
   if (hosts.basis == PlacementBasis::kUnknownHosts) return out + "; by bandwidth, because not all hosts are known";
-  return out + "; predicted exchange " + number("%.3f", predicted.time_factor) + " M/B (ring " +
-         number("%.3f", ring_factor) + " M/B), bottleneck " + bottleneck();
+  return out + "; predicted exchange " + printed("%.3f", predicted.time_factor) + " M/B (ring " +
+         printed("%.3f", ring_factor) + " M/B), bottleneck " + bottleneck();
 }
 
 Result<JobPlacement> describe_placement(JobHosts hosts, const WireRatio& ratio, const Layout& layout) {

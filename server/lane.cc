@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "common/assert.h"
 #include "common/clock.h"
 #include "common/zmq_util.h"
 #include "server/lane_address.h"
@@ -77,8 +78,10 @@ Lane::~Lane() {
   stop();
   // Buffers go home in this order: the cores' own, then (closing waits for it) what ZeroMQ had not sent, then the pools
   // end.
-  for (auto& [id, job] : jobs_) retire(std::move(job));
-  jobs_.clear();
+  for (auto* jobs : {&jobs_, &parked_}) {
+    for (auto& [id, job] : *jobs) retire(std::move(job));
+    jobs->clear();
+  }
   socket_.close();
   context_.close();
   if (!ipc_path_.empty()) ::unlink(ipc_path_.c_str());
@@ -140,10 +143,8 @@ void Lane::run_commands() {
 
 void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
   post([this, job = std::move(job), gauges = std::move(gauges)] {
-    if (const auto old = jobs_.find(job.job); old != jobs_.end()) {
-      retire(std::move(old->second));
-      jobs_.erase(old);
-    }
+    retire(jobs_, job.job);
+    retire(parked_, job.job);
     Job entry;
     entry.gauges = gauges;
     std::size_t chunks = 0, largest = 1;
@@ -152,12 +153,51 @@ void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
       largest = std::max<std::size_t>(largest, job.layout->chunk(chunk).elements);
     }
     const int slots = job.optimizer->slots();
-    entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull);
-    entry.pool = std::make_unique<BufferPool>(largest * sizeof(float),
-                                              ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes));
+    entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull, job.recovers);
+    entry.pool = std::make_unique<BufferPool>(
+        largest * sizeof(float), ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes, job.recovers));
     entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
     jobs_.emplace(job.job, std::move(entry));
   });
+}
+
+void Lane::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
+  post([this, job = std::move(job), gauges = std::move(gauges)]() mutable {
+    const JobId id = job.job;
+    retire(jobs_, id);
+    auto kept = parked_.extract(id);
+    TRIB_ASSERT(!kept.empty());
+    kept.mapped().gauges = std::move(gauges);
+    kept.mapped().restored = kept.mapped().core->reopen(std::move(job));
+    jobs_.insert(std::move(kept));
+  });
+}
+
+void Lane::park(JobId job, ViewId view) {
+  post([this, job, view] {
+    bool any = false;
+    Version min, max;
+    if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
+      Job& entry = found->second;
+      entry.core->stop(false, Round());
+      links_.drop(job);
+      publish(steady_ms());
+      any = entry.core->initialised();
+      min = entry.core->min_version();
+      max = entry.core->max_version();
+      retire(parked_, job);
+      if (any) {
+        parked_.insert(jobs_.extract(found));
+      } else {
+        retire(jobs_, job);
+      }
+    }
+    listener_.lane_parked(options_.lane, job, view, any, min, max);
+  });
+}
+
+void Lane::drop_parked(JobId job) {
+  post([this, job] { retire(parked_, job); });
 }
 
 void Lane::restore(JobId job, RestoredChunk chunk) {
@@ -261,6 +301,11 @@ bool Lane::finish_stops(std::uint64_t now) {
   return waiting;
 }
 
+void Lane::retire(std::unordered_map<JobId, Job>& jobs, JobId job) {
+  auto found = jobs.extract(job);
+  if (!found.empty()) retire(std::move(found.mapped()));
+}
+
 void Lane::retire(Job job) {
   ShardStats stats = job.core->stats();
   stats.held_frames = stats.held_bytes = stats.max_held_bytes = 0;
@@ -290,6 +335,10 @@ void Lane::publish(std::uint64_t now) {
     job.gauges->max_held_bytes.store(job.core->stats().max_held_bytes, std::memory_order_relaxed);
     job.gauges->links.store(links_.size_of(id), std::memory_order_relaxed);
     job.gauges->pool_bytes.store(job.pool->allocated_bytes(), std::memory_order_relaxed);
+  }
+  for (const auto& [id, job] : parked_) {
+    add_stats(total, job.core->stats());
+    pool_bytes += job.pool->allocated_bytes();
   }
   for (const auto& pool : retired_) pool_bytes += pool->allocated_bytes();
   raise_to(counters_.pushes, total.pushes);

@@ -54,6 +54,8 @@ class LaneListener {
   virtual ~LaneListener() = default;
   virtual void lane_opened(LaneIndex lane, JobId job, ViewId view, const Status& status) = 0;
   virtual void lane_snapshot(LaneIndex lane, JobId job, ViewId view, Round round, bool started) = 0;
+  // any: the lane keeps the state of the view that is over; its chunks are at versions from min to max.
+  virtual void lane_parked(LaneIndex lane, JobId job, ViewId view, bool any, Version min, Version max) = 0;
   // kept: every chunk was captured at `round` (false as well if it was not asked for).
   virtual void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) = 0;
   virtual void lane_captured(ChunkSnapshot snapshot) = 0;
@@ -126,6 +128,11 @@ class Lane final : private ShardOutput {
 
   // Commands: any thread, carried out in order on the lane's. An older view of the job is dropped by open().
   void open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges);
+  // Instead of open() and its restores: goes on with what park() kept.
+  void reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges);
+  // The view is over; its state is kept until the job is opened again or dropped. Replied with lane_parked().
+  void park(JobId job, ViewId view);
+  void drop_parked(JobId job);
   // One chunk of the job opened last. Blocks while kMaxRestoreBytes wait. REQUIRES: owned by this lane, each once.
   void restore(JobId job, RestoredChunk chunk);
   // Ends open() and its restores; replied with lane_opened(). With `restored`, every chunk must have been.
@@ -170,6 +177,7 @@ class Lane final : private ShardOutput {
   void post(std::function<void()> command);
   bool finish_stops(std::uint64_t now_ms);  // true if some wait
   void retire(Job job);
+  void retire(std::unordered_map<JobId, Job>& jobs, JobId job);
   void free_retired();
   void publish(std::uint64_t now_ms);
   bool send(zmq::message_t routing_id, const DataMessage& message, std::optional<zmq::message_t> payload = {},
@@ -198,7 +206,8 @@ class Lane final : private ShardOutput {
 
   // The lane's thread only (the name of links_ never changes).
   std::unordered_map<JobId, Job> jobs_;
-  LaneLinks links_;  // of those jobs
+  std::unordered_map<JobId, Job> parked_;  // state of views that are over
+  LaneLinks links_;                        // of those jobs
   std::vector<zmq::pollitem_t> poll_items_;
   // Pools of jobs that are over: ZeroMQ or the snapshot writer may still refer to their blocks.
   std::vector<std::unique_ptr<BufferPool>> retired_;

@@ -27,7 +27,9 @@ MemoryTerms memory_formula(const ShardMemory& shard) {
   MemoryTerms terms;
   terms.state = fp32 * (1 + static_cast<std::uint64_t>(shard.slots));
   const auto pull = make_encoding(shard.pull);
-  terms.answers = pull->bytes(shard.elements);
+  // Kept parameters are what is still being sent.
+  terms.answers = pull->id() == EncodingId::kFp32 && shard.recovers ? 0 : pull->bytes(shard.elements);
+  if (shard.recovers) terms.state += fp32;
   terms.estimate = pull->is_delta() ? fp32 : 0;
   terms.held = shard.max_held_bytes;
   terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);

@@ -38,6 +38,7 @@ struct ShardMemory {
   std::uint16_t lanes = 1;
   EncodingSpec push;
   EncodingSpec pull;
+  bool recovers = false;             // keeps the parameters before the last step
   std::uint64_t local_nodes = 0;     // that share their memory with it
   std::uint64_t max_held_bytes = 0;  // most gradient bytes held at once so far
   std::uint64_t snapshot_bytes = 0;  // held by copy-on-write now

@@ -11,7 +11,6 @@ namespace tributary {
 namespace {
 
 constexpr std::uint32_t kNotOurs = ~0u;
-constexpr PeerId kNobody{};
 
 }  // namespace
 
@@ -22,31 +21,32 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
       push_(make_encoding(job_.push)),
       pull_(make_encoding(job_.pull)),
       local_(job_.layout->chunks(), kNotOurs) {
+  TRIB_ASSERT(!job_.recovers || (!push_->keeps_residual() && !pull_->is_delta()));
   const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
   chunks_.resize(owned.size());
   for (std::size_t i = 0; i < owned.size(); ++i) {
     Chunk& chunk = chunks_[i];
     chunk.index = owned[i];
     chunk.elements = job_.layout->chunk(owned[i]).elements;
-    chunk.contributions.resize(job_.nodes);
-    chunk.waiting_pulls.resize(job_.nodes);
     if (push_->keeps_residual()) chunk.residuals.resize(job_.nodes);
     local_[owned[i].value] = static_cast<std::uint32_t>(i);
   }
-  frames_.resize(job_.nodes);
+  size_for_nodes();
 }
 
-std::size_t ShardCore::steady_blocks(std::size_t chunks, int slots, EncodingSpec pull) {
+std::size_t ShardCore::steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, bool recovers) {
   const std::size_t encoded = pull == EncodingId::kFp32 ? 0 : 1;
   const std::size_t estimate = pull == EncodingId::kInt8Delta ? 1 : 0;
-  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate);
+  const std::size_t previous = recovers ? 1 : 0;
+  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate + previous);
 }
 
 std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push,
-                                   std::uint32_t nodes) {
-  // One copy for what runs, one for what a snapshot still holds, and of what answers carry one more that is being sent.
+                                   std::uint32_t nodes, bool recovers) {
+  // One copy for what runs, one for what a snapshot still holds, and of what answers carry one more that is being sent
+  // (with `recovers` that one is kept anyway).
   const std::size_t residuals = make_encoding(push)->keeps_residual() ? chunks * nodes : 0;
-  return 2 * steady_blocks(chunks, slots, pull) + chunks + residuals;
+  return 2 * steady_blocks(chunks, slots, pull, recovers) + chunks + residuals;
 }
 
 ShardCore::Chunk* ShardCore::find(PeerId from, const ChunkKey& key, Round round) {
@@ -141,10 +141,7 @@ void ShardCore::initialise(Chunk& chunk) {
     pull_->encode_update(chunk.params.floats().data(), chunk.elements, 0, chunk.elements, nullptr,
                          chunk.encoded.data());
   }
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
-    const PeerId peer = std::exchange(chunk.waiting_pulls[node], kNobody);
-    if (peer != kNobody) send_answer(peer, chunk, NodeRank(node), Reply::kWhole);
-  }
+  answer_pulls(chunk);
 }
 
 void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
@@ -192,6 +189,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   }
   if (push.round.value <= chunk->version.value) {
     ++stats_.duplicates;
+    if (push.redo) return output_.receipt(from, Receipt{push.key, push.round, false, true});
     // Older than the last round: its sender has long had that answer; a late copy from the network.
     if (push.round.value == chunk->version.value) send_answer(from, *chunk, push.key.node, Reply::kRound);
     return;
@@ -209,6 +207,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
                       " frame contradicts itself; the sender has a bug or the frame was damaged");
   }
   mine.present = true;
+  mine.redo = push.redo;
   mine.weight = push.weight;
   mine.frame = std::move(frame);
   ++stats_.pushes;
@@ -251,8 +250,14 @@ bool ShardCore::complete(Chunk& chunk) {
     }
     contribution.frame.reset();
     contribution.present = false;
-    send_answer(contribution.from, chunk, NodeRank(node), Reply::kRound);
+    if (contribution.redo) {
+      const ChunkKey key{job_.job, job_.view, NodeRank(node), chunk.index};
+      output_.receipt(contribution.from, Receipt{key, Round(chunk.version.value), false, true});
+    } else {
+      send_answer(contribution.from, chunk, NodeRank(node), Reply::kRound);
+    }
   }
+  answer_pulls(chunk);
   if (captures) capture(chunk, *snapshot_round_);
   return true;
 }
@@ -267,6 +272,7 @@ BufferRef ShardCore::writable(const BufferRef& buffer) {
 
 // What answers carry is the change of this round, where it is not the parameters: none.
 bool ShardCore::answer_no_change(Chunk& chunk) {
+  if (job_.recovers) chunk.previous = chunk.params;
   if (!pull_->is_delta()) return true;
   BufferRef next = writable(chunk.encoded);
   if (!next) return false;
@@ -290,8 +296,9 @@ bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
   BufferRef next[kernels::kMaxSlots + 3];
   std::uint64_t shared = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (!current[i]->unique()) ++shared;
-    if (!(next[i] = writable(*current[i]))) return false;
+    const bool kept = i == 0 && job_.recovers;  // what it was stays, and the step writes where it was before that
+    if (!kept && !current[i]->unique()) ++shared;
+    if (!(next[i] = kept ? before_previous(chunk) : writable(*current[i]))) return false;
   }
   for (std::uint32_t node = 0; node < job_.nodes; ++node)
     frames_[node] = chunk.contributions[node].frame.bytes().data();
@@ -316,6 +323,7 @@ bool ShardCore::apply(Chunk& chunk, std::uint64_t weight) {
   }
   ++chunk.step;
   fused_step(optimizer, optimizer.scalars(chunk.step, scheduled_lr(job_.schedule, job_.lr, chunk.step)), args);
+  if (job_.recovers) chunk.previous = std::move(chunk.params);
   for (std::size_t i = 0; i < count; ++i) *current[i] = std::move(next[i]);
   ++stats_.steps;
   stats_.shared_buffers += shared;
@@ -370,10 +378,13 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
 void ShardCore::on_pull(PeerId from, const Pull& pull) {
   Chunk* chunk = find(from, pull.key, Round(0));
   if (!chunk) return;
-  if (chunk->initialised) {
-    send_answer(from, *chunk, pull.key.node, Reply::kWhole);
+  if (!chunk->initialised || pull.version > chunk->version) {
+    chunk->waiting_pulls[pull.key.node.value] = {from, pull.version};
+  } else if (pull.version < chunk->version && chunk->previous) {
+    answer_previous(from, *chunk, pull.key.node);
   } else {
-    chunk->waiting_pulls[pull.key.node.value] = from;
+    // At a later version only if the answer was lost and others went on: what it is now is as good for who asks.
+    send_answer(from, *chunk, pull.key.node, Reply::kWhole);
   }
 }
 
@@ -381,6 +392,7 @@ void ShardCore::on_query(PeerId from, const Query& query) {
   Chunk* chunk = find(from, query.key, query.round);
   if (!chunk) return;
   if (chunk->initialised && query.round.value <= chunk->version.value) {
+    if (query.redo) return output_.receipt(from, Receipt{query.key, query.round, false, true});
     return send_answer(from, *chunk, query.key.node, Reply::kRound);
   }
   Contribution& mine = chunk->contributions[query.key.node.value];
@@ -438,6 +450,7 @@ bool ShardCore::stop(bool keep, Round round) {
       contribution.present = false;
     }
     chunk.arrived = 0;
+    std::ranges::fill(chunk.waiting_pulls, WaitingPull{});
   }
   stats_.held_frames = stats_.held_bytes = 0;
   snapshot_round_.reset();

@@ -4,11 +4,16 @@
 // Synchronous rounds, chunk by chunk: a chunk at version v collects one push of round v+1 from every node of the view;
 // the last one triggers the fused sum and step (common/fused_step.h), and every contributor gets the new parameters.
 // Chunks do not wait for each other. At most one round of a chunk is open,
-// so at most `nodes` frames of a chunk are held. Every push is acknowledged with a receipt at once, if there are several
-// nodes.
+// so at most `nodes` frames of a chunk are held. Every push is acknowledged with a receipt at once, if there are
+// several nodes.
 //
 // Idempotence: a push names (job, view, node, round, chunk). A second copy of an open push changes nothing (receipt
 // again); a copy of a completed one is answered with the parameters as they are; older ones are dropped.
+//
+// Recovery (shard_recovery.cc): a core outlives its view, and goes on in the next one. With `recovers` a chunk keeps
+// the parameters before its last step, because a view begins where the chunk that is behind is: a node that lost what
+// it had then gets those, and its push of the round that is complete here already changes nothing. What a server lost,
+// the nodes push again round by round (Push::redo), each acknowledged with a receipt when it is applied.
 //
 // Snapshots are copy-on-write by reference count: when a chunk reaches the snapshot round its buffers are shared with
 // the sink; the next step then finds them not unique and writes into fresh ones.
@@ -53,6 +58,7 @@ struct ShardJob {
   ScheduleConfig schedule;
   EncodingSpec push;
   EncodingSpec pull;
+  bool recovers = false;  // keep the parameters before the last step
 };
 
 // A node's residual of a chunk, fp32 at any address, in the memory that it was received in.
@@ -127,15 +133,20 @@ class ShardCore {
   // sent, and one copy-on-write snapshot; and the residuals of a resumed job's nodes, until the first round is
   // complete. Bounds the pool; steady state uses chunks * (1 + slots) and what is in flight.
   static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push = {},
-                                 std::uint32_t nodes = 1);
+                                 std::uint32_t nodes = 1, bool recovers = false);
   // Of those, what is in use as long as nothing is being sent and no snapshot held.
-  static std::size_t steady_blocks(std::size_t chunks, int slots, EncodingSpec pull);
+  static std::size_t steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, bool recovers = false);
 
   // Restores a chunk instead of waiting for Init. Sizes: chunk elements each. REQUIRES: chunk is owned by this lane and
   // not yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty. If the job has another number
   // of nodes now, node 0 gets the sum of all residuals: nothing of what was not sent is lost.
   Status restore(ChunkIndex chunk, Version version, std::uint64_t step, std::span<const float> params,
                  std::span<const std::span<const float>> slots, const CompressionState& compression = {});
+
+  // The state goes on in another view, which may have another number of nodes. REQUIRES: stop(false, ...).
+  // kTopology: it is not the same training on the same chunks, or it has encodings with error feedback, whose residuals
+  // are lost with a view.
+  Status reopen(ShardJob job);
 
   void on_push(PeerId from, const Push& push, Payload frame);
   void on_init(PeerId from, const Init& init, std::span<const std::byte> values);
@@ -170,6 +181,11 @@ class ShardCore {
     PeerId from;
     std::uint64_t weight = 0;
     bool present = false;
+    bool redo = false;
+  };
+  struct WaitingPull {
+    PeerId from;  // value 0: none
+    Version version;
   };
   struct Chunk {
     ChunkIndex index;
@@ -179,12 +195,13 @@ class ShardCore {
     Version version;
     std::uint64_t step = 0;
     BufferRef params;
+    BufferRef previous;  // recovers: params before the last step; empty before the first one
     BufferRef slots[kernels::kMaxSlots];
     BufferRef encoded;   // what answers carry, when the pull encoding is not fp32
     BufferRef estimate;  // pull delta: what the workers hold
     std::uint32_t arrived = 0;
     std::vector<Contribution> contributions;  // by node
-    std::vector<PeerId> waiting_pulls;        // by node; value 0 = none
+    std::vector<WaitingPull> waiting_pulls;   // by node
     std::vector<HeldResidual> residuals;      // by node, at this version; without owner: none
   };
 
@@ -194,18 +211,22 @@ class ShardCore {
   bool complete(Chunk& chunk);
   bool apply(Chunk& chunk, std::uint64_t weight);
   BufferRef writable(const BufferRef& buffer);
+  BufferRef before_previous(const Chunk& chunk);
   bool answer_no_change(Chunk& chunk);
   void take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values);
   void hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values);
   bool all_residuals() const;
   enum class Reply { kRound, kWhole };  // the answer of a round; to a pull: the values themselves
   void send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply);
+  void answer_pulls(Chunk& chunk);
+  void answer_previous(PeerId to, const Chunk& chunk, NodeRank node);
+  void size_for_nodes();
   void restore_residuals(Chunk& chunk, const CompressionState& compression);
   void capture(Chunk& chunk, Round round);
   bool allocate(Chunk& chunk);
   void initialise(Chunk& chunk);
 
-  const ShardJob job_;
+  ShardJob job_;
   BufferPool& pool_;
   ShardOutput& output_;
   const std::shared_ptr<const Encoding> push_;

@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <utility>
 
 #include "common/assert.h"
 #include "common/clock.h"
+#include "common/printed.h"
 #include "server/snapshot_file.h"
 #include "server/token_bucket.h"
 
@@ -196,10 +196,9 @@ void Snapshotter::end(Active& active, Status status, std::unique_lock<std::mutex
   SnapshotDone report{it.plan.info.job, it.plan.view, it.plan.info.round, status.has_value(), 0, {}};
   if (status) {
     report.bytes = it.writer->bytes();
-    char line[96];
-    std::snprintf(line, sizeof(line), ": %u chunks, %.1f MB in %.2f s", it.plan.info.chunks,
-                  static_cast<double>(report.bytes) * 1e-6, static_cast<double>(steady_ns() - it.begun_ns) * 1e-9);
-    log_("wrote the " + describe(it.plan.info) + line);
+    log_("wrote the " + describe(it.plan.info) +
+         printed(": %u chunks, %.1f MB in %.2f s", it.plan.info.chunks, static_cast<double>(report.bytes) * 1e-6,
+                 static_cast<double>(steady_ns() - it.begun_ns) * 1e-9));
   } else {
     report.message = status.error().message;
     log_("the " + describe(it.plan.info) + " was not kept: " + report.message);

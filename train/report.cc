@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/printed.h"
 
 namespace tributary::train {
 
@@ -17,13 +18,6 @@ constexpr std::uint64_t kRedrawNs = 250'000'000;
 constexpr std::uint64_t kLineNs = 10'000'000'000;
 constexpr int kBarCells = 20;
 
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
-  char text[512];
-  std::snprintf(text, sizeof(text), pattern, args...);
-  return text;
-}
-
 double per_round_ms(std::uint64_t ns, std::uint64_t rounds) {
   return rounds == 0 ? 0.0 : static_cast<double>(ns) * 1e-6 / static_cast<double>(rounds);
 }
@@ -31,12 +25,12 @@ double per_round_ms(std::uint64_t ns, std::uint64_t rounds) {
 std::string split_text(const StepSplit& split, std::uint64_t rounds) {
   const double total = std::max(per_round_ms(split.total_ns(), rounds), 1e-9);
   const auto percent = [&](std::uint64_t ns) { return 100.0 * per_round_ms(ns, rounds) / total; };
-  return format("round %.1f ms: compute %.0f %%, reduce %.0f %%, wait %.0f %%", total, percent(split.compute_ns),
-                percent(split.reduce_ns), percent(split.wait_ns));
+  return printed("round %.1f ms: compute %.0f %%, reduce %.0f %%, wait %.0f %%", total, percent(split.compute_ns),
+                 percent(split.reduce_ns), percent(split.wait_ns));
 }
 
 std::string megabytes(std::uint64_t bytes) {
-  return format("%.1f MB", static_cast<double>(bytes) * 1e-6);
+  return printed("%.1f MB", static_cast<double>(bytes) * 1e-6);
 }
 
 }  // namespace
@@ -100,17 +94,17 @@ std::string to_text(const RunSummary& summary) {
   if (summary.resumed_from > 0) text += "  resumed      after round " + std::to_string(summary.resumed_from) + "\n";
   if (summary.restarts > 0) text += "  restarts     " + std::to_string(summary.restarts) + "\n";
   if (summary.test) {
-    text += format("  test         accuracy %.4f, loss %.4f\n", summary.test->accuracy(), summary.test->mean_loss());
+    text += printed("  test         accuracy %.4f, loss %.4f\n", summary.test->accuracy(), summary.test->mean_loss());
   }
   if (summary.train.samples > 0) {
     const bool all = summary.standalone || summary.world_size == 1;
     text +=
-        format("  training     loss %.4f, accuracy %.4f (last epoch%s)\n", summary.train.mean_loss(),
-               summary.train.accuracy(), all ? "" : (", rank " + std::to_string(summary.rank) + "'s samples").c_str());
+        printed("  training     loss %.4f, accuracy %.4f (last epoch%s)\n", summary.train.mean_loss(),
+                summary.train.accuracy(), all ? "" : (", rank " + std::to_string(summary.rank) + "'s samples").c_str());
   }
   if (summary.rounds_here > 0) {
-    text += format("  throughput   %.0f samples/s over all ranks, %.1f s\n", summary.samples_per_second(),
-                   summary.seconds());
+    text += printed("  throughput   %.0f samples/s over all ranks, %.1f s\n", summary.samples_per_second(),
+                    summary.seconds());
     text += "  time         " + split_text(summary.split, summary.rounds_here) + "\n";
   }
   if (!summary.standalone) {
@@ -153,16 +147,16 @@ void ProgressBar::show(const RoundReport& report, std::uint64_t rounds_per_epoch
   const std::uint64_t epochs = (report.rounds + rounds_per_epoch - 1) / rounds_per_epoch;
   const double seconds = std::max(static_cast<double>(split_.total_ns()) * 1e-9, 1e-9);
   std::string text =
-      format("epoch %llu/%llu", static_cast<unsigned long long>(epoch), static_cast<unsigned long long>(epochs));
+      printed("epoch %llu/%llu", static_cast<unsigned long long>(epoch), static_cast<unsigned long long>(epochs));
   if (style_ == Style::kBar) {
     const int filled = static_cast<int>(kBarCells * report.round / std::max<std::uint64_t>(report.rounds, 1));
     text += " [" + std::string(filled, '#') + std::string(kBarCells - filled, '.') + "]";
   }
   text += " round " + std::to_string(report.round) + "/" + std::to_string(report.rounds);
-  text += format("  loss %.4f", stats_.mean_loss());
+  text += printed("  loss %.4f", stats_.mean_loss());
   if (!whose_.empty()) text += " (" + whose_ + ")";
-  text += format("  %.0f samples/s  ", static_cast<double>(samples_) / seconds) + split_text(split_, rounds_);
-  if (report.test) text += format("  test accuracy %.4f", report.test->accuracy());
+  text += printed("  %.0f samples/s  ", static_cast<double>(samples_) / seconds) + split_text(split_, rounds_);
+  if (report.test) text += printed("  test accuracy %.4f", report.test->accuracy());
   clear();
   const bool keep = style_ == Style::kLines || report.test.has_value();
   std::fprintf(stream_, keep ? "%s\n" : "%s", text.c_str());

@@ -51,6 +51,7 @@ class Trainer {
     session_options_.socket = options.socket;
     session_options_.job = options.job;
     session_options_.topology = options.topology;
+    session_options_.keepsake = std::make_shared<SessionKeepsake>();
     summary_.job = options.job.name;
     summary_.rank = options.topology.rank;
     summary_.world_size = options.topology.world_size;

@@ -172,14 +172,15 @@ void AttachServer::receive(TrainerId trainer, Connection& connection, std::uint6
     }
     if (!*got) return;
     connection.idle_since_ms = now_ms;
-    handle(trainer, connection, (*got)->message, now_ms);
+    handle(trainer, connection, std::move(**got), now_ms);
   }
 }
 
-void AttachServer::handle(TrainerId trainer, Connection& connection, const AttachMessage& message,
-                          std::uint64_t now_ms) {
+void AttachServer::handle(TrainerId trainer, Connection& connection, AttachReceived received, std::uint64_t now_ms) {
+  const AttachMessage& message = received.message;
   if (const auto* request = std::get_if<AttachRequest>(&message)) {
-    jobs_->attach(trainer, *request, connection.socket.peer_pid(), now_ms);
+    FileDescriptor kept = received.fds.empty() ? FileDescriptor() : std::move(received.fds.front());
+    jobs_->attach(trainer, *request, connection.socket.peer_pid(), now_ms, std::move(kept));
   } else if (std::holds_alternative<InitialValues>(message)) {
     jobs_->initial_values(trainer);
   } else if (const auto* detach = std::get_if<Detach>(&message)) {

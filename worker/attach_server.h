@@ -74,7 +74,7 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   void take_commands(std::uint64_t now_ms);
   void accept_all(std::uint64_t now_ms);
   void receive(TrainerId trainer, Connection& connection, std::uint64_t now_ms);
-  void handle(TrainerId trainer, Connection& connection, const AttachMessage& message, std::uint64_t now_ms);
+  void handle(TrainerId trainer, Connection& connection, AttachReceived received, std::uint64_t now_ms);
   void close_broken(std::uint64_t now_ms);
   void send(TrainerId trainer, const AttachMessage& message, std::span<const int> fds) override;
   void refresh();

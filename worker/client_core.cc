@@ -29,6 +29,7 @@ ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions o
       no_link_(connections, false),
       queued_((job_.chunks.size() + 63) / 64) {
   TRIB_ASSERT(job_.chunks.size() == job_.connections.size());
+  TRIB_ASSERT(job_.redo_after.empty() || (job_.redo_after.size() == job_.chunks.size() && !push_->keeps_residual()));
   chunks_.resize(job_.chunks.size());
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     Chunk& chunk = chunks_[i];
@@ -37,6 +38,10 @@ ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions o
     TRIB_ASSERT(chunk.connection.value < connections);
     chunk.elements = job_.layout->chunk(chunk.index).elements;
     chunk.phase = job_.init ? Phase::kWaitingForValues : Phase::kIdle;
+    if (!job_.redo_after.empty() && job_.redo_after[i] < job_.start) {
+      chunk.redo = true;
+      chunk.round = Round(job_.redo_after[i].value + 1);
+    }
     local_[chunk.index.value] = i;
   }
 }
@@ -87,6 +92,7 @@ void ClientCore::pump(std::uint64_t now_ns) {
 std::uint64_t ClientCore::payload_bytes(const Chunk& chunk) const {
   const std::uint64_t values = chunk.elements * sizeof(float);
   if (leaving_) return values;
+  if (chunk.redo) return push_->bytes(chunk.elements);
   if (!chunk.delivered) return pull_->is_delta() ? values : pull_->bytes(chunk.elements);
   const std::uint64_t frame = push_->bytes(chunk.elements);
   return chunk.wants_residual ? residual_offset(frame) + values : frame;
@@ -95,9 +101,15 @@ std::uint64_t ClientCore::payload_bytes(const Chunk& chunk) const {
 void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
   chunk.phase = Phase::kSent;
   chunk.sent_ns = now_ns;
+  if (chunk.redo) {
+    ++stats_.redone;
+    Push push{key(chunk), chunk.round, output_.kept_weight(chunk.index, chunk.round), job_.push.id};
+    push.redo = true;
+    return output_.send_push(chunk.connection, push);
+  }
   if (!chunk.delivered) {
     if (job_.init) output_.send_init(chunk.connection, Init{key(chunk)});
-    output_.send_pull(chunk.connection, Pull{key(chunk)});
+    output_.send_pull(chunk.connection, Pull{key(chunk), job_.start});
     return;
   }
   Push push{key(chunk), chunk.round, chunk.weight, job_.push.id};
@@ -118,7 +130,7 @@ void ClientCore::acknowledge(Chunk& chunk, std::uint64_t now_ns) {
   in_flight_ -= chunk.in_flight;
   // A pull's answer may have waited for somebody's initial values, and a repeated push cannot tell which copy was
   // meant: neither says anything about the link.
-  const bool tells = chunk.delivered && !chunk.retransmitted;
+  const bool tells = (chunk.delivered || chunk.redo) && !chunk.retransmitted;
   window_.on_acknowledged(chunk.in_flight, chunk.sent_ns, now_ns, tells && !no_link_[chunk.connection.value]);
   if (tells) {
     const auto elapsed = static_cast<double>(now_ns - chunk.sent_ns);
@@ -174,7 +186,9 @@ void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64
     ++kept_chunks_;
     return pump(now_ns);
   }
-  const bool open = chunk->delivered && receipt.round == chunk->round;
+  const bool waits = chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld;
+  if (chunk->redo && receipt.applied && receipt.round == chunk->round && waits) return redo_applied(*chunk, now_ns);
+  const bool open = (chunk->delivered || chunk->redo) && receipt.round == chunk->round;
   if (open && chunk->phase == Phase::kSent) {
     const std::uint64_t bytes = chunk->in_flight;
     acknowledge(*chunk, now_ns);
@@ -187,6 +201,16 @@ void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64
   }
 }
 
+void ClientCore::redo_applied(Chunk& chunk, std::uint64_t now_ns) {
+  if (chunk.phase == Phase::kSent) acknowledge(chunk, now_ns);
+  set_held(chunk, 0);
+  chunk.retransmitted = false;
+  chunk.redo = chunk.round.value < job_.start.value;
+  chunk.round = chunk.redo ? chunk.round.next() : Round();
+  enqueue(chunk);
+  pump(now_ns);
+}
+
 void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<const std::byte> payload,
                            std::uint64_t now_ns) {
   Chunk* chunk = find(answer.key);
@@ -195,7 +219,7 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   const std::uint64_t awaited = chunk->delivered ? chunk->round.value : job_.start.value;
   // An answer whose residual was lost is as good as lost: the pull is repeated.
   const bool lacks_residual = !chunk->delivered && answer.residual_sent && !chunk->has_residual;
-  if (!open || leaving_ || answer.version.value != awaited || lacks_residual) {
+  if (!open || leaving_ || chunk->redo || answer.version.value != awaited || lacks_residual) {
     ++stats_.stale;
     return;
   }
@@ -266,7 +290,7 @@ void ClientCore::keep_residuals(std::uint64_t now_ns) {
 void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t now_ns) {
   Chunk* chunk = find(resend.key);
   if (!chunk) return;
-  const bool open = chunk->delivered && !leaving_ && resend.round == chunk->round &&
+  const bool open = (chunk->delivered || chunk->redo) && !leaving_ && resend.round == chunk->round &&
                     (chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld);
   if (!open) {
     ++stats_.stale;
@@ -295,7 +319,8 @@ void ClientCore::tick(std::uint64_t now_ns) {
   next_scan_ns_ = now_ns + options_.scan_interval_ns;
   for (Chunk& chunk : chunks_) {
     std::uint64_t patience = 0;
-    if (chunk.phase == Phase::kSent && chunk.delivered) {
+    const bool pushed = chunk.delivered || chunk.redo;
+    if (chunk.phase == Phase::kSent && pushed) {
       patience = options_.acknowledge_timeout_ns +
                  kSmoothedTimes * static_cast<std::uint64_t>(smoothed_ns_[chunk.connection.value]);
     } else if (chunk.phase == Phase::kSent || chunk.phase == Phase::kHeld) {
@@ -305,12 +330,12 @@ void ClientCore::tick(std::uint64_t now_ns) {
     }
     if (now_ns - chunk.sent_ns < patience) continue;
     chunk.retransmitted = true;
-    if (!chunk.delivered || leaving_) {
+    if (!pushed || leaving_) {
       send(chunk, now_ns);
     } else {
       chunk.sent_ns = now_ns;
       ++stats_.queries;
-      output_.send_query(chunk.connection, Query{key(chunk), chunk.round});
+      output_.send_query(chunk.connection, Query{key(chunk), chunk.round, chunk.redo});
     }
   }
 }

@@ -4,6 +4,7 @@
 // Per chunk:
 //   waiting for initial values (node 0 of a fresh job) -> queued -> sent -> idle   the first parameters (Init, Pull)
 //   idle -> queued (gradient ready) -> sent -> held (receipt came) -> idle         a round (Push)
+//   queued -> sent -> held -> queued ... -> queued (Pull)                          rounds that the server lost (redo)
 //
 // The window counts sent-but-unacknowledged bytes; a receipt (or the answer itself) gives the credit back. It does not
 // count held pushes: their answer waits for other nodes, and two workers that push in different orders would wait for
@@ -49,6 +50,7 @@ struct ClientJob {
   std::vector<ChunkIndex> chunks;            // this lane's chunks, ascending
   std::vector<ConnectionIndex> connections;  // of each of them, in the same order
   Version start;                             // version every chunk is pulled at first (resume round, or 0)
+  std::vector<Version> redo_after;  // of each chunk: what its server has, if less than `start`; empty: all have
   EncodingSpec push;
   EncodingSpec pull;
   bool init = false;  // this node sends the initial values
@@ -60,10 +62,13 @@ class ClientOutput {
   // The shell finds the payload by chunk: for Push the node's encoded gradient of that round, which stays unchanged
   // until answered(), with the residual behind it or the residual alone as push.residual says; for Init the initial
   // values.
+  // push.redo: of an earlier round, as kept_weight() knows it.
   virtual void send_push(ConnectionIndex connection, const Push& push) = 0;
   virtual void send_init(ConnectionIndex connection, const Init& init) = 0;
   virtual void send_pull(ConnectionIndex connection, const Pull& pull) = 0;
   virtual void send_query(ConnectionIndex connection, const Query& query) = 0;
+  // The weight of the node's push of a round after ClientJob::redo_after, which is kept.
+  virtual std::uint64_t kept_weight(ChunkIndex chunk, Round round) = 0;
   // Parameters of `chunk` at `answer.version` are in `payload` (`whole`: as fp32, whatever the job's pull encoding):
   // decode and publish them. Called once per chunk and version.
   virtual void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) = 0;
@@ -85,6 +90,7 @@ struct ClientOptions {
 
 struct ClientStats {
   std::uint64_t pushes = 0, push_bytes = 0, answers = 0, answer_bytes = 0, resends = 0, queries = 0, stale = 0;
+  std::uint64_t redone = 0;  // pushes of rounds that a server lost
 };
 
 class ClientCore {
@@ -145,6 +151,7 @@ class ClientCore {
     bool retransmitted = false;   // no rate sample from it (Karn's rule)
     bool wants_residual = false;  // a snapshot is named for the next round
     bool has_residual = false;    // restored
+    bool redo = false;            // what is queued, sent or held is a push that the server lost
   };
 
   Chunk* find(const ChunkKey& key);
@@ -155,6 +162,7 @@ class ClientCore {
   std::uint64_t payload_bytes(const Chunk& chunk) const;
   void acknowledge(Chunk& chunk, std::uint64_t now_ns);
   void set_held(Chunk& chunk, std::uint64_t bytes);
+  void redo_applied(Chunk& chunk, std::uint64_t now_ns);
   ChunkKey key(const Chunk& chunk) const;
   bool metered(const Chunk& chunk) const { return !options_.over_link || !no_link_[chunk.connection.value]; }
 
@@ -166,9 +174,9 @@ class ClientCore {
   std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_
   WindowController window_;
   std::uint64_t in_flight_ = 0, held_ = 0;  // of all chunks
-  std::vector<double> smoothed_ns_;    // acknowledgement time by connection
-  std::vector<bool> no_link_;          // by connection
-  std::vector<std::uint64_t> queued_;  // bitmap over chunks_
+  std::vector<double> smoothed_ns_;         // acknowledgement time by connection
+  std::vector<bool> no_link_;               // by connection
+  std::vector<std::uint64_t> queued_;       // bitmap over chunks_
   std::size_t queued_count_ = 0;
   std::size_t delivered_chunks_ = 0;
   std::size_t kept_chunks_ = 0;

@@ -38,19 +38,21 @@ std::size_t place_size(const Encoding& push, std::size_t elements) {
 
 HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
                          std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
-                         ReduceListener& listener)
+                         ReduceListener& listener, std::shared_ptr<RedoRing> ring)
     : layout_(std::move(layout)),
       gradients_(std::move(gradients)),
       parameters_(parameters),
       push_(make_encoding(push)),
       pull_(make_encoding(pull)),
       listener_(listener),
+      ring_(std::move(ring)),
       local_(layout_->chunks(), kNone),
       places_(chunks.size()),
       inputs_(gradients_.size()),
       sum_(std::max(kBlock, push_->granularity())) {
   TRIB_ASSERT(!gradients_.empty() && gradients_.size() <= kernels::kMaxSumInputs);
-  const bool own = !lends_memory(gradients_.size(), push);
+  TRIB_ASSERT(!ring_ || !push_->keeps_residual());
+  const bool own = !ring_ && !lends_memory(gradients_.size(), push);
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const std::size_t elements = layout_->chunk(chunks[i]).elements;
     local_[chunks[i].value] = static_cast<std::uint32_t>(i);
@@ -98,22 +100,28 @@ void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bo
     return;
   }
   const std::uint64_t started = steady_ns();
-  encode_sum(place, range);
+  std::byte* out = next_frame(place, chunk, round);
+  encode_sum(place, range, out);
+  if (ring_) ring_->publish(chunk, round, weight);
   busy_ns_ += steady_ns() - started;
   const std::size_t frame_bytes = push_->bytes(range.elements);
   const std::size_t bytes = with_residual ? residual_offset(frame_bytes) + range.elements * sizeof(float) : frame_bytes;
-  listener_.reduced(chunk, round, weight, {frame(place, range.elements, place.turn), bytes});
+  listener_.reduced(chunk, round, weight, {out, bytes});
 }
 
-void HostReducer::encode_sum(Place& place, ChunkRange range) {
+std::byte* HostReducer::next_frame(Place& place, ChunkIndex chunk, Round round) {
+  if (ring_) return ring_->frame(chunk, round);
+  if (push_->keeps_residual()) place.turn ^= 1;
+  return frame(place, layout_->chunk(chunk).elements, place.turn);
+}
+
+void HostReducer::encode_sum(Place& place, ChunkRange range, std::byte* out) {
   const float* before = nullptr;
   float* residual = nullptr;
   if (push_->keeps_residual()) {
-    before = residual_behind(frame(place, range.elements, place.turn), range.elements);
-    place.turn ^= 1;
-    residual = residual_behind(frame(place, range.elements, place.turn), range.elements);
+    before = residual_behind(frame(place, range.elements, place.turn ^ 1), range.elements);
+    residual = residual_behind(out, range.elements);
   }
-  std::byte* out = frame(place, range.elements, place.turn);
   const bool in_place = push_->id() == EncodingId::kFp32;  // nothing to encode: summed straight into the frame
   for (std::size_t first = 0; first < range.elements; first += sum_.size()) {
     const std::size_t count = std::min<std::size_t>(sum_.size(), range.elements - first);

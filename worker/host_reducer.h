@@ -8,6 +8,9 @@
 // round r-1 is still there, because the job may end at r-1 (the last round that all nodes completed). So they cost
 // twice the model's fp32 size.
 //
+// With a RedoRing frames lie in that instead, each round's in a place of its own, and one rank's memory is not lent,
+// because it changes with every round.
+//
 // Thread rule: the owning lane's thread. Frames may still be read by ZeroMQ after release(); the lane keeps the
 // reducer alive until ZeroMQ has given all of them back. A server that reads them has a mapping of its own.
 #pragma once
@@ -20,6 +23,7 @@
 #include "common/encoding.h"
 #include "common/layout.h"
 #include "worker/node_reducer.h"
+#include "worker/redo_ring.h"
 
 namespace tributary {
 
@@ -29,14 +33,14 @@ class HostReducer final : public NodeReducer {
   // flat array. They outlive the reducer. std::bad_alloc: there is no memory for the frames.
   HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
               std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
-              ReduceListener& listener);
+              ReduceListener& listener, std::shared_ptr<RedoRing> ring = {});
 
   void reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) override;
   void deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) override;
   void release(ChunkIndex chunk) override;
   void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) override;
   std::span<const std::byte> residual(ChunkIndex chunk) override;
-  const SharedMemory* frames() const override { return frames_ ? &frames_ : nullptr; }
+  const SharedMemory* frames() const override { return ring_ ? &ring_->memory() : frames_ ? &frames_ : nullptr; }
   bool poll() override { return false; }
   std::uint64_t busy_ns() const override { return busy_ns_; }
 
@@ -52,17 +56,19 @@ class HostReducer final : public NodeReducer {
     bool lent = false;       // between reduced() and release(): rounds must not overlap
   };
 
-  bool lends() const { return !frames_; }
+  bool lends() const { return !frames_ && !ring_; }
   Place& place_of(ChunkIndex chunk);
   std::byte* frame(const Place& place, std::size_t elements, std::uint8_t turn) const;
   float* residual_behind(std::byte* frame, std::size_t elements) const;
-  void encode_sum(Place& place, ChunkRange range);
+  void encode_sum(Place& place, ChunkRange range, std::byte* out);
+  std::byte* next_frame(Place& place, ChunkIndex chunk, Round round);
 
   const std::shared_ptr<const Layout> layout_;
   const std::vector<const float*> gradients_;
   float* const parameters_;
   const std::shared_ptr<const Encoding> push_, pull_;
   ReduceListener& listener_;
+  const std::shared_ptr<RedoRing> ring_;
   std::vector<std::uint32_t> local_;  // chunk index -> position
   std::vector<Place> places_;
   SharedMemory frames_;

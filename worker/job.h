@@ -18,6 +18,7 @@
 #include "common/shared_memory.h"
 #include "worker/attach_region.h"
 #include "worker/device_reducer.h"
+#include "worker/redo_ring.h"
 
 namespace tributary {
 
@@ -50,6 +51,8 @@ struct NodeJobSpec {
   std::uint64_t lane_memory = 0;  // bytes that the lanes take for it beside what NodeJob allocates (all-reduce)
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
   std::vector<std::vector<std::string>> locals;     // [shard][lane]; common/local_link.h. Empty or missing: none
+  std::vector<Version> redo_after;                  // JobWelcome::redo_after
+  std::shared_ptr<RedoRing> redo;                   // null: pushes are not kept
   std::shared_ptr<DeviceReduction> devices;         // null: gradients and parameters are in shared memory
 };
 
@@ -60,6 +63,8 @@ struct alignas(64) LaneJobStats {
   // What the link is seen to do (link_meter.h): payload bytes per second and nanoseconds; 0: not known yet.
   std::atomic<std::uint64_t> push_rate{0}, answer_rate{0}, base_rtt_ns{0};
   std::atomic<std::uint64_t> malformed{0}, send_failures{0}, reduce_ns{0}, lent_messages{0};
+  std::atomic<std::uint64_t> redone{0};         // pushes of rounds that a server lost
+  std::atomic<std::uint64_t> redo_waits_ms{0};  // how long a round has waited for a snapshot; 0: it does not
   std::atomic<std::uint64_t> connections{0}, shared_connections{0};  // the second: of the first, with shared memory
   // Payload bytes of messages both ways, by the way they went.
   std::atomic<std::uint64_t> socket_payload_bytes{0}, shared_payload_bytes{0};

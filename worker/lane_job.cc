@@ -22,6 +22,7 @@ constexpr int kMessagesPerChunk = 4;
 constexpr int kHighWaterSlack = 64;
 constexpr std::uint32_t kNoiseLines = 10;
 constexpr std::uint64_t kNoiseIntervalMs = 10'000;
+constexpr std::uint64_t kNoRoomIsNewsNs = 2'000'000'000;
 
 ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
                      const std::vector<ConnectionIndex>& connections) {
@@ -37,6 +38,10 @@ ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
   client.push = spec.push;
   client.pull = spec.pull;
   client.init = spec.init;
+  if (spec.redo && !spec.redo_after.empty()) {
+    for (const ChunkIndex chunk : chunks)
+      client.redo_after.push_back(spec.redo_after[spec.layout->owner(chunk).shard.value]);
+  }
   return client;
 }
 
@@ -58,7 +63,7 @@ std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const std::vector<
   std::vector<const float*> gradients;
   for (std::uint32_t rank = 0; rank < spec.ranks; ++rank) gradients.push_back(job.gradients(rank));
   return std::make_unique<HostReducer>(spec.layout, chunks, std::move(gradients), job.parameters(), spec.push,
-                                       spec.pull, listener);
+                                       spec.pull, listener, spec.redo);
 }
 
 }  // namespace
@@ -121,6 +126,7 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptio
       frames_(job_->spec().layout->chunks()),
       seen_(gather_.tensors().size() * job_->spec().ranks, job_->spec().start.value) {
   complete_.reserve(chunks_.size());
+  no_room_.reserve(chunks_.size());
 }
 
 WorkerLaneJob::~WorkerLaneJob() = default;
@@ -274,8 +280,35 @@ void WorkerLaneJob::scan() {
       }
     }
   }
+  const RedoRing* ring = job_->spec().redo.get();
   for (const NodeGather::Complete& done : complete_) {
-    reducer_->reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
+    if (ring && !ring->room(done.round)) {
+      no_room_.push_back(done);
+    } else {
+      reducer_->reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
+    }
+  }
+}
+
+void WorkerLaneJob::reduce_waiting(std::uint64_t now) {
+  if (no_room_.empty() || failed_) return;
+  const RedoRing& ring = *job_->spec().redo;
+  const auto waits = [&](const NodeGather::Complete& done) { return !ring.room(done.round); };
+  const auto room = std::ranges::stable_partition(no_room_, waits);
+  for (const NodeGather::Complete& done : room) reducer_->reduce(done.chunk, done.round, done.weight, false);
+  no_room_.erase(room.begin(), room.end());
+  if (no_room_.empty()) {
+    no_room_since_ns_ = 0;
+  } else if (no_room_since_ns_ == 0) {
+    no_room_since_ns_ = now;
+  } else if (now - no_room_since_ns_ > kNoRoomIsNewsNs) {
+    noise_.warn("job '" + job_->spec().name + "': round " + std::to_string(no_room_.front().round.value) +
+                    " waits until the servers have a newer snapshot than that of round " +
+                    std::to_string(ring.committed().value) + ": this node keeps the pushes of " +
+                    std::to_string(ring.rounds()) +
+                    " rounds for lost servers, and no more; if servers cannot write (see their logs), make room on "
+                    "their disks, else raise recovery.redo_mb or [store] io_mb_per_s",
+                now / 1'000'000);
   }
 }
 
@@ -308,8 +341,13 @@ void WorkerLaneJob::send_push(ConnectionIndex connection, const Push& push) {
   const ChunkIndex chunk = push.key.chunk;
   const bool alone = push.residual == ResidualUse::kAlone;
   std::span<const std::byte> payload = alone ? reducer_->residual(chunk) : frames_[chunk.value];
+  if (push.redo) payload = job_->spec().redo->find(chunk, push.round).value().bytes;
   if (links_[connection.value].shared() && job_->spec().devices) payload = copies_.copy(chunk, payload, alone);
   send(connection, push, payload);
+}
+
+std::uint64_t WorkerLaneJob::kept_weight(ChunkIndex chunk, Round round) {
+  return job_->spec().redo->find(chunk, round).value().weight;
 }
 
 void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
@@ -384,6 +422,7 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
     reducer_->release(chunk);
     frames_[chunk.value] = {};
   }
+  if (RedoRing* ring = job_->spec().redo.get()) ring->commit(Round(answer.durable.value));
   reducer_->deliver(chunk, answer.version, whole, payload);
 }
 
@@ -434,6 +473,7 @@ void WorkerLaneJob::publish() {
 
 void WorkerLaneJob::tick(std::uint64_t now) {
   if (!failed_) client_.tick(now);
+  reduce_waiting(now);
   noise_.tick(now / 1'000'000);
   const ClientStats& stats = client_.stats();
   LaneJobStats& out = job_->lane_stats(lane_);
@@ -449,6 +489,8 @@ void WorkerLaneJob::tick(std::uint64_t now) {
   out.bytes_pulled.store(stats.answer_bytes, kRelaxed);
   out.resends.store(stats.resends, kRelaxed);
   out.queries.store(stats.queries, kRelaxed);
+  out.redone.store(stats.redone, kRelaxed);
+  out.redo_waits_ms.store(no_room_since_ns_ == 0 ? 0 : (now - no_room_since_ns_) / 1'000'000, kRelaxed);
   out.stale.store(stats.stale, kRelaxed);
   out.malformed.store(malformed_, kRelaxed);
   out.send_failures.store(send_failures_, kRelaxed);

@@ -33,6 +33,8 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
 
   // Takes what servers on this machine say to the wish to share memory; when all have, the job begins.
   void settle_links(std::uint64_t now_ns);
+  // Reduces what waited for room in the redo ring, as far as there is some now.
+  void reduce_waiting(std::uint64_t now_ns);
   void initial_values(std::uint64_t now_ns);
   // Up to `batch` messages per connection. True if a connection may have more.
   bool receive(int batch);
@@ -65,6 +67,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   void send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload = {});
 
   void send_push(ConnectionIndex connection, const Push& push) override;
+  std::uint64_t kept_weight(ChunkIndex chunk, Round round) override;
   void send_init(ConnectionIndex connection, const Init& init) override;
   void send_pull(ConnectionIndex connection, const Pull& pull) override;
   void send_query(ConnectionIndex connection, const Query& query) override;
@@ -94,6 +97,8 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::vector<std::span<const std::byte>> frames_;  // by chunk index: the payload of the push under way
   std::vector<std::uint64_t> seen_;                 // [rank * tensors + i]: round last seen of gather_.tensors()[i]
   std::vector<NodeGather::Complete> complete_;      // scratch
+  std::vector<NodeGather::Complete> no_room_;       // gradients that wait for a snapshot; at most one a chunk
+  std::uint64_t no_room_since_ns_ = 0;
   std::uint64_t reported_reduce_ns_ = 0, reported_pushed_ = 0, reported_pulled_ = 0;
   std::uint64_t socket_payload_bytes_ = 0, shared_payload_bytes_ = 0;
   std::uint64_t bytes_sent_ = 0, malformed_ = 0, send_failures_ = 0;

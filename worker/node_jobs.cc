@@ -28,7 +28,8 @@ NodeJobs::NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPo
       coordinator_(coordinator),
       lanes_(lanes),
       logger_(std::move(logger)),
-      budget_(std::make_shared<MemoryBudget>(options.max_memory)) {}
+      budget_(std::make_shared<MemoryBudget>(options.max_memory)),
+      redo_(budget_, logger_) {}
 
 NodeJobs::~NodeJobs() {
   for (Entry& entry : entries_) close_lanes(entry, false);
@@ -146,7 +147,8 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
   return {};
 }
 
-void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_pid, std::uint64_t now_ms) {
+void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_pid, std::uint64_t now_ms,
+                      FileDescriptor kept) {
   if (find(trainer).first) {
     return refuse(trainer,
                   {ErrorCode::kInvalidArgument, "this connection has attached already; a session attaches once"});
@@ -175,6 +177,7 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
   place.pid = peer_pid > 0 ? peer_pid : request.pid;
   place.device = request.device;
   entry->places[request.local_rank] = place;
+  if (kept) redo_.adopt(entry->config, entry->node, entry->tensors, std::move(kept), now_ms);
   logger_->info("{}: {} attached ({} of {} local ranks)", in_words(entry->name), who(*entry, request.local_rank),
                 entry->places.size(), entry->local_world_size);
   if (entry->phase == Phase::kGathering && entry->places.size() == entry->local_world_size) join(*entry, now_ms);
@@ -190,6 +193,9 @@ void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
   message.nodes = entry.world_size / entry.local_world_size;
   message.local_world_size = entry.local_world_size;
   message.world_size = entry.world_size;
+  const bool on_host = !options_.devices || !options_.devices->api() ||
+                       std::ranges::all_of(entry.places, [](const auto& p) { return p.second.device.empty(); });
+  if (on_host) redo_.describe(entry.config, message);
   if (entry.config.mode == "allreduce" && entry.node.value == 0) {
     // Where it goes on is this node's to say.
     const Result<Layout> layout = bucket_layout(entry.tensors, entry.config.chunk_bytes);

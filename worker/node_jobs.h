@@ -29,6 +29,7 @@
 #include "worker/job.h"
 #include "worker/lane.h"
 #include "worker/node_devices.h"
+#include "worker/redo_keeper.h"
 
 namespace tributary {
 
@@ -57,6 +58,8 @@ class LanePort {
   // As checkpoint.h. Nothing while a job that is over still writes one.
   virtual Result<std::optional<Round>> newest_checkpoint(const JobConfig& config, const Layout& layout) const = 0;
   virtual void initial_values(const std::shared_ptr<NodeJob>& job) = 0;
+  // The job's redo ring has room again.
+  virtual void room_in_ring(const std::shared_ptr<NodeJob>& job) = 0;
   virtual void close(const std::shared_ptr<NodeJob>& job, bool keep) = 0;  // as WorkerLane::close()
 };
 
@@ -97,7 +100,9 @@ class NodeJobs {
   ~NodeJobs();
 
   // Trainers. peer_pid: as the kernel knows it, 0 if it does not.
-  void attach(TrainerId trainer, const AttachRequest& request, int peer_pid, std::uint64_t now_ms);
+  // kept: what it has of an earlier session (SessionKeepsake).
+  void attach(TrainerId trainer, const AttachRequest& request, int peer_pid, std::uint64_t now_ms,
+              FileDescriptor kept = {});
   void initial_values(TrainerId trainer);
   void detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms);
   void gone(TrainerId trainer, std::uint64_t now_ms);  // its connection is closed
@@ -167,6 +172,7 @@ class NodeJobs {
   void on(const JobWelcome& m, std::uint64_t now_ms);
   void on(const StopRequest& m);
   void on(const PeerAddress& m);
+  void on(const SnapshotCommit& m);
   void on(const StopJob& m, std::uint64_t now_ms);
   void on(const ControlError& m, std::uint64_t now_ms);
   Status begin(Entry& entry, const JobWelcome& m);
@@ -184,6 +190,7 @@ class NodeJobs {
   LanePort& lanes_;
   Logger logger_;
   std::shared_ptr<MemoryBudget> budget_;
+  RedoKeeper redo_;
   std::list<Entry> entries_;
   std::map<std::string, NodeRank> joined_;  // by job name: joins that the coordinator has not answered
   bool draining_ = false;

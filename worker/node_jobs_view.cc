@@ -26,7 +26,8 @@ void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
         using M = std::decay_t<decltype(m)>;
         if constexpr (std::is_same_v<M, JobWelcome> || std::is_same_v<M, StopJob> || std::is_same_v<M, ControlError>) {
           on(m, now_ms);
-        } else if constexpr (std::is_same_v<M, StopRequest> || std::is_same_v<M, PeerAddress>) {
+        } else if constexpr (std::is_same_v<M, StopRequest> || std::is_same_v<M, PeerAddress> ||
+                             std::is_same_v<M, SnapshotCommit>) {
           on(m);
         } else if constexpr (std::is_same_v<M, DrainDone>) {
           drain_done_ = true;
@@ -79,6 +80,10 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.endpoints = m.endpoints;
   spec.locals = m.locals;
   spec.allreduce = entry.config.mode == "allreduce";
+  spec.redo_after = m.redo_after;
+  auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m);
+  if (!redo) return tl::unexpected(redo.error());
+  spec.redo = std::move(*redo);
   AllreduceSetup setup;
   if (spec.allreduce) {
     setup.nodes = entry.world_size / entry.local_world_size;
@@ -125,6 +130,8 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
     }
     std::vector<int> fds{entry.job->node_fd(), entry.job->rank_fd(local_rank)};
     fds.insert(fds.end(), doorbells.begin(), doorbells.end());
+    reply.redo = entry.job->spec().redo != nullptr;
+    if (reply.redo) fds.push_back(entry.job->spec().redo->memory().fd());
     trainers_.send(place.trainer, reply, fds);
   }
   logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}", in_words(entry.name),
@@ -158,6 +165,15 @@ void NodeJobs::on(const PeerAddress& m) {
   if (entry && entry->job && entry->job->spec().allreduce) lanes_.peer_address(m);
 }
 
+// A snapshot has everything up to that round: pushes up to it are not needed any more.
+void NodeJobs::on(const SnapshotCommit& m) {
+  for (const Entry& entry : entries_) {
+    if (!entry.job || entry.id != m.job || !entry.job->spec().redo) continue;
+    entry.job->spec().redo->commit(m.round);
+    lanes_.room_in_ring(entry.job);
+  }
+}
+
 // ---- Ending ----
 
 void NodeJobs::on(const StopRequest& m) {
@@ -170,6 +186,7 @@ void NodeJobs::on(const StopRequest& m) {
 void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
   Entry* entry = in_view(m.job, m.view);
   if (!entry) return;
+  if (m.kind != StopKind::kRestart) redo_.forget(entry->name);
   if (entry->phase == Phase::kLeft) {
     entry->phase = Phase::kOver;
     return;
@@ -310,6 +327,7 @@ void NodeJobs::tick_running(Entry& entry, std::uint64_t now_ms) {
 
 void NodeJobs::tick(std::uint64_t now_ms) {
   for (Entry& entry : entries_) {
+    redo_.in_use(entry.name, now_ms);
     const bool due = entry.next_ms != 0 && now_ms >= entry.next_ms;
     if (entry.phase == Phase::kRunning) tick_running(entry, now_ms);
     if (entry.phase == Phase::kJoining && due) join(entry, now_ms);
@@ -318,6 +336,7 @@ void NodeJobs::tick(std::uint64_t now_ms) {
       entry.next_ms = now_ms + kLeaveRepeatMs;
     }
   }
+  redo_.tick(now_ms);
   erase_finished();
 }
 

@@ -57,7 +57,7 @@ struct Session::Impl {
     if (device_gradients) opener->close(device_gradients);
     if (device_parameters) opener->close(device_parameters);
   }
-  Status map(std::vector<FileDescriptor> fds);
+  Status map(std::vector<FileDescriptor> fds, SessionKeepsake* keepsake);
   Status open_device();
   RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
   void read_socket();
@@ -71,13 +71,16 @@ struct Session::Impl {
   }
 };
 
-Status Session::Impl::map(std::vector<FileDescriptor> fds) {
+Status Session::Impl::map(std::vector<FileDescriptor> fds, SessionKeepsake* keepsake) {
   const auto bad = [&](const std::string& what) {
     return fail(ErrorCode::kMalformed, "worker daemon at " + socket_path + " sent an attach reply with " + what +
                                            "; worker and trainer must be of the same release");
   };
   const std::size_t lanes = reply.lanes;
-  if (lanes == 0 || fds.size() != 2 + lanes) return bad(std::to_string(fds.size()) + " descriptors for its lanes");
+  if (lanes == 0 || fds.size() != 2 + lanes + (reply.redo ? 1 : 0))
+    return bad(std::to_string(fds.size()) + " descriptors for its lanes");
+  if (keepsake != nullptr) keepsake->memory = reply.redo ? std::move(fds.back()) : FileDescriptor();
+  fds.resize(2 + lanes);
   const std::size_t parameters_at = node_parameters_offset(layout->chunks());
   const std::size_t gradients_at = rank_gradients_offset(layout->tensors().size());
   const std::size_t flat_bytes = layout->flat_elements() * sizeof(float);
@@ -231,7 +234,9 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   impl->opener = options.device;
   if (options.device) request.device = options.device->uuid();
   // A worker that refuses at once may have closed already: its words are worth more than the failed send.
-  const Status sent = impl->socket.send(request);
+  std::vector<int> kept;
+  if (options.keepsake && options.keepsake->memory) kept.push_back(options.keepsake->memory.get());
+  const Status sent = impl->socket.send(request, kept);
   auto got = impl->socket.receive(Clock::now() + options.attach_timeout);
   if (!got) {
     if (got.error().code == ErrorCode::kTimeout) {
@@ -256,7 +261,8 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
       Layout::with_owners(std::move(request.tensors), impl->reply.chunk_elements, std::move(impl->reply.owners));
   if (!layout) return tl::unexpected(layout.error());
   impl->layout = std::move(*layout);
-  if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
+  if (auto status = impl->map(std::move(got->fds), options.keepsake.get()); !status)
+    return tl::unexpected(status.error());
   const Status opened = impl->open_device();
   std::unique_ptr<Session> session(new Session(std::move(impl)));
   if (opened) return session;

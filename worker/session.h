@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "common/config.h"
+#include "common/file_descriptor.h"
 #include "common/layout.h"
 #include "common/messages.h"
 #include "common/result.h"
@@ -47,12 +48,19 @@ struct Topology {
   Status validate() const;
 };
 
+// What outlives a session: memory of the worker daemon that its next process needs if it is killed
+// (worker/redo_ring.h). A trainer that gives the same one to every attach of a job loses no round then.
+struct SessionKeepsake {
+  FileDescriptor memory;
+};
+
 struct SessionOptions {
   std::string socket;  // the worker's
   JobConfig job;
   Topology topology;
   std::chrono::milliseconds attach_timeout{120'000};  // for all members to come together
   std::shared_ptr<DeviceMemoryOpener> device;         // of a trainer on a GPU; null: host memory
+  std::shared_ptr<SessionKeepsake> keepsake;          // null: nothing is kept
 };
 
 enum class StepState {

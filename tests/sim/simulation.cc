@@ -88,6 +88,7 @@ class NodeSim : public ClientOutput, private ReduceListener {
   void send_init(ConnectionIndex connection, const Init& init) override;
   void send_pull(ConnectionIndex connection, const Pull& pull) override;
   void send_query(ConnectionIndex connection, const Query& query) override;
+  std::uint64_t kept_weight(ChunkIndex, Round) override { return 0; }
   void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) override;
   void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override;
   void refused(const ErrorReply& error) override;

@@ -21,6 +21,7 @@ class ClientRecorder final : public ClientOutput {
   void send_init(ConnectionIndex connection, const Init& init) override { inits.emplace_back(connection, init); }
   void send_pull(ConnectionIndex connection, const Pull& pull) override { pulls.emplace_back(connection, pull); }
   void send_query(ConnectionIndex connection, const Query& query) override { queries.emplace_back(connection, query); }
+  std::uint64_t kept_weight(ChunkIndex, Round round) override { return 1000 + round.value; }
   void answered(const Answer& answer, bool whole, std::span<const std::byte>) override {
     delivered.push_back(answer);
     whole_.push_back(whole);
@@ -52,6 +53,7 @@ struct ClientSetup {
   std::uint32_t node = 0;
   bool init = false;
   std::uint64_t start = 0;
+  std::vector<std::uint64_t> redo_after;  // by chunk; empty: nothing
   EncodingSpec push, pull;
   std::uint64_t window = 16u << 20;
   bool over_link = false;  // the window adapts: that is test_window's
@@ -71,6 +73,7 @@ struct Client {
       job.connections.push_back(ConnectionIndex(static_cast<std::uint16_t>(c % setup.connections)));
     }
     job.start = Version(setup.start);
+    for (const std::uint64_t version : setup.redo_after) job.redo_after.emplace_back(version);
     job.push = setup.push;
     job.pull = setup.pull;
     job.init = setup.init;
@@ -89,6 +92,9 @@ struct Client {
   }
   void receipt(std::uint32_t chunk, std::uint64_t round) {
     core.on_receipt(ConnectionIndex(0), Receipt{key(chunk), Round(round)}, now);
+  }
+  void applied(std::uint32_t chunk, std::uint64_t round) {
+    core.on_receipt(ConnectionIndex(0), Receipt{key(chunk), Round(round), false, true}, now);
   }
   void resend(std::uint32_t chunk, std::uint64_t round) {
     core.on_resend(ConnectionIndex(0), Resend{key(chunk), Round(round)}, now);

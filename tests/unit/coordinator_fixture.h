@@ -42,18 +42,40 @@ struct JoinOptions {
   std::uint32_t node = 0, nodes = 1, ranks = 2;
   std::optional<std::uint32_t> world_size;  // nodes * ranks
   std::vector<TensorSpec> tensors = {{"w", {100'000}}};
-  std::uint64_t checkpoint = 0;      // all-reduce: round
+  std::uint64_t checkpoint = 0;  // all-reduce: round
+  JobId redo_job = {};           // whose pushes the node has, from first to last
+  std::uint64_t redo_first = 1, redo_last = 0;
+  std::uint32_t redo_capacity = 0;
   JobConfig config = config_of("");  // its name is `job`
 };
 
-class Cluster final : public CoordinatorOutput {
+class Cluster : public CoordinatorOutput {
  public:
   explicit Cluster(std::uint16_t servers = 2, std::vector<JobRecord> known = {}, std::uint64_t incarnation = 7)
       : servers_(servers),
         core(CoordinatorOptions{servers, incarnation, kTimeoutMs, incarnation * 1000}, std::move(known), *this) {}
 
   // ---- What peers say ----
-  void say(PeerId from, const ControlMessage& message) { core.on_message(from, message, now); }
+  void say(PeerId from, const ControlMessage& message) {
+    core.on_message(from, message, now);
+    say_what_is_kept();
+  }
+  // Servers answer the end of a view without order with what `keeps` has of them.
+  void say_what_is_kept() {
+    while (answers_kept && !ended_views.empty()) {
+      const auto [peer, stop] = ended_views.front();
+      ended_views.erase(ended_views.begin());
+      const auto kept = keeps.find(peer.value);
+      const bool any = kept != keeps.end();
+      core.on_message(peer,
+                      ShardKept{stop.job, stop.view, any, any ? kept->second.first : Version(),
+                                any ? kept->second.second : Version()},
+                      now);
+    }
+  }
+  void keep(std::uint16_t index, std::uint64_t min, std::uint64_t max) {
+    keeps[server_peer(index).value] = {Version(min), Version(max)};
+  }
   ServerHello hello_of(std::uint16_t index) const {
     ServerHello hello;
     hello.shard = ShardIndex(index);
@@ -61,6 +83,7 @@ class Cluster final : public CoordinatorOutput {
     hello.incarnation = server_incarnation(index);
     hello.lane_endpoints = {"tcp://s" + std::to_string(index) + ":1", "tcp://s" + std::to_string(index) + ":2"};
     hello.lane_locals = {"local-" + std::to_string(index) + "-1", ""};
+    hello.store = true;
     return hello;
   }
   void server(std::uint16_t index, std::vector<StoredJob> stored = {}) {
@@ -82,6 +105,10 @@ class Cluster final : public CoordinatorOutput {
     join.nodes = options.nodes;
     join.local_world_size = options.ranks;
     join.checkpoint_round = Round(options.checkpoint);
+    join.redo_job = options.redo_job;
+    join.redo_first = Round(options.redo_first);
+    join.redo_last = Round(options.redo_last);
+    join.redo_capacity = options.redo_capacity;
     join.world_size = options.world_size.value_or(options.nodes * options.ranks);
     return join;
   }
@@ -126,6 +153,7 @@ class Cluster final : public CoordinatorOutput {
         if (std::ranges::find(quiet, worker_peer(w)) == quiet.end()) beat_worker(w);
       }
       core.tick(now);
+      say_what_is_kept();
     }
   }
 
@@ -164,6 +192,9 @@ class Cluster final : public CoordinatorOutput {
   // ---- CoordinatorOutput ----
   void send(PeerId peer, const ControlMessage& message) override {
     if (const auto* m = std::get_if<OpenJob>(&message)) last_open = *m;
+    const auto* stop = std::get_if<StopJob>(&message);
+    if (stop && stop->kind == StopKind::kRestart && peer.value < worker_peer(0).value)
+      ended_views.emplace_back(peer, *stop);
     sent.emplace_back(peer, message);
   }
   Status save(const JobRecord& record) override {
@@ -188,6 +219,9 @@ class Cluster final : public CoordinatorOutput {
   std::map<std::uint64_t, JobRecord> registry;
   std::vector<std::string> logged;
   bool save_fails = false;
+  std::map<std::uint64_t, std::pair<Version, Version>> keeps;  // by peer: lowest and highest version
+  std::vector<std::pair<PeerId, StopJob>> ended_views;
+  bool answers_kept = true;
   CoordinatorCore core;
 };
 

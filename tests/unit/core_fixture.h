@@ -103,6 +103,7 @@ struct ShardSetup {
   double lr = 1.0;
   EncodingSpec push, pull;
   std::size_t pool_blocks = 0;  // 0: as the shard asks for
+  bool recovers = false;
 };
 
 inline PeerId peer_of(std::uint32_t node) {
@@ -125,11 +126,12 @@ class Shard {
     job.lr = setup.lr;
     job.push = setup.push;
     job.pull = setup.pull;
+    job.recovers = setup.recovers;
     return job;
   }
   std::size_t blocks(const ShardSetup& setup) const {
     if (setup.pool_blocks != 0) return setup.pool_blocks;
-    return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull, setup.push, setup.nodes);
+    return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull, setup.push, setup.nodes, setup.recovers);
   }
   static ChunkKey key(std::uint32_t node, std::uint32_t chunk = 0) {
     return {kJob, kView, NodeRank(node), ChunkIndex(chunk)};

@@ -27,8 +27,15 @@ class Listener final : public LaneListener {
     Round round;
     bool kept = false;
   };
+  struct Parked {
+    bool any = false;
+    Version min, max;
+  };
   void lane_opened(LaneIndex, JobId, ViewId, const Status& status) override { push(opened_, status); }
   void lane_snapshot(LaneIndex, JobId, ViewId, Round, bool started) override { push(snapshots_, started); }
+  void lane_parked(LaneIndex, JobId, ViewId, bool any, Version min, Version max) override {
+    push(parked_, Parked{any, min, max});
+  }
   void lane_stopped(LaneIndex, JobId job, ViewId, Round round, bool kept) override {
     push(stopped_, Stopped{job, round, kept});
   }
@@ -36,6 +43,7 @@ class Listener final : public LaneListener {
 
   std::optional<Status> opened() { return pop(opened_); }
   std::optional<bool> snapshot() { return pop(snapshots_); }
+  std::optional<Parked> parked() { return pop(parked_); }
   std::optional<Stopped> stopped() { return pop(stopped_); }
   std::optional<ChunkSnapshot> captured() { return pop(captured_); }
 
@@ -58,6 +66,7 @@ class Listener final : public LaneListener {
   std::condition_variable changed_;
   std::deque<Status> opened_;
   std::deque<bool> snapshots_;
+  std::deque<Parked> parked_;
   std::deque<Stopped> stopped_;
   std::deque<ChunkSnapshot> captured_;
 };

@@ -129,6 +129,7 @@ class Loop final : public ClientOutput, public ShardOutput {
   void send_init(ConnectionIndex, const Init& init) override { core_.on_init(peer_of(0), init, initial_); }
   void send_pull(ConnectionIndex, const Pull& pull) override { core_.on_pull(peer_of(pull.key.node.value), pull); }
   void send_query(ConnectionIndex, const Query&) override { ++faults; }
+  std::uint64_t kept_weight(ChunkIndex, Round) override { return ++faults; }
   void residual_restored(ChunkIndex, std::span<const std::byte>) override { ++faults; }
   void answered(const Answer& answer, bool, std::span<const std::byte>) override {
     gathers_[answer.key.node.value]->answered(answer.key.chunk);

@@ -88,6 +88,8 @@ const std::vector<Change>& ignorable_changes() {
       {"train.eval_every_epochs", [](JobConfig& c) { c.train.eval_every_epochs = 99; }},
       {"train.data_dir", [](JobConfig& c) { c.train.data_dir = "/elsewhere"; }},
       {"snapshot.every_s", [](JobConfig& c) { c.snapshot.every_s = 99; }},
+      {"recovery.redo_log", [](JobConfig& c) { c.recovery.redo_log = "none"; }},
+      {"recovery.redo_mb", [](JobConfig& c) { c.recovery.redo_mb = 99; }},
       {"snapshot.every_rounds", [](JobConfig& c) { c.snapshot.every_rounds = 99; }},
   };
   return changes;
@@ -105,6 +107,7 @@ TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
       R"("lr":0.01,"lr_decay":0.0,"momentum":0.0,"nesterov":false,"optimizer":"sgd","steps":0,"weight_decay":0.0},)"
       R"("optimizer":{"beta1":0.9,"beta2":0.999,"dampening":0.0,"eps":1e-08,"initial_accumulator":0.0,"lr":0.001,)"
       R"("lr_decay":0.0,"momentum":0.0,"name":"adamw","nesterov":false,"weight_decay":0.01},)"
+      R"("recovery":{"redo_log":"workers","redo_mb":256},)"
       R"("schedule":{"min_lr_ratio":0.0,"name":"cosine","step_gamma":0.1,"step_rounds":0,"total_rounds":100,"warmup_rounds":0},)"
       R"("snapshot":{"every_rounds":0,"every_s":60},)"
       R"("train":{"accumulation":1,"dataset":"fashion-mnist","epochs":5,"eval_every_epochs":1,"global_batch":256,)"

@@ -70,6 +70,7 @@ class WelcomingNode final : public LanePort, public CoordinatorPort {
     return std::optional<Round>();
   }
   void initial_values(const std::shared_ptr<NodeJob>& job) override { lane_->initial_values(job); }
+  void room_in_ring(const std::shared_ptr<NodeJob>&) override {}
   void close(const std::shared_ptr<NodeJob>& job, bool keep) override { lane_->close(job, keep); }
 
  private:

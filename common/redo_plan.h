@@ -1,0 +1,38 @@
+// Which jobs can go on where they were after a loss, and how much their nodes keep for that.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/config.h"
+#include "common/encoding.h"
+#include "common/layout.h"
+
+namespace tributary {
+
+// Fewer would make nodes wait for snapshots all the time; more than the most are for no job of any use.
+inline constexpr std::uint32_t kMinRedoRounds = 4, kMaxRedoRounds = 256;
+
+// Jobs of synchronous rounds whose encodings leave nothing behind on the nodes. (A residual is lost with its view, and
+// with it the bits: those jobs go back to the last snapshot, which has it.)
+inline bool recovers(const JobConfig& config) {
+  return (config.mode == "sync" || config.local_steps()) && config.recovery.redo_log != "none" &&
+         !make_encoding(config.push)->keeps_residual() && !make_encoding(config.pull)->is_delta();
+}
+
+// Bytes that a node pushes in a round.
+inline std::uint64_t push_bytes(const Layout& layout, EncodingSpec push) {
+  const auto encoding = make_encoding(push);
+  std::uint64_t bytes = 0;
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) bytes += encoding->bytes(layout.chunk(ChunkIndex(c)).elements);
+  return bytes;
+}
+
+// Rounds that a node keeps; 0: none.
+inline std::uint32_t redo_rounds(const JobConfig& config, std::uint64_t bytes_of_round) {
+  if (!recovers(config) || bytes_of_round == 0) return 0;
+  const std::uint64_t fits = (std::uint64_t{config.recovery.redo_mb} << 20) / bytes_of_round;
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(fits, kMinRedoRounds, kMaxRedoRounds));
+}
+
+}  // namespace tributary

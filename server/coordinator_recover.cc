@@ -1,0 +1,144 @@
+// State that outlives a view: where the next view of a job begins after somebody was lost.
+//
+// A round r can be the beginning if every chunk can be had at r. Servers that lived through the loss have their chunks
+// in memory, each at version r or r+1 for the least r: no node pushes a chunk of round r+2 before it has all of r+1. Of
+// those at r+1 they have the parameters before the last step, too (ShardJob::recovers), and what nodes push of round
+// r+1 again is known there. A server that was lost loads the last committed snapshot, and the nodes push again what
+// they pushed since, if each of them still has it. If any of that cannot be had, the view begins at the snapshot, and
+// what servers kept is dropped: the rounds since are computed again.
+#include <algorithm>
+
+#include "common/redo_plan.h"
+#include "server/coordinator_core.h"
+
+namespace tributary {
+
+// Everybody who is there was told that the view is over, and says what it keeps.
+void CoordinatorCore::park(Job& job) {
+  job.kept.clear();
+  job.parking.clear();
+  if (!job.on_servers()) return;
+  for (const auto& [index, server] : servers_) {
+    if (server.alive) job.parking.insert(index);
+  }
+}
+
+void CoordinatorCore::on(PeerId from, const ShardKept& m, std::uint64_t now_ms) {
+  const Server* server = server_at(from);
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
+  if (!server || found == jobs_.end()) return;
+  Job& job = found->second;
+  if (job.phase != Phase::kIdle && job.phase != Phase::kGathering) return;  // of a view before
+  const std::uint16_t shard = server->hello.shard.value;
+  job.parking.erase(shard);
+  if (m.any) {
+    job.kept[shard] = {m.job, m.min_version, m.max_version, false};
+  } else {
+    job.kept.erase(shard);
+  }
+  open_if_complete(job, now_ms);
+}
+
+// A server that is met (again) says what it has.
+void CoordinatorCore::note_kept(const ServerHello& m, bool known) {
+  for (auto& [name, job] : jobs_) {
+    if (job.phase != Phase::kIdle && job.phase != Phase::kGathering) continue;
+    if (!known) {
+      job.kept.erase(m.shard.value);
+      job.parking.erase(m.shard.value);
+    }
+    const auto kept = std::ranges::find(m.kept, job.record.job, &KeptJob::job);
+    if (kept == m.kept.end() || job.record.job.value == 0) continue;
+    if (kept->pending) {
+      job.parking.insert(m.shard.value);
+    } else {
+      job.kept[m.shard.value] = *kept;
+    }
+  }
+}
+
+bool CoordinatorCore::keeps_redo(const Job& job) const {
+  return job.on_servers() && job.redo_capacity >= kMinRedoRounds && recovers(job.config) &&
+         std::ranges::all_of(servers_, [](const auto& entry) { return entry.second.hello.store; });
+}
+
+// The last round after the snapshot that all nodes can push again; the snapshot's own if there is none.
+std::optional<Round> CoordinatorCore::reach_of_redo(const Job& job) const {
+  Round reach(~0ull);
+  for (const auto& [node, member] : job.members) {
+    const JoinJob& join = member.join;
+    const bool some = join.redo_job == job.record.job && join.redo_last >= join.redo_first;
+    if (some && join.redo_first.value > job.resume_round.value + 1) return {};
+    reach = std::min(reach, some ? std::max(join.redo_last, job.resume_round) : job.resume_round);
+  }
+  return reach;
+}
+
+// REQUIRES: choose_snapshot(job).
+void CoordinatorCore::choose_start(Job& job) {
+  job.start = job.resume_round;
+  job.kept_open.clear();
+  job.redo_capacity = ~0u;
+  for (const auto& [node, member] : job.members)
+    job.redo_capacity = std::min(job.redo_capacity, member.join.redo_capacity);
+  const std::set<std::uint16_t> shards = shards_of(job);
+  if (shards.empty() || !recovers(job.config)) return;
+  bool all_kept = true;
+  Round start(~0ull);
+  Version fastest;
+  for (const std::uint16_t shard : shards) {
+    const auto kept = job.kept.find(shard);
+    all_kept = all_kept && kept != job.kept.end();
+    if (kept == job.kept.end()) continue;
+    start = std::min(start, Round(kept->second.min_version.value));
+    fastest = std::max(fastest, kept->second.max_version);
+  }
+  if (!all_kept) {
+    if (!job.resume) return;  // the lost shard never had a snapshot
+    const std::optional<Round> reach = reach_of_redo(job);
+    if (!reach) return;
+    start = std::min(start, *reach);
+  }
+  if (start < job.resume_round || fastest.value > start.value + 1) return;
+  job.start = start;
+  for (const std::uint16_t shard : shards) {
+    if (job.kept.contains(shard)) job.kept_open.insert(shard);
+  }
+}
+
+std::vector<Version> CoordinatorCore::redo_after(const Job& job) const {
+  std::vector<Version> versions;
+  if (!job.on_servers() || job.start == job.resume_round) return versions;
+  for (const auto& [index, server] : servers_) {
+    versions.emplace_back(job.kept_open.contains(index) ? job.start.value : job.resume_round.value);
+  }
+  return versions;
+}
+
+std::string CoordinatorCore::beginning_in_words(const Job& job) const {
+  const std::string round = std::to_string(job.start.value);
+  if (job.kept_open.empty() && !job.resume) return "fresh";
+  const std::string snapshot = "the snapshot of round " + std::to_string(job.resume_round.value);
+  if (job.start == job.resume_round && job.kept_open.empty()) return "from " + snapshot;
+  const std::size_t lost = shards_of(job).size() - job.kept_open.size();
+  if (lost == 0) return "at round " + round + ", as the servers have it";
+  return "at round " + round + ": " + std::to_string(lost) + " of " + std::to_string(shards_of(job).size()) +
+         " servers load " + snapshot + ", and the nodes push again what came after it";
+}
+
+// Nodes keep the pushes of redo_capacity rounds after the last committed snapshot and then wait, so the next one is
+// named half of that ahead. It cannot be missed: before it is committed, nobody gets past committed + redo_capacity.
+void CoordinatorCore::name_redo_snapshot(Job& job, std::uint64_t now_ms) {
+  Version fastest;
+  for (const auto& [shard, pace] : job.pace) {
+    if (pace.min_version.value <= job.start.value && pace.min_version.value <= job.record.committed.value) return;
+    fastest = std::max(fastest, pace.max_version);
+  }
+  if (job.pace.empty()) return;
+  const std::uint64_t last = job.record.committed.value + job.redo_capacity;
+  const std::uint64_t wanted = job.record.committed.value + job.redo_capacity / 2;
+  const std::uint64_t ahead = job.missed_snapshots == 0 ? 2 : job.redo_capacity;
+  announce_snapshot(job, Round(std::min(last, std::max(wanted, fastest.value + ahead))), now_ms);
+}
+
+}  // namespace tributary

@@ -1,0 +1,255 @@
+// Where the next view of a job begins after a loss.
+#include <doctest/doctest.h>
+
+#include "tests/unit/coordinator_fixture.h"
+
+namespace tributary {
+
+using namespace testing;
+
+namespace {
+
+// Two servers and two nodes, with a snapshot of round 40.
+struct Running : Cluster {
+  Running() {
+    everybody(2);
+    run(2, keeping());
+    for (std::uint16_t i = 0; i < 2; ++i) {
+      core.on_message(server_peer(i), SnapshotDone{open().job, open().view, Round(40), true, 1, {}}, now);
+    }
+    // Named by nobody, but as durable as any: the next view finds it.
+    sent.clear();
+  }
+  static JoinOptions keeping() {
+    JoinOptions options;
+    options.redo_capacity = 16;
+    return options;
+  }
+  // Node w comes back with its pushes of the rounds from first to last.
+  void rejoin(std::uint32_t w, std::uint64_t first, std::uint64_t last) {
+    JoinOptions options = keeping();
+    options.node = w;
+    options.nodes = 2;
+    options.redo_job = open().job;
+    options.redo_first = first;
+    options.redo_last = last;
+    join(w, options);
+  }
+  // A new process of server `index`, with what its store has.
+  void server_comes_back(std::uint16_t index) {
+    ServerHello hello = hello_of(index);
+    hello.incarnation = 500 + index;
+    hello.stored = {StoredJob{open().job, "mnist", 0, {Round(40)}}};
+    now += kTimeoutMs / 4;
+    for (std::uint16_t i = 0; i < 2; ++i) {
+      if (i != index) beat_server(i);
+    }
+    for (std::uint32_t w = 0; w < 2; ++w) beat_worker(w);
+    peers[index] = PeerId(5000 + index);
+    say(peers[index], hello);
+  }
+  void all_open() {
+    for (const PeerId peer : peers) say(peer, ShardReady{open().job, open().view, true, {}, {}});
+  }
+  const OpenJob* opened(std::uint16_t index) {
+    opens = to<OpenJob>(peers[index]);
+    return opens.size() == 1 ? &opens[0] : nullptr;
+  }
+  std::vector<OpenJob> opens;
+  PeerId peers[2] = {server_peer(0), server_peer(1)};
+};
+
+}  // namespace
+
+TEST_CASE("a lost node costs nothing: servers go on with what they have, at the round of the slowest chunk") {
+  Running cluster;
+  cluster.keep(0, 52, 53);
+  cluster.keep(1, 53, 53);
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  CHECK(cluster.phase() == "idle");
+  cluster.rejoin(0, 41, 53);
+  cluster.rejoin(1, 1, 0);  // on another machine: it has nothing
+  for (std::uint16_t i = 0; i < 2; ++i) {
+    const OpenJob* open = cluster.opened(i);
+    REQUIRE(open);
+    CHECK(open->kept);
+    CHECK(open->view == ViewId(2));
+  }
+  cluster.sent.clear();
+  cluster.all_open();
+  for (std::uint32_t w = 0; w < 2; ++w) {
+    const auto welcome = cluster.only<JobWelcome>(worker_peer(w));
+    REQUIRE(welcome);
+    CHECK(welcome->resume);
+    CHECK(welcome->resume_round == Round(52));
+    CHECK(welcome->redo);
+    CHECK(welcome->redo_after == std::vector<Version>{Version(52), Version(52)});
+  }
+}
+
+TEST_CASE("a lost server loads its snapshot, and the nodes push again what came after it") {
+  Running cluster;
+  cluster.keep(0, 53, 54);
+  cluster.server_comes_back(1);
+  CHECK(cluster.phase() == "idle");
+  cluster.rejoin(0, 41, 54);
+  cluster.rejoin(1, 30, 53);
+  REQUIRE(cluster.opened(0));
+  CHECK(cluster.opened(0)->kept);
+  REQUIRE(cluster.opened(1));
+  CHECK_FALSE(cluster.opened(1)->kept);
+  CHECK(cluster.opened(1)->resume);
+  CHECK(cluster.opened(1)->resume_round == Round(40));
+  cluster.sent.clear();
+  cluster.all_open();
+  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
+  REQUIRE(welcome);
+  CHECK(welcome->resume_round == Round(53));
+  CHECK(welcome->redo_after == std::vector<Version>{Version(53), Version(40)});
+}
+
+TEST_CASE("all servers lost: the pushes that every node has decide how far it goes") {
+  Running cluster;
+  cluster.server_comes_back(0);
+  cluster.server_comes_back(1);
+  cluster.rejoin(0, 41, 54);
+  cluster.rejoin(1, 41, 52);
+  REQUIRE(cluster.opened(0));
+  CHECK_FALSE(cluster.opened(0)->kept);
+  cluster.sent.clear();
+  cluster.all_open();
+  const auto welcome = cluster.only<JobWelcome>(worker_peer(1));
+  REQUIRE(welcome);
+  CHECK(welcome->resume_round == Round(52));
+  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(40)});
+}
+
+TEST_CASE("what cannot be had everywhere takes the job back to the snapshot") {
+  Running cluster;
+  cluster.keep(0, 53, 54);
+  std::uint64_t first = 41, last = 53;
+  SUBCASE("a node's pushes are gone") {
+    first = 1;
+    last = 0;
+  }
+  SUBCASE("a node's pushes do not go back to the snapshot") {
+    first = 42;
+  }
+  SUBCASE("a node has less than what the other server has done with it") {
+    last = 52;
+  }
+  cluster.server_comes_back(1);
+  cluster.rejoin(0, 41, 54);
+  cluster.rejoin(1, first, last);
+  REQUIRE(cluster.opened(0));
+  CHECK_FALSE(cluster.opened(0)->kept);
+  CHECK(cluster.opened(0)->resume_round == Round(40));
+  cluster.sent.clear();
+  cluster.all_open();
+  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
+  REQUIRE(welcome);
+  CHECK(welcome->resume_round == Round(40));
+  CHECK(welcome->redo_after.empty());
+}
+
+TEST_CASE("a server that has not let go of the last view yet is waited for, one that dies then is not") {
+  Running cluster;
+  cluster.answers_kept = false;
+  cluster.leave(1, LeaveKind::kFailed, 52);
+  cluster.rejoin(0, 41, 53);
+  cluster.rejoin(1, 41, 53);
+  CHECK(cluster.phase() == "gathering");
+  cluster.say(server_peer(0), ShardKept{cluster.open().job, cluster.open().view, true, Version(52), Version(52)});
+  CHECK(cluster.phase() == "gathering");
+  SUBCASE("answers") {
+    cluster.say(server_peer(1), ShardKept{cluster.open().job, cluster.open().view, true, Version(53), Version(53)});
+    REQUIRE(cluster.opened(1));
+    CHECK(cluster.opened(1)->kept);
+  }
+  SUBCASE("dies") {
+    cluster.server_comes_back(1);
+    REQUIRE(cluster.opened(1));
+    CHECK_FALSE(cluster.opened(1)->kept);
+    CHECK(cluster.opened(0)->kept);
+  }
+  CHECK(cluster.phase() == "opening");
+}
+
+TEST_CASE("a coordinator that is new learns from hellos what servers have") {
+  Running before;
+  Cluster cluster(2, before.records(), 8);
+  for (std::uint32_t w = 0; w < 2; ++w) cluster.worker(w);
+  for (std::uint16_t i = 0; i < 2; ++i) {
+    ServerHello hello = cluster.hello_of(i);
+    hello.stored = {StoredJob{before.open().job, "mnist", 0, {Round(40)}}};
+    if (i == 0) hello.incarnation = 500;  // it was in the process that died
+    if (i == 1) hello.kept = {{before.open().job, {}, {}, true}};
+    cluster.say(server_peer(i), hello);
+  }
+  for (std::uint32_t w = 0; w < 2; ++w) {
+    JoinOptions options = Running::keeping();
+    options.node = w;
+    options.nodes = 2;
+    options.redo_job = before.open().job;
+    options.redo_first = 41;
+    options.redo_last = 60;
+    cluster.join(w, options);
+  }
+  CHECK(cluster.phase() == "gathering");
+  cluster.say(server_peer(1), ShardKept{before.open().job, before.open().view, true, Version(59), Version(60)});
+  CHECK(cluster.phase() == "opening");
+  cluster.all_ready();
+  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
+  REQUIRE(welcome);
+  CHECK(welcome->resume_round == Round(59));
+  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(59)});
+}
+
+TEST_CASE("snapshots are named half a ring ahead, and never beyond what nodes can reach without them") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  cluster.run(1, Running::keeping());
+  cluster.pass(1000, 1);
+  CHECK(cluster.count<SnapshotAt>() == 0);  // nothing is trained yet
+  std::uint64_t named = 0;
+  SUBCASE("in time") {
+    cluster.pass(1000, 1, {}, 3);
+    named = 8;
+  }
+  SUBCASE("late") {
+    cluster.pass(1000, 1, {}, 11);
+    named = 13;
+  }
+  SUBCASE("the nodes wait already") {
+    cluster.pass(1000, 1, {}, 16);
+    named = 16;
+  }
+  const auto at = cluster.only<SnapshotAt>(server_peer(0));
+  REQUIRE(at);
+  CHECK(at->round == Round(named));
+  cluster.done(0, named);
+  // Nodes are told what they need not keep any more.
+  REQUIRE(cluster.only<SnapshotCommit>(worker_peer(0)));
+  CHECK(cluster.only<SnapshotCommit>(worker_peer(0))->round == Round(named));
+  cluster.sent.clear();
+  cluster.core.tick(cluster.now);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round.value == named + 8);
+}
+
+TEST_CASE("without a store nothing is kept, and no snapshot named") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  ServerHello hello = cluster.hello_of(0);
+  hello.store = false;
+  cluster.say(server_peer(0), hello);
+  JoinOptions options = Running::keeping();
+  cluster.join(0, options);
+  cluster.all_ready();
+  REQUIRE(cluster.only<JobWelcome>(worker_peer(0)));
+  CHECK_FALSE(cluster.only<JobWelcome>(worker_peer(0))->redo);
+  cluster.pass(3000, 1, {}, 100);
+  CHECK(cluster.count<SnapshotAt>() == 0);
+}
+
+}  // namespace tributary

@@ -1,0 +1,147 @@
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+#include "worker/redo_ring.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::uint64_t kChunk = 1024;
+constexpr std::uint32_t kRounds = 4;
+const std::vector<TensorSpec> kTensors = {{"w", {2500}}};  // three chunks, the last one short
+
+Layout layout() {
+  const ShardSlots one{};
+  return *Layout::make(kTensors, kChunk, {&one, 1});
+}
+
+std::shared_ptr<RedoRing> ring_of(EncodingSpec push = {}) {
+  auto ring = RedoRing::create(JobId(5), NodeRank(1), layout(), push, kRounds);
+  REQUIRE(ring);
+  return *ring;
+}
+
+void fill(RedoRing& ring, std::uint32_t chunk, std::uint64_t round) {
+  std::byte* frame = ring.frame(ChunkIndex(chunk), Round(round));
+  std::memset(frame, static_cast<int>(16 * chunk + round), layout().chunk(ChunkIndex(chunk)).elements * sizeof(float));
+  ring.publish(ChunkIndex(chunk), Round(round), 100 * round + chunk);
+}
+
+bool holds(const RedoRing& ring, std::uint32_t chunk, std::uint64_t round) {
+  const auto frame = ring.find(ChunkIndex(chunk), Round(round));
+  if (!frame) return false;
+  CHECK(frame->bytes.size() == layout().chunk(ChunkIndex(chunk)).elements * sizeof(float));
+  CHECK(frame->bytes.front() == static_cast<std::byte>(16 * chunk + round));
+  CHECK(frame->bytes.back() == static_cast<std::byte>(16 * chunk + round));
+  CHECK(frame->weight == 100 * round + chunk);
+  return true;
+}
+
+FileDescriptor copy_of(const RedoRing& ring) {
+  return FileDescriptor(::fcntl(ring.memory().fd(), F_DUPFD_CLOEXEC, 0));
+}
+
+}  // namespace
+
+TEST_CASE("frames are found until a later round takes their place") {
+  const auto ring = ring_of();
+  CHECK(ring->kept().last < ring->kept().first);
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
+      CHECK_FALSE(ring->find(ChunkIndex(chunk), Round(round)));
+      fill(*ring, chunk, round);
+    }
+  }
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) CHECK(holds(*ring, chunk, round));
+  }
+  CHECK(ring->kept().first == Round(1));
+  CHECK(ring->kept().last == Round(kRounds));
+  CHECK_FALSE(ring->room(Round(kRounds + 1)));
+  ring->commit(Round(1));
+  REQUIRE(ring->room(Round(kRounds + 1)));
+  fill(*ring, 0, kRounds + 1);
+  CHECK(holds(*ring, 0, kRounds + 1));
+  CHECK_FALSE(ring->find(ChunkIndex(0), Round(1)));
+  CHECK(holds(*ring, 1, 1));
+  // What all chunks have.
+  CHECK(ring->kept().first == Round(2));
+  CHECK(ring->kept().last == Round(kRounds));
+}
+
+TEST_CASE("a frame that is being written is not found, nor its round counted") {
+  const auto ring = ring_of();
+  for (std::uint32_t chunk = 0; chunk < 3; ++chunk) fill(*ring, chunk, 1);
+  for (std::uint32_t chunk = 0; chunk < 3; ++chunk) fill(*ring, chunk, 2);
+  ring->frame(ChunkIndex(1), Round(2));
+  CHECK_FALSE(ring->find(ChunkIndex(1), Round(2)));
+  CHECK(ring->kept().last == Round(1));
+}
+
+TEST_CASE("what snapshots have never becomes less") {
+  const auto ring = ring_of();
+  ring->commit(Round(9));
+  ring->commit(Round(3));
+  CHECK(ring->committed() == Round(9));
+  CHECK(ring->room(Round(13)));
+  CHECK_FALSE(ring->room(Round(14)));
+}
+
+TEST_CASE("rounds that are gone through again are forgotten") {
+  const auto ring = ring_of();
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) fill(*ring, chunk, round);
+  }
+  ring->forget_after(Round(2));
+  CHECK(ring->kept().last == Round(2));
+  CHECK_FALSE(ring->find(ChunkIndex(0), Round(3)));
+  CHECK(holds(*ring, 0, 2));
+}
+
+TEST_CASE("the next process finds what the last one kept") {
+  auto ring = ring_of();
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) fill(*ring, chunk, round);
+  }
+  FileDescriptor fd = copy_of(*ring);
+  ring.reset();
+  auto found = RedoRing::adopt(std::move(fd), NodeRank(1), kTensors, {});
+  REQUIRE_MESSAGE(found, found.error().message);
+  CHECK((*found)->job() == JobId(5));
+  CHECK((*found)->rounds() == kRounds);
+  CHECK((*found)->fits(JobId(5), layout(), {}));
+  CHECK_FALSE((*found)->fits(JobId(6), layout(), {}));
+  CHECK((*found)->kept().last == Round(3));
+  CHECK(holds(**found, 2, 3));
+  fill(**found, 2, 4);
+  CHECK(holds(**found, 2, 4));
+}
+
+TEST_CASE("what is no ring of this node and model is refused in words") {
+  const auto ring = ring_of();
+  const auto why = [](const Result<std::shared_ptr<RedoRing>>& result) {
+    REQUIRE_FALSE(result);
+    CHECK(result.error().code == ErrorCode::kMalformed);
+    return result.error().message;
+  };
+  CHECK(why(RedoRing::adopt(copy_of(*ring), NodeRank(2), kTensors, {})).find("node 1") != std::string::npos);
+  CHECK(why(RedoRing::adopt(copy_of(*ring), NodeRank(1), {{"w", {2501}}}, {})).find("another model") !=
+        std::string::npos);
+  CHECK(why(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, EncodingId::kBf16)).find("encoding") !=
+        std::string::npos);
+  auto foreign = SharedMemory::create(1 << 16, "a test");
+  REQUIRE(foreign);
+  CHECK(why(RedoRing::adopt(FileDescriptor(::fcntl(foreign->fd(), F_DUPFD_CLOEXEC, 0)), NodeRank(1), kTensors, {}))
+            .find("is none") != std::string::npos);
+  // Without seals it could be made smaller under its reader.
+  FileDescriptor open(::memfd_create("test", MFD_CLOEXEC));
+  REQUIRE(::ftruncate(open.get(), 1 << 16) == 0);
+  CHECK(why(RedoRing::adopt(std::move(open), NodeRank(1), kTensors, {})).find("sealed") != std::string::npos);
+}
+
+}  // namespace tributary

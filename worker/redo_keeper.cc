@@ -1,0 +1,121 @@
+#include "worker/redo_keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/redo_plan.h"
+
+namespace tributary {
+namespace {
+
+std::string in_words(const std::string& job) {
+  return "job '" + job + "'";
+}
+
+}  // namespace
+
+RedoKeeper::~RedoKeeper() {
+  while (!kept_.empty()) forget(std::string(kept_.begin()->first));
+}
+
+void RedoKeeper::adopt(const JobConfig& config, NodeRank node, const std::vector<TensorSpec>& tensors,
+                       FileDescriptor fd, std::uint64_t now_ms) {
+  if (kept_.contains(config.name) || !recovers(config)) return;
+  auto ring = RedoRing::adopt(std::move(fd), node, tensors, config.push);
+  if (!ring) return logger_->info("{}: {}", in_words(config.name), ring.error().message);
+  const std::uint64_t bytes = (*ring)->memory().size();
+  if (!budget_->take(bytes)) {
+    return logger_->warn(
+        "{}: the pushes that an earlier worker kept ({} MB) do not fit into [limits] max_shared_memory",
+        in_words(config.name), bytes / 1'000'000);
+  }
+  const RedoRing::Range range = (*ring)->kept();
+  logger_->info("{}: took over what an earlier worker had pushed, up to round {}", in_words(config.name),
+                range.last.value);
+  kept_[config.name] = {std::move(*ring), bytes, now_ms};
+}
+
+void RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
+  if (const auto kept = kept_.find(config.name); kept != kept_.end()) {
+    const RedoRing& ring = *kept->second.ring;
+    const RedoRing::Range range = ring.kept();
+    join.redo_job = ring.job();
+    join.redo_first = range.first;
+    join.redo_last = range.last;
+    join.redo_capacity = ring.rounds();
+    return;
+  }
+  const ShardSlots one{};
+  const auto layout = Layout::make(join.tensors, kMaxChunkBytes / sizeof(float), {&one, 1});
+  if (!layout) return;
+  const std::uint32_t rounds = redo_rounds(config, push_bytes(*layout, config.push));
+  if (rounds == 0) return;
+  const std::uint64_t bytes = RedoRing::bytes_needed(*layout, config.push, rounds);
+  if (bytes > budget_->limit() || budget_->used() > budget_->limit() - bytes) {
+    return logger_->warn(
+        "{}: [limits] max_shared_memory has no room to keep the pushes of {} rounds ({} MB); after the loss of a "
+        "server it "
+        "will go on from the last snapshot",
+        in_words(config.name), rounds, bytes / 1'000'000);
+  }
+  join.redo_capacity = rounds;
+}
+
+Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, NodeRank node, const Layout& layout,
+                                                    const JobWelcome& m) {
+  if (const auto kept = kept_.find(config.name);
+      kept != kept_.end() && (!m.redo || !kept->second.ring->fits(m.job, layout, config.push))) {
+    forget(config.name);
+  }
+  const auto lost = std::ranges::find_if(m.redo_after, [&](Version has) { return has.value < m.resume_round.value; });
+  if (!m.redo && lost == m.redo_after.end()) return std::shared_ptr<RedoRing>();
+  auto kept = kept_.find(config.name);
+  if (lost != m.redo_after.end()) {
+    const RedoRing::Range range = kept == kept_.end() ? RedoRing::Range{} : kept->second.ring->kept();
+    if (range.first.value > lost->value + 1 || range.last < m.resume_round) {
+      return fail(ErrorCode::kUnavailable,
+                  in_words(config.name) + " is to push rounds " + std::to_string(lost->value + 1) + " to " +
+                      std::to_string(m.resume_round.value) + " again, but this node no longer has them; attach again");
+    }
+  }
+  if (kept == kept_.end()) {
+    const std::uint32_t rounds = redo_rounds(config, push_bytes(layout, config.push));
+    const std::uint64_t bytes = RedoRing::bytes_needed(layout, config.push, rounds);
+    if (!budget_->take(bytes)) {
+      return fail(ErrorCode::kLimit, in_words(config.name) + " needs " + std::to_string(bytes) +
+                                         " bytes to keep what it pushes, " + std::to_string(budget_->used()) + " of " +
+                                         std::to_string(budget_->limit()) +
+                                         " are taken; raise [limits] max_shared_memory in worker.toml, lower "
+                                         "recovery.redo_mb, or set recovery.redo_log = \"none\"");
+    }
+    auto ring = RedoRing::create(m.job, node, layout, config.push, rounds);
+    if (!ring) {
+      budget_->give_back(bytes);
+      return tl::unexpected(ring.error());
+    }
+    kept = kept_.emplace(config.name, Kept{std::move(*ring), bytes, 0}).first;
+  }
+  RedoRing& ring = *kept->second.ring;
+  ring.forget_after(m.resume_round);
+  ring.commit(m.committed);
+  return kept->second.ring;
+}
+
+void RedoKeeper::forget(const std::string& job) {
+  const auto kept = kept_.find(job);
+  if (kept == kept_.end()) return;
+  budget_->give_back(kept->second.bytes);
+  kept_.erase(kept);
+}
+
+void RedoKeeper::in_use(const std::string& job, std::uint64_t now_ms) {
+  if (const auto kept = kept_.find(job); kept != kept_.end()) kept->second.seen_ms = now_ms;
+}
+
+void RedoKeeper::tick(std::uint64_t now_ms) {
+  const auto old =
+      std::ranges::find_if(kept_, [&](const auto& entry) { return now_ms > entry.second.seen_ms + kKeepMs; });
+  if (old != kept_.end()) forget(std::string(old->first));
+}
+
+}  // namespace tributary

@@ -1,0 +1,54 @@
+// RedoKeeper: the redo rings of the jobs on a node, from view to view. Thread rule: the attach thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/config.h"
+#include "common/log.h"
+#include "common/messages.h"
+#include "worker/job.h"
+#include "worker/redo_ring.h"
+
+namespace tributary {
+
+class RedoKeeper {
+ public:
+  // Without a view a ring is kept this long.
+  static constexpr std::uint64_t kKeepMs = 600'000;
+
+  RedoKeeper(std::shared_ptr<MemoryBudget> budget, Logger logger) : budget_(std::move(budget)), logger_(logger) {}
+  ~RedoKeeper();
+  RedoKeeper(const RedoKeeper&) = delete;
+  RedoKeeper& operator=(const RedoKeeper&) = delete;
+
+  // What a trainer brought of an earlier worker process; nothing happens if there is a ring already, or if it is
+  // something else (the log says so).
+  void adopt(const JobConfig& config, NodeRank node, const std::vector<TensorSpec>& tensors, FileDescriptor fd,
+             std::uint64_t now_ms);
+  // Fills in what the coordinator wants to know of the pushes that are kept.
+  void describe(const JobConfig& config, JoinJob& join) const;
+  // The ring of a view that begins; null if pushes are not to be kept. kUnavailable if the welcome counts on pushes
+  // that are not here; kLimit without memory.
+  Result<std::shared_ptr<RedoRing>> begin(const JobConfig& config, NodeRank node, const Layout& layout,
+                                          const JobWelcome& welcome);
+  void forget(const std::string& job);
+  // A view of the job is there: its ring does not age.
+  void in_use(const std::string& job, std::uint64_t now_ms);
+  void tick(std::uint64_t now_ms);
+
+ private:
+  struct Kept {
+    std::shared_ptr<RedoRing> ring;
+    std::uint64_t bytes = 0;
+    std::uint64_t seen_ms = 0;
+  };
+  const std::shared_ptr<MemoryBudget> budget_;
+  Logger logger_;
+  std::map<std::string, Kept> kept_;  // by job name
+};
+
+}  // namespace tributary

@@ -1,0 +1,166 @@
+#include "worker/redo_ring.h"
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "common/assert.h"
+#include "common/redo_plan.h"
+
+namespace tributary {
+
+// Both are read by other processes of the same release; the numbers say whether that holds.
+struct RedoRing::Header {
+  static constexpr std::uint64_t kMagic = 0x31303030'4f444552;  // "REDO0001"
+  std::uint64_t magic = kMagic;
+  std::uint64_t job = 0, layout_hash = 0, chunk_elements = 0;
+  std::uint32_t node = 0, rounds = 0, push_id = 0, reserved = 0;
+};
+
+struct RedoRing::Entry {
+  std::atomic<std::uint64_t> round{0};  // 0: nothing is there
+  std::uint64_t weight = 0;
+};
+
+namespace {
+
+constexpr std::size_t kAlign = 64;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+// The chunks alone matter; to whom they belong may change.
+Result<Layout> ownerless(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements) {
+  const ShardSlots one{};
+  return Layout::make(tensors, chunk_elements, {&one, 1});
+}
+
+}  // namespace
+
+std::uint64_t RedoRing::bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
+  const auto encoding = make_encoding(push);
+  std::uint64_t bytes = aligned(sizeof(Header)) + aligned(layout.chunks() * std::uint64_t{rounds} * sizeof(Entry));
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    bytes += rounds * aligned(encoding->bytes(layout.chunk(ChunkIndex(c)).elements));
+  }
+  return bytes;
+}
+
+RedoRing::RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds)
+    : memory_(std::move(memory)), layout_hash_(layout.hash()), push_(push), rounds_(rounds) {
+  const auto encoding = make_encoding(push);
+  std::size_t offset = aligned(sizeof(Header)) + aligned(layout.chunks() * std::size_t{rounds} * sizeof(Entry));
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    frame_bytes_.push_back(encoding->bytes(layout.chunk(ChunkIndex(c)).elements));
+    offsets_.push_back(offset);
+    offset += rounds * aligned(frame_bytes_.back());
+  }
+  TRIB_ASSERT(offset == memory_.size());
+}
+
+Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, const Layout& layout, EncodingSpec push,
+                                                   std::uint32_t rounds) {
+  TRIB_ASSERT(rounds > 0);
+  auto memory = SharedMemory::create(bytes_needed(layout, push, rounds), "the pushes that are kept for lost servers");
+  if (!memory) return tl::unexpected(memory.error());
+  auto* header = new (memory->data()) Header;
+  header->job = job.value;
+  header->layout_hash = layout.hash();
+  header->chunk_elements = layout.chunk_elements();
+  header->node = node.value;
+  header->rounds = rounds;
+  header->push_id = static_cast<std::uint32_t>(push.id);
+  new (memory->data() + aligned(sizeof(Header))) Entry[layout.chunks() * std::size_t{rounds}];
+  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), layout, push, rounds));
+}
+
+Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank node,
+                                                  const std::vector<TensorSpec>& tensors, EncodingSpec push) {
+  const auto foreign = [](const std::string& what) {
+    return fail(ErrorCode::kMalformed, "what a trainer brought as the pushes of an earlier worker " + what);
+  };
+  auto memory = SharedMemory::map_kept(std::move(fd), "the pushes of an earlier worker");
+  if (!memory) return tl::unexpected(memory.error());
+  if (memory->size() < sizeof(Header)) return foreign("is too small");
+  const Header& header = *reinterpret_cast<const Header*>(memory->data());
+  if (header.magic != Header::kMagic) return foreign("is none, or of another release");
+  if (header.node != node.value) return foreign("is of node " + std::to_string(header.node));
+  if (header.push_id != static_cast<std::uint32_t>(push.id)) return foreign("has another encoding");
+  if (header.rounds == 0 || header.rounds > kMaxRedoRounds) return foreign("has an impossible number of rounds");
+  const auto layout = ownerless(tensors, header.chunk_elements);
+  if (!layout || layout->hash() != header.layout_hash) return foreign("is of another model");
+  if (bytes_needed(*layout, push, header.rounds) != memory->size()) return foreign("has another size than it says");
+  const std::uint32_t rounds = header.rounds;
+  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), *layout, push, rounds));
+}
+
+RedoRing::Header& RedoRing::header() const {
+  return *reinterpret_cast<Header*>(memory_.data());
+}
+
+RedoRing::Entry& RedoRing::entry(ChunkIndex chunk, Round round) const {
+  TRIB_ASSERT(chunk.value < offsets_.size());
+  auto* entries = reinterpret_cast<Entry*>(memory_.data() + aligned(sizeof(Header)));
+  return entries[std::size_t{chunk.value} * rounds_ + round.value % rounds_];
+}
+
+JobId RedoRing::job() const {
+  return JobId(header().job);
+}
+
+bool RedoRing::fits(JobId job, const Layout& layout, EncodingSpec push) const {
+  return header().job == job.value && layout_hash_ == layout.hash() && push_ == push;
+}
+
+std::byte* RedoRing::frame(ChunkIndex chunk, Round round) {
+  TRIB_ASSERT(room(round));
+  entry(chunk, round).round.store(0, std::memory_order_release);
+  return memory_.data() + offsets_[chunk.value] + (round.value % rounds_) * aligned(frame_bytes_[chunk.value]);
+}
+
+void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight) {
+  Entry& kept = entry(chunk, round);
+  kept.weight = weight;
+  kept.round.store(round.value, std::memory_order_release);
+}
+
+std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) const {
+  const Entry& kept = entry(chunk, round);
+  if (round.value == 0 || kept.round.load(std::memory_order_acquire) != round.value) return {};
+  const std::byte* at =
+      memory_.data() + offsets_[chunk.value] + (round.value % rounds_) * aligned(frame_bytes_[chunk.value]);
+  return Frame{{at, frame_bytes_[chunk.value]}, kept.weight};
+}
+
+void RedoRing::commit(Round round) {
+  std::uint64_t known = committed_.load(std::memory_order_relaxed);
+  while (known < round.value && !committed_.compare_exchange_weak(known, round.value, std::memory_order_release)) {
+  }
+}
+
+RedoRing::Range RedoRing::kept() const {
+  Range all{Round(1), Round(~0ull)};
+  for (std::uint32_t c = 0; c < offsets_.size(); ++c) {
+    std::uint64_t last = 0;
+    for (std::uint32_t slot = 0; slot < rounds_; ++slot) {
+      last = std::max(last, entry(ChunkIndex(c), Round(slot)).round.load(std::memory_order_acquire));
+    }
+    std::uint64_t first = last + 1;
+    while (first > 1 && find(ChunkIndex(c), Round(first - 1))) --first;
+    all.first = std::max(all.first, Round(first));
+    all.last = std::min(all.last, Round(last));
+  }
+  return offsets_.empty() ? Range{} : all;
+}
+
+void RedoRing::forget_after(Round round) {
+  for (std::uint32_t c = 0; c < offsets_.size(); ++c) {
+    for (std::uint32_t slot = 0; slot < rounds_; ++slot) {
+      Entry& kept = entry(ChunkIndex(c), Round(slot));
+      if (kept.round.load(std::memory_order_relaxed) > round.value) kept.round.store(0, std::memory_order_release);
+    }
+  }
+}
+
+}  // namespace tributary

@@ -1,0 +1,88 @@
+// RedoRing: what a node pushed in the last rounds, for servers that lost it. The reducer writes its frames straight
+// into it, so that keeping them costs no copy. It outlives views; it is shared memory, and trainers hold a descriptor
+// of it and give it back when they attach again, so that it outlives the worker daemon, too.
+//
+// Layout of the memory:
+//     Header | Entry[chunk][slot] | frame of chunk 0 slot 0 | frame of chunk 0 slot 1 | ... | frame of chunk 1 slot 0
+//     ...
+// Round r of a chunk lies in slot r % rounds. An entry names its round only while its frame is complete: a process that
+// dies in the middle leaves none. A slot is written again only when its round is committed, that is, when the servers'
+// snapshot has it (room()).
+//
+// Thread rule: frame(), publish() and find() of a chunk by the lane that owns it; commit() and room() by any thread;
+// the rest while no lane uses it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/encoding.h"
+#include "common/layout.h"
+#include "common/result.h"
+#include "common/shared_memory.h"
+
+namespace tributary {
+
+class RedoRing {
+ public:
+  // Memory of a ring for that many rounds.
+  static std::uint64_t bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds);
+
+  // REQUIRES: rounds > 0. kLimit: the machine has no memory for it.
+  static Result<std::shared_ptr<RedoRing>> create(JobId job, NodeRank node, const Layout& layout, EncodingSpec push,
+                                                  std::uint32_t rounds);
+  // What another process made, for the same tensors. kMalformed: it is something else.
+  static Result<std::shared_ptr<RedoRing>> adopt(FileDescriptor fd, NodeRank node,
+                                                 const std::vector<TensorSpec>& tensors, EncodingSpec push);
+
+  JobId job() const;
+  std::uint32_t rounds() const { return rounds_; }
+  const SharedMemory& memory() const { return memory_; }
+  // Was it made for this job on this layout?
+  bool fits(JobId job, const Layout& layout, EncodingSpec push) const;
+
+  // Where the frame of a round is to be written; what was there is forgotten. REQUIRES: room(round).
+  std::byte* frame(ChunkIndex chunk, Round round);
+  // It is complete.
+  void publish(ChunkIndex chunk, Round round, std::uint64_t weight);
+
+  struct Frame {
+    std::span<const std::byte> bytes;
+    std::uint64_t weight = 0;
+  };
+  std::optional<Frame> find(ChunkIndex chunk, Round round) const;
+
+  // The rounds that every chunk has, all from first to last; last < first: none.
+  struct Range {
+    Round first{1}, last;
+  };
+  Range kept() const;
+  // Later rounds are gone through again.
+  void forget_after(Round round);
+
+  // Snapshots have everything up to `round`, and of that nothing is needed any more.
+  void commit(Round round);
+  Round committed() const { return Round(committed_.load(std::memory_order_acquire)); }
+  bool room(Round round) const { return round.value <= committed().value + rounds_; }
+
+ private:
+  struct Header;
+  struct Entry;
+  RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds);
+  Header& header() const;
+  Entry& entry(ChunkIndex chunk, Round round) const;
+
+  SharedMemory memory_;
+  const std::uint64_t layout_hash_;
+  const EncodingSpec push_;
+  const std::uint32_t rounds_;
+  std::vector<std::size_t> frame_bytes_, offsets_;  // by chunk: of one frame; where its slots begin
+  std::atomic<std::uint64_t> committed_{0};
+};
+
+}  // namespace tributary
