@@ -114,7 +114,7 @@ struct AllreduceConfig {
 struct LocalConfig {
   std::uint32_t steps = 0;    // local steps a round (DiLoCo's H)
   OptimizerConfig optimizer;  // the inner one; its name is the key "optimizer"
-  bool keep_state = true;     // of the inner optimizer from round to round, as DiLoCo does; else it begins anew
+  bool keep_state = true;     // of the inner optimizer, from round to round, as DiLoCo does; else it begins anew
 };
 
 struct RecoveryConfig {
@@ -136,9 +136,11 @@ struct JobConfig {
   SnapshotConfig snapshot;
   RecoveryConfig recovery;
   TrainConfig train;
-
-  bool local_steps() const { return mode == "local_sgd"; }
 };
+
+inline bool has_local_steps(const JobConfig& job) {
+  return job.mode == "local_sgd";
+}
 
 // Lanes of a daemon when the configuration does not say: a quarter of the cores, 1 to 8. Fewer lanes than cores because
 // every lane comes with a ZeroMQ I/O thread, and the kernel's network stack takes its share.

@@ -215,7 +215,7 @@ void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, 
 }
 
 void check_local(Faults& f, const JobConfig& job) {
-  if (!job.local_steps()) return;  // that its keys are given at all is another fault
+  if (!has_local_steps(job)) return;  // that its keys are given at all is another fault
   f.check(job.local.steps >= 1 && job.local.steps <= kMaxLocalSteps, "local.steps",
           "mode \"local_sgd\" needs the number of local steps a round: set steps, from 1 to " +
               std::to_string(kMaxLocalSteps) + " (50 to 500 are usual)",
@@ -297,7 +297,7 @@ std::string why_inapplicable(const JobConfig& config, std::string_view key) {
   if (key.starts_with("allreduce.") && contains(kModes, config.mode) && config.mode != "allreduce") {
     return "mode \"" + config.mode + "\" has no all-reduce: remove the key or set job.mode to \"allreduce\"";
   }
-  if (key.starts_with("local.") && contains(kModes, config.mode) && !config.local_steps()) {
+  if (key.starts_with("local.") && contains(kModes, config.mode) && !has_local_steps(config)) {
     return "mode \"" + config.mode + "\" has no local steps: remove the key or set job.mode to \"local_sgd\"";
   }
   std::string why = look_up(optimizer_keys(), "optimizer.", config.optimizer.name, kOptimizers);

@@ -214,8 +214,9 @@ bool is_ignorable_key(std::string_view dotted) {
 std::uint64_t config_hash(const JobConfig& config) {
   json root = without_ignorable(to_json(config));
   // Came later: a job that has no use for it keeps the hash that it always had.
+  root.erase("recovery");  // all of it is ignorable
   if (config.mode != "allreduce") root.erase("allreduce");
-  if (!config.local_steps()) root.erase("local");
+  if (!has_local_steps(config)) root.erase("local");
   const std::string bytes = compact(root);
   return XXH3_64bits(bytes.data(), bytes.size());
 }

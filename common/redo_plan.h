@@ -16,7 +16,7 @@ inline constexpr std::uint32_t kMinRedoRounds = 4, kMaxRedoRounds = 256;
 // Jobs of synchronous rounds whose encodings leave nothing behind on the nodes. (A residual is lost with its view, and
 // with it the bits: those jobs go back to the last snapshot, which has it.)
 inline bool recovers(const JobConfig& config) {
-  return (config.mode == "sync" || config.local_steps()) && config.recovery.redo_log != "none" &&
+  return (config.mode == "sync" || has_local_steps(config)) && config.recovery.redo_log != "none" &&
          !make_encoding(config.push)->keeps_residual() && !make_encoding(config.pull)->is_delta();
 }
 

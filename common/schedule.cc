@@ -27,7 +27,7 @@ double scheduled_lr(const ScheduleConfig& schedule, double lr, std::uint64_t t) 
 }
 
 ScheduleConfig server_schedule(const JobConfig& job) {
-  return job.local_steps() ? ScheduleConfig{} : job.schedule;
+  return has_local_steps(job) ? ScheduleConfig{} : job.schedule;
 }
 
 }  // namespace tributary

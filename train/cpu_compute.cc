@@ -51,8 +51,8 @@ class CpuCompute final : public ModelCompute {
     return pass(share, memory_.parameters, need, ready);
   }
 
-  Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas) override {
-    replicas_ = std::make_unique<HostReplicas>(mlp_, std::move(inner), replicas);
+  Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas, bool keeps) override {
+    replicas_ = std::make_unique<HostReplicas>(mlp_, std::move(inner), replicas, keeps);
     return {};
   }
 
@@ -60,7 +60,7 @@ class CpuCompute final : public ModelCompute {
                                                 const TensorReady& ready) override {
     TRIB_ASSERT(replicas_ != nullptr);
     if (round.steps == 0) return zeros(need, ready);
-    if (round.fresh) replicas_->reset(round.replica);
+    replicas_->begin(round.replica, round.begins);
     BatchStats stats;
     for (std::uint32_t k = 0; k < round.steps; ++k) {
       const LocalStep step = round.step(k);
@@ -68,7 +68,7 @@ class CpuCompute final : public ModelCompute {
       const std::span<const float* const> parameters = first ? memory_.parameters : replicas_->parameters();
       // A tensor steps as soon as its gradient is there: nothing reads its parameters any more in this pass.
       const auto steps = [&](std::size_t t) {
-        replicas_->step(round.replica, t, step.scalars, parameters[t], memory_.gradients[t], step.share.samples);
+        replicas_->step(t, step.scalars, parameters[t], memory_.gradients[t], step.share.samples);
         if (!last) return;
         replicas_->subtract(t, memory_.parameters[t], memory_.gradients[t]);
         if (ready) ready(t);
@@ -77,6 +77,7 @@ class CpuCompute final : public ModelCompute {
       if (!passed) return std::optional<BatchStats>();
       stats += *passed;
     }
+    replicas_->end();
     return stats;
   }
 

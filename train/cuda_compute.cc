@@ -54,9 +54,9 @@ class CudaCompute final : public ModelCompute {
     return finished(enqueue_round(share, need, ready), share.samples);
   }
 
-  Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas) override {
+  Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas, bool keeps) override {
     if (Status status = use_device(); !status) return status;
-    auto made = DeviceReplicas::make(shape(), device_, stream_.get(), std::move(inner), replicas);
+    auto made = DeviceReplicas::make(shape(), device_, stream_.get(), std::move(inner), replicas, keeps);
     if (!made) return tl::unexpected(made.error());
     replicas_ = std::move(*made);
     return {};
@@ -157,16 +157,14 @@ class CudaCompute final : public ModelCompute {
     if (round.steps == 0) {
       return enqueue_zeros(need, [&](std::size_t tensor) { return path_->publish(tensor, stream_.get(), ready); });
     }
-    if (round.fresh) {
-      if (Status status = replicas_->reset(round.replica); !status) return tl::unexpected(status.error());
-    }
+    if (Status status = replicas_->begin(round.replica, round.begins); !status) return tl::unexpected(status.error());
     for (std::uint32_t k = 0; k < round.steps; ++k) {
       const LocalStep step = round.step(k);
       const bool first = k == 0, last = k + 1 == round.steps;
       const std::span<const float* const> parameters = first ? path_->parameters() : replicas_->parameters();
       const MlpCuda::AfterTensor after = [&](std::size_t t) {
         float* gradient = path_->gradients()[t];
-        Status status = replicas_->step(round.replica, t, step.scalars, parameters[t], gradient, step.share.samples);
+        Status status = replicas_->step(t, step.scalars, parameters[t], gradient, step.share.samples);
         if (!status || !last) return status;
         status = replicas_->subtract(t, path_->parameters()[t], gradient);
         return status ? path_->publish(t, stream_.get(), ready) : status;
@@ -176,6 +174,7 @@ class CudaCompute final : public ModelCompute {
       if (!go_on || !*go_on) return go_on;
       samples += step.share.samples;
     }
+    replicas_->end();
     return true;
   }
 

@@ -12,6 +12,8 @@
 #include "kernels/optimizer.h"
 #include "train/cuda_util.h"
 #include "train/mlp_shape.h"
+#include "train/model_compute.h"
+#include "train/state_banks.h"
 
 namespace tributary::train {
 
@@ -22,13 +24,14 @@ class DeviceReplicas {
   static Result<std::unique_ptr<DeviceReplicas>> make(const MlpShape& shape, const CudaDeviceName& device,
                                                       cudaStream_t stream,
                                                       std::shared_ptr<const kernels::Optimizer> inner,
-                                                      std::uint32_t replicas);
+                                                      std::uint32_t replicas, bool keeps);
 
   // As HostReplicas'.
   std::span<const float* const> parameters() const { return parameters_; }
-  Status reset(std::uint32_t replica);
-  Status step(std::uint32_t replica, std::size_t tensor, const kernels::StepScalars& scalars, const float* from,
-              const float* gradient, std::uint32_t samples);
+  Status begin(std::uint32_t replica, InnerState state);
+  void end() { banks_[replica_].end(); }
+  Status step(std::size_t tensor, const kernels::StepScalars& scalars, const float* from, const float* gradient,
+              std::uint32_t samples);
   Status subtract(std::size_t tensor, const float* from, float* difference) const;
 
  private:
@@ -43,7 +46,9 @@ class DeviceReplicas {
   std::vector<std::size_t> offsets_;  // of the tensors in what follows
   DeviceMemory<float> flat_;
   std::vector<const float*> parameters_;
-  std::vector<std::vector<DeviceMemory<float>>> states_;  // by replica and slot
+  std::uint32_t replica_ = 0;                                          // whose round it is
+  std::vector<StateBanks> banks_;                                      // by replica
+  std::vector<std::vector<std::vector<DeviceMemory<float>>>> states_;  // by replica, bank and slot
 };
 
 }  // namespace tributary::train

@@ -8,7 +8,7 @@
 namespace tributary::train {
 
 HostReplicas::HostReplicas(const MlpShape& shape, std::shared_ptr<const kernels::Optimizer> inner,
-                           std::uint32_t replicas)
+                           std::uint32_t replicas, bool keeps)
     : tensors_(shape.tensors()), inner_(std::move(inner)) {
   std::size_t elements = 0;
   for (const TensorSpec& tensor : tensors_) {
@@ -17,29 +17,39 @@ HostReplicas::HostReplicas(const MlpShape& shape, std::shared_ptr<const kernels:
   }
   flat_ = AlignedFloats(elements);
   for (const std::size_t offset : offsets_) parameters_.push_back(flat_.data() + offset);
+  banks_.assign(replicas, StateBanks(keeps));
   states_.resize(replicas);
-  for (std::vector<AlignedFloats>& slots : states_) {
-    for (int slot = 0; slot < inner_->slots(); ++slot) slots.emplace_back(elements);
+  for (auto& banks : states_) {
+    banks.resize(keeps ? 2 : 1);
+    for (std::vector<AlignedFloats>& slots : banks) {
+      for (int slot = 0; slot < inner_->slots(); ++slot) slots.emplace_back(elements);
+    }
   }
 }
 
-void HostReplicas::reset(std::uint32_t replica) {
+void HostReplicas::begin(std::uint32_t replica, InnerState state) {
+  replica_ = replica;
+  banks_[replica].begin(state);
+  if (state != InnerState::kFresh) return;
   int slot = 0;
-  for (AlignedFloats& state : states_[replica]) std::ranges::fill(state.span(), inner_->initial_state(slot++));
+  for (AlignedFloats& values : states_[replica][banks_[replica].in()]) {
+    std::ranges::fill(values.span(), inner_->initial_state(slot++));
+  }
 }
 
-void HostReplicas::step(std::uint32_t replica, std::size_t tensor, const kernels::StepScalars& scalars,
-                        const float* from, const float* gradient, std::uint32_t samples) {
+void HostReplicas::step(std::size_t tensor, const kernels::StepScalars& scalars, const float* from,
+                        const float* gradient, std::uint32_t samples) {
   kernels::BlockArgs args;
   args.count = tensors_[tensor].elements();
   args.grad = gradient;
   args.grad_scale = static_cast<float>(1.0 / samples);
   args.param_in = from;
   args.param_out = flat_.data() + offsets_[tensor];
-  int slot = 0;
-  for (AlignedFloats& state : states_[replica]) {
-    args.state_in[slot] = args.state_out[slot] = state.data() + offsets_[tensor];
-    ++slot;
+  const StateBanks& banks = banks_[replica_];
+  const bool first = from != args.param_out;
+  for (int slot = 0; slot < inner_->slots(); ++slot) {
+    args.state_in[slot] = states_[replica_][first ? banks.in() : banks.out()][slot].data() + offsets_[tensor];
+    args.state_out[slot] = states_[replica_][banks.out()][slot].data() + offsets_[tensor];
   }
   inner_->step(scalars, args);
 }

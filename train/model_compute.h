@@ -55,10 +55,17 @@ struct LocalStep {
   kernels::StepScalars scalars;  // of the inner optimizer
 };
 
+// Which state of the inner optimizer a round of local steps begins with.
+enum class InnerState {
+  kFresh,  // none: it begins anew
+  kNext,   // what the last round left
+  kAgain,  // what the last round began with: it is computed once more
+};
+
 // A replica's part in a round of mode local_sgd.
 struct LocalRound {
   std::uint32_t replica = 0;  // of those that begin_local() made room for
-  bool fresh = false;         // its inner state begins anew
+  InnerState begins = InnerState::kFresh;
   std::uint32_t steps = 0;
   std::function<LocalStep(std::uint32_t step)> step;
 };
@@ -83,14 +90,14 @@ class ModelCompute {
                                                      const TensorReady& ready) = 0;
 
   // To be called before the first local_round(): makes room for a replica's parameters and for the inner optimizer's
-  // state of so many replicas.
-  virtual Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas) = 0;
+  // state of so many replicas. keeps: from round to round; otherwise every round is kFresh.
+  virtual Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas, bool keeps) = 0;
 
   // From the bound parameters on, steps of the inner optimizer, each along the mean gradient of its share. What comes
   // out as the gradient is by how much they moved: the bound parameters minus the replica's. `need`, `ready` and the
-  // result as in gradient(); nothing is ready before the last step. A replica without steps contributes zeros.
-  // Abandoned, the inner state is what it was, or to be begun anew. REQUIRES: the bound parameters stay until their
-  // tensor is ready.
+  // result as in gradient(); nothing is ready before the last step. A replica without steps contributes zeros,
+  // and such a round is none for its inner state; nor is one that was abandoned. REQUIRES: the bound parameters stay
+  // until their tensor is ready.
   virtual Result<std::optional<BatchStats>> local_round(const LocalRound& round, const NeedTensor& need,
                                                         const TensorReady& ready) = 0;
 

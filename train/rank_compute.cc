@@ -41,7 +41,7 @@ Result<RankCompute> RankCompute::make(const JobConfig& job, const ImageSet& trai
                                            .global_batch = config.global_batch,
                                            .world_size = world_size,
                                            .accumulation = config.accumulation,
-                                           .local_steps = job.local_steps() ? job.local.steps : 1,
+                                           .local_steps = has_local_steps(job) ? job.local.steps : 1,
                                            .seed = config.seed});
   if (!sampler) return tl::unexpected(sampler.error());
   const Result<MlpShape> shape = shape_for(config, training, *sampler);
@@ -49,7 +49,7 @@ Result<RankCompute> RankCompute::make(const JobConfig& job, const ImageSet& trai
   Result<std::unique_ptr<ModelCompute>> model = make_model(*shape, training, device);
   if (!model) return tl::unexpected(model.error());
   RankCompute compute(std::move(*sampler), std::move(*model));
-  if (!job.local_steps()) return compute;
+  if (!has_local_steps(job)) return compute;
   Status begun = compute.begin_local(job, replicas);
   if (!begun && begun.error().code == ErrorCode::kDevice && device.may_fall_back) {
     model = make_cpu_compute(*shape, training, begun.error().message);
@@ -70,9 +70,9 @@ Status RankCompute::begin_local(const JobConfig& job, std::uint32_t replicas) {
     return fail(ErrorCode::kConfig, "local.optimizer = \"" + job.local.optimizer.name +
                                         "\" is unknown; use sgd, adam, adamw, adagrad or lion");
   }
-  inner_ = Inner{.config = job.local, .schedule = job.schedule, .optimizer = optimizer, .taken = {}};
-  inner_->taken.resize(replicas);
-  return model_->begin_local(std::move(optimizer), replicas);
+  inner_ = Inner{.config = job.local, .schedule = job.schedule, .optimizer = optimizer, .kept = {}};
+  inner_->kept.resize(replicas);
+  return model_->begin_local(std::move(optimizer), replicas, job.local.keep_state);
 }
 
 Share RankCompute::share_of(Round round, Rank rank, std::uint32_t step) {
@@ -91,17 +91,31 @@ Result<std::optional<BatchStats>> RankCompute::gradient(Round round, Rank rank, 
 
 Result<std::optional<BatchStats>> RankCompute::local_round(Round round, Rank rank, const NeedTensor& need,
                                                            const TensorReady& ready, std::uint32_t replica) {
-  const std::uint64_t taken = inner_->config.keep_state ? inner_->taken[replica] : 0;
-  const std::uint64_t before = sampler_.steps_before(round);
-  LocalRound local{.replica = replica, .fresh = taken == 0, .steps = sampler_.steps(round), .step = {}};
+  LocalRound local{.replica = replica, .steps = sampler_.steps(round), .step = {}};
   // Only an epoch's last batch can be too small for everybody.
   if (sampler_.step_share_size(round, local.steps - 1, rank) == 0) --local.steps;
+  Inner::Kept& kept = inner_->kept[replica];
+  const bool again = round == kept.round, next = round == kept.round.next();
+  std::uint64_t taken = inner_->config.keep_state && next ? kept.taken : 0;
+  // A round without steps found the state that it left.
+  if (inner_->config.keep_state && again) taken = local.steps == 0 ? kept.taken : kept.taken_before;
+  if (taken > 0) {
+    local.begins = again ? InnerState::kAgain : InnerState::kNext;
+  } else {
+    kept = {};  // what there was is overwritten, also if the round is abandoned
+  }
+  const std::uint64_t before = sampler_.steps_before(round);
   local.step = [&](std::uint32_t step) {
     const double lr = scheduled_lr(inner_->schedule, inner_->config.optimizer.lr, before + step + 1);
     return LocalStep{.share = share_of(round, rank, step), .scalars = inner_->optimizer->scalars(taken + step + 1, lr)};
   };
   Result<std::optional<BatchStats>> stats = model_->local_round(local, need, ready);
-  if (stats && *stats) inner_->taken[replica] = taken + local.steps;
+  if (!stats || !*stats) return stats;
+  kept.round = round;
+  if (local.steps > 0) {
+    kept.taken_before = taken;
+    kept.taken = taken + local.steps;
+  }
   return stats;
 }
 
@@ -110,10 +124,10 @@ std::uint32_t RankCompute::weight(Round round, Rank rank) const {
   return inner_ ? std::min(samples, 1u) : samples;
 }
 
-bool RankCompute::forget_inner_state() {
-  if (!inner_) return false;
-  std::ranges::fill(inner_->taken, 0);
-  return inner_->config.keep_state && inner_->optimizer->slots() > 0;
+bool RankCompute::lost_inner_state(Round round) const {
+  if (!inner_ || !inner_->config.keep_state || inner_->optimizer->slots() == 0 || round.value <= 1) return false;
+  return std::ranges::any_of(inner_->kept,
+                             [round](const auto& k) { return k.round != round && k.round.next() != round; });
 }
 
 Round last_round(const TrainConfig& config, const Sampler& sampler) {

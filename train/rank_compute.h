@@ -45,8 +45,10 @@ class RankCompute {
                                              std::uint32_t replica = 0);
   // What the gradient counts for in the average: its samples; with local steps 1, or 0 if it had none.
   std::uint32_t weight(Round round, Rank rank) const;
-  // The inner optimizer's state begins anew. Returns whether the job keeps one from round to round.
-  bool forget_inner_state();
+  // Whether the job keeps the inner optimizer's state from round to round, and what is here does not belong to this
+  // round: it will begin anew. (Kept is what the round began with if it was the last one computed here, or what the
+  // round before left.)
+  bool lost_inner_state(Round round) const;
   Result<BatchStats> evaluate(const ImageSet& set) { return model_->evaluate(set); }
   Status read_parameters(std::size_t tensor, std::span<float> to) { return model_->read_parameters(tensor, to); }
 
@@ -55,7 +57,13 @@ class RankCompute {
     LocalConfig config;
     ScheduleConfig schedule;  // counted in local steps of the job
     std::shared_ptr<const kernels::Optimizer> optimizer;
-    std::vector<std::uint64_t> taken;  // by replica: steps since its state began
+    // What a replica's state is.
+    struct Kept {
+      Round round;                     // the last one it was through; 0: none
+      std::uint64_t taken = 0;         // steps since it began
+      std::uint64_t taken_before = 0;  // when that round began
+    };
+    std::vector<Kept> kept;  // by replica
   };
   Result<std::optional<BatchStats>> local_round(Round round, Rank rank, const NeedTensor& need,
                                                 const TensorReady& ready, std::uint32_t replica);

@@ -122,8 +122,8 @@ class Trainer {
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
     if (complete_.value > 0) note("going on after round " + std::to_string(complete_.value));
-    if (compute_.forget_inner_state() && complete_.value > 0) {
-      note("the inner optimizer's state begins anew: it is kept from round to round, but not over a restart");
+    if (complete_ < last_ && compute_.lost_inner_state(complete_.next())) {
+      note("the inner optimizer's state begins anew: it is kept from round to round, but not on disk");
     }
     memory_ = lent_.of(*session_, tensors);
     if (Status status = compute_.bind(memory_); !status) return device_failed(status.error());

@@ -385,13 +385,24 @@ std::vector<std::vector<std::vector<float>>> local_rounds_of(ModelCompute& compu
   const std::shared_ptr<const kernels::Optimizer> inner =
       kernels::make_optimizer(optimizer, {.weight_decay = 0.01, .initial_accumulator = 0.1});
   REQUIRE(compute.bind(bound));
-  REQUIRE(compute.begin_local(inner, 2));
+  REQUIRE(compute.begin_local(inner, 2, true));
   const std::size_t tensors = memory.parameters.size();
   std::vector<std::vector<std::vector<float>>> all;
   for (std::uint32_t round = 0; round < 3; ++round) {
     for (std::uint32_t replica = 0; replica < 2; ++replica) {
       std::vector<std::unique_ptr<Samples>> samples;
-      LocalRound local{.replica = replica, .fresh = round == 0, .steps = 4, .step = {}};
+      LocalRound local{.replica = replica, .begins = InnerState::kNext, .steps = 4, .step = {}};
+      if (round == 0) local.begins = InnerState::kFresh;
+      if (round == 2) {  // once for nothing: computed again, it must not matter
+        const Samples other(20, 1, 77);
+        const auto step = [&](std::uint32_t) {
+          return LocalStep{.share = other.share, .scalars = inner->scalars(9, 1.0)};
+        };
+        memory.fill_all(7);
+        REQUIRE(
+            compute.local_round({.replica = replica, .begins = InnerState::kNext, .steps = 2, .step = step}, {}, {}));
+        local.begins = InnerState::kAgain;
+      }
       if (round == 1 && replica == 1) local.steps = 0;
       for (std::uint32_t k = 0; k < local.steps; ++k) {
         samples.push_back(std::make_unique<Samples>(30 + k, 2, round * 100 + replica * 10 + k));
@@ -475,12 +486,11 @@ std::optional<Error> whole_life(const MlpShape& shape, const RankMemory& memory,
     if (!stats) return stats.error();
   }
   const std::shared_ptr<const kernels::Optimizer> inner = kernels::make_adam({});
-  if (Status begun = (*compute)->begin_local(inner, 1); !begun) return begun.error();
+  if (Status begun = (*compute)->begin_local(inner, 1, false); !begun) return begun.error();
   const Samples samples(8, 1);
   over = false;
   const auto moved = (*compute)->local_round(
-      {.fresh = true,
-       .steps = 2,
+      {.steps = 2,
        .step =
            [&](std::uint32_t k) { return LocalStep{.share = samples.share, .scalars = inner->scalars(k + 1, 0.1)}; }},
       [](std::size_t) { return true; }, [&](std::size_t) { CHECK_FALSE(over); });

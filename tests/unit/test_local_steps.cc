@@ -262,21 +262,50 @@ TEST_CASE("Replicas in one process have inner states of their own") {
   }
 }
 
-TEST_CASE("A state that is forgotten begins anew") {
+TEST_CASE("A round computed again begins with the state that it began with, any other one that does not follow anew") {
   const JobConfig job = small_job(3, "adam", 0.01);
-  RankCompute forgetful = compute_for(job, 1), other = compute_for(job, 1);
-  Memory memory(forgetful), reference(other);
-  round_of(forgetful, 1, 0);
-  CHECK(forgetful.forget_inner_state());
-  round_of(forgetful, 2, 0);
-  round_of(other, 2, 0);
-  CHECK(memory.gradients == reference.gradients);
+  RankCompute repeating = compute_for(job, 1), straight = compute_for(job, 1);
+  Memory memory(repeating), reference(straight);
+  for (std::uint64_t round = 1; round <= 4; ++round) {
+    round_of(straight, round, 0);
+    for (int times = 0; times < 3; ++times) {
+      CHECK_FALSE(repeating.lost_inner_state(Round(round)));
+      round_of(repeating, round, 0);
+      CHECK(memory.gradients == reference.gradients);
+    }
+  }
+  // Further back, or ahead: nothing here belongs to it.
+  for (const std::uint64_t round : {2u, 8u}) {
+    RankCompute other = compute_for(job, 1);
+    Memory alone(other);
+    CHECK(repeating.lost_inner_state(Round(round)));
+    CHECK(other.lost_inner_state(Round(round)));
+    for (const std::uint64_t r : {round, round + 1}) {
+      round_of(repeating, r, 0);
+      round_of(other, r, 0);
+      CHECK(memory.gradients == alone.gradients);
+    }
+    CHECK_FALSE(repeating.lost_inner_state(Round(round + 2)));
+  }
   // Nothing is kept: without state, or by the job's own will.
-  CHECK_FALSE(compute_for(small_job(3), 1).forget_inner_state());
+  CHECK_FALSE(compute_for(small_job(3), 1).lost_inner_state(Round(2)));
   JobConfig anew = job;
   anew.local.keep_state = false;
-  CHECK_FALSE(compute_for(anew, 1).forget_inner_state());
-  CHECK_FALSE(compute_for(synchronous(job), 1).forget_inner_state());
+  CHECK_FALSE(compute_for(anew, 1).lost_inner_state(Round(2)));
+  CHECK_FALSE(compute_for(synchronous(job), 1).lost_inner_state(Round(2)));
+}
+
+TEST_CASE("A round without samples is none for the inner state") {
+  // 33 samples in batches of 32: of the second batch only one rank has a sample.
+  const ImageSet training = synthetic(33, 4);
+  const JobConfig job = small_job(1, "adam", 0.01);
+  Result<RankCompute> compute = RankCompute::make(job, training, 4), other = RankCompute::make(job, training, 4);
+  REQUIRE((compute && other));
+  REQUIRE(compute->weight(Round(2), Rank(0)) == 0);
+  Memory memory(*compute), reference(*other);
+  for (const std::uint64_t round : {1u, 2u, 3u}) round_of(*other, round, 0);
+  for (const std::uint64_t round : {1u, 2u, 2u, 3u, 3u}) round_of(*compute, round, 0);
+  CHECK(memory.gradients == reference.gradients);
 }
 
 TEST_CASE("A replica without samples contributes zeros that count for nothing") {

@@ -43,8 +43,8 @@ class OtherThread final : public ModelCompute {
     if (driver.joinable()) driver.join();
     return stats;
   }
-  Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas) override {
-    return cpu_->begin_local(std::move(inner), replicas);
+  Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas, bool keeps) override {
+    return cpu_->begin_local(std::move(inner), replicas, keeps);
   }
   Result<std::optional<BatchStats>> local_round(const LocalRound& round, const NeedTensor& need,
                                                 const TensorReady& ready) override {
@@ -392,12 +392,26 @@ TEST_CASE(
   }
   Run run;
   run.take_local_steps(true);
-  run.world.states[9] = StepState::kRestart;  // the snapshot is of round 8
+  run.world.states[10] = StepState::kRestart;  // the snapshot is of round 8: round 9 is computed again, too
   const auto restarted = run.train();
   REQUIRE(restarted.has_value());
   CHECK(restarted->restarts == 1);
   CHECK(restarted->digest == resumed_digest);
   CHECK(restarted->digest != run.reference_digest());
+  CHECK(run.log().find("begins anew") != std::string::npos);
+}
+
+TEST_CASE("A round that is computed again begins with the inner state it began with") {
+  for (const std::uint64_t at : {1u, 5u, 9u}) {  // the round after a snapshot
+    CAPTURE(at);
+    Run run;
+    run.take_local_steps(true);
+    run.world.states[at] = StepState::kRestart;
+    const auto summary = run.train();
+    run.expect_complete(summary);
+    CHECK(summary->restarts == 1);
+    CHECK(run.log().find("begins anew") == std::string::npos);
+  }
 }
 
 TEST_CASE("A job that is complete already is evaluated and finished again") {
