@@ -118,8 +118,8 @@ ClusterOptions two_by_two(const TempDir& dir) {
 
 constexpr std::uint64_t kLongRounds = 3000;  // long enough to be disturbed in the middle
 
-Job long_job(const std::string& name) {
-  Job job = local_job(name, false);
+Job long_job(const std::string& name, bool keep_state = false) {
+  Job job = local_job(name, keep_state);
   job.chunk_bytes = 8192;
   job.rounds = kLongRounds;
   return job;
@@ -177,6 +177,26 @@ TEST_CASE("with inner state that begins anew, kill -9 of a server, a worker or a
     finish_training(*cluster);
     CHECK(results(*cluster)[0].at("digest") == reference);
     CHECK(cluster->stop().empty());
+  }
+}
+
+TEST_CASE("inner state that is kept outlives daemons: kill -9 of a server or a worker ends in undisturbed bits") {
+  const TempDir dir;
+  Job job = long_job("kept", true);
+  job.snapshot_every_rounds = 40;
+  const std::string job_file = write_job(dir, job);
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  for (const std::string victim : {"server", "worker"}) {
+    CAPTURE(victim);
+    ClusterOptions options = two_by_two(dir);
+    options.fresh = true;
+    const auto cluster = start(options);
+    start_trainers(*cluster, job_file);
+    REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
+    survive_kill_of(*cluster, victim == "server" ? cluster->servers()[1] : cluster->workers()[1], reference);
+    for (const Trainer& trainer : cluster->trainers()) {
+      CHECK(last_lines(trainer.log_file, 1000, trainer.log_from).find("begins anew") == std::string::npos);
+    }
   }
 }
 
