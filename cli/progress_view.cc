@@ -1,12 +1,8 @@
 #include "cli/progress_view.h"
 
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -17,36 +13,22 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kRedraw{250};
 constexpr std::chrono::seconds kLine{5};
 constexpr int kBarCells = 24;
-constexpr std::size_t kMaxDatagram = 2048;
 
 }  // namespace
 
 Result<ProgressView> ProgressView::listen(const std::string& socket_path, bool quiet) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (socket_path.size() >= sizeof address.sun_path) {
-    return fail(ErrorCode::kInvalidArgument, "the socket path " + socket_path + " is too long");
-  }
-  std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
-  ::unlink(socket_path.c_str());
-  const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0 || ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    const int error = errno;
-    if (fd >= 0) ::close(fd);
-    return fail(ErrorCode::kIo, "cannot listen on " + socket_path + ": " + std::strerror(error));
-  }
-  return ProgressView(fd, quiet);
+  auto socket = ProgressSocket::listen(socket_path);
+  if (!socket) return tl::unexpected(socket.error());
+  return ProgressView(std::move(*socket), quiet);
 }
 
-ProgressView::ProgressView(int fd, bool quiet)
-    : fd_(fd), quiet_(quiet), terminal_(::isatty(STDOUT_FILENO) != 0), shown_(Clock::now()) {}
+ProgressView::ProgressView(ProgressSocket socket, bool quiet)
+    : socket_(std::move(socket)), quiet_(quiet), terminal_(::isatty(STDOUT_FILENO) != 0), shown_(Clock::now()) {}
 
-ProgressView::ProgressView(ProgressView&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), quiet_(other.quiet_), terminal_(other.terminal_), shown_(other.shown_) {}
+ProgressView::ProgressView(ProgressView&& other) noexcept = default;
 
 ProgressView::~ProgressView() {
   clear();
-  if (fd_ >= 0) ::close(fd_);
 }
 
 void ProgressView::take(std::string_view datagram) {
@@ -68,16 +50,12 @@ void ProgressView::take(std::string_view datagram) {
 }
 
 void ProgressView::update() {
-  char buffer[kMaxDatagram];
-  while (true) {
-    const ssize_t got = ::recv(fd_, buffer, sizeof buffer, 0);
-    if (got <= 0) break;
-    take({buffer, static_cast<std::size_t>(got)});
-    if (test_accuracy_ >= 0.0) {
-      show(true);
-      test_accuracy_ = -1.0;
-    }
-  }
+  socket_.drain([this](std::string_view datagram) {
+    take(datagram);
+    if (test_accuracy_ < 0.0) return;
+    show(true);
+    test_accuracy_ = -1.0;
+  });
   const auto since = Clock::now() - shown_;
   if (samples_ > 0 && since >= (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kLine))) show(!terminal_);
 }

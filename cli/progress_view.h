@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "cluster/progress_socket.h"
 #include "common/result.h"
 
 namespace tributary::cli {
@@ -19,18 +20,18 @@ class ProgressView {
   ProgressView& operator=(ProgressView&&) = delete;
   ~ProgressView();
 
-  int fd() const { return fd_; }
+  int fd() const { return socket_.fd(); }
   // Takes what has arrived and shows it: redrawn in place on a terminal, else a line now and then. Never blocks.
   void update();
   // Removes what is drawn in place, before something else is printed.
   void clear();
 
  private:
-  ProgressView(int fd, bool quiet);
+  ProgressView(ProgressSocket socket, bool quiet);
   void take(std::string_view datagram);
   void show(bool keep);
 
-  int fd_;
+  ProgressSocket socket_;
   bool quiet_;
   bool terminal_;
   bool drawn_ = false;

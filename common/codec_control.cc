@@ -52,6 +52,7 @@ void write(Root::Builder out, const ServerHello& m) {
     kept[i].setPending(m.kept[i].pending);
   }
   body.setStore(m.store);
+  body.setExclusive(text(m.exclusive));
 }
 
 void write_lists(auto out, const std::vector<std::vector<std::string>>& lists) {
@@ -64,6 +65,7 @@ void write(Root::Builder out, const WorkerHello& m) {
   body.setIncarnation(m.incarnation);
   body.setHost(text(m.host));
   body.setBandwidth(m.bandwidth);
+  body.setExclusive(text(m.exclusive));
 }
 
 void write(Root::Builder out, const HelloReply& m) {
@@ -256,6 +258,7 @@ ServerHello read(wire::ServerHello::Reader in) {
         {JobId(entry.getJob()), Version(entry.getMinVersion()), Version(entry.getMaxVersion()), entry.getPending()});
   }
   m.store = in.getStore();
+  m.exclusive = read_text(in.getExclusive(), kMaxNameBytes, "what the server holds");
   return m;
 }
 
@@ -266,6 +269,7 @@ WorkerHello read(wire::WorkerHello::Reader in) {
   m.host = read_text(in.getHost(), kMaxNameBytes, "the worker's host");
   m.bandwidth = in.getBandwidth();
   if (!std::isfinite(m.bandwidth)) throw Malformed{"the worker's bandwidth is no finite number"};
+  m.exclusive = read_text(in.getExclusive(), kMaxNameBytes, "what the worker holds");
   return m;
 }
 

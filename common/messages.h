@@ -137,12 +137,16 @@ struct ServerHello {
   std::vector<std::string> lane_locals;  // per lane: name under which a worker on this machine finds it; empty: none
   std::vector<KeptJob> kept;
   bool store = false;  // it has one
+  // What one process at a time can hold (its store, locked): another process with the same has outlived this one.
+  // Empty: nothing.
+  std::string exclusive;
 };
 struct WorkerHello {
   std::string name;
   std::uint64_t incarnation = 0;
   std::string host;        // as in ServerHello
   double bandwidth = 1.0;  // of its link, relative to those of the other hosts
+  std::string exclusive;   // as in ServerHello: its socket
 };
 struct HelloReply {
   std::uint64_t coordinator_incarnation = 0;

@@ -2,6 +2,8 @@
 #include <chrono>
 #include <thread>
 
+#include "cluster/progress_socket.h"
+#include "common/clock.h"
 #include "common/config_toml.h"
 #include "lab/hosted_cluster.h"
 #include "lab/lab_run.h"
@@ -84,12 +86,13 @@ Result<Json> run_job(const Lab& lab, const RunOptions& options) {
     const auto before = read_now(lab, processes);
     if (!before) return tl::unexpected(before.error());
     TrainingCurve curve(lab.config().world_size());
+    const auto take = [&](std::string_view datagram) { curve.take(datagram, steady_ns()); };
     while (cluster.trainers_running()) {
-      progress->drain_to(curve);
+      progress->drain(take);
       if (auto ok = healthy(cluster, options); !ok) return tl::unexpected(ok.error());
       std::this_thread::sleep_for(kPoll);
     }
-    progress->drain_to(curve);
+    progress->drain(take);
     if (auto ok = healthy(cluster, options); !ok) return tl::unexpected(ok.error());  // how they ended
     const auto after = read_now(lab, processes);
     if (!after) return tl::unexpected(after.error());

@@ -1,12 +1,6 @@
 #include "lab/training_curve.h"
 
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -16,9 +10,6 @@ namespace tributary::lab {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::size_t kMaxDatagram = 2048;
-constexpr int kReceiveBuffer = 4 << 20;  // what may come between two looks
 
 }  // namespace
 
@@ -86,33 +77,6 @@ Json TrainingCurve::curve() const {
     accuracy = -1.0;
   }
   return points;
-}
-
-Result<ProgressSocket> ProgressSocket::listen(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path)
-    return fail(ErrorCode::kInvalidArgument, "the socket path " + path + " is too long");
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  ::unlink(path.c_str());
-  const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  ProgressSocket result(fd);
-  if (fd < 0 || ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return fail(ErrorCode::kIo, "cannot listen on " + path + ": " + std::strerror(errno));
-  ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kReceiveBuffer, sizeof kReceiveBuffer);
-  return result;
-}
-
-ProgressSocket::ProgressSocket(ProgressSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-ProgressSocket::~ProgressSocket() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-void ProgressSocket::drain_to(TrainingCurve& curve) const {
-  char buffer[kMaxDatagram];
-  for (ssize_t got = 0; (got = ::recv(fd_, buffer, sizeof buffer, 0)) > 0;)
-    curve.take({buffer, static_cast<std::size_t>(got)}, steady_ns());
 }
 
 }  // namespace tributary::lab

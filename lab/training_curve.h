@@ -41,18 +41,4 @@ class TrainingCurve {
   std::map<std::uint64_t, RoundSum> rounds_;
 };
 
-// The socket that trainers send it to.
-class ProgressSocket {
- public:
-  static Result<ProgressSocket> listen(const std::string& path);
-  ProgressSocket(ProgressSocket&& other) noexcept;
-  ProgressSocket& operator=(ProgressSocket&&) = delete;
-  ~ProgressSocket();
-  void drain_to(TrainingCurve& curve) const;
-
- private:
-  explicit ProgressSocket(int fd) : fd_(fd) {}
-  int fd_ = -1;
-};
-
 }  // namespace tributary::lab

@@ -56,6 +56,8 @@ struct ServerHello {  # server -> coordinator
   laneLocals @7 :List(Text);  # per lane: name under which a worker on this machine finds it; empty: none
   kept @8 :List(KeptJob);
   store @9 :Bool;  # it has one
+  # What one process at a time can hold (its store, locked): another process with the same has outlived this one. Empty: nothing.
+  exclusive @10 :Text;
 }
 
 struct WorkerHello {  # worker -> coordinator
@@ -63,6 +65,7 @@ struct WorkerHello {  # worker -> coordinator
   incarnation @1 :UInt64;
   host @2 :Text;  # as in ServerHello
   bandwidth @3 :Float64;  # of its link, relative to those of the other hosts
+  exclusive @4 :Text;  # as in ServerHello: its socket
 }
 
 struct HelloReply {

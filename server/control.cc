@@ -213,6 +213,7 @@ void Control::say_hello(std::uint64_t now) {
     hello.lane_locals.push_back(lane->link_name());
   }
   hello.store = store_ != nullptr;
+  if (store_) hello.exclusive = file_identity(config_.store_path);
   if (store_) hello.stored = store_->jobs();
   for (const auto& [id, parked] : parked_) {
     const bool pending = parked.parking != 0;

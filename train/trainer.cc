@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFirstBackoff{100};
+constexpr milliseconds kFirstBackoff{25};
 constexpr milliseconds kMaxBackoff{5'000};
 
 std::uint64_t ns_since(Clock::time_point begin) {
