@@ -7,6 +7,7 @@
 #include "bench/compare_words.h"
 #include "bench/lab_prediction.h"
 #include "common/config_toml.h"
+#include "common/encoding.h"
 #include "common/printed.h"
 
 namespace tributary::bench {
@@ -117,7 +118,9 @@ class Comparison {
     e.run.overrides.insert(e.run.overrides.end(), variant.overrides.begin(), variant.overrides.end());
     const std::string where =
         std::to_string(repetition + 1) + "/" + std::to_string(options_.repetitions) + " " + variant.name + ": ";
-    auto exchange = variant.baseline == "gloo" ? run_gloo_ring(lab_, e) : run_exchange(lab_, e);
+    lab::ExchangeOptions alone = e;
+    if (auto ok = set_exchange(variant, alone.run.overrides); !ok) return ok;
+    auto exchange = variant.baseline == "gloo" ? run_gloo_ring(lab_, alone) : run_exchange(lab_, alone);
     if (!exchange) return tl::unexpected(exchange.error());
     options_.tell(where + printed("exchange %.4f s a round, %.3f x model / goodput", number(*exchange, "round_seconds"),
                                   number(*exchange, "ratio")));
@@ -132,6 +135,22 @@ class Comparison {
     options_.tell(where + printed("training %.1f ms a round, %.1f s in all", 1e3 * number(*job, "step_seconds"),
                                   number(*job, "seconds")));
     jobs_[v].push_back(std::move(*job));
+    return {};
+  }
+
+  // A variant's own job file says what its exchange is; of it only the mode and the encodings matter there. (An
+  // exchange computes nothing, so there are no local steps in it.)
+  Status set_exchange(const lab::LabVariant& variant, std::vector<std::string>& overrides) const {
+    if (variant.file.empty()) return {};
+    const auto job = job_of(variant);
+    if (!job) return tl::unexpected(job.error());
+    const auto text = [](std::string_view value) { return "\"" + std::string(value) + "\""; };
+    overrides = {"encoding.push=" + text(make_encoding(job->push)->name()),
+                 "encoding.pull=" + text(make_encoding(job->pull)->name())};
+    if (job->mode == "allreduce") {
+      overrides.insert(overrides.end(),
+                       {"job.mode=\"allreduce\"", "allreduce.algorithm=" + text(job->allreduce.algorithm)});
+    }
     return {};
   }
 

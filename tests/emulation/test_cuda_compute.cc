@@ -4,19 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "tests/emulation/cuda_emulation.h"
-#include "tests/emulation/runtime/emulated_runtime.h"
-#include "tests/unit/even_share.h"
-#include "tests/unit/synthetic_images.h"
-#include "train/cpu_compute.h"
-#include "train/cuda_compute.h"
+#include "tests/emulation/compute_fixture.h"
 #include "train/cuda_gemm.h"
 #include "train/mlp_kernels.h"
 #include "train/rank_compute.h"
@@ -31,146 +24,7 @@ Result<std::unique_ptr<CudaGemm>> make_cublas_gemm(const CudaDeviceName&, cudaSt
 
 namespace {
 
-using emulation::runtime_counts;
-using emulation::RuntimeOptions;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr std::uint32_t kMaxBatch = kEvaluationBatch;
-
-// Orders in which streams run. Fewer where everything takes ten times longer: memory errors show in each.
-#ifdef TRIBUTARY_SANITIZED
-constexpr std::uint32_t kSeeds = 3;
-#else
-constexpr std::uint32_t kSeeds = 10;
-#endif
-
-MlpShape shape_of(std::vector<std::uint32_t> sizes) {
-  return *MlpShape::make(std::move(sizes), kMaxBatch);
-}
-
-// Parameters and gradients as a session has them: each kind in one mapping that begins at a page.
-class Memory {
- public:
-  explicit Memory(const MlpShape& shape) : shape_(shape) {
-    std::size_t elements = 0;
-    std::vector<std::size_t> offsets;
-    for (const TensorSpec& tensor : shape.tensors()) {
-      offsets.push_back(elements);
-      elements += (tensor.elements() + 15) / 16 * 16;
-    }
-    bytes_ = (elements * sizeof(float) + 4095) / 4096 * 4096;
-    for (auto* flat : {&parameters_, &gradients_}) {
-      flat->reset(static_cast<float*>(std::aligned_alloc(4096, bytes_)));
-      std::fill_n(flat->get(), bytes_ / sizeof(float), kNan);
-    }
-    for (const std::size_t offset : offsets) {
-      parameters.push_back(parameters_.get() + offset);
-      readable.push_back(parameters_.get() + offset);
-      gradients.push_back(gradients_.get() + offset);
-    }
-  }
-  void fill(std::size_t tensor, std::uint64_t seed) {
-    shape_.initialise(seed, tensor - tensor % 2, {scratch_for(tensor - tensor % 2)});
-    std::copy_n(scratch_.begin(), shape_.tensors()[tensor].elements(), parameters[tensor]);
-  }
-  void fill_all(std::uint64_t seed) {
-    for (std::size_t t = 0; t < parameters.size(); ++t) fill(t, seed);
-  }
-  RankMemory rank_memory(bool lasting) const {
-    return {.parameters = readable, .gradients = gradients, .lasting = lasting};
-  }
-  // The same memory as a device's, lent by somebody else.
-  RankMemory device_memory() const {
-    return {.parameters = readable, .gradients = gradients, .lasting = true, .place = MemoryPlace::kDevice};
-  }
-  void lend() {
-    for (const auto* flat : {&parameters_, &gradients_}) emulation::lend(flat->get(), bytes_);
-  }
-  void take_back() {
-    for (const auto* flat : {&parameters_, &gradients_}) emulation::take_back(flat->get());
-  }
-  std::vector<float> gradient(std::size_t tensor) const {
-    return {gradients[tensor], gradients[tensor] + shape_.tensors()[tensor].elements()};
-  }
-  std::vector<std::vector<float>> all_gradients() const {
-    std::vector<std::vector<float>> all;
-    for (std::size_t t = 0; t < gradients.size(); ++t) all.push_back(gradient(t));
-    return all;
-  }
-
-  std::vector<float*> parameters, gradients;
-  std::vector<const float*> readable;
-
- private:
-  std::span<float> scratch_for(std::size_t tensor) {
-    scratch_.resize(shape_.tensors()[tensor].elements());
-    return scratch_;
-  }
-  struct Free {
-    void operator()(float* at) const { std::free(at); }
-  };
-  const MlpShape& shape_;
-  std::size_t bytes_ = 0;
-  std::unique_ptr<float, Free> parameters_, gradients_;
-  std::vector<float> scratch_;
-};
-
-struct Samples : EvenShare {
-  Samples(std::uint32_t count, std::uint32_t micro_batches, std::uint32_t seed = 0)
-      : EvenShare(numbers(count, seed), micro_batches) {}
-
- private:
-  static std::vector<std::uint32_t> numbers(std::uint32_t count, std::uint32_t seed) {
-    std::vector<std::uint32_t> all;
-    for (std::uint32_t i = 0; i < count; ++i) all.push_back((i * 7 + seed * 31) % 300);
-    return all;
-  }
-};
-
-const ImageSet& training_set() {
-  static const ImageSet kSet = synthetic(300, 1);
-  return kSet;
-}
-
-std::unique_ptr<ModelCompute> cuda(const MlpShape& shape) {
-  auto made = make_cuda_compute(shape, training_set(), 0);
-  REQUIRE_MESSAGE(made, made.error().message);
-  return std::move(*made);
-}
-std::unique_ptr<ModelCompute> cpu(const MlpShape& shape) {
-  auto made = make_cpu_compute(shape, training_set(), "");
-  REQUIRE(made);
-  return std::move(*made);
-}
-
-BatchStats gradient_of(ModelCompute& compute, const Share& share, const NeedTensor& need = {},
-                       const TensorReady& ready = {}) {
-  const auto stats = compute.gradient(share, need, ready);
-  REQUIRE_MESSAGE(stats, stats.error().message);
-  REQUIRE(*stats);
-  return **stats;
-}
-
-void check_close(const std::vector<std::vector<float>>& found, const std::vector<std::vector<float>>& expected) {
-  REQUIRE(found.size() == expected.size());
-  for (std::size_t t = 0; t < found.size(); ++t) {
-    float largest = 0.0f;
-    for (const float value : expected[t]) largest = std::max(largest, std::abs(value));
-    bool close = found[t].size() == expected[t].size();
-    for (std::size_t i = 0; close && i < found[t].size(); ++i) {
-      close = std::abs(found[t][i] - expected[t][i]) <= 1e-5f * (largest + 1.0f);  // false for NaN
-    }
-    CAPTURE(t);
-    CHECK(close);
-  }
-}
-
 const std::vector<std::vector<std::uint32_t>> kSizes = {{20, 10}, {20, 33, 10}, {20, 70, 65, 10}, {20, 1, 3, 10}};
-
-void use(const RuntimeOptions& options) {
-  emulation::use({.seed = options.seed, .max_blocks = options.seed % 2 == 0 ? 1u << 31 : 2});
-  emulation::start_runtime(options);
-}
 
 TEST_CASE("loss, predictions and gradients are the CPU's up to rounding") {
   for (const auto& sizes : kSizes) {
@@ -378,99 +232,6 @@ TEST_CASE("memory that cannot be pinned costs speed only, and the reason is said
   for (std::size_t round = 0; round < expected.size(); ++round) check_close(found[round], expected[round]);
 }
 
-// Rounds of local steps, as rounds_of() has plain ones: three rounds of two replicas in turn; the second replica has no
-// samples in the second round.
-std::vector<std::vector<std::vector<float>>> local_rounds_of(ModelCompute& compute, Memory& memory,
-                                                             const RankMemory& bound, const std::string& optimizer) {
-  const std::shared_ptr<const kernels::Optimizer> inner =
-      kernels::make_optimizer(optimizer, {.weight_decay = 0.01, .initial_accumulator = 0.1});
-  REQUIRE(compute.bind(bound));
-  REQUIRE(compute.begin_local(inner, 2, true));
-  const std::size_t tensors = memory.parameters.size();
-  std::vector<std::vector<std::vector<float>>> all;
-  for (std::uint32_t round = 0; round < 3; ++round) {
-    for (std::uint32_t replica = 0; replica < 2; ++replica) {
-      std::vector<std::unique_ptr<Samples>> samples;
-      LocalRound local{.replica = replica, .begins = InnerState::kNext, .steps = 4, .step = {}};
-      if (round == 0) local.begins = InnerState::kFresh;
-      if (round == 2) {  // once for nothing: computed again, it must not matter
-        const Samples other(20, 1, 77);
-        const auto step = [&](std::uint32_t) {
-          return LocalStep{.share = other.share, .scalars = inner->scalars(9, 1.0)};
-        };
-        memory.fill_all(7);
-        REQUIRE(
-            compute.local_round({.replica = replica, .begins = InnerState::kNext, .steps = 2, .step = step}, {}, {}));
-        local.begins = InnerState::kAgain;
-      }
-      if (round == 1 && replica == 1) local.steps = 0;
-      for (std::uint32_t k = 0; k < local.steps; ++k) {
-        samples.push_back(std::make_unique<Samples>(30 + k, 2, round * 100 + replica * 10 + k));
-      }
-      local.step = [&](std::uint32_t k) {
-        return LocalStep{.share = samples[k]->share, .scalars = inner->scalars(round * 4 + k + 1, 0.01)};
-      };
-      std::size_t needed = 0, ready = 0;
-      std::vector<std::vector<float>> at_ready(tensors);
-      const auto stats = compute.local_round(
-          local,
-          [&](std::size_t tensor) {
-            CHECK(ready == 0);
-            ++needed;
-            memory.fill(tensor, round);
-            std::fill_n(memory.gradients[tensor], memory.gradient(tensor).size(), kNan);
-            return true;
-          },
-          [&](std::size_t tensor) {
-            CHECK(needed == tensors);
-            ++ready;
-            at_ready[tensor] = memory.gradient(tensor);
-            std::fill_n(memory.parameters[tensor], memory.gradient(tensor).size(), kNan);
-          });
-      REQUIRE_MESSAGE(stats, stats.error().message);
-      REQUIRE(*stats);
-      CHECK((*stats)->samples == (local.steps == 0 ? 0 : 4 * 30 + 6));
-      CHECK(ready == tensors);
-      CHECK(at_ready == memory.all_gradients());
-      all.push_back(std::move(at_ready));
-    }
-  }
-  compute.unbind();
-  return all;
-}
-
-TEST_CASE("local steps move a replica as on the CPU, up to rounding") {
-  const MlpShape shape = shape_of({20, 33, 9, 10});
-  Memory memory(shape);
-  // Of the others, some divide by what rounding leaves of a gradient that is 0; their kernels have twins' tests.
-  for (const char* optimizer : {"sgd", "adagrad"}) {
-    CAPTURE(optimizer);
-    const auto expected = local_rounds_of(*cpu(shape), memory, memory.rank_memory(false), optimizer);
-    use({.seed = 4});
-    const auto found = local_rounds_of(*cuda(shape), memory, memory.rank_memory(true), optimizer);
-    for (std::size_t i = 0; i < expected.size(); ++i) check_close(found[i], expected[i]);
-    for (const auto& tensor : found[3])
-      CHECK(std::all_of(tensor.begin(), tensor.end(), [](float v) { return v == 0; }));
-  }
-}
-
-TEST_CASE("local steps end in the same bits whatever order streams run in, through the host and on lent memory") {
-  const MlpShape shape = shape_of({20, 33, 9, 10});
-  Memory memory(shape);
-  use({.seed = 1});
-  const auto expected = local_rounds_of(*cuda(shape), memory, memory.rank_memory(true), "adamw");
-  for (std::uint32_t seed = 0; seed < kSeeds; ++seed) {
-    CAPTURE(seed);
-    use({.seed = seed});
-    const auto compute = cuda(shape);
-    CHECK(local_rounds_of(*compute, memory, memory.rank_memory(true), "adamw") == expected);
-    memory.lend();
-    CHECK(local_rounds_of(*compute, memory, memory.device_memory(), "adamw") == expected);
-    memory.take_back();
-    CHECK(runtime_counts().pending == 0);
-  }
-}
-
 // Everything that a rank does, from nothing to nothing; the error if there was one.
 std::optional<Error> whole_life(const MlpShape& shape, const RankMemory& memory, bool& over) {
   auto compute = make_cuda_compute(shape, training_set(), 0);
@@ -571,33 +332,6 @@ TEST_CASE("a choice of ours falls back to the CPU and says why, a choice of the 
   const auto refused = RankCompute::make(job, training_set(), 1, choice);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == ErrorCode::kDevice);
-}
-
-TEST_CASE("training on the device with local steps learns what the CPU learns, and ends in the same bits every time") {
-  StandaloneOptions options;
-  options.job.name = "emulated";
-  options.job.mode = "local_sgd";
-  options.job.optimizer.lr = 1.0;
-  options.job.local.steps = 4;
-  options.job.local.optimizer.name = "adamw";
-  options.job.train.hidden = {16};
-  options.job.train.global_batch = 50;
-  options.job.train.epochs = 6;
-  options.ranks = 2;
-  const ImageSet test = synthetic(200, 2);
-  const auto on_cpu = train_standalone(options, training_set(), &test, nullptr);
-  REQUIRE(on_cpu);
-  CHECK(on_cpu->test->accuracy() > 0.8);
-  options.device.kind = DeviceKind::kCuda;
-  std::string digest;
-  for (const std::uint32_t seed : {1u, 9u}) {
-    use({.seed = seed});
-    const auto summary = train_standalone(options, training_set(), &test, nullptr);
-    REQUIRE_MESSAGE(summary, summary.error().message);
-    CHECK(std::abs(summary->test->accuracy() - on_cpu->test->accuracy()) <= 0.03);
-    if (digest.empty()) digest = summary->digest;
-    CHECK(summary->digest == digest);
-  }
 }
 
 TEST_CASE("training on the device learns what the CPU learns, and ends in the same bits every time") {
