@@ -103,7 +103,7 @@ TEST_CASE("a save does not wait for a round of the job's own rhythm") {
   CHECK(at->round < Round(1000));
 }
 
-TEST_CASE("a snapshot that is missed is tried again; a stop keeps the state that a save waits for") {
+TEST_CASE("a snapshot that is missed is tried again, and a stop keeps the state that a save waits for") {
   Cluster cluster;
   cluster.everybody(1);
   cluster.run(1);
