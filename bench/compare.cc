@@ -7,6 +7,7 @@
 #include "bench/compare_words.h"
 #include "bench/lab_prediction.h"
 #include "common/config_toml.h"
+#include "common/encoding.h"
 #include "common/printed.h"
 
 namespace tributary::bench {
@@ -76,9 +77,17 @@ void add_prediction(Json& part, const Result<Scenario>& scenario, bool step, dou
   part["predicted_why_not"] = prediction ? "" : prediction.error().message;
   part["error"] = nullptr;
   if (!prediction) return;
-  const double seconds = step ? prediction->step_s : prediction->exchange_s;
+  // What is measured is a round: with local steps, all of them.
+  const double seconds = step ? prediction->step_s * scenario->local_steps : prediction->exchange_s;
   part["predicted"] = to_json(*prediction, seconds);
   if (seconds > 0.0) part["error"] = measured / seconds - 1.0;
+}
+
+// What all links together carried, each byte counted once, where it was sent.
+double wire_bytes_per_sample(const Json& job) {
+  double bytes = 0.0;
+  for (const auto& host : job.at("hosts")) bytes += number(host, "wire_bytes_sent");
+  return bytes / std::max(number(job, "samples"), 1.0);
 }
 
 class Comparison {
@@ -105,10 +114,13 @@ class Comparison {
   Status run_variant(std::uint32_t repetition, std::size_t v) {
     const lab::LabVariant& variant = variants_[v];
     lab::ExchangeOptions e = options_.exchange;
+    e.run.job_file = variant.file;
     e.run.overrides.insert(e.run.overrides.end(), variant.overrides.begin(), variant.overrides.end());
     const std::string where =
         std::to_string(repetition + 1) + "/" + std::to_string(options_.repetitions) + " " + variant.name + ": ";
-    auto exchange = variant.baseline == "gloo" ? run_gloo_ring(lab_, e) : run_exchange(lab_, e);
+    lab::ExchangeOptions alone = e;
+    if (auto ok = set_exchange(variant, alone.run.overrides); !ok) return ok;
+    auto exchange = variant.baseline == "gloo" ? run_gloo_ring(lab_, alone) : run_exchange(lab_, alone);
     if (!exchange) return tl::unexpected(exchange.error());
     options_.tell(where + printed("exchange %.4f s a round, %.3f x model / goodput", number(*exchange, "round_seconds"),
                                   number(*exchange, "ratio")));
@@ -120,9 +132,25 @@ class Comparison {
       return fail(ErrorCode::kInvalidArgument,
                   "the job has too few rounds to compare: give it more than " + job->at("rounds").dump());
     }
-    options_.tell(where + printed("training %.1f ms a step, %.1f s in all", 1e3 * number(*job, "step_seconds"),
+    options_.tell(where + printed("training %.1f ms a round, %.1f s in all", 1e3 * number(*job, "step_seconds"),
                                   number(*job, "seconds")));
     jobs_[v].push_back(std::move(*job));
+    return {};
+  }
+
+  // A variant's own job file says what its exchange is; of it only the mode and the encodings matter there. (An
+  // exchange computes nothing, so there are no local steps in it.)
+  Status set_exchange(const lab::LabVariant& variant, std::vector<std::string>& overrides) const {
+    if (variant.file.empty()) return {};
+    const auto job = job_of(variant);
+    if (!job) return tl::unexpected(job.error());
+    const auto text = [](std::string_view value) { return "\"" + std::string(value) + "\""; };
+    overrides = {"encoding.push=" + text(make_encoding(job->push)->name()),
+                 "encoding.pull=" + text(make_encoding(job->pull)->name())};
+    if (job->mode == "allreduce") {
+      overrides.insert(overrides.end(),
+                       {"job.mode=\"allreduce\"", "allreduce.algorithm=" + text(job->allreduce.algorithm)});
+    }
     return {};
   }
 
@@ -130,10 +158,11 @@ class Comparison {
     return options_.with_job && !lab_.config().job.file.empty() && variant.baseline.empty();
   }
 
-  // The job as a variant runs it: for its mode and encodings.
+  // The job as a variant runs it: for its mode, encodings and local steps.
   Result<JobConfig> job_of(const lab::LabVariant& variant) const {
     std::vector<std::string> overrides = options_.exchange.run.overrides;
     overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
+    if (!variant.file.empty()) return load_job_config(variant.file, overrides);
     return parse_job_config("[job]\nname = \"compare\"\n", "the variant", overrides);
   }
 
@@ -168,13 +197,15 @@ class Comparison {
     const double compute = split("compute_ms"), reduce = split("reduce_ms"), wait = split("wait_ms");
     Json part = {{"step_seconds", spread(seconds)},
                  {"step_split", {{"compute_ms", compute}, {"reduce_ms", reduce}, {"wait_ms", wait}}}};
-    for (const char* key : {"seconds", "test_accuracy", "train_loss", "digest", "rounds", "model_bytes"})
+    for (const char* key : {"seconds", "test_accuracy", "train_loss", "digest", "rounds", "samples", "model_bytes"})
       part[key] = one.at(key);
     part.update(usage(runs));
+    part["wire_bytes_per_sample"] = median(column(runs, wire_bytes_per_sample));
     part["binds"] = what_binds_step(compute, reduce, wait, limits_of(one, number(one, "step_seconds")));
     auto scenario = scenario_of(variants_[v], number(one, "model_bytes"));
     if (scenario) {
-      scenario->compute_s = 1e-3 * compute;
+      // Of a local step: a round's computing is all of them.
+      scenario->compute_s = 1e-3 * compute / scenario->local_steps;
       scenario->overlap = lab_.config().compare.overlap;
     }
     add_prediction(part, scenario, true, median(seconds));

@@ -36,6 +36,7 @@ Scenario lab_scenario(const lab::LabConfig& lab, const JobConfig& job, double mo
     s.mode = job.allreduce.algorithm == "flat" ? ExchangeMode::kFlatRing : ExchangeMode::kHierarchicalRing;
     return s;
   }
+  if (has_local_steps(job)) s.local_steps = job.local.steps;
   bool beside = false;
   for (const lab::LabHost& host : lab.hosts) {
     if (host.worker) s.node_servers.push_back(host.server);

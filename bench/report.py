@@ -254,7 +254,7 @@ def training_section(result, figures):
         return ""
     names = [v["name"] for v in variants]
     size = 1e-6 * variants[0]["job"]["model_bytes"]
-    text = f"<h2>Training</h2><p>A model of {size:.1f} MB, the same data, seed and optimizer in every variant.</p>"
+    text = f"<h2>Training</h2><p>A model of {size:.1f} MB, the same data and seed in every variant. A step is a round: of local steps, all of them and the exchange after them.</p>"
     text += figures.svg(
         figures.times(names, [(v["job"]["step_seconds"], predicted_seconds(v["job"])) for v in variants], "milliseconds a step"),
         "Time of a step: the slowest rank's, median over the rounds. The prediction takes the measured time of computing.",
@@ -269,7 +269,7 @@ def training_section(result, figures):
         return "" if value is None else pattern.format(value)
 
     text += table(
-        ("variant", "step", "predicted (measured against it)", "seconds in all", "rounds", "training loss", "test accuracy", "digest"),
+        ("variant", "step", "predicted (measured against it)", "seconds in all", "rounds", "bytes a sample on the wires", "training loss", "test accuracy", "digest"),
         [
             (
                 v["name"],
@@ -277,6 +277,7 @@ def training_section(result, figures):
                 predicted_cell(v["job"]),
                 f"{v['job']['seconds']:.1f}",
                 v["job"]["rounds"],
+                figure_or(v["job"].get("wire_bytes_per_sample"), "{:.1f}"),
                 figure_or(v["job"]["train_loss"], "{:.4f}"),
                 figure_or(v["job"]["test_accuracy"], "{:.4f}"),
                 v["job"]["digest"][:8],

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
       "  tributary doctor                             is this machine fit for a run, and what does it have?\n"
       "  tributary plan --nodes 4 --servers 4 ...     which layout is fastest on these links, and what binds it?\n"
       "  tributary bench pushpull                     how fast gradients go in and parameters come out here\n"
+      "  tributary checkpoint save JOB --dir DIR      a job's state as a directory; restore it on any servers\n"
       "  tributary lab run LAB.toml                   on several hosts with limited links, emulated on this machine\n\n"
       "The daemons are tributary-server and tributary-worker; the built-in trainer is tributary-train. Each has a "
       "--help.",
@@ -29,6 +30,7 @@ int main(int argc, char** argv) {
   tributary::cli::add_plan(app, exit_status);
   tributary::cli::add_doctor(app, exit_status);
   tributary::cli::add_lab(app, exit_status);
+  tributary::cli::add_checkpoint(app, exit_status);
   CLI11_PARSE(app, argc, argv);
   return exit_status;
 }

@@ -263,6 +263,10 @@ void add_job_options(CLI::App* plan, PlanArguments& a) {
   plan->add_option("--compute-ms", a.compute_ms, "forward and backward pass of a step")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  plan->add_option("--local-steps", s.local_steps,
+                   "servers: steps that a rank takes by itself between two exchanges (mode local_sgd)")
+      ->check(CLI::Range(1u, 1000000u))
+      ->capture_default_str();
   plan->add_option("--overlap", s.overlap, "part of the compute time behind which the exchange may hide, 0 to 1")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();

@@ -129,7 +129,7 @@ Result<std::vector<std::string>> advise(const Scenario& s, const Plan& plan) {
   const Prediction& best = plan.layouts[plan.best];
   std::vector<std::string> advice = {sentence_of_choice(s, plan)};
   if (best.exchange_s <= 0.0) return advice;
-  const double waiting = best.exposed_s / best.step_s;
+  const double waiting = best.exposed_s / (uses_servers(best.mode) ? s.local_steps : 1u) / best.step_s;
   if (s.compute_s > 0.0 && waiting < 0.05) {
     advice.push_back("The network hardly matters: the step waits " + percent(waiting) +
                      " of its time for it. Faster links or encodings would gain no more than that.");
@@ -219,6 +219,7 @@ std::string plan_text(const Plan& plan) {
     text += "; servers: " + printed("%.3g", 1.0 / s.wire.push) + " times smaller pushes, " +
             printed("%.3g", 1.0 / s.wire.pull) + " times smaller pulls; rings carry fp32";
   }
+  if (s.local_steps > 1) text += "; servers: one exchange in " + std::to_string(s.local_steps) + " local steps";
   text += "\n\n";
   const bool compute = s.compute_s > 0.0;
   Table table({"LAYOUT", "EXCHANGE", "OF M/B", "EXPOSED", "STEP", "EFFICIENCY", "WORKER HOST OUT / IN",
@@ -265,6 +266,7 @@ Json plan_json(const Plan& plan) {
           {"push_ratio", s.wire.push},
           {"pull_ratio", s.wire.pull},
           {"compute_s", s.compute_s},
+          {"local_steps", s.local_steps},
           {"overlap", s.overlap},
           {"layouts", std::move(layouts)},
           {"best", to_string(plan.layouts[plan.best].mode)},

@@ -79,11 +79,14 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
     const auto rounds = first.at("rounds").get<std::uint64_t>();
     const bool stopped = first.at("stopped").get<bool>();
     auto nodes = nlohmann::ordered_json::array();
+    double bytes = 0.0;
     const std::uint32_t per_node = cluster.options().ranks_per_node;
     for (std::uint32_t node = 0; node < cluster.options().nodes; ++node) {
       const auto& rank = ranks.at(node * per_node);
+      bytes += rank.at("bytes_pushed").get<double>() + rank.at("bytes_pulled").get<double>();
       nodes.push_back({{"bytes_pushed", rank.at("bytes_pushed")}, {"bytes_pulled", rank.at("bytes_pulled")}});
     }
+    const auto samples_here = first.at("samples").get<double>();
     nlohmann::ordered_json summary{
         {"job", first.at("job")},
         {"test_accuracy", first.at("test_accuracy")},
@@ -98,6 +101,8 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
         {"restarts", first.at("restarts")},
         {"seconds", first.at("seconds")},
         {"samples_per_s", first.at("samples_per_s")},
+        {"bytes_per_sample",
+         samples_here > 0 ? nlohmann::ordered_json(bytes / samples_here) : nlohmann::ordered_json(nullptr)},
         {"step_split", {{"compute_ms", compute / n}, {"reduce_ms", reduce / n}, {"wait_ms", wait / n}}},
         {"nodes", std::move(nodes)},
         {"servers", std::move(servers)},
@@ -135,7 +140,7 @@ std::string summary_text(const nlohmann::ordered_json& s) {
   const double compute = split.at("compute_ms").get<double>(), reduce = split.at("reduce_ms").get<double>(),
                wait = split.at("wait_ms").get<double>(), step = std::max(compute + reduce + wait, 1e-9);
   text += printed(
-      "  step         %.2f ms: compute %.2f (%.0f %%), node reduction %.2f (%.0f %%), wait for %s %.2f (%.0f "
+      "  round        %.2f ms: compute %.2f (%.0f %%), node reduction %.2f (%.0f %%), wait for %s %.2f (%.0f "
       "%%)\n",
       step, compute, 100 * compute / step, reduce, 100 * reduce / step,
       s.at("servers").empty() ? "other nodes" : "servers", wait, 100 * wait / step);
@@ -148,6 +153,10 @@ std::string summary_text(const nlohmann::ordered_json& s) {
   for (const auto& node : s.at("nodes")) {
     text += printed("  node %-7d %.1f MB pushed, %.1f MB pulled\n", number++, megabytes(node.at("bytes_pushed")),
                     megabytes(node.at("bytes_pulled")));
+  }
+  const auto a_sample = s.value("bytes_per_sample", nlohmann::ordered_json());
+  if (a_sample.is_number()) {
+    text += printed("  a sample     %.0f bytes pushed and pulled, all nodes together\n", a_sample.get<double>());
   }
   for (const auto& server : s.at("servers")) {
     text +=

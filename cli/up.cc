@@ -35,7 +35,7 @@ Examples:
 
 --json: one object on standard output, everything else on standard error:
   test_accuracy, train_loss, train_accuracy, digest (of the final parameters), rounds, last_round, completed, stopped, resumed_from (round),
-  restarts, seconds, samples_per_s, step_split {compute_ms, reduce_ms, wait_ms}, nodes [{bytes_pushed, bytes_pulled}],
+  restarts, seconds, samples_per_s, bytes_per_sample, step_split {compute_ms, reduce_ms, wait_ms}, nodes [{bytes_pushed, bytes_pulled}],
   servers [{name, lanes, cpu_seconds, resident_peak_bytes}], devices [what the ranks computed on, each named once]
 Exit status: 0 trained, or stopped in good order; 1 something failed; 2 the device is not there.)";
 

@@ -23,9 +23,15 @@ constexpr std::size_t kShownBody = 200;  // bytes of a refusal's body in the err
 // resolve -> connect -> write -> read, each step started by the one before it. `done` is set when the chain has ended.
 class Exchange {
  public:
-  Exchange(asio::io_context& io, const std::string& host, const std::string& port, const std::string& path)
-      : resolver_(io), stream_(io), request_(http::verb::get, path, 11) {
+  Exchange(asio::io_context& io, const std::string& host, const std::string& port, const std::string& path,
+           const std::optional<std::string>& json)
+      : resolver_(io), stream_(io), request_(json ? http::verb::post : http::verb::get, path, 11) {
     request_.set(http::field::host, host + ":" + port);
+    if (json) {
+      request_.set(http::field::content_type, "application/json");
+      request_.body() = *json;
+      request_.prepare_payload();
+    }
     request_.keep_alive(false);
     parser_.body_limit(kMaxHttpBody);
     resolver_.async_resolve(host, port, [this](error_code error, const tcp::resolver::results_type& found) {
@@ -50,7 +56,7 @@ class Exchange {
 
   tcp::resolver resolver_;
   beast::tcp_stream stream_;
-  http::request<http::empty_body> request_;
+  http::request<http::string_body> request_;
   beast::flat_buffer buffer_;
   http::response_parser<http::string_body> parser_;
   std::optional<error_code> done_;
@@ -58,7 +64,8 @@ class Exchange {
 
 }  // namespace
 
-Result<std::string> http_get(const std::string& address, const std::string& path, std::chrono::milliseconds timeout) {
+Result<HttpAnswer> http_order(const std::string& address, const std::string& path,
+                              const std::optional<std::string>& json, std::chrono::milliseconds timeout) {
   const std::size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
@@ -71,7 +78,7 @@ Result<std::string> http_get(const std::string& address, const std::string& path
   const std::string url = "http://" + address + path;
 
   asio::io_context io{1};
-  Exchange exchange(io, host, port, path);
+  Exchange exchange(io, host, port, path, json);
   io.run_for(timeout);
   if (!exchange.done()) {
     return fail(ErrorCode::kTimeout, url + " did not answer within " + std::to_string(timeout.count()) + " ms");
@@ -83,12 +90,19 @@ Result<std::string> http_get(const std::string& address, const std::string& path
     return fail(ErrorCode::kUnavailable, url + " cannot be asked: " + exchange.error().message() +
                                              "; does the daemon run, and is this its `admin` address?");
   }
-  std::string body = exchange.take_body();
-  if (exchange.status() != 200) {
-    return fail(ErrorCode::kUnavailable,
-                url + " answered with status " + std::to_string(exchange.status()) + ": " + body.substr(0, kShownBody));
+  const unsigned status = exchange.status();
+  return HttpAnswer{status, exchange.take_body()};
+}
+
+Result<std::string> http_get(const std::string& address, const std::string& path, std::chrono::milliseconds timeout) {
+  Result<HttpAnswer> answer = http_order(address, path, std::nullopt, timeout);
+  if (!answer) return tl::unexpected(answer.error());
+  if (answer->status != 200) {
+    return fail(ErrorCode::kUnavailable, "http://" + address + path + " answered with status " +
+                                             std::to_string(answer->status) + ": " +
+                                             answer->body.substr(0, kShownBody));
   }
-  return body;
+  return std::move(answer->body);
 }
 
 }  // namespace tributary

@@ -25,6 +25,7 @@ using Response = http::response<http::string_body>;
 constexpr std::chrono::milliseconds kAcceptRetry{100};  // after a failed accept (out of descriptors), so as not to spin
 
 constexpr const char* kJson = "application/json";
+constexpr const char* kNoBody = "requests have no body here, or a small one";
 constexpr const char* kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
 
 std::string error_json(const std::string& message) {
@@ -40,17 +41,36 @@ Response make_response(unsigned version, http::status status, const char* type, 
   return response;
 }
 
-Response answer(const http::request<http::empty_body>& request, const AdminHttp::Handlers& handlers) {
+Response order(const http::request<http::string_body>& request, const std::string& path,
+               const AdminHttp::Handlers& handlers) {
   const unsigned version = request.version();
-  if (request.method() != http::verb::get) {
-    Response response =
-        make_response(version, http::status::method_not_allowed, kJson, error_json("only GET is possible"));
-    response.set(http::field::allow, "GET");
-    return response;
+  const bool post = request.method() == http::verb::post;
+  if (post && request[http::field::content_type] != kJson) {
+    return make_response(version, http::status::unsupported_media_type, kJson,
+                         error_json(std::string("an order has the content type ") + kJson));
   }
+  std::optional<AdminHttp::Answer> answer;
+  if (handlers.order) answer = handlers.order(path, post ? &request.body() : nullptr);
+  if (!answer) return make_response(version, http::status::not_found, kJson, error_json("there is no " + path));
+  return make_response(version, http::int_to_status(answer->status), kJson, std::move(answer->json));
+}
+
+Response answer(const http::request<http::string_body>& request, const AdminHttp::Handlers& handlers) {
+  const unsigned version = request.version();
   const std::string target(request.target());
   const std::string path = target.substr(0, target.find('?'));
+  const bool page = path == "/healthz" || path == "/status" || path == "/metrics";
   try {
+    if (request.method() == http::verb::post && handlers.order && !page) return order(request, path, handlers);
+    if (request.method() != http::verb::get) {
+      Response response =
+          make_response(version, http::status::method_not_allowed, kJson, error_json("only GET is possible"));
+      response.set(http::field::allow, "GET");
+      return response;
+    }
+    if (!request.body().empty()) {
+      return make_response(version, http::status::payload_too_large, kJson, error_json(kNoBody));
+    }
     if (path == "/healthz") {
       const bool healthy = handlers.healthy();
       return make_response(version, healthy ? http::status::ok : http::status::service_unavailable, kJson,
@@ -58,10 +78,10 @@ Response answer(const http::request<http::empty_body>& request, const AdminHttp:
     }
     if (path == "/status") return make_response(version, http::status::ok, kJson, handlers.status_json());
     if (path == "/metrics") return make_response(version, http::status::ok, kPrometheusText, handlers.metrics_text());
+    return order(request, path, handlers);
   } catch (const std::exception& e) {
     return make_response(version, http::status::internal_server_error, kJson, error_json(e.what()));
   }
-  return make_response(version, http::status::not_found, kJson, error_json("there is no " + path));
 }
 
 // What to say to a request that could not be read; none if there is nobody to say it to.
@@ -73,7 +93,7 @@ std::optional<Response> refusal(error_code error) {
         error_json("the header has more than " + std::to_string(AdminHttp::kMaxHeaderBytes) + " bytes"));
   }
   if (error == http::error::body_limit || error == http::error::unexpected_body) {
-    return make_response(version, http::status::payload_too_large, kJson, error_json("requests have no body here"));
+    return make_response(version, http::status::payload_too_large, kJson, error_json(kNoBody));
   }
   const bool parse_error = error.category() == make_error_code(http::error::bad_method).category();
   if (!parse_error || error == http::error::end_of_stream || error == http::error::partial_message) return std::nullopt;
@@ -95,7 +115,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void read() {
     parser_.emplace();
     parser_->header_limit(AdminHttp::kMaxHeaderBytes);
-    parser_->body_limit(0);
+    parser_->body_limit(handlers_.order ? AdminHttp::kMaxOrderBytes : 0);
     stream_.expires_after(AdminHttp::kTimeout);
     http::async_read(stream_, buffer_, *parser_, [self = shared_from_this()](error_code error, std::size_t) {
       if (!error) return self->write(answer(self->parser_->get(), self->handlers_), self->parser_->get().keep_alive());
@@ -119,7 +139,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_{2 * AdminHttp::kMaxHeaderBytes};
-  std::optional<http::request_parser<http::empty_body>> parser_;
+  std::optional<http::request_parser<http::string_body>> parser_;
   Response response_;
   const AdminHttp::Handlers& handlers_;
   std::size_t& open_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <new>
+#include <thread>
 
 #include "common/assert.h"
 
@@ -54,30 +55,83 @@ void BufferPool::back(const detail::BufferBlock* block) const {
   if (!memory_.reserve(place(block), stride_)) throw std::bad_alloc();
 }
 
+void BufferPool::create_block() {
+  map();
+  auto block = std::make_unique<detail::BufferBlock>();
+  const std::size_t colour = blocks_.size() * kStaggerLines % (kPage / kCacheLine);
+  block->data = memory_.data() + blocks_.size() * stride_ + colour * kCacheLine;
+  block->pool = this;
+  blocks_.push_back(std::move(block));
+  const std::lock_guard lock(vacant_mutex_);
+  blocks_.back()->next_free = std::exchange(vacant_, blocks_.back().get());
+}
+
+detail::BufferBlock* BufferPool::take_vacant() {
+  const std::lock_guard lock(vacant_mutex_);
+  detail::BufferBlock* block = vacant_;
+  if (block) vacant_ = std::exchange(block->next_free, nullptr);
+  return block;
+}
+
 BufferRef BufferPool::acquire(std::size_t size) {
   TRIB_ASSERT(size <= block_bytes_);
   if (!free_) take_recycled();
-  if (!free_ && !vacant_) {
-    if (blocks_.size() >= max_blocks_) return {};
-    map();
-    auto block = std::make_unique<detail::BufferBlock>();
-    const std::size_t colour = blocks_.size() * kStaggerLines % (kPage / kCacheLine);
-    block->data = memory_.data() + blocks_.size() * stride_ + colour * kCacheLine;
-    block->pool = this;
-    blocks_.push_back(std::move(block));
-    vacant_ = blocks_.back().get();
-  }
   if (!free_) {
-    back(vacant_);
-    free_ = std::exchange(vacant_, vacant_->next_free);
-    free_->next_free = nullptr;
-    allocated_.fetch_add(1, std::memory_order_relaxed);
+    detail::BufferBlock* block = take_vacant();
+    if (!block && blocks_.size() < max_blocks_) {
+      create_block();
+      block = take_vacant();
+    }
+    if (block) {
+      try {
+        back(block);
+      } catch (const std::bad_alloc&) {
+        const std::lock_guard lock(vacant_mutex_);
+        block->next_free = std::exchange(vacant_, block);
+        throw;
+      }
+      allocated_.fetch_add(1, std::memory_order_relaxed);
+      free_ = block;
+    } else {
+      // The last one may be with prepare_one(), for some hundred microseconds.
+      while (preparing_.load(std::memory_order_acquire) && !free_) {
+        std::this_thread::yield();
+        take_recycled();
+      }
+      if (!free_) take_recycled();
+      if (!free_) return {};
+    }
   }
   detail::BufferBlock* block = free_;
   free_ = block->next_free;
   block->next_free = nullptr;
   block->refs.store(1, std::memory_order_relaxed);
   return BufferRef::adopt(block, size);
+}
+
+std::size_t BufferPool::expect(std::size_t blocks) {
+  const std::size_t unused = allocated_blocks() - in_use();
+  if (blocks <= unused) return 0;
+  const std::size_t needed = blocks - unused;
+  std::size_t vacant = blocks_.size() - allocated_blocks();
+  for (; vacant < needed && blocks_.size() < max_blocks_; ++vacant) create_block();
+  return std::min(vacant, needed);
+}
+
+bool BufferPool::prepare_one() {
+  preparing_.store(true, std::memory_order_relaxed);
+  detail::BufferBlock* block = take_vacant();
+  if (block && !memory_.reserve(place(block), stride_)) {
+    const std::lock_guard lock(vacant_mutex_);
+    block->next_free = std::exchange(vacant_, std::exchange(block, nullptr));
+  }
+  if (block) {
+    memory_.populate(place(block), stride_);
+    allocated_.fetch_add(1, std::memory_order_relaxed);
+    recycle(block);
+  }
+  preparing_.store(false, std::memory_order_release);
+  return block != nullptr;
 }
 
 void BufferPool::recycle(detail::BufferBlock* block) {
@@ -97,16 +151,18 @@ void BufferPool::take_recycled() {
   }
 }
 
-void BufferPool::trim(std::size_t keep) {
+bool BufferPool::trim(std::size_t keep, std::size_t at_most) {
   take_recycled();
-  while (free_ && allocated_blocks() > keep) {
+  for (; free_ && allocated_blocks() > keep; --at_most) {
+    if (at_most == 0) return false;
     detail::BufferBlock* block = free_;
     free_ = block->next_free;
     memory_.discard(place(block), stride_);
-    block->next_free = vacant_;
-    vacant_ = block;
     allocated_.fetch_sub(1, std::memory_order_relaxed);
+    const std::lock_guard lock(vacant_mutex_);
+    block->next_free = std::exchange(vacant_, block);
   }
+  return true;
 }
 
 std::size_t BufferPool::in_use() {

@@ -8,14 +8,20 @@
 // and go with the blocks: so a process on the same machine that maps share() once reads every buffer of the pool at
 // offset(), those that come later too (ARCHITECTURE.md, "Payloads on one machine").
 //
+// Memory for a block costs the kernel some 200 us a MiB (its pages are zeroed and mapped one by one). Before a burst,
+// such as a snapshot's copy-on-write, another thread can pay that: expect() and prepare_one().
+//
 // Thread rule: acquire() on the pool's owning thread only. References may be copied, sent and dropped on any thread;
-// the last drop puts the block on a lock-free free list.
+// the last drop puts the block on a lock-free free list. A mutex guards blocks without memory: it is met only by who
+// goes to the kernel anyway.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -92,9 +98,14 @@ class BufferPool {
   // arrays do not alias in the L1 cache (1.3 times faster optimizer steps, measured; see bench/RESULTS.md).
   BufferRef acquire(std::size_t size);
 
-  // Gives blocks that are free now back to the system until at most `keep` blocks are
-  // allocated (after a snapshot's burst).
-  void trim(std::size_t keep);
+  // Gives blocks that are free now back to the system until at most `keep` blocks are allocated (after a snapshot's
+  // burst), `at_most` of them in this call. True: there are none left to give.
+  bool trim(std::size_t keep, std::size_t at_most = std::numeric_limits<std::size_t>::max());
+
+  // Soon so many blocks will be acquired beyond those in use. Returns how many prepare_one() has to get ready for that.
+  std::size_t expect(std::size_t blocks);
+  // One other thread: gets memory for one more block. False if there is none that needs it, or no memory.
+  bool prepare_one();
 
   // Blocks that somebody still refers to. Owning thread only.
   std::size_t in_use();
@@ -117,13 +128,17 @@ class BufferPool {
   void map();
   std::size_t place(const detail::BufferBlock* block) const;  // of its pages
   void back(const detail::BufferBlock* block) const;
+  void create_block();
+  detail::BufferBlock* take_vacant();
 
   const std::size_t block_bytes_;
   const std::size_t max_blocks_;
   const std::size_t stride_;                                  // from block to block, whole pages
   SharedMemory memory_;                                       // empty before the first acquire()
   std::vector<std::unique_ptr<detail::BufferBlock>> blocks_;  // by place
+  std::mutex vacant_mutex_;                                   // guards vacant_
   detail::BufferBlock* vacant_ = nullptr;                     // without memory
+  std::atomic<bool> preparing_{false};                        // one block is on its way from vacant_ to free_
   std::atomic<std::size_t> allocated_{0};                     // with memory
   std::atomic<detail::BufferBlock*> recycled_{nullptr};       // pushed by any thread, emptied at once by the owner
   detail::BufferBlock* free_ = nullptr;                       // owner's

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "common/codec.h"
+#include "common/codec_checkpoint.h"
 #include "common/codec_util.h"
 #include "schema/control.capnp.h"
 
@@ -52,6 +53,7 @@ void write(Root::Builder out, const ServerHello& m) {
     kept[i].setPending(m.kept[i].pending);
   }
   body.setStore(m.store);
+  body.setExclusive(text(m.exclusive));
 }
 
 void write_lists(auto out, const std::vector<std::vector<std::string>>& lists) {
@@ -64,6 +66,7 @@ void write(Root::Builder out, const WorkerHello& m) {
   body.setIncarnation(m.incarnation);
   body.setHost(text(m.host));
   body.setBandwidth(m.bandwidth);
+  body.setExclusive(text(m.exclusive));
 }
 
 void write(Root::Builder out, const HelloReply& m) {
@@ -256,6 +259,7 @@ ServerHello read(wire::ServerHello::Reader in) {
         {JobId(entry.getJob()), Version(entry.getMinVersion()), Version(entry.getMaxVersion()), entry.getPending()});
   }
   m.store = in.getStore();
+  m.exclusive = read_text(in.getExclusive(), kMaxNameBytes, "what the server holds");
   return m;
 }
 
@@ -266,6 +270,7 @@ WorkerHello read(wire::WorkerHello::Reader in) {
   m.host = read_text(in.getHost(), kMaxNameBytes, "the worker's host");
   m.bandwidth = in.getBandwidth();
   if (!std::isfinite(m.bandwidth)) throw Malformed{"the worker's bandwidth is no finite number"};
+  m.exclusive = read_text(in.getExclusive(), kMaxNameBytes, "what the worker holds");
   return m;
 }
 
@@ -428,6 +433,12 @@ ControlMessage read(Root::Reader root) {
     }
     case Root::PEER_ADDRESS:
       return read(root.getPeerAddress());
+    case Root::WRITE_CHECKPOINT:
+    case Root::SEAL_CHECKPOINT:
+    case Root::LOAD_CHECKPOINT:
+    case Root::DROP_CHECKPOINT:
+    case Root::CHECKPOINT_DONE:
+      return read_checkpoint(root);
   }
   throw Malformed{"its kind is " + std::to_string(static_cast<unsigned>(root.which())) +
                   ", which no known message has"};

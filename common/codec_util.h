@@ -29,6 +29,7 @@ namespace tributary::codec {
 // Bounds on what is accepted from a peer or a file, beside the size of the whole message.
 inline constexpr std::size_t kMaxNameBytes = 1024;       // names of jobs, tensors, workers; endpoints
 inline constexpr std::size_t kMaxTextBytes = 64u << 10;  // messages and reasons; longer ones are cut by the sender
+inline constexpr std::size_t kMaxPathBytes = 4096;
 inline constexpr std::size_t kMaxJobJsonBytes = 1u << 20;
 inline constexpr std::size_t kMaxShapeDims = 64;
 inline constexpr std::size_t kMaxShards = 4096;

@@ -97,8 +97,9 @@ struct TrainConfig {
   std::string data_dir = "/usr/share/datasets/fashion-mnist";
   std::vector<std::uint32_t> hidden = {256, 128};
   std::uint32_t epochs = 5;
-  std::uint32_t global_batch = 256;  // samples per round over all ranks; must divide by world_size * accumulation
-  std::uint32_t accumulation = 1;    // micro-batches per round and rank
+  // Samples per round (mode local_sgd: per local step) over all ranks; must divide by world_size * accumulation.
+  std::uint32_t global_batch = 256;
+  std::uint32_t accumulation = 1;  // micro-batches of them per rank
   std::uint64_t seed = 1;
   std::uint64_t max_rounds = 0;  // 0: all epochs
   std::uint32_t eval_every_epochs = 1;
@@ -115,14 +116,27 @@ struct SspConfig {
   double delay_compensation = 0.0;  // lambda of DC-ASGD; 0: none
 };
 
+// Mode local_sgd: a rank is a replica that takes local steps of its own, and its gradient of a round is by how much
+// they moved it. [optimizer] then is the servers', the outer one, and [schedule] is about the local steps.
+struct LocalConfig {
+  std::uint32_t steps = 0;    // local steps a round (DiLoCo's H)
+  OptimizerConfig optimizer;  // the inner one; its name is the key "optimizer"
+  bool keep_state = true;     // of the inner optimizer, from round to round, as DiLoCo does; else it begins anew
+};
+
 struct RecoveryConfig {
   std::string redo_log = "workers";  // workers: nodes keep what they pushed until a snapshot covers it; none
-  std::uint32_t redo_mb = 256;       // memory of a node for that, MiB; at least kMinRedoRounds rounds
+  std::uint32_t redo_mb = 256;       // memory of a node for that, MiB; none is kept if fewer than 16 rounds fit
+  // When no more fits and the servers' snapshot is old: go_on: rounds that are kept no longer are computed again after
+  // a loss of servers; wait: for the snapshot.
+  std::string when_full = "go_on";
 };
 
 struct JobConfig {
   std::string name;
-  std::string mode = "sync";      // sync; ssp, async: nodes do not wait for each other; allreduce: without servers
+  // sync; local_sgd: replicas that take local steps between rounds; ssp, async: nodes do not wait for each other;
+  // allreduce: without servers
+  std::string mode = "sync";
   std::uint64_t chunk_bytes = 0;  // fp32 bytes per chunk; 0: default_chunk_elements()
   EncodingSpec push;              // a round's gradients: see common/encoding.h
   EncodingSpec pull;              // the parameters
@@ -130,6 +144,7 @@ struct JobConfig {
   SspConfig ssp;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
+  LocalConfig local;
   SnapshotConfig snapshot;
   RecoveryConfig recovery;
   TrainConfig train;
@@ -138,6 +153,10 @@ struct JobConfig {
 // Modes in which every node has a clock of its own.
 inline bool has_clocks(const JobConfig& job) {
   return job.mode == "ssp" || job.mode == "async";
+}
+
+inline bool has_local_steps(const JobConfig& job) {
+  return job.mode == "local_sgd";
 }
 
 // Lanes of a daemon when the configuration does not say: a quarter of the cores, 1 to 8. Fewer lanes than cores because

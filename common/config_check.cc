@@ -19,9 +19,10 @@ constexpr std::uint32_t kMinWindowBytes = 64u << 10;
 
 constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
 constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
-constexpr std::string_view kModes[] = {"sync", "ssp", "async", "allreduce"};
+constexpr std::string_view kModes[] = {"sync", "ssp", "async", "local_sgd", "allreduce"};
 constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
 constexpr std::string_view kRedoLogs[] = {"workers", "none"};
+constexpr std::string_view kWhenFull[] = {"go_on", "wait"};
 constexpr std::uint32_t kMaxRedoMb = 1u << 20;
 constexpr std::string_view kLocalTransports[] = {"auto", "socket"};
 constexpr std::string_view kDatasets[] = {"fashion-mnist"};
@@ -186,30 +187,41 @@ void check_limits(Faults& f, const Config& c) {
   f.one_of(c.log.level, kLogLevels, "log.level");
 }
 
-void check_optimizer(Faults& f, const JobConfig& job) {
-  const OptimizerConfig& o = job.optimizer;
-  f.one_of(o.name, kOptimizers, "optimizer.name");
-  f.check(positive(o.lr), "optimizer.lr", "must be a finite number above 0");
-  f.check(not_negative(o.weight_decay), "optimizer.weight_decay", "must be 0 or a finite number above 0");
+// section: of the keys, and name_key of the optimizer's name: "optimizer" and "optimizer.name", or "local" and
+// "local.optimizer".
+void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, const std::string& section,
+                     const std::string& name_key) {
+  const auto key = [&section](const char* name) { return section + "." + name; };
+  f.one_of(o.name, kOptimizers, name_key);
+  f.check(positive(o.lr), key("lr"), "must be a finite number above 0");
+  f.check(not_negative(o.weight_decay), key("weight_decay"), "must be 0 or a finite number above 0");
   // A value that the optimizer has no use for is not judged; that it is given at all is another fault.
-  auto has = [&job](std::string_view key) { return why_inapplicable(job, key).empty(); };
-  if (has("optimizer.momentum")) {
-    f.check(fraction_below_one(o.momentum), "optimizer.momentum", "must be in [0, 1)");
-    f.check(fraction(o.dampening), "optimizer.dampening", "must be in [0, 1]");
-    f.check(!o.nesterov || o.momentum != 0.0, "optimizer.nesterov",
-            "needs momentum: set momentum (0.9 is usual) or nesterov = false", "optimizer.momentum");
-    f.check(!o.nesterov || o.dampening == 0.0, "optimizer.nesterov", "needs dampening = 0", "optimizer.dampening");
+  auto has = [&](const char* name) { return why_inapplicable(job, key(name)).empty(); };
+  if (has("momentum")) {
+    f.check(fraction_below_one(o.momentum), key("momentum"), "must be in [0, 1)");
+    f.check(fraction(o.dampening), key("dampening"), "must be in [0, 1]");
+    f.check(!o.nesterov || o.momentum != 0.0, key("nesterov"),
+            "needs momentum: set momentum (0.9 is usual) or nesterov = false", key("momentum"));
+    f.check(!o.nesterov || o.dampening == 0.0, key("nesterov"), "needs dampening = 0", key("dampening"));
   }
-  if (has("optimizer.beta1")) {
-    f.check(fraction_below_one(o.beta1), "optimizer.beta1", "must be in [0, 1)");
-    f.check(fraction_below_one(o.beta2), "optimizer.beta2", "must be in [0, 1)");
+  if (has("beta1")) {
+    f.check(fraction_below_one(o.beta1), key("beta1"), "must be in [0, 1)");
+    f.check(fraction_below_one(o.beta2), key("beta2"), "must be in [0, 1)");
   }
-  if (has("optimizer.eps")) f.check(positive(o.eps), "optimizer.eps", "must be a finite number above 0");
-  if (has("optimizer.lr_decay")) {
-    f.check(not_negative(o.lr_decay), "optimizer.lr_decay", "must be 0 or a finite number above 0");
-    f.check(not_negative(o.initial_accumulator), "optimizer.initial_accumulator",
-            "must be 0 or a finite number above 0");
+  if (has("eps")) f.check(positive(o.eps), key("eps"), "must be a finite number above 0");
+  if (has("lr_decay")) {
+    f.check(not_negative(o.lr_decay), key("lr_decay"), "must be 0 or a finite number above 0");
+    f.check(not_negative(o.initial_accumulator), key("initial_accumulator"), "must be 0 or a finite number above 0");
   }
+}
+
+void check_local(Faults& f, const JobConfig& job) {
+  if (!has_local_steps(job)) return;  // that its keys are given at all is another fault
+  f.check(job.local.steps >= 1 && job.local.steps <= kMaxLocalSteps, "local.steps",
+          "mode \"local_sgd\" needs the number of local steps a round: set steps, from 1 to " +
+              std::to_string(kMaxLocalSteps) + " (50 to 500 are usual)",
+          "job.mode");
+  check_optimizer(f, job, job.local.optimizer, "local", "local.optimizer");
 }
 
 void check_schedule(Faults& f, const JobConfig& job) {
@@ -275,6 +287,16 @@ OptimizerConfig default_optimizer(std::string_view name) {
   return o;
 }
 
+OptimizerConfig default_outer_optimizer(std::string_view mode, std::string_view name) {
+  OptimizerConfig o = default_optimizer(name);
+  if (mode == "local_sgd" && name == "sgd") o.lr = 1.0;
+  return o;
+}
+
+std::string name_key_of(std::string_view section) {
+  return section == "local" ? "local.optimizer" : std::string(section) + ".name";
+}
+
 std::string why_inapplicable(const JobConfig& config, std::string_view key) {
   auto look_up = [key](const std::vector<Applicability>& table, std::string_view section, std::string_view chosen,
                        std::span<const std::string_view> known) -> std::string {
@@ -282,7 +304,8 @@ std::string why_inapplicable(const JobConfig& config, std::string_view key) {
     for (const Applicability& a : table) {
       if (key.substr(section.size()) != a.key || contains(a.owners, chosen)) continue;
       return std::string(chosen) + " has no " + std::string(a.key) + " (" + join(a.owners, " and ") +
-             (a.owners.size() == 1 ? " has" : " have") + "): remove the key or change " + std::string(section) + "name";
+             (a.owners.size() == 1 ? " has" : " have") + "): remove the key or change " +
+             name_key_of(section.substr(0, section.size() - 1));
     }
     return "";
   };
@@ -296,7 +319,11 @@ std::string why_inapplicable(const JobConfig& config, std::string_view key) {
   if (key == "ssp.staleness" && config.mode == "async") {
     return "mode \"async\" has no bound on staleness: remove the key or set job.mode to \"ssp\"";
   }
+  if (key.starts_with("local.") && contains(kModes, config.mode) && !has_local_steps(config)) {
+    return "mode \"" + config.mode + "\" has no local steps: remove the key or set job.mode to \"local_sgd\"";
+  }
   std::string why = look_up(optimizer_keys(), "optimizer.", config.optimizer.name, kOptimizers);
+  if (why.empty()) why = look_up(optimizer_keys(), "local.", config.local.optimizer.name, kOptimizers);
   return why.empty() ? look_up(schedule_keys(), "schedule.", config.schedule.name, kSchedules) : why;
 }
 
@@ -327,9 +354,11 @@ std::vector<Fault> faults_of(const JobConfig& c) {
     f.check(c.pull.id == EncodingId::kFp32, "encoding.pull", why, "job.mode");
   }
   check_clocks(f, c);
-  check_optimizer(f, c);
+  check_optimizer(f, c, c.optimizer, "optimizer", "optimizer.name");
+  check_local(f, c);
   check_schedule(f, c);
   f.one_of(c.recovery.redo_log, kRedoLogs, "recovery.redo_log");
+  f.one_of(c.recovery.when_full, kWhenFull, "recovery.when_full");
   f.check(c.recovery.redo_mb >= 1 && c.recovery.redo_mb <= kMaxRedoMb, "recovery.redo_mb",
           "must be from 1 to " + std::to_string(kMaxRedoMb) + " (1 TiB)");
   check_train(f, c.train);

@@ -15,6 +15,7 @@ inline constexpr std::uint16_t kMaxServers = 1024;
 inline constexpr std::uint16_t kMaxLanes = 64;
 inline constexpr std::size_t kMaxHiddenLayers = 64;
 inline constexpr std::uint32_t kMaxHiddenSize = 1u << 20;
+inline constexpr std::uint32_t kMaxLocalSteps = 1'000'000;
 
 // One impossible value. `message` says what would be right, and reads on from "optimizer.lr = -1: ".
 struct Fault {
@@ -29,6 +30,11 @@ std::vector<Fault> faults_of(const WorkerConfig& config);
 
 // The defaults of one optimizer (they differ: see OptimizerConfig). An unknown name keeps the struct's own.
 OptimizerConfig default_optimizer(std::string_view name);
+// Those of [optimizer]: in mode local_sgd plain sgd averages the replicas (lr 1) unless the job says otherwise.
+OptimizerConfig default_outer_optimizer(std::string_view mode, std::string_view name);
+
+// The key that says which optimizer or schedule the keys of a section ("optimizer", "local", "schedule") belong to.
+std::string name_key_of(std::string_view section);
 
 // Why this job has no use for `key` ("optimizer.momentum" with adamw), with who has; empty if it has.
 std::string why_inapplicable(const JobConfig& config, std::string_view key);

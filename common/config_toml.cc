@@ -116,7 +116,7 @@ Result<JobConfig> parse_job_config(std::string_view text, std::string_view sourc
   std::vector<Fault> useless;
   for (const std::string& key : read.given()) {
     std::string why = why_inapplicable(c, key);
-    if (!why.empty()) useless.push_back({key, key.substr(0, key.find('.')) + ".name", std::move(why)});
+    if (!why.empty()) useless.push_back({key, name_key_of(key.substr(0, key.find('.'))), std::move(why)});
   }
   return checked(read, std::move(c), useless);
 }

@@ -64,6 +64,7 @@ Status check(const Scenario& s) {
        "it must not be negative"},
       {s.buckets >= 1, "buckets", double(s.buckets), "it must be at least 1"},
       {not_negative(s.compute_s), "the compute time", s.compute_s, "it must not be negative"},
+      {s.local_steps >= 1, "the number of local steps", static_cast<double>(s.local_steps), "it must be at least 1"},
       {not_negative(s.overlap) && s.overlap <= 1.0, "overlap", s.overlap, "it must be from 0 to 1"},
       {not_negative(s.update_s), "the update time", s.update_s, "it must not be negative"},
       {not_negative(s.cpu_s_per_byte), "the CPU time of a byte", s.cpu_s_per_byte, "it must not be negative"},
@@ -298,7 +299,7 @@ Result<Prediction> predict(const Scenario& s) {
   const double after_the_last = std::min(p.exchange_s, p.tail_s + p.latency_s / s.buckets);
   p.exposed_s = s.overlap > 0.0 ? std::max(after_the_last, p.exchange_s - s.overlap * s.compute_s) : p.exchange_s;
   const double work = s.compute_s + (uses_servers(s.mode) ? 0.0 : s.update_s);
-  p.step_s = work + p.exposed_s;
+  p.step_s = work + p.exposed_s / (uses_servers(s.mode) ? s.local_steps : 1u);
   p.efficiency = s.compute_s > 0.0 ? work / p.step_s : 0.0;
   p.network_factor = p.network_s * s.goodput * s.network.bandwidth / s.payload_bytes;
   p.bottleneck = bottleneck_of(s, p, processors);

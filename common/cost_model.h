@@ -22,6 +22,7 @@
 //
 // Step time: exposed = exchange − overlap · compute, but never less than what cannot begin before the last gradient
 // (tail and latency of one transfer). Efficiency is that of weak scaling: the part of the step that is not waiting.
+// With local steps (mode local_sgd) a step waits for its part of the one exchange that comes after all of them.
 #pragma once
 
 #include <array>
@@ -82,9 +83,10 @@ struct Scenario {
   double transfer_overhead_bytes = 300.0;    // header, frames and receipt of one, in each direction
   std::uint32_t buckets = 1;                 // rings and trees: collectives one after another, each with its latency
 
-  double compute_s = 0.0;  // forward and backward pass
-  double overlap = 0.0;    // of compute_s, the part behind which an exchange may hide: 0 (none) to 1
-  double update_s = 0.0;   // rings and trees: the optimizer's step, after the exchange; servers step on the way
+  double compute_s = 0.0;         // forward and backward pass
+  std::uint32_t local_steps = 1;  // so many of them between two exchanges; servers only
+  double overlap = 0.0;           // of compute_s, the part behind which an exchange may hide: 0 (none) to 1
+  double update_s = 0.0;          // rings and trees: the optimizer's step, after the exchange; servers step on the way
 
   // Hosts that are emulated on one machine share its cores: CPU time for a payload byte from one host to another.
   // 0: they are machines of their own.
@@ -111,7 +113,7 @@ struct Prediction {
   double tail_s = 0.0;
   double exchange_s = 0.0;
   double exposed_s = 0.0;          // what the step waits for it
-  double step_s = 0.0;             // compute, what is exposed, update
+  double step_s = 0.0;             // compute, what is exposed (with local steps: its part of it), update
   double efficiency = 0.0;         // (compute + update) / step; 0 without compute
   double network_factor = 0.0;     // network_s in units of payload / (goodput · network.bandwidth)
   std::vector<HostTraffic> hosts;  // workers first

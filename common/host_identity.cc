@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "common/incarnation.h"
@@ -16,6 +17,15 @@ std::string host_identity() {
     return "unknown-" + std::to_string(random_incarnation());
   }
   return boot + "/" + std::to_string(network.st_ino);
+}
+
+std::string file_identity(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::absolute(path, error).lexically_normal();
+  struct stat folder {};
+  if (error || ::stat(file.parent_path().c_str(), &folder) != 0) return {};
+  return host_identity() + "/" + std::to_string(folder.st_dev) + "/" + std::to_string(folder.st_ino) + "/" +
+         file.filename().string();
 }
 
 }  // namespace tributary

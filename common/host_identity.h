@@ -11,4 +11,8 @@ namespace tributary {
 // "unknown-<random>" where /proc does not tell.
 std::string host_identity();
 
+// Names a file that one process at a time can hold, wherever it is seen from: the machine's boot, the device and inode
+// of its folder, and its name. Empty if the path is, or its folder is not there.
+std::string file_identity(const std::string& path);
+
 }  // namespace tributary

@@ -2,12 +2,28 @@
 // so that none of them can forget a key.
 #pragma once
 
+#include <string_view>
 #include <type_traits>
 
 #include "common/config.h"
 #include "common/config_check.h"
 
 namespace tributary {
+
+// The keys that [optimizer] and [local] share.
+template <class Optimizer, class Visitor>
+void visit_optimizer_fields(std::string_view section, Optimizer& o, Visitor&& visit) {
+  visit(section, "lr", o.lr);
+  visit(section, "weight_decay", o.weight_decay);
+  visit(section, "momentum", o.momentum);
+  visit(section, "dampening", o.dampening);
+  visit(section, "nesterov", o.nesterov);
+  visit(section, "beta1", o.beta1);
+  visit(section, "beta2", o.beta2);
+  visit(section, "eps", o.eps);
+  visit(section, "lr_decay", o.lr_decay);
+  visit(section, "initial_accumulator", o.initial_accumulator);
+}
 
 // Calls visit(section, key, member) for every key. Config: const JobConfig to write, JobConfig to read; a reader gets
 // the chosen optimizer's defaults in place before the other optimizer keys are visited.
@@ -27,17 +43,14 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   visit("ssp", "delay_compensation", c.ssp.delay_compensation);
 
   visit("optimizer", "name", c.optimizer.name);
-  if constexpr (!std::is_const_v<Config>) c.optimizer = default_optimizer(c.optimizer.name);
-  visit("optimizer", "lr", c.optimizer.lr);
-  visit("optimizer", "weight_decay", c.optimizer.weight_decay);
-  visit("optimizer", "momentum", c.optimizer.momentum);
-  visit("optimizer", "dampening", c.optimizer.dampening);
-  visit("optimizer", "nesterov", c.optimizer.nesterov);
-  visit("optimizer", "beta1", c.optimizer.beta1);
-  visit("optimizer", "beta2", c.optimizer.beta2);
-  visit("optimizer", "eps", c.optimizer.eps);
-  visit("optimizer", "lr_decay", c.optimizer.lr_decay);
-  visit("optimizer", "initial_accumulator", c.optimizer.initial_accumulator);
+  if constexpr (!std::is_const_v<Config>) c.optimizer = default_outer_optimizer(c.mode, c.optimizer.name);
+  visit_optimizer_fields("optimizer", c.optimizer, visit);
+
+  visit("local", "steps", c.local.steps);
+  visit("local", "keep_state", c.local.keep_state);
+  visit("local", "optimizer", c.local.optimizer.name);
+  if constexpr (!std::is_const_v<Config>) c.local.optimizer = default_optimizer(c.local.optimizer.name);
+  visit_optimizer_fields("local", c.local.optimizer, visit);
 
   visit("schedule", "name", c.schedule.name);
   visit("schedule", "warmup_rounds", c.schedule.warmup_rounds);
@@ -51,6 +64,7 @@ void visit_job_fields(Config& c, Visitor&& visit) {
 
   visit("recovery", "redo_log", c.recovery.redo_log);
   visit("recovery", "redo_mb", c.recovery.redo_mb);
+  visit("recovery", "when_full", c.recovery.when_full);
 
   visit("train", "dataset", c.train.dataset);
   visit("train", "data_dir", c.train.data_dir);

@@ -140,12 +140,16 @@ struct ServerHello {
   std::vector<std::string> lane_locals;  // per lane: name under which a worker on this machine finds it; empty: none
   std::vector<KeptJob> kept;
   bool store = false;  // it has one
+  // What one process at a time can hold (its store, locked): another process with the same has outlived this one.
+  // Empty: nothing.
+  std::string exclusive;
 };
 struct WorkerHello {
   std::string name;
   std::uint64_t incarnation = 0;
   std::string host;        // as in ServerHello
   double bandwidth = 1.0;  // of its link, relative to those of the other hosts
+  std::string exclusive;   // as in ServerHello: its socket
 };
 struct HelloReply {
   std::uint64_t coordinator_incarnation = 0;
@@ -284,6 +288,46 @@ struct DrainRequest {  // any daemon -> coordinator: I was told to stop; stop my
   std::uint64_t incarnation = 0;
 };
 struct DrainDone {};  // coordinator -> that daemon: nothing of yours is open any more
+// ---- Checkpoints: coordinator -> servers, each answered with CheckpointDone (server/coordinator_checkpoint.cc). ----
+
+// Your part of this complete snapshot goes into `directory`, which every server sees.
+struct WriteCheckpoint {
+  std::uint64_t operation = 0;
+  JobId job;
+  Round round;
+  std::string directory;  // PATH/NAME-round-R.partial
+};
+// To server 0: all parts are there; make them the checkpoint `target`.
+struct SealCheckpoint {
+  std::uint64_t operation = 0;
+  std::string directory, target;
+  std::string manifest;
+};
+// The chunks that you own become a snapshot of this job in your store, from the files of the checkpoint `directory`.
+struct LoadCheckpoint {
+  std::uint64_t operation = 0;
+  JobId job;
+  std::string name;      // the job's, which the checkpoint's may not be
+  std::string manifest;  // checksum of the manifest that the coordinator saw
+  std::string directory;
+  std::vector<ChunkOwner> owners;
+};
+// Nobody needs these any more: the state of a job that was replaced or never became one (0: none), and what you wrote
+// into a directory (empty: none). Not answered.
+struct DropCheckpoint {
+  JobId job;
+  std::string directory;
+};
+struct CheckpointDone {  // server -> coordinator
+  std::uint64_t operation = 0;
+  bool ok = true;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+  std::uint64_t bytes = 0;  // written: of the file, and its checksum
+  std::string checksum;
+  bool unchanged = false;  // written: the file of an earlier checkpoint was taken; sealed: the checkpoint was there
+};
+
 struct ControlError {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
@@ -292,7 +336,8 @@ struct ControlError {
 
 using ControlMessage = std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob,
                                     ShardReady, JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest,
-                                    LeaveJob, StopJob, DrainRequest, DrainDone, ControlError, PeerAddress, ShardKept>;
+                                    LeaveJob, StopJob, DrainRequest, DrainDone, ControlError, PeerAddress, ShardKept,
+                                    WriteCheckpoint, SealCheckpoint, LoadCheckpoint, DropCheckpoint, CheckpointDone>;
 
 inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
 

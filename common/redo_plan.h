@@ -10,14 +10,15 @@
 
 namespace tributary {
 
-// Fewer would make nodes wait for snapshots all the time; more than the most are for no job of any use.
-inline constexpr std::uint32_t kMinRedoRounds = 4, kMaxRedoRounds = 256;
+// Fewer are not worth their memory: snapshots would have to follow each other too closely. More than the most are of no
+// use to any job.
+inline constexpr std::uint32_t kMinRedoRounds = 16, kMaxRedoRounds = 256;
 
-// Synchronous jobs whose encodings leave nothing behind on the nodes. (A residual is lost with its view, and with it
-// the bits: those jobs go back to the last snapshot, which has it.)
+// Jobs of synchronous rounds whose encodings leave nothing behind on the nodes. (A residual is lost with its view, and
+// with it the bits: those jobs go back to the last snapshot, which has it.)
 inline bool recovers(const JobConfig& config) {
-  return config.mode == "sync" && config.recovery.redo_log != "none" && !make_encoding(config.push)->keeps_residual() &&
-         !make_encoding(config.pull)->is_delta();
+  return (config.mode == "sync" || has_local_steps(config)) && config.recovery.redo_log != "none" &&
+         !make_encoding(config.push)->keeps_residual() && !make_encoding(config.pull)->is_delta();
 }
 
 // Bytes that a node pushes in a round.
@@ -32,7 +33,7 @@ inline std::uint64_t push_bytes(const Layout& layout, EncodingSpec push) {
 inline std::uint32_t redo_rounds(const JobConfig& config, std::uint64_t bytes_of_round) {
   if (!recovers(config) || bytes_of_round == 0) return 0;
   const std::uint64_t fits = (std::uint64_t{config.recovery.redo_mb} << 20) / bytes_of_round;
-  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(fits, kMinRedoRounds, kMaxRedoRounds));
+  return fits < kMinRedoRounds ? 0 : static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, kMaxRedoRounds));
 }
 
 }  // namespace tributary

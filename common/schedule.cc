@@ -26,4 +26,8 @@ double scheduled_lr(const ScheduleConfig& schedule, double lr, std::uint64_t t) 
   return lr * (floor + (1.0 - floor) * (1.0 + std::cos(std::numbers::pi * u)) / 2.0);
 }
 
+ScheduleConfig server_schedule(const JobConfig& job) {
+  return has_local_steps(job) ? ScheduleConfig{} : job.schedule;
+}
+
 }  // namespace tributary

@@ -15,4 +15,8 @@ namespace tributary {
 //   step      lr * step_gamma ^ floor((t - 1 - warmup) / step_rounds)
 double scheduled_lr(const ScheduleConfig& schedule, double lr, std::uint64_t t);
 
+// The schedule of the servers' steps: the job's, but in mode local_sgd a constant rate: there the job's schedule is
+// that of the inner optimizer, counted in local steps, as in Douillard et al. 2024.
+ScheduleConfig server_schedule(const JobConfig& job);
+
 }  // namespace tributary

@@ -136,6 +136,14 @@ bool SharedMemory::reserve(std::size_t offset, std::size_t bytes) const {
   return problem == 0;
 }
 
+void SharedMemory::populate(std::size_t offset, std::size_t bytes) const {
+#ifdef MADV_POPULATE_WRITE
+  ::madvise(data_ + offset, bytes, MADV_POPULATE_WRITE);
+#else
+  (void)offset, (void)bytes;
+#endif
+}
+
 void SharedMemory::discard(std::size_t offset, std::size_t bytes) const {
   ::madvise(data_ + offset, bytes, MADV_REMOVE);
 }

@@ -49,6 +49,8 @@ class SharedMemory {
   // Whole pages. reserve(): memory is there from now on, zeroed where it was not; false if there is none. discard():
   // it is given back to the system; who reads it finds zeros.
   bool reserve(std::size_t offset, std::size_t bytes) const;
+  // What is reserved is mapped as well, so that nobody faults on it. No more than a wish.
+  void populate(std::size_t offset, std::size_t bytes) const;
   void discard(std::size_t offset, std::size_t bytes) const;
 
  private:

@@ -43,6 +43,7 @@ Result<Json> result_of(const Lab& lab, LocalCluster& cluster, const std::string&
                 {"job", first.at("job")},
                 {"model_bytes", first.at("model_bytes")},
                 {"rounds", first.at("rounds")},
+                {"samples", first.at("samples")},
                 {"digest", first.at("digest")},
                 {"test_accuracy", first.at("test_accuracy")},
                 {"test_loss", first.at("test_loss")},
@@ -57,14 +58,15 @@ Result<Json> result_of(const Lab& lab, LocalCluster& cluster, const std::string&
 
 Result<Json> run_job(const Lab& lab, const RunOptions& options) {
   const LabJob& lab_job = lab.config().job;
-  if (lab_job.file.empty()) {
+  const std::string& file = options.job_file.empty() ? lab_job.file : options.job_file;
+  if (file.empty()) {
     return fail(ErrorCode::kInvalidArgument, "the lab file names no job: set file in [job], or give --exchange");
   }
   std::vector<std::string> overrides = lab_job.overrides;
   // Without a store there is nothing to take snapshots to.
   if (!lab_job.store) overrides.insert(overrides.begin(), {"snapshot.every_s=0", "snapshot.every_rounds=0"});
   overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
-  const auto job = load_job_config(lab_job.file, overrides);
+  const auto job = load_job_config(file, overrides);
   if (!job) return tl::unexpected(job.error());
   auto started = start_cluster(lab, options, *job, lab_job.store);
   if (!started) return tl::unexpected(started.error());
@@ -74,7 +76,7 @@ Result<Json> run_job(const Lab& lab, const RunOptions& options) {
     const auto progress = ProgressSocket::listen(socket);
     if (!progress) return tl::unexpected(progress.error());
     if (auto ok = cluster.start_trainers({.program = {},
-                                          .job_file = lab_job.file,
+                                          .job_file = file,
                                           .overrides = overrides,
                                           .progress_socket = socket,
                                           .extra_arguments = {"--device", "cpu", "--json", "--quiet"}});

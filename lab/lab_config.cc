@@ -55,7 +55,7 @@ class Reader {
     read_("compare", "overlap", c.compare.overlap);
     for (std::size_t i = 0; i < groups; ++i) hosts(c, "hosts[" + std::to_string(i) + "]");
     for (std::size_t i = 0; i < variants; ++i) variant(c, "variants[" + std::to_string(i) + "]");
-    if (!c.job.file.empty()) c.job.file = (std::filesystem::path(folder_) / c.job.file).lexically_normal().string();
+    c.job.file = resolved(c.job.file);
     check(plain_name(c.name, kMaxLabName), "lab.name",
           "must be 1 to " + std::to_string(kMaxLabName) + " letters, digits, '_', '-' or '+'");
     check(plain_name(c.congestion, 15) || c.congestion.empty(), "lab.congestion",
@@ -143,11 +143,18 @@ class Reader {
     }
   }
 
+  std::string resolved(const std::string& file) const {
+    return file.empty() ? file : (std::filesystem::path(folder_) / file).lexically_normal().string();
+  }
+
   void variant(LabConfig& c, const std::string& section) {
     LabVariant v;
     read_(section, "name", v.name);
+    read_(section, "file", v.file);
     read_(section, "set", v.overrides);
     read_(section, "baseline", v.baseline);
+    v.file = resolved(v.file);
+    check(v.file.empty() || v.baseline.empty(), section + ".file", "a baseline trains no job: remove file or baseline");
     check(!v.name.empty() && v.name.size() <= 64, section + ".name", "must be 1 to 64 characters");
     check(v.baseline.empty() || v.baseline == "gloo", section + ".baseline", "must be \"gloo\", or be left out");
     check(variant_names_.insert(v.name).second, section + ".name", "another variant has this name");

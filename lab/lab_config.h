@@ -6,7 +6,7 @@
 //   [job]        file, set, store                          what `tributary lab run` trains
 //   [exchange]   model_bytes, rounds, warmup, optimizer    what `tributary lab run --exchange` moves
 //   [compare]    repetitions, overlap                             `tributary bench compare`
-//   [[variants]] name, set, baseline                       what it compares
+//   [[variants]] name, file, set, baseline                 what it compares
 #pragma once
 
 #include <cstdint>
@@ -47,6 +47,7 @@ struct LabExchange {
 
 struct LabVariant {
   std::string name;
+  std::string file;                    // of its job, instead of the lab's; empty: the lab's
   std::vector<std::string> overrides;  // of the job
   std::string baseline;                // "gloo": not one of our modes but Gloo's own ring; empty: none
 };

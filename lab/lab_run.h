@@ -15,6 +15,7 @@ namespace tributary::lab {
 struct RunOptions {
   std::string base_dir;                // files of the run: configurations, logs; emptied first
   std::string bin_dir;                 // where our programs are; empty: beside the running one
+  std::string job_file;                // to train instead of the lab file's; empty: the lab file's
   std::vector<std::string> overrides;  // "section.key=value" of the job, after those of the lab file
   std::string log_level = "info";
   std::function<bool()> interrupted;  // asked a few times a second
@@ -45,11 +46,11 @@ struct ExchangeOptions {
 // (round_seconds over that), chunk_bytes, digest.
 Result<nlohmann::ordered_json> run_exchange(const Lab& lab, const ExchangeOptions& options);
 
-// The lab file's job. Also: mode, job, model_bytes, rounds, digest, test_accuracy, test_loss, train_loss, seconds (of
-// training), step_seconds (of a round: the slowest rank's; then the median over rounds after the warm-up), step_split
-// {compute_ms, reduce_ms, wait_ms} (mean over ranks and those rounds; wait: for the exchange, as far as computing did
-// not cover it), curve [{seconds, round, loss, test_accuracy}] (loss: the mean over all samples of the rounds since
-// the point before; test_accuracy where there was an evaluation, else null).
+// The lab file's job. Also: mode, job, model_bytes, rounds, samples (over all ranks), digest, test_accuracy, test_loss,
+// train_loss, seconds (of training), step_seconds (of a round: the slowest rank's; then the median over rounds after
+// the warm-up), step_split {compute_ms, reduce_ms, wait_ms} (mean over ranks and those rounds; wait: for the exchange,
+// as far as computing did not cover it), curve [{seconds, round, loss, test_accuracy}] (loss: the mean over all samples
+// of the rounds since the point before; test_accuracy where there was an evaluation, else null).
 Result<nlohmann::ordered_json> run_job(const Lab& lab, const RunOptions& options);
 
 // Gloo's ring over the hosts with a worker: the fields of run_exchange, mode "gloo ring".

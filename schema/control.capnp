@@ -28,6 +28,11 @@ struct ControlMessage {
     error @18 :ControlError;
     peerAddress @19 :PeerAddress;
     shardKept @20 :ShardKept;
+    writeCheckpoint @21 :WriteCheckpoint;
+    sealCheckpoint @22 :SealCheckpoint;
+    loadCheckpoint @23 :LoadCheckpoint;
+    dropCheckpoint @24 :DropCheckpoint;
+    checkpointDone @25 :CheckpointDone;
   }
 }
 
@@ -56,6 +61,8 @@ struct ServerHello {  # server -> coordinator
   laneLocals @7 :List(Text);  # per lane: name under which a worker on this machine finds it; empty: none
   kept @8 :List(KeptJob);
   store @9 :Bool;  # it has one
+  # What one process at a time can hold (its store, locked): another process with the same has outlived this one. Empty: nothing.
+  exclusive @10 :Text;
 }
 
 struct WorkerHello {  # worker -> coordinator
@@ -63,6 +70,7 @@ struct WorkerHello {  # worker -> coordinator
   incarnation @1 :UInt64;
   host @2 :Text;  # as in ServerHello
   bandwidth @3 :Float64;  # of its link, relative to those of the other hosts
+  exclusive @4 :Text;  # as in ServerHello: its socket
 }
 
 struct HelloReply {
@@ -213,4 +221,42 @@ struct ControlError {
   code @0 :UInt16;  # ErrorCode
   message @1 :Text;
   job @2 :Text;  # name of the job that it is about; empty: none in particular
+}
+
+struct WriteCheckpoint {  # coordinator -> server: your part of this snapshot goes into `directory`
+  operation @0 :UInt64;
+  job @1 :UInt64;
+  round @2 :UInt64;
+  directory @3 :Text;
+}
+
+struct SealCheckpoint {  # coordinator -> server 0: all parts are there; make them the checkpoint `target`
+  operation @0 :UInt64;
+  directory @1 :Text;
+  target @2 :Text;
+  manifest @3 :Text;
+}
+
+struct LoadCheckpoint {  # coordinator -> server: the chunks that you own become a snapshot of this job in your store
+  operation @0 :UInt64;
+  job @1 :UInt64;
+  name @2 :Text;  # the job's
+  manifest @3 :Text;  # checksum of the manifest that the coordinator saw
+  directory @4 :Text;
+  owners @5 :Records.Layout;  # without tensors: they are in the manifest
+}
+
+struct DropCheckpoint {  # coordinator -> servers: nobody needs these any more
+  job @0 :UInt64;  # 0: none
+  directory @1 :Text;  # empty: none
+}
+
+struct CheckpointDone {  # server -> coordinator: reply to the first three
+  operation @0 :UInt64;
+  ok @1 :Bool;
+  code @2 :UInt16;  # ErrorCode, if not ok
+  message @3 :Text;
+  bytes @4 :UInt64;
+  checksum @5 :Text;
+  unchanged @6 :Bool;
 }

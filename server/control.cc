@@ -108,9 +108,10 @@ Control::~Control() {
   context_.close();
 }
 
-void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter) {
+void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints) {
   lanes_ = std::move(lanes);
   snapshotter_ = snapshotter;
+  checkpoints_ = checkpoints;
   heard_ms_ = published_heard_ms_ = steady_ms();
   thread_ = std::thread([this] { run(); });
 }
@@ -232,6 +233,7 @@ void Control::say_hello(std::uint64_t now) {
     hello.lane_locals.push_back(lane->link_name());
   }
   hello.store = store_ != nullptr;
+  if (store_) hello.exclusive = file_identity(config_.store_path);
   if (store_) hello.stored = store_->jobs();
   for (const auto& [id, parked] : parked_) {
     const bool pending = parked.parking != 0;

@@ -4,6 +4,7 @@
 //   OpenJob         lay the job out, give every lane its part, load the resume round from the store -> ShardReady
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
+//   Write-, Seal-, Load-, DropCheckpoint    passed on to server/checkpoint_service.h -> CheckpointDone
 //   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: dropped
 //
 // Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are
@@ -42,6 +43,8 @@
 #include "server/store.h"
 
 namespace tributary {
+
+class CheckpointService;
 
 // What status and metrics tell of a job on this server.
 struct ControlJobStatus {
@@ -97,8 +100,8 @@ class Control final : public LaneListener {
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  // Starts the thread. lanes and snapshotter (null without a store) must outlive stop().
-  void start(std::vector<Lane*> lanes, Snapshotter* snapshotter);
+  // Starts the thread. lanes, and snapshotter and checkpoints (null without a store), must outlive stop().
+  void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints = nullptr);
   // Asks the coordinator to stop this server's jobs in good order; drained() is true when that is done.
   void drain();
   bool drained() const { return drained_.load(std::memory_order_acquire); }
@@ -114,6 +117,8 @@ class Control final : public LaneListener {
   void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) override;
   void lane_captured(ChunkSnapshot snapshot) override;
   void snapshot_finished(const SnapshotDone& done);
+  // CheckpointService's callback: any thread.
+  void checkpoint_finished(const CheckpointDone& done);
 
  private:
   struct Job {
@@ -157,6 +162,12 @@ class Control final : public LaneListener {
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
   void on(const StopJob& m);
+  void on(const WriteCheckpoint& m);
+  void on(const SealCheckpoint& m);
+  void on(const LoadCheckpoint& m);
+  void on(const DropCheckpoint& m);
+  template <class Order>
+  void order_checkpoint(const Order& order, void (CheckpointService::*give)(const Order&));
   Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
   void forget_snapshots(const OpenJob& m);
   Status load(const Job& job);
@@ -182,6 +193,7 @@ class Control final : public LaneListener {
   const std::uint64_t incarnation_;
   std::vector<Lane*> lanes_;
   Snapshotter* snapshotter_ = nullptr;
+  CheckpointService* checkpoints_ = nullptr;
   EventFd wake_;
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
 

@@ -5,6 +5,7 @@
 #include "common/job_json.h"
 #include "common/job_optimizer.h"
 #include "common/redo_plan.h"
+#include "common/schedule.h"
 #include "server/control.h"
 
 namespace tributary {
@@ -127,7 +128,7 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
     part.lane = LaneIndex(static_cast<std::uint16_t>(lane));
     part.optimizer = optimizer;
     part.lr = config->optimizer.lr;
-    part.schedule = config->schedule;
+    part.schedule = server_schedule(*config);
     part.push = config->push;
     part.pull = config->pull;
     part.clocks = clock_rules(*config);

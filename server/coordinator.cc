@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
 #include <utility>
 
 #include "common/clock.h"
@@ -15,6 +17,7 @@ namespace {
 
 constexpr std::uint32_t kNoiseLines = 10;
 constexpr std::uint64_t kNoiseIntervalMs = 10'000;
+constexpr std::chrono::seconds kOrderPatience{5};
 constexpr std::string_view kIpc = "ipc://";
 
 }  // namespace
@@ -79,6 +82,7 @@ void Coordinator::run() {
     const long wait = next_tick > before ? static_cast<long>(next_tick - before) : 0;
     if (zmq_poll(items, 2, wait) > 0 && items[1].revents != 0) wake_.drain();
     receive_batch();
+    run_orders();
     const std::uint64_t now = steady_ms();
     if (now >= next_tick) {
       const std::lock_guard lock(mutex_);
@@ -162,6 +166,51 @@ std::vector<CoordinatorCore::JobStatus> Coordinator::jobs() const {
 std::vector<CoordinatorCore::PeerStatus> Coordinator::peers() const {
   const std::lock_guard lock(mutex_);
   return core_->peers();
+}
+
+void Coordinator::run_orders() {
+  std::deque<Order> orders;
+  {
+    const std::lock_guard lock(orders_mutex_);
+    orders.swap(orders_);
+  }
+  for (const Order& order : orders) {
+    const std::lock_guard lock(mutex_);
+    order(steady_ms());
+  }
+}
+
+Result<std::uint64_t> Coordinator::give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order) {
+  // Outlives the caller's patience, so that the answer always has a place.
+  const auto answer = std::make_shared<std::promise<Result<std::uint64_t>>>();
+  std::future<Result<std::uint64_t>> ready = answer->get_future();
+  {
+    const std::lock_guard lock(orders_mutex_);
+    if (orders_.size() >= kMaxOrders) {
+      return fail(ErrorCode::kLimit, std::to_string(kMaxOrders) + " orders wait already; try again in a moment");
+    }
+    orders_.push_back([answer, order = std::move(order)](std::uint64_t now_ms) { answer->set_value(order(now_ms)); });
+  }
+  wake_.notify();
+  if (ready.wait_for(kOrderPatience) != std::future_status::ready) {
+    return fail(ErrorCode::kTimeout,
+                "the coordinator is busy and has not acted on the order yet; look at the state of "
+                "its jobs before you give it again");
+  }
+  return ready.get();
+}
+
+Result<std::uint64_t> Coordinator::save_checkpoint(SaveOrder order) {
+  return give([this, order = std::move(order)](std::uint64_t now) { return core_->save_checkpoint(order, now); });
+}
+
+Result<std::uint64_t> Coordinator::restore_checkpoint(RestoreOrder order) {
+  return give([this, order = std::move(order)](std::uint64_t now) { return core_->restore_checkpoint(order, now); });
+}
+
+std::optional<CheckpointStatus> Coordinator::checkpoint(std::uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  return core_->checkpoint(id);
 }
 
 }  // namespace tributary

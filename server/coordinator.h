@@ -9,6 +9,8 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,6 +39,7 @@ class Coordinator final : private CoordinatorOutput {
   static constexpr int kBatch = 256;  // messages per turn between ticks
   // Control messages per peer that wait on either side. A daemon sends some every second.
   static constexpr int kHighWater = 1000;
+  static constexpr std::size_t kMaxOrders = 64;  // that wait
 
   // Binds the address and starts the thread. registry may be null; it must outlive the coordinator. Errors:
   // kUnavailable if the address is taken, kStore if the registry cannot be read.
@@ -56,6 +59,10 @@ class Coordinator final : private CoordinatorOutput {
   bool drained() const;
   std::vector<CoordinatorCore::JobStatus> jobs() const;
   std::vector<CoordinatorCore::PeerStatus> peers() const;
+  // Orders wait for the coordinator's thread, which acts on them at once; kTimeout if it does not.
+  Result<std::uint64_t> save_checkpoint(SaveOrder order);
+  Result<std::uint64_t> restore_checkpoint(RestoreOrder order);
+  std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const;
   std::uint64_t malformed() const { return malformed_.value(); }
   std::uint64_t messages() const { return messages_.value(); }
 
@@ -64,6 +71,9 @@ class Coordinator final : private CoordinatorOutput {
   Status bind(const std::string& address);
   void run();
   void receive_batch();
+  using Order = std::function<void(std::uint64_t now_ms)>;
+  Result<std::uint64_t> give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order);
+  void run_orders();
 
   void send(PeerId to, const ControlMessage& message) override;
   Status save(const JobRecord& record) override;
@@ -76,6 +86,9 @@ class Coordinator final : private CoordinatorOutput {
   EventFd wake_;
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
   LaneCounter messages_, malformed_;
+
+  std::mutex orders_mutex_;
+  std::deque<Order> orders_;
 
   mutable std::mutex mutex_;  // guards core_
   std::unique_ptr<CoordinatorCore> core_;

@@ -84,7 +84,8 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   Server& server = servers_[m.shard.value];
   const bool known = server.hello.incarnation == m.incarnation;
   if (server.alive && !known) {
-    if (now_ms < server.heard_ms + options_.peer_timeout_ms / 4) {
+    const bool outlived = !m.exclusive.empty() && m.exclusive == server.hello.exclusive;
+    if (!outlived && now_ms < server.heard_ms + options_.peer_timeout_ms / 4) {
       // Two processes with one index, or a quick restart. A live one is heard again and keeps its place; a dead one
       // stays silent, and the newcomer, which repeats its hello, takes over.
       return refuse(
@@ -109,6 +110,12 @@ void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms
                       "; [worker] bandwidth must be a number above 0");
   }
   const auto known = workers_.find(m.incarnation);
+  const auto outlived = std::ranges::find_if(workers_, [&](const auto& entry) {
+    return entry.first != m.incarnation && !m.exclusive.empty() && entry.second.hello.exclusive == m.exclusive;
+  });
+  if (outlived != workers_.end()) {
+    lose_worker(outlived->first, "worker " + m.name + " came back as a new process", now_ms);
+  }
   if (known == workers_.end()) output_.log("worker " + m.name + " is there");
   workers_[m.incarnation] = Worker{from, m, now_ms, known == workers_.end() ? now_ms : known->second.since_ms};
   output_.send(from, HelloReply{options_.incarnation});
@@ -132,7 +139,11 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
                  [&](const auto& s) { return s.second.alive && s.second.hello.incarnation == m.incarnation; });
              server != servers_.end()) {
     server->second.heard_ms = now_ms;
-    if (std::exchange(server->second.peer, from) != from) moved(server->second);
+    if (std::exchange(server->second.peer, from) != from) {
+      moved(server->second);
+      fail_checkpoints_with(server->first, "the connection to server " + std::to_string(server->first) + " broke",
+                            now_ms);
+    }
     for (const JobProgress& progress : m.progress) {
       Job* job = job_in_view(progress.job, progress.view);
       if (job && job->on_servers()) note_progress(job->pace[server->first], progress, now_ms);
@@ -216,6 +227,7 @@ void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason
   server.alive = false;
   drain_waiters_.erase(server.hello.incarnation);
   output_.log("lost server " + std::to_string(index) + ": " + reason);
+  fail_checkpoints_with(index, "server " + std::to_string(index) + " was lost: " + reason, now_ms);
   for (auto& [name, job] : jobs_) {
     if (!job.on_servers()) continue;
     job.kept.erase(index);
@@ -275,6 +287,7 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
     lose_worker(incarnation, "worker " + workers_[incarnation].hello.name + unheard, now_ms);
   }
   for (auto& [name, job] : jobs_) tick_job(job, now_ms);
+  tick_checkpoints(now_ms);
   answer_drains();
 }
 

@@ -26,6 +26,7 @@
 #include "common/layout.h"
 #include "common/messages.h"
 #include "common/result.h"
+#include "server/checkpoint_orders.h"
 #include "server/job_placement.h"
 
 namespace tributary {
@@ -72,6 +73,13 @@ class CoordinatorCore {
   // Stop everything in good order (server 0 was told to stop); idle() tells when it is done.
   void drain(std::uint64_t now_ms);
   bool idle() const;
+
+  // Checkpoints (coordinator_checkpoint.cc): the id to ask for with checkpoint(), or why not.
+  static constexpr std::size_t kMaxCheckpointsUnderWay = 8;
+  static constexpr std::size_t kCheckpointsKept = 32;  // that are over and can still be asked for
+  Result<std::uint64_t> save_checkpoint(const SaveOrder& order, std::uint64_t now_ms);
+  Result<std::uint64_t> restore_checkpoint(const RestoreOrder& order, std::uint64_t now_ms);
+  std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const;
 
   struct JobStatus {
     JobRecord record;
@@ -141,12 +149,15 @@ class CoordinatorCore {
     bool stop_failed = false;
     std::string last_stop;
     std::optional<JobPlacement> placement;
+    bool restoring = false;  // its state is being loaded: nobody may join
     // Recovery: what shards kept of the last view, and who has yet to say. Then, of the view that opens:
     std::map<std::uint16_t, KeptJob> kept;
     std::set<std::uint16_t> parking;
     Round start;                        // where it begins: at or after resume_round
     std::set<std::uint16_t> kept_open;  // shards that go on with what they kept
     std::uint32_t redo_capacity = 0;    // rounds that every node can keep; 0: some keep none
+    std::uint64_t snapshot_bytes = 0;   // most that a shard wrote for the snapshot under way
+    std::uint64_t redo_due_ms = 0;      // no snapshot is named for their sake before
 
     bool on_servers() const { return config.mode != "allreduce"; }
   };
@@ -190,7 +201,9 @@ class CoordinatorCore {
   void choose_start(Job& job);
   std::optional<Round> reach_of_redo(const Job& job) const;
   bool keeps_redo(const Job& job) const;
+  bool waits_for_snapshots(const Job& job) const;
   std::vector<Version> redo_after(const Job& job) const;
+  static std::uint64_t redo_pause_ms(std::uint64_t bytes);
   void name_redo_snapshot(Job& job, std::uint64_t now_ms);
   std::string beginning_in_words(const Job& job) const;
 
@@ -221,13 +234,36 @@ class CoordinatorCore {
   void set_phase(Job& job, Phase phase, std::uint64_t now_ms);
   static std::string in_words(const Job& job) { return "job '" + job.config.name + "'"; }
 
+  // coordinator_checkpoint.cc: saving and restoring
+  struct Checkpoint {
+    CheckpointStatus status;
+    SaveOrder save;
+    JobRecord record;  // save: at the cut; restore: what the job will be
+    std::uint32_t nodes = 0;
+    std::vector<ManifestShard> shards;  // save: written
+  };
+  void on(PeerId from, const CheckpointDone& m, std::uint64_t now_ms);
+  Result<std::uint64_t> begin_checkpoint(Checkpoint checkpoint, std::uint64_t now_ms);
+  bool save_waits(const Job& job) const;
+  void write_checkpoints(const Job& job, Round round, std::uint64_t now_ms);
+  void write_checkpoint(Checkpoint& checkpoint, const Job& job, std::uint64_t now_ms);
+  void seal_checkpoint(Checkpoint& checkpoint, std::uint64_t now_ms);
+  Result<JobRecord> record_of(const RestoreOrder& order);
+  void finish_restore(Checkpoint& checkpoint, std::uint64_t now_ms);
+  void end_checkpoint(Checkpoint& checkpoint, const std::string& failure, std::uint64_t now_ms);
+  void fail_checkpoints_of(const Job& job, const std::string& why, std::uint64_t now_ms);
+  void fail_checkpoints_with(std::uint16_t server, const std::string& why, std::uint64_t now_ms);
+  void tick_checkpoints(std::uint64_t now_ms);
+
   CoordinatorOptions options_;
   CoordinatorOutput& output_;
   std::map<std::uint16_t, Server> servers_;
   std::map<std::uint64_t, Worker> workers_;  // by incarnation
   std::map<std::string, Job> jobs_;          // by name
   bool draining_ = false;
-  std::map<std::uint64_t, PeerId> drain_waiters_;  // by incarnation
+  std::map<std::uint64_t, PeerId> drain_waiters_;    // by incarnation
+  std::map<std::uint64_t, Checkpoint> checkpoints_;  // by id
+  std::uint64_t last_checkpoint_ = 0;
 };
 
 }  // namespace tributary

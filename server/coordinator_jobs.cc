@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/job_optimizer.h"
 #include "server/coordinator_core.h"
 
 namespace tributary {
@@ -19,7 +20,22 @@ constexpr std::uint64_t kSnapshotPatienceMs = 600'000;
 // A snapshot round is named this far ahead of the fastest shard, so that the message is there before the round is.
 constexpr double kSnapshotLeadMs = 300.0;
 constexpr std::uint64_t kMaxSnapshotLeadFactor = 32;
+// What a lane gets ready in that time, so that the steps after the capture have memory to write to
+// (server/pool_preparer.h): half of what one core does.
+constexpr double kPreparedBytesPerMs = 500'000.0;
+constexpr double kLeadStepMs = 100.0;
 constexpr double kMaxRound = 1e18;  // what a shard may claim to have reached
+
+// How long the largest shard needs to get as much memory as its state has.
+double prepare_ms(const JobRecord& record, const JobConfig& config) {
+  std::map<std::uint16_t, std::uint64_t> chunks;
+  std::uint64_t largest = 0;
+  for (const ChunkOwner& owner : record.owners) largest = std::max(largest, ++chunks[owner.shard.value]);
+  const auto optimizer = make_optimizer(config.optimizer);
+  const double arrays = 1.0 + (optimizer ? optimizer->slots() : 0);
+  const double bytes = static_cast<double>(largest * record.chunk_elements * sizeof(float)) * arrays;
+  return std::floor(bytes / kPreparedBytesPerMs / kLeadStepMs) * kLeadStepMs;
+}
 
 }  // namespace
 
@@ -142,6 +158,7 @@ void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std
   job.stop_failed = false;
   job.last_stop = reason;
   job.snapshot = round;
+  job.snapshot_bytes = 0;
   job.snapshot_done.clear();
   set_phase(job, Phase::kStopping, now_ms);
   output_.log(in_words(job) + " stops at round " + std::to_string(round.value) + ": " + reason);
@@ -173,6 +190,7 @@ void CoordinatorCore::restart(Job& job, const std::string& reason, std::uint64_t
 }
 
 void CoordinatorCore::become_idle(Job& job, std::uint64_t now_ms) {
+  fail_checkpoints_of(job, job.last_stop, now_ms);
   job.members.clear();
   job.ready.clear();
   job.lagging_since_ms.reset();
@@ -206,14 +224,20 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
     job.stop_failed = true;
   }
   job.snapshot_done.insert(shard);
+  job.snapshot_bytes = std::max(job.snapshot_bytes, m.bytes);
   if (!std::ranges::includes(job.snapshot_done, needed)) return;
-  if (!job.stop_failed) commit(job, m.round);
+  if (!job.stop_failed) {
+    commit(job, m.round);
+    write_checkpoints(job, m.round, now_ms);
+  }
   if (job.phase == Phase::kStopping) {
     become_idle(job, now_ms);
   } else {
     job.snapshot.reset();
     job.missed_snapshots = 0;
     job.snapshot_due_ms = snapshot_due(job, now_ms);
+    job.redo_due_ms = now_ms + redo_pause_ms(job.snapshot_bytes);
+    if (waits_for_snapshots(job)) name_redo_snapshot(job, now_ms);
   }
 }
 
@@ -266,38 +290,42 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
                 " did not come in time; another one is tried");
     miss_snapshot(job, now_ms);
   }
-  if (job.snapshot || job.stop_requested || now_ms < job.snapshot_retry_ms) return;
-  if (now_ms >= job.snapshot_due_ms) {
+  if (job.snapshot || now_ms < job.snapshot_retry_ms) return;
+  if (now_ms >= job.snapshot_due_ms && !job.stop_requested) {
     name_snapshot(job, now_ms);
   } else if (keeps_redo(job)) {
-    name_redo_snapshot(job, now_ms);
+    name_redo_snapshot(job, now_ms);  // also while it stops: a node may wait for one to finish its round
   }
 }
 
 void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
+  // The last round that nodes can reach without it was not passed: that one failed for another reason.
+  const bool passed = waits_for_snapshots(job) && job.snapshot->value < job.record.committed.value + job.redo_capacity;
   job.snapshot.reset();
   ++job.missed_snapshots;
+  if (passed) return name_redo_snapshot(job, now_ms);
   job.snapshot_retry_ms = now_ms + kSnapshotRetryMs * std::min(job.missed_snapshots, kMaxSnapshotLeadFactor);
   if (job.snapshot_due_ms != kNever) job.snapshot_due_ms = job.snapshot_retry_ms;
 }
 
 void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   double reach = 0.0;
+  const double prepared = prepare_ms(job.record, job.config);
   for (const auto& [shard, pace] : job.pace) {
     if (!pace.measured) return;  // a guess would be passed before it arrives
     const double age = static_cast<double>(now_ms - pace.at_ms);
-    const double lead =
-        (age + kSnapshotLeadMs) * static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
+    const double lead = (age + kSnapshotLeadMs + prepared) *
+                        static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
     reach = std::max(reach, static_cast<double>(pace.max_version.value) + pace.rounds_per_ms * lead);
   }
   if (reach == 0.0) return;  // nothing has been trained yet
   std::uint64_t round = static_cast<std::uint64_t>(std::ceil(std::min(reach, kMaxRound))) + 2;
   const std::uint64_t every = job.config.snapshot.every_rounds;
-  if (every != 0) {
+  if (every != 0 && !save_waits(job)) {  // whoever waits gets the next one that can be
     round = (round + every - 1) / every * every;
   }
   // Beyond that nobody could get without it.
-  if (keeps_redo(job)) round = std::min(round, job.record.committed.value + job.redo_capacity);
+  if (waits_for_snapshots(job)) round = std::min(round, job.record.committed.value + job.redo_capacity);
   announce_snapshot(job, Round(round), now_ms);
 }
 

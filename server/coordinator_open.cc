@@ -49,6 +49,9 @@ Status CoordinatorCore::admit(Job& job, const JoinJob& m, std::uint64_t worker, 
                                        " ranks each are more than the " + std::to_string(kernels::kMaxSumInputs) +
                                        " that one sum can have; use fewer nodes or fewer ranks per node");
   }
+  if (job.restoring) {
+    return fail(ErrorCode::kUnavailable, in_words(job) + " is being restored; attach again in a moment");
+  }
   if (Status status = free_rank(job, m, worker, now_ms); !status) return status;
   if (Status status = same_as_others(job, m); !status) return status;
   // What the same worker joined with before is void: its trainers attached anew.

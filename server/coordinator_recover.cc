@@ -12,6 +12,15 @@
 #include "server/coordinator_core.h"
 
 namespace tributary {
+namespace {
+
+constexpr std::uint64_t kRedoBytesPerMs = 20'000;  // 20 MB/s
+
+}  // namespace
+
+std::uint64_t CoordinatorCore::redo_pause_ms(std::uint64_t bytes) {
+  return bytes / kRedoBytesPerMs;
+}
 
 // Everybody who is there was told that the view is over, and says what it keeps.
 void CoordinatorCore::park(Job& job) {
@@ -126,8 +135,15 @@ std::string CoordinatorCore::beginning_in_words(const Job& job) const {
          " servers load " + snapshot + ", and the nodes push again what came after it";
 }
 
-// Nodes keep the pushes of redo_capacity rounds after the last committed snapshot and then wait, so the next one is
-// named half of that ahead. It cannot be missed: before it is committed, nobody gets past committed + redo_capacity.
+// Do nodes that can keep no more wait for a snapshot?
+bool CoordinatorCore::waits_for_snapshots(const Job& job) const {
+  return keeps_redo(job) && job.config.recovery.when_full == "wait";
+}
+
+// Nodes keep the pushes of redo_capacity rounds, so a snapshot is wanted half of that after the last one. If they wait
+// for it, it is named at once, and if the shards are past that already (heartbeats tell of the past) it is the last
+// round that can be reached without it, which cannot be missed. If they do not, writing must not cost much: on average
+// kRedoBytesPerMs of each shard.
 void CoordinatorCore::name_redo_snapshot(Job& job, std::uint64_t now_ms) {
   Version fastest;
   for (const auto& [shard, pace] : job.pace) {
@@ -135,8 +151,12 @@ void CoordinatorCore::name_redo_snapshot(Job& job, std::uint64_t now_ms) {
     fastest = std::max(fastest, pace.max_version);
   }
   if (job.pace.empty()) return;
-  const std::uint64_t last = job.record.committed.value + job.redo_capacity;
   const std::uint64_t wanted = job.record.committed.value + job.redo_capacity / 2;
+  if (!waits_for_snapshots(job)) {
+    if (fastest.value >= wanted && now_ms >= job.redo_due_ms && !job.stop_requested) name_snapshot(job, now_ms);
+    return;
+  }
+  const std::uint64_t last = job.record.committed.value + job.redo_capacity;
   const std::uint64_t ahead = job.missed_snapshots == 0 ? 2 : job.redo_capacity;
   announce_snapshot(job, Round(std::min(last, std::max(wanted, fastest.value + ahead))), now_ms);
 }

@@ -102,12 +102,13 @@ void Lane::run() {
     if (!retired_.empty()) free_retired();
     noise_.tick(now);
     const bool stopping = finish_stops(now);
+    const bool trimming = trim_some();
     const bool soon = dirty_ || !retired_.empty() || stopping || links_.pending();
     poll_items_.clear();
     poll_items_.push_back({socket_.handle(), 0, ZMQ_POLLIN, 0});
     poll_items_.push_back({nullptr, wake_.fd(), ZMQ_POLLIN, 0});
     links_.add_poll_items(poll_items_, now);
-    const long wait = more ? 0 : soon ? static_cast<long>(kPublishMs) : kIdlePollMs;
+    const long wait = more || trimming ? 0 : soon ? static_cast<long>(kPublishMs) : kIdlePollMs;
     const bool some = zmq_poll(poll_items_.data(), static_cast<int>(poll_items_.size()), wait) > 0;
     if (some && poll_items_[1].revents != 0) run_commands();
     const bool asked = some && std::any_of(poll_items_.begin() + 2, poll_items_.end(),
@@ -251,6 +252,10 @@ void Lane::snapshot_at(JobId job, ViewId view, Round round) {
     const auto found = jobs_.find(job);
     const bool started =
         found != jobs_.end() && found->second.core->job().view == view && found->second.core->snapshot_at(round);
+    if (started) {
+      found->second.trim = false;
+      preparer_.begin(*found->second.pool, found->second.steady_blocks);
+    }
     listener_.lane_snapshot(options_.lane, job, view, round, started);
   });
 }
@@ -260,7 +265,8 @@ void Lane::committed(JobId job, Round round) {
     const auto found = jobs_.find(job);
     if (found == jobs_.end()) return;
     found->second.core->snapshot_committed(round);
-    found->second.pool->trim(found->second.steady_blocks);  // what copy-on-write needed goes back to the system
+    preparer_.end(*found->second.pool);
+    found->second.trim = true;
   });
 }
 
@@ -281,6 +287,17 @@ void Lane::stop_job(JobId job, ViewId view, bool keep, Round round) {
     }
     listener_.lane_stopped(options_.lane, job, view, round, kept);
   });
+}
+
+bool Lane::trim_some() {
+  bool more = false;
+  for (auto& [id, job] : jobs_) {
+    if (!job.trim) continue;
+    const std::size_t blocks = std::max<std::size_t>(kTrimBytes / job.pool->block_bytes(), 1);
+    job.trim = !job.pool->trim(job.steady_blocks, blocks);
+    more |= job.trim;
+  }
+  return more;
 }
 
 bool Lane::finish_stops(std::uint64_t now) {
@@ -310,6 +327,7 @@ void Lane::retire(std::unordered_map<JobId, Job>& jobs, JobId job) {
 }
 
 void Lane::retire(Job job) {
+  preparer_.end(*job.pool);
   ShardStats stats = job.core->stats();
   stats.held_frames = stats.held_bytes = stats.max_held_bytes = stats.withheld = 0;
   add_stats(closed_, stats);

@@ -37,6 +37,7 @@
 #include "common/metrics.h"
 #include "common/result.h"
 #include "server/lane_links.h"
+#include "server/pool_preparer.h"
 #include "server/shard_core.h"
 
 namespace tributary {
@@ -119,6 +120,8 @@ class Lane final : private ShardOutput {
   // Restored bytes that wait for the lane's thread; the thread that loads them is held beyond.
   static constexpr std::size_t kMaxRestoreBytes = 32u << 20;
   static constexpr std::uint64_t kPublishMs = 100;
+  // Given back to the system in one turn: some hundred microseconds a MiB.
+  static constexpr std::size_t kTrimBytes = 4u << 20;
   // How long a stop waits for the residuals of nodes that leave; then the last committed snapshot stands.
   static constexpr std::uint64_t kResidualPatienceMs = 20'000;
 
@@ -161,6 +164,7 @@ class Lane final : private ShardOutput {
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
     std::size_t steady_blocks = 0;  // of the pool, without snapshots
+    bool trim = false;              // what copy-on-write needed goes back to the system, some of it every turn
     std::optional<Round> stop;      // waits for residuals, until ...
     std::uint64_t stop_by_ms = 0;   // ... then
   };
@@ -185,6 +189,7 @@ class Lane final : private ShardOutput {
   void run_commands();
   void post(std::function<void()> command);
   bool finish_stops(std::uint64_t now_ms);  // true if some wait
+  bool trim_some();                         // true if there is more to do
   void retire(Job job);
   void retire(std::unordered_map<JobId, Job>& jobs, JobId job);
   void free_retired();
@@ -220,7 +225,8 @@ class Lane final : private ShardOutput {
   std::vector<zmq::pollitem_t> poll_items_;
   // Pools of jobs that are over: ZeroMQ or the snapshot writer may still refer to their blocks.
   std::vector<std::unique_ptr<BufferPool>> retired_;
-  ShardStats closed_;  // totals of jobs that are over
+  PoolPreparer preparer_;  // of a pool of jobs_ or parked_
+  ShardStats closed_;      // totals of jobs that are over
   bool dirty_ = false;
   std::uint64_t next_publish_ms_ = 0;
   bool running_ = true;

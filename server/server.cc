@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "server/checkpoint_http.h"
 #include "server/lane_address.h"
 #include "server/status.h"
 
@@ -57,8 +58,12 @@ Status Server::start_parts() {
     snapshotter_ = std::make_unique<Snapshotter>(
         *store_, options, [this](const SnapshotDone& done) { control_->snapshot_finished(done); },
         [logger = logger_](const std::string& line) { logger->info(line); });
+    checkpoints_ = std::make_unique<CheckpointService>(
+        *store_, CheckpointService::Options{ShardIndex(config_.index), options.io_bytes_per_s},
+        [this](const CheckpointDone& done) { control_->checkpoint_finished(done); },
+        [logger = logger_](const std::string& line) { logger->info(line); });
   }
-  control_->start(lane_pointers, snapshotter_.get());
+  control_->start(lane_pointers, snapshotter_.get(), checkpoints_.get());
 
   if (!config_.admin.empty()) {
     ServerParts parts;
@@ -73,6 +78,11 @@ Status Server::start_parts() {
     handlers.status_json = [parts] { return status_json(parts); };
     handlers.metrics_text = [this] { return metrics_.render(); };
     handlers.healthy = [this] { return control_->status().joined; };
+    if (coordinator_) {
+      handlers.order = [this](const std::string& path, const std::string* body) {
+        return answer_checkpoint_order(*coordinator_, path, body);
+      };
+    }
     Result<std::unique_ptr<AdminHttp>> admin = AdminHttp::start(config_.admin, std::move(handlers));
     if (!admin) return tl::unexpected(admin.error());
     admin_ = std::move(*admin);
@@ -85,6 +95,7 @@ Status Server::start_parts() {
 Server::~Server() {
   admin_.reset();
   if (control_) control_->stop();
+  checkpoints_.reset();
   for (const auto& lane : lanes_) lane->stop();
   snapshotter_.reset();
   lanes_.clear();

@@ -14,6 +14,7 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/result.h"
+#include "server/checkpoint_service.h"
 #include "server/control.h"
 #include "server/coordinator.h"
 #include "server/lane.h"
@@ -55,6 +56,7 @@ class Server {
   std::unique_ptr<Control> control_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<Snapshotter> snapshotter_;
+  std::unique_ptr<CheckpointService> checkpoints_;
   Metrics metrics_;
   std::unique_ptr<AdminHttp> admin_;
   std::uint64_t drained_ms_ = 0;  // when the last part was done; 0: not yet

@@ -12,18 +12,6 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint8_t kHeaderPart = 0, kParamsPart = 1, kSlotsPart = 2, kEstimatePart = 8, kResidualPart = 9;
-static_assert(kSlotsPart + kernels::kMaxSlots <= kEstimatePart);
-
-std::string chunk_key(ChunkIndex chunk, std::uint8_t part) {
-  return {static_cast<char>(chunk.value >> 24), static_cast<char>(chunk.value >> 16),
-          static_cast<char>(chunk.value >> 8), static_cast<char>(chunk.value), static_cast<char>(part)};
-}
-
-std::string residual_key(ChunkIndex chunk, std::uint32_t node) {
-  return chunk_key(chunk, kResidualPart) + static_cast<char>(node >> 8) + static_cast<char>(node);
-}
-
 rocksdb::Slice slice(std::span<const std::byte> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size()};
 }
@@ -78,16 +66,39 @@ Status SnapshotFileWriter::put(const std::string& key, const rocksdb::Slice& val
   return {};
 }
 
+Status SnapshotFileWriter::begin_chunk(ChunkIndex chunk) {
+  if (!chunks_.empty() && chunk <= chunks_.back()) {
+    return fail(ErrorCode::kInternal, what_chunk(chunk, info_) + " came after chunk " +
+                                          std::to_string(chunks_.back().value) +
+                                          "; chunks are written in ascending order");
+  }
+  if (!open_) {
+    files_.push_back(prefix_ + std::to_string(files_.size()) + ".sst");
+    open_ = std::make_unique<rocksdb::SstFileWriter>(rocksdb::EnvOptions(options_), options_);
+    open_bytes_ = 0;
+    if (auto status = open_->Open(files_.back()); !status.ok()) return tl::unexpected<Error>(disk_error(status));
+  }
+  chunks_.push_back(chunk);
+  return {};
+}
+
+Status SnapshotFileWriter::end_chunk() {
+  return open_bytes_ >= kSnapshotFileBytes ? close() : Status{};
+}
+
+Status SnapshotFileWriter::add(const StoredChunk& chunk) {
+  if (Status begun = begin_chunk(chunk.chunk); !begun) return begun;
+  for (const StoredEntry& entry : chunk.entries) {
+    if (Status status = put(entry.key, rocksdb::Slice(entry.value.data(), entry.value.size())); !status) return status;
+  }
+  return end_chunk();
+}
+
 Status SnapshotFileWriter::add(const ChunkSnapshot& chunk) {
   if (chunk.job != info_.job || chunk.round != info_.round || !chunk.params) {
     return fail(ErrorCode::kInternal, "chunk " + std::to_string(chunk.chunk.value) + " of job id " +
                                           std::to_string(chunk.job.value) + " at round " +
                                           std::to_string(chunk.round.value) + " was given to the " + describe(info_));
-  }
-  if (!chunks_.empty() && chunk.chunk <= chunks_.back()) {
-    return fail(ErrorCode::kInternal, what_chunk(chunk.chunk, info_) + " came after chunk " +
-                                          std::to_string(chunks_.back().value) +
-                                          "; chunks are written in ascending order");
   }
   // Every array with its key, in key order.
   std::vector<std::pair<std::string, std::span<const std::byte>>> arrays;
@@ -120,18 +131,12 @@ Status SnapshotFileWriter::add(const ChunkSnapshot& chunk) {
   }
   header.checksum = checksum.value();
 
-  if (!open_) {
-    files_.push_back(prefix_ + std::to_string(files_.size()) + ".sst");
-    open_ = std::make_unique<rocksdb::SstFileWriter>(rocksdb::EnvOptions(options_), options_);
-    open_bytes_ = 0;
-    if (auto status = open_->Open(files_.back()); !status.ok()) return tl::unexpected<Error>(disk_error(status));
-  }
-  chunks_.push_back(chunk.chunk);
+  if (Status begun = begin_chunk(chunk.chunk); !begun) return begun;
   if (auto status = put(chunk_key(chunk.chunk, kHeaderPart), records::seal(header)); !status) return status;
   for (const auto& [key, values] : arrays) {
     if (auto status = put(key, slice(values)); !status) return status;
   }
-  return open_bytes_ >= kSnapshotFileBytes ? close() : Status{};
+  return end_chunk();
 }
 
 Status SnapshotFileWriter::close() {
@@ -215,6 +220,31 @@ Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord&
   }
   if (iterator.Valid())
     return fail(ErrorCode::kStore, "the " + describe(record.info) + " has chunks that it does not list");
+  return {};
+}
+
+Status read_stored(rocksdb::Iterator& iterator, const records::SnapshotRecord& record,
+                   const std::function<Status(const StoredChunk&)>& each) {
+  std::vector<std::string> values;
+  iterator.SeekToFirst();
+  for (const ChunkIndex chunk : record.chunks) {
+    StoredChunk stored{chunk, {}};
+    values.clear();
+    for (; iterator.Valid(); iterator.Next()) {
+      const std::string_view key = iterator.key().ToStringView();
+      if (key.size() < kMinChunkKey || chunk_of_key(key) != chunk) break;
+      if (stored.entries.empty() != (part_of_key(key) == kHeaderPart)) break;
+      stored.entries.push_back({std::string(key), {}});
+      values.push_back(iterator.value().ToString());  // a block's memory goes with the iterator's next step
+    }
+    if (!iterator.status().ok() || stored.entries.empty()) {
+      return fail(ErrorCode::kStore, what_chunk(chunk, record.info) + " is damaged: " +
+                                         (iterator.status().ok() ? "it is missing" : iterator.status().ToString()) +
+                                         "; check the disk");
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) stored.entries[i].value = values[i];
+    if (Status status = each(stored); !status) return status;
+  }
   return {};
 }
 

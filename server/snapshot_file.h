@@ -1,9 +1,4 @@
-// The chunks of one snapshot as sorted RocksDB files (SST), and back.
-//
-// Keys are u32 chunk (big endian, so that byte order is chunk order), u8 part: part 0 is the sealed ChunkHeader, part 1
-// the parameters, part 2+k state array k, part 8 the estimate of a delta encoding, part 9 followed by u16 node (big
-// endian) that node's residual. Arrays are values of their own, so that they go to RocksDB straight from the chunk's
-// buffers.
+// The chunks of one snapshot as sorted RocksDB files (SST), and back. Keys and values: server/stored_chunk.h.
 #pragma once
 
 #include <rocksdb/iterator.h>
@@ -20,6 +15,7 @@
 #include "server/records.h"
 #include "server/shard_core.h"
 #include "server/store.h"
+#include "server/stored_chunk.h"
 
 namespace tributary {
 
@@ -39,6 +35,8 @@ class SnapshotFileWriter {
 
   // Ascending chunks, each once (kInternal otherwise). kStore: the disk's reason.
   Status add(const ChunkSnapshot& chunk);
+  // As it lies in another store or a checkpoint, but with this job's header.
+  Status add(const StoredChunk& chunk);
   // Synced and closed.
   Status close();
 
@@ -47,7 +45,9 @@ class SnapshotFileWriter {
   std::uint64_t bytes() const { return bytes_; }
 
  private:
+  Status begin_chunk(ChunkIndex chunk);
   Status put(const std::string& key, const rocksdb::Slice& value);
+  Status end_chunk();
   Error disk_error(const rocksdb::Status& status) const;
 
   const rocksdb::Options options_;
@@ -64,5 +64,10 @@ class SnapshotFileWriter {
 // if one is missing, damaged, or another's.
 Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord& record,
                      const std::function<Status(const LoadedChunk&)>& each);
+
+// The same without looking into the chunks, as they are stored. RocksDB checks its blocks; the arrays' checksum is in
+// the header, for whoever uses them.
+Status read_stored(rocksdb::Iterator& iterator, const records::SnapshotRecord& record,
+                   const std::function<Status(const StoredChunk&)>& each);
 
 }  // namespace tributary

@@ -196,9 +196,14 @@ void Snapshotter::end(Active& active, Status status, std::unique_lock<std::mutex
   SnapshotDone report{it.plan.info.job, it.plan.view, it.plan.info.round, status.has_value(), 0, {}};
   if (status) {
     report.bytes = it.writer->bytes();
-    log_("wrote the " + describe(it.plan.info) +
-         printed(": %u chunks, %.1f MB in %.2f s", it.plan.info.chunks, static_cast<double>(report.bytes) * 1e-6,
-                 static_cast<double>(steady_ns() - it.begun_ns) * 1e-9));
+    // Many jobs write several in a second.
+    const std::uint64_t now = steady_ns();
+    if (!it.plan.paced || now >= next_told_ns_) {
+      next_told_ns_ = now + kTellIntervalNs;
+      log_("wrote the " + describe(it.plan.info) +
+           printed(": %u chunks, %.1f MB in %.2f s", it.plan.info.chunks, static_cast<double>(report.bytes) * 1e-6,
+                   static_cast<double>(steady_ns() - it.begun_ns) * 1e-9));
+    }
   } else {
     report.message = status.error().message;
     log_("the " + describe(it.plan.info) + " was not kept: " + report.message);

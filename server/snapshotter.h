@@ -47,6 +47,9 @@ class Snapshotter {
   using Log = std::function<void(const std::string&)>;
 
   // REQUIRES: store outlives this object.
+  // Of the snapshots taken while training goes on at most one in this time is logged.
+  static constexpr std::uint64_t kTellIntervalNs = 10'000'000'000;
+
   Snapshotter(Store& store, Options options, Done done, Log log);
   ~Snapshotter();  // stop()
   Snapshotter(const Snapshotter&) = delete;
@@ -99,6 +102,7 @@ class Snapshotter {
   const Active* writing_ = nullptr;   // a chunk of it is being written, outside the mutex
   bool stopping_ = false;
   std::uint64_t pause_until_ns_ = 0;  // the budget is spent until then; the writer thread's own
+  std::uint64_t next_told_ns_ = 0;    // its thread's
   std::thread thread_;
 };
 

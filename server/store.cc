@@ -134,6 +134,7 @@ class RocksStore final : public Store {
   std::vector<StoredJob> jobs() const override;
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
   Status load(const SnapshotInfo& expected, const std::function<Status(const LoadedChunk&)>& each) override;
+  Result<PinnedSnapshot> pin(JobId job, Round round) override;
   Status drop_before(JobId job, Round round) override;
   Status drop_after(JobId job, Round round) override;
   Status drop_job(JobId job) override;
@@ -159,6 +160,7 @@ class RocksStore final : public Store {
     return Error{ErrorCode::kStore, "store " + path_ + ": cannot " + doing + ": " + status.ToString() +
                                         "; check the disk's space, permissions and health"};
   }
+  std::unique_ptr<rocksdb::Iterator> iterate(const Family& family) const;
   Status check_identity(std::uint16_t server_index);
   Status find_snapshots(std::map<std::string, Family> families);
   // Removes the keys of these snapshots, then their families. REQUIRES: mutex_ held.
@@ -185,6 +187,7 @@ class RocksSnapshotWriter final : public SnapshotWriter {
   }
 
   Status add(const ChunkSnapshot& chunk) override { return files_.add(chunk); }
+  Status add(const StoredChunk& chunk) override { return files_.add(chunk); }
   Status finish() override {
     record_.chunks = files_.chunks();
     record_.bytes = files_.bytes();
@@ -383,12 +386,29 @@ Status RocksStore::load(const SnapshotInfo& expected, const std::function<Status
   if (stored.chunks != expected.chunks) {
     return refuse("a number of chunks here of", std::to_string(stored.chunks), std::to_string(expected.chunks));
   }
+  return read_snapshot(*iterate(snapshot.family), snapshot.record, each);
+}
+
+Result<PinnedSnapshot> RocksStore::pin(JobId job, Round round) {
+  std::lock_guard lock(mutex_);
+  const auto found = snapshots_.find({job, round});
+  if (found == snapshots_.end()) {
+    return fail(ErrorCode::kNotFound, "store " + path_ + " has no snapshot of round " + std::to_string(round.value) +
+                                          " of job id " + std::to_string(job.value) + " (any more)");
+  }
+  const Snapshot& snapshot = found->second;
+  return PinnedSnapshot{snapshot.record.info, snapshot.record.chunks,
+                        [this, snapshot](const PinnedSnapshot::Each& each) {
+                          return read_stored(*iterate(snapshot.family), snapshot.record, each);
+                        }};
+}
+
+std::unique_ptr<rocksdb::Iterator> RocksStore::iterate(const Family& family) const {
   rocksdb::ReadOptions options;
   options.verify_checksums = true;
   options.fill_cache = false;
   options.readahead_size = 4u << 20;
-  std::unique_ptr<rocksdb::Iterator> iterator(db_->NewIterator(options, snapshot.family.get()));
-  return read_snapshot(*iterator, snapshot.record, each);
+  return std::unique_ptr<rocksdb::Iterator>(db_->NewIterator(options, family.get()));
 }
 
 Status RocksStore::drop(const std::vector<SnapshotKey>& keys, const std::string& job_record_key) {

@@ -21,6 +21,7 @@
 #include "server/coordinator_core.h"
 #include "server/job_registry.h"
 #include "server/shard_core.h"
+#include "server/stored_chunk.h"
 
 namespace tributary {
 
@@ -54,10 +55,19 @@ class SnapshotWriter {
   virtual ~SnapshotWriter() = default;
   // Chunks in ascending order, each once.
   virtual Status add(const ChunkSnapshot& chunk) = 0;
+  virtual Status add(const StoredChunk& chunk) = 0;  // of a checkpoint; its header names this job
   // Durable and complete when it returns. kStore if not all info.chunks chunks were added.
   virtual Status finish() = 0;
   virtual std::uint64_t bytes() const = 0;
   // Destroyed without finish(): the snapshot is dropped.
+};
+
+// A complete snapshot that can be read although it may be dropped meanwhile. Goes before its store.
+struct PinnedSnapshot {
+  using Each = std::function<Status(const StoredChunk&)>;
+  SnapshotInfo info;
+  std::vector<ChunkIndex> chunks;  // ascending
+  std::function<Status(const Each&)> read;
 };
 
 class Store : public JobRegistry {
@@ -69,6 +79,8 @@ class Store : public JobRegistry {
   virtual std::vector<StoredJob> jobs() const = 0;  // jobs that have complete snapshots here
   virtual Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) = 0;
   virtual Status load(const SnapshotInfo& expected, const std::function<Status(const LoadedChunk&)>& each) = 0;
+  // kNotFound: it is not here.
+  virtual Result<PinnedSnapshot> pin(JobId job, Round round) = 0;
   // Complete snapshots of that job that are older, or newer, than `round`.
   virtual Status drop_before(JobId job, Round round) = 0;
   virtual Status drop_after(JobId job, Round round) = 0;

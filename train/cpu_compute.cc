@@ -11,6 +11,7 @@
 
 #include "common/assert.h"
 #include "train/aligned_floats.h"
+#include "train/host_replicas.h"
 #include "train/mlp.h"
 
 namespace tributary::train {
@@ -46,36 +47,37 @@ class CpuCompute final : public ModelCompute {
 
   Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
                                              const TensorReady& ready) override {
-    const std::size_t tensors = mlp_.tensors().size();
-    TRIB_ASSERT(memory_.parameters.size() == tensors && memory_.gradients.size() == tensors);
-    if (share.samples == 0) {
-      for (std::size_t t = 0; t < tensors; ++t) {
-        if (need && !need(t)) return std::optional<BatchStats>();
-      }
-      for (std::size_t l = mlp_.layers(); l-- > 0;) {
-        for (const std::size_t t : {2 * l, 2 * l + 1}) {
-          std::fill_n(memory_.gradients[t], mlp_.tensors()[t].elements(), 0.0f);
-          if (ready) ready(t);
-        }
-      }
-      return BatchStats{};
-    }
+    if (share.samples == 0) return zeros(need, ready);
+    return pass(share, memory_.parameters, need, ready);
+  }
+
+  Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas, bool keeps) override {
+    replicas_ = std::make_unique<HostReplicas>(mlp_, std::move(inner), replicas, keeps);
+    return {};
+  }
+
+  Result<std::optional<BatchStats>> local_round(const LocalRound& round, const NeedTensor& need,
+                                                const TensorReady& ready) override {
+    TRIB_ASSERT(replicas_ != nullptr);
+    if (round.steps == 0) return zeros(need, ready);
+    replicas_->begin(round.replica, round.begins);
     BatchStats stats;
-    for (std::uint32_t micro = 0; micro < share.micro_batches; ++micro) {
-      const std::span<const std::uint32_t> samples = share.micro_batch(micro);
-      if (samples.empty()) continue;
-      const auto batch = static_cast<std::uint32_t>(samples.size());
-      // Gathered before the first tensor is waited for: it runs while answers are still on their way.
-      training_.gather(samples, inputs_.data(), labels_.data());
-      const bool first = stats.samples == 0;
-      if (!mlp_.forward(inputs_.data(), batch, memory_.parameters, first ? need : NeedTensor{})) {
-        return std::optional<BatchStats>();
-      }
-      stats += mlp_.loss(std::span(labels_).first(batch));
-      const bool last = stats.samples == share.samples;
-      mlp_.backward(memory_.parameters, memory_.gradients, !first, last ? ready : TensorReady{});
+    for (std::uint32_t k = 0; k < round.steps; ++k) {
+      const LocalStep step = round.step(k);
+      const bool first = k == 0, last = k + 1 == round.steps;
+      const std::span<const float* const> parameters = first ? memory_.parameters : replicas_->parameters();
+      // A tensor steps as soon as its gradient is there: nothing reads its parameters any more in this pass.
+      const auto steps = [&](std::size_t t) {
+        replicas_->step(t, step.scalars, parameters[t], memory_.gradients[t], step.share.samples);
+        if (!last) return;
+        replicas_->subtract(t, memory_.parameters[t], memory_.gradients[t]);
+        if (ready) ready(t);
+      };
+      const std::optional<BatchStats> passed = pass(step.share, parameters, first ? need : NeedTensor{}, steps);
+      if (!passed) return std::optional<BatchStats>();
+      stats += *passed;
     }
-    TRIB_ASSERT(stats.samples == share.samples);
+    replicas_->end();
     return stats;
   }
 
@@ -100,10 +102,45 @@ class CpuCompute final : public ModelCompute {
   }
 
  private:
+  std::optional<BatchStats> zeros(const NeedTensor& need, const TensorReady& ready) {
+    for (std::size_t t = 0; t < mlp_.tensors().size(); ++t) {
+      if (need && !need(t)) return std::nullopt;
+    }
+    for (std::size_t l = mlp_.layers(); l-- > 0;) {
+      for (const std::size_t t : {2 * l, 2 * l + 1}) {
+        std::fill_n(memory_.gradients[t], mlp_.tensors()[t].elements(), 0.0f);
+        if (ready) ready(t);
+      }
+    }
+    return BatchStats{};
+  }
+
+  // The gradient of a share that is not empty, in these parameters.
+  std::optional<BatchStats> pass(const Share& share, std::span<const float* const> parameters, const NeedTensor& need,
+                                 const TensorReady& ready) {
+    TRIB_ASSERT(parameters.size() == mlp_.tensors().size() && memory_.gradients.size() == parameters.size());
+    BatchStats stats;
+    for (std::uint32_t micro = 0; micro < share.micro_batches; ++micro) {
+      const std::span<const std::uint32_t> samples = share.micro_batch(micro);
+      if (samples.empty()) continue;
+      const auto batch = static_cast<std::uint32_t>(samples.size());
+      // Gathered before the first tensor is waited for: it runs while answers are still on their way.
+      training_.gather(samples, inputs_.data(), labels_.data());
+      const bool first = stats.samples == 0;
+      if (!mlp_.forward(inputs_.data(), batch, parameters, first ? need : NeedTensor{})) return std::nullopt;
+      stats += mlp_.loss(std::span(labels_).first(batch));
+      const bool last = stats.samples == share.samples;
+      mlp_.backward(parameters, memory_.gradients, !first, last ? ready : TensorReady{});
+    }
+    TRIB_ASSERT(stats.samples == share.samples);
+    return stats;
+  }
+
   const ImageSet& training_;
   Mlp mlp_;
   DeviceInfo info_;
   RankMemory memory_;
+  std::unique_ptr<HostReplicas> replicas_;  // null without local steps
   AlignedFloats inputs_;
   std::vector<std::uint8_t> labels_;
 };

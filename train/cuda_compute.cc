@@ -8,6 +8,7 @@
 
 #include "common/assert.h"
 #include "train/device_path.h"
+#include "train/device_replicas.h"
 #include "train/host_staging.h"
 #include "train/image_feed.h"
 #include "train/mlp_cuda.h"
@@ -50,12 +51,23 @@ class CudaCompute final : public ModelCompute {
 
   Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
                                              const TensorReady& ready) override {
-    Result<bool> enqueued = enqueue_round(share, need, ready);
-    // Also when the round was abandoned or failed: nothing may touch the bound memory after this.
-    if (Status drained = drain(); !drained && enqueued) enqueued = tl::unexpected(drained.error());
-    if (!enqueued) return tl::unexpected(enqueued.error());
-    if (!*enqueued) return std::optional<BatchStats>();
-    return stats(share.samples);
+    return finished(enqueue_round(share, need, ready), share.samples);
+  }
+
+  Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas, bool keeps) override {
+    if (Status status = use_device(); !status) return status;
+    auto made = DeviceReplicas::make(shape(), device_, stream_.get(), std::move(inner), replicas, keeps);
+    if (!made) return tl::unexpected(made.error());
+    replicas_ = std::move(*made);
+    return {};
+  }
+
+  Result<std::optional<BatchStats>> local_round(const LocalRound& round, const NeedTensor& need,
+                                                const TensorReady& ready) override {
+    TRIB_ASSERT(replicas_ != nullptr);
+    std::uint32_t samples = 0;
+    Result<bool> enqueued = enqueue_local(round, need, ready, samples);
+    return finished(std::move(enqueued), samples);
   }
 
   Result<BatchStats> evaluate(const ImageSet& set) override {
@@ -112,16 +124,63 @@ class CudaCompute final : public ModelCompute {
 
   Status use_device() { return device_.check(cudaSetDevice(index_), "selecting the device"); }
 
-  // Everything of a round up to its last ready(). False: `need` abandoned it.
-  Result<bool> enqueue_round(const Share& share, const NeedTensor& need, const TensorReady& ready) {
-    if (Status status = begin(); !status) return tl::unexpected(status.error());
-    const MlpCuda::BeforeTensor before = [&](std::size_t tensor) -> Result<bool> {
+  // Waits for what was enqueued. Also when the round was abandoned or failed: nothing may touch the bound memory after
+  // this.
+  Result<std::optional<BatchStats>> finished(Result<bool> enqueued, std::uint32_t samples) {
+    if (Status status = drain(); !status && enqueued) enqueued = tl::unexpected(status.error());
+    if (!enqueued) return tl::unexpected(enqueued.error());
+    if (!*enqueued) return std::optional<BatchStats>();
+    return stats(samples);
+  }
+
+  // Waits for a tensor, and brings its parameters to where the passes read them.
+  MlpCuda::BeforeTensor fetching(const NeedTensor& need) {
+    return [this, &need](std::size_t tensor) -> Result<bool> {
       if (need && !need(tensor)) return false;
       if (Status status = path_->fetch(tensor, stream_.get()); !status) return tl::unexpected(status.error());
       return true;
     };
+  }
+
+  // Everything of a round up to its last ready(). False: `need` abandoned it.
+  Result<bool> enqueue_round(const Share& share, const NeedTensor& need, const TensorReady& ready) {
+    if (Status status = begin(); !status) return tl::unexpected(status.error());
     const MlpCuda::AfterTensor after = [&](std::size_t tensor) { return path_->publish(tensor, stream_.get(), ready); };
     if (share.samples == 0) return enqueue_zeros(need, after);
+    return enqueue_pass(share, path_->parameters(), fetching(need), after, true);
+  }
+
+  // The same with local steps. samples: becomes those of all steps.
+  Result<bool> enqueue_local(const LocalRound& round, const NeedTensor& need, const TensorReady& ready,
+                             std::uint32_t& samples) {
+    if (Status status = begin(); !status) return tl::unexpected(status.error());
+    if (round.steps == 0) {
+      return enqueue_zeros(need, [&](std::size_t tensor) { return path_->publish(tensor, stream_.get(), ready); });
+    }
+    if (Status status = replicas_->begin(round.replica, round.begins); !status) return tl::unexpected(status.error());
+    for (std::uint32_t k = 0; k < round.steps; ++k) {
+      const LocalStep step = round.step(k);
+      const bool first = k == 0, last = k + 1 == round.steps;
+      const std::span<const float* const> parameters = first ? path_->parameters() : replicas_->parameters();
+      const MlpCuda::AfterTensor after = [&](std::size_t t) {
+        float* gradient = path_->gradients()[t];
+        Status status = replicas_->step(t, step.scalars, parameters[t], gradient, step.share.samples);
+        if (!status || !last) return status;
+        status = replicas_->subtract(t, path_->parameters()[t], gradient);
+        return status ? path_->publish(t, stream_.get(), ready) : status;
+      };
+      const Result<bool> go_on =
+          enqueue_pass(step.share, parameters, first ? fetching(need) : MlpCuda::BeforeTensor(), after, last);
+      if (!go_on || !*go_on) return go_on;
+      samples += step.share.samples;
+    }
+    replicas_->end();
+    return true;
+  }
+
+  // A share that is not empty. fetches_sums: it is the round's last.
+  Result<bool> enqueue_pass(const Share& share, std::span<const float* const> parameters,
+                            const MlpCuda::BeforeTensor& before, const MlpCuda::AfterTensor& after, bool fetches_sums) {
     std::uint32_t done = 0;
     for (std::uint32_t micro = 0; micro < share.micro_batches; ++micro) {
       const std::span<const std::uint32_t> samples = share.micro_batch(micro);
@@ -132,13 +191,13 @@ class CudaCompute final : public ModelCompute {
       // Gathered before the first tensor is waited for: it runs while answers are still on their way.
       Status status = feed_.gather(training_, samples);
       if (!status) return tl::unexpected(status.error());
-      const Result<bool> go_on = mlp_.forward(feed_.inputs(), static_cast<std::uint32_t>(samples.size()),
-                                              path_->parameters(), first ? before : MlpCuda::BeforeTensor());
+      const Result<bool> go_on = mlp_.forward(feed_.inputs(), static_cast<std::uint32_t>(samples.size()), parameters,
+                                              first ? before : MlpCuda::BeforeTensor());
       if (!go_on || !*go_on) return go_on;
       status = mlp_.loss(feed_.labels());
-      if (status && last) status = fetch_sums();
+      if (status && last && fetches_sums) status = fetch_sums();
       if (status) {
-        status = mlp_.backward(path_->parameters(), path_->gradients(), !first, last ? after : MlpCuda::AfterTensor());
+        status = mlp_.backward(parameters, path_->gradients(), !first, last ? after : MlpCuda::AfterTensor());
       }
       if (!status) return tl::unexpected(status.error());
     }
@@ -221,7 +280,8 @@ class CudaCompute final : public ModelCompute {
   ImageFeed feed_;
   std::unique_ptr<HostStaging> staging_;  // null: not needed yet, or no more
   std::unique_ptr<DevicePath> device_path_;
-  GradientPath* path_ = nullptr;  // the one of the two that is bound
+  std::unique_ptr<DeviceReplicas> replicas_;  // null without local steps
+  GradientPath* path_ = nullptr;              // the one of the two that is bound
   RankMemory bound_;
   PinnedMemory<PassSums> sums_;  // of the last pass
   CudaEvent computed_;

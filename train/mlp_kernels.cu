@@ -106,6 +106,16 @@ __global__ void __launch_bounds__(kThreads) relu_backward(float* delta, const fl
   }
 }
 
+__global__ void __launch_bounds__(kThreads) fill(float* out, std::size_t size, float value) {
+  const std::size_t step = std::size_t{gridDim.x} * kThreads;
+  for (std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x; i < size; i += step) out[i] = value;
+}
+
+__global__ void __launch_bounds__(kThreads) subtract(const float* a, const float* b, std::size_t size, float* out) {
+  const std::size_t step = std::size_t{gridDim.x} * kThreads;
+  for (std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x; i < size; i += step) out[i] = a[i] - b[i];
+}
+
 // Of a column's 8 threads, number y adds rows y, y + 8, ...; then they are added in order.
 __global__ void __launch_bounds__(kThreads)
     column_sums(const float* delta, std::uint32_t rows, std::uint32_t columns, float* gradient, bool accumulate) {
@@ -199,6 +209,14 @@ void launch_loss(const LossArgs& args, PassSums* sums, Stream stream) {
 
 void launch_relu_backward(float* delta, const float* output, std::size_t size, Stream stream) {
   launch(stream, blocks_of((size + kThreads - 1) / kThreads), relu_backward, delta, output, size);
+}
+
+void launch_fill(float* out, std::size_t size, float value, Stream stream) {
+  launch(stream, blocks_of((size + kThreads - 1) / kThreads), fill, out, size, value);
+}
+
+void launch_difference(const float* a, const float* b, std::size_t size, float* out, Stream stream) {
+  launch(stream, blocks_of((size + kThreads - 1) / kThreads), subtract, a, b, size, out);
 }
 
 void launch_column_sums(const float* delta, std::uint32_t rows, std::uint32_t columns, float* gradient, bool accumulate,

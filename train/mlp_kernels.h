@@ -54,6 +54,12 @@ void launch_relu_backward(float* delta, const float* output, std::size_t size, k
 void launch_column_sums(const float* delta, std::uint32_t rows, std::uint32_t columns, float* gradient, bool accumulate,
                         kernels::cuda::Stream stream);
 
+// out[i] = value.
+void launch_fill(float* out, std::size_t size, float value, kernels::cuda::Stream stream);
+
+// out[i] = a[i] - b[i].
+void launch_difference(const float* a, const float* b, std::size_t size, float* out, kernels::cuda::Stream stream);
+
 // C[m, n] = op(A) op(B), or += with accumulate: for machines without cuBLAS. op(A) is A[m, k], or A[k, m] transposed;
 // op(B) is B[k, n], or B[n, k] transposed.
 struct GemmArgs {

@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "common/result.h"
+#include "kernels/optimizer.h"
 #include "train/dataset.h"
 #include "train/mlp_shape.h"
 #include "train/pass.h"
@@ -40,11 +42,32 @@ struct DeviceInfo {
   std::optional<int> cuda = {};  // the device's index, if it is one of CUDA's: only then may memory be the device's
 };
 
-// Samples of one rank's share of a round. A function, because the sampler's memory is its own.
+// Samples of one rank's share of a round, or of a local step. A function, because the sampler's memory is its own.
 struct Share {
   std::uint32_t samples = 0;                                                       // over all micro-batches
   std::uint32_t micro_batches = 1;                                                 // some may be empty
   std::function<std::span<const std::uint32_t>(std::uint32_t micro)> micro_batch;  // valid until the next call
+};
+
+// A step that a replica takes by itself, in mode local_sgd.
+struct LocalStep {
+  Share share;                   // not empty
+  kernels::StepScalars scalars;  // of the inner optimizer
+};
+
+// Which state of the inner optimizer a round of local steps begins with.
+enum class InnerState {
+  kFresh,  // none: it begins anew
+  kNext,   // what the last round left
+  kAgain,  // what the last round began with: it is computed once more
+};
+
+// A replica's part in a round of mode local_sgd.
+struct LocalRound {
+  std::uint32_t replica = 0;  // of those that begin_local() made room for
+  InnerState begins = InnerState::kFresh;
+  std::uint32_t steps = 0;
+  std::function<LocalStep(std::uint32_t step)> step;
 };
 
 // Thread rule: one thread at a time. Errors are the device's (kDevice): the backend is unusable afterwards, but nothing
@@ -65,6 +88,18 @@ class ModelCompute {
   // ready before everything was needed. Empty if `need` abandoned the round. `need` and `ready` may be null.
   virtual Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
                                                      const TensorReady& ready) = 0;
+
+  // To be called before the first local_round(): makes room for a replica's parameters and for the inner optimizer's
+  // state of so many replicas. keeps: from round to round; otherwise every round is kFresh.
+  virtual Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas, bool keeps) = 0;
+
+  // From the bound parameters on, steps of the inner optimizer, each along the mean gradient of its share. What comes
+  // out as the gradient is by how much they moved: the bound parameters minus the replica's. `need`, `ready` and the
+  // result as in gradient(); nothing is ready before the last step. A replica without steps contributes zeros,
+  // and such a round is none for its inner state; nor is one that was abandoned. REQUIRES: the bound parameters stay
+  // until their tensor is ready.
+  virtual Result<std::optional<BatchStats>> local_round(const LocalRound& round, const NeedTensor& need,
+                                                        const TensorReady& ready) = 0;
 
   // Loss and accuracy of the bound parameters over a whole set. REQUIRES: nothing else writes the parameters meanwhile.
   virtual Result<BatchStats> evaluate(const ImageSet& set) = 0;

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/job_optimizer.h"
+#include "common/schedule.h"
 #include "train/cpu_compute.h"
 #include "train/cuda_compute.h"
 
@@ -32,31 +34,100 @@ Result<MlpShape> shape_for(const TrainConfig& config, const ImageSet& training, 
   return MlpShape::make(std::move(sizes), std::max(sampler.micro_batch_limit(), kEvaluationBatch));
 }
 
-Result<RankCompute> RankCompute::make(const TrainConfig& config, const ImageSet& training, std::uint32_t world_size,
-                                      const DeviceChoice& device) {
+Result<RankCompute> RankCompute::make(const JobConfig& job, const ImageSet& training, std::uint32_t world_size,
+                                      const DeviceChoice& device, std::uint32_t replicas) {
+  const TrainConfig& config = job.train;
   Result<Sampler> sampler = Sampler::make({.samples = training.count,
                                            .global_batch = config.global_batch,
                                            .world_size = world_size,
                                            .accumulation = config.accumulation,
+                                           .local_steps = has_local_steps(job) ? job.local.steps : 1,
                                            .seed = config.seed});
   if (!sampler) return tl::unexpected(sampler.error());
   const Result<MlpShape> shape = shape_for(config, training, *sampler);
   if (!shape) return tl::unexpected(shape.error());
   Result<std::unique_ptr<ModelCompute>> model = make_model(*shape, training, device);
   if (!model) return tl::unexpected(model.error());
-  return RankCompute(std::move(*sampler), std::move(*model));
+  RankCompute compute(std::move(*sampler), std::move(*model));
+  if (!has_local_steps(job)) return compute;
+  Status begun = compute.begin_local(job, replicas);
+  if (!begun && begun.error().code == ErrorCode::kDevice && device.may_fall_back) {
+    model = make_cpu_compute(*shape, training, begun.error().message);
+    if (!model) return tl::unexpected(model.error());
+    compute.model_ = std::move(*model);
+    begun = compute.begin_local(job, replicas);
+  }
+  if (!begun) return tl::unexpected(begun.error());
+  return compute;
 }
 
 RankCompute::RankCompute(Sampler sampler, std::unique_ptr<ModelCompute> model)
     : sampler_(std::move(sampler)), model_(std::move(model)) {}
 
-Result<std::optional<BatchStats>> RankCompute::gradient(Round round, Rank rank, const NeedTensor& need,
-                                                        const TensorReady& ready) {
+Status RankCompute::begin_local(const JobConfig& job, std::uint32_t replicas) {
+  std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(job.local.optimizer);
+  if (!optimizer) {
+    return fail(ErrorCode::kConfig, "local.optimizer = \"" + job.local.optimizer.name +
+                                        "\" is unknown; use sgd, adam, adamw, adagrad or lion");
+  }
+  inner_ = Inner{.config = job.local, .schedule = job.schedule, .optimizer = optimizer, .kept = {}};
+  inner_->kept.resize(replicas);
+  return model_->begin_local(std::move(optimizer), replicas, job.local.keep_state);
+}
+
+Share RankCompute::share_of(Round round, Rank rank, std::uint32_t step) {
   Share share;
-  share.samples = sampler_.share_size(round, rank);
+  share.samples = sampler_.step_share_size(round, step, rank);
   share.micro_batches = sampler_.accumulation();
-  share.micro_batch = [&](std::uint32_t micro) { return sampler_.micro_batch(round, rank, micro); };
-  return model_->gradient(share, need, ready);
+  share.micro_batch = [=, this](std::uint32_t micro) { return sampler_.micro_batch(round, rank, micro, step); };
+  return share;
+}
+
+Result<std::optional<BatchStats>> RankCompute::gradient(Round round, Rank rank, const NeedTensor& need,
+                                                        const TensorReady& ready, std::uint32_t replica) {
+  if (inner_) return local_round(round, rank, need, ready, replica);
+  return model_->gradient(share_of(round, rank, 0), need, ready);
+}
+
+Result<std::optional<BatchStats>> RankCompute::local_round(Round round, Rank rank, const NeedTensor& need,
+                                                           const TensorReady& ready, std::uint32_t replica) {
+  LocalRound local{.replica = replica, .steps = sampler_.steps(round), .step = {}};
+  // Only an epoch's last batch can be too small for everybody.
+  if (sampler_.step_share_size(round, local.steps - 1, rank) == 0) --local.steps;
+  Inner::Kept& kept = inner_->kept[replica];
+  const bool again = round == kept.round, next = round == kept.round.next();
+  std::uint64_t taken = inner_->config.keep_state && next ? kept.taken : 0;
+  // A round without steps found the state that it left.
+  if (inner_->config.keep_state && again) taken = local.steps == 0 ? kept.taken : kept.taken_before;
+  if (taken > 0) {
+    local.begins = again ? InnerState::kAgain : InnerState::kNext;
+  } else {
+    kept = {};  // what there was is overwritten, also if the round is abandoned
+  }
+  const std::uint64_t before = sampler_.steps_before(round);
+  local.step = [&](std::uint32_t step) {
+    const double lr = scheduled_lr(inner_->schedule, inner_->config.optimizer.lr, before + step + 1);
+    return LocalStep{.share = share_of(round, rank, step), .scalars = inner_->optimizer->scalars(taken + step + 1, lr)};
+  };
+  Result<std::optional<BatchStats>> stats = model_->local_round(local, need, ready);
+  if (!stats || !*stats) return stats;
+  kept.round = round;
+  if (local.steps > 0) {
+    kept.taken_before = taken;
+    kept.taken = taken + local.steps;
+  }
+  return stats;
+}
+
+std::uint32_t RankCompute::weight(Round round, Rank rank) const {
+  const std::uint32_t samples = sampler_.share_size(round, rank);
+  return inner_ ? std::min(samples, 1u) : samples;
+}
+
+bool RankCompute::lost_inner_state(Round round) const {
+  if (!inner_ || !inner_->config.keep_state || inner_->optimizer->slots() == 0 || round.value <= 1) return false;
+  return std::ranges::any_of(inner_->kept,
+                             [round](const auto& k) { return k.round != round && k.round.next() != round; });
 }
 
 Round last_round(const TrainConfig& config, const Sampler& sampler) {

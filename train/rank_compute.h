@@ -1,10 +1,15 @@
 // RankCompute: what one rank computes in one round, from samples to the gradient, on the device that was chosen. The
 // trainer and the standalone reference share it, hence the same bits on the CPU.
+//
+// In mode local_sgd a rank is a replica. In a round it takes local steps from the servers' parameters with the inner
+// optimizer of [local], and its gradient is by how much they moved: parameters before minus after. Such gradients weigh
+// 1 each, so that the servers' average is that of the replicas' moves.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "common/config.h"
 #include "common/device_choice.h"
@@ -19,11 +24,14 @@ namespace tributary::train {
 class RankCompute {
  public:
   // `training` must outlive this. kConfig as Sampler::make and MlpShape::make. kDevice if the chosen GPU cannot be set
-  // up; where the choice was ours, the CPU steps in and says so in info().note.
-  static Result<RankCompute> make(const TrainConfig& config, const ImageSet& training, std::uint32_t world_size,
-                                  const DeviceChoice& device = {});
+  // up; where the choice was ours, the CPU steps in and says so in info().note. replicas: whose local steps it will
+  // compute, if the job has them.
+  static Result<RankCompute> make(const JobConfig& job, const ImageSet& training, std::uint32_t world_size,
+                                  const DeviceChoice& device = {}, std::uint32_t replicas = 1);
   // Of parts: for tests that compute in their own way.
   RankCompute(Sampler sampler, std::unique_ptr<ModelCompute> model);
+  // To be called where make() was not, for a job with local steps. kConfig, kDevice.
+  Status begin_local(const JobConfig& job, std::uint32_t replicas);
 
   const MlpShape& shape() const { return model_->shape(); }
   const DeviceInfo& info() const { return model_->info(); }
@@ -32,14 +40,38 @@ class RankCompute {
   // As ModelCompute's.
   Status bind(const RankMemory& memory) { return model_->bind(memory); }
   void unbind() { model_->unbind(); }
-  // Gradient of the rank's share of a round.
-  Result<std::optional<BatchStats>> gradient(Round round, Rank rank, const NeedTensor& need, const TensorReady& ready);
+  // Gradient of the rank's share of a round. replica: where several are computed here, which of them the rank is.
+  Result<std::optional<BatchStats>> gradient(Round round, Rank rank, const NeedTensor& need, const TensorReady& ready,
+                                             std::uint32_t replica = 0);
+  // What the gradient counts for in the average: its samples; with local steps 1, or 0 if it had none.
+  std::uint32_t weight(Round round, Rank rank) const;
+  // Whether the job keeps the inner optimizer's state from round to round, and what is here does not belong to this
+  // round: it will begin anew. (Kept is what the round began with if it was the last one computed here, or what the
+  // round before left.)
+  bool lost_inner_state(Round round) const;
   Result<BatchStats> evaluate(const ImageSet& set) { return model_->evaluate(set); }
   Status read_parameters(std::size_t tensor, std::span<float> to) { return model_->read_parameters(tensor, to); }
 
  private:
+  struct Inner {
+    LocalConfig config;
+    ScheduleConfig schedule;  // counted in local steps of the job
+    std::shared_ptr<const kernels::Optimizer> optimizer;
+    // What a replica's state is.
+    struct Kept {
+      Round round;                     // the last one it was through; 0: none
+      std::uint64_t taken = 0;         // steps since it began
+      std::uint64_t taken_before = 0;  // when that round began
+    };
+    std::vector<Kept> kept;  // by replica
+  };
+  Result<std::optional<BatchStats>> local_round(Round round, Rank rank, const NeedTensor& need,
+                                                const TensorReady& ready, std::uint32_t replica);
+  Share share_of(Round round, Rank rank, std::uint32_t step);
+
   Sampler sampler_;
   std::unique_ptr<ModelCompute> model_;
+  std::optional<Inner> inner_;  // with local steps
 };
 
 // The network that the job describes, for these images; batches as large as the sampler's and evaluation's.

@@ -25,7 +25,7 @@ double per_round_ms(std::uint64_t ns, std::uint64_t rounds) {
 std::string split_text(const StepSplit& split, std::uint64_t rounds) {
   const double total = std::max(per_round_ms(split.total_ns(), rounds), 1e-9);
   const auto percent = [&](std::uint64_t ns) { return 100.0 * per_round_ms(ns, rounds) / total; };
-  return printed("step %.1f ms: compute %.0f %%, reduce %.0f %%, wait %.0f %%", total, percent(split.compute_ns),
+  return printed("round %.1f ms: compute %.0f %%, reduce %.0f %%, wait %.0f %%", total, percent(split.compute_ns),
                  percent(split.reduce_ns), percent(split.wait_ns));
 }
 
@@ -52,6 +52,7 @@ std::string to_json(const RunSummary& summary) {
       {"train_samples", summary.train.samples},
       {"digest", summary.digest},
       {"seconds", summary.seconds()},
+      {"samples", summary.samples_here},
       {"samples_per_s", summary.samples_per_second()},
       {"step_split",
        {{"compute_ms", per_round_ms(summary.split.compute_ns, summary.rounds_here)},

@@ -46,9 +46,9 @@ struct RunSummary {
 // One line:
 //
 //   {"job":...,"rank":...,"model_bytes":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,
-//    "samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per round,"bytes_pushed","bytes_pulled",
-//    "stopped","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA ...","blas",
-//    "gradient_path":"host" or "device"}
+//    "samples":...,"samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per
+//    round,"bytes_pushed","bytes_pulled", "stopped","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA
+//    ...","blas", "gradient_path":"host" or "device"}
 //
 // in modes ssp and async "staleness":{"pulls","mean","max"} (by how many clocks the slowest node was behind, over all
 // chunks that this node was answered), and "train_loss_sum", "train_correct", "train_samples" so that a reader of all

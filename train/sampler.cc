@@ -28,6 +28,7 @@ Result<Sampler> Sampler::make(const SamplerOptions& options) {
     return fail(ErrorCode::kConfig,
                 "train.accumulation = 0: use 1 for no accumulation, or the number of micro-batches");
   }
+  if (options.local_steps == 0) return fail(ErrorCode::kConfig, "local.steps = 0: a round needs a step; use 1 or more");
   if (options.world_size == 0) return fail(ErrorCode::kTopology, "world size = 0: a job needs a rank; use 1 or more");
   if (options.global_batch > options.samples) {
     return fail(ErrorCode::kConfig, "train.global_batch = " + std::to_string(options.global_batch) +
@@ -47,25 +48,52 @@ Result<Sampler> Sampler::make(const SamplerOptions& options) {
 
 Sampler::Sampler(const SamplerOptions& options)
     : options_(options),
-      rounds_per_epoch_((std::uint64_t{options.samples} + options.global_batch - 1) / options.global_batch) {}
+      steps_per_epoch_((std::uint64_t{options.samples} + options.global_batch - 1) / options.global_batch),
+      rounds_per_epoch_((steps_per_epoch_ + options.local_steps - 1) / options.local_steps) {}
 
-std::uint32_t Sampler::batch_size(Round round) const {
+std::uint32_t Sampler::steps(Round round) const {
   TRIB_ASSERT(round.value >= 1);
-  const std::uint64_t begin = (round.value - 1) % rounds_per_epoch_ * options_.global_batch;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(options_.global_batch, options_.samples - begin));
+  const std::uint64_t first = (round.value - 1) % rounds_per_epoch_ * options_.local_steps;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(options_.local_steps, steps_per_epoch_ - first));
 }
 
-Sampler::Range Sampler::share_range(Round round, Rank rank) const {
+std::uint64_t Sampler::steps_before(Round round) const {
+  TRIB_ASSERT(round.value >= 1);
+  return epoch_of(round) * steps_per_epoch_ + (round.value - 1) % rounds_per_epoch_ * options_.local_steps;
+}
+
+Sampler::Range Sampler::round_range(Round round) const {
+  const std::uint64_t begin = step_range(round, 0).begin;
+  const Range last = step_range(round, steps(round) - 1);
+  return {begin, last.begin + last.size - begin};
+}
+
+Sampler::Range Sampler::step_range(Round round, std::uint32_t step) const {
+  TRIB_ASSERT(step < steps(round));
+  const std::uint64_t begin = (steps_before(round) % steps_per_epoch_ + step) * options_.global_batch;
+  return {begin, std::min<std::uint64_t>(options_.global_batch, options_.samples - begin)};
+}
+
+Sampler::Range Sampler::share_range(Round round, std::uint32_t step, Rank rank) const {
   TRIB_ASSERT(rank.value < options_.world_size);
-  const std::uint64_t size = batch_size(round);
-  const std::uint64_t batch_begin = (round.value - 1) % rounds_per_epoch_ * options_.global_batch;
-  const std::uint64_t begin = part_begin(size, options_.world_size, rank.value);
-  const std::uint64_t end = part_begin(size, options_.world_size, std::uint64_t{rank.value} + 1);
-  return {batch_begin + begin, end - begin};
+  const Range batch = step_range(round, step);
+  const std::uint64_t begin = part_begin(batch.size, options_.world_size, rank.value);
+  const std::uint64_t end = part_begin(batch.size, options_.world_size, std::uint64_t{rank.value} + 1);
+  return {batch.begin + begin, end - begin};
+}
+
+std::uint32_t Sampler::batch_size(Round round) const {
+  return static_cast<std::uint32_t>(round_range(round).size);
 }
 
 std::uint32_t Sampler::share_size(Round round, Rank rank) const {
-  return static_cast<std::uint32_t>(share_range(round, rank).size);
+  // All batches but an epoch's last are full, and their shares equal.
+  const std::uint32_t last = steps(round) - 1;
+  return last * (options_.global_batch / options_.world_size) + step_share_size(round, last, rank);
+}
+
+std::uint32_t Sampler::step_share_size(Round round, std::uint32_t step, Rank rank) const {
+  return static_cast<std::uint32_t>(share_range(round, step, rank).size);
 }
 
 std::uint32_t Sampler::micro_batch_limit() const {
@@ -73,15 +101,15 @@ std::uint32_t Sampler::micro_batch_limit() const {
   return options_.global_batch / options_.world_size / options_.accumulation;
 }
 
-std::span<const std::uint32_t> Sampler::share(Round round, Rank rank) {
+std::span<const std::uint32_t> Sampler::share(Round round, Rank rank, std::uint32_t step) {
   shuffle_for(epoch_of(round));
-  const Range range = share_range(round, rank);
+  const Range range = share_range(round, step, rank);
   return std::span(permutation_).subspan(range.begin, range.size);
 }
 
-std::span<const std::uint32_t> Sampler::micro_batch(Round round, Rank rank, std::uint32_t micro) {
+std::span<const std::uint32_t> Sampler::micro_batch(Round round, Rank rank, std::uint32_t micro, std::uint32_t step) {
   TRIB_ASSERT(micro < options_.accumulation);
-  const std::span<const std::uint32_t> all = share(round, rank);
+  const std::span<const std::uint32_t> all = share(round, rank, step);
   const std::uint64_t begin = part_begin(all.size(), options_.accumulation, micro);
   const std::uint64_t end = part_begin(all.size(), options_.accumulation, std::uint64_t{micro} + 1);
   return all.subspan(begin, end - begin);

@@ -1,10 +1,13 @@
-// The global sampler: which samples a rank sees in which round. A pure function of (seed, round), so that a resume
-// needs no state.
+// The global sampler: which samples a rank sees in which step of which round. A pure function of (seed, round, step,
+// rank), so that a resume needs no state.
 //
-// Every epoch is a permutation of all samples, shuffled anew by (seed, epoch). Round r takes the next global_batch
+// Every epoch is a permutation of all samples, shuffled anew by (seed, epoch). A step takes the next global_batch
 // entries of it; rank k of n takes the k-th of n contiguous shares, and splits it into `accumulation` micro-batches. So
 // each sample comes exactly once an epoch over all ranks. The last batch of an epoch may be smaller: it is shared out
 // as evenly as possible, shares then differ by one sample at most, and may be empty.
+//
+// A round is one step; with local steps (mode local_sgd) it is `local_steps` of them. Rounds do not reach over the end
+// of an epoch: if the epoch's number of steps is no multiple of local_steps, its last round has fewer.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +24,7 @@ struct SamplerOptions {
   std::uint32_t global_batch = 1;
   std::uint32_t world_size = 1;
   std::uint32_t accumulation = 1;
+  std::uint32_t local_steps = 1;  // a round
   std::uint64_t seed = 1;
 };
 
@@ -33,13 +37,19 @@ class Sampler {
   // Epochs count from 0, rounds from 1.
   std::uint64_t epoch_of(Round round) const { return (round.value - 1) / rounds_per_epoch_; }
   bool ends_epoch(Round round) const { return round.value % rounds_per_epoch_ == 0; }
-  // Samples of a round over all ranks.
+  // Steps of a round, and of the job before it. A round's steps count from 0.
+  std::uint32_t steps(Round round) const;
+  std::uint64_t steps_before(Round round) const;
+  // Samples of a round, all its steps: over all ranks, or of one.
   std::uint32_t batch_size(Round round) const;
   std::uint32_t share_size(Round round, Rank rank) const;
+  // Of one of its steps.
+  std::uint32_t step_share_size(Round round, std::uint32_t step, Rank rank) const;
 
-  // Indices of the samples of one rank, or of one of its micro-batches. Valid until the next call for another epoch.
-  std::span<const std::uint32_t> share(Round round, Rank rank);
-  std::span<const std::uint32_t> micro_batch(Round round, Rank rank, std::uint32_t micro);
+  // Indices of the samples of one rank in a step, or of one of its micro-batches. Valid until the next call for another
+  // epoch.
+  std::span<const std::uint32_t> share(Round round, Rank rank, std::uint32_t step = 0);
+  std::span<const std::uint32_t> micro_batch(Round round, Rank rank, std::uint32_t micro, std::uint32_t step = 0);
 
   std::uint32_t accumulation() const { return options_.accumulation; }
   // The largest micro-batch there can be.
@@ -50,11 +60,14 @@ class Sampler {
   struct Range {
     std::uint64_t begin = 0, size = 0;
   };
-  Range share_range(Round round, Rank rank) const;  // within the epoch's permutation
+  // Within the epoch's permutation: of the whole round or of a step, and of a rank's share of a step.
+  Range round_range(Round round) const;
+  Range step_range(Round round, std::uint32_t step) const;
+  Range share_range(Round round, std::uint32_t step, Rank rank) const;
   void shuffle_for(std::uint64_t epoch);
 
   SamplerOptions options_;
-  std::uint64_t rounds_per_epoch_;
+  std::uint64_t steps_per_epoch_, rounds_per_epoch_;
   std::uint64_t shuffled_epoch_ = 0;
   std::vector<std::uint32_t> permutation_;  // of shuffled_epoch_; empty before the first use
 };

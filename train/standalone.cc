@@ -85,7 +85,7 @@ class Model {
 
   // Applies the gradients of all ranks, chunk by chunk as servers do: encodings may depend on where a chunk begins.
   void step(Round round, std::uint64_t weight) {
-    const double lr = scheduled_lr(job_.schedule, job_.optimizer.lr, round.value);
+    const double lr = scheduled_lr(server_schedule(job_), job_.optimizer.lr, round.value);
     const kernels::StepScalars scalars = optimizer_->scalars(round.value, lr);
     std::vector<const float*> inputs(ranks_per_node_);
     std::vector<const std::byte*> frames;
@@ -154,7 +154,7 @@ Status check(const StandaloneOptions& options) {
 Result<RunSummary> train_standalone(const StandaloneOptions& options, const ImageSet& training, const ImageSet* test,
                                     ProgressBar* bar) {
   if (Status status = check(options); !status) return tl::unexpected(status.error());
-  Result<RankCompute> compute = RankCompute::make(options.job.train, training, options.ranks, options.device);
+  Result<RankCompute> compute = RankCompute::make(options.job, training, options.ranks, options.device, options.ranks);
   if (!compute) return tl::unexpected(compute.error());
   if (bar != nullptr) bar->note("computing on " + to_text(compute->info()));
   const Sampler& sampler = compute->sampler();
@@ -187,6 +187,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   const std::vector<const float*> parameters = model.seen();
   for (Round round(1); round.value <= summary.last_round; round = round.next()) {
     RoundReport report{.round = round.value, .rounds = summary.last_round};
+    std::uint64_t weight = 0;
     if ((round.value - 1) % sampler.rounds_per_epoch() == 0) summary.train = {};
     const Clock::time_point begin = Clock::now();
     for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
@@ -194,13 +195,14 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
       if (Status bound = compute->bind({.parameters = parameters, .gradients = gradients}); !bound) {
         return tl::unexpected(bound.error());
       }
-      const Result<std::optional<BatchStats>> stats = compute->gradient(round, Rank(rank), nullptr, nullptr);
+      const Result<std::optional<BatchStats>> stats = compute->gradient(round, Rank(rank), nullptr, nullptr, rank);
       if (!stats) return tl::unexpected(stats.error());
       report.stats += **stats;
+      weight += compute->weight(round, Rank(rank));
     }
     report.split.compute_ns = ns_since(begin);
     const Clock::time_point computed = Clock::now();
-    model.step(round, report.stats.samples);
+    model.step(round, weight);
     report.split.reduce_ns = ns_since(computed);
     report.global_samples = report.stats.samples;
 

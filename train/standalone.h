@@ -13,7 +13,7 @@
 
 namespace tributary::train {
 
-inline constexpr std::uint32_t kMaxStandaloneRanks = 256;  // each has a gradient buffer of the model's size
+inline constexpr std::uint32_t kMaxStandaloneRanks = 256;  // each has a gradient, and inner state, of the model's size
 
 struct StandaloneOptions {
   JobConfig job;

@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFirstBackoff{100};
+constexpr milliseconds kFirstBackoff{25};
 constexpr milliseconds kMaxBackoff{5'000};
 
 std::uint64_t ns_since(Clock::time_point begin) {
@@ -124,6 +124,9 @@ class Trainer {
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
     if (complete_.value > 0) note("going on after round " + std::to_string(complete_.value));
+    if (complete_ < last_ && compute_.lost_inner_state(complete_.next())) {
+      note("the inner optimizer's state begins anew: it is kept from round to round, but not on disk");
+    }
     memory_ = lent_.of(*session_, tensors);
     if (Status status = compute_.bind(memory_); !status) return device_failed(status.error());
     if (compute_.info().note != summary_.compute.note) {
@@ -158,10 +161,10 @@ class Trainer {
       blocked_ns_ += ns_since(asked);
       return needed && *needed == StepState::kContinue;
     };
-    const std::uint32_t share = sampler.share_size(round, rank_);
+    const std::uint32_t weight = compute_.weight(round, rank_);
     // Maybe on a thread of the GPU's driver, so it touches nothing of this object that changes. All of them have been
     // called when gradient() returns: so waiting for a tensor never meets a ready() that is still to come.
-    const auto ready = [session = session_.get(), share](std::size_t tensor) { session->ready(tensor, share); };
+    const auto ready = [session = session_.get(), weight](std::size_t tensor) { session->ready(tensor, weight); };
     const Result<std::optional<BatchStats>> computed = compute_.gradient(round, rank_, need, ready);
     if (!computed) return device_failed(computed.error());
     if (!*computed) {
@@ -338,8 +341,7 @@ class Trainer {
 Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test,
                               ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal) {
   if (Status status = options.topology.validate(); !status) return tl::unexpected(status.error());
-  Result<RankCompute> compute =
-      RankCompute::make(options.job.train, training, options.topology.world_size, options.device);
+  Result<RankCompute> compute = RankCompute::make(options.job, training, options.topology.world_size, options.device);
   if (!compute) return tl::unexpected(compute.error());
   TrainerOptions with_memory = options;
   if (compute->info().cuda && !options.device_memory) {

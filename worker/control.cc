@@ -84,7 +84,7 @@ void WorkerControl::flush() {
 
 void WorkerControl::beat(std::uint64_t now_ms) {
   if (coordinator_ == 0) {
-    transmit(WorkerHello{options_.name, options_.incarnation, options_.host, options_.bandwidth});
+    transmit(WorkerHello{options_.name, options_.incarnation, options_.host, options_.bandwidth, options_.exclusive});
   } else {
     transmit(Heartbeat{options_.incarnation, listener_.progress()});
   }
@@ -114,7 +114,7 @@ void WorkerControl::handle(ControlMessage message) {
     if (coordinator_ == 0 || reply->coordinator_incarnation == coordinator_) return;
     logger_->warn("the coordinator was restarted or had given this worker up; saying hello again");
     coordinator_ = 0;
-    transmit(WorkerHello{options_.name, options_.incarnation, options_.host, options_.bandwidth});
+    transmit(WorkerHello{options_.name, options_.incarnation, options_.host, options_.bandwidth, options_.exclusive});
     listener_.on_coordinator_restarted();
     return;
   }

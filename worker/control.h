@@ -40,6 +40,7 @@ struct WorkerControlOptions {
   std::string name;
   std::string host;
   double bandwidth = 1.0;
+  std::string exclusive;  // WorkerHello::exclusive
   std::uint64_t incarnation = 0;
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t peer_timeout_ms = 10'000;

@@ -79,7 +79,8 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
     }
   }
   if (kept == kept_.end()) {
-    const std::uint32_t rounds = redo_rounds(config, push_bytes(layout, config.push));
+    // (It was reckoned with another chunk size when the node joined.)
+    const std::uint32_t rounds = std::max(redo_rounds(config, push_bytes(layout, config.push)), kMinRedoRounds);
     const std::uint64_t bytes = RedoRing::bytes_needed(layout, config.push, rounds);
     if (!budget_->take(bytes)) {
       return fail(ErrorCode::kLimit, in_words(config.name) + " needs " + std::to_string(bytes) +
@@ -98,6 +99,7 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
   RedoRing& ring = *kept->second.ring;
   ring.forget_after(m.resume_round);
   ring.commit(m.committed);
+  ring.set_waits(config.recovery.when_full == "wait");
   return kept->second.ring;
 }
 

@@ -6,8 +6,8 @@
 //     Header | Entry[chunk][slot] | frame of chunk 0 slot 0 | frame of chunk 0 slot 1 | ... | frame of chunk 1 slot 0
 //     ...
 // Round r of a chunk lies in slot r % rounds. An entry names its round only while its frame is complete: a process that
-// dies in the middle leaves none. A slot is written again only when its round is committed, that is, when the servers'
-// snapshot has it (room()).
+// dies in the middle leaves none. A slot is written again when its round is committed, that is, when the servers'
+// snapshot has it (room()), or if nobody wants to wait for that, when its turn comes.
 //
 // Thread rule: frame(), publish() and find() of a chunk by the lane that owns it; commit() and room() by any thread;
 // the rest while no lane uses it.
@@ -68,7 +68,11 @@ class RedoRing {
   // Snapshots have everything up to `round`, and of that nothing is needed any more.
   void commit(Round round);
   Round committed() const { return Round(committed_.load(std::memory_order_acquire)); }
-  bool room(Round round) const { return round.value <= committed().value + rounds_; }
+  // waits: a round's place is not used again before it is committed; else the oldest round gives way.
+  void set_waits(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
+  bool room(Round round) const {
+    return !waits_.load(std::memory_order_relaxed) || round.value <= committed().value + rounds_;
+  }
 
  private:
   struct Header;
@@ -83,6 +87,7 @@ class RedoRing {
   const std::uint32_t rounds_;
   std::vector<std::size_t> frame_bytes_, offsets_;  // by chunk: of one frame; where its slots begin
   std::atomic<std::uint64_t> committed_{0};
+  std::atomic<bool> waits_{true};
 };
 
 }  // namespace tributary

@@ -18,7 +18,7 @@ namespace tributary {
 namespace {
 
 // How long a sleeping wait() goes without asking whether the worker still lives.
-constexpr std::chrono::milliseconds kLivenessInterval{200};
+constexpr std::chrono::milliseconds kLivenessInterval{50};
 // How long the worker may take to say why the view ended, or that it has taken note of a detach.
 constexpr std::chrono::milliseconds kReplyTimeout{10'000};
 

@@ -111,6 +111,7 @@ Status Worker::start_control(std::uint64_t incarnation) {
   options.name = config_.name;
   options.host = config_.host.empty() ? host_identity() : config_.host;
   options.bandwidth = config_.bandwidth;
+  options.exclusive = file_identity(config_.socket);
   options.incarnation = incarnation;
   options.heartbeat_ms = config_.heartbeat_ms;
   options.peer_timeout_ms = config_.peer_timeout_ms;

@@ -61,6 +61,7 @@ inline void write_data_set(const std::string& folder) {
 
 struct Job {
   std::string name = "e2e";
+  std::string mode = "sync";
   std::string optimizer = "name = \"adamw\"\nlr = 0.003";
   std::uint64_t chunk_bytes = 0;
   std::uint64_t rounds = 40;
@@ -69,6 +70,7 @@ struct Job {
 };
 
 inline const char* kAdamW = "name = \"adamw\"\nlr = 0.003";
+inline const char* kOuterMomentum = "name = \"sgd\"\nlr = 0.7\nmomentum = 0.9\nnesterov = true";
 inline const char* kMomentum = "name = \"sgd\"\nlr = 0.05\nmomentum = 0.9\nnesterov = true\nweight_decay = 0.0005";
 
 // Writes the job's TOML and, once, the data set beside it; returns the file's path.
@@ -77,7 +79,8 @@ inline std::string write_job(const TempDir& dir, const Job& job) {
   if (!std::filesystem::exists(data)) write_data_set(data);
   const std::string path = dir / (job.name + ".toml");
   std::ofstream out(path);
-  out << "[job]\nname = \"" << job.name << "\"\nchunk_bytes = " << job.chunk_bytes << "\n\n[optimizer]\n"
+  out << "[job]\nname = \"" << job.name << "\"\nmode = \"" << job.mode << "\"\nchunk_bytes = " << job.chunk_bytes
+      << "\n\n[optimizer]\n"
       << job.optimizer << "\n\n[snapshot]\nevery_s = 0\nevery_rounds = " << job.snapshot_every_rounds
       << "\n\n[train]\ndata_dir = \"" << data << "\"\nhidden = [64, 48]\nepochs = 100000\nglobal_batch = 64\nseed = 7\n"
       << "max_rounds = " << job.rounds << "\neval_every_epochs = 100000\n"

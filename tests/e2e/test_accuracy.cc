@@ -1,4 +1,5 @@
-// Fashion-MNIST itself, over whole trainings: what encodings cost in accuracy, and that all-reduce costs nothing.
+// Fashion-MNIST itself, over whole trainings: what encodings and local steps cost in accuracy, and that all-reduce
+// costs nothing.
 #include <cmath>
 
 #include "tests/e2e/e2e.h"
@@ -66,6 +67,21 @@ TEST_CASE("nodes that go at their own clocks, within a bound, train to the accur
   MESSAGE("ssp " << ssp.at("test_accuracy") << ", staleness " << ssp.at("staleness"));
   CHECK(ssp.at("test_accuracy").get<double>() > 0.88);
   CHECK(ssp.at("staleness").at("max").get<std::uint64_t>() <= 3);
+}
+
+TEST_CASE("50 local steps train to the accuracy of sync within a point, with at most a 40th of the bytes") {
+  const TempDir dir;
+  const auto sync = trained(dir / "run", 1, "fashion-mnist.toml", {});
+  const auto local = trained(dir / "run", 1, "fashion-mnist-diloco.toml", {});
+  const auto bytes = [](const nlohmann::json& rank) {
+    return rank.at("bytes_pushed").get<double>() + rank.at("bytes_pulled").get<double>();
+  };
+  MESSAGE("sync " << sync.at("test_accuracy") << ", 50 local steps " << local.at("test_accuracy") << " with 1/"
+                  << bytes(sync) / bytes(local) << " of the bytes");
+  CHECK(sync.at("samples") == local.at("samples"));
+  CHECK(sync.at("test_accuracy").get<double>() > 0.88);
+  CHECK(std::fabs(local.at("test_accuracy").get<double>() - sync.at("test_accuracy").get<double>()) <= 0.01);
+  CHECK(bytes(sync) >= 40.0 * bytes(local));
 }
 
 TEST_CASE("8-bit encodings cost no accuracy, 1-bit and the largest 1 percent less than a point") {

@@ -72,7 +72,7 @@ struct Outcome {
 
 // A trainer as users write them, which computes on the CPU, in simulated device memory if that is lent.
 void train_on_cpu(const TrainerOptions& options, Outcome& outcome) {
-  auto plain = RankCompute::make(options.job.train, training_set(), kRanks);
+  auto plain = RankCompute::make(options.job, training_set(), kRanks);
   REQUIRE(plain);
   const std::vector<TensorSpec>& tensors = plain->shape().tensors();
   LentMemory lent(options.device_memory);
@@ -90,8 +90,8 @@ void train_on_cpu(const TrainerOptions& options, Outcome& outcome) {
   const Rank rank(options.topology.rank);
   const Round last = last_round(options.job.train, plain->sampler());
   for (Round round(1); round <= last; round = round.next()) {
-    const std::uint32_t share = plain->sampler().share_size(round, rank);
-    const auto stats = plain->gradient(round, rank, nullptr, [&](std::size_t t) { (*session)->ready(t, share); });
+    const std::uint32_t weight = plain->weight(round, rank);
+    const auto stats = plain->gradient(round, rank, nullptr, [&](std::size_t t) { (*session)->ready(t, weight); });
     REQUIRE(stats);
     const auto state = (*session)->wait();
     REQUIRE(state);
@@ -105,6 +105,7 @@ struct Case {
   std::uint32_t devices = 1;  // 0: the worker reduces on the host
   std::uint32_t seed = 2;
   bool second_refuses = false;  // to open what it is lent
+  bool local_steps = false;
 };
 
 Outcome train(const Case& what) {
@@ -116,9 +117,16 @@ Outcome train(const Case& what) {
   options.job.train.hidden = {128};
   options.job.train.global_batch = 32;
   options.job.train.epochs = 2;
+  if (what.local_steps) {
+    options.job.mode = "local_sgd";
+    options.job.local.steps = 3;
+    options.job.local.optimizer.name = "adam";
+    options.job.local.optimizer.lr = 0.003;
+    options.job.train.epochs = 4;
+  }
   options.topology = {.rank = 0, .world_size = kRanks, .local_rank = 0, .local_world_size = kRanks, .node_rank = 0};
   const auto emulated = [&] {
-    auto made = RankCompute::make(options.job.train, training_set(), kRanks, {.kind = DeviceKind::kCuda, .why = {}});
+    auto made = RankCompute::make(options.job, training_set(), kRanks, {.kind = DeviceKind::kCuda, .why = {}});
     REQUIRE_MESSAGE(made, made.error().message);
     return std::move(*made);
   };
@@ -127,7 +135,7 @@ Outcome train(const Case& what) {
   {
     const Runner runner(devices.api);
     FakeServerLane server;
-    server.rate = 0.1f / 32.0f;
+    server.rate = what.local_steps ? 0.5f : 0.1f / 32.0f;  // of two replicas, or per sample
     WelcomingNode node(devices.node, server.endpoint());
     options.socket = node.socket();
 
@@ -183,6 +191,18 @@ TEST_CASE("ranks on device memory end in the bits of ranks that copy through the
       CHECK(found.summary.test->loss_sum == host.summary.test->loss_sum);
       CHECK(found.log.find("gradient path: device") != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("local steps on device memory end in the bits of those that copy through the host") {
+  const Outcome host = train({.devices = 0, .local_steps = true});
+  CHECK(host.summary.gradient_path == "host");
+  REQUIRE(host.summary.test);
+  CHECK(host.summary.test->accuracy() > 0.5);
+  for (const std::uint32_t seed : {0u, 1u}) {
+    const Outcome found = train({.devices = 1, .seed = seed, .local_steps = true});
+    CHECK(found.summary.gradient_path == "device");
+    CHECK(found.summary.digest == host.summary.digest);
   }
 }
 

@@ -278,15 +278,13 @@ TEST_CASE("a tensor is ready on the host as soon as it is said to be, from anoth
   CHECK(at_ready == memory.all_gradients());
 }
 
-TEST_CASE("training on the device learns what the CPU learns, and ends in the same bits every time") {
+void check_training(const JobConfig& job) {
   require_device();
   StandaloneOptions options;
+  options.job = job;
   options.job.name = "gpu";
-  options.job.optimizer.name = "adamw";
-  options.job.optimizer.lr = 0.01;
   options.job.train.hidden = {64, 32};
   options.job.train.global_batch = 128;
-  options.job.train.epochs = 4;
   options.ranks = 4;
   const ImageSet test = synthetic(1000, 2);
   const auto on_cpu = train_standalone(options, training_set(), &test, nullptr);
@@ -299,6 +297,25 @@ TEST_CASE("training on the device learns what the CPU learns, and ends in the sa
   CHECK(first->digest == second->digest);
   CHECK(std::abs(first->test->accuracy() - on_cpu->test->accuracy()) <= 0.01);
   CHECK(on_cpu->test->accuracy() > 0.95);
+}
+
+TEST_CASE("training on the device learns what the CPU learns, and ends in the same bits every time") {
+  JobConfig job;
+  job.optimizer.name = "adamw";
+  job.optimizer.lr = 0.01;
+  job.train.epochs = 4;
+  check_training(job);
+}
+
+TEST_CASE("local steps on the device learn what they learn on the CPU, and end in the same bits every time") {
+  JobConfig job;
+  job.mode = "local_sgd";
+  job.optimizer.lr = 1.0;
+  job.local.steps = 5;
+  job.local.optimizer.name = "adamw";
+  job.local.optimizer.lr = 0.01;
+  job.train.epochs = 6;
+  check_training(job);
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ struct Session::Impl {
       return what;
     }
     const auto optimizer = kernels::make_optimizer("sgd", {.momentum = job.optimizer.momentum});
-    const auto scalars = optimizer->scalars(round.value, scheduled_lr(job.schedule, job.optimizer.lr, round.value));
+    const auto scalars =
+        optimizer->scalars(round.value, scheduled_lr(server_schedule(job), job.optimizer.lr, round.value));
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       const auto* frame = reinterpret_cast<const std::byte*>(gradients[t].data());
       FusedArgs args;

@@ -6,6 +6,7 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -29,8 +30,25 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 AdminHttp::Handlers plain_handlers() {
-  return {[] { return std::string("{\"round\":7}"); }, [] { return std::string("tributary_x 1\n"); },
-          [] { return true; }};
+  return {[] { return std::string("{\"round\":7}"); },
+          [] { return std::string("tributary_x 1\n"); },
+          [] { return true; },
+          {}};
+}
+
+// Of a daemon that takes orders: it answers with what it got.
+AdminHttp::Handlers obeying_handlers() {
+  AdminHttp::Handlers handlers = plain_handlers();
+  handlers.order = [](const std::string& path, const std::string* body) -> std::optional<AdminHttp::Answer> {
+    if (!path.starts_with("/order/")) return std::nullopt;
+    return AdminHttp::Answer{body && body->empty() ? 400u : 200u, (body ? "did " + *body : "state of") + " " + path};
+  };
+  return handlers;
+}
+
+std::string post(const std::string& target, const std::string& body, const std::string& type = "application/json") {
+  return "POST " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: " + type +
+         "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
 std::unique_ptr<AdminHttp> started(AdminHttp::Handlers handlers = plain_handlers()) {
@@ -162,6 +180,27 @@ TEST_CASE("garbage, a body and an oversized header are refused, and the next ask
                  "HTTP/1.1 431 "));
   ask(*http, std::string(1u << 20, 'a'));  // refused before it is all read: the answer may be lost with the connection
   CHECK(contains(ask(*http, get("/healthz")), "HTTP/1.1 200 "));
+}
+
+TEST_CASE("orders are taken as JSON, below their own paths, and only where there is somebody to carry them out") {
+  const auto http = started(obeying_handlers());
+  const auto done = http_order(http->address(), "/order/save", "{}", kPatience);
+  REQUIRE_MESSAGE(done, done.error().message);
+  CHECK(done->status == 200);
+  CHECK(done->body == "did {} /order/save");
+  CHECK(http_order(http->address(), "/order/save", "", kPatience)->status == 400);
+  CHECK(http_order(http->address(), "/order/3", std::nullopt, kPatience)->body == "state of /order/3");
+  CHECK(http_order(http->address(), "/other", "{}", kPatience)->status == 404);
+  CHECK(http_order(http->address(), "/status", "{}", kPatience)->status == 405);
+  CHECK(contains(ask(*http, get("/status")), "{\"round\":7}"));
+  // What a form of a web page can send.
+  CHECK(contains(ask(*http, post("/order/save", "{}", "text/plain")), "415 "));
+  CHECK(contains(ask(*http, post("/order/save", std::string(AdminHttp::kMaxOrderBytes + 1, 'x'))), "413 "));
+  CHECK(contains(ask(*http, "GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi"),
+                 "413 "));
+  const auto plain = started();
+  CHECK(http_order(plain->address(), "/order/save", "{}", kPatience)->status == 413);
+  CHECK(contains(ask(*plain, post("/order/save", "")), "405 "));
 }
 
 TEST_CASE("a connection may ask several times") {

@@ -77,6 +77,65 @@ TEST_CASE("a released handle keeps the buffer until it is adopted and dropped") 
   CHECK(pool.in_use() == 0);
 }
 
+TEST_CASE("blocks that were prepared need no more memory, and are acquired like others") {
+  BufferPool pool(100'000, 8);
+  const BufferRef one = pool.acquire(100'000);
+  CHECK(pool.expect(3) == 3);
+  CHECK(pool.allocated_blocks() == 1);
+  std::thread([&] {
+    while (pool.prepare_one()) {
+    }
+  }).join();
+  CHECK(pool.allocated_blocks() == 4);
+  CHECK(pool.in_use() == 1);
+  CHECK(pool.expect(3) == 0);
+  CHECK(pool.expect(100) == 4);  // all that the bound leaves
+  std::vector<BufferRef> all;
+  for (int i = 0; i < 7; ++i) {
+    all.push_back(pool.acquire(100'000));
+    REQUIRE(all.back());
+    all.back().floats()[24'999] = 1.0f;
+  }
+  CHECK_FALSE(pool.acquire(1));
+  CHECK_FALSE(pool.prepare_one());
+}
+
+TEST_CASE("acquiring while another thread prepares gives every block once, up to the bound") {
+  BufferPool pool(4096, 64);
+  for (int round = 0; round < 50; ++round) {
+    pool.expect(64);
+    std::thread other([&] {
+      while (pool.prepare_one()) {
+      }
+    });
+    std::vector<BufferRef> all;
+    for (int i = 0; i < 64; ++i) {
+      all.push_back(pool.acquire(4096));
+      REQUIRE(all.back());
+    }
+    CHECK_FALSE(pool.acquire(4096));
+    other.join();
+    std::set<const std::byte*> places;
+    for (const BufferRef& ref : all) places.insert(ref.data());
+    CHECK(places.size() == 64);
+    all.clear();
+    CHECK(pool.trim(0));
+    CHECK(pool.allocated_blocks() == 0);
+  }
+}
+
+TEST_CASE("trim can be done a part at a time") {
+  BufferPool pool(4096, 8);
+  {
+    std::vector<BufferRef> all;
+    for (int i = 0; i < 8; ++i) all.push_back(pool.acquire(4096));
+  }
+  CHECK_FALSE(pool.trim(2, 4));
+  CHECK(pool.allocated_blocks() == 4);
+  CHECK(pool.trim(2, 4));
+  CHECK(pool.allocated_blocks() == 2);
+}
+
 TEST_CASE("trim gives free blocks back, keeps those in use, and the pool grows again") {
   BufferPool pool(4096, 8);
   std::vector<BufferRef> buffers;

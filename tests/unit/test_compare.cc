@@ -97,6 +97,15 @@ TEST_CASE("a lab's layouts are predicted by their closed forms") {
   CHECK(factor(lab_of(8, 0, 8), job) == doctest::Approx(1.75).epsilon(0.01));
 }
 
+TEST_CASE("a job with local steps is predicted with as many") {
+  JobConfig job;
+  CHECK(lab_scenario(lab_of(4, 0, 4), job, 1e6, 1.0).local_steps == 1);
+  job.mode = "local_sgd";
+  job.local.steps = 50;
+  CHECK(lab_scenario(lab_of(4, 0, 4), job, 1e6, 1.0).local_steps == 50);
+  CHECK(factor(lab_of(4, 0, 4), job) == doctest::Approx(1.0).epsilon(0.01));
+}
+
 TEST_CASE("Gloo's ring has one rank a host, whatever the lab's trainers") {
   lab::LabConfig config = lab_of(4, 0, 4);
   for (lab::LabHost& host : config.hosts) host.ranks = 2;

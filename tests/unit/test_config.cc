@@ -78,6 +78,13 @@ TEST_CASE("the example files are accepted and say the defaults that they claim t
   CHECK(ring->optimizer.lr == job->optimizer.lr);
   CHECK(ring->train.hidden == job->train.hidden);
 
+  const auto local = load_job_config(example("fashion-mnist-diloco.toml"));
+  REQUIRE_MESSAGE(local, local.error().message);
+  CHECK(local->mode == "local_sgd");
+  CHECK(local->local.steps == 50);
+  CHECK(local->local.optimizer.name == "adamw");
+  CHECK(local->optimizer.nesterov);
+
   const auto wide = load_job_config(example("fashion-mnist-wide.toml"));
   REQUIRE_MESSAGE(wide, wide.error().message);
   std::uint64_t parameters = 0, inputs = 28 * 28;
@@ -270,9 +277,8 @@ TEST_CASE("impossible values of a job are refused with the value and what would 
       {"job", "chunk_bytes = 64", "must be a multiple of 64 from 4096"},
       {"job", "chunk_bytes = 134217728", "must be a multiple of 64"},
       {"allreduce", "algorithm = 'flat'", "allreduce.algorithm = 'flat': mode \"sync\" has no all-reduce"},
-      {"job", "mode = 'asink'", "job.mode = 'asink': must be one of sync, ssp, async or allreduce"},
+      {"job", "mode = 'asink'", "job.mode = 'asink': must be one of sync, ssp, async, local_sgd or allreduce"},
       {"ssp", "staleness = 2", "ssp.staleness = 2: mode \"sync\" knows no staleness"},
-
       {"optimizer", "lr = 0", "optimizer.lr = 0: must be a finite number above 0"},
       {"optimizer", "lr = -0.5", "optimizer.lr = -0.5: must be"},
       {"optimizer", "lr = nan", "optimizer.lr = nan: must be"},

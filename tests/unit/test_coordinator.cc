@@ -452,6 +452,31 @@ TEST_CASE("a restarted worker daemon gets its node back when its old process sta
   }
 }
 
+TEST_CASE("a daemon that holds what only one process can hold has outlived the one before") {
+  Cluster cluster(1);
+  ServerHello server = cluster.hello_of(0);
+  server.exclusive = "store";
+  cluster.say(server_peer(0), server);
+  WorkerHello worker{"host0", worker_incarnation(0)};
+  worker.exclusive = "socket";
+  cluster.say(worker_peer(0), worker);
+  cluster.run(1);
+  std::string reason;
+  SUBCASE("server") {
+    server.incarnation = 99;
+    cluster.say(PeerId(5000), server);
+    CHECK(cluster.only<HelloReply>(PeerId(5000)));
+    reason = "server 0 came back";
+  }
+  SUBCASE("worker") {
+    worker.incarnation = 99;
+    cluster.say(PeerId(5000), worker);
+    reason = "host0 came back";
+  }
+  CHECK(cluster.phase() == "idle");
+  CHECK(cluster.job().last_stop.find(reason) != std::string::npos);
+}
+
 TEST_CASE("a second server process with an index takes over only if the first is silent") {
   Cluster cluster(2);
   cluster.everybody(1);

@@ -23,6 +23,7 @@ struct Running : Cluster {
   static JoinOptions keeping() {
     JoinOptions options;
     options.redo_capacity = 16;
+    options.config.recovery.when_full = "wait";
     return options;
   }
   // Node w comes back with its pushes of the rounds from first to last.
@@ -231,10 +232,60 @@ TEST_CASE("snapshots are named half a ring ahead, and never beyond what nodes ca
   // Nodes are told what they need not keep any more.
   REQUIRE(cluster.only<SnapshotCommit>(worker_peer(0)));
   CHECK(cluster.only<SnapshotCommit>(worker_peer(0))->round == Round(named));
-  cluster.sent.clear();
-  cluster.core.tick(cluster.now);
+  // The next one at once.
+  REQUIRE(cluster.to<SnapshotAt>(server_peer(0)).size() == 2);
+  CHECK(cluster.to<SnapshotAt>(server_peer(0))[1].round.value == named + 8);
+}
+
+TEST_CASE("a snapshot that shards had passed is named again where nobody can pass it, one that failed there later") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  cluster.run(1, Running::keeping());
+  cluster.pass(1000, 1, {}, 3);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
-  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round.value == named + 8);
+  cluster.sent.clear();
+  cluster.done(0, 8, false);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(16));
+  cluster.sent.clear();
+  cluster.done(0, 16, false);
+  CHECK(cluster.count<SnapshotAt>() == 0);
+  cluster.pass(3000, 1, {}, 16);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(16));
+}
+
+TEST_CASE("a job that is asked to stop still gets the snapshot that its open round may wait for") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  cluster.run(1, Running::keeping());
+  cluster.say(worker_peer(0), DrainRequest{worker_incarnation(0)});
+  REQUIRE(cluster.only<StopRequest>(worker_peer(0)));
+  cluster.pass(1000, 1, {}, 16);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(16));
+}
+
+TEST_CASE("where nobody waits for snapshots they are named by pace, and no more often than writing them is cheap") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  JoinOptions options = Running::keeping();
+  options.config.recovery.when_full = "go_on";
+  cluster.run(1, options);
+  cluster.pass(2000, 1, {}, 7);
+  CHECK(cluster.count<SnapshotAt>() == 0);  // less than half of what nodes keep
+  cluster.pass(1000, 1, {}, 10);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  const std::uint64_t first = cluster.only<SnapshotAt>(server_peer(0))->round.value;
+  CHECK(first > 10);
+  cluster.sent.clear();
+  // 100 MB: not again for 5 s.
+  cluster.say(server_peer(0),
+              SnapshotDone{cluster.open().job, cluster.open().view, Round(first), true, 100'000'000, {}});
+  cluster.pass(4000, 1, {}, first + 12);
+  CHECK(cluster.count<SnapshotAt>() == 0);
+  cluster.pass(2000, 1, {}, first + 14);
+  CHECK(cluster.count<SnapshotAt>() == 1);
 }
 
 TEST_CASE("without a store nothing is kept, and no snapshot named") {

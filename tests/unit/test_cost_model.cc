@@ -233,6 +233,24 @@ TEST_CASE("the bottleneck says which links bind, and in which direction") {
   CHECK(contains(predicted(s).bottleneck, "latency"));
 }
 
+TEST_CASE("with local steps a step waits for its part of one exchange, and all-reduce has none") {
+  Scenario s = ideal(ExchangeMode::kServersDedicated, 4, 4);
+  s.compute_s = 0.1;
+  const auto one = predict(s);
+  s.local_steps = 50;
+  const auto fifty = predict(s);
+  REQUIRE((one && fifty));
+  CHECK(fifty->exchange_s == one->exchange_s);
+  CHECK(one->step_s == Approx(0.1 + one->exchange_s));
+  CHECK(fifty->step_s == Approx(0.1 + one->exchange_s / 50.0));
+  CHECK(fifty->efficiency == Approx(0.1 / fifty->step_s));
+  Scenario ring = ideal(ExchangeMode::kFlatRing, 4);
+  ring.compute_s = 0.1;
+  const double step_s = predict(ring)->step_s;
+  ring.local_steps = 50;
+  CHECK(predict(ring)->step_s == step_s);
+}
+
 TEST_CASE("the payload for an efficiency and the compute time for one turn the closed forms round") {
   Scenario s = ideal(ExchangeMode::kFlatRing, 8);
   s.network.latency_s = 1e-4;
@@ -280,6 +298,7 @@ TEST_CASE("values that can not be right are refused by name") {
   CHECK(contains(refused([](Scenario& s) { s.network.bandwidth = 0; }), "bandwidth is 0"));
   CHECK(contains(refused([](Scenario& s) { s.payload_bytes = -1; }), "payload is -1"));
   CHECK(contains(refused([](Scenario& s) { s.overlap = 1.5; }), "overlap is 1.5"));
+  CHECK(contains(refused([](Scenario& s) { s.local_steps = 0; }), "local steps is 0"));
   CHECK(contains(refused([](Scenario& s) { s.goodput = 1.1; }), "goodput is 1.1"));
   CHECK(contains(refused([](Scenario& s) { s.wire.pull = 0; }), "pull ratio is 0"));
   CHECK(contains(refused([](Scenario& s) { s.node_bandwidths = {1e8}; }), "1 values for 4 hosts"));

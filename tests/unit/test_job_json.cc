@@ -90,6 +90,7 @@ const std::vector<Change>& ignorable_changes() {
       {"snapshot.every_s", [](JobConfig& c) { c.snapshot.every_s = 99; }},
       {"recovery.redo_log", [](JobConfig& c) { c.recovery.redo_log = "none"; }},
       {"recovery.redo_mb", [](JobConfig& c) { c.recovery.redo_mb = 99; }},
+      {"recovery.when_full", [](JobConfig& c) { c.recovery.when_full = "wait"; }},
       {"snapshot.every_rounds", [](JobConfig& c) { c.snapshot.every_rounds = 99; }},
   };
   return changes;
@@ -103,9 +104,11 @@ TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
       to_canonical_json(some_job()) ==
       R"({"allreduce":{"algorithm":"hierarchical"},"encoding":{"pull":"fp32","push":"fp32"},)"
       R"("job":{"chunk_bytes":0,"mode":"sync","name":"j"},)"
+      R"("local":{"beta1":0.9,"beta2":0.999,"dampening":0.0,"eps":1e-08,"initial_accumulator":0.0,"keep_state":true,)"
+      R"("lr":0.01,"lr_decay":0.0,"momentum":0.0,"nesterov":false,"optimizer":"sgd","steps":0,"weight_decay":0.0},)"
       R"("optimizer":{"beta1":0.9,"beta2":0.999,"dampening":0.0,"eps":1e-08,"initial_accumulator":0.0,"lr":0.001,)"
       R"("lr_decay":0.0,"momentum":0.0,"name":"adamw","nesterov":false,"weight_decay":0.01},)"
-      R"("recovery":{"redo_log":"workers","redo_mb":256},)"
+      R"("recovery":{"redo_log":"workers","redo_mb":256,"when_full":"go_on"},)"
       R"("schedule":{"min_lr_ratio":0.0,"name":"cosine","step_gamma":0.1,"step_rounds":0,"total_rounds":100,"warmup_rounds":0},)"
       R"("snapshot":{"every_rounds":0,"every_s":60},)"
       R"("ssp":{"delay_compensation":0.0,"lr_by_staleness":false,"staleness":3},)"
@@ -190,7 +193,8 @@ TEST_CASE("unknown keys, wrong types and impossible values from a peer are refus
   CHECK(contains(with("\"lr\":0.001", "\"lr\":\"x\""), "optimizer.lr = \"x\": must be a number"));
   CHECK(contains(with("\"lr\":0.001", "\"lr\":null"), "optimizer.lr = null: must be a number"));
   CHECK(contains(with("\"lr\":0.001", "\"lr\":-1"), "optimizer.lr = -1.0: must be a finite number above 0"));
-  CHECK(contains(with("\"nesterov\":false", "\"nesterov\":0"), "optimizer.nesterov = 0: must be true or false"));
+  CHECK(contains(with("\"nesterov\":false,\"weight", "\"nesterov\":0,\"weight"),
+                 "optimizer.nesterov = 0: must be true or false"));
   CHECK(contains(with("\"epochs\":5", "\"epochs\":-5"), "train.epochs = -5: must be a whole number"));
   CHECK(contains(with("\"epochs\":5", "\"epochs\":5.5"), "train.epochs = 5.5: must be a whole number"));
   CHECK(contains(with("\"epochs\":5", "\"epochs\":4294967296"), "must be a whole number from 0 to 4294967295"));
@@ -255,6 +259,15 @@ TEST_CASE("the hash of a configuration is the same on every machine and in every
   CHECK(config_hash(loose) == config_hash(tight));  // a synchronous job has no use for it
   loose.mode = tight.mode = "ssp";
   CHECK(config_hash(loose) != config_hash(tight));
+  JobConfig ten = some_job();
+  ten.mode = "local_sgd";
+  ten.local.steps = 10;
+  JobConfig fifty = ten, anew = ten;
+  fifty.local.steps = 50;
+  anew.local.keep_state = false;
+  CHECK(config_hash(ten) != config_hash(fifty));
+  CHECK(config_hash(ten) != config_hash(anew));
+  CHECK(describe_config_difference(to_canonical_json(ten), to_canonical_json(fifty)).find("local.steps is 10") == 0);
 }
 
 }  // namespace tributary

@@ -70,12 +70,15 @@ TEST_CASE("the job is found beside the lab file, and variants keep their order")
                              "[exchange]\nmodel_bytes = 1_000_000\nrounds = 4\n"
                              "[[variants]]\nname = \"hybrid\"\n"
                              "[[variants]]\nname = \"ring\"\nset = [\"job.mode=allreduce\"]\n"
-                             "[[variants]]\nname = \"gloo\"\nbaseline = \"gloo\"\n");
+                             "[[variants]]\nname = \"gloo\"\nbaseline = \"gloo\"\n"
+                             "[[variants]]\nname = \"other\"\nfile = \"b.toml\"\n");
   CHECK(c.job.file == "/jobs/a.toml");
   CHECK(c.job.overrides == std::vector<std::string>{"train.epochs=1"});
   CHECK(c.exchange.model_bytes == 1'000'000);
   CHECK(c.exchange.rounds == 4);
-  REQUIRE(c.variants.size() == 3);
+  REQUIRE(c.variants.size() == 4);
+  CHECK(c.variants[0].file.empty());
+  CHECK(c.variants[3].file == "/labs/b.toml");
   CHECK(c.variants[1].name == "ring");
   CHECK(c.variants[1].overrides == std::vector<std::string>{"job.mode=allreduce"});
   CHECK(c.variants[2].baseline == "gloo");
@@ -99,6 +102,8 @@ TEST_CASE("mistakes in a lab file are named with their line, key and cure") {
   has(refused("[lab]\nname = \"a.b\"\n" + kHosts), "lab.toml:2: lab.name = 'a.b'");
   has(refused(kHead + kHosts + "[[variants]]\nname = \"a\"\n[[variants]]\nname = \"a\"\n"),
       "another variant has this name");
+  has(refused(kHead + kHosts + "[[variants]]\nname = \"a\"\nfile = \"b.toml\"\nbaseline = \"gloo\"\n"),
+      "a baseline trains no job");
   has(refused(kHead + kHosts + "[job]\nset = [1]\n"), "must be an array of strings");
 }
 
@@ -127,7 +132,7 @@ TEST_CASE("every lab file that comes along is right, and so are the jobs and var
     for (const LabVariant& variant : variants) {
       std::vector<std::string> overrides = config->job.overrides;
       overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
-      const auto job = load_job_config(config->job.file, overrides);
+      const auto job = load_job_config(variant.file.empty() ? config->job.file : variant.file, overrides);
       CHECK_MESSAGE(job, job.error().message);
     }
   }

@@ -186,6 +186,65 @@ TEST_CASE("The order of a shuffled epoch stays what it is") {
   CHECK(copy(sampler.share(Round(1), Rank(0))) == std::vector<std::uint32_t>{1, 0, 5, 6, 2, 3, 4, 9, 8, 7});
 }
 
+TEST_CASE("With local steps every sample comes once an epoch, and steps see what rounds of one step see") {
+  const CounterRng rng(97, 7, 0);
+  std::uint64_t counter = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    SamplerOptions options;
+    options.world_size = 1 + rng.below(5, counter);
+    options.accumulation = 1 + rng.below(3, counter);
+    options.global_batch = options.world_size * options.accumulation * (1 + rng.below(4, counter));
+    options.samples = options.global_batch + rng.below(300, counter);
+    options.seed = rng.at(counter++);
+    Sampler single = make(options);
+    options.local_steps = 1 + rng.below(12, counter);
+    CAPTURE(options.samples);
+    CAPTURE(options.global_batch);
+    CAPTURE(options.local_steps);
+    Sampler sampler = make(options);
+    std::uint64_t before = 0;
+    for (std::uint64_t r = 1; r <= 2 * sampler.rounds_per_epoch(); ++r) {
+      const Round round(r);
+      CHECK(sampler.epoch_of(round) == (r > sampler.rounds_per_epoch() ? 1 : 0));
+      CHECK(sampler.steps_before(round) == before);
+      const std::uint32_t steps = sampler.steps(round);
+      CHECK(steps >= 1);
+      CHECK(steps <= options.local_steps);
+      // Only an epoch's last round may be shorter.
+      if (!sampler.ends_epoch(round)) CHECK(steps == options.local_steps);
+      std::uint32_t batch = 0;
+      for (std::uint32_t k = 0; k < options.world_size; ++k) {
+        const Rank rank(k);
+        std::uint32_t share = 0;
+        for (std::uint32_t step = 0; step < steps; ++step) {
+          const Round alone(before + step + 1);
+          REQUIRE(copy(sampler.share(round, rank, step)) == copy(single.share(alone, rank)));
+          REQUIRE(sampler.step_share_size(round, step, rank) == single.share_size(alone, rank));
+          for (std::uint32_t micro = 0; micro < options.accumulation; ++micro) {
+            REQUIRE(copy(sampler.micro_batch(round, rank, micro, step)) ==
+                    copy(single.micro_batch(alone, rank, micro)));
+          }
+          share += single.share_size(alone, rank);
+        }
+        CHECK(sampler.share_size(round, rank) == share);
+        batch += share;
+      }
+      CHECK(sampler.batch_size(round) == batch);
+      before += steps;
+    }
+    CHECK(before == 2 * single.rounds_per_epoch());
+  }
+}
+
+TEST_CASE("More local steps than an epoch has make one round of it") {
+  Sampler sampler = make(
+      {.samples = 100, .global_batch = 8, .world_size = 2, .accumulation = 1, .local_steps = 1'000'000, .seed = 1});
+  CHECK(sampler.rounds_per_epoch() == 1);
+  CHECK(sampler.steps(Round(3)) == 13);
+  CHECK(sampler.steps_before(Round(3)) == 26);
+  CHECK(sampler.batch_size(Round(3)) == 100);
+}
+
 TEST_CASE("Impossible batches are refused with the value and what would be right") {
   const auto refused = [](const SamplerOptions& options) {
     const Result<Sampler> sampler = Sampler::make(options);

@@ -53,6 +53,7 @@ class FakeStore final : public Store {
       store_.changed_.notify_all();
       return {};
     }
+    Status add(const StoredChunk&) override { return fail(ErrorCode::kInternal, "not here"); }
     Status finish() override {
       std::lock_guard lock(store_.mutex_);
       if (store_.fail_finish_) return fail(ErrorCode::kStore, "cannot sync");
@@ -75,6 +76,7 @@ class FakeStore final : public Store {
     return std::make_unique<Writer>(*this, info);
   }
   Status load(const SnapshotInfo&, const std::function<Status(const LoadedChunk&)>&) override { return {}; }
+  Result<PinnedSnapshot> pin(JobId, Round) override { return fail(ErrorCode::kInternal, "not here"); }
   Status drop_before(JobId, Round) override { return {}; }
   Status drop_after(JobId, Round) override { return {}; }
   Status drop_job(JobId) override { return {}; }

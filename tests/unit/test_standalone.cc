@@ -128,11 +128,11 @@ TEST_CASE("A summary counts rounds, samples and the last epoch") {
 }
 
 TEST_CASE("Gradient accumulation sums the same gradient") {
-  TrainConfig config = small_job().job.train;
+  JobConfig job = small_job().job;
   std::vector<std::vector<std::vector<float>>> gradients;
   for (const std::uint32_t accumulation : {1u, 4u}) {
-    config.accumulation = accumulation;
-    Result<RankCompute> compute = RankCompute::make(config, training_set(), 2);
+    job.train.accumulation = accumulation;
+    Result<RankCompute> compute = RankCompute::make(job, training_set(), 2);
     REQUIRE(compute.has_value());
     std::vector<std::vector<float>> parameters, sums;
     std::vector<const float*> parameter_pointers;
@@ -161,8 +161,7 @@ TEST_CASE("Gradient accumulation sums the same gradient") {
 }
 
 TEST_CASE("A rank's gradient on the CPU is bit for bit that of the network on its gathered images") {
-  const TrainConfig config = small_job().job.train;
-  Result<RankCompute> compute = RankCompute::make(config, training_set(), 2);
+  Result<RankCompute> compute = RankCompute::make(small_job().job, training_set(), 2);
   REQUIRE(compute.has_value());
   CHECK(compute->info().device == "cpu");
   Result<Mlp> mlp = Mlp::make(compute->shape().sizes(), 64);
@@ -193,8 +192,7 @@ TEST_CASE("A rank's gradient on the CPU is bit for bit that of the network on it
 
 TEST_CASE("A rank without samples contributes zeros, after it waited for every tensor") {
   ImageSet training = synthetic(33, 4);
-  TrainConfig config = small_job().job.train;
-  Result<RankCompute> compute = RankCompute::make(config, training, 4);
+  Result<RankCompute> compute = RankCompute::make(small_job().job, training, 4);
   REQUIRE(compute.has_value());
   REQUIRE(compute->sampler().share_size(Round(2), Rank(0)) == 0);
   std::vector<std::vector<float>> parameters, sums;

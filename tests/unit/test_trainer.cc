@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/config_check.h"
 #include "tests/unit/scripted_session.h"
 #include "tests/unit/synthetic_images.h"
 #include "train/cpu_compute.h"
@@ -41,6 +42,13 @@ class OtherThread final : public ModelCompute {
     });
     if (driver.joinable()) driver.join();
     return stats;
+  }
+  Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas, bool keeps) override {
+    return cpu_->begin_local(std::move(inner), replicas, keeps);
+  }
+  Result<std::optional<BatchStats>> local_round(const LocalRound& round, const NeedTensor& need,
+                                                const TensorReady& ready) override {
+    return cpu_->local_round(round, need, ready);
   }
   Result<BatchStats> evaluate(const ImageSet& set) override { return cpu_->evaluate(set); }
   Status read_parameters(std::size_t tensor, std::span<float> to) override { return cpu_->read_parameters(tensor, to); }
@@ -90,7 +98,7 @@ class Run {
   }
   // failing_pass: counted from 1; 0: none.
   Result<RunSummary> train_on_other_thread(int failing_pass) {
-    Result<RankCompute> cpu = RankCompute::make(options_.job.train, training_, 1);
+    Result<RankCompute> cpu = RankCompute::make(options_.job, training_, 1);
     REQUIRE(cpu.has_value());
     auto model = make_cpu_compute(cpu->shape(), training_, "");
     REQUIRE(model.has_value());
@@ -98,6 +106,15 @@ class Run {
     ProgressBar bar(log_, ProgressBar::Style::kOff, "");
     StopSignal stop_signal;
     return train_rank(options_, std::move(compute), &test_, bar, nullptr, stop_signal);
+  }
+  // Rounds of three local steps: four an epoch, the last of one step.
+  void take_local_steps(bool keep_state) {
+    options_.job.mode = "local_sgd";
+    options_.job.optimizer.lr = 0.7;
+    options_.job.local.steps = 3;
+    options_.job.local.keep_state = keep_state;
+    options_.job.local.optimizer = default_optimizer("adamw");
+    options_.job.train.epochs = 5;
   }
   void ask_for_device_memory(bool refuses) { options_.device_memory = std::make_shared<Opener>(refuses); }
   std::string log() const {
@@ -319,6 +336,82 @@ TEST_CASE("A job that is stopped before its first round counts as stopped, witho
   CHECK(summary->stopped);
   CHECK(summary->rounds == 0);
   CHECK(summary->digest.empty());
+}
+
+TEST_CASE("An undisturbed run with local steps ends in the reference's bits, whether inner state is kept or not") {
+  for (const bool keep : {true, false}) {
+    Run run;
+    run.take_local_steps(keep);
+    const auto summary = run.train();
+    run.expect_complete(summary);
+    CHECK(summary->rounds_here == kRounds);
+    CHECK(summary->samples_here == 1500);
+    CHECK(summary->train.samples == 300);
+    CHECK(run.train_on_other_thread(0)->digest == summary->digest);
+  }
+}
+
+TEST_CASE("With local steps and inner state that begins anew, stops and restarts end in the reference's bits") {
+  for (const std::uint64_t at : {1u, 4u, 6u, 19u}) {
+    CAPTURE(at);
+    Run run;
+    run.take_local_steps(false);
+    run.world.states[at] = StepState::kStopRequested;
+    const auto stopped = run.train();
+    REQUIRE(stopped.has_value());
+    CHECK(stopped->rounds == at);
+    run.world.states.clear();
+    run.expect_complete(run.train());
+    CHECK(run.log().find("begins anew") == std::string::npos);
+
+    Run lost;
+    lost.take_local_steps(false);
+    lost.world.states[at] = StepState::kRestart;
+    const auto summary = lost.train();
+    lost.expect_complete(summary);
+    CHECK(summary->restarts == 1);
+  }
+}
+
+TEST_CASE(
+    "Inner state that is kept begins anew after a restart, in a new process as in this one, and the log says so") {
+  std::string resumed_digest;
+  {
+    Run run;
+    run.take_local_steps(true);
+    run.world.states[8] = StepState::kStopRequested;
+    const auto stopped = run.train();
+    REQUIRE(stopped.has_value());
+    CHECK(stopped->rounds == 8);
+    CHECK(run.log().find("begins anew") == std::string::npos);
+    const auto resumed = run.train();
+    REQUIRE(resumed.has_value());
+    CHECK(resumed->rounds == kRounds);
+    CHECK(run.log().find("begins anew") != std::string::npos);
+    resumed_digest = resumed->digest;
+  }
+  Run run;
+  run.take_local_steps(true);
+  run.world.states[10] = StepState::kRestart;  // the snapshot is of round 8: round 9 is computed again, too
+  const auto restarted = run.train();
+  REQUIRE(restarted.has_value());
+  CHECK(restarted->restarts == 1);
+  CHECK(restarted->digest == resumed_digest);
+  CHECK(restarted->digest != run.reference_digest());
+  CHECK(run.log().find("begins anew") != std::string::npos);
+}
+
+TEST_CASE("A round that is computed again begins with the inner state it began with") {
+  for (const std::uint64_t at : {1u, 5u, 9u}) {  // the round after a snapshot
+    CAPTURE(at);
+    Run run;
+    run.take_local_steps(true);
+    run.world.states[at] = StepState::kRestart;
+    const auto summary = run.train();
+    run.expect_complete(summary);
+    CHECK(summary->restarts == 1);
+    CHECK(run.log().find("begins anew") == std::string::npos);
+  }
 }
 
 TEST_CASE("A job that is complete already is evaluated and finished again") {

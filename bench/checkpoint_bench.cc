@@ -1,0 +1,276 @@
+#include "bench/checkpoint_bench.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bench/sample_model.h"
+#include "cluster/http_client.h"
+#include "server/checkpoint_directory.h"
+#include "worker/session.h"
+
+namespace tributary::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+using std::chrono::milliseconds;
+
+constexpr char kJob[] = "bench-checkpoint";
+constexpr std::uint64_t kArrays = 3;  // AdamW: parameters and two moments
+constexpr std::size_t kWarmRounds = 5;
+constexpr std::chrono::seconds kPatience{300};
+constexpr milliseconds kPoll{20};
+
+double milliseconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+struct TempDir {
+  TempDir() {
+    char name[] = "/tmp/tributary-bench-XXXXXX";
+    if (::mkdtemp(name)) path = name;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    if (!path.empty()) std::filesystem::remove_all(path, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  std::string path;
+};
+
+// One round as rank 0 saw it.
+struct RoundSeen {
+  Clock::time_point begin, end;
+  double longest_gap_ms = 0.0;  // without any tensor's answer
+};
+
+// The ranks: threads that exchange until they are told to stop, all after the same round.
+class Exchange {
+ public:
+  Exchange(const CheckpointBenchOptions& options, LocalCluster& cluster)
+      : tensors_(sample_tensors(options.state_bytes / kArrays)), compute_(options.compute_ms) {
+    for (std::uint32_t node = 0; node < options.nodes; ++node) {
+      SessionOptions session;
+      session.socket = cluster.workers()[node].socket;
+      session.job.name = kJob;
+      session.job.optimizer.name = "adamw";
+      session.job.optimizer.lr = 1e-3;
+      session.job.snapshot = {.every_s = 0, .every_rounds = 0};
+      // It names snapshots of its own, as often as nodes' memory for what they pushed asks: no stretch would be quiet.
+      session.job.recovery.redo_log = "none";
+      session.topology = {.rank = node, .world_size = options.nodes, .node_rank = node};
+      threads_.emplace_back([this, session] {
+        const Status trained = train(session);
+        const std::lock_guard lock(mutex_);
+        if (!trained && error_.empty()) error_ = trained.error().message;
+      });
+    }
+  }
+  ~Exchange() { stop_ = true; }
+
+  std::size_t rounds() const {
+    const std::lock_guard lock(mutex_);
+    return rounds_.size();
+  }
+  std::string error() const {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
+  // Ends after a round. What rank 0 saw of all of them.
+  Result<std::vector<RoundSeen>> finish() {
+    stop_ = true;
+    threads_.clear();
+    if (!error_.empty()) return fail(ErrorCode::kUnavailable, error_);
+    return rounds_;
+  }
+
+ private:
+  Status train(const SessionOptions& options) {
+    auto attached = Session::attach(options, tensors_);
+    if (!attached) return tl::unexpected(attached.error());
+    Session& session = **attached;
+    const bool leads = options.topology.rank == 0;
+    for (std::size_t t = 0; leads && t < tensors_.size(); ++t) std::ranges::fill(session.initial(t), 1.0f);
+    if (auto ok = session.start(); !ok) return ok;
+    for (std::size_t t = 0; t < tensors_.size(); ++t) std::ranges::fill(session.gradient(t), 1e-3f);
+    for (std::uint64_t round = 1; round <= last_round_; ++round) {
+      // Named before anything of the round is ready: nobody completes the round without having seen it.
+      if (leads && stop_) last_round_ = round;
+      RoundSeen seen{Clock::now(), {}, 0.0};
+      for (std::size_t t = 0; t < tensors_.size(); ++t) session.ready(t, 1);
+      Clock::time_point last = seen.begin;
+      for (std::size_t t = 0; t < tensors_.size(); ++t) {
+        const auto state = session.wait(t);
+        if (!state) return tl::unexpected(state.error());
+        if (*state != StepState::kContinue) return fail(ErrorCode::kStopped, "stopped: " + session.stop_reason());
+        const Clock::time_point now = Clock::now();
+        seen.longest_gap_ms = std::max(seen.longest_gap_ms, milliseconds_between(last, now));
+        last = now;
+      }
+      seen.end = last;
+      if (leads) {
+        const std::lock_guard lock(mutex_);
+        rounds_.push_back(seen);
+      }
+      std::this_thread::sleep_for(compute_);
+    }
+    return session.finish(LeaveKind::kFinished);
+  }
+
+  const std::vector<TensorSpec> tensors_;
+  const milliseconds compute_;
+  std::atomic<bool> stop_{false};
+  std::atomic<std::uint64_t> last_round_{~0ull};
+  mutable std::mutex mutex_;
+  std::vector<RoundSeen> rounds_;
+  std::string error_;
+  std::vector<std::jthread> threads_;  // last: joined before what they use goes
+};
+
+struct Save {
+  Clock::time_point begin, end;
+  std::uint64_t bytes = 0;
+  std::string path;
+};
+
+class Bench {
+ public:
+  Bench(const CheckpointBenchOptions& options, LocalCluster& cluster, std::string folder)
+      : options_(options), cluster_(cluster), folder_(std::move(folder)), exchange_(options, cluster) {}
+
+  Result<Json> run() {
+    if (auto ok = wait([this] { return exchange_.rounds() >= kWarmRounds; }); !ok) return tl::unexpected(ok.error());
+    const Clock::time_point warm = Clock::now();
+    for (std::uint32_t i = 0; i < options_.saves; ++i) {
+      const Clock::time_point until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                         std::chrono::duration<double>(options_.quiet_seconds));
+      if (auto ok = wait([&] { return Clock::now() >= until; }); !ok) return tl::unexpected(ok.error());
+      auto saved = save();
+      if (!saved) return tl::unexpected(saved.error());
+      if (!saves_.empty()) std::filesystem::remove_all(saves_.back().path);
+      saves_.push_back(std::move(*saved));
+    }
+    const auto rounds = exchange_.finish();
+    if (!rounds) return tl::unexpected(rounds.error());
+    const Verification verified = verify_checkpoint(saves_.back().path);
+    if (!verified.findings.empty())
+      return fail(ErrorCode::kInternal, "the checkpoint is damaged: " + verified.findings[0]);
+    return report(*rounds, warm);
+  }
+
+ private:
+  Status wait(const std::function<bool()>& condition) {
+    const Clock::time_point until = Clock::now() + kPatience;
+    while (!condition()) {
+      if (const auto failure = cluster_.failure()) return fail(ErrorCode::kUnavailable, *failure);
+      if (const std::string error = exchange_.error(); !error.empty()) return fail(ErrorCode::kUnavailable, error);
+      if (Clock::now() > until) return fail(ErrorCode::kTimeout, "the ranks make no progress");
+      std::this_thread::sleep_for(kPoll);
+    }
+    return {};
+  }
+
+  Result<Save> save() {
+    const std::string& admin = cluster_.servers()[0].admin;
+    Save save{Clock::now(), {}, 0, {}};
+    const Json order = {{"job", kJob}, {"directory", folder_ + "/checkpoints"}, {"committed", false}};
+    const auto accepted = http_order(admin, "/checkpoint/save", order.dump(), milliseconds(10'000));
+    if (!accepted) return tl::unexpected(accepted.error());
+    const Json id = Json::parse(accepted->body, nullptr, false);
+    if (accepted->status != 200 || !id.contains("id")) return fail(ErrorCode::kUnavailable, accepted->body);
+    Json status;
+    const auto over = [&] {
+      const auto answer = http_order(admin, "/checkpoint/" + id.at("id").dump(), std::nullopt, milliseconds(10'000));
+      if (answer) status = Json::parse(answer->body, nullptr, false);
+      const std::string step = status.is_object() ? status.value("step", std::string()) : std::string();
+      return step == "done" || step == "failed";
+    };
+    if (auto ok = wait(over); !ok) return tl::unexpected(ok.error());
+    save.end = Clock::now();
+    if (status.value("step", std::string()) == "failed")
+      return fail(ErrorCode::kUnavailable, status.at("error").dump());
+    save.bytes = status.at("bytes").get<std::uint64_t>();
+    save.path = status.at("path").get<std::string>();
+    return save;
+  }
+
+  static Json describe(std::vector<double> round_ms, double longest_gap) {
+    std::ranges::sort(round_ms);
+    const std::size_t n = round_ms.size();
+    return {{"rounds", n},
+            {"median_round_ms", n == 0 ? 0.0 : (round_ms[(n - 1) / 2] + round_ms[n / 2]) / 2.0},
+            {"longest_round_ms", n == 0 ? 0.0 : round_ms.back()},
+            {"longest_gap_ms", longest_gap}};
+  }
+
+  Json report(const std::vector<RoundSeen>& rounds, Clock::time_point warm) const {
+    std::vector<double> quiet, saving;
+    double quiet_gap = 0.0, saving_gap = 0.0;
+    for (const RoundSeen& round : rounds) {
+      if (round.begin < warm) continue;
+      const bool during = std::ranges::any_of(
+          saves_, [&](const Save& save) { return round.end > save.begin && round.begin < save.end; });
+      (during ? saving : quiet).push_back(milliseconds_between(round.begin, round.end));
+      double& gap = during ? saving_gap : quiet_gap;
+      gap = std::max(gap, round.longest_gap_ms);
+    }
+    Json seconds = Json::array();
+    for (const Save& save : saves_) seconds.push_back(milliseconds_between(save.begin, save.end) * 1e-3);
+    const Json a = describe(quiet, quiet_gap), b = describe(saving, saving_gap);
+    const auto more = [&](const char* key) { return b.at(key).get<double>() - a.at(key).get<double>(); };
+    return {{"pause_ms", more("longest_round_ms")},
+            {"gap_ms", more("longest_gap_ms")},
+            {"quiet", a},
+            {"saving", b},
+            {"save_seconds", seconds},
+            {"checkpoint_bytes", saves_.back().bytes},
+            {"state_bytes", options_.state_bytes},
+            {"servers", options_.servers},
+            {"nodes", options_.nodes},
+            {"compute_ms", options_.compute_ms},
+            {"io_mb_per_s", options_.io_mb_per_s}};
+  }
+
+  const CheckpointBenchOptions& options_;
+  LocalCluster& cluster_;
+  const std::string folder_;
+  Exchange exchange_;
+  std::vector<Save> saves_;
+};
+
+}  // namespace
+
+Result<Json> run_checkpoint_bench(const CheckpointBenchOptions& options) {
+  const TempDir folder;
+  if (folder.path.empty()) return fail(ErrorCode::kIo, "cannot create a folder in /tmp");
+  auto cluster = LocalCluster::start({.servers = options.servers,
+                                      .nodes = options.nodes,
+                                      .ranks_per_node = 1,
+                                      .transport = options.transport,
+                                      .base_dir = folder.path,
+                                      .store_io_mb_per_s = options.io_mb_per_s,
+                                      .log_level = "warn"});
+  if (!cluster) return tl::unexpected(cluster.error());
+  auto bench = std::make_unique<Bench>(options, **cluster, folder.path);
+  Result<Json> result = bench->run();
+  if (!result) (*cluster)->stop_now();  // no rank may wait for an answer that never comes
+  bench.reset();
+  const auto killed = (*cluster)->stop();
+  if (result && !killed.empty())
+    return fail(ErrorCode::kTimeout, killed.front() + " did not stop in time and was killed");
+  return result;
+}
+
+}  // namespace tributary::bench

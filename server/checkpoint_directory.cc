@@ -1,0 +1,314 @@
+#include "server/checkpoint_directory.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "server/checkpoint_file.h"
+#include "server/records.h"
+
+namespace tributary {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxCompleteBytes = 1024;
+constexpr std::size_t kMaxFindings = 100;
+constexpr std::size_t kShownTensors = 3;
+
+std::string in_directory(const std::string& directory, const std::string& file) {
+  return (fs::path(directory) / file).string();
+}
+
+// Size of a file, or nothing.
+std::optional<std::uint64_t> file_size(const std::string& path) {
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  return error ? std::nullopt : std::optional<std::uint64_t>(size);
+}
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+struct ManifestText {
+  std::string text;
+  std::string complete_flaw;  // what is wrong with COMPLETE; empty: it fits the manifest
+};
+
+Result<ManifestText> read_manifest(const std::string& path) {
+  ManifestText out;
+  Result<std::string> text = read_small_file(in_directory(path, kManifestFile), kMaxManifestBytes);
+  const Result<std::string> complete = read_small_file(in_directory(path, kCompleteFile), kMaxCompleteBytes);
+  if (!complete) {
+    out.complete_flaw = complete.error().code == ErrorCode::kNotFound
+                            ? std::string(kCompleteFile) +
+                                  " is missing: the checkpoint was never finished, or a copy of it stopped half-way"
+                            : complete.error().message;
+  }
+  if (!text) {
+    if (!complete && text.error().code == ErrorCode::kNotFound) return fail(ErrorCode::kStore, out.complete_flaw);
+    return tl::unexpected(text.error());
+  }
+  out.text = std::move(*text);
+  if (complete && *complete != checksum_hex(out.text) + "\n") {
+    out.complete_flaw = std::string(kManifestFile) + " does not have the checksum that " + kCompleteFile +
+                        " names: one of the two is damaged";
+  }
+  return out;
+}
+
+std::string in_words(const std::string& path) {
+  return "checkpoint '" + path + "': ";
+}
+
+// The chunks of one shard's file against the manifest.
+class ShardCheck {
+ public:
+  ShardCheck(const std::string& path, const Manifest& manifest, const Layout& layout, Verification& result)
+      : path_(path),
+        manifest_(manifest),
+        layout_(layout),
+        slots_(state_names(job_of(manifest).optimizer).size()),
+        result_(result) {}
+
+  void run(const ManifestShard& shard) {
+    const std::string path = in_directory(path_, shard.file);
+    const std::optional<std::uint64_t> size = file_size(path);
+    if (!size) return find(shard.file + " is missing");
+    if (*size != shard.bytes) {
+      return find(shard.file + " has " + std::to_string(*size) + " bytes, the manifest says " +
+                  std::to_string(shard.bytes) + (*size < shard.bytes ? ": it was cut short" : ""));
+    }
+    const Result<std::unique_ptr<CheckpointFile>> file = CheckpointFile::open(path);
+    if (!file) return find(file.error().message);
+    const CheckpointFileInfo expected{shard.shard, manifest_.round, layout_.hash()};
+    if ((*file)->info() != expected) {
+      return find(shard.file + " holds shard " + std::to_string((*file)->info().shard.value) + " at round " +
+                  std::to_string((*file)->info().round.value) + " of " +
+                  ((*file)->info().layout_hash == expected.layout_hash ? "this" : "another") +
+                  " model, the manifest says shard " + std::to_string(shard.shard.value) + " at round " +
+                  std::to_string(manifest_.round.value));
+    }
+    read_chunks(**file, shard);
+  }
+
+ private:
+  void find(std::string what) {
+    if (result_.findings.size() < kMaxFindings) result_.findings.push_back(std::move(what));
+  }
+
+  void read_chunks(CheckpointFile& file, const ManifestShard& shard) {
+    FileChecksum whole;
+    const std::size_t before = result_.findings.size();
+    if (Status read = file.add_header_to(whole); !read) return find(read.error().message);
+    for (const auto& [chunk, place] : file.chunks()) {
+      if (chunk.value >= layout_.chunks() || layout_.owner(chunk).shard != shard.shard) {
+        find(shard.file + " has chunk " + std::to_string(chunk.value) + ", which the manifest puts elsewhere");
+        continue;
+      }
+      const Result<StoredChunk> stored = file.read(chunk, &whole);
+      if (stored) {
+        check(shard, *stored);
+      } else {
+        find(stored.error().message + "; " + chunk_in_words(layout_, chunk));
+      }
+      ++result_.chunks;
+      result_.bytes += place.end - place.begin;
+    }
+    for (std::uint32_t c = 0; c < layout_.chunks(); ++c) {
+      if (layout_.owner(ChunkIndex(c)).shard == shard.shard && !file.chunks().contains(ChunkIndex(c))) {
+        find(shard.file + " lacks " + chunk_in_words(layout_, ChunkIndex(c)));
+      }
+    }
+    if (result_.findings.size() == before && whole.hex() != shard.checksum) {
+      find(shard.file + " has the checksum " + whole.hex() + ", the manifest says " + shard.checksum +
+           ": it is the file of another checkpoint");
+    }
+  }
+
+  // What a whole chunk says of itself.
+  void check(const ManifestShard& shard, const StoredChunk& stored) {
+    const std::string what = shard.file + ": " + chunk_in_words(layout_, stored.chunk);
+    const Result<records::ChunkHeader> header =
+        records::unseal_chunk(stored.entries.front().value, "the header of " + what);
+    if (!header) return find(header.error().message);
+    const std::uint64_t elements = layout_.chunk(stored.chunk).elements;
+    if (header->round != manifest_.round || header->chunk != stored.chunk || header->elements != elements) {
+      return find(what + " is chunk " + std::to_string(header->chunk.value) + " of round " +
+                  std::to_string(header->round.value) + " with " + std::to_string(header->elements) +
+                  " elements by its header; it must be of round " + std::to_string(manifest_.round.value) + " with " +
+                  std::to_string(elements));
+    }
+    if (header->slots != slots_) {
+      find(what + " has " + std::to_string(header->slots) + " state arrays, the optimizer needs " +
+           std::to_string(slots_));
+    }
+  }
+
+  const std::string& path_;
+  const Manifest& manifest_;
+  const Layout& layout_;
+  const std::size_t slots_;
+  Verification& result_;
+};
+
+Status rename_durably(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) {
+    return tl::unexpected(file_error("rename '" + from + "' to", to, errno));
+  }
+  return sync_directory(fs::path(to).parent_path().string());
+}
+
+bool same_state(const Manifest& a, const Manifest& b) {
+  return a.shards == b.shards && a.round == b.round && a.tensors == b.tensors && a.chunk_elements == b.chunk_elements &&
+         a.chunk_shards == b.chunk_shards && a.job_json == b.job_json;
+}
+
+}  // namespace
+
+Result<Manifest> open_checkpoint(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    return fail(ErrorCode::kNotFound, "there is no checkpoint '" + path +
+                                          "': it is no directory; give the path of a "
+                                          "NAME-round-R directory as `tributary checkpoint list` shows it");
+  }
+  const Result<ManifestText> text = read_manifest(path);
+  if (!text) return fail(text.error().code, in_words(path) + text.error().message);
+  if (!text->complete_flaw.empty()) return fail(ErrorCode::kStore, in_words(path) + text->complete_flaw);
+  Result<Manifest> manifest = manifest_from_json(text->text);
+  if (!manifest) return fail(manifest.error().code, in_words(path) + kManifestFile + ": " + manifest.error().message);
+  return manifest;
+}
+
+Result<std::string> manifest_checksum(const std::string& path) {
+  Result<std::string> text = read_small_file(in_directory(path, kCompleteFile), kMaxCompleteBytes);
+  if (text && text->ends_with('\n')) text->pop_back();
+  return text;
+}
+
+bool is_checkpoint(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error) &&
+         (exists(in_directory(path, kManifestFile)) || exists(in_directory(path, kCompleteFile)) ||
+          fs::path(path).filename().string().find("-round-") != std::string::npos);
+}
+
+Result<std::vector<CheckpointSummary>> list_checkpoints(const std::string& directory) {
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    return fail(ErrorCode::kNotFound,
+                "'" + directory + "' is no directory; give the one that checkpoints were saved in");
+  }
+  std::vector<CheckpointSummary> found;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    const std::string path = at->path().string();
+    if (!is_checkpoint(path)) continue;
+    CheckpointSummary summary{path, at->path().filename().string(), std::nullopt, {}, 0};
+    Result<Manifest> manifest = open_checkpoint(path);
+    if (summary.name.ends_with(kPartialSuffix)) {
+      summary.flaw = "it is being written, or was never finished";
+    } else if (!manifest) {
+      summary.flaw = manifest.error().message;
+    } else {
+      summary.manifest = std::move(*manifest);
+    }
+    std::error_code ignored;
+    for (fs::directory_iterator file(path, ignored), last; !ignored && file != last; file.increment(ignored)) {
+      summary.bytes += file_size(file->path().string()).value_or(0);
+    }
+    found.push_back(std::move(summary));
+  }
+  if (error) return fail(ErrorCode::kIo, "cannot read the directory '" + directory + "': " + error.message());
+  std::ranges::sort(found, [](const CheckpointSummary& a, const CheckpointSummary& b) {
+    if (a.manifest && b.manifest) {
+      const std::string job_a = job_of(*a.manifest).name, job_b = job_of(*b.manifest).name;
+      return std::tie(job_a, a.manifest->round, a.name) < std::tie(job_b, b.manifest->round, b.name);
+    }
+    return a.manifest.has_value() != b.manifest.has_value() ? a.manifest.has_value() : a.name < b.name;
+  });
+  return found;
+}
+
+std::string chunk_in_words(const Layout& layout, ChunkIndex chunk) {
+  const auto [first, last] = layout.tensors_of(chunk);
+  std::string names;
+  for (std::size_t t = first; t < last && t < first + kShownTensors; ++t) {
+    names += (names.empty() ? "'" : ", '") + layout.tensors()[t].name + "'";
+  }
+  if (last > first + kShownTensors) names += " and " + std::to_string(last - first - kShownTensors) + " more";
+  return "chunk " + std::to_string(chunk.value) + " (of " + (last - first == 1 ? "tensor " : "tensors ") + names + ")";
+}
+
+Verification verify_checkpoint(const std::string& path) {
+  Verification result;
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    result.findings.push_back("there is no such directory");
+    return result;
+  }
+  const Result<ManifestText> text = read_manifest(path);
+  if (!text) {
+    result.findings.push_back(text.error().message);
+    return result;
+  }
+  if (!text->complete_flaw.empty()) result.findings.push_back(text->complete_flaw);
+  const Result<Manifest> manifest = manifest_from_json(text->text);
+  if (!manifest) {
+    result.findings.push_back(std::string(kManifestFile) + ": " + manifest.error().message);
+    return result;
+  }
+  const Layout layout = layout_of(*manifest);
+  ShardCheck check(path, *manifest, layout, result);
+  for (const ManifestShard& shard : manifest->shards) check.run(shard);
+  return result;
+}
+
+Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json) {
+  const Result<Manifest> manifest = manifest_from_json(manifest_json);
+  if (!manifest) return fail(manifest.error().code, "the manifest of '" + target + "': " + manifest.error().message);
+  std::set<std::string> files;
+  for (const ManifestShard& shard : manifest->shards) {
+    const std::string path = in_directory(partial, shard.file);
+    if (file_size(path) != shard.bytes) {
+      return fail(ErrorCode::kNotFound, "server " + std::to_string(shard.shard.value) + " wrote '" + path +
+                                            "', but server 0 does not see it there with " +
+                                            std::to_string(shard.bytes) +
+                                            " bytes; save into a directory that all servers share");
+    }
+    files.insert(shard.file);
+  }
+  std::error_code error;
+  if (exists(target)) {
+    const Result<Manifest> other = open_checkpoint(target);
+    if (!other || !same_state(*manifest, *other)) {
+      return fail(ErrorCode::kStore, "'" + target + "' is there already and " +
+                                         (other ? std::string("holds another state of that round")
+                                                : "is no whole checkpoint: " + other.error().message) +
+                                         "; move it away, or save into another directory");
+    }
+    fs::remove_all(partial, error);
+    return true;
+  }
+  // What an earlier attempt left behind, with other servers perhaps.
+  for (fs::directory_iterator at(partial, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    if (!files.contains(at->path().filename().string())) fs::remove_all(at->path(), ignored);
+  }
+  Status done = write_small_file(in_directory(partial, kManifestFile), manifest_json);
+  if (done) done = sync_directory(partial);
+  if (done) done = write_small_file(in_directory(partial, kCompleteFile), checksum_hex(manifest_json) + "\n");
+  if (done) done = sync_directory(partial);
+  if (done) done = rename_durably(partial, target);
+  if (!done) return tl::unexpected(done.error());
+  return false;
+}
+
+}  // namespace tributary

@@ -1,0 +1,247 @@
+#include "server/checkpoint_file.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/layout.h"
+
+namespace tributary {
+namespace {
+
+constexpr char kMagic[8] = {'T', 'R', 'I', 'B', 'C', 'K', 'P', 'T'};
+constexpr std::uint64_t kStepBytes = 8u << 20;  // what may be written before it is sent to the disk
+
+struct FileHeader {
+  char magic[8] = {};
+  std::uint32_t format = kCheckpointFileFormat;
+  std::uint32_t shard = 0;
+  std::uint64_t round = 0;
+  std::uint64_t layout_hash = 0;
+  std::uint64_t checksum = 0;
+};
+struct EntryHeader {
+  std::uint32_t key_bytes = 0;
+  std::uint32_t zero = 0;
+  std::uint64_t value_bytes = 0;
+  std::uint64_t checksum = 0;
+};
+static_assert(sizeof(FileHeader) == 40 && sizeof(EntryHeader) == 24);
+
+std::uint64_t checksum_of(const FileHeader& header) {
+  return XXH3_64bits(&header, offsetof(FileHeader, checksum));
+}
+
+std::uint64_t checksum_of(const EntryHeader& header, std::string_view key, std::string_view value) {
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), &XXH3_freeState);
+  if (state == nullptr) throw std::bad_alloc();
+  XXH3_64bits_reset(state.get());
+  XXH3_64bits_update(state.get(), &header, offsetof(EntryHeader, checksum));
+  XXH3_64bits_update(state.get(), key.data(), key.size());
+  XXH3_64bits_update(state.get(), value.data(), value.size());
+  return XXH3_64bits_digest(state.get());
+}
+
+bool possible(const EntryHeader& header) {
+  return header.zero == 0 && header.key_bytes >= kMinChunkKey && header.key_bytes <= kMaxChunkKey &&
+         header.value_bytes <= kMaxChunkBytes;
+}
+
+Error damaged(const std::string& path, const std::string& flaw) {
+  return {ErrorCode::kStore, "'" + path + "': " + flaw};
+}
+
+}  // namespace
+
+FileChecksum::FileChecksum() : state_(XXH3_createState(), &XXH3_freeState) {
+  if (state_ == nullptr) throw std::bad_alloc();
+  XXH3_128bits_reset(state_.get());
+}
+
+void FileChecksum::add(const void* data, std::size_t bytes) {
+  XXH3_128bits_update(state_.get(), data, bytes);
+}
+
+std::string FileChecksum::hex() const {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_.get()));
+  std::string text;
+  for (const unsigned char byte : canonical.digest) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+std::string checksum_hex(std::string_view bytes) {
+  FileChecksum checksum;
+  checksum.add(bytes.data(), bytes.size());
+  return checksum.hex();
+}
+
+CheckpointFileWriter::CheckpointFileWriter(std::string path, FileDescriptor file)
+    : path_(std::move(path)), file_(std::move(file)) {}
+
+Result<std::unique_ptr<CheckpointFileWriter>> CheckpointFileWriter::create(std::string path,
+                                                                           const CheckpointFileInfo& info) {
+  Result<FileDescriptor> file = open_to_write(path);
+  if (!file) return tl::unexpected(file.error());
+  std::unique_ptr<CheckpointFileWriter> writer(new CheckpointFileWriter(std::move(path), std::move(*file)));
+  FileHeader header;
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  header.shard = info.shard.value;
+  header.round = info.round.value;
+  header.layout_hash = info.layout_hash;
+  header.checksum = checksum_of(header);
+  if (Status written = writer->put(&header, sizeof header); !written) return tl::unexpected(written.error());
+  return writer;
+}
+
+Status CheckpointFileWriter::put(const void* data, std::size_t bytes) {
+  if (Status written = write_all(file_, path_, data, bytes); !written) return written;
+  checksum_.add(data, bytes);
+  bytes_ += bytes;
+  return {};
+}
+
+Status CheckpointFileWriter::add(const StoredChunk& chunk) {
+  for (const StoredEntry& entry : chunk.entries) {
+    EntryHeader header{static_cast<std::uint32_t>(entry.key.size()), 0, entry.value.size(), 0};
+    header.checksum = checksum_of(header, entry.key, entry.value);
+    Status written = put(&header, sizeof header);
+    if (written) written = put(entry.key.data(), entry.key.size());
+    if (written) written = put(entry.value.data(), entry.value.size());
+    if (!written) return written;
+  }
+  if (bytes_ - begun_bytes_ >= kStepBytes) {
+    // Best effort: finish() syncs whatever is left, and reports what fails.
+    ::sync_file_range(file_.get(), static_cast<off64_t>(begun_bytes_), static_cast<off64_t>(bytes_ - begun_bytes_),
+                      SYNC_FILE_RANGE_WRITE);
+    begun_bytes_ = bytes_;
+  }
+  return {};
+}
+
+Status CheckpointFileWriter::finish() {
+  return sync(file_, path_);
+}
+
+CheckpointFile::CheckpointFile(std::string path, FileDescriptor file)
+    : path_(std::move(path)), file_(std::move(file)) {}
+
+Result<std::unique_ptr<CheckpointFile>> CheckpointFile::open(std::string path) {
+  Result<FileDescriptor> descriptor = open_to_read(path);
+  if (!descriptor) return tl::unexpected(descriptor.error());
+  const Result<std::uint64_t> size = size_of(*descriptor, path);
+  if (!size) return tl::unexpected(size.error());
+  std::unique_ptr<CheckpointFile> file(new CheckpointFile(std::move(path), std::move(*descriptor)));
+  file->size_ = *size;
+  if (Status found = file->index(); !found) return tl::unexpected(found.error());
+  return file;
+}
+
+std::uint64_t CheckpointFile::header_bytes() const {
+  return sizeof(FileHeader);
+}
+
+Status CheckpointFile::index() {
+  FileHeader header;
+  if (Status read = read_at(file_, path_, 0, &header, sizeof header); !read) return read;
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
+    return tl::unexpected(damaged(path_, "it is no file of a checkpoint"));
+  }
+  if (header.format != kCheckpointFileFormat) {
+    return fail(ErrorCode::kStoreFormat, "'" + path_ + "' has format " + std::to_string(header.format) +
+                                             ", this program reads format " + std::to_string(kCheckpointFileFormat) +
+                                             "; use the release that wrote it");
+  }
+  if (header.checksum != checksum_of(header) || header.shard > 0xffff) {
+    return tl::unexpected(damaged(path_, "its header is damaged"));
+  }
+  info_ = {ShardIndex(static_cast<std::uint16_t>(header.shard)), Round(header.round), header.layout_hash};
+
+  auto last = chunks_.end();
+  for (std::uint64_t at = sizeof header; at < size_;) {
+    const std::string after =
+        last == chunks_.end() ? "before its first chunk" : "in or after chunk " + std::to_string(last->first.value);
+    struct {
+      EntryHeader entry;
+      char key[kMaxChunkKey];
+    } piece;
+    const std::size_t there = std::min<std::uint64_t>(sizeof piece, size_ - at);
+    if (there < sizeof(EntryHeader) + kMinChunkKey) return tl::unexpected(damaged(path_, "it is cut short " + after));
+    if (Status read = read_at(file_, path_, at, &piece, there); !read) return read;
+    if (!possible(piece.entry)) {
+      return tl::unexpected(damaged(path_, "it is damaged " + after + ", at byte " + std::to_string(at)));
+    }
+    const std::uint64_t end = at + sizeof(EntryHeader) + piece.entry.key_bytes + piece.entry.value_bytes;
+    if (end > size_) return tl::unexpected(damaged(path_, "it is cut short " + after));
+    const std::string_view key(piece.key, piece.entry.key_bytes);
+    const ChunkIndex chunk = chunk_of_key(key);
+    if (part_of_key(key) == kHeaderPart && (last == chunks_.end() || chunk > last->first)) {
+      last = chunks_.emplace_hint(chunks_.end(), chunk, Place{at, end});
+    } else if (last != chunks_.end() && chunk == last->first && part_of_key(key) != kHeaderPart) {
+      last->second.end = end;
+    } else {
+      return tl::unexpected(damaged(path_, "it is damaged " + after + ", at byte " + std::to_string(at)));
+    }
+    at = end;
+  }
+  return {};
+}
+
+Result<StoredChunk> CheckpointFile::read(ChunkIndex chunk, FileChecksum* whole) {
+  const auto place = chunks_.find(chunk);
+  if (place == chunks_.end()) {
+    return fail(ErrorCode::kStore, "'" + path_ + "' lacks chunk " + std::to_string(chunk.value));
+  }
+  buffer_.resize(place->second.end - place->second.begin);
+  if (Status read = read_at(file_, path_, place->second.begin, buffer_.data(), buffer_.size()); !read) {
+    return tl::unexpected(read.error());
+  }
+  if (whole) whole->add(buffer_.data(), buffer_.size());
+  StoredChunk out{chunk, {}};
+  for (std::size_t at = 0; at < buffer_.size();) {
+    EntryHeader header;
+    const std::size_t left = buffer_.size() - at;
+    if (left >= sizeof header) std::memcpy(&header, buffer_.data() + at, sizeof header);
+    // Was checked when the file was opened; somebody may have written to it since.
+    if (left < sizeof header || !possible(header) || header.key_bytes + header.value_bytes > left - sizeof header) {
+      return tl::unexpected(damaged(path_, "chunk " + std::to_string(chunk.value) + " is damaged"));
+    }
+    const char* begin = buffer_.data() + at + sizeof header;
+    const std::string_view key(begin, header.key_bytes), value(begin + header.key_bytes, header.value_bytes);
+    if (checksum_of(header, key, value) != header.checksum) {
+      return tl::unexpected(damaged(path_, "chunk " + std::to_string(chunk.value) + ": " + part_in_words(key) +
+                                               (part_of_key(key) == kParamsPart ? " are" : " is") + " damaged"));
+    }
+    out.entries.push_back({std::string(key), value});
+    at += sizeof header + key.size() + value.size();
+  }
+  return out;
+}
+
+Result<std::string> CheckpointFile::read_header(ChunkIndex chunk) {
+  const auto place = chunks_.find(chunk);
+  if (place == chunks_.end())
+    return fail(ErrorCode::kStore, "'" + path_ + "' lacks chunk " + std::to_string(chunk.value));
+  EntryHeader header;
+  Status read = read_at(file_, path_, place->second.begin, &header, sizeof header);
+  if (read && !possible(header)) read = tl::unexpected(damaged(path_, "it is damaged"));
+  if (!read) return tl::unexpected(read.error());
+  std::string value(header.value_bytes, '\0');
+  read = read_at(file_, path_, place->second.begin + sizeof header + header.key_bytes, value.data(), value.size());
+  if (!read) return tl::unexpected(read.error());
+  return value;
+}
+
+Status CheckpointFile::add_header_to(FileChecksum& whole) {
+  FileHeader header;
+  if (Status read = read_at(file_, path_, 0, &header, sizeof header); !read) return read;
+  whole.add(&header, sizeof header);
+  return {};
+}
+
+}  // namespace tributary

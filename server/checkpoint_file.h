@@ -1,0 +1,99 @@
+// One file of a checkpoint: the chunks of one shard at one round, with everything that belongs to them.
+//
+//   header: "TRIBCKPT" | u32 format | u32 shard | u64 round | u64 layout hash | u64 XXH3-64 of those
+//   per chunk, ascending, its entries (server/stored_chunk.h): u32 key bytes | u32 0 | u64 value bytes |
+//     u64 XXH3-64 of those and of key and value | key | value
+//
+// Numbers are little-endian. Chunk headers have job id 0: the file says what was trained, not in which cluster, so the
+// same state gives the same bytes.
+#pragma once
+
+#include <xxhash.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/durable_file.h"
+#include "common/ids.h"
+#include "common/result.h"
+#include "server/stored_chunk.h"
+
+namespace tributary {
+
+inline constexpr std::uint32_t kCheckpointFileFormat = 1;
+
+struct CheckpointFileInfo {
+  ShardIndex shard;
+  Round round;
+  std::uint64_t layout_hash = 0;
+  bool operator==(const CheckpointFileInfo&) const = default;
+};
+
+// XXH3-128 of a whole file as it is read or written.
+class FileChecksum {
+ public:
+  FileChecksum();
+  void add(const void* data, std::size_t bytes);
+  std::string hex() const;  // 32 digits, as xxhsum prints them
+
+ private:
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
+};
+std::string checksum_hex(std::string_view bytes);
+
+class CheckpointFileWriter {
+ public:
+  // A file of that name is replaced.
+  static Result<std::unique_ptr<CheckpointFileWriter>> create(std::string path, const CheckpointFileInfo& info);
+  // Chunks ascending. The disk is kept busy steadily: what was added some MB ago is on its way there.
+  Status add(const StoredChunk& chunk);
+  Status finish();  // durable when it returns
+
+  std::uint64_t bytes() const { return bytes_; }
+  std::string checksum() const { return checksum_.hex(); }
+
+ private:
+  CheckpointFileWriter(std::string path, FileDescriptor file);
+  Status put(const void* data, std::size_t bytes);
+
+  const std::string path_;
+  FileDescriptor file_;
+  FileChecksum checksum_;
+  std::uint64_t bytes_ = 0, begun_bytes_ = 0;
+};
+
+class CheckpointFile {
+ public:
+  // Reads the header and finds the chunks. kNotFound, kIo, or kStore with what is wrong and where.
+  static Result<std::unique_ptr<CheckpointFile>> open(std::string path);
+
+  struct Place {
+    std::uint64_t begin = 0, end = 0;
+  };
+  const CheckpointFileInfo& info() const { return info_; }
+  const std::map<ChunkIndex, Place>& chunks() const { return chunks_; }
+  std::uint64_t header_bytes() const;
+
+  // Every checksum holds. `whole`: also gets the bytes (for the file's checksum). The values are valid until the next
+  // call. kStore names the file, the chunk and what of it is damaged.
+  Result<StoredChunk> read(ChunkIndex chunk, FileChecksum* whole = nullptr);
+  // Only the chunk's sealed header.
+  Result<std::string> read_header(ChunkIndex chunk);
+  Status add_header_to(FileChecksum& whole);
+
+ private:
+  CheckpointFile(std::string path, FileDescriptor file);
+  Status index();
+
+  const std::string path_;
+  const FileDescriptor file_;
+  std::uint64_t size_ = 0;
+  CheckpointFileInfo info_;
+  std::map<ChunkIndex, Place> chunks_;
+  std::vector<char> buffer_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,141 @@
+#include "server/checkpoint_http.h"
+
+#include <charconv>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/checkpoint_directory.h"
+
+namespace tributary {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Answer = AdminHttp::Answer;
+
+constexpr char kPrefix[] = "/checkpoint/";
+
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Answer refusal(const Error& error) {
+  const bool missing = error.code == ErrorCode::kNotFound || error.code == ErrorCode::kUnknownJob;
+  const bool later = error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kStopped ||
+                     error.code == ErrorCode::kTimeout || error.code == ErrorCode::kLimit;
+  return {missing ? 404u
+          : later ? 503u
+                  : 400u,
+          text_of({{"error", error.message}, {"retry", error.code == ErrorCode::kUnavailable}})};
+}
+
+Answer accepted(const Result<std::uint64_t>& id) {
+  if (!id) return refusal(id.error());
+  return {200, text_of({{"id", *id}})};
+}
+
+// Fields of an order, each of them known and of its type.
+class Fields {
+ public:
+  explicit Fields(const std::string& body) : json_(Json::parse(body, nullptr, false)) {
+    if (!json_.is_object()) complaint_ = "an order is a JSON object";
+  }
+  std::string text(const char* key) {
+    const auto found = json_.is_object() ? json_.find(key) : json_.end();
+    if (json_.is_object() && found != json_.end() && found->is_string()) return found->get<std::string>();
+    if (complaint_.empty()) complaint_ = std::string("\"") + key + "\" must be a text";
+    return {};
+  }
+  bool flag(const char* key) {
+    const auto found = json_.is_object() ? json_.find(key) : json_.end();
+    if (!json_.is_object() || found == json_.end()) return false;
+    if (!found->is_boolean() && complaint_.empty()) complaint_ = std::string("\"") + key + "\" must be true or false";
+    return found->is_boolean() && found->get<bool>();
+  }
+  Status status() const {
+    return complaint_.empty() ? Status{} : Status(fail(ErrorCode::kInvalidArgument, complaint_));
+  }
+
+ private:
+  const Json json_;
+  std::string complaint_;
+};
+
+std::string now_utc() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32] = {};
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+Answer save(Coordinator& coordinator, const std::string& body) {
+  Fields fields(body);
+  SaveOrder order;
+  order.job = fields.text("job");
+  order.directory = fields.text("directory");
+  order.committed = fields.flag("committed");
+  order.created = now_utc();
+  if (const Status read = fields.status(); !read) return refusal(read.error());
+  return accepted(coordinator.save_checkpoint(std::move(order)));
+}
+
+Answer restore(Coordinator& coordinator, const std::string& body) {
+  Fields fields(body);
+  RestoreOrder order;
+  order.directory = fields.text("checkpoint");
+  order.name = fields.text("name");
+  order.force = fields.flag("force");
+  if (const Status read = fields.status(); !read) return refusal(read.error());
+  if (!order.directory.starts_with('/')) {
+    return refusal(
+        {ErrorCode::kInvalidArgument, "'" + order.directory + "' is no absolute path; servers run elsewhere"});
+  }
+  Result<Manifest> manifest = open_checkpoint(order.directory);
+  if (!manifest) return refusal(manifest.error());
+  Result<std::string> checksum = manifest_checksum(order.directory);
+  if (!checksum) return refusal(checksum.error());
+  order.manifest = std::move(*manifest);
+  order.manifest_checksum = std::move(*checksum);
+  return accepted(coordinator.restore_checkpoint(std::move(order)));
+}
+
+Answer status(const Coordinator& coordinator, const std::string& digits) {
+  std::uint64_t id = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), id);
+  const std::optional<CheckpointStatus> found =
+      error == std::errc() && end == digits.data() + digits.size() ? coordinator.checkpoint(id) : std::nullopt;
+  if (!found) {
+    return refusal({ErrorCode::kNotFound, "there is no checkpoint operation " + digits +
+                                              " (any more); the coordinator may have been restarted since"});
+  }
+  Json awaited = Json::array();
+  for (const std::uint16_t server : found->awaited) awaited.push_back(server);
+  return {200, text_of({{"id", found->id},
+                        {"order", found->restores ? "restore" : "save"},
+                        {"job", found->job},
+                        {"step", name_of(found->step)},
+                        {"round", found->round.value},
+                        {"path", found->path},
+                        {"bytes", found->bytes},
+                        {"unchanged", found->unchanged},
+                        {"awaited_servers", std::move(awaited)},
+                        {"error", found->message.empty() ? Json(nullptr) : Json(found->message)},
+                        {"seconds", found->over() ? Json(static_cast<double>(found->ended_ms - found->begun_ms) * 1e-3)
+                                                  : Json(nullptr)}})};
+}
+
+}  // namespace
+
+std::optional<AdminHttp::Answer> answer_checkpoint_order(Coordinator& coordinator, const std::string& path,
+                                                         const std::string* body) {
+  if (!path.starts_with(kPrefix)) return std::nullopt;
+  const std::string what = path.substr(sizeof kPrefix - 1);
+  if (body == nullptr) return status(coordinator, what);
+  if (what == "save") return save(coordinator, *body);
+  if (what == "restore") return restore(coordinator, *body);
+  return std::nullopt;
+}
+
+}  // namespace tributary

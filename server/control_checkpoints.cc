@@ -1,0 +1,45 @@
+// What the control thread does about checkpoints: it passes orders on, and answers back.
+#include "server/checkpoint_service.h"
+#include "server/control.h"
+
+namespace tributary {
+
+template <class Order>
+void Control::order_checkpoint(const Order& order, void (CheckpointService::*give)(const Order&)) {
+  if (checkpoints_) return (checkpoints_->*give)(order);
+  CheckpointDone refused;
+  refused.operation = order.operation;
+  refused.ok = false;
+  refused.code = ErrorCode::kStore;
+  refused.message =
+      "server " + std::to_string(config_.index) + " has no store configured; set [store] path in its configuration";
+  send(std::move(refused));
+}
+
+void Control::on(const WriteCheckpoint& m) {
+  order_checkpoint(m, &CheckpointService::write);
+}
+
+void Control::on(const SealCheckpoint& m) {
+  order_checkpoint(m, &CheckpointService::seal);
+}
+
+void Control::on(const LoadCheckpoint& m) {
+  order_checkpoint(m, &CheckpointService::load);
+}
+
+void Control::on(const DropCheckpoint& m) {
+  if (!checkpoints_) return;
+  if (jobs_.contains(m.job)) {
+    logger_->warn("job id {} is open; its state is not dropped", m.job.value);
+    return;
+  }
+  unpark(m.job);
+  checkpoints_->drop(m);
+}
+
+void Control::checkpoint_finished(const CheckpointDone& done) {
+  post([this, done] { send(done); });
+}
+
+}  // namespace tributary

@@ -1,0 +1,51 @@
+// kill -9 of daemons while a job trains, by `tributary chaos`.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary {
+
+using namespace e2e;
+
+TEST_CASE("whoever is killed, the job goes on where it was and ends in the bits of a calm run") {
+  const TempDir dir;
+  const std::string job_file = write_job(
+      dir, {.name = "storm", .chunk_bytes = 8192, .rounds = 0, .extra = "[recovery]\nwhen_full = \"wait\"\n"});
+  const std::string log = dir / "chaos.log", out = dir / "chaos.json";
+  const std::string command = bin("tributary") + " chaos " + job_file +
+                              " --kills 12 --seed 2 --pause 0.3 --json --base-dir " + (dir / "run") + " > " + out;
+  auto process = Process::spawn({.argv = {"/bin/sh", "-c", command}, .log_file = log});
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(std::chrono::milliseconds(180'000));
+  INFO(last_lines(log, 40));
+  REQUIRE(status);
+  REQUIRE(status->ok());
+  std::ifstream in(out);
+  const auto result = nlohmann::json::parse(in);
+  CHECK(result.at("same") == true);
+  CHECK(result.at("kills").get<int>() >= 12);
+  CHECK(result.at("digest") == result.at("calm_digest"));
+  bool snapshot = false;  // before the first one a lost server takes the job back to its beginning
+  for (const auto& strike : result.at("strikes")) {
+    const auto round = strike.at("at_round").get<std::uint64_t>();
+    if (snapshot) CHECK(strike.at("recomputed").get<std::uint64_t>() <= 2);
+    snapshot = snapshot || round > 300;
+  }
+}
+
+TEST_CASE("chaos is for jobs that must end in the same bits, and says so") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "ring", .chunk_bytes = 8192, .rounds = 10});
+  const std::string log = dir / "chaos.log";
+  auto process =
+      Process::spawn({.argv = {bin("tributary"), "chaos", job_file, "--set", "job.mode=allreduce"}, .log_file = log});
+  REQUIRE(process);
+  const auto status = process->wait(kPatience);
+  REQUIRE(status);
+  CHECK(status->code == 2);
+  CHECK(last_lines(log, 5).find("job.mode=sync") != std::string::npos);
+}
+
+}  // namespace tributary

@@ -1,0 +1,275 @@
+// Checkpoints with real daemons: saved while a job trains, checked, and restored on another number of servers.
+#include <filesystem>
+#include <fstream>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kRounds = 6000;  // some seconds: long enough to be saved in the middle
+
+ClusterOptions cluster_of(const std::string& base_dir, std::uint16_t servers) {
+  ClusterOptions options = options_in(base_dir);
+  options.servers = servers;
+  options.nodes = 2;
+  options.ranks_per_node = 2;
+  return options;
+}
+
+struct Outcome {
+  int status = 0;
+  std::string text;
+  nlohmann::json json() const { return nlohmann::json::parse(text.substr(0, text.find('\n')), nullptr, false); }
+};
+
+// `tributary checkpoint ARGUMENTS`; standard output and error together.
+Outcome checkpoint(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {bin("tributary"), "checkpoint"});
+  const TempDir dir;
+  const std::string log = dir / "log";
+  auto process = Process::spawn({.argv = arguments, .log_file = log});
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(kPatience);
+  REQUIRE(status);
+  std::ifstream in(log);
+  return {status->ok() ? 0 : 1, {std::istreambuf_iterator<char>(in), {}}};
+}
+
+nlohmann::json save(LocalCluster& cluster, const std::string& job, const std::string& folder,
+                    std::vector<std::string> more = {}) {
+  std::vector<std::string> arguments = {"save",  job, "--dir", folder, "--base-dir", cluster.options().base_dir,
+                                        "--json"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Outcome saved = checkpoint(arguments);
+  INFO(saved.text);
+  REQUIRE(saved.status == 0);
+  return saved.json();
+}
+
+void wait_for_round(LocalCluster& cluster, std::uint64_t round) {
+  REQUIRE(eventually([&] {
+    const auto failure = cluster.failure();
+    REQUIRE_MESSAGE(!failure, *failure);
+    return job_number(cluster, "max_version") >= round;
+  }));
+}
+
+std::string findings(const std::string& path) {
+  const Outcome verified = checkpoint({"verify", path, "--json"});
+  INFO(verified.text);
+  const nlohmann::json json = verified.json();
+  REQUIRE(json.is_object());
+  CHECK(verified.status == (json.at("ok").get<bool>() ? 0 : 1));
+  std::string all;
+  for (const auto& one : json.at("checkpoints")) {
+    for (const auto& finding : one.at("findings")) all += finding.get<std::string>() + "\n";
+  }
+  return all;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void flip_bit(const std::string& file, std::uint64_t at) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(at));
+  const char byte = static_cast<char>(stream.get() ^ 4);
+  stream.seekp(static_cast<std::streamoff>(at));
+  stream.put(byte);
+  REQUIRE(stream.good());
+}
+
+// Saved in the middle by two servers, restored on `servers` others: ends in the bits of an undisturbed run.
+void move_job(const Job& job, std::uint16_t servers, bool digest_is_standalone) {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, job), folder = dir / "checkpoints";
+  std::string reference;
+  nlohmann::json saved;
+  {
+    const auto cluster = start(cluster_of(dir / "from", 2));
+    start_trainers(*cluster, job_file);
+    wait_for_round(*cluster, 100);
+    saved = save(*cluster, job.name, folder);
+    finish_training(*cluster);
+    reference = results(*cluster)[0].at("digest");
+    CHECK(cluster->stop().empty());
+  }
+  if (digest_is_standalone) CHECK(reference == standalone_digest(dir, job_file, 4));
+  const std::string path = saved.at("path");
+  const std::uint64_t round = saved.at("round");
+  CHECK(round > 100);
+  CHECK(round < job.rounds);
+  CHECK(path == folder + "/" + job.name + "-round-" + std::to_string(round));
+  CHECK(findings(path) == "");
+  CHECK(fs::exists(path + "/shard-0.bin"));
+  CHECK(fs::exists(path + "/shard-1.bin"));
+
+  const auto cluster = start(cluster_of(dir / "to", servers));
+  const Outcome restored = checkpoint({"restore", path, "--base-dir", cluster->options().base_dir});
+  INFO(restored.text);
+  REQUIRE(restored.status == 0);
+  CHECK(job_number(*cluster, "committed") == round);
+  start_trainers(*cluster, job_file);
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("resumed_from") == round);
+  CHECK(all[0].at("rounds") == job.rounds);
+  CHECK(all[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("a job saved while it trains on 2 servers goes on on 3, to the bits of a run that nobody disturbed") {
+  move_job({.name = "move", .chunk_bytes = 8192, .rounds = kRounds}, 3, true);
+}
+
+TEST_CASE("residuals and estimates move along: int8 pushes and int8-delta pulls from 2 servers to 3") {
+  Job job{.name = "feedback", .chunk_bytes = 8192, .rounds = kRounds};
+  job.extra = "\n[encoding]\npush = \"int8\"\npull = \"int8-delta\"\n";
+  move_job(job, 3, false);
+}
+
+// Trains the job from a checkpoint of round 0; the digest.
+std::string train_from(const TempDir& dir, const std::string& path, const std::string& job_file,
+                       std::uint16_t servers) {
+  const auto cluster = start(cluster_of(dir / ("on-" + std::to_string(servers)), servers));
+  const Outcome restored = checkpoint({"restore", path, "--base-dir", cluster->options().base_dir});
+  INFO(restored.text);
+  REQUIRE(restored.status == 0);
+  start_trainers(*cluster, job_file);
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("resumed_from") == 0);
+  CHECK(cluster->stop().empty());
+  return all[0].at("digest");
+}
+
+TEST_CASE("parameters that were exported begin another job, the same one on 1 and on 3 servers") {
+  const TempDir dir;
+  const std::string first = write_job(dir, {.name = "first", .chunk_bytes = 8192, .rounds = 50});
+  const std::string second =
+      write_job(dir, {.name = "second", .optimizer = kMomentum, .chunk_bytes = 4096, .rounds = 30});
+  const std::string file = dir / "model.safetensors";
+  {
+    const auto cluster = start(cluster_of(dir / "run", 2));
+    start_trainers(*cluster, first);
+    finish_training(*cluster);
+    REQUIRE(eventually([&] { return job_number(*cluster, "committed") == 50; }));
+    const std::string path = save(*cluster, "first", dir / "checkpoints").at("path");
+    const Outcome exported = checkpoint({"export", path, file, "--optimizer", "--json"});
+    INFO(exported.text);
+    REQUIRE(exported.status == 0);
+    CHECK(exported.json().at("tensors") == 18);  // 6, each with two moments
+    CHECK(cluster->stop().empty());
+  }
+  const Outcome imported = checkpoint({"import", file, "--job", second, "--dir", dir / "checkpoints", "--json"});
+  INFO(imported.text);
+  REQUIRE(imported.status == 0);
+  const std::string path = imported.json().at("path");
+  CHECK(findings(path) == "");
+  const std::string digest = train_from(dir, path, second, 1);
+  CHECK(train_from(dir, path, second, 3) == digest);
+  CHECK(digest != standalone_digest(dir, second, 4));  // which begins with values of its own
+}
+
+TEST_CASE("checkpoints of a stopped job: listed, verified, saved again for nothing, replaced by force") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "still", .chunk_bytes = 8192, .rounds = 60});
+  const std::string folder = dir / "checkpoints";
+  const auto cluster = start(cluster_of(dir / "run", 2));
+  const std::string base = cluster->options().base_dir;
+
+  SUBCASE("everything in order, and what is not allowed") {
+    Outcome none = checkpoint({"save", "still", "--dir", folder, "--base-dir", base});
+    CHECK(none.status == 1);
+    CHECK(contains(none.text, "there is no job 'still' here; there are none"));
+    start_trainers(*cluster, job_file);
+    finish_training(*cluster);
+    REQUIRE(eventually([&] { return job_number(*cluster, "committed") == 60; }));
+    const nlohmann::json first = save(*cluster, "still", folder);
+    CHECK(first.at("round") == 60);
+    CHECK(first.at("unchanged") == false);
+    const nlohmann::json again = save(*cluster, "still", folder);
+    CHECK(again.at("path") == first.at("path"));
+    CHECK(again.at("unchanged") == true);
+    CHECK_FALSE(fs::exists(first.at("path").get<std::string>() + ".partial"));
+
+    const nlohmann::json listed = checkpoint({"list", folder, "--json"}).json().at("checkpoints");
+    REQUIRE(listed.size() == 1);
+    CHECK(listed[0].at("name") == "still-round-60");
+    CHECK(listed[0].at("complete") == true);
+    CHECK(listed[0].at("round") == 60);
+    CHECK(listed[0].at("bytes").get<std::uint64_t>() > first.at("bytes").get<std::uint64_t>());
+
+    const Outcome taken = checkpoint({"restore", first.at("path"), "--base-dir", base});
+    CHECK(taken.status == 1);
+    CHECK(contains(taken.text, "job 'still' is there already, at round 60; give --force"));
+    const Outcome odd = checkpoint({"restore", first.at("path"), "--base-dir", base, "--name", "a/b"});
+    CHECK(odd.status == 1);
+    CHECK(contains(odd.text, "job.name"));
+    const Outcome forced = checkpoint({"restore", first.at("path"), "--base-dir", base, "--force"});
+    INFO(forced.text);
+    CHECK(forced.status == 0);
+    const Outcome other = checkpoint({"restore", first.at("path"), "--base-dir", base, "--name", "twin"});
+    INFO(other.text);
+    CHECK(other.status == 0);
+    // The replaced job's state is the checkpoint's: to save it again finds the same bytes.
+    CHECK(save(*cluster, "still", folder).at("unchanged") == true);
+    CHECK(contains(checkpoint({"save", "twin", "--dir", "/proc/no-such-place", "--base-dir", base}).text,
+                   "cannot create the directory '/proc/no-such-place/twin-round-60.partial'"));
+  }
+  SUBCASE("what verify finds") {
+    start_trainers(*cluster, job_file);
+    finish_training(*cluster);
+    const std::string path = save(*cluster, "still", folder).at("path");
+    const auto damaged = [&](const std::string& name) {
+      const std::string copy = folder + "/" + name + "-round-60";
+      fs::copy(path, copy);
+      return copy;
+    };
+    const std::string flipped = damaged("flipped");
+    flip_bit(flipped + "/shard-1.bin", fs::file_size(flipped + "/shard-1.bin") / 2);
+    CHECK(contains(findings(flipped), "shard-1.bin': chunk "));
+    CHECK(contains(findings(flipped), "of tensor"));
+
+    const std::string missing = damaged("missing");
+    fs::remove(missing + "/shard-0.bin");
+    CHECK(findings(missing) == "shard-0.bin is missing\n");
+
+    const std::string cut = damaged("cut");
+    fs::resize_file(cut + "/shard-0.bin", fs::file_size(cut + "/shard-0.bin") - 100);
+    CHECK(contains(findings(cut), "shard-0.bin has "));
+    CHECK(contains(findings(cut), "it was cut short"));
+
+    const std::string half = damaged("half");
+    fs::remove(half + "/COMPLETE");
+    CHECK(contains(findings(half), "COMPLETE is missing"));
+
+    const std::string strange = damaged("strange");
+    flip_bit(strange + "/manifest.json", 100);
+    CHECK(contains(findings(strange), "manifest.json does not have the checksum that COMPLETE names"));
+
+    const std::string swapped = damaged("swapped");
+    fs::copy_file(path + "/shard-1.bin", swapped + "/shard-0.bin", fs::copy_options::overwrite_existing);
+    CHECK(findings(swapped) != "");
+
+    // All in the directory at once; and none of those can be restored, which says why.
+    CHECK(contains(findings(folder), "shard-0.bin is missing"));
+    for (const std::string& bad : {flipped, missing, cut, half, strange, swapped}) {
+      const Outcome refused = checkpoint({"restore", bad, "--base-dir", base, "--name", "bad"});
+      INFO(refused.text);
+      CHECK(refused.status == 1);
+      CHECK(refused.text.size() > 40);
+    }
+    const nlohmann::json jobs = status_of(cluster->coordinator_daemon()).at("coordinator").at("jobs");
+    CHECK(jobs.size() == 1);  // nothing of the refused ones is left
+    CHECK(checkpoint({"restore", path, "--base-dir", base, "--name", "bad"}).status == 0);
+  }
+  CHECK(cluster->stop().empty());
+}
+
+}  // namespace
+}  // namespace tributary::e2e

@@ -1,0 +1,109 @@
+// A small checkpoint on disk: two shards, adamw, values that follow from array and element.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <xxhash.h>
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "common/job_json.h"
+#include "server/checkpoint_directory.h"
+#include "server/checkpoint_file.h"
+#include "server/records.h"
+#include "tests/unit/temp_dir.h"
+
+namespace tributary::testing {
+
+inline float flat_value(int array, std::uint64_t element) {
+  return static_cast<float>(array) * 100000.0f + static_cast<float>(element) * 0.25f;
+}
+
+inline Manifest sample_manifest(std::uint64_t round = 7) {
+  JobConfig job;
+  job.name = "mlp";
+  job.optimizer.name = "adamw";
+  Manifest manifest;
+  manifest.created = "2030-01-02T03:04:05Z";
+  manifest.job_json = to_canonical_json(job);
+  manifest.round = Round(round);
+  manifest.tensors = {{"a", {1000}}, {"b", {10, 300}}, {"c", {}}};
+  manifest.chunk_elements = 1024;
+  manifest.chunk_shards = {ShardIndex(0), ShardIndex(1), ShardIndex(0), ShardIndex(1)};
+  return manifest;
+}
+
+// The chunk's entries. Values lie in `arrays`, the header in `sealed`.
+inline StoredChunk sample_stored_chunk(const Layout& layout, ChunkIndex chunk, Round round,
+                                       std::vector<std::vector<float>>& arrays, std::string& sealed) {
+  const ChunkRange range = layout.chunk(chunk);
+  records::ChunkHeader header;
+  header.round = round;
+  header.chunk = chunk;
+  header.version = Version(round.value);
+  header.step = round.value;
+  header.elements = range.elements;
+  header.slots = 2;
+  header.optimizer = "adamw";
+  StoredChunk out{chunk, {{chunk_key(chunk, kHeaderPart), {}}}};
+  arrays.assign(3, {});
+  std::string all;
+  for (int array = 0; array < 3; ++array) {
+    for (std::uint64_t i = 0; i < range.elements; ++i) {
+      arrays[static_cast<std::size_t>(array)].push_back(flat_value(array, range.begin + i));
+    }
+    const auto& values = arrays[static_cast<std::size_t>(array)];
+    const std::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    out.entries.push_back({chunk_key(chunk, static_cast<std::uint8_t>(kParamsPart + array)), bytes});
+    all += bytes;
+  }
+  header.checksum = XXH3_64bits(all.data(), all.size());
+  sealed = records::seal(header);
+  out.entries.front().value = sealed;
+  return out;
+}
+
+// Writes the shard files of `manifest` into `partial` and fills in what the manifest says of them.
+inline void write_shards(const std::string& partial, Manifest& manifest) {
+  std::filesystem::create_directories(partial);
+  const Layout layout = layout_of(manifest);
+  manifest.shards.clear();
+  for (std::uint16_t s = 0; s < 2; ++s) {
+    const ShardIndex shard(s);
+    const std::string path = partial + "/" + shard_file_name(shard);
+    auto writer = CheckpointFileWriter::create(path, {shard, manifest.round, layout.hash()});
+    REQUIRE_MESSAGE(writer, writer.error().message);
+    std::uint32_t chunks = 0;
+    for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+      if (manifest.chunk_shards[c] != shard) continue;
+      std::vector<std::vector<float>> arrays;
+      std::string sealed;
+      REQUIRE((*writer)->add(sample_stored_chunk(layout, ChunkIndex(c), manifest.round, arrays, sealed)));
+      ++chunks;
+    }
+    REQUIRE((*writer)->finish());
+    manifest.shards.push_back({shard_file_name(shard), shard, chunks, (*writer)->bytes(), (*writer)->checksum()});
+  }
+}
+
+// A complete checkpoint in `folder`; its path.
+inline std::string write_sample(const std::string& folder, Manifest manifest = sample_manifest()) {
+  const std::string target = folder + "/" + checkpoint_name("mlp", manifest.round);
+  write_shards(target + kPartialSuffix, manifest);
+  const auto sealed = seal_checkpoint(target + kPartialSuffix, target, to_json(manifest));
+  REQUIRE_MESSAGE(sealed, sealed.error().message);
+  return target;
+}
+
+inline void flip_bit(const std::string& file, std::uint64_t at) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(at));
+  const char byte = static_cast<char>(stream.get() ^ 4);
+  stream.seekp(static_cast<std::streamoff>(at));
+  stream.put(byte);
+  REQUIRE(stream.good());
+}
+
+}  // namespace tributary::testing
