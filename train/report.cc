@@ -115,7 +115,7 @@ std::string to_text(const RunSummary& summary) {
             " pulled by this node\n";
   }
   if (summary.clocks) {
-    text += format("  staleness    mean %.2f, at most %llu clocks behind, over %llu chunks pulled by this node\n",
+    text += printed("  staleness    mean %.2f, at most %llu clocks behind, over %llu chunks pulled by this node\n",
                    summary.mean_staleness(), static_cast<unsigned long long>(summary.staleness_max),
                    static_cast<unsigned long long>(summary.pulls));
   }
