@@ -44,6 +44,7 @@ void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, const
     return;  // no buffer: as if it had been lost, and its author asks before long
   }
   clock.sent.reset();
+  clock.told = false;
   clock.asked = round;
   clock.from = from;
   clock.last = push.last;
@@ -61,7 +62,7 @@ bool ShardCore::advance(Chunk& chunk, NodeClock& clock, const Push& push, const 
   if (push.weight != 0) {  // one without samples changes nothing but the clock
     const std::byte* bytes = frame.bytes().data();
     Step step{{&bytes, 1}, push.weight, push.round.value};
-    if (job_.clocks->lr_by_staleness && clock.sent) {
+    if (job_.clocks->lr_by_staleness && clock.told) {
       const auto missed = static_cast<double>(chunk.version.value - clock.sent_version.value);
       step.lr_divisor = std::max(1.0, missed / static_cast<double>(job_.nodes));
     }
@@ -94,6 +95,8 @@ void ShardCore::release_answers(Chunk& chunk) {
 void ShardCore::send_clock_answer(Chunk& chunk, NodeRank node) {
   NodeClock& clock = chunk.clocks[node.value];
   if (!clock.sent) {
+    if (clock.told) return;  // its reader has it: the next push came, and found no buffer
+    clock.told = true;
     clock.sent = chunk.encoded ? chunk.encoded : chunk.params;
     clock.sent_slowest = chunk.slowest;
     clock.sent_version = chunk.version;

@@ -231,7 +231,8 @@ class ShardCore {
     PeerId from;                // to whom
     bool last = false;          // wants everybody's pushes up to it
     bool withheld = false;      // its answer waits
-    BufferRef sent;             // its answer as it went out, until the next push
+    bool told = false;          // its answer was made
+    BufferRef sent;             // that, as it went out, until the next push is applied
     std::uint64_t sent_slowest = 0;
     Version sent_version;  // of the chunk
   };

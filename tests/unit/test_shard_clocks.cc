@@ -409,6 +409,30 @@ TEST_CASE("a stop keeps every chunk as it is, with clocks that need not be the s
   }
 }
 
+TEST_CASE("a push that found no buffer has the same age when it comes again") {
+  ShardSetup setup = setup_of(2, ClockRules::kUnbounded);
+  setup.clocks->lr_by_staleness = true;
+  setup.pool_blocks = 2;
+  Shard shard(setup);
+  shard.init(100.0f);
+  pull(shard, 0);
+  pull(shard, 1);
+  std::vector<ShardRecorder::Sent> slow = std::exchange(shard.out.answers, {});
+  for (std::uint64_t clock = 1; clock <= 8; ++clock) {
+    shard.push(1, clock, 1.0f);
+    shard.out.clear();
+  }
+  CHECK(all_equal(shard.params(), 92.0f));
+  shard.push(0, 1, 1.0f);
+  CHECK(shard.core.stats().starved == 1);
+  CHECK(all_equal(shard.params(), 92.0f));
+  slow.clear();
+  pull(shard, 0);
+  CHECK(shard.out.answers.empty());  // it has those: no others in their place
+  shard.push(0, 1, 1.0f);
+  CHECK(all_equal(shard.params(), 91.75f));  // 8 pushes of 2 nodes were missed
+}
+
 TEST_CASE("a push that finds no buffer is as good as lost") {
   ShardSetup setup = setup_of(2, ClockRules::kUnbounded);
   setup.pool_blocks = 2;
