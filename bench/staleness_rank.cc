@@ -144,6 +144,7 @@ class StalenessRank {
     std::uint64_t slowest = clock;
     const bool bounded = options_.job.mode == "ssp";
     const std::uint64_t s = options_.job.ssp.staleness;
+    const std::uint64_t own = std::max(clock, first_[tensor][own_]);
     for (std::uint32_t node = 0; node < nodes_; ++node) {
       const auto pushes = applied(tensor, node);
       if (!pushes) {
@@ -152,9 +153,9 @@ class StalenessRank {
       }
       const std::uint64_t first = first_[tensor][node];
       slowest = std::min(slowest, *pushes);
-      if (node == own_ && *pushes != std::max(clock, first)) violated(missing_, tensor, clock, node);
+      if (node == own_ && *pushes != own) violated(missing_, tensor, clock, node);
       if (bounded && *pushes + s < clock) violated(stale_, tensor, clock, node);
-      if (bounded && *pushes > std::max(clock + s + 1, first)) violated(ahead_, tensor, clock, node);
+      if (bounded && *pushes > std::max(own + s + 1, first)) violated(ahead_, tensor, clock, node);
       if (clock == options_.clocks && *pushes != clock) violated(end_, tensor, clock, node);
     }
     if (torn) violated(torn_, tensor, clock, own_);

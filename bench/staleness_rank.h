@@ -38,7 +38,8 @@ struct StalenessRankOptions {
 //   ahead  value[j] > c + s + 1           j was let go too early
 //   torn   values of one node differ within the chunk, or are no whole numbers
 // A job that goes on from a snapshot begins with values first[j], some of which are ahead of the clock that all nodes
-// begin at; until the clock has passed them they stand for c in the first line, and bound the third.
+// begin at; until the clock has passed it, first[own node] stands for c in the first and the third line, and first[j]
+// bounds the third, too: those pushes are applied, whether their authors have repeated them yet or not.
 //   lost   first[j] is below that clock: the snapshot lacks pushes that it is said to have
 // A rank that is asked to stop does; one whose view ends attaches again, at most kMaxAttaches times in all.
 //
