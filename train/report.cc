@@ -116,13 +116,8 @@ std::string to_text(const RunSummary& summary) {
   }
   if (summary.clocks) {
     text += printed("  staleness    mean %.2f, at most %llu clocks behind, over %llu chunks pulled by this node\n",
-<<<<<<< HEAD
-                   summary.mean_staleness(), static_cast<unsigned long long>(summary.staleness_max),
-                   static_cast<unsigned long long>(summary.pulls));
-=======
                     summary.mean_staleness(), static_cast<unsigned long long>(summary.staleness_max),
                     static_cast<unsigned long long>(summary.pulls));
->>>>>>> w-m
   }
   if (!summary.digest.empty()) text += "  digest       " + summary.digest + "\n";
   if (summary.stopped) {
