@@ -44,10 +44,10 @@ void Control::on(const OpenJob& m) {
                                           std::to_string(m.job.value) + " in memory any more; attach again"));
   }
   if (!m.kept) unpark(m.job);
-  parked_.erase(m.job);
   Job job;
   std::vector<ShardJob> parts;
   if (const Status status = prepare(m, job, parts); !status) return opened(m.job, m.view, status);
+  parked_.erase(m.job);  // now the lanes' again
   for (ShardJob& part : parts) {
     auto gauges = std::make_shared<LaneJobGauges>(part.clocks ? part.nodes : 0);
     job.lanes.push_back(part.lane);

@@ -262,7 +262,8 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
     if (job.record.initialised && !rounds.contains(job.record.committed.value)) {
       return fail(ErrorCode::kStore, "server " + std::to_string(shard) + "'s store lacks the snapshot of round " +
                                          std::to_string(job.record.committed.value) + " of " + in_words(job) +
-                                         "; start it with the store it had, or start over under another job name");
+                                         "; start it with the store it had, restore a checkpoint (tributary checkpoint "
+                                         "restore), or start over under another job name");
     }
     if (!common) {
       common = rounds;
