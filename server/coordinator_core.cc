@@ -172,12 +172,17 @@ void CoordinatorCore::note_progress(Pace& pace, const JobProgress& progress, std
 }
 
 // A server whose connection was renewed may have lost what was under way to it. What it can be told twice, it is.
-void CoordinatorCore::moved(Server& server) {
+void CoordinatorCore::moved(const Server& server) {
+  const std::uint16_t shard = server.hello.shard.value;
   for (const auto& [name, job] : jobs_) {
-    if (job.phase == Phase::kOpening && !job.ready.contains(server.hello.shard.value)) {
-      output_.send(server.peer, open_message(job, server.hello.shard.value));
-    } else if (job.phase == Phase::kRunning && job.snapshot && !job.snapshot_done.contains(server.hello.shard.value)) {
+    if (job.phase == Phase::kOpening && !job.ready.contains(shard)) {
+      output_.send(server.peer, open_message(job, shard));
+    } else if (job.phase == Phase::kRunning && job.snapshot && !job.snapshot_done.contains(shard)) {
       output_.send(server.peer, SnapshotAt{job.record.job, job.record.view, *job.snapshot});
+    } else if ((job.phase == Phase::kIdle || job.phase == Phase::kGathering) && job.parking.contains(shard)) {
+      // What it keeps of the last view is still to be said.
+      output_.send(server.peer,
+                   StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, job.last_stop});
     }
   }
 }

@@ -176,7 +176,7 @@ class CoordinatorCore {
   void lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms);
   void lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms);
   void lose_member(Job& job, std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
-  void moved(Server& server);
+  void moved(const Server& server);
   void answer_drains();
   static void note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms);
 
