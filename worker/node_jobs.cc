@@ -29,7 +29,7 @@ NodeJobs::NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPo
       lanes_(lanes),
       logger_(std::move(logger)),
       budget_(std::make_shared<MemoryBudget>(options.max_memory)),
-      redo_(budget_, logger_) {}
+      redo_(budget_, options.max_redo_rounds, logger_) {}
 
 NodeJobs::~NodeJobs() {
   for (Entry& entry : entries_) close_lanes(entry, false);

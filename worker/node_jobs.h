@@ -25,6 +25,7 @@
 
 #include "common/log.h"
 #include "common/messages.h"
+#include "common/redo_plan.h"
 #include "worker/allreduce_lane.h"
 #include "worker/job.h"
 #include "worker/lane.h"
@@ -67,7 +68,8 @@ struct NodeJobsOptions {
   std::uint64_t incarnation = 0;
   std::uint64_t max_memory = 0;  // bytes for all jobs
   std::uint64_t peer_timeout_ms = 10'000;
-  std::shared_ptr<NodeDevices> devices;  // null: everything is reduced on the host
+  std::uint32_t max_redo_rounds = kMaxRedoRounds;  // that a redo ring has at most
+  std::shared_ptr<NodeDevices> devices;            // null: everything is reduced on the host
 };
 
 // What /status and /metrics show of a job.

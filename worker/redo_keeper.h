@@ -20,7 +20,9 @@ class RedoKeeper {
   // Without a view a ring is kept this long.
   static constexpr std::uint64_t kKeepMs = 600'000;
 
-  RedoKeeper(std::shared_ptr<MemoryBudget> budget, Logger logger) : budget_(std::move(budget)), logger_(logger) {}
+  // max_rounds: that a ring has, whatever the job would like.
+  RedoKeeper(std::shared_ptr<MemoryBudget> budget, std::uint32_t max_rounds, Logger logger)
+      : budget_(std::move(budget)), max_rounds_(max_rounds), logger_(logger) {}
   ~RedoKeeper();
   RedoKeeper(const RedoKeeper&) = delete;
   RedoKeeper& operator=(const RedoKeeper&) = delete;
@@ -46,7 +48,10 @@ class RedoKeeper {
     std::uint64_t bytes = 0;
     std::uint64_t seen_ms = 0;
   };
+  std::uint32_t rounds_for(const JobConfig& config, const Layout& layout) const;
+
   const std::shared_ptr<MemoryBudget> budget_;
+  const std::uint32_t max_rounds_;
   Logger logger_;
   std::map<std::string, Kept> kept_;  // by job name
 };
