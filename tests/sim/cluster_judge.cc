@@ -79,6 +79,7 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     if (open.kept) opened.versions.erase(c);  // as the server has it
     if (!open.kept) opened.versions[c] = open.resume ? open.resume_round.value : 0;
   }
+  if (open.kept) opened.kept.insert(shard);
   ++(open.kept ? outcome_.kept : outcome_.restored);
 }
 
@@ -129,8 +130,11 @@ void ClusterJudge::welcome(const JobWelcome& welcome) {
     outcome_.redone += redo ? 1 : 0;
   }
   if (synchronous()) {
-    complete_ = start;
-    reached_.assign(reached_.size(), start);
+    for (std::uint32_t c = 0; c < reached_.size(); ++c) {
+      const bool kept = begun->kept.contains(begun->open.owners[c].shard.value);
+      reached_[c] = kept ? std::max(reached_[c], start) : start;
+    }
+    complete_ = *std::ranges::min_element(reached_);
   }
   server_lost_ = false;
   if (ring_gap_ && !gap_until_) gap_until_ = welcome.resume_round;

@@ -59,6 +59,7 @@ class ClusterJudge {
     OpenJob open;
     std::unique_ptr<Judge> clocks;
     bool welcomed = false;
+    std::set<std::uint16_t> kept;  // shards that go on with what they have in memory
     std::map<std::uint32_t, std::uint64_t> versions;                      // by chunk, as their servers have them
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> at;  // by node and chunk, delivered
   };

@@ -116,7 +116,8 @@ void TrainerSim::hear(TrainerId connection, AttachMessage message, std::shared_p
 void TrainerSim::on(const AttachReply& reply, const std::shared_ptr<FileDescriptor>& ring) {
   if (phase_ != Phase::kAttaching) return;
   kept_ = ring;
-  job_ = world_.worker(node_)->memory(reply.job, reply.view);
+  WorkerSim* worker = world_.worker(node_);
+  job_ = worker ? worker->memory(reply.job, reply.view) : nullptr;
   if (!job_) return attach_again("the view is over already");
   resume_ = reply.resume_round;
   phase_ = Phase::kStarting;

@@ -117,7 +117,9 @@ TrainerId WorkerSim::connect(TrainerSim& trainer) {
 }
 
 void WorkerSim::trainer_says(TrainerId trainer, std::function<void(NodeJobs&)> what) {
-  std::uint64_t& until = trainers_.at(trainer).says_until_ns;
+  const auto found = trainers_.find(trainer);
+  if (found == trainers_.end()) return;  // its worker is dead, and it does not know that yet
+  std::uint64_t& until = found->second.says_until_ns;
   until = std::max(until + 1, now_ns() + world_.random.below(kMaxLocalNs));
   after(until - now_ns(), [this, what = std::move(what)] {
     what(*jobs_);
@@ -126,7 +128,7 @@ void WorkerSim::trainer_says(TrainerId trainer, std::function<void(NodeJobs&)> w
 }
 
 void WorkerSim::trainer_gone(TrainerId trainer) {
-  trainers_.at(trainer).trainer = nullptr;
+  if (const auto found = trainers_.find(trainer); found != trainers_.end()) found->second.trainer = nullptr;
   trainer_says(trainer, [this, trainer](NodeJobs& jobs) {
     jobs.gone(trainer, now_ms());
     trainers_.erase(trainer);
