@@ -45,8 +45,7 @@ void RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
     join.redo_capacity = ring.rounds();
     return;
   }
-  const ShardSlots one{};
-  const auto layout = Layout::make(join.tensors, kMaxChunkBytes / sizeof(float), {&one, 1});
+  const auto layout = Layout::unowned(join.tensors);
   if (!layout) return;
   const std::uint32_t rounds = redo_rounds(config, push_bytes(*layout, config.push));
   if (rounds == 0) return;

@@ -30,12 +30,6 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
-// The chunks alone matter; to whom they belong may change.
-Result<Layout> ownerless(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements) {
-  const ShardSlots one{};
-  return Layout::make(tensors, chunk_elements, {&one, 1});
-}
-
 }  // namespace
 
 std::uint64_t RedoRing::bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
@@ -88,7 +82,7 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   if (header.node != node.value) return foreign("is of node " + std::to_string(header.node));
   if (header.push_id != static_cast<std::uint32_t>(push.id)) return foreign("has another encoding");
   if (header.rounds == 0 || header.rounds > kMaxRedoRounds) return foreign("has an impossible number of rounds");
-  const auto layout = ownerless(tensors, header.chunk_elements);
+  const auto layout = Layout::unowned(tensors, header.chunk_elements);
   if (!layout || layout->hash() != header.layout_hash) return foreign("is of another model");
   if (bytes_needed(*layout, push, header.rounds) != memory->size()) return foreign("has another size than it says");
   const std::uint32_t rounds = header.rounds;
