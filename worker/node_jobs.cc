@@ -325,7 +325,7 @@ std::vector<NodeJobSummary> NodeJobs::summaries() const {
     summary.phase = kNames[static_cast<int>(entry.phase)];
     summary.node = entry.node.value;
     summary.local_world_size = entry.local_world_size;
-    summary.world_size = entry.world_size;
+    summary.world_size = entry.job ? entry.ranks_in_view : entry.world_size;
     summary.last_refusal = entry.last_refusal;
     summary.job = entry.job;
     for (const auto& [local_rank, place] : entry.places) {

@@ -11,10 +11,11 @@ namespace tributary {
 
 // Both are read by other processes of the same release; the numbers say whether that holds.
 struct RedoRing::Header {
-  static constexpr std::uint64_t kMagic = 0x31303030'4f444552;  // "REDO0001"
+  static constexpr std::uint64_t kMagic = 0x32303030'4f444552;  // "REDO0002"
   std::uint64_t magic = kMagic;
   std::uint64_t job = 0, layout_hash = 0, chunk_elements = 0;
   std::uint32_t node = 0, rounds = 0, push_id = 0, reserved = 0;
+  std::uint64_t members = 0;
 };
 
 struct RedoRing::Entry {
@@ -101,6 +102,14 @@ RedoRing::Entry& RedoRing::entry(ChunkIndex chunk, Round round) const {
 
 JobId RedoRing::job() const {
   return JobId(header().job);
+}
+
+std::uint64_t RedoRing::members() const {
+  return header().members;
+}
+
+void RedoRing::set_members(std::uint64_t members) {
+  header().members = members;
 }
 
 bool RedoRing::fits(JobId job, const Layout& layout, EncodingSpec push) const {
