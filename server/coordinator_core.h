@@ -146,6 +146,7 @@ class CoordinatorCore {
     std::map<std::uint32_t, std::uint64_t> expected;
     std::uint64_t gather_until_ms = 0;
     std::uint64_t members_hash = 0;      // of the view that opens
+    std::optional<Round> joins_after;    // somebody wants to join, after a later snapshot than this
     std::set<std::uint16_t> ready;       // shards that opened
     std::map<std::uint32_t, Pace> pace;  // by shard; all-reduce: by node
     bool resume = false;

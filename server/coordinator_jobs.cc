@@ -205,6 +205,7 @@ void CoordinatorCore::become_idle(Job& job, std::uint64_t now_ms) {
   job.snapshot.reset();
   job.snapshot_done.clear();
   job.stop_requested = false;
+  job.joins_after.reset();
   set_phase(job, Phase::kIdle, now_ms);
 }
 
@@ -330,7 +331,7 @@ void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   if (reach == 0.0) return;  // nothing has been trained yet
   std::uint64_t round = static_cast<std::uint64_t>(std::ceil(std::min(reach, kMaxRound))) + 2;
   const std::uint64_t every = job.config.snapshot.every_rounds;
-  if (every != 0 && !save_waits(job)) {  // whoever waits gets the next one that can be
+  if (every != 0 && !save_waits(job) && !job.joins_after) {  // whoever waits gets the next one that can be
     round = (round + every - 1) / every * every;
   }
   // Beyond that nobody could get without it.
