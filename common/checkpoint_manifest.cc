@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/assert.h"
+#include "common/durable_file.h"
 #include "common/job_json.h"
 #include "common/job_optimizer.h"
 #include "common/printed.h"
@@ -213,13 +214,7 @@ std::string shard_file_name(ShardIndex shard) {
 }
 
 std::string checkpoint_name(std::string_view job_name, Round round) {
-  std::string name;
-  for (const char c : job_name) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-                       c == '-' || (c == '.' && !name.empty());
-    name += plain ? c : '_';
-  }
-  return name + "-round-" + std::to_string(round.value);
+  return plain_file_name(job_name) + "-round-" + std::to_string(round.value);
 }
 
 std::vector<std::string> state_names(const OptimizerConfig& config) {

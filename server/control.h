@@ -3,7 +3,7 @@
 // on to server/checkpoint_service.h.
 //
 // Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are
-// dropped, as for a restart, and we say hello again.
+// parked, as for a restart, and we say hello again.
 //
 // Thread rule: all state belongs to the control thread; lanes and the snapshotter post events to it; status() reads a
 // copy that the thread publishes. While a job is loaded the thread sends heartbeats between chunks,
