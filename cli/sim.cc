@@ -59,8 +59,8 @@ bool run_world(const char* world, bool (*run)(std::uint64_t, const SimOptions&),
   std::uint64_t failed = 0;
   for (std::uint64_t i = 0; i < options.seeds; ++i) failed += run(options.from + i, options) ? 0 : 1;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-  std::printf("%s: %llu of %llu seeds passed in %.1f s\n", world, number(options.seeds - failed),
-              number(options.seeds), took.count());
+  std::printf("%s: %llu of %llu seeds passed in %.1f s\n", world, number(options.seeds - failed), number(options.seeds),
+              took.count());
   return failed == 0;
 }
 

@@ -75,6 +75,10 @@ SnapshotInfo ControlJobs::info(const Job& job, Round round) const {
 }
 
 void ControlJobs::on(const OpenJob& m) {
+  if (const Job* job = find(m.job, m.view)) {  // said again, because the answer was lost, or has yet to come
+    if (job->status.phase == "running") output_.send(ShardReady{m.job, m.view, true, {}, {}});
+    return;
+  }
   if (jobs_.contains(m.job)) drop(m.job, "the job opens again");
   if (m.kept && (!parked_.contains(m.job) || parked_.at(m.job).parking != 0 || !parked_.at(m.job).all)) {
     return opened(
@@ -84,6 +88,7 @@ void ControlJobs::on(const OpenJob& m) {
   }
   if (!m.kept) unpark(m.job);
   Job job;
+  job.kept = m.kept;
   std::vector<ShardJob> parts;
   if (const Status status = prepare(m, job, parts); !status) return opened(m.job, m.view, status);
   parked_.erase(m.job);  // now the lanes' again
@@ -292,6 +297,13 @@ void ControlJobs::on(const SnapshotCommit& m) {
   }
 }
 
+bool ControlJobs::stored(JobId job, Round round) const {
+  if (!store_) return false;
+  const std::vector<StoredJob> jobs = store_->jobs();
+  const auto found = std::ranges::find(jobs, job, &StoredJob::job);
+  return found != jobs.end() && std::ranges::find(found->snapshots, round) != found->snapshots.end();
+}
+
 void ControlJobs::on(const StopJob& m) {
   Job* job = find(m.job, m.view);
   if (m.kind == StopKind::kRestart) {
@@ -303,6 +315,9 @@ void ControlJobs::on(const StopJob& m) {
       parked(m.job, kept->second);
     }
     return;
+  }
+  if (!job && stored(m.job, m.round)) {  // said again, because the answer was lost
+    return output_.send(SnapshotDone{m.job, m.view, m.round, true, 0, {}});
   }
   if (!job) {
     output_.send(SnapshotDone{m.job, m.view, m.round, false, 0,
@@ -360,7 +375,8 @@ void ControlJobs::drop(JobId id, const std::string& why) {
 void ControlJobs::park(JobId id, const std::string& why) {
   const Job& job = jobs_.at(id);
   const ViewId view = job.status.view;
-  if (!job.recovers || job.ending || job.lanes.empty() || job.status.phase != "running") {
+  const bool whole = job.status.phase == "running" || job.kept;  // else it is still being loaded
+  if (!job.recovers || job.ending || job.lanes.empty() || !whole) {
     drop(id, why);
     return output_.send(ShardKept{id, view, false, {}, {}});
   }

@@ -118,6 +118,7 @@ class ControlJobs {
     bool refused_snapshot = false;  // "no store" was said
     bool ending = false;            // goes when its final snapshot is done
     bool recovers = false;
+    bool kept = false;  // it goes on with what was in memory
   };
   // What the lanes kept of a job's last view.
   struct Parked {
@@ -141,6 +142,7 @@ class ControlJobs {
   void reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message);
   void finish(JobId id);
   Job* find(JobId id, ViewId view);
+  bool stored(JobId job, Round round) const;
   SnapshotInfo info(const Job& job, Round round) const;
   void expect_snapshot(Job& job, Round round, bool paced);
 

@@ -125,8 +125,8 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
   // A peer that reconnected has a new PeerId: its incarnation says who it is.
   if (const auto waiter = drain_waiters_.find(m.incarnation); waiter != drain_waiters_.end()) waiter->second = from;
   if (const auto worker = workers_.find(m.incarnation); worker != workers_.end()) {
-    worker->second.peer = from;
     worker->second.heard_ms = now_ms;
+    if (std::exchange(worker->second.peer, from) != from) moved(worker->first, worker->second);
     for (const JobProgress& progress : m.progress) {
       Job* job = job_in_view(progress.job, progress.view);
       if (!job || job->on_servers()) continue;
@@ -179,10 +179,27 @@ void CoordinatorCore::moved(const Server& server) {
       output_.send(server.peer, open_message(job, shard));
     } else if (job.phase == Phase::kRunning && job.snapshot && !job.snapshot_done.contains(shard)) {
       output_.send(server.peer, SnapshotAt{job.record.job, job.record.view, *job.snapshot});
+    } else if (job.phase == Phase::kStopping && job.snapshot && !job.snapshot_done.contains(shard)) {
+      output_.send(server.peer, StopJob{job.record.job, job.record.view, job.stop_kind, *job.snapshot, job.last_stop});
     } else if ((job.phase == Phase::kIdle || job.phase == Phase::kGathering) && job.parking.contains(shard)) {
       // What it keeps of the last view is still to be said.
       output_.send(server.peer,
                    StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, job.last_stop});
+    }
+  }
+}
+
+// The same for a worker.
+void CoordinatorCore::moved(std::uint64_t incarnation, const Worker& worker) {
+  for (const auto& [name, job] : jobs_) {
+    const auto member =
+        std::ranges::find_if(job.members, [&](const auto& entry) { return entry.second.worker == incarnation; });
+    if (member == job.members.end()) continue;
+    if (job.phase == Phase::kRunning && !member->second.left) {
+      welcome_again(job, member->first);
+      if (job.stop_requested) output_.send(worker.peer, StopRequest{job.record.job, job.record.view, job.last_stop});
+    } else if (job.phase == Phase::kStopping && job.snapshot) {
+      output_.send(worker.peer, StopJob{job.record.job, job.record.view, job.stop_kind, *job.snapshot, job.last_stop});
     }
   }
 }

@@ -191,6 +191,7 @@ class CoordinatorCore {
   void lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms);
   void lose_member(Job& job, std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
   void moved(const Server& server);
+  void moved(std::uint64_t incarnation, const Worker& worker);
   void answer_drains();
   static void note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms);
 
@@ -204,6 +205,8 @@ class CoordinatorCore {
   void open_if_complete(Job& job, std::uint64_t now_ms);
   OpenJob open_message(const Job& job, std::uint16_t shard) const;
   void welcome(Job& job, std::uint64_t now_ms);
+  JobWelcome welcome_message(const Job& job) const;
+  void welcome_again(const Job& job, std::uint32_t node);
   JobId fresh_id() const;
   Status choose_snapshot(Job& job);
   void regather(Job& job, const std::string& reason, std::uint64_t now_ms);

@@ -179,7 +179,7 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
 
 void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
   entry.phase = Phase::kJoining;
-  entry.next_ms = 0;
+  entry.next_ms = now_ms + kJoinRepeatMs;
   JoinJob message;
   message.job_json = entry.job_json;
   message.tensors = entry.tensors;

@@ -91,6 +91,7 @@ class NodeJobs {
   static constexpr std::size_t kMaxJobs = 64;
   static constexpr std::size_t kMaxJoined = 4 * kMaxJobs;  // joins remembered after their trainers went
   static constexpr std::uint64_t kJoinRetryMs = 500;       // after "not now" from the coordinator
+  static constexpr std::uint64_t kJoinRepeatMs = 5000;     // while the coordinator says nothing
   static constexpr std::uint64_t kSettleMs = 2000;  // for answers still under way when a stop at their round arrives
   static constexpr std::uint64_t kLeaveRepeatMs = 5000;     // until the coordinator has said StopJob
   static constexpr std::uint64_t kCheckpointRetryMs = 100;  // while the last view's checkpoint is being written
@@ -195,6 +196,11 @@ class NodeJobs {
   std::shared_ptr<MemoryBudget> budget_;
   RedoKeeper redo_;
   std::list<Entry> entries_;
+  struct Begun {
+    ViewId view;
+    NodeRank node;  // as the job knows it
+  };
+  std::map<JobId, Begun> begun_;            // the last view of each job; at most kMaxJoined
   std::map<std::string, NodeRank> joined_;  // by job name: joins that the coordinator has not answered
   bool draining_ = false;
   bool drain_done_ = false;

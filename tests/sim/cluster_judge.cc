@@ -51,8 +51,8 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     ++outcome_.views;
     if (!setup_.layout) {
       const Result<JobConfig> config = job_from_json(open.job_json);
-      setup_.layout = std::make_shared<const Layout>(
-          *Layout::with_owners(open.tensors, open.chunk_elements, open.owners));
+      setup_.layout =
+          std::make_shared<const Layout>(*Layout::with_owners(open.tensors, open.chunk_elements, open.owners));
       setup_.scenario.seed = scenario_.seed;
       setup_.scenario.nodes = scenario_.nodes;
       setup_.scenario.ranks_per_node = scenario_.ranks;
@@ -106,8 +106,9 @@ std::uint64_t ClusterJudge::floor(const JobWelcome&) const {
   if (!recovers()) return any_commit_ ? committed_.value : 0;
   if (!server_lost_) return complete_;
   if (!any_commit_) return 0;
-  // What rings have at most is their number of rounds, the open one among them.
-  const bool covered = !ring_gap_ && complete_ + 1 <= committed_.value + scenario_.ring_rounds;
+  // What rings have at most is their number of rounds, the open one among them, if nobody waits for snapshots.
+  const bool fits = scenario_.when_full == "wait" || complete_ + 1 <= committed_.value + scenario_.ring_rounds;
+  const bool covered = !ring_gap_ && fits;
   return covered ? complete_ : committed_.value;
 }
 
@@ -121,9 +122,8 @@ void ClusterJudge::welcome(const JobWelcome& welcome) {
   }
   if (start < floor(welcome)) {
     broken_("a view begins at " + in_words("round", start) + ", but " + in_words("round", floor(welcome)) +
-            " can be had (complete: " + std::to_string(complete_) + ", committed: " +
-            std::to_string(committed_.value) + (server_lost_ ? ", a server was lost" : "") +
-            (ring_gap_ ? ", a ring was lost" : "") + ")");
+            " can be had (complete: " + std::to_string(complete_) + ", committed: " + std::to_string(committed_.value) +
+            (server_lost_ ? ", a server was lost" : "") + (ring_gap_ ? ", a ring was lost" : "") + ")");
   }
   if (start > begun->open.resume_round.value && welcome.redo_after != std::vector<Version>{}) {
     const bool redo = std::ranges::any_of(welcome.redo_after, [&](Version v) { return v.value < start; });
@@ -189,7 +189,8 @@ void ClusterJudge::push_handled(const ShardCore& core, const Push& push) {
   const std::string where = in_words("chunk", chunk) + " at " + in_words("version", version);
   if (version != known + 1) return broken_(where + " was at " + in_words("version", known) + " before one push");
   known = version;
-  if (version > scenario_.rounds) return broken_(where + ": there are no more than " + in_words("rounds:", scenario_.rounds));
+  if (version > scenario_.rounds)
+    return broken_(where + ": there are no more than " + in_words("rounds:", scenario_.rounds));
   if (!same_bits(core.params(push.key.chunk),
                  part(rounds_->reference().master(version), *setup_.layout, push.key.chunk))) {
     broken_(where + " has not the reference's bits on its server");

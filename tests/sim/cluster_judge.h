@@ -49,7 +49,7 @@ class ClusterJudge {
   void ring_lost();
   bool store_is_lost() const { return store_lost_; }
 
-  std::uint64_t complete() const { return complete_; }  // rounds that every chunk has been through
+  std::uint64_t complete() const { return complete_; }      // rounds that every chunk has been through
   std::uint64_t deliveries() const { return deliveries_; }  // of a round's parameters
   void ended();
 
@@ -59,8 +59,8 @@ class ClusterJudge {
     OpenJob open;
     std::unique_ptr<Judge> clocks;
     bool welcomed = false;
-    std::set<std::uint16_t> kept;  // shards that go on with what they have in memory
-    std::map<std::uint32_t, std::uint64_t> versions;                      // by chunk, as their servers have them
+    std::set<std::uint16_t> kept;                     // shards that go on with what they have in memory
+    std::map<std::uint32_t, std::uint64_t> versions;  // by chunk, as their servers have them
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> at;  // by node and chunk, delivered
   };
   View* view(JobId job, ViewId id);
@@ -82,10 +82,10 @@ class ClusterJudge {
   std::uint64_t complete_ = 0, deliveries_ = 0;
   Round committed_;
   bool any_commit_ = false;
-  bool server_lost_ = false;            // since the last view that ran
+  bool server_lost_ = false;  // since the last view that ran
   bool store_lost_ = false;
-  bool ring_gap_ = false;               // some node lacks pushes after the last snapshot
-  std::optional<Round> gap_until_;      // a snapshot of this round makes up for it
+  bool ring_gap_ = false;           // some node lacks pushes after the last snapshot
+  std::optional<Round> gap_until_;  // a snapshot of this round makes up for it
 };
 
 }  // namespace tributary::sim

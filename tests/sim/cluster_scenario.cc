@@ -129,8 +129,8 @@ std::string ClusterScenario::describe() const {
           " rounds, disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " + std::to_string(work_ns / kMs) +
           " ms a round";
   if (slow_factor > 1) text += ", node " + std::to_string(slow_node) + " x " + std::to_string(slow_factor);
-  static constexpr const char* kNames[] = {"kill",       "power off",         "machine gone", "store lost",
-                                           "connection", "cut off", "held up",      "disk full"};
+  static constexpr const char* kNames[] = {"kill",       "power off", "machine gone", "store lost",
+                                           "connection", "cut off",   "held up",      "disk full"};
   for (const Fault& fault : faults) {
     text += "\n    at " + std::to_string(fault.at_ns / kMs) + " ms for " + std::to_string(fault.lasts_ns / kMs) +
             " ms: " + kNames[static_cast<int>(fault.kind)];

@@ -7,10 +7,10 @@
 // RedoRing, ClientCore, NodeGather, HostReducer. simulation.h has the round logic alone, on a worse network.
 //
 // Checked at every event (cluster_judge.h): what nodes are given are the bits of one process that adds the gradients in
-// tree order, or, where nodes have clocks, of a replay of the order of arrival, with the bound kept and the reader's own
-// pushes in; each push is applied once; versions grow by one, and a view begins no earlier than what was durable, or,
-// where pushes are kept, than the round that was open; no view is given out twice; queues keep their bounds; snapshots
-// have the bits that they had; and when the faults are over, the training goes on soon and comes to its end.
+// tree order, or, where nodes have clocks, of a replay of the order of arrival, with the bound kept and the reader's
+// own pushes in; each push is applied once; versions grow by one, and a view begins no earlier than what was durable,
+// or, where pushes are kept, than the round that was open; no view is given out twice; queues keep their bounds;
+// snapshots have the bits that they had; and when the faults are over, the training goes on soon and comes to its end.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct ClusterScenario {
     std::uint64_t lasts_ns = 0;      // until it is started again, healed, released
     std::vector<std::uint32_t> who;  // processes: servers, then workers, then trainers
   };
-  std::vector<Fault> faults;  // by time
+  std::vector<Fault> faults;     // by time
   double kill_at_message = 0.0;  // somebody dies right after a control message
   std::uint64_t slowness(std::uint32_t node) const { return node == slow_node ? slow_factor : 1; }
   std::uint32_t slow_node = ~0u;

@@ -108,10 +108,11 @@ void ClusterWorld::say(const std::string& who, const std::string& what) {
 
 void ClusterWorld::say_message(const std::string& who, const std::string& other, const ControlMessage& message) {
   static constexpr const char* kNames[] = {
-      "ServerHello",  "WorkerHello",    "HelloReply",  "Heartbeat",      "HeartbeatReply", "JoinJob",        "OpenJob",
-      "ShardReady",   "JobWelcome",     "SnapshotAt",  "SnapshotDone",   "SnapshotCommit", "StopRequest",    "LeaveJob",
-      "StopJob",      "DrainRequest",   "DrainDone",   "ControlError",   "PeerAddress",    "ShardKept",      "WriteCheckpoint",
-      "SealCheckpoint", "LoadCheckpoint", "DropCheckpoint", "CheckpointDone"};
+      "ServerHello",     "WorkerHello",    "HelloReply",     "Heartbeat",      "HeartbeatReply",
+      "JoinJob",         "OpenJob",        "ShardReady",     "JobWelcome",     "SnapshotAt",
+      "SnapshotDone",    "SnapshotCommit", "StopRequest",    "LeaveJob",       "StopJob",
+      "DrainRequest",    "DrainDone",      "ControlError",   "PeerAddress",    "ShardKept",
+      "WriteCheckpoint", "SealCheckpoint", "LoadCheckpoint", "DropCheckpoint", "CheckpointDone"};
   static_assert(std::size(kNames) == std::variant_size_v<ControlMessage>);
   const bool chatter = std::holds_alternative<Heartbeat>(message) || std::holds_alternative<HeartbeatReply>(message);
   if (!trace_ || chatter) return;
@@ -204,8 +205,8 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
   using Kind = ClusterScenario::Fault::Kind;
   std::string who;
   for (const std::uint32_t process : fault.who) who += " " + std::to_string(process);
-  static constexpr const char* kNames[] = {"kill",       "power off",         "machine gone", "store lost",
-                                           "connections break", "cut off", "held up",      "disk full"};
+  static constexpr const char* kNames[] = {"kill",    "power off", "machine gone", "store lost", "connections break",
+                                           "cut off", "held up",   "disk full"};
   say("FAULT", std::string(kNames[static_cast<int>(fault.kind)]) + who);
   switch (fault.kind) {
     case Kind::kKill:
@@ -311,7 +312,8 @@ void ClusterWorld::supervise() {
   for (const Node& node : nodes_) {
     for (const auto& trainer : node.trainers) {
       if (!trainer) continue;
-      if (trainer->failure() && !judge.store_is_lost()) broken(trainer->name() + " failed: " + trainer->failure()->message);
+      if (trainer->failure() && !judge.store_is_lost())
+        broken(trainer->name() + " failed: " + trainer->failure()->message);
       if (trainer->done() && !trainer->failure()) ++done;
     }
   }

@@ -35,7 +35,8 @@ void ServerLaneSim::post(std::function<void()> command) {
   const std::uint64_t now = server_.now_ns();
   const std::uint64_t most = world_.random.chance(kSlowCommand) ? kMaxSlowCommandNs : kMaxCommandNs;
   commands_until_ns_ = std::max(commands_until_ns_ + 1, now + world_.random.below(most));
-  if (++commands_ > kMaxCommands) world_.broken("more than " + std::to_string(kMaxCommands) + " commands wait for a lane");
+  if (++commands_ > kMaxCommands)
+    world_.broken("more than " + std::to_string(kMaxCommands) + " commands wait for a lane");
   server_.after(commands_until_ns_ - now, [this, command = std::move(command)] {
     --commands_;
     command();
@@ -128,7 +129,8 @@ void ServerLaneSim::snapshot_at(JobId job, ViewId view, Round round) {
     const auto found = jobs_.find(job);
     const bool started =
         found != jobs_.end() && found->second.core->job().view == view && found->second.core->snapshot_at(round);
-    if (!started) server_.lane_says([=, this](ControlJobs& jobs) { jobs.lane_snapshot(lane_, job, view, round, false); });
+    if (!started)
+      server_.lane_says([=, this](ControlJobs& jobs) { jobs.lane_snapshot(lane_, job, view, round, false); });
   });
 }
 

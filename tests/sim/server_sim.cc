@@ -34,9 +34,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
           *this, store_,
           {.step_ns = world.scenario.disk_step_ns, .syncs = world.mutation != Mutation::kUnsyncedSnapshot},
           [this](const ChunkSnapshot& snapshot) { world_.judge.snapshot_read(snapshot); },
-          [this](const SnapshotDone& done) {
-            lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); });
-          }),
+          [this](const SnapshotDone& done) { lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); }); }),
       jobs_(config_of(world.scenario, index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),
       coordinator_id_(world.fresh_incarnation()) {
   std::vector<LaneCommands*> commands;
@@ -51,18 +49,19 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
     options.incarnation = coordinator_id_;
     options.job_id_seed = world.fresh_incarnation();
     options.peer_timeout_ms = ClusterWorld::kPeerTimeoutMs;
-    coordinator_ = std::make_unique<CoordinatorCore>(options, *store_.registry(), static_cast<CoordinatorOutput&>(*this));
-    coordinator_listener_ =
-        std::make_unique<Listener>(world.wires, *this, "coordinator", 0.0, [this](PeerId from, Packet& packet) {
-          listen(from, std::get<ControlMessage>(packet.message));
-        });
+    coordinator_ =
+        std::make_unique<CoordinatorCore>(options, *store_.registry(), static_cast<CoordinatorOutput&>(*this));
+    coordinator_listener_ = std::make_unique<Listener>(
+        world.wires, *this, "coordinator", 0.0,
+        [this](PeerId from, Packet& packet) { listen(from, std::get<ControlMessage>(packet.message)); });
     coordinator_tick_ = [this] {
       coordinator_->tick(now_ms());
       after(kCoordinatorTickNs, coordinator_tick_);
     };
     after(kCoordinatorTickNs, coordinator_tick_);
   }
-  dealer_ = std::make_unique<Dealer>(world.wires, *this, "coordinator", true, [this](Packet& packet) { receive(packet); });
+  dealer_ =
+      std::make_unique<Dealer>(world.wires, *this, "coordinator", true, [this](Packet& packet) { receive(packet); });
   control_tick_ = [this] {
     for (const auto& lane : lanes_) lane->tick();
     turn();

@@ -132,8 +132,8 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   std::unique_ptr<Dealer> dealer_;
   void listen(PeerId from, const ControlMessage& message);
   const std::uint64_t coordinator_id_;
-  std::map<PeerId, std::uint64_t> peers_;            // incarnations
-  std::map<std::uint64_t, std::uint16_t> servers_;    // by incarnation
+  std::map<PeerId, std::uint64_t> peers_;              // incarnations
+  std::map<std::uint64_t, std::uint16_t> servers_;     // by incarnation
   std::map<std::uint64_t, std::string> worker_names_;  // by incarnation
   std::unique_ptr<CoordinatorCore> coordinator_;
   std::unique_ptr<Listener> coordinator_listener_;

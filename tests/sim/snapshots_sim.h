@@ -16,7 +16,7 @@ namespace tributary::sim {
 class SnapshotsSim final : public SnapshotOrders {
  public:
   struct Options {
-    std::uint64_t step_ns = 1'000'000;   // for a chunk, a sync, a record
+    std::uint64_t step_ns = 1'000'000;  // for a chunk, a sync, a record
     bool syncs = true;                  // false plants a bug: files are not synced before the record says that they are
   };
   using Done = std::function<void(const SnapshotDone&)>;

@@ -189,10 +189,9 @@ void TrainerSim::next() {
   }
   phase_ = Phase::kComputing;
   const std::uint64_t work = world_.scenario.work_ns * world_.scenario.slowness(node_);
-  after(world_.random.between(work / 2, work * 3 / 2),
-        [this, round = complete_.value + 1, job = job_] {
-          if (job == job_) compute(round, job->spec().layout->tensors().size());
-        });
+  after(world_.random.between(work / 2, work * 3 / 2), [this, round = complete_.value + 1, job = job_] {
+    if (job == job_) compute(round, job->spec().layout->tensors().size());
+  });
 }
 
 // The last layer's first, each a moment after the other.
@@ -201,8 +200,8 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
   const std::size_t tensor = tensors_left - 1;
   const std::uint64_t begin = layout.tensor_offset(tensor);
   // With the padding up to the next tensor, as the reference has it.
-  const std::uint64_t end = tensors_left < layout.tensors().size() ? layout.tensor_offset(tensors_left)
-                                                                   : layout.flat_elements();
+  const std::uint64_t end =
+      tensors_left < layout.tensors().size() ? layout.tensor_offset(tensors_left) : layout.flat_elements();
   auto* gradients = const_cast<float*>(job_->gradients(local_rank_));
   for (std::uint64_t e = begin; e < end; ++e) {
     gradients[e] = gradient_value(world_.scenario.seed, rank_, round, e, job_->parameters()[e]);

@@ -113,11 +113,7 @@ bool Listener::send(PeerId to, Packet packet) {
 }
 
 Dealer::Dealer(Wires& wires, Process& owner, std::string address, bool immediate, Receive receive)
-    : wires_(wires),
-      owner_(owner),
-      address_(std::move(address)),
-      immediate_(immediate),
-      receive_(std::move(receive)) {
+    : wires_(wires), owner_(owner), address_(std::move(address)), immediate_(immediate), receive_(std::move(receive)) {
   backoff_ns_ = kFirstReconnectNs;
   connect_after(wires_.delay());
 }

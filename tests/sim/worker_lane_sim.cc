@@ -129,7 +129,8 @@ void WorkerLaneSim::send_push(ConnectionIndex connection, const Push& push) {
 
 std::uint64_t WorkerLaneSim::kept_weight(ChunkIndex chunk, Round round) {
   const auto kept = job_->spec().redo->find(chunk, round);
-  if (!kept) world_.broken(worker_.name() + " is to push round " + std::to_string(round.value) + " again and has it not");
+  if (!kept)
+    world_.broken(worker_.name() + " is to push round " + std::to_string(round.value) + " again and has it not");
   return kept ? kept->weight : 0;
 }
 

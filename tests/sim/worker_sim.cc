@@ -32,11 +32,12 @@ WorkerSim::WorkerSim(ClusterWorld& world, std::uint32_t node)
   jobs_ = std::make_unique<NodeJobs>(options_of(world.scenario, incarnation_), static_cast<TrainerPort&>(*this),
                                      static_cast<CoordinatorPort&>(*this), static_cast<LanePort&>(*this),
                                      world.logger(name_));
-  dealer_ = std::make_unique<Dealer>(world.wires, *this, "coordinator", true, [this](Packet& packet) { receive(packet); });
+  dealer_ =
+      std::make_unique<Dealer>(world.wires, *this, "coordinator", true, [this](Packet& packet) { receive(packet); });
   beat_ = [this] {
     beat();
-    const std::uint64_t ms = coordinator_ == 0 ? std::min<std::uint64_t>(ClusterWorld::kHeartbeatMs, 100)
-                                               : ClusterWorld::kHeartbeatMs;
+    const std::uint64_t ms =
+        coordinator_ == 0 ? std::min<std::uint64_t>(ClusterWorld::kHeartbeatMs, 100) : ClusterWorld::kHeartbeatMs;
     after(ms * 1'000'000, beat_);
   };
   after(0, beat_);
@@ -199,8 +200,8 @@ void WorkerSim::open(const std::shared_ptr<NodeJob>& job) {
         connections.push_back(entry->second);
       }
       if (chunks.empty()) continue;
-      lanes_.push_back(std::make_unique<WorkerLaneSim>(world_, *this, job, std::move(chunks), std::move(connections),
-                                                       endpoints));
+      lanes_.push_back(
+          std::make_unique<WorkerLaneSim>(world_, *this, job, std::move(chunks), std::move(connections), endpoints));
     }
   });
 }

@@ -104,7 +104,9 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   void open(const std::shared_ptr<NodeJob>& job) override;
   void open_allreduce(const std::shared_ptr<NodeJob>&, AllreduceSetup) override {}
   void peer_address(const PeerAddress&) override {}
-  Result<std::optional<Round>> newest_checkpoint(const JobConfig&, const Layout&) const override { return std::nullopt; }
+  Result<std::optional<Round>> newest_checkpoint(const JobConfig&, const Layout&) const override {
+    return std::nullopt;
+  }
   void initial_values(const std::shared_ptr<NodeJob>& job) override;
   void room_in_ring(const std::shared_ptr<NodeJob>& job) override;
   void close(const std::shared_ptr<NodeJob>& job, bool keep) override;

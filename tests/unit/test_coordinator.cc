@@ -349,9 +349,13 @@ TEST_CASE("a job that cannot be recorded does not open") {
   cluster.everybody(1);
   cluster.save_fails = true;
   cluster.join(0, {});
-  check_error(cluster, worker_peer(0), ErrorCode::kStore, {"the disk is full"});
+  // Workers try that again by themselves.
+  check_error(cluster, worker_peer(0), ErrorCode::kUnavailable, {"cannot record it", "the disk is full"});
   CHECK(cluster.count<OpenJob>() == 0);
   CHECK(cluster.phase() == "idle");
+  cluster.save_fails = false;
+  cluster.join(0, {});
+  CHECK(cluster.phase() == "opening");
 }
 
 TEST_CASE("a declaration that is no layout fails everybody with the reason") {

@@ -165,4 +165,89 @@ TEST_CASE("a second server process with an index takes over only if the first is
   }
 }
 
+TEST_CASE(
+    "a server whose connection was renewed while a job stops is told again, until it has said what became of it") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1);
+  cluster.leave(0, LeaveKind::kFinished, 9);
+  CHECK(cluster.phase() == "stopping");
+  cluster.done(1, 9);
+  cluster.sent.clear();
+  cluster.say(PeerId(7777), Heartbeat{server_incarnation(0), {}});
+  cluster.say(PeerId(7778), Heartbeat{server_incarnation(1), {}});  // is done
+  const auto stop = cluster.only<StopJob>(PeerId(7777));
+  REQUIRE(stop);
+  CHECK(stop->kind == StopKind::kFinished);
+  CHECK(stop->round == Round(9));
+  CHECK(cluster.count<StopJob>() == 1);
+}
+
+TEST_CASE("a worker whose connection was renewed is told again where its jobs are") {
+  Cluster cluster(1);
+  cluster.everybody(2);
+  JoinOptions options;
+  options.nodes = 2;
+  cluster.join(0, options);
+  options.node = 1;
+  cluster.join(1, options);
+  cluster.sent.clear();
+  const PeerId renewed(7777);
+  cluster.say(renewed, Heartbeat{worker_incarnation(1), {}});
+  CHECK(cluster.count<JobWelcome>() == 0);  // nothing has been said yet
+  cluster.all_ready();
+  cluster.sent.clear();
+
+  const PeerId again(7778);
+  SUBCASE("welcome") {
+    cluster.say(again, Heartbeat{worker_incarnation(1), {}});
+    const auto welcome = cluster.only<JobWelcome>(again);
+    REQUIRE(welcome);
+    CHECK(welcome->view == cluster.open().view);
+    CHECK(welcome->node == NodeRank(1));
+    CHECK(welcome->nodes == 2);
+    CHECK(cluster.count<JobWelcome>() == 1);
+    cluster.say(again, Heartbeat{worker_incarnation(1), {}});
+    CHECK(cluster.count<JobWelcome>() == 1);
+  }
+  SUBCASE("asked to stop") {
+    cluster.say(worker_peer(0), DrainRequest{worker_incarnation(0)});
+    cluster.sent.clear();
+    cluster.say(again, Heartbeat{worker_incarnation(1), {}});
+    CHECK(cluster.only<StopRequest>(again).has_value());
+  }
+  SUBCASE("stopped") {
+    cluster.leave(0, LeaveKind::kStopped, 4);
+    cluster.sent.clear();
+    cluster.say(again, Heartbeat{worker_incarnation(1), {}});
+    const auto stop = cluster.only<StopJob>(again);
+    REQUIRE(stop);
+    CHECK(stop->kind == StopKind::kStopped);
+    CHECK(stop->round == Round(4));
+  }
+}
+
+TEST_CASE("a join that is said again disturbs nothing, and is answered if the job runs") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  cluster.join(0, {});
+  CHECK(cluster.phase() == "opening");
+  cluster.sent.clear();
+  cluster.join(0, {});
+  CHECK(cluster.phase() == "opening");
+  CHECK(cluster.sent.empty());
+  cluster.all_ready();
+  cluster.sent.clear();
+  cluster.join(0, {});
+  CHECK(cluster.phase() == "running");
+  CHECK(cluster.only<JobWelcome>(worker_peer(0)).has_value());
+  // With other pushes kept it is another attach: the view is over.
+  JoinOptions other;
+  other.redo_job = cluster.open().job;
+  other.redo_last = 3;
+  other.redo_capacity = 16;
+  cluster.join(0, other);
+  CHECK(cluster.count<StopJob>() > 0);
+}
+
 }  // namespace tributary
