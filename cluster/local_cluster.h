@@ -91,6 +91,7 @@ struct TrainerOptions {
   std::vector<std::string> overrides;  // "section.key=value", as --set takes them
   std::string progress_socket;         // where they report each round; empty: nowhere
   std::vector<std::string> extra_arguments;
+  std::vector<std::vector<std::string>> rank_arguments;  // more, by rank; missing or empty: none
 };
 
 class LocalCluster {

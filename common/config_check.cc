@@ -24,6 +24,8 @@ constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
 constexpr std::string_view kRedoLogs[] = {"workers", "none"};
 constexpr std::string_view kWhenFull[] = {"go_on", "wait"};
 constexpr std::uint32_t kMaxRedoMb = 1u << 20;
+constexpr std::uint32_t kMaxBackupWorkers = 1u << 16;
+constexpr std::uint32_t kMaxDeadlineMs = 3'600'000;
 constexpr std::string_view kLocalTransports[] = {"auto", "socket"};
 constexpr std::string_view kDatasets[] = {"fashion-mnist"};
 constexpr std::string_view kNodeReductions[] = {"auto", "host", "device"};
@@ -263,13 +265,20 @@ void check_train(Faults& f, const TrainConfig& t) {
 void check_clocks(Faults& f, const JobConfig& c) {
   f.check(not_negative(c.ssp.delay_compensation), "ssp.delay_compensation", "must be 0 or a finite number above 0");
   if (!has_clocks(c)) return;
-  const std::string mode = "with mode \"" + c.mode + "\": ";
+  const std::string mode = has_backups(c) ? std::string("with backup workers: ") : "with mode \"" + c.mode + "\": ";
+  const std::string because = has_backups(c) ? "sync.backup_workers" : "job.mode";
   f.check(!make_encoding(c.push)->keeps_residual(), "encoding.push",
-          "must be fp32, bf16 or fp16 " + mode + "the others keep residuals, which its snapshots cannot hold",
-          "job.mode");
+          "must be fp32, bf16 or fp16 " + mode + "the others keep residuals, which its snapshots cannot hold", because);
   f.check(!make_encoding(c.pull)->is_delta(), "encoding.pull",
           "must be fp32, bf16 or fp16 " + mode + "changes need an estimate that all nodes share, and nodes differ",
-          "job.mode");
+          because);
+}
+
+void check_sync(Faults& f, const SyncConfig& sync) {
+  f.check(sync.backup_workers <= kMaxBackupWorkers, "sync.backup_workers",
+          "must be at most " + std::to_string(kMaxBackupWorkers) + ", and less than the job has nodes");
+  f.check(sync.deadline_ms <= kMaxDeadlineMs, "sync.deadline_ms",
+          "must be at most " + std::to_string(kMaxDeadlineMs) + " (an hour), or 0 for rounds of whole batches");
 }
 
 }  // namespace
@@ -312,9 +321,13 @@ std::string why_inapplicable(const JobConfig& config, std::string_view key) {
   if (key.starts_with("allreduce.") && config.mode != "allreduce" && contains(kModes, config.mode)) {
     return "mode \"" + config.mode + "\" has no all-reduce: remove the key or set job.mode to \"allreduce\"";
   }
-  if (key.starts_with("ssp.") && !has_clocks(config) && contains(kModes, config.mode)) {
+  if (key.starts_with("ssp.") && !has_staleness(config) && contains(kModes, config.mode)) {
     return "mode \"" + config.mode +
            "\" knows no staleness: remove the key or set job.mode to \"ssp\" (or \"async\", without a bound)";
+  }
+  if (key.starts_with("sync.") && config.mode != "sync" && contains(kModes, config.mode)) {
+    return "mode \"" + config.mode +
+           "\" has no late nodes to go on without: remove the key or set job.mode to \"sync\"";
   }
   if (key == "ssp.staleness" && config.mode == "async") {
     return "mode \"async\" has no bound on staleness: remove the key or set job.mode to \"ssp\"";
@@ -354,6 +367,7 @@ std::vector<Fault> faults_of(const JobConfig& c) {
     f.check(c.pull.id == EncodingId::kFp32, "encoding.pull", why, "job.mode");
   }
   check_clocks(f, c);
+  check_sync(f, c.sync);
   check_optimizer(f, c, c.optimizer, "optimizer", "optimizer.name");
   check_local(f, c);
   check_schedule(f, c);

@@ -28,6 +28,7 @@
 #include "common/result.h"
 #include "server/checkpoint_orders.h"
 #include "server/job_placement.h"
+#include "server/straggler_watch.h"
 
 namespace tributary {
 
@@ -88,7 +89,9 @@ class CoordinatorCore {
     std::string waiting_for;  // gathering: which nodes and servers are missing
     Version min_version, max_version;
     std::string last_stop;
-    std::optional<JobPlacement> placement;  // of the last view opened since this process started
+    std::optional<JobPlacement> placement;    // of the last view opened since this process started
+    std::vector<StragglerWatch::Node> paces;  // of its nodes while it runs
+    std::vector<std::string> workers;         // names, by node
   };
   struct PeerStatus {
     std::string kind, name;
@@ -132,9 +135,10 @@ class CoordinatorCore {
     Phase phase = Phase::kIdle;
     std::uint64_t phase_since_ms = 0;
     std::uint32_t nodes = 0;
-    std::map<std::uint32_t, Member> members;  // by node rank
-    std::set<std::uint16_t> ready;            // shards that opened
-    std::map<std::uint32_t, Pace> pace;       // by shard; all-reduce: by node
+    std::map<std::uint32_t, Member> members;   // by node rank
+    std::set<std::uint16_t> ready;             // shards that opened
+    std::map<std::uint32_t, Pace> pace;        // by shard; all-reduce: by node
+    std::optional<StragglerWatch> stragglers;  // of this view
     bool resume = false;
     Round resume_round;
     std::optional<Round> snapshot;  // under way
@@ -178,6 +182,7 @@ class CoordinatorCore {
   void lose_member(Job& job, std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
   void moved(Server& server);
   void answer_drains();
+  void note_pace(std::uint64_t worker, const NodePace& pace);
   static void note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms);
 
   // coordinator_open.cc: gathering and opening a view

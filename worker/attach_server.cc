@@ -123,6 +123,16 @@ std::vector<JobProgress> AttachServer::progress() const {
   return progress;
 }
 
+std::vector<NodePace> AttachServer::paces() const {
+  std::vector<NodePace> paces;
+  for (const NodeJobSummary& summary : summaries()) {
+    if (!summary.job || summary.job->spec().allreduce) continue;
+    const NodePace pace = summary.job->pace();
+    if (pace.rounds != 0) paces.push_back(pace);
+  }
+  return paces;
+}
+
 void AttachServer::drain() {
   post([](NodeJobs& jobs, std::uint64_t) { jobs.drain(); });
 }
