@@ -23,7 +23,7 @@ class RoundDeadline {
   }
 
  private:
-  const std::uint64_t limit_ns_;
+  std::uint64_t limit_ns_;
   std::uint64_t begun_ns_ = 0, last_ns_ = 0;
 };
 

@@ -291,7 +291,6 @@ void WorkerLaneJob::scan() {
       reducer_->reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
     }
   }
-  pace_.reduced(steady_ns(), reducer_->busy_ns());
 }
 
 void WorkerLaneJob::reduce_waiting(std::uint64_t now) {
@@ -323,7 +322,9 @@ void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight,
   const std::uint64_t makes =
       job_->spec().backups ? job_->chunk_words()[chunk.value].settled.load(std::memory_order_relaxed) + 1 : round.value;
   const bool last = job_->spec().backups ? last_round != 0 && makes >= last_round : makes == last_round;
-  client_.gradient_ready(chunk, round, weight, steady_ns(), last);
+  const std::uint64_t now = steady_ns();
+  pace_.reduced(now, reducer_->busy_ns());
+  client_.gradient_ready(chunk, round, weight, now, last);
 }
 
 void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {

@@ -17,7 +17,9 @@ class PaceMeter {
 
   // A chunk has its answer; the first ones are those that the view begins with.
   void answered(std::uint64_t now_ns) {
-    if (++answered_ % chunks_ == 0) answered_ns_ = now_ns;
+    if (++answered_ % chunks_ != 0) return;
+    answered_ns_ = now_ns;
+    busy_then_ns_ = busy_ns_;
   }
   // So many more chunks have the gradients of all ranks, which are sums over so many samples. busy_ns: what the lane
   // has spent on reducing since it began. It is no part of computing, where the two overlap.
@@ -25,21 +27,18 @@ class PaceMeter {
     if (chunks == 0) return;
     gathered_ += chunks;
     if (gathered_ % chunks_ != 0) return;
-    const std::uint64_t elapsed = now_ns - answered_ns_, reducing = busy_ns - busy_ns_;
+    const std::uint64_t elapsed = now_ns - answered_ns_, reducing = busy_ns - busy_then_ns_;
     if (rounds_ > 0) {  // the first one is not usual: everything is done for the first time
       compute_ns_ += elapsed > reducing ? elapsed - reducing : 0;
       samples_ += samples;
     }
-    busy_ns_ = busy_ns;
-    unsent_ = true;
   }
-  // Everything has been reduced: what follows is the network's.
+  // A chunk has been reduced and is on its way. After the last one of a round what follows is the network's.
   void reduced(std::uint64_t now_ns, std::uint64_t busy_ns) {
-    if (!unsent_) return;
-    unsent_ = false;
+    busy_ns_ = busy_ns;
+    if (++reduced_ % chunks_ != 0) return;
     under_way_ = true;
     reduced_ns_ = now_ns;
-    busy_ns_ = busy_ns;
   }
   // Nothing is under way to a server.
   void acknowledged(std::uint64_t now_ns) {
@@ -57,9 +56,10 @@ class PaceMeter {
 
  private:
   const std::size_t chunks_;
-  std::uint64_t answered_ = 0, gathered_ = 0;
-  std::uint64_t answered_ns_ = 0, reduced_ns_ = 0, busy_ns_ = 0;
-  bool unsent_ = false, under_way_ = false;
+  std::uint64_t answered_ = 0, gathered_ = 0, reduced_ = 0;
+  std::uint64_t answered_ns_ = 0, reduced_ns_ = 0;
+  std::uint64_t busy_ns_ = 0, busy_then_ns_ = 0;  // as last told, and when the last answer came
+  bool under_way_ = false;
   std::uint64_t rounds_ = 0;
   std::uint64_t compute_ns_ = 0, network_ns_ = 0, samples_ = 0;
 };
