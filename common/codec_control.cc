@@ -83,6 +83,17 @@ void write(Root::Builder out, const Heartbeat& m) {
     progress[i].setMinVersion(m.progress[i].min_version.value);
     progress[i].setMaxVersion(m.progress[i].max_version.value);
   }
+  auto paces = body.initPaces(size_of(m.paces));
+  for (unsigned i = 0; i < paces.size(); ++i) {
+    paces[i].setJob(m.paces[i].job.value);
+    paces[i].setView(m.paces[i].view.value);
+    paces[i].setNode(m.paces[i].node.value);
+    paces[i].setRounds(m.paces[i].rounds);
+    paces[i].setComputeNs(m.paces[i].compute_ns);
+    paces[i].setReduceNs(m.paces[i].reduce_ns);
+    paces[i].setNetworkNs(m.paces[i].network_ns);
+    paces[i].setSamples(m.paces[i].samples);
+  }
 }
 
 void write(Root::Builder out, const HeartbeatReply& m) {
@@ -306,6 +317,13 @@ Heartbeat read(wire::Heartbeat::Reader in) {
   for (auto entry : progress) {
     m.progress.push_back({JobId(entry.getJob()), ViewId(entry.getView()), Version(entry.getMinVersion()),
                           Version(entry.getMaxVersion())});
+  }
+  const auto paces = in.getPaces();
+  check_count(paces.size(), kMaxJobs, "the list of paces");
+  m.paces.reserve(paces.size());
+  for (auto entry : paces) {
+    m.paces.push_back({JobId(entry.getJob()), ViewId(entry.getView()), NodeRank(entry.getNode()), entry.getRounds(),
+                       entry.getComputeNs(), entry.getReduceNs(), entry.getNetworkNs(), entry.getSamples()});
   }
   return m;
 }

@@ -60,6 +60,7 @@ void write(Header::Builder out, const Answer& m) {
   body.setSnapshotRound(m.snapshot_round.value);
   body.setResidualSent(m.residual_sent);
   body.setSlowest(m.slowest.value);
+  body.setDropped(m.dropped);
 }
 void write(Header::Builder out, const Residual& m) {
   out.initResidual().setVersion(m.version.value);
@@ -108,7 +109,8 @@ DataMessage read(Header::Reader in) {
                     read_encoding(body.getEncoding()),
                     Round(body.getSnapshotRound()),
                     body.getResidualSent(),
-                    Round(body.getSlowest())};
+                    Round(body.getSlowest()),
+                    body.getDropped()};
     }
     case Header::RESIDUAL:
       return Residual{key, Version(in.getResidual().getVersion())};

@@ -85,7 +85,10 @@ struct Answer {
   EncodingId encoding = EncodingId::kFp32;
   Round snapshot_round;        // the push of this round must bring its residual; 0: none
   bool residual_sent = false;  // a Residual went before this answer
-  Round slowest;               // clocks: every node's pushes up to this one are in the parameters; sync: the version
+  // Clocks: every node's pushes up to this one are in the parameters. Sync, also with backup workers: the rounds that
+  // are.
+  Round slowest;
+  bool dropped = false;  // backup workers: the round was complete without the push that this answers
 };
 // The node's residual of a resumed chunk, before its first answer. + payload (fp32).
 struct Residual {
@@ -160,9 +163,21 @@ struct JobProgress {
   Version min_version;
   Version max_version;
 };
+// Where a node's time went, in total since the view began: its own, not that in which it waited for others.
+struct NodePace {
+  JobId job;
+  ViewId view;
+  NodeRank node;
+  std::uint64_t rounds = 0;
+  std::uint64_t compute_ns = 0;  // from the last answer of a round to the last gradient of the next
+  std::uint64_t reduce_ns = 0;   // summing and encoding
+  std::uint64_t network_ns = 0;  // from then until a server has the last of it
+  std::uint64_t samples = 0;     // that its gradients were sums over (any weight)
+};
 struct Heartbeat {
   std::uint64_t incarnation = 0;
   std::vector<JobProgress> progress;  // from servers
+  std::vector<NodePace> paces;        // from workers
 };
 struct HeartbeatReply {
   std::uint64_t coordinator_incarnation = 0;  // differs from the known one: say hello again

@@ -84,9 +84,21 @@ struct JobProgress {
   maxVersion @3 :UInt64;
 }
 
+struct NodePace {  # where a node's time went, in total since the view began
+  job @0 :UInt64;
+  view @1 :UInt32;
+  node @2 :UInt32;
+  rounds @3 :UInt64;
+  computeNs @4 :UInt64;  # from the last answer of a round to the last gradient of the next
+  reduceNs @5 :UInt64;  # summing and encoding
+  networkNs @6 :UInt64;  # from then until a server has the last of it
+  samples @7 :UInt64;  # that its gradients were sums over
+}
+
 struct Heartbeat {  # daemon -> coordinator
   incarnation @0 :UInt64;
   progress @1 :List(JobProgress);  # from servers
+  paces @2 :List(NodePace);  # from workers
 }
 
 struct HeartbeatReply {

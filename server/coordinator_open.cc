@@ -25,6 +25,13 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
                       "set job.mode = \"allreduce\"",
                   name);
   }
+  if (has_backups(*config) && config->sync.backup_workers >= m.nodes) {
+    return refuse(from, ErrorCode::kTopology,
+                  "job '" + name + "' has " + std::to_string(m.nodes) +
+                      " nodes and sync.backup_workers = " + std::to_string(config->sync.backup_workers) +
+                      ": a round needs a node that it waits for; set backup_workers to less than the number of nodes",
+                  name);
+  }
   const bool created = !jobs_.contains(name);
   Job& job = jobs_[name];
   if (created) job.config = *config;
@@ -206,6 +213,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   }
   job.ready.clear();
   job.pace.clear();
+  job.stragglers.reset();
   job.missed_snapshots = 0;
   set_phase(job, Phase::kOpening, now_ms);
   output_.log(in_words(job) + " opens view " + std::to_string(record.view.value) + " with " +

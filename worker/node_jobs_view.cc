@@ -89,7 +89,8 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.locals = m.locals;
   spec.mode = entry.config.mode;
   spec.allreduce = entry.config.mode == "allreduce";
-  spec.clocks = has_clocks(entry.config);
+  spec.staleness = has_staleness(entry.config);
+  spec.backups = has_backups(entry.config);
   spec.redo_after = m.redo_after;
   auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m);
   if (!redo) return tl::unexpected(redo.error());
@@ -256,8 +257,8 @@ void NodeJobs::fail_view(Entry& entry, const Error& error) {
 }
 
 void NodeJobs::leave(Entry& entry, LeaveKind kind, const std::string& message) {
-  entry.leave =
-      LeaveJob{entry.id, entry.view, entry.node, kind, Round(entry.job->min_version().value), message, entry.name};
+  const Round round = entry.job->spec().backups ? entry.job->settled_round() : Round(entry.job->min_version().value);
+  entry.leave = LeaveJob{entry.id, entry.view, entry.node, kind, round, message, entry.name};
   coordinator_.send(*entry.leave);
 }
 
