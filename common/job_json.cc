@@ -218,6 +218,7 @@ std::uint64_t config_hash(const JobConfig& config) {
   if (config.mode != "allreduce") root.erase("allreduce");
   if (!has_clocks(config)) root.erase("ssp");
   if (!has_local_steps(config)) root.erase("local");
+  if (!has_gate(config)) root.erase("gate");
   const std::string bytes = compact(root);
   return XXH3_64bits(bytes.data(), bytes.size());
 }

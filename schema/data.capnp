@@ -41,6 +41,13 @@ struct DataHeader {
   offset @26 :UInt64;
   bytes @27 :UInt64;  # 0: no payload, or in a frame
 
+  # In a job with a gate: what was decided about the round that an answer's version is of, or that a push with redo repeats.
+  gateVerdict @33 :UInt8;  # GateVerdict; 0: none
+  gateScale @34 :Float32;  # for the next round
+  gateGood @35 :UInt32;
+  gateCoefficient @36 :Float64;
+  gateNorm @37 :Float64;
+
   union {
     # worker -> server; + payload: node-summed gradient of the chunk for `round`.
     push :group {

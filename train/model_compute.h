@@ -47,6 +47,11 @@ struct Share {
   std::uint32_t samples = 0;                                                       // over all micro-batches
   std::uint32_t micro_batches = 1;                                                 // some may be empty
   std::function<std::span<const std::uint32_t>(std::uint32_t micro)> micro_batch;  // valid until the next call
+  // What the loss, and with it the gradient, is multiplied by: a power of two. Asked when everything has been needed;
+  // null: 1.
+  std::function<float()> loss_scale = {};
+
+  float scale() const { return loss_scale ? loss_scale() : 1.0f; }
 };
 
 // A step that a replica takes by itself, in mode local_sgd.

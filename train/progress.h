@@ -2,6 +2,7 @@
 // per round and rank. The receiver adds the ranks' sums to get the loss and accuracy over all ranks by example counts.
 //
 //   {"rank":0,"round":12,"rounds":1880,"loss_sum":150.3,"correct":40,"samples":64,"compute_ns":...,"reduce_ns":...,"wait_ns":...}
+//   in jobs with a gate "gradient_norm", "loss_scale", "skipped" of the newest complete round
 //   and after a round with an evaluation also "test_loss", "test_accuracy"
 //
 // Sending never blocks and never fails training: what the receiver does not take in time is dropped, so that sums over
@@ -14,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "common/gate_decision.h"
 #include "common/result.h"
 #include "train/pass.h"
 
@@ -42,6 +44,7 @@ struct RoundReport {
   std::uint64_t global_samples = 0;  // of the round over all ranks
   StepSplit split;
   std::optional<BatchStats> test;  // evaluation of the parameters after this round
+  GateDecision gate;               // about the newest round that is complete; kNone: the job has no gate
 };
 
 std::string to_json(const RoundReport& report);

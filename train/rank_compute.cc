@@ -84,9 +84,12 @@ Share RankCompute::share_of(Round round, Rank rank, std::uint32_t step) {
 }
 
 Result<std::optional<BatchStats>> RankCompute::gradient(Round round, Rank rank, const NeedTensor& need,
-                                                        const TensorReady& ready, std::uint32_t replica) {
+                                                        const TensorReady& ready, std::uint32_t replica,
+                                                        std::function<float()> loss_scale) {
   if (inner_) return local_round(round, rank, need, ready, replica);
-  return model_->gradient(share_of(round, rank, 0), need, ready);
+  Share share = share_of(round, rank, 0);
+  share.loss_scale = std::move(loss_scale);
+  return model_->gradient(share, need, ready);
 }
 
 Result<std::optional<BatchStats>> RankCompute::local_round(Round round, Rank rank, const NeedTensor& need,

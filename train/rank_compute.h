@@ -41,8 +41,9 @@ class RankCompute {
   Status bind(const RankMemory& memory) { return model_->bind(memory); }
   void unbind() { model_->unbind(); }
   // Gradient of the rank's share of a round. replica: where several are computed here, which of them the rank is.
+  // loss_scale: as Share's.
   Result<std::optional<BatchStats>> gradient(Round round, Rank rank, const NeedTensor& need, const TensorReady& ready,
-                                             std::uint32_t replica = 0);
+                                             std::uint32_t replica = 0, std::function<float()> loss_scale = {});
   // What the gradient counts for in the average: its samples; with local steps 1, or 0 if it had none.
   std::uint32_t weight(Round round, Rank rank) const;
   // Whether the job keeps the inner optimizer's state from round to round, and what is here does not belong to this

@@ -12,6 +12,13 @@
 
 namespace tributary::train {
 
+// Jobs with a gate: what was decided about the rounds that this process saw complete.
+struct GateTotals {
+  std::uint64_t rounds = 0, clipped = 0, skipped = 0;
+  GateDecision last;
+  void add(const GateDecision& decision);
+};
+
 struct RunSummary {
   std::string job;
   std::uint32_t rank = 0, world_size = 1, nodes = 1;
@@ -33,6 +40,7 @@ struct RunSummary {
   StepSplit split;                 // total of these rounds
   std::uint64_t bytes_pushed = 0, bytes_pulled = 0;  // by this node
   // Modes ssp and async, by this node: chunks that were answered, and by how many clocks the slowest node was behind.
+  GateTotals gate;
   bool clocks = false;
   std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
 
@@ -50,6 +58,7 @@ struct RunSummary {
 //    round,"bytes_pushed","bytes_pulled", "stopped","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA
 //    ...","blas", "gradient_path":"host" or "device"}
 //
+// in jobs with a gate "gate":{"rounds","clipped","skipped","gradient_norm" of the last round,"loss_scale" of the next},
 // in modes ssp and async "staleness":{"pulls","mean","max"} (by how many clocks the slowest node was behind, over all
 // chunks that this node was answered), and "train_loss_sum", "train_correct", "train_samples" so that a reader of all
 // ranks' objects can aggregate by example counts. test_* are null on ranks that do not evaluate.

@@ -358,6 +358,10 @@ Result<StepState> Session::wait() {
   return impl_->after(waited);
 }
 
+GateDecision Session::gate(Round round) const {
+  return impl_->node->gate[round.value % kGateWords].read(round.value);
+}
+
 std::string Session::stop_reason() const {
   return impl_->stopped ? impl_->stopped->reason : std::string();
 }
