@@ -102,6 +102,7 @@ void write(Root::Builder out, const JoinJob& m) {
   body.setRedoFirst(m.redo_first.value);
   body.setRedoLast(m.redo_last.value);
   body.setRedoCapacity(m.redo_capacity);
+  body.setRedoMembers(m.redo_members);
 }
 
 void write(Root::Builder out, const OpenJob& m) {
@@ -186,6 +187,9 @@ void write(Root::Builder out, const JobWelcome& m) {
   for (unsigned i = 0; i < redo.size(); ++i) redo.set(i, m.redo_after[i].value);
   body.setCommitted(m.committed.value);
   body.setRedo(m.redo);
+  body.setNode(m.node.value);
+  body.setNodes(m.nodes);
+  body.setMembers(m.members);
 }
 
 void write(Root::Builder out, const PeerAddress& m) {
@@ -355,6 +359,7 @@ JoinJob read(wire::JoinJob::Reader in) {
   m.redo_first = Round(in.getRedoFirst());
   m.redo_last = Round(in.getRedoLast());
   m.redo_capacity = in.getRedoCapacity();
+  m.redo_members = in.getRedoMembers();
   return m;
 }
 
@@ -420,6 +425,9 @@ JobWelcome read(wire::JobWelcome::Reader in) {
   for (const std::uint64_t version : redo) m.redo_after.emplace_back(version);
   m.committed = Round(in.getCommitted());
   m.redo = in.getRedo();
+  m.node = NodeRank(in.getNode());
+  m.nodes = in.getNodes();
+  m.members = in.getMembers();
   return m;
 }
 

@@ -146,6 +146,15 @@ struct RecoveryConfig {
   std::string when_full = "go_on";
 };
 
+// Who takes part. "wait": always as many nodes as the trainers say. "continue": the nodes that are there.
+struct MembershipConfig {
+  std::string on_worker_loss = "wait";
+  // With "continue": below this number it waits, too.
+  std::uint32_t min_nodes = 1;
+  // How long a view waits for nodes of the one before that are not known to be lost.
+  std::uint32_t rejoin_ms = 10'000;
+};
+
 struct JobConfig {
   std::string name;
   // sync; local_sgd: replicas that take local steps between rounds; ssp, async: nodes do not wait for each other;
@@ -161,6 +170,7 @@ struct JobConfig {
   LocalConfig local;
   GateConfig gate;
   SnapshotConfig snapshot;
+  MembershipConfig membership;
   RecoveryConfig recovery;
   TrainConfig train;
 };
@@ -183,6 +193,11 @@ inline bool has_gate(const JobConfig& job) {
 std::optional<double> parse_loss_scale(const std::string& text);
 // Of the first round. REQUIRES: config is possible.
 double initial_loss_scale(const GateConfig& config);
+
+// Nodes may come and go.
+inline bool is_elastic(const JobConfig& job) {
+  return job.membership.on_worker_loss == "continue";
+}
 
 // Lanes of a daemon when the configuration does not say: a quarter of the cores, 1 to 8. Fewer lanes than cores because
 // every lane comes with a ZeroMQ I/O thread, and the kernel's network stack takes its share.

@@ -24,6 +24,8 @@ constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
 constexpr std::string_view kRedoLogs[] = {"workers", "none"};
 constexpr std::string_view kWhenFull[] = {"go_on", "wait"};
 constexpr std::uint32_t kMaxRedoMb = 1u << 20;
+constexpr std::string_view kOnWorkerLoss[] = {"wait", "continue"};
+constexpr std::uint32_t kMaxRejoinMs = 3'600'000;
 constexpr std::string_view kLocalTransports[] = {"auto", "socket"};
 constexpr std::string_view kDatasets[] = {"fashion-mnist"};
 constexpr std::string_view kNodeReductions[] = {"auto", "host", "device"};
@@ -262,6 +264,16 @@ void check_train(Faults& f, const TrainConfig& t) {
 
 // An answer goes to one node only, at a time of its own: nothing that all nodes share can be sent as a change. And a
 // snapshot holds a node's pushes up to a clock that its author learns too late to send what it has kept back.
+void check_membership(Faults& f, const JobConfig& c) {
+  f.one_of(c.membership.on_worker_loss, kOnWorkerLoss, "membership.on_worker_loss");
+  f.check(c.membership.min_nodes >= 1, "membership.min_nodes", "must be at least 1");
+  f.check(c.membership.rejoin_ms >= 1 && c.membership.rejoin_ms <= kMaxRejoinMs, "membership.rejoin_ms",
+          "must be from 1 to " + std::to_string(kMaxRejoinMs) + " (an hour)");
+  f.check(!is_elastic(c) || c.mode != "allreduce", "membership.on_worker_loss",
+          "must be \"wait\" with mode \"allreduce\": its state is with the nodes, and only node 0 keeps it",
+          "job.mode");
+}
+
 void check_clocks(Faults& f, const JobConfig& c) {
   f.check(not_negative(c.ssp.delay_compensation), "ssp.delay_compensation", "must be 0 or a finite number above 0");
   if (!has_clocks(c)) return;
@@ -402,6 +414,7 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   f.one_of(c.recovery.when_full, kWhenFull, "recovery.when_full");
   f.check(c.recovery.redo_mb >= 1 && c.recovery.redo_mb <= kMaxRedoMb, "recovery.redo_mb",
           "must be from 1 to " + std::to_string(kMaxRedoMb) + " (1 TiB)");
+  check_membership(f, c);
   check_train(f, c.train);
   return f.take();
 }

@@ -73,6 +73,10 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   visit("recovery", "redo_mb", c.recovery.redo_mb);
   visit("recovery", "when_full", c.recovery.when_full);
 
+  visit("membership", "on_worker_loss", c.membership.on_worker_loss);
+  visit("membership", "min_nodes", c.membership.min_nodes);
+  visit("membership", "rejoin_ms", c.membership.rejoin_ms);
+
   visit("train", "dataset", c.train.dataset);
   visit("train", "data_dir", c.train.data_dir);
   visit("train", "hidden", c.train.hidden);

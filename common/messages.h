@@ -174,8 +174,8 @@ struct HeartbeatReply {
 struct JoinJob {
   std::string job_json;  // canonical JobConfig
   std::vector<TensorSpec> tensors;
-  NodeRank node;
-  std::uint32_t nodes = 1;
+  NodeRank node;            // by which the job knows it, in all views
+  std::uint32_t nodes = 1;  // as its trainers say; an elastic job begins with that many
   std::uint32_t local_world_size = 1;
   std::uint32_t world_size = 1;
   Round checkpoint_round;  // all-reduce: the newest checkpoint of this job that the node holds; 0: none
@@ -184,6 +184,7 @@ struct JoinJob {
   JobId redo_job;
   Round redo_first, redo_last;
   std::uint32_t redo_capacity = 0;
+  std::uint64_t redo_members = 0;  // JobWelcome::members of the views that they were pushed in
 };
 // Coordinator -> server: own your chunks of this job in this view.
 struct OpenJob {
@@ -227,6 +228,10 @@ struct JobWelcome {  // coordinator -> workers: begin
   std::vector<Version> redo_after;
   Round committed;    // the last committed snapshot
   bool redo = false;  // keep pushes until a snapshot covers them
+  // Whom this is for: in this view it is node `node` of `nodes`, which decides its ranks.
+  NodeRank node;
+  std::uint32_t nodes = 1;
+  std::uint64_t members = 0;  // says which nodes those are (members_hash())
 };
 // Worker -> coordinator -> the view's other workers (all-reduce): something they need to connect to each other.
 struct PeerAddress {
@@ -398,6 +403,8 @@ struct AttachRequest {
 struct AttachReply {
   JobId job;
   ViewId view;
+  // Where the rank stands in this view. In an elastic job it need not be what the request said.
+  std::uint32_t rank = 0, world_size = 1, node_rank = 0;
   bool resume = false;
   Round resume_round;
   std::uint64_t chunk_elements = 0;

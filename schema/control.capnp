@@ -108,6 +108,7 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   redoFirst @8 :UInt64;
   redoLast @9 :UInt64;
   redoCapacity @10 :UInt32;  # 0: it keeps none
+  redoMembers @11 :UInt64;  # JobWelcome.members of the views that they were pushed in
 }
 
 struct OpenJob {  # coordinator -> server: own your chunks of this job in this view
@@ -149,6 +150,9 @@ struct JobWelcome {  # coordinator -> workers: begin
   redoAfter @8 :List(UInt64);  # [shard]: the version it has, if less than resumeRound: its chunks' later pushes are wanted again
   committed @9 :UInt64;  # round of the last committed snapshot
   redo @10 :Bool;  # keep pushes until a snapshot covers them
+  node @11 :UInt32;  # which node of the view the receiver is, of how many
+  nodes @12 :UInt32;
+  members @13 :UInt64;  # hash of the ranks that they are known by
 }
 
 struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-reduce): something they need to connect

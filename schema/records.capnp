@@ -36,6 +36,7 @@ struct JobRecord {
   committed @6 :UInt64;  # round of the last committed consistent snapshot
   initialised @7 :Bool;  # a snapshot was ever committed
   finished @8 :Bool;
+  members @9 :List(UInt32);  # node ranks of the last view, ascending; empty after a stop in good order
 }
 
 # Makes a snapshot valid: written with sync after all of its chunks are durable. A snapshot without it is a leftover of a crash.

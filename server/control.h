@@ -6,10 +6,11 @@
 //   SnapshotCommit  older snapshots go
 //   Write-, Seal-, Load-, DropCheckpoint    passed on to server/checkpoint_service.h -> CheckpointDone
 //   RoundDecision   to the lanes; their facts of rounds went the other way
-//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: dropped
+//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: the lanes'
+//                   state is parked in memory until the next view wants it -> ShardKept
 //
 // Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are
-// dropped, as for a restart, and we say hello again.
+// parked, as for a restart, and we say hello again.
 //
 // Without a store jobs run, but nothing is kept: the first SnapshotAt of a view and every final StopJob are answered
 // "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered,

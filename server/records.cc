@@ -167,6 +167,8 @@ std::string seal(const JobRecord& record, std::uint32_t format) {
   out.setCommitted(record.committed.value);
   out.setInitialised(record.initialised);
   out.setFinished(record.finished);
+  auto members = out.initMembers(static_cast<unsigned>(record.members.size()));
+  for (unsigned i = 0; i < members.size(); ++i) members.set(i, record.members[i]);
   return seal_message(builder);
 }
 
@@ -184,6 +186,7 @@ Result<JobRecord> unseal_job(std::string_view bytes, std::string_view what) {
     out.committed = Round(in.getCommitted());
     out.initialised = in.getInitialised();
     out.finished = in.getFinished();
+    for (const std::uint32_t node : in.getMembers()) out.members.push_back(node);
     return out;
   });
 }

@@ -1,7 +1,8 @@
 // Progress of ranks, sent to whoever started them (`tributary up`) over a Unix datagram socket: one small JSON object
 // per round and rank. The receiver adds the ranks' sums to get the loss and accuracy over all ranks by example counts.
 //
-//   {"rank":0,"round":12,"rounds":1880,"loss_sum":150.3,"correct":40,"samples":64,"compute_ns":...,"reduce_ns":...,"wait_ns":...}
+//   {"rank":0,"world_size":4,"round":12,"rounds":1880,"loss_sum":150.3,"correct":40,"samples":64,"global_samples":256,
+//    "compute_ns":...,"reduce_ns":...,"wait_ns":...}
 //   in jobs with a gate "gradient_norm", "loss_scale", "skipped" of the newest complete round
 //   and after a round with an evaluation also "test_loss", "test_accuracy"
 //
@@ -37,7 +38,7 @@ struct StepSplit {
 };
 
 struct RoundReport {
-  std::uint32_t rank = 0;
+  std::uint32_t rank = 0, world_size = 1;
   std::uint64_t round = 0;
   std::uint64_t rounds = 0;          // last round of the job
   BatchStats stats;                  // this rank's share

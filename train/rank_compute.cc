@@ -42,7 +42,8 @@ Result<RankCompute> RankCompute::make(const JobConfig& job, const ImageSet& trai
                                            .world_size = world_size,
                                            .accumulation = config.accumulation,
                                            .local_steps = has_local_steps(job) ? job.local.steps : 1,
-                                           .seed = config.seed});
+                                           .seed = config.seed,
+                                           .elastic = is_elastic(job)});
   if (!sampler) return tl::unexpected(sampler.error());
   const Result<MlpShape> shape = shape_for(config, training, *sampler);
   if (!shape) return tl::unexpected(shape.error());

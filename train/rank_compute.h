@@ -36,6 +36,8 @@ class RankCompute {
   const MlpShape& shape() const { return model_->shape(); }
   const DeviceInfo& info() const { return model_->info(); }
   const Sampler& sampler() const { return sampler_; }
+  // Elastic jobs: other ranks share the batches from the next round on, at least as many as make() was told.
+  void set_world_size(std::uint32_t world_size) { sampler_.set_world_size(world_size); }
 
   // As ModelCompute's.
   Status bind(const RankMemory& memory) { return model_->bind(memory); }

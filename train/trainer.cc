@@ -41,7 +41,7 @@ class Trainer {
  public:
   Trainer(const TrainerOptions& options, RankCompute compute, const ImageSet* test, ProgressBar& bar,
           const ProgressSender* progress, StopSignal& stop_signal)
-      : rank_(options.topology.rank),
+      : topology_(options.topology),
         compute_(std::move(compute)),
         test_(test),
         bar_(bar),
@@ -104,8 +104,9 @@ class Trainer {
         lent_.attach(session_options_, compute_.shape().tensors(), [this](const std::string& text) { note(text); });
     if (!attached) return tl::unexpected(attached.error());
     session_ = std::move(*attached);
+    take_place(session_->topology());
     const std::size_t tensors = compute_.shape().tensors().size();
-    if (session_->fresh() && rank_.value == 0) {
+    if (session_->fresh() && topology_.rank == 0) {
       for (std::size_t t = 0; t < tensors; ++t) {
         compute_.shape().initialise(session_options_.job.train.seed, t, session_->initial(t));
       }
@@ -162,7 +163,7 @@ class Trainer {
       blocked_ns_ += ns_since(asked);
       return needed && *needed == StepState::kContinue;
     };
-    const std::uint32_t weight = compute_.weight(round, rank_);
+    const std::uint32_t weight = compute_.weight(round, rank());
     // Maybe on a thread of the GPU's driver, so it touches nothing of this object that changes. All of them have been
     // called when gradient() returns: so waiting for a tensor never meets a ready() that is still to come.
     const auto ready = [session = session_.get(), weight](std::size_t tensor) { session->ready(tensor, weight); };
@@ -173,7 +174,7 @@ class Trainer {
       };
     }
     const Result<std::optional<BatchStats>> computed =
-        compute_.gradient(round, rank_, need, ready, 0, std::move(loss_scale));
+        compute_.gradient(round, rank(), need, ready, 0, std::move(loss_scale));
     if (!computed) return device_failed(computed.error());
     if (!*computed) {
       if (needed && *needed == StepState::kStopRequested) return settle(*needed);
@@ -185,10 +186,14 @@ class Trainer {
     pushed_ = round;
 
     Result<StepState> state = StepState::kContinue;
-    RoundReport report{.rank = rank_.value, .round = round.value, .rounds = last_.value, .stats = stats};
+    RoundReport report{.rank = topology_.rank,
+                       .world_size = topology_.world_size,
+                       .round = round.value,
+                       .rounds = last_.value,
+                       .stats = stats};
     std::uint64_t evaluating_ns = 0;
     const bool last = round == last_;
-    const bool evaluates = test_ != nullptr && (last || evaluates_after(session_options_.job.train, sampler, round));
+    const bool evaluates = tests() && (last || evaluates_after(session_options_.job.train, sampler, round));
     if (last || evaluates) {
       state = settle(StepState::kContinue);
       if (evaluates && complete_ == round) {
@@ -251,7 +256,7 @@ class Trainer {
     }
     if (evaluated_ != complete_) {
       summary_.test.reset();
-      if (finished && test_ != nullptr) {
+      if (finished && tests()) {
         const Result<BatchStats> evaluation = compute_.evaluate(*test_);
         if (!evaluation) return device_failed(evaluation.error());
         summary_.test = *evaluation;
@@ -326,9 +331,25 @@ class Trainer {
     if (progress_ != nullptr) progress_->send(report);
   }
 
-  void note(const std::string& text) { bar_.note("rank " + std::to_string(rank_.value) + ": " + text); }
+  void note(const std::string& text) { bar_.note("rank " + std::to_string(topology_.rank) + ": " + text); }
 
-  const Rank rank_;
+  // In an elastic job each view deals out the ranks, and with them the samples, anew.
+  void take_place(const Topology& place) {
+    const bool moved = place.rank != topology_.rank || place.world_size != topology_.world_size;
+    topology_ = place;
+    compute_.set_world_size(place.world_size);
+    summary_.rank = place.rank;
+    summary_.world_size = place.world_size;
+    summary_.nodes = place.world_size / place.local_world_size;
+    if (moved)
+      note("this view has " + std::to_string(summary_.nodes) + " nodes and world size " +
+           std::to_string(place.world_size));
+  }
+  Rank rank() const { return Rank(topology_.rank); }
+  // One rank evaluates for all.
+  bool tests() const { return test_ != nullptr && topology_.rank == 0; }
+
+  Topology topology_;  // of this view
   RankCompute compute_;
   const ImageSet* const test_;
   ProgressBar& bar_;
@@ -359,7 +380,11 @@ class Trainer {
 Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test,
                               ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal) {
   if (Status status = options.topology.validate(); !status) return tl::unexpected(status.error());
-  Result<RankCompute> compute = RankCompute::make(options.job, training, options.topology.world_size, options.device);
+  // In an elastic job few nodes have large shares.
+  const std::uint32_t fewest = is_elastic(options.job)
+                                   ? options.job.membership.min_nodes * options.topology.local_world_size
+                                   : options.topology.world_size;
+  Result<RankCompute> compute = RankCompute::make(options.job, training, fewest, options.device);
   if (!compute) return tl::unexpected(compute.error());
   TrainerOptions with_memory = options;
   if (compute->info().cuda && !options.device_memory) {

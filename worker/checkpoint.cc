@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +13,7 @@
 #include <optional>
 
 #include "common/assert.h"
+#include "common/checksum.h"
 #include "common/job_json.h"
 #include "kernels/optimizer.h"
 
@@ -77,28 +77,9 @@ bool read_all(int fd, void* data, std::size_t bytes) {
   return true;
 }
 
-class Hash {
- public:
-  Hash() : state_(XXH3_createState()) {
-    if (state_ == nullptr) throw std::bad_alloc();
-    XXH3_64bits_reset(state_);
-  }
-  ~Hash() { XXH3_freeState(state_); }
-  Hash(const Hash&) = delete;
-  Hash& operator=(const Hash&) = delete;
-  Hash& add(const void* data, std::size_t bytes) {
-    XXH3_64bits_update(state_, data, bytes);
-    return *this;
-  }
-  std::uint64_t value() const { return XXH3_64bits_digest(state_); }
-
- private:
-  XXH3_state_t* const state_;
-};
-
 std::uint64_t header_checksum(CheckpointHeader header, std::string_view name) {
   header.checksum = 0;
-  return Hash().add(&header, sizeof header).add(name.data(), name.size()).value();
+  return Checksum64().add(&header, sizeof header).add(name.data(), name.size()).value();
 }
 
 std::size_t padded(std::size_t bytes) {
@@ -113,7 +94,8 @@ fs::path directory_of(const std::string& store_path, std::string_view job_name, 
                        c == '-' || (c == '.' && !name.empty());
     name += plain ? c : '_';
   }
-  const std::uint64_t hash = Hash().add(job_name.data(), job_name.size()).add(&layout_hash, sizeof layout_hash).value();
+  const std::uint64_t hash =
+      Checksum64().add(job_name.data(), job_name.size()).add(&layout_hash, sizeof layout_hash).value();
   char digits[17] = {};
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
   return fs::path(store_path) / "allreduce" / (name + "-" + digits);
@@ -167,7 +149,7 @@ Status write_file(const std::string& path, const CheckpointView& view) {
     const ChunkRange range = layout.chunk(ChunkIndex(c));
     ChunkRecord record{c, view.steps[c], range.elements, 0};
     const std::size_t bytes = range.elements * sizeof(float);
-    Hash hash;
+    Checksum64 hash;
     hash.add(&record, sizeof record - sizeof record.checksum).add(view.parameters + range.begin, bytes);
     for (const float* slot : view.slots) hash.add(slot + range.begin, bytes);
     record.checksum = hash.value();
@@ -230,7 +212,7 @@ class Reader {
         (elements && record.elements != *elements)) {
       return broken("the record of chunk " + std::to_string(index) + " is damaged");
     }
-    Hash hash;
+    Checksum64 hash;
     hash.add(&record, sizeof record - sizeof record.checksum);
     const std::size_t bytes = record.elements * sizeof(float);
     for (std::uint32_t a = 0; a < 1 + header_.slots; ++a) {

@@ -43,10 +43,10 @@ void RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
     join.redo_first = range.first;
     join.redo_last = range.last;
     join.redo_capacity = ring.rounds();
+    join.redo_members = ring.members();
     return;
   }
-  const ShardSlots one{};
-  const auto layout = Layout::make(join.tensors, kMaxChunkBytes / sizeof(float), {&one, 1});
+  const auto layout = Layout::unowned(join.tensors);
   if (!layout) return;
   const std::uint32_t rounds = redo_rounds(config, push_bytes(*layout, config.push));
   if (rounds == 0) return;
@@ -97,7 +97,9 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
     kept = kept_.emplace(config.name, Kept{std::move(*ring), bytes, 0}).first;
   }
   RedoRing& ring = *kept->second.ring;
-  ring.forget_after(m.resume_round);
+  // Rounds that other nodes took part in could not be summed again as they were.
+  ring.forget_after(ring.members() == m.members ? m.resume_round : Round());
+  ring.set_members(m.members);
   ring.commit(m.committed);
   ring.set_waits(config.recovery.when_full == "wait");
   return kept->second.ring;

@@ -15,6 +15,7 @@ struct RedoRing::Header {
   std::uint64_t magic = kMagic;
   std::uint64_t job = 0, layout_hash = 0, chunk_elements = 0;
   std::uint32_t node = 0, rounds = 0, push_id = 0, reserved = 0;
+  std::uint64_t members = 0;
 };
 
 struct RedoRing::Entry {
@@ -30,12 +31,6 @@ constexpr std::size_t kAlign = 64;
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
-}
-
-// The chunks alone matter; to whom they belong may change.
-Result<Layout> ownerless(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements) {
-  const ShardSlots one{};
-  return Layout::make(tensors, chunk_elements, {&one, 1});
 }
 
 }  // namespace
@@ -90,7 +85,7 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   if (header.node != node.value) return foreign("is of node " + std::to_string(header.node));
   if (header.push_id != static_cast<std::uint32_t>(push.id)) return foreign("has another encoding");
   if (header.rounds == 0 || header.rounds > kMaxRedoRounds) return foreign("has an impossible number of rounds");
-  const auto layout = ownerless(tensors, header.chunk_elements);
+  const auto layout = Layout::unowned(tensors, header.chunk_elements);
   if (!layout || layout->hash() != header.layout_hash) return foreign("is of another model");
   if (bytes_needed(*layout, push, header.rounds) != memory->size()) return foreign("has another size than it says");
   const std::uint32_t rounds = header.rounds;
@@ -109,6 +104,14 @@ RedoRing::Entry& RedoRing::entry(ChunkIndex chunk, Round round) const {
 
 JobId RedoRing::job() const {
   return JobId(header().job);
+}
+
+std::uint64_t RedoRing::members() const {
+  return header().members;
+}
+
+void RedoRing::set_members(std::uint64_t members) {
+  header().members = members;
 }
 
 bool RedoRing::fits(JobId job, const Layout& layout, EncodingSpec push) const {

@@ -70,6 +70,10 @@ class RedoRing {
   // Later rounds are gone through again.
   void forget_after(Round round);
 
+  // Which nodes took part in its rounds (JobWelcome::members).
+  std::uint64_t members() const;
+  void set_members(std::uint64_t members);
+
   // Snapshots have everything up to `round`, and of that nothing is needed any more.
   void commit(Round round);
   Round committed() const { return Round(committed_.load(std::memory_order_acquire)); }

@@ -57,6 +57,7 @@ struct SessionKeepsake {
 struct SessionOptions {
   std::string socket;  // the worker's
   JobConfig job;
+  // In an elastic job node_rank is what the node is known by, and world_size counts only for the first view.
   Topology topology;
   std::chrono::milliseconds attach_timeout{120'000};  // for all members to come together
   std::shared_ptr<DeviceMemoryOpener> device;         // of a trainer on a GPU; null: host memory
@@ -90,6 +91,9 @@ class Session {
   Round resume_round() const;  // the round that parameters(t) belong to after start(); 0 for a fresh job
   JobId job() const;
   const Layout& layout() const;
+  // Where this rank stands in this view. In an elastic job it changes from session to session, and is not what
+  // SessionOptions::topology says.
+  const Topology& topology() const;
 
   // Rank 0 of a fresh job, before start(). REQUIRES: fresh(), rank 0.
   std::span<float> initial(std::size_t tensor);
