@@ -139,6 +139,42 @@ void write(Root::Builder out, const ShardKept& m) {
   body.setMaxVersion(m.max_version.value);
 }
 
+void write(Root::Builder out, const RoundFacts& m) {
+  auto body = out.initRoundFacts();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setRound(m.round.value);
+  body.setPhase(static_cast<std::uint8_t>(m.phase));
+  write_gate(body.initBefore(), m.before);
+  write_gate(body.initDecided(), m.decided);
+  auto chunks = body.initChunks(size_of(m.chunks));
+  for (unsigned i = 0; i < chunks.size(); ++i) {
+    const ChunkFacts& chunk = m.chunks[i];
+    chunks[i].setChunk(chunk.chunk.value);
+    chunks[i].setFinite(chunk.facts.finite);
+    chunks[i].setSumSquares(chunk.facts.sum_squares);
+    chunks[i].setWeight(chunk.facts.weight);
+  }
+  auto norms = body.initNorms(size_of(m.norms));
+  for (unsigned i = 0; i < norms.size(); ++i) {
+    norms[i].setChunk(m.norms[i].chunk.value);
+    norms[i].setTensor(m.norms[i].tensor);
+    norms[i].setParams(m.norms[i].params);
+    norms[i].setUpdate(m.norms[i].update);
+  }
+}
+
+void write(Root::Builder out, const RoundDecision& m) {
+  auto body = out.initRoundDecision();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setRound(m.round.value);
+  body.setPhase(static_cast<std::uint8_t>(m.phase));
+  write_gate(body.initDecision(), m.decision);
+  auto ratios = body.initRatios(size_of(m.ratios));
+  for (unsigned i = 0; i < ratios.size(); ++i) ratios.set(i, m.ratios[i]);
+}
+
 void write(Root::Builder out, const ShardReady& m) {
   auto body = out.initShardReady();
   body.setJob(m.job.value);
@@ -345,6 +381,34 @@ JoinJob read(wire::JoinJob::Reader in) {
   return m;
 }
 
+RoundFacts read(wire::RoundFacts::Reader in) {
+  RoundFacts m;
+  m.job = JobId(in.getJob());
+  m.view = ViewId(in.getView());
+  m.round = Round(in.getRound());
+  m.phase = read_enum(in.getPhase(), GatePhase::kUpdate, "the gate's phase");
+  m.before = read_gate(in.getBefore());
+  m.decided = read_gate(in.getDecided());
+  for (const auto chunk : in.getChunks()) {
+    m.chunks.push_back({ChunkIndex(chunk.getChunk()), {chunk.getSumSquares(), chunk.getWeight(), chunk.getFinite()}});
+  }
+  for (const auto part : in.getNorms()) {
+    m.norms.push_back({ChunkIndex(part.getChunk()), part.getTensor(), part.getParams(), part.getUpdate()});
+  }
+  return m;
+}
+
+RoundDecision read(wire::RoundDecision::Reader in) {
+  RoundDecision m;
+  m.job = JobId(in.getJob());
+  m.view = ViewId(in.getView());
+  m.round = Round(in.getRound());
+  m.phase = read_enum(in.getPhase(), GatePhase::kUpdate, "the gate's phase");
+  m.decision = read_gate(in.getDecision());
+  for (const float ratio : in.getRatios()) m.ratios.push_back(ratio);
+  return m;
+}
+
 OpenJob read(wire::OpenJob::Reader in) {
   OpenJob m;
   m.job = JobId(in.getJob());
@@ -409,6 +473,10 @@ ControlMessage read(Root::Reader root) {
       return ShardKept{JobId(body.getJob()), ViewId(body.getView()), body.getAny(), Version(body.getMinVersion()),
                        Version(body.getMaxVersion())};
     }
+    case Root::ROUND_FACTS:
+      return read(root.getRoundFacts());
+    case Root::ROUND_DECISION:
+      return read(root.getRoundDecision());
     case Root::SHARD_READY: {
       const auto in = root.getShardReady();
       return ShardReady{JobId(in.getJob()), ViewId(in.getView()), in.getOk(), read_error_code(in.getCode()),

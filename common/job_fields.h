@@ -62,6 +62,13 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   visit("schedule", "step_rounds", c.schedule.step_rounds);
   visit("schedule", "step_gamma", c.schedule.step_gamma);
 
+  visit("gate", "clip_norm", c.gate.clip_norm);
+  visit("gate", "loss_scale", c.gate.loss_scale);
+  visit("gate", "init_scale", c.gate.init_scale);
+  visit("gate", "growth_factor", c.gate.growth_factor);
+  visit("gate", "backoff_factor", c.gate.backoff_factor);
+  visit("gate", "growth_interval", c.gate.growth_interval);
+
   visit("snapshot", "every_s", c.snapshot.every_s);
   visit("snapshot", "every_rounds", c.snapshot.every_rounds);
 

@@ -222,6 +222,7 @@ std::uint64_t config_hash(const JobConfig& config) {
   if (!has_staleness(config)) root.erase("ssp");
   if (!has_backups(config) && !has_deadline(config)) root.erase("sync");
   if (!has_local_steps(config)) root.erase("local");
+  if (!has_gate(config)) root.erase("gate");
   const std::string bytes = compact(root);
   return XXH3_64bits(bytes.data(), bytes.size());
 }

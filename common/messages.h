@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/gate_decision.h"
 #include "common/ids.h"
 #include "common/layout.h"
 #include "common/result.h"
@@ -51,6 +52,7 @@ struct Push {
   ResidualUse residual = ResidualUse::kNone;
   bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
   bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
+  GateDecision gate;  // redo, in a job with a gate: what was decided about that round
 };
 // Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.
 struct Init {
@@ -89,6 +91,7 @@ struct Answer {
   // are.
   Round slowest;
   bool dropped = false;  // backup workers: the round was complete without the push that this answers
+  GateDecision gate;     // in a job with a gate: about the round that made this version
 };
 // The node's residual of a resumed chunk, before its first answer. + payload (fp32).
 struct Residual {
@@ -272,6 +275,46 @@ struct SnapshotCommit {
   JobId job;
   Round round;
 };
+// ---- The round gate (server/round_gate.h). ----
+
+struct ChunkFacts {
+  ChunkIndex chunk;
+  GateFacts facts;
+  bool operator==(const ChunkFacts&) const = default;
+};
+// Of one tensor's part in a chunk, for layer-wise step sizes.
+struct TensorNorms {
+  ChunkIndex chunk;
+  std::uint32_t tensor = 0;
+  double params = 0.0, update = 0.0;  // sums of squares
+  bool operator==(const TensorNorms&) const = default;
+};
+enum class GatePhase : std::uint8_t {
+  kGradient = 0,  // the whole gradient: clip, skip
+  kUpdate = 1,    // what it would change: tensor by tensor, how far
+};
+// Server -> coordinator: what a lane's chunks have of this round; or, with `decided`, what was decided about it, told
+// by a lane whose chunks have it already. Repeated until RoundDecision comes.
+struct RoundFacts {
+  JobId job;
+  ViewId view;
+  Round round;
+  GatePhase phase = GatePhase::kGradient;
+  GateDecision before;             // of the round before
+  GateDecision decided;            // of this one, or kNone
+  std::vector<ChunkFacts> chunks;  // kUpdate: only their numbers matter
+  std::vector<TensorNorms> norms;  // kUpdate: of all their parts
+};
+// Coordinator -> servers.
+struct RoundDecision {
+  JobId job;
+  ViewId view;
+  Round round;
+  GatePhase phase = GatePhase::kGradient;
+  GateDecision decision;
+  std::vector<float> ratios;  // kUpdate: by tensor
+};
+
 // Coordinator -> workers: finish the open round, then leave. Sent on a graceful stop of any member.
 struct StopRequest {
   JobId job;
@@ -354,10 +397,11 @@ struct ControlError {
   std::string job;  // name of the job that it is about; empty: none in particular
 };
 
-using ControlMessage = std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob,
-                                    ShardReady, JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest,
-                                    LeaveJob, StopJob, DrainRequest, DrainDone, ControlError, PeerAddress, ShardKept,
-                                    WriteCheckpoint, SealCheckpoint, LoadCheckpoint, DropCheckpoint, CheckpointDone>;
+using ControlMessage =
+    std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady,
+                 JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
+                 DrainDone, ControlError, PeerAddress, ShardKept, RoundFacts, RoundDecision, WriteCheckpoint,
+                 SealCheckpoint, LoadCheckpoint, DropCheckpoint, CheckpointDone>;
 
 inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
 

@@ -33,6 +33,8 @@ struct ControlMessage {
     loadCheckpoint @23 :LoadCheckpoint;
     dropCheckpoint @24 :DropCheckpoint;
     checkpointDone @25 :CheckpointDone;
+    roundFacts @26 :RoundFacts;
+    roundDecision @27 :RoundDecision;
   }
 }
 
@@ -197,6 +199,40 @@ struct StopRequest {  # coordinator -> workers: finish the open round, then leav
   job @0 :UInt64;
   view @1 :UInt32;
   reason @2 :Text;
+}
+
+struct ChunkFacts {
+  chunk @0 :UInt32;
+  finite @1 :Bool;
+  sumSquares @2 :Float64;
+  weight @3 :UInt64;
+}
+
+struct TensorNorms {  # of one tensor's part in a chunk
+  chunk @0 :UInt32;
+  tensor @1 :UInt32;
+  params @2 :Float64;  # sums of squares
+  update @3 :Float64;
+}
+
+struct RoundFacts {  # server -> coordinator: what a lane's chunks have of this round
+  job @0 :UInt64;
+  view @1 :UInt32;
+  round @2 :UInt64;
+  phase @3 :UInt8;  # GatePhase
+  before @4 :Records.GateDecision;  # of the round before
+  decided @5 :Records.GateDecision;  # of this one, by a lane whose chunks have it already
+  chunks @6 :List(ChunkFacts);  # with phase 1 only their numbers matter
+  norms @7 :List(TensorNorms);  # phase 1
+}
+
+struct RoundDecision {  # coordinator -> servers
+  job @0 :UInt64;
+  view @1 :UInt32;
+  round @2 :UInt64;
+  phase @3 :UInt8;
+  decision @4 :Records.GateDecision;
+  ratios @5 :List(Float32);  # phase 1: by tensor
 }
 
 enum LeaveKind {

@@ -5,6 +5,7 @@
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   Write-, Seal-, Load-, DropCheckpoint    passed on to server/checkpoint_service.h -> CheckpointDone
+//   RoundDecision   to the lanes; their facts of rounds went the other way
 //   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: the lanes'
 //                   state is parked in memory until the next view wants it -> ShardKept
 //
@@ -63,7 +64,11 @@ struct ControlJobStatus {
   std::optional<Round> snapshot_durable;
   std::uint64_t snapshot_bytes = 0;
   std::string snapshot_error;  // of the last one that failed
-  ShardMemory memory;          // without what the gauges know
+  bool gate = false;           // the job has one; then:
+  Round gate_round;            // the newest round that was decided, in this view
+  GateDecision decision;
+  std::uint64_t rounds_clipped = 0, rounds_skipped = 0;  // in this view
+  ShardMemory memory;                                    // without what the gauges know
   std::vector<std::shared_ptr<LaneJobGauges>> gauges;
 
   // From the gauges, as of now.
@@ -94,6 +99,7 @@ class Control final : public LaneListener {
   static constexpr std::uint64_t kDrainAloneMs = 1000;
   // State of a view that ended without order stays in memory this long for the next one.
   static constexpr std::uint64_t kParkedMs = 600'000;
+  static constexpr std::uint64_t kRepeatFactsMs = 500;  // a gate's facts that were not answered are sent again
 
   // coordinator: endpoint to connect to. store may be null; it must outlive this object.
   static Result<std::unique_ptr<Control>> create(const ServerConfig& config, std::string coordinator, Store* store,
@@ -118,6 +124,7 @@ class Control final : public LaneListener {
   void lane_parked(LaneIndex lane, JobId job, ViewId view, bool any, Version min, Version max) override;
   void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) override;
   void lane_captured(ChunkSnapshot snapshot) override;
+  void lane_facts(LaneIndex lane, RoundFacts facts) override;
   void snapshot_finished(const SnapshotDone& done);
   // CheckpointService's callback: any thread.
   void checkpoint_finished(const CheckpointDone& done);
@@ -132,6 +139,8 @@ class Control final : public LaneListener {
     bool refused_snapshot = false;  // "no store" was said
     bool ending = false;            // goes when its final snapshot is done
     bool recovers = false;
+    std::map<LaneIndex, RoundFacts> undecided;  // sent, by lane; again until there is a decision
+    std::uint64_t facts_ms = 0;                 // when they were sent last
   };
   // What the lanes kept of a job's last view.
   struct Parked {
@@ -163,6 +172,8 @@ class Control final : public LaneListener {
   void on(const OpenJob& m);
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
+  void on(const RoundDecision& m);
+  void repeat_facts(std::uint64_t now_ms);
   void on(const StopJob& m);
   void on(const WriteCheckpoint& m);
   void on(const SealCheckpoint& m);

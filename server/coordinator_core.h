@@ -31,6 +31,7 @@
 #include "common/result.h"
 #include "server/checkpoint_orders.h"
 #include "server/job_placement.h"
+#include "server/round_gate.h"
 #include "server/straggler_watch.h"
 
 namespace tributary {
@@ -177,6 +178,8 @@ class CoordinatorCore {
     std::uint64_t snapshot_bytes = 0;   // most that a shard wrote for the snapshot under way
     std::uint64_t redo_due_ms = 0;      // no snapshot is named for their sake before
 
+    std::optional<RoundGate> gate;  // of the view, if the job has one
+
     bool on_servers() const { return config.mode != "allreduce"; }
   };
 
@@ -236,6 +239,9 @@ class CoordinatorCore {
   static std::uint64_t redo_pause_ms(std::uint64_t bytes);
   void name_redo_snapshot(Job& job, std::uint64_t now_ms);
   std::string beginning_in_words(const Job& job) const;
+
+  // coordinator_gate.cc: one decision about a whole round
+  void on(PeerId from, const RoundFacts& m, std::uint64_t now_ms);
 
   // coordinator_place.cc: which server owns which chunks
   JobHosts hosts_of(const Job& job) const;

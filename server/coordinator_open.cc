@@ -215,6 +215,8 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   job.pace.clear();
   job.stragglers.reset();
   job.missed_snapshots = 0;
+  job.gate.reset();
+  if (has_gate(job.config)) job.gate.emplace(job.config.gate, job.record.owners.size(), job.record.tensors.size());
   set_phase(job, Phase::kOpening, now_ms);
   output_.log(in_words(job) + " opens view " + std::to_string(record.view.value) + " with " +
               std::to_string(job.nodes) + " nodes, " + beginning_in_words(job));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -132,7 +133,7 @@ class Trainer {
     }
     session_->last_round(last_);
     stop_signal_.arm();
-    complete_ = pushed_ = session_->resume_round();
+    complete_ = pushed_ = gated_ = session_->resume_round();
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
     if (complete_.value > 0) note("going on after round " + std::to_string(complete_.value));
@@ -183,7 +184,14 @@ class Trainer {
     const auto ready = [session = session_.get()](std::size_t tensor, std::uint64_t weight) {
       session->ready(tensor, weight);
     };
-    const Result<std::optional<BatchStats>> computed = compute_.gradient(round, rank(), need, ready);
+    std::function<float()> loss_scale;
+    if (has_gate(session_options_.job)) {
+      loss_scale = [session = session_.get(), before = Round(round.value - 1)] {
+        return session->gate(before).loss_scale;
+      };
+    }
+    const Result<std::optional<BatchStats>> computed =
+        compute_.gradient(round, rank(), need, ready, 0, std::move(loss_scale));
     if (!computed) return device_failed(computed.error());
     if (!*computed) {
       if (needed && *needed == StepState::kStopRequested) return settle(*needed);
@@ -191,6 +199,7 @@ class Trainer {
     }
     const BatchStats& stats = **computed;
     complete_ = Round(round.value - 1);  // every tensor was waited for
+    count_gate();
     pushed_ = round;
     if (!has_local_steps(session_options_.job)) {
       summary_.samples_left += sampler.share_size(round, rank()) - stats.samples;
@@ -224,6 +233,7 @@ class Trainer {
     report.split.wait_ns = blocked_ns_ - report.split.reduce_ns;
     report.split.compute_ns = ns_since(begin) - evaluating_ns - blocked_ns_;
     report.global_samples = summary_.partial ? stats.samples : sampler.batch_size(round);
+    report.gate = session_->gate(complete_);
     tell(report);
     return state;
   }
@@ -285,7 +295,14 @@ class Trainer {
     blocked_ns_ += ns_since(asked);
     if (!state) return state;
     if (*state == StepState::kContinue || *state == StepState::kStopRequested) complete_ = pushed_;
+    count_gate();
     return *state == StepState::kContinue ? otherwise : *state;
+  }
+
+  void count_gate() {
+    if (complete_ == gated_) return;
+    gated_ = complete_;
+    summary_.gate.add(session_->gate(complete_));
   }
 
   Result<ViewEnd> end_view(StepState state) {
@@ -431,6 +448,7 @@ class Trainer {
   RankMemory memory_;
   Round complete_;  // newest round whose answers have all come
   Round pushed_;    // newest round whose gradient was given away: complete_, or the one after it
+  Round gated_;     // newest round in summary_.gate
   SessionStats view_stats_;
   std::uint64_t blocked_ns_ = 0;  // of the current round
 };

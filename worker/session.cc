@@ -374,6 +374,10 @@ Round Session::settled_round() const {
   return Round(lowest);
 }
 
+GateDecision Session::gate(Round round) const {
+  return impl_->node->gate[round.value % kGateWords].read(round.value);
+}
+
 std::string Session::stop_reason() const {
   return impl_->stopped ? impl_->stopped->reason : std::string();
 }

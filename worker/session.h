@@ -115,6 +115,11 @@ class Session {
   void last_round(Round round);
   // weight: how many samples are summed in the gradient (0 is allowed). The same for all tensors of a round.
   void ready(std::size_t tensor, std::uint64_t weight);
+  // Jobs with a gate: what was decided about a round, after wait() of it (after start(): about resume_round()). Its
+  // loss_scale is what the loss of the next round is to be multiplied by, on every rank; the servers take it out again.
+  // kNone of rounds longer ago than two, and in jobs without a gate. (A gate opens when all tensors of a round have
+  // come from all ranks: a rank that waits for one before it is ready for all waits for ever.)
+  GateDecision gate(Round round) const;
   // Blocks until the answer to the last ready() of this tensor, or of all tensors, is in.
   // kUnavailable: the worker daemon is gone. Other errors: the worker's words (a push was refused, ...).
   Result<StepState> wait(std::size_t tensor);
