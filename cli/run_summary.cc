@@ -110,6 +110,7 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
         {"gradient_path", paths.size() == 1 ? paths[0] : nlohmann::ordered_json("mixed")},
     };
     if (first.contains("staleness")) summary["staleness"] = staleness_of(ranks, per_node);
+    if (first.contains("gate")) summary["gate"] = first.at("gate");  // all ranks heard the same
     return summary;
   } catch (const nlohmann::json::exception& e) {
     return fail(ErrorCode::kInternal, std::string("a rank's result is not as expected: ") + e.what());
@@ -130,6 +131,10 @@ std::string summary_text(const nlohmann::ordered_json& s) {
   }
   text += printed("  throughput   %.0f samples/s over %.1f s\n", s.at("samples_per_s").get<double>(),
                   s.at("seconds").get<double>());
+  if (s.contains("gate")) {
+    text += "  gate         " + s.at("gate").at("clipped").dump() + " rounds clipped, " +
+            s.at("gate").at("skipped").dump() + " skipped; loss scale " + s.at("gate").at("loss_scale").dump() + "\n";
+  }
   if (s.contains("staleness")) {
     const auto& staleness = s.at("staleness");
     text += printed("  staleness    mean %.2f, at most %llu clocks behind, over %llu chunks pulled\n",
