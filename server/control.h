@@ -139,8 +139,10 @@ class Control final : public LaneListener {
     bool refused_snapshot = false;  // "no store" was said
     bool ending = false;            // goes when its final snapshot is done
     bool recovers = false;
-    std::map<LaneIndex, RoundFacts> undecided;  // sent, by lane; again until there is a decision
-    std::uint64_t facts_ms = 0;                 // when they were sent last
+    // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
+    // that it has is not answered otherwise.)
+    std::map<LaneIndex, RoundFacts> undecided;
+    std::uint64_t facts_ms = 0;  // when they were sent last
   };
   // What the lanes kept of a job's last view.
   struct Parked {

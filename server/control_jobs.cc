@@ -266,7 +266,7 @@ void Control::lane_facts(LaneIndex lane, RoundFacts facts) {
     // Dropped if the coordinator cannot be reached now: then it is sent again, behind a heartbeat.
     send_now_or_drop(facts);
     job->facts_ms = steady_ms();
-    if (!facts.decided.known()) job->undecided[lane] = std::move(facts);
+    job->undecided[lane] = std::move(facts);
   });
 }
 
