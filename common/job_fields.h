@@ -38,6 +38,9 @@ void visit_job_fields(Config& c, Visitor&& visit) {
 
   visit("allreduce", "algorithm", c.allreduce.algorithm);
 
+  visit("sync", "backup_workers", c.sync.backup_workers);
+  visit("sync", "deadline_ms", c.sync.deadline_ms);
+
   visit("ssp", "staleness", c.ssp.staleness);
   visit("ssp", "lr_by_staleness", c.ssp.lr_by_staleness);
   visit("ssp", "delay_compensation", c.ssp.delay_compensation);
@@ -58,6 +61,13 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   visit("schedule", "min_lr_ratio", c.schedule.min_lr_ratio);
   visit("schedule", "step_rounds", c.schedule.step_rounds);
   visit("schedule", "step_gamma", c.schedule.step_gamma);
+
+  visit("gate", "clip_norm", c.gate.clip_norm);
+  visit("gate", "loss_scale", c.gate.loss_scale);
+  visit("gate", "init_scale", c.gate.init_scale);
+  visit("gate", "growth_factor", c.gate.growth_factor);
+  visit("gate", "backoff_factor", c.gate.backoff_factor);
+  visit("gate", "growth_interval", c.gate.growth_interval);
 
   visit("snapshot", "every_s", c.snapshot.every_s);
   visit("snapshot", "every_rounds", c.snapshot.every_rounds);

@@ -52,6 +52,15 @@ struct SnapshotRecord {
   chunks @8 :List(UInt32);  # ascending indexes, so that a missing one can be named
 }
 
+# What a round gate decided about a round (common/gate_decision.h). Also travels in control messages.
+struct GateDecision {
+  verdict @0 :UInt8;  # GateVerdict; 0: none
+  lossScale @1 :Float32;  # for the next round
+  goodRounds @2 :UInt32;
+  coefficient @3 :Float64;
+  norm @4 :Float64;
+}
+
 # Precedes the arrays of a chunk (parameters, then the optimizer's slots; fp32, little endian, `elements` values each).
 struct ChunkHeader {
   format @0 :UInt32;
@@ -70,4 +79,6 @@ struct ChunkHeader {
   residualNodes @12 :List(UInt16);  # whose residuals follow, an array each, ascending
   # Since format 3:
   clocks @13 :List(UInt64);  # modes with clocks: by node, its newest push that is in the arrays; empty otherwise
+  # Since format 4:
+  gate @14 :GateDecision;  # about the round that made this version, in a job with a gate
 }

@@ -289,6 +289,10 @@ void Control::lane_stopped(LaneIndex, JobId id, ViewId view, Round round, bool k
   post([=, this] { jobs_.lane_stopped(id, view, round, kept); });
 }
 
+void Control::lane_facts(LaneIndex lane, RoundFacts facts) {
+  post([this, lane, facts = std::move(facts)]() mutable { jobs_.lane_facts(lane, std::move(facts)); });
+}
+
 // On the lane's thread: chunks that nobody expects any more are dropped by the snapshotter.
 void Control::lane_captured(ChunkSnapshot snapshot) {
   snapshotter_->captured(std::move(snapshot));

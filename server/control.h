@@ -77,6 +77,7 @@ class Control final : public LaneListener, private ControlJobsOutput {
   void lane_parked(LaneIndex lane, JobId job, ViewId view, bool any, Version min, Version max) override;
   void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) override;
   void lane_captured(ChunkSnapshot snapshot) override;
+  void lane_facts(LaneIndex lane, RoundFacts facts) override;
   void snapshot_finished(const SnapshotDone& done);
   // CheckpointService's callback: any thread.
   void checkpoint_finished(const CheckpointDone& done);
@@ -112,6 +113,7 @@ class Control final : public LaneListener, private ControlJobsOutput {
 
   // ControlJobsOutput
   void send(ControlMessage message) override;
+  void send_or_drop(const ControlMessage& message) override { send_now_or_drop(message); }
   void hello() override { say_hello(steady_ms()); }
   bool between_chunks() override;
   void loaded() override;

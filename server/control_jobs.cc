@@ -17,6 +17,7 @@ std::string no_store(const ServerConfig& config) {
 std::optional<ClockRules> clock_rules(const JobConfig& config) {
   if (!has_clocks(config)) return std::nullopt;
   ClockRules rules;
+  if (has_backups(config)) rules.backups = config.sync.backup_workers;
   if (config.mode == "ssp") rules.staleness = config.ssp.staleness;
   rules.lr_by_staleness = config.ssp.lr_by_staleness;
   rules.delay_compensation = config.ssp.delay_compensation;
@@ -140,7 +141,7 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
   std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(config->optimizer);
   if (!optimizer) {
     return fail(ErrorCode::kConfig, "optimizer.name = \"" + config->optimizer.name +
-                                        "\" is unknown to this server; use sgd, adam, adamw, adagrad or lion");
+                                        "\" is unknown to this server; use sgd, adam, adamw, adagrad, lion or lamb");
   }
   if (m.resume && !store_) return fail(ErrorCode::kStore, no_store(config_) + " to resume job '" + config->name + "'");
   if (m.nodes == 0) return fail(ErrorCode::kTopology, "job '" + config->name + "' has no nodes");
@@ -178,6 +179,7 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
     part.clocks = clock_rules(*config);
     part.start = m.resume ? m.resume_round : Round(0);
     part.recovers = recovers(*config);
+    if (has_gate(*config)) part.gate = config->gate;
     parts.push_back(std::move(part));
   }
 
@@ -201,6 +203,7 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
   status.memory.pull = config->pull;
   status.memory.clocks = has_clocks(*config);
   status.memory.recovers = job.recovers;
+  status.memory.gate = status.gate = has_gate(*config);
   return {};
 }
 
@@ -246,6 +249,7 @@ Status ControlJobs::load_chunk(const Job& job, const LoadedChunk& loaded, std::v
   chunk.estimate.assign(loaded.estimate.begin(), loaded.estimate.end());
   chunk.nodes = loaded.nodes;
   chunk.clocks = loaded.clocks;
+  chunk.gate = loaded.gate;
   for (const NodeResidual& residual : loaded.residuals) {
     chunk.residuals.emplace_back(residual.node, std::vector<float>(residual.values.begin(), residual.values.end()));
   }
@@ -302,6 +306,40 @@ bool ControlJobs::stored(JobId job, Round round) const {
   const std::vector<StoredJob> jobs = store_->jobs();
   const auto found = std::ranges::find(jobs, job, &StoredJob::job);
   return found != jobs.end() && std::ranges::find(found->snapshots, round) != found->snapshots.end();
+}
+
+void ControlJobs::lane_facts(LaneIndex lane, RoundFacts facts) {
+  Job* job = find(facts.job, facts.view);
+  if (!job) return;
+  // Dropped if the coordinator cannot be reached now: then it is sent again, behind a heartbeat.
+  output_.send_or_drop(facts);
+  job->facts_ms = output_.now_ms();
+  job->undecided[lane] = std::move(facts);
+}
+
+void ControlJobs::repeat_facts(std::uint64_t now) {
+  for (auto& [id, job] : jobs_) {
+    if (job.undecided.empty() || now < job.facts_ms + kRepeatFactsMs) continue;
+    job.facts_ms = now;
+    for (const auto& [lane, facts] : job.undecided) output_.send_or_drop(facts);
+  }
+}
+
+void ControlJobs::on(const RoundDecision& m) {
+  Job* job = find(m.job, m.view);
+  if (!job || !job->status.gate) return;
+  std::erase_if(job->undecided, [&](const auto& entry) {
+    const RoundFacts& facts = entry.second;
+    return facts.round < m.round || (facts.round == m.round && facts.phase <= m.phase);
+  });
+  ControlJobStatus& status = job->status;
+  if (m.round > status.gate_round) {
+    status.gate_round = m.round;
+    status.decision = m.decision;
+    status.rounds_clipped += m.decision.verdict == GateVerdict::kClipped ? 1 : 0;
+    status.rounds_skipped += m.decision.verdict == GateVerdict::kSkipped ? 1 : 0;
+  }
+  for (const LaneIndex lane : job->lanes) lanes_[lane.value]->decide(m);
 }
 
 void ControlJobs::on(const StopJob& m) {
@@ -406,6 +444,7 @@ void ControlJobs::unpark(JobId id) {
 
 void ControlJobs::tick() {
   const std::uint64_t now = output_.now_ms();
+  repeat_facts(now);
   const auto old = std::ranges::find_if(parked_, [&](const auto& entry) { return now > entry.second.until_ms; });
   if (old == parked_.end()) return;
   const JobId id = old->first;

@@ -5,6 +5,7 @@
 //   OpenJob         lay the job out, give every lane its part, load the resume round from the store -> ShardReady
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
+//   RoundDecision   to the lanes; their facts of rounds went the other way
 //   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: it stays in
 //                   memory for the next view -> ShardKept
 //
@@ -49,7 +50,11 @@ struct ControlJobStatus {
   std::optional<Round> snapshot_durable;
   std::uint64_t snapshot_bytes = 0;
   std::string snapshot_error;  // of the last one that failed
-  ShardMemory memory;          // without what the gauges know
+  bool gate = false;           // the job has one; then:
+  Round gate_round;            // the newest round that was decided, in this view
+  GateDecision decision;
+  std::uint64_t rounds_clipped = 0, rounds_skipped = 0;  // in this view
+  ShardMemory memory;                                    // without what the gauges know
   std::vector<std::shared_ptr<LaneJobGauges>> gauges;
 
   // From the gauges, as of now.
@@ -57,6 +62,7 @@ struct ControlJobStatus {
   Version max_version() const;
   std::uint64_t pool_bytes() const;
   std::uint64_t withheld() const;
+  std::uint64_t late_pushes() const;
   // By node, in modes with clocks: on the chunks where it is last and furthest.
   std::vector<std::pair<Round, Round>> clocks() const;
   MemoryTerms memory_terms() const;
@@ -65,8 +71,9 @@ struct ControlJobStatus {
 class ControlJobsOutput {
  public:
   virtual ~ControlJobsOutput() = default;
-  virtual void send(ControlMessage message) = 0;  // to the coordinator
-  virtual void hello() = 0;                       // say hello again: what the store has is different now
+  virtual void send(ControlMessage message) = 0;                 // to the coordinator
+  virtual void send_or_drop(const ControlMessage& message) = 0;  // the same, now or not at all
+  virtual void hello() = 0;                                      // say hello again: what the store has is different now
   // Called while a store is being read, which takes its time. False: the server is being stopped.
   virtual bool between_chunks() = 0;
   virtual void loaded() = 0;   // nobody listened to the coordinator since the first of these calls
@@ -78,6 +85,7 @@ class ControlJobs {
  public:
   // State of a view that ended without order stays in memory this long for the next one.
   static constexpr std::uint64_t kParkedMs = 600'000;
+  static constexpr std::uint64_t kRepeatFactsMs = 500;  // a gate's facts that were not answered are sent again
 
   // store: null if there is none.
   ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output);
@@ -88,6 +96,7 @@ class ControlJobs {
   void on(const OpenJob& m);
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
+  void on(const RoundDecision& m);
   void on(const StopJob& m);
   // It knows nothing of our jobs: they are over, and stay in memory for their next views.
   void park_all(const std::string& why);
@@ -100,6 +109,7 @@ class ControlJobs {
   void lane_snapshot(LaneIndex lane, JobId job, ViewId view, Round round, bool started);
   void lane_parked(JobId job, ViewId view, bool any, Version min, Version max);
   void lane_stopped(JobId job, ViewId view, Round round, bool kept);
+  void lane_facts(LaneIndex lane, RoundFacts facts);  // of a job with a gate
   void snapshot_finished(const SnapshotDone& done);
 
   void tick();             // now and then
@@ -119,6 +129,10 @@ class ControlJobs {
     bool ending = false;            // goes when its final snapshot is done
     bool recovers = false;
     bool kept = false;  // it goes on with what was in memory
+    // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
+    // that it has is not answered otherwise.)
+    std::map<LaneIndex, RoundFacts> undecided;
+    std::uint64_t facts_ms = 0;  // when they were sent last
   };
   // What the lanes kept of a job's last view.
   struct Parked {
@@ -143,6 +157,7 @@ class ControlJobs {
   void finish(JobId id);
   Job* find(JobId id, ViewId view);
   bool stored(JobId job, Round round) const;
+  void repeat_facts(std::uint64_t now_ms);
   SnapshotInfo info(const Job& job, Round round) const;
   void expect_snapshot(Job& job, Round round, bool paced);
 

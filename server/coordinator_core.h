@@ -31,6 +31,8 @@
 #include "common/result.h"
 #include "server/checkpoint_orders.h"
 #include "server/job_placement.h"
+#include "server/round_gate.h"
+#include "server/straggler_watch.h"
 
 namespace tributary {
 
@@ -96,7 +98,9 @@ class CoordinatorCore {
     std::string waiting_for;  // gathering: which nodes and servers are missing
     Version min_version, max_version;
     std::string last_stop;
-    std::optional<JobPlacement> placement;  // of the last view opened since this process started
+    std::optional<JobPlacement> placement;         // of the last view opened since this process started
+    std::vector<StragglerWatch::Node> paces;       // of its nodes while it runs
+    std::map<std::uint32_t, std::string> workers;  // names, by node
   };
   struct PeerStatus {
     std::string kind, name;
@@ -145,10 +149,11 @@ class CoordinatorCore {
     // Elastic: the nodes of the last view that the next one waits for, with their workers (0: not known), until when.
     std::map<std::uint32_t, std::uint64_t> expected;
     std::uint64_t gather_until_ms = 0;
-    std::uint64_t members_hash = 0;      // of the view that opens
-    std::optional<Round> joins_after;    // somebody wants to join, after a later snapshot than this
-    std::set<std::uint16_t> ready;       // shards that opened
-    std::map<std::uint32_t, Pace> pace;  // by shard; all-reduce: by node
+    std::uint64_t members_hash = 0;            // of the view that opens
+    std::optional<Round> joins_after;          // somebody wants to join, after a later snapshot than this
+    std::set<std::uint16_t> ready;             // shards that opened
+    std::map<std::uint32_t, Pace> pace;        // by shard; all-reduce: by node
+    std::optional<StragglerWatch> stragglers;  // of this view
     bool resume = false;
     Round resume_round;
     std::optional<Round> snapshot;  // under way
@@ -173,6 +178,8 @@ class CoordinatorCore {
     std::uint64_t snapshot_bytes = 0;   // most that a shard wrote for the snapshot under way
     std::uint64_t redo_due_ms = 0;      // no snapshot is named for their sake before
 
+    std::optional<RoundGate> gate;  // of the view, if the job has one
+
     bool on_servers() const { return config.mode != "allreduce"; }
   };
 
@@ -193,6 +200,7 @@ class CoordinatorCore {
   void moved(const Server& server);
   void moved(std::uint64_t incarnation, const Worker& worker);
   void answer_drains();
+  void note_pace(std::uint64_t worker, const NodePace& pace);
   static void note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms);
 
   // coordinator_open.cc: gathering and opening a view
@@ -234,6 +242,9 @@ class CoordinatorCore {
   static std::uint64_t redo_pause_ms(std::uint64_t bytes);
   void name_redo_snapshot(Job& job, std::uint64_t now_ms);
   std::string beginning_in_words(const Job& job) const;
+
+  // coordinator_gate.cc: one decision about a whole round
+  void on(PeerId from, const RoundFacts& m, std::uint64_t now_ms);
 
   // coordinator_place.cc: which server owns which chunks
   JobHosts hosts_of(const Job& job) const;

@@ -38,6 +38,13 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
                       "set job.mode = \"allreduce\"",
                   name);
   }
+  if (has_backups(*config) && config->sync.backup_workers >= m.nodes) {
+    return refuse(from, ErrorCode::kTopology,
+                  "job '" + name + "' has " + std::to_string(m.nodes) +
+                      " nodes and sync.backup_workers = " + std::to_string(config->sync.backup_workers) +
+                      ": a round needs a node that it waits for; set backup_workers to less than the number of nodes",
+                  name);
+  }
   const bool created = !jobs_.contains(name);
   Job& job = jobs_[name];
   if (created) job.config = *config;
@@ -228,7 +235,10 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   }
   job.ready.clear();
   job.pace.clear();
+  job.stragglers.reset();
   job.missed_snapshots = 0;
+  job.gate.reset();
+  if (has_gate(job.config)) job.gate.emplace(job.config.gate, job.record.owners.size(), job.record.tensors.size());
   set_phase(job, Phase::kOpening, now_ms);
   output_.log(in_words(job) + " opens view " + std::to_string(record.view.value) + " with " +
               std::to_string(job.nodes) + " nodes, " + beginning_in_words(job));

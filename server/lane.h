@@ -60,6 +60,8 @@ class LaneListener {
   // kept: every chunk was captured at `round` (false as well if it was not asked for).
   virtual void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) = 0;
   virtual void lane_captured(ChunkSnapshot snapshot) = 0;
+  // Of a job with a gate: ShardOutput::facts(), and when it opens ShardCore::decided().
+  virtual void lane_facts(LaneIndex /*lane*/, RoundFacts /*facts*/) {}
 };
 
 // Written by the lane's thread (relaxed, at most kPublishMs late), read by anybody.
@@ -70,6 +72,7 @@ struct alignas(64) LaneCounters {
   // Payload bytes of messages, by the way they went: over the socket, or in memory shared with the worker.
   LaneCounter socket_payload_bytes, shared_payload_bytes;
   LaneCounter pushes, duplicates, rejected, answers, steps, out_of_place_steps, starved, push_bytes, answer_bytes;
+  LaneCounter late_pushes;  // with backup workers: dropped, because their round was complete
   LaneGauge jobs, held_frames, held_bytes, max_held_bytes, withheld, pool_bytes, links, mapped_bytes;
   std::uint64_t dropped() const { return dropped_full.value() + dropped_unreachable.value(); }
 };
@@ -83,7 +86,7 @@ struct alignas(64) LaneJobGauges {
   std::atomic<bool> initialised{false};
   std::atomic<std::uint64_t> max_held_bytes{0}, pool_bytes{0};
   std::atomic<std::uint64_t> links{0};  // nodes whose memory the lane has mapped
-  std::atomic<std::uint64_t> withheld{0};
+  std::atomic<std::uint64_t> withheld{0}, late_pushes{0};
   struct Clock {
     std::atomic<std::uint64_t> last{0}, furthest{0};  // on the chunks where it is so
   };
@@ -101,6 +104,7 @@ struct RestoredChunk {
   std::uint32_t nodes = 0;
   std::vector<std::pair<std::uint32_t, std::vector<float>>> residuals;  // by node
   std::vector<std::uint64_t> clocks;
+  GateDecision gate;
   std::size_t bytes() const {
     return params.size() * sizeof(float) * (1 + slots.size() + (estimate.empty() ? 0 : 1) + residuals.size());
   }
@@ -124,6 +128,7 @@ class LaneCommands {
   virtual void opened(JobId job, ViewId view, bool restored) = 0;
   virtual void snapshot_at(JobId job, ViewId view, Round round) = 0;
   virtual void committed(JobId job, Round round) = 0;
+  virtual void decide(const RoundDecision& decision) = 0;
   // Replied with lane_stopped(), also if the lane does not have the job. With encodings that keep residuals the reply
   // may wait for them, up to Lane::kResidualPatienceMs.
   virtual void stop_job(JobId job, ViewId view, bool keep, Round round) = 0;
@@ -170,6 +175,7 @@ class Lane final : public LaneCommands, private ShardOutput {
   void opened(JobId job, ViewId view, bool restored) override;
   void snapshot_at(JobId job, ViewId view, Round round) override;
   void committed(JobId job, Round round) override;
+  void decide(const RoundDecision& decision) override;
   void stop_job(JobId job, ViewId view, bool keep, Round round) override;
   // Ends the thread: no listener call and no message after it. Idempotent.
   void stop();
@@ -221,6 +227,7 @@ class Lane final : public LaneCommands, private ShardOutput {
   void resend(PeerId to, const Resend& header) override;
   void error(PeerId to, const ErrorReply& header) override;
   void captured(ChunkSnapshot snapshot) override;
+  void facts(const RoundFacts& facts) override;
 
   const LaneOptions options_;
   LaneListener& listener_;

@@ -106,6 +106,7 @@ Status SnapshotFileWriter::add(const ChunkSnapshot& chunk) {
   if (header.estimate) add_array(chunk_key(chunk.chunk, kEstimatePart), chunk.estimate);
   header.nodes = chunk.nodes;
   header.clocks = chunk.clocks;
+  header.gate = chunk.gate;
   for (const HeldResidual& residual : chunk.residuals) {
     header.residual_nodes.push_back(residual.node);
     arrays.emplace_back(residual_key(chunk.chunk, residual.node), residual.values);
@@ -200,6 +201,7 @@ Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord&
     if (header->estimate) loaded.estimate = arrays[next++];
     loaded.nodes = header->nodes;
     loaded.clocks = header->clocks;
+    loaded.gate = header->gate;
     for (const std::uint32_t node : header->residual_nodes) loaded.residuals.push_back({node, arrays[next++]});
     if (auto status = each(loaded); !status) return status;
     iterator.Next();

@@ -24,6 +24,11 @@ std::string to_json(const RoundReport& report) {
       {"reduce_ns", report.split.reduce_ns},
       {"wait_ns", report.split.wait_ns},
   };
+  if (report.gate.known()) {
+    json["gradient_norm"] = report.gate.norm;
+    json["loss_scale"] = report.gate.loss_scale;
+    json["skipped"] = report.gate.verdict == GateVerdict::kSkipped;
+  }
   if (report.test) {
     json["test_loss"] = report.test->mean_loss();
     json["test_accuracy"] = report.test->accuracy();

@@ -114,13 +114,18 @@ void AttachServer::on_coordinator_restarted() {
 }
 
 std::vector<JobProgress> AttachServer::progress() const {
-  std::vector<JobProgress> progress;
+  return progress_of(summaries());
+}
+
+std::vector<NodePace> AttachServer::paces() const {
+  std::vector<NodePace> paces;
   for (const NodeJobSummary& summary : summaries()) {
-    if (!summary.job || !summary.job->spec().allreduce) continue;
-    const NodeJob& job = *summary.job;
-    progress.push_back({job.spec().job, job.spec().view, job.min_version(), job.max_version()});
+    if (!summary.job || summary.job->spec().allreduce) continue;
+    NodePace pace = summary.job->pace();
+    pace.node = NodeRank(summary.node);  // as the coordinator knows it, whatever it is in this view
+    if (pace.rounds != 0) paces.push_back(pace);
   }
-  return progress;
+  return paces;
 }
 
 void AttachServer::drain() {

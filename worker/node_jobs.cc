@@ -15,6 +15,16 @@ std::string in_words(const std::string& name) {
 
 }  // namespace
 
+std::vector<JobProgress> progress_of(const std::vector<NodeJobSummary>& summaries) {
+  std::vector<JobProgress> progress;
+  for (const NodeJobSummary& summary : summaries) {
+    if (!summary.job) continue;
+    const NodeJob& job = *summary.job;
+    progress.push_back({job.spec().job, job.spec().view, job.min_version(), job.max_version()});
+  }
+  return progress;
+}
+
 NodeJobs::NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPort& coordinator, LanePort& lanes,
                    Logger logger)
     : options_(options),

@@ -85,6 +85,9 @@ struct NodeJobSummary {
   std::shared_ptr<NodeJob> job;  // while running
 };
 
+// What a heartbeat says of the views that run here.
+std::vector<JobProgress> progress_of(const std::vector<NodeJobSummary>& summaries);
+
 class NodeJobs {
  public:
   static constexpr std::uint32_t kMaxLocalRanks = 256;

@@ -98,7 +98,8 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.locals = m.locals;
   spec.mode = entry.config.mode;
   spec.allreduce = entry.config.mode == "allreduce";
-  spec.clocks = has_clocks(entry.config);
+  spec.staleness = has_staleness(entry.config);
+  spec.backups = has_backups(entry.config);
   spec.redo_after = m.redo_after;
   auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m);
   if (!redo) return tl::unexpected(redo.error());
@@ -190,11 +191,14 @@ void NodeJobs::on(const PeerAddress& m) {
 
 // A snapshot has everything up to that round: pushes up to it are not needed any more.
 void NodeJobs::on(const SnapshotCommit& m) {
+  bool running = false;
   for (const Entry& entry : entries_) {
     if (!entry.job || entry.id != m.job || !entry.job->spec().redo) continue;
     entry.job->spec().redo->commit(m.round);
     lanes_.room_in_ring(entry.job);
+    running = true;
   }
+  if (!running) redo_.covered(m.job, m.round);
 }
 
 // ---- Ending ----
@@ -209,7 +213,8 @@ void NodeJobs::on(const StopRequest& m) {
 void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
   Entry* entry = in_view(m.job, m.view);
   if (!entry) return;
-  if (m.kind != StopKind::kRestart) redo_.forget(entry->name);
+  // Of a stop in good order that is under way nothing is repeated but that the view is over.
+  if (m.kind == StopKind::kRestart && entry->stop && entry->stop->kind != StopKind::kRestart) return;
   if (entry->phase == Phase::kLeft) {
     entry->phase = Phase::kOver;
     return;
@@ -265,8 +270,8 @@ void NodeJobs::fail_view(Entry& entry, const Error& error) {
 }
 
 void NodeJobs::leave(Entry& entry, LeaveKind kind, const std::string& message) {
-  entry.leave =
-      LeaveJob{entry.id, entry.view, entry.node, kind, Round(entry.job->min_version().value), message, entry.name};
+  const Round round = entry.job->spec().backups ? entry.job->settled_round() : Round(entry.job->min_version().value);
+  entry.leave = LeaveJob{entry.id, entry.view, entry.node, kind, round, message, entry.name};
   coordinator_.send(*entry.leave);
 }
 

@@ -42,7 +42,7 @@ void RedoKeeper::adopt(const JobConfig& config, NodeRank node, const std::vector
 void RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
   if (const auto kept = kept_.find(config.name); kept != kept_.end()) {
     const RedoRing& ring = *kept->second.ring;
-    const RedoRing::Range range = ring.kept();
+    const RedoRing::Range range = ring.kept(has_gate(config));
     join.redo_job = ring.job();
     join.redo_first = range.first;
     join.redo_last = range.last;
@@ -75,7 +75,7 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
   if (!m.redo && lost == m.redo_after.end()) return std::shared_ptr<RedoRing>();
   auto kept = kept_.find(config.name);
   if (lost != m.redo_after.end()) {
-    const RedoRing::Range range = kept == kept_.end() ? RedoRing::Range{} : kept->second.ring->kept();
+    const RedoRing::Range range = kept == kept_.end() ? RedoRing::Range{} : kept->second.ring->kept(has_gate(config));
     if (range.first.value > lost->value + 1 || range.last < m.resume_round) {
       return fail(ErrorCode::kUnavailable,
                   in_words(config.name) + " is to push rounds " + std::to_string(lost->value + 1) + " to " +
@@ -114,6 +114,11 @@ void RedoKeeper::forget(const std::string& job) {
   if (kept == kept_.end()) return;
   budget_->give_back(kept->second.bytes);
   kept_.erase(kept);
+}
+
+void RedoKeeper::covered(JobId job, Round round) {
+  const auto kept = std::ranges::find_if(kept_, [&](const auto& entry) { return entry.second.ring->job() == job; });
+  if (kept != kept_.end() && kept->second.ring->kept().last <= round) forget(std::string(kept->first));
 }
 
 void RedoKeeper::in_use(const std::string& job, std::uint64_t now_ms) {

@@ -37,7 +37,8 @@ class RedoKeeper {
   // the same nodes. kUnavailable if the welcome counts on pushes that are not here; kLimit without memory.
   Result<std::shared_ptr<RedoRing>> begin(const JobConfig& config, NodeRank node, const Layout& layout,
                                           const JobWelcome& welcome);
-  void forget(const std::string& job);
+  // No view of the job is open, and a snapshot has everything up to that round: a ring that has nothing later goes.
+  void covered(JobId job, Round round);
   // A view of the job is there: its ring does not age.
   void in_use(const std::string& job, std::uint64_t now_ms);
   void tick(std::uint64_t now_ms);
@@ -48,6 +49,7 @@ class RedoKeeper {
     std::uint64_t bytes = 0;
     std::uint64_t seen_ms = 0;
   };
+  void forget(const std::string& job);
   std::uint32_t rounds_for(const JobConfig& config, const Layout& layout) const;
 
   const std::shared_ptr<MemoryBudget> budget_;

@@ -21,6 +21,8 @@ struct RedoRing::Header {
 struct RedoRing::Entry {
   std::atomic<std::uint64_t> round{0};  // 0: nothing is there
   std::uint64_t weight = 0;
+  GateDecision gate;
+  std::atomic<std::uint32_t> decided{0};  // `gate` is there
 };
 
 namespace {
@@ -125,7 +127,15 @@ std::byte* RedoRing::frame(ChunkIndex chunk, Round round) {
 void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight) {
   Entry& kept = entry(chunk, round);
   kept.weight = weight;
+  kept.decided.store(0, std::memory_order_relaxed);
   kept.round.store(round.value, std::memory_order_release);
+}
+
+void RedoRing::note_decision(ChunkIndex chunk, Round round, const GateDecision& decision) {
+  Entry& kept = entry(chunk, round);
+  if (!decision.known() || round.value == 0 || kept.round.load(std::memory_order_relaxed) != round.value) return;
+  kept.gate = decision;
+  kept.decided.store(1, std::memory_order_release);
 }
 
 std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) const {
@@ -133,7 +143,8 @@ std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) con
   if (round.value == 0 || kept.round.load(std::memory_order_acquire) != round.value) return {};
   const std::byte* at =
       memory_.data() + offsets_[chunk.value] + (round.value % rounds_) * aligned(frame_bytes_[chunk.value]);
-  return Frame{{at, frame_bytes_[chunk.value]}, kept.weight};
+  const bool decided = kept.decided.load(std::memory_order_acquire) != 0;
+  return Frame{{at, frame_bytes_[chunk.value]}, kept.weight, decided ? kept.gate : GateDecision{}};
 }
 
 void RedoRing::commit(Round round) {
@@ -142,15 +153,21 @@ void RedoRing::commit(Round round) {
   }
 }
 
-RedoRing::Range RedoRing::kept() const {
+RedoRing::Range RedoRing::kept(bool decided) const {
   Range all{Round(1), Round(~0ull)};
   for (std::uint32_t c = 0; c < offsets_.size(); ++c) {
     std::uint64_t last = 0;
     for (std::uint32_t slot = 0; slot < rounds_; ++slot) {
-      last = std::max(last, entry(ChunkIndex(c), Round(slot)).round.load(std::memory_order_acquire));
+      const Entry& kept = entry(ChunkIndex(c), Round(slot));
+      if (decided && kept.decided.load(std::memory_order_acquire) == 0) continue;
+      last = std::max(last, kept.round.load(std::memory_order_acquire));
     }
     std::uint64_t first = last + 1;
-    while (first > 1 && find(ChunkIndex(c), Round(first - 1))) --first;
+    const auto has = [&](Round round) {
+      const std::optional<Frame> frame = find(ChunkIndex(c), round);
+      return frame && (!decided || frame->gate.known());
+    };
+    while (first > 1 && has(Round(first - 1))) --first;
     all.first = std::max(all.first, Round(first));
     all.last = std::min(all.last, Round(last));
   }

@@ -95,9 +95,9 @@ inline std::string bin(const std::string& program) {
   return std::string(TRIBUTARY_BIN_DIR) + "/" + program;
 }
 
-// The job's digest when one process trains it without any daemon. On the CPU, as all trainers here: a GPU has other
-// bits. nodes: matters to encodings that round a node's sum.
-inline std::string standalone_digest(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
+// What one process says of the job when it trains it without any daemon. On the CPU, as all trainers here: a GPU has
+// other bits. nodes: matters to encodings that round a node's sum.
+inline nlohmann::json standalone_result(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
   const std::string log = dir / "standalone.log";
   std::filesystem::remove(log);
   auto process = Process::spawn(
@@ -114,7 +114,11 @@ inline std::string standalone_digest(const TempDir& dir, const std::string& job_
   trainer.log_file = log;
   const std::string result = trainer_result(trainer);
   REQUIRE_FALSE(result.empty());
-  return nlohmann::json::parse(result).at("digest");
+  return nlohmann::json::parse(result);
+}
+
+inline std::string standalone_digest(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
+  return standalone_result(dir, job_file, ranks, nodes).at("digest");
 }
 
 inline ClusterOptions options_in(const std::string& base_dir) {

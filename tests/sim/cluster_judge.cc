@@ -63,6 +63,7 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
       setup_.optimizer = make_optimizer(config->optimizer);
       setup_.lr = config->optimizer.lr;
       setup_.schedule = server_schedule(*config);
+      if (has_gate(*config)) setup_.gate = config->gate;
       if (!synchronous()) {
         setup_.clocks.emplace();
         if (scenario_.mode == "ssp") setup_.clocks->staleness = scenario_.staleness;
@@ -109,7 +110,9 @@ std::uint64_t ClusterJudge::floor(const JobWelcome&) const {
   // What rings have at most is their number of rounds, the open one among them, if nobody waits for snapshots.
   const bool fits = scenario_.when_full == "wait" || complete_ + 1 <= committed_.value + scenario_.ring_rounds;
   const bool covered = !ring_gap_ && fits;
-  return covered ? complete_ : committed_.value;
+  // What was decided about a round that nobody had an answer to is lost with its server.
+  const std::uint64_t undecided = setup_.gate && complete_ > committed_.value ? 1 : 0;
+  return covered ? complete_ - undecided : committed_.value;
 }
 
 void ClusterJudge::welcome(const JobWelcome& welcome) {
@@ -117,7 +120,8 @@ void ClusterJudge::welcome(const JobWelcome& welcome) {
   if (!begun) return broken_("a view begins that never opened");
   if (std::exchange(begun->welcomed, true)) return;
   const std::uint64_t start = welcome.resume_round.value;
-  if (synchronous() && start > complete_) {
+  // The round that was open may be complete in the nodes' rings.
+  if (synchronous() && start > complete_ + 1) {
     broken_("a view begins at " + in_words("round", start) + ", beyond " + in_words("the complete round", complete_));
   }
   if (start < floor(welcome)) {
@@ -182,17 +186,29 @@ void ClusterJudge::push_handled(const ShardCore& core, const Push& push) {
   View* of = view(push.key.job, push.key.view);
   if (!of) return;
   if (!synchronous()) return of->clocks->push_handled();
-  const std::uint32_t chunk = push.key.chunk.value;
-  const std::uint64_t version = core.version(push.key.chunk).value;
-  std::uint64_t& known = of->versions[chunk];
+  look_at(*of, core, push.key.chunk);
+}
+
+void ClusterJudge::decided(const ShardCore& core) {
+  View* of = view(core.job().job, core.job().view);
+  if (!of || !core.initialised()) return;
+  for (const ChunkIndex chunk : core.job().layout->chunks_owned_by(core.job().shard, core.job().lane)) {
+    if (of->versions.contains(chunk.value)) look_at(*of, core, chunk);
+  }
+}
+
+// Has it made a step?
+void ClusterJudge::look_at(View& of, const ShardCore& core, ChunkIndex index) {
+  const std::uint32_t chunk = index.value;
+  const std::uint64_t version = core.version(index).value;
+  std::uint64_t& known = of.versions[chunk];
   if (version == known) return;
   const std::string where = in_words("chunk", chunk) + " at " + in_words("version", version);
-  if (version != known + 1) return broken_(where + " was at " + in_words("version", known) + " before one push");
+  if (version != known + 1) return broken_(where + " was at " + in_words("version", known) + " a step before");
   known = version;
   if (version > scenario_.rounds)
-    return broken_(where + ": there are no more than " + in_words("rounds:", scenario_.rounds));
-  if (!same_bits(core.params(push.key.chunk),
-                 part(rounds_->reference().master(version), *setup_.layout, push.key.chunk))) {
+    return broken_(where + ", but there are no more than " + in_words("rounds:", scenario_.rounds));
+  if (!same_bits(core.params(index), part(rounds_->reference().master(version), *setup_.layout, index))) {
     broken_(where + " has not the reference's bits on its server");
   }
   reach(chunk, version);

@@ -35,6 +35,7 @@ class ClusterJudge {
   // What servers do.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame);
   void push_handled(const ShardCore& core, const Push& push);
+  void decided(const ShardCore& core);
   void answers(const Answer& answer, std::span<const std::byte> payload);
   void captured(const ChunkSnapshot& snapshot);
   void snapshot_read(const ChunkSnapshot& snapshot);
@@ -67,6 +68,7 @@ class ClusterJudge {
   void begin_clocks(View& view);
   bool synchronous() const { return scenario_.mode == "sync"; }
   bool recovers() const;
+  void look_at(View& of, const ShardCore& core, ChunkIndex chunk);
   void reach(std::uint32_t chunk, std::uint64_t version);
   std::uint64_t floor(const JobWelcome& welcome) const;
 

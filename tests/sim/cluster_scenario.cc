@@ -109,6 +109,9 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
     s.pull = s.push == std::string("fp32") || random.chance(0.3) ? "int8-delta" : "fp32";
   } else if (kind < 0.4) {
     s.redo_log = "none";
+  } else if (kind < 0.6) {
+    if (random.chance(0.7)) s.clip_norm = 0.25 * static_cast<double>(random.between(1, 40));
+    if (random.chance(0.5)) s.loss_scale = "dynamic";
   }
   const std::uint64_t span = s.rounds * s.work_ns * 2 + 1500 * kMs;
   const std::uint64_t faults = random.below(9);
@@ -118,12 +121,23 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   return s;
 }
 
+GateConfig ClusterScenario::gate() const {
+  GateConfig config;
+  config.clip_norm = clip_norm;
+  config.loss_scale = loss_scale;
+  config.init_scale = first_scale();
+  config.growth_interval = 3;
+  return config;
+}
+
 std::string ClusterScenario::describe() const {
   std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(servers) + " servers x " +
                      std::to_string(lanes) + " lanes, " + std::to_string(nodes) + " nodes x " + std::to_string(ranks) +
                      " ranks, " + std::to_string(parameters) + " parameters, " + std::to_string(rounds) +
                      " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", mode " + mode;
   if (mode == "ssp") text += " with staleness " + std::to_string(staleness);
+  if (clip_norm > 0.0) text += ", clipped at " + std::to_string(clip_norm);
+  if (loss_scale != "none") text += ", loss scale " + loss_scale;
   text += ", redo_log " + redo_log + ", rings of " + std::to_string(ring_rounds) + " rounds, when full " + when_full +
           ", snapshots every " + std::to_string(snapshot_s) + " s and " + std::to_string(snapshot_rounds) +
           " rounds, disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " + std::to_string(work_ns / kMs) +

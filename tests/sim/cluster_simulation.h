@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "common/config.h"
 #include "tests/sim/simulation.h"
 
 namespace tributary::sim {
@@ -28,6 +29,11 @@ struct ClusterScenario {
   std::string optimizer, push = "fp32", pull = "fp32";
   std::string mode = "sync";  // sync, ssp, async
   std::uint64_t staleness = 0;
+  // common/gate_rules.h; 0 and "none": no gate.
+  double clip_norm = 0.0;
+  std::string loss_scale = "none";
+  GateConfig gate() const;
+  float first_scale() const { return loss_scale == "dynamic" ? 262144.0f : 1.0f; }  // too large for fp16
   std::string redo_log = "workers", when_full = "go_on";
   std::uint32_t ring_rounds = 16;
   std::uint64_t snapshot_rounds = 0;

@@ -38,6 +38,7 @@ JobConfig config_of(const ClusterScenario& scenario) {
   config.schedule.total_rounds = scenario.rounds;
   config.snapshot.every_rounds = scenario.snapshot_rounds;
   config.snapshot.every_s = scenario.snapshot_s;
+  config.gate = scenario.gate();
   config.recovery.redo_log = scenario.redo_log;
   config.recovery.when_full = scenario.when_full;
   return config;

@@ -81,6 +81,7 @@ Status StoreSim::load(const SnapshotInfo& expected, const std::function<Status(c
     loaded.slots.assign(piece.chunk.slots.begin(), piece.chunk.slots.end());
     loaded.estimate = piece.estimate;
     loaded.nodes = piece.nodes;
+    loaded.gate = piece.gate;
     loaded.clocks = piece.chunk.clocks;
     for (std::uint32_t node = 0; node < piece.residuals.size(); ++node) {
       loaded.residuals.push_back({node, piece.residuals[node]});
@@ -144,6 +145,7 @@ Status StoreSim::write(const Handle& handle, const ChunkSnapshot& chunk) {
   piece.chunk.step = chunk.step;
   piece.chunk.clocks = chunk.clocks;
   piece.nodes = chunk.nodes;
+  piece.gate = chunk.gate;
   if (chunk.estimate) piece.estimate.assign(chunk.estimate.floats().begin(), chunk.estimate.floats().end());
   for (const HeldResidual& held : chunk.residuals) {
     const auto* values = reinterpret_cast<const float*>(held.values.data());

@@ -24,6 +24,7 @@ struct Disk {
     std::vector<std::vector<float>> residuals;  // by node
     std::vector<float> estimate;
     std::uint32_t nodes = 0;
+    GateDecision gate;
     bool synced = false, torn = false;
   };
   struct Snapshot {

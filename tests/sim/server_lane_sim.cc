@@ -56,7 +56,7 @@ void ServerLaneSim::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
     }
     entry.pool = std::make_shared<BufferPool>(
         largest * sizeof(float), ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull, job.push, job.nodes,
-                                                        job.recovers, job.clocks.has_value()));
+                                                        job.recovers, job.clocks.has_value(), job.gate.has_value()));
     entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
     jobs_.emplace(job.job, std::move(entry));
   });
@@ -108,7 +108,7 @@ void ServerLaneSim::restore(JobId job, RestoredChunk restored) {
     std::vector<NodeResidual> residuals;
     for (const auto& [node, values] : chunk.residuals) residuals.push_back({node, values});
     entry.restored = entry.core->restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots,
-                                         {chunk.estimate, chunk.nodes, residuals}, chunk.clocks);
+                                         {chunk.estimate, chunk.nodes, residuals}, chunk.clocks, chunk.gate);
   });
 }
 
@@ -121,6 +121,7 @@ void ServerLaneSim::opened(JobId job, ViewId view, bool restored) {
     }
     publish(entry);
     server_.lane_says([=](ControlJobs& jobs) { jobs.lane_opened(job, view, status); });
+    if (const std::optional<RoundFacts> known = entry.core->decided(); status && known) facts(*known);
   });
 }
 
@@ -138,6 +139,20 @@ void ServerLaneSim::committed(JobId job, Round round) {
   post([this, job, round] {
     if (const auto found = jobs_.find(job); found != jobs_.end()) found->second.core->snapshot_committed(round);
   });
+}
+
+void ServerLaneSim::decide(const RoundDecision& decision) {
+  post([this, decision] {
+    const auto found = jobs_.find(decision.job);
+    if (found == jobs_.end()) return;
+    ShardCore& core = *found->second.core;
+    core.decide(decision);
+    world_.judge.decided(core);
+  });
+}
+
+void ServerLaneSim::facts(const RoundFacts& facts) {
+  server_.lane_says([lane = lane_, facts](ControlJobs& jobs) { jobs.lane_facts(lane, facts); });
 }
 
 void ServerLaneSim::stop_job(JobId job, ViewId view, bool keep, Round round) {

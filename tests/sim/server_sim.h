@@ -35,6 +35,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void opened(JobId job, ViewId view, bool restored) override;
   void snapshot_at(JobId job, ViewId view, Round round) override;
   void committed(JobId job, Round round) override;
+  void decide(const RoundDecision& decision) override;
   void stop_job(JobId job, ViewId view, bool keep, Round round) override;
 
   const std::string& endpoint() const { return endpoint_; }
@@ -64,6 +65,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void resend(PeerId to, const Resend& header) override { send(to, header); }
   void error(PeerId to, const ErrorReply& header) override { send(to, header); }
   void captured(ChunkSnapshot snapshot) override;
+  void facts(const RoundFacts& facts) override;
 
   ClusterWorld& world_;
   ServerSim& server_;
@@ -105,6 +107,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   void flush();
   bool send_now(const ControlMessage& message);
   void send(ControlMessage message) override;
+  void send_or_drop(const ControlMessage& message) override { send_now(message); }
   void hello() override { say_hello(); }
   bool between_chunks() override { return true; }
   void loaded() override {}

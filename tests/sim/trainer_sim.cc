@@ -203,8 +203,10 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
   const std::uint64_t end =
       tensors_left < layout.tensors().size() ? layout.tensor_offset(tensors_left) : layout.flat_elements();
   auto* gradients = const_cast<float*>(job_->gradients(local_rank_));
+  const GateDecision gate = job_->header().gate[(round - 1) % kGateWords].read(round - 1);
+  const float scale = gate.known() ? gate.loss_scale : world_.scenario.first_scale();
   for (std::uint64_t e = begin; e < end; ++e) {
-    gradients[e] = gradient_value(world_.scenario.seed, rank_, round, e, job_->parameters()[e]);
+    gradients[e] = gradient_value(world_.scenario.seed, rank_, round, e, job_->parameters()[e]) * scale;
   }
   auto& word = const_cast<TensorWord&>(job_->tensor_words(local_rank_)[tensor]);
   word.weight.store(sample_weight(world_.scenario.seed, rank_, round), std::memory_order_relaxed);

@@ -134,6 +134,11 @@ std::uint64_t WorkerLaneSim::kept_weight(ChunkIndex chunk, Round round) {
   return kept ? kept->weight : 0;
 }
 
+GateDecision WorkerLaneSim::kept_decision(ChunkIndex chunk, Round round) {
+  const auto kept = job_->spec().redo->find(chunk, round);
+  return kept ? kept->gate : GateDecision();
+}
+
 void WorkerLaneSim::send_init(ConnectionIndex connection, const Init& init) {
   const ChunkRange range = job_->spec().layout->chunk(init.key.chunk);
   const auto* values = reinterpret_cast<const std::byte*>(job_->parameters() + range.begin);
@@ -168,7 +173,12 @@ void WorkerLaneSim::answered(const Answer& answer, bool whole, std::span<const s
     reducer_.release(chunk);
     frames_[chunk.value] = {};
   }
-  if (RedoRing* ring = job_->spec().redo.get()) ring->commit(Round(answer.durable.value));
+  const Round round(answer.version.value);
+  if (RedoRing* ring = job_->spec().redo.get()) {
+    ring->commit(Round(answer.durable.value));
+    ring->note_decision(chunk, round, answer.gate);
+  }
+  if (answer.gate.known()) job_->header().gate[round.value % kGateWords].write(round.value, answer.gate);
   reducer_.deliver(chunk, answer.version, whole, payload);
 }
 

@@ -88,7 +88,7 @@ void WorkerSim::beat() {
   if (coordinator_ == 0) {
     transmit(WorkerHello{name_, incarnation_, name_, 1.0, "socket of " + name_});
   } else {
-    transmit(Heartbeat{incarnation_, {}});
+    transmit(Heartbeat{incarnation_, progress_of(jobs_->summaries())});
   }
 }
 

@@ -45,6 +45,7 @@ class WorkerLaneSim final : private ClientOutput, private ReduceListener {
   void send_pull(ConnectionIndex connection, const Pull& pull) override { send(connection, pull); }
   void send_query(ConnectionIndex connection, const Query& query) override { send(connection, query); }
   std::uint64_t kept_weight(ChunkIndex chunk, Round round) override;
+  GateDecision kept_decision(ChunkIndex chunk, Round round) override;
   void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) override;
   void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override;
   void refused(const ErrorReply& error) override;

@@ -161,6 +161,10 @@ Status Session::start() {
 
 void Session::last_round(Round) {}
 
+Round Session::settled_round() const {
+  return World::current->round;
+}
+
 void Session::ready(std::size_t tensor, std::uint64_t weight) {
   REQUIRE_FALSE(impl_->is_ready[tensor]);
   const bool first = std::none_of(impl_->is_ready.begin(), impl_->is_ready.end(), [](bool r) { return r; });
