@@ -24,6 +24,7 @@ struct FakeLane final : LaneCommands {
   void opened(JobId, ViewId, bool) override { said.emplace_back("opened"); }
   void snapshot_at(JobId, ViewId, Round) override { said.emplace_back("snapshot"); }
   void committed(JobId, Round) override { said.emplace_back("committed"); }
+  void decide(const RoundDecision&) override { said.emplace_back("decide"); }
   void stop_job(JobId, ViewId, bool, Round) override { said.emplace_back("stop"); }
   std::vector<std::string> said;
 };
@@ -37,6 +38,7 @@ struct FakeSnapshots final : SnapshotOrders {
 struct Server final : ControlJobsOutput {
   Server() { jobs.start({&lane}, &snapshots); }
   void send(ControlMessage message) override { sent.push_back(std::move(message)); }
+  void send_or_drop(const ControlMessage& message) override { sent.push_back(message); }
   void hello() override {}
   bool between_chunks() override { return true; }
   void loaded() override {}
