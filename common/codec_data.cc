@@ -13,7 +13,7 @@ using Header = wire::DataHeader;
 
 constexpr std::size_t kWord = sizeof(capnp::word);
 constexpr std::size_t kSegmentTable = kWord;                  // of a message of one segment
-constexpr std::size_t kMaxErrorText = kMaxErrorHeader - 128;  // leaves room for the header itself
+constexpr std::size_t kMaxErrorText = kMaxErrorHeader - kMaxDataHeader;  // leaves room for the header itself
 constexpr std::string_view kKind = "data header";
 
 static_assert(static_cast<int>(wire::Encoding::FP32) == static_cast<int>(EncodingId::kFp32));
