@@ -100,8 +100,7 @@ std::string job_toml(const StragglerOptions& o, const std::string& variant, std:
   } else if (variant == "async") {
     text += "\"async\"\n";
   } else if (variant == "diloco") {
-    text +=
-        "\"local_sgd\"\n" + printed("[local]\nsteps = %u\noptimizer = \"sgd\"\nlr = %g\n", kLocalSteps, kLearningRate);
+    text += "\"local_sgd\"\n" + printed("[local]\nsteps = %u\noptimizer = \"adamw\"\nlr = 0.002\n", kLocalSteps);
     optimizer = "[optimizer]\nname = \"sgd\"\nlr = 0.7\nmomentum = 0.9\nnesterov = true\n";
   } else {
     text += "\"sync\"\n";

@@ -194,8 +194,10 @@ void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
     entry->phase = Phase::kOver;
     return;
   }
-  // A stop at a round boundary overtakes this node's last answers now and then: they are let in first.
-  if (m.kind != StopKind::kRestart && entry->job->min_version().value < m.round.value) {
+  // A stop at a round boundary overtakes this node's last answers now and then: they are let in first. (With backup
+  // workers a late node has none to come.)
+  const bool behind = !entry->job->spec().backups && entry->job->min_version().value < m.round.value;
+  if (m.kind != StopKind::kRestart && behind) {
     entry->stop = m;
     entry->stop_by_ms = now_ms + kSettleMs;
     return;
@@ -298,6 +300,7 @@ void NodeJobs::lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailur
       break;
     case LaneFailure::Kind::kViewOver:
       logger_->info("{}: {}", in_words(entry.name), failure.error.message);
+      if (entry.stop) break;  // the coordinator has said why
       entry.stop = StopJob{entry.id, entry.view, StopKind::kRestart, Round(entry.job->min_version().value),
                            failure.error.message};
       // The coordinator's own words normally come before.
