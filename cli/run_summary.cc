@@ -133,6 +133,7 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
     };
     if (first.contains("partial")) summary["partial"] = partial_of(ranks, per_node);
     if (first.contains("staleness")) summary["staleness"] = staleness_of(ranks, per_node);
+    if (first.contains("gate")) summary["gate"] = first.at("gate");  // all ranks heard the same
     return summary;
   } catch (const nlohmann::json::exception& e) {
     return fail(ErrorCode::kInternal, std::string("a rank's result is not as expected: ") + e.what());
@@ -159,6 +160,10 @@ std::string summary_text(const nlohmann::ordered_json& s) {
     text +=
         printed("  late         %llu samples left for want of time, %llu rounds missed, %llu of %llu chunks too late\n",
                 number_of("samples_left"), number_of("rounds_missed"), number_of("late_pushes"), number_of("pushes"));
+  }
+  if (s.contains("gate")) {
+    text += "  gate         " + s.at("gate").at("clipped").dump() + " rounds clipped, " +
+            s.at("gate").at("skipped").dump() + " skipped; loss scale " + s.at("gate").at("loss_scale").dump() + "\n";
   }
   if (s.contains("staleness")) {
     const auto& staleness = s.at("staleness");

@@ -64,7 +64,7 @@ struct WorkerConfig {
 };
 
 struct OptimizerConfig {
-  std::string name = "sgd";  // sgd, adam, adamw, adagrad, lion
+  std::string name = "sgd";  // sgd, adam, adamw, adagrad, lion, lamb
   double lr = 0.01;
   double weight_decay = 0.0;         // adamw and lion: decoupled. Default 0.01 for adamw, 0 for the others, as PyTorch
   double momentum = 0.0;             // sgd
@@ -132,12 +132,35 @@ struct LocalConfig {
   bool keep_state = true;     // of the inner optimizer, from round to round, as DiLoCo does; else it begins anew
 };
 
+// The round gate: what needs the whole gradient before any of it is applied (common/gate_rules.h).
+struct GateConfig {
+  double clip_norm = 0.0;           // longest global norm of a mean gradient; 0: any
+  std::string loss_scale = "none";  // none, dynamic, or a power of two: what trainers multiply their loss by
+  // dynamic, as torch.amp.GradScaler has them, but powers of two all of them:
+  double init_scale = 65536.0;
+  double growth_factor = 2.0;
+  double backoff_factor = 0.5;
+  std::uint32_t growth_interval = 2000;  // rounds in a row that were not skipped
+};
+
+// Beyond these a scale is not changed any further.
+inline constexpr float kMinLossScale = 0x1p-120f, kMaxLossScale = 0x1p120f;
+
 struct RecoveryConfig {
   std::string redo_log = "workers";  // workers: nodes keep what they pushed until a snapshot covers it; none
   std::uint32_t redo_mb = 256;       // memory of a node for that, MiB; none is kept if fewer than 16 rounds fit
   // When no more fits and the servers' snapshot is old: go_on: rounds that are kept no longer are computed again after
   // a loss of servers; wait: for the snapshot.
   std::string when_full = "go_on";
+};
+
+// Who takes part. "wait": always as many nodes as the trainers say. "continue": the nodes that are there.
+struct MembershipConfig {
+  std::string on_worker_loss = "wait";
+  // With "continue": below this number it waits, too.
+  std::uint32_t min_nodes = 1;
+  // How long a view waits for nodes of the one before that are not known to be lost.
+  std::uint32_t rejoin_ms = 10'000;
 };
 
 struct JobConfig {
@@ -154,7 +177,9 @@ struct JobConfig {
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   LocalConfig local;
+  GateConfig gate;
   SnapshotConfig snapshot;
+  MembershipConfig membership;
   RecoveryConfig recovery;
   TrainConfig train;
 };
@@ -181,6 +206,21 @@ inline bool has_clocks(const JobConfig& job) {
 
 inline bool has_local_steps(const JobConfig& job) {
   return job.mode == "local_sgd";
+}
+
+// Whether a round waits for one decision about all of its chunks.
+inline bool has_gate(const JobConfig& job) {
+  return job.gate.clip_norm > 0.0 || job.gate.loss_scale != "none" || job.optimizer.name == "lamb";
+}
+
+// What loss_scale says: a number above 0, or none if it is no power of two between the bounds.
+std::optional<double> parse_loss_scale(const std::string& text);
+// Of the first round. REQUIRES: config is possible.
+double initial_loss_scale(const GateConfig& config);
+
+// Nodes may come and go.
+inline bool is_elastic(const JobConfig& job) {
+  return job.membership.on_worker_loss == "continue";
 }
 
 // Lanes of a daemon when the configuration does not say: a quarter of the cores, 1 to 8. Fewer lanes than cores because

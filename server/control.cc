@@ -73,7 +73,7 @@ MemoryTerms ControlJobStatus::memory_terms() const {
   if (!snapshot_pending) return steady;
   // While a snapshot is written, blocks beyond the steady state are those that copy-on-write keeps for it.
   const std::uint64_t pool = pool_bytes();
-  const std::uint64_t expected = steady.state + steady.answers + steady.told;
+  const std::uint64_t expected = steady.state + steady.answers + steady.told + steady.sums;
   shard.snapshot_bytes = pool > expected ? pool - expected : 0;
   return memory_formula(shard);
 }
@@ -147,6 +147,7 @@ void Control::run() {
     heartbeat(now);
     check_silence(now);
     forget_parked(now);
+    repeat_facts(now);
     flush();
     check_drain(now);
     noise_.tick(now);

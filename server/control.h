@@ -5,10 +5,12 @@
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   Write-, Seal-, Load-, DropCheckpoint    passed on to server/checkpoint_service.h -> CheckpointDone
-//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: dropped
+//   RoundDecision   to the lanes; their facts of rounds went the other way
+//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: the lanes'
+//                   state is parked in memory until the next view wants it -> ShardKept
 //
 // Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are
-// dropped, as for a restart, and we say hello again.
+// parked, as for a restart, and we say hello again.
 //
 // Without a store jobs run, but nothing is kept: the first SnapshotAt of a view and every final StopJob are answered
 // "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered,
@@ -62,7 +64,11 @@ struct ControlJobStatus {
   std::optional<Round> snapshot_durable;
   std::uint64_t snapshot_bytes = 0;
   std::string snapshot_error;  // of the last one that failed
-  ShardMemory memory;          // without what the gauges know
+  bool gate = false;           // the job has one; then:
+  Round gate_round;            // the newest round that was decided, in this view
+  GateDecision decision;
+  std::uint64_t rounds_clipped = 0, rounds_skipped = 0;  // in this view
+  ShardMemory memory;                                    // without what the gauges know
   std::vector<std::shared_ptr<LaneJobGauges>> gauges;
 
   // From the gauges, as of now.
@@ -93,6 +99,7 @@ class Control final : public LaneListener {
   static constexpr std::uint64_t kDrainAloneMs = 1000;
   // State of a view that ended without order stays in memory this long for the next one.
   static constexpr std::uint64_t kParkedMs = 600'000;
+  static constexpr std::uint64_t kRepeatFactsMs = 500;  // a gate's facts that were not answered are sent again
 
   // coordinator: endpoint to connect to. store may be null; it must outlive this object.
   static Result<std::unique_ptr<Control>> create(const ServerConfig& config, std::string coordinator, Store* store,
@@ -117,6 +124,7 @@ class Control final : public LaneListener {
   void lane_parked(LaneIndex lane, JobId job, ViewId view, bool any, Version min, Version max) override;
   void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) override;
   void lane_captured(ChunkSnapshot snapshot) override;
+  void lane_facts(LaneIndex lane, RoundFacts facts) override;
   void snapshot_finished(const SnapshotDone& done);
   // CheckpointService's callback: any thread.
   void checkpoint_finished(const CheckpointDone& done);
@@ -131,6 +139,10 @@ class Control final : public LaneListener {
     bool refused_snapshot = false;  // "no store" was said
     bool ending = false;            // goes when its final snapshot is done
     bool recovers = false;
+    // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
+    // that it has is not answered otherwise.)
+    std::map<LaneIndex, RoundFacts> undecided;
+    std::uint64_t facts_ms = 0;  // when they were sent last
   };
   // What the lanes kept of a job's last view.
   struct Parked {
@@ -162,6 +174,8 @@ class Control final : public LaneListener {
   void on(const OpenJob& m);
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
+  void on(const RoundDecision& m);
+  void repeat_facts(std::uint64_t now_ms);
   void on(const StopJob& m);
   void on(const WriteCheckpoint& m);
   void on(const SealCheckpoint& m);

@@ -16,7 +16,7 @@ Json paces_json(const CoordinatorCore::JobStatus& job) {
   Json paces = Json::array();
   for (const StragglerWatch::Node& node : job.paces) {
     Json pace = {{"node", node.node},
-                 {"worker", node.node < job.workers.size() ? job.workers[node.node] : ""},
+                 {"worker", job.workers.contains(node.node) ? job.workers.at(node.node) : ""},
                  {"compute_ms", node.times.compute},
                  {"reduction_ms", node.times.reduction},
                  {"network_ms", node.times.network},

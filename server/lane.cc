@@ -125,6 +125,17 @@ void Lane::captured(ChunkSnapshot snapshot) {
   listener_.lane_captured(std::move(snapshot));
 }
 
+void Lane::facts(const RoundFacts& facts) {
+  listener_.lane_facts(options_.lane, facts);
+}
+
+void Lane::decide(const RoundDecision& decision) {
+  post([this, decision] {
+    const auto found = jobs_.find(decision.job);
+    if (found != jobs_.end()) found->second.core->decide(decision);
+  });
+}
+
 void Lane::post(std::function<void()> command) {
   {
     const std::lock_guard lock(mutex_);
@@ -156,11 +167,11 @@ void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
       largest = std::max<std::size_t>(largest, job.layout->chunk(chunk).elements);
     }
     const int slots = job.optimizer->slots();
-    const bool clocks = job.clocks.has_value();
-    entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull, job.recovers, clocks ? job.nodes : 0);
+    const bool clocks = job.clocks.has_value(), gate = job.gate.has_value();
+    entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull, job.recovers, clocks ? job.nodes : 0, gate);
     entry.pool = std::make_unique<BufferPool>(
         largest * sizeof(float),
-        ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes, job.recovers, clocks));
+        ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes, job.recovers, clocks, gate));
     entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
     jobs_.emplace(job.job, std::move(entry));
   });
@@ -220,7 +231,7 @@ void Lane::restore(JobId job, RestoredChunk chunk) {
         std::vector<NodeResidual> residuals;
         for (const auto& [node, values] : chunk.residuals) residuals.push_back({node, values});
         entry.restored = entry.core->restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots,
-                                             {chunk.estimate, chunk.nodes, residuals}, chunk.clocks);
+                                             {chunk.estimate, chunk.nodes, residuals}, chunk.clocks, chunk.gate);
       } catch (const std::bad_alloc&) {
         entry.restored = fail(ErrorCode::kLimit, "no memory left for chunk " + std::to_string(chunk.chunk.value) +
                                                      "; use more servers or a smaller model");
@@ -245,6 +256,9 @@ void Lane::opened(JobId job, ViewId view, bool restored) {
     }
     publish(steady_ms());
     listener_.lane_opened(options_.lane, job, view, status);
+    if (const std::optional<RoundFacts> known = entry.core->decided(); status && known) {
+      listener_.lane_facts(options_.lane, *known);
+    }
   });
 }
 

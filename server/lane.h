@@ -60,6 +60,8 @@ class LaneListener {
   // kept: every chunk was captured at `round` (false as well if it was not asked for).
   virtual void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) = 0;
   virtual void lane_captured(ChunkSnapshot snapshot) = 0;
+  // Of a job with a gate: ShardOutput::facts(), and when it opens ShardCore::decided().
+  virtual void lane_facts(LaneIndex /*lane*/, RoundFacts /*facts*/) {}
 };
 
 // Written by the lane's thread (relaxed, at most kPublishMs late), read by anybody.
@@ -102,6 +104,7 @@ struct RestoredChunk {
   std::uint32_t nodes = 0;
   std::vector<std::pair<std::uint32_t, std::vector<float>>> residuals;  // by node
   std::vector<std::uint64_t> clocks;
+  GateDecision gate;
   std::size_t bytes() const {
     return params.size() * sizeof(float) * (1 + slots.size() + (estimate.empty() ? 0 : 1) + residuals.size());
   }
@@ -152,6 +155,7 @@ class Lane final : private ShardOutput {
   void opened(JobId job, ViewId view, bool restored);
   void snapshot_at(JobId job, ViewId view, Round round);
   void committed(JobId job, Round round);
+  void decide(const RoundDecision& decision);
   // Replied with lane_stopped(), also if the lane does not have the job. With encodings that keep residuals the reply
   // may wait for them, up to kResidualPatienceMs.
   void stop_job(JobId job, ViewId view, bool keep, Round round);
@@ -205,6 +209,7 @@ class Lane final : private ShardOutput {
   void resend(PeerId to, const Resend& header) override;
   void error(PeerId to, const ErrorReply& header) override;
   void captured(ChunkSnapshot snapshot) override;
+  void facts(const RoundFacts& facts) override;
 
   const LaneOptions options_;
   LaneListener& listener_;

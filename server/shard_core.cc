@@ -5,6 +5,7 @@
 
 #include "common/assert.h"
 #include "common/fused_step.h"
+#include "common/gate_rules.h"
 #include "common/schedule.h"
 
 namespace tributary {
@@ -16,6 +17,8 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
       pull_(make_encoding(job_.pull)),
       local_(job_.layout->chunks(), kNotOurs) {
   TRIB_ASSERT(!job_.recovers || (!job_.clocks && !push_->keeps_residual() && !pull_->is_delta()));
+  TRIB_ASSERT(!job_.gate || (!job_.clocks && !push_->keeps_residual()));
+  TRIB_ASSERT(!job_.optimizer->layerwise() || (job_.gate && !job_.recovers));
   const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
   chunks_.resize(owned.size());
   for (std::size_t i = 0; i < owned.size(); ++i) {
@@ -23,6 +26,8 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
     chunk.index = owned[i];
     chunk.elements = job_.layout->chunk(owned[i]).elements;
     if (push_->keeps_residual()) chunk.residuals.resize(job_.nodes);
+    if (job_.gate) chunk.gate = first_gate_state(*job_.gate);
+    if (job_.optimizer->layerwise()) chunk.parts = layer_parts(*job_.layout, chunk.index);
     if (job_.clocks) {
       chunk.slowest = job_.start.value;
       chunk.clocks.resize(job_.nodes);
@@ -34,19 +39,19 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
 }
 
 std::size_t ShardCore::steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, bool recovers,
-                                     std::uint32_t clocks) {
+                                     std::uint32_t clocks, bool gate) {
   const std::size_t encoded = pull == EncodingId::kFp32 ? 0 : 1;
   const std::size_t estimate = pull == EncodingId::kInt8Delta ? 1 : 0;
   const std::size_t previous = recovers ? 1 : 0;
-  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate + previous + clocks);
+  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate + previous + clocks + (gate ? 1 : 0));
 }
 
 std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push,
-                                   std::uint32_t nodes, bool recovers, bool clocks) {
+                                   std::uint32_t nodes, bool recovers, bool clocks, bool gate) {
   // One copy for what runs, one for what a snapshot still holds, and of what answers carry one more that is being sent
   // (with `recovers` that one is kept anyway).
   const std::size_t residuals = make_encoding(push)->keeps_residual() ? chunks * nodes : 0;
-  return steady_blocks(chunks, slots, pull, recovers, clocks ? nodes : 0) +
+  return steady_blocks(chunks, slots, pull, recovers, clocks ? nodes : 0, gate) +
          steady_blocks(chunks, slots, pull, recovers) + chunks + residuals;
 }
 
@@ -162,6 +167,12 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
     if (push.round.value == chunk->version.value) send_answer(from, *chunk, push.key.node, Reply::kRound);
     return;
   }
+  if (push.redo && job_.gate && !push.gate.known()) {
+    return reject(from, push.key, push.round, ErrorCode::kMalformed,
+                  "push of chunk " + std::to_string(push.key.chunk.value) + " for round " +
+                      std::to_string(push.round.value) +
+                      " once more, without what was decided about it; worker and server must be of the same release");
+  }
   Contribution& mine = chunk->contributions[push.key.node.value];
   mine.from = from;  // a resend after a reconnection comes from another connection: answer to the newest
   if (mine.present) {
@@ -176,6 +187,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   }
   mine.present = true;
   mine.redo = push.redo;
+  mine.gate = push.gate;
   mine.weight = push.weight;
   mine.frame = std::move(frame);
   ++stats_.pushes;
@@ -197,8 +209,9 @@ void ShardCore::settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round rou
   if (alone && !done) output_.receipt(from, Receipt{key, round});
 }
 
-// False, and the round is as it was, if the pool has no buffer for the new state.
+// False, and the round is as it was, if the pool has no buffer for the new state, or if the gate has not opened.
 bool ShardCore::complete(Chunk& chunk) {
+  if (job_.gate) return pass_gate(chunk);
   std::uint64_t weight = 0;
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     weight += chunk.contributions[node].weight;
@@ -206,15 +219,21 @@ bool ShardCore::complete(Chunk& chunk) {
   }
   // A round without samples changes nothing but the version.
   if (weight != 0 ? !apply(chunk, {frames_, weight, chunk.step + 1}) : !answer_no_change(chunk)) return false;
+  finish_round(chunk);
+  return true;
+}
+
+// The open round has been applied, or changes nothing.
+void ShardCore::finish_round(Chunk& chunk) {
   chunk.version = chunk.version.next();
   max_version_ = std::max(max_version_, chunk.version);
   chunk.arrived = 0;
   const bool captures = snapshot_round_ && !chunk.captured && chunk.version.value == snapshot_round_->value;
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     Contribution& contribution = chunk.contributions[node];
-    stats_.held_bytes -= contribution.frame.bytes().size();
-    --stats_.held_frames;
     if (!chunk.residuals.empty()) chunk.residuals[node] = {};  // of an older version
+    stats_.held_bytes -= contribution.frame.bytes().size();
+    stats_.held_frames -= contribution.frame.bytes().empty() ? 0 : 1;
     if (captures && push_->keeps_residual()) {
       const std::span<const std::byte> bytes = contribution.frame.bytes();
       hold_residual(chunk, node, std::move(contribution.frame), bytes.last(chunk.elements * sizeof(float)));
@@ -230,7 +249,6 @@ bool ShardCore::complete(Chunk& chunk) {
   }
   answer_pulls(chunk);
   if (captures) capture(chunk, *snapshot_round_);
-  return true;
 }
 
 // The buffer itself if nobody else reads it, else a fresh one of its size; empty (and counted) if the pool has none.
@@ -274,12 +292,16 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
   FusedArgs args;
   args.elements = chunk.elements;
   args.frames = step.frames;
-  args.push = push_.get();
-  args.scale = static_cast<float>(1.0 / static_cast<double>(step.weight));
+  args.push = step.encoding ? step.encoding : push_.get();
+  args.scale = step.scale.value_or(static_cast<float>(1.0 / static_cast<double>(step.weight)));
   if (step.pulled) {
     args.lambda = static_cast<float>(job_.clocks->delay_compensation);
     args.pulled = step.pulled;
     args.pulled_as = pull_.get();
+  }
+  if (step.by_layers) {
+    args.parts = chunk.parts;
+    args.ratios = ratios_;
   }
   args.param_in = chunk.params.floats().data();
   args.param_out = next[0].floats().data();
@@ -315,6 +337,7 @@ void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply 
     payload = &chunk.estimate;
   }
   header.slowest = Round(chunk.version.value);
+  header.gate = chunk.gate;
   if (snapshot_round_ && push_->keeps_residual()) header.snapshot_round = *snapshot_round_;
   if (reply == Reply::kWhole && !chunk.residuals.empty() && !chunk.residuals[node.value].owner.empty()) {
     header.residual_sent = true;
@@ -403,6 +426,7 @@ void ShardCore::capture(Chunk& chunk, Round round) {
   for (const NodeClock& clock : chunk.clocks) {
     if (!backups()) snapshot.clocks.push_back(clock.applied);
   }
+  snapshot.gate = chunk.gate;
   output_.captured(std::move(snapshot));
   if (uncaptured_ > 0 && --uncaptured_ == 0) snapshot_round_.reset();
 }
@@ -433,10 +457,14 @@ bool ShardCore::stop(bool keep, Round round) {
       contribution.present = false;
     }
     chunk.arrived = 0;
+    chunk.sum = {};
+    chunk.facts_of = {};
     for (NodeClock& clock : chunk.clocks) clock.withheld = false;
     std::ranges::fill(chunk.waiting_pulls, WaitingPull{});
   }
   stats_.held_frames = stats_.held_bytes = stats_.withheld = 0;
+  facts_round_ = {};
+  facts_there_ = 0;
   snapshot_round_.reset();
   kept_round_.reset();
   uncaptured_ = 0;

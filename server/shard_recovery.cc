@@ -19,7 +19,7 @@ void ShardCore::size_for_nodes() {
 
 Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step, std::span<const float> params,
                           std::span<const std::span<const float>> slots, const CompressionState& compression,
-                          std::span<const std::uint64_t> clocks) {
+                          std::span<const std::uint64_t> clocks, const GateDecision& gate) {
   TRIB_ASSERT(index.value < local_.size() && local_[index.value] != kNotOurs);
   Chunk& chunk = chunks_[local_[index.value]];
   TRIB_ASSERT(!chunk.initialised);
@@ -50,6 +50,10 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
   if (push_->keeps_residual()) restore_residuals(chunk, compression);
   chunk.version = version;
   chunk.step = step;
+  if (job_.gate && gate.known()) {
+    chunk.gate = gate;
+    note_decision(Round(version.value), gate);
+  }
   max_version_ = std::max(max_version_, progress(chunk));
   initialise(chunk);
   return {};
@@ -100,7 +104,8 @@ void ShardCore::answer_pulls(Chunk& chunk) {
 
 void ShardCore::answer_previous(PeerId to, const Chunk& chunk, NodeRank node) {
   const ChunkKey key{job_.job, job_.view, node, chunk.index};
-  const Answer header{key, Version(chunk.version.value - 1), Version(durable_.value), pull_->id()};
+  Answer header{key, Version(chunk.version.value - 1), Version(durable_.value), pull_->id()};
+  header.gate = chunk.gate_before;
   BufferRef payload = chunk.previous;
   if (pull_->id() != EncodingId::kFp32) {
     payload = pool_.acquire(pull_->bytes(chunk.elements));

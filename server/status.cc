@@ -46,6 +46,14 @@ Json job_status_json(const ControlJobStatus& job) {
   snapshot["durable"] = job.snapshot_durable ? Json(job.snapshot_durable->value) : Json(nullptr);
   Json clocks = Json::array();
   for (const auto& [last, furthest] : job.clocks()) clocks.push_back({{"min", last.value}, {"max", furthest.value}});
+  Json gate = nullptr;
+  if (job.gate) {
+    gate = {{"round", job.gate_round.value},
+            {"gradient_norm", job.decision.norm},
+            {"loss_scale", job.decision.known() ? Json(job.decision.loss_scale) : Json(nullptr)},
+            {"rounds_clipped", job.rounds_clipped},
+            {"rounds_skipped", job.rounds_skipped}};
+  }
   return {{"name", job.name},
           {"id", std::to_string(job.job.value)},
           {"view", job.view.value},
@@ -60,6 +68,7 @@ Json job_status_json(const ControlJobStatus& job) {
           {"withheld_answers", job.withheld()},
           {"late_pushes", job.late_pushes()},
           {"resumed_from", job.resumed ? Json(job.resume_round.value) : Json(nullptr)},
+          {"gate", std::move(gate)},
           {"snapshot", std::move(snapshot)},
           {"memory_formula_bytes", job.memory_terms().total()},
           {"pool_bytes", job.pool_bytes()}};
@@ -167,6 +176,24 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
   per_job("tributary_server_job_durable_round", "Newest round that is durable here.", [](const ControlJobStatus& job) {
     return job.snapshot_durable ? static_cast<double>(job.snapshot_durable->value) : 0.0;
   });
+  const auto per_gate = [&](const char* name, const char* help, double (*read)(const ControlJobStatus&)) {
+    metrics.gauges(name, help, [control, read] {
+      std::vector<Metrics::Sample> samples;
+      for (const ControlJobStatus& job : control->status().jobs) {
+        if (job.gate && job.gate_round.value != 0) samples.push_back({{{"job", job.name}}, read(job)});
+      }
+      return samples;
+    });
+  };
+  per_gate("tributary_server_job_gradient_norm", "Global norm of the last round's mean gradient (jobs with a gate).",
+           [](const ControlJobStatus& job) { return job.decision.norm; });
+  per_gate("tributary_server_job_loss_scale", "What trainers multiply their loss by next (jobs with a gate).",
+           [](const ControlJobStatus& job) { return static_cast<double>(job.decision.loss_scale); });
+  per_gate("tributary_server_job_rounds_clipped", "Rounds of this view whose gradient was clipped (jobs with a gate).",
+           [](const ControlJobStatus& job) { return static_cast<double>(job.rounds_clipped); });
+  per_gate("tributary_server_job_rounds_skipped",
+           "Rounds of this view that were skipped, because they had values that are not finite (jobs with a gate).",
+           [](const ControlJobStatus& job) { return static_cast<double>(job.rounds_skipped); });
   metrics.gauges("tributary_server_job_clock",
                  "Where a node's clock is on the chunks where it is last (modes ssp and async).", [control] {
                    std::vector<Metrics::Sample> samples;

@@ -140,7 +140,7 @@ class CpuCompute final : public ModelCompute {
       training_.gather(samples, inputs_.data(), labels_.data());
       const bool first = stats.samples == 0;
       if (!mlp_.forward(inputs_.data(), batch, parameters, first ? need : NeedTensor{})) return std::nullopt;
-      stats += mlp_.loss(std::span(labels_).first(batch));
+      stats += mlp_.loss(std::span(labels_).first(batch), share.scale());
       const bool last = stats.samples == share.samples;
       mlp_.backward(parameters, memory_.gradients, !first, last ? ready : TensorReady{});
     }

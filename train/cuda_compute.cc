@@ -209,7 +209,7 @@ class CudaCompute final : public ModelCompute {
       const Result<bool> go_on = mlp_.forward(feed_.inputs(), static_cast<std::uint32_t>(samples.size()), parameters,
                                               first ? before : MlpCuda::BeforeTensor());
       if (!go_on || !*go_on) return go_on;
-      status = mlp_.loss(feed_.labels());
+      status = mlp_.loss(feed_.labels(), share.scale());
       if (status && last && fetches_sums) status = fetch_sums();
       if (status) {
         status = mlp_.backward(parameters, path_->gradients(), !first, last ? after : MlpCuda::AfterTensor());

@@ -112,7 +112,7 @@ int run_rank(const Options& options, JobConfig job, const DeviceRequest& device)
   const Result<ImageSet> training = load_training_set(job.train);
   if (!training) return report_error(training.error(), who);
   std::optional<ImageSet> test;
-  if (topology.rank == 0) {
+  if (topology.rank == 0 || is_elastic(job)) {  // there, any rank may become the first
     Result<ImageSet> loaded = load_test_set(job.train);
     if (!loaded) return report_error(loaded.error(), who);
     test = std::move(*loaded);

@@ -50,6 +50,11 @@ struct Share {
   // Asked before every micro-batch but the first: is there time for another one? If not, the gradient is the sum over
   // what has been done. Null: there always is. A GPU then waits for each micro-batch.
   std::function<bool()> another;
+  // What the loss, and with it the gradient, is multiplied by: a power of two. Asked when everything has been needed;
+  // null: 1.
+  std::function<float()> loss_scale = {};
+
+  float scale() const { return loss_scale ? loss_scale() : 1.0f; }
 };
 
 // A step that a replica takes by itself, in mode local_sgd.

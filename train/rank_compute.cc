@@ -43,7 +43,8 @@ Result<RankCompute> RankCompute::make(const JobConfig& job, const ImageSet& trai
                                            .world_size = world_size,
                                            .accumulation = config.accumulation,
                                            .local_steps = has_local_steps(job) ? job.local.steps : 1,
-                                           .seed = config.seed});
+                                           .seed = config.seed,
+                                           .elastic = is_elastic(job)});
   if (!sampler) return tl::unexpected(sampler.error());
   const Result<MlpShape> shape = shape_for(config, training, *sampler);
   if (!shape) return tl::unexpected(shape.error());
@@ -98,7 +99,8 @@ Share RankCompute::share_of(Round round, Rank rank, std::uint32_t step) {
 }
 
 Result<std::optional<BatchStats>> RankCompute::gradient(Round round, Rank rank, const NeedTensor& need,
-                                                        const WeightedReady& ready, std::uint32_t replica) {
+                                                        const WeightedReady& ready, std::uint32_t replica,
+                                                        std::function<float()> loss_scale) {
   const std::size_t last_tensor = shape().tensors().size() - 1;
   const NeedTensor needed = [&](std::size_t tensor) {
     if (need && !need(tensor)) return false;
@@ -114,6 +116,7 @@ Result<std::optional<BatchStats>> RankCompute::gradient(Round round, Rank rank, 
   if (ready) told = [&](std::size_t tensor) { ready(tensor, weight); };
   if (inner_) return local_round(round, rank, needed, told, replica);
   Share share = share_of(round, rank, 0);
+  share.loss_scale = std::move(loss_scale);
   if (deadline_) {
     share.another = [this] { return deadline_->another(steady_ns()); };
     share.micro_batch = [&, whole = std::move(share.micro_batch)](std::uint32_t micro) {

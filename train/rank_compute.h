@@ -41,15 +41,17 @@ class RankCompute {
   const MlpShape& shape() const { return model_->shape(); }
   const DeviceInfo& info() const { return model_->info(); }
   const Sampler& sampler() const { return sampler_; }
+  // Elastic jobs: other ranks share the batches from the next round on, at least as many as make() was told.
+  void set_world_size(std::uint32_t world_size) { sampler_.set_world_size(world_size); }
 
   // As ModelCompute's.
   Status bind(const RankMemory& memory) { return model_->bind(memory); }
   void unbind() { model_->unbind(); }
   // Gradient of the rank's share of a round, and for `ready` what it counts for in the average: its samples; with local
   // steps 1, or 0 if it had none. The result says how many samples it was over. replica: where several are computed
-  // here, which of them the rank is.
+  // here, which of them the rank is. loss_scale: as Share's.
   Result<std::optional<BatchStats>> gradient(Round round, Rank rank, const NeedTensor& need, const WeightedReady& ready,
-                                             std::uint32_t replica = 0);
+                                             std::uint32_t replica = 0, std::function<float()> loss_scale = {});
   // The same without a deadline.
   std::uint32_t weight(Round round, Rank rank) const;
   void set_slow_motion(const SlowMotionOptions& options) { slow_motion_.emplace(options); }

@@ -20,6 +20,13 @@ struct CurvePoint {
   BatchStats test;
 };
 
+// Jobs with a gate: what was decided about the rounds that this process saw complete.
+struct GateTotals {
+  std::uint64_t rounds = 0, clipped = 0, skipped = 0;
+  GateDecision last;
+  void add(const GateDecision& decision);
+};
+
 struct RunSummary {
   std::string job;
   std::uint32_t rank = 0, world_size = 1, nodes = 1;
@@ -41,6 +48,7 @@ struct RunSummary {
   StepSplit split;                 // total of these rounds
   std::uint64_t bytes_pushed = 0, bytes_pulled = 0;  // by this node
   // Modes ssp and async, by this node: chunks that were answered, and by how many clocks the slowest node was behind.
+  GateTotals gate;
   bool clocks = false;
   std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
 
@@ -66,10 +74,11 @@ struct RunSummary {
 //
 // with backup workers or a deadline "partial":{"samples_left","rounds_missed","pushes","late_pushes"} (this rank's and
 // its node's; "samples" then counts this rank's alone), with a curve
-// "curve":[{"at_ns","round","test_accuracy","test_loss"}], in modes ssp and async "staleness":{"pulls","mean","max"}
-// (by how many clocks the slowest node was behind, over all chunks that this node was answered), and "train_loss_sum",
-// "train_correct", "train_samples" so that a reader of all ranks' objects can aggregate by example counts. test_* are
-// null on ranks that do not evaluate.
+// "curve":[{"at_ns","round","test_accuracy","test_loss"}], in jobs with a gate "gate":{"rounds","clipped","skipped",
+// "gradient_norm" of the last round,"loss_scale" of the next}, in modes ssp and async
+// "staleness":{"pulls","mean","max"} (by how many clocks the slowest node was behind, over all chunks that this node
+// was answered), and "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can
+// aggregate by example counts. test_* are null on ranks that do not evaluate.
 std::string to_json(const RunSummary& summary);
 // "cuda:0 NVIDIA H200 with cuBLAS 13.0.2", and in parentheses why it is not something better.
 std::string to_text(const DeviceInfo& info);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -42,7 +43,7 @@ class Trainer {
  public:
   Trainer(const TrainerOptions& options, RankCompute compute, const ImageSet* test, ProgressBar& bar,
           const ProgressSender* progress, StopSignal& stop_signal)
-      : rank_(options.topology.rank),
+      : topology_(options.topology),
         compute_(std::move(compute)),
         test_(test),
         bar_(bar),
@@ -114,8 +115,9 @@ class Trainer {
         lent_.attach(session_options_, compute_.shape().tensors(), [this](const std::string& text) { note(text); });
     if (!attached) return tl::unexpected(attached.error());
     session_ = std::move(*attached);
+    take_place(session_->topology());
     const std::size_t tensors = compute_.shape().tensors().size();
-    if (session_->fresh() && rank_.value == 0) {
+    if (session_->fresh() && topology_.rank == 0) {
       for (std::size_t t = 0; t < tensors; ++t) {
         compute_.shape().initialise(session_options_.job.train.seed, t, session_->initial(t));
       }
@@ -131,7 +133,7 @@ class Trainer {
     }
     session_->last_round(last_);
     stop_signal_.arm();
-    complete_ = pushed_ = session_->resume_round();
+    complete_ = pushed_ = gated_ = session_->resume_round();
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
     if (complete_.value > 0) note("going on after round " + std::to_string(complete_.value));
@@ -182,7 +184,14 @@ class Trainer {
     const auto ready = [session = session_.get()](std::size_t tensor, std::uint64_t weight) {
       session->ready(tensor, weight);
     };
-    const Result<std::optional<BatchStats>> computed = compute_.gradient(round, rank_, need, ready);
+    std::function<float()> loss_scale;
+    if (has_gate(session_options_.job)) {
+      loss_scale = [session = session_.get(), before = Round(round.value - 1)] {
+        return session->gate(before).loss_scale;
+      };
+    }
+    const Result<std::optional<BatchStats>> computed =
+        compute_.gradient(round, rank(), need, ready, 0, std::move(loss_scale));
     if (!computed) return device_failed(computed.error());
     if (!*computed) {
       if (needed && *needed == StepState::kStopRequested) return settle(*needed);
@@ -190,16 +199,21 @@ class Trainer {
     }
     const BatchStats& stats = **computed;
     complete_ = Round(round.value - 1);  // every tensor was waited for
+    count_gate();
     pushed_ = round;
     if (!has_local_steps(session_options_.job)) {
-      summary_.samples_left += sampler.share_size(round, rank_) - stats.samples;
+      summary_.samples_left += sampler.share_size(round, rank()) - stats.samples;
     }
 
     Result<StepState> state = StepState::kContinue;
-    RoundReport report{.rank = rank_.value, .round = round.value, .rounds = last_.value, .stats = stats};
+    RoundReport report{.rank = topology_.rank,
+                       .world_size = topology_.world_size,
+                       .round = round.value,
+                       .rounds = last_.value,
+                       .stats = stats};
     std::uint64_t evaluating_ns = 0;
     const bool last = round == last_;
-    const bool evaluates = test_ != nullptr && (last || evaluates_after(session_options_.job.train, sampler, round));
+    const bool evaluates = tests() && (last || evaluates_after(session_options_.job.train, sampler, round));
     if (last || evaluates) {
       state = settle(StepState::kContinue);
       if (evaluates && complete_ == round) {
@@ -219,6 +233,7 @@ class Trainer {
     report.split.wait_ns = blocked_ns_ - report.split.reduce_ns;
     report.split.compute_ns = ns_since(begin) - evaluating_ns - blocked_ns_;
     report.global_samples = summary_.partial ? stats.samples : sampler.batch_size(round);
+    report.gate = session_->gate(complete_);
     tell(report);
     return state;
   }
@@ -280,7 +295,14 @@ class Trainer {
     blocked_ns_ += ns_since(asked);
     if (!state) return state;
     if (*state == StepState::kContinue || *state == StepState::kStopRequested) complete_ = pushed_;
+    count_gate();
     return *state == StepState::kContinue ? otherwise : *state;
+  }
+
+  void count_gate() {
+    if (complete_ == gated_) return;
+    gated_ = complete_;
+    summary_.gate.add(session_->gate(complete_));
   }
 
   Result<ViewEnd> end_view(StepState state) {
@@ -303,7 +325,7 @@ class Trainer {
     }
     if (evaluated_ != complete_) {
       summary_.test.reset();
-      if (finished && test_ != nullptr) {
+      if (finished && tests()) {
         const Result<BatchStats> evaluation = compute_.evaluate(*test_);
         if (!evaluation) return device_failed(evaluation.error());
         summary_.test = *evaluation;
@@ -380,9 +402,25 @@ class Trainer {
     if (progress_ != nullptr) progress_->send(report);
   }
 
-  void note(const std::string& text) { bar_.note("rank " + std::to_string(rank_.value) + ": " + text); }
+  void note(const std::string& text) { bar_.note("rank " + std::to_string(topology_.rank) + ": " + text); }
 
-  const Rank rank_;
+  // In an elastic job each view deals out the ranks, and with them the samples, anew.
+  void take_place(const Topology& place) {
+    const bool moved = place.rank != topology_.rank || place.world_size != topology_.world_size;
+    topology_ = place;
+    compute_.set_world_size(place.world_size);
+    summary_.rank = place.rank;
+    summary_.world_size = place.world_size;
+    summary_.nodes = place.world_size / place.local_world_size;
+    if (moved)
+      note("this view has " + std::to_string(summary_.nodes) + " nodes and world size " +
+           std::to_string(place.world_size));
+  }
+  Rank rank() const { return Rank(topology_.rank); }
+  // One rank evaluates for all.
+  bool tests() const { return test_ != nullptr && topology_.rank == 0; }
+
+  Topology topology_;  // of this view
   RankCompute compute_;
   const ImageSet* const test_;
   ProgressBar& bar_;
@@ -410,6 +448,7 @@ class Trainer {
   RankMemory memory_;
   Round complete_;  // newest round whose answers have all come
   Round pushed_;    // newest round whose gradient was given away: complete_, or the one after it
+  Round gated_;     // newest round in summary_.gate
   SessionStats view_stats_;
   std::uint64_t blocked_ns_ = 0;  // of the current round
 };
@@ -419,7 +458,11 @@ class Trainer {
 Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test,
                               ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal) {
   if (Status status = options.topology.validate(); !status) return tl::unexpected(status.error());
-  Result<RankCompute> compute = RankCompute::make(options.job, training, options.topology.world_size, options.device);
+  // In an elastic job few nodes have large shares.
+  const std::uint32_t fewest = is_elastic(options.job)
+                                   ? options.job.membership.min_nodes * options.topology.local_world_size
+                                   : options.topology.world_size;
+  Result<RankCompute> compute = RankCompute::make(options.job, training, fewest, options.device);
   if (!compute) return tl::unexpected(compute.error());
   if (options.slow_motion.us_per_sample > 0.0) compute->set_slow_motion(options.slow_motion);
   TrainerOptions with_memory = options;

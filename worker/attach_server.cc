@@ -127,7 +127,8 @@ std::vector<NodePace> AttachServer::paces() const {
   std::vector<NodePace> paces;
   for (const NodeJobSummary& summary : summaries()) {
     if (!summary.job || summary.job->spec().allreduce) continue;
-    const NodePace pace = summary.job->pace();
+    NodePace pace = summary.job->pace();
+    pace.node = NodeRank(summary.node);  // as the coordinator knows it, whatever it is in this view
     if (pace.rounds != 0) paces.push_back(pace);
   }
   return paces;

@@ -360,6 +360,10 @@ std::uint64_t WorkerLaneJob::kept_weight(ChunkIndex chunk, Round round) {
   return job_->spec().redo->find(chunk, round).value().weight;
 }
 
+GateDecision WorkerLaneJob::kept_decision(ChunkIndex chunk, Round round) {
+  return job_->spec().redo->find(chunk, round).value().gate;
+}
+
 void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
   const ChunkRange range = job_->spec().layout->chunk(init.key.chunk);
   const auto* values = reinterpret_cast<const std::byte*>(job_->parameters() + range.begin);
@@ -442,7 +446,12 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
     staleness_sum_ += behind;
     staleness_max_ = std::max(staleness_max_, behind);
   }
-  if (RedoRing* ring = job_->spec().redo.get()) ring->commit(Round(answer.durable.value));
+  const Round round(answer.version.value);
+  if (RedoRing* ring = job_->spec().redo.get()) {
+    ring->commit(Round(answer.durable.value));
+    ring->note_decision(chunk, round, answer.gate);
+  }
+  if (answer.gate.known()) job_->header().gate[round.value % kGateWords].write(round.value, answer.gate);
   reducer_->deliver(chunk, answer.version, whole, payload);
 }
 

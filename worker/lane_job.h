@@ -69,6 +69,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
 
   void send_push(ConnectionIndex connection, const Push& push) override;
   std::uint64_t kept_weight(ChunkIndex chunk, Round round) override;
+  GateDecision kept_decision(ChunkIndex chunk, Round round) override;
   void send_init(ConnectionIndex connection, const Init& init) override;
   void send_pull(ConnectionIndex connection, const Pull& pull) override;
   void send_query(ConnectionIndex connection, const Query& query) override;

@@ -31,7 +31,7 @@ struct Session::Impl {
 
   AttachSocket socket;
   std::string socket_path;
-  std::uint32_t rank = 0;
+  Topology topology;
   AttachReply reply;
   std::optional<Layout> layout;
   SharedMemory node_memory, rank_memory;
@@ -220,7 +220,6 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   auto socket = AttachSocket::connect(options.socket);
   if (!socket) return tl::unexpected(socket.error());
   auto impl = std::make_unique<Impl>(std::move(*socket), options.socket);
-  impl->rank = options.topology.rank;
 
   AttachRequest request;
   request.job_json = to_canonical_json(options.job);
@@ -257,6 +256,12 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
                 "worker daemon at " + options.socket + " answered the attach with another message");
   }
   impl->reply = std::move(*reply);
+  impl->topology = {impl->reply.rank, impl->reply.world_size, options.topology.local_rank,
+                    options.topology.local_world_size, impl->reply.node_rank};
+  if (Status told = impl->topology.validate(); !told) {
+    return fail(ErrorCode::kMalformed,
+                "worker daemon at " + options.socket + " gave this rank an impossible place: " + told.error().message);
+  }
   auto layout =
       Layout::with_owners(std::move(request.tensors), impl->reply.chunk_elements, std::move(impl->reply.owners));
   if (!layout) return tl::unexpected(layout.error());
@@ -280,17 +285,20 @@ Round Session::resume_round() const {
 JobId Session::job() const {
   return impl_->reply.job;
 }
+const Topology& Session::topology() const {
+  return impl_->topology;
+}
 const Layout& Session::layout() const {
   return *impl_->layout;
 }
 
 std::span<float> Session::initial(std::size_t tensor) {
-  TRIB_ASSERT(fresh() && impl_->rank == 0);
+  TRIB_ASSERT(fresh() && impl_->topology.rank == 0);
   return {impl_->parameters + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
 }
 
 Status Session::start() {
-  if (fresh() && impl_->rank == 0) {
+  if (fresh() && impl_->topology.rank == 0) {
     if (auto sent = impl_->socket.send(InitialValues{}); !sent) return tl::unexpected(impl_->unavailable());
   }
   const Status waited = impl_->wait_chunks(0, static_cast<std::uint32_t>(impl_->layout->chunks()), resume_round());
@@ -364,6 +372,10 @@ Round Session::settled_round() const {
     lowest = std::min(lowest, impl_->chunk_words[c].settled.load(std::memory_order_relaxed));
   }
   return Round(lowest);
+}
+
+GateDecision Session::gate(Round round) const {
+  return impl_->node->gate[round.value % kGateWords].read(round.value);
 }
 
 std::string Session::stop_reason() const {

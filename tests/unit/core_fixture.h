@@ -73,6 +73,7 @@ class ShardRecorder final : public ShardOutput {
   void resend(PeerId to, const Resend& header) override { resends.emplace_back(to, header); }
   void error(PeerId to, const ErrorReply& header) override { errors.emplace_back(to, header); }
   void captured(ChunkSnapshot snapshot) override { snapshots.push_back(std::move(snapshot)); }
+  void facts(const RoundFacts& facts) override { rounds.push_back(facts); }
 
   // As if everything had been sent.
   void clear() {
@@ -81,6 +82,7 @@ class ShardRecorder final : public ShardOutput {
     receipts.clear();
     resends.clear();
     errors.clear();
+    rounds.clear();
   }
 
   std::vector<Sent> answers;
@@ -94,6 +96,7 @@ class ShardRecorder final : public ShardOutput {
   std::vector<std::pair<PeerId, Resend>> resends;
   std::vector<std::pair<PeerId, ErrorReply>> errors;
   std::vector<ChunkSnapshot> snapshots;
+  std::vector<RoundFacts> rounds;
 };
 
 struct ShardSetup {
@@ -107,6 +110,7 @@ struct ShardSetup {
   std::optional<ClockRules> clocks;
   std::uint64_t start = 0;
   bool recovers = false;
+  std::optional<GateConfig> gate;
 };
 
 inline PeerId peer_of(std::uint32_t node) {
@@ -132,12 +136,13 @@ class Shard {
     job.clocks = setup.clocks;
     job.start = Round(setup.start);
     job.recovers = setup.recovers;
+    job.gate = setup.gate;
     return job;
   }
   std::size_t blocks(const ShardSetup& setup) const {
     if (setup.pool_blocks != 0) return setup.pool_blocks;
     return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull, setup.push, setup.nodes,
-                                  setup.recovers, setup.clocks.has_value());
+                                  setup.recovers, setup.clocks.has_value(), setup.gate.has_value());
   }
   static ChunkKey key(std::uint32_t node, std::uint32_t chunk = 0) {
     return {kJob, kView, NodeRank(node), ChunkIndex(chunk)};
