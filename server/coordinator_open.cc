@@ -212,6 +212,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
     }
   }
   job.ready.clear();
+  job.rank_states.clear();
   job.pace.clear();
   job.stragglers.reset();
   job.missed_snapshots = 0;
@@ -293,7 +294,9 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
   }
   if (common && !common->empty()) {
     job.record.initialised = job.resume = true;
-    job.record.committed = job.resume_round = std::max(job.record.committed, Round(*common->rbegin()));
+    const Round newest = std::max(job.record.committed, Round(*common->rbegin()));
+    if (newest != job.record.committed) commit_rank_states(job, newest);
+    job.record.committed = job.resume_round = newest;
   }
   return {};
 }
@@ -337,6 +340,7 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   job.snapshot_retry_ms = 0;
   for (const auto& [node, member] : job.members) {
     const auto worker = workers_.find(member.worker);
+    welcome.rank_states = rank_states_of(job, node);
     if (worker != workers_.end()) output_.send(worker->second.peer, welcome);
     welcome.node = NodeRank(welcome.node.value + 1);  // members are in ascending order of the ranks they are known by
   }
