@@ -101,7 +101,12 @@ class Run {
     trainers_.overrides = options_.overrides;
     trainers_.overrides.push_back("membership.on_worker_loss=continue");
     trainers_.progress_socket = socket;
-    trainers_.extra_arguments = {"--json", "--quiet", "--device", options_.device};
+    trainers_.extra_arguments = {"--json",
+                                 "--quiet",
+                                 "--device",
+                                 options_.device,
+                                 "--slow-us-per-sample",
+                                 std::to_string(options_.us_per_sample)};
     Json told = Json::array();
     std::uint32_t there = 0;
     for (std::size_t phase = 0; phase < nodes_.size(); ++phase) {

@@ -23,6 +23,8 @@ struct ElasticOptions {
   std::string base_dir;
   std::string bin_dir;  // as ClusterOptions::bin_dir
   std::string device = "cpu";
+  // Every sample takes so long more, asleep (train/slow_motion.h): nodes do not slow down each other on few processors.
+  double us_per_sample = 0.0;
   bool fixed = true;  // also a run with the first phase's nodes from beginning to end
   std::function<bool()> interrupted = [] { return false; };
   std::function<void(const std::string&)> tell = [](const std::string&) {};

@@ -14,6 +14,7 @@
 #include "bench/echo_ceiling.h"
 #include "bench/pushpull_ranks.h"
 #include "bench/sample_model.h"
+#include "bench/scratch_folder.h"
 #include "cluster/http_client.h"
 #include "common/encoding.h"
 
@@ -27,20 +28,6 @@ constexpr int kSlices = 5;
 constexpr std::uint64_t kWarmRounds = 2;
 constexpr double kWarmSeconds = 120.0;  // at most
 constexpr std::chrono::milliseconds kScrapeTimeout{5'000};
-
-struct TempDir {
-  TempDir() {
-    char name[] = "/tmp/tributary-bench-XXXXXX";
-    if (::mkdtemp(name)) path = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    if (!path.empty()) std::filesystem::remove_all(path, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  std::string path;
-};
 
 std::vector<SessionOptions> make_sessions(const PushPullOptions& options, LocalCluster& cluster) {
   JobConfig job;
@@ -327,7 +314,7 @@ class Setup {
   explicit Setup(const PushPullOptions& options) : options_(options) {}
 
   const PushPullOptions options_;
-  const TempDir folder_;
+  const ScratchFolder folder_;
   std::unique_ptr<LocalCluster> cluster_;
   std::unique_ptr<Benchmark> benchmark_;
 };

@@ -43,6 +43,8 @@ void add_bench_elastic(CLI::App& bench_app, int& exit_status) {
       ->check(CLI::IsMember({"tcp", "ipc", "shm"}))
       ->capture_default_str();
   command->add_option("--device", o.device, "as tributary-train has it")->capture_default_str();
+  command->add_option("--us-per-sample", o.us_per_sample, "that every sample takes more, asleep: a slower computer")
+      ->capture_default_str();
   command->add_option("--base-dir", o.base_dir, "where stores and logs go")->required()->type_name("DIR");
   command->add_flag("--only", arguments->only, "without the run with a fixed number of nodes");
   command->callback([arguments, &exit_status] {

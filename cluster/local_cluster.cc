@@ -376,6 +376,9 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
     for (const std::string& value : options.overrides) argv.insert(argv.end(), {"--set", value});
     if (!options.progress_socket.empty()) argv.insert(argv.end(), {"--progress-socket", options.progress_socket});
     argv.insert(argv.end(), options.extra_arguments.begin(), options.extra_arguments.end());
+    if (rank < options.rank_arguments.size()) {
+      argv.insert(argv.end(), options.rank_arguments[rank].begin(), options.rank_arguments[rank].end());
+    }
     if (auto ok = spawn(trainer); !ok) return ok;
     trainers_.push_back(std::move(trainer));
   }

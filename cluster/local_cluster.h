@@ -95,6 +95,7 @@ struct TrainerOptions {
   // For elastic jobs: on which nodes, and how many nodes they are told there are. Empty and 0: all.
   std::vector<std::uint32_t> nodes;
   std::uint32_t world_nodes = 0;
+  std::vector<std::vector<std::string>> rank_arguments;  // more, by rank; missing or empty: none
 };
 
 class LocalCluster {

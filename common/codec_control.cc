@@ -83,6 +83,17 @@ void write(Root::Builder out, const Heartbeat& m) {
     progress[i].setMinVersion(m.progress[i].min_version.value);
     progress[i].setMaxVersion(m.progress[i].max_version.value);
   }
+  auto paces = body.initPaces(size_of(m.paces));
+  for (unsigned i = 0; i < paces.size(); ++i) {
+    paces[i].setJob(m.paces[i].job.value);
+    paces[i].setView(m.paces[i].view.value);
+    paces[i].setNode(m.paces[i].node.value);
+    paces[i].setRounds(m.paces[i].rounds);
+    paces[i].setComputeNs(m.paces[i].compute_ns);
+    paces[i].setReduceNs(m.paces[i].reduce_ns);
+    paces[i].setNetworkNs(m.paces[i].network_ns);
+    paces[i].setSamples(m.paces[i].samples);
+  }
 }
 
 void write(Root::Builder out, const HeartbeatReply& m) {
@@ -190,6 +201,18 @@ void write(Root::Builder out, const JobWelcome& m) {
   body.setNode(m.node.value);
   body.setNodes(m.nodes);
   body.setMembers(m.members);
+  auto states = body.initRankStates(size_of(m.rank_states));
+  for (unsigned i = 0; i < states.size(); ++i) states.set(i, data(m.rank_states[i]));
+}
+
+void write(Root::Builder out, const NodeRankState& m) {
+  auto body = out.initNodeRankState();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setNode(m.node.value);
+  body.setLocalRank(m.local_rank);
+  body.setRound(m.kept.round.value);
+  body.setState(data(m.kept.state));
 }
 
 void write(Root::Builder out, const PeerAddress& m) {
@@ -343,6 +366,13 @@ Heartbeat read(wire::Heartbeat::Reader in) {
     m.progress.push_back({JobId(entry.getJob()), ViewId(entry.getView()), Version(entry.getMinVersion()),
                           Version(entry.getMaxVersion())});
   }
+  const auto paces = in.getPaces();
+  check_count(paces.size(), kMaxJobs, "the list of paces");
+  m.paces.reserve(paces.size());
+  for (auto entry : paces) {
+    m.paces.push_back({JobId(entry.getJob()), ViewId(entry.getView()), NodeRank(entry.getNode()), entry.getRounds(),
+                       entry.getComputeNs(), entry.getReduceNs(), entry.getNetworkNs(), entry.getSamples()});
+  }
   return m;
 }
 
@@ -372,8 +402,7 @@ RoundFacts read(wire::RoundFacts::Reader in) {
   m.before = read_gate(in.getBefore());
   m.decided = read_gate(in.getDecided());
   for (const auto chunk : in.getChunks()) {
-    m.chunks.push_back(
-        {ChunkIndex(chunk.getChunk()), {chunk.getSumSquares(), chunk.getWeight(), chunk.getFinite()}});
+    m.chunks.push_back({ChunkIndex(chunk.getChunk()), {chunk.getSumSquares(), chunk.getWeight(), chunk.getFinite()}});
   }
   for (const auto part : in.getNorms()) {
     m.norms.push_back({ChunkIndex(part.getChunk()), part.getTensor(), part.getParams(), part.getUpdate()});
@@ -428,6 +457,9 @@ JobWelcome read(wire::JobWelcome::Reader in) {
   m.node = NodeRank(in.getNode());
   m.nodes = in.getNodes();
   m.members = in.getMembers();
+  const auto states = in.getRankStates();
+  check_count(states.size(), kMaxRankStates, "the list of the ranks' states");
+  for (const auto state : states) m.rank_states.push_back(read_data(state, kMaxRankState, "a rank's state"));
   return m;
 }
 
@@ -455,6 +487,14 @@ ControlMessage read(Root::Reader root) {
       const auto body = root.getShardKept();
       return ShardKept{JobId(body.getJob()), ViewId(body.getView()), body.getAny(), Version(body.getMinVersion()),
                        Version(body.getMaxVersion())};
+    }
+    case Root::NODE_RANK_STATE: {
+      const auto body = root.getNodeRankState();
+      return NodeRankState{JobId(body.getJob()),
+                           ViewId(body.getView()),
+                           NodeRank(body.getNode()),
+                           body.getLocalRank(),
+                           {Round(body.getRound()), read_data(body.getState(), kMaxRankState, "the rank's state")}};
     }
     case Root::ROUND_FACTS:
       return read(root.getRoundFacts());

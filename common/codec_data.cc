@@ -76,6 +76,7 @@ void write(Header::Builder out, const Answer& m) {
   body.setSnapshotRound(m.snapshot_round.value);
   body.setResidualSent(m.residual_sent);
   body.setSlowest(m.slowest.value);
+  body.setDropped(m.dropped);
   write_gate(out, m.gate);
 }
 void write(Header::Builder out, const Residual& m) {
@@ -127,6 +128,7 @@ DataMessage read(Header::Reader in) {
                     Round(body.getSnapshotRound()),
                     body.getResidualSent(),
                     Round(body.getSlowest()),
+                    body.getDropped(),
                     read_gate(in)};
     }
     case Header::RESIDUAL:

@@ -109,6 +109,14 @@ struct AllreduceConfig {
   std::string algorithm = "hierarchical";  // flat: a ring over all ranks; hierarchical: in the node, then over nodes
 };
 
+// Mode sync: what a round does about nodes that are late.
+struct SyncConfig {
+  std::uint32_t backup_workers = 0;  // a round completes without so many of the nodes, the last ones
+  // A rank computes for so long in a round, sums up what it managed, and leaves the rest of its samples; 0: all of
+  // them.
+  std::uint32_t deadline_ms = 0;
+};
+
 // Modes ssp and async: pushes are applied as they arrive (server/shard_core.h).
 struct SspConfig {
   std::uint64_t staleness = 3;      // ssp: by how many clocks a node may run ahead of the slowest
@@ -164,6 +172,7 @@ struct JobConfig {
   EncodingSpec push;              // a round's gradients: see common/encoding.h
   EncodingSpec pull;              // the parameters
   AllreduceConfig allreduce;
+  SyncConfig sync;
   SspConfig ssp;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
@@ -175,9 +184,24 @@ struct JobConfig {
   TrainConfig train;
 };
 
-// Modes in which every node has a clock of its own.
-inline bool has_clocks(const JobConfig& job) {
+// Rounds that complete without the last nodes.
+inline bool has_backups(const JobConfig& job) {
+  return job.mode == "sync" && job.sync.backup_workers > 0;
+}
+
+// Rounds in which nodes do what they manage in time.
+inline bool has_deadline(const JobConfig& job) {
+  return job.mode == "sync" && job.sync.deadline_ms > 0;
+}
+
+// Modes in which pushes are applied as they arrive.
+inline bool has_staleness(const JobConfig& job) {
   return job.mode == "ssp" || job.mode == "async";
+}
+
+// Every node has a clock of its own.
+inline bool has_clocks(const JobConfig& job) {
+  return has_staleness(job) || has_backups(job);
 }
 
 inline bool has_local_steps(const JobConfig& job) {

@@ -26,6 +26,8 @@ constexpr std::string_view kWhenFull[] = {"go_on", "wait"};
 constexpr std::uint32_t kMaxRedoMb = 1u << 20;
 constexpr std::string_view kOnWorkerLoss[] = {"wait", "continue"};
 constexpr std::uint32_t kMaxRejoinMs = 3'600'000;
+constexpr std::uint32_t kMaxBackupWorkers = 1u << 16;
+constexpr std::uint32_t kMaxDeadlineMs = 3'600'000;
 constexpr std::string_view kLocalTransports[] = {"auto", "socket"};
 constexpr std::string_view kDatasets[] = {"fashion-mnist"};
 constexpr std::string_view kNodeReductions[] = {"auto", "host", "device"};
@@ -269,6 +271,10 @@ void check_membership(Faults& f, const JobConfig& c) {
   f.check(c.membership.min_nodes >= 1, "membership.min_nodes", "must be at least 1");
   f.check(c.membership.rejoin_ms >= 1 && c.membership.rejoin_ms <= kMaxRejoinMs, "membership.rejoin_ms",
           "must be from 1 to " + std::to_string(kMaxRejoinMs) + " (an hour)");
+  f.check(!is_elastic(c) || c.membership.min_nodes > c.sync.backup_workers, "membership.min_nodes",
+          "must be more than sync.backup_workers = " + std::to_string(c.sync.backup_workers) +
+              ": a round needs a node that it waits for",
+          "sync.backup_workers");
   f.check(!is_elastic(c) || c.mode != "allreduce", "membership.on_worker_loss",
           "must be \"wait\" with mode \"allreduce\": its state is with the nodes, and only node 0 keeps it",
           "job.mode");
@@ -277,13 +283,20 @@ void check_membership(Faults& f, const JobConfig& c) {
 void check_clocks(Faults& f, const JobConfig& c) {
   f.check(not_negative(c.ssp.delay_compensation), "ssp.delay_compensation", "must be 0 or a finite number above 0");
   if (!has_clocks(c)) return;
-  const std::string mode = "with mode \"" + c.mode + "\": ";
+  const std::string mode = has_backups(c) ? std::string("with backup workers: ") : "with mode \"" + c.mode + "\": ";
+  const std::string because = has_backups(c) ? "sync.backup_workers" : "job.mode";
   f.check(!make_encoding(c.push)->keeps_residual(), "encoding.push",
-          "must be fp32, bf16 or fp16 " + mode + "the others keep residuals, which its snapshots cannot hold",
-          "job.mode");
+          "must be fp32, bf16 or fp16 " + mode + "the others keep residuals, which its snapshots cannot hold", because);
   f.check(!make_encoding(c.pull)->is_delta(), "encoding.pull",
           "must be fp32, bf16 or fp16 " + mode + "changes need an estimate that all nodes share, and nodes differ",
-          "job.mode");
+          because);
+}
+
+void check_sync(Faults& f, const SyncConfig& sync) {
+  f.check(sync.backup_workers <= kMaxBackupWorkers, "sync.backup_workers",
+          "must be at most " + std::to_string(kMaxBackupWorkers) + ", and less than the job has nodes");
+  f.check(sync.deadline_ms <= kMaxDeadlineMs, "sync.deadline_ms",
+          "must be at most " + std::to_string(kMaxDeadlineMs) + " (an hour), or 0 for rounds of whole batches");
 }
 
 // A round that waits for one decision must be one: the same contributions in all chunks, all of them on servers, and
@@ -308,6 +321,10 @@ void check_gate(Faults& f, const JobConfig& c) {
   const char* key = g.clip_norm > 0.0        ? "gate.clip_norm"
                     : g.loss_scale != "none" ? "gate.loss_scale"
                                              : "optimizer.name";
+  f.check(!has_backups(c), key,
+          "needs rounds that are the same in all chunks, and with backup workers each chunk has its own: remove "
+          "sync.backup_workers",
+          "sync.backup_workers");
   f.check(c.mode == "sync", key,
           "needs mode \"sync\": it waits for one decision about a whole round, and with mode \"" + c.mode +
               "\" there is none to wait for; clip in the trainer instead",
@@ -359,9 +376,13 @@ std::string why_inapplicable(const JobConfig& config, std::string_view key) {
   if (key.starts_with("allreduce.") && config.mode != "allreduce" && contains(kModes, config.mode)) {
     return "mode \"" + config.mode + "\" has no all-reduce: remove the key or set job.mode to \"allreduce\"";
   }
-  if (key.starts_with("ssp.") && !has_clocks(config) && contains(kModes, config.mode)) {
+  if (key.starts_with("ssp.") && !has_staleness(config) && contains(kModes, config.mode)) {
     return "mode \"" + config.mode +
            "\" knows no staleness: remove the key or set job.mode to \"ssp\" (or \"async\", without a bound)";
+  }
+  if (key.starts_with("sync.") && config.mode != "sync" && contains(kModes, config.mode)) {
+    return "mode \"" + config.mode +
+           "\" has no late nodes to go on without: remove the key or set job.mode to \"sync\"";
   }
   const bool of_scale = key == "gate.init_scale" || key == "gate.growth_factor" || key == "gate.backoff_factor" ||
                         key == "gate.growth_interval";
@@ -406,6 +427,7 @@ std::vector<Fault> faults_of(const JobConfig& c) {
     f.check(c.pull.id == EncodingId::kFp32, "encoding.pull", why, "job.mode");
   }
   check_clocks(f, c);
+  check_sync(f, c.sync);
   check_gate(f, c);
   check_optimizer(f, c, c.optimizer, "optimizer", "optimizer.name");
   check_local(f, c);

@@ -38,6 +38,9 @@ void visit_job_fields(Config& c, Visitor&& visit) {
 
   visit("allreduce", "algorithm", c.allreduce.algorithm);
 
+  visit("sync", "backup_workers", c.sync.backup_workers);
+  visit("sync", "deadline_ms", c.sync.deadline_ms);
+
   visit("ssp", "staleness", c.ssp.staleness);
   visit("ssp", "lr_by_staleness", c.ssp.lr_by_staleness);
   visit("ssp", "delay_compensation", c.ssp.delay_compensation);

@@ -219,7 +219,8 @@ std::uint64_t config_hash(const JobConfig& config) {
   json root = without_ignorable(to_json(config));
   // Came later: a job that has no use for it keeps the hash that it always had.
   if (config.mode != "allreduce") root.erase("allreduce");
-  if (!has_clocks(config)) root.erase("ssp");
+  if (!has_staleness(config)) root.erase("ssp");
+  if (!has_backups(config) && !has_deadline(config)) root.erase("sync");
   if (!has_local_steps(config)) root.erase("local");
   if (!has_gate(config)) root.erase("gate");
   const std::string bytes = compact(root);

@@ -14,13 +14,13 @@ namespace tributary {
 // use to any job.
 inline constexpr std::uint32_t kMinRedoRounds = 16, kMaxRedoRounds = 256;
 
-// Jobs of synchronous rounds whose encodings leave nothing behind on the nodes. (A residual is lost with its view, and
-// with it the bits: those jobs go back to the last snapshot, which has it. So do those with LAMB, because nodes do not
-// keep every tensor's trust ratio of every round.)
+// Jobs of synchronous rounds of all nodes, whose encodings leave nothing behind on the nodes. (A residual is lost with
+// its view, and with it the bits: those jobs go back to the last snapshot, which has it. So do those with LAMB, because
+// nodes do not keep every tensor's trust ratio of every round.)
 inline bool recovers(const JobConfig& config) {
-  return (config.mode == "sync" || has_local_steps(config)) && config.recovery.redo_log != "none" &&
-         config.optimizer.name != "lamb" && !make_encoding(config.push)->keeps_residual() &&
-         !make_encoding(config.pull)->is_delta();
+  return ((config.mode == "sync" && !has_backups(config)) || has_local_steps(config)) &&
+         config.recovery.redo_log != "none" && config.optimizer.name != "lamb" &&
+         !make_encoding(config.push)->keeps_residual() && !make_encoding(config.pull)->is_delta();
 }
 
 // Bytes that a node pushes in a round.

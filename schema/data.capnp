@@ -82,7 +82,8 @@ struct DataHeader {
       encoding @14 :Encoding;  # of a delta encoding the first answer of a view is fp32: the values themselves
       snapshotRound @20 :UInt64;  # the push of this round must bring its residual; 0: none is named
       residualSent @21 :Bool;  # the node's residual, of a resumed job, went before this answer
-      slowest @32 :UInt64;  # modes with clocks: every node's pushes up to this round are in the parameters
+      slowest @32 :UInt64;  # modes with clocks: every node's pushes up to this round are in the parameters; backup workers: the chunk's round
+      dropped @38 :Bool;  # backup workers: the round was complete without the push that this answers
     }
     # server -> worker: the push is not here; send it again.
     resend :group {

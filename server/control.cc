@@ -44,6 +44,12 @@ std::uint64_t ControlJobStatus::withheld() const {
   return result;
 }
 
+std::uint64_t ControlJobStatus::late_pushes() const {
+  std::uint64_t result = 0;
+  for (const auto& lane : gauges) result += lane->late_pushes.load(std::memory_order_relaxed);
+  return result;
+}
+
 std::vector<std::pair<Round, Round>> ControlJobStatus::clocks() const {
   std::vector<std::pair<Round, Round>> result;
   for (const auto& lane : gauges) {

@@ -76,6 +76,7 @@ struct ControlJobStatus {
   Version max_version() const;
   std::uint64_t pool_bytes() const;
   std::uint64_t withheld() const;
+  std::uint64_t late_pushes() const;
   // By node, in modes with clocks: on the chunks where it is last and furthest.
   std::vector<std::pair<Round, Round>> clocks() const;
   MemoryTerms memory_terms() const;

@@ -18,6 +18,7 @@ std::string no_store(const ServerConfig& config) {
 std::optional<ClockRules> clock_rules(const JobConfig& config) {
   if (!has_clocks(config)) return std::nullopt;
   ClockRules rules;
+  if (has_backups(config)) rules.backups = config.sync.backup_workers;
   if (config.mode == "ssp") rules.staleness = config.ssp.staleness;
   rules.lr_by_staleness = config.ssp.lr_by_staleness;
   rules.delay_compensation = config.ssp.delay_compensation;

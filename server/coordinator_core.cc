@@ -134,6 +134,7 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
         if (member.worker == m.incarnation) note_progress(job->pace[node], progress, now_ms);
       }
     }
+    for (const NodePace& pace : m.paces) note_pace(m.incarnation, pace);
   } else if (const auto server = std::ranges::find_if(
                  servers_,
                  [&](const auto& s) { return s.second.alive && s.second.hello.incarnation == m.incarnation; });
@@ -155,6 +156,20 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
     return;
   }
   output_.send(from, HeartbeatReply{options_.incarnation});
+}
+
+// Who lags is told when it begins and when it is over.
+void CoordinatorCore::note_pace(std::uint64_t worker, const NodePace& pace) {
+  Job* job = job_in_view(pace.job, pace.view);
+  if (!job || job->phase != Phase::kRunning) return;
+  const auto member = job->members.find(pace.node.value);
+  if (member == job->members.end() || member->second.worker != worker) return;
+  if (!job->stragglers) job->stragglers.emplace(has_deadline(job->config));
+  const auto news = job->stragglers->note(pace);
+  if (!news) return;
+  const std::string who =
+      "node " + std::to_string(news->node) + " of " + in_words(*job) + " (worker " + workers_[worker].hello.name + ") ";
+  output_.log(who + (news->lag ? tributary::in_words(*news->lag) : "has caught up with the others"));
 }
 
 void CoordinatorCore::note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms) {
@@ -337,6 +352,13 @@ std::vector<CoordinatorCore::JobStatus> CoordinatorCore::jobs() const {
       for (std::uint16_t index = 0; job.on_servers() && index < options_.servers; ++index) {
         const auto server = servers_.find(index);
         if (server == servers_.end() || !server->second.alive) status.waiting_for += " server " + std::to_string(index);
+      }
+    }
+    if (job.stragglers && job.phase == Phase::kRunning) {
+      status.paces = job.stragglers->nodes();
+      for (const auto& [node, member] : job.members) {
+        const auto worker = workers_.find(member.worker);
+        if (worker != workers_.end()) status.workers[node] = worker->second.hello.name;
       }
     }
     bool first = true;

@@ -32,6 +32,7 @@
 #include "server/checkpoint_orders.h"
 #include "server/job_placement.h"
 #include "server/round_gate.h"
+#include "server/straggler_watch.h"
 
 namespace tributary {
 
@@ -56,6 +57,7 @@ struct JobRecord {
   bool finished = false;
   // Node ranks of the last view, ascending; empty after a stop in good order.
   std::vector<std::uint32_t> members;
+  RankStates rank_states;  // kept with the committed snapshot
 };
 
 // Of node ranks, ascending: tells views of other nodes apart (JobWelcome::members).
@@ -97,7 +99,9 @@ class CoordinatorCore {
     std::string waiting_for;  // gathering: which nodes and servers are missing
     Version min_version, max_version;
     std::string last_stop;
-    std::optional<JobPlacement> placement;  // of the last view opened since this process started
+    std::optional<JobPlacement> placement;         // of the last view opened since this process started
+    std::vector<StragglerWatch::Node> paces;       // of its nodes while it runs
+    std::map<std::uint32_t, std::string> workers;  // names, by node
   };
   struct PeerStatus {
     std::string kind, name;
@@ -146,9 +150,12 @@ class CoordinatorCore {
     // Elastic: the nodes of the last view that the next one waits for, with their workers (0: not known), until when.
     std::map<std::uint32_t, std::uint64_t> expected;
     std::uint64_t gather_until_ms = 0;
-    std::uint64_t members_hash = 0;      // of the view that opens
-    std::set<std::uint16_t> ready;       // shards that opened
-    std::map<std::uint32_t, Pace> pace;  // by shard; all-reduce: by node
+    std::uint64_t members_hash = 0;                                          // of the view that opens
+    std::map<RankKey, std::map<Round, std::vector<std::byte>>> rank_states;  // not committed yet
+    std::optional<Round> joins_after;          // somebody wants to join, after a later snapshot than this
+    std::set<std::uint16_t> ready;             // shards that opened
+    std::map<std::uint32_t, Pace> pace;        // by shard; all-reduce: by node
+    std::optional<StragglerWatch> stragglers;  // of this view
     bool resume = false;
     Round resume_round;
     std::optional<Round> snapshot;  // under way
@@ -194,6 +201,7 @@ class CoordinatorCore {
   void lose_member(Job& job, std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
   void moved(Server& server);
   void answer_drains();
+  void note_pace(std::uint64_t worker, const NodePace& pace);
   static void note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms);
 
   // coordinator_open.cc: gathering and opening a view
@@ -263,6 +271,11 @@ class CoordinatorCore {
   void refuse(PeerId to, ErrorCode code, std::string message, const std::string& job = {});
   void set_phase(Job& job, Phase phase, std::uint64_t now_ms);
   static std::string in_words(const Job& job) { return "job '" + job.config.name + "'"; }
+
+  // coordinator_ranks.cc: what trainers keep with a snapshot
+  void on(PeerId from, const NodeRankState& m, std::uint64_t now_ms);
+  void commit_rank_states(Job& job, Round round);
+  static std::vector<std::vector<std::byte>> rank_states_of(const Job& job, std::uint32_t node);
 
   // coordinator_checkpoint.cc: saving and restoring
   struct Checkpoint {

@@ -205,6 +205,7 @@ void CoordinatorCore::become_idle(Job& job, std::uint64_t now_ms) {
   job.snapshot.reset();
   job.snapshot_done.clear();
   job.stop_requested = false;
+  job.joins_after.reset();
   set_phase(job, Phase::kIdle, now_ms);
 }
 
@@ -257,6 +258,7 @@ std::uint64_t CoordinatorCore::snapshot_due(const Job& job, std::uint64_t now_ms
 }
 
 void CoordinatorCore::commit(Job& job, Round round) {
+  commit_rank_states(job, round);
   job.record.committed = round;
   job.record.initialised = true;
   job.record.finished = job.phase == Phase::kStopping && job.stop_kind == StopKind::kFinished;
@@ -330,7 +332,7 @@ void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   if (reach == 0.0) return;  // nothing has been trained yet
   std::uint64_t round = static_cast<std::uint64_t>(std::ceil(std::min(reach, kMaxRound))) + 2;
   const std::uint64_t every = job.config.snapshot.every_rounds;
-  if (every != 0 && !save_waits(job)) {  // whoever waits gets the next one that can be
+  if (every != 0 && !save_waits(job) && !job.joins_after) {  // whoever waits gets the next one that can be
     round = (round + every - 1) / every * every;
   }
   // Beyond that nobody could get without it.
@@ -343,7 +345,9 @@ void CoordinatorCore::announce_snapshot(Job& job, Round round, std::uint64_t now
   job.snapshot_named_ms = now_ms;
   job.snapshot_done.clear();
   job.stop_failed = false;
-  send_servers(job, SnapshotAt{job.record.job, job.record.view, round});
+  const SnapshotAt at{job.record.job, job.record.view, round};
+  send_servers(job, at);
+  send_members(job, at);
 }
 
 }  // namespace tributary

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "common/checksum.h"
+#include "common/redo_plan.h"
 #include "server/coordinator_core.h"
 
 namespace tributary {
@@ -80,6 +81,18 @@ Status CoordinatorCore::let_in(Job& job, const JoinJob& m, std::uint64_t now_ms)
                     std::to_string(m.node.value));
   }
   if (Status same = same_as_others(job, m); !same) return same;  // who does not fit disturbs nobody
+  if (!recovers(job.config)) {
+    // It will go back to a snapshot: to a new one.
+    if (!job.joins_after) {
+      job.joins_after = job.record.committed;
+      job.snapshot_due_ms = now_ms;
+    }
+    if (job.record.committed <= *job.joins_after) {
+      return fail(ErrorCode::kUnavailable,
+                  in_words(job) + " can have node " + std::to_string(m.node.value) +
+                      " after its next snapshot, because its mode or encoding goes back to one when nodes change");
+    }
+  }
   restart(job, "node " + std::to_string(m.node.value) + " joins", now_ms);
   return {};
 }

@@ -25,6 +25,13 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
                       "set job.mode = \"allreduce\"",
                   name);
   }
+  if (has_backups(*config) && config->sync.backup_workers >= m.nodes) {
+    return refuse(from, ErrorCode::kTopology,
+                  "job '" + name + "' has " + std::to_string(m.nodes) +
+                      " nodes and sync.backup_workers = " + std::to_string(config->sync.backup_workers) +
+                      ": a round needs a node that it waits for; set backup_workers to less than the number of nodes",
+                  name);
+  }
   const bool created = !jobs_.contains(name);
   Job& job = jobs_[name];
   if (created) job.config = *config;
@@ -205,7 +212,9 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
     }
   }
   job.ready.clear();
+  job.rank_states.clear();
   job.pace.clear();
+  job.stragglers.reset();
   job.missed_snapshots = 0;
   job.gate.reset();
   if (has_gate(job.config)) job.gate.emplace(job.config.gate, job.record.owners.size(), job.record.tensors.size());
@@ -285,7 +294,9 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
   }
   if (common && !common->empty()) {
     job.record.initialised = job.resume = true;
-    job.record.committed = job.resume_round = std::max(job.record.committed, Round(*common->rbegin()));
+    const Round newest = std::max(job.record.committed, Round(*common->rbegin()));
+    if (newest != job.record.committed) commit_rank_states(job, newest);
+    job.record.committed = job.resume_round = newest;
   }
   return {};
 }
@@ -329,6 +340,7 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   job.snapshot_retry_ms = 0;
   for (const auto& [node, member] : job.members) {
     const auto worker = workers_.find(member.worker);
+    welcome.rank_states = rank_states_of(job, node);
     if (worker != workers_.end()) output_.send(worker->second.peer, welcome);
     welcome.node = NodeRank(welcome.node.value + 1);  // members are in ascending order of the ranks they are known by
   }

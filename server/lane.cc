@@ -33,6 +33,7 @@ void add_stats(ShardStats& total, const ShardStats& stats) {
   total.held_bytes += stats.held_bytes;
   total.max_held_bytes = std::max(total.max_held_bytes, stats.max_held_bytes);
   total.withheld += stats.withheld;
+  total.dropped += stats.dropped;
 }
 
 void raise_to(LaneCounter& counter, std::uint64_t total) {
@@ -371,6 +372,7 @@ void Lane::publish(std::uint64_t now) {
     job.gauges->links.store(links_.size_of(id), std::memory_order_relaxed);
     job.gauges->pool_bytes.store(job.pool->allocated_bytes(), std::memory_order_relaxed);
     job.gauges->withheld.store(job.core->stats().withheld, std::memory_order_relaxed);
+    job.gauges->late_pushes.store(job.core->stats().dropped, std::memory_order_relaxed);
     for (std::uint32_t node = 0; node < job.gauges->clocks.size(); ++node) {
       const auto [last, furthest] = job.core->clock_range(NodeRank(node));
       job.gauges->clocks[node].last.store(last.value, std::memory_order_relaxed);
@@ -389,6 +391,7 @@ void Lane::publish(std::uint64_t now) {
   raise_to(counters_.steps, total.steps);
   raise_to(counters_.out_of_place_steps, total.out_of_place_steps);
   raise_to(counters_.starved, total.starved);
+  raise_to(counters_.late_pushes, total.dropped);
   raise_to(counters_.push_bytes, total.push_bytes);
   raise_to(counters_.answer_bytes, total.answer_bytes);
   counters_.jobs.set(static_cast<double>(jobs_.size()));

@@ -72,6 +72,7 @@ struct alignas(64) LaneCounters {
   // Payload bytes of messages, by the way they went: over the socket, or in memory shared with the worker.
   LaneCounter socket_payload_bytes, shared_payload_bytes;
   LaneCounter pushes, duplicates, rejected, answers, steps, out_of_place_steps, starved, push_bytes, answer_bytes;
+  LaneCounter late_pushes;  // with backup workers: dropped, because their round was complete
   LaneGauge jobs, held_frames, held_bytes, max_held_bytes, withheld, pool_bytes, links, mapped_bytes;
   std::uint64_t dropped() const { return dropped_full.value() + dropped_unreachable.value(); }
 };
@@ -85,7 +86,7 @@ struct alignas(64) LaneJobGauges {
   std::atomic<bool> initialised{false};
   std::atomic<std::uint64_t> max_held_bytes{0}, pool_bytes{0};
   std::atomic<std::uint64_t> links{0};  // nodes whose memory the lane has mapped
-  std::atomic<std::uint64_t> withheld{0};
+  std::atomic<std::uint64_t> withheld{0}, late_pushes{0};
   struct Clock {
     std::atomic<std::uint64_t> last{0}, furthest{0};  // on the chunks where it is so
   };

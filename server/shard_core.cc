@@ -144,7 +144,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
     return reject(from, push.key, push.round, ErrorCode::kInvalidArgument,
                   "weight " + std::to_string(push.weight) + " exceeds the bound of " + std::to_string(kMaxWeight));
   }
-  if (job_.clocks) return on_clock_push(from, *chunk, push, frame);
+  if (job_.clocks) return on_clock_push(from, *chunk, push, std::move(frame));
   if (push.residual == ResidualUse::kAlone) return take_residual(*chunk, from, push, std::move(frame));
   if (snapshot_round_ == push.round && push_->keeps_residual() && push.residual == ResidualUse::kNone) {
     return reject(from, push.key, push.round, ErrorCode::kMalformed,
@@ -422,7 +422,10 @@ void ShardCore::capture(Chunk& chunk, Round round) {
   for (HeldResidual& held : chunk.residuals) {
     if (!held.owner.empty()) snapshot.residuals.push_back(std::exchange(held, {}));
   }
-  for (const NodeClock& clock : chunk.clocks) snapshot.clocks.push_back(clock.applied);
+  // With backup workers the version says it all: what a node pushes for an older one is dropped.
+  for (const NodeClock& clock : chunk.clocks) {
+    if (!backups()) snapshot.clocks.push_back(clock.applied);
+  }
   snapshot.gate = chunk.gate;
   output_.captured(std::move(snapshot));
   if (uncaptured_ > 0 && --uncaptured_ == 0) snapshot_round_.reset();
@@ -466,9 +469,10 @@ bool ShardCore::stop(bool keep, Round round) {
   kept_round_.reset();
   uncaptured_ = 0;
   if (!keep) return true;
-  const bool consistent = initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
-                            return job_.clocks ? chunk.slowest >= round.value : chunk.version.value == round.value;
-                          });
+  const bool consistent =
+      initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
+        return job_.clocks ? progress(chunk).value >= round.value : chunk.version.value == round.value;
+      });
   if (!consistent) return false;
   if (push_->keeps_residual() && !all_residuals()) {
     kept_round_ = round;

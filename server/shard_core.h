@@ -30,6 +30,11 @@
 // next push (a repeated question gets the same bytes), so that several nodes may read, in shared memory, too, while the
 // chunk goes on: with n nodes there are at most n + 1 generations of parameters. shard_clocks.cc has that part.
 //
+// Backup workers (ClockRules::backups; shard_backups.cc): rounds as above, but one of a chunk is complete with the
+// first nodes - backups pushes that were computed from its parameters. A later one is dropped, counted, and answered at
+// once with the parameters as they are, so that its author goes on from the round that the others are at. Nodes have
+// clocks, because a late node's count of rounds falls behind the chunk's.
+//
 // A gate (ShardJob::gate; shard_gate.cc): a round whose frames are all there is not applied before there is a decision
 // about the whole of it, from outside. The frames are summed into one buffer of the pool and let go; their facts go out
 // when all chunks of this core have them, and decide() applies the round. (A layer-wise optimizer asks twice: then also
@@ -74,6 +79,8 @@ struct ClockRules {
   bool lr_by_staleness = false;
   // Lambda of DC-ASGD (kernels/delay_compensation.h); 0: none. What the node had is what it was answered.
   double delay_compensation = 0.0;
+  // Not 0: synchronous rounds that do not wait for the last so many nodes; the rules above do not count then.
+  std::uint32_t backups = 0;
 };
 
 // Everything a lane must know to own its part of a job in a view.
@@ -160,6 +167,7 @@ struct ShardStats {
   std::uint64_t held_frames = 0, held_bytes = 0;  // now
   std::uint64_t max_held_bytes = 0;
   std::uint64_t withheld = 0;  // clocks: answers that wait for slower nodes now
+  std::uint64_t dropped = 0;   // backup workers: pushes that came after their round
 };
 
 class ShardCore {
@@ -252,6 +260,7 @@ class ShardCore {
     bool last = false;          // wants everybody's pushes up to it
     bool withheld = false;      // its answer waits
     bool told = false;          // its answer was made
+    bool dropped = false;       // backup workers: the push that is answered was too late
     BufferRef sent;             // that, as it went out, until the next push is applied
     std::uint64_t sent_slowest = 0;
     Version sent_version;  // of the chunk
@@ -274,6 +283,7 @@ class ShardCore {
     std::vector<HeldResidual> residuals;      // by node, at this version; without owner: none
     std::vector<NodeClock> clocks;            // by node; empty in synchronous mode
     std::uint64_t slowest = 0;                // of them, applied
+    bool over = false;                        // backup workers: there is no round after this version
     BufferRef sum;                            // gate: of the open round's frames, which are gone
     GateFacts facts;                          // of it ...
     Round facts_of;                           // ... if it is this one
@@ -321,14 +331,22 @@ class ShardCore {
   void capture(Chunk& chunk, Round round);
   bool allocate(Chunk& chunk);
   void initialise(Chunk& chunk);
-  Version progress(const Chunk& chunk) const { return job_.clocks ? Version(chunk.slowest) : chunk.version; }
+  bool backups() const { return job_.clocks && job_.clocks->backups > 0; }
+  // What a snapshot's round is about.
+  Version progress(const Chunk& chunk) const {
+    return job_.clocks && !backups() ? Version(chunk.slowest) : chunk.version;
+  }
   Status restore_clocks(Chunk& chunk, std::span<const std::uint64_t> clocks);
-  void on_clock_push(PeerId from, Chunk& chunk, const Push& push, const Payload& frame);
+  void on_clock_push(PeerId from, Chunk& chunk, const Push& push, Payload frame);
   void on_clock_query(PeerId from, Chunk& chunk, const Query& query);
   bool advance(Chunk& chunk, NodeClock& clock, const Push& push, const Payload& frame);
   void release_answers(Chunk& chunk);
   void repeat_answer(Chunk& chunk, NodeRank node, Round round);
   void send_clock_answer(Chunk& chunk, NodeRank node);
+  std::uint32_t quorum() const;
+  void take_backup_push(Chunk& chunk, const Push& push, Payload frame);
+  bool complete_without_last(Chunk& chunk);
+  void answer_push(Chunk& chunk, std::uint32_t node);
 
   static constexpr std::uint32_t kNotOurs = ~0u;  // in local_
 

@@ -26,6 +26,7 @@ Json lane_json(const Lane& lane) {
           {"answers", c.answers.value()},
           {"answer_bytes", c.answer_bytes.value()},
           {"steps", c.steps.value()},
+          {"late_pushes", c.late_pushes.value()},
           {"out_of_place_steps", c.out_of_place_steps.value()},
           {"starved", c.starved.value()},
           {"duplicates", c.duplicates.value()},
@@ -65,6 +66,7 @@ Json job_status_json(const ControlJobStatus& job) {
           {"max_version", job.max_version().value},
           {"clocks", std::move(clocks)},
           {"withheld_answers", job.withheld()},
+          {"late_pushes", job.late_pushes()},
           {"resumed_from", job.resumed ? Json(job.resume_round.value) : Json(nullptr)},
           {"gate", std::move(gate)},
           {"snapshot", std::move(snapshot)},
@@ -131,6 +133,8 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
     counter("starved_total", "Steps put off because every buffer was still being sent or kept by a snapshot.",
             c.starved);
     counter("duplicates_total", "Pushes and initial values that had been received before.", c.duplicates);
+    counter("late_pushes_total", "Pushes dropped because their round was complete without them (backup workers).",
+            c.late_pushes);
     counter("rejected_total", "Messages refused with an error to their author.", c.rejected);
     counter("socket_payload_bytes_total", "Payload bytes both ways that crossed a socket.", c.socket_payload_bytes);
     counter("shared_payload_bytes_total", "Payload bytes both ways in memory shared with a worker.",

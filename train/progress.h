@@ -42,7 +42,7 @@ struct RoundReport {
   std::uint64_t round = 0;
   std::uint64_t rounds = 0;          // last round of the job
   BatchStats stats;                  // this rank's share
-  std::uint64_t global_samples = 0;  // of the round over all ranks
+  std::uint64_t global_samples = 0;  // of the round over all ranks; of this one if not all do all of theirs
   StepSplit split;
   std::optional<BatchStats> test;  // evaluation of the parameters after this round
   GateDecision gate;               // about the newest round that is complete; kNone: the job has no gate

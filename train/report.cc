@@ -79,6 +79,22 @@ std::string to_json(const RunSummary& summary) {
     json["test_accuracy"] = summary.test->accuracy();
     json["test_loss"] = summary.test->mean_loss();
   }
+  if (summary.partial) {
+    json["partial"] = {{"samples_left", summary.samples_left},
+                       {"rounds_missed", summary.rounds_missed},
+                       {"pushes", summary.pushes},
+                       {"late_pushes", summary.late_pushes}};
+  }
+  if (!summary.curve.empty()) {
+    nlohmann::ordered_json curve = nlohmann::ordered_json::array();
+    for (const CurvePoint& point : summary.curve) {
+      curve.push_back({{"at_ns", point.at_ns},
+                       {"round", point.round},
+                       {"test_accuracy", point.test.accuracy()},
+                       {"test_loss", point.test.mean_loss()}});
+    }
+    json["curve"] = std::move(curve);
+  }
   if (summary.gate.rounds > 0) {
     json["gate"] = {{"rounds", summary.gate.rounds},
                     {"clipped", summary.gate.clipped},
@@ -121,13 +137,19 @@ std::string to_text(const RunSummary& summary) {
                 summary.train.accuracy(), all ? "" : (", rank " + std::to_string(summary.rank) + "'s samples").c_str());
   }
   if (summary.rounds_here > 0) {
-    text += printed("  throughput   %.0f samples/s over all ranks, %.1f s\n", summary.samples_per_second(),
-                    summary.seconds());
+    text += printed("  throughput   %.0f samples/s %s, %.1f s\n", summary.samples_per_second(),
+                    summary.partial ? "on this rank" : "over all ranks", summary.seconds());
     text += "  time         " + split_text(summary.split, summary.rounds_here) + "\n";
   }
   if (!summary.standalone) {
     text += "  network      " + megabytes(summary.bytes_pushed) + " pushed and " + megabytes(summary.bytes_pulled) +
             " pulled by this node\n";
+  }
+  if (summary.partial) {
+    text += printed(
+        "  late         %llu samples left for want of time; %llu rounds missed, %llu of %llu chunks too late\n",
+        static_cast<unsigned long long>(summary.samples_left), static_cast<unsigned long long>(summary.rounds_missed),
+        static_cast<unsigned long long>(summary.late_pushes), static_cast<unsigned long long>(summary.pushes));
   }
   if (summary.gate.rounds > 0) {
     text += printed("  gate         %llu of %llu rounds clipped, %llu skipped; last norm %.4g, next loss scale %g\n",

@@ -232,7 +232,9 @@ Status check(const StandaloneOptions& options) {
 Result<RunSummary> train_standalone(const StandaloneOptions& options, const ImageSet& training, const ImageSet* test,
                                     ProgressBar* bar) {
   if (Status status = check(options); !status) return tl::unexpected(status.error());
-  Result<RankCompute> compute = RankCompute::make(options.job, training, options.ranks, options.device, options.ranks);
+  JobConfig whole = options.job;
+  whole.sync = {};  // nobody is late
+  Result<RankCompute> compute = RankCompute::make(whole, training, options.ranks, options.device, options.ranks);
   if (!compute) return tl::unexpected(compute.error());
   if (bar != nullptr) bar->note("computing on " + to_text(compute->info()));
   const Sampler& sampler = compute->sampler();

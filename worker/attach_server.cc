@@ -123,6 +123,17 @@ std::vector<JobProgress> AttachServer::progress() const {
   return progress;
 }
 
+std::vector<NodePace> AttachServer::paces() const {
+  std::vector<NodePace> paces;
+  for (const NodeJobSummary& summary : summaries()) {
+    if (!summary.job || summary.job->spec().allreduce) continue;
+    NodePace pace = summary.job->pace();
+    pace.node = NodeRank(summary.node);  // as the coordinator knows it, whatever it is in this view
+    if (pace.rounds != 0) paces.push_back(pace);
+  }
+  return paces;
+}
+
 void AttachServer::drain() {
   post([](NodeJobs& jobs, std::uint64_t) { jobs.drain(); });
 }
@@ -183,6 +194,8 @@ void AttachServer::handle(TrainerId trainer, Connection& connection, AttachRecei
     jobs_->attach(trainer, *request, connection.socket.peer_pid(), now_ms, std::move(kept));
   } else if (std::holds_alternative<InitialValues>(message)) {
     jobs_->initial_values(trainer);
+  } else if (const auto* state = std::get_if<RankState>(&message)) {
+    jobs_->rank_state(trainer, *state);
   } else if (const auto* detach = std::get_if<Detach>(&message)) {
     jobs_->detach(trainer, *detach, now_ms);
   } else {

@@ -52,6 +52,7 @@ struct Topology {
 // (worker/redo_ring.h). A trainer that gives the same one to every attach of a job loses no round then.
 struct SessionKeepsake {
   FileDescriptor memory;
+  std::vector<RankState> states;  // what this rank last gave to keep()
 };
 
 struct SessionOptions {
@@ -76,6 +77,7 @@ struct SessionStats {  // totals of this node since the attach
   // Modes ssp and async: chunks that were answered, and by how many clocks the slowest node was behind this one in
   // them.
   std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
+  std::uint64_t late = 0;  // backup workers: chunks whose push came after their round
 };
 
 class Session {
@@ -109,6 +111,13 @@ class Session {
   bool on_device() const;
   float* gradient_device(std::size_t tensor);
   const float* parameters_device(std::size_t tensor) const;
+  // What this rank needs beside the parameters to go on after `round`: generators of random numbers, a sampler of its
+  // own. At most kMaxRankState bytes. To be called in every round, before its first ready(); it is kept with a snapshot
+  // or checkpoint of that round, and costs a copy otherwise. kLimit: it is too large.
+  Status keep(Round round, std::span<const std::byte> state);
+  // What this rank, or the one that was in its place on this node, gave for resume_round(). Empty: nothing is known of
+  // it. (Not there: modes ssp and async after a stop, all-reduce jobs.)
+  std::span<const std::byte> kept() const;
   // There is no round after this one: in modes ssp and async its answers wait for all nodes, so that everybody ends
   // with the final parameters. Every rank says the same, before its first ready() of that round.
   void last_round(Round round);
@@ -123,6 +132,11 @@ class Session {
   // kUnavailable: the worker daemon is gone. Other errors: the worker's words (a push was refused, ...).
   Result<StepState> wait(std::size_t tensor);
   Result<StepState> wait();
+
+  // Backup workers (sync.backup_workers): the round that the job has come to, as far as all answers so far say. A node
+  // that was late has missed rounds: its next gradient is for the round after this one. In other jobs it is what the
+  // answered ready() were for.
+  Round settled_round() const;
 
   // The worker's reason after kStopped / kRestart.
   std::string stop_reason() const;

@@ -25,10 +25,6 @@ void start_nodes(LocalCluster& cluster, const std::string& job_file, std::vector
   REQUIRE_MESSAGE(started, started.error().message);
 }
 
-bool reaches(LocalCluster& cluster, std::uint64_t round) {
-  return eventually([&] { return job_number(cluster, "min_version") >= round; });
-}
-
 }  // namespace
 
 TEST_CASE("two nodes become four and then three without a stop, and every round has its whole batch") {
@@ -69,13 +65,13 @@ TEST_CASE("a node that is killed is left behind, and comes back in a later view"
   options.nodes = 2;
   const auto cluster = start(options);
   start_nodes(*cluster, job_file, {0, 1});
-  REQUIRE(reaches(*cluster, 50));
+  wait_for(*cluster, "min_version", 50);
   // Node 0 has the lowest rank: who stays takes its place.
   cluster->trainers()[0].process.terminate(milliseconds(0));
   cluster->workers()[0].process.terminate(milliseconds(0));
   REQUIRE(eventually([&] { return job_number(*cluster, "nodes") == 1; }));
   const std::uint64_t alone = job_number(*cluster, "min_version");
-  REQUIRE(reaches(*cluster, alone + 200));
+  REQUIRE(eventually([&] { return job_number(*cluster, "min_version") >= alone + 200; }));
   CHECK(cluster->trainers()[1].process.running());
 
   const auto restarted = cluster->restart(cluster->workers()[0]);
@@ -99,7 +95,7 @@ TEST_CASE("a node that does not fit is told why, and the others do not notice") 
   options.nodes = 2;
   const auto cluster = start(options);
   start_nodes(*cluster, job_file, {0}, 1);
-  REQUIRE(reaches(*cluster, 20));
+  wait_for(*cluster, "min_version", 20);
   const auto other = cluster->start_trainers({.job_file = job_file,
                                               .overrides = {"train.hidden=[32]"},
                                               .progress_socket = {},

@@ -234,6 +234,34 @@ TEST_CASE("a coordinator that was restarted waits for the nodes of the last view
   }
 }
 
+TEST_CASE("where nodes that change take a job back to a snapshot, who joins waits for a new one") {
+  Cluster cluster;
+  JoinOptions options = elastic();
+  options.config.mode = "ssp";
+  cluster.everybody(2);
+  cluster.run(2, options);
+  cluster.worker(2);
+  join_as(cluster, 2, 3, options);
+  CHECK(cluster.phase() == "running");
+  const auto refusal = cluster.only<ControlError>(worker_peer(2));
+  REQUIRE(refusal);
+  CHECK(refusal->code == ErrorCode::kUnavailable);
+  CHECK(refusal->message.find("after its next snapshot") != std::string::npos);
+  for (std::uint64_t version = 10; version < 40; version += 10) cluster.pass(1000, 3, {}, version);
+  const auto snapshot = cluster.to<SnapshotAt>(server_peer(0));
+  REQUIRE(snapshot.size() == 1);
+  join_as(cluster, 2, 3, options);
+  CHECK(cluster.phase() == "running");
+  cluster.all_done(snapshot[0].round.value);
+  join_as(cluster, 2, 3, options);
+  CHECK(cluster.phase() == "gathering");
+  for (std::uint32_t w = 0; w < 2; ++w) join_as(cluster, w, 2, options);
+  cluster.all_ready();
+  CHECK(cluster.phase() == "running");
+  CHECK(cluster.open().nodes == 3);
+  CHECK(cluster.open().resume_round == snapshot[0].round);
+}
+
 TEST_CASE("pushes of other nodes are not summed again") {
   // Server 1 is lost, and what it had since the snapshot of round 5 must be pushed again, by the same nodes.
   const auto start = [](std::vector<std::uint32_t> pushed_by) {
@@ -245,11 +273,8 @@ TEST_CASE("pushes of other nodes are not summed again") {
     cluster.say(server_peer(1), SnapshotDone{cluster.open().job, cluster.open().view, Round(5), true, 1, ""});
     ServerHello again = cluster.hello_of(1);
     again.incarnation = 99;
-    again.exclusive = "store";
     again.stored = {StoredJob{cluster.open().job, "mnist", 0, {Round(5)}}};
-    cluster.now += kTimeoutMs / 2;
-    cluster.beat_server(0);
-    for (std::uint32_t w = 0; w < 2; ++w) cluster.beat_worker(w);
+    cluster.pass(kTimeoutMs + 2000, 2, {server_peer(1)}, 8);
     cluster.say(server_peer(1), again);
     options.redo_job = cluster.open().job;
     options.redo_first = 4;
