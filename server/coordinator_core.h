@@ -199,7 +199,8 @@ class CoordinatorCore {
   void lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms);
   void lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms);
   void lose_member(Job& job, std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
-  void moved(Server& server);
+  void moved(const Server& server);
+  void moved(std::uint64_t incarnation, const Worker& worker);
   void answer_drains();
   void note_pace(std::uint64_t worker, const NodePace& pace);
   static void note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms);
@@ -214,6 +215,8 @@ class CoordinatorCore {
   void open_if_complete(Job& job, std::uint64_t now_ms);
   OpenJob open_message(const Job& job, std::uint16_t shard) const;
   void welcome(Job& job, std::uint64_t now_ms);
+  JobWelcome welcome_message(const Job& job) const;
+  void welcome_again(const Job& job, std::uint32_t node);
   JobId fresh_id() const;
   Status choose_snapshot(Job& job);
   void regather(Job& job, const std::string& reason, std::uint64_t now_ms);

@@ -114,13 +114,7 @@ void AttachServer::on_coordinator_restarted() {
 }
 
 std::vector<JobProgress> AttachServer::progress() const {
-  std::vector<JobProgress> progress;
-  for (const NodeJobSummary& summary : summaries()) {
-    if (!summary.job || !summary.job->spec().allreduce) continue;
-    const NodeJob& job = *summary.job;
-    progress.push_back({job.spec().job, job.spec().view, job.min_version(), job.max_version()});
-  }
-  return progress;
+  return progress_of(summaries());
 }
 
 std::vector<NodePace> AttachServer::paces() const {

@@ -303,4 +303,40 @@ TEST_CASE("without a store nothing is kept, and no snapshot named") {
   CHECK(cluster.count<SnapshotAt>() == 0);
 }
 
+TEST_CASE("a server without chunks lacks no pushes") {
+  Cluster cluster;
+  cluster.everybody(1);
+  JoinOptions options;
+  options.tensors = {{"w", {100}}};
+  cluster.run(1, options);
+  cluster.keep(0, 5, 6);
+  cluster.leave(0, LeaveKind::kFailed, 5, "rank 0 died");
+  cluster.join(0, options);
+  cluster.all_ready();
+  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
+  REQUIRE(welcome);
+  CHECK(welcome->resume_round == Round(5));
+  CHECK(welcome->redo_after == std::vector<Version>{Version(5), Version(5)});
+}
+
+TEST_CASE("a server that had not yet caught up with the others when a second one was lost loads its snapshot again") {
+  Running cluster;
+  cluster.keep(0, 44, 45);
+  cluster.keep(1, 52, 53);
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  cluster.rejoin(0, 41, 53);
+  cluster.rejoin(1, 41, 53);
+  REQUIRE(cluster.opened(0));
+  CHECK_FALSE(cluster.opened(0)->kept);
+  CHECK(cluster.opened(0)->resume_round == Round(40));
+  REQUIRE(cluster.opened(1));
+  CHECK(cluster.opened(1)->kept);
+  cluster.sent.clear();
+  cluster.all_open();
+  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
+  REQUIRE(welcome);
+  CHECK(welcome->resume_round == Round(52));
+  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(52)});
+}
+
 }  // namespace tributary
