@@ -44,6 +44,12 @@ std::uint64_t ControlJobStatus::withheld() const {
   return result;
 }
 
+std::uint64_t ControlJobStatus::stalled() const {
+  std::uint64_t result = 0;
+  for (const auto& lane : gauges) result += lane->stalled.load(std::memory_order_relaxed);
+  return result;
+}
+
 std::vector<std::pair<Round, Round>> ControlJobStatus::clocks() const {
   std::vector<std::pair<Round, Round>> result;
   for (const auto& lane : gauges) {
@@ -61,6 +67,7 @@ MemoryTerms ControlJobStatus::memory_terms() const {
   ShardMemory shard = memory;
   for (const auto& lane : gauges) {
     shard.max_held_bytes += lane->max_held_bytes.load(std::memory_order_relaxed);
+    shard.log_bytes += lane->log_bytes.load(std::memory_order_relaxed);
     shard.local_nodes = std::max(shard.local_nodes, lane->links.load(std::memory_order_relaxed));
   }
   const MemoryTerms steady = memory_formula(shard);
@@ -108,7 +115,9 @@ Control::~Control() {
   context_.close();
 }
 
-void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints) {
+void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints,
+                    RedoLogs* logs) {
+  logs_ = logs;
   lanes_ = std::move(lanes);
   snapshotter_ = snapshotter;
   checkpoints_ = checkpoints;
@@ -235,6 +244,9 @@ void Control::say_hello(std::uint64_t now) {
   hello.store = store_ != nullptr;
   if (store_) hello.exclusive = file_identity(config_.store_path);
   if (store_) hello.stored = store_->jobs();
+  for (StoredJob& stored : hello.stored) {
+    if (logs_) stored.log = logs_->range(stored.job);
+  }
   for (const auto& [id, parked] : parked_) {
     const bool pending = parked.parking != 0;
     if (pending || parked.all) hello.kept.push_back({id, parked.min_version, parked.max_version, pending});
@@ -310,7 +322,10 @@ void Control::publish() {
   ControlStatus status;
   status.joined = joined_;
   status.coordinator_incarnation = coordinator_incarnation_;
-  for (const auto& [id, job] : jobs_) status.jobs.push_back(job.status);
+  for (const auto& [id, job] : jobs_) {
+    status.jobs.push_back(job.status);
+    if (job.log && logs_) status.jobs.back().log = logs_->status(id);
+  }
   const std::lock_guard lock(status_mutex_);
   published_ = std::move(status);
   published_heard_ms_ = heard_ms_;
@@ -370,6 +385,11 @@ void Control::lane_stopped(LaneIndex, JobId id, ViewId view, Round round, bool k
 // On the lane's thread: chunks that nobody expects any more are dropped by the snapshotter.
 void Control::lane_captured(ChunkSnapshot snapshot) {
   snapshotter_->captured(std::move(snapshot));
+}
+
+// On the lane's thread.
+void Control::lane_logged(LoggedStep step) {
+  if (logs_) logs_->append(std::move(step));
 }
 
 void Control::snapshot_finished(const SnapshotDone& done) {

@@ -1,7 +1,9 @@
 // Control: this server's side of the control path. A thread with a DEALER to the coordinator (server 0 too talks to its
 // own over the socket), which opens and closes jobs on the lanes, loads their state, and lets snapshots be taken.
 //
-//   OpenJob         lay the job out, give every lane its part, load the resume round from the store -> ShardReady
+//   OpenJob         lay the job out, give every lane its part, load the resume round from the store and take logged
+//   steps
+//                   after it again -> ShardReady
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   Write-, Seal-, Load-, DropCheckpoint    passed on to server/checkpoint_service.h -> CheckpointDone
@@ -39,6 +41,7 @@
 #include "common/messages.h"
 #include "server/lane.h"
 #include "server/memory_formula.h"
+#include "server/redo_logs.h"
 #include "server/snapshotter.h"
 #include "server/store.h"
 
@@ -62,7 +65,8 @@ struct ControlJobStatus {
   std::optional<Round> snapshot_durable;
   std::uint64_t snapshot_bytes = 0;
   std::string snapshot_error;  // of the last one that failed
-  ShardMemory memory;          // without what the gauges know
+  std::optional<RedoLogStatus> log;
+  ShardMemory memory;  // without what the gauges know
   std::vector<std::shared_ptr<LaneJobGauges>> gauges;
 
   // From the gauges, as of now.
@@ -70,6 +74,7 @@ struct ControlJobStatus {
   Version max_version() const;
   std::uint64_t pool_bytes() const;
   std::uint64_t withheld() const;
+  std::uint64_t stalled() const;
   // By node, in modes with clocks: on the chunks where it is last and furthest.
   std::vector<std::pair<Round, Round>> clocks() const;
   MemoryTerms memory_terms() const;
@@ -100,8 +105,9 @@ class Control final : public LaneListener {
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  // Starts the thread. lanes, and snapshotter and checkpoints (null without a store), must outlive stop().
-  void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints = nullptr);
+  // Starts the thread. lanes, and snapshotter, checkpoints and logs (null without a store), must outlive stop().
+  void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints = nullptr,
+             RedoLogs* logs = nullptr);
   // Asks the coordinator to stop this server's jobs in good order; drained() is true when that is done.
   void drain();
   bool drained() const { return drained_.load(std::memory_order_acquire); }
@@ -116,6 +122,7 @@ class Control final : public LaneListener {
   void lane_parked(LaneIndex lane, JobId job, ViewId view, bool any, Version min, Version max) override;
   void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) override;
   void lane_captured(ChunkSnapshot snapshot) override;
+  void lane_logged(LoggedStep step) override;
   void snapshot_finished(const SnapshotDone& done);
   // CheckpointService's callback: any thread.
   void checkpoint_finished(const CheckpointDone& done);
@@ -130,6 +137,8 @@ class Control final : public LaneListener {
     bool refused_snapshot = false;  // "no store" was said
     bool ending = false;            // goes when its final snapshot is done
     bool recovers = false;
+    std::optional<RedoLogs::Plan> log;  // none: its steps are not logged
+    Round replay_to;                    // from resume_round on, out of the log
   };
   // What the lanes kept of a job's last view.
   struct Parked {
@@ -171,6 +180,9 @@ class Control final : public LaneListener {
   Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
   void forget_snapshots(const OpenJob& m);
   Status load(const Job& job);
+  Status replay(const Job& job);
+  void begin_log(const OpenJob& m, const Job& job);
+  void tell_kept(JobId id, ViewId view, bool any, Version min, Version max);
   Status load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen);
   void opened(JobId id, ViewId view, const Status& status);
   void stop_lanes(const Job& job, bool keep, Round round) const;
@@ -194,6 +206,7 @@ class Control final : public LaneListener {
   std::vector<Lane*> lanes_;
   Snapshotter* snapshotter_ = nullptr;
   CheckpointService* checkpoints_ = nullptr;
+  RedoLogs* logs_ = nullptr;
   EventFd wake_;
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
 

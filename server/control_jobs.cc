@@ -63,6 +63,7 @@ void Control::on(const OpenJob& m) {
   const auto entry = jobs_.emplace(m.job, std::move(job)).first;
   publish();
   forget_snapshots(m);
+  begin_log(m, entry->second);
   if (m.resume && !m.kept) {
     if (Status loaded = load(entry->second); !loaded) entry->second.opened = std::move(loaded);
   }
@@ -70,6 +71,15 @@ void Control::on(const OpenJob& m) {
   for (const LaneIndex lane : placed.lanes)
     lanes_[lane.value]->opened(m.job, m.view, m.resume && !m.kept && placed.opened);
   if (placed.lanes.empty()) opened(m.job, m.view, placed.opened);
+}
+
+// The log goes on where the view begins. One of a fresh job, or of a job that wants none any more, goes.
+void Control::begin_log(const OpenJob& m, const Job& job) {
+  if (!logs_) return;
+  if (!job.log || (!m.resume && !m.kept)) logs_->drop(m.job);
+  if (!job.log || job.status.chunks == 0) return;
+  const Round start = std::max(m.resume ? m.resume_round : Round(0), m.replay_to);
+  logs_->begin(*job.log, m.kept ? std::nullopt : std::optional(start));
 }
 
 // What this store has beyond the round that the view begins at was never completed by every server: it belongs to a run
@@ -117,6 +127,12 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
     ++job.status.chunks;
     job.status.elements += job.layout->chunk(ChunkIndex(c)).elements;
   }
+  const bool logs = logs_ && log_rounds(*config, m.owners, m.chunk_elements) != 0;
+  if (logs) {
+    const RedoLog::Limits limits{redo_file_bytes(*config), std::uint64_t{config->recovery.log_mb} << 20};
+    job.log = {m.job, config->name, job.status.chunks, limits, config->recovery.when_full == "wait"};
+  }
+  job.replay_to = m.replay_to;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     if (chunks[lane] == 0) continue;
     ShardJob part;
@@ -134,6 +150,7 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
     part.clocks = clock_rules(*config);
     part.start = m.resume ? m.resume_round : Round(0);
     part.recovers = recovers(*config);
+    part.logs = logs;
     parts.push_back(std::move(part));
   }
 
@@ -174,7 +191,34 @@ Status Control::load(const Job& job) {
         job.status.elements * sizeof(float) * (1 + static_cast<std::uint64_t>(job.status.memory.slots)) / 1'000'000,
         steady_ms() - started);
   }
-  return loaded;
+  return loaded && job.replay_to > job.status.resume_round ? replay(job) : loaded;
+}
+
+Status Control::replay(const Job& job) {
+  if (!logs_) return fail(ErrorCode::kStore, no_store(config_) + " to take logged steps again from");
+  const std::uint64_t started = steady_ms();
+  std::uint64_t steps = 0;
+  const Status replayed = logs_->replay(
+      job.status.job, job.status.resume_round, job.replay_to,
+      [&](const LoggedStep& step, std::span<const float> sum) -> Status {
+        heartbeat(steady_ms());
+        if (stopping_.load(std::memory_order_acquire)) return fail(ErrorCode::kStopped, "the server is being stopped");
+        if (step.chunk.value >= job.layout->chunks() || job.layout->owner(step.chunk).shard.value != config_.index) {
+          return fail(ErrorCode::kStore, "the redo log of job '" + job.status.name + "' has chunk " +
+                                             std::to_string(step.chunk.value) +
+                                             ", which does not belong to this server; start it with the store it had");
+        }
+        ++steps;
+        lanes_[job.layout->owner(step.chunk).lane.value]->replay(job.status.job, step,
+                                                                 std::vector<float>(sum.begin(), sum.end()));
+        return {};
+      });
+  heard_ms_ = steady_ms();
+  if (replayed) {
+    logger_->info("job '{}' took {} logged steps again, up to round {}, in {} ms", job.status.name, steps,
+                  job.replay_to.value, steady_ms() - started);
+  }
+  return replayed;
 }
 
 Status Control::load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen) {
@@ -244,6 +288,7 @@ void Control::on(const SnapshotAt& m) {
 }
 
 void Control::on(const SnapshotCommit& m) {
+  if (logs_) logs_->trim(m.job, m.round);
   if (store_) {
     if (const Status dropped = store_->drop_before(m.job, m.round); !dropped) {
       logger_->warn("cannot drop snapshots before round {}: {}", m.round.value, dropped.error().message);
@@ -260,7 +305,7 @@ void Control::on(const StopJob& m) {
     if (job) return park(m.job, m.reason);
     const auto kept = parked_.find(m.job);
     if (kept == parked_.end()) {
-      send(ShardKept{m.job, m.view, false, {}, {}});
+      tell_kept(m.job, m.view, false, {}, {});
     } else if (kept->second.parking == 0) {
       parked(m.job, kept->second);
     }
@@ -324,7 +369,7 @@ void Control::park(JobId id, const std::string& why) {
   const ViewId view = job.status.view;
   if (!job.recovers || job.ending || job.lanes.empty() || job.status.phase != "running") {
     drop(id, why);
-    return send(ShardKept{id, view, false, {}, {}});
+    return tell_kept(id, view, false, {}, {});
   }
   logger_->info("job '{}' view {} is over: {}; its state stays in memory", job.status.name, view.value, why);
   if (job.status.snapshot_pending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
@@ -340,7 +385,18 @@ void Control::park(JobId id, const std::string& why) {
 
 // All lanes have said what they keep.
 void Control::parked(JobId id, const Parked& state) {
-  send(ShardKept{id, state.view, state.all, state.min_version, state.max_version});
+  tell_kept(id, state.view, state.all, state.min_version, state.max_version);
+}
+
+// With what the log has, when all that is on its way to it is there.
+void Control::tell_kept(JobId id, ViewId view, bool any, Version min, Version max) {
+  if (!logs_) return send(ShardKept{id, view, any, min, max});
+  logs_->flush(id, [this, id, view, any, min, max] {
+    post([this, id, view, any, min, max] {
+      if (any && !parked_.contains(id)) return;  // opened again, or dropped, in the meantime
+      send(ShardKept{id, view, any, min, max, logs_->range(id)});
+    });
+  });
 }
 
 void Control::unpark(JobId id) {
@@ -357,7 +413,7 @@ void Control::forget_parked(std::uint64_t now) {
   const ViewId view = old->second.view;
   logger_->info("job {}: nobody came back for the state of view {}; it is dropped", id.value, view.value);
   unpark(id);
-  send(ShardKept{id, view, false, {}, {}});
+  tell_kept(id, view, false, {}, {});
 }
 
 void Control::reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message) {

@@ -18,6 +18,7 @@
 //                                                    this process's resident set as well. With encodings that keep a
 //                                                    residual: l * 2 * (push frame + P * 4)
 //     snapshot   blocks kept by copy-on-write        while a snapshot is being written
+//     log        steps on their way to the disk      redo_log = "disk": at most P * 4 (a round) and kMaxLogBytes a lane
 //
 // Code, thread stacks and RocksDB's tables come on top; they do not grow with the model (some tens of MB).
 #pragma once
@@ -45,11 +46,13 @@ struct ShardMemory {
   std::uint64_t local_nodes = 0;     // that share their memory with it
   std::uint64_t max_held_bytes = 0;  // most gradient bytes held at once so far
   std::uint64_t snapshot_bytes = 0;  // held by copy-on-write now
+  std::uint64_t log_bytes = 0;       // of blocks for steps on their way to the redo log
 };
 
 struct MemoryTerms {
   std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, mapped = 0, told = 0;
-  std::uint64_t total() const { return state + answers + estimate + held + arriving + snapshot + mapped + told; }
+  std::uint64_t log = 0;
+  std::uint64_t total() const { return state + answers + estimate + held + arriving + snapshot + mapped + told + log; }
   MemoryTerms& operator+=(const MemoryTerms& other);
 };
 

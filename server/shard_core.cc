@@ -14,6 +14,7 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
       output_(output),
       push_(make_encoding(job_.push)),
       pull_(make_encoding(job_.pull)),
+      fp32_(make_encoding(EncodingSpec{})),
       local_(job_.layout->chunks(), kNotOurs) {
   TRIB_ASSERT(!job_.recovers || (!job_.clocks && !push_->keeps_residual() && !pull_->is_delta()));
   const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
@@ -204,10 +205,18 @@ bool ShardCore::complete(Chunk& chunk) {
     weight += chunk.contributions[node].weight;
     frames_[node] = chunk.contributions[node].frame.bytes().data();
   }
+  LoggedStep log;
+  if (log_pool_ && !begin_log(chunk, log)) return false;
+  Step step{frames_, weight, chunk.step + 1};
+  if (log_pool_) step.log = &log;
   // A round without samples changes nothing but the version.
-  if (weight != 0 ? !apply(chunk, {frames_, weight, chunk.step + 1}) : !answer_no_change(chunk)) return false;
+  if (weight != 0 ? !apply(chunk, step) : !answer_no_change(chunk)) return false;
   chunk.version = chunk.version.next();
   max_version_ = std::max(max_version_, chunk.version);
+  if (log_pool_) {
+    log.elements = weight != 0 ? chunk.elements : 0;
+    end_log(chunk, std::move(log));
+  }
   chunk.arrived = 0;
   const bool captures = snapshot_round_ && !chunk.captured && chunk.version.value == snapshot_round_->value;
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
@@ -274,8 +283,9 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
   FusedArgs args;
   args.elements = chunk.elements;
   args.frames = step.frames;
-  args.push = push_.get();
-  args.scale = static_cast<float>(1.0 / static_cast<double>(step.weight));
+  args.push = step.logged ? fp32_.get() : push_.get();
+  args.scale = step.logged ? step.logged->scale : static_cast<float>(1.0 / static_cast<double>(step.weight));
+  if (step.log) args.sum_out = redo_sum_in(step.log->block);
   if (step.pulled) {
     args.lambda = static_cast<float>(job_.clocks->delay_compensation);
     args.pulled = step.pulled;
@@ -296,7 +306,12 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
     args.estimate_out = next[estimate].floats().data();
   }
   ++chunk.step;
-  const double lr = scheduled_lr(job_.schedule, job_.lr, step.position) / step.lr_divisor;
+  const double lr =
+      step.logged ? step.logged->lr : scheduled_lr(job_.schedule, job_.lr, step.position) / step.lr_divisor;
+  if (step.log) {
+    step.log->scale = args.scale;
+    step.log->lr = lr;
+  }
   fused_step(optimizer, optimizer.scalars(chunk.step, lr), args);
   if (job_.recovers) chunk.previous = std::move(chunk.params);
   for (std::size_t i = 0; i < count; ++i) *current[i] = std::move(next[i]);
@@ -424,7 +439,9 @@ bool ShardCore::snapshot_at(Round round) {
 }
 
 bool ShardCore::stop(bool keep, Round round) {
+  stalled_.clear();
   for (Chunk& chunk : chunks_) {
+    chunk.stalled = false;
     for (Contribution& contribution : chunk.contributions) {
       contribution.frame.reset();
       contribution.present = false;
