@@ -218,6 +218,7 @@ TEST_CASE("logged steps that are taken again end in the same bits, whoever pushe
         const float gradient = 0.1f * static_cast<float>(round) - 0.37f * static_cast<float>(node + chunk);
         shard.push(node, round, gradient, chunk, round == 4 ? 0 : 1 + node);  // round 4 is void
       }
+      shard.out.clear();
     }
   }
   REQUIRE(shard.out.log.size() == kRounds * 3);
@@ -232,6 +233,7 @@ TEST_CASE("logged steps that are taken again end in the same bits, whoever pushe
   }
   // And so does the next round, which depends on the optimizer's state.
   for (Shard* each : {&shard, &again}) {
+    each->out.clear();
     for (std::uint32_t node = 0; node < 3; ++node) each->push(node, kRounds + 1, 0.3f);
   }
   CHECK(std::ranges::equal(shard.params(), again.params()));
