@@ -42,6 +42,14 @@ bool log_says(const Daemon& daemon, const std::string& part) {
   return std::string(std::istreambuf_iterator<char>(in), {}).find(part) != std::string::npos;
 }
 
+// The last round that the server took again out of its log, in its own words; 0: none.
+std::uint64_t replayed_to(const Daemon& server) {
+  std::ifstream in(server.log_file);
+  const std::string text{std::istreambuf_iterator<char>(in), {}}, words = "logged steps again, up to round ";
+  const auto at = text.rfind(words);
+  return at == std::string::npos ? 0 : std::stoull(text.substr(at + words.size()));
+}
+
 // The newest round that both servers' logs have, if they go back to the newest snapshot.
 std::uint64_t logged(LocalCluster& cluster) {
   std::uint64_t last = ~0ull;
@@ -97,9 +105,8 @@ TEST_CASE("all servers and workers killed at once: the job goes on at the newest
   finish_training(*cluster);
   const auto all = results(*cluster);
   CHECK(all[0].at("restarts").get<int>() >= 1);
-  CHECK(all[0].at("resumed_from").get<std::uint64_t>() >= durable);
   CHECK(all[0].at("digest") == reference);
-  for (const Daemon& server : cluster->servers()) CHECK(log_says(server, "logged steps again"));
+  for (const Daemon& server : cluster->servers()) CHECK(replayed_to(server) >= durable);
   CHECK(cluster->stop().empty());
 }
 
@@ -116,7 +123,7 @@ TEST_CASE("everything killed at once, trainers too, twice: a new start goes on a
     for (auto* daemons : {&cluster->servers(), &cluster->workers()}) kill(*daemons);
     for (Trainer& trainer : cluster->trainers()) trainer.process.terminate(milliseconds(0));
     if (time == 0) continue;
-    CHECK(log_says(cluster->servers()[0], "logged steps again"));
+    CHECK(replayed_to(cluster->servers()[0]) >= before);
   }
   const auto cluster = start(two_by_two(dir / "run"));
   start_trainers(*cluster, job_file);

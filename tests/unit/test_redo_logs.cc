@@ -135,13 +135,13 @@ TEST_CASE("a log that is at its bound holds steps back until a snapshot covers s
   CHECK(contains(logs.logs->status(kRedoJob)->error, "recovery.log_mb"));
   logs.flush();  // nobody waits for what cannot be
   CHECK(logs.logs->range(kRedoJob) == LoggedRounds{Round(1), Round(32)});
-  logs.logs->trim(kRedoJob, Round(20));
+  logs.logs->trim(kRedoJob, Round(24));
   REQUIRE(logs.eventually([&] { return logs.step(version); }));
   logs.flush();
   CHECK(logs.said("is written again"));
   CHECK(logs.logs->status(kRedoJob)->error.empty());
   CHECK(logs.logs->status(kRedoJob)->dropped == 0);
-  CHECK(logs.replayed(20, version) == version - 20);
+  CHECK(logs.replayed(24, version) == version - 24);
 }
 
 TEST_CASE("who does not want to wait loses the log, not the training, until a snapshot covers the gap") {
