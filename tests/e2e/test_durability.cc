@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tests/e2e/e2e.h"
@@ -190,11 +191,11 @@ TEST_CASE("a full disk of a server: training waits for room, says for what, and 
     return version() == stood;
   });
   CHECK(stood < 4000);
-  bool said = false;
-  for (const auto* daemons : {&cluster->servers(), &cluster->workers()}) {
-    for (const Daemon& daemon : *daemons) said = said || log_says(daemon, log ? "training waits" : "waits");
-  }
-  CHECK(said);
+  CHECK(eventually([&] {  // nodes say it after some seconds
+    return std::ranges::any_of(log ? cluster->servers() : cluster->workers(), [&](const Daemon& daemon) {
+      return log_says(daemon, log ? "training waits until it can be" : "waits until the servers have a newer snapshot");
+    });
+  }));
   disk->make_room();
   finish_training(*cluster);
   const auto all = results(*cluster);
