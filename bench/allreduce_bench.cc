@@ -99,8 +99,7 @@ class Lanes final : private WorkerLaneListener {
     for (std::uint64_t t = 0; t < kTensors; ++t) tensors.push_back({"t" + std::to_string(t), {each}});
     const std::uint64_t chunk =
         options_.chunk_bytes == 0 ? default_bucket_elements(each * kTensors) : options_.chunk_bytes / sizeof(float);
-    const ShardSlots one{};
-    auto layout = Layout::make(std::move(tensors), chunk, {&one, 1});
+    auto layout = Layout::unowned(std::move(tensors), chunk);
     if (!layout) return tl::unexpected(layout.error());
     layout_ = std::make_shared<const Layout>(std::move(*layout));
     AllreduceSetup setup;

@@ -1,7 +1,5 @@
 #include "bench/checkpoint_bench.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "bench/sample_model.h"
+#include "bench/scratch_folder.h"
 #include "cluster/http_client.h"
 #include "server/checkpoint_directory.h"
 #include "worker/session.h"
@@ -36,20 +35,6 @@ constexpr milliseconds kPoll{20};
 double milliseconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
-
-struct TempDir {
-  TempDir() {
-    char name[] = "/tmp/tributary-bench-XXXXXX";
-    if (::mkdtemp(name)) path = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    if (!path.empty()) std::filesystem::remove_all(path, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  std::string path;
-};
 
 // One round as rank 0 saw it.
 struct RoundSeen {
@@ -265,7 +250,7 @@ class Bench {
 }  // namespace
 
 Result<Json> run_checkpoint_bench(const CheckpointBenchOptions& options) {
-  const TempDir folder;
+  const ScratchFolder folder;
   if (folder.path.empty()) return fail(ErrorCode::kIo, "cannot create a folder in /tmp");
   auto cluster = LocalCluster::start({.servers = options.servers,
                                       .nodes = options.nodes,

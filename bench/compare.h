@@ -30,7 +30,8 @@ std::vector<lab::LabVariant> variants_of(const lab::LabConfig& config);
 //   round), cpu_seconds (of a round), machine_busy, drops, retransmits, binds (in words), predicted {seconds,
 //   bottleneck, network_s, latency_s, tail_s, inside_s} or null, predicted_why_not, error (measured over predicted,
 //   less 1)}, job (or null) {step_seconds {...}, step_split, seconds, test_accuracy, train_loss, digest, rounds,
-//   samples, model_bytes, wire_bytes, wire_bytes_per_sample (all links together), cpu_seconds, machine_busy, drops, retransmits, binds, predicted, error, curve}}],
+//   samples, model_bytes, wire_bytes, wire_bytes_per_sample (all links together), cpu_seconds, machine_busy, drops,
+//   retransmits, binds, predicted, error, curve}}],
 //  speedups [{of, over, times}] (exchange medians; over the last variant)}
 Result<nlohmann::ordered_json> run_compare(const lab::Lab& lab, const CompareOptions& options);
 

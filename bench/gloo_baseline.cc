@@ -51,10 +51,9 @@ Result<std::unique_ptr<GlooBaseline>> GlooBaseline::create(GlooBaselineOptions o
     mine.context->connectFullMesh(parts.store, device);
     mine.gradients = std::make_unique<float[]>(parts.options.elements);
     if (parts.options.optimizer.empty()) return;
-    const ShardSlots one{};
     JobConfig config;
     config.optimizer.name = parts.options.optimizer;
-    auto layout = Layout::make({{"all", {parts.options.elements}}}, 1u << 18, {&one, 1});
+    auto layout = Layout::unowned({{"all", {parts.options.elements}}}, 1u << 18);
     if (!layout) throw std::runtime_error(layout.error().message);
     auto shared = std::make_shared<const Layout>(std::move(*layout));
     mine.parameters = std::make_unique<float[]>(shared->flat_elements());

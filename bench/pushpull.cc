@@ -15,6 +15,7 @@
 #include "bench/echo_ceiling.h"
 #include "bench/pushpull_ranks.h"
 #include "bench/sample_model.h"
+#include "bench/scratch_folder.h"
 #include "cluster/http_client.h"
 #include "common/encoding.h"
 
@@ -29,20 +30,6 @@ constexpr std::uint64_t kWarmRounds = 2;
 constexpr double kWarmSeconds = 120.0;  // at most
 constexpr std::chrono::milliseconds kScrapeTimeout{5'000}, kScrapePause{50};
 constexpr std::chrono::seconds kWritePatience{8};
-
-struct TempDir {
-  TempDir() {
-    char name[] = "/tmp/tributary-bench-XXXXXX";
-    if (::mkdtemp(name)) path = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    if (!path.empty()) std::filesystem::remove_all(path, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  std::string path;
-};
 
 std::vector<SessionOptions> make_sessions(const PushPullOptions& options, LocalCluster& cluster) {
   JobConfig job;
@@ -357,7 +344,7 @@ class Setup {
   explicit Setup(const PushPullOptions& options) : options_(options) {}
 
   const PushPullOptions options_;
-  const TempDir folder_;
+  const ScratchFolder folder_;
   std::unique_ptr<LocalCluster> cluster_;
   std::unique_ptr<Benchmark> benchmark_;
 };

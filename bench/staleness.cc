@@ -1,7 +1,5 @@
 #include "bench/staleness.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -9,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/scratch_folder.h"
 #include "bench/staleness_rank.h"
 
 namespace tributary::bench {
@@ -18,20 +17,6 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kPoll{5};
-
-struct TempDir {
-  TempDir() {
-    char name[] = "/tmp/tributary-staleness-XXXXXX";
-    if (::mkdtemp(name)) path = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    if (!path.empty()) std::filesystem::remove_all(path, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  std::string path;
-};
 
 Result<std::string> write_job(const std::string& folder, const StalenessOptions& options) {
   const std::string path = folder + "/job.toml";
@@ -111,7 +96,7 @@ Result<Json> run_staleness(const StalenessOptions& options) {
   if (options.nodes == 0 || options.ranks_per_node == 0 || options.chunks == 0) {
     return fail(ErrorCode::kInvalidArgument, "nodes, ranks per node and chunks must be at least 1");
   }
-  const TempDir folder;
+  const ScratchFolder folder;
   if (folder.path.empty()) return fail(ErrorCode::kIo, "cannot create a folder in /tmp");
   const auto job = write_job(folder.path, options);
   if (!job) return tl::unexpected(job.error());

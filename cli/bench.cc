@@ -392,6 +392,8 @@ void add_bench(CLI::App& app, int& exit_status) {
   add_echo_server(*command, exit_status);
   add_bench_ranks(*command, exit_status);
   add_bench_staleness(*command, exit_status);
+  add_bench_elastic(*command, exit_status);
+  add_bench_stragglers(*command, exit_status);
   add_bench_compare(*command, exit_status);
   add_bench_checkpoint(*command, exit_status);
 }

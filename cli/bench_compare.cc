@@ -71,7 +71,7 @@ void print_table(const Json& result) {
     std::printf("\n    %s\n", e.at("binds").get<std::string>().c_str());
     const auto& j = v.at("job");
     if (!j.is_object()) continue;
-    std::printf("    training: %.1f ms a round, %.1f s in all, %.1f bytes a sample on the wires", 
+    std::printf("    training: %.1f ms a round, %.1f s in all, %.1f bytes a sample on the wires",
                 1e3 * j.at("step_seconds").at("median").get<double>(), j.at("seconds").get<double>(),
                 j.at("wire_bytes_per_sample").get<double>());
     if (j.at("test_accuracy").is_number()) std::printf(", test accuracy %.4f", j.at("test_accuracy").get<double>());

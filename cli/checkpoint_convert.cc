@@ -2,13 +2,13 @@
 #include "server/checkpoint_convert.h"
 
 #include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/commands.h"
+#include "common/clock.h"
 #include "common/config_toml.h"
 #include "server/checkpoint_directory.h"
 
@@ -70,12 +70,7 @@ Result<ConversionResult> import_file(const ImportArguments& arguments) {
     if (!like) return tl::unexpected(like.error());
     for (const TensorSpec& tensor : like->tensors) options.order.push_back(tensor.name);
   }
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32] = {};
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  options.created = text;
+  options.created = utc_now();
   return import_safetensors(arguments.file, options);
 }
 

@@ -26,6 +26,28 @@ nlohmann::ordered_json staleness_of(const std::vector<nlohmann::json>& ranks, st
           {"max", static_cast<std::uint64_t>(most)}};
 }
 
+// Of all ranks: what was left for want of time, or came too late. Pushes are the nodes', which their ranks all report.
+nlohmann::ordered_json partial_of(const std::vector<nlohmann::json>& ranks, std::uint32_t per_node) {
+  std::uint64_t left = 0, missed = 0, pushes = 0, late = 0;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto& one = ranks[rank].at("partial");
+    left += one.at("samples_left").get<std::uint64_t>();
+    if (rank % per_node != 0) continue;
+    missed += one.at("rounds_missed").get<std::uint64_t>();
+    pushes += one.at("pushes").get<std::uint64_t>();
+    late += one.at("late_pushes").get<std::uint64_t>();
+  }
+  return {{"samples_left", left}, {"rounds_missed", missed}, {"pushes", pushes}, {"late_pushes", late}};
+}
+
+// With backup workers or a deadline a rank knows only of its own samples.
+double over_ranks(const std::vector<nlohmann::json>& ranks, const char* key) {
+  if (!ranks.front().contains("partial")) return ranks.front().at(key).get<double>();
+  double sum = 0.0;
+  for (const auto& rank : ranks) sum += rank.at(key).get<double>();
+  return sum;
+}
+
 }  // namespace
 
 nlohmann::ordered_json server_usage(LocalCluster& cluster) {
@@ -61,7 +83,7 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
       const auto path = rank.at("gradient_path").get<std::string>();
       if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
       // Where nodes have clocks of their own and were stopped, each stands where it stood, and has no digest to show.
-      const bool apart = rank.contains("staleness") && rank.at("stopped").get<bool>();
+      const bool apart = (rank.contains("staleness") || rank.contains("partial")) && rank.at("stopped").get<bool>();
       if (rank.at("digest") != first.at("digest") || (rank.at("rounds") != first.at("rounds") && !apart)) {
         return fail(ErrorCode::kInternal, "ranks ended with different parameters: rank 0 with digest " +
                                               first.at("digest").dump() + " after round " + first.at("rounds").dump() +
@@ -86,7 +108,7 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
       bytes += rank.at("bytes_pushed").get<double>() + rank.at("bytes_pulled").get<double>();
       nodes.push_back({{"bytes_pushed", rank.at("bytes_pushed")}, {"bytes_pulled", rank.at("bytes_pulled")}});
     }
-    const auto samples_here = first.at("samples").get<double>();
+    const double samples_here = over_ranks(ranks, "samples");
     nlohmann::ordered_json summary{
         {"job", first.at("job")},
         {"test_accuracy", first.at("test_accuracy")},
@@ -100,7 +122,7 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
         {"resumed_from", first.at("resumed_from")},
         {"restarts", first.at("restarts")},
         {"seconds", first.at("seconds")},
-        {"samples_per_s", first.at("samples_per_s")},
+        {"samples_per_s", over_ranks(ranks, "samples_per_s")},
         {"bytes_per_sample",
          samples_here > 0 ? nlohmann::ordered_json(bytes / samples_here) : nlohmann::ordered_json(nullptr)},
         {"step_split", {{"compute_ms", compute / n}, {"reduce_ms", reduce / n}, {"wait_ms", wait / n}}},
@@ -109,7 +131,9 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
         {"devices", std::move(devices)},
         {"gradient_path", paths.size() == 1 ? paths[0] : nlohmann::ordered_json("mixed")},
     };
+    if (first.contains("partial")) summary["partial"] = partial_of(ranks, per_node);
     if (first.contains("staleness")) summary["staleness"] = staleness_of(ranks, per_node);
+    if (first.contains("gate")) summary["gate"] = first.at("gate");  // all ranks heard the same
     return summary;
   } catch (const nlohmann::json::exception& e) {
     return fail(ErrorCode::kInternal, std::string("a rank's result is not as expected: ") + e.what());
@@ -130,6 +154,17 @@ std::string summary_text(const nlohmann::ordered_json& s) {
   }
   text += printed("  throughput   %.0f samples/s over %.1f s\n", s.at("samples_per_s").get<double>(),
                   s.at("seconds").get<double>());
+  if (s.contains("partial")) {
+    const auto& partial = s.at("partial");
+    const auto number_of = [&](const char* key) { return partial.at(key).get<unsigned long long>(); };
+    text +=
+        printed("  late         %llu samples left for want of time, %llu rounds missed, %llu of %llu chunks too late\n",
+                number_of("samples_left"), number_of("rounds_missed"), number_of("late_pushes"), number_of("pushes"));
+  }
+  if (s.contains("gate")) {
+    text += "  gate         " + s.at("gate").at("clipped").dump() + " rounds clipped, " +
+            s.at("gate").at("skipped").dump() + " skipped; loss scale " + s.at("gate").at("loss_scale").dump() + "\n";
+  }
   if (s.contains("staleness")) {
     const auto& staleness = s.at("staleness");
     text += printed("  staleness    mean %.2f, at most %llu clocks behind, over %llu chunks pulled\n",

@@ -14,8 +14,8 @@ namespace tributary::cli {
 nlohmann::ordered_json server_usage(LocalCluster& cluster);
 
 // After all trainers have ended: {test_accuracy, train_loss, train_accuracy, digest, rounds, last_round, completed,
-// stopped, resumed_from, restarts, samples_per_s, bytes_per_sample, seconds, step_split, nodes[], servers[], devices[]}. kInternal if
-// ranks ended in different bits, kUnavailable if a rank left no result.
+// stopped, resumed_from, restarts, samples_per_s, bytes_per_sample, seconds, step_split, nodes[], servers[],
+// devices[]}. kInternal if ranks ended in different bits, kUnavailable if a rank left no result.
 Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordered_json servers);
 
 std::string summary_text(const nlohmann::ordered_json& summary);

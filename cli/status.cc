@@ -134,6 +134,23 @@ void print_placement(const std::vector<Answer>& answers) {
   exchanges.print();
 }
 
+// How long nodes take for a round, only where it is known, and who lags behind the others.
+void print_paces(const std::vector<Answer>& answers) {
+  Table table({"JOB", "NODE", "COMPUTE", "REDUCTION", "NETWORK", "LAGS"});
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
+    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
+      for (const Json& pace : list(job, "paces")) {
+        const Json lag = pace.value("lags", Json());
+        table.add({text(job, "name"), text(pace, "node") + " " + text(pace, "worker"),
+                   amount(number(pace, "compute_ms"), 1, "ms"), amount(number(pace, "reduction_ms"), 1, "ms"),
+                   amount(number(pace, "network_ms"), 1, "ms"), lag.is_object() ? text(lag, "text") : "-"});
+      }
+    }
+  }
+  table.print();
+}
+
 void print_jobs(const std::vector<Answer>& answers) {
   Table table({"JOB", "PHASE", "VIEW", "NODES", "RANKS", "ROUND", "DURABLE", "CHUNKS", "LAST STOP"});
   for (const Answer& a : answers) {
@@ -172,6 +189,7 @@ int show(const std::vector<std::string>& addresses, bool json) {
     std::printf("%s\n", Json{{"daemons", daemons}}.dump().c_str());
   } else {
     print_jobs(answers);
+    print_paces(answers);
     print_placement(answers);
     print_servers(answers);
     print_workers(answers);

@@ -359,12 +359,15 @@ Status LocalCluster::write_cluster_file() {
 }
 
 Status LocalCluster::start_trainers(const TrainerOptions& options) {
-  const std::uint32_t world = options_.nodes * options_.ranks_per_node;
-  for (std::uint32_t rank = 0; rank < world; ++rank) {
+  const std::uint32_t nodes = options.world_nodes == 0 ? options_.nodes : options.world_nodes;
+  for (std::uint32_t rank = 0; rank < options_.nodes * options_.ranks_per_node; ++rank) {
+    const std::uint32_t node = rank / options_.ranks_per_node;
+    if (!options.nodes.empty() && std::ranges::find(options.nodes, node) == options.nodes.end()) continue;
     Trainer trainer;
     trainer.rank = rank;
+    trainer.world_size = nodes * options_.ranks_per_node;
     trainer.log_file = log_dir() + "/trainer-" + std::to_string(rank) + ".log";
-    const Daemon& worker = workers_[rank / options_.ranks_per_node];
+    const Daemon& worker = workers_[node];
     trainer.network_namespace = worker.network_namespace;
     trainer.argv = options.program;
     auto& argv = trainer.argv;
@@ -373,30 +376,33 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
     for (const std::string& value : options.overrides) argv.insert(argv.end(), {"--set", value});
     if (!options.progress_socket.empty()) argv.insert(argv.end(), {"--progress-socket", options.progress_socket});
     argv.insert(argv.end(), options.extra_arguments.begin(), options.extra_arguments.end());
+    if (rank < options.rank_arguments.size()) {
+      argv.insert(argv.end(), options.rank_arguments[rank].begin(), options.rank_arguments[rank].end());
+    }
     if (auto ok = spawn(trainer); !ok) return ok;
     trainers_.push_back(std::move(trainer));
   }
   return {};
 }
 
-Status LocalCluster::restart_trainer(std::uint32_t rank) {
-  return spawn(trainers_.at(rank));
+Status LocalCluster::restart_trainer(std::uint32_t trainer) {
+  return spawn(trainers_.at(trainer));
 }
 
 Status LocalCluster::spawn(Trainer& trainer) {
-  const std::uint32_t world = options_.nodes * options_.ranks_per_node;
   trainer.log_from = size_of(trainer.log_file);
-  auto process = Process::spawn({.argv = trainer.argv,
-                                 .log_file = trainer.log_file,
-                                 .environment = {{"RANK", std::to_string(trainer.rank)},
-                                                 {"WORLD_SIZE", std::to_string(world)},
-                                                 {"LOCAL_RANK", std::to_string(trainer.rank % options_.ranks_per_node)},
-                                                 {"LOCAL_WORLD_SIZE", std::to_string(options_.ranks_per_node)},
-                                                 {"GROUP_RANK", std::to_string(trainer.rank / options_.ranks_per_node)},
-                                                 {"GROUP_WORLD_SIZE", std::to_string(options_.nodes)},
-                                                 // As torchrun: several ranks share the machine's cores.
-                                                 {"OMP_NUM_THREADS", "1"}},
-                                 .network_namespace = trainer.network_namespace});
+  auto process = Process::spawn(
+      {.argv = trainer.argv,
+       .log_file = trainer.log_file,
+       .environment = {{"RANK", std::to_string(trainer.rank)},
+                       {"WORLD_SIZE", std::to_string(trainer.world_size)},
+                       {"LOCAL_RANK", std::to_string(trainer.rank % options_.ranks_per_node)},
+                       {"LOCAL_WORLD_SIZE", std::to_string(options_.ranks_per_node)},
+                       {"GROUP_RANK", std::to_string(trainer.rank / options_.ranks_per_node)},
+                       {"GROUP_WORLD_SIZE", std::to_string(trainer.world_size / options_.ranks_per_node)},
+                       // As torchrun: several ranks share the machine's cores.
+                       {"OMP_NUM_THREADS", "1"}},
+       .network_namespace = trainer.network_namespace});
   if (!process) return tl::unexpected(process.error());
   trainer.process = std::move(*process);
   return {};

@@ -77,6 +77,7 @@ struct Daemon {
 
 struct Trainer {
   std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;  // as it is told
   std::vector<std::string> argv;
   Process process;
   std::string log_file;
@@ -91,6 +92,10 @@ struct TrainerOptions {
   std::vector<std::string> overrides;  // "section.key=value", as --set takes them
   std::string progress_socket;         // where they report each round; empty: nowhere
   std::vector<std::string> extra_arguments;
+  // For elastic jobs: on which nodes, and how many nodes they are told there are. Empty and 0: all.
+  std::vector<std::uint32_t> nodes;
+  std::uint32_t world_nodes = 0;
+  std::vector<std::vector<std::string>> rank_arguments;  // more, by rank; missing or empty: none
 };
 
 class LocalCluster {
@@ -106,7 +111,7 @@ class LocalCluster {
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;
 
-  // One tributary-train per rank, with the variables that torchrun would set.
+  // One tributary-train per rank, with the variables that torchrun would set. Again for other nodes later.
   Status start_trainers(const TrainerOptions& options);
   bool trainers_running();
   // Whoever ended and should not have, with the last lines of its log: a daemon in any case, a trainer with a status
@@ -117,8 +122,8 @@ class LocalCluster {
 
   // Starts a daemon again that has ended, with the same configuration.
   Status restart(Daemon& daemon);
-  // Starts the trainer of a rank again that has ended.
-  Status restart_trainer(std::uint32_t rank);
+  // Starts a trainer again that has ended, by its place in trainers() (its rank, where all were started at once).
+  Status restart_trainer(std::uint32_t trainer);
 
   // In good order: SIGTERM to the workers, which lets the job stop at a round boundary and the trainers leave; then the
   // servers. Whoever is the coordinator (server 0, or worker 0) goes last. Who does not end in time is killed. Names of

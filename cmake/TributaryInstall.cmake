@@ -39,6 +39,7 @@ function(tributary_install)
   install(TARGETS ${programs} RUNTIME DESTINATION bin)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/configs DESTINATION .)
   install(PROGRAMS ${CMAKE_SOURCE_DIR}/bench/gpu_check ${CMAKE_SOURCE_DIR}/bench/report.py
+    ${CMAKE_SOURCE_DIR}/bench/stragglers_report.py
     ${CMAKE_SOURCE_DIR}/bench/plot_sweep.py DESTINATION bench)
   install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION .)
   set(files "")

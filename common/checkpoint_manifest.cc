@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/assert.h"
+#include "common/durable_file.h"
 #include "common/job_json.h"
 #include "common/job_optimizer.h"
 #include "common/printed.h"
@@ -213,19 +214,13 @@ std::string shard_file_name(ShardIndex shard) {
 }
 
 std::string checkpoint_name(std::string_view job_name, Round round) {
-  std::string name;
-  for (const char c : job_name) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-                       c == '-' || (c == '.' && !name.empty());
-    name += plain ? c : '_';
-  }
-  return name + "-round-" + std::to_string(round.value);
+  return plain_file_name(job_name) + "-round-" + std::to_string(round.value);
 }
 
 std::vector<std::string> state_names(const OptimizerConfig& config) {
   const auto optimizer = make_optimizer(config);
   std::vector<std::string> names;
-  if (config.name == "adam" || config.name == "adamw") names = {"exp_avg", "exp_avg_sq"};
+  if (config.name == "adam" || config.name == "adamw" || config.name == "lamb") names = {"exp_avg", "exp_avg_sq"};
   if (config.name == "lion") names = {"exp_avg"};
   if (config.name == "adagrad") names = {"sum"};
   if (config.name == "sgd") names = {"momentum_buffer"};

@@ -1,8 +1,10 @@
-// The one clock of the shells: monotonic, of no meaning outside this machine. The cores get the time as an argument.
+// The clocks of the shells; the cores get the time as an argument. The one for durations is monotonic, and has no
+// meaning outside this machine.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 namespace tributary {
 
@@ -15,6 +17,9 @@ inline std::uint64_t steady_ns() {
 inline std::uint64_t steady_ms() {
   return steady_ns() / 1'000'000;
 }
+
+// The time of day as ISO 8601 has it, in UTC and whole seconds: 2026-01-31T12:00:00Z. For people who read records.
+std::string utc_now();
 
 // A stop signal that follows the first within this time belongs to it; a later one means "at once". The kernel sends a
 // parent-death signal again for each thread of a dying parent, and Ctrl-C reaches a process from the terminal and from

@@ -51,6 +51,9 @@ void write(Root::Builder out, const AttachReply& m) {
   body.setParameterHandle(data(m.parameter_handle));
   body.setDeviceBytes(m.device_bytes);
   body.setRedo(m.redo);
+  body.setRank(m.rank);
+  body.setWorldSize(m.world_size);
+  body.setNodeRank(m.node_rank);
 }
 
 void write(Root::Builder out, const InitialValues&) {
@@ -111,6 +114,9 @@ AttachReply read(wire::AttachReply::Reader in) {
   m.parameter_handle = read_data(in.getParameterHandle(), "the parameters' memory handle");
   m.device_bytes = in.getDeviceBytes();
   m.redo = in.getRedo();
+  m.rank = in.getRank();
+  m.world_size = in.getWorldSize();
+  m.node_rank = in.getNodeRank();
   return m;
 }
 

@@ -85,6 +85,17 @@ void write(Root::Builder out, const Heartbeat& m) {
     progress[i].setMinVersion(m.progress[i].min_version.value);
     progress[i].setMaxVersion(m.progress[i].max_version.value);
   }
+  auto paces = body.initPaces(size_of(m.paces));
+  for (unsigned i = 0; i < paces.size(); ++i) {
+    paces[i].setJob(m.paces[i].job.value);
+    paces[i].setView(m.paces[i].view.value);
+    paces[i].setNode(m.paces[i].node.value);
+    paces[i].setRounds(m.paces[i].rounds);
+    paces[i].setComputeNs(m.paces[i].compute_ns);
+    paces[i].setReduceNs(m.paces[i].reduce_ns);
+    paces[i].setNetworkNs(m.paces[i].network_ns);
+    paces[i].setSamples(m.paces[i].samples);
+  }
 }
 
 void write(Root::Builder out, const HeartbeatReply& m) {
@@ -104,6 +115,7 @@ void write(Root::Builder out, const JoinJob& m) {
   body.setRedoFirst(m.redo_first.value);
   body.setRedoLast(m.redo_last.value);
   body.setRedoCapacity(m.redo_capacity);
+  body.setRedoMembers(m.redo_members);
 }
 
 void write(Root::Builder out, const OpenJob& m) {
@@ -132,6 +144,42 @@ void write(Root::Builder out, const ShardKept& m) {
   body.setLogLast(m.log.last.value);
 }
 
+void write(Root::Builder out, const RoundFacts& m) {
+  auto body = out.initRoundFacts();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setRound(m.round.value);
+  body.setPhase(static_cast<std::uint8_t>(m.phase));
+  write_gate(body.initBefore(), m.before);
+  write_gate(body.initDecided(), m.decided);
+  auto chunks = body.initChunks(size_of(m.chunks));
+  for (unsigned i = 0; i < chunks.size(); ++i) {
+    const ChunkFacts& chunk = m.chunks[i];
+    chunks[i].setChunk(chunk.chunk.value);
+    chunks[i].setFinite(chunk.facts.finite);
+    chunks[i].setSumSquares(chunk.facts.sum_squares);
+    chunks[i].setWeight(chunk.facts.weight);
+  }
+  auto norms = body.initNorms(size_of(m.norms));
+  for (unsigned i = 0; i < norms.size(); ++i) {
+    norms[i].setChunk(m.norms[i].chunk.value);
+    norms[i].setTensor(m.norms[i].tensor);
+    norms[i].setParams(m.norms[i].params);
+    norms[i].setUpdate(m.norms[i].update);
+  }
+}
+
+void write(Root::Builder out, const RoundDecision& m) {
+  auto body = out.initRoundDecision();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setRound(m.round.value);
+  body.setPhase(static_cast<std::uint8_t>(m.phase));
+  write_gate(body.initDecision(), m.decision);
+  auto ratios = body.initRatios(size_of(m.ratios));
+  for (unsigned i = 0; i < ratios.size(); ++i) ratios.set(i, m.ratios[i]);
+}
+
 void write(Root::Builder out, const ShardReady& m) {
   auto body = out.initShardReady();
   body.setJob(m.job.value);
@@ -155,6 +203,9 @@ void write(Root::Builder out, const JobWelcome& m) {
   for (unsigned i = 0; i < redo.size(); ++i) redo.set(i, m.redo_after[i].value);
   body.setCommitted(m.committed.value);
   body.setRedo(m.redo);
+  body.setNode(m.node.value);
+  body.setNodes(m.nodes);
+  body.setMembers(m.members);
 }
 
 void write(Root::Builder out, const PeerAddress& m) {
@@ -309,6 +360,13 @@ Heartbeat read(wire::Heartbeat::Reader in) {
     m.progress.push_back({JobId(entry.getJob()), ViewId(entry.getView()), Version(entry.getMinVersion()),
                           Version(entry.getMaxVersion())});
   }
+  const auto paces = in.getPaces();
+  check_count(paces.size(), kMaxJobs, "the list of paces");
+  m.paces.reserve(paces.size());
+  for (auto entry : paces) {
+    m.paces.push_back({JobId(entry.getJob()), ViewId(entry.getView()), NodeRank(entry.getNode()), entry.getRounds(),
+                       entry.getComputeNs(), entry.getReduceNs(), entry.getNetworkNs(), entry.getSamples()});
+  }
   return m;
 }
 
@@ -325,6 +383,35 @@ JoinJob read(wire::JoinJob::Reader in) {
   m.redo_first = Round(in.getRedoFirst());
   m.redo_last = Round(in.getRedoLast());
   m.redo_capacity = in.getRedoCapacity();
+  m.redo_members = in.getRedoMembers();
+  return m;
+}
+
+RoundFacts read(wire::RoundFacts::Reader in) {
+  RoundFacts m;
+  m.job = JobId(in.getJob());
+  m.view = ViewId(in.getView());
+  m.round = Round(in.getRound());
+  m.phase = read_enum(in.getPhase(), GatePhase::kUpdate, "the gate's phase");
+  m.before = read_gate(in.getBefore());
+  m.decided = read_gate(in.getDecided());
+  for (const auto chunk : in.getChunks()) {
+    m.chunks.push_back({ChunkIndex(chunk.getChunk()), {chunk.getSumSquares(), chunk.getWeight(), chunk.getFinite()}});
+  }
+  for (const auto part : in.getNorms()) {
+    m.norms.push_back({ChunkIndex(part.getChunk()), part.getTensor(), part.getParams(), part.getUpdate()});
+  }
+  return m;
+}
+
+RoundDecision read(wire::RoundDecision::Reader in) {
+  RoundDecision m;
+  m.job = JobId(in.getJob());
+  m.view = ViewId(in.getView());
+  m.round = Round(in.getRound());
+  m.phase = read_enum(in.getPhase(), GatePhase::kUpdate, "the gate's phase");
+  m.decision = read_gate(in.getDecision());
+  for (const float ratio : in.getRatios()) m.ratios.push_back(ratio);
   return m;
 }
 
@@ -362,6 +449,9 @@ JobWelcome read(wire::JobWelcome::Reader in) {
   for (const std::uint64_t version : redo) m.redo_after.emplace_back(version);
   m.committed = Round(in.getCommitted());
   m.redo = in.getRedo();
+  m.node = NodeRank(in.getNode());
+  m.nodes = in.getNodes();
+  m.members = in.getMembers();
   return m;
 }
 
@@ -394,6 +484,10 @@ ControlMessage read(Root::Reader root) {
                        Version(body.getMaxVersion()),
                        {Round(body.getLogFirst()), Round(body.getLogLast())}};
     }
+    case Root::ROUND_FACTS:
+      return read(root.getRoundFacts());
+    case Root::ROUND_DECISION:
+      return read(root.getRoundDecision());
     case Root::SHARD_READY: {
       const auto in = root.getShardReady();
       return ShardReady{JobId(in.getJob()), ViewId(in.getView()), in.getOk(), read_error_code(in.getCode()),

@@ -26,6 +26,21 @@ static_assert(static_cast<int>(wire::Encoding::INT8_DELTA) == static_cast<int>(E
 static_assert(static_cast<int>(wire::ResidualUse::BEHIND) == static_cast<int>(ResidualUse::kBehind));
 static_assert(static_cast<int>(wire::ResidualUse::ALONE) == static_cast<int>(ResidualUse::kAlone));
 
+void write_gate(Header::Builder out, const GateDecision& gate) {
+  if (!gate.known()) return;
+  out.setGateVerdict(static_cast<std::uint8_t>(gate.verdict));
+  out.setGateScale(gate.loss_scale);
+  out.setGateGood(gate.good_rounds);
+  out.setGateCoefficient(gate.coefficient);
+  out.setGateNorm(gate.norm);
+}
+
+GateDecision read_gate(Header::Reader in) {
+  const GateVerdict verdict = codec::read_verdict(in.getGateVerdict());
+  if (verdict == GateVerdict::kNone) return {};
+  return {verdict, in.getGateCoefficient(), in.getGateNorm(), in.getGateScale(), in.getGateGood()};
+}
+
 void write(Header::Builder out, const Push& m) {
   auto body = out.initPush();
   body.setRound(m.round.value);
@@ -34,6 +49,7 @@ void write(Header::Builder out, const Push& m) {
   body.setResidual(static_cast<wire::ResidualUse>(m.residual));
   body.setLast(m.last);
   body.setRedo(m.redo);
+  write_gate(out, m.gate);
 }
 void write(Header::Builder out, const Init&) {
   out.setInit();
@@ -60,6 +76,8 @@ void write(Header::Builder out, const Answer& m) {
   body.setSnapshotRound(m.snapshot_round.value);
   body.setResidualSent(m.residual_sent);
   body.setSlowest(m.slowest.value);
+  body.setDropped(m.dropped);
+  write_gate(out, m.gate);
 }
 void write(Header::Builder out, const Residual& m) {
   out.initResidual().setVersion(m.version.value);
@@ -89,7 +107,8 @@ DataMessage read(Header::Reader in) {
                   read_encoding(body.getEncoding()),
                   codec::read_enum(body.getResidual(), ResidualUse::kAlone, "the use of the residual"),
                   body.getLast(),
-                  body.getRedo()};
+                  body.getRedo(),
+                  read_gate(in)};
     }
     case Header::INIT:
       return Init{key};
@@ -108,7 +127,9 @@ DataMessage read(Header::Reader in) {
                     read_encoding(body.getEncoding()),
                     Round(body.getSnapshotRound()),
                     body.getResidualSent(),
-                    Round(body.getSlowest())};
+                    Round(body.getSlowest()),
+                    body.getDropped(),
+                    read_gate(in)};
     }
     case Header::RESIDUAL:
       return Residual{key, Version(in.getResidual().getVersion())};

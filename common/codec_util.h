@@ -104,6 +104,14 @@ std::string clipped(const std::string& value, std::size_t limit = kMaxTextBytes)
 void write_tensors(capnp::List<record::Tensor>::Builder out, const std::vector<TensorSpec>& tensors);
 void write_owners(record::Layout::Builder out, std::uint64_t chunk_elements, const std::vector<ChunkOwner>& owners);
 
+inline void write_gate(record::GateDecision::Builder out, const GateDecision& gate) {
+  out.setVerdict(static_cast<std::uint8_t>(gate.verdict));
+  out.setLossScale(gate.loss_scale);
+  out.setGoodRounds(gate.good_rounds);
+  out.setCoefficient(gate.coefficient);
+  out.setNorm(gate.norm);
+}
+
 template <class ListBuilder>
 void write_texts(ListBuilder out, const std::vector<std::string>& values) {
   for (std::size_t i = 0; i < values.size(); ++i) out.set(static_cast<unsigned>(i), text(values[i]));
@@ -125,6 +133,16 @@ To read_enum(From value, To last, const char* field) {
     throw Malformed{std::string(field) + " is " + std::to_string(number) + ", which no known value has"};
   }
   return static_cast<To>(number);
+}
+
+inline GateVerdict read_verdict(std::uint8_t number) {
+  return read_enum(number, GateVerdict::kVoid, "the gate's verdict");
+}
+
+inline GateDecision read_gate(record::GateDecision::Reader in) {
+  const GateVerdict verdict = read_verdict(in.getVerdict());
+  if (verdict == GateVerdict::kNone) return {};
+  return {verdict, in.getCoefficient(), in.getNorm(), in.getLossScale(), in.getGoodRounds()};
 }
 
 }  // namespace tributary::codec

@@ -64,7 +64,7 @@ struct WorkerConfig {
 };
 
 struct OptimizerConfig {
-  std::string name = "sgd";  // sgd, adam, adamw, adagrad, lion
+  std::string name = "sgd";  // sgd, adam, adamw, adagrad, lion, lamb
   double lr = 0.01;
   double weight_decay = 0.0;         // adamw and lion: decoupled. Default 0.01 for adamw, 0 for the others, as PyTorch
   double momentum = 0.0;             // sgd
@@ -109,6 +109,14 @@ struct AllreduceConfig {
   std::string algorithm = "hierarchical";  // flat: a ring over all ranks; hierarchical: in the node, then over nodes
 };
 
+// Mode sync: what a round does about nodes that are late.
+struct SyncConfig {
+  std::uint32_t backup_workers = 0;  // a round completes without so many of the nodes, the last ones
+  // A rank computes for so long in a round, sums up what it managed, and leaves the rest of its samples; 0: all of
+  // them.
+  std::uint32_t deadline_ms = 0;
+};
+
 // Modes ssp and async: pushes are applied as they arrive (server/shard_core.h).
 struct SspConfig {
   std::uint64_t staleness = 3;      // ssp: by how many clocks a node may run ahead of the slowest
@@ -124,6 +132,20 @@ struct LocalConfig {
   bool keep_state = true;     // of the inner optimizer, from round to round, as DiLoCo does; else it begins anew
 };
 
+// The round gate: what needs the whole gradient before any of it is applied (common/gate_rules.h).
+struct GateConfig {
+  double clip_norm = 0.0;           // longest global norm of a mean gradient; 0: any
+  std::string loss_scale = "none";  // none, dynamic, or a power of two: what trainers multiply their loss by
+  // dynamic, as torch.amp.GradScaler has them, but powers of two all of them:
+  double init_scale = 65536.0;
+  double growth_factor = 2.0;
+  double backoff_factor = 0.5;
+  std::uint32_t growth_interval = 2000;  // rounds in a row that were not skipped
+};
+
+// Beyond these a scale is not changed any further.
+inline constexpr float kMinLossScale = 0x1p-120f, kMaxLossScale = 0x1p120f;
+
 struct RecoveryConfig {
   // workers: nodes keep what they pushed until a snapshot covers it; disk: servers log what their steps depend on; none
   std::string redo_log = "workers";
@@ -135,6 +157,15 @@ struct RecoveryConfig {
   std::string when_full = "go_on";
 };
 
+// Who takes part. "wait": always as many nodes as the trainers say. "continue": the nodes that are there.
+struct MembershipConfig {
+  std::string on_worker_loss = "wait";
+  // With "continue": below this number it waits, too.
+  std::uint32_t min_nodes = 1;
+  // How long a view waits for nodes of the one before that are not known to be lost.
+  std::uint32_t rejoin_ms = 10'000;
+};
+
 struct JobConfig {
   std::string name;
   // sync; local_sgd: replicas that take local steps between rounds; ssp, async: nodes do not wait for each other;
@@ -144,22 +175,55 @@ struct JobConfig {
   EncodingSpec push;              // a round's gradients: see common/encoding.h
   EncodingSpec pull;              // the parameters
   AllreduceConfig allreduce;
+  SyncConfig sync;
   SspConfig ssp;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   LocalConfig local;
+  GateConfig gate;
   SnapshotConfig snapshot;
+  MembershipConfig membership;
   RecoveryConfig recovery;
   TrainConfig train;
 };
 
-// Modes in which every node has a clock of its own.
-inline bool has_clocks(const JobConfig& job) {
+// Rounds that complete without the last nodes.
+inline bool has_backups(const JobConfig& job) {
+  return job.mode == "sync" && job.sync.backup_workers > 0;
+}
+
+// Rounds in which nodes do what they manage in time.
+inline bool has_deadline(const JobConfig& job) {
+  return job.mode == "sync" && job.sync.deadline_ms > 0;
+}
+
+// Modes in which pushes are applied as they arrive.
+inline bool has_staleness(const JobConfig& job) {
   return job.mode == "ssp" || job.mode == "async";
+}
+
+// Every node has a clock of its own.
+inline bool has_clocks(const JobConfig& job) {
+  return has_staleness(job) || has_backups(job);
 }
 
 inline bool has_local_steps(const JobConfig& job) {
   return job.mode == "local_sgd";
+}
+
+// Whether a round waits for one decision about all of its chunks.
+inline bool has_gate(const JobConfig& job) {
+  return job.gate.clip_norm > 0.0 || job.gate.loss_scale != "none" || job.optimizer.name == "lamb";
+}
+
+// What loss_scale says: a number above 0, or none if it is no power of two between the bounds.
+std::optional<double> parse_loss_scale(const std::string& text);
+// Of the first round. REQUIRES: config is possible.
+double initial_loss_scale(const GateConfig& config);
+
+// Nodes may come and go.
+inline bool is_elastic(const JobConfig& job) {
+  return job.membership.on_worker_loss == "continue";
 }
 
 // Lanes of a daemon when the configuration does not say: a quarter of the cores, 1 to 8. Fewer lanes than cores because

@@ -17,13 +17,17 @@ namespace {
 constexpr std::size_t kMaxSocketPath = 107;  // sockaddr_un::sun_path without its terminator
 constexpr std::uint32_t kMinWindowBytes = 64u << 10;
 
-constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
+constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion", "lamb"};
 constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
 constexpr std::string_view kModes[] = {"sync", "ssp", "async", "local_sgd", "allreduce"};
 constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
 constexpr std::string_view kRedoLogs[] = {"workers", "disk", "none"};
 constexpr std::string_view kWhenFull[] = {"go_on", "wait"};
 constexpr std::uint32_t kMaxRedoMb = 1u << 20;
+constexpr std::string_view kOnWorkerLoss[] = {"wait", "continue"};
+constexpr std::uint32_t kMaxRejoinMs = 3'600'000;
+constexpr std::uint32_t kMaxBackupWorkers = 1u << 16;
+constexpr std::uint32_t kMaxDeadlineMs = 3'600'000;
 constexpr std::string_view kLocalTransports[] = {"auto", "socket"};
 constexpr std::string_view kDatasets[] = {"fashion-mnist"};
 constexpr std::string_view kNodeReductions[] = {"auto", "host", "device"};
@@ -41,9 +45,9 @@ const std::vector<Applicability>& optimizer_keys() {
       {"momentum", {"sgd"}},
       {"dampening", {"sgd"}},
       {"nesterov", {"sgd"}},
-      {"beta1", {"adam", "adamw", "lion"}},
-      {"beta2", {"adam", "adamw", "lion"}},
-      {"eps", {"adam", "adamw", "adagrad"}},
+      {"beta1", {"adam", "adamw", "lion", "lamb"}},
+      {"beta2", {"adam", "adamw", "lion", "lamb"}},
+      {"eps", {"adam", "adamw", "adagrad", "lamb"}},
       {"lr_decay", {"adagrad"}},
       {"initial_accumulator", {"adagrad"}},
   };
@@ -222,6 +226,8 @@ void check_local(Faults& f, const JobConfig& job) {
               std::to_string(kMaxLocalSteps) + " (50 to 500 are usual)",
           "job.mode");
   check_optimizer(f, job, job.local.optimizer, "local", "local.optimizer");
+  f.check(job.local.optimizer.name != "lamb", "local.optimizer",
+          "must be another one: lamb needs norms of whole tensors, which only the servers of mode \"sync\" find");
 }
 
 void check_schedule(Faults& f, const JobConfig& job) {
@@ -260,23 +266,84 @@ void check_train(Faults& f, const TrainConfig& t) {
 
 // An answer goes to one node only, at a time of its own: nothing that all nodes share can be sent as a change. And a
 // snapshot holds a node's pushes up to a clock that its author learns too late to send what it has kept back.
+void check_membership(Faults& f, const JobConfig& c) {
+  f.one_of(c.membership.on_worker_loss, kOnWorkerLoss, "membership.on_worker_loss");
+  f.check(c.membership.min_nodes >= 1, "membership.min_nodes", "must be at least 1");
+  f.check(c.membership.rejoin_ms >= 1 && c.membership.rejoin_ms <= kMaxRejoinMs, "membership.rejoin_ms",
+          "must be from 1 to " + std::to_string(kMaxRejoinMs) + " (an hour)");
+  f.check(!is_elastic(c) || c.membership.min_nodes > c.sync.backup_workers, "membership.min_nodes",
+          "must be more than sync.backup_workers = " + std::to_string(c.sync.backup_workers) +
+              ": a round needs a node that it waits for",
+          "sync.backup_workers");
+  f.check(!is_elastic(c) || c.mode != "allreduce", "membership.on_worker_loss",
+          "must be \"wait\" with mode \"allreduce\": its state is with the nodes, and only node 0 keeps it",
+          "job.mode");
+}
+
 void check_clocks(Faults& f, const JobConfig& c) {
   f.check(not_negative(c.ssp.delay_compensation), "ssp.delay_compensation", "must be 0 or a finite number above 0");
   if (!has_clocks(c)) return;
-  const std::string mode = "with mode \"" + c.mode + "\": ";
+  const std::string mode = has_backups(c) ? std::string("with backup workers: ") : "with mode \"" + c.mode + "\": ";
+  const std::string because = has_backups(c) ? "sync.backup_workers" : "job.mode";
   f.check(!make_encoding(c.push)->keeps_residual(), "encoding.push",
-          "must be fp32, bf16 or fp16 " + mode + "the others keep residuals, which its snapshots cannot hold",
-          "job.mode");
+          "must be fp32, bf16 or fp16 " + mode + "the others keep residuals, which its snapshots cannot hold", because);
   f.check(!make_encoding(c.pull)->is_delta(), "encoding.pull",
           "must be fp32, bf16 or fp16 " + mode + "changes need an estimate that all nodes share, and nodes differ",
+          because);
+}
+
+void check_sync(Faults& f, const SyncConfig& sync) {
+  f.check(sync.backup_workers <= kMaxBackupWorkers, "sync.backup_workers",
+          "must be at most " + std::to_string(kMaxBackupWorkers) + ", and less than the job has nodes");
+  f.check(sync.deadline_ms <= kMaxDeadlineMs, "sync.deadline_ms",
+          "must be at most " + std::to_string(kMaxDeadlineMs) + " (an hour), or 0 for rounds of whole batches");
+}
+
+// A round that waits for one decision must be one: the same contributions in all chunks, all of them on servers, and
+// nothing left behind on nodes that a skipped round has spoilt.
+void check_gate(Faults& f, const JobConfig& c) {
+  const GateConfig& g = c.gate;
+  f.check(not_negative(g.clip_norm), "gate.clip_norm", "must be 0 (no clipping) or a finite number above 0");
+  f.check(g.loss_scale == "none" || g.loss_scale == "dynamic" || parse_loss_scale(g.loss_scale).has_value(),
+          "gate.loss_scale", "must be \"none\", \"dynamic\" or a power of two, as \"1024\"");
+  const auto power = [](double v, double least, double most) {
+    int exponent = 0;
+    return positive(v) && v >= least && v <= most && std::frexp(v, &exponent) == 0.5;
+  };
+  const double max_scale = kMaxLossScale;
+  f.check(power(g.init_scale, kMinLossScale, max_scale), "gate.init_scale", "must be a power of two (65536 is usual)");
+  f.check(power(g.growth_factor, 1.0, max_scale), "gate.growth_factor",
+          "must be a power of two from 1 on (2 is usual)");
+  f.check(power(g.backoff_factor, kMinLossScale, 1.0), "gate.backoff_factor",
+          "must be a power of two up to 1 (0.5 is usual)");
+  f.at_least_one(g.growth_interval, "gate.growth_interval");
+  if (!has_gate(c)) return;
+  const char* key = g.clip_norm > 0.0        ? "gate.clip_norm"
+                    : g.loss_scale != "none" ? "gate.loss_scale"
+                                             : "optimizer.name";
+  f.check(!has_backups(c), key,
+          "needs rounds that are the same in all chunks, and with backup workers each chunk has its own: remove "
+          "sync.backup_workers",
+          "sync.backup_workers");
+  f.check(c.mode == "sync", key,
+          "needs mode \"sync\": it waits for one decision about a whole round, and with mode \"" + c.mode +
+              "\" there is none to wait for; clip in the trainer instead",
           "job.mode");
+  f.check(
+      !make_encoding(c.push)->keeps_residual(), "encoding.push",
+      "must be fp32, bf16 or fp16 with a gate: the others keep residuals, which a round that is skipped would spoil",
+      key);
 }
 
 // What a server's log can bring back is the server's: not what encodings leave on the nodes, nor clocks.
 void check_disk_log(Faults& f, const JobConfig& c) {
   if (c.recovery.redo_log != "disk") return;
-  f.check(c.mode == "sync" || has_local_steps(c), "recovery.redo_log",
-          "\"disk\" is for modes sync and local_sgd: set \"none\" with mode \"" + c.mode + "\"", "job.mode");
+  f.check((c.mode == "sync" && !has_backups(c)) || has_local_steps(c), "recovery.redo_log",
+          std::string("\"disk\" is for rounds of all nodes: set \"none\" with ") +
+              (has_backups(c) ? "backup workers" : "mode \"" + c.mode + "\""),
+          has_backups(c) ? "sync.backup_workers" : "job.mode");
+  f.check(c.optimizer.name != "lamb", "recovery.redo_log",
+          "\"disk\" does not keep the trust ratios that lamb needs: set \"none\"", "optimizer.name");
   const std::string why = " with redo_log = \"disk\": what the others keep beside the parameters is not logged";
   f.check(!make_encoding(c.push)->keeps_residual(), "encoding.push", "must be fp32, bf16 or fp16" + why,
           "recovery.redo_log");
@@ -288,8 +355,9 @@ void check_disk_log(Faults& f, const JobConfig& c) {
 OptimizerConfig default_optimizer(std::string_view name) {
   OptimizerConfig o;
   o.name = name;
-  if (name == "adam" || name == "adamw") o.lr = 0.001;
-  if (name == "adamw") o.weight_decay = 0.01;
+  if (name == "adam" || name == "adamw" || name == "lamb") o.lr = 0.001;
+  if (name == "adamw" || name == "lamb") o.weight_decay = 0.01;
+  if (name == "lamb") o.eps = 1e-6;
   if (name == "adagrad") o.eps = 1e-10;
   if (name == "lion") {
     o.lr = 0.0001;
@@ -323,9 +391,18 @@ std::string why_inapplicable(const JobConfig& config, std::string_view key) {
   if (key.starts_with("allreduce.") && config.mode != "allreduce" && contains(kModes, config.mode)) {
     return "mode \"" + config.mode + "\" has no all-reduce: remove the key or set job.mode to \"allreduce\"";
   }
-  if (key.starts_with("ssp.") && !has_clocks(config) && contains(kModes, config.mode)) {
+  if (key.starts_with("ssp.") && !has_staleness(config) && contains(kModes, config.mode)) {
     return "mode \"" + config.mode +
            "\" knows no staleness: remove the key or set job.mode to \"ssp\" (or \"async\", without a bound)";
+  }
+  if (key.starts_with("sync.") && config.mode != "sync" && contains(kModes, config.mode)) {
+    return "mode \"" + config.mode +
+           "\" has no late nodes to go on without: remove the key or set job.mode to \"sync\"";
+  }
+  const bool of_scale = key == "gate.init_scale" || key == "gate.growth_factor" || key == "gate.backoff_factor" ||
+                        key == "gate.growth_interval";
+  if (of_scale && config.gate.loss_scale != "dynamic") {
+    return "only a dynamic loss scale has it: remove the key or set gate.loss_scale to \"dynamic\"";
   }
   if (key == "ssp.staleness" && config.mode == "async") {
     return "mode \"async\" has no bound on staleness: remove the key or set job.mode to \"ssp\"";
@@ -365,6 +442,8 @@ std::vector<Fault> faults_of(const JobConfig& c) {
     f.check(c.pull.id == EncodingId::kFp32, "encoding.pull", why, "job.mode");
   }
   check_clocks(f, c);
+  check_sync(f, c.sync);
+  check_gate(f, c);
   check_optimizer(f, c, c.optimizer, "optimizer", "optimizer.name");
   check_local(f, c);
   check_schedule(f, c);
@@ -375,6 +454,7 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   f.check(c.recovery.log_mb >= 1 && c.recovery.log_mb <= kMaxRedoMb, "recovery.log_mb",
           "must be from 1 to " + std::to_string(kMaxRedoMb) + " (1 TiB)");
   check_disk_log(f, c);
+  check_membership(f, c);
   check_train(f, c.train);
   return f.take();
 }

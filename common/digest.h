@@ -5,29 +5,22 @@
 // it, so it does not depend on how the model is cut into chunks.
 #pragma once
 
-#include <memory>
 #include <span>
 #include <string>
 
+#include "common/checksum.h"
 #include "common/layout.h"
 
 namespace tributary {
 
 class ParameterDigest {
  public:
-  ParameterDigest();
-  ~ParameterDigest();
-  ParameterDigest(const ParameterDigest&) = delete;
-  ParameterDigest& operator=(const ParameterDigest&) = delete;
-
   // The next tensor. REQUIRES: values.size() == spec.elements().
   void add(const TensorSpec& spec, std::span<const float> values);
-  // 32 hexadecimal digits, most significant first (as xxhsum prints them).
-  std::string hex() const;
+  std::string hex() const { return checksum_.hex(); }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  Checksum128 checksum_;
 };
 
 // Digest of a whole model: values[t] points to the elements of tensors[t].

@@ -78,6 +78,16 @@ Status sync_directory(const std::string& path) {
   return sync(directory, path);
 }
 
+std::string plain_file_name(std::string_view name) {
+  std::string plain;
+  for (const char c : name) {
+    const bool stays = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+                       c == '-' || (c == '.' && !plain.empty());
+    plain += stays ? c : '_';
+  }
+  return plain;
+}
+
 Status write_small_file(const std::string& path, std::string_view contents) {
   const Result<FileDescriptor> file = open_to_write(path);
   if (!file) return tl::unexpected(file.error());

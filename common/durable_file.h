@@ -28,6 +28,9 @@ Status sync(const FileDescriptor& file, const std::string& path);
 // What was created, removed or renamed in a directory is durable.
 Status sync_directory(const std::string& path);
 
+// The name with only letters, digits, '.', '_' and '-', and no '.' at its front: all else becomes '_'.
+std::string plain_file_name(std::string_view name);
+
 // A small file, whole and durable when it returns (its directory is the caller's).
 Status write_small_file(const std::string& path, std::string_view contents);
 // kLimit if it has more than `limit` bytes.

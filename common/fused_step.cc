@@ -50,7 +50,39 @@ void sum_frames(std::span<const std::byte* const> frames, const FusedArgs& args,
   kernels::tree_sum({inputs.data(), 2}, count, out);
 }
 
+// Each tensor's part of a block with its own ratio.
+void step_by_parts(const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars, const FusedArgs& args,
+                   std::size_t first, const kernels::BlockArgs& block) {
+  auto part = std::ranges::upper_bound(args.parts, first, {}, &LayerPart::begin) - 1;
+  for (std::size_t done = 0; done < block.count; ++part) {
+    const auto next = part + 1;
+    const std::size_t end = next == args.parts.end() ? args.elements : next->begin;
+    kernels::BlockArgs piece = block;
+    piece.count = std::min(first + block.count, end) - first - done;
+    piece.grad += done;
+    piece.param_in += done;
+    piece.param_out += done;
+    for (int slot = 0; slot < optimizer.slots(); ++slot) {
+      piece.state_in[slot] += done;
+      piece.state_out[slot] += done;
+    }
+    kernels::StepScalars own = scalars;
+    own.a[kernels::kLayerStep] *= args.ratios[part->tensor];
+    optimizer.step(own, piece);
+    done += piece.count;
+  }
+}
+
 }  // namespace
+
+void fused_sum(const FusedArgs& args, float* out) {
+  TRIB_ASSERT(args.push != nullptr && !args.frames.empty() && args.frames.size() <= kernels::kMaxSumInputs);
+  Scratch scratch;
+  for (std::size_t first = 0; first < args.elements; first += kFusedBlock) {
+    const std::size_t count = std::min(kFusedBlock, args.elements - first);
+    sum_frames(args.frames, args, first, count, out + first, scratch, 0);
+  }
+}
 
 void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars, const FusedArgs& args) {
   TRIB_ASSERT(args.push != nullptr && (args.answer == nullptr || args.pull != nullptr));
@@ -88,7 +120,11 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
       block.grad = sum.data();
       block.grad_scale = 1.0f;
     }
-    optimizer.step(scalars, block);
+    if (args.parts.empty()) {
+      optimizer.step(scalars, block);
+    } else {
+      step_by_parts(optimizer, scalars, args, first, block);
+    }
     if (!args.answer) continue;
     float* estimate = args.estimate_out == nullptr ? nullptr : args.estimate_out + first;
     if (args.estimate_out != args.estimate_in) std::copy_n(args.estimate_in + first, block.count, estimate);

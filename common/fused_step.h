@@ -6,6 +6,7 @@
 #include <span>
 
 #include "common/encoding.h"
+#include "common/layer_steps.h"
 #include "kernels/optimizer.h"
 
 namespace tributary {
@@ -25,6 +26,9 @@ struct FusedArgs {
   float lambda = 0.0f;
   const std::byte* pulled = nullptr;
   const Encoding* pulled_as = nullptr;
+  // Layer-wise optimizers: which tensors the elements belong to, and the ratio of each tensor.
+  std::span<const LayerPart> parts;
+  std::span<const float> ratios;
   const Encoding* pull = nullptr;  // encodes param_out into `answer`, unless answer is null
   std::byte* answer = nullptr;
   const float* estimate_in = nullptr;  // pull->is_delta(): what the receivers hold, before ...
@@ -38,6 +42,10 @@ inline constexpr std::size_t kFusedBlock = 128;
 
 // A delta encoding's blocks are larger, and so is then this.
 inline constexpr std::size_t kMaxFusedBlock = 256;
+
+// The sum alone: what fused_step() would step with, before the scale. Of `args` elements, frames and push are looked
+// at.
+void fused_sum(const FusedArgs& args, float* out);
 
 void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars, const FusedArgs& args);
 

@@ -38,6 +38,9 @@ void visit_job_fields(Config& c, Visitor&& visit) {
 
   visit("allreduce", "algorithm", c.allreduce.algorithm);
 
+  visit("sync", "backup_workers", c.sync.backup_workers);
+  visit("sync", "deadline_ms", c.sync.deadline_ms);
+
   visit("ssp", "staleness", c.ssp.staleness);
   visit("ssp", "lr_by_staleness", c.ssp.lr_by_staleness);
   visit("ssp", "delay_compensation", c.ssp.delay_compensation);
@@ -59,6 +62,13 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   visit("schedule", "step_rounds", c.schedule.step_rounds);
   visit("schedule", "step_gamma", c.schedule.step_gamma);
 
+  visit("gate", "clip_norm", c.gate.clip_norm);
+  visit("gate", "loss_scale", c.gate.loss_scale);
+  visit("gate", "init_scale", c.gate.init_scale);
+  visit("gate", "growth_factor", c.gate.growth_factor);
+  visit("gate", "backoff_factor", c.gate.backoff_factor);
+  visit("gate", "growth_interval", c.gate.growth_interval);
+
   visit("snapshot", "every_s", c.snapshot.every_s);
   visit("snapshot", "every_rounds", c.snapshot.every_rounds);
 
@@ -66,6 +76,10 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   visit("recovery", "redo_mb", c.recovery.redo_mb);
   visit("recovery", "log_mb", c.recovery.log_mb);
   visit("recovery", "when_full", c.recovery.when_full);
+
+  visit("membership", "on_worker_loss", c.membership.on_worker_loss);
+  visit("membership", "min_nodes", c.membership.min_nodes);
+  visit("membership", "rejoin_ms", c.membership.rejoin_ms);
 
   visit("train", "dataset", c.train.dataset);
   visit("train", "data_dir", c.train.data_dir);

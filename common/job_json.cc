@@ -167,7 +167,9 @@ json without_ignorable(json root) {
       it = is_ignorable_key(dotted_key(section, it.key())) ? keys.erase(it) : std::next(it);
     }
   }
-  root.erase("recovery");  // came later: an empty section would change the hash of every job that is stored
+  // Came later: an empty section would change the hash of every job that is stored.
+  root.erase("recovery");
+  root.erase("membership");
   return root;
 }
 
@@ -209,15 +211,18 @@ Result<JobConfig> job_from_json(std::string_view text) {
 
 bool is_ignorable_key(std::string_view dotted) {
   return dotted == "train.epochs" || dotted == "train.max_rounds" || dotted == "train.eval_every_epochs" ||
-         dotted == "train.data_dir" || dotted.starts_with("snapshot.") || dotted.starts_with("recovery.");
+         dotted == "train.data_dir" || dotted.starts_with("snapshot.") || dotted.starts_with("recovery.") ||
+         dotted.starts_with("membership.");
 }
 
 std::uint64_t config_hash(const JobConfig& config) {
   json root = without_ignorable(to_json(config));
   // Came later: a job that has no use for it keeps the hash that it always had.
   if (config.mode != "allreduce") root.erase("allreduce");
-  if (!has_clocks(config)) root.erase("ssp");
+  if (!has_staleness(config)) root.erase("ssp");
+  if (!has_backups(config) && !has_deadline(config)) root.erase("sync");
   if (!has_local_steps(config)) root.erase("local");
+  if (!has_gate(config)) root.erase("gate");
   const std::string bytes = compact(root);
   return XXH3_64bits(bytes.data(), bytes.size());
 }

@@ -199,6 +199,11 @@ Result<Layout> Layout::make(std::vector<TensorSpec> tensors, std::uint64_t chunk
   return with_owners(std::move(tensors), chunk_elements, std::move(owners));
 }
 
+Result<Layout> Layout::unowned(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements) {
+  const ShardSlots one{};
+  return make(std::move(tensors), chunk_elements, {&one, 1});
+}
+
 Result<Layout> Layout::with_owners(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
                                    std::vector<ChunkOwner> owners) {
   if (Status s = check_declaration(tensors, chunk_elements); !s) return tl::unexpected(s.error());
@@ -289,13 +294,11 @@ std::uint64_t default_bucket_elements(std::uint64_t flat_elements) {
 }
 
 Result<Layout> bucket_layout(std::vector<TensorSpec> tensors, std::uint64_t chunk_bytes) {
-  const ShardSlots one{};
-  // The largest chunks, only to learn how many elements there are: small ones could exceed the limit on their number.
-  Result<Layout> probe = Layout::make(tensors, kMaxChunkBytes / sizeof(float), {&one, 1});
+  const Result<Layout> probe = Layout::unowned(tensors);
   if (!probe) return probe;
   const std::uint64_t elements =
       chunk_bytes != 0 ? chunk_bytes / sizeof(float) : default_bucket_elements(probe->flat_elements());
-  return Layout::make(std::move(tensors), elements, {&one, 1});
+  return Layout::unowned(std::move(tensors), elements);
 }
 
 std::string describe_difference(std::span<const TensorSpec> ours, std::span<const TensorSpec> theirs) {

@@ -51,12 +51,17 @@ struct ShardSlots {
   double weight = 1.0;  // share of the bytes relative to the other shards; 0: owns none
 };
 
+inline constexpr std::uint64_t kMaxChunkElements = kMaxChunkBytes / sizeof(float);
+
 class Layout {
  public:
   // Errors: kInvalidArgument for no tensors, a duplicate or empty name, a zero dimension, too many parameters, no
   // shards or none with a weight above 0, chunk_elements not a multiple of kTensorAlign or out of bounds.
   static Result<Layout> make(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
                              std::span<const ShardSlots> shards);
+  // Where only tensors and chunks matter, and nobody owns them (all belong to one lane of one shard). The largest
+  // chunks fit every declaration that any layout can have, so they do to judge it, or to learn flat_elements().
+  static Result<Layout> unowned(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements = kMaxChunkElements);
   // As persisted or received: `owners` given. Same errors, and kInvalidArgument if owners.size() != number of chunks.
   static Result<Layout> with_owners(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
                                     std::vector<ChunkOwner> owners);

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/gate_decision.h"
 #include "common/ids.h"
 #include "common/layout.h"
 #include "common/result.h"
@@ -51,6 +52,7 @@ struct Push {
   ResidualUse residual = ResidualUse::kNone;
   bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
   bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
+  GateDecision gate;  // redo, in a job with a gate: what was decided about that round
 };
 // Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.
 struct Init {
@@ -85,7 +87,11 @@ struct Answer {
   EncodingId encoding = EncodingId::kFp32;
   Round snapshot_round;        // the push of this round must bring its residual; 0: none
   bool residual_sent = false;  // a Residual went before this answer
-  Round slowest;               // clocks: every node's pushes up to this one are in the parameters; sync: the version
+  // Clocks: every node's pushes up to this one are in the parameters. Sync, also with backup workers: the rounds that
+  // are.
+  Round slowest;
+  bool dropped = false;  // backup workers: the round was complete without the push that this answers
+  GateDecision gate;     // in a job with a gate: about the round that made this version
 };
 // The node's residual of a resumed chunk, before its first answer. + payload (fp32).
 struct Residual {
@@ -166,9 +172,21 @@ struct JobProgress {
   Version min_version;
   Version max_version;
 };
+// Where a node's time went, in total since the view began: its own, not that in which it waited for others.
+struct NodePace {
+  JobId job;
+  ViewId view;
+  NodeRank node;
+  std::uint64_t rounds = 0;
+  std::uint64_t compute_ns = 0;  // from the last answer of a round to the last gradient of the next
+  std::uint64_t reduce_ns = 0;   // summing and encoding
+  std::uint64_t network_ns = 0;  // from then until a server has the last of it
+  std::uint64_t samples = 0;     // that its gradients were sums over (any weight)
+};
 struct Heartbeat {
   std::uint64_t incarnation = 0;
   std::vector<JobProgress> progress;  // from servers
+  std::vector<NodePace> paces;        // from workers
 };
 struct HeartbeatReply {
   std::uint64_t coordinator_incarnation = 0;  // differs from the known one: say hello again
@@ -177,8 +195,8 @@ struct HeartbeatReply {
 struct JoinJob {
   std::string job_json;  // canonical JobConfig
   std::vector<TensorSpec> tensors;
-  NodeRank node;
-  std::uint32_t nodes = 1;
+  NodeRank node;            // by which the job knows it, in all views
+  std::uint32_t nodes = 1;  // as its trainers say; an elastic job begins with that many
   std::uint32_t local_world_size = 1;
   std::uint32_t world_size = 1;
   Round checkpoint_round;  // all-reduce: the newest checkpoint of this job that the node holds; 0: none
@@ -187,6 +205,7 @@ struct JoinJob {
   JobId redo_job;
   Round redo_first, redo_last;
   std::uint32_t redo_capacity = 0;
+  std::uint64_t redo_members = 0;  // JobWelcome::members of the views that they were pushed in
 };
 // Coordinator -> server: own your chunks of this job in this view.
 struct OpenJob {
@@ -232,6 +251,10 @@ struct JobWelcome {  // coordinator -> workers: begin
   std::vector<Version> redo_after;
   Round committed;    // the last committed snapshot
   bool redo = false;  // keep pushes until a snapshot covers them
+  // Whom this is for: in this view it is node `node` of `nodes`, which decides its ranks.
+  NodeRank node;
+  std::uint32_t nodes = 1;
+  std::uint64_t members = 0;  // says which nodes those are (members_hash())
 };
 // Worker -> coordinator -> the view's other workers (all-reduce): something they need to connect to each other.
 struct PeerAddress {
@@ -260,6 +283,46 @@ struct SnapshotCommit {
   JobId job;
   Round round;
 };
+// ---- The round gate (server/round_gate.h). ----
+
+struct ChunkFacts {
+  ChunkIndex chunk;
+  GateFacts facts;
+  bool operator==(const ChunkFacts&) const = default;
+};
+// Of one tensor's part in a chunk, for layer-wise step sizes.
+struct TensorNorms {
+  ChunkIndex chunk;
+  std::uint32_t tensor = 0;
+  double params = 0.0, update = 0.0;  // sums of squares
+  bool operator==(const TensorNorms&) const = default;
+};
+enum class GatePhase : std::uint8_t {
+  kGradient = 0,  // the whole gradient: clip, skip
+  kUpdate = 1,    // what it would change: tensor by tensor, how far
+};
+// Server -> coordinator: what a lane's chunks have of this round; or, with `decided`, what was decided about it, told
+// by a lane whose chunks have it already. Repeated until RoundDecision comes.
+struct RoundFacts {
+  JobId job;
+  ViewId view;
+  Round round;
+  GatePhase phase = GatePhase::kGradient;
+  GateDecision before;             // of the round before
+  GateDecision decided;            // of this one, or kNone
+  std::vector<ChunkFacts> chunks;  // kUpdate: only their numbers matter
+  std::vector<TensorNorms> norms;  // kUpdate: of all their parts
+};
+// Coordinator -> servers.
+struct RoundDecision {
+  JobId job;
+  ViewId view;
+  Round round;
+  GatePhase phase = GatePhase::kGradient;
+  GateDecision decision;
+  std::vector<float> ratios;  // kUpdate: by tensor
+};
+
 // Coordinator -> workers: finish the open round, then leave. Sent on a graceful stop of any member.
 struct StopRequest {
   JobId job;
@@ -342,10 +405,11 @@ struct ControlError {
   std::string job;  // name of the job that it is about; empty: none in particular
 };
 
-using ControlMessage = std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob,
-                                    ShardReady, JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest,
-                                    LeaveJob, StopJob, DrainRequest, DrainDone, ControlError, PeerAddress, ShardKept,
-                                    WriteCheckpoint, SealCheckpoint, LoadCheckpoint, DropCheckpoint, CheckpointDone>;
+using ControlMessage =
+    std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady,
+                 JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
+                 DrainDone, ControlError, PeerAddress, ShardKept, RoundFacts, RoundDecision, WriteCheckpoint,
+                 SealCheckpoint, LoadCheckpoint, DropCheckpoint, CheckpointDone>;
 
 inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
 
@@ -362,6 +426,8 @@ struct AttachRequest {
 struct AttachReply {
   JobId job;
   ViewId view;
+  // Where the rank stands in this view. In an elastic job it need not be what the request said.
+  std::uint32_t rank = 0, world_size = 1, node_rank = 0;
   bool resume = false;
   Round resume_round;
   std::uint64_t chunk_elements = 0;

@@ -16,10 +16,12 @@ inline constexpr std::uint32_t kMinRedoRounds = 16, kMaxRedoRounds = 256;
 // Disk is cheaper, but after a loss all of them are taken again.
 inline constexpr std::uint32_t kMaxLoggedRounds = 4096;
 
-// Jobs of synchronous rounds whose encodings leave nothing behind on the nodes. (A residual is lost with its view, and
-// with it the bits: those jobs go back to the last snapshot, which has it.)
+// Jobs of synchronous rounds of all nodes, whose encodings leave nothing behind on the nodes. (A residual is lost with
+// its view, and with it the bits: those jobs go back to the last snapshot, which has it. So do those with LAMB, because
+// nodes do not keep every tensor's trust ratio of every round.)
 inline bool recovers(const JobConfig& config) {
-  return (config.mode == "sync" || has_local_steps(config)) && config.recovery.redo_log != "none" &&
+  return ((config.mode == "sync" && !has_backups(config)) || has_local_steps(config)) &&
+         config.recovery.redo_log != "none" && config.optimizer.name != "lamb" &&
          !make_encoding(config.push)->keeps_residual() && !make_encoding(config.pull)->is_delta();
 }
 

@@ -51,6 +51,9 @@ struct AttachReply {
   parameterHandle @10 :Data;
   deviceBytes @11 :UInt64;  # of each
   redo @12 :Bool;
+  rank @13 :UInt32;  # in this view
+  worldSize @14 :UInt32;
+  nodeRank @15 :UInt32;
 }
 
 struct Detach {  # trainer -> worker

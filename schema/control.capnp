@@ -33,6 +33,8 @@ struct ControlMessage {
     loadCheckpoint @23 :LoadCheckpoint;
     dropCheckpoint @24 :DropCheckpoint;
     checkpointDone @25 :CheckpointDone;
+    roundFacts @26 :RoundFacts;
+    roundDecision @27 :RoundDecision;
   }
 }
 
@@ -86,9 +88,21 @@ struct JobProgress {
   maxVersion @3 :UInt64;
 }
 
+struct NodePace {  # where a node's time went, in total since the view began
+  job @0 :UInt64;
+  view @1 :UInt32;
+  node @2 :UInt32;
+  rounds @3 :UInt64;
+  computeNs @4 :UInt64;  # from the last answer of a round to the last gradient of the next
+  reduceNs @5 :UInt64;  # summing and encoding
+  networkNs @6 :UInt64;  # from then until a server has the last of it
+  samples @7 :UInt64;  # that its gradients were sums over
+}
+
 struct Heartbeat {  # daemon -> coordinator
   incarnation @0 :UInt64;
   progress @1 :List(JobProgress);  # from servers
+  paces @2 :List(NodePace);  # from workers
 }
 
 struct HeartbeatReply {
@@ -108,6 +122,7 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   redoFirst @8 :UInt64;
   redoLast @9 :UInt64;
   redoCapacity @10 :UInt32;  # 0: it keeps none
+  redoMembers @11 :UInt64;  # JobWelcome.members of the views that they were pushed in
 }
 
 struct OpenJob {  # coordinator -> server: own your chunks of this job in this view
@@ -152,6 +167,9 @@ struct JobWelcome {  # coordinator -> workers: begin
   redoAfter @8 :List(UInt64);  # [shard]: the version it has, if less than resumeRound: its chunks' later pushes are wanted again
   committed @9 :UInt64;  # round of the last committed snapshot
   redo @10 :Bool;  # keep pushes until a snapshot covers them
+  node @11 :UInt32;  # which node of the view the receiver is, of how many
+  nodes @12 :UInt32;
+  members @13 :UInt64;  # hash of the ranks that they are known by
 }
 
 struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-reduce): something they need to connect
@@ -186,6 +204,40 @@ struct StopRequest {  # coordinator -> workers: finish the open round, then leav
   job @0 :UInt64;
   view @1 :UInt32;
   reason @2 :Text;
+}
+
+struct ChunkFacts {
+  chunk @0 :UInt32;
+  finite @1 :Bool;
+  sumSquares @2 :Float64;
+  weight @3 :UInt64;
+}
+
+struct TensorNorms {  # of one tensor's part in a chunk
+  chunk @0 :UInt32;
+  tensor @1 :UInt32;
+  params @2 :Float64;  # sums of squares
+  update @3 :Float64;
+}
+
+struct RoundFacts {  # server -> coordinator: what a lane's chunks have of this round
+  job @0 :UInt64;
+  view @1 :UInt32;
+  round @2 :UInt64;
+  phase @3 :UInt8;  # GatePhase
+  before @4 :Records.GateDecision;  # of the round before
+  decided @5 :Records.GateDecision;  # of this one, by a lane whose chunks have it already
+  chunks @6 :List(ChunkFacts);  # with phase 1 only their numbers matter
+  norms @7 :List(TensorNorms);  # phase 1
+}
+
+struct RoundDecision {  # coordinator -> servers
+  job @0 :UInt64;
+  view @1 :UInt32;
+  round @2 :UInt64;
+  phase @3 :UInt8;
+  decision @4 :Records.GateDecision;
+  ratios @5 :List(Float32);  # phase 1: by tensor
 }
 
 enum LeaveKind {

@@ -41,6 +41,13 @@ struct DataHeader {
   offset @26 :UInt64;
   bytes @27 :UInt64;  # 0: no payload, or in a frame
 
+  # In a job with a gate: what was decided about the round that an answer's version is of, or that a push with redo repeats.
+  gateVerdict @33 :UInt8;  # GateVerdict; 0: none
+  gateScale @34 :Float32;  # for the next round
+  gateGood @35 :UInt32;
+  gateCoefficient @36 :Float64;
+  gateNorm @37 :Float64;
+
   union {
     # worker -> server; + payload: node-summed gradient of the chunk for `round`.
     push :group {
@@ -75,7 +82,8 @@ struct DataHeader {
       encoding @14 :Encoding;  # of a delta encoding the first answer of a view is fp32: the values themselves
       snapshotRound @20 :UInt64;  # the push of this round must bring its residual; 0: none is named
       residualSent @21 :Bool;  # the node's residual, of a resumed job, went before this answer
-      slowest @32 :UInt64;  # modes with clocks: every node's pushes up to this round are in the parameters
+      slowest @32 :UInt64;  # modes with clocks: every node's pushes up to this round are in the parameters; backup workers: the chunk's round
+      dropped @38 :Bool;  # backup workers: the round was complete without the push that this answers
     }
     # server -> worker: the push is not here; send it again.
     resend :group {

@@ -36,6 +36,7 @@ struct JobRecord {
   committed @6 :UInt64;  # round of the last committed consistent snapshot
   initialised @7 :Bool;  # a snapshot was ever committed
   finished @8 :Bool;
+  members @9 :List(UInt32);  # node ranks of the last view, ascending; empty after a stop in good order
 }
 
 # Makes a snapshot valid: written with sync after all of its chunks are durable. A snapshot without it is a leftover of a crash.
@@ -49,6 +50,15 @@ struct SnapshotRecord {
   generation @6 :UInt32;  # which column family of this job and round; a snapshot written again gets the next one
   bytes @7 :UInt64;  # of all chunks' values
   chunks @8 :List(UInt32);  # ascending indexes, so that a missing one can be named
+}
+
+# What a round gate decided about a round (common/gate_decision.h). Also travels in control messages.
+struct GateDecision {
+  verdict @0 :UInt8;  # GateVerdict; 0: none
+  lossScale @1 :Float32;  # for the next round
+  goodRounds @2 :UInt32;
+  coefficient @3 :Float64;
+  norm @4 :Float64;
 }
 
 # Precedes the arrays of a chunk (parameters, then the optimizer's slots; fp32, little endian, `elements` values each).
@@ -69,4 +79,6 @@ struct ChunkHeader {
   residualNodes @12 :List(UInt16);  # whose residuals follow, an array each, ascending
   # Since format 3:
   clocks @13 :List(UInt64);  # modes with clocks: by node, its newest push that is in the arrays; empty otherwise
+  # Since format 4:
+  gate @14 :GateDecision;  # about the round that made this version, in a job with a gate
 }

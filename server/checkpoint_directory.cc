@@ -105,7 +105,7 @@ class ShardCheck {
   }
 
   void read_chunks(CheckpointFile& file, const ManifestShard& shard) {
-    FileChecksum whole;
+    Checksum128 whole;
     const std::size_t before = result_.findings.size();
     if (Status read = file.add_header_to(whole); !read) return find(read.error().message);
     for (const auto& [chunk, place] : file.chunks()) {

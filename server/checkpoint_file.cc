@@ -40,13 +40,7 @@ std::uint64_t checksum_of(const FileHeader& header) {
 }
 
 std::uint64_t checksum_of(const EntryHeader& header, std::string_view key, std::string_view value) {
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), &XXH3_freeState);
-  if (state == nullptr) throw std::bad_alloc();
-  XXH3_64bits_reset(state.get());
-  XXH3_64bits_update(state.get(), &header, offsetof(EntryHeader, checksum));
-  XXH3_64bits_update(state.get(), key.data(), key.size());
-  XXH3_64bits_update(state.get(), value.data(), value.size());
-  return XXH3_64bits_digest(state.get());
+  return Checksum64().add(&header, offsetof(EntryHeader, checksum)).add(key).add(value).value();
 }
 
 bool possible(const EntryHeader& header) {
@@ -59,32 +53,6 @@ Error damaged(const std::string& path, const std::string& flaw) {
 }
 
 }  // namespace
-
-FileChecksum::FileChecksum() : state_(XXH3_createState(), &XXH3_freeState) {
-  if (state_ == nullptr) throw std::bad_alloc();
-  XXH3_128bits_reset(state_.get());
-}
-
-void FileChecksum::add(const void* data, std::size_t bytes) {
-  XXH3_128bits_update(state_.get(), data, bytes);
-}
-
-std::string FileChecksum::hex() const {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_.get()));
-  std::string text;
-  for (const unsigned char byte : canonical.digest) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
-}
-
-std::string checksum_hex(std::string_view bytes) {
-  FileChecksum checksum;
-  checksum.add(bytes.data(), bytes.size());
-  return checksum.hex();
-}
 
 CheckpointFileWriter::CheckpointFileWriter(std::string path, FileDescriptor file)
     : path_(std::move(path)),
@@ -181,10 +149,6 @@ Result<std::unique_ptr<CheckpointFile>> CheckpointFile::open(std::string path) {
   return file;
 }
 
-std::uint64_t CheckpointFile::header_bytes() const {
-  return sizeof(FileHeader);
-}
-
 Status CheckpointFile::index() {
   FileHeader header;
   if (Status read = read_at(file_, path_, 0, &header, sizeof header); !read) return read;
@@ -231,7 +195,7 @@ Status CheckpointFile::index() {
   return {};
 }
 
-Result<StoredChunk> CheckpointFile::read(ChunkIndex chunk, FileChecksum* whole) {
+Result<StoredChunk> CheckpointFile::read(ChunkIndex chunk, Checksum128* whole) {
   const auto place = chunks_.find(chunk);
   if (place == chunks_.end()) {
     return fail(ErrorCode::kStore, "'" + path_ + "' lacks chunk " + std::to_string(chunk.value));
@@ -276,7 +240,7 @@ Result<std::string> CheckpointFile::read_header(ChunkIndex chunk) {
   return value;
 }
 
-Status CheckpointFile::add_header_to(FileChecksum& whole) {
+Status CheckpointFile::add_header_to(Checksum128& whole) {
   FileHeader header;
   if (Status read = read_at(file_, path_, 0, &header, sizeof header); !read) return read;
   whole.add(&header, sizeof header);

@@ -8,14 +8,13 @@
 // same state gives the same bytes.
 #pragma once
 
-#include <xxhash.h>
-
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/checksum.h"
 #include "common/durable_file.h"
 #include "common/ids.h"
 #include "common/result.h"
@@ -31,18 +30,6 @@ struct CheckpointFileInfo {
   std::uint64_t layout_hash = 0;
   bool operator==(const CheckpointFileInfo&) const = default;
 };
-
-// XXH3-128 of a whole file as it is read or written.
-class FileChecksum {
- public:
-  FileChecksum();
-  void add(const void* data, std::size_t bytes);
-  std::string hex() const;  // 32 digits, as xxhsum prints them
-
- private:
-  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
-};
-std::string checksum_hex(std::string_view bytes);
 
 class CheckpointFileWriter {
  public:
@@ -66,7 +53,7 @@ class CheckpointFileWriter {
   };
   const std::string path_;
   FileDescriptor file_;
-  FileChecksum checksum_;
+  Checksum128 checksum_;
   std::unique_ptr<std::byte[], Free> buffer_;  // aligned
   std::size_t buffered_ = 0;
   std::uint64_t bytes_ = 0, written_ = 0;
@@ -82,14 +69,13 @@ class CheckpointFile {
   };
   const CheckpointFileInfo& info() const { return info_; }
   const std::map<ChunkIndex, Place>& chunks() const { return chunks_; }
-  std::uint64_t header_bytes() const;
 
   // Every checksum holds. `whole`: also gets the bytes (for the file's checksum). The values are valid until the next
   // call. kStore names the file, the chunk and what of it is damaged.
-  Result<StoredChunk> read(ChunkIndex chunk, FileChecksum* whole = nullptr);
+  Result<StoredChunk> read(ChunkIndex chunk, Checksum128* whole = nullptr);
   // Only the chunk's sealed header.
   Result<std::string> read_header(ChunkIndex chunk);
-  Status add_header_to(FileChecksum& whole);
+  Status add_header_to(Checksum128& whole);
 
  private:
   CheckpointFile(std::string path, FileDescriptor file);

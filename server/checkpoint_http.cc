@@ -1,10 +1,10 @@
 #include "server/checkpoint_http.h"
 
 #include <charconv>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/clock.h"
 #include "server/checkpoint_directory.h"
 
 namespace tributary {
@@ -61,22 +61,13 @@ class Fields {
   std::string complaint_;
 };
 
-std::string now_utc() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32] = {};
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
 Answer save(Coordinator& coordinator, const std::string& body) {
   Fields fields(body);
   SaveOrder order;
   order.job = fields.text("job");
   order.directory = fields.text("directory");
   order.committed = fields.flag("committed");
-  order.created = now_utc();
+  order.created = utc_now();
   if (const Status read = fields.status(); !read) return refusal(read.error());
   return accepted(coordinator.save_checkpoint(std::move(order)));
 }

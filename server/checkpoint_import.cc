@@ -1,6 +1,4 @@
 // A safetensors file as a checkpoint of round 0: one shard file, which restore deals to any number of servers.
-#include <xxhash.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -10,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/checksum.h"
 #include "common/job_json.h"
 #include "common/job_optimizer.h"
 #include "common/safetensors.h"
@@ -139,14 +138,13 @@ Status read_chunk(const Source& source, const std::vector<const SafetensorsEntry
 Result<Layout> lay_out(const std::vector<const SafetensorsEntry*>& tensors, const ImportOptions& options) {
   std::vector<TensorSpec> specs;
   for (const SafetensorsEntry* tensor : tensors) specs.push_back({tensor->name, tensor->shape});
-  const ShardSlots one{};
-  const Result<Layout> probe = Layout::make(specs, kMaxChunkBytes / sizeof(float), {&one, 1});
+  const Result<Layout> probe = Layout::unowned(specs);
   if (!probe) return probe;
   const std::vector<ShardSlots> shards(options.servers);
   const std::uint64_t elements = options.job.chunk_bytes != 0
                                      ? options.job.chunk_bytes / sizeof(float)
                                      : default_chunk_elements(probe->flat_elements(), shards, options.nodes, false);
-  return Layout::make(std::move(specs), elements, {&one, 1});
+  return Layout::unowned(std::move(specs), elements);
 }
 
 // The chunk's arrays, fresh but for the parameters, as they lie in a checkpoint.
@@ -172,12 +170,9 @@ class FreshChunk {
       out.entries.push_back(
           {chunk_key(chunk, static_cast<std::uint8_t>(kSlotsPart + s)), bytes(slots_[s], parameters.size())});
     }
-    const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> checksum(XXH3_createState(), &XXH3_freeState);
-    XXH3_64bits_reset(checksum.get());
-    for (std::size_t i = 1; i < out.entries.size(); ++i) {
-      XXH3_64bits_update(checksum.get(), out.entries[i].value.data(), out.entries[i].value.size());
-    }
-    header.checksum = XXH3_64bits_digest(checksum.get());
+    Checksum64 checksum;
+    for (std::size_t i = 1; i < out.entries.size(); ++i) checksum.add(out.entries[i].value);
+    header.checksum = checksum.value();
     sealed_ = records::seal(header);
     out.entries.front().value = sealed_;
     return out;

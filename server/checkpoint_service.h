@@ -1,9 +1,10 @@
 // CheckpointService: what a server does with the files of checkpoints, on a thread of its own with low priority, so
 // that neither a lane nor the control thread ever waits for that disk.
 //
-//   write  a committed snapshot -> the shard's file, within the store's budget; training goes on, its newest snapshots
-//   too seal   (server 0) all shards' files are there: manifest, COMPLETE, final name load   the files of a checkpoint
-//   -> a complete snapshot of a job in this store drop   what nobody needs any more
+//   write: a committed snapshot becomes the shard's file, within the store's budget. Training and snapshots go on.
+//   seal:  (server 0) when all shards' files are there: manifest, COMPLETE, the final name.
+//   load:  the files of a checkpoint become a complete snapshot of a job in this store.
+//   drop:  what nobody needs any more.
 //
 // Orders are carried out one after the other. Every one but drop() ends in exactly one call of Done, on this thread or
 // the caller's.

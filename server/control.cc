@@ -50,6 +50,12 @@ std::uint64_t ControlJobStatus::stalled() const {
   return result;
 }
 
+std::uint64_t ControlJobStatus::late_pushes() const {
+  std::uint64_t result = 0;
+  for (const auto& lane : gauges) result += lane->late_pushes.load(std::memory_order_relaxed);
+  return result;
+}
+
 std::vector<std::pair<Round, Round>> ControlJobStatus::clocks() const {
   std::vector<std::pair<Round, Round>> result;
   for (const auto& lane : gauges) {
@@ -74,7 +80,7 @@ MemoryTerms ControlJobStatus::memory_terms() const {
   if (!snapshot_pending) return steady;
   // While a snapshot is written, blocks beyond the steady state are those that copy-on-write keeps for it.
   const std::uint64_t pool = pool_bytes();
-  const std::uint64_t expected = steady.state + steady.answers + steady.told;
+  const std::uint64_t expected = steady.state + steady.answers + steady.told + steady.sums;
   shard.snapshot_bytes = pool > expected ? pool - expected : 0;
   return memory_formula(shard);
 }
@@ -150,6 +156,7 @@ void Control::run() {
     heartbeat(now);
     check_silence(now);
     forget_parked(now);
+    repeat_facts(now);
     flush();
     check_drain(now);
     noise_.tick(now);

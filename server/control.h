@@ -7,10 +7,12 @@
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   Write-, Seal-, Load-, DropCheckpoint    passed on to server/checkpoint_service.h -> CheckpointDone
-//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: dropped
+//   RoundDecision   to the lanes; their facts of rounds went the other way
+//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: the lanes'
+//                   state is parked in memory until the next view wants it -> ShardKept
 //
 // Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are
-// dropped, as for a restart, and we say hello again.
+// parked, as for a restart, and we say hello again.
 //
 // Without a store jobs run, but nothing is kept: the first SnapshotAt of a view and every final StopJob are answered
 // "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered,
@@ -66,7 +68,11 @@ struct ControlJobStatus {
   std::uint64_t snapshot_bytes = 0;
   std::string snapshot_error;  // of the last one that failed
   std::optional<RedoLogStatus> log;
-  ShardMemory memory;  // without what the gauges know
+  bool gate = false;  // the job has one; then:
+  Round gate_round;   // the newest round that was decided, in this view
+  GateDecision decision;
+  std::uint64_t rounds_clipped = 0, rounds_skipped = 0;  // in this view
+  ShardMemory memory;                                    // without what the gauges know
   std::vector<std::shared_ptr<LaneJobGauges>> gauges;
 
   // From the gauges, as of now.
@@ -75,6 +81,7 @@ struct ControlJobStatus {
   std::uint64_t pool_bytes() const;
   std::uint64_t withheld() const;
   std::uint64_t stalled() const;
+  std::uint64_t late_pushes() const;
   // By node, in modes with clocks: on the chunks where it is last and furthest.
   std::vector<std::pair<Round, Round>> clocks() const;
   MemoryTerms memory_terms() const;
@@ -97,6 +104,7 @@ class Control final : public LaneListener {
   static constexpr std::uint64_t kDrainAloneMs = 1000;
   // State of a view that ended without order stays in memory this long for the next one.
   static constexpr std::uint64_t kParkedMs = 600'000;
+  static constexpr std::uint64_t kRepeatFactsMs = 500;  // a gate's facts that were not answered are sent again
 
   // coordinator: endpoint to connect to. store may be null; it must outlive this object.
   static Result<std::unique_ptr<Control>> create(const ServerConfig& config, std::string coordinator, Store* store,
@@ -123,6 +131,7 @@ class Control final : public LaneListener {
   void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) override;
   void lane_captured(ChunkSnapshot snapshot) override;
   void lane_logged(LoggedStep step) override;
+  void lane_facts(LaneIndex lane, RoundFacts facts) override;
   void snapshot_finished(const SnapshotDone& done);
   // CheckpointService's callback: any thread.
   void checkpoint_finished(const CheckpointDone& done);
@@ -139,6 +148,10 @@ class Control final : public LaneListener {
     bool recovers = false;
     std::optional<RedoLogs::Plan> log;  // none: its steps are not logged
     Round replay_to;                    // from resume_round on, out of the log
+    // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
+    // that it has is not answered otherwise.)
+    std::map<LaneIndex, RoundFacts> undecided;
+    std::uint64_t facts_ms = 0;  // when they were sent last
   };
   // What the lanes kept of a job's last view.
   struct Parked {
@@ -170,6 +183,8 @@ class Control final : public LaneListener {
   void on(const OpenJob& m);
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
+  void on(const RoundDecision& m);
+  void repeat_facts(std::uint64_t now_ms);
   void on(const StopJob& m);
   void on(const WriteCheckpoint& m);
   void on(const SealCheckpoint& m);

@@ -18,6 +18,7 @@ std::string no_store(const ServerConfig& config) {
 std::optional<ClockRules> clock_rules(const JobConfig& config) {
   if (!has_clocks(config)) return std::nullopt;
   ClockRules rules;
+  if (has_backups(config)) rules.backups = config.sync.backup_workers;
   if (config.mode == "ssp") rules.staleness = config.ssp.staleness;
   rules.lr_by_staleness = config.ssp.lr_by_staleness;
   rules.delay_compensation = config.ssp.delay_compensation;
@@ -106,7 +107,7 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
   std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(config->optimizer);
   if (!optimizer) {
     return fail(ErrorCode::kConfig, "optimizer.name = \"" + config->optimizer.name +
-                                        "\" is unknown to this server; use sgd, adam, adamw, adagrad or lion");
+                                        "\" is unknown to this server; use sgd, adam, adamw, adagrad, lion or lamb");
   }
   if (m.resume && !store_) return fail(ErrorCode::kStore, no_store(config_) + " to resume job '" + config->name + "'");
   if (m.nodes == 0) return fail(ErrorCode::kTopology, "job '" + config->name + "' has no nodes");
@@ -151,6 +152,7 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
     part.start = m.resume ? m.resume_round : Round(0);
     part.recovers = recovers(*config);
     part.logs = logs;
+    if (has_gate(*config)) part.gate = config->gate;
     parts.push_back(std::move(part));
   }
 
@@ -174,6 +176,7 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
   status.memory.pull = config->pull;
   status.memory.clocks = has_clocks(*config);
   status.memory.recovers = job.recovers;
+  status.memory.gate = status.gate = has_gate(*config);
   return {};
 }
 
@@ -247,6 +250,7 @@ Status Control::load_chunk(const Job& job, const LoadedChunk& loaded, std::vecto
   chunk.estimate.assign(loaded.estimate.begin(), loaded.estimate.end());
   chunk.nodes = loaded.nodes;
   chunk.clocks = loaded.clocks;
+  chunk.gate = loaded.gate;
   for (const NodeResidual& residual : loaded.residuals) {
     chunk.residuals.emplace_back(residual.node, std::vector<float>(residual.values.begin(), residual.values.end()));
   }
@@ -297,6 +301,43 @@ void Control::on(const SnapshotCommit& m) {
   if (const auto found = jobs_.find(m.job); found != jobs_.end()) {
     for (const LaneIndex lane : found->second.lanes) lanes_[lane.value]->committed(m.job, m.round);
   }
+}
+
+// On the lane's thread.
+void Control::lane_facts(LaneIndex lane, RoundFacts facts) {
+  post([this, lane, facts = std::move(facts)]() mutable {
+    Job* job = find(facts.job, facts.view);
+    if (!job) return;
+    // Dropped if the coordinator cannot be reached now: then it is sent again, behind a heartbeat.
+    send_now_or_drop(facts);
+    job->facts_ms = steady_ms();
+    job->undecided[lane] = std::move(facts);
+  });
+}
+
+void Control::repeat_facts(std::uint64_t now) {
+  for (auto& [id, job] : jobs_) {
+    if (job.undecided.empty() || now < job.facts_ms + kRepeatFactsMs) continue;
+    job.facts_ms = now;
+    for (const auto& [lane, facts] : job.undecided) send_now_or_drop(facts);
+  }
+}
+
+void Control::on(const RoundDecision& m) {
+  Job* job = find(m.job, m.view);
+  if (!job || !job->status.gate) return;
+  std::erase_if(job->undecided, [&](const auto& entry) {
+    const RoundFacts& facts = entry.second;
+    return facts.round < m.round || (facts.round == m.round && facts.phase <= m.phase);
+  });
+  ControlJobStatus& status = job->status;
+  if (m.round > status.gate_round) {
+    status.gate_round = m.round;
+    status.decision = m.decision;
+    status.rounds_clipped += m.decision.verdict == GateVerdict::kClipped ? 1 : 0;
+    status.rounds_skipped += m.decision.verdict == GateVerdict::kSkipped ? 1 : 0;
+  }
+  for (const LaneIndex lane : job->lanes) lanes_[lane.value]->decide(m);
 }
 
 void Control::on(const StopJob& m) {

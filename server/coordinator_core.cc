@@ -134,6 +134,7 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
         if (member.worker == m.incarnation) note_progress(job->pace[node], progress, now_ms);
       }
     }
+    for (const NodePace& pace : m.paces) note_pace(m.incarnation, pace);
   } else if (const auto server = std::ranges::find_if(
                  servers_,
                  [&](const auto& s) { return s.second.alive && s.second.hello.incarnation == m.incarnation; });
@@ -155,6 +156,20 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
     return;
   }
   output_.send(from, HeartbeatReply{options_.incarnation});
+}
+
+// Who lags is told when it begins and when it is over.
+void CoordinatorCore::note_pace(std::uint64_t worker, const NodePace& pace) {
+  Job* job = job_in_view(pace.job, pace.view);
+  if (!job || job->phase != Phase::kRunning) return;
+  const auto member = job->members.find(pace.node.value);
+  if (member == job->members.end() || member->second.worker != worker) return;
+  if (!job->stragglers) job->stragglers.emplace(has_deadline(job->config));
+  const auto news = job->stragglers->note(pace);
+  if (!news) return;
+  const std::string who =
+      "node " + std::to_string(news->node) + " of " + in_words(*job) + " (worker " + workers_[worker].hello.name + ") ";
+  output_.log(who + (news->lag ? tributary::in_words(*news->lag) : "has caught up with the others"));
 }
 
 void CoordinatorCore::note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms) {
@@ -191,11 +206,17 @@ void CoordinatorCore::on(PeerId from, const DrainRequest& m, std::uint64_t now_m
   drain_waiters_[m.incarnation] = from;
   const std::string who = worker ? "worker " + workers_[m.incarnation].hello.name : "a server";
   for (auto& [name, job] : jobs_) {
+    if (worker) await_not(job, m.incarnation, now_ms);
     const auto member =
         std::ranges::find_if(job.members, [&](const auto& entry) { return entry.second.worker == m.incarnation; });
     if (worker ? member == job.members.end() : !job.on_servers()) continue;
     if (job.phase == Phase::kRunning) {
-      request_stop(job, who + " is being stopped");
+      // In an elastic job the worker alone asks its trainers to stop.
+      if (worker && goes_on_without(job, member->first)) {
+        member->second.leaving = true;
+      } else {
+        request_stop(job, who + " is being stopped");
+      }
     } else if (worker && (job.phase == Phase::kOpening || job.phase == Phase::kGathering)) {
       lose_member(job, member->first, who + " is being stopped", now_ms);
     } else if (job.phase == Phase::kOpening) {
@@ -250,8 +271,10 @@ void CoordinatorCore::lose_worker(std::uint64_t incarnation, const std::string& 
   for (auto& [name, job] : jobs_) {
     const auto member =
         std::ranges::find_if(job.members, [&](const auto& entry) { return entry.second.worker == incarnation; });
-    if (member == job.members.end() || member->second.left) continue;
-    lose_member(job, member->first, "node " + std::to_string(member->first) + " is lost: " + reason, now_ms);
+    if (member != job.members.end() && !member->second.left) {
+      lose_member(job, member->first, "node " + std::to_string(member->first) + " is lost: " + reason, now_ms);
+    }
+    await_not(job, incarnation, now_ms);
   }
 }
 
@@ -268,7 +291,11 @@ void CoordinatorCore::lose_member(Job& job, std::uint32_t node, const std::strin
     // is kept.
     const auto finished =
         std::ranges::find_if(job.members, [](const auto& entry) { return entry.second.left.has_value(); });
-    if (finished == job.members.end()) return restart(job, reason, now_ms);
+    if (finished == job.members.end()) {
+      restart(job, reason, now_ms);
+      job.expected.erase(node);
+      return;
+    }
     begin_stop(job, StopKind::kStopped, stop_round(job, finished->second.left->round), reason, now_ms);
   }
 }
@@ -322,12 +349,17 @@ std::vector<CoordinatorCore::JobStatus> CoordinatorCore::jobs() const {
     status.last_stop = job.last_stop;
     status.placement = job.placement;
     if (job.phase == Phase::kGathering) {
-      for (std::uint32_t node = 0; node < job.nodes; ++node) {
-        if (!job.members.contains(node)) status.waiting_for += " node " + std::to_string(node);
-      }
+      status.waiting_for = awaited(job);
       for (std::uint16_t index = 0; job.on_servers() && index < options_.servers; ++index) {
         const auto server = servers_.find(index);
         if (server == servers_.end() || !server->second.alive) status.waiting_for += " server " + std::to_string(index);
+      }
+    }
+    if (job.stragglers && job.phase == Phase::kRunning) {
+      status.paces = job.stragglers->nodes();
+      for (const auto& [node, member] : job.members) {
+        const auto worker = workers_.find(member.worker);
+        if (worker != workers_.end()) status.workers[node] = worker->second.hello.name;
       }
     }
     bool first = true;

@@ -10,6 +10,9 @@
 // of a job id only grow, so messages of an ended view are refused everywhere. A coordinator that keeps no registry
 // begins with view 1 again, but under an id that nobody has used.
 //
+// In an elastic job (coordinator_members.cc) the next view goes on with the nodes that are there, and a node that joins
+// or leaves ends the view like one that is lost. Elsewhere a view has as many nodes as the trainers say.
+//
 // A job of mode "allreduce" has no part on servers: it runs as soon as its nodes are there, goes on from the checkpoint
 // that node 0 says it has (JoinJob::checkpoint_round), and is over as soon as it stops, because node 0 keeps its state.
 // What nodes need to connect to each other (PeerAddress) passes through here.
@@ -28,6 +31,8 @@
 #include "common/result.h"
 #include "server/checkpoint_orders.h"
 #include "server/job_placement.h"
+#include "server/round_gate.h"
+#include "server/straggler_watch.h"
 
 namespace tributary {
 
@@ -50,7 +55,12 @@ struct JobRecord {
   Round committed;           // last committed consistent snapshot; 0: none
   bool initialised = false;  // a snapshot was ever committed
   bool finished = false;
+  // Node ranks of the last view, ascending; empty after a stop in good order.
+  std::vector<std::uint32_t> members;
 };
+
+// Of node ranks, ascending: tells views of other nodes apart (JobWelcome::members).
+std::uint64_t members_hash(const std::vector<std::uint32_t>& nodes);
 
 class CoordinatorOutput {
  public:
@@ -88,7 +98,9 @@ class CoordinatorCore {
     std::string waiting_for;  // gathering: which nodes and servers are missing
     Version min_version, max_version;
     std::string last_stop;
-    std::optional<JobPlacement> placement;  // of the last view opened since this process started
+    std::optional<JobPlacement> placement;         // of the last view opened since this process started
+    std::vector<StragglerWatch::Node> paces;       // of its nodes while it runs
+    std::map<std::uint32_t, std::string> workers;  // names, by node
   };
   struct PeerStatus {
     std::string kind, name;
@@ -118,6 +130,7 @@ class CoordinatorCore {
     JoinJob join;
     std::optional<LeaveJob> left;
     std::uint32_t addresses = 0;  // PeerAddress messages passed on
+    bool leaving = false;         // elastic: its worker is being stopped, the job is not
   };
   // How far a shard is, and how fast it goes: to name a snapshot round that no shard has passed yet.
   struct Pace {
@@ -133,8 +146,14 @@ class CoordinatorCore {
     std::uint64_t phase_since_ms = 0;
     std::uint32_t nodes = 0;
     std::map<std::uint32_t, Member> members;  // by node rank
-    std::set<std::uint16_t> ready;            // shards that opened
-    std::map<std::uint32_t, Pace> pace;       // by shard; all-reduce: by node
+    // Elastic: the nodes of the last view that the next one waits for, with their workers (0: not known), until when.
+    std::map<std::uint32_t, std::uint64_t> expected;
+    std::uint64_t gather_until_ms = 0;
+    std::uint64_t members_hash = 0;            // of the view that opens
+    std::optional<Round> joins_after;          // somebody wants to join, after a later snapshot than this
+    std::set<std::uint16_t> ready;             // shards that opened
+    std::map<std::uint32_t, Pace> pace;        // by shard; all-reduce: by node
+    std::optional<StragglerWatch> stragglers;  // of this view
     bool resume = false;
     Round resume_round;
     std::optional<Round> snapshot;  // under way
@@ -160,6 +179,8 @@ class CoordinatorCore {
     std::uint64_t snapshot_bytes = 0;   // most that a shard wrote for the snapshot under way
     std::uint64_t redo_due_ms = 0;      // no snapshot is named for their sake before
 
+    std::optional<RoundGate> gate;  // of the view, if the job has one
+
     bool on_servers() const { return config.mode != "allreduce"; }
   };
 
@@ -179,6 +200,7 @@ class CoordinatorCore {
   void lose_member(Job& job, std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
   void moved(Server& server);
   void answer_drains();
+  void note_pace(std::uint64_t worker, const NodePace& pace);
   static void note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms);
 
   // coordinator_open.cc: gathering and opening a view
@@ -195,6 +217,17 @@ class CoordinatorCore {
   Status choose_snapshot(Job& job);
   void regather(Job& job, const std::string& reason, std::uint64_t now_ms);
 
+  // coordinator_members.cc: who takes part in a view
+  bool gathered(const Job& job, std::uint64_t now_ms) const;
+  static void await_members(Job& job, std::uint64_t now_ms);
+  static void await_again(Job& job, std::uint64_t now_ms);
+  void await_not(Job& job, std::uint64_t worker, std::uint64_t now_ms);
+  static void await_nobody(Job& job);
+  static void settle_members(Job& job);
+  bool goes_on_without(const Job& job, std::uint32_t node) const;
+  Status let_in(Job& job, const JoinJob& m, std::uint64_t now_ms);
+  static std::string awaited(const Job& job);
+
   // coordinator_recover.cc: state that outlives a view
   void on(PeerId from, const ShardKept& m, std::uint64_t now_ms);
   void note_kept(const ServerHello& m, bool known);
@@ -208,6 +241,9 @@ class CoordinatorCore {
   static std::uint64_t redo_pause_ms(std::uint64_t bytes);
   void name_redo_snapshot(Job& job, std::uint64_t now_ms);
   std::string beginning_in_words(const Job& job) const;
+
+  // coordinator_gate.cc: one decision about a whole round
+  void on(PeerId from, const RoundFacts& m, std::uint64_t now_ms);
 
   // coordinator_place.cc: which server owns which chunks
   JobHosts hosts_of(const Job& job) const;

@@ -97,6 +97,12 @@ void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
                        now_ms);
   }
   if (job->phase != Phase::kRunning) return;
+  if (m.kind == LeaveKind::kStopped && member.leaving && goes_on_without(*job, m.node.value)) {
+    output_.send(worker->peer, StopJob{m.job, m.view, StopKind::kStopped, m.round, who + " was stopped"});
+    restart(*job, who + " left after round " + std::to_string(m.round.value), now_ms);
+    job->expected.erase(m.node.value);
+    return;
+  }
   member.left = m;
   if (m.kind == LeaveKind::kStopped) {
     // This node has every answer of round m.round and pushes no more: no chunk anywhere can go past it, so all are
@@ -160,6 +166,7 @@ void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std
   job.snapshot = round;
   job.snapshot_bytes = 0;
   job.snapshot_done.clear();
+  await_nobody(job);
   set_phase(job, Phase::kStopping, now_ms);
   output_.log(in_words(job) + " stops at round " + std::to_string(round.value) + ": " + reason);
   const StopJob stop{job.record.job, job.record.view, kind, round, reason};
@@ -186,6 +193,7 @@ void CoordinatorCore::restart(Job& job, const std::string& reason, std::uint64_t
   send_servers(job, stop);
   send_members(job, stop);
   park(job);
+  await_again(job, now_ms);
   become_idle(job, now_ms);
 }
 
@@ -197,6 +205,7 @@ void CoordinatorCore::become_idle(Job& job, std::uint64_t now_ms) {
   job.snapshot.reset();
   job.snapshot_done.clear();
   job.stop_requested = false;
+  job.joins_after.reset();
   set_phase(job, Phase::kIdle, now_ms);
 }
 
@@ -272,6 +281,7 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
     output_.log(in_words(job) + " could not keep its final state in time; the last snapshot stands");
     return become_idle(job, now_ms);
   }
+  if (job.phase == Phase::kGathering) open_if_complete(job, now_ms);  // no longer with whoever is still missing
   if (job.phase != Phase::kRunning) return;
   const auto finished =
       std::ranges::find_if(job.members, [](const auto& entry) { return entry.second.left.has_value(); });
@@ -321,7 +331,7 @@ void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   if (reach == 0.0) return;  // nothing has been trained yet
   std::uint64_t round = static_cast<std::uint64_t>(std::ceil(std::min(reach, kMaxRound))) + 2;
   const std::uint64_t every = job.config.snapshot.every_rounds;
-  if (every != 0 && !save_waits(job)) {  // whoever waits gets the next one that can be
+  if (every != 0 && !save_waits(job) && !job.joins_after) {  // whoever waits gets the next one that can be
     round = (round + every - 1) / every * every;
   }
   // Beyond that nobody could get without it.

@@ -27,6 +27,13 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
                       "set job.mode = \"allreduce\"",
                   name);
   }
+  if (has_backups(*config) && config->sync.backup_workers >= m.nodes) {
+    return refuse(from, ErrorCode::kTopology,
+                  "job '" + name + "' has " + std::to_string(m.nodes) +
+                      " nodes and sync.backup_workers = " + std::to_string(config->sync.backup_workers) +
+                      ": a round needs a node that it waits for; set backup_workers to less than the number of nodes",
+                  name);
+  }
   const bool created = !jobs_.contains(name);
   Job& job = jobs_[name];
   if (created) job.config = *config;
@@ -62,8 +69,11 @@ Status CoordinatorCore::admit(Job& job, const JoinJob& m, std::uint64_t worker, 
     if (job.phase == Phase::kStopping) return stopping(job);
   }
   if (job.phase == Phase::kIdle) set_phase(job, Phase::kGathering, now_ms);
-  if (job.members.empty()) job.config = job_from_json(m.job_json).value();  // was read when it came
-  job.nodes = m.nodes;
+  if (job.members.empty()) {
+    job.config = job_from_json(m.job_json).value();  // was read when it came
+    await_members(job, now_ms);
+  }
+  if (job.members.empty() || !is_elastic(job.config)) job.nodes = m.nodes;
   job.members[m.node.value] = Member{worker, m, {}};
   return {};
 }
@@ -93,7 +103,8 @@ Status CoordinatorCore::free_rank(Job& job, const JoinJob& m, std::uint64_t work
   if (job.phase == Phase::kStopping) return stopping(job);
   const auto held = job.members.find(m.node.value);
   const bool mine = held != job.members.end() && held->second.worker == worker;
-  if ((job.phase == Phase::kOpening || job.phase == Phase::kRunning) && !mine) {
+  const bool in_view = job.phase == Phase::kOpening || job.phase == Phase::kRunning;
+  if (in_view && !mine && !is_elastic(job.config)) {
     return fail(ErrorCode::kTopology, rank + " is taken: the job is running with " + std::to_string(job.nodes) +
                                           " nodes; use another job name or wait for its end");
   }
@@ -113,7 +124,7 @@ Status CoordinatorCore::free_rank(Job& job, const JoinJob& m, std::uint64_t work
                                           " already and cannot be node " + std::to_string(m.node.value) +
                                           " too; start a worker daemon for every node");
   }
-  return {};
+  return in_view && !mine ? let_in(job, m, now_ms) : Status{};
 }
 
 // What a job is was decided by its record, if there is one with state, and by the nodes that have joined.
@@ -136,7 +147,7 @@ Status CoordinatorCore::same_as_others(const Job& job, const JoinJob& m) const {
     }
   }
   if (!theirs) return {};
-  if (m.nodes != theirs->nodes || m.local_world_size != theirs->local_world_size) {
+  if ((m.nodes != theirs->nodes && !is_elastic(job.config)) || m.local_world_size != theirs->local_world_size) {
     return fail(ErrorCode::kTopology,
                 node + " believes in " + std::to_string(m.nodes) + " nodes with " + std::to_string(m.local_world_size) +
                     " ranks each, but " + in_words(job) + " is gathering " + std::to_string(theirs->nodes) +
@@ -155,11 +166,17 @@ Status CoordinatorCore::same_as_others(const Job& job, const JoinJob& m) const {
                                                 " on the other nodes, but for " + length(*b) + " on " + node +
                                                 "; use the same job file on every node");
   }
+  if (is_elastic(*a) != is_elastic(*b)) {
+    return fail(ErrorCode::kConfigMismatch, in_words(job) + " has membership.on_worker_loss = \"" +
+                                                a->membership.on_worker_loss + "\" on the other nodes, but \"" +
+                                                b->membership.on_worker_loss + "\" on " + node +
+                                                "; use the same job file on every node");
+  }
   return {};
 }
 
 void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
-  if (draining_ || job.phase != Phase::kGathering || job.members.size() != job.nodes) return;
+  if (draining_ || job.phase != Phase::kGathering || !gathered(job, now_ms)) return;
   if (job.on_servers() && (!all_servers() || !job.parking.empty())) return;
   const JoinJob& join = job.members.begin()->second.join;
   Result<JobConfig> config = job_from_json(join.job_json);
@@ -177,7 +194,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   }
   if (record.job.value == 0) record.job = fresh_id();
   record.job_json = join.job_json;
-  record.world_size = join.world_size;
+  settle_members(job);
   record.view = record.view.next();
   record.finished = false;
   Status status = choose_snapshot(job);
@@ -198,7 +215,10 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   }
   job.ready.clear();
   job.pace.clear();
+  job.stragglers.reset();
   job.missed_snapshots = 0;
+  job.gate.reset();
+  if (has_gate(job.config)) job.gate.emplace(job.config.gate, job.record.owners.size(), job.record.tensors.size());
   set_phase(job, Phase::kOpening, now_ms);
   output_.log(in_words(job) + " opens view " + std::to_string(record.view.value) + " with " +
               std::to_string(job.nodes) + " nodes, " + beginning_in_words(job));
@@ -320,10 +340,16 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   }
   welcome.redo = keeps_redo(job) && !logs_steps(job.config);
   welcome.redo_after = redo_after(job);
+  welcome.nodes = job.nodes;
+  welcome.members = job.members_hash;
   set_phase(job, Phase::kRunning, now_ms);
   job.snapshot_due_ms = snapshot_due(job, now_ms);
   job.snapshot_retry_ms = 0;
-  send_members(job, welcome);
+  for (const auto& [node, member] : job.members) {
+    const auto worker = workers_.find(member.worker);
+    if (worker != workers_.end()) output_.send(worker->second.peer, welcome);
+    welcome.node = NodeRank(welcome.node.value + 1);  // members are in ascending order of the ranks they are known by
+  }
 }
 
 // The view that was being opened is given up. No worker has heard of it: those that joined wait for the next one.

@@ -11,6 +11,24 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// How long the nodes take for a round, and which of them lag.
+Json paces_json(const CoordinatorCore::JobStatus& job) {
+  Json paces = Json::array();
+  for (const StragglerWatch::Node& node : job.paces) {
+    Json pace = {{"node", node.node},
+                 {"worker", job.workers.contains(node.node) ? job.workers.at(node.node) : ""},
+                 {"compute_ms", node.times.compute},
+                 {"reduction_ms", node.times.reduction},
+                 {"network_ms", node.times.network},
+                 {"lags", nullptr}};
+    if (node.lag) {
+      pace["lags"] = {{"phase", to_text(node.lag->phase)}, {"factor", node.lag->factor}, {"text", in_words(*node.lag)}};
+    }
+    paces.push_back(std::move(pace));
+  }
+  return paces;
+}
+
 }  // namespace
 
 nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
@@ -34,6 +52,7 @@ nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
                     {"committed", known ? Json(job.record.committed.value) : Json(nullptr)},
                     {"finished", job.record.finished},
                     {"last_stop", job.last_stop},
+                    {"paces", paces_json(job)},
                     {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
   }
   Json peers = Json::array();
@@ -56,6 +75,22 @@ void register_metrics(Metrics& metrics, const Coordinator& coordinator) {
                   [&coordinator] { return static_cast<double>(coordinator.messages()); });
   metrics.counter("tributary_coordinator_malformed_total", "Control messages that are none of ours.", {},
                   [&coordinator] { return static_cast<double>(coordinator.malformed()); });
+  metrics.gauges("tributary_coordinator_node_lag",
+                 "How many times as long as the others a node takes for a round, if it lags; by phase.",
+                 [&coordinator] {
+                   std::vector<Metrics::Sample> samples;
+                   for (const CoordinatorCore::JobStatus& job : coordinator.jobs()) {
+                     const Result<JobConfig> config = job_from_json(job.record.job_json);
+                     for (const StragglerWatch::Node& node : job.paces) {
+                       if (!node.lag) continue;
+                       samples.push_back({{{"job", config ? config->name : ""},
+                                           {"node", std::to_string(node.node)},
+                                           {"phase", to_text(node.lag->phase)}},
+                                          node.lag->factor});
+                     }
+                   }
+                   return samples;
+                 });
 }
 
 }  // namespace tributary

@@ -34,6 +34,7 @@ void add_stats(ShardStats& total, const ShardStats& stats) {
   total.held_bytes += stats.held_bytes;
   total.max_held_bytes = std::max(total.max_held_bytes, stats.max_held_bytes);
   total.withheld += stats.withheld;
+  total.dropped += stats.dropped;
 }
 
 void raise_to(LaneCounter& counter, std::uint64_t total) {
@@ -163,6 +164,17 @@ bool Lane::retry_stalled() {
   return some;
 }
 
+void Lane::facts(const RoundFacts& facts) {
+  listener_.lane_facts(options_.lane, facts);
+}
+
+void Lane::decide(const RoundDecision& decision) {
+  post([this, decision] {
+    const auto found = jobs_.find(decision.job);
+    if (found != jobs_.end()) found->second.core->decide(decision);
+  });
+}
+
 void Lane::post(std::function<void()> command) {
   {
     const std::lock_guard lock(mutex_);
@@ -194,11 +206,11 @@ void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
       largest = std::max<std::size_t>(largest, job.layout->chunk(chunk).elements);
     }
     const int slots = job.optimizer->slots();
-    const bool clocks = job.clocks.has_value();
-    entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull, job.recovers, clocks ? job.nodes : 0);
+    const bool clocks = job.clocks.has_value(), gate = job.gate.has_value();
+    entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull, job.recovers, clocks ? job.nodes : 0, gate);
     entry.pool = std::make_unique<BufferPool>(
         largest * sizeof(float),
-        ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes, job.recovers, clocks));
+        ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes, job.recovers, clocks, gate));
     entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
     set_log(entry);
     jobs_.emplace(job.job, std::move(entry));
@@ -253,7 +265,7 @@ void Lane::restore(JobId job, RestoredChunk restored) {
     std::vector<NodeResidual> residuals;
     for (const auto& [node, values] : chunk.residuals) residuals.push_back({node, values});
     return core.restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots,
-                        {chunk.estimate, chunk.nodes, residuals}, chunk.clocks);
+                        {chunk.estimate, chunk.nodes, residuals}, chunk.clocks, chunk.gate);
   });
 }
 
@@ -302,6 +314,9 @@ void Lane::opened(JobId job, ViewId view, bool restored) {
     }
     publish(steady_ms());
     listener_.lane_opened(options_.lane, job, view, status);
+    if (const std::optional<RoundFacts> known = entry.core->decided(); status && known) {
+      listener_.lane_facts(options_.lane, *known);
+    }
   });
 }
 
@@ -418,6 +433,7 @@ void Lane::publish(std::uint64_t now) {
     job.gauges->withheld.store(job.core->stats().withheld, std::memory_order_relaxed);
     job.gauges->log_bytes.store(job.log_pool ? job.log_pool->allocated_bytes() : 0, std::memory_order_relaxed);
     job.gauges->stalled.store(job.core->stalled(), std::memory_order_relaxed);
+    job.gauges->late_pushes.store(job.core->stats().dropped, std::memory_order_relaxed);
     for (std::uint32_t node = 0; node < job.gauges->clocks.size(); ++node) {
       const auto [last, furthest] = job.core->clock_range(NodeRank(node));
       job.gauges->clocks[node].last.store(last.value, std::memory_order_relaxed);
@@ -436,6 +452,7 @@ void Lane::publish(std::uint64_t now) {
   raise_to(counters_.steps, total.steps);
   raise_to(counters_.out_of_place_steps, total.out_of_place_steps);
   raise_to(counters_.starved, total.starved);
+  raise_to(counters_.late_pushes, total.dropped);
   raise_to(counters_.push_bytes, total.push_bytes);
   raise_to(counters_.answer_bytes, total.answer_bytes);
   counters_.jobs.set(static_cast<double>(jobs_.size()));

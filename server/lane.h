@@ -61,6 +61,8 @@ class LaneListener {
   virtual void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) = 0;
   virtual void lane_captured(ChunkSnapshot snapshot) = 0;
   virtual void lane_logged(LoggedStep) {}
+  // Of a job with a gate: ShardOutput::facts(), and when it opens ShardCore::decided().
+  virtual void lane_facts(LaneIndex /*lane*/, RoundFacts /*facts*/) {}
 };
 
 // Written by the lane's thread (relaxed, at most kPublishMs late), read by anybody.
@@ -71,6 +73,7 @@ struct alignas(64) LaneCounters {
   // Payload bytes of messages, by the way they went: over the socket, or in memory shared with the worker.
   LaneCounter socket_payload_bytes, shared_payload_bytes;
   LaneCounter pushes, duplicates, rejected, answers, steps, out_of_place_steps, starved, push_bytes, answer_bytes;
+  LaneCounter late_pushes;  // with backup workers: dropped, because their round was complete
   LaneGauge jobs, held_frames, held_bytes, max_held_bytes, withheld, pool_bytes, links, mapped_bytes;
   std::uint64_t dropped() const { return dropped_full.value() + dropped_unreachable.value(); }
 };
@@ -86,7 +89,7 @@ struct alignas(64) LaneJobGauges {
   std::atomic<std::uint64_t> log_bytes{0};  // of memory, for steps that are being logged
   std::atomic<std::uint64_t> stalled{0};    // chunks whose round waits for the log
   std::atomic<std::uint64_t> links{0};      // nodes whose memory the lane has mapped
-  std::atomic<std::uint64_t> withheld{0};
+  std::atomic<std::uint64_t> withheld{0}, late_pushes{0};
   struct Clock {
     std::atomic<std::uint64_t> last{0}, furthest{0};  // on the chunks where it is so
   };
@@ -104,6 +107,7 @@ struct RestoredChunk {
   std::uint32_t nodes = 0;
   std::vector<std::pair<std::uint32_t, std::vector<float>>> residuals;  // by node
   std::vector<std::uint64_t> clocks;
+  GateDecision gate;
   std::size_t bytes() const {
     return params.size() * sizeof(float) * (1 + slots.size() + (estimate.empty() ? 0 : 1) + residuals.size());
   }
@@ -158,6 +162,7 @@ class Lane final : private ShardOutput {
   void opened(JobId job, ViewId view, bool restored);
   void snapshot_at(JobId job, ViewId view, Round round);
   void committed(JobId job, Round round);
+  void decide(const RoundDecision& decision);
   // Replied with lane_stopped(), also if the lane does not have the job. With encodings that keep residuals the reply
   // may wait for them, up to kResidualPatienceMs.
   void stop_job(JobId job, ViewId view, bool keep, Round round);
@@ -217,6 +222,7 @@ class Lane final : private ShardOutput {
   void error(PeerId to, const ErrorReply& header) override;
   void captured(ChunkSnapshot snapshot) override;
   void logged(LoggedStep step) override;
+  void facts(const RoundFacts& facts) override;
 
   const LaneOptions options_;
   LaneListener& listener_;

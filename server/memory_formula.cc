@@ -19,6 +19,7 @@ MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
   snapshot += other.snapshot;
   mapped += other.mapped;
   log += other.log;
+  sums += other.sums;
   return *this;
 }
 
@@ -33,6 +34,7 @@ MemoryTerms memory_formula(const ShardMemory& shard) {
   terms.answers = pull->id() == EncodingId::kFp32 && shard.recovers ? 0 : pull->bytes(shard.elements);
   if (shard.recovers) terms.state += fp32;
   terms.told = shard.clocks ? shard.nodes * pull->bytes(shard.elements) : 0;
+  terms.sums = shard.gate ? fp32 : 0;
   terms.estimate = pull->is_delta() ? fp32 : 0;
   terms.held = shard.max_held_bytes;
   terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);

@@ -17,6 +17,7 @@
 //                                                    lie, and the initial values. The workers' memory, but counted in
 //                                                    this process's resident set as well. With encodings that keep a
 //                                                    residual: l * 2 * (push frame + P * 4)
+//     sums       P * 4                               with a gate: rounds that wait for their decision
 //     snapshot   blocks kept by copy-on-write        while a snapshot is being written
 //     log        steps on their way to the disk      redo_log = "disk": at most P * 4 (a round) and kMaxLogBytes a lane
 //
@@ -42,6 +43,7 @@ struct ShardMemory {
   EncodingSpec push;
   EncodingSpec pull;
   bool clocks = false;               // modes ssp and async
+  bool gate = false;                 // rounds wait for one decision
   bool recovers = false;             // keeps the parameters before the last step
   std::uint64_t local_nodes = 0;     // that share their memory with it
   std::uint64_t max_held_bytes = 0;  // most gradient bytes held at once so far
@@ -50,9 +52,11 @@ struct ShardMemory {
 };
 
 struct MemoryTerms {
-  std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, mapped = 0, told = 0;
-  std::uint64_t log = 0;
-  std::uint64_t total() const { return state + answers + estimate + held + arriving + snapshot + mapped + told + log; }
+  std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, mapped = 0, told = 0,
+                sums = 0, log = 0;
+  std::uint64_t total() const {
+    return state + answers + estimate + held + arriving + snapshot + mapped + told + sums + log;
+  }
   MemoryTerms& operator+=(const MemoryTerms& other);
 };
 

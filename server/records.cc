@@ -118,6 +118,7 @@ std::string seal(const ChunkHeader& record, std::uint32_t format) {
     residuals.set(i, static_cast<std::uint16_t>(record.residual_nodes[i]));
   auto clocks = out.initClocks(static_cast<unsigned>(record.clocks.size()));
   for (unsigned i = 0; i < clocks.size(); ++i) clocks.set(i, record.clocks[i]);
+  if (record.gate.known()) write_gate(out.initGate(), record.gate);
   return seal_message(builder);
 }
 
@@ -142,6 +143,7 @@ Result<ChunkHeader> unseal_chunk(std::string_view bytes, std::string_view what) 
       out.residual_nodes.push_back(node);
     }
     for (const std::uint64_t clock : in.getClocks()) out.clocks.push_back(clock);
+    out.gate = read_gate(in.getGate());
     if (!out.clocks.empty() && out.clocks.size() != out.nodes) throw Malformed{"it has not every node's clock"};
     if (out.elements > kMaxChunkBytes / sizeof(float) || out.slots > kernels::kMaxSlots) {
       throw Malformed{"it claims " + std::to_string(out.elements) + " elements and " + std::to_string(out.slots) +
@@ -165,6 +167,8 @@ std::string seal(const JobRecord& record, std::uint32_t format) {
   out.setCommitted(record.committed.value);
   out.setInitialised(record.initialised);
   out.setFinished(record.finished);
+  auto members = out.initMembers(static_cast<unsigned>(record.members.size()));
+  for (unsigned i = 0; i < members.size(); ++i) members.set(i, record.members[i]);
   return seal_message(builder);
 }
 
@@ -182,6 +186,7 @@ Result<JobRecord> unseal_job(std::string_view bytes, std::string_view what) {
     out.committed = Round(in.getCommitted());
     out.initialised = in.getInitialised();
     out.finished = in.getFinished();
+    for (const std::uint32_t node : in.getMembers()) out.members.push_back(node);
     return out;
   });
 }

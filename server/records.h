@@ -44,6 +44,7 @@ struct ChunkHeader {
   std::uint32_t nodes = 0;
   std::vector<std::uint32_t> residual_nodes;  // ascending
   std::vector<std::uint64_t> clocks;          // by node
+  GateDecision gate;                          // of a job with a gate
 };
 
 // `format`: for tests of refusal, as if written by another version of the program.

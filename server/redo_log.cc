@@ -45,6 +45,8 @@ LoggedStep step_of(const RedoHead& head) {
   step.step = head.step;
   step.scale = head.scale;
   step.lr = head.lr;
+  step.gate = {static_cast<GateVerdict>(head.gate_verdict), head.gate_coefficient, head.gate_norm, head.gate_loss_scale,
+               head.gate_good_rounds};
   step.elements = head.elements;
   return step;
 }
@@ -260,6 +262,11 @@ RedoHead RedoLog::head_of(const LoggedStep& step, std::uint64_t number) const {
   head.view = step.view.value;
   head.chunk = step.chunk.value;
   head.chunks = chunks_;
+  head.gate_verdict = static_cast<std::uint32_t>(step.gate.verdict);
+  head.gate_coefficient = step.gate.coefficient;
+  head.gate_norm = step.gate.norm;
+  head.gate_loss_scale = step.gate.loss_scale;
+  head.gate_good_rounds = step.gate.good_rounds;
   head.elements = step.elements;
   return head;
 }

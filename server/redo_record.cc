@@ -24,7 +24,7 @@ std::uint64_t head_checksum(const RedoHead& head) {
 }  // namespace
 
 static_assert(std::endian::native == std::endian::little);
-static_assert(std::has_unique_object_representations_v<std::uint64_t> && sizeof(RedoHead) == 104,
+static_assert(std::has_unique_object_representations_v<std::uint64_t> && sizeof(RedoHead) == 136,
               "padding would be part of the checksum");
 
 std::byte* redo_record_in(const BufferRef& block) {

@@ -18,6 +18,7 @@
 
 #include "common/buffer_pool.h"
 #include "common/config.h"
+#include "common/gate_decision.h"
 #include "common/ids.h"
 #include "common/layout.h"
 
@@ -47,6 +48,7 @@ struct LoggedStep {
   std::uint64_t step = 0;  // after it; as before it: the round was void, and changed nothing but the version
   float scale = 0.0f;      // of the sum
   double lr = 0.0;
+  GateDecision gate;         // jobs with a gate: what was decided about the round
   std::size_t elements = 0;  // of the sum; 0: void
   BufferRef block;           // the record
 };
@@ -67,6 +69,10 @@ struct RedoHead {
   std::uint32_t view = 0, chunk = 0;
   std::uint32_t chunks = 0;  // that this server owns
   std::uint64_t elements = 0;
+  double gate_coefficient = 0.0, gate_norm = 0.0;
+  float gate_loss_scale = 1.0f;
+  std::uint32_t gate_verdict = 0, gate_good_rounds = 0;
+  std::uint32_t zero = 0;
   std::uint64_t sum_checksum = 0;
   std::uint64_t head_checksum = 0;  // last: of everything before it
 

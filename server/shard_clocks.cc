@@ -13,7 +13,7 @@ bool near_enough(std::uint64_t asked, std::uint64_t slowest, std::uint64_t stale
 
 }  // namespace
 
-void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, const Payload& frame) {
+void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, Payload frame) {
   NodeClock& clock = chunk.clocks[push.key.node.value];
   const std::uint64_t round = push.round.value;
   const bool early = round == clock.asked + 1 && clock.withheld;
@@ -36,6 +36,10 @@ void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, const
     return reject(from, push.key, push.round, ErrorCode::kMalformed,
                   "push of chunk " + std::to_string(push.key.chunk.value) + ": its " + push_->name() +
                       " frame contradicts itself; the sender has a bug or the frame was damaged");
+  }
+  if (backups()) {
+    clock.from = from;
+    return take_backup_push(chunk, push, std::move(frame));
   }
   const std::uint64_t slowest = chunk.slowest;
   if (round <= clock.applied) {
@@ -98,11 +102,12 @@ void ShardCore::send_clock_answer(Chunk& chunk, NodeRank node) {
     if (clock.told) return;  // its reader has it: the next push came, and found no buffer
     clock.told = true;
     clock.sent = chunk.encoded ? chunk.encoded : chunk.params;
-    clock.sent_slowest = chunk.slowest;
+    clock.sent_slowest = progress(chunk).value;
     clock.sent_version = chunk.version;
   }
   Answer header{{job_.job, job_.view, node, chunk.index}, Version(clock.asked), Version(durable_.value), pull_->id()};
   header.slowest = Round(clock.sent_slowest);
+  header.dropped = clock.dropped;
   ++stats_.answers;
   stats_.answer_bytes += clock.sent.size();
   output_.answer(clock.from, header, clock.sent);
@@ -119,6 +124,8 @@ void ShardCore::answer_clock_pull(PeerId to, Chunk& chunk, NodeRank node) {
 void ShardCore::repeat_answer(Chunk& chunk, NodeRank node, Round round) {
   NodeClock& clock = chunk.clocks[node.value];
   if (!clock.withheld) return send_clock_answer(chunk, node);
+  // Maybe the round was put off because the pool was empty.
+  if (backups() && chunk.arrived >= quorum() && complete_without_last(chunk)) return;
   output_.receipt(clock.from, Receipt{{job_.job, job_.view, node, chunk.index}, round});
 }
 
@@ -131,7 +138,7 @@ void ShardCore::on_clock_query(PeerId from, Chunk& chunk, const Query& query) {
 }
 
 Status ShardCore::restore_clocks(Chunk& chunk, std::span<const std::uint64_t> clocks) {
-  if (clocks.size() != job_.nodes) return {};  // other nodes wrote it
+  if (clocks.size() != job_.nodes || backups()) return {};  // other nodes wrote it
   if (std::ranges::any_of(clocks, [&](std::uint64_t clock) { return clock < job_.start.value; })) {
     return fail(ErrorCode::kStore, "chunk " + std::to_string(chunk.index.value) +
                                        " in the store lacks pushes of rounds that it is said to have; check the disk, "

@@ -5,6 +5,7 @@
 
 #include "common/assert.h"
 #include "common/fused_step.h"
+#include "common/gate_rules.h"
 #include "common/schedule.h"
 
 namespace tributary {
@@ -14,9 +15,10 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
       output_(output),
       push_(make_encoding(job_.push)),
       pull_(make_encoding(job_.pull)),
-      fp32_(make_encoding(EncodingSpec{})),
       local_(job_.layout->chunks(), kNotOurs) {
   TRIB_ASSERT(!job_.recovers || (!job_.clocks && !push_->keeps_residual() && !pull_->is_delta()));
+  TRIB_ASSERT(!job_.gate || (!job_.clocks && !push_->keeps_residual()));
+  TRIB_ASSERT(!job_.optimizer->layerwise() || (job_.gate && !job_.recovers));
   const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
   chunks_.resize(owned.size());
   for (std::size_t i = 0; i < owned.size(); ++i) {
@@ -24,6 +26,8 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
     chunk.index = owned[i];
     chunk.elements = job_.layout->chunk(owned[i]).elements;
     if (push_->keeps_residual()) chunk.residuals.resize(job_.nodes);
+    if (job_.gate) chunk.gate = first_gate_state(*job_.gate);
+    if (job_.optimizer->layerwise()) chunk.parts = layer_parts(*job_.layout, chunk.index);
     if (job_.clocks) {
       chunk.slowest = job_.start.value;
       chunk.clocks.resize(job_.nodes);
@@ -35,19 +39,19 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
 }
 
 std::size_t ShardCore::steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, bool recovers,
-                                     std::uint32_t clocks) {
+                                     std::uint32_t clocks, bool gate) {
   const std::size_t encoded = pull == EncodingId::kFp32 ? 0 : 1;
   const std::size_t estimate = pull == EncodingId::kInt8Delta ? 1 : 0;
   const std::size_t previous = recovers ? 1 : 0;
-  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate + previous + clocks);
+  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate + previous + clocks + (gate ? 1 : 0));
 }
 
 std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push,
-                                   std::uint32_t nodes, bool recovers, bool clocks) {
+                                   std::uint32_t nodes, bool recovers, bool clocks, bool gate) {
   // One copy for what runs, one for what a snapshot still holds, and of what answers carry one more that is being sent
   // (with `recovers` that one is kept anyway).
   const std::size_t residuals = make_encoding(push)->keeps_residual() ? chunks * nodes : 0;
-  return steady_blocks(chunks, slots, pull, recovers, clocks ? nodes : 0) +
+  return steady_blocks(chunks, slots, pull, recovers, clocks ? nodes : 0, gate) +
          steady_blocks(chunks, slots, pull, recovers) + chunks + residuals;
 }
 
@@ -140,7 +144,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
     return reject(from, push.key, push.round, ErrorCode::kInvalidArgument,
                   "weight " + std::to_string(push.weight) + " exceeds the bound of " + std::to_string(kMaxWeight));
   }
-  if (job_.clocks) return on_clock_push(from, *chunk, push, frame);
+  if (job_.clocks) return on_clock_push(from, *chunk, push, std::move(frame));
   if (push.residual == ResidualUse::kAlone) return take_residual(*chunk, from, push, std::move(frame));
   if (snapshot_round_ == push.round && push_->keeps_residual() && push.residual == ResidualUse::kNone) {
     return reject(from, push.key, push.round, ErrorCode::kMalformed,
@@ -163,6 +167,12 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
     if (push.round.value == chunk->version.value) send_answer(from, *chunk, push.key.node, Reply::kRound);
     return;
   }
+  if (push.redo && job_.gate && !push.gate.known()) {
+    return reject(from, push.key, push.round, ErrorCode::kMalformed,
+                  "push of chunk " + std::to_string(push.key.chunk.value) + " for round " +
+                      std::to_string(push.round.value) +
+                      " once more, without what was decided about it; worker and server must be of the same release");
+  }
   Contribution& mine = chunk->contributions[push.key.node.value];
   mine.from = from;  // a resend after a reconnection comes from another connection: answer to the newest
   if (mine.present) {
@@ -177,6 +187,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   }
   mine.present = true;
   mine.redo = push.redo;
+  mine.gate = push.gate;
   mine.weight = push.weight;
   mine.frame = std::move(frame);
   ++stats_.pushes;
@@ -198,8 +209,9 @@ void ShardCore::settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round rou
   if (alone && !done) output_.receipt(from, Receipt{key, round});
 }
 
-// False, and the round is as it was, if the pool has no buffer for the new state.
+// False, and the round is as it was, if the pool has no buffer for the new state, or if the gate has not opened.
 bool ShardCore::complete(Chunk& chunk) {
+  if (job_.gate) return pass_gate(chunk);
   std::uint64_t weight = 0;
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     weight += chunk.contributions[node].weight;
@@ -211,19 +223,22 @@ bool ShardCore::complete(Chunk& chunk) {
   if (log_pool_) step.log = &log;
   // A round without samples changes nothing but the version.
   if (weight != 0 ? !apply(chunk, step) : !answer_no_change(chunk)) return false;
+  if (log_pool_) end_log(chunk, std::move(log), weight != 0);
+  finish_round(chunk);
+  return true;
+}
+
+// The open round has been applied, or changes nothing.
+void ShardCore::finish_round(Chunk& chunk) {
   chunk.version = chunk.version.next();
   max_version_ = std::max(max_version_, chunk.version);
-  if (log_pool_) {
-    log.elements = weight != 0 ? chunk.elements : 0;
-    end_log(chunk, std::move(log));
-  }
   chunk.arrived = 0;
   const bool captures = snapshot_round_ && !chunk.captured && chunk.version.value == snapshot_round_->value;
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     Contribution& contribution = chunk.contributions[node];
-    stats_.held_bytes -= contribution.frame.bytes().size();
-    --stats_.held_frames;
     if (!chunk.residuals.empty()) chunk.residuals[node] = {};  // of an older version
+    stats_.held_bytes -= contribution.frame.bytes().size();
+    stats_.held_frames -= contribution.frame.bytes().empty() ? 0 : 1;
     if (captures && push_->keeps_residual()) {
       const std::span<const std::byte> bytes = contribution.frame.bytes();
       hold_residual(chunk, node, std::move(contribution.frame), bytes.last(chunk.elements * sizeof(float)));
@@ -239,7 +254,6 @@ bool ShardCore::complete(Chunk& chunk) {
   }
   answer_pulls(chunk);
   if (captures) capture(chunk, *snapshot_round_);
-  return true;
 }
 
 // The buffer itself if nobody else reads it, else a fresh one of its size; empty (and counted) if the pool has none.
@@ -283,13 +297,17 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
   FusedArgs args;
   args.elements = chunk.elements;
   args.frames = step.frames;
-  args.push = step.logged ? fp32_.get() : push_.get();
-  args.scale = step.logged ? step.logged->scale : static_cast<float>(1.0 / static_cast<double>(step.weight));
+  args.push = step.encoding ? step.encoding : push_.get();
+  args.scale = step.scale.value_or(static_cast<float>(1.0 / static_cast<double>(step.weight)));
   if (step.log) args.sum_out = redo_sum_in(step.log->block);
   if (step.pulled) {
     args.lambda = static_cast<float>(job_.clocks->delay_compensation);
     args.pulled = step.pulled;
     args.pulled_as = pull_.get();
+  }
+  if (step.by_layers) {
+    args.parts = chunk.parts;
+    args.ratios = ratios_;
   }
   args.param_in = chunk.params.floats().data();
   args.param_out = next[0].floats().data();
@@ -306,8 +324,7 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
     args.estimate_out = next[estimate].floats().data();
   }
   ++chunk.step;
-  const double lr =
-      step.logged ? step.logged->lr : scheduled_lr(job_.schedule, job_.lr, step.position) / step.lr_divisor;
+  const double lr = step.lr.value_or(scheduled_lr(job_.schedule, job_.lr, step.position) / step.lr_divisor);
   if (step.log) {
     step.log->scale = args.scale;
     step.log->lr = lr;
@@ -330,6 +347,7 @@ void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply 
     payload = &chunk.estimate;
   }
   header.slowest = Round(chunk.version.value);
+  header.gate = chunk.gate;
   if (snapshot_round_ && push_->keeps_residual()) header.snapshot_round = *snapshot_round_;
   if (reply == Reply::kWhole && !chunk.residuals.empty() && !chunk.residuals[node.value].owner.empty()) {
     header.residual_sent = true;
@@ -414,7 +432,11 @@ void ShardCore::capture(Chunk& chunk, Round round) {
   for (HeldResidual& held : chunk.residuals) {
     if (!held.owner.empty()) snapshot.residuals.push_back(std::exchange(held, {}));
   }
-  for (const NodeClock& clock : chunk.clocks) snapshot.clocks.push_back(clock.applied);
+  // With backup workers the version says it all: what a node pushes for an older one is dropped.
+  for (const NodeClock& clock : chunk.clocks) {
+    if (!backups()) snapshot.clocks.push_back(clock.applied);
+  }
+  snapshot.gate = chunk.gate;
   output_.captured(std::move(snapshot));
   if (uncaptured_ > 0 && --uncaptured_ == 0) snapshot_round_.reset();
 }
@@ -447,17 +469,22 @@ bool ShardCore::stop(bool keep, Round round) {
       contribution.present = false;
     }
     chunk.arrived = 0;
+    chunk.sum = {};
+    chunk.facts_of = {};
     for (NodeClock& clock : chunk.clocks) clock.withheld = false;
     std::ranges::fill(chunk.waiting_pulls, WaitingPull{});
   }
   stats_.held_frames = stats_.held_bytes = stats_.withheld = 0;
+  facts_round_ = {};
+  facts_there_ = 0;
   snapshot_round_.reset();
   kept_round_.reset();
   uncaptured_ = 0;
   if (!keep) return true;
-  const bool consistent = initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
-                            return job_.clocks ? chunk.slowest >= round.value : chunk.version.value == round.value;
-                          });
+  const bool consistent =
+      initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
+        return job_.clocks ? progress(chunk).value >= round.value : chunk.version.value == round.value;
+      });
   if (!consistent) return false;
   if (push_->keeps_residual() && !all_residuals()) {
     kept_round_ = round;

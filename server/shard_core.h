@@ -34,6 +34,17 @@
 // next push (a repeated question gets the same bytes), so that several nodes may read, in shared memory, too, while the
 // chunk goes on: with n nodes there are at most n + 1 generations of parameters. shard_clocks.cc has that part.
 //
+// Backup workers (ClockRules::backups; shard_backups.cc): rounds as above, but one of a chunk is complete with the
+// first nodes - backups pushes that were computed from its parameters. A later one is dropped, counted, and answered at
+// once with the parameters as they are, so that its author goes on from the round that the others are at. Nodes have
+// clocks, because a late node's count of rounds falls behind the chunk's.
+//
+// A gate (ShardJob::gate; shard_gate.cc): a round whose frames are all there is not applied before there is a decision
+// about the whole of it, from outside. The frames are summed into one buffer of the pool and let go; their facts go out
+// when all chunks of this core have them, and decide() applies the round. (A layer-wise optimizer asks twice: then also
+// the norms of tensors go out, and decide() comes again, with a ratio for each.) Each chunk keeps what was decided
+// about its last two versions: answers say it, and a snapshot has it.
+//
 // If the pool has no fresh one (answers that a peer does not take, snapshots that are written slowly), the round stays
 // open with all its frames and the senders have receipts; the next query or second copy of a push tries again. Nothing
 // is lost but time. (With clocks the push is as good as lost, and is asked for again.)
@@ -50,6 +61,7 @@
 #include "common/buffer_pool.h"
 #include "common/config.h"
 #include "common/encoding.h"
+#include "common/layer_steps.h"
 #include "common/layout.h"
 #include "common/messages.h"
 #include "common/payload.h"
@@ -72,6 +84,8 @@ struct ClockRules {
   bool lr_by_staleness = false;
   // Lambda of DC-ASGD (kernels/delay_compensation.h); 0: none. What the node had is what it was answered.
   double delay_compensation = 0.0;
+  // Not 0: synchronous rounds that do not wait for the last so many nodes; the rules above do not count then.
+  std::uint32_t backups = 0;
 };
 
 // Everything a lane must know to own its part of a job in a view.
@@ -91,6 +105,7 @@ struct ShardJob {
   bool logs = false;                 // the owner calls log_to()
   std::optional<ClockRules> clocks;  // none: synchronous rounds. REQUIRES: not with recovers
   Round start;                       // clocks: what every node's begins at in this view; 0: a fresh job
+  std::optional<GateConfig> gate;    // rounds wait for decide(). REQUIRES: no clocks, no residuals
 };
 
 // A node's residual of a chunk, fp32 at any address, in the memory that it was received in.
@@ -127,6 +142,7 @@ struct ChunkSnapshot {
   std::uint32_t nodes = 0;
   std::vector<HeldResidual> residuals;  // ascending nodes; those without one have 0
   std::vector<std::uint64_t> clocks;    // by node: its newest push that is in here; empty in synchronous mode
+  GateDecision gate;                    // about the round that made it
 };
 
 class ShardOutput {
@@ -141,6 +157,8 @@ class ShardOutput {
   virtual void error(PeerId to, const ErrorReply& header) = 0;
   virtual void captured(ChunkSnapshot snapshot) = 0;
   virtual void logged(LoggedStep) {}
+  // With a gate: every chunk of this core has its facts of a round.
+  virtual void facts(const RoundFacts& /*facts*/) {}
 };
 
 // Bound on a push's weight, so that totals over nodes cannot overflow.
@@ -156,6 +174,7 @@ struct ShardStats {
   std::uint64_t held_frames = 0, held_bytes = 0;  // now
   std::uint64_t max_held_bytes = 0;
   std::uint64_t withheld = 0;  // clocks: answers that wait for slower nodes now
+  std::uint64_t dropped = 0;   // backup workers: pushes that came after their round
 };
 
 class ShardCore {
@@ -167,21 +186,22 @@ class ShardCore {
   // Blocks that `chunks` chunks may need at once: parameters, state, encoded answers, one more copy of what is being
   // sent, and one copy-on-write snapshot; and the residuals of a resumed job's nodes, until the first round is
   // complete. Bounds the pool; steady state uses chunks * (1 + slots) and what is in flight.
-  // clocks: also the answers that nodes have and have not pushed after.
+  // clocks: also the answers that nodes have and have not pushed after. gate: also the sums that wait for a decision.
   static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push = {},
-                                 std::uint32_t nodes = 1, bool recovers = false, bool clocks = false);
+                                 std::uint32_t nodes = 1, bool recovers = false, bool clocks = false,
+                                 bool gate = false);
   // Of those, what is in use as long as nothing is being sent and no snapshot held. clocks: how many nodes have one.
   static std::size_t steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, bool recovers = false,
-                                   std::uint32_t clocks = 0);
+                                   std::uint32_t clocks = 0, bool gate = false);
 
   // Restores a chunk instead of waiting for Init. Sizes: chunk elements each. REQUIRES: chunk is owned by this lane and
   // not yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty. If the job has another number
   // of nodes now, node 0 gets the sum of all residuals: nothing of what was not sent is lost. clocks: as captured; a
   // node's pushes up to its clock are in the state, and are not applied again when it repeats them. With another number
-  // of nodes they are nobody's, and all nodes' clocks begin at job().start.
+  // of nodes they are nobody's, and all nodes' clocks begin at job().start. gate: as captured; kNone: as a fresh job's.
   Status restore(ChunkIndex chunk, Version version, std::uint64_t step, std::span<const float> params,
                  std::span<const std::span<const float>> slots, const CompressionState& compression = {},
-                 std::span<const std::uint64_t> clocks = {});
+                 std::span<const std::uint64_t> clocks = {}, const GateDecision& gate = {});
 
   // From now on steps are logged, in blocks of `pool` (redo_block_bytes() of the largest chunk); null: they are not.
   // REQUIRES: job().recovers.
@@ -201,6 +221,13 @@ class ShardCore {
   void on_init(PeerId from, const Init& init, std::span<const std::byte> values);
   void on_pull(PeerId from, const Pull& pull);
   void on_query(PeerId from, const Query& query);
+
+  // What was decided about a round: chunks whose sums wait for it are stepped. A second copy, or one of another round
+  // than the open one, changes nothing.
+  void decide(const RoundDecision& decision);
+  // The newest decision that this core has applied, for whoever decides: a chunk that has it already sends no facts of
+  // that round. Nothing if there is none. (After a loss some chunks may be a round behind others.)
+  std::optional<RoundFacts> decided() const;
 
   // Capture every chunk when it reaches version `round`, with clocks when its slowest node does (at once, if it is
   // there). False, and nothing is captured, if a chunk is already past it (with residuals: so near that its nodes may
@@ -235,6 +262,7 @@ class ShardCore {
     std::uint64_t weight = 0;
     bool present = false;
     bool redo = false;
+    GateDecision gate;  // Push::gate
   };
   struct WaitingPull {
     PeerId from;  // value 0: none
@@ -248,6 +276,7 @@ class ShardCore {
     bool last = false;          // wants everybody's pushes up to it
     bool withheld = false;      // its answer waits
     bool told = false;          // its answer was made
+    bool dropped = false;       // backup workers: the push that is answered was too late
     BufferRef sent;             // that, as it went out, until the next push is applied
     std::uint64_t sent_slowest = 0;
     Version sent_version;  // of the chunk
@@ -271,26 +300,44 @@ class ShardCore {
     std::vector<HeldResidual> residuals;      // by node, at this version; without owner: none
     std::vector<NodeClock> clocks;            // by node; empty in synchronous mode
     std::uint64_t slowest = 0;                // of them, applied
+    bool over = false;                        // backup workers: there is no round after this version
+    BufferRef sum;                            // gate: of the open round's frames, which are gone
+    GateFacts facts;                          // of it ...
+    Round facts_of;                           // ... if it is this one
+    std::vector<LayerPart> parts;             // layer-wise optimizers
+    GateDecision gate, gate_before;           // about the rounds that made this version, and the one before
   };
   struct Step {
     std::span<const std::byte* const> frames;
     std::uint64_t weight = 1;
     std::uint64_t position = 1;  // in the learning rate's schedule
     double lr_divisor = 1.0;
+    bool by_layers = false;
+    std::optional<float> scale;          // of the sum; none: 1 / weight
+    std::optional<double> lr;            // none: as scheduled
+    const Encoding* encoding = nullptr;  // of the frames; null: the job's push encoding
     const std::byte* pulled = nullptr;   // what the gradient was computed from, if delays are compensated
     LoggedStep* log = nullptr;           // has a block: to be filled in
-    const LoggedStep* logged = nullptr;  // taken again: the frame is its sum
   };
 
   Chunk* find(PeerId from, const ChunkKey& key, Round round);
   void reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
   void settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round);
   bool complete(Chunk& chunk);
+  void finish_round(Chunk& chunk);
+  bool pass_gate(Chunk& chunk);
+  const GateDecision* decision_for(const Chunk& chunk) const;
+  bool apply_decided(Chunk& chunk, const GateDecision& decision);
+  bool take_facts(Chunk& chunk);
+  void send_facts();
+  void send_norms();
+  std::uint64_t weight_of(const Chunk& chunk) const;
+  void note_decision(Round round, const GateDecision& decision);
   bool apply(Chunk& chunk, const Step& step);
   BufferRef writable(const BufferRef& buffer);
   BufferRef before_previous(const Chunk& chunk);
   bool begin_log(Chunk& chunk, LoggedStep& log);
-  void end_log(const Chunk& chunk, LoggedStep log);
+  void end_log(const Chunk& chunk, LoggedStep log, bool applied);
   bool answer_no_change(Chunk& chunk);
   void take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values);
   void hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values);
@@ -305,14 +352,22 @@ class ShardCore {
   void capture(Chunk& chunk, Round round);
   bool allocate(Chunk& chunk);
   void initialise(Chunk& chunk);
-  Version progress(const Chunk& chunk) const { return job_.clocks ? Version(chunk.slowest) : chunk.version; }
+  bool backups() const { return job_.clocks && job_.clocks->backups > 0; }
+  // What a snapshot's round is about.
+  Version progress(const Chunk& chunk) const {
+    return job_.clocks && !backups() ? Version(chunk.slowest) : chunk.version;
+  }
   Status restore_clocks(Chunk& chunk, std::span<const std::uint64_t> clocks);
-  void on_clock_push(PeerId from, Chunk& chunk, const Push& push, const Payload& frame);
+  void on_clock_push(PeerId from, Chunk& chunk, const Push& push, Payload frame);
   void on_clock_query(PeerId from, Chunk& chunk, const Query& query);
   bool advance(Chunk& chunk, NodeClock& clock, const Push& push, const Payload& frame);
   void release_answers(Chunk& chunk);
   void repeat_answer(Chunk& chunk, NodeRank node, Round round);
   void send_clock_answer(Chunk& chunk, NodeRank node);
+  std::uint32_t quorum() const;
+  void take_backup_push(Chunk& chunk, const Push& push, Payload frame);
+  bool complete_without_last(Chunk& chunk);
+  void answer_push(Chunk& chunk, std::uint32_t node);
 
   static constexpr std::uint32_t kNotOurs = ~0u;  // in local_
 
@@ -322,7 +377,6 @@ class ShardCore {
   ShardOutput& output_;
   const std::shared_ptr<const Encoding> push_;
   const std::shared_ptr<const Encoding> pull_;
-  const std::shared_ptr<const Encoding> fp32_;
   std::vector<Chunk> chunks_;
   std::vector<std::uint32_t> local_;      // chunk index -> position in chunks_, or kNotOurs
   std::vector<const std::byte*> frames_;  // scratch: nodes pointers
@@ -333,6 +387,12 @@ class ShardCore {
   std::optional<Round> snapshot_round_;
   std::optional<Round> kept_round_;  // a stop that waits for residuals
   std::size_t uncaptured_ = 0;
+  Round decided_round_;  // gate: the newest round that a decision is known of ...
+  GateDecision decided_;
+  Round facts_round_;            // ... and the round that is being summed,
+  std::size_t facts_there_ = 0;  // by so many chunks
+  std::vector<float> ratios_;    // layer-wise optimizers: of tensors, ...
+  Round ratios_of_;              // ... in this round
   ShardStats stats_;
 };
 

@@ -19,7 +19,7 @@ void ShardCore::size_for_nodes() {
 
 Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step, std::span<const float> params,
                           std::span<const std::span<const float>> slots, const CompressionState& compression,
-                          std::span<const std::uint64_t> clocks) {
+                          std::span<const std::uint64_t> clocks, const GateDecision& gate) {
   TRIB_ASSERT(index.value < local_.size() && local_[index.value] != kNotOurs);
   Chunk& chunk = chunks_[local_[index.value]];
   TRIB_ASSERT(!chunk.initialised);
@@ -50,6 +50,10 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
   if (push_->keeps_residual()) restore_residuals(chunk, compression);
   chunk.version = version;
   chunk.step = step;
+  if (job_.gate && gate.known()) {
+    chunk.gate = gate;
+    note_decision(Round(version.value), gate);
+  }
   max_version_ = std::max(max_version_, progress(chunk));
   initialise(chunk);
   return {};
@@ -93,12 +97,14 @@ bool ShardCore::begin_log(Chunk& chunk, LoggedStep& log) {
   return false;
 }
 
-void ShardCore::end_log(const Chunk& chunk, LoggedStep log) {
+// The open round has been applied, or is void; its version is still to come.
+void ShardCore::end_log(const Chunk& chunk, LoggedStep log, bool applied) {
   log.job = job_.job;
   log.view = job_.view;
   log.chunk = chunk.index;
-  log.version = chunk.version;
+  log.version = chunk.version.next();
   log.step = chunk.step;
+  log.elements = applied ? chunk.elements : 0;
   output_.logged(std::move(log));
 }
 
@@ -127,7 +133,9 @@ Status ShardCore::replay(const LoggedStep& step, std::span<const float> sum) {
   }
   const std::byte* frame = std::as_bytes(sum).data();
   Step again{{&frame, 1}};
-  again.logged = &step;
+  again.encoding = &encoding_for(EncodingId::kFp32);
+  again.scale = step.scale;
+  again.lr = step.lr;
   if (applied ? !apply(chunk, again) : !answer_no_change(chunk)) {
     return fail(ErrorCode::kLimit, "no buffer left to take version " + std::to_string(step.version.value) +
                                        " of chunk " + std::to_string(step.chunk.value) +
@@ -135,6 +143,11 @@ Status ShardCore::replay(const LoggedStep& step, std::span<const float> sum) {
   }
   chunk.version = step.version;
   max_version_ = std::max(max_version_, chunk.version);
+  if (step.gate.known()) {
+    chunk.gate_before = chunk.gate;
+    chunk.gate = step.gate;
+    note_decision(Round(chunk.version.value), step.gate);
+  }
   return {};
 }
 
@@ -153,7 +166,8 @@ void ShardCore::answer_pulls(Chunk& chunk) {
 
 void ShardCore::answer_previous(PeerId to, const Chunk& chunk, NodeRank node) {
   const ChunkKey key{job_.job, job_.view, node, chunk.index};
-  const Answer header{key, Version(chunk.version.value - 1), Version(durable_.value), pull_->id()};
+  Answer header{key, Version(chunk.version.value - 1), Version(durable_.value), pull_->id()};
+  header.gate = chunk.gate_before;
   BufferRef payload = chunk.previous;
   if (pull_->id() != EncodingId::kFp32) {
     payload = pool_.acquire(pull_->bytes(chunk.elements));

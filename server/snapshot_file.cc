@@ -1,7 +1,5 @@
 #include "server/snapshot_file.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -9,23 +7,14 @@
 #include <system_error>
 #include <utility>
 
+#include "common/checksum.h"
+
 namespace tributary {
 namespace {
 
 rocksdb::Slice slice(std::span<const std::byte> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size()};
 }
-
-// XXH3 of several arrays as if they were one.
-class Checksum {
- public:
-  Checksum() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_64bits_reset(state_.get()); }
-  void update(std::span<const std::byte> values) { XXH3_64bits_update(state_.get(), values.data(), values.size()); }
-  std::uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
-
- private:
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
-};
 
 std::string what_chunk(ChunkIndex chunk, const SnapshotInfo& info) {
   return "chunk " + std::to_string(chunk.value) + " of the " + describe(info);
@@ -126,17 +115,18 @@ Status SnapshotFileWriter::add(const ChunkSnapshot& chunk) {
   if (header.estimate) add_array(chunk_key(chunk.chunk, kEstimatePart), chunk.estimate);
   header.nodes = chunk.nodes;
   header.clocks = chunk.clocks;
+  header.gate = chunk.gate;
   for (const HeldResidual& residual : chunk.residuals) {
     header.residual_nodes.push_back(residual.node);
     arrays.emplace_back(residual_key(chunk.chunk, residual.node), residual.values);
   }
-  Checksum checksum;
+  Checksum64 checksum;
   for (const auto& [key, values] : arrays) {
     if (values.size() != header.elements * sizeof(float)) {
       return fail(ErrorCode::kInternal, what_chunk(chunk.chunk, info_) + " has " + std::to_string(header.elements) +
                                             " parameters but an array of " + std::to_string(values.size()) + " bytes");
     }
-    checksum.update(values);
+    checksum.add(values.data(), values.size());
   }
   header.checksum = checksum.value();
 
@@ -195,7 +185,7 @@ Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord&
       keys.emplace_back(residual_key(chunk, node), "the residual of node " + std::to_string(node));
     }
     arrays.resize(std::max(arrays.size(), keys.size()));
-    Checksum checksum;
+    Checksum64 checksum;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       iterator.Next();
       const auto value = expect(keys[i].first, keys[i].second);
@@ -206,7 +196,7 @@ Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord&
       }
       arrays[i].resize(header->elements);  // a copy: values in a block have any alignment
       std::memcpy(arrays[i].data(), value->data(), value->size());
-      checksum.update(std::as_bytes(std::span(arrays[i])));
+      checksum.add(arrays[i].data(), arrays[i].size() * sizeof(float));
     }
     if (checksum.value() != header->checksum) return damaged("its checksum does not match its values");
 
@@ -220,6 +210,7 @@ Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord&
     if (header->estimate) loaded.estimate = arrays[next++];
     loaded.nodes = header->nodes;
     loaded.clocks = header->clocks;
+    loaded.gate = header->gate;
     for (const std::uint32_t node : header->residual_nodes) loaded.residuals.push_back({node, arrays[next++]});
     if (auto status = each(loaded); !status) return status;
     iterator.Next();

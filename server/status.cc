@@ -26,6 +26,7 @@ Json lane_json(const Lane& lane) {
           {"answers", c.answers.value()},
           {"answer_bytes", c.answer_bytes.value()},
           {"steps", c.steps.value()},
+          {"late_pushes", c.late_pushes.value()},
           {"out_of_place_steps", c.out_of_place_steps.value()},
           {"starved", c.starved.value()},
           {"duplicates", c.duplicates.value()},
@@ -52,6 +53,14 @@ Json job_status_json(const ControlJobStatus& job) {
   }
   Json clocks = Json::array();
   for (const auto& [last, furthest] : job.clocks()) clocks.push_back({{"min", last.value}, {"max", furthest.value}});
+  Json gate = nullptr;
+  if (job.gate) {
+    gate = {{"round", job.gate_round.value},
+            {"gradient_norm", job.decision.norm},
+            {"loss_scale", job.decision.known() ? Json(job.decision.loss_scale) : Json(nullptr)},
+            {"rounds_clipped", job.rounds_clipped},
+            {"rounds_skipped", job.rounds_skipped}};
+  }
   return {{"name", job.name},
           {"id", std::to_string(job.job.value)},
           {"view", job.view.value},
@@ -64,7 +73,9 @@ Json job_status_json(const ControlJobStatus& job) {
           {"max_version", job.max_version().value},
           {"clocks", std::move(clocks)},
           {"withheld_answers", job.withheld()},
+          {"late_pushes", job.late_pushes()},
           {"resumed_from", job.resumed ? Json(job.resume_round.value) : Json(nullptr)},
+          {"gate", std::move(gate)},
           {"snapshot", std::move(snapshot)},
           {"redo_log", std::move(log)},
           {"memory_formula_bytes", job.memory_terms().total()},
@@ -130,6 +141,8 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
     counter("starved_total", "Steps put off because every buffer was still being sent or kept by a snapshot.",
             c.starved);
     counter("duplicates_total", "Pushes and initial values that had been received before.", c.duplicates);
+    counter("late_pushes_total", "Pushes dropped because their round was complete without them (backup workers).",
+            c.late_pushes);
     counter("rejected_total", "Messages refused with an error to their author.", c.rejected);
     counter("socket_payload_bytes_total", "Payload bytes both ways that crossed a socket.", c.socket_payload_bytes);
     counter("shared_payload_bytes_total", "Payload bytes both ways in memory shared with a worker.",
@@ -171,6 +184,24 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
   per_job("tributary_server_job_durable_round", "Newest round that is durable here.", [](const ControlJobStatus& job) {
     return job.snapshot_durable ? static_cast<double>(job.snapshot_durable->value) : 0.0;
   });
+  const auto per_gate = [&](const char* name, const char* help, double (*read)(const ControlJobStatus&)) {
+    metrics.gauges(name, help, [control, read] {
+      std::vector<Metrics::Sample> samples;
+      for (const ControlJobStatus& job : control->status().jobs) {
+        if (job.gate && job.gate_round.value != 0) samples.push_back({{{"job", job.name}}, read(job)});
+      }
+      return samples;
+    });
+  };
+  per_gate("tributary_server_job_gradient_norm", "Global norm of the last round's mean gradient (jobs with a gate).",
+           [](const ControlJobStatus& job) { return job.decision.norm; });
+  per_gate("tributary_server_job_loss_scale", "What trainers multiply their loss by next (jobs with a gate).",
+           [](const ControlJobStatus& job) { return static_cast<double>(job.decision.loss_scale); });
+  per_gate("tributary_server_job_rounds_clipped", "Rounds of this view whose gradient was clipped (jobs with a gate).",
+           [](const ControlJobStatus& job) { return static_cast<double>(job.rounds_clipped); });
+  per_gate("tributary_server_job_rounds_skipped",
+           "Rounds of this view that were skipped, because they had values that are not finite (jobs with a gate).",
+           [](const ControlJobStatus& job) { return static_cast<double>(job.rounds_skipped); });
   metrics.gauges("tributary_server_job_clock",
                  "Where a node's clock is on the chunks where it is last (modes ssp and async).", [control] {
                    std::vector<Metrics::Sample> samples;

@@ -25,7 +25,7 @@
 
 namespace tributary {
 
-inline constexpr std::uint32_t kStoreFormat = 3;  // older ones are read
+inline constexpr std::uint32_t kStoreFormat = 4;  // older ones are read
 
 // A chunk as loaded; spans are valid during the callback only.
 struct LoadedChunk {
@@ -38,6 +38,7 @@ struct LoadedChunk {
   std::uint32_t nodes = 0;          // of the view that wrote it
   std::vector<NodeResidual> residuals;
   std::vector<std::uint64_t> clocks;  // by node; empty: a job without
+  GateDecision gate;                  // kNone: a job without
 };
 
 // What identifies a snapshot beside its job and round; a load with other values is refused (kStore) naming both.

@@ -46,5 +46,6 @@ class CounterRng {
 // What streams are for; part of their key.
 inline constexpr std::uint64_t kStreamShuffle = 1;
 inline constexpr std::uint64_t kStreamInitialValues = 2;
+inline constexpr std::uint64_t kStreamSlowSteps = 3;
 
 }  // namespace tributary::train

@@ -115,12 +115,24 @@ class CpuCompute final : public ModelCompute {
     return BatchStats{};
   }
 
+  // All gradients are in their place.
+  void tell_all(const TensorReady& ready) {
+    for (std::size_t l = mlp_.layers(); ready && l-- > 0;) {
+      ready(2 * l);
+      ready(2 * l + 1);
+    }
+  }
+
   // The gradient of a share that is not empty, in these parameters.
   std::optional<BatchStats> pass(const Share& share, std::span<const float* const> parameters, const NeedTensor& need,
                                  const TensorReady& ready) {
     TRIB_ASSERT(parameters.size() == mlp_.tensors().size() && memory_.gradients.size() == parameters.size());
     BatchStats stats;
     for (std::uint32_t micro = 0; micro < share.micro_batches; ++micro) {
+      if (stats.samples > 0 && share.another && !share.another()) {
+        tell_all(ready);
+        return stats;
+      }
       const std::span<const std::uint32_t> samples = share.micro_batch(micro);
       if (samples.empty()) continue;
       const auto batch = static_cast<std::uint32_t>(samples.size());
@@ -128,7 +140,7 @@ class CpuCompute final : public ModelCompute {
       training_.gather(samples, inputs_.data(), labels_.data());
       const bool first = stats.samples == 0;
       if (!mlp_.forward(inputs_.data(), batch, parameters, first ? need : NeedTensor{})) return std::nullopt;
-      stats += mlp_.loss(std::span(labels_).first(batch));
+      stats += mlp_.loss(std::span(labels_).first(batch), share.scale());
       const bool last = stats.samples == share.samples;
       mlp_.backward(parameters, memory_.gradients, !first, last ? ready : TensorReady{});
     }

@@ -51,7 +51,9 @@ class CudaCompute final : public ModelCompute {
 
   Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
                                              const TensorReady& ready) override {
-    return finished(enqueue_round(share, need, ready), share.samples);
+    std::uint32_t samples = 0;
+    Result<bool> enqueued = enqueue_round(share, need, ready, samples);
+    return finished(std::move(enqueued), samples);
   }
 
   Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas, bool keeps) override {
@@ -142,12 +144,13 @@ class CudaCompute final : public ModelCompute {
     };
   }
 
-  // Everything of a round up to its last ready(). False: `need` abandoned it.
-  Result<bool> enqueue_round(const Share& share, const NeedTensor& need, const TensorReady& ready) {
+  // Everything of a round up to its last ready(). samples: becomes how many it has. False: `need` abandoned it.
+  Result<bool> enqueue_round(const Share& share, const NeedTensor& need, const TensorReady& ready,
+                             std::uint32_t& samples) {
     if (Status status = begin(); !status) return tl::unexpected(status.error());
     const MlpCuda::AfterTensor after = [&](std::size_t tensor) { return path_->publish(tensor, stream_.get(), ready); };
     if (share.samples == 0) return enqueue_zeros(need, after);
-    return enqueue_pass(share, path_->parameters(), fetching(need), after, true);
+    return enqueue_pass(share, path_->parameters(), fetching(need), after, true, &samples);
   }
 
   // The same with local steps. samples: becomes those of all steps.
@@ -178,11 +181,23 @@ class CudaCompute final : public ModelCompute {
     return true;
   }
 
-  // A share that is not empty. fetches_sums: it is the round's last.
+  // A share that is not empty. fetches_sums: it is the round's last. managed: becomes how many samples there was time
+  // for.
   Result<bool> enqueue_pass(const Share& share, std::span<const float* const> parameters,
-                            const MlpCuda::BeforeTensor& before, const MlpCuda::AfterTensor& after, bool fetches_sums) {
+                            const MlpCuda::BeforeTensor& before, const MlpCuda::AfterTensor& after, bool fetches_sums,
+                            std::uint32_t* managed = nullptr) {
     std::uint32_t done = 0;
     for (std::uint32_t micro = 0; micro < share.micro_batches; ++micro) {
+      if (done > 0 && share.another) {
+        // What was enqueued says nothing about time before it is done.
+        if (Status status = device_.check(cudaStreamSynchronize(stream_.get()), "waiting for a micro-batch"); !status) {
+          return tl::unexpected(status.error());
+        }
+        if (!share.another()) {
+          if (managed != nullptr) *managed = done;
+          return enqueue_end(after);
+        }
+      }
       const std::span<const std::uint32_t> samples = share.micro_batch(micro);
       if (samples.empty()) continue;
       const bool first = done == 0;
@@ -194,7 +209,7 @@ class CudaCompute final : public ModelCompute {
       const Result<bool> go_on = mlp_.forward(feed_.inputs(), static_cast<std::uint32_t>(samples.size()), parameters,
                                               first ? before : MlpCuda::BeforeTensor());
       if (!go_on || !*go_on) return go_on;
-      status = mlp_.loss(feed_.labels());
+      status = mlp_.loss(feed_.labels(), share.scale());
       if (status && last && fetches_sums) status = fetch_sums();
       if (status) {
         status = mlp_.backward(parameters, path_->gradients(), !first, last ? after : MlpCuda::AfterTensor());
@@ -202,6 +217,18 @@ class CudaCompute final : public ModelCompute {
       if (!status) return tl::unexpected(status.error());
     }
     TRIB_ASSERT(done == share.samples);
+    if (managed != nullptr) *managed = done;
+    return true;
+  }
+
+  // All gradients are in their place.
+  Result<bool> enqueue_end(const MlpCuda::AfterTensor& after) {
+    Status status = fetch_sums();
+    for (std::size_t l = shape().layers(); status && l-- > 0;) {
+      status = after(2 * l);
+      if (status) status = after(2 * l + 1);
+    }
+    if (!status) return tl::unexpected(status.error());
     return true;
   }
 

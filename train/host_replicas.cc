@@ -39,18 +39,9 @@ void HostReplicas::begin(std::uint32_t replica, InnerState state) {
 
 void HostReplicas::step(std::size_t tensor, const kernels::StepScalars& scalars, const float* from,
                         const float* gradient, std::uint32_t samples) {
-  kernels::BlockArgs args;
-  args.count = tensors_[tensor].elements();
-  args.grad = gradient;
-  args.grad_scale = static_cast<float>(1.0 / samples);
-  args.param_in = from;
-  args.param_out = flat_.data() + offsets_[tensor];
-  const StateBanks& banks = banks_[replica_];
-  const bool first = from != args.param_out;
-  for (int slot = 0; slot < inner_->slots(); ++slot) {
-    args.state_in[slot] = states_[replica_][first ? banks.in() : banks.out()][slot].data() + offsets_[tensor];
-    args.state_out[slot] = states_[replica_][banks.out()][slot].data() + offsets_[tensor];
-  }
+  const kernels::BlockArgs args =
+      local_step(banks_[replica_], states_[replica_], offsets_[tensor], tensors_[tensor].elements(), from,
+                 flat_.data() + offsets_[tensor], gradient, samples);
   inner_->step(scalars, args);
 }
 

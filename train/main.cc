@@ -32,6 +32,8 @@ struct Options {
   std::string device = "auto";
   bool json = false;
   bool quiet = false;
+  std::uint32_t curve_ms = 0;
+  SlowMotionOptions slow_motion;
 };
 
 constexpr const char* kDescription = R"(Trains the network that a job file describes, on Fashion-MNIST.
@@ -110,7 +112,7 @@ int run_rank(const Options& options, JobConfig job, const DeviceRequest& device)
   const Result<ImageSet> training = load_training_set(job.train);
   if (!training) return report_error(training.error(), who);
   std::optional<ImageSet> test;
-  if (topology.rank == 0) {
+  if (topology.rank == 0 || is_elastic(job)) {  // there, any rank may become the first
     Result<ImageSet> loaded = load_test_set(job.train);
     if (!loaded) return report_error(loaded.error(), who);
     test = std::move(*loaded);
@@ -120,8 +122,12 @@ int run_rank(const Options& options, JobConfig job, const DeviceRequest& device)
   ProgressBar bar(stderr, draws ? ProgressBar::style_for(stderr) : ProgressBar::Style::kOff,
                   topology.world_size == 1 ? "" : "rank 0 of " + std::to_string(topology.world_size));
   StopSignal stop_signal;
-  const TrainerOptions trainer{
-      .job = std::move(job), .socket = options.socket, .topology = topology, .device = *choice};
+  const TrainerOptions trainer{.job = std::move(job),
+                               .socket = options.socket,
+                               .topology = topology,
+                               .device = *choice,
+                               .curve_ms = options.curve_ms,
+                               .slow_motion = options.slow_motion};
   const Result<RunSummary> summary =
       train_rank(trainer, *training, test ? &*test : nullptr, bar, sender ? &*sender : nullptr, stop_signal);
   if (!summary) return report_error(summary.error(), who);
@@ -165,6 +171,13 @@ int run(int argc, char** argv) {
   place("--local-rank", "LOCAL_RANK", options.topology.local_rank, "rank within the node");
   place("--local-world-size", "LOCAL_WORLD_SIZE", options.topology.local_world_size, "number of ranks on the node");
   place("--node-rank", "GROUP_RANK", options.topology.node_rank, "number of the node");
+
+  // Of `tributary bench stragglers`: not shown.
+  app.add_option("--curve-ms", options.curve_ms)->group("");
+  app.add_option("--slow-us-per-sample", options.slow_motion.us_per_sample)->group("");
+  app.add_option("--slow-factor", options.slow_motion.factor)->group("");
+  app.add_option("--slow-chance", options.slow_motion.chance)->group("");
+  app.add_option("--slow-seed", options.slow_motion.seed)->group("");
 
   CLI::App* alone = app.add_option_group("The whole job in this process");
   CLI::Option* standalone = alone->add_flag("--standalone", options.standalone, "train without any daemon");

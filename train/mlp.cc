@@ -67,7 +67,7 @@ bool Mlp::forward(const float* inputs, std::uint32_t batch, std::span<const floa
   return true;
 }
 
-BatchStats Mlp::loss(std::span<const std::uint8_t> labels) {
+BatchStats Mlp::loss(std::span<const std::uint8_t> labels, float scale) {
   TRIB_ASSERT(labels.size() == batch_);
   const std::uint32_t classes = sizes().back();
   BatchStats stats;
@@ -85,6 +85,7 @@ BatchStats Mlp::loss(std::span<const std::uint8_t> labels) {
     }
     for (std::uint32_t c = 0; c < classes; ++c) delta[c] /= sum;
     delta[label] -= 1.0f;
+    for (std::uint32_t c = 0; c < classes; ++c) delta[c] *= scale;
     stats.loss_sum +=
         std::log(static_cast<double>(sum)) - (static_cast<double>(logits[label]) - static_cast<double>(*top));
     stats.correct += top - logits == label ? 1 : 0;

@@ -24,8 +24,8 @@ class Mlp : public MlpShape {
   // parameters[t]: elements of tensor t. False if abandoned.
   bool forward(const float* inputs, std::uint32_t batch, std::span<const float* const> parameters,
                const NeedTensor& need);
-  // After forward(): loss and correct predictions, and the loss's gradient for backward().
-  BatchStats loss(std::span<const std::uint8_t> labels);
+  // After forward(): loss and correct predictions, and the gradient of the loss times `scale` for backward().
+  BatchStats loss(std::span<const std::uint8_t> labels, float scale = 1.0f);
   // After loss(): gradients[t] = gradient of the summed loss, or += with `accumulate`; last layer first. An input
   // gradient is computed before its layer's weight is reported ready, because it reads that weight; that of the first
   // layer is not needed.

@@ -66,11 +66,12 @@ Result<bool> MlpCuda::forward(const float* inputs, std::uint32_t batch, std::spa
   return true;
 }
 
-Status MlpCuda::loss(const std::uint8_t* labels) {
+Status MlpCuda::loss(const std::uint8_t* labels, float scale) {
   const LossArgs args{.logits = outputs_.back().data(),
                       .labels = labels,
                       .rows = batch_,
                       .classes = shape_.sizes().back(),
+                      .scale = scale,
                       .delta = deltas_.back().data(),
                       .row_sums = row_sums_.data()};
   launch_loss(args, sums_.data(), stream_);

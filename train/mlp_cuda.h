@@ -36,8 +36,9 @@ class MlpCuda {
   // Over `batch` images; `inputs` must stay until backward() has run. False if abandoned. `before` may be null.
   Result<bool> forward(const float* inputs, std::uint32_t batch, std::span<const float* const> parameters,
                        const BeforeTensor& before);
-  // After forward(): adds loss and correct predictions to sums(), and makes the loss's gradient for backward().
-  Status loss(const std::uint8_t* labels);
+  // After forward(): adds loss and correct predictions to sums(), and makes the gradient of the loss times `scale` for
+  // backward().
+  Status loss(const std::uint8_t* labels, float scale = 1.0f);
   // After loss(): gradients[t] = gradient of the summed loss, or += with `accumulate`; last layer first. `after` may be
   // null.
   Status backward(std::span<const float* const> parameters, std::span<float* const> gradients, bool accumulate,

@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kThreads) row_losses(const LossArgs args) {
       delta[c] = expf(logits[c] - logits[top]);
       sum += delta[c];
     }
-    for (std::uint32_t c = 0; c < args.classes; ++c) delta[c] = delta[c] / sum - (c == label ? 1.0f : 0.0f);
+    for (std::uint32_t c = 0; c < args.classes; ++c)
+      delta[c] = (delta[c] / sum - (c == label ? 1.0f : 0.0f)) * args.scale;
     args.row_sums[row].loss =
         log(static_cast<double>(sum)) - (static_cast<double>(logits[label]) - static_cast<double>(logits[top]));
     args.row_sums[row].correct = top == label ? 1 : 0;

@@ -35,13 +35,14 @@ void launch_gather(const GatherArgs& args, kernels::cuda::Stream stream);
 void launch_bias(float* out, std::uint32_t rows, std::uint32_t columns, const float* bias, bool relu,
                  kernels::cuda::Stream stream);
 
-// Softmax cross-entropy: delta = its gradient in the logits; loss and correct predictions of all rows are added to
-// *sums.
+// Softmax cross-entropy: delta = its gradient in the logits, times scale; loss and correct predictions of all rows are
+// added to *sums.
 struct LossArgs {
   const float* logits;
   const std::uint8_t* labels;
   std::uint32_t rows;
   std::uint32_t classes;
+  float scale;
   float* delta;
   PassSums* row_sums;  // scratch: an element a row
 };

@@ -47,6 +47,14 @@ struct Share {
   std::uint32_t samples = 0;                                                       // over all micro-batches
   std::uint32_t micro_batches = 1;                                                 // some may be empty
   std::function<std::span<const std::uint32_t>(std::uint32_t micro)> micro_batch;  // valid until the next call
+  // Asked before every micro-batch but the first: is there time for another one? If not, the gradient is the sum over
+  // what has been done. Null: there always is. A GPU then waits for each micro-batch.
+  std::function<bool()> another;
+  // What the loss, and with it the gradient, is multiplied by: a power of two. Asked when everything has been needed;
+  // null: 1.
+  std::function<float()> loss_scale = {};
+
+  float scale() const { return loss_scale ? loss_scale() : 1.0f; }
 };
 
 // A step that a replica takes by itself, in mode local_sgd.
@@ -83,9 +91,10 @@ class ModelCompute {
   virtual Status bind(const RankMemory& memory) = 0;
   virtual void unbind() = 0;
 
-  // Gradient of a share, its micro-batches added in order. Every tensor is first needed (even if the share is empty:
-  // only then may its gradient be written), in forward order, and then becomes ready, last layer first. Nothing is
-  // ready before everything was needed. Empty if `need` abandoned the round. `need` and `ready` may be null.
+  // Gradient of a share, its micro-batches added in order, or as many as there is time for; stats count what they had.
+  // Every tensor is first needed (even if the share is empty: only then may its gradient be written), in forward order,
+  // and then becomes ready, last layer first. Nothing is ready before everything was needed. Empty if `need` abandoned
+  // the round. `need` and `ready` may be null.
   virtual Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
                                                      const TensorReady& ready) = 0;
 

@@ -13,15 +13,22 @@ namespace tributary::train {
 std::string to_json(const RoundReport& report) {
   nlohmann::ordered_json json = {
       {"rank", report.rank},
+      {"world_size", report.world_size},
       {"round", report.round},
       {"rounds", report.rounds},
       {"loss_sum", report.stats.loss_sum},
       {"correct", report.stats.correct},
       {"samples", report.stats.samples},
+      {"global_samples", report.global_samples},
       {"compute_ns", report.split.compute_ns},
       {"reduce_ns", report.split.reduce_ns},
       {"wait_ns", report.split.wait_ns},
   };
+  if (report.gate.known()) {
+    json["gradient_norm"] = report.gate.norm;
+    json["loss_scale"] = report.gate.loss_scale;
+    json["skipped"] = report.gate.verdict == GateVerdict::kSkipped;
+  }
   if (report.test) {
     json["test_loss"] = report.test->mean_loss();
     json["test_accuracy"] = report.test->accuracy();

@@ -1,7 +1,9 @@
 // Progress of ranks, sent to whoever started them (`tributary up`) over a Unix datagram socket: one small JSON object
 // per round and rank. The receiver adds the ranks' sums to get the loss and accuracy over all ranks by example counts.
 //
-//   {"rank":0,"round":12,"rounds":1880,"loss_sum":150.3,"correct":40,"samples":64,"compute_ns":...,"reduce_ns":...,"wait_ns":...}
+//   {"rank":0,"world_size":4,"round":12,"rounds":1880,"loss_sum":150.3,"correct":40,"samples":64,"global_samples":256,
+//    "compute_ns":...,"reduce_ns":...,"wait_ns":...}
+//   in jobs with a gate "gradient_norm", "loss_scale", "skipped" of the newest complete round
 //   and after a round with an evaluation also "test_loss", "test_accuracy"
 //
 // Sending never blocks and never fails training: what the receiver does not take in time is dropped, so that sums over
@@ -14,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "common/gate_decision.h"
 #include "common/result.h"
 #include "train/pass.h"
 
@@ -35,13 +38,14 @@ struct StepSplit {
 };
 
 struct RoundReport {
-  std::uint32_t rank = 0;
+  std::uint32_t rank = 0, world_size = 1;
   std::uint64_t round = 0;
   std::uint64_t rounds = 0;          // last round of the job
   BatchStats stats;                  // this rank's share
-  std::uint64_t global_samples = 0;  // of the round over all ranks
+  std::uint64_t global_samples = 0;  // of the round over all ranks; of this one if not all do all of theirs
   StepSplit split;
   std::optional<BatchStats> test;  // evaluation of the parameters after this round
+  GateDecision gate;               // about the newest round that is complete; kNone: the job has no gate
 };
 
 std::string to_json(const RoundReport& report);

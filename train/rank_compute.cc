@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/job_optimizer.h"
 #include "common/schedule.h"
 #include "train/cpu_compute.h"
@@ -42,13 +43,22 @@ Result<RankCompute> RankCompute::make(const JobConfig& job, const ImageSet& trai
                                            .world_size = world_size,
                                            .accumulation = config.accumulation,
                                            .local_steps = has_local_steps(job) ? job.local.steps : 1,
-                                           .seed = config.seed});
+                                           .seed = config.seed,
+                                           .elastic = is_elastic(job)});
   if (!sampler) return tl::unexpected(sampler.error());
   const Result<MlpShape> shape = shape_for(config, training, *sampler);
   if (!shape) return tl::unexpected(shape.error());
   Result<std::unique_ptr<ModelCompute>> model = make_model(*shape, training, device);
   if (!model) return tl::unexpected(model.error());
   RankCompute compute(std::move(*sampler), std::move(*model));
+  if (has_deadline(job)) {
+    if (config.accumulation < 2) {
+      return fail(ErrorCode::kConfig, "sync.deadline_ms = " + std::to_string(job.sync.deadline_ms) +
+                                          " needs micro-batches between which a rank can stop: set train.accumulation "
+                                          "to 2 or more (8 to 32 are usual)");
+    }
+    compute.deadline_.emplace(job.sync.deadline_ms * 1'000'000ull);
+  }
   if (!has_local_steps(job)) return compute;
   Status begun = compute.begin_local(job, replicas);
   if (!begun && begun.error().code == ErrorCode::kDevice && device.may_fall_back) {
@@ -79,14 +89,43 @@ Share RankCompute::share_of(Round round, Rank rank, std::uint32_t step) {
   Share share;
   share.samples = sampler_.step_share_size(round, step, rank);
   share.micro_batches = sampler_.accumulation();
-  share.micro_batch = [=, this](std::uint32_t micro) { return sampler_.micro_batch(round, rank, micro, step); };
+  share.micro_batch = [=, this](std::uint32_t micro) {
+    const std::span<const std::uint32_t> samples = sampler_.micro_batch(round, rank, micro, step);
+    // That of the first one passes when the parameters are there.
+    if (slow_motion_ && (micro > 0 || step > 0)) slow_motion_->pass(round, step, samples.size());
+    return samples;
+  };
   return share;
 }
 
 Result<std::optional<BatchStats>> RankCompute::gradient(Round round, Rank rank, const NeedTensor& need,
-                                                        const TensorReady& ready, std::uint32_t replica) {
-  if (inner_) return local_round(round, rank, need, ready, replica);
-  return model_->gradient(share_of(round, rank, 0), need, ready);
+                                                        const WeightedReady& ready, std::uint32_t replica,
+                                                        std::function<float()> loss_scale) {
+  const std::size_t last_tensor = shape().tensors().size() - 1;
+  const NeedTensor needed = [&](std::size_t tensor) {
+    if (need && !need(tensor)) return false;
+    if (tensor == 0 && deadline_) deadline_->begin(steady_ns());
+    if (tensor == last_tensor && slow_motion_) {
+      slow_motion_->pass(round, 0, sampler_.micro_batch(round, rank, 0, 0).size());
+    }
+    return true;
+  };
+  // All that is handed out is in the gradient by the time that its first tensor is ready, maybe on another thread.
+  std::uint64_t weight = deadline_ ? 0 : this->weight(round, rank);
+  TensorReady told;
+  if (ready) told = [&](std::size_t tensor) { ready(tensor, weight); };
+  if (inner_) return local_round(round, rank, needed, told, replica);
+  Share share = share_of(round, rank, 0);
+  share.loss_scale = std::move(loss_scale);
+  if (deadline_) {
+    share.another = [this] { return deadline_->another(steady_ns()); };
+    share.micro_batch = [&, whole = std::move(share.micro_batch)](std::uint32_t micro) {
+      const std::span<const std::uint32_t> samples = whole(micro);
+      weight += samples.size();
+      return samples;
+    };
+  }
+  return model_->gradient(share, needed, told);
 }
 
 Result<std::optional<BatchStats>> RankCompute::local_round(Round round, Rank rank, const NeedTensor& need,

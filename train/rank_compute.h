@@ -4,6 +4,9 @@
 // In mode local_sgd a rank is a replica. In a round it takes local steps from the servers' parameters with the inner
 // optimizer of [local], and its gradient is by how much they moved: parameters before minus after. Such gradients weigh
 // 1 each, so that the servers' average is that of the replicas' moves.
+//
+// With sync.deadline_ms a rank computes for so long in a round, and its gradient is the sum over the samples that it
+// managed (train/round_deadline.h). The rest of its share is left: it comes again in the next epoch, in another order.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +19,9 @@
 #include "common/ids.h"
 #include "train/dataset.h"
 #include "train/model_compute.h"
+#include "train/round_deadline.h"
 #include "train/sampler.h"
+#include "train/slow_motion.h"
 
 namespace tributary::train {
 
@@ -36,15 +41,20 @@ class RankCompute {
   const MlpShape& shape() const { return model_->shape(); }
   const DeviceInfo& info() const { return model_->info(); }
   const Sampler& sampler() const { return sampler_; }
+  // Elastic jobs: other ranks share the batches from the next round on, at least as many as make() was told.
+  void set_world_size(std::uint32_t world_size) { sampler_.set_world_size(world_size); }
 
   // As ModelCompute's.
   Status bind(const RankMemory& memory) { return model_->bind(memory); }
   void unbind() { model_->unbind(); }
-  // Gradient of the rank's share of a round. replica: where several are computed here, which of them the rank is.
-  Result<std::optional<BatchStats>> gradient(Round round, Rank rank, const NeedTensor& need, const TensorReady& ready,
-                                             std::uint32_t replica = 0);
-  // What the gradient counts for in the average: its samples; with local steps 1, or 0 if it had none.
+  // Gradient of the rank's share of a round, and for `ready` what it counts for in the average: its samples; with local
+  // steps 1, or 0 if it had none. The result says how many samples it was over. replica: where several are computed
+  // here, which of them the rank is. loss_scale: as Share's.
+  Result<std::optional<BatchStats>> gradient(Round round, Rank rank, const NeedTensor& need, const WeightedReady& ready,
+                                             std::uint32_t replica = 0, std::function<float()> loss_scale = {});
+  // The same without a deadline.
   std::uint32_t weight(Round round, Rank rank) const;
+  void set_slow_motion(const SlowMotionOptions& options) { slow_motion_.emplace(options); }
   // Whether the job keeps the inner optimizer's state from round to round, and what is here does not belong to this
   // round: it will begin anew. (Kept is what the round began with if it was the last one computed here, or what the
   // round before left.)
@@ -72,6 +82,8 @@ class RankCompute {
   Sampler sampler_;
   std::unique_ptr<ModelCompute> model_;
   std::optional<Inner> inner_;  // with local steps
+  std::optional<RoundDeadline> deadline_;
+  std::optional<SlowMotion> slow_motion_;
 };
 
 // The network that the job describes, for these images; batches as large as the sampler's and evaluation's.

@@ -35,6 +35,14 @@ std::string megabytes(std::uint64_t bytes) {
 
 }  // namespace
 
+void GateTotals::add(const GateDecision& decision) {
+  if (!decision.known()) return;
+  ++rounds;
+  clipped += decision.verdict == GateVerdict::kClipped ? 1 : 0;
+  skipped += decision.verdict == GateVerdict::kSkipped ? 1 : 0;
+  last = decision;
+}
+
 std::string to_json(const RunSummary& summary) {
   nlohmann::ordered_json json = {
       {"job", summary.job},
@@ -71,6 +79,29 @@ std::string to_json(const RunSummary& summary) {
     json["test_accuracy"] = summary.test->accuracy();
     json["test_loss"] = summary.test->mean_loss();
   }
+  if (summary.partial) {
+    json["partial"] = {{"samples_left", summary.samples_left},
+                       {"rounds_missed", summary.rounds_missed},
+                       {"pushes", summary.pushes},
+                       {"late_pushes", summary.late_pushes}};
+  }
+  if (!summary.curve.empty()) {
+    nlohmann::ordered_json curve = nlohmann::ordered_json::array();
+    for (const CurvePoint& point : summary.curve) {
+      curve.push_back({{"at_ns", point.at_ns},
+                       {"round", point.round},
+                       {"test_accuracy", point.test.accuracy()},
+                       {"test_loss", point.test.mean_loss()}});
+    }
+    json["curve"] = std::move(curve);
+  }
+  if (summary.gate.rounds > 0) {
+    json["gate"] = {{"rounds", summary.gate.rounds},
+                    {"clipped", summary.gate.clipped},
+                    {"skipped", summary.gate.skipped},
+                    {"gradient_norm", summary.gate.last.norm},
+                    {"loss_scale", summary.gate.last.loss_scale}};
+  }
   if (summary.clocks) {
     json["staleness"] = {{"pulls", summary.pulls}, {"mean", summary.mean_staleness()}, {"max", summary.staleness_max}};
   }
@@ -106,13 +137,26 @@ std::string to_text(const RunSummary& summary) {
                 summary.train.accuracy(), all ? "" : (", rank " + std::to_string(summary.rank) + "'s samples").c_str());
   }
   if (summary.rounds_here > 0) {
-    text += printed("  throughput   %.0f samples/s over all ranks, %.1f s\n", summary.samples_per_second(),
-                    summary.seconds());
+    text += printed("  throughput   %.0f samples/s %s, %.1f s\n", summary.samples_per_second(),
+                    summary.partial ? "on this rank" : "over all ranks", summary.seconds());
     text += "  time         " + split_text(summary.split, summary.rounds_here) + "\n";
   }
   if (!summary.standalone) {
     text += "  network      " + megabytes(summary.bytes_pushed) + " pushed and " + megabytes(summary.bytes_pulled) +
             " pulled by this node\n";
+  }
+  if (summary.partial) {
+    text += printed(
+        "  late         %llu samples left for want of time; %llu rounds missed, %llu of %llu chunks too late\n",
+        static_cast<unsigned long long>(summary.samples_left), static_cast<unsigned long long>(summary.rounds_missed),
+        static_cast<unsigned long long>(summary.late_pushes), static_cast<unsigned long long>(summary.pushes));
+  }
+  if (summary.gate.rounds > 0) {
+    text += printed("  gate         %llu of %llu rounds clipped, %llu skipped; last norm %.4g, next loss scale %g\n",
+                    static_cast<unsigned long long>(summary.gate.clipped),
+                    static_cast<unsigned long long>(summary.gate.rounds),
+                    static_cast<unsigned long long>(summary.gate.skipped), summary.gate.last.norm,
+                    static_cast<double>(summary.gate.last.loss_scale));
   }
   if (summary.clocks) {
     text += printed("  staleness    mean %.2f, at most %llu clocks behind, over %llu chunks pulled by this node\n",
@@ -164,6 +208,12 @@ void ProgressBar::show(const RoundReport& report, std::uint64_t rounds_per_epoch
   text += printed("  loss %.4f", stats_.mean_loss());
   if (!whose_.empty()) text += " (" + whose_ + ")";
   text += printed("  %.0f samples/s  ", static_cast<double>(samples_) / seconds) + split_text(split_, rounds_);
+  if (report.gate.known()) {
+    text += report.gate.verdict == GateVerdict::kSkipped
+                ? printed("  skipped, loss scale now %g", static_cast<double>(report.gate.loss_scale))
+                : printed("  gradient norm %.3g%s", report.gate.norm,
+                          report.gate.verdict == GateVerdict::kClipped ? " (clipped)" : "");
+  }
   if (report.test) text += printed("  test accuracy %.4f", report.test->accuracy());
   clear();
   const bool keep = style_ == Style::kLines || report.test.has_value();

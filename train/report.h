@@ -6,11 +6,26 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "train/model_compute.h"
 #include "train/progress.h"
 
 namespace tributary::train {
+
+// The model as this rank had it at some time while training, evaluated afterwards.
+struct CurvePoint {
+  std::uint64_t at_ns = 0;  // steady_ns()
+  std::uint64_t round = 0;
+  BatchStats test;
+};
+
+// Jobs with a gate: what was decided about the rounds that this process saw complete.
+struct GateTotals {
+  std::uint64_t rounds = 0, clipped = 0, skipped = 0;
+  GateDecision last;
+  void add(const GateDecision& decision);
+};
 
 struct RunSummary {
   std::string job;
@@ -33,8 +48,15 @@ struct RunSummary {
   StepSplit split;                 // total of these rounds
   std::uint64_t bytes_pushed = 0, bytes_pulled = 0;  // by this node
   // Modes ssp and async, by this node: chunks that were answered, and by how many clocks the slowest node was behind.
+  GateTotals gate;
   bool clocks = false;
   std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
+
+  // Mode sync with backup workers or a deadline, this rank alone: samples that it was dealt and left for want of time,
+  // and rounds that the others did without it. By its node: chunks that it pushed, and those that came too late.
+  bool partial = false;
+  std::uint64_t samples_left = 0, rounds_missed = 0, pushes = 0, late_pushes = 0;
+  std::vector<CurvePoint> curve;  // of TrainerOptions::curve_ms
 
   double seconds() const { return static_cast<double>(split.total_ns()) * 1e-9; }
   double mean_staleness() const {
@@ -50,9 +72,13 @@ struct RunSummary {
 //    round,"bytes_pushed","bytes_pulled", "stopped","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA
 //    ...","blas", "gradient_path":"host" or "device"}
 //
-// in modes ssp and async "staleness":{"pulls","mean","max"} (by how many clocks the slowest node was behind, over all
-// chunks that this node was answered), and "train_loss_sum", "train_correct", "train_samples" so that a reader of all
-// ranks' objects can aggregate by example counts. test_* are null on ranks that do not evaluate.
+// with backup workers or a deadline "partial":{"samples_left","rounds_missed","pushes","late_pushes"} (this rank's and
+// its node's; "samples" then counts this rank's alone), with a curve
+// "curve":[{"at_ns","round","test_accuracy","test_loss"}], in jobs with a gate "gate":{"rounds","clipped","skipped",
+// "gradient_norm" of the last round,"loss_scale" of the next}, in modes ssp and async
+// "staleness":{"pulls","mean","max"} (by how many clocks the slowest node was behind, over all chunks that this node
+// was answered), and "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can
+// aggregate by example counts. test_* are null on ranks that do not evaluate.
 std::string to_json(const RunSummary& summary);
 // "cuda:0 NVIDIA H200 with cuBLAS 13.0.2", and in parentheses why it is not something better.
 std::string to_text(const DeviceInfo& info);

@@ -36,7 +36,7 @@ Result<Sampler> Sampler::make(const SamplerOptions& options) {
                                         " samples; make it smaller");
   }
   const std::uint64_t parts = std::uint64_t{options.world_size} * options.accumulation;
-  if (options.global_batch % parts != 0) {
+  if (options.global_batch % parts != 0 && !options.elastic) {
     const std::uint64_t fitting = std::max(options.global_batch / parts * parts, parts);
     return fail(ErrorCode::kConfig, "train.global_batch = " + std::to_string(options.global_batch) +
                                         " does not divide by world size " + std::to_string(options.world_size) +
@@ -50,6 +50,11 @@ Sampler::Sampler(const SamplerOptions& options)
     : options_(options),
       steps_per_epoch_((std::uint64_t{options.samples} + options.global_batch - 1) / options.global_batch),
       rounds_per_epoch_((steps_per_epoch_ + options.local_steps - 1) / options.local_steps) {}
+
+void Sampler::set_world_size(std::uint32_t world_size) {
+  TRIB_ASSERT(world_size > 0 && (options_.elastic || world_size == options_.world_size));
+  options_.world_size = world_size;
+}
 
 std::uint32_t Sampler::steps(Round round) const {
   TRIB_ASSERT(round.value >= 1);
@@ -87,9 +92,10 @@ std::uint32_t Sampler::batch_size(Round round) const {
 }
 
 std::uint32_t Sampler::share_size(Round round, Rank rank) const {
-  // All batches but an epoch's last are full, and their shares equal.
+  // All batches but an epoch's last are full, so a rank's shares of them are equal.
   const std::uint32_t last = steps(round) - 1;
-  return last * (options_.global_batch / options_.world_size) + step_share_size(round, last, rank);
+  const std::uint32_t of_last = step_share_size(round, last, rank);
+  return last == 0 ? of_last : last * step_share_size(round, 0, rank) + of_last;
 }
 
 std::uint32_t Sampler::step_share_size(Round round, std::uint32_t step, Rank rank) const {
@@ -97,8 +103,9 @@ std::uint32_t Sampler::step_share_size(Round round, std::uint32_t step, Rank ran
 }
 
 std::uint32_t Sampler::micro_batch_limit() const {
-  // Full batches divide evenly and the last one of an epoch is smaller, so no micro-batch is larger.
-  return options_.global_batch / options_.world_size / options_.accumulation;
+  // The last batch of an epoch is smaller than the others.
+  const auto parts = [](std::uint32_t size, std::uint32_t into) { return (size + into - 1) / into; };
+  return parts(parts(options_.global_batch, options_.world_size), options_.accumulation);
 }
 
 std::span<const std::uint32_t> Sampler::share(Round round, Rank rank, std::uint32_t step) {

@@ -6,6 +6,9 @@
 // each sample comes exactly once an epoch over all ranks. The last batch of an epoch may be smaller: it is shared out
 // as evenly as possible, shares then differ by one sample at most, and may be empty.
 //
+// In an elastic job so is every batch, because the number of ranks changes from view to view (set_world_size()). A
+// round's samples do not: each still comes exactly once an epoch, whoever takes part.
+//
 // A round is one step; with local steps (mode local_sgd) it is `local_steps` of them. Rounds do not reach over the end
 // of an epoch: if the epoch's number of steps is no multiple of local_steps, its last round has fewer.
 #pragma once
@@ -26,12 +29,16 @@ struct SamplerOptions {
   std::uint32_t accumulation = 1;
   std::uint32_t local_steps = 1;  // a round
   std::uint64_t seed = 1;
+  bool elastic = false;
 };
 
 class Sampler {
  public:
-  // kConfig if global_batch is larger than the training set or does not divide by world_size * accumulation.
+  // kConfig if global_batch is larger than the training set, or does not divide by world_size * accumulation in a job
+  // that is not elastic.
   static Result<Sampler> make(const SamplerOptions& options);
+  // Other ranks share the batches from now on. REQUIRES: world_size > 0, and elastic or as before.
+  void set_world_size(std::uint32_t world_size);
 
   std::uint64_t rounds_per_epoch() const { return rounds_per_epoch_; }
   // Epochs count from 0, rounds from 1.
@@ -52,7 +59,7 @@ class Sampler {
   std::span<const std::uint32_t> micro_batch(Round round, Rank rank, std::uint32_t micro, std::uint32_t step = 0);
 
   std::uint32_t accumulation() const { return options_.accumulation; }
-  // The largest micro-batch there can be.
+  // The largest micro-batch there can be with these or more ranks.
   std::uint32_t micro_batch_limit() const;
 
  private:

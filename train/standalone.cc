@@ -12,6 +12,7 @@
 #include "common/digest.h"
 #include "common/encoding.h"
 #include "common/fused_step.h"
+#include "common/gate_rules.h"
 #include "common/job_optimizer.h"
 #include "common/layout.h"
 #include "common/schedule.h"
@@ -53,7 +54,9 @@ class Model {
         node_sum_(layout_.chunk_elements()),
         answer_(pull_->bytes(layout_.chunk_elements())),
         frames_(nodes, std::vector<std::byte>(push_->bytes(layout_.chunk_elements()))),
-        scratch_(push_->scratch_words(layout_.chunk_elements())) {
+        scratch_(push_->scratch_words(layout_.chunk_elements())),
+        sum_(has_gate(job) ? layout_.flat_elements() : 0),
+        gate_(first_gate_state(job.gate)) {
     for (std::uint32_t node = 0; node < nodes && push_->keeps_residual(); ++node) {
       residuals_.emplace_back(layout_.flat_elements());
     }
@@ -84,41 +87,112 @@ class Model {
   }
 
   // Applies the gradients of all ranks, chunk by chunk as servers do: encodings may depend on where a chunk begins.
-  void step(Round round, std::uint64_t weight) {
-    const double lr = scheduled_lr(server_schedule(job_), job_.optimizer.lr, round.value);
-    const kernels::StepScalars scalars = optimizer_->scalars(round.value, lr);
-    std::vector<const float*> inputs(ranks_per_node_);
-    std::vector<const std::byte*> frames;
-    for (const auto& frame : frames_) frames.push_back(frame.data());
+  void step(std::uint64_t weight) {
+    if (has_gate(job_)) return step_through_gate(weight);
+    ++step_;
     for_each_chunk([&](ChunkRange chunk) {
-      for (std::size_t node = 0; node < frames_.size(); ++node) {
-        for (std::size_t i = 0; i < inputs.size(); ++i) {
-          inputs[i] = gradients_[node * ranks_per_node_ + i].data() + chunk.begin;
-        }
-        kernels::tree_sum(inputs, chunk.elements, node_sum_.data());
-        float* residual = residuals_.empty() ? nullptr : residuals_[node].data() + chunk.begin;
-        push_->encode(node_sum_.data(), chunk.elements, 0, chunk.elements, residual, frames_[node].data());
-        push_->finish(chunk.elements, residual, frames_[node].data(), scratch_);
-      }
-      FusedArgs args;
-      args.elements = chunk.elements;
-      args.frames = frames;
-      args.push = push_.get();
-      args.scale = static_cast<float>(1.0 / static_cast<double>(weight));
-      args.param_in = args.param_out = master_.data() + chunk.begin;
-      for (std::size_t slot = 0; slot < states_.size(); ++slot) {
-        args.state_in[slot] = args.state_out[slot] = states_[slot].data() + chunk.begin;
-      }
-      args.pull = pull_.get();
-      args.answer = answer_.data();
-      // The estimate of a delta encoding is what the ranks see.
-      if (pull_->is_delta()) args.estimate_in = args.estimate_out = seen_.data() + chunk.begin;
-      fused_step(*optimizer_, scalars, args);
-      if (!pull_->is_delta()) pull_->apply(answer_.data(), chunk.elements, seen_.data() + chunk.begin);
+      push(chunk);
+      apply(chunk, frames(), *push_, static_cast<float>(1.0 / static_cast<double>(weight)));
     });
   }
 
+  // About the last round; before the first one what that begins with.
+  const GateDecision& gate() const { return gate_; }
+
  private:
+  // As server/shard_gate.cc: the sums of all chunks, one decision, then the steps.
+  void step_through_gate(std::uint64_t weight) {
+    std::vector<GateFacts> facts;
+    for_each_chunk([&](ChunkRange chunk) {
+      push(chunk);
+      FusedArgs args;
+      const std::vector<const std::byte*> all = frames();
+      args.elements = chunk.elements;
+      args.frames = all;
+      args.push = push_.get();
+      float* sum = sum_.data() + chunk.begin;
+      fused_sum(args, sum);
+      facts.push_back(gate_facts({sum, chunk.elements}, weight));
+    });
+    gate_ = decide_gate(job_.gate, gate_, facts);
+    if (!gate_.applies()) return;
+    ++step_;
+    const float scale = gate_scale(gate_, weight);
+    if (optimizer_->layerwise()) find_ratios(scale);
+    for_each_chunk([&](ChunkRange chunk) {
+      const auto* sum = reinterpret_cast<const std::byte*>(sum_.data() + chunk.begin);
+      apply(chunk, {&sum, 1}, encoding_for(EncodingId::kFp32), scale);
+    });
+  }
+
+  void find_ratios(float scale) {
+    std::vector<TensorNorms> norms;
+    for_each_chunk([&](ChunkRange chunk) {
+      const std::vector<LayerPart> parts = layer_parts(layout_, index_of(chunk));
+      LayerArgs args{.chunk = index_of(chunk),
+                     .elements = chunk.elements,
+                     .parts = parts,
+                     .sum = sum_.data() + chunk.begin,
+                     .scale = scale,
+                     .params = master_.data() + chunk.begin};
+      for (std::size_t slot = 0; slot < states_.size(); ++slot) args.state[slot] = states_[slot].data() + chunk.begin;
+      add_layer_norms(*optimizer_, scalars(), args, norms);
+    });
+    ratios_ = trust_ratios(layout_.tensors().size(), std::move(norms));
+  }
+
+  // Of the step that is being taken.
+  kernels::StepScalars scalars() const {
+    return optimizer_->scalars(step_, scheduled_lr(server_schedule(job_), job_.optimizer.lr, step_));
+  }
+
+  std::vector<const std::byte*> frames() const {
+    std::vector<const std::byte*> pointers;
+    for (const auto& frame : frames_) pointers.push_back(frame.data());
+    return pointers;
+  }
+
+  // Makes every node's frame of the chunk.
+  void push(ChunkRange chunk) {
+    std::vector<const float*> inputs(ranks_per_node_);
+    for (std::size_t node = 0; node < frames_.size(); ++node) {
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        inputs[i] = gradients_[node * ranks_per_node_ + i].data() + chunk.begin;
+      }
+      kernels::tree_sum(inputs, chunk.elements, node_sum_.data());
+      float* residual = residuals_.empty() ? nullptr : residuals_[node].data() + chunk.begin;
+      push_->encode(node_sum_.data(), chunk.elements, 0, chunk.elements, residual, frames_[node].data());
+      push_->finish(chunk.elements, residual, frames_[node].data(), scratch_);
+    }
+  }
+
+  void apply(ChunkRange chunk, std::span<const std::byte* const> frames, const Encoding& encoding, float scale) {
+    FusedArgs args;
+    std::vector<LayerPart> parts;
+    if (optimizer_->layerwise()) {
+      args.parts = parts = layer_parts(layout_, index_of(chunk));
+      args.ratios = ratios_;
+    }
+    args.elements = chunk.elements;
+    args.frames = frames;
+    args.push = &encoding;
+    args.scale = scale;
+    args.param_in = args.param_out = master_.data() + chunk.begin;
+    for (std::size_t slot = 0; slot < states_.size(); ++slot) {
+      args.state_in[slot] = args.state_out[slot] = states_[slot].data() + chunk.begin;
+    }
+    args.pull = pull_.get();
+    args.answer = answer_.data();
+    // The estimate of a delta encoding is what the ranks see.
+    if (pull_->is_delta()) args.estimate_in = args.estimate_out = seen_.data() + chunk.begin;
+    fused_step(*optimizer_, scalars(), args);
+    if (!pull_->is_delta()) pull_->apply(answer_.data(), chunk.elements, seen_.data() + chunk.begin);
+  }
+
+  ChunkIndex index_of(ChunkRange chunk) const {
+    return ChunkIndex(static_cast<std::uint32_t>(chunk.begin / layout_.chunk_elements()));
+  }
+
   template <class Function>
   void for_each_chunk(Function&& function) {
     for (std::uint32_t c = 0; c < layout_.chunks(); ++c) function(layout_.chunk(ChunkIndex(c)));
@@ -135,6 +209,10 @@ class Model {
   std::vector<std::vector<std::byte>> frames_;  // by node
   std::vector<std::uint32_t> scratch_;
   std::vector<AlignedFloats> residuals_;  // by node; none if the push encoding keeps none
+  std::uint64_t step_ = 0;                // rounds applied
+  AlignedFloats sum_;                     // with a gate: of all frames
+  GateDecision gate_;
+  std::vector<float> ratios_;  // layer-wise optimizers: of this round's step
 };
 
 Status check(const StandaloneOptions& options) {
@@ -154,15 +232,17 @@ Status check(const StandaloneOptions& options) {
 Result<RunSummary> train_standalone(const StandaloneOptions& options, const ImageSet& training, const ImageSet* test,
                                     ProgressBar* bar) {
   if (Status status = check(options); !status) return tl::unexpected(status.error());
-  Result<RankCompute> compute = RankCompute::make(options.job, training, options.ranks, options.device, options.ranks);
+  JobConfig whole = options.job;
+  whole.sync = {};  // nobody is late
+  Result<RankCompute> compute = RankCompute::make(whole, training, options.ranks, options.device, options.ranks);
   if (!compute) return tl::unexpected(compute.error());
   if (bar != nullptr) bar->note("computing on " + to_text(compute->info()));
   const Sampler& sampler = compute->sampler();
   const JobConfig& job = options.job;
   std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(job.optimizer);
   if (!optimizer) {
-    return fail(ErrorCode::kConfig,
-                "optimizer.name = \"" + job.optimizer.name + "\" is unknown; use sgd, adam, adamw, adagrad or lion");
+    return fail(ErrorCode::kConfig, "optimizer.name = \"" + job.optimizer.name +
+                                        "\" is unknown; use sgd, adam, adamw, adagrad, lion or lamb");
   }
   const ShardSlots one_server;
   std::uint64_t chunk_elements = job.chunk_bytes / sizeof(float);
@@ -190,19 +270,25 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
     std::uint64_t weight = 0;
     if ((round.value - 1) % sampler.rounds_per_epoch() == 0) summary.train = {};
     const Clock::time_point begin = Clock::now();
+    const auto loss_scale = [&model] { return model.gate().loss_scale; };
     for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
       const std::vector<float*> gradients = model.gradient(rank);
       if (Status bound = compute->bind({.parameters = parameters, .gradients = gradients}); !bound) {
         return tl::unexpected(bound.error());
       }
-      const Result<std::optional<BatchStats>> stats = compute->gradient(round, Rank(rank), nullptr, nullptr, rank);
+      const Result<std::optional<BatchStats>> stats =
+          compute->gradient(round, Rank(rank), nullptr, nullptr, rank, loss_scale);
       if (!stats) return tl::unexpected(stats.error());
       report.stats += **stats;
       weight += compute->weight(round, Rank(rank));
     }
     report.split.compute_ns = ns_since(begin);
     const Clock::time_point computed = Clock::now();
-    model.step(round, weight);
+    model.step(weight);
+    if (has_gate(job)) {
+      report.gate = model.gate();
+      summary.gate.add(report.gate);
+    }
     report.split.reduce_ns = ns_since(computed);
     report.global_samples = report.stats.samples;
 

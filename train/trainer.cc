@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/digest.h"
 #include "train/lent_memory.h"
 #include "train/rank_compute.h"
@@ -22,6 +24,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstBackoff{25};
 constexpr milliseconds kMaxBackoff{5'000};
+constexpr std::size_t kMaxCurvePoints = 400;
 
 std::uint64_t ns_since(Clock::time_point begin) {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
@@ -40,7 +43,7 @@ class Trainer {
  public:
   Trainer(const TrainerOptions& options, RankCompute compute, const ImageSet* test, ProgressBar& bar,
           const ProgressSender* progress, StopSignal& stop_signal)
-      : rank_(options.topology.rank),
+      : topology_(options.topology),
         compute_(std::move(compute)),
         test_(test),
         bar_(bar),
@@ -53,7 +56,9 @@ class Trainer {
     session_options_.topology = options.topology;
     session_options_.keepsake = std::make_shared<SessionKeepsake>();
     summary_.job = options.job.name;
-    summary_.clocks = has_clocks(options.job);
+    summary_.clocks = has_staleness(options.job);
+    summary_.partial = has_backups(options.job) || has_deadline(options.job);
+    curve_ns_ = options.curve_ms * 1'000'000ull;
     summary_.rank = options.topology.rank;
     summary_.world_size = options.topology.world_size;
     summary_.nodes = options.topology.world_size / options.topology.local_world_size;
@@ -63,6 +68,14 @@ class Trainer {
   }
 
   Result<RunSummary> run() {
+    Result<RunSummary> summary = run_views();
+    if (!summary || snapshots_.empty()) return summary;
+    if (Status status = evaluate_curve(*summary); !status) return tl::unexpected(status.error());
+    return summary;
+  }
+
+ private:
+  Result<RunSummary> run_views() {
     std::uint32_t fruitless = 0;
     for (;;) {
       const Round best_before = best_;
@@ -96,15 +109,15 @@ class Trainer {
     }
   }
 
- private:
   // Attaches, trains, detaches. Errors are the session's.
   Result<ViewEnd> run_view() {
     Result<std::unique_ptr<Session>> attached =
         lent_.attach(session_options_, compute_.shape().tensors(), [this](const std::string& text) { note(text); });
     if (!attached) return tl::unexpected(attached.error());
     session_ = std::move(*attached);
+    take_place(session_->topology());
     const std::size_t tensors = compute_.shape().tensors().size();
-    if (session_->fresh() && rank_.value == 0) {
+    if (session_->fresh() && topology_.rank == 0) {
       for (std::size_t t = 0; t < tensors; ++t) {
         compute_.shape().initialise(session_options_.job.train.seed, t, session_->initial(t));
       }
@@ -120,7 +133,7 @@ class Trainer {
     }
     session_->last_round(last_);
     stop_signal_.arm();
-    complete_ = pushed_ = session_->resume_round();
+    complete_ = pushed_ = gated_ = session_->resume_round();
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
     if (complete_.value > 0) note("going on after round " + std::to_string(complete_.value));
@@ -138,6 +151,11 @@ class Trainer {
 
     Result<StepState> state = StepState::kContinue;
     while (pushed_ < last_ && state && *state == StepState::kContinue) {
+      if (has_backups(session_options_.job)) skip_missed_rounds();
+      if (pushed_ == last_) {
+        state = settle(StepState::kContinue);
+        break;
+      }
       state = stop_signal_.requested() ? settle(StepState::kStopRequested) : train_round(pushed_.next());
     }
     best_ = std::max(best_, complete_);
@@ -161,11 +179,19 @@ class Trainer {
       blocked_ns_ += ns_since(asked);
       return needed && *needed == StepState::kContinue;
     };
-    const std::uint32_t weight = compute_.weight(round, rank_);
     // Maybe on a thread of the GPU's driver, so it touches nothing of this object that changes. All of them have been
     // called when gradient() returns: so waiting for a tensor never meets a ready() that is still to come.
-    const auto ready = [session = session_.get(), weight](std::size_t tensor) { session->ready(tensor, weight); };
-    const Result<std::optional<BatchStats>> computed = compute_.gradient(round, rank_, need, ready);
+    const auto ready = [session = session_.get()](std::size_t tensor, std::uint64_t weight) {
+      session->ready(tensor, weight);
+    };
+    std::function<float()> loss_scale;
+    if (has_gate(session_options_.job)) {
+      loss_scale = [session = session_.get(), before = Round(round.value - 1)] {
+        return session->gate(before).loss_scale;
+      };
+    }
+    const Result<std::optional<BatchStats>> computed =
+        compute_.gradient(round, rank(), need, ready, 0, std::move(loss_scale));
     if (!computed) return device_failed(computed.error());
     if (!*computed) {
       if (needed && *needed == StepState::kStopRequested) return settle(*needed);
@@ -173,13 +199,21 @@ class Trainer {
     }
     const BatchStats& stats = **computed;
     complete_ = Round(round.value - 1);  // every tensor was waited for
+    count_gate();
     pushed_ = round;
+    if (!has_local_steps(session_options_.job)) {
+      summary_.samples_left += sampler.share_size(round, rank()) - stats.samples;
+    }
 
     Result<StepState> state = StepState::kContinue;
-    RoundReport report{.rank = rank_.value, .round = round.value, .rounds = last_.value, .stats = stats};
+    RoundReport report{.rank = topology_.rank,
+                       .world_size = topology_.world_size,
+                       .round = round.value,
+                       .rounds = last_.value,
+                       .stats = stats};
     std::uint64_t evaluating_ns = 0;
     const bool last = round == last_;
-    const bool evaluates = test_ != nullptr && (last || evaluates_after(session_options_.job.train, sampler, round));
+    const bool evaluates = tests() && (last || evaluates_after(session_options_.job.train, sampler, round));
     if (last || evaluates) {
       state = settle(StepState::kContinue);
       if (evaluates && complete_ == round) {
@@ -191,15 +225,65 @@ class Trainer {
         evaluating_ns = ns_since(evaluating);
       }
     }
+    if (Status status = note_curve(); !status) return tl::unexpected(status.error());
     const SessionStats totals = session_->stats();
     const std::uint64_t reducing_ns = totals.reduce_ns - view_stats_.reduce_ns;
     view_stats_ = totals;
     report.split.reduce_ns = std::min(blocked_ns_, reducing_ns);
     report.split.wait_ns = blocked_ns_ - report.split.reduce_ns;
     report.split.compute_ns = ns_since(begin) - evaluating_ns - blocked_ns_;
-    report.global_samples = sampler.batch_size(round);
+    report.global_samples = summary_.partial ? stats.samples : sampler.batch_size(round);
+    report.gate = session_->gate(complete_);
     tell(report);
     return state;
+  }
+
+  // The job has gone on without this node: it goes on where the others are. What it will have missed is not known
+  // before all answers are there, which are waited for later: so this may count some rounds too few, and the next time
+  // more.
+  void skip_missed_rounds() {
+    const Round settled = std::min(session_->settled_round(), last_);
+    if (settled <= pushed_) return;
+    summary_.rounds_missed += settled.value - pushed_.value;
+    pushed_ = settled;
+  }
+
+  // Copies the parameters, if it is time to.
+  Status note_curve() {
+    const std::uint64_t now = steady_ns();
+    if (curve_ns_ == 0 || test_ == nullptr || memory_.place != MemoryPlace::kHost || now < next_snapshot_ns_) return {};
+    if (snapshots_.size() >= kMaxCurvePoints) return {};
+    next_snapshot_ns_ = now + curve_ns_;
+    const Result<StepState> settled = settle(StepState::kContinue);
+    if (!settled) return tl::unexpected(settled.error());
+    if (complete_ != pushed_) return {};
+    Snapshot& snapshot = snapshots_.emplace_back();
+    snapshot.at_ns = steady_ns();
+    snapshot.round = complete_;
+    const std::vector<TensorSpec>& tensors = compute_.shape().tensors();
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      snapshot.values.emplace_back(memory_.parameters[t], memory_.parameters[t] + tensors[t].elements());
+    }
+    return {};
+  }
+
+  Status evaluate_curve(RunSummary& summary) {
+    std::vector<std::vector<float>> gradients;
+    std::vector<float*> nothing;
+    for (const TensorSpec& tensor : compute_.shape().tensors()) {
+      gradients.emplace_back(tensor.elements());
+      nothing.push_back(gradients.back().data());
+    }
+    for (const Snapshot& snapshot : snapshots_) {
+      std::vector<const float*> parameters;
+      for (const auto& values : snapshot.values) parameters.push_back(values.data());
+      if (Status status = compute_.bind({.parameters = parameters, .gradients = nothing}); !status) return status;
+      const Result<BatchStats> test = compute_.evaluate(*test_);
+      compute_.unbind();
+      if (!test) return tl::unexpected(test.error());
+      summary.curve.push_back({snapshot.at_ns, snapshot.round.value, *test});
+    }
+    return {};
   }
 
   // Waits for all answers of the round that is under way. The result is `otherwise` where the session has nothing else
@@ -211,7 +295,14 @@ class Trainer {
     blocked_ns_ += ns_since(asked);
     if (!state) return state;
     if (*state == StepState::kContinue || *state == StepState::kStopRequested) complete_ = pushed_;
+    count_gate();
     return *state == StepState::kContinue ? otherwise : *state;
+  }
+
+  void count_gate() {
+    if (complete_ == gated_) return;
+    gated_ = complete_;
+    summary_.gate.add(session_->gate(complete_));
   }
 
   Result<ViewEnd> end_view(StepState state) {
@@ -227,14 +318,14 @@ class Trainer {
     summary_.rounds = complete_.value;
     summary_.digest.clear();
     // Where nodes have clocks of their own, each has other parameters until all are at the last round.
-    if (finished || !summary_.clocks) {
+    if (finished || !has_clocks(session_options_.job)) {
       Result<std::string> digest = digest_of_parameters();
       if (!digest) return device_failed(digest.error());
       summary_.digest = std::move(*digest);
     }
     if (evaluated_ != complete_) {
       summary_.test.reset();
-      if (finished && test_ != nullptr) {
+      if (finished && tests()) {
         const Result<BatchStats> evaluation = compute_.evaluate(*test_);
         if (!evaluation) return device_failed(evaluation.error());
         summary_.test = *evaluation;
@@ -296,12 +387,14 @@ class Trainer {
     summary_.bytes_pulled += view_stats_.bytes_pulled;
     summary_.pulls += view_stats_.pulls;
     summary_.staleness_sum += view_stats_.staleness_sum;
+    summary_.late_pushes += view_stats_.late;
     summary_.staleness_max = std::max(summary_.staleness_max, view_stats_.staleness_max);
     view_stats_ = {};
   }
 
   void tell(const RoundReport& report) {
     summary_.rounds_here += 1;
+    summary_.pushes += session_->layout().chunks();
     summary_.samples_here += report.global_samples;
     summary_.train += report.stats;
     summary_.split += report.split;
@@ -309,9 +402,25 @@ class Trainer {
     if (progress_ != nullptr) progress_->send(report);
   }
 
-  void note(const std::string& text) { bar_.note("rank " + std::to_string(rank_.value) + ": " + text); }
+  void note(const std::string& text) { bar_.note("rank " + std::to_string(topology_.rank) + ": " + text); }
 
-  const Rank rank_;
+  // In an elastic job each view deals out the ranks, and with them the samples, anew.
+  void take_place(const Topology& place) {
+    const bool moved = place.rank != topology_.rank || place.world_size != topology_.world_size;
+    topology_ = place;
+    compute_.set_world_size(place.world_size);
+    summary_.rank = place.rank;
+    summary_.world_size = place.world_size;
+    summary_.nodes = place.world_size / place.local_world_size;
+    if (moved)
+      note("this view has " + std::to_string(summary_.nodes) + " nodes and world size " +
+           std::to_string(place.world_size));
+  }
+  Rank rank() const { return Rank(topology_.rank); }
+  // One rank evaluates for all.
+  bool tests() const { return test_ != nullptr && topology_.rank == 0; }
+
+  Topology topology_;  // of this view
   RankCompute compute_;
   const ImageSet* const test_;
   ProgressBar& bar_;
@@ -325,6 +434,13 @@ class Trainer {
   bool told_path_ = false;
   Round best_;       // newest complete round of any view
   Round evaluated_;  // round that summary_.test is about
+  struct Snapshot {
+    std::uint64_t at_ns = 0;
+    Round round;
+    std::vector<std::vector<float>> values;  // by tensor
+  };
+  std::uint64_t curve_ns_ = 0, next_snapshot_ns_ = 0;
+  std::vector<Snapshot> snapshots_;
   std::string reason_;
 
   // The view's.
@@ -332,6 +448,7 @@ class Trainer {
   RankMemory memory_;
   Round complete_;  // newest round whose answers have all come
   Round pushed_;    // newest round whose gradient was given away: complete_, or the one after it
+  Round gated_;     // newest round in summary_.gate
   SessionStats view_stats_;
   std::uint64_t blocked_ns_ = 0;  // of the current round
 };
@@ -341,8 +458,13 @@ class Trainer {
 Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test,
                               ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal) {
   if (Status status = options.topology.validate(); !status) return tl::unexpected(status.error());
-  Result<RankCompute> compute = RankCompute::make(options.job, training, options.topology.world_size, options.device);
+  // In an elastic job few nodes have large shares.
+  const std::uint32_t fewest = is_elastic(options.job)
+                                   ? options.job.membership.min_nodes * options.topology.local_world_size
+                                   : options.topology.world_size;
+  Result<RankCompute> compute = RankCompute::make(options.job, training, fewest, options.device);
   if (!compute) return tl::unexpected(compute.error());
+  if (options.slow_motion.us_per_sample > 0.0) compute->set_slow_motion(options.slow_motion);
   TrainerOptions with_memory = options;
   if (compute->info().cuda && !options.device_memory) {
     auto opener = make_cuda_memory_opener(*compute->info().cuda);

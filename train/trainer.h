@@ -27,6 +27,10 @@ struct TrainerOptions {
   DeviceChoice device;
   // Opens memory that the worker lends; null: one for the GPU that was chosen, if there is one.
   std::shared_ptr<DeviceMemoryOpener> device_memory = nullptr;
+  // Experiments. Every so many milliseconds the parameters are copied, and evaluated when training is over, if there is
+  // a test set and parameters are in host memory; 0: never.
+  std::uint32_t curve_ms = 0;
+  SlowMotionOptions slow_motion = {};
 };
 
 // Trains until the job's last round, or until it is asked to stop: by a signal, or by the job's coordinator. `test` is

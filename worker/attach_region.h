@@ -25,6 +25,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/gate_decision.h"
+
 namespace tributary {
 
 inline constexpr std::uint64_t kNodeRegionMagic = 0x6e6f646554524942ull;
@@ -38,6 +40,33 @@ enum class RegionState : std::uint32_t {
   kRestart = 3,        // the view is over because a member was lost; attach again
   kFailed = 4,         // the worker refused something or died; see the socket
 };
+
+// What the gate decided about a round. Every lane that hears of it writes the same, before it publishes the round's
+// parameters; a trainer reads it after it has waited for any of them. A word is written again so many rounds later,
+// which needs its own gradients of the rounds between.
+struct GateWord {
+  std::atomic<std::uint64_t> round{~0ull};
+  std::atomic<double> coefficient{0.0}, norm{0.0};
+  std::atomic<float> loss_scale{1.0f};
+  std::atomic<std::uint32_t> good_rounds{0}, verdict{0};
+
+  void write(std::uint64_t of, const GateDecision& gate) {
+    coefficient.store(gate.coefficient, std::memory_order_relaxed);
+    norm.store(gate.norm, std::memory_order_relaxed);
+    loss_scale.store(gate.loss_scale, std::memory_order_relaxed);
+    good_rounds.store(gate.good_rounds, std::memory_order_relaxed);
+    verdict.store(static_cast<std::uint32_t>(gate.verdict), std::memory_order_relaxed);
+    round.store(of, std::memory_order_release);
+  }
+  // kNone if it is another round's.
+  GateDecision read(std::uint64_t of) const {
+    if (round.load(std::memory_order_acquire) != of) return {};
+    const auto known = static_cast<GateVerdict>(verdict.load(std::memory_order_relaxed));
+    return {known, coefficient.load(std::memory_order_relaxed), norm.load(std::memory_order_relaxed),
+            loss_scale.load(std::memory_order_relaxed), good_rounds.load(std::memory_order_relaxed)};
+  }
+};
+inline constexpr std::size_t kGateWords = 4;
 
 struct NodeHeader {
   std::uint64_t magic = kNodeRegionMagic;
@@ -54,11 +83,17 @@ struct NodeHeader {
   std::atomic<std::uint64_t> pulls{0};
   std::atomic<std::uint64_t> staleness_sum{0};
   std::atomic<std::uint64_t> staleness_max{0};
+  // Backup workers: chunks whose push came after their round.
+  std::atomic<std::uint64_t> late{0};
   // Written by trainers, all the same, before they are ready for that round: after it comes none. 0: not known.
   std::atomic<std::uint64_t> last_round{0};
+  GateWord gate[kGateWords];  // by round % kGateWords; jobs with a gate
 };
 struct ChunkWord {
   std::atomic<std::uint64_t> version_plus_one{0};  // 0: no parameters yet
+  // Answer::slowest of these parameters; written before the version. With backup workers it is the round that the job
+  // has come to, which a node that was late has missed some of.
+  std::atomic<std::uint64_t> settled{0};
 };
 struct RankHeader {
   std::uint64_t magic = kRankRegionMagic;

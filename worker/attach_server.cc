@@ -123,6 +123,17 @@ std::vector<JobProgress> AttachServer::progress() const {
   return progress;
 }
 
+std::vector<NodePace> AttachServer::paces() const {
+  std::vector<NodePace> paces;
+  for (const NodeJobSummary& summary : summaries()) {
+    if (!summary.job || summary.job->spec().allreduce) continue;
+    NodePace pace = summary.job->pace();
+    pace.node = NodeRank(summary.node);  // as the coordinator knows it, whatever it is in this view
+    if (pace.rounds != 0) paces.push_back(pace);
+  }
+  return paces;
+}
+
 void AttachServer::drain() {
   post([](NodeJobs& jobs, std::uint64_t) { jobs.drain(); });
 }

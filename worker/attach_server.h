@@ -52,6 +52,7 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   void on_control(ControlMessage message) override;
   void on_coordinator_restarted() override;
   std::vector<JobProgress> progress() const override;
+  std::vector<NodePace> paces() const override;
   void drain();
   bool drained() const { return drained_.load(std::memory_order_acquire); }
   void abandon(std::string reason);

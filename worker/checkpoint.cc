@@ -1,20 +1,20 @@
 #include "worker/checkpoint.h"
 
-#include <fcntl.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 
 #include "common/assert.h"
+#include "common/checksum.h"
+#include "common/durable_file.h"
 #include "common/job_json.h"
+#include "common/printed.h"
 #include "kernels/optimizer.h"
 
 namespace tributary {
@@ -24,99 +24,35 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kKept = 2;
 constexpr std::size_t kMaxNameBytes = 64u << 10;  // with the JSON
-constexpr std::size_t kBlockBytes = 1u << 20;     // of a write, and of a read that only checks
+constexpr std::size_t kBlockBytes = 1u << 20;     // of a read that only checks
 constexpr char kPrefix[] = "round-", kSuffix[] = ".ckpt";
 
 Error flawed(const std::string& path, const std::string& flaw) {
   return {ErrorCode::kStoreFormat, "checkpoint '" + path + "': " + flaw};
 }
 
-Error io_error(const std::string& path, const char* what) {
-  return {ErrorCode::kIo, "checkpoint '" + path + "': cannot " + what + ": " + std::strerror(errno) +
-                              "; look at the place that [store] path in worker.toml names"};
+// What the file system said (common/durable_file.h), about a checkpoint.
+Error about(const std::string& path, Error error) {
+  error.message =
+      "checkpoint '" + path + "': " + error.message + "; look at the place that [store] path in worker.toml names";
+  return error;
 }
-
-class File {
- public:
-  explicit File(int fd) : fd_(fd) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int fd() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-
- private:
-  const int fd_;
-};
-
-bool write_all(int fd, const void* data, std::size_t bytes) {
-  const auto* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t done = ::write(fd, at, std::min(bytes, kBlockBytes));
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    at += done;
-    bytes -= static_cast<std::size_t>(done);
-  }
-  return true;
-}
-
-// False with errno 0: the file ends here.
-bool read_all(int fd, void* data, std::size_t bytes) {
-  auto* at = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t done = ::read(fd, at, bytes);
-    if (done < 0 && errno == EINTR) continue;
-    if (done == 0) errno = 0;
-    if (done <= 0) return false;
-    at += done;
-    bytes -= static_cast<std::size_t>(done);
-  }
-  return true;
-}
-
-class Hash {
- public:
-  Hash() : state_(XXH3_createState()) {
-    if (state_ == nullptr) throw std::bad_alloc();
-    XXH3_64bits_reset(state_);
-  }
-  ~Hash() { XXH3_freeState(state_); }
-  Hash(const Hash&) = delete;
-  Hash& operator=(const Hash&) = delete;
-  Hash& add(const void* data, std::size_t bytes) {
-    XXH3_64bits_update(state_, data, bytes);
-    return *this;
-  }
-  std::uint64_t value() const { return XXH3_64bits_digest(state_); }
-
- private:
-  XXH3_state_t* const state_;
-};
 
 std::uint64_t header_checksum(CheckpointHeader header, std::string_view name) {
   header.checksum = 0;
-  return Hash().add(&header, sizeof header).add(name.data(), name.size()).value();
+  return Checksum64().add(&header, sizeof header).add(name.data(), name.size()).value();
 }
 
 std::size_t padded(std::size_t bytes) {
   return (bytes + 7) / 8 * 8;
 }
 
-// Letters, digits, '.', '_' and '-' stay; the hash keeps different jobs apart.
+// The hash keeps different jobs apart.
 fs::path directory_of(const std::string& store_path, std::string_view job_name, std::uint64_t layout_hash) {
-  std::string name;
-  for (const char c : job_name.substr(0, 64)) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-                       c == '-' || (c == '.' && !name.empty());
-    name += plain ? c : '_';
-  }
-  const std::uint64_t hash = Hash().add(job_name.data(), job_name.size()).add(&layout_hash, sizeof layout_hash).value();
-  char digits[17] = {};
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
-  return fs::path(store_path) / "allreduce" / (name + "-" + digits);
+  const std::uint64_t hash =
+      Checksum64().add(job_name.data(), job_name.size()).add(&layout_hash, sizeof layout_hash).value();
+  return fs::path(store_path) / "allreduce" /
+         printed("%s-%016llx", plain_file_name(job_name.substr(0, 64)).c_str(), static_cast<unsigned long long>(hash));
 }
 
 std::string file_name(Round round) {
@@ -140,16 +76,14 @@ std::vector<Round> rounds_in(const fs::path& directory) {
   return rounds;
 }
 
-Status sync_directory(const fs::path& directory) {
-  const File file(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!file.open() || ::fsync(file.fd()) != 0) return tl::unexpected(io_error(directory, "sync its directory"));
-  return {};
-}
-
 Status write_file(const std::string& path, const CheckpointView& view) {
   const Layout& layout = *view.layout;
-  const File file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.open()) return tl::unexpected(io_error(path, "create it"));
+  const Result<FileDescriptor> file = open_to_write(path);
+  if (!file) return tl::unexpected(about(path, file.error()));
+  Status written;
+  const auto put = [&](const void* data, std::size_t bytes) {
+    if (written) written = write_all(*file, path, data, bytes);
+  };
   CheckpointHeader header;
   header.slots = static_cast<std::uint32_t>(view.slots.size());
   header.layout_hash = layout.hash();
@@ -162,21 +96,22 @@ Status write_file(const std::string& path, const CheckpointView& view) {
   header.name_bytes = name.size();
   header.checksum = header_checksum(header, name);
   name.resize(padded(name.size()));
-  bool written = write_all(file.fd(), &header, sizeof header) && write_all(file.fd(), name.data(), name.size());
+  put(&header, sizeof header);
+  put(name.data(), name.size());
   for (std::uint32_t c = 0; c < layout.chunks() && written; ++c) {
     const ChunkRange range = layout.chunk(ChunkIndex(c));
     ChunkRecord record{c, view.steps[c], range.elements, 0};
     const std::size_t bytes = range.elements * sizeof(float);
-    Hash hash;
+    Checksum64 hash;
     hash.add(&record, sizeof record - sizeof record.checksum).add(view.parameters + range.begin, bytes);
     for (const float* slot : view.slots) hash.add(slot + range.begin, bytes);
     record.checksum = hash.value();
-    written =
-        write_all(file.fd(), &record, sizeof record) && write_all(file.fd(), view.parameters + range.begin, bytes);
-    for (const float* slot : view.slots) written = written && write_all(file.fd(), slot + range.begin, bytes);
+    put(&record, sizeof record);
+    put(view.parameters + range.begin, bytes);
+    for (const float* slot : view.slots) put(slot + range.begin, bytes);
   }
-  if (!written) return tl::unexpected(io_error(path, "write it"));
-  if (::fsync(file.fd()) != 0) return tl::unexpected(io_error(path, "sync it"));
+  if (written) written = sync(*file, path);
+  if (!written) return tl::unexpected(about(path, written.error()));
   return {};
 }
 
@@ -184,19 +119,10 @@ Status write_file(const std::string& path, const CheckpointView& view) {
 class Reader {
  public:
   Reader(std::string path, std::string_view job_name, std::uint64_t layout_hash)
-      : path_(std::move(path)),
-        job_name_(job_name),
-        layout_hash_(layout_hash),
-        file_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)),
-        open_error_(file_.open() ? 0 : errno) {}
+      : path_(std::move(path)), job_name_(job_name), layout_hash_(layout_hash), file_(open_to_read(path_)) {}
 
   Status header(Round round) {
-    if (!file_.open()) {
-      errno = open_error_;
-      Error error = io_error(path_, "open it");
-      if (open_error_ == ENOENT) error.code = ErrorCode::kNotFound;
-      return tl::unexpected(std::move(error));
-    }
+    if (!file_) return tl::unexpected(about(path_, file_.error()));
     if (Status read = take(&header_, sizeof header_); !read) return read;
     if (header_.magic != kCheckpointMagic) return broken("it is no checkpoint of ours");
     if (header_.format != kCheckpointFormat) {
@@ -230,7 +156,7 @@ class Reader {
         (elements && record.elements != *elements)) {
       return broken("the record of chunk " + std::to_string(index) + " is damaged");
     }
-    Hash hash;
+    Checksum64 hash;
     hash.add(&record, sizeof record - sizeof record.checksum);
     const std::size_t bytes = record.elements * sizeof(float);
     for (std::uint32_t a = 0; a < 1 + header_.slots; ++a) {
@@ -250,9 +176,9 @@ class Reader {
   }
 
   Status end() {
-    char more = 0;
-    if (read_all(file_.fd(), &more, 1)) return broken("it has more bytes than its header says");
-    return {};
+    const Result<std::uint64_t> size = size_of(*file_, path_);
+    if (!size) return tl::unexpected(about(path_, size.error()));
+    return *size > offset_ ? broken("it has more bytes than its header says") : Status{};
   }
 
   const CheckpointHeader& header() const { return header_; }
@@ -261,15 +187,18 @@ class Reader {
 
  private:
   Status take(void* data, std::size_t bytes) {
-    if (read_all(file_.fd(), data, bytes)) return {};
-    return errno == 0 ? broken("it is cut short") : tl::unexpected(io_error(path_, "read it"));
+    const Status read = read_at(*file_, path_, offset_, data, bytes);
+    offset_ += bytes;
+    if (read) return {};
+    return read.error().code == ErrorCode::kStore ? broken("it is cut short")
+                                                  : tl::unexpected(about(path_, read.error()));
   }
 
   const std::string path_;
   const std::string_view job_name_;
   const std::uint64_t layout_hash_;
-  const File file_;
-  const int open_error_;
+  const Result<FileDescriptor> file_;
+  std::uint64_t offset_ = 0;
   CheckpointHeader header_;
   std::string job_json_;
   std::vector<char> block_;
@@ -296,16 +225,17 @@ Status write_checkpoint(const std::string& store_path, const CheckpointView& vie
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) {
-    errno = error.value();
-    return tl::unexpected(io_error(directory, "create its directory"));
+    return tl::unexpected(about(directory, file_error("create the directory", directory, error.value())));
   }
   const std::string path = directory / file_name(view.round);
   const std::string beside = path + ".part";
   Status written = write_file(beside, view);
   if (written && ::rename(beside.c_str(), path.c_str()) != 0) {
-    written = tl::unexpected(io_error(path, "give it its name"));
+    written = tl::unexpected(about(path, file_error("rename a file to", path, errno)));
   }
-  if (written) written = sync_directory(directory);
+  if (written) {
+    if (const Status synced = sync_directory(directory); !synced) written = tl::unexpected(about(path, synced.error()));
+  }
   if (!written) {
     ::unlink(beside.c_str());
     return written;

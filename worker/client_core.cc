@@ -105,6 +105,7 @@ void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
     ++stats_.redone;
     Push push{key(chunk), chunk.round, output_.kept_weight(chunk.index, chunk.round), job_.push.id};
     push.redo = true;
+    push.gate = output_.kept_decision(chunk.index, chunk.round);
     return output_.send_push(chunk.connection, push);
   }
   if (!chunk.delivered) {

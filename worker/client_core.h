@@ -72,6 +72,8 @@ class ClientOutput {
   virtual void send_query(ConnectionIndex connection, const Query& query) = 0;
   // The weight of the node's push of a round after ClientJob::redo_after, which is kept.
   virtual std::uint64_t kept_weight(ChunkIndex chunk, Round round) = 0;
+  // Jobs with a gate: what was decided about that round.
+  virtual GateDecision kept_decision(ChunkIndex /*chunk*/, Round /*round*/) { return {}; }
   // Parameters of `chunk` at `answer.version` are in `payload` (`whole`: as fp32, whatever the job's pull encoding):
   // decode and publish them. Called once per chunk and version.
   virtual void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) = 0;

@@ -76,7 +76,7 @@ void WorkerControl::flush() {
       if (outbox_.empty()) return;
       next = outbox_.front();
     }
-    if (!transmit(Heartbeat{options_.incarnation, {}}) || !transmit(next)) return;  // tried again at the next turn
+    if (!transmit(Heartbeat{options_.incarnation, {}, {}}) || !transmit(next)) return;  // tried again at the next turn
     const std::lock_guard lock(mutex_);
     outbox_.pop_front();
   }
@@ -86,7 +86,7 @@ void WorkerControl::beat(std::uint64_t now_ms) {
   if (coordinator_ == 0) {
     transmit(WorkerHello{options_.name, options_.incarnation, options_.host, options_.bandwidth, options_.exclusive});
   } else {
-    transmit(Heartbeat{options_.incarnation, listener_.progress()});
+    transmit(Heartbeat{options_.incarnation, listener_.progress(), listener_.paces()});
   }
   const bool silent = now_ms > heard_ms_ + options_.peer_timeout_ms;
   if (silent && !warned_) {

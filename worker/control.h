@@ -31,6 +31,8 @@ class WorkerControlListener {
   virtual void on_control(ControlMessage message) = 0;
   // On the control thread. Of jobs that nobody else can tell of: those of all-reduce mode.
   virtual std::vector<JobProgress> progress() const { return {}; }
+  // On the control thread. Where the time of this node goes, by job.
+  virtual std::vector<NodePace> paces() const { return {}; }
   // The coordinator is a new process, or has given this worker up: what it knew of our jobs is gone.
   virtual void on_coordinator_restarted() = 0;
 };

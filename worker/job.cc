@@ -116,6 +116,29 @@ Version NodeJob::max_version() const {
   return Version(highest == 0 ? 0 : highest - 1);
 }
 
+Round NodeJob::settled_round() const {
+  std::uint64_t lowest = ~0ull;
+  for (std::size_t c = 0; c < spec_.layout->chunks(); ++c) {
+    lowest = std::min(lowest, chunk_words_[c].settled.load(std::memory_order_relaxed));
+  }
+  return Round(lowest);
+}
+
+// Lanes work side by side: what the slowest of them takes is what the node takes. Those without chunks have no rounds.
+NodePace NodeJob::pace() const {
+  NodePace pace{.job = spec_.job, .view = spec_.view, .node = spec_.node};
+  for (const LaneJobStats& lane : *stats_) {
+    const std::uint64_t rounds = lane.rounds.load(std::memory_order_relaxed);
+    if (rounds == 0) continue;
+    pace.samples = std::max(pace.samples, lane.samples.load(std::memory_order_relaxed));
+    pace.rounds = pace.rounds == 0 ? rounds : std::min(pace.rounds, rounds);
+    pace.compute_ns = std::max(pace.compute_ns, lane.compute_ns.load(std::memory_order_relaxed));
+    pace.reduce_ns = std::max(pace.reduce_ns, lane.reduce_ns.load(std::memory_order_relaxed));
+    pace.network_ns = std::max(pace.network_ns, lane.network_ns.load(std::memory_order_relaxed));
+  }
+  return pace;
+}
+
 bool NodeJob::beyond(std::uint32_t rank, Round round) const {
   const TensorWord* words = ranks_[rank].words;
   for (std::size_t t = 0; t < spec_.layout->tensors().size(); ++t) {

@@ -48,7 +48,8 @@ struct NodeJobSpec {
   bool init = false;  // this node sends the initial values
   std::uint32_t ranks = 1;
   bool allreduce = false;  // of the lane for such jobs
-  bool clocks = false;     // modes ssp and async
+  bool staleness = false;  // modes ssp and async
+  bool backups = false;    // rounds go on without the last nodes
   std::string mode = "sync";
   std::uint64_t lane_memory = 0;  // bytes that the lanes take for it beside what NodeJob allocates (all-reduce)
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
@@ -64,6 +65,9 @@ struct alignas(64) LaneJobStats {
   std::atomic<std::uint64_t> pushes{0}, bytes_pushed{0}, answers{0}, bytes_pulled{0}, resends{0}, queries{0}, stale{0};
   // What the link is seen to do (link_meter.h): payload bytes per second and nanoseconds; 0: not known yet.
   std::atomic<std::uint64_t> push_rate{0}, answer_rate{0}, base_rtt_ns{0};
+  // Where the time of rounds went (pace_meter.h); without reduce_ns.
+  std::atomic<std::uint64_t> rounds{0}, compute_ns{0}, network_ns{0}, samples{0};
+  std::atomic<std::uint64_t> late{0};  // backup workers: pushes that came after their round
   std::atomic<std::uint64_t> malformed{0}, send_failures{0}, reduce_ns{0}, lent_messages{0};
   std::atomic<std::uint64_t> redone{0};         // pushes of rounds that a server lost
   std::atomic<std::uint64_t> redo_waits_ms{0};  // how long a round has waited for a snapshot; 0: it does not
@@ -109,6 +113,11 @@ class NodeJob {
   // Any thread. Lowest and highest version among all chunks; 0 before the first parameters.
   Version min_version() const;
   Version max_version() const;
+  // Any thread. Where the node's time went in this view.
+  NodePace pace() const;
+  // Any thread. Backup workers: the round that all chunks have come to; it is ahead of the versions, which count this
+  // node's own pushes, by what the node has missed.
+  Round settled_round() const;
   // Did local rank `rank` call ready for a round beyond `round`?
   bool beyond(std::uint32_t rank, Round round) const;
 

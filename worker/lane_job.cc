@@ -118,6 +118,7 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptio
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
       gather_(job_->spec().layout, chunks_, job_->spec().ranks, job_->spec().start),
+      pace_(chunks_.size()),
       reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, chunks_, static_cast<ReduceListener&>(*this))),
       client_(client_job(*job_, chunks_, connections), connection_count,
               ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = over_link(*job_, chunks_)},
@@ -281,6 +282,8 @@ void WorkerLaneJob::scan() {
       }
     }
   }
+  if (complete_.empty()) return;
+  pace_.gathered(complete_.size(), complete_.back().weight, steady_ns(), reducer_->busy_ns());
   const RedoRing* ring = job_->spec().redo.get();
   for (const NodeGather::Complete& done : complete_) {
     if (ring && !ring->room(done.round)) {
@@ -315,8 +318,14 @@ void WorkerLaneJob::reduce_waiting(std::uint64_t now) {
 
 void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
   frames_[chunk.value] = payload;
-  const bool last = job_->header().last_round.load(std::memory_order_relaxed) == round.value;
-  client_.gradient_ready(chunk, round, weight, steady_ns(), last);
+  const std::uint64_t last_round = job_->header().last_round.load(std::memory_order_relaxed);
+  // With backup workers rounds are the servers' count, and what is pushed now makes the one after what came last.
+  const std::uint64_t makes =
+      job_->spec().backups ? job_->chunk_words()[chunk.value].settled.load(std::memory_order_relaxed) + 1 : round.value;
+  const bool last = job_->spec().backups ? last_round != 0 && makes >= last_round : makes == last_round;
+  const std::uint64_t now = steady_ns();
+  pace_.reduced(now, reducer_->busy_ns());
+  client_.gradient_ready(chunk, round, weight, now, last);
 }
 
 void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
@@ -352,6 +361,10 @@ std::uint64_t WorkerLaneJob::kept_weight(ChunkIndex chunk, Round round) {
   return job_->spec().redo->find(chunk, round).value().weight;
 }
 
+GateDecision WorkerLaneJob::kept_decision(ChunkIndex chunk, Round round) {
+  return job_->spec().redo->find(chunk, round).value().gate;
+}
+
 void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
   const ChunkRange range = job_->spec().layout->chunk(init.key.chunk);
   const auto* values = reinterpret_cast<const std::byte*>(job_->parameters() + range.begin);
@@ -379,6 +392,7 @@ bool WorkerLaneJob::receive(int batch) {
     }
     more_to_come |= taken == batch;
   }
+  if (client_.in_flight_bytes() == 0) pace_.acknowledged(steady_ns());
   return more_to_come;
 }
 
@@ -424,19 +438,27 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
     reducer_->release(chunk);
     frames_[chunk.value] = {};
   }
-  if (job_->spec().clocks) {
+  job_->chunk_words()[chunk.value].settled.store(answer.slowest.value, std::memory_order_relaxed);
+  if (answer.dropped) ++late_;
+  if (job_->spec().staleness) {
     const std::uint64_t behind =
         answer.version.value > answer.slowest.value ? answer.version.value - answer.slowest.value : 0;
     ++pulls_;
     staleness_sum_ += behind;
     staleness_max_ = std::max(staleness_max_, behind);
   }
-  if (RedoRing* ring = job_->spec().redo.get()) ring->commit(Round(answer.durable.value));
+  const Round round(answer.version.value);
+  if (RedoRing* ring = job_->spec().redo.get()) {
+    ring->commit(Round(answer.durable.value));
+    ring->note_decision(chunk, round, answer.gate);
+  }
+  if (answer.gate.known()) job_->header().gate[round.value % kGateWords].write(round.value, answer.gate);
   reducer_->deliver(chunk, answer.version, whole, payload);
 }
 
 void WorkerLaneJob::delivered(ChunkIndex chunk, Version version) {
   gather_.answered(chunk);
+  pace_.answered(steady_ns());
   job_->chunk_words()[chunk.value].version_plus_one.store(version.value + 1, std::memory_order_release);
   answered_some_ = true;
 }
@@ -472,6 +494,8 @@ void WorkerLaneJob::publish() {
     header.reduce_ns.fetch_add(reduce - reported_reduce_ns_, std::memory_order_relaxed);
     header.bytes_pushed.fetch_add(bytes_sent_ - reported_pushed_, std::memory_order_relaxed);
     header.bytes_pulled.fetch_add(pulled - reported_pulled_, std::memory_order_relaxed);
+    header.late.fetch_add(late_ - reported_late_, std::memory_order_relaxed);
+    reported_late_ = late_;
     if (pulls_ != 0) {
       header.pulls.fetch_add(pulls_, std::memory_order_relaxed);
       header.staleness_sum.fetch_add(staleness_sum_, std::memory_order_relaxed);
@@ -512,6 +536,11 @@ void WorkerLaneJob::tick(std::uint64_t now) {
   out.malformed.store(malformed_, kRelaxed);
   out.send_failures.store(send_failures_, kRelaxed);
   out.reduce_ns.store(reducer_->busy_ns(), kRelaxed);
+  out.late.store(late_, kRelaxed);
+  out.rounds.store(pace_.rounds(), kRelaxed);
+  out.compute_ns.store(pace_.compute_ns(), kRelaxed);
+  out.network_ns.store(pace_.network_ns(), kRelaxed);
+  out.samples.store(pace_.samples(), kRelaxed);
   out.lent_messages.store(lent_.outstanding(), kRelaxed);
   out.socket_payload_bytes.store(socket_payload_bytes_, kRelaxed);
   out.shared_payload_bytes.store(shared_payload_bytes_, kRelaxed);

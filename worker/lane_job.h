@@ -17,6 +17,7 @@
 #include "worker/lane.h"
 #include "worker/lane_link.h"
 #include "worker/node_gather.h"
+#include "worker/pace_meter.h"
 
 namespace tributary {
 
@@ -68,6 +69,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
 
   void send_push(ConnectionIndex connection, const Push& push) override;
   std::uint64_t kept_weight(ChunkIndex chunk, Round round) override;
+  GateDecision kept_decision(ChunkIndex chunk, Round round) override;
   void send_init(ConnectionIndex connection, const Init& init) override;
   void send_pull(ConnectionIndex connection, const Pull& pull) override;
   void send_query(ConnectionIndex connection, const Query& query) override;
@@ -86,6 +88,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   RateLimitedLog noise_;
   LentMemory lent_;  // of all sockets
   NodeGather gather_;
+  PaceMeter pace_;
   std::unique_ptr<NodeReducer> reducer_;
   ClientCore client_;
   std::vector<zmq::socket_t> sockets_;              // by connection
@@ -102,6 +105,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::uint64_t reported_reduce_ns_ = 0, reported_pushed_ = 0, reported_pulled_ = 0;
   std::uint64_t socket_payload_bytes_ = 0, shared_payload_bytes_ = 0;
   std::uint64_t bytes_sent_ = 0, malformed_ = 0, send_failures_ = 0;
+  std::uint64_t late_ = 0, reported_late_ = 0;                       // backup workers
   std::uint64_t pulls_ = 0, staleness_sum_ = 0, staleness_max_ = 0;  // since the last publish()
   bool answered_some_ = false;
   bool failed_ = false;

@@ -13,12 +13,6 @@ std::string in_words(const std::string& name) {
   return "job '" + name + "'";
 }
 
-// An owner-less stand-in, to judge a declaration before the coordinator has laid it out.
-Result<Layout> probe_layout(const std::vector<TensorSpec>& tensors) {
-  const ShardSlots one{};
-  return Layout::make(tensors, kMaxChunkBytes / sizeof(float), {&one, 1});
-}
-
 }  // namespace
 
 NodeJobs::NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPort& coordinator, LanePort& lanes,
@@ -88,7 +82,7 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
   if (request.tensors.empty())
     return fail(ErrorCode::kInvalidArgument, "no tensor was declared; a job has at least one");
   if (!entry) {
-    const auto layout = probe_layout(request.tensors);
+    const auto layout = Layout::unowned(request.tensors);
     if (!layout) return tl::unexpected(layout.error());
     const std::uint64_t bytes = NodeJob::bytes_needed(*layout, request.local_world_size, config.push);
     // On devices it takes less; NodeJob::create() has the last word.
@@ -331,7 +325,7 @@ std::vector<NodeJobSummary> NodeJobs::summaries() const {
     summary.phase = kNames[static_cast<int>(entry.phase)];
     summary.node = entry.node.value;
     summary.local_world_size = entry.local_world_size;
-    summary.world_size = entry.world_size;
+    summary.world_size = entry.job ? entry.ranks_in_view : entry.world_size;
     summary.last_refusal = entry.last_refusal;
     summary.job = entry.job;
     for (const auto& [local_rank, place] : entry.places) {

@@ -142,7 +142,8 @@ class NodeJobs {
     JobConfig config;
     std::vector<TensorSpec> tensors;
     NodeRank node;
-    std::uint32_t world_size = 1, local_world_size = 1;
+    std::uint32_t world_size = 1, local_world_size = 1;  // as its trainers say
+    std::uint32_t ranks_in_view = 0;                     // running; in an elastic job another number
     Phase phase = Phase::kGathering;
     std::map<std::uint32_t, Place> places;  // by local rank
     std::shared_ptr<NodeJob> job;           // running

@@ -54,6 +54,14 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t) {
     return;
   }
   Entry& entry = *at;
+  if (m.nodes == 0 || m.node.value >= m.nodes) {
+    coordinator_.send(LeaveJob{
+        m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round,
+        "the welcome made it node " + std::to_string(m.node.value) + " of " + std::to_string(m.nodes), m.name});
+    return fail_view(entry, {ErrorCode::kMalformed, "the coordinator gave this node an impossible place in " +
+                                                        in_words(m.name) + ": node " + std::to_string(m.node.value) +
+                                                        " of " + std::to_string(m.nodes)});
+  }
   entry.id = m.job;
   entry.view = m.view;
   if (Status begun = begin(entry, m); !begun) {
@@ -70,25 +78,26 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.name = entry.name;
   spec.job = m.job;
   spec.view = m.view;
-  spec.node = entry.node;
+  spec.node = m.node;
   spec.layout = std::make_shared<const Layout>(std::move(*layout));
   spec.push = entry.config.push;
   spec.pull = entry.config.pull;
   spec.start = m.resume_round;
-  spec.init = !m.resume && entry.node.value == 0;
+  spec.init = !m.resume && m.node.value == 0;
   spec.ranks = entry.local_world_size;
   spec.endpoints = m.endpoints;
   spec.locals = m.locals;
   spec.mode = entry.config.mode;
   spec.allreduce = entry.config.mode == "allreduce";
-  spec.clocks = has_clocks(entry.config);
+  spec.staleness = has_staleness(entry.config);
+  spec.backups = has_backups(entry.config);
   spec.redo_after = m.redo_after;
   auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m);
   if (!redo) return tl::unexpected(redo.error());
   spec.redo = std::move(*redo);
   AllreduceSetup setup;
   if (spec.allreduce) {
-    setup.nodes = entry.world_size / entry.local_world_size;
+    setup.nodes = m.nodes;
     setup.config = entry.config;
     spec.lane_memory = AllreduceLane::bytes_needed(*spec.layout, spec.ranks, spec.node, setup);
   }
@@ -115,6 +124,8 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   AttachReply reply;
   reply.job = m.job;
   reply.view = m.view;
+  reply.world_size = m.nodes * entry.local_world_size;
+  reply.node_rank = m.node.value;
   reply.resume = m.resume;
   reply.resume_round = m.resume_round;
   reply.chunk_elements = m.chunk_elements;
@@ -122,7 +133,9 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   reply.lanes = static_cast<std::uint16_t>(doorbells.size());
   reply.node_region_bytes = entry.job->node_bytes();
   reply.gradient_region_bytes = entry.job->rank_bytes();
-  for (const auto& [local_rank, place] : entry.places) {
+  entry.ranks_in_view = reply.world_size;
+  for (auto& [local_rank, place] : entry.places) {
+    reply.rank = place.rank = m.node.value * entry.local_world_size + local_rank;
     if (entry.lent) {
       const DeviceLoan& loan = entry.lent->loan(local_rank);
       reply.device = loan.uuid;
@@ -244,8 +257,8 @@ void NodeJobs::fail_view(Entry& entry, const Error& error) {
 }
 
 void NodeJobs::leave(Entry& entry, LeaveKind kind, const std::string& message) {
-  entry.leave =
-      LeaveJob{entry.id, entry.view, entry.node, kind, Round(entry.job->min_version().value), message, entry.name};
+  const Round round = entry.job->spec().backups ? entry.job->settled_round() : Round(entry.job->min_version().value);
+  entry.leave = LeaveJob{entry.id, entry.view, entry.node, kind, round, message, entry.name};
   coordinator_.send(*entry.leave);
 }
 

@@ -38,15 +38,15 @@ void RedoKeeper::adopt(const JobConfig& config, NodeRank node, const std::vector
 void RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
   if (const auto kept = kept_.find(config.name); kept != kept_.end()) {
     const RedoRing& ring = *kept->second.ring;
-    const RedoRing::Range range = ring.kept();
+    const RedoRing::Range range = ring.kept(has_gate(config));
     join.redo_job = ring.job();
     join.redo_first = range.first;
     join.redo_last = range.last;
     join.redo_capacity = ring.rounds();
+    join.redo_members = ring.members();
     return;
   }
-  const ShardSlots one{};
-  const auto layout = Layout::make(join.tensors, kMaxChunkBytes / sizeof(float), {&one, 1});
+  const auto layout = Layout::unowned(join.tensors);
   if (!layout) return;
   const std::uint32_t rounds = redo_rounds(config, push_bytes(*layout, config.push));
   if (rounds == 0) return;
@@ -71,7 +71,7 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
   if (!m.redo && lost == m.redo_after.end()) return std::shared_ptr<RedoRing>();
   auto kept = kept_.find(config.name);
   if (lost != m.redo_after.end()) {
-    const RedoRing::Range range = kept == kept_.end() ? RedoRing::Range{} : kept->second.ring->kept();
+    const RedoRing::Range range = kept == kept_.end() ? RedoRing::Range{} : kept->second.ring->kept(has_gate(config));
     if (range.first.value > lost->value + 1 || range.last < m.resume_round) {
       return fail(ErrorCode::kUnavailable,
                   in_words(config.name) + " is to push rounds " + std::to_string(lost->value + 1) + " to " +
@@ -97,7 +97,9 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
     kept = kept_.emplace(config.name, Kept{std::move(*ring), bytes, 0}).first;
   }
   RedoRing& ring = *kept->second.ring;
-  ring.forget_after(m.resume_round);
+  // Rounds that other nodes took part in could not be summed again as they were.
+  ring.forget_after(ring.members() == m.members ? m.resume_round : Round());
+  ring.set_members(m.members);
   ring.commit(m.committed);
   ring.set_waits(config.recovery.when_full == "wait");
   return kept->second.ring;

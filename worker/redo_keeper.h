@@ -31,8 +31,8 @@ class RedoKeeper {
              std::uint64_t now_ms);
   // Fills in what the coordinator wants to know of the pushes that are kept.
   void describe(const JobConfig& config, JoinJob& join) const;
-  // The ring of a view that begins; null if pushes are not to be kept. kUnavailable if the welcome counts on pushes
-  // that are not here; kLimit without memory.
+  // The ring of a view that begins; null if pushes are not to be kept. What is in it stays if it was pushed in views of
+  // the same nodes. kUnavailable if the welcome counts on pushes that are not here; kLimit without memory.
   Result<std::shared_ptr<RedoRing>> begin(const JobConfig& config, NodeRank node, const Layout& layout,
                                           const JobWelcome& welcome);
   void forget(const std::string& job);

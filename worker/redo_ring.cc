@@ -11,15 +11,18 @@ namespace tributary {
 
 // Both are read by other processes of the same release; the numbers say whether that holds.
 struct RedoRing::Header {
-  static constexpr std::uint64_t kMagic = 0x31303030'4f444552;  // "REDO0001"
+  static constexpr std::uint64_t kMagic = 0x32303030'4f444552;  // "REDO0002"
   std::uint64_t magic = kMagic;
   std::uint64_t job = 0, layout_hash = 0, chunk_elements = 0;
   std::uint32_t node = 0, rounds = 0, push_id = 0, reserved = 0;
+  std::uint64_t members = 0;
 };
 
 struct RedoRing::Entry {
   std::atomic<std::uint64_t> round{0};  // 0: nothing is there
   std::uint64_t weight = 0;
+  GateDecision gate;
+  std::atomic<std::uint32_t> decided{0};  // `gate` is there
 };
 
 namespace {
@@ -28,12 +31,6 @@ constexpr std::size_t kAlign = 64;
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
-}
-
-// The chunks alone matter; to whom they belong may change.
-Result<Layout> ownerless(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements) {
-  const ShardSlots one{};
-  return Layout::make(tensors, chunk_elements, {&one, 1});
 }
 
 }  // namespace
@@ -88,7 +85,7 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   if (header.node != node.value) return foreign("is of node " + std::to_string(header.node));
   if (header.push_id != static_cast<std::uint32_t>(push.id)) return foreign("has another encoding");
   if (header.rounds == 0 || header.rounds > kMaxRedoRounds) return foreign("has an impossible number of rounds");
-  const auto layout = ownerless(tensors, header.chunk_elements);
+  const auto layout = Layout::unowned(tensors, header.chunk_elements);
   if (!layout || layout->hash() != header.layout_hash) return foreign("is of another model");
   if (bytes_needed(*layout, push, header.rounds) != memory->size()) return foreign("has another size than it says");
   const std::uint32_t rounds = header.rounds;
@@ -109,6 +106,14 @@ JobId RedoRing::job() const {
   return JobId(header().job);
 }
 
+std::uint64_t RedoRing::members() const {
+  return header().members;
+}
+
+void RedoRing::set_members(std::uint64_t members) {
+  header().members = members;
+}
+
 bool RedoRing::fits(JobId job, const Layout& layout, EncodingSpec push) const {
   return header().job == job.value && layout_hash_ == layout.hash() && push_ == push;
 }
@@ -122,7 +127,15 @@ std::byte* RedoRing::frame(ChunkIndex chunk, Round round) {
 void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight) {
   Entry& kept = entry(chunk, round);
   kept.weight = weight;
+  kept.decided.store(0, std::memory_order_relaxed);
   kept.round.store(round.value, std::memory_order_release);
+}
+
+void RedoRing::note_decision(ChunkIndex chunk, Round round, const GateDecision& decision) {
+  Entry& kept = entry(chunk, round);
+  if (!decision.known() || round.value == 0 || kept.round.load(std::memory_order_relaxed) != round.value) return;
+  kept.gate = decision;
+  kept.decided.store(1, std::memory_order_release);
 }
 
 std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) const {
@@ -130,7 +143,8 @@ std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) con
   if (round.value == 0 || kept.round.load(std::memory_order_acquire) != round.value) return {};
   const std::byte* at =
       memory_.data() + offsets_[chunk.value] + (round.value % rounds_) * aligned(frame_bytes_[chunk.value]);
-  return Frame{{at, frame_bytes_[chunk.value]}, kept.weight};
+  const bool decided = kept.decided.load(std::memory_order_acquire) != 0;
+  return Frame{{at, frame_bytes_[chunk.value]}, kept.weight, decided ? kept.gate : GateDecision{}};
 }
 
 void RedoRing::commit(Round round) {
@@ -139,15 +153,21 @@ void RedoRing::commit(Round round) {
   }
 }
 
-RedoRing::Range RedoRing::kept() const {
+RedoRing::Range RedoRing::kept(bool decided) const {
   Range all{Round(1), Round(~0ull)};
   for (std::uint32_t c = 0; c < offsets_.size(); ++c) {
     std::uint64_t last = 0;
     for (std::uint32_t slot = 0; slot < rounds_; ++slot) {
-      last = std::max(last, entry(ChunkIndex(c), Round(slot)).round.load(std::memory_order_acquire));
+      const Entry& kept = entry(ChunkIndex(c), Round(slot));
+      if (decided && kept.decided.load(std::memory_order_acquire) == 0) continue;
+      last = std::max(last, kept.round.load(std::memory_order_acquire));
     }
     std::uint64_t first = last + 1;
-    while (first > 1 && find(ChunkIndex(c), Round(first - 1))) --first;
+    const auto has = [&](Round round) {
+      const std::optional<Frame> frame = find(ChunkIndex(c), round);
+      return frame && (!decided || frame->gate.known());
+    };
+    while (first > 1 && has(Round(first - 1))) --first;
     all.first = std::max(all.first, Round(first));
     all.last = std::min(all.last, Round(last));
   }

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "common/encoding.h"
+#include "common/gate_decision.h"
 #include "common/layout.h"
 #include "common/result.h"
 #include "common/shared_memory.h"
@@ -50,20 +51,28 @@ class RedoRing {
   std::byte* frame(ChunkIndex chunk, Round round);
   // It is complete.
   void publish(ChunkIndex chunk, Round round, std::uint64_t weight);
+  // Jobs with a gate: what the answer to it says was decided about its round.
+  void note_decision(ChunkIndex chunk, Round round, const GateDecision& decision);
 
   struct Frame {
     std::span<const std::byte> bytes;
     std::uint64_t weight = 0;
+    GateDecision gate;
   };
   std::optional<Frame> find(ChunkIndex chunk, Round round) const;
 
-  // The rounds that every chunk has, all from first to last; last < first: none.
+  // The rounds that every chunk has, all from first to last; last < first: none. decided: those alone whose decision is
+  // known, because without it they cannot be repeated.
   struct Range {
     Round first{1}, last;
   };
-  Range kept() const;
+  Range kept(bool decided = false) const;
   // Later rounds are gone through again.
   void forget_after(Round round);
+
+  // Which nodes took part in its rounds (JobWelcome::members).
+  std::uint64_t members() const;
+  void set_members(std::uint64_t members);
 
   // Snapshots have everything up to `round`, and of that nothing is needed any more.
   void commit(Round round);

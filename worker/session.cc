@@ -31,7 +31,7 @@ struct Session::Impl {
 
   AttachSocket socket;
   std::string socket_path;
-  std::uint32_t rank = 0;
+  Topology topology;
   AttachReply reply;
   std::optional<Layout> layout;
   SharedMemory node_memory, rank_memory;
@@ -220,7 +220,6 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   auto socket = AttachSocket::connect(options.socket);
   if (!socket) return tl::unexpected(socket.error());
   auto impl = std::make_unique<Impl>(std::move(*socket), options.socket);
-  impl->rank = options.topology.rank;
 
   AttachRequest request;
   request.job_json = to_canonical_json(options.job);
@@ -257,6 +256,12 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
                 "worker daemon at " + options.socket + " answered the attach with another message");
   }
   impl->reply = std::move(*reply);
+  impl->topology = {impl->reply.rank, impl->reply.world_size, options.topology.local_rank,
+                    options.topology.local_world_size, impl->reply.node_rank};
+  if (Status told = impl->topology.validate(); !told) {
+    return fail(ErrorCode::kMalformed,
+                "worker daemon at " + options.socket + " gave this rank an impossible place: " + told.error().message);
+  }
   auto layout =
       Layout::with_owners(std::move(request.tensors), impl->reply.chunk_elements, std::move(impl->reply.owners));
   if (!layout) return tl::unexpected(layout.error());
@@ -280,17 +285,20 @@ Round Session::resume_round() const {
 JobId Session::job() const {
   return impl_->reply.job;
 }
+const Topology& Session::topology() const {
+  return impl_->topology;
+}
 const Layout& Session::layout() const {
   return *impl_->layout;
 }
 
 std::span<float> Session::initial(std::size_t tensor) {
-  TRIB_ASSERT(fresh() && impl_->rank == 0);
+  TRIB_ASSERT(fresh() && impl_->topology.rank == 0);
   return {impl_->parameters + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
 }
 
 Status Session::start() {
-  if (fresh() && impl_->rank == 0) {
+  if (fresh() && impl_->topology.rank == 0) {
     if (auto sent = impl_->socket.send(InitialValues{}); !sent) return tl::unexpected(impl_->unavailable());
   }
   const Status waited = impl_->wait_chunks(0, static_cast<std::uint32_t>(impl_->layout->chunks()), resume_round());
@@ -358,6 +366,18 @@ Result<StepState> Session::wait() {
   return impl_->after(waited);
 }
 
+Round Session::settled_round() const {
+  std::uint64_t lowest = ~0ull;
+  for (std::size_t c = 0; c < impl_->layout->chunks(); ++c) {
+    lowest = std::min(lowest, impl_->chunk_words[c].settled.load(std::memory_order_relaxed));
+  }
+  return Round(lowest);
+}
+
+GateDecision Session::gate(Round round) const {
+  return impl_->node->gate[round.value % kGateWords].read(round.value);
+}
+
 std::string Session::stop_reason() const {
   return impl_->stopped ? impl_->stopped->reason : std::string();
 }
@@ -365,8 +385,8 @@ std::string Session::stop_reason() const {
 SessionStats Session::stats() const {
   const NodeHeader& node = *impl_->node;
   const auto get = [](const std::atomic<std::uint64_t>& total) { return total.load(std::memory_order_relaxed); };
-  return {get(node.reduce_ns), get(node.bytes_pushed),  get(node.bytes_pulled),
-          get(node.pulls),     get(node.staleness_sum), get(node.staleness_max)};
+  return {get(node.reduce_ns),     get(node.bytes_pushed),  get(node.bytes_pulled), get(node.pulls),
+          get(node.staleness_sum), get(node.staleness_max), get(node.late)};
 }
 
 Status Session::finish(LeaveKind kind, const std::string& message) {

@@ -57,6 +57,7 @@ struct SessionKeepsake {
 struct SessionOptions {
   std::string socket;  // the worker's
   JobConfig job;
+  // In an elastic job node_rank is what the node is known by, and world_size counts only for the first view.
   Topology topology;
   std::chrono::milliseconds attach_timeout{120'000};  // for all members to come together
   std::shared_ptr<DeviceMemoryOpener> device;         // of a trainer on a GPU; null: host memory
@@ -75,6 +76,7 @@ struct SessionStats {  // totals of this node since the attach
   // Modes ssp and async: chunks that were answered, and by how many clocks the slowest node was behind this one in
   // them.
   std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
+  std::uint64_t late = 0;  // backup workers: chunks whose push came after their round
 };
 
 class Session {
@@ -90,6 +92,9 @@ class Session {
   Round resume_round() const;  // the round that parameters(t) belong to after start(); 0 for a fresh job
   JobId job() const;
   const Layout& layout() const;
+  // Where this rank stands in this view. In an elastic job it changes from session to session, and is not what
+  // SessionOptions::topology says.
+  const Topology& topology() const;
 
   // Rank 0 of a fresh job, before start(). REQUIRES: fresh(), rank 0.
   std::span<float> initial(std::size_t tensor);
@@ -110,10 +115,20 @@ class Session {
   void last_round(Round round);
   // weight: how many samples are summed in the gradient (0 is allowed). The same for all tensors of a round.
   void ready(std::size_t tensor, std::uint64_t weight);
+  // Jobs with a gate: what was decided about a round, after wait() of it (after start(): about resume_round()). Its
+  // loss_scale is what the loss of the next round is to be multiplied by, on every rank; the servers take it out again.
+  // kNone of rounds longer ago than two, and in jobs without a gate. (A gate opens when all tensors of a round have
+  // come from all ranks: a rank that waits for one before it is ready for all waits for ever.)
+  GateDecision gate(Round round) const;
   // Blocks until the answer to the last ready() of this tensor, or of all tensors, is in.
   // kUnavailable: the worker daemon is gone. Other errors: the worker's words (a push was refused, ...).
   Result<StepState> wait(std::size_t tensor);
   Result<StepState> wait();
+
+  // Backup workers (sync.backup_workers): the round that the job has come to, as far as all answers so far say. A node
+  // that was late has missed rounds: its next gradient is for the round after this one. In other jobs it is what the
+  // answered ready() were for.
+  Round settled_round() const;
 
   // The worker's reason after kStopped / kRestart.
   std::string stop_reason() const;

@@ -82,7 +82,13 @@ Json job_json(const NodeJobSummary& summary) {
   out["shared_connections"] = totals.shared_connections;
   out["socket_payload_bytes"] = totals.socket_payload_bytes;
   out["shared_payload_bytes"] = totals.shared_payload_bytes;
-  if (job.spec().clocks) {
+  const NodePace pace = job.pace();
+  out["pace"] = {{"rounds", pace.rounds},
+                 {"compute_seconds", static_cast<double>(pace.compute_ns) / 1e9},
+                 {"reduce_seconds", static_cast<double>(pace.reduce_ns) / 1e9},
+                 {"network_seconds", static_cast<double>(pace.network_ns) / 1e9}};
+  if (job.spec().backups) out["late_pushes"] = totals.late;
+  if (job.spec().staleness) {
     const auto get = [](const std::atomic<std::uint64_t>& total) { return total.load(std::memory_order_relaxed); };
     const NodeHeader& node = job.header();
     const std::uint64_t pulls = get(node.pulls);
@@ -138,6 +144,7 @@ JobTotals totals_of(const NodeJob& job) {
     t.malformed += get(s.malformed);
     t.send_failures += get(s.send_failures);
     t.reduce_ns += get(s.reduce_ns);
+    t.late += get(s.late);
     t.lent_messages += get(s.lent_messages);
     t.connections += get(s.connections);
     t.shared_connections += get(s.shared_connections);
@@ -200,6 +207,18 @@ void register_metrics(Metrics& metrics, const WorkerParts& parts) {
   metrics.counters(
       "tributary_worker_reduce_seconds_total", "Time spent summing and encoding, over all lanes.",
       per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).reduce_ns) / 1e9; }));
+  metrics.counters(
+      "tributary_worker_compute_seconds_total",
+      "Time from the last answer of a round to the last gradient of the next.",
+      per_job(attach, [](const NodeJob& job) { return static_cast<double>(job.pace().compute_ns) / 1e9; }));
+  metrics.counters(
+      "tributary_worker_network_seconds_total", "Time from the last gradient of a round until servers have all of it.",
+      per_job(attach, [](const NodeJob& job) { return static_cast<double>(job.pace().network_ns) / 1e9; }));
+  metrics.counters("tributary_worker_rounds_total", "Rounds that the times of this node are about.",
+                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(job.pace().rounds); }));
+  metrics.counters("tributary_worker_late_pushes_total",
+                   "Pushes that came after their round was complete (backup workers).",
+                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).late); }));
   metrics.counters("tributary_worker_resends_total", "Pushes that a server asked for again.",
                    per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).resends); }));
   if (parts.coordinator) register_metrics(metrics, *parts.coordinator);

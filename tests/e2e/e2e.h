@@ -2,6 +2,7 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <signal.h>
 
 #include <chrono>
 #include <cstdint>
@@ -94,9 +95,9 @@ inline std::string bin(const std::string& program) {
   return std::string(TRIBUTARY_BIN_DIR) + "/" + program;
 }
 
-// The job's digest when one process trains it without any daemon. On the CPU, as all trainers here: a GPU has other
-// bits. nodes: matters to encodings that round a node's sum.
-inline std::string standalone_digest(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
+// What one process says of the job when it trains it without any daemon. On the CPU, as all trainers here: a GPU has
+// other bits. nodes: matters to encodings that round a node's sum.
+inline nlohmann::json standalone_result(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
   const std::string log = dir / "standalone.log";
   std::filesystem::remove(log);
   auto process = Process::spawn(
@@ -113,7 +114,11 @@ inline std::string standalone_digest(const TempDir& dir, const std::string& job_
   trainer.log_file = log;
   const std::string result = trainer_result(trainer);
   REQUIRE_FALSE(result.empty());
-  return nlohmann::json::parse(result).at("digest");
+  return nlohmann::json::parse(result);
+}
+
+inline std::string standalone_digest(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
+  return standalone_result(dir, job_file, ranks, nodes).at("digest");
 }
 
 inline ClusterOptions options_in(const std::string& base_dir) {
@@ -122,6 +127,15 @@ inline ClusterOptions options_in(const std::string& base_dir) {
   options.bin_dir = TRIBUTARY_BIN_DIR;
   options.heartbeat_ms = 100;
   options.peer_timeout_ms = 2000;
+  return options;
+}
+
+// Two servers, two nodes with two ranks each.
+inline ClusterOptions two_by_two(const TempDir& dir) {
+  ClusterOptions options = options_in(dir / "run");
+  options.servers = 2;
+  options.nodes = 2;
+  options.ranks_per_node = 2;
   return options;
 }
 
@@ -215,6 +229,52 @@ inline std::uint64_t job_number(LocalCluster& cluster, const char* field) {
   const nlohmann::json jobs = status_of(cluster.coordinator_daemon()).at("coordinator").at("jobs");
   if (jobs.empty() || !jobs.at(0).at(field).is_number()) return 0;
   return jobs.at(0).at(field);
+}
+
+// Until the field of the only job is at least `value`; fails the test if somebody fails first.
+inline void wait_for(LocalCluster& cluster, const char* field, std::uint64_t value) {
+  REQUIRE(eventually([&] {
+    const auto failure = cluster.failure();
+    REQUIRE_MESSAGE(!failure, *failure);
+    return job_number(cluster, field) >= value;
+  }));
+}
+
+// SIGTERM to all daemons in the middle of a job of `rounds`, and the same again: it ends in the reference's bits.
+inline void stop_and_resume(const TempDir& dir, const std::string& job_file, std::uint64_t rounds,
+                            const std::string& reference) {
+  std::uint64_t stopped_at = 0;
+  {
+    const auto cluster = start(two_by_two(dir));
+    start_trainers(*cluster, job_file);
+    wait_for(*cluster, "max_version", 100);
+    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
+      for (Daemon& d : *daemons) d.process.send_signal(SIGTERM);
+    }
+    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
+      for (Daemon& d : *daemons) {
+        const auto status = d.process.wait(kPatience);
+        INFO(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
+        REQUIRE(status);
+        CHECK(status->describe() == "exited with status 0");
+      }
+    }
+    REQUIRE(cluster->wait_for_trainers(kPatience));
+    const auto all = results(*cluster);
+    CHECK(all[0].at("stopped") == true);
+    stopped_at = all[0].at("rounds");
+    CHECK(stopped_at >= 100);
+    CHECK(stopped_at < rounds);
+    CHECK(cluster->stop().empty());
+  }
+  const auto cluster = start(two_by_two(dir));
+  start_trainers(*cluster, job_file);
+  finish_training(*cluster);
+  CHECK(cluster->stop().empty());
+  const auto all = results(*cluster);
+  CHECK(all[0].at("resumed_from") == stopped_at);
+  CHECK(all[0].at("rounds") == rounds);
+  CHECK(all[0].at("digest") == reference);
 }
 
 }  // namespace tributary::e2e

@@ -38,14 +38,6 @@ std::string digest_of(const ClusterOptions& cluster_options, const std::string& 
   return all[0].at("digest");
 }
 
-void wait_for_round(LocalCluster& cluster, std::uint64_t round) {
-  REQUIRE(eventually([&] {
-    const auto failure = cluster.failure();
-    REQUIRE_MESSAGE(!failure, *failure);
-    return job_number(cluster, "max_version") >= round;
-  }));
-}
-
 // Some checkpoint of the only job is on node 0's disk.
 void wait_for_checkpoint(LocalCluster& cluster) {
   REQUIRE(eventually([&] {
@@ -111,7 +103,7 @@ TEST_CASE("an all-reduce job runs in a cluster with servers, and goes on when a 
   options.servers = 2;
   const auto cluster = start(options);
   start_trainers(*cluster, job_file, mode("hierarchical"));
-  wait_for_round(*cluster, 10);
+  wait_for(*cluster, "max_version", 10);
   cluster->servers()[1].process.terminate(milliseconds(0));
   REQUIRE(cluster->wait_for_trainers(kPatience));
   const auto all = results(*cluster);
@@ -129,7 +121,7 @@ TEST_CASE(
   {
     const auto cluster = start(nodes_in(dir / "run", 2, 2));
     start_trainers(*cluster, job_file, mode("hierarchical"));
-    wait_for_round(*cluster, 100);
+    wait_for(*cluster, "max_version", 100);
     for (Daemon& d : cluster->workers()) d.process.send_signal(SIGTERM);
     for (Daemon& d : cluster->workers()) {
       const auto status = d.process.wait(kPatience);

@@ -49,14 +49,6 @@ nlohmann::json save(LocalCluster& cluster, const std::string& job, const std::st
   return saved.json();
 }
 
-void wait_for_round(LocalCluster& cluster, std::uint64_t round) {
-  REQUIRE(eventually([&] {
-    const auto failure = cluster.failure();
-    REQUIRE_MESSAGE(!failure, *failure);
-    return job_number(cluster, "max_version") >= round;
-  }));
-}
-
 std::string findings(const std::string& path) {
   const Outcome verified = checkpoint({"verify", path, "--json"});
   INFO(verified.text);
@@ -92,7 +84,7 @@ void move_job(const Job& job, std::uint16_t servers, bool digest_is_standalone) 
   {
     const auto cluster = start(cluster_of(dir / "from", 2));
     start_trainers(*cluster, job_file);
-    wait_for_round(*cluster, 100);
+    wait_for(*cluster, "max_version", 100);
     saved = save(*cluster, job.name, folder);
     finish_training(*cluster);
     reference = results(*cluster)[0].at("digest");

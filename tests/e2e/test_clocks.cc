@@ -6,14 +6,6 @@
 namespace tributary::e2e {
 namespace {
 
-ClusterOptions two_by_two(const TempDir& dir) {
-  ClusterOptions options = options_in(dir / "run");
-  options.servers = 2;
-  options.nodes = 2;
-  options.ranks_per_node = 2;
-  return options;
-}
-
 std::uint64_t number(const nlohmann::json& json, const char* key) {
   return json.at(key).get<std::uint64_t>();
 }
@@ -53,14 +45,6 @@ std::vector<nlohmann::json> counted(LocalCluster& cluster) {
     for (const auto& [kind, count] : all.back().at("violations").items()) CHECK_MESSAGE(count == 0, kind);
   }
   return all;
-}
-
-void wait_for_clock(LocalCluster& cluster, std::uint64_t clock) {
-  REQUIRE(eventually([&] {
-    const auto failure = cluster.failure();
-    REQUIRE_MESSAGE(!failure, *failure);
-    return job_number(cluster, "min_version") >= clock;
-  }));
 }
 
 TEST_CASE(
@@ -137,7 +121,7 @@ TEST_CASE("SIGTERM to every daemon, and the same again: every push is in the par
   {
     const auto cluster = start(two_by_two(dir));
     start_counting(*cluster, job_file);
-    wait_for_clock(*cluster, 50);
+    wait_for(*cluster, "min_version", 50);
     for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
       for (Daemon& d : *daemons) d.process.send_signal(SIGTERM);
     }

@@ -108,14 +108,6 @@ TEST_CASE("a round has as many bytes as without local steps, and as many times t
   CHECK(local.bytes == sync.bytes);
 }
 
-ClusterOptions two_by_two(const TempDir& dir) {
-  ClusterOptions options = options_in(dir / "run");
-  options.servers = 2;
-  options.nodes = 2;
-  options.ranks_per_node = 2;
-  return options;
-}
-
 constexpr std::uint64_t kLongRounds = 3000;  // long enough to be disturbed in the middle
 
 Job long_job(const std::string& name, bool keep_state = false) {
@@ -128,30 +120,7 @@ Job long_job(const std::string& name, bool keep_state = false) {
 TEST_CASE("with inner state that begins anew, SIGTERM to every daemon and the same again ends in undisturbed bits") {
   const TempDir dir;
   const std::string job_file = write_job(dir, long_job("stop"));
-  const std::string reference = standalone_digest(dir, job_file, 4);
-  std::uint64_t stopped_at = 0;
-  {
-    const auto cluster = start(two_by_two(dir));
-    start_trainers(*cluster, job_file);
-    REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 100; }));
-    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
-      for (Daemon& d : *daemons) d.process.send_signal(SIGTERM);
-    }
-    REQUIRE(cluster->wait_for_trainers(kPatience));
-    const auto all = results(*cluster);
-    CHECK(all[0].at("stopped") == true);
-    stopped_at = all[0].at("rounds");
-    CHECK(stopped_at >= 100);
-    CHECK(stopped_at < kLongRounds);
-    CHECK(cluster->stop().empty());
-  }
-  const auto cluster = start(two_by_two(dir));
-  start_trainers(*cluster, job_file);
-  finish_training(*cluster);
-  CHECK(cluster->stop().empty());
-  const auto all = results(*cluster);
-  CHECK(all[0].at("resumed_from") == stopped_at);
-  CHECK(all[0].at("digest") == reference);
+  stop_and_resume(dir, job_file, kLongRounds, standalone_digest(dir, job_file, 4));
 }
 
 TEST_CASE("with inner state that begins anew, kill -9 of a server, a worker or a trainer ends in undisturbed bits") {

@@ -8,59 +8,11 @@ namespace {
 
 constexpr std::uint64_t kRounds = 6000;  // some seconds: long enough to be disturbed in the middle
 
-ClusterOptions two_by_two(const TempDir& dir) {
-  ClusterOptions options = options_in(dir / "run");
-  options.servers = 2;
-  options.nodes = 2;
-  options.ranks_per_node = 2;
-  return options;
-}
-
-void wait_for_round(LocalCluster& cluster, std::uint64_t round) {
-  REQUIRE(eventually([&] {
-    const auto failure = cluster.failure();
-    REQUIRE_MESSAGE(!failure, *failure);
-    return job_number(cluster, "max_version") >= round;
-  }));
-}
-
 TEST_CASE(
     "SIGTERM to every daemon in the middle of a job, and the same again, ends in the bits of an undisturbed run") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "stop", .chunk_bytes = 8192, .rounds = kRounds});
-  const std::string reference = standalone_digest(dir, job_file, 4);
-  std::uint64_t stopped_at = 0;
-  {
-    const auto cluster = start(two_by_two(dir));
-    start_trainers(*cluster, job_file);
-    wait_for_round(*cluster, 100);
-    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
-      for (Daemon& d : *daemons) d.process.send_signal(SIGTERM);
-    }
-    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
-      for (Daemon& d : *daemons) {
-        const auto status = d.process.wait(kPatience);
-        INFO(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
-        REQUIRE(status);
-        CHECK(status->describe() == "exited with status 0");
-      }
-    }
-    REQUIRE(cluster->wait_for_trainers(kPatience));
-    const auto all = results(*cluster);
-    CHECK(all[0].at("stopped") == true);
-    stopped_at = all[0].at("rounds");
-    CHECK(stopped_at >= 100);
-    CHECK(stopped_at < kRounds);
-    CHECK(cluster->stop().empty());
-  }
-  const auto cluster = start(two_by_two(dir));
-  start_trainers(*cluster, job_file);
-  finish_training(*cluster);
-  CHECK(cluster->stop().empty());
-  const auto all = results(*cluster);
-  CHECK(all[0].at("resumed_from") == stopped_at);
-  CHECK(all[0].at("rounds") == kRounds);
-  CHECK(all[0].at("digest") == reference);
+  stop_and_resume(dir, job_file, kRounds, standalone_digest(dir, job_file, 4));
 }
 
 TEST_CASE("after kill -9 of a server a new start resumes from a snapshot, says its round, and ends in the same bits") {

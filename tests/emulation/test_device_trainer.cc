@@ -90,8 +90,8 @@ void train_on_cpu(const TrainerOptions& options, Outcome& outcome) {
   const Rank rank(options.topology.rank);
   const Round last = last_round(options.job.train, plain->sampler());
   for (Round round(1); round <= last; round = round.next()) {
-    const std::uint32_t weight = plain->weight(round, rank);
-    const auto stats = plain->gradient(round, rank, nullptr, [&](std::size_t t) { (*session)->ready(t, weight); });
+    const auto stats = plain->gradient(round, rank, nullptr,
+                                       [&](std::size_t t, std::uint64_t weight) { (*session)->ready(t, weight); });
     REQUIRE(stats);
     const auto state = (*session)->wait();
     REQUIRE(state);

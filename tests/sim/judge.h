@@ -28,6 +28,7 @@ struct JudgeSetup {
   double lr = 0.1;
   ScheduleConfig schedule;
   std::optional<ClockRules> clocks;
+  std::optional<GateConfig> gate;
 };
 
 // State of a chunk in a snapshot that a second view begins with.

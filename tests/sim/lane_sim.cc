@@ -1,3 +1,4 @@
+#include "common/gate_rules.h"
 #include "tests/sim/world.h"
 
 namespace tributary::sim {
@@ -18,11 +19,13 @@ LaneSim::LaneSim(World& world, std::uint16_t shard, std::uint16_t lane)
   job.pull = world.setup.pull;
   job.clocks = world.setup.clocks;
   job.start = world.start;
+  job.gate = world.setup.gate;
   if (world.mutation == Mutation::kLooseBound && job.clocks) ++job.clocks->staleness;
   const std::size_t chunks = world.layout->chunks_owned_by(job.shard, job.lane).size();
-  pool_ = std::make_unique<BufferPool>(world.layout->chunk_elements() * sizeof(float),
-                                       ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull, job.push,
-                                                              job.nodes, false, job.clocks.has_value()));
+  pool_ =
+      std::make_unique<BufferPool>(world.layout->chunk_elements() * sizeof(float),
+                                   ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull, job.push, job.nodes,
+                                                          false, job.clocks.has_value(), job.gate.has_value()));
   core_ = std::make_unique<ShardCore>(job, *pool_, *this);
   if (!world.saved) return;
   for (const ChunkIndex chunk : world.layout->chunks_owned_by(job.shard, job.lane)) {
@@ -83,6 +86,30 @@ void LaneSim::answer(PeerId to, const Answer& header, const BufferRef& payload) 
 
 void LaneSim::residual(PeerId, const Residual&, std::span<const std::byte>) {
   world_.broken("a server sent a residual in a fresh job");
+}
+
+void LaneSim::facts(const RoundFacts& facts) {
+  if (world_.mutation == Mutation::kBeforeTheGate) {
+    std::vector<GateFacts> own;
+    for (const ChunkFacts& chunk : facts.chunks) own.push_back(chunk.facts);
+    RoundDecision decision{facts.job, facts.view, facts.round, facts.phase, {}, {}};
+    decision.decision = facts.phase == GatePhase::kGradient ? decide_gate(*world_.setup.gate, facts.before, own)
+                                                            : core_->decided()->decided;
+    decision.ratios = trust_ratios(world_.layout->tensors().size(), facts.norms);
+    return world_.network.after(0, [this, decision] { core_->decide(decision); });
+  }
+  undecided_ = facts;
+  ask_gate();
+}
+
+void LaneSim::ask_gate() {
+  if (!undecided_) return;
+  world_.network.send([this, facts = *undecided_] { world_.gate_hears(*this, facts); });
+}
+
+void LaneSim::decide(const RoundDecision& decision) {
+  if (undecided_ && undecided_->round == decision.round && undecided_->phase <= decision.phase) undecided_.reset();
+  core_->decide(decision);
 }
 
 void LaneSim::captured(ChunkSnapshot snapshot) {

@@ -130,6 +130,7 @@ void NodeSim::answered(const Answer& answer, bool whole, std::span<const std::by
     reducer_->release(chunk);
     frames_[chunk.value].reset();
   }
+  if (answer.gate.known()) scales_[answer.version.value + 1] = answer.gate.loss_scale;
   reducer_->deliver(chunk, answer.version, whole, payload);
 }
 
@@ -173,8 +174,9 @@ void NodeSim::compute_tensor(std::uint32_t local, std::size_t tensor, std::uint6
   // Padding up to the next tensor belongs to nobody; the reference trains it too, which makes the comparison simpler.
   const std::uint64_t end = tensor + 1 < world_.layout->tensors().size() ? world_.layout->tensor_offset(tensor + 1)
                                                                          : world_.layout->flat_elements();
+  const float scale = world_.setup.gate ? scales_.at(round) : 1.0f;
   for (std::uint64_t e = begin; e < end; ++e) {
-    ranks_[local].gradient[e] = gradient_value(world_.scenario().seed, rank, round, e, params_[e]);
+    ranks_[local].gradient[e] = gradient_value(world_.scenario().seed, rank, round, e, params_[e]) * scale;
   }
   const std::uint64_t weight = sample_weight(world_.scenario().seed, rank, round);
   complete_.clear();

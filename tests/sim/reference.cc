@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/gate_rules.h"
+#include "common/layer_steps.h"
 #include "common/schedule.h"
 #include "tests/sim/random.h"
 
@@ -63,6 +65,33 @@ std::vector<float> pulled(EncodingSpec spec, const Layout& layout, const std::ve
   return seen;
 }
 
+// Tensor by tensor: norms first, then the step.
+void step_by_layers(const ReferenceOptions& o, const kernels::StepScalars& scalars, const kernels::BlockArgs& all) {
+  std::vector<LayerPart> parts;
+  for (std::uint32_t t = 0; t < o.layout->tensors().size(); ++t) parts.push_back({t, o.layout->tensor_offset(t)});
+  LayerArgs args{
+      .chunk = ChunkIndex(0), .elements = all.count, .parts = parts, .sum = all.grad, .params = all.param_in};
+  for (int slot = 0; slot < o.optimizer->slots(); ++slot) args.state[slot] = all.state_in[slot];
+  std::vector<TensorNorms> norms;
+  add_layer_norms(*o.optimizer, scalars, args, norms);
+  const std::vector<float> ratios = trust_ratios(parts.size(), norms);
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    kernels::BlockArgs block = all;
+    const std::size_t begin = parts[p].begin;
+    block.count = (p + 1 < parts.size() ? parts[p + 1].begin : all.count) - begin;
+    block.grad += begin;
+    block.param_in += begin;
+    block.param_out += begin;
+    for (int slot = 0; slot < o.optimizer->slots(); ++slot) {
+      block.state_in[slot] += begin;
+      block.state_out[slot] += begin;
+    }
+    kernels::StepScalars own = scalars;
+    own.a[kernels::kLayerStep] *= ratios[p];
+    o.optimizer->step(own, block);
+  }
+}
+
 }  // namespace
 
 float initial_value(std::uint64_t seed, std::uint64_t element) {
@@ -89,6 +118,7 @@ Reference::Reference(const ReferenceOptions& o) {
   visible_.push_back(delta ? params : pulled(o.pull, *o.layout, params, params));
   residuals_.emplace_back(o.nodes, std::vector<float>(o.elements));
   steps_.push_back(0);
+  GateDecision gate = o.gate ? first_gate_state(*o.gate) : GateDecision{};
   for (std::uint64_t round = 1; round <= o.rounds; ++round) {
     std::vector<std::vector<float>> node_sums;
     std::uint64_t weight = 0;
@@ -100,7 +130,7 @@ Reference::Reference(const ReferenceOptions& o) {
         weight += sample_weight(o.seed, rank, round);
         std::vector<float>& gradient = ranks.emplace_back(o.elements);
         for (std::uint64_t e = 0; e < o.elements; ++e) {
-          gradient[e] = gradient_value(o.seed, rank, round, e, visible_.back()[e]);
+          gradient[e] = gradient_value(o.seed, rank, round, e, visible_.back()[e]) * gate.loss_scale;
         }
       }
       node_sums.push_back(pushed(o.push, *o.layout, add_in_tree_order(std::move(ranks)), residuals_.back()[node]));
@@ -108,20 +138,28 @@ Reference::Reference(const ReferenceOptions& o) {
     if (o.reverse_nodes) std::ranges::reverse(node_sums);
     std::vector<float> sum = add_in_tree_order(std::move(node_sums));
     std::uint64_t step = steps_.back();
-    if (weight != 0) {
+    // As one chunk: the tree is the same.
+    if (o.gate) gate = decide_gate(*o.gate, gate, std::vector{gate_facts(sum, weight)});
+    const bool applies = o.gate ? gate.applies() : weight != 0;
+    if (applies) {
       ++step;
-      const float scale = static_cast<float>(1.0 / static_cast<double>(weight));
+      const float scale = o.gate ? gate_scale(gate, weight) : static_cast<float>(1.0 / static_cast<double>(weight));
       for (float& value : sum) value *= scale;
       kernels::BlockArgs block;
       block.count = o.elements;
       block.grad = sum.data();
       block.param_in = block.param_out = params.data();
       for (std::size_t s = 0; s < slots.size(); ++s) block.state_in[s] = block.state_out[s] = slots[s].data();
-      o.optimizer->step(o.optimizer->scalars(step, scheduled_lr(o.schedule, o.lr, step)), block);
+      const kernels::StepScalars scalars = o.optimizer->scalars(step, scheduled_lr(o.schedule, o.lr, step));
+      if (o.optimizer->layerwise()) {
+        step_by_layers(o, scalars, block);
+      } else {
+        o.optimizer->step(scalars, block);
+      }
     }
     master_.push_back(params);
-    // A round without samples sends no change.
-    visible_.push_back(weight == 0 && delta ? visible_.back() : pulled(o.pull, *o.layout, params, visible_.back()));
+    // A round that is not applied sends no change.
+    visible_.push_back(!applies && delta ? visible_.back() : pulled(o.pull, *o.layout, params, visible_.back()));
     steps_.push_back(step);
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/config.h"
@@ -22,6 +23,7 @@ struct ReferenceOptions {
   double lr = 0.1;
   ScheduleConfig schedule;
   std::shared_ptr<const kernels::Optimizer> optimizer;
+  std::optional<GateConfig> gate;
   bool reverse_nodes = false;  // a planted bug: nodes are added from the last to the first
 };
 

@@ -18,6 +18,7 @@ ReferenceOptions reference_options(const JudgeSetup& setup, bool reverse_nodes) 
   options.lr = setup.lr;
   options.schedule = setup.schedule;
   options.optimizer = setup.optimizer;
+  options.gate = setup.gate;
   options.reverse_nodes = reverse_nodes;
   return options;
 }

@@ -15,7 +15,18 @@ std::string Scenario::describe() const {
                          : (mode == "ssp" ? " with staleness " + std::to_string(staleness) : "") +
                                (lr_by_staleness ? ", step size by staleness" : "") +
                                (delay_compensation != 0.0 ? ", delays compensated" : "") +
-                               (restarts ? ", cut off after " + std::to_string(cut_after_events) + " events" : ""));
+                               (restarts ? ", cut off after " + std::to_string(cut_after_events) + " events" : "")) +
+         (clip_norm > 0.0 ? ", clipped at " + std::to_string(clip_norm) : "") +
+         (loss_scale != "none" ? ", loss scale " + loss_scale : "");
+}
+
+GateConfig Scenario::gate() const {
+  GateConfig config;
+  config.clip_norm = clip_norm;
+  config.loss_scale = loss_scale;
+  config.init_scale = 262144.0;  // too large for fp16
+  config.growth_interval = 2;
+  return config;
 }
 
 std::uint64_t Scenario::slowness(std::uint32_t node) const {
@@ -45,7 +56,13 @@ Scenario scenario_of(std::uint64_t seed) {
   s.duplicate = random.chance(0.5) ? 0.1 : 0.0;
   s.window_bytes = s.chunk_elements * 4 * random.between(1, 4);
   // Drawn last, so that synchronous seeds are what they were before there were others.
-  if (!random.chance(0.5)) return s;
+  if (!random.chance(0.5)) {
+    if (s.push.starts_with("int8") || s.push.starts_with("topk") || s.push == "onebit" || !random.chance(0.5)) return s;
+    if (random.chance(0.7)) s.clip_norm = 0.25 * static_cast<double>(random.between(1, 40));
+    if (random.chance(0.5)) s.loss_scale = random.chance(0.8) ? "dynamic" : "64";
+    if (random.chance(0.3)) s.optimizer = "lamb";
+    return s;
+  }
   s.mode = random.chance(0.75) ? "ssp" : "async";
   s.staleness = random.below(4);
   s.rounds = random.between(4, 12);

@@ -16,6 +16,8 @@ void add(Outcome& outcome, World& world) {
   outcome.resends += world.resends;
   outcome.snapshots += world.snapshots_checked;
   outcome.withheld += world.withheld;
+  outcome.clipped += world.clipped;
+  outcome.skipped += world.skipped;
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <string>
 
+#include "common/config.h"
+
 namespace tributary::sim {
 
 // What a seed turned into; printed with a failure.
@@ -31,6 +33,11 @@ struct Scenario {
   double delay_compensation = 0.0;
   bool restarts = false;
   std::uint64_t cut_after_events = 0;
+  // Synchronous rounds: common/gate_rules.h. 0 and "none": no gate.
+  double clip_norm = 0.0;
+  std::string loss_scale = "none";
+  GateConfig gate() const;
+  bool gated() const { return clip_norm > 0.0 || loss_scale != "none" || optimizer == "lamb"; }
   // How many times as long as others a node takes for its work.
   std::uint64_t slowness(std::uint32_t node) const;
   std::string describe() const;
@@ -41,7 +48,8 @@ struct Outcome {
   std::string failure;  // the first broken invariant
   Scenario scenario;
   std::uint64_t events = 0, virtual_ns = 0, messages = 0, resends = 0, snapshots = 0, withheld = 0;
-  bool restarted = false;  // from a snapshot
+  std::uint64_t clipped = 0, skipped = 0;  // rounds, by a gate
+  bool restarted = false;                  // from a snapshot
 };
 
 // Planted bugs, to show that the invariants can fail.
@@ -53,6 +61,7 @@ enum class Mutation {
   kLooseBound,        // clocks: answers go out a clock too early
   kApplyTwice,        // clocks: a second copy of a push is taken for the next one
   kForgetClocks,      // clocks: a restored chunk does not know which pushes it has
+  kBeforeTheGate,     // gate: a lane decides by itself, by its own chunks
 };
 
 Scenario scenario_of(std::uint64_t seed);

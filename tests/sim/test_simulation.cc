@@ -13,7 +13,7 @@ constexpr std::uint64_t kSeedsPerCase = 250;
 constexpr std::uint64_t kSeedsForMutation = 200;
 
 void run_seeds(std::uint64_t first) {
-  std::uint64_t resends = 0, snapshots = 0, withheld = 0, restarted = 0;
+  std::uint64_t resends = 0, snapshots = 0, withheld = 0, restarted = 0, clipped = 0, skipped = 0;
   for (std::uint64_t seed = first; seed < first + kSeedsPerCase; ++seed) {
     const Outcome outcome = run(seed);
     if (!outcome.ok) {
@@ -23,12 +23,17 @@ void run_seeds(std::uint64_t first) {
     resends += outcome.resends;
     snapshots += outcome.snapshots;
     withheld += outcome.withheld;
+    clipped += outcome.clipped;
+    skipped += outcome.skipped;
     restarted += outcome.restarted ? 1 : 0;
   }
-  // Runs in which nothing was lost, captured, withheld or gone on with would prove less than they say.
+  // Runs in which nothing was lost, captured, withheld, clipped, skipped or gone on with would prove less than they
+  // say.
   CHECK(resends > 0);
   CHECK(snapshots > 0);
   CHECK(withheld > 0);
+  CHECK(clipped > 0);
+  CHECK(skipped > 0);
   CHECK(restarted > 0);
 }
 
@@ -77,6 +82,10 @@ TEST_CASE("a push with a clock that is applied twice is found") {
 
 TEST_CASE("a restored chunk that has forgotten which pushes it has is found") {
   CHECK(first_seed_that_finds(Mutation::kForgetClocks) < kSeedsForMutation);
+}
+
+TEST_CASE("a lane that does not wait for the gate is found") {
+  CHECK(first_seed_that_finds(Mutation::kBeforeTheGate) < kSeedsForMutation);
 }
 
 TEST_CASE("a seed is the same run every time") {

@@ -70,6 +70,10 @@ World::World(const Scenario& scenario, Mutation mutation_in, ViewId view_in, con
   setup.optimizer = optimizer_of(scenario);
   setup.schedule = schedule_of(scenario.rounds);
   setup.clocks = clocks_of(scenario);
+  if (scenario.gated()) {
+    setup.gate = scenario.gate();
+    gate.emplace(*setup.gate, layout->chunks(), layout->tensors().size());
+  }
   const auto report = [this](const std::string& what) { broken(what); };
   if (setup.clocks) {
     judge = std::make_unique<ClocksJudge>(setup, saved, report);
@@ -88,6 +92,20 @@ void World::broken(const std::string& what) {
   if (failure.empty()) failure = what + " (virtual time " + std::to_string(network.now_ns()) + " ns)";
 }
 
+void World::gate_hears(LaneSim& from, const RoundFacts& facts) {
+  const Result<RoundGate::Reply> reply = gate->on_facts(facts);
+  if (!reply) return broken("the gate refused facts: " + reply.error().message);
+  if (!reply->decision) return;
+  if (reply->for_all && facts.phase == GatePhase::kGradient) {
+    clipped += reply->decision->decision.verdict == GateVerdict::kClipped ? 1 : 0;
+    skipped += reply->decision->decision.verdict == GateVerdict::kSkipped ? 1 : 0;
+  }
+  for (auto& lane : lanes) {
+    if (!reply->for_all && lane.get() != &from) continue;
+    network.send([&to = *lane, decision = *reply->decision] { to.decide(decision); });
+  }
+}
+
 bool World::done() const {
   return std::ranges::all_of(nodes, [](const auto& node) { return node->done(); });
 }
@@ -103,6 +121,7 @@ bool World::train(std::uint64_t cut, std::uint64_t& events) {
   for (auto& node : nodes) node->start();
   tick_ = [this] {
     for (auto& node : nodes) node->tick();
+    for (auto& lane : lanes) lane->ask_gate();
     network.after(kTickNs, tick_);
   };
   tick_();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/codec.h"
+#include "server/round_gate.h"
 #include "server/shard_core.h"
 #include "tests/sim/judge.h"
 #include "tests/sim/network.h"
@@ -45,6 +46,10 @@ class LaneSim : public ShardOutput {
   void resend(PeerId to, const Resend& header) override { reply(to, header); }
   void error(PeerId to, const ErrorReply& header) override { reply(to, header); }
   void captured(ChunkSnapshot snapshot) override;
+  void facts(const RoundFacts& facts) override;
+  // The gate's answer; and as long as it has not come, the question again.
+  void decide(const RoundDecision& decision);
+  void ask_gate();
 
   ShardCore& core() { return *core_; }
 
@@ -60,6 +65,7 @@ class LaneSim : public ShardOutput {
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<ShardCore> core_;
   std::map<ChunkKey, std::uint64_t, KeyOrder> last_rounds_;  // of pushes that came
+  std::optional<RoundFacts> undecided_;
 };
 
 // One node: real ClientCore, NodeGather and HostReducer, simulated trainers.
@@ -107,7 +113,8 @@ class NodeSim : public ClientOutput, private ReduceListener {
   std::vector<NodeGather::Complete> complete_;
   std::vector<RankSim> ranks_;
   std::vector<float> params_;
-  std::vector<std::uint64_t> versions_;  // by chunk, + 1; 0: nothing delivered
+  std::vector<std::uint64_t> versions_;    // by chunk, + 1; 0: nothing delivered
+  std::map<std::uint64_t, float> scales_;  // with a gate: by round, what its loss is multiplied by
 };
 
 // What the next view begins with.
@@ -133,6 +140,8 @@ class World {
   std::optional<Restart> newest_complete() const;
 
   void keep_for_restart(const ChunkSnapshot& snapshot);
+  // The coordinator's part: facts from a lane.
+  void gate_hears(LaneSim& from, const RoundFacts& facts);
 
  private:
   void snapshot_sometimes();
@@ -150,8 +159,9 @@ class World {
   Random random;
   std::shared_ptr<const Layout> layout;
   std::unique_ptr<Judge> judge;
+  std::optional<RoundGate> gate;
   std::string failure;
-  std::uint64_t resends = 0, snapshots_checked = 0, withheld = 0;
+  std::uint64_t resends = 0, snapshots_checked = 0, withheld = 0, clipped = 0, skipped = 0;
   // Destroyed in reverse: events and snapshots hold buffers of the lanes' pools.
   std::vector<std::unique_ptr<LaneSim>> lanes;
   std::vector<std::unique_ptr<NodeSim>> nodes;

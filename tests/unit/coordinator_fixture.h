@@ -46,7 +46,8 @@ struct JoinOptions {
   JobId redo_job = {};           // whose pushes the node has, from first to last
   std::uint64_t redo_first = 1, redo_last = 0;
   std::uint32_t redo_capacity = 0;
-  JobConfig config = config_of("");  // its name is `job`
+  std::vector<std::uint32_t> redo_nodes = {};  // of the views they were pushed in; empty: 0 to nodes - 1
+  JobConfig config = config_of("");            // its name is `job`
 };
 
 class Cluster : public CoordinatorOutput {
@@ -109,6 +110,10 @@ class Cluster : public CoordinatorOutput {
     join.redo_first = Round(options.redo_first);
     join.redo_last = Round(options.redo_last);
     join.redo_capacity = options.redo_capacity;
+    std::vector<std::uint32_t> nodes = options.redo_nodes;
+    for (std::uint32_t node = 0; nodes.size() < options.nodes && options.redo_nodes.empty(); ++node)
+      nodes.push_back(node);
+    join.redo_members = members_hash(nodes);
     join.world_size = options.world_size.value_or(options.nodes * options.ranks);
     return join;
   }

@@ -74,6 +74,7 @@ class ShardRecorder final : public ShardOutput {
   void error(PeerId to, const ErrorReply& header) override { errors.emplace_back(to, header); }
   void captured(ChunkSnapshot snapshot) override { snapshots.push_back(std::move(snapshot)); }
   void logged(LoggedStep step) override { log.push_back(std::move(step)); }
+  void facts(const RoundFacts& facts) override { rounds.push_back(facts); }
 
   // As if everything had been sent.
   void clear() {
@@ -82,6 +83,7 @@ class ShardRecorder final : public ShardOutput {
     receipts.clear();
     resends.clear();
     errors.clear();
+    rounds.clear();
   }
 
   std::vector<Sent> answers;
@@ -96,6 +98,7 @@ class ShardRecorder final : public ShardOutput {
   std::vector<std::pair<PeerId, ErrorReply>> errors;
   std::vector<ChunkSnapshot> snapshots;
   std::vector<LoggedStep> log;
+  std::vector<RoundFacts> rounds;
 };
 
 struct ShardSetup {
@@ -109,6 +112,7 @@ struct ShardSetup {
   std::optional<ClockRules> clocks;
   std::uint64_t start = 0;
   bool recovers = false;
+  std::optional<GateConfig> gate;
 };
 
 inline PeerId peer_of(std::uint32_t node) {
@@ -134,12 +138,13 @@ class Shard {
     job.clocks = setup.clocks;
     job.start = Round(setup.start);
     job.recovers = setup.recovers;
+    job.gate = setup.gate;
     return job;
   }
   std::size_t blocks(const ShardSetup& setup) const {
     if (setup.pool_blocks != 0) return setup.pool_blocks;
     return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull, setup.push, setup.nodes,
-                                  setup.recovers, setup.clocks.has_value());
+                                  setup.recovers, setup.clocks.has_value(), setup.gate.has_value());
   }
   static ChunkKey key(std::uint32_t node, std::uint32_t chunk = 0) {
     return {kJob, kView, NodeRank(node), ChunkIndex(chunk)};

@@ -36,8 +36,20 @@ void randomise(Random& random, T& value) {
     value = below(random, 2) != 0;
   } else if constexpr (std::is_same_v<T, ErrorCode>) {
     value = static_cast<ErrorCode>(below(random, 1 + static_cast<unsigned>(ErrorCode::kDevice)));
+  } else if constexpr (std::is_same_v<T, GatePhase>) {
+    value = static_cast<GatePhase>(below(random, 2));
+  } else if constexpr (std::is_same_v<T, GateDecision>) {
+    value = {};  // without a verdict there is nothing in it
+    if (below(random, 4) == 0) return;
+    value.verdict = static_cast<GateVerdict>(1 + below(random, 4));
+    randomise(random, value.coefficient);
+    randomise(random, value.norm);
+    randomise(random, value.loss_scale);
+    randomise(random, value.good_rounds);
   } else if constexpr (std::is_enum_v<T>) {
     value = static_cast<T>(below(random, 3));  // EncodingId, LeaveKind, StopKind
+  } else if constexpr (std::is_same_v<T, float>) {
+    value = static_cast<float>(random()) * 1e-9f + 0.125f;
   } else if constexpr (std::is_same_v<T, double>) {
     value = static_cast<double>(random()) * 1e-9 + 0.125;
   } else if constexpr (std::is_integral_v<T>) {

@@ -13,6 +13,7 @@ namespace tributary {
 
 struct Session::Impl {
   JobConfig job;
+  Topology topology;
   std::vector<TensorSpec> tensors;
   bool fresh = false;
   Round resume;
@@ -83,6 +84,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   }
   auto impl = std::make_unique<Impl>();
   impl->job = options.job;
+  impl->topology = options.topology;
   impl->tensors = std::move(tensors);
   impl->fresh = world.round.value == 0;
   impl->resume = world.round;
@@ -107,6 +109,9 @@ bool Session::fresh() const {
 }
 Round Session::resume_round() const {
   return impl_->resume;
+}
+const Topology& Session::topology() const {
+  return impl_->topology;
 }
 std::span<float> Session::initial(std::size_t tensor) {
   return impl_->parameters[tensor];
@@ -155,6 +160,10 @@ Status Session::start() {
 }
 
 void Session::last_round(Round) {}
+
+Round Session::settled_round() const {
+  return World::current->round;
+}
 
 void Session::ready(std::size_t tensor, std::uint64_t weight) {
   REQUIRE_FALSE(impl_->is_ready[tensor]);

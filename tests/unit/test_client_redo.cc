@@ -20,7 +20,8 @@ TEST_CASE("what a server lost is pushed again round by round before the paramete
   CHECK(first.round == Round(6));
   CHECK(first.weight == 1006);
   CHECK(first.redo);
-  client.receipt(0, 6);  // held until other nodes have pushed it
+  CHECK(first.gate.norm == 6.0);  // what was decided about that round
+  client.receipt(0, 6);           // held until other nodes have pushed it
   CHECK(client.out.pushes.size() == 1);
   CHECK(client.core.in_flight_bytes() == kBytes);  // of the pull
   client.applied(0, 6);
@@ -37,6 +38,7 @@ TEST_CASE("what a server lost is pushed again round by round before the paramete
   CHECK(client.core.stats().redone == 2);
   client.ready(0, 8);
   CHECK_FALSE(client.out.pushes.back().second.redo);
+  CHECK_FALSE(client.out.pushes.back().second.gate.known());
   CHECK(client.out.pushes.back().second.round == Round(8));
 }
 

@@ -290,7 +290,7 @@ TEST_CASE("impossible values of a job are refused with the value and what would 
       {"optimizer", "nesterov = true", "optimizer.nesterov = true: needs momentum"},
       {"optimizer", "nesterov = true\nmomentum = 0.9\ndampening = 0.1",
        "optimizer.nesterov = true: needs dampening = 0"},
-      {"optimizer", "name = 'sdg'", "optimizer.name = 'sdg': must be one of sgd, adam, adamw, adagrad or lion"},
+      {"optimizer", "name = 'sdg'", "optimizer.name = 'sdg': must be one of sgd, adam, adamw, adagrad, lion or lamb"},
       {"optimizer", "beta1 = 1\nname = 'adam'", "beta1 = 1: must be in [0, 1)"},
       {"optimizer", "beta2 = -0.1\nname = 'lion'", "beta2 = -0.1: must be in [0, 1)"},
       {"optimizer", "eps = 0\nname = 'adamw'", "eps = 0: must be a finite number above 0"},
@@ -353,9 +353,9 @@ TEST_CASE("a key that the chosen optimizer or schedule does not have is refused 
   CHECK(
       job_refusal("[job]\nname = 'j'\n[optimizer]\nname = 'adamw'\nmomentum = 0.9\n") ==
       "job.toml:5: optimizer.momentum = 0.9: adamw has no momentum (sgd has): remove the key or change optimizer.name");
-  CHECK(contains(key_refusal("optimizer", "beta1 = 0.9"), "sgd has no beta1 (adam, adamw and lion have)"));
+  CHECK(contains(key_refusal("optimizer", "beta1 = 0.9"), "sgd has no beta1 (adam, adamw, lion and lamb have)"));
   CHECK(contains(key_refusal("optimizer", "eps = 1e-8\nname = 'lion'"),
-                 "lion has no eps (adam, adamw and adagrad have)"));
+                 "lion has no eps (adam, adamw, adagrad and lamb have)"));
   CHECK(contains(key_refusal("optimizer", "lr_decay = 0.1\nname = 'adam'"), "adam has no lr_decay (adagrad has)"));
   CHECK(contains(key_refusal("schedule", "total_rounds = 5"), "constant has no total_rounds (linear and cosine have)"));
   CHECK(contains(key_refusal("schedule", "step_gamma = 0.5\nname = 'cosine'\ntotal_rounds = 3"),

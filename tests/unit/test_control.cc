@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "common/clock.h"
@@ -209,6 +210,52 @@ TEST_CASE("a server says hello with its lanes, beats, and tells how far its jobs
   CHECK(status.jobs[0].name == "mnist");
   CHECK(status.jobs[0].chunks == 3);
   CHECK(status.jobs[0].memory_terms().state == 2 * 3 * kChunkElements * 4);  // parameters, and those of the last round
+}
+
+TEST_CASE("facts of a gated round are told until there is a decision, which opens it on all lanes") {
+  FakeCoordinator coordinator;
+  SmallServer server(coordinator.endpoint(), "");
+  REQUIRE(coordinator.expect<Heartbeat>());
+  OpenJob open = open_message(1);
+  JobConfig config = job_from_json(open.job_json).value();
+  config.gate.clip_norm = 1.0;
+  open.job_json = to_canonical_json(config);
+  CHECK(open_job(coordinator, open).ok);
+  Node node(server);
+  node.initialise(1, 10.0f);
+  for (std::uint32_t c = 0; c < 3; ++c) {
+    node.of(c).push(key_in(1, c), 1, filled(2.0f));
+    REQUIRE(node.of(c).expect<Receipt>());
+  }
+  // From each lane, and then from each lane again.
+  std::set<std::uint32_t> chunks;
+  for (int i = 0; i < 4; ++i) {
+    const auto facts = coordinator.expect<RoundFacts>();
+    REQUIRE(facts);
+    CHECK(facts->round == Round(1));
+    CHECK_FALSE(facts->decided.known());
+    for (const ChunkFacts& chunk : facts->chunks) {
+      chunks.insert(chunk.chunk.value);
+      CHECK(chunk.facts.sum_squares == 4.0 * kChunkElements);
+    }
+  }
+  CHECK(chunks == std::set<std::uint32_t>{0, 1, 2});
+  coordinator.send(RoundDecision{
+      JobId(7), ViewId(1), Round(1), GatePhase::kGradient, {GateVerdict::kClipped, 0.5, 110.0, 1.0f, 0}, {}});
+  for (std::uint32_t c = 0; c < 3; ++c) {
+    std::vector<float> values;
+    const auto answer = node.of(c).expect<Answer>(&values);
+    REQUIRE(answer);
+    CHECK(answer->version == Version(1));
+    CHECK(answer->gate.norm == 110.0);
+    CHECK(values == filled(9.5f));  // 10 - 0.5 (the rate) * 0.5 (the coefficient) * 2
+  }
+  const ControlStatus status = server.control->status();
+  REQUIRE(status.jobs.size() == 1);
+  CHECK(status.jobs[0].gate);
+  CHECK(status.jobs[0].gate_round == Round(1));
+  CHECK(status.jobs[0].rounds_clipped == 1);
+  CHECK(status.jobs[0].memory.gate);
 }
 
 TEST_CASE("without a store the first snapshot and the final one are refused by name, and the job still ends") {

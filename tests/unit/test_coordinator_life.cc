@@ -1,6 +1,10 @@
 // CoordinatorCore: how a running view ends: stops, finishes, losses.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "tests/unit/coordinator_fixture.h"
 
 namespace tributary {
@@ -328,6 +332,63 @@ TEST_CASE("a server lost while the final state is written matters only if its pa
     CHECK_FALSE(cluster.job().record.initialised);
   }
   CHECK(cluster.phase() == "idle");
+}
+
+// ---- Who is late ----
+
+TEST_CASE("a node that lags is named to people while it does, and forgotten with its view") {
+  Cluster cluster(1);
+  cluster.everybody(3);
+  cluster.run(3);
+  NodePace paces[3];
+  const auto beat = [&](std::uint32_t w, std::uint64_t compute_ms) {
+    NodePace& pace = paces[w];
+    pace.job = cluster.open().job;
+    pace.view = cluster.open().view;
+    pace.node = NodeRank(w);
+    pace.rounds += 10;
+    pace.compute_ns += 10 * compute_ms * 1'000'000;
+    cluster.say(worker_peer(w), Heartbeat{worker_incarnation(w), {}, {pace}});
+  };
+  const auto told = [&](const std::string& text) {
+    return std::ranges::count_if(cluster.logged,
+                                 [&](const auto& line) { return line.find(text) != std::string::npos; });
+  };
+  for (int i = 0; i < 6; ++i) {
+    beat(0, 50);
+    beat(1, 50);
+    beat(2, 150);
+  }
+  CHECK(told("node 2 of job 'mnist' (worker host2) takes 3.0 times as long for a round as the others") == 1);
+  CHECK(told("phase compute") == 1);
+  REQUIRE(cluster.job().paces.size() == 3);
+  CHECK(cluster.job().paces[2].lag.has_value());
+  CHECK_FALSE(cluster.job().paces[0].lag.has_value());
+  CHECK(cluster.job().workers == std::map<std::uint32_t, std::string>{{0, "host0"}, {1, "host1"}, {2, "host2"}});
+  // What a worker says of another node, or of a view that is over, is nobody's.
+  cluster.say(worker_peer(0), Heartbeat{worker_incarnation(0), {}, {paces[2]}});
+  paces[2].view = ViewId(77);
+  cluster.say(worker_peer(2), Heartbeat{worker_incarnation(2), {}, {paces[2]}});
+  for (int i = 0; i < 4; ++i) beat(2, 50);
+  CHECK(told("has caught up with the others") == 1);
+  cluster.leave(1, LeaveKind::kFailed, 3);
+  CHECK(cluster.job().paces.empty());
+}
+
+TEST_CASE("backup workers leave at least one node that rounds wait for") {
+  Cluster cluster(1);
+  cluster.everybody(2);
+  JoinOptions options{.nodes = 2};
+  options.config.sync.backup_workers = 2;
+  cluster.join(0, options);
+  const auto refused = cluster.only<ControlError>(worker_peer(0));
+  REQUIRE(refused);
+  CHECK(refused->code == ErrorCode::kTopology);
+  CHECK(refused->message.find("sync.backup_workers = 2") != std::string::npos);
+  CHECK(cluster.core.jobs().empty());
+  options.config.sync.backup_workers = 1;
+  cluster.run(2, options);
+  CHECK(cluster.phase() == "running");
 }
 
 }  // namespace tributary

@@ -205,7 +205,8 @@ TEST_CASE("Tensors are needed in order before anything moves, and become ready i
         needed.push_back(t);
         return true;
       },
-      [&](std::size_t t) {
+      [&](std::size_t t, std::uint64_t weight) {
+        CHECK(weight == 1);
         ready.push_back(t);
         // Whoever is told may take the gradient, and overwrite the parameters.
         std::ranges::fill(memory.parameters[t], 1e30f);
@@ -230,7 +231,7 @@ TEST_CASE("An abandoned round leaves the inner state as it was") {
       if (round == abandoned) {
         const auto stats = disturbed.gradient(
             Round(round), Rank(0), [](std::size_t t) { return t < 2; },
-            [](std::size_t) { FAIL_CHECK("ready in an abandoned round"); });
+            [](std::size_t, std::uint64_t) { FAIL_CHECK("ready in an abandoned round"); });
         REQUIRE(stats);
         CHECK_FALSE(stats->has_value());
       }

@@ -69,6 +69,16 @@ TEST_CASE("where nodes have clocks, what each was answered is kept for it") {
   CHECK(memory_formula(shard).told == 3 * 2000);
 }
 
+TEST_CASE("rounds that wait for a gate are kept as one sum") {
+  ShardMemory shard;
+  shard.elements = 1000;
+  shard.nodes = 3;
+  const std::uint64_t without = memory_formula(shard).total();
+  shard.gate = true;
+  CHECK(memory_formula(shard).sums == 4000);
+  CHECK(memory_formula(shard).total() == without + 4000);
+}
+
 TEST_CASE("terms of several jobs add up") {
   MemoryTerms sum;
   sum += MemoryTerms{1, 2, 3, 4, 5, 6, 7};

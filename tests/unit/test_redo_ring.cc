@@ -74,6 +74,35 @@ TEST_CASE("frames are found until a later round takes their place") {
   CHECK(ring->kept().last == Round(kRounds));
 }
 
+TEST_CASE("rounds of a job with a gate count when what was decided about them is known") {
+  const auto ring = ring_of();
+  const auto decision = [](std::uint64_t round) {
+    return GateDecision{GateVerdict::kClipped, 0.5, static_cast<double>(round), 2.0f, 7};
+  };
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
+      fill(*ring, chunk, round);
+      CHECK_FALSE(ring->find(ChunkIndex(chunk), Round(round))->gate.known());
+      if (round < 3 || chunk == 0) ring->note_decision(ChunkIndex(chunk), Round(round), decision(round));
+    }
+  }
+  ring->note_decision(ChunkIndex(1), Round(kRounds + 3), decision(9));  // of a round that is not here
+  ring->note_decision(ChunkIndex(1), Round(3), {});                     // nobody has decided
+  CHECK(ring->find(ChunkIndex(1), Round(2))->gate == decision(2));
+  CHECK(ring->kept().last == Round(3));
+  CHECK(ring->kept(true).first == Round(1));
+  CHECK(ring->kept(true).last == Round(2));
+  const auto again = RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, {});
+  REQUIRE(again);
+  CHECK((*again)->kept(true).last == Round(2));
+  CHECK((*again)->find(ChunkIndex(2), Round(1))->gate == decision(1));
+  ring->forget_after(Round(1));
+  CHECK(ring->kept(true).last == Round(1));
+  // A frame that is written again has not been decided about.
+  fill(*ring, 0, 2);
+  CHECK_FALSE(ring->find(ChunkIndex(0), Round(2))->gate.known());
+}
+
 TEST_CASE("a frame that is being written is not found, nor its round counted") {
   const auto ring = ring_of();
   for (std::uint32_t chunk = 0; chunk < 3; ++chunk) fill(*ring, chunk, 1);

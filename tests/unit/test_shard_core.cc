@@ -19,7 +19,7 @@ TEST_CASE("the last of the nodes' pushes steps the chunk and answers everybody w
   CHECK(shard.out.receipts[0].second.round == Round(1));
   shard.push(0, 1, 1.0f);
   CHECK(shard.version() == 1);
-  CHECK(all_equal(shard.params(), 8.0f));  // 10 - (1 + 3) / 2
+  CHECK(all_equal(shard.params(), 8.0f));   // 10 - (1 + 3) / 2
   REQUIRE(shard.out.receipts.size() == 2);  // also for the last push
   CHECK(shard.out.receipts[1].first == peer_of(0));
   REQUIRE(shard.out.answers.size() == 2);

@@ -147,7 +147,8 @@ TEST_CASE("Gradient accumulation sums the same gradient") {
     }
     std::vector<std::size_t> ready;
     REQUIRE(compute->bind({.parameters = parameter_pointers, .gradients = sum_pointers}));
-    const auto stats = compute->gradient(Round(3), Rank(1), nullptr, [&](std::size_t t) { ready.push_back(t); });
+    const auto stats =
+        compute->gradient(Round(3), Rank(1), nullptr, [&](std::size_t t, std::uint64_t) { ready.push_back(t); });
     REQUIRE((stats && *stats));
     CHECK((*stats)->samples == 16);
     CHECK(ready == std::vector<std::size_t>{2, 3, 0, 1});
@@ -213,8 +214,9 @@ TEST_CASE("A rank without samples contributes zeros, after it waited for every t
         for (const auto& sum : sums) CHECK(sum[0] == 5.0f);
         return true;
       },
-      [&](std::size_t) {
+      [&](std::size_t, std::uint64_t weight) {
         CHECK(needed == 4);
+        CHECK(weight == 0);
         ++ready;
       });
   REQUIRE((stats && *stats));

@@ -227,7 +227,8 @@ TEST_CASE("the registry survives closing and opening the store") {
   CHECK(equal((*registry)[1], second));
 }
 
-TEST_CASE("the clocks of a chunk's nodes come back with it, and other jobs have none") {
+TEST_CASE("the clocks of a chunk's nodes and its gate's decision come back with it, and other jobs have none") {
+  const GateDecision kDecision{GateVerdict::kClipped, 0.125, 3.5, 4096.0f, 12};
   TempDir dir;
   BufferPool pool(kElements * sizeof(float), 64);
   const SnapshotInfo info = sample_info(12, 7, 2);
@@ -239,6 +240,7 @@ TEST_CASE("the clocks of a chunk's nodes come back with it, and other jobs have 
       ChunkSnapshot snapshot = sample_chunk(pool, info.job, info.round, chunk, kElements, kSlots);
       snapshot.nodes = 3;
       if (chunk == owned(2)[0]) snapshot.clocks = {7, 1ull << 40, 9};
+      if (chunk == owned(2)[0]) snapshot.gate = kDecision;
       REQUIRE((*writer)->add(snapshot));
     }
     REQUIRE((*writer)->finish());
@@ -247,6 +249,7 @@ TEST_CASE("the clocks of a chunk's nodes come back with it, and other jobs have 
   std::vector<std::vector<std::uint64_t>> clocks;
   REQUIRE(store->load(info, [&](const LoadedChunk& chunk) -> Status {
     clocks.push_back(chunk.clocks);
+    CHECK(chunk.gate == (clocks.size() == 1 ? kDecision : GateDecision{}));
     return {};
   }));
   CHECK(clocks == std::vector<std::vector<std::uint64_t>>{{7, 1ull << 40, 9}, {}});

@@ -144,7 +144,7 @@ TEST_CASE("records of a snapshot that do not belong together are refused by name
          other.optimizer = "lion";
          m[header0] = records::seal(other);
        }},
-      {"store format 4", [&](auto& m) { m[header0] = records::seal(good, kStoreFormat + 1); }},
+      {"store format 5", [&](auto& m) { m[header0] = records::seal(good, kStoreFormat + 1); }},
       {"its estimate is missing",
        [&](auto& m) {
          auto other = good;

@@ -1,0 +1,373 @@
+#include "bench/stragglers.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "cluster/local_cluster.h"
+#include "cluster/progress_socket.h"
+#include "common/clock.h"
+#include "common/printed.h"
+
+namespace tributary::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kPoll{2};
+constexpr std::chrono::seconds kStartTimeout{60}, kStopTimeout{60};
+constexpr std::uint64_t kWarmupReports = 2;  // of every rank, before the time begins
+constexpr std::uint32_t kLocalSteps = 10;    // of DiLoCo
+// Of plain SGD on the mean over all nodes' samples. A push that is a step of its own, of one node's samples, has it
+// divided by the nodes: the same progress a sample.
+constexpr double kLearningRate = 0.3;
+// A node that is not slow is done in time with everything.
+constexpr double kDeadlineSlack = 1.06;
+
+struct TempDir {
+  TempDir() {
+    char name[] = "/tmp/tributary-stragglers-XXXXXX";
+    if (::mkdtemp(name)) path = name;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    if (!path.empty()) std::filesystem::remove_all(path, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  std::string path;
+};
+
+// How many samples each rank has reported, as time goes by.
+class Tally {
+ public:
+  explicit Tally(std::uint32_t ranks) : ranks_(ranks) {}
+
+  void take(std::string_view datagram, std::uint64_t now_ns) {
+    const auto json = nlohmann::json::parse(datagram, nullptr, false);
+    if (!json.is_object() || !json.contains("rank") || !json.contains("samples")) return;
+    const auto rank = json.at("rank").get<std::size_t>();
+    if (rank >= ranks_.size()) return;
+    Rank& known = ranks_[rank];
+    known.total += json.at("samples").get<double>();
+    known.compute_ns += json.value("compute_ns", 0.0);
+    known.at.push_back({now_ns, known.total});
+  }
+  bool warm() const {
+    return std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.at.size() >= kWarmupReports; });
+  }
+  // Of a rank up to then; between two reports as if it had come evenly.
+  double samples(std::size_t rank, std::uint64_t at_ns) const {
+    const auto& at = ranks_[rank].at;
+    const auto next = std::ranges::lower_bound(at, at_ns, {}, &Point::ns);
+    if (next == at.begin()) return 0.0;
+    const Point& before = *std::prev(next);
+    if (next == at.end()) return before.total;
+    const double part = static_cast<double>(at_ns - before.ns) / static_cast<double>(next->ns - before.ns);
+    return before.total + part * (next->total - before.total);
+  }
+  double compute_ms(std::size_t rank) const {
+    const Rank& known = ranks_[rank];
+    return known.at.empty() ? 0.0 : 1e-6 * known.compute_ns / static_cast<double>(known.at.size());
+  }
+
+ private:
+  struct Point {
+    std::uint64_t ns = 0;
+    double total = 0.0;
+  };
+  struct Rank {
+    double total = 0.0, compute_ns = 0.0;
+    std::vector<Point> at;
+  };
+  std::vector<Rank> ranks_;
+};
+
+std::string job_toml(const StragglerOptions& o, const std::string& variant, std::uint32_t deadline_ms) {
+  const double lr = variant.starts_with("ssp") || variant == "async" ? kLearningRate / o.nodes : kLearningRate;
+  std::string text = "[job]\nname = \"stragglers\"\nmode = ";
+  std::string optimizer = printed("[optimizer]\nname = \"sgd\"\nlr = %g\n", lr);
+  if (variant.starts_with("ssp-")) {
+    text += "\"ssp\"\n[ssp]\nstaleness = " + variant.substr(4) + "\n";
+  } else if (variant == "async") {
+    text += "\"async\"\n";
+  } else if (variant == "diloco") {
+    text +=
+        "\"local_sgd\"\n" + printed("[local]\nsteps = %u\noptimizer = \"sgd\"\nlr = %g\n", kLocalSteps, kLearningRate);
+    optimizer = "[optimizer]\nname = \"sgd\"\nlr = 0.7\nmomentum = 0.9\nnesterov = true\n";
+  } else {
+    text += "\"sync\"\n";
+    if (variant == "backup") text += "[sync]\nbackup_workers = 1\n";
+    if (variant == "weighted") text += "[sync]\ndeadline_ms = " + std::to_string(deadline_ms) + "\n";
+  }
+  text += optimizer + "[snapshot]\nevery_s = 0\n[recovery]\nredo_log = \"none\"\n";
+  text += printed(
+      "[train]\nhidden = [128]\nepochs = 100000\nglobal_batch = %u\naccumulation = %u\nseed = %llu\n"
+      "eval_every_epochs = 100000\n",
+      o.batch * o.nodes, o.micro_batches, static_cast<unsigned long long>(o.seed));
+  return text;
+}
+
+Status healthy(LocalCluster& cluster, const StragglerOptions& options) {
+  if (options.interrupted && options.interrupted()) return fail(ErrorCode::kStopped, "interrupted");
+  if (const auto failure = cluster.failure()) return fail(ErrorCode::kUnavailable, *failure);
+  return {};
+}
+
+struct Outcome {
+  std::uint64_t begin_ns = 0, end_ns = 0;
+  Tally tally;
+  std::vector<Json> ranks;
+};
+
+Result<Outcome> train(LocalCluster& cluster, const StragglerOptions& o, const Slowdown& slowdown,
+                      const std::string& job) {
+  const std::string socket = cluster.socket_dir() + "/progress.sock";
+  const auto progress = ProgressSocket::listen(socket);
+  if (!progress) return tl::unexpected(progress.error());
+  constexpr double kPoints = 25.0;
+  const auto curve_ms = static_cast<std::uint64_t>(std::max(1e3 * o.seconds / kPoints, 50.0));
+  std::vector<std::vector<std::string>> slow(o.nodes);
+  slow.back() = {"--slow-factor", printed("%g", slowdown.factor), "--slow-chance", printed("%g", slowdown.chance)};
+  if (auto ok = cluster.start_trainers(
+          {.program = {},
+           .job_file = job,
+           .overrides = {},
+           .progress_socket = socket,
+           .extra_arguments = {"--device", "cpu", "--json", "--quiet", "--curve-ms", std::to_string(curve_ms),
+                               "--slow-us-per-sample", printed("%g", o.us_per_sample), "--slow-seed",
+                               std::to_string(o.seed)},
+           .rank_arguments = std::move(slow)});
+      !ok)
+    return tl::unexpected(ok.error());
+  Outcome outcome{.tally = Tally(o.nodes), .ranks = {}};
+  const auto wait = [&](std::chrono::nanoseconds at_most, const std::function<bool()>& done) -> Result<bool> {
+    const auto until = Clock::now() + at_most;
+    while (!done()) {
+      if (Clock::now() >= until) return false;
+      if (auto ok = healthy(cluster, o); !ok) return tl::unexpected(ok.error());
+      std::this_thread::sleep_for(kPoll);
+      progress->drain([&](std::string_view datagram) { outcome.tally.take(datagram, steady_ns()); });
+    }
+    return true;
+  };
+  const auto warm = wait(kStartTimeout, [&] { return outcome.tally.warm(); });
+  if (!warm) return tl::unexpected(warm.error());
+  if (!*warm) return fail(ErrorCode::kTimeout, "the trainers did not get going within a minute");
+  outcome.begin_ns = steady_ns();
+  const auto over = wait(std::chrono::nanoseconds(static_cast<std::int64_t>(1e9 * o.seconds)), [] { return false; });
+  if (!over) return tl::unexpected(over.error());
+  outcome.end_ns = steady_ns();
+  cluster.trainers().front().process.send_signal(SIGTERM);  // the job stops after its round
+  const auto ended = wait(kStopTimeout, [&] { return !cluster.trainers_running(); });
+  if (!ended) return tl::unexpected(ended.error());
+  if (!*ended) return fail(ErrorCode::kTimeout, "the trainers did not stop within a minute");
+  if (auto ok = healthy(cluster, o); !ok) return tl::unexpected(ok.error());
+  for (const Trainer& trainer : cluster.trainers()) {
+    const std::string line = trainer_result(trainer);
+    if (line.empty()) {
+      return fail(ErrorCode::kUnavailable,
+                  "rank " + std::to_string(trainer.rank) + " left no result:\n" +
+                      last_lines(trainer.log_file, LocalCluster::kReportedLogLines, trainer.log_from));
+    }
+    outcome.ranks.push_back(Json::parse(line));
+  }
+  return outcome;
+}
+
+// Which part of what a rank computed came into the parameters.
+double counted_share(const Json& rank) {
+  if (!rank.contains("partial")) return 1.0;
+  const auto pushes = rank.at("partial").at("pushes").get<double>();
+  return pushes == 0.0 ? 1.0 : 1.0 - std::min(rank.at("partial").at("late_pushes").get<double>() / pushes, 1.0);
+}
+
+Json result_of(const Outcome& outcome, const StragglerOptions& o) {
+  const auto total = [&](std::uint64_t at_ns, bool counted) {
+    double sum = 0.0;
+    for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
+      sum += outcome.tally.samples(rank, at_ns) * (counted ? counted_share(outcome.ranks[rank]) : 1.0);
+    }
+    return sum;
+  };
+  const double seconds = static_cast<double>(outcome.end_ns - outcome.begin_ns) * 1e-9;
+  const double samples = total(outcome.end_ns, false) - total(outcome.begin_ns, false);
+  const double counted = total(outcome.end_ns, true) - total(outcome.begin_ns, true);
+  double left = 0.0;
+  for (const Json& rank : outcome.ranks) {
+    if (rank.contains("partial")) left += rank.at("partial").at("samples_left").get<double>();
+  }
+  Json curve = Json::array();
+  for (const Json& point : outcome.ranks.front().value("curve", Json::array())) {
+    const auto at_ns = point.at("at_ns").get<std::uint64_t>();
+    if (at_ns > outcome.end_ns) break;
+    // Before the time begins, ranks report for the first time: that much later.
+    const double at = (static_cast<double>(at_ns) - static_cast<double>(outcome.begin_ns)) * 1e-9;
+    curve.push_back({{"seconds", at},
+                     {"samples", total(at_ns, false)},
+                     {"counted", total(at_ns, true)},
+                     {"round", point.at("round")},
+                     {"test_accuracy", point.at("test_accuracy")}});
+  }
+  Json run = {{"seconds", seconds},
+              {"samples", samples},
+              {"counted", counted},
+              {"samples_per_s", samples / seconds},
+              {"counted_per_s", counted / seconds},
+              {"rounds", outcome.ranks.front().at("rounds")},
+              {"left", left},
+              {"late_share", 1.0 - (samples > 0.0 ? counted / samples : 1.0)},
+              {"bytes_pushed", outcome.ranks.front().at("bytes_pushed")},
+              {"test_accuracy", curve.empty() ? Json(nullptr) : curve.back().at("test_accuracy")}};
+  run["compute_ms"] = Json::array();
+  for (std::size_t rank = 0; rank < o.nodes; ++rank) run["compute_ms"].push_back(outcome.tally.compute_ms(rank));
+  if (outcome.ranks.front().contains("staleness")) {
+    Json staleness = Json::array();
+    for (const Json& rank : outcome.ranks) staleness.push_back(rank.at("staleness"));
+    run["staleness"] = std::move(staleness);
+  }
+  run["curve"] = std::move(curve);
+  return run;
+}
+
+Result<Json> run_variant(const StragglerOptions& o, const Slowdown& slowdown, const std::string& variant,
+                         std::uint32_t deadline_ms) {
+  const TempDir temporary;
+  const std::string folder = o.base_dir.empty() ? temporary.path : o.base_dir;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const std::string job = folder + "/job.toml";
+  std::ofstream out(job);
+  out << job_toml(o, variant, deadline_ms);
+  out.close();
+  if (error || !out) return fail(ErrorCode::kIo, "cannot write " + job);
+  auto started = LocalCluster::start({.servers = 1,
+                                      .nodes = o.nodes,
+                                      .ranks_per_node = 1,
+                                      .lanes = 1,
+                                      .transport = Transport::kShm,
+                                      .base_dir = folder + "/run",
+                                      .fresh = true,
+                                      .store = false,
+                                      .log_level = "warn"});
+  if (!started) return tl::unexpected(started.error());
+  LocalCluster& cluster = **started;
+  const auto outcome = train(cluster, o, slowdown, job);
+  outcome ? cluster.stop() : cluster.stop_now();
+  if (!outcome) return tl::unexpected(outcome.error());
+  return result_of(*outcome, o);
+}
+
+Json options_json(const StragglerOptions& o) {
+  return {{"nodes", o.nodes},
+          {"batch", o.batch},
+          {"micro_batches", o.micro_batches},
+          {"us_per_sample", o.us_per_sample},
+          {"seconds", o.seconds},
+          {"seed", o.seed}};
+}
+
+Status check(const StragglerOptions& o) {
+  const auto bad = [](const std::string& what) -> Status { return fail(ErrorCode::kInvalidArgument, what); };
+  if (o.nodes < 2) return bad("--nodes must be at least 2: somebody has to be faster than the slow one");
+  if (o.micro_batches < 2 || o.batch % o.micro_batches != 0) {
+    return bad("--micro-batches must be at least 2, and divide --batch (" + std::to_string(o.batch) + ")");
+  }
+  for (const std::string& variant : o.variants) {
+    if (std::ranges::find(straggler_variants(), variant) == straggler_variants().end())
+      return bad("there is no variant '" + variant + "'");
+  }
+  for (const std::string& name : o.slowdowns) {
+    if (std::ranges::find(slowdowns(), name, &Slowdown::name) == slowdowns().end())
+      return bad("there is no slowdown '" + name + "'");
+  }
+  return {};
+}
+
+}  // namespace
+
+const std::vector<Slowdown>& slowdowns() {
+  static const std::vector<Slowdown> all = {{"none", 1.0, 1.0}, {"constant", 3.0, 1.0}, {"random", 5.0, 0.1}};
+  return all;
+}
+
+const std::vector<std::string>& straggler_variants() {
+  static const std::vector<std::string> all = {"sync",  "weighted", "backup", "ssp-1",
+                                               "ssp-4", "ssp-16",   "async",  "diloco"};
+  return all;
+}
+
+double ideal_nodes(std::uint32_t nodes, const Slowdown& slowdown) {
+  return static_cast<double>(nodes) - 1.0 + 1.0 / slowdown.mean();
+}
+
+Result<Json> run_stragglers(const StragglerOptions& options, const Json& earlier) {
+  if (Status status = check(options); !status) return tl::unexpected(status.error());
+  Json result = {{"options", options_json(options)}, {"runs", Json::array()}};
+  if (!earlier.is_null()) {
+    Json theirs = earlier.value("options", Json::object());
+    theirs.erase("deadline_ms");
+    if (theirs != result.at("options")) {
+      return fail(ErrorCode::kConfigMismatch, "the results that are there were measured with other options, " +
+                                                  theirs.dump() + "; give these, or another folder");
+    }
+    result = earlier;
+  }
+  Json& runs = result["runs"];
+  const auto find = [&](const std::string& slowdown, const std::string& variant) -> Json* {
+    for (Json& run : runs) {
+      if (run.at("slowdown") == slowdown && run.at("variant") == variant) return &run;
+    }
+    return nullptr;
+  };
+  const auto measure = [&](const Slowdown& slowdown, const std::string& variant, std::uint32_t deadline_ms) -> Status {
+    auto measured = run_variant(options, slowdown, variant, deadline_ms);
+    if (!measured) return tl::unexpected(measured.error());
+    Json run = {{"slowdown", slowdown.name}, {"variant", variant}};
+    run.update(*measured);
+    const Json* calm = find("none", "sync");
+    const double calm_per_s = (calm == nullptr ? run : *calm).at("counted_per_s").get<double>();
+    const double ideal = calm_per_s / options.nodes * ideal_nodes(options.nodes, slowdown);
+    run["ideal_per_s"] = ideal;
+    run["ratio"] = run.at("counted_per_s").get<double>() / ideal;
+    if (options.tell) {
+      const Json& accuracy = run.at("test_accuracy");
+      options.tell(printed("%-8s %-8s %7.0f samples/s computed, %7.0f count: %.3f of the ideal; test accuracy %.4f",
+                           slowdown.name.c_str(), variant.c_str(), run.at("samples_per_s").get<double>(),
+                           run.at("counted_per_s").get<double>(), run.at("ratio").get<double>(),
+                           accuracy.is_number() ? accuracy.get<double>() : 0.0));
+    }
+    if (Json* old = find(slowdown.name, variant)) {
+      *old = std::move(run);
+    } else {
+      runs.push_back(std::move(run));
+    }
+    return {};
+  };
+  if (find("none", "sync") == nullptr) {
+    if (Status status = measure(slowdowns().front(), "sync", 0); !status) return tl::unexpected(status.error());
+  }
+  // What nodes that are not slow need for all their samples.
+  double compute_ms = 0.0;
+  for (const Json& ms : find("none", "sync")->at("compute_ms")) compute_ms = std::max(compute_ms, ms.get<double>());
+  const auto deadline_ms = static_cast<std::uint32_t>(std::ceil(kDeadlineSlack * compute_ms));
+  result["options"]["deadline_ms"] = deadline_ms;
+  for (const std::string& name : options.slowdowns) {
+    const Slowdown& slowdown = *std::ranges::find(slowdowns(), name, &Slowdown::name);
+    for (const std::string& variant : options.variants.empty() ? straggler_variants() : options.variants) {
+      if (slowdown.name == "none" && variant == "sync") continue;
+      if (Status status = measure(slowdown, variant, deadline_ms); !status) return tl::unexpected(status.error());
+    }
+  }
+  return result;
+}
+
+}  // namespace tributary::bench

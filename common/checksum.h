@@ -1,0 +1,42 @@
+// XXH3 over bytes that come in pieces, as if they were one. Not against forgers: against disks and our own mistakes.
+#pragma once
+
+#include <xxhash.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace tributary {
+
+namespace detail {
+using ChecksumState = std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)>;
+}  // namespace detail
+
+// 64 bits: for a record.
+class Checksum64 {
+ public:
+  Checksum64();
+  Checksum64& add(const void* data, std::size_t bytes);
+  Checksum64& add(std::string_view bytes) { return add(bytes.data(), bytes.size()); }
+  std::uint64_t value() const;
+
+ private:
+  detail::ChecksumState state_;
+};
+
+// 128 bits: for a file, or all parameters of a model.
+class Checksum128 {
+ public:
+  Checksum128();
+  Checksum128& add(const void* data, std::size_t bytes);
+  std::string hex() const;  // 32 digits, most significant first, as xxhsum prints them
+
+ private:
+  detail::ChecksumState state_;
+};
+std::string checksum_hex(std::string_view bytes);
+
+}  // namespace tributary

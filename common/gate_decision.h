@@ -1,0 +1,36 @@
+// What a round gate decides about a round: enough to apply it, to apply it again after a loss, and to decide about the
+// next one (common/gate_rules.h). Travels in messages, and is stored with every chunk.
+#pragma once
+
+#include <cstdint>
+
+namespace tributary {
+
+enum class GateVerdict : std::uint8_t {
+  kNone = 0,     // the job has no gate, or nobody has decided yet
+  kApplied = 1,  // as it was pushed
+  kClipped = 2,  // made shorter
+  kSkipped = 3,  // there were values that are not finite: nobody applies it
+  kVoid = 4,     // nobody had samples; and what a fresh job begins with
+};
+
+struct GateDecision {
+  GateVerdict verdict = GateVerdict::kNone;
+  double coefficient = 0.0;       // the mean of what was pushed is multiplied by it
+  double norm = 0.0;              // of the unscaled mean gradient; 0 unless applied or clipped
+  float loss_scale = 1.0f;        // for the next round
+  std::uint32_t good_rounds = 0;  // in a row, since the scale last changed
+  bool known() const { return verdict != GateVerdict::kNone; }
+  bool applies() const { return verdict == GateVerdict::kApplied || verdict == GateVerdict::kClipped; }
+  bool operator==(const GateDecision&) const = default;
+};
+
+// What the gate must know of a chunk's sum.
+struct GateFacts {
+  double sum_squares = 0.0;
+  std::uint64_t weight = 0;  // of the pushes
+  bool finite = true;
+  bool operator==(const GateFacts&) const = default;
+};
+
+}  // namespace tributary

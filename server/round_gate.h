@@ -1,0 +1,57 @@
+// RoundGate: the decider of a job's rounds, in a view. Pure: facts of chunks in, decisions out. Lives in the
+// coordinator.
+//
+// It decides about a round when it has the facts of every chunk. A round can be open on some chunks only: after a loss
+// some are a round ahead. Whoever has them says what was decided (RoundFacts::decided), and whoever asks is told that;
+// it is never decided anew. Facts carry the decision of the round before, so nothing is kept here from view to view.
+//
+// A layer-wise optimizer asks a second time about a round that is applied: with the norms of its tensors' parts, for
+// the tensors' ratios.
+//
+// Facts may come twice, late and in any order. Bounded: facts of one round, and the newest decision.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/config.h"
+#include "common/messages.h"
+
+namespace tributary {
+
+class RoundGate {
+ public:
+  RoundGate(GateConfig config, std::size_t chunks, std::size_t tensors);
+
+  struct Reply {
+    std::optional<RoundDecision> decision;
+    bool for_all = false;  // it was made now: every server is to hear it. Else it is for who asked
+  };
+  // kMalformed: facts of chunks that the job does not have.
+  Result<Reply> on_facts(const RoundFacts& facts);
+
+  // The newest decision; round 0: none yet.
+  Round decided_round() const { return decided_round_; }
+  const GateDecision& decided() const { return decided_; }
+
+ private:
+  Result<Reply> on_norms(const RoundFacts& facts);
+  RoundDecision decision(const RoundFacts& facts) const;
+  bool begin(Round& gathered, Round round);
+
+  GateConfig config_;
+  std::size_t tensors_;
+  std::vector<GateFacts> facts_;  // by chunk, of round_
+  std::vector<bool> there_;
+  std::size_t count_ = 0;
+  Round round_;        // whose facts are being gathered
+  Round norms_round_;  // whose norms are, or were
+  std::vector<TensorNorms> norms_;
+  std::vector<float> ratios_;
+  Round ratios_round_;
+  Round decided_round_;
+  GateDecision decided_;
+};
+
+}  // namespace tributary

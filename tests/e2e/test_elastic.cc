@@ -1,0 +1,117 @@
+// Elastic jobs: nodes join, leave and are lost while real daemons train.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary {
+
+using namespace e2e;
+
+namespace {
+
+constexpr const char* kContinue = "[membership]\non_worker_loss = \"continue\"\n";
+
+// The trainers of some nodes, which are told that there are `world_nodes` (0: all).
+void start_nodes(LocalCluster& cluster, const std::string& job_file, std::vector<std::uint32_t> nodes,
+                 std::uint32_t world_nodes = 0) {
+  const auto started = cluster.start_trainers({.job_file = job_file,
+                                               .overrides = {},
+                                               .progress_socket = {},
+                                               .extra_arguments = {"--device", "cpu", "--json", "--quiet"},
+                                               .nodes = std::move(nodes),
+                                               .world_nodes = world_nodes});
+  REQUIRE_MESSAGE(started, started.error().message);
+}
+
+}  // namespace
+
+TEST_CASE("two nodes become four and then three without a stop, and every round has its whole batch") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "elastic", .chunk_bytes = 8192, .rounds = 3000});
+  const std::string log = dir / "elastic.log", out = dir / "elastic.json";
+  const std::string command =
+      bin("tributary") + " bench elastic " + job_file + " --nodes 2,4,3 --base-dir " + (dir / "run") + " > " + out;
+  auto process = Process::spawn({.argv = {"/bin/sh", "-c", command}, .log_file = log});
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(std::chrono::milliseconds(240'000));
+  INFO(last_lines(log, 40));
+  REQUIRE(status);
+  REQUIRE(status->ok());
+  std::ifstream in(out);
+  const auto result = nlohmann::json::parse(in);
+  CHECK(result.at("rounds") == 3000);
+  const auto phases = result.at("phases");
+  REQUIRE(phases.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(phases[i].at("world_size") == std::vector<int>{2, 4, 3}[i]);
+    CHECK(phases[i].at("rounds").get<int>() > 500);
+  }
+  const auto coverage = result.at("coverage");
+  // What a rank tells is sent without waiting for anybody to take it.
+  CHECK(coverage.at("rounds_whole").get<int>() >= 2950);
+  CHECK(coverage.at("rounds_dealt_twice").get<int>() <= 4);
+  CHECK(result.at("test_accuracy").get<double>() ==
+        doctest::Approx(result.at("fixed").at("test_accuracy").get<double>()).epsilon(0.06));
+}
+
+TEST_CASE("a node that is killed is left behind, and comes back in a later view") {
+  const TempDir dir;
+  const std::string job_file =
+      write_job(dir, {.name = "spot", .chunk_bytes = 8192, .rounds = 20'000, .extra = kContinue});
+  ClusterOptions options = options_in(dir / "run");
+  options.servers = 2;
+  options.nodes = 2;
+  const auto cluster = start(options);
+  start_nodes(*cluster, job_file, {0, 1});
+  wait_for(*cluster, "min_version", 50);
+  // Node 0 has the lowest rank: who stays takes its place.
+  cluster->trainers()[0].process.terminate(milliseconds(0));
+  cluster->workers()[0].process.terminate(milliseconds(0));
+  REQUIRE(eventually([&] { return job_number(*cluster, "nodes") == 1; }));
+  const std::uint64_t alone = job_number(*cluster, "min_version");
+  REQUIRE(eventually([&] { return job_number(*cluster, "min_version") >= alone + 200; }));
+  CHECK(cluster->trainers()[1].process.running());
+
+  const auto restarted = cluster->restart(cluster->workers()[0]);
+  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  const auto again = cluster->restart_trainer(0);
+  REQUIRE_MESSAGE(again, again.error().message);
+  REQUIRE(eventually([&] { return job_number(*cluster, "nodes") == 2; }));
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("rounds") == 20'000);
+  CHECK(all[0].at("resumed_from").get<std::uint64_t>() >= alone);
+  CHECK(all[1].at("resumed_from") == 0);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("a node that does not fit is told why, and the others do not notice") {
+  const TempDir dir;
+  const std::string job_file =
+      write_job(dir, {.name = "calm", .chunk_bytes = 8192, .rounds = 5000, .extra = kContinue});
+  ClusterOptions options = options_in(dir / "run");
+  options.nodes = 2;
+  const auto cluster = start(options);
+  start_nodes(*cluster, job_file, {0}, 1);
+  wait_for(*cluster, "min_version", 20);
+  const auto other = cluster->start_trainers({.job_file = job_file,
+                                              .overrides = {"train.hidden=[32]"},
+                                              .progress_socket = {},
+                                              .extra_arguments = {"--device", "cpu", "--json", "--quiet"},
+                                              .nodes = {1},
+                                              .world_nodes = 2});
+  REQUIRE_MESSAGE(other, other.error().message);
+  const auto status = cluster->trainers()[1].process.wait(kPatience);
+  REQUIRE(status);
+  CHECK_FALSE(status->ok());
+  CHECK(last_lines(cluster->trainers()[1].log_file, 5).find("tensors") != std::string::npos);
+  REQUIRE(cluster->trainers()[0].process.wait(kPatience));
+  const auto result = nlohmann::json::parse(trainer_result(cluster->trainers()[0]));
+  CHECK(result.at("restarts") == 0);
+  CHECK(result.at("rounds") == 5000);
+  cluster->stop();
+}
+
+}  // namespace tributary

@@ -1,0 +1,195 @@
+// Nodes that are late: backup workers, work-weighted rounds, and being named, with real daemons.
+#include <signal.h>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+ClusterOptions three_nodes(const TempDir& dir) {
+  ClusterOptions options = options_in(dir / "run");
+  options.servers = 2;
+  options.nodes = 3;
+  return options;
+}
+
+std::uint64_t number(const nlohmann::json& json, const char* key) {
+  return json.at(key).get<std::uint64_t>();
+}
+
+// The last rank's computing takes three times as long as the others'.
+void start_with_slow_rank(LocalCluster& cluster, const std::string& job_file, std::vector<std::string> overrides) {
+  std::vector<std::vector<std::string>> slow(3);
+  slow[2] = {"--slow-factor", "3"};
+  const auto started = cluster.start_trainers(
+      {.job_file = job_file,
+       .overrides = std::move(overrides),
+       .progress_socket = {},
+       .extra_arguments = {"--device", "cpu", "--json", "--quiet", "--slow-us-per-sample", "300"},
+       .rank_arguments = std::move(slow)});
+  REQUIRE_MESSAGE(started, started.error().message);
+}
+
+// The text that names a node in the coordinator's status; empty if none is slow.
+std::string named(LocalCluster& cluster, std::uint64_t node) {
+  const nlohmann::json jobs = status_of(cluster.coordinator_daemon()).at("coordinator").at("jobs");
+  if (jobs.empty()) return {};
+  for (const auto& pace : jobs.at(0).at("paces")) {
+    if (number(pace, "node") == node && pace.at("lags").is_object()) return pace.at("lags").at("text");
+  }
+  return {};
+}
+
+void wait_for_round(LocalCluster& cluster, std::uint64_t round) {
+  REQUIRE(eventually([&] {
+    const auto failure = cluster.failure();
+    REQUIRE_MESSAGE(!failure, *failure);
+    return job_number(cluster, "min_version") >= round;
+  }));
+}
+
+TEST_CASE("with a backup worker rounds do not wait for the slow node, and all end with the same parameters") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "backup", .chunk_bytes = 8192, .rounds = 80});
+  for (const Transport transport : {Transport::kShm, Transport::kTcp}) {
+    ClusterOptions options = three_nodes(dir);
+    options.fresh = true;
+    options.transport = transport;
+    const auto cluster = start(options);
+    start_with_slow_rank(*cluster, job_file, {"sync.backup_workers=1", "train.global_batch=48"});
+    finish_training(*cluster);
+    const auto all = results(*cluster);
+    CHECK(all[0].at("rounds") == 80);
+    CHECK_FALSE(all[0].at("digest").get<std::string>().empty());
+    CHECK(number(all[2].at("partial"), "rounds_missed") > 0);
+    CHECK(number(all[2].at("partial"), "late_pushes") > 0);
+    std::uint64_t late = 0, told = 0;
+    for (const auto& rank : all) told += number(rank.at("partial"), "late_pushes");
+    for (const Daemon& server : cluster->servers()) {
+      const nlohmann::json status = status_of(server);
+      for (const auto& lane : status.at("lanes")) late += number(lane, "late_pushes");
+    }
+    CHECK(late == told);
+    check_transport(*cluster);
+    CHECK(cluster->stop().empty());
+  }
+}
+
+TEST_CASE("with backup workers a job that is stopped, or loses a server, goes on to the same end everywhere") {
+  const TempDir dir;
+  const std::string job_file =
+      write_job(dir, {.name = "stopped", .chunk_bytes = 8192, .rounds = 250, .snapshot_every_rounds = 20});
+  const std::vector<std::string> overrides = {"sync.backup_workers=1", "train.global_batch=48"};
+  {
+    const auto cluster = start(three_nodes(dir));
+    start_with_slow_rank(*cluster, job_file, overrides);
+    wait_for_round(*cluster, 20);
+    cluster->trainers()[0].process.send_signal(SIGTERM);
+    REQUIRE(cluster->wait_for_trainers(kPatience));
+    CHECK(cluster->stop().empty());
+  }
+  const auto cluster = start(three_nodes(dir));
+  start_with_slow_rank(*cluster, job_file, overrides);
+  REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 60; }));
+  Daemon& server = cluster->servers()[1];
+  server.process.terminate(milliseconds(0));
+  REQUIRE(cluster->restart(server));
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("rounds") == 250);
+  CHECK(number(all[0], "resumed_from") >= 19);
+  CHECK(number(all[0], "restarts") >= 1);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("as many backup workers as nodes are refused") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "too-many"});
+  const auto cluster = start(three_nodes(dir));
+  start_trainers(*cluster, job_file, {"sync.backup_workers=3", "train.global_batch=48"});
+  REQUIRE(cluster->wait_for_trainers(kPatience));
+  for (const Trainer& trainer : cluster->trainers()) {
+    CHECK(last_lines(trainer.log_file, 5, trainer.log_from).find("less than the number of nodes") != std::string::npos);
+  }
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("with a deadline the slow node does what it manages, is named for it, and nothing is lost with a worker") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "deadline", .chunk_bytes = 8192, .rounds = 400});
+  const auto cluster = start(three_nodes(dir));
+  start_with_slow_rank(*cluster, job_file, {"sync.deadline_ms=7", "train.accumulation=8", "train.global_batch=48"});
+  std::string text;
+  REQUIRE(eventually([&] {
+    const auto failure = cluster->failure();
+    REQUIRE_MESSAGE(!failure, *failure);
+    text = named(*cluster, 2);
+    return !text.empty();
+  }));
+  CHECK(text.find("compute") != std::string::npos);
+  CHECK(named(*cluster, 0).empty());
+  Daemon& worker = cluster->workers()[1];
+  worker.process.terminate(milliseconds(0));
+  REQUIRE(cluster->restart(worker));
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("rounds") == 400);
+  CHECK(number(all[2].at("partial"), "samples_left") > 400);
+  CHECK(number(all[2].at("partial"), "samples_left") > 2 * number(all[0].at("partial"), "samples_left"));
+  CHECK(number(all[0], "restarts") >= 1);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("the experiment runs, says what is ideal, and keeps what it measured before") {
+  const TempDir dir;
+  const std::string report = dir / "report";
+  const auto bench = [&](const std::string& variants) {
+    const std::string log = dir / "bench.log";
+    std::filesystem::remove(log);
+    auto process = Process::spawn({.argv = {bin("tributary"),
+                                            "bench",
+                                            "stragglers",
+                                            "--seconds",
+                                            "1",
+                                            "--nodes",
+                                            "2",
+                                            "--batch",
+                                            "32",
+                                            "--micro-batches",
+                                            "8",
+                                            "--us-per-sample",
+                                            "200",
+                                            "--slowdown",
+                                            "constant",
+                                            "--variants",
+                                            variants,
+                                            "--json",
+                                            "--report",
+                                            report},
+                                   .log_file = log});
+    REQUIRE_MESSAGE(process, process.error().message);
+    const auto status = process->wait(kPatience * 2);
+    REQUIRE(status);
+    INFO(last_lines(log, 15));
+    std::ifstream in(report + "/stragglers.json");
+    REQUIRE(in.good());
+    return nlohmann::json::parse(in);
+  };
+  const nlohmann::json first = bench("sync,weighted");
+  REQUIRE(first.at("runs").size() == 3);
+  CHECK(first.at("runs").at(0).at("slowdown") == "none");
+  CHECK(first.at("options").at("deadline_ms") >= 6);
+  for (const auto& run : first.at("runs")) {
+    CHECK(run.at("samples") > 0.0);
+    CHECK(run.at("curve").size() > 5);
+    CHECK(run.at("ratio") > 0.0);
+  }
+  CHECK(first.at("runs").at(1).at("ideal_per_s") < first.at("runs").at(0).at("counted_per_s"));
+  CHECK(first.at("runs").at(2).at("left") > 0.0);
+  const nlohmann::json second = bench("async");
+  REQUIRE(second.at("runs").size() == 4);
+  CHECK(second.at("runs").at(1) == first.at("runs").at(1));
+}
+
+}  // namespace
+}  // namespace tributary::e2e

@@ -1,0 +1,67 @@
+// PaceMeter: where the time of a node's rounds goes, as a lane sees it: computing (from the last answer of a round to
+// the last gradient of the next one), then the network (until servers have said that they hold all of it). What is left
+// is waiting for others, which is nobody's fault here. Pure.
+//
+// A lane's chunks go through rounds one by one, but all gradients of a round come before the first of the next, and a
+// trainer needs all answers of a round before it has any gradient of the next: so counting is enough.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tributary {
+
+class PaceMeter {
+ public:
+  explicit PaceMeter(std::size_t chunks) : chunks_(chunks) {}
+
+  // A chunk has its answer; the first ones are those that the view begins with.
+  void answered(std::uint64_t now_ns) {
+    if (++answered_ % chunks_ != 0) return;
+    answered_ns_ = now_ns;
+    busy_then_ns_ = busy_ns_;
+  }
+  // So many more chunks have the gradients of all ranks, which are sums over so many samples. busy_ns: what the lane
+  // has spent on reducing since it began. It is no part of computing, where the two overlap.
+  void gathered(std::size_t chunks, std::uint64_t samples, std::uint64_t now_ns, std::uint64_t busy_ns) {
+    if (chunks == 0) return;
+    gathered_ += chunks;
+    if (gathered_ % chunks_ != 0) return;
+    const std::uint64_t elapsed = now_ns - answered_ns_, reducing = busy_ns - busy_then_ns_;
+    if (rounds_ > 0) {  // the first one is not usual: everything is done for the first time
+      compute_ns_ += elapsed > reducing ? elapsed - reducing : 0;
+      samples_ += samples;
+    }
+  }
+  // A chunk has been reduced and is on its way. After the last one of a round what follows is the network's.
+  void reduced(std::uint64_t now_ns, std::uint64_t busy_ns) {
+    busy_ns_ = busy_ns;
+    if (++reduced_ % chunks_ != 0) return;
+    under_way_ = true;
+    reduced_ns_ = now_ns;
+  }
+  // Nothing is under way to a server.
+  void acknowledged(std::uint64_t now_ns) {
+    if (!under_way_) return;
+    under_way_ = false;
+    if (rounds_ > 0) network_ns_ += now_ns - reduced_ns_;
+    ++rounds_;
+  }
+
+  // Rounds that the times are about: all but the first.
+  std::uint64_t rounds() const { return rounds_ > 0 ? rounds_ - 1 : 0; }
+  std::uint64_t compute_ns() const { return compute_ns_; }
+  std::uint64_t network_ns() const { return network_ns_; }
+  std::uint64_t samples() const { return samples_; }
+
+ private:
+  const std::size_t chunks_;
+  std::uint64_t answered_ = 0, gathered_ = 0, reduced_ = 0;
+  std::uint64_t answered_ns_ = 0, reduced_ns_ = 0;
+  std::uint64_t busy_ns_ = 0, busy_then_ns_ = 0;  // as last told, and when the last answer came
+  bool under_way_ = false;
+  std::uint64_t rounds_ = 0;
+  std::uint64_t compute_ns_ = 0, network_ns_ = 0, samples_ = 0;
+};
+
+}  // namespace tributary
