@@ -44,7 +44,7 @@ struct RedoLogStatus {
 class RedoLogs {
  public:
   static constexpr std::uint64_t kSyncNs = 250'000'000;
-  static constexpr std::uint64_t kRetryNs = 250'000'000;
+  static constexpr std::uint64_t kRetryNs = 1'000'000'000;
   static constexpr std::uint64_t kTellNs = 60'000'000'000;  // between two lines of one job that cannot write
 
   struct Plan {

@@ -215,7 +215,7 @@ TEST_CASE("a full disk of a server: a job that does not wait trains on, and snap
                                                .chunk_bytes = 8192,
                                                .rounds = 0,
                                                .snapshot_every_rounds = 50,
-                                               .extra = "[recovery]\nredo_log = \"disk\"\n"});
+                                               .extra = "[recovery]\nredo_log = \"disk\"\nlog_mb = 24\n"});
   ClusterOptions options = two_by_two(base);
   options.fresh = false;
   const auto cluster = start(options);

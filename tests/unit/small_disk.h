@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "tests/unit/temp_dir.h"
 
@@ -41,8 +43,12 @@ class SmallDisk {
   void fill() {
     const int fd = ::open(filler().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     REQUIRE(fd >= 0);
-    for (std::uint64_t piece = 1u << 20; piece >= 4096; piece /= 2) {
-      while (::fallocate(fd, 0, static_cast<off_t>(filled_), static_cast<off_t>(piece)) == 0) filled_ += piece;
+    // Again until nothing is got any more: others may hold some for a moment.
+    for (std::uint64_t before = ~0ull; before != filled_; std::this_thread::sleep_for(std::chrono::milliseconds(200))) {
+      before = filled_;
+      for (std::uint64_t piece = 1u << 20; piece >= 4096; piece /= 2) {
+        while (::fallocate(fd, 0, static_cast<off_t>(filled_), static_cast<off_t>(piece)) == 0) filled_ += piece;
+      }
     }
     ::close(fd);
   }
