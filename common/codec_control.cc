@@ -40,6 +40,8 @@ void write(Root::Builder out, const ServerHello& m) {
     entry.setJob(job.job.value);
     entry.setName(text(job.name));
     entry.setLayoutHash(job.layout_hash);
+    entry.setLogFirst(job.log.first.value);
+    entry.setLogLast(job.log.last.value);
     auto rounds = entry.initSnapshots(size_of(job.snapshots));
     for (unsigned r = 0; r < rounds.size(); ++r) rounds.set(r, job.snapshots[r].value);
   }
@@ -128,6 +130,7 @@ void write(Root::Builder out, const OpenJob& m) {
   body.setResume(m.resume);
   body.setResumeRound(m.resume_round.value);
   body.setKept(m.kept);
+  body.setReplayTo(m.replay_to.value);
 }
 
 void write(Root::Builder out, const ShardKept& m) {
@@ -137,6 +140,8 @@ void write(Root::Builder out, const ShardKept& m) {
   body.setAny(m.any);
   body.setMinVersion(m.min_version.value);
   body.setMaxVersion(m.max_version.value);
+  body.setLogFirst(m.log.first.value);
+  body.setLogLast(m.log.last.value);
 }
 
 void write(Root::Builder out, const RoundFacts& m) {
@@ -311,6 +316,7 @@ ServerHello read(wire::ServerHello::Reader in) {
     check_count(rounds.size(), kMaxStoredSnapshots, "a stored job's list of snapshots");
     job.snapshots.reserve(rounds.size());
     for (auto round : rounds) job.snapshots.emplace_back(round);
+    job.log = {Round(entry.getLogFirst()), Round(entry.getLogLast())};
     m.stored.push_back(std::move(job));
   }
   m.host = read_text(in.getHost(), kMaxNameBytes, "the server's host");
@@ -434,6 +440,7 @@ OpenJob read(wire::OpenJob::Reader in) {
   m.resume = in.getResume();
   m.resume_round = Round(in.getResumeRound());
   m.kept = in.getKept();
+  m.replay_to = Round(in.getReplayTo());
   return m;
 }
 
@@ -485,8 +492,12 @@ ControlMessage read(Root::Reader root) {
       return read(root.getOpenJob());
     case Root::SHARD_KEPT: {
       const auto body = root.getShardKept();
-      return ShardKept{JobId(body.getJob()), ViewId(body.getView()), body.getAny(), Version(body.getMinVersion()),
-                       Version(body.getMaxVersion())};
+      return ShardKept{JobId(body.getJob()),
+                       ViewId(body.getView()),
+                       body.getAny(),
+                       Version(body.getMinVersion()),
+                       Version(body.getMaxVersion()),
+                       {Round(body.getLogFirst()), Round(body.getLogLast())}};
     }
     case Root::NODE_RANK_STATE: {
       const auto body = root.getNodeRankState();

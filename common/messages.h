@@ -124,11 +124,17 @@ using DataMessage = std::variant<Push, Init, Pull, Query, Receipt, Answer, Resid
 
 // ---- The control path: every daemon <-> the coordinator. One frame. ----
 
+// What a server's redo log has of a job (server/redo_log.h): all rounds from first to last; last < first: none.
+struct LoggedRounds {
+  Round first{1}, last;
+  bool operator==(const LoggedRounds&) const = default;
+};
 struct StoredJob {  // a job found in a server's store
   JobId job;
   std::string name;
   std::uint64_t layout_hash = 0;
   std::vector<Round> snapshots;  // complete consistent snapshots, ascending
+  LoggedRounds log{};
 };
 struct KeptJob {  // state of a job's last view that a server has in memory
   JobId job;
@@ -213,6 +219,7 @@ struct OpenJob {
   bool resume = false;  // load the snapshot of resume_round; else wait for Init
   Round resume_round;
   bool kept = false;  // go on with what is in memory; resume and resume_round then say what is in the store
+  Round replay_to{};  // with resume: then take the logged steps up to this round again; 0: none
 };
 // Server -> coordinator: reply to StopJob(kRestart): what it has in memory to go on from.
 struct ShardKept {
@@ -220,6 +227,7 @@ struct ShardKept {
   ViewId view;
   bool any = false;
   Version min_version, max_version;
+  LoggedRounds log{};
 };
 struct ShardReady {  // server -> coordinator: reply to OpenJob; code/message if it failed
   JobId job;

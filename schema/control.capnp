@@ -44,6 +44,8 @@ struct StoredJob {  # a job found in a server's store
   name @1 :Text;
   layoutHash @2 :UInt64;
   snapshots @3 :List(UInt64);  # rounds of complete snapshots, ascending
+  logFirst @4 :UInt64;  # what its redo log has: all rounds from the first to the last (less: none)
+  logLast @5 :UInt64;
 }
 
 struct KeptJob {  # state of a job's last view that a server has in memory
@@ -133,6 +135,7 @@ struct OpenJob {  # coordinator -> server: own your chunks of this job in this v
   resume @5 :Bool;  # load the snapshot of resumeRound; else wait for Init
   resumeRound @6 :UInt64;
   kept @7 :Bool;  # go on with what is in memory; resume and resumeRound then say what is in the store
+  replayTo @8 :UInt64;  # with resume: then take the logged steps up to this round again; 0: none
 }
 
 struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it has in memory to go on from
@@ -141,6 +144,8 @@ struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it 
   any @2 :Bool;
   minVersion @3 :UInt64;
   maxVersion @4 :UInt64;
+  logFirst @5 :UInt64;  # as in StoredJob
+  logLast @6 :UInt64;
 }
 
 struct ShardReady {  # server -> coordinator: reply to OpenJob

@@ -174,6 +174,7 @@ class CoordinatorCore {
     // Recovery: what shards kept of the last view, and who has yet to say. Then, of the view that opens:
     std::map<std::uint16_t, KeptJob> kept;
     std::set<std::uint16_t> parking;
+    std::map<std::uint16_t, LoggedRounds> logs;
     Round start;                        // where it begins: at or after resume_round
     std::set<std::uint16_t> kept_open;  // shards that go on with what they kept
     std::uint32_t redo_capacity = 0;    // rounds that every node can keep; 0: some keep none
@@ -237,6 +238,7 @@ class CoordinatorCore {
   void note_kept(const ServerHello& m, bool known);
   void park(Job& job);
   void choose_start(Job& job);
+  static void choose_logged_start(Job& job, const std::set<std::uint16_t>& shards);
   std::optional<Round> reach_of_redo(const Job& job) const;
   bool keeps_redo(const Job& job) const;
   bool waits_for_snapshots(const Job& job) const;

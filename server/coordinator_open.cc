@@ -6,8 +6,10 @@
 
 #include "common/assert.h"
 #include "common/job_json.h"
+#include "common/redo_plan.h"
 #include "kernels/tree_sum.h"
 #include "server/coordinator_core.h"
+#include "server/redo_record.h"
 
 namespace tributary {
 namespace {
@@ -261,6 +263,7 @@ OpenJob CoordinatorCore::open_message(const Job& job, std::uint16_t shard) const
   open.resume = job.resume;
   open.resume_round = job.resume_round;
   open.kept = job.kept_open.contains(shard);
+  if (logs_steps(job.config) && job.resume && !open.kept && job.start > job.resume_round) open.replay_to = job.start;
   return open;
 }
 
@@ -353,7 +356,14 @@ JobWelcome CoordinatorCore::welcome_message(const Job& job) const {
   welcome.resume = job.resume || !job.kept_open.empty();
   welcome.resume_round = job.start;
   welcome.committed = job.record.committed;
-  welcome.redo = keeps_redo(job);
+  if (logs_steps(job.config)) {
+    job.redo_capacity = log_rounds(job.config, job.record.owners, job.record.chunk_elements);
+    if (job.redo_capacity == 0) {
+      output_.log(in_words(job) + " has no redo log: fewer than " + std::to_string(kMinRedoRounds) +
+                  " rounds fit into recovery.log_mb = " + std::to_string(job.config.recovery.log_mb) + "; raise it");
+    }
+  }
+  welcome.redo = keeps_redo(job) && !logs_steps(job.config);
   welcome.redo_after = redo_after(job);
   welcome.nodes = job.nodes;
   welcome.members = job.members_hash;

@@ -21,9 +21,11 @@ struct FakeLane final : LaneCommands {
   void park(JobId, ViewId) override { said.emplace_back("park"); }
   void drop_parked(JobId) override { said.emplace_back("drop parked"); }
   void restore(JobId, RestoredChunk) override { said.emplace_back("restore"); }
+  void replay(JobId, LoggedStep, std::vector<float>) override { said.emplace_back("replay"); }
   void opened(JobId, ViewId, bool) override { said.emplace_back("opened"); }
   void snapshot_at(JobId, ViewId, Round) override { said.emplace_back("snapshot"); }
   void committed(JobId, Round) override { said.emplace_back("committed"); }
+  void decide(const RoundDecision&) override { said.emplace_back("decide"); }
   void stop_job(JobId, ViewId, bool, Round) override { said.emplace_back("stop"); }
   std::vector<std::string> said;
 };
@@ -37,10 +39,12 @@ struct FakeSnapshots final : SnapshotOrders {
 struct Server final : ControlJobsOutput {
   Server() { jobs.start({&lane}, &snapshots); }
   void send(ControlMessage message) override { sent.push_back(std::move(message)); }
+  void send_or_drop(const ControlMessage& message) override { sent.push_back(message); }
   void hello() override {}
   bool between_chunks() override { return true; }
   void loaded() override {}
   void changed() override {}
+  void post(std::function<void()> call) override { call(); }
   std::uint64_t now_ms() const override { return 1000; }
 
   OpenJob open_message(std::uint32_t view, bool kept = false) const {
