@@ -216,7 +216,7 @@ class CoordinatorCore {
   void open_if_complete(Job& job, std::uint64_t now_ms);
   OpenJob open_message(const Job& job, std::uint16_t shard) const;
   void welcome(Job& job, std::uint64_t now_ms);
-  JobWelcome welcome_message(const Job& job) const;
+  JobWelcome welcome_message(const Job& job, std::uint32_t node) const;
   void welcome_again(const Job& job, std::uint32_t node);
   JobId fresh_id() const;
   Status choose_snapshot(Job& job);

@@ -340,7 +340,7 @@ void CoordinatorCore::on(PeerId from, const ShardReady& m, std::uint64_t now_ms)
   if (job->ready.size() == options_.servers) welcome(*job, now_ms);
 }
 
-JobWelcome CoordinatorCore::welcome_message(const Job& job) const {
+JobWelcome CoordinatorCore::welcome_message(const Job& job, std::uint32_t node) const {
   JobWelcome welcome;
   welcome.name = job.config.name;
   welcome.job = job.record.job;
@@ -356,6 +356,17 @@ JobWelcome CoordinatorCore::welcome_message(const Job& job) const {
   welcome.resume = job.resume || !job.kept_open.empty();
   welcome.resume_round = job.start;
   welcome.committed = job.record.committed;
+  welcome.redo = keeps_redo(job) && !logs_steps(job.config);
+  welcome.redo_after = redo_after(job);
+  // In a view nodes count from 0, in the order of the ranks that they are known by.
+  welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(job.members.begin(), job.members.find(node))));
+  welcome.nodes = job.nodes;
+  welcome.members = job.members_hash;
+  welcome.rank_states = rank_states_of(job, node);
+  return welcome;
+}
+
+void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   if (logs_steps(job.config)) {
     job.redo_capacity = log_rounds(job.config, job.record.owners, job.record.chunk_elements);
     if (job.redo_capacity == 0) {
@@ -363,23 +374,12 @@ JobWelcome CoordinatorCore::welcome_message(const Job& job) const {
                   " rounds fit into recovery.log_mb = " + std::to_string(job.config.recovery.log_mb) + "; raise it");
     }
   }
-  welcome.redo = keeps_redo(job) && !logs_steps(job.config);
-  welcome.redo_after = redo_after(job);
-  welcome.nodes = job.nodes;
-  welcome.members = job.members_hash;
-  return welcome;
-}
-
-void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
-  JobWelcome welcome = welcome_message(job);
   set_phase(job, Phase::kRunning, now_ms);
   job.snapshot_due_ms = snapshot_due(job, now_ms);
   job.snapshot_retry_ms = 0;
   for (const auto& [node, member] : job.members) {
     const auto worker = workers_.find(member.worker);
-    welcome.rank_states = rank_states_of(job, node);
-    if (worker != workers_.end()) output_.send(worker->second.peer, welcome);
-    welcome.node = NodeRank(welcome.node.value + 1);  // members are in ascending order of the ranks they are known by
+    if (worker != workers_.end()) output_.send(worker->second.peer, welcome_message(job, node));
   }
 }
 
@@ -387,10 +387,7 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
 void CoordinatorCore::welcome_again(const Job& job, std::uint32_t node) {
   const auto member = job.members.find(node);
   const auto worker = workers_.find(member->second.worker);
-  if (worker == workers_.end()) return;
-  JobWelcome welcome = welcome_message(job);
-  welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(job.members.begin(), member)));
-  output_.send(worker->second.peer, welcome);
+  if (worker != workers_.end()) output_.send(worker->second.peer, welcome_message(job, node));
 }
 
 // The view that was being opened is given up. No worker has heard of it: those that joined wait for the next one.
