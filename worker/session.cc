@@ -61,7 +61,7 @@ struct Session::Impl {
     if (device_gradients) opener->close(device_gradients);
     if (device_parameters) opener->close(device_parameters);
   }
-  Status map(std::vector<FileDescriptor> fds, SessionKeepsake* keepsake);
+  Status map(std::vector<FileDescriptor> fds);
   Status open_device();
   RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
   Status give(const RankState& state);
@@ -76,7 +76,7 @@ struct Session::Impl {
   }
 };
 
-Status Session::Impl::map(std::vector<FileDescriptor> fds, SessionKeepsake* keepsake) {
+Status Session::Impl::map(std::vector<FileDescriptor> fds) {
   const auto bad = [&](const std::string& what) {
     return fail(ErrorCode::kMalformed, "worker daemon at " + socket_path + " sent an attach reply with " + what +
                                            "; worker and trainer must be of the same release");
@@ -84,7 +84,7 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds, SessionKeepsake* keep
   const std::size_t lanes = reply.lanes;
   if (lanes == 0 || fds.size() != 2 + lanes + (reply.redo ? 1 : 0))
     return bad(std::to_string(fds.size()) + " descriptors for its lanes");
-  if (keepsake != nullptr) keepsake->memory = reply.redo ? std::move(fds.back()) : FileDescriptor();
+  if (keepsake) keepsake->memory = reply.redo ? std::move(fds.back()) : FileDescriptor();
   fds.resize(2 + lanes);
   const std::size_t parameters_at = node_parameters_offset(layout->chunks());
   const std::size_t gradients_at = rank_gradients_offset(layout->tensors().size());
@@ -282,8 +282,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
       Layout::with_owners(std::move(request.tensors), impl->reply.chunk_elements, std::move(impl->reply.owners));
   if (!layout) return tl::unexpected(layout.error());
   impl->layout = std::move(*layout);
-  if (auto status = impl->map(std::move(got->fds), options.keepsake.get()); !status)
-    return tl::unexpected(status.error());
+  if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
   const Status opened = impl->open_device();
   std::unique_ptr<Session> session(new Session(std::move(impl)));
   if (opened) return session;
