@@ -28,6 +28,7 @@ using std::chrono::milliseconds;
 constexpr char kJob[] = "bench-checkpoint";
 constexpr std::uint64_t kArrays = 3;  // AdamW: parameters and two moments
 constexpr std::size_t kWarmRounds = 5;
+constexpr std::size_t kSlowest = 8;
 constexpr std::chrono::seconds kPatience{300};
 constexpr milliseconds kPoll{20};
 
@@ -202,15 +203,25 @@ class Bench {
 
   Json report(const std::vector<RoundSeen>& rounds, Clock::time_point warm) const {
     std::vector<double> quiet, saving;
+    std::vector<std::pair<double, double>> slowest;  // a round's time, and when it began after the order
     double quiet_gap = 0.0, saving_gap = 0.0;
     for (const RoundSeen& round : rounds) {
       if (round.begin < warm) continue;
-      const bool during = std::ranges::any_of(
-          saves_, [&](const Save& save) { return round.end > save.begin && round.begin < save.end; });
+      const auto save = std::ranges::find_if(
+          saves_, [&](const Save& one) { return round.end > one.begin && round.begin < one.end; });
+      const bool during = save != saves_.end();
+      if (during) {
+        slowest.emplace_back(milliseconds_between(round.begin, round.end),
+                             milliseconds_between(save->begin, round.begin));
+      }
       (during ? saving : quiet).push_back(milliseconds_between(round.begin, round.end));
       double& gap = during ? saving_gap : quiet_gap;
       gap = std::max(gap, round.longest_gap_ms);
     }
+    std::ranges::sort(slowest, std::greater<>());
+    slowest.resize(std::min(slowest.size(), kSlowest));
+    Json slow = Json::array();
+    for (const auto& [ms, at] : slowest) slow.push_back({{"round_ms", ms}, {"after_order_ms", at}});
     Json seconds = Json::array();
     for (const Save& save : saves_) seconds.push_back(milliseconds_between(save.begin, save.end) * 1e-3);
     const Json a = describe(quiet, quiet_gap), b = describe(saving, saving_gap);
@@ -219,6 +230,7 @@ class Bench {
             {"gap_ms", more("longest_gap_ms")},
             {"quiet", a},
             {"saving", b},
+            {"slowest", slow},
             {"save_seconds", seconds},
             {"checkpoint_bytes", saves_.back().bytes},
             {"state_bytes", options_.state_bytes},

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <sstream>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,7 +28,8 @@ using Json = nlohmann::ordered_json;
 constexpr int kSlices = 5;
 constexpr std::uint64_t kWarmRounds = 2;
 constexpr double kWarmSeconds = 120.0;  // at most
-constexpr std::chrono::milliseconds kScrapeTimeout{5'000};
+constexpr std::chrono::milliseconds kScrapeTimeout{5'000}, kScrapePause{50};
+constexpr std::chrono::seconds kWritePatience{8};
 
 std::vector<SessionOptions> make_sessions(const PushPullOptions& options, LocalCluster& cluster) {
   JobConfig job;
@@ -37,7 +39,8 @@ std::vector<SessionOptions> make_sessions(const PushPullOptions& options, LocalC
   job.pull = options.pull;
   job.optimizer.name = options.optimizer;
   job.optimizer.lr = 1e-3;
-  if (!options.store) job.snapshot = {.every_s = 0, .every_rounds = 0};
+  job.recovery = options.recovery;
+  if (!options.store || options.recovery.redo_log == "none") job.snapshot = {.every_s = 0, .every_rounds = 0};
   std::vector<SessionOptions> sessions;
   const std::uint32_t world = options.nodes * options.ranks_per_node;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
@@ -181,6 +184,33 @@ class Benchmark {
   }
 
   double rate() const { return median(measured_.slices); }
+  const std::vector<double>& slices() const { return measured_.slices; }
+
+  // What the servers have written, when they have nothing more to write.
+  Result<Json> written() {
+    for (const auto until = Clock::now() + kWritePatience; Clock::now() < until;) {
+      bool busy = false;
+      std::uint64_t snapshots = 0, logged = 0, round = 0;
+      for (Daemon& server : cluster_.servers()) {
+        const auto text = http_get(server.admin, "/status", kScrapeTimeout);
+        if (!text) return tl::unexpected(text.error());
+        const Json status = Json::parse(*text, nullptr, false);
+        if (!status.is_object() || status.at("jobs").empty()) continue;
+        const Json& job = status.at("jobs").at(0);
+        busy = busy || !job.at("snapshot").at("pending").is_null();
+        snapshots += job.at("snapshot").at("bytes").get<std::uint64_t>();
+        if (job.at("snapshot").at("durable").is_number()) round = job.at("snapshot").at("durable").get<std::uint64_t>();
+        if (job.at("redo_log").is_null()) continue;
+        busy = busy || job.at("redo_log").at("queued_steps") != 0;
+        logged += job.at("redo_log").at("written_bytes").get<std::uint64_t>();
+      }
+      // (A snapshot that is named and whose round was not reached waits for the next slice.)
+      if (!busy || Clock::now() + kWritePatience / 2 > until)
+        return Json{{"snapshot_bytes", snapshots}, {"newest_snapshot", round}, {"log_bytes", logged}};
+      std::this_thread::sleep_for(kScrapePause);
+    }
+    return Json::object();
+  }
 
  private:
   Ranks::Healthy healthy() {
@@ -355,6 +385,55 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
     if (auto ok = other->stop(); !ok) return tl::unexpected(ok.error());
   }
   if (auto ok = (*setup)->stop(); !ok) return tl::unexpected(ok.error());
+  return result;
+}
+
+Result<Json> run_durability(const PushPullOptions& options) {
+  struct Variant {
+    const char* name;
+    std::unique_ptr<Setup> setup;
+    Json written;
+  };
+  Variant variants[3] = {{"off", {}, {}}, {"workers", {}, {}}, {"disk", {}, {}}};
+  for (Variant& variant : variants) {
+    PushPullOptions one = options;
+    one.store = true;
+    one.ceiling = false;
+    one.recovery.redo_log = variant.name == std::string("off") ? "none" : variant.name;
+    auto setup = Setup::start(one);
+    if (!setup) return tl::unexpected(setup.error());
+    variant.setup = std::move(*setup);
+    if (auto ok = variant.setup->benchmark().wait_paused(); !ok) return tl::unexpected(ok.error());
+  }
+  for (int i = 0; i < kSlices; ++i) {
+    for (Variant& variant : variants) {
+      if (auto ok = variant.setup->benchmark().slice(); !ok) return tl::unexpected(ok.error());
+      auto written = variant.setup->benchmark().written();
+      if (!written) return written;
+      variant.written = std::move(*written);
+    }
+  }
+  Json result;
+  const std::vector<double> off = variants[0].setup->benchmark().slices();
+  for (Variant& variant : variants) {
+    std::vector<double> ratios;
+    const std::vector<double> slices = variant.setup->benchmark().slices();
+    for (std::size_t i = 0; i < slices.size(); ++i) ratios.push_back(slices[i] / off[i]);
+    auto measured = variant.setup->benchmark().finish();
+    if (!measured) return measured;
+    Json& entry = result[variant.name];
+    for (const char* key : {"gb_per_s_each_way", "rounds_per_s", "cpu_seconds_per_gb", "slices_gb_per_s"})
+      entry[key] = measured->at(key);
+    entry["cpu_seconds_per_gb_of_servers"] = measured->at("cpu_seconds_per_gb_of").at("servers");
+    entry["ratio_to_off"] = median(ratios);
+    entry.update(variant.written);
+    for (const char* key :
+         {"servers", "nodes", "ranks_per_node", "model_bytes", "optimizer", "transport", "chunk_bytes"})
+      result[key] = measured->at(key);
+  }
+  for (Variant& variant : variants) {
+    if (auto ok = variant.setup->stop(); !ok) return tl::unexpected(ok.error());
+  }
   return result;
 }
 

@@ -37,10 +37,16 @@ struct PushPullOptions {
   std::string program;               // this program, for the echo server
   std::optional<RankDevice> device;  // of all ranks (bench/gpu_pipeline.h)
   std::string worker_toml;           // sections to add to the workers' configuration
+  RecoveryConfig recovery;           // counts with a store
 };
 
 // Measures, and checks at the end that the parameters are finite, have changed and are the same on every node. The
 // object's fields are explained by `tributary bench pushpull --help`. Call it on the main thread: it starts daemons.
 Result<nlohmann::ordered_json> run_pushpull(const PushPullOptions& options);
+
+// What surviving costs: three clusters of the same kind, whose slices take turns. off: a store, and nothing is written;
+// workers: snapshots, and nodes keep what they push; disk: snapshots, and servers log their steps. After its slice a
+// cluster finishes what it is writing before the next one's begins.
+Result<nlohmann::ordered_json> run_durability(const PushPullOptions& options);
 
 }  // namespace tributary::bench

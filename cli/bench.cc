@@ -29,7 +29,9 @@ link. The options are there to see what they are worth.
   socket_payload_bytes (of gradients and parameters that crossed a socket, counted by the workers: 0 with shm),
   with shm: tcp_gb_per_s_each_way (a second cluster of the same kind over tcp, whose slices take turns with these), ratio_to_tcp,
   tcp_cpu_seconds_per_gb, tcp_slices_gb_per_s,
-  memory {server_peak_bytes, formula_bytes, ratio} (ARCHITECTURE.md: memory of a server), digest (equal on all nodes: checked))";
+  memory {server_peak_bytes, formula_bytes, ratio} (ARCHITECTURE.md: memory of a server), digest (equal on all nodes: checked)
+--durability --json: off, workers, disk {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s,
+  cpu_seconds_per_gb, snapshot_bytes (of the newest, all servers), newest_snapshot (its round), log_bytes})";
 
 struct PushPullArguments {
   bench::PushPullOptions options;
@@ -73,6 +75,21 @@ int print_exchange(const char* what, const PushPullArguments& arguments, const R
               result->at("window").at("chunks").get<double>(), result->at("lanes").get<int>(),
               result->at("lanes").get<int>() == 1 ? "lane" : "lanes", arguments.transport.c_str());
   std::printf("server memory at most %.2f of the formula\n", result->at("memory").at("ratio").get<double>());
+  return 0;
+}
+
+int print_durability(const PushPullArguments& arguments, const Result<nlohmann::ordered_json>& result) {
+  if (!result) return fail_with("pushpull --durability", result.error().message);
+  if (arguments.json) {
+    std::printf("%s\n", result->dump().c_str());
+    return 0;
+  }
+  for (const char* name : {"off", "workers", "disk"}) {
+    const auto& one = result->at(name);
+    std::printf("%-8s %.2f GB/s each way, %.3f of off, %.2f CPU-seconds per GB\n", name,
+                one.at("gb_per_s_each_way").get<double>(), one.at("ratio_to_off").get<double>(),
+                one.at("cpu_seconds_per_gb").get<double>());
+  }
   return 0;
 }
 
@@ -120,8 +137,17 @@ void add_push_pull(CLI::App& bench_app, int& exit_status) {
   command->footer(kPushPullFooter);
   add_exchange_options(command, arguments);
   command->add_option("--nodes", arguments->options.nodes, "worker daemons")->capture_default_str();
-  command->callback([arguments, &exit_status] {
+  auto durability = std::make_shared<bool>(false);
+  command->add_flag("--durability", *durability,
+                    "compare what surviving costs: snapshots off, redo_log workers, and disk");
+  command->add_option("--redo-mb", arguments->options.recovery.redo_mb, "with --durability: memory of a node")
+      ->capture_default_str();
+  command->callback([arguments, durability, &exit_status] {
     finish_options(*arguments);
+    if (*durability) {
+      exit_status = print_durability(*arguments, bench::run_durability(arguments->options));
+      return;
+    }
     exit_status = print_exchange("pushpull", *arguments, bench::run_pushpull(arguments->options));
   });
 }

@@ -18,6 +18,7 @@ void add_bench_checkpoint(CLI::App& bench_app, int& exit_status) {
       "  pause_ms         longest round while saving, less the longest of the quiet stretches\n"
       "  gap_ms           the same of the longest time in which no tensor arrived\n"
       "  quiet, saving    {rounds, median_round_ms, longest_round_ms, longest_gap_ms}\n"
+      "  slowest          the longest rounds while saving {round_ms, after_order_ms}\n"
       "  save_seconds     of each save, from the order to COMPLETE, the snapshot included");
   command->add_option("--servers", options->servers, "servers")->check(CLI::Range(1, 64));
   command->add_option("--nodes", options->nodes, "nodes of one rank each")->check(CLI::Range(1, 64));

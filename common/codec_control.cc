@@ -40,6 +40,8 @@ void write(Root::Builder out, const ServerHello& m) {
     entry.setJob(job.job.value);
     entry.setName(text(job.name));
     entry.setLayoutHash(job.layout_hash);
+    entry.setLogFirst(job.log.first.value);
+    entry.setLogLast(job.log.last.value);
     auto rounds = entry.initSnapshots(size_of(job.snapshots));
     for (unsigned r = 0; r < rounds.size(); ++r) rounds.set(r, job.snapshots[r].value);
   }
@@ -128,6 +130,7 @@ void write(Root::Builder out, const OpenJob& m) {
   body.setResume(m.resume);
   body.setResumeRound(m.resume_round.value);
   body.setKept(m.kept);
+  body.setReplayTo(m.replay_to.value);
 }
 
 void write(Root::Builder out, const ShardKept& m) {
@@ -137,6 +140,8 @@ void write(Root::Builder out, const ShardKept& m) {
   body.setAny(m.any);
   body.setMinVersion(m.min_version.value);
   body.setMaxVersion(m.max_version.value);
+  body.setLogFirst(m.log.first.value);
+  body.setLogLast(m.log.last.value);
 }
 
 void write(Root::Builder out, const RoundFacts& m) {
@@ -201,6 +206,18 @@ void write(Root::Builder out, const JobWelcome& m) {
   body.setNode(m.node.value);
   body.setNodes(m.nodes);
   body.setMembers(m.members);
+  auto states = body.initRankStates(size_of(m.rank_states));
+  for (unsigned i = 0; i < states.size(); ++i) states.set(i, data(m.rank_states[i]));
+}
+
+void write(Root::Builder out, const NodeRankState& m) {
+  auto body = out.initNodeRankState();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setNode(m.node.value);
+  body.setLocalRank(m.local_rank);
+  body.setRound(m.kept.round.value);
+  body.setState(data(m.kept.state));
 }
 
 void write(Root::Builder out, const PeerAddress& m) {
@@ -299,6 +316,7 @@ ServerHello read(wire::ServerHello::Reader in) {
     check_count(rounds.size(), kMaxStoredSnapshots, "a stored job's list of snapshots");
     job.snapshots.reserve(rounds.size());
     for (auto round : rounds) job.snapshots.emplace_back(round);
+    job.log = {Round(entry.getLogFirst()), Round(entry.getLogLast())};
     m.stored.push_back(std::move(job));
   }
   m.host = read_text(in.getHost(), kMaxNameBytes, "the server's host");
@@ -422,6 +440,7 @@ OpenJob read(wire::OpenJob::Reader in) {
   m.resume = in.getResume();
   m.resume_round = Round(in.getResumeRound());
   m.kept = in.getKept();
+  m.replay_to = Round(in.getReplayTo());
   return m;
 }
 
@@ -445,6 +464,9 @@ JobWelcome read(wire::JobWelcome::Reader in) {
   m.node = NodeRank(in.getNode());
   m.nodes = in.getNodes();
   m.members = in.getMembers();
+  const auto states = in.getRankStates();
+  check_count(states.size(), kMaxRankStates, "the list of the ranks' states");
+  for (const auto state : states) m.rank_states.push_back(read_data(state, kMaxRankState, "a rank's state"));
   return m;
 }
 
@@ -470,8 +492,20 @@ ControlMessage read(Root::Reader root) {
       return read(root.getOpenJob());
     case Root::SHARD_KEPT: {
       const auto body = root.getShardKept();
-      return ShardKept{JobId(body.getJob()), ViewId(body.getView()), body.getAny(), Version(body.getMinVersion()),
-                       Version(body.getMaxVersion())};
+      return ShardKept{JobId(body.getJob()),
+                       ViewId(body.getView()),
+                       body.getAny(),
+                       Version(body.getMinVersion()),
+                       Version(body.getMaxVersion()),
+                       {Round(body.getLogFirst()), Round(body.getLogLast())}};
+    }
+    case Root::NODE_RANK_STATE: {
+      const auto body = root.getNodeRankState();
+      return NodeRankState{JobId(body.getJob()),
+                           ViewId(body.getView()),
+                           NodeRank(body.getNode()),
+                           body.getLocalRank(),
+                           {Round(body.getRound()), read_data(body.getState(), kMaxRankState, "the rank's state")}};
     }
     case Root::ROUND_FACTS:
       return read(root.getRoundFacts());

@@ -147,10 +147,13 @@ struct GateConfig {
 inline constexpr float kMinLossScale = 0x1p-120f, kMaxLossScale = 0x1p120f;
 
 struct RecoveryConfig {
-  std::string redo_log = "workers";  // workers: nodes keep what they pushed until a snapshot covers it; none
-  std::uint32_t redo_mb = 256;       // memory of a node for that, MiB; none is kept if fewer than 16 rounds fit
+  // workers: nodes keep what they pushed until a snapshot covers it; disk: servers log what their steps depend on; none
+  std::string redo_log = "workers";
+  // Memory of a node (workers), or disk space of a server's log (disk), MiB. None is kept if fewer than 16 rounds fit.
+  std::uint32_t redo_mb = 256;
+  std::uint32_t log_mb = 4096;
   // When no more fits and the servers' snapshot is old: go_on: rounds that are kept no longer are computed again after
-  // a loss of servers; wait: for the snapshot.
+  // a loss of servers; wait: for the snapshot. With disk also when it is full.
   std::string when_full = "go_on";
 };
 

@@ -21,7 +21,7 @@ constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "
 constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
 constexpr std::string_view kModes[] = {"sync", "ssp", "async", "local_sgd", "allreduce"};
 constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
-constexpr std::string_view kRedoLogs[] = {"workers", "none"};
+constexpr std::string_view kRedoLogs[] = {"workers", "disk", "none"};
 constexpr std::string_view kWhenFull[] = {"go_on", "wait"};
 constexpr std::uint32_t kMaxRedoMb = 1u << 20;
 constexpr std::string_view kOnWorkerLoss[] = {"wait", "continue"};
@@ -335,6 +335,21 @@ void check_gate(Faults& f, const JobConfig& c) {
       key);
 }
 
+// What a server's log can bring back is the server's: not what encodings leave on the nodes, nor clocks.
+void check_disk_log(Faults& f, const JobConfig& c) {
+  if (c.recovery.redo_log != "disk") return;
+  f.check((c.mode == "sync" && !has_backups(c)) || has_local_steps(c), "recovery.redo_log",
+          std::string("\"disk\" is for rounds of all nodes: set \"none\" with ") +
+              (has_backups(c) ? "backup workers" : "mode \"" + c.mode + "\""),
+          has_backups(c) ? "sync.backup_workers" : "job.mode");
+  f.check(c.optimizer.name != "lamb", "recovery.redo_log",
+          "\"disk\" does not keep the trust ratios that lamb needs: set \"none\"", "optimizer.name");
+  const std::string why = " with redo_log = \"disk\": what the others keep beside the parameters is not logged";
+  f.check(!make_encoding(c.push)->keeps_residual(), "encoding.push", "must be fp32, bf16 or fp16" + why,
+          "recovery.redo_log");
+  f.check(!make_encoding(c.pull)->is_delta(), "encoding.pull", "must be fp32, bf16 or fp16" + why, "recovery.redo_log");
+}
+
 }  // namespace
 
 OptimizerConfig default_optimizer(std::string_view name) {
@@ -436,6 +451,9 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   f.one_of(c.recovery.when_full, kWhenFull, "recovery.when_full");
   f.check(c.recovery.redo_mb >= 1 && c.recovery.redo_mb <= kMaxRedoMb, "recovery.redo_mb",
           "must be from 1 to " + std::to_string(kMaxRedoMb) + " (1 TiB)");
+  f.check(c.recovery.log_mb >= 1 && c.recovery.log_mb <= kMaxRedoMb, "recovery.log_mb",
+          "must be from 1 to " + std::to_string(kMaxRedoMb) + " (1 TiB)");
+  check_disk_log(f, c);
   check_membership(f, c);
   check_train(f, c.train);
   return f.take();

@@ -107,9 +107,11 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
     }
     if (args.frames.size() == 1) {
       block.grad = values_of(*args.push, args.frames[0], args.elements, first, block.count, sum);
+      if (args.sum_out) std::copy_n(block.grad, block.count, args.sum_out + first);
     } else {
-      sum_frames(args.frames, args, first, block.count, sum.data(), scratch, 0);
-      block.grad = sum.data();
+      float* out = args.sum_out ? args.sum_out + first : sum.data();
+      sum_frames(args.frames, args, first, block.count, out, scratch, 0);
+      block.grad = out;
     }
     if (args.lambda != 0.0f) {
       const float* pulled =

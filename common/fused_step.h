@@ -15,6 +15,7 @@ struct FusedArgs {
   std::size_t elements = 0;
   std::span<const std::byte* const> frames;  // encoded gradients in node order; summed as kernels/tree_sum.h defines
   const Encoding* push = nullptr;            // encoding of the frames
+  float* sum_out = nullptr;                  // the sum of the frames, unscaled, is written there as well, unless null
   float scale = 1.0f;                        // 1 / total weight: multiplies the sum before the step
   const float* param_in = nullptr;           // in place (== param_out) or disjoint
   float* param_out = nullptr;

@@ -74,6 +74,7 @@ void visit_job_fields(Config& c, Visitor&& visit) {
 
   visit("recovery", "redo_log", c.recovery.redo_log);
   visit("recovery", "redo_mb", c.recovery.redo_mb);
+  visit("recovery", "log_mb", c.recovery.log_mb);
   visit("recovery", "when_full", c.recovery.when_full);
 
   visit("membership", "on_worker_loss", c.membership.on_worker_loss);

@@ -124,11 +124,17 @@ using DataMessage = std::variant<Push, Init, Pull, Query, Receipt, Answer, Resid
 
 // ---- The control path: every daemon <-> the coordinator. One frame. ----
 
+// What a server's redo log has of a job (server/redo_log.h): all rounds from first to last; last < first: none.
+struct LoggedRounds {
+  Round first{1}, last;
+  bool operator==(const LoggedRounds&) const = default;
+};
 struct StoredJob {  // a job found in a server's store
   JobId job;
   std::string name;
   std::uint64_t layout_hash = 0;
   std::vector<Round> snapshots;  // complete consistent snapshots, ascending
+  LoggedRounds log{};
 };
 struct KeptJob {  // state of a job's last view that a server has in memory
   JobId job;
@@ -213,6 +219,7 @@ struct OpenJob {
   bool resume = false;  // load the snapshot of resume_round; else wait for Init
   Round resume_round;
   bool kept = false;  // go on with what is in memory; resume and resume_round then say what is in the store
+  Round replay_to{};  // with resume: then take the logged steps up to this round again; 0: none
 };
 // Server -> coordinator: reply to StopJob(kRestart): what it has in memory to go on from.
 struct ShardKept {
@@ -220,6 +227,7 @@ struct ShardKept {
   ViewId view;
   bool any = false;
   Version min_version, max_version;
+  LoggedRounds log{};
 };
 struct ShardReady {  // server -> coordinator: reply to OpenJob; code/message if it failed
   JobId job;
@@ -247,6 +255,8 @@ struct JobWelcome {  // coordinator -> workers: begin
   NodeRank node;
   std::uint32_t nodes = 1;
   std::uint64_t members = 0;  // says which nodes those are (members_hash())
+  // Of the node's ranks, by local rank, if the view begins where it was kept. Missing or empty: none.
+  std::vector<std::vector<std::byte>> rank_states;
 };
 // Worker -> coordinator -> the view's other workers (all-reduce): something they need to connect to each other.
 struct PeerAddress {
@@ -257,10 +267,26 @@ struct PeerAddress {
   std::vector<std::byte> value;  // at most kMaxPeerAddressBytes
 };
 inline constexpr std::size_t kMaxPeerAddressBytes = 256u << 10;
-struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at this round
+struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at this round. And to workers: that of
+                     // ranks
   JobId job;
   ViewId view;
   Round round;
+};
+// What a rank gave to be kept with the state after `round` (Session::keep): generators of random numbers, a sampler.
+// Trainer -> worker (RankState) -> coordinator (NodeRankState), and back when the job goes on from there.
+inline constexpr std::size_t kMaxRankState = 256u << 10;  // bytes
+inline constexpr std::size_t kMaxRankStates = 256;        // of a node
+struct RankState {
+  Round round;
+  std::vector<std::byte> state;
+};
+struct NodeRankState {
+  JobId job;
+  ViewId view;
+  NodeRank node;  // by which the job knows it
+  std::uint32_t local_rank = 0;
+  RankState kept;
 };
 struct SnapshotDone {  // server -> coordinator: durable here, or (ok = false) missed or failed, with the reason
   JobId job;
@@ -400,8 +426,8 @@ struct ControlError {
 using ControlMessage =
     std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady,
                  JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
-                 DrainDone, ControlError, PeerAddress, ShardKept, RoundFacts, RoundDecision, WriteCheckpoint,
-                 SealCheckpoint, LoadCheckpoint, DropCheckpoint, CheckpointDone>;
+                 DrainDone, ControlError, PeerAddress, ShardKept, NodeRankState, RoundFacts, RoundDecision,
+                 WriteCheckpoint, SealCheckpoint, LoadCheckpoint, DropCheckpoint, CheckpointDone>;
 
 inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
 
@@ -420,6 +446,7 @@ struct AttachReply {
   ViewId view;
   // Where the rank stands in this view. In an elastic job it need not be what the request said.
   std::uint32_t rank = 0, world_size = 1, node_rank = 0;
+  std::vector<std::byte> state;  // what this rank gave to be kept with resume_round; empty: none
   bool resume = false;
   Round resume_round;
   std::uint64_t chunk_elements = 0;
@@ -453,7 +480,7 @@ struct AttachError {
 };
 
 using AttachMessage =
-    std::variant<AttachRequest, AttachReply, InitialValues, Detach, DetachReply, AttachStopped, AttachError>;
+    std::variant<AttachRequest, AttachReply, InitialValues, RankState, Detach, DetachReply, AttachStopped, AttachError>;
 
 inline constexpr std::size_t kMaxAttachBytes = 8u << 20;
 

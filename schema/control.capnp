@@ -35,6 +35,7 @@ struct ControlMessage {
     checkpointDone @25 :CheckpointDone;
     roundFacts @26 :RoundFacts;
     roundDecision @27 :RoundDecision;
+    nodeRankState @28 :NodeRankState;
   }
 }
 
@@ -43,6 +44,8 @@ struct StoredJob {  # a job found in a server's store
   name @1 :Text;
   layoutHash @2 :UInt64;
   snapshots @3 :List(UInt64);  # rounds of complete snapshots, ascending
+  logFirst @4 :UInt64;  # what its redo log has: all rounds from the first to the last (less: none)
+  logLast @5 :UInt64;
 }
 
 struct KeptJob {  # state of a job's last view that a server has in memory
@@ -132,6 +135,7 @@ struct OpenJob {  # coordinator -> server: own your chunks of this job in this v
   resume @5 :Bool;  # load the snapshot of resumeRound; else wait for Init
   resumeRound @6 :UInt64;
   kept @7 :Bool;  # go on with what is in memory; resume and resumeRound then say what is in the store
+  replayTo @8 :UInt64;  # with resume: then take the logged steps up to this round again; 0: none
 }
 
 struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it has in memory to go on from
@@ -140,6 +144,8 @@ struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it 
   any @2 :Bool;
   minVersion @3 :UInt64;
   maxVersion @4 :UInt64;
+  logFirst @5 :UInt64;  # as in StoredJob
+  logLast @6 :UInt64;
 }
 
 struct ShardReady {  # server -> coordinator: reply to OpenJob
@@ -165,6 +171,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   node @11 :UInt32;  # which node of the view the receiver is, of how many
   nodes @12 :UInt32;
   members @13 :UInt64;  # hash of the ranks that they are known by
+  rankStates @14 :List(Data);  # by local rank: what was kept with resumeRound; empty: none
 }
 
 struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-reduce): something they need to connect
@@ -173,6 +180,15 @@ struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-r
   node @2 :UInt32;  # the author
   key @3 :Text;
   value @4 :Data;
+}
+
+struct NodeRankState {  # worker -> coordinator: what a rank gave to be kept with the state after a round
+  job @0 :UInt64;
+  view @1 :UInt32;
+  node @2 :UInt32;
+  localRank @3 :UInt32;
+  round @4 :UInt64;
+  state @5 :Data;
 }
 
 struct SnapshotAt {  # coordinator -> servers: keep the state of every chunk at this round

@@ -35,7 +35,8 @@ class CheckpointFileWriter {
  public:
   // A file of that name is replaced.
   static Result<std::unique_ptr<CheckpointFileWriter>> create(std::string path, const CheckpointFileInfo& info);
-  // Chunks ascending. The disk is kept busy steadily: what was added some MB ago is on its way there.
+  // Chunks ascending. Written past the page cache, where the file system can: its copies and its writing back, in
+  // bursts and on threads of normal priority, is what rounds of a training beside it would feel.
   Status add(const StoredChunk& chunk);
   Status finish();  // durable when it returns
 
@@ -45,11 +46,17 @@ class CheckpointFileWriter {
  private:
   CheckpointFileWriter(std::string path, FileDescriptor file);
   Status put(const void* data, std::size_t bytes);
+  Status write_buffer(std::size_t bytes);
 
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
   const std::string path_;
   FileDescriptor file_;
   Checksum128 checksum_;
-  std::uint64_t bytes_ = 0, begun_bytes_ = 0;
+  std::unique_ptr<std::byte[], Free> buffer_;  // aligned
+  std::size_t buffered_ = 0;
+  std::uint64_t bytes_ = 0, written_ = 0;
 };
 
 class CheckpointFile {

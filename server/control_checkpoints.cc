@@ -35,6 +35,7 @@ void Control::on(const DropCheckpoint& m) {
     return;
   }
   jobs_.unpark(m.job);
+  if (logs_) logs_->drop(m.job);
   checkpoints_->drop(m);
 }
 

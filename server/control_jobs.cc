@@ -29,9 +29,10 @@ std::optional<ClockRules> clock_rules(const JobConfig& config) {
 ControlJobs::ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output)
     : config_(std::move(config)), store_(store), logger_(std::move(logger)), output_(output) {}
 
-void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots) {
+void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogs* logs) {
   lanes_ = std::move(lanes);
   snapshotter_ = snapshots;
+  logs_ = logs;
 }
 
 void ControlJobs::park_all(const std::string& why) {
@@ -41,6 +42,9 @@ void ControlJobs::park_all(const std::string& why) {
 void ControlJobs::describe(ServerHello& hello) const {
   hello.store = store_ != nullptr;
   if (store_) hello.stored = store_->jobs();
+  for (StoredJob& stored : hello.stored) {
+    if (logs_) stored.log = logs_->range(stored.job);
+  }
   for (const auto& [id, parked] : parked_) {
     const bool pending = parked.parking != 0;
     if (pending || parked.all) hello.kept.push_back({id, parked.min_version, parked.max_version, pending});
@@ -62,7 +66,10 @@ std::vector<JobProgress> ControlJobs::progress() const {
 
 std::vector<ControlJobStatus> ControlJobs::statuses() const {
   std::vector<ControlJobStatus> all;
-  for (const auto& [id, job] : jobs_) all.push_back(job.status);
+  for (const auto& [id, job] : jobs_) {
+    all.push_back(job.status);
+    if (job.log && logs_) all.back().log = logs_->status(id);
+  }
   return all;
 }
 
@@ -108,6 +115,7 @@ void ControlJobs::on(const OpenJob& m) {
   const auto entry = jobs_.emplace(m.job, std::move(job)).first;
   output_.changed();
   forget_snapshots(m);
+  begin_log(m, entry->second);
   if (m.resume && !m.kept) {
     if (Status loaded = load(entry->second); !loaded) entry->second.opened = std::move(loaded);
   }
@@ -115,6 +123,15 @@ void ControlJobs::on(const OpenJob& m) {
   for (const LaneIndex lane : placed.lanes)
     lanes_[lane.value]->opened(m.job, m.view, m.resume && !m.kept && placed.opened);
   if (placed.lanes.empty()) opened(m.job, m.view, placed.opened);
+}
+
+// The log goes on where the view begins. One of a fresh job, or of a job that wants none any more, goes.
+void ControlJobs::begin_log(const OpenJob& m, const Job& job) {
+  if (!logs_) return;
+  if (!job.log || (!m.resume && !m.kept)) logs_->drop(m.job);
+  if (!job.log || job.status.chunks == 0) return;
+  const Round start = std::max(m.resume ? m.resume_round : Round(0), m.replay_to);
+  logs_->begin(*job.log, m.kept ? std::nullopt : std::optional(start));
 }
 
 // What this store has beyond the round that the view begins at was never completed by every server: it belongs to a run
@@ -162,6 +179,12 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
     ++job.status.chunks;
     job.status.elements += job.layout->chunk(ChunkIndex(c)).elements;
   }
+  const bool logs = logs_ && log_rounds(*config, m.owners, m.chunk_elements) != 0;
+  if (logs) {
+    const RedoLog::Limits limits{redo_file_bytes(*config), std::uint64_t{config->recovery.log_mb} << 20};
+    job.log = {m.job, config->name, job.status.chunks, limits, config->recovery.when_full == "wait"};
+  }
+  job.replay_to = m.replay_to;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     if (chunks[lane] == 0) continue;
     ShardJob part;
@@ -179,6 +202,7 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
     part.clocks = clock_rules(*config);
     part.start = m.resume ? m.resume_round : Round(0);
     part.recovers = recovers(*config);
+    part.logs = logs;
     if (has_gate(*config)) part.gate = config->gate;
     parts.push_back(std::move(part));
   }
@@ -221,7 +245,33 @@ Status ControlJobs::load(const Job& job) {
         job.status.elements * sizeof(float) * (1 + static_cast<std::uint64_t>(job.status.memory.slots)) / 1'000'000,
         output_.now_ms() - started);
   }
-  return loaded;
+  return loaded && job.replay_to > job.status.resume_round ? replay(job) : loaded;
+}
+
+Status ControlJobs::replay(const Job& job) {
+  if (!logs_) return fail(ErrorCode::kStore, no_store(config_) + " to take logged steps again from");
+  const std::uint64_t started = output_.now_ms();
+  std::uint64_t steps = 0;
+  const Status replayed = logs_->replay(
+      job.status.job, job.status.resume_round, job.replay_to,
+      [&](const LoggedStep& step, std::span<const float> sum) -> Status {
+        if (!output_.between_chunks()) return fail(ErrorCode::kStopped, "the server is being stopped");
+        if (step.chunk.value >= job.layout->chunks() || job.layout->owner(step.chunk).shard.value != config_.index) {
+          return fail(ErrorCode::kStore, "the redo log of job '" + job.status.name + "' has chunk " +
+                                             std::to_string(step.chunk.value) +
+                                             ", which does not belong to this server; start it with the store it had");
+        }
+        ++steps;
+        lanes_[job.layout->owner(step.chunk).lane.value]->replay(job.status.job, step,
+                                                                 std::vector<float>(sum.begin(), sum.end()));
+        return {};
+      });
+  output_.loaded();
+  if (replayed) {
+    logger_->info("job '{}' took {} logged steps again, up to round {}, in {} ms", job.status.name, steps,
+                  job.replay_to.value, output_.now_ms() - started);
+  }
+  return replayed;
 }
 
 Status ControlJobs::load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen) {
@@ -291,6 +341,7 @@ void ControlJobs::on(const SnapshotAt& m) {
 }
 
 void ControlJobs::on(const SnapshotCommit& m) {
+  if (logs_) logs_->trim(m.job, m.round);
   if (store_) {
     if (const Status dropped = store_->drop_before(m.job, m.round); !dropped) {
       logger_->warn("cannot drop snapshots before round {}: {}", m.round.value, dropped.error().message);
@@ -348,7 +399,7 @@ void ControlJobs::on(const StopJob& m) {
     if (job) return park(m.job, m.reason);
     const auto kept = parked_.find(m.job);
     if (kept == parked_.end()) {
-      output_.send(ShardKept{m.job, m.view, false, {}, {}});
+      tell_kept(m.job, m.view, false, {}, {});
     } else if (kept->second.parking == 0) {
       parked(m.job, kept->second);
     }
@@ -416,7 +467,7 @@ void ControlJobs::park(JobId id, const std::string& why) {
   const bool whole = job.status.phase == "running" || job.kept;  // else it is still being loaded
   if (!job.recovers || job.ending || job.lanes.empty() || !whole) {
     drop(id, why);
-    return output_.send(ShardKept{id, view, false, {}, {}});
+    return tell_kept(id, view, false, {}, {});
   }
   logger_->info("job '{}' view {} is over: {}; its state stays in memory", job.status.name, view.value, why);
   if (job.status.snapshot_pending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
@@ -432,7 +483,18 @@ void ControlJobs::park(JobId id, const std::string& why) {
 
 // All lanes have said what they keep.
 void ControlJobs::parked(JobId id, const Parked& state) {
-  output_.send(ShardKept{id, state.view, state.all, state.min_version, state.max_version});
+  tell_kept(id, state.view, state.all, state.min_version, state.max_version);
+}
+
+// With what the log has, when all that is on its way to it is there.
+void ControlJobs::tell_kept(JobId id, ViewId view, bool any, Version min, Version max) {
+  if (!logs_) return output_.send(ShardKept{id, view, any, min, max});
+  logs_->flush(id, [this, id, view, any, min, max] {
+    output_.post([this, id, view, any, min, max] {
+      if (any && !parked_.contains(id)) return;  // opened again, or dropped, in the meantime
+      output_.send(ShardKept{id, view, any, min, max, logs_->range(id)});
+    });
+  });
 }
 
 void ControlJobs::unpark(JobId id) {
@@ -451,7 +513,7 @@ void ControlJobs::tick() {
   const ViewId view = old->second.view;
   logger_->info("job {}: nobody came back for the state of view {}; it is dropped", id.value, view.value);
   unpark(id);
-  output_.send(ShardKept{id, view, false, {}, {}});
+  tell_kept(id, view, false, {}, {});
 }
 
 void ControlJobs::reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message) {

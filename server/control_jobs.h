@@ -2,7 +2,9 @@
 // taken. No threads, sockets or clocks of its own: messages and events come in, actions go out through the ports. The
 // control thread (control.h) and the simulator (tests/sim) drive the same class.
 //
-//   OpenJob         lay the job out, give every lane its part, load the resume round from the store -> ShardReady
+//   OpenJob         lay the job out, give every lane its part, load the resume round from the store and take logged
+//   steps
+//                   after it again -> ShardReady
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   RoundDecision   to the lanes; their facts of rounds went the other way
@@ -17,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,6 +32,7 @@
 #include "common/messages.h"
 #include "server/lane.h"
 #include "server/memory_formula.h"
+#include "server/redo_logs.h"
 #include "server/snapshotter.h"
 #include "server/store.h"
 
@@ -50,8 +54,9 @@ struct ControlJobStatus {
   std::optional<Round> snapshot_durable;
   std::uint64_t snapshot_bytes = 0;
   std::string snapshot_error;  // of the last one that failed
-  bool gate = false;           // the job has one; then:
-  Round gate_round;            // the newest round that was decided, in this view
+  std::optional<RedoLogStatus> log;
+  bool gate = false;  // the job has one; then:
+  Round gate_round;   // the newest round that was decided, in this view
   GateDecision decision;
   std::uint64_t rounds_clipped = 0, rounds_skipped = 0;  // in this view
   ShardMemory memory;                                    // without what the gauges know
@@ -62,6 +67,7 @@ struct ControlJobStatus {
   Version max_version() const;
   std::uint64_t pool_bytes() const;
   std::uint64_t withheld() const;
+  std::uint64_t stalled() const;
   std::uint64_t late_pushes() const;
   // By node, in modes with clocks: on the chunks where it is last and furthest.
   std::vector<std::pair<Round, Round>> clocks() const;
@@ -78,6 +84,8 @@ class ControlJobsOutput {
   virtual bool between_chunks() = 0;
   virtual void loaded() = 0;   // nobody listened to the coordinator since the first of these calls
   virtual void changed() = 0;  // of jobs()
+  // Any thread: to be called later, on the thread of ControlJobs.
+  virtual void post(std::function<void()> call) = 0;
   virtual std::uint64_t now_ms() const = 0;
 };
 
@@ -89,8 +97,8 @@ class ControlJobs {
 
   // store: null if there is none.
   ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output);
-  // Before anything else. snapshots: null without a store.
-  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots);
+  // Before anything else. snapshots and logs: null without a store.
+  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogs* logs = nullptr);
 
   // The coordinator.
   void on(const OpenJob& m);
@@ -128,7 +136,9 @@ class ControlJobs {
     bool refused_snapshot = false;  // "no store" was said
     bool ending = false;            // goes when its final snapshot is done
     bool recovers = false;
-    bool kept = false;  // it goes on with what was in memory
+    bool kept = false;                  // it goes on with what was in memory
+    std::optional<RedoLogs::Plan> log;  // none: its steps are not logged
+    Round replay_to;                    // from resume_round on, out of the log
     // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
     // that it has is not answered otherwise.)
     std::map<LaneIndex, RoundFacts> undecided;
@@ -147,6 +157,9 @@ class ControlJobs {
   Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
   void forget_snapshots(const OpenJob& m);
   Status load(const Job& job);
+  Status replay(const Job& job);
+  void begin_log(const OpenJob& m, const Job& job);
+  void tell_kept(JobId id, ViewId view, bool any, Version min, Version max);
   Status load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen);
   void opened(JobId id, ViewId view, const Status& status);
   void stop_lanes(const Job& job, bool keep, Round round) const;
@@ -167,6 +180,7 @@ class ControlJobs {
   ControlJobsOutput& output_;
   std::vector<LaneCommands*> lanes_;
   SnapshotOrders* snapshotter_ = nullptr;
+  RedoLogs* logs_ = nullptr;
   std::map<JobId, Job> jobs_;
   std::map<JobId, Parked> parked_;
 };

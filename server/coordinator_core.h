@@ -57,6 +57,7 @@ struct JobRecord {
   bool finished = false;
   // Node ranks of the last view, ascending; empty after a stop in good order.
   std::vector<std::uint32_t> members;
+  RankStates rank_states;  // kept with the committed snapshot
 };
 
 // Of node ranks, ascending: tells views of other nodes apart (JobWelcome::members).
@@ -149,7 +150,8 @@ class CoordinatorCore {
     // Elastic: the nodes of the last view that the next one waits for, with their workers (0: not known), until when.
     std::map<std::uint32_t, std::uint64_t> expected;
     std::uint64_t gather_until_ms = 0;
-    std::uint64_t members_hash = 0;            // of the view that opens
+    std::uint64_t members_hash = 0;                                          // of the view that opens
+    std::map<RankKey, std::map<Round, std::vector<std::byte>>> rank_states;  // not committed yet
     std::optional<Round> joins_after;          // somebody wants to join, after a later snapshot than this
     std::set<std::uint16_t> ready;             // shards that opened
     std::map<std::uint32_t, Pace> pace;        // by shard; all-reduce: by node
@@ -172,6 +174,7 @@ class CoordinatorCore {
     // Recovery: what shards kept of the last view, and who has yet to say. Then, of the view that opens:
     std::map<std::uint16_t, KeptJob> kept;
     std::set<std::uint16_t> parking;
+    std::map<std::uint16_t, LoggedRounds> logs;
     Round start;                        // where it begins: at or after resume_round
     std::set<std::uint16_t> kept_open;  // shards that go on with what they kept
     std::uint32_t redo_capacity = 0;    // rounds that every node can keep; 0: some keep none
@@ -213,7 +216,7 @@ class CoordinatorCore {
   void open_if_complete(Job& job, std::uint64_t now_ms);
   OpenJob open_message(const Job& job, std::uint16_t shard) const;
   void welcome(Job& job, std::uint64_t now_ms);
-  JobWelcome welcome_message(const Job& job) const;
+  JobWelcome welcome_message(const Job& job, std::uint32_t node) const;
   void welcome_again(const Job& job, std::uint32_t node);
   JobId fresh_id() const;
   Status choose_snapshot(Job& job);
@@ -235,6 +238,7 @@ class CoordinatorCore {
   void note_kept(const ServerHello& m, bool known);
   void park(Job& job);
   void choose_start(Job& job);
+  static void choose_logged_start(Job& job, const std::set<std::uint16_t>& shards);
   std::optional<Round> reach_of_redo(const Job& job) const;
   bool keeps_redo(const Job& job) const;
   bool waits_for_snapshots(const Job& job) const;
@@ -272,6 +276,11 @@ class CoordinatorCore {
   void refuse(PeerId to, ErrorCode code, std::string message, const std::string& job = {});
   void set_phase(Job& job, Phase phase, std::uint64_t now_ms);
   static std::string in_words(const Job& job) { return "job '" + job.config.name + "'"; }
+
+  // coordinator_ranks.cc: what trainers keep with a snapshot
+  void on(PeerId from, const NodeRankState& m, std::uint64_t now_ms);
+  void commit_rank_states(Job& job, Round round);
+  static std::vector<std::vector<std::byte>> rank_states_of(const Job& job, std::uint32_t node);
 
   // coordinator_checkpoint.cc: saving and restoring
   struct Checkpoint {

@@ -6,8 +6,10 @@
 
 #include "common/assert.h"
 #include "common/job_json.h"
+#include "common/redo_plan.h"
 #include "kernels/tree_sum.h"
 #include "server/coordinator_core.h"
+#include "server/redo_record.h"
 
 namespace tributary {
 namespace {
@@ -234,6 +236,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
     }
   }
   job.ready.clear();
+  job.rank_states.clear();
   job.pace.clear();
   job.stragglers.reset();
   job.missed_snapshots = 0;
@@ -260,6 +263,7 @@ OpenJob CoordinatorCore::open_message(const Job& job, std::uint16_t shard) const
   open.resume = job.resume;
   open.resume_round = job.resume_round;
   open.kept = job.kept_open.contains(shard);
+  if (logs_steps(job.config) && job.resume && !open.kept && job.start > job.resume_round) open.replay_to = job.start;
   return open;
 }
 
@@ -315,7 +319,9 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
   }
   if (common && !common->empty()) {
     job.record.initialised = job.resume = true;
-    job.record.committed = job.resume_round = std::max(job.record.committed, Round(*common->rbegin()));
+    const Round newest = std::max(job.record.committed, Round(*common->rbegin()));
+    if (newest != job.record.committed) commit_rank_states(job, newest);
+    job.record.committed = job.resume_round = newest;
   }
   return {};
 }
@@ -334,7 +340,7 @@ void CoordinatorCore::on(PeerId from, const ShardReady& m, std::uint64_t now_ms)
   if (job->ready.size() == options_.servers) welcome(*job, now_ms);
 }
 
-JobWelcome CoordinatorCore::welcome_message(const Job& job) const {
+JobWelcome CoordinatorCore::welcome_message(const Job& job, std::uint32_t node) const {
   JobWelcome welcome;
   welcome.name = job.config.name;
   welcome.job = job.record.job;
@@ -350,22 +356,30 @@ JobWelcome CoordinatorCore::welcome_message(const Job& job) const {
   welcome.resume = job.resume || !job.kept_open.empty();
   welcome.resume_round = job.start;
   welcome.committed = job.record.committed;
-  welcome.redo = keeps_redo(job);
+  welcome.redo = keeps_redo(job) && !logs_steps(job.config);
   welcome.redo_after = redo_after(job);
+  // In a view nodes count from 0, in the order of the ranks that they are known by.
+  welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(job.members.begin(), job.members.find(node))));
   welcome.nodes = job.nodes;
   welcome.members = job.members_hash;
+  welcome.rank_states = rank_states_of(job, node);
   return welcome;
 }
 
 void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
-  JobWelcome welcome = welcome_message(job);
+  if (logs_steps(job.config)) {
+    job.redo_capacity = log_rounds(job.config, job.record.owners, job.record.chunk_elements);
+    if (job.redo_capacity == 0) {
+      output_.log(in_words(job) + " has no redo log: fewer than " + std::to_string(kMinRedoRounds) +
+                  " rounds fit into recovery.log_mb = " + std::to_string(job.config.recovery.log_mb) + "; raise it");
+    }
+  }
   set_phase(job, Phase::kRunning, now_ms);
   job.snapshot_due_ms = snapshot_due(job, now_ms);
   job.snapshot_retry_ms = 0;
   for (const auto& [node, member] : job.members) {
     const auto worker = workers_.find(member.worker);
-    if (worker != workers_.end()) output_.send(worker->second.peer, welcome);
-    welcome.node = NodeRank(welcome.node.value + 1);  // members are in ascending order of the ranks they are known by
+    if (worker != workers_.end()) output_.send(worker->second.peer, welcome_message(job, node));
   }
 }
 
@@ -373,10 +387,7 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
 void CoordinatorCore::welcome_again(const Job& job, std::uint32_t node) {
   const auto member = job.members.find(node);
   const auto worker = workers_.find(member->second.worker);
-  if (worker == workers_.end()) return;
-  JobWelcome welcome = welcome_message(job);
-  welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(job.members.begin(), member)));
-  output_.send(worker->second.peer, welcome);
+  if (worker != workers_.end()) output_.send(worker->second.peer, welcome_message(job, node));
 }
 
 // The view that was being opened is given up. No worker has heard of it: those that joined wait for the next one.

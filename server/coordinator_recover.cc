@@ -4,8 +4,9 @@
 // in memory, each at version r or r+1 for the least r: no node pushes a chunk of round r+2 before it has all of r+1. Of
 // those at r+1 they have the parameters before the last step, too (ShardJob::recovers), and what nodes push of round
 // r+1 again is known there. A server that was lost loads the last committed snapshot, and the nodes push again what
-// they pushed since, if each of them still has it. If any of that cannot be had, the view begins at the snapshot, and
-// what servers kept is dropped: the rounds since are computed again.
+// they pushed since, if each of them still has it; or, with recovery.redo_log = "disk", it takes the steps in its own
+// log again. If any of that cannot be had, the view begins at the snapshot, and what servers kept is dropped: the
+// rounds since are computed again.
 #include <algorithm>
 
 #include "common/redo_plan.h"
@@ -40,6 +41,7 @@ void CoordinatorCore::on(PeerId from, const ShardKept& m, std::uint64_t now_ms) 
   if (job.phase != Phase::kIdle && job.phase != Phase::kGathering) return;  // of a view before
   const std::uint16_t shard = server->hello.shard.value;
   job.parking.erase(shard);
+  job.logs[shard] = m.log;
   if (m.any) {
     job.kept[shard] = {m.job, m.min_version, m.max_version, false};
   } else {
@@ -56,6 +58,8 @@ void CoordinatorCore::note_kept(const ServerHello& m, bool known) {
       job.kept.erase(m.shard.value);
       job.parking.erase(m.shard.value);
     }
+    const auto stored = std::ranges::find(m.stored, job.record.job, &StoredJob::job);
+    job.logs[m.shard.value] = stored == m.stored.end() ? LoggedRounds{} : stored->log;
     const auto kept = std::ranges::find(m.kept, job.record.job, &KeptJob::job);
     if (kept == m.kept.end() || job.record.job.value == 0) continue;
     if (kept->pending) {
@@ -93,6 +97,7 @@ void CoordinatorCore::choose_start(Job& job) {
     job.redo_capacity = std::min(job.redo_capacity, member.join.redo_capacity);
   const std::set<std::uint16_t> shards = shards_of(job);
   if (shards.empty() || !recovers(job.config)) return;
+  if (logs_steps(job.config)) return choose_logged_start(job, shards);
   Version fastest;
   for (const std::uint16_t shard : shards) {
     if (const auto kept = job.kept.find(shard); kept != job.kept.end())
@@ -119,9 +124,38 @@ void CoordinatorCore::choose_start(Job& job) {
   job.kept_open = std::move(usable);
 }
 
+// With logs on the servers' disks: a shard that has nothing in memory can be had at every round from the snapshot to
+// the last that its log has. One that has something, but is more than a round ahead of what the others can have, loads
+// and takes its steps again like those.
+void CoordinatorCore::choose_logged_start(Job& job, const std::set<std::uint16_t>& shards) {
+  const auto reach = [&](std::uint16_t shard) {
+    const auto log = job.logs.find(shard);
+    const bool some = log != job.logs.end() && log->second.first.value <= job.resume_round.value + 1;
+    return some ? std::max(log->second.last, job.resume_round) : job.resume_round;
+  };
+  std::set<std::uint16_t> kept;
+  for (const std::uint16_t shard : shards) {
+    if (job.kept.contains(shard)) kept.insert(shard);
+  }
+  while (true) {
+    if (kept.size() < shards.size() && !job.resume) return;  // a lost shard never had a snapshot
+    Round start(~0ull);
+    for (const std::uint16_t shard : shards) {
+      start = std::min(start, kept.contains(shard) ? Round(job.kept.at(shard).min_version.value) : reach(shard));
+    }
+    const std::size_t ahead = std::erase_if(
+        kept, [&](std::uint16_t shard) { return job.kept.at(shard).max_version.value > start.value + 1; });
+    if (ahead != 0) continue;
+    if (start < job.resume_round) return;
+    job.start = start;
+    job.kept_open = std::move(kept);
+    return;
+  }
+}
+
 std::vector<Version> CoordinatorCore::redo_after(const Job& job) const {
   std::vector<Version> versions;
-  if (!job.on_servers() || job.start == job.resume_round) return versions;
+  if (!job.on_servers() || logs_steps(job.config) || job.start == job.resume_round) return versions;
   // Those without chunks lack nothing.
   const std::set<std::uint16_t> shards = shards_of(job);
   for (const auto& [index, server] : servers_) {
@@ -139,7 +173,9 @@ std::string CoordinatorCore::beginning_in_words(const Job& job) const {
   const std::size_t lost = shards_of(job).size() - job.kept_open.size();
   if (lost == 0) return "at round " + round + ", as the servers have it";
   return "at round " + round + ": " + std::to_string(lost) + " of " + std::to_string(shards_of(job).size()) +
-         " servers load " + snapshot + ", and the nodes push again what came after it";
+         " servers load " + snapshot +
+         (logs_steps(job.config) ? ", and take the steps in their logs again"
+                                 : ", and the nodes push again what came after it");
 }
 
 // Do nodes that can keep no more wait for a snapshot?
@@ -158,7 +194,9 @@ void CoordinatorCore::name_redo_snapshot(Job& job, std::uint64_t now_ms) {
     fastest = std::max(fastest, pace.max_version);
   }
   if (job.pace.empty()) return;
-  const std::uint64_t wanted = job.record.committed.value + job.redo_capacity / 2;
+  // A log is of no use before there is a snapshot to load.
+  const bool first = logs_steps(job.config) && !job.record.initialised;
+  const std::uint64_t wanted = first ? 0 : job.record.committed.value + job.redo_capacity / 2;
   if (!waits_for_snapshots(job)) {
     if (fastest.value >= wanted && now_ms >= job.redo_due_ms && !job.stop_requested) name_snapshot(job, now_ms);
     return;

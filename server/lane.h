@@ -60,6 +60,7 @@ class LaneListener {
   // kept: every chunk was captured at `round` (false as well if it was not asked for).
   virtual void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) = 0;
   virtual void lane_captured(ChunkSnapshot snapshot) = 0;
+  virtual void lane_logged(LoggedStep) {}
   // Of a job with a gate: ShardOutput::facts(), and when it opens ShardCore::decided().
   virtual void lane_facts(LaneIndex /*lane*/, RoundFacts /*facts*/) {}
 };
@@ -85,7 +86,9 @@ struct alignas(64) LaneJobGauges {
   std::atomic<std::uint64_t> min_version{0}, max_version{0};
   std::atomic<bool> initialised{false};
   std::atomic<std::uint64_t> max_held_bytes{0}, pool_bytes{0};
-  std::atomic<std::uint64_t> links{0};  // nodes whose memory the lane has mapped
+  std::atomic<std::uint64_t> log_bytes{0};  // of memory, for steps that are being logged
+  std::atomic<std::uint64_t> stalled{0};    // chunks whose round waits for the log
+  std::atomic<std::uint64_t> links{0};      // nodes whose memory the lane has mapped
   std::atomic<std::uint64_t> withheld{0}, late_pushes{0};
   struct Clock {
     std::atomic<std::uint64_t> last{0}, furthest{0};  // on the chunks where it is so
@@ -124,6 +127,8 @@ class LaneCommands {
   // One chunk of the job opened last. Blocks while Lane::kMaxRestoreBytes wait. REQUIRES: owned by this lane, each
   // once.
   virtual void restore(JobId job, RestoredChunk chunk) = 0;
+  // A logged step of a chunk that was restored. Blocks as restore() does.
+  virtual void replay(JobId job, LoggedStep step, std::vector<float> sum) = 0;
   // Ends open() and its restores; replied with lane_opened(). With `restored`, every chunk must have been.
   virtual void opened(JobId job, ViewId view, bool restored) = 0;
   virtual void snapshot_at(JobId job, ViewId view, Round round) = 0;
@@ -147,6 +152,8 @@ class Lane final : public LaneCommands, private ShardOutput {
   static constexpr int kSendHighWater = 65536;
   // Restored bytes that wait for the lane's thread; the thread that loads them is held beyond.
   static constexpr std::size_t kMaxRestoreBytes = 32u << 20;
+  // Of steps on their way to the log. Beyond, rounds wait for the disk.
+  static constexpr std::size_t kMaxLogBytes = 256u << 20;
   static constexpr std::uint64_t kPublishMs = 100;
   // Given back to the system in one turn: some hundred microseconds a MiB.
   static constexpr std::size_t kTrimBytes = 4u << 20;
@@ -172,6 +179,7 @@ class Lane final : public LaneCommands, private ShardOutput {
   void park(JobId job, ViewId view) override;
   void drop_parked(JobId job) override;
   void restore(JobId job, RestoredChunk chunk) override;
+  void replay(JobId job, LoggedStep step, std::vector<float> sum) override;
   void opened(JobId job, ViewId view, bool restored) override;
   void snapshot_at(JobId job, ViewId view, Round round) override;
   void committed(JobId job, Round round) override;
@@ -183,6 +191,7 @@ class Lane final : public LaneCommands, private ShardOutput {
  private:
   struct Job {
     std::unique_ptr<BufferPool> pool;  // declared first: the core's buffers go back to it
+    std::unique_ptr<BufferPool> log_pool;
     std::unique_ptr<ShardCore> core;
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
@@ -209,6 +218,10 @@ class Lane final : public LaneCommands, private ShardOutput {
   void refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
   Result<Payload> take_payload(const ChunkKey& key, Received& received, bool copy);
   Result<BufferPool*> find_pool(const LinkRequest& request);
+  void set_log(Job& entry);
+  bool retry_stalled();  // true if some chunks still wait for the log
+  template <class Restored>
+  void post_restored(JobId job, std::size_t bytes, ChunkIndex chunk, Restored restored);
   void run_commands();
   void post(std::function<void()> command);
   bool finish_stops(std::uint64_t now_ms);  // true if some wait
@@ -227,6 +240,7 @@ class Lane final : public LaneCommands, private ShardOutput {
   void resend(PeerId to, const Resend& header) override;
   void error(PeerId to, const ErrorReply& header) override;
   void captured(ChunkSnapshot snapshot) override;
+  void logged(LoggedStep step) override;
   void facts(const RoundFacts& facts) override;
 
   const LaneOptions options_;

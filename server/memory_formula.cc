@@ -18,6 +18,7 @@ MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
   arriving += other.arriving;
   snapshot += other.snapshot;
   mapped += other.mapped;
+  log += other.log;
   sums += other.sums;
   return *this;
 }
@@ -38,6 +39,7 @@ MemoryTerms memory_formula(const ShardMemory& shard) {
   terms.held = shard.max_held_bytes;
   terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);
   terms.snapshot = shard.snapshot_bytes;
+  terms.log = shard.log_bytes;
   const std::uint64_t frames = push->keeps_residual() ? 2 * (push_bytes + fp32) : push_bytes;
   terms.mapped = shard.local_nodes == 0 ? 0 : shard.local_nodes * frames + fp32;
   return terms;

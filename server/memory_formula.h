@@ -19,6 +19,7 @@
 //                                                    residual: l * 2 * (push frame + P * 4)
 //     sums       P * 4                               with a gate: rounds that wait for their decision
 //     snapshot   blocks kept by copy-on-write        while a snapshot is being written
+//     log        steps on their way to the disk      redo_log = "disk": at most P * 4 (a round) and kMaxLogBytes a lane
 //
 // Code, thread stacks and RocksDB's tables come on top; they do not grow with the model (some tens of MB).
 #pragma once
@@ -47,12 +48,15 @@ struct ShardMemory {
   std::uint64_t local_nodes = 0;     // that share their memory with it
   std::uint64_t max_held_bytes = 0;  // most gradient bytes held at once so far
   std::uint64_t snapshot_bytes = 0;  // held by copy-on-write now
+  std::uint64_t log_bytes = 0;       // of blocks for steps on their way to the redo log
 };
 
 struct MemoryTerms {
   std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, mapped = 0, told = 0,
-                sums = 0;
-  std::uint64_t total() const { return state + answers + estimate + held + arriving + snapshot + mapped + told + sums; }
+                sums = 0, log = 0;
+  std::uint64_t total() const {
+    return state + answers + estimate + held + arriving + snapshot + mapped + told + sums + log;
+  }
   MemoryTerms& operator+=(const MemoryTerms& other);
 };
 

@@ -217,8 +217,13 @@ bool ShardCore::complete(Chunk& chunk) {
     weight += chunk.contributions[node].weight;
     frames_[node] = chunk.contributions[node].frame.bytes().data();
   }
+  LoggedStep log;
+  if (log_pool_ && !begin_log(chunk, log)) return false;
+  Step step{frames_, weight, chunk.step + 1};
+  if (log_pool_) step.log = &log;
   // A round without samples changes nothing but the version.
-  if (weight != 0 ? !apply(chunk, {frames_, weight, chunk.step + 1}) : !answer_no_change(chunk)) return false;
+  if (weight != 0 ? !apply(chunk, step) : !answer_no_change(chunk)) return false;
+  if (log_pool_) end_log(chunk, std::move(log), weight != 0);
   finish_round(chunk);
   return true;
 }
@@ -294,6 +299,7 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
   args.frames = step.frames;
   args.push = step.encoding ? step.encoding : push_.get();
   args.scale = step.scale.value_or(static_cast<float>(1.0 / static_cast<double>(step.weight)));
+  if (step.log) args.sum_out = redo_sum_in(step.log->block);
   if (step.pulled) {
     args.lambda = static_cast<float>(job_.clocks->delay_compensation);
     args.pulled = step.pulled;
@@ -318,7 +324,11 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
     args.estimate_out = next[estimate].floats().data();
   }
   ++chunk.step;
-  const double lr = scheduled_lr(job_.schedule, job_.lr, step.position) / step.lr_divisor;
+  const double lr = step.lr.value_or(scheduled_lr(job_.schedule, job_.lr, step.position) / step.lr_divisor);
+  if (step.log) {
+    step.log->scale = args.scale;
+    step.log->lr = lr;
+  }
   fused_step(optimizer, optimizer.scalars(chunk.step, lr), args);
   if (job_.recovers) chunk.previous = std::move(chunk.params);
   for (std::size_t i = 0; i < count; ++i) *current[i] = std::move(next[i]);
@@ -451,7 +461,9 @@ bool ShardCore::snapshot_at(Round round) {
 }
 
 bool ShardCore::stop(bool keep, Round round) {
+  stalled_.clear();
   for (Chunk& chunk : chunks_) {
+    chunk.stalled = false;
     for (Contribution& contribution : chunk.contributions) {
       contribution.frame.reset();
       contribution.present = false;

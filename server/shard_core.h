@@ -18,6 +18,10 @@
 // Snapshots are copy-on-write by reference count: when a chunk reaches the snapshot round its buffers are shared with
 // the sink; the next step then finds them not unique and writes into fresh ones.
 //
+// With a log (log_to()) every step's gradient sum is written into a block of another pool, too, and handed out with
+// what else the step depended on; replay() takes such a step again. Where that pool has no block, the round stays open
+// (stalled()) until the owner tries again (retry()): so a slow disk slows training down and loses nothing.
+//
 // Encodings with error feedback: what a node could not say in its push (its residual) is state too, kept by the node.
 // Answers name the round of the next snapshot, and the pushes of that round bring the residual behind their frames; it
 // is held with the chunk's snapshot. A node that leaves sends the residual alone, and stop() waits for all of them. On
@@ -62,6 +66,7 @@
 #include "common/messages.h"
 #include "common/payload.h"
 #include "kernels/optimizer.h"
+#include "server/redo_record.h"
 
 namespace tributary {
 
@@ -97,6 +102,7 @@ struct ShardJob {
   EncodingSpec push;
   EncodingSpec pull;
   bool recovers = false;             // keep the parameters before the last step
+  bool logs = false;                 // the owner calls log_to()
   std::optional<ClockRules> clocks;  // none: synchronous rounds. REQUIRES: not with recovers
   Round start;                       // clocks: what every node's begins at in this view; 0: a fresh job
   std::optional<GateConfig> gate;    // rounds wait for decide(). REQUIRES: no clocks, no residuals
@@ -150,6 +156,7 @@ class ShardOutput {
   virtual void resend(PeerId to, const Resend& header) = 0;
   virtual void error(PeerId to, const ErrorReply& header) = 0;
   virtual void captured(ChunkSnapshot snapshot) = 0;
+  virtual void logged(LoggedStep) {}
   // With a gate: every chunk of this core has its facts of a round.
   virtual void facts(const RoundFacts& /*facts*/) {}
 };
@@ -195,6 +202,15 @@ class ShardCore {
   Status restore(ChunkIndex chunk, Version version, std::uint64_t step, std::span<const float> params,
                  std::span<const std::span<const float>> slots, const CompressionState& compression = {},
                  std::span<const std::uint64_t> clocks = {}, const GateDecision& gate = {});
+
+  // From now on steps are logged, in blocks of `pool` (redo_block_bytes() of the largest chunk); null: they are not.
+  // REQUIRES: job().recovers.
+  void log_to(BufferPool* pool) { log_pool_ = pool; }
+  // Chunks whose round is complete but for a block of that pool, and another try.
+  std::size_t stalled() const { return stalled_.size(); }
+  void retry();
+  // Takes a logged step again, with its sum. kStore: it does not follow the chunk's state; kLimit: no buffer.
+  Status replay(const LoggedStep& step, std::span<const float> sum);
 
   // The state goes on in another view, which may have another number of nodes. REQUIRES: stop(false, ...).
   // kTopology: it is not the same training on the same chunks, or it has encodings with error feedback, whose residuals
@@ -270,6 +286,7 @@ class ShardCore {
     std::size_t elements = 0;
     bool initialised = false;
     bool captured = false;  // for snapshot_round_
+    bool stalled = false;   // is in stalled_
     Version version;
     std::uint64_t step = 0;
     BufferRef params;
@@ -297,8 +314,10 @@ class ShardCore {
     double lr_divisor = 1.0;
     bool by_layers = false;
     std::optional<float> scale;          // of the sum; none: 1 / weight
+    std::optional<double> lr;            // none: as scheduled
     const Encoding* encoding = nullptr;  // of the frames; null: the job's push encoding
     const std::byte* pulled = nullptr;   // what the gradient was computed from, if delays are compensated
+    LoggedStep* log = nullptr;           // has a block: to be filled in
   };
 
   Chunk* find(PeerId from, const ChunkKey& key, Round round);
@@ -317,6 +336,8 @@ class ShardCore {
   bool apply(Chunk& chunk, const Step& step);
   BufferRef writable(const BufferRef& buffer);
   BufferRef before_previous(const Chunk& chunk);
+  bool begin_log(Chunk& chunk, LoggedStep& log);
+  void end_log(const Chunk& chunk, LoggedStep log, bool applied);
   bool answer_no_change(Chunk& chunk);
   void take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values);
   void hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values);
@@ -352,12 +373,14 @@ class ShardCore {
 
   ShardJob job_;
   BufferPool& pool_;
+  BufferPool* log_pool_ = nullptr;
   ShardOutput& output_;
   const std::shared_ptr<const Encoding> push_;
   const std::shared_ptr<const Encoding> pull_;
   std::vector<Chunk> chunks_;
   std::vector<std::uint32_t> local_;      // chunk index -> position in chunks_, or kNotOurs
   std::vector<const std::byte*> frames_;  // scratch: nodes pointers
+  std::vector<std::uint32_t> stalled_;    // positions in chunks_
   std::size_t initialised_ = 0;
   Version max_version_;
   Round durable_;

@@ -84,7 +84,10 @@ bool ShardCore::apply_decided(Chunk& chunk, const GateDecision& decided) {
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     frames_[node] = chunk.contributions[node].frame.bytes().data();
   }
-  if (weight == 0 || !decision.applies()) {
+  LoggedStep log;
+  if (log_pool_ && !begin_log(chunk, log)) return false;
+  const bool applies = weight != 0 && decision.applies();
+  if (!applies) {
     if (!answer_no_change(chunk)) return false;
   } else {
     Step step{frames_, weight, chunk.step + 1};
@@ -95,7 +98,12 @@ bool ShardCore::apply_decided(Chunk& chunk, const GateDecision& decided) {
       step.frames = {&sum, 1};
       step.encoding = &encoding_for(EncodingId::kFp32);
     }
+    if (log_pool_) step.log = &log;
     if (!apply(chunk, step)) return false;
+  }
+  if (log_pool_) {
+    log.gate = decision;
+    end_log(chunk, std::move(log), applies);
   }
   chunk.gate_before = chunk.gate;
   chunk.gate = decision;

@@ -89,6 +89,68 @@ BufferRef ShardCore::before_previous(const Chunk& chunk) {
   return fresh;
 }
 
+// A block for what this round will have depended on; false, and the chunk waits for one, if there is none.
+bool ShardCore::begin_log(Chunk& chunk, LoggedStep& log) {
+  log.block = log_pool_->acquire(redo_block_bytes(chunk.elements));
+  if (log.block) return true;
+  if (!std::exchange(chunk.stalled, true)) stalled_.push_back(local_[chunk.index.value]);
+  return false;
+}
+
+// The open round has been applied, or is void; its version is still to come.
+void ShardCore::end_log(const Chunk& chunk, LoggedStep log, bool applied) {
+  log.job = job_.job;
+  log.view = job_.view;
+  log.chunk = chunk.index;
+  log.version = chunk.version.next();
+  log.step = chunk.step;
+  log.elements = applied ? chunk.elements : 0;
+  output_.logged(std::move(log));
+}
+
+void ShardCore::retry() {
+  std::vector<std::uint32_t> waiting;
+  waiting.swap(stalled_);
+  for (const std::uint32_t position : waiting) {
+    Chunk& chunk = chunks_[position];
+    chunk.stalled = false;
+    if (chunk.arrived == job_.nodes) complete(chunk);  // or is stalled again
+  }
+}
+
+Status ShardCore::replay(const LoggedStep& step, std::span<const float> sum) {
+  TRIB_ASSERT(step.chunk.value < local_.size() && local_[step.chunk.value] != kNotOurs);
+  Chunk& chunk = chunks_[local_[step.chunk.value]];
+  const bool applied = step.step != chunk.step;
+  if (!chunk.initialised || step.version != chunk.version.next() || sum.size() != (applied ? chunk.elements : 0) ||
+      (applied && step.step != chunk.step + 1)) {
+    return fail(ErrorCode::kStore, "the redo log has version " + std::to_string(step.version.value) + ", step " +
+                                       std::to_string(step.step) + ", of chunk " + std::to_string(step.chunk.value) +
+                                       " with a sum of " + std::to_string(sum.size()) +
+                                       " values, which does not follow its " + std::to_string(chunk.elements) +
+                                       " values at version " + std::to_string(chunk.version.value) + ", step " +
+                                       std::to_string(chunk.step));
+  }
+  const std::byte* frame = std::as_bytes(sum).data();
+  Step again{{&frame, 1}};
+  again.encoding = &encoding_for(EncodingId::kFp32);
+  again.scale = step.scale;
+  again.lr = step.lr;
+  if (applied ? !apply(chunk, again) : !answer_no_change(chunk)) {
+    return fail(ErrorCode::kLimit, "no buffer left to take version " + std::to_string(step.version.value) +
+                                       " of chunk " + std::to_string(step.chunk.value) +
+                                       " again; attach again in a moment");
+  }
+  chunk.version = step.version;
+  max_version_ = std::max(max_version_, chunk.version);
+  if (step.gate.known()) {
+    chunk.gate_before = chunk.gate;
+    chunk.gate = step.gate;
+    note_decision(Round(chunk.version.value), step.gate);
+  }
+  return {};
+}
+
 void ShardCore::answer_pulls(Chunk& chunk) {
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     WaitingPull& pull = chunk.waiting_pulls[node];

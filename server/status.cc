@@ -44,6 +44,13 @@ Json job_status_json(const ControlJobStatus& job) {
   Json snapshot = {{"bytes", job.snapshot_bytes}, {"error", job.snapshot_error}};
   snapshot["pending"] = job.snapshot_pending ? Json(job.snapshot_pending->value) : Json(nullptr);
   snapshot["durable"] = job.snapshot_durable ? Json(job.snapshot_durable->value) : Json(nullptr);
+  Json log(nullptr);
+  if (job.log) {
+    log = {
+        {"first", job.log->range.first.value}, {"last", job.log->range.last.value}, {"bytes", job.log->bytes},
+        {"bound_bytes", job.log->bound_bytes}, {"queued_steps", job.log->queued},   {"written_bytes", job.log->written},
+        {"dropped_steps", job.log->dropped},   {"stalled_chunks", job.stalled()},   {"error", job.log->error}};
+  }
   Json clocks = Json::array();
   for (const auto& [last, furthest] : job.clocks()) clocks.push_back({{"min", last.value}, {"max", furthest.value}});
   Json gate = nullptr;
@@ -70,6 +77,7 @@ Json job_status_json(const ControlJobStatus& job) {
           {"resumed_from", job.resumed ? Json(job.resume_round.value) : Json(nullptr)},
           {"gate", std::move(gate)},
           {"snapshot", std::move(snapshot)},
+          {"redo_log", std::move(log)},
           {"memory_formula_bytes", job.memory_terms().total()},
           {"pool_bytes", job.pool_bytes()}};
 }

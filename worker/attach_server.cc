@@ -188,6 +188,8 @@ void AttachServer::handle(TrainerId trainer, Connection& connection, AttachRecei
     jobs_->attach(trainer, *request, connection.socket.peer_pid(), now_ms, std::move(kept));
   } else if (std::holds_alternative<InitialValues>(message)) {
     jobs_->initial_values(trainer);
+  } else if (const auto* state = std::get_if<RankState>(&message)) {
+    jobs_->rank_state(trainer, *state);
   } else if (const auto* detach = std::get_if<Detach>(&message)) {
     jobs_->detach(trainer, *detach, now_ms);
   } else {

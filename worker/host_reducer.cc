@@ -6,6 +6,7 @@
 
 #include "common/assert.h"
 #include "common/clock.h"
+#include "kernels/stream_copy.h"
 #include "kernels/tree_sum.h"
 
 namespace tributary {
@@ -94,12 +95,17 @@ void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bo
   TRIB_ASSERT(!place.lent && (!with_residual || push_->keeps_residual()));
   place.lent = true;
   const ChunkRange range = layout_->chunk(chunk);
-  if (lends()) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(gradients_[0] + range.begin);
-    listener_.reduced(chunk, round, weight, {bytes, range.elements * sizeof(float)});
+  const std::uint64_t started = steady_ns();
+  if (lends_gradients()) {
+    const std::span bytes = std::as_bytes(std::span(gradients_[0] + range.begin, range.elements));
+    if (ring_) {  // only in case a server is lost: what is sent is the trainer's memory
+      kernels::stream_copy(bytes.data(), bytes.size(), ring_->frame(chunk, round));
+      ring_->publish(chunk, round, weight);
+      busy_ns_ += steady_ns() - started;
+    }
+    listener_.reduced(chunk, round, weight, bytes);
     return;
   }
-  const std::uint64_t started = steady_ns();
   std::byte* out = next_frame(place, chunk, round);
   encode_sum(place, range, out);
   if (ring_) ring_->publish(chunk, round, weight);

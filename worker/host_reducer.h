@@ -41,6 +41,7 @@ class HostReducer final : public NodeReducer {
   void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) override;
   std::span<const std::byte> residual(ChunkIndex chunk) override;
   const SharedMemory* frames() const override { return ring_ ? &ring_->memory() : frames_ ? &frames_ : nullptr; }
+  bool lends_gradients() const override { return gradients_.size() == 1 && push_->id() == EncodingId::kFp32; }
   bool poll() override { return false; }
   std::uint64_t busy_ns() const override { return busy_ns_; }
 
@@ -56,7 +57,6 @@ class HostReducer final : public NodeReducer {
     bool lent = false;       // between reduced() and release(): rounds must not overlap
   };
 
-  bool lends() const { return !frames_ && !ring_; }
   Place& place_of(ChunkIndex chunk);
   std::byte* frame(const Place& place, std::size_t elements, std::uint8_t turn) const;
   float* residual_behind(std::byte* frame, std::size_t elements) const;

@@ -196,7 +196,8 @@ Result<std::vector<const SharedMemory*>> WorkerLaneJob::regions() {
     }
     regions.push_back(&copies_.memory());
   } else {
-    regions.push_back(reducer_->frames() != nullptr ? reducer_->frames() : &job_->rank_memory(0));
+    if (reducer_->frames() != nullptr) regions.push_back(reducer_->frames());
+    if (reducer_->lends_gradients()) regions.push_back(&job_->rank_memory(0));
   }
   if (job_->spec().init) regions.push_back(&job_->node_memory());
   return regions;

@@ -227,6 +227,15 @@ void NodeJobs::initial_values(TrainerId trainer) {
   lanes_.initial_values(entry->job);
 }
 
+// To be kept with a snapshot; the coordinator knows which rounds it wants.
+void NodeJobs::rank_state(TrainerId trainer, const RankState& state) {
+  const auto [entry, place] = find(trainer);
+  if (!entry || (entry->phase != Phase::kRunning && entry->phase != Phase::kOver)) return;
+  const auto local_rank =
+      std::ranges::find_if(entry->places, [&, at = place](const auto& p) { return &p.second == at; })->first;
+  coordinator_.send(NodeRankState{entry->id, entry->view, entry->node, local_rank, state});
+}
+
 void NodeJobs::detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms) {
   const auto [entry, place] = find(trainer);
   trainers_.send(trainer, DetachReply{});

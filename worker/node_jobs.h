@@ -110,6 +110,7 @@ class NodeJobs {
   void attach(TrainerId trainer, const AttachRequest& request, int peer_pid, std::uint64_t now_ms,
               FileDescriptor kept = {});
   void initial_values(TrainerId trainer);
+  void rank_state(TrainerId trainer, const RankState& state);
   void detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms);
   void gone(TrainerId trainer, std::uint64_t now_ms);  // its connection is closed
   bool known(TrainerId trainer) const;
@@ -179,6 +180,7 @@ class NodeJobs {
   void on(const JobWelcome& m, std::uint64_t now_ms);
   void on(const StopRequest& m);
   void on(const PeerAddress& m);
+  void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
   void on(const StopJob& m, std::uint64_t now_ms);
   void on(const ControlError& m, std::uint64_t now_ms);

@@ -27,7 +27,7 @@ void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
         if constexpr (std::is_same_v<M, JobWelcome> || std::is_same_v<M, StopJob> || std::is_same_v<M, ControlError>) {
           on(m, now_ms);
         } else if constexpr (std::is_same_v<M, StopRequest> || std::is_same_v<M, PeerAddress> ||
-                             std::is_same_v<M, SnapshotCommit>) {
+                             std::is_same_v<M, SnapshotAt> || std::is_same_v<M, SnapshotCommit>) {
           on(m);
         } else if constexpr (std::is_same_v<M, DrainDone>) {
           drain_done_ = true;
@@ -144,6 +144,7 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   reply.gradient_region_bytes = entry.job->rank_bytes();
   entry.ranks_in_view = reply.world_size;
   for (auto& [local_rank, place] : entry.places) {
+    reply.state = local_rank < m.rank_states.size() ? m.rank_states[local_rank] : std::vector<std::byte>();
     reply.rank = place.rank = m.node.value * entry.local_world_size + local_rank;
     if (entry.lent) {
       const DeviceLoan& loan = entry.lent->loan(local_rank);
@@ -189,6 +190,11 @@ void NodeJobs::on(const PeerAddress& m) {
   if (entry && entry->job && entry->job->spec().allreduce) lanes_.peer_address(m);
 }
 
+void NodeJobs::on(const SnapshotAt& m) {
+  const Entry* entry = in_view(m.job, m.view);
+  if (entry && entry->job) entry->job->header().snapshot_round.store(m.round.value, std::memory_order_relaxed);
+}
+
 // A snapshot has everything up to that round: pushes up to it are not needed any more.
 void NodeJobs::on(const SnapshotCommit& m) {
   bool running = false;
@@ -219,8 +225,10 @@ void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
     entry->phase = Phase::kOver;
     return;
   }
-  // A stop at a round boundary overtakes this node's last answers now and then: they are let in first.
-  if (m.kind != StopKind::kRestart && entry->job->min_version().value < m.round.value) {
+  // A stop at a round boundary overtakes this node's last answers now and then: they are let in first. (With backup
+  // workers a late node has none to come.)
+  const bool behind = !entry->job->spec().backups && entry->job->min_version().value < m.round.value;
+  if (m.kind != StopKind::kRestart && behind) {
     entry->stop = m;
     entry->stop_by_ms = now_ms + kSettleMs;
     return;
@@ -323,6 +331,7 @@ void NodeJobs::lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailur
       break;
     case LaneFailure::Kind::kViewOver:
       logger_->info("{}: {}", in_words(entry.name), failure.error.message);
+      if (entry.stop) break;  // the coordinator has said why
       entry.stop = StopJob{entry.id, entry.view, StopKind::kRestart, Round(entry.job->min_version().value),
                            failure.error.message};
       // The coordinator's own words normally come before.

@@ -49,6 +49,8 @@ class NodeReducer {
   virtual std::span<const std::byte> residual(ChunkIndex chunk) = 0;
   // The memory that frames (and residuals) lie in, if another process can read it; null: it cannot, or there is none.
   virtual const SharedMemory* frames() const { return nullptr; }
+  // Payloads lie in the gradients of the node's only rank.
+  virtual bool lends_gradients() const { return false; }
   // Completions of asynchronous backends; true if something is still under way.
   virtual bool poll() = 0;
   // Readable when poll() has something to do; -1: never.

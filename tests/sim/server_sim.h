@@ -32,6 +32,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void park(JobId job, ViewId view) override;
   void drop_parked(JobId job) override;
   void restore(JobId job, RestoredChunk chunk) override;
+  void replay(JobId, LoggedStep, std::vector<float>) override {}  // servers here have no logs on disk
   void opened(JobId job, ViewId view, bool restored) override;
   void snapshot_at(JobId job, ViewId view, Round round) override;
   void committed(JobId job, Round round) override;
@@ -112,6 +113,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   bool between_chunks() override { return true; }
   void loaded() override {}
   void changed() override {}
+  void post(std::function<void()> call) override { call(); }
   std::uint64_t now_ms() const override { return now_ns() / 1'000'000; }
 
   // server/coordinator.cc

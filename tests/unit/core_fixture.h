@@ -73,6 +73,7 @@ class ShardRecorder final : public ShardOutput {
   void resend(PeerId to, const Resend& header) override { resends.emplace_back(to, header); }
   void error(PeerId to, const ErrorReply& header) override { errors.emplace_back(to, header); }
   void captured(ChunkSnapshot snapshot) override { snapshots.push_back(std::move(snapshot)); }
+  void logged(LoggedStep step) override { log.push_back(std::move(step)); }
   void facts(const RoundFacts& facts) override { rounds.push_back(facts); }
 
   // As if everything had been sent.
@@ -96,6 +97,7 @@ class ShardRecorder final : public ShardOutput {
   std::vector<std::pair<PeerId, Resend>> resends;
   std::vector<std::pair<PeerId, ErrorReply>> errors;
   std::vector<ChunkSnapshot> snapshots;
+  std::vector<LoggedStep> log;
   std::vector<RoundFacts> rounds;
 };
 

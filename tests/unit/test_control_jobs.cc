@@ -21,6 +21,7 @@ struct FakeLane final : LaneCommands {
   void park(JobId, ViewId) override { said.emplace_back("park"); }
   void drop_parked(JobId) override { said.emplace_back("drop parked"); }
   void restore(JobId, RestoredChunk) override { said.emplace_back("restore"); }
+  void replay(JobId, LoggedStep, std::vector<float>) override { said.emplace_back("replay"); }
   void opened(JobId, ViewId, bool) override { said.emplace_back("opened"); }
   void snapshot_at(JobId, ViewId, Round) override { said.emplace_back("snapshot"); }
   void committed(JobId, Round) override { said.emplace_back("committed"); }
@@ -43,6 +44,7 @@ struct Server final : ControlJobsOutput {
   bool between_chunks() override { return true; }
   void loaded() override {}
   void changed() override {}
+  void post(std::function<void()> call) override { call(); }
   std::uint64_t now_ms() const override { return 1000; }
 
   OpenJob open_message(std::uint32_t view, bool kept = false) const {

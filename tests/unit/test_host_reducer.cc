@@ -5,6 +5,7 @@
 
 #include "kernels/tree_sum.h"
 #include "worker/host_reducer.h"
+#include "worker/redo_ring.h"
 
 using namespace tributary;
 
@@ -77,6 +78,25 @@ TEST_CASE("one rank with fp32 lends the trainer's own memory") {
   CHECK(static_cast<const void*>(out.frame.data()) == node.pointers[0] + range.begin);
   CHECK(out.frame.size() == range.elements * sizeof(float));
   CHECK_FALSE(reducer.poll());
+}
+
+TEST_CASE("one rank with fp32 lends its memory also where pushes are kept, and the ring has a copy") {
+  Node node(1, {5000, 77});
+  Collected out;
+  const auto ring = RedoRing::create(JobId(5), NodeRank(0), *node.layout, EncodingId::kFp32, 4);
+  REQUIRE(ring);
+  HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), EncodingId::kFp32,
+                      EncodingId::kFp32, out, *ring);
+  CHECK(reducer.lends_gradients());
+  CHECK(reducer.frames() == &(*ring)->memory());
+  reducer.reduce(ChunkIndex(1), Round(3), 12, false);
+  const ChunkRange range = node.layout->chunk(ChunkIndex(1));
+  CHECK(static_cast<const void*>(out.frame.data()) == node.pointers[0] + range.begin);
+  const auto kept = (*ring)->find(ChunkIndex(1), Round(3));
+  REQUIRE(kept);
+  CHECK(kept->weight == 12);
+  REQUIRE(kept->bytes.size() == range.elements * sizeof(float));
+  CHECK(std::memcmp(kept->bytes.data(), node.pointers[0] + range.begin, kept->bytes.size()) == 0);
 }
 
 TEST_CASE("several ranks are summed in tree order and encoded, whatever the encoding") {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <doctest/doctest.h>
 
 #include "kernels/cast.h"
+#include "kernels/stream_copy.h"
 #include "kernels/tree_sum.h"
 
 namespace {
@@ -68,6 +70,22 @@ struct Inputs {
     return sum;
   }
 };
+
+TEST_CASE("stream_copy copies, whatever the size and the alignment, and nothing more") {
+  std::vector<unsigned char> from(5000), to(5200);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<unsigned char>(i * 31 + 7);
+  for (const std::size_t bytes : {0u, 1u, 63u, 64u, 65u, 1000u, 4096u, 4999u}) {
+    for (const std::size_t shift : {0u, 4u, 16u, 64u, 97u}) {
+      CAPTURE(bytes);
+      CAPTURE(shift);
+      std::ranges::fill(to, static_cast<unsigned char>(0xee));
+      kernels::stream_copy(from.data() + 1, bytes, to.data() + shift);
+      CHECK(std::memcmp(to.data() + shift, from.data() + 1, bytes) == 0);
+      CHECK(to[shift + bytes] == 0xee);
+      CHECK((shift == 0 || to[shift - 1] == 0xee));
+    }
+  }
+}
 
 TEST_CASE("tree_sum adds in the documented tree, bit for bit, for every number of inputs, length and alignment") {
   std::vector<std::size_t> ns = {33, 64, 100, 255};

@@ -271,4 +271,55 @@ TEST_CASE("LAMB's step goes as far along every tensor as its norms say") {
   CHECK(shard.out.answers.size() == 1);
 }
 
+TEST_CASE(
+    "rounds that were clipped, skipped or put off for want of a block are logged, and replay with their decisions") {
+  ShardSetup setup = gated(2, 2 * kChunk);
+  setup.recovers = true;
+  setup.lr = 0.1;
+  setup.options.momentum = 0.9;
+  BufferPool blocks(redo_block_bytes(kChunk), 2);
+  Shard shard(setup), again(setup);
+  shard.core.log_to(&blocks);
+  shard.init(1.0f);
+  again.init(1.0f);
+  const GateVerdict verdicts[] = {GateVerdict::kApplied, GateVerdict::kClipped, GateVerdict::kSkipped,
+                                  GateVerdict::kClipped};
+  std::uint64_t round = 0;
+  for (const GateVerdict verdict : verdicts) {
+    ++round;
+    for (std::uint32_t chunk = 0; chunk < 2; ++chunk) {
+      for (std::uint32_t node = 0; node < 2; ++node) {
+        shard.push(node, round, 0.3f * static_cast<float>(node + round), chunk, 3);
+      }
+    }
+    const BufferRef taken = round == 2 ? blocks.acquire(1) : BufferRef();
+    shard.core.decide(decision_of(round, verdict == GateVerdict::kClipped ? 0.37 : 1.0, verdict));
+    if (taken) {
+      CHECK(shard.core.stalled() == 1);
+      CHECK(shard.version(1) == round - 1);
+      REQUIRE(shard.out.log.size() == 1);
+      const LoggedStep first = shard.out.log[0];
+      REQUIRE(again.core.replay(first, {redo_sum_in(first.block), first.elements}));
+      shard.out.log.clear();
+    }
+    if (round == 2) {
+      shard.core.retry();  // `first` is written
+      CHECK(shard.core.stalled() == 0);
+    }
+    for (const LoggedStep& step : shard.out.log) {
+      CHECK((step.elements == 0) == (verdict == GateVerdict::kSkipped));
+      REQUIRE(again.core.replay(step, {redo_sum_in(step.block), step.elements}));
+    }
+    shard.out.log.clear();
+    shard.out.clear();
+  }
+  for (std::uint32_t chunk = 0; chunk < 2; ++chunk) {
+    CHECK(again.version(chunk) == 4);
+    CHECK(std::ranges::equal(shard.params(chunk), again.params(chunk)));
+  }
+  REQUIRE(again.core.decided());
+  CHECK(again.core.decided()->round == Round(4));
+  CHECK(again.core.decided()->decided == shard.core.decided()->decided);
+}
+
 }  // namespace tributary

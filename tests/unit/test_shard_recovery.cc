@@ -191,4 +191,93 @@ TEST_CASE("what is another training, or was not kept to go on from, is refused i
   CHECK(status.error().message.find(word) != std::string::npos);
 }
 
+TEST_CASE("logged steps that are taken again end in the same bits, whoever pushed what and how it was encoded") {
+  ShardSetup setup = recovering(3);
+  setup.elements = 3 * kChunk - 256;
+  setup.lr = 0.01;
+  SUBCASE("sgd") {
+    setup.options.momentum = 0.9;
+  }
+  SUBCASE("adamw, bf16") {
+    setup.optimizer = "adamw";
+    setup.push = EncodingId::kBf16;
+  }
+  SUBCASE("lion, fp16 both ways") {
+    setup.optimizer = "lion";
+    setup.push = setup.pull = EncodingId::kFp16;
+  }
+  BufferPool blocks(redo_block_bytes(kChunk), 64);
+  Shard shard(setup), again(setup);
+  shard.core.log_to(&blocks);
+  shard.init(0.5f);
+  again.init(0.5f);
+  constexpr std::uint64_t kRounds = 8;
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
+      for (std::uint32_t node = 0; node < 3; ++node) {
+        const float gradient = 0.1f * static_cast<float>(round) - 0.37f * static_cast<float>(node + chunk);
+        shard.push(node, round, gradient, chunk, round == 4 ? 0 : 1 + node);  // round 4 is void
+      }
+      shard.out.clear();
+    }
+  }
+  REQUIRE(shard.out.log.size() == kRounds * 3);
+  for (const LoggedStep& step : shard.out.log) {
+    CHECK((step.elements == 0) == (step.version == Version(4)));
+    const Status taken = again.core.replay(step, {redo_sum_in(step.block), step.elements});
+    REQUIRE_MESSAGE(taken, taken.error().message);
+  }
+  for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
+    CHECK(again.version(chunk) == kRounds);
+    CHECK(std::ranges::equal(shard.params(chunk), again.params(chunk)));
+  }
+  // And so does the next round, which depends on the optimizer's state.
+  for (Shard* each : {&shard, &again}) {
+    each->out.clear();
+    for (std::uint32_t node = 0; node < 3; ++node) each->push(node, kRounds + 1, 0.3f);
+  }
+  CHECK(std::ranges::equal(shard.params(), again.params()));
+  CHECK(again.version() == kRounds + 1);
+  const LoggedStep& old = shard.out.log.front();
+  const Status refused = again.core.replay(old, {redo_sum_in(old.block), old.elements});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kStore);
+}
+
+TEST_CASE("a round that finds no block for the log stays open, and is complete when there is one") {
+  ShardSetup setup = recovering(2);
+  setup.elements = 2 * kChunk;
+  BufferPool blocks(redo_block_bytes(kChunk), 1);
+  Shard shard(setup);
+  shard.core.log_to(&blocks);
+  shard.init(10.0f);
+  for (std::uint32_t chunk = 0; chunk < 2; ++chunk) {
+    for (std::uint32_t node = 0; node < 2; ++node) shard.push(node, 1, 2.0f, chunk);
+  }
+  CHECK(shard.version(0) == 1);
+  CHECK(shard.version(1) == 0);
+  CHECK(shard.core.stalled() == 1);
+  CHECK(shard.out.answers.size() == 2);
+  CHECK(shard.out.receipts.size() == 4);
+  shard.core.retry();
+  CHECK(shard.core.stalled() == 1);
+  shard.push(0, 1, 2.0f, 1);  // a second copy does not make it wait twice
+  CHECK(shard.core.stalled() == 1);
+  shard.out.log.clear();  // written
+  shard.core.retry();
+  CHECK(shard.core.stalled() == 0);
+  CHECK(shard.version(1) == 1);
+  CHECK(shard.out.answers.size() == 4);
+  CHECK(all_equal(shard.params(1), 8.0f));
+  SUBCASE("a view that ends drops what waits") {
+    for (std::uint32_t node = 0; node < 2; ++node) shard.push(node, 2, 2.0f, 0);
+    CHECK(shard.core.stalled() == 1);
+    shard.core.stop(false, Round());
+    CHECK(shard.core.stalled() == 0);
+    shard.out.log.clear();
+    shard.core.retry();
+    CHECK(shard.version(0) == 1);
+  }
+}
+
 }  // namespace tributary

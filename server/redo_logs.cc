@@ -1,0 +1,336 @@
+#include "server/redo_logs.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "common/clock.h"
+#include "common/printed.h"
+
+namespace tributary {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string folder_of(const std::string& base, JobId job) {
+  return base + "/" + printed("%016llx", static_cast<unsigned long long>(job.value));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RedoLogs>> RedoLogs::open(std::string folder, const std::vector<JobId>& jobs, Log log) {
+  std::unique_ptr<RedoLogs> logs(new RedoLogs(std::move(folder), std::move(log)));
+  std::error_code failed;
+  fs::directory_iterator listing(logs->folder_, failed);
+  if (failed && failed != std::errc::no_such_file_or_directory) {
+    return fail(ErrorCode::kIo, "cannot read the redo logs in " + logs->folder_ + ": " + failed.message());
+  }
+  if (failed) listing = {};
+  for (const auto& entry : listing) {
+    const std::string name = entry.path().filename().string();
+    JobId job;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), job.value, 16);
+    const bool known =
+        error == std::errc() && end == name.data() + name.size() && std::ranges::find(jobs, job) != jobs.end();
+    if (!known) {  // without a snapshot it is of no use
+      fs::remove_all(entry.path(), failed);
+      continue;
+    }
+    auto made = logs->make(job);
+    if (!made) return tl::unexpected(made.error());
+    logs->jobs_.emplace(job, std::move(*made));
+  }
+  logs->thread_ = std::thread([&self = *logs] { self.run(); });
+  return logs;
+}
+
+Result<std::shared_ptr<RedoLogs::Job>> RedoLogs::make(JobId id) const {
+  auto log = RedoLog::open(folder_of(folder_, id), id);
+  if (!log) return tl::unexpected(log.error());
+  if (!(*log)->damage().empty()) {
+    log_("the redo log of job " + std::to_string(id.value) + " ends before " + (*log)->damage() +
+         "; what came after was not durable, and is removed");
+  }
+  auto job = std::make_shared<Job>();
+  job->plan.job = id;
+  job->log = std::move(*log);
+  publish(*job);
+  return job;
+}
+
+RedoLogs::~RedoLogs() {
+  stop();
+}
+
+void RedoLogs::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    for (auto& [id, job] : jobs_) job->retry_ns = 0;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  const std::lock_guard lock(mutex_);
+  jobs_.clear();  // with the blocks that could not be written
+}
+
+std::shared_ptr<RedoLogs::Job> RedoLogs::find(JobId id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = jobs_.find(id);
+  return found == jobs_.end() ? nullptr : found->second;
+}
+
+void RedoLogs::publish(Job& job) const {
+  job.status.range = job.log->range();
+  job.status.bytes = job.log->bytes();
+  job.status.bound_bytes = job.plan.limits.bound_bytes;
+  job.dirty = !job.log->synced();
+}
+
+void RedoLogs::begin(const Plan& plan, std::optional<Round> after) {
+  std::shared_ptr<Job> job = find(plan.job);
+  if (!job) {
+    auto made = make(plan.job);
+    if (!made) {  // the folder can be read, or not be there; else the first step's error tells more
+      log_(made.error().message);
+      return;
+    }
+    job = std::move(*made);
+  }
+  {
+    const std::lock_guard disk(job->disk);
+    job->log->set_limits(plan.limits);
+    job->log->set_chunks(plan.chunks);
+  }
+  const std::lock_guard lock(mutex_);
+  job->plan = plan;
+  job->begun = true;
+  job->status.bound_bytes = plan.limits.bound_bytes;
+  if (after) job->queue.push_back({{}, Version(after->value), {}});
+  jobs_[plan.job] = std::move(job);
+  wake_.notify_all();
+}
+
+void RedoLogs::drop(JobId id) {
+  std::shared_ptr<Job> job;
+  {
+    const std::lock_guard lock(mutex_);
+    auto found = jobs_.extract(id);
+    if (found.empty()) return;
+    job = std::move(found.mapped());
+    job->begun = false;
+  }
+  const std::lock_guard disk(job->disk);
+  job->gone = true;
+  job->log->remove();
+}
+
+void RedoLogs::append(LoggedStep step) {
+  const std::lock_guard lock(mutex_);
+  const auto found = jobs_.find(step.job);
+  if (found == jobs_.end() || !found->second->begun) return;
+  Job& job = *found->second;
+  if (!job.plan.waits && !job.status.error.empty() && steady_ns() < job.retry_ns) {
+    ++job.status.dropped;
+    return;
+  }
+  const bool idle = job.queue.empty();
+  job.queue.push_back({std::move(step), {}, {}});
+  if (idle) wake_.notify_all();
+}
+
+void RedoLogs::trim(JobId id, Round round) {
+  const std::shared_ptr<Job> job = find(id);
+  if (!job) return;
+  const std::lock_guard disk(job->disk);
+  job->log->trim(round);
+  const std::lock_guard lock(mutex_);
+  publish(*job);
+  job->retry_ns = 0;
+  wake_.notify_all();
+}
+
+void RedoLogs::flush(JobId id, std::function<void()> done) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = jobs_.find(id);
+    const bool writes = found != jobs_.end() && !stopping_ && found->second->status.error.empty();
+    if (writes && (found->second->busy || !found->second->queue.empty())) {
+      found->second->queue.push_back({{}, {}, std::move(done)});
+      wake_.notify_all();
+      return;
+    }
+  }
+  done();
+}
+
+LoggedRounds RedoLogs::range(JobId id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = jobs_.find(id);
+  return found == jobs_.end() ? LoggedRounds{} : found->second->status.range;
+}
+
+std::optional<RedoLogStatus> RedoLogs::status(JobId id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end()) return std::nullopt;
+  RedoLogStatus status = found->second->status;
+  status.queued = found->second->queue.size();
+  return status;
+}
+
+Status RedoLogs::replay(JobId id, Round after, Round to, const RedoLog::Each& each) {
+  const std::shared_ptr<Job> job = find(id);
+  if (!job) {
+    return fail(ErrorCode::kUnavailable,
+                "this server has no redo log of job " + std::to_string(id.value) + " (any more); attach again");
+  }
+  const std::lock_guard disk(job->disk);
+  Status status = job->log->replay(after, to, each);
+  const std::lock_guard lock(mutex_);
+  publish(*job);
+  return status;
+}
+
+void RedoLogs::run() {
+  pthread_setname_np(pthread_self(), "redo log");
+  std::unique_lock lock(mutex_);
+  while (true) {
+    const std::uint64_t now = steady_ns();
+    std::shared_ptr<Job> next;
+    std::uint64_t wake_ns = ~0ull;
+    for (auto& [id, job] : jobs_) {
+      if (!job->queue.empty()) {
+        if (now >= job->retry_ns) {
+          next = job;
+          break;
+        }
+        wake_ns = std::min(wake_ns, job->retry_ns);
+      }
+      if (!job->dirty) continue;
+      if (now >= job->synced_ns + kSyncNs || stopping_) {
+        next = job;
+        break;
+      }
+      wake_ns = std::min(wake_ns, job->synced_ns + kSyncNs);
+    }
+    if (next) {
+      write_some(*next, lock);
+      continue;
+    }
+    if (stopping_) return;
+    if (wake_ns == ~0ull) {
+      wake_.wait(lock);
+    } else {
+      wake_.wait_for(lock, std::chrono::nanoseconds(wake_ns - now));
+    }
+  }
+}
+
+// Writes what is queued of a job, or syncs what was written. REQUIRES: lock held; it is given up meanwhile.
+void RedoLogs::write_some(Job& job, std::unique_lock<std::mutex>& lock) {
+  std::vector<Item> items;
+  const std::size_t count = job.retry_ns > steady_ns() ? 0 : std::min(job.queue.size(), RedoLog::kMaxBatch);
+  for (std::size_t i = 0; i < count; ++i) {
+    items.push_back(std::move(job.queue.front()));
+    job.queue.pop_front();
+  }
+  const bool sync = job.dirty && (items.empty() || steady_ns() >= job.synced_ns + kSyncNs);
+  job.busy = true;
+  lock.unlock();
+  std::size_t done = 0;
+  std::uint64_t bytes = 0;
+  Status status;
+  std::vector<std::function<void()>> flushed;
+  std::unique_lock disk(job.disk);
+  if (job.gone) items.clear();
+  while (done < items.size() && status) {
+    Item& item = items[done];
+    if (item.flushed) {
+      flushed.push_back(std::move(item.flushed));
+      ++done;
+      continue;
+    }
+    if (item.cut) {
+      status = job.log->cut(*item.cut);
+      if (status) ++done;
+      continue;
+    }
+    std::vector<LoggedStep> steps;
+    for (std::size_t i = done; i < items.size() && items[i].step.block; ++i) steps.push_back(items[i].step);
+    const Result<std::size_t> appended = job.log->append(steps);
+    if (!appended) {
+      status = tl::unexpected<Error>(appended.error());
+      break;
+    }
+    for (std::size_t i = done; i < done + *appended; ++i) {
+      bytes += redo_record_bytes(items[i].step.elements);
+      items[i].step.block.reset();
+    }
+    done += *appended;
+  }
+  if (status && sync && !job.gone) status = job.log->sync();
+  lock.lock();
+  publish(job);
+  disk.unlock();
+  job.busy = false;
+  if (sync) job.synced_ns = steady_ns();
+  if (stopping_ && !status) job.dirty = false;
+  job.status.written += bytes;
+  for (std::size_t i = items.size(); i > done; --i) job.queue.push_front(std::move(items[i - 1]));
+  std::string again;
+  if (!status) {
+    failed(job, status.error(), lock);
+  } else if (!job.status.error.empty() && bytes != 0) {
+    again = printed("the redo log of job '%s' is written again, after %.1f s", job.plan.name.c_str(),
+                    static_cast<double>(steady_ns() - job.failed_ns) * 1e-9);
+    job.status.error.clear();
+  }
+  if (flushed.empty() && again.empty()) return;
+  lock.unlock();
+  if (!again.empty()) log_(again);
+  for (const auto& call : flushed) call();
+  lock.lock();
+}
+
+// What is queued waits, or is dropped; who waits for a flush is told that there is nothing to wait for.
+void RedoLogs::failed(Job& job, const Error& error, std::unique_lock<std::mutex>& lock) {
+  const std::uint64_t now = steady_ns();
+  if (job.status.error.empty()) job.failed_ns = now;
+  job.status.error = error.message;
+  job.retry_ns = now + kRetryNs;
+  std::vector<std::function<void()>> flushed;
+  std::deque<Item> kept, dropped;
+  for (Item& item : job.queue) {
+    if (item.flushed) {
+      flushed.push_back(std::move(item.flushed));
+    } else if (item.cut || (job.plan.waits && !stopping_)) {
+      kept.push_back(std::move(item));
+    } else {
+      dropped.push_back(std::move(item));
+    }
+  }
+  if (stopping_) kept.clear();
+  job.status.dropped += dropped.size();
+  job.queue = std::move(kept);
+  const bool tell = now >= job.told_ns + kTellNs || job.told_ns == 0;
+  if (tell) job.told_ns = now;
+  const std::string line =
+      "the redo log of job '" + job.plan.name + "' cannot be written: " + error.message +
+      (job.plan.waits ? "; training waits until it can be (recovery.when_full = \"wait\")"
+                      : "; training goes on, and what is not logged would be computed again after a loss "
+                        "(recovery.when_full = \"go_on\")") +
+      "; free space, or raise recovery.log_mb";
+  lock.unlock();
+  dropped.clear();
+  if (tell) log_(line);
+  for (const auto& call : flushed) call();
+  lock.lock();
+}
+
+}  // namespace tributary

@@ -1,0 +1,122 @@
+// RedoLogs: the redo logs of all jobs of a server, and the background thread that writes them, so that no lane ever
+// waits for a disk.
+//
+//   lanes --append(): blocks, by reference--> a queue a job --writer thread--> RedoLog --> the blocks' pool
+//
+// What waits is bounded by that pool: a step without a block keeps its round open (ShardCore::stalled()). So a disk
+// that is slower than the training slows it down, and one that is full stops it, if the job wants that (Plan::waits),
+// until there is room: it is tried again all the time, and nothing is lost. If it does not, steps that cannot be
+// written are dropped, and the log is of use again when a snapshot covers the gap. Log and status say so in both cases.
+//
+// Nobody waits for fsync: the thread syncs what it has written every kSyncNs. A process that is killed loses what is
+// queued; a machine that loses power also what was written since the last sync.
+//
+// Thread rule: append() and status() from any thread; the rest from one thread (the control thread).
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/messages.h"
+#include "common/result.h"
+#include "server/redo_log.h"
+
+namespace tributary {
+
+struct RedoLogStatus {
+  LoggedRounds range;  // on disk
+  std::uint64_t bytes = 0, bound_bytes = 0;
+  std::uint64_t queued = 0;   // steps
+  std::uint64_t written = 0;  // bytes since the process began
+  std::uint64_t dropped = 0;  // steps
+  std::string error;          // why nothing can be written now
+};
+
+class RedoLogs {
+ public:
+  static constexpr std::uint64_t kSyncNs = 250'000'000;
+  static constexpr std::uint64_t kRetryNs = 1'000'000'000;
+  static constexpr std::uint64_t kTellNs = 60'000'000'000;  // between two lines of one job that cannot write
+
+  struct Plan {
+    JobId job;
+    std::string name;
+    std::uint32_t chunks = 0;  // that this server owns
+    RedoLog::Limits limits;
+    bool waits = false;  // when_full = "wait"
+  };
+  using Log = std::function<void(const std::string&)>;
+
+  // Opens the logs in `folder`, of these jobs; others there are removed. kIo: the system's reason.
+  static Result<std::unique_ptr<RedoLogs>> open(std::string folder, const std::vector<JobId>& jobs, Log log);
+  ~RedoLogs();  // stop()
+  RedoLogs(const RedoLogs&) = delete;
+  RedoLogs& operator=(const RedoLogs&) = delete;
+
+  // A view begins whose chunks may be logged; with `after` at that round, so that what was logged of later ones is
+  // void.
+  void begin(const Plan& plan, std::optional<Round> after);
+  // The job has no log (any more).
+  void drop(JobId job);
+  // Of a job without begin(): dropped.
+  void append(LoggedStep step);
+  // A snapshot of `round` is committed.
+  void trim(JobId job, Round round);
+  // Calls `done` (on any thread) when everything that was appended before is on disk, or cannot be written.
+  void flush(JobId job, std::function<void()> done);
+  LoggedRounds range(JobId job) const;
+  Status replay(JobId job, Round after, Round to, const RedoLog::Each& each);
+  std::optional<RedoLogStatus> status(JobId job) const;  // none: it has no log
+  // Writes what is queued, if that can be done at once, and ends the thread. Idempotent.
+  void stop();
+
+ private:
+  struct Item {
+    LoggedStep step;
+    std::optional<Version> cut;     // instead of a step
+    std::function<void()> flushed;  // instead of a step
+  };
+  struct Job {
+    Plan plan;
+    std::mutex disk;  // guards log; taken without mutex_ held, or before it
+    std::unique_ptr<RedoLog> log;
+    bool gone = false;  // guarded by disk
+    // Guarded by mutex_:
+    bool begun = false;
+    std::deque<Item> queue;
+    RedoLogStatus status;
+    std::uint64_t retry_ns = 0;   // not before, if there is an error
+    std::uint64_t failed_ns = 0;  // since when there is one
+    std::uint64_t told_ns = 0;
+    std::uint64_t synced_ns = 0;
+    bool dirty = false;
+    bool busy = false;  // the thread has some of the queue in hand
+  };
+
+  RedoLogs(std::string folder, Log log) : folder_(std::move(folder)), log_(std::move(log)) {}
+  Result<std::shared_ptr<Job>> make(JobId id) const;
+  std::shared_ptr<Job> find(JobId id) const;
+  void run();
+  void write_some(Job& job, std::unique_lock<std::mutex>& lock);
+  void failed(Job& job, const Error& error, std::unique_lock<std::mutex>& lock);
+  void publish(Job& job) const;  // REQUIRES: job.disk and mutex_ held
+
+  const std::string folder_;
+  const Log log_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::map<JobId, std::shared_ptr<Job>> jobs_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tributary
