@@ -354,14 +354,14 @@ void ClusterWorld::supervise() {
 
 // The job has ended and its record says so; or it cannot go on, and said why.
 bool ClusterWorld::over() const {
-  bool all_done = true, all_failed = true;
+  bool all_done = true, some_failed = false;
   for (const Node& node : nodes_) {
     for (const auto& trainer : node.trainers) {
       all_done = all_done && trainer && trainer->done() && !trainer->failure();
-      all_failed = all_failed && trainer && trainer->failure();
+      some_failed = some_failed || (trainer && trainer->failure());
     }
   }
-  if (judge.store_is_lost() && all_failed) return true;
+  if (judge.store_is_lost() && some_failed) return true;
   const ServerSim* first = servers_.front().process.get();
   if (!all_done || !first) return false;
   const std::vector<CoordinatorCore::JobStatus> jobs = first->coordinator()->jobs();
