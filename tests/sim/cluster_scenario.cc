@@ -92,6 +92,12 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   if (random.chance(0.5)) s.snapshot_rounds = random.between(2, 8);
   if (random.chance(0.5)) s.snapshot_s = 1;
   s.disk_step_ns = random.chance(0.2) ? random.between(20, 200) * kMs : random.between(1, 5) * kMs;
+  if (random.chance(0.15)) {  // a disk that training has to wait for
+    s.when_full = "wait";
+    s.disk_step_ns = random.between(100, 500) * kMs;
+    s.work_ns = random.between(15, 40) * kMs;
+    s.rounds = random.between(30, 60);
+  }
   s.fixed_ports = random.chance(0.5);
   s.drops = random.chance(0.3) ? 0.005 : 0.0;
   if (random.chance(0.3)) {

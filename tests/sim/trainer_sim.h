@@ -29,7 +29,7 @@ class TrainerSim final : public Process {
   void wake();
 
   bool done() const { return phase_ == Phase::kDone; }
-  bool has_ring() const { return kept_ != nullptr; }
+  bool has_ring() const { return kept_ && !done(); }  // as a process that has ended has nothing
   const std::optional<Error>& failure() const { return failure_; }
   std::string name() const;
 
