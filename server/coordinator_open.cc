@@ -121,6 +121,10 @@ Status CoordinatorCore::free_rank(Job& job, const JoinJob& m, std::uint64_t work
   if (job.phase == Phase::kStopping) return stopping(job);
   const auto held = job.members.find(m.node.value);
   const bool mine = held != job.members.end() && held->second.worker == worker;
+  if (held != job.members.end() && held->second.left) {  // whoever it was
+    return fail(ErrorCode::kUnavailable,
+                in_words(job) + " waits for its other nodes to finish; attach again in a moment");
+  }
   const bool in_view = job.phase == Phase::kOpening || job.phase == Phase::kRunning;
   if (in_view && !mine && !is_elastic(job.config)) {
     return fail(ErrorCode::kTopology, rank + " is taken: the job is running with " + std::to_string(job.nodes) +
@@ -129,10 +133,6 @@ Status CoordinatorCore::free_rank(Job& job, const JoinJob& m, std::uint64_t work
   if (held != job.members.end() && !mine) {
     return fail(ErrorCode::kTopology, rank + " is taken by worker " + workers_[held->second.worker].hello.name +
                                           "; give every node its own node rank (torchrun --node-rank)");
-  }
-  if (mine && held->second.left) {
-    return fail(ErrorCode::kUnavailable,
-                in_words(job) + " waits for its other nodes to finish; attach again in a moment");
   }
   const auto other = std::ranges::find_if(
       job.members, [&](const auto& entry) { return entry.second.worker == worker && entry.first != m.node.value; });

@@ -41,12 +41,15 @@ void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
 
 // ---- Beginning ----
 
-void NodeJobs::on(const JobWelcome& m, std::uint64_t) {
+void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
   if (in_view(m.job, m.view)) return;  // said again, because nobody knew whether it had arrived
   if (const auto begun = begun_.find(m.job); begun != begun_.end() && begun->second.view >= m.view) {
     // What was said at its end may not have arrived.
     coordinator_.send(LeaveJob{m.job, m.view, begun->second.node, LeaveKind::kFailed, m.resume_round,
                                "the view is over on this node", m.name});
+    for (Entry& entry : entries_) {
+      if (entry.name == m.name && entry.phase == Phase::kJoining) join(entry, now_ms);  // for the next one
+    }
     return;
   }
   const auto join = joined_.extract(m.name);

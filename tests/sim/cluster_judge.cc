@@ -105,7 +105,8 @@ void ClusterJudge::begin_clocks(View& view) {
 // The round that a view must not begin before.
 std::uint64_t ClusterJudge::floor(const JobWelcome&) const {
   if (!recovers()) return any_commit_ ? committed_.value : 0;
-  if (!server_lost_) return complete_;
+  if (last_failed_) return committed_.value;
+  if (!server_lost_ && !redoing_) return complete_;
   if (!any_commit_) return 0;
   // What rings have at most is their number of rounds, the open one among them, if nobody waits for snapshots.
   const bool fits = scenario_.when_full == "wait" || complete_ + 1 <= committed_.value + scenario_.ring_rounds;
@@ -140,7 +141,9 @@ void ClusterJudge::welcome(const JobWelcome& welcome) {
     }
     complete_ = *std::ranges::min_element(reached_);
   }
-  server_lost_ = false;
+  server_lost_ = last_failed_ = false;
+  begun->start = start;
+  redoing_ = start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
   if (ring_gap_ && !gap_until_) gap_until_ = welcome.resume_round;
 }
 
@@ -212,6 +215,7 @@ void ClusterJudge::look_at(View& of, const ShardCore& core, ChunkIndex index) {
     broken_(where + " has not the reference's bits on its server");
   }
   reach(chunk, version);
+  redoing_ = redoing_ && std::ranges::any_of(of.versions, [&](const auto& entry) { return entry.second < of.start; });
 }
 
 void ClusterJudge::reach(std::uint32_t chunk, std::uint64_t version) {

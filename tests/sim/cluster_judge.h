@@ -46,6 +46,11 @@ class ClusterJudge {
 
   // What is lost.
   void server_died() { server_lost_ = true; }
+  // A last state could not be written: the servers have let go of it, and only rings may have it.
+  void last_state_failed() {
+    server_lost_ = true;
+    last_failed_ = true;
+  }
   void store_lost(std::uint16_t shard);
   void ring_lost();
   bool store_is_lost() const { return store_lost_; }
@@ -60,6 +65,7 @@ class ClusterJudge {
     OpenJob open;
     std::unique_ptr<Judge> clocks;
     bool welcomed = false;
+    std::uint64_t start = 0;
     std::set<std::uint16_t> kept;                     // shards that go on with what they have in memory
     std::map<std::uint32_t, std::uint64_t> versions;  // by chunk, as their servers have them
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> at;  // by node and chunk, delivered
@@ -85,6 +91,8 @@ class ClusterJudge {
   Round committed_;
   bool any_commit_ = false;
   bool server_lost_ = false;  // since the last view that ran
+  bool last_failed_ = false;
+  bool redoing_ = false;  // a server is being brought up to the others
   bool store_lost_ = false;
   bool ring_gap_ = false;           // some node lacks pushes after the last snapshot
   std::optional<Round> gap_until_;  // a snapshot of this round makes up for it

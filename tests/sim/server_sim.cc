@@ -181,6 +181,10 @@ void ServerSim::listen(PeerId from, const ControlMessage& message) {
     peers_[from] = beat->incarnation;
   }
   world_.say_message("coordinator", "from " + name_of(from) + ":", message);
+  if (const auto* done = std::get_if<SnapshotDone>(&message); done && !done->ok) {
+    const std::vector<CoordinatorCore::JobStatus> jobs = coordinator_->jobs();
+    if (!jobs.empty() && jobs.front().phase == "stopping") world_.judge.last_state_failed();
+  }
   coordinator_->on_message(from, message, now_ms());
 }
 

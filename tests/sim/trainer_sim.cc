@@ -70,9 +70,10 @@ void TrainerSim::attach() {
   request.tensors = world_.tensors;
   std::shared_ptr<FileDescriptor> kept;
   if (kept_) kept = std::make_shared<FileDescriptor>(::dup(kept_->get()));
-  say([this, request, kept, worker](NodeJobs& jobs, TrainerId id) {
+  // It may be dead when this arrives.
+  say([&clock = world_.clock, request, kept, worker](NodeJobs& jobs, TrainerId id) {
     if (kept) worker->took_ring();
-    jobs.attach(id, request, 0, now_ns() / 1'000'000, kept ? std::move(*kept) : FileDescriptor());
+    jobs.attach(id, request, 0, clock.now_ns() / 1'000'000, kept ? std::move(*kept) : FileDescriptor());
   });
   after(kAttachTimeoutNs, [this, attempt = ++attaches_] {
     if (phase_ == Phase::kAttaching && attempt == attaches_) attach_again("the job did not come together");
@@ -224,7 +225,9 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
 
 void TrainerSim::finish(LeaveKind kind) {
   phase_ = Phase::kFinishing;
-  say([this, kind](NodeJobs& jobs, TrainerId id) { jobs.detach(id, Detach{kind, {}}, now_ns() / 1'000'000); });
+  say([&clock = world_.clock, kind](NodeJobs& jobs, TrainerId id) {
+    jobs.detach(id, Detach{kind, {}}, clock.now_ns() / 1'000'000);
+  });
   after(kReplyTimeoutNs, [this, attempt = attaches_] {
     if (phase_ == Phase::kFinishing && attempt == attaches_) attach_again("the worker did not take note of the detach");
   });

@@ -302,9 +302,32 @@ TEST_CASE("a member that attaches again while the job runs restarts it, unless w
   cluster.join(1, {.node = 1, .nodes = 2, .tensors = {{"other", {5}}}});
   CHECK(cluster.only<ControlError>(worker_peer(1))->code == ErrorCode::kLayoutMismatch);
   CHECK(cluster.phase() == "running");
-  cluster.join(1, {.node = 1, .nodes = 2});
+  SUBCASE("with other pushes than it had") {
+    cluster.join(1, {.node = 1, .nodes = 2, .redo_job = cluster.open().job, .redo_last = 3, .redo_capacity = 16});
+  }
+  SUBCASE("with the same: its worker knows whether the welcome was lost or the view is over there") {
+    cluster.join(1, {.node = 1, .nodes = 2});
+    CHECK(cluster.phase() == "running");
+    CHECK(cluster.only<JobWelcome>(worker_peer(1)).has_value());
+    cluster.leave(1, LeaveKind::kFailed, 0, "the view is over on this node");
+    cluster.join(1, {.node = 1, .nodes = 2});
+  }
   CHECK(cluster.only<StopJob>(worker_peer(0))->kind == StopKind::kRestart);
   CHECK(cluster.phase() == "gathering");
+}
+
+TEST_CASE("a node that comes back after it has finished waits for the others to finish") {
+  Cluster cluster(1);
+  cluster.everybody(2);
+  cluster.run(2);
+  cluster.leave(1, LeaveKind::kFinished, 9);
+  cluster.say(PeerId(3001), WorkerHello{"host1", 99});
+  cluster.sent.clear();
+  cluster.say(PeerId(3001), cluster.join_of({.node = 1, .nodes = 2}));
+  const auto refused = cluster.only<ControlError>(PeerId(3001));
+  REQUIRE(refused);
+  CHECK(refused->code == ErrorCode::kUnavailable);
+  CHECK(refused->message.find("to finish") != std::string::npos);
 }
 
 TEST_CASE("a welcome that never arrived: the worker leaves by name and the view is given up") {
