@@ -143,8 +143,8 @@ class RocksStore final : public Store {
   Result<std::vector<JobRecord>> registry() const override;
   std::string path() const override { return path_; }
 
-  // kStore if the disk is so full that RocksDB's own records might not find room.
-  Status room(const std::string& doing) const;
+  // kStore if the disk has less.
+  Status room(const std::string& doing, std::uint64_t bytes = kRecordBytes) const;
   // Makes the closed files of a writer a complete snapshot.
   Status complete(SnapshotRecord record, const std::vector<std::string>& files);
 
@@ -189,8 +189,15 @@ class RocksSnapshotWriter final : public SnapshotWriter {
     record_.generation = generation;
   }
 
-  Status add(const ChunkSnapshot& chunk) override { return add_if_room(chunk); }
-  Status add(const StoredChunk& chunk) override { return add_if_room(chunk); }
+  Status add(const ChunkSnapshot& chunk) override {
+    const std::size_t arrays = 2 + kernels::kMaxSlots + chunk.residuals.size();
+    return add_if_room(chunk, arrays * chunk.params.size());
+  }
+  Status add(const StoredChunk& chunk) override {
+    std::size_t bytes = 0;
+    for (const StoredEntry& entry : chunk.entries) bytes += entry.value.size();
+    return add_if_room(chunk, bytes);
+  }
   Status finish() override {
     record_.chunks = files_.chunks();
     record_.bytes = files_.bytes();
@@ -205,8 +212,8 @@ class RocksSnapshotWriter final : public SnapshotWriter {
 
  private:
   template <class Chunk>
-  Status add_if_room(const Chunk& chunk) {
-    if (Status room = store_.room("write the " + describe(record_.info)); !room) return room;
+  Status add_if_room(const Chunk& chunk, std::size_t bytes) {
+    if (Status room = store_.room("write the " + describe(record_.info), bytes + kSpareBytes); !room) return room;
     return files_.add(chunk);
   }
 
@@ -332,8 +339,8 @@ Result<std::unique_ptr<SnapshotWriter>> RocksStore::begin(const SnapshotInfo& in
   return std::make_unique<RocksSnapshotWriter>(*this, info, generation);
 }
 
-Status RocksStore::room(const std::string& doing) const {
-  const Status room = room_on_disk(path_);
+Status RocksStore::room(const std::string& doing, std::uint64_t bytes) const {
+  const Status room = room_on_disk(path_, bytes);
   if (room) return {};
   return fail(ErrorCode::kStore, "store " + path_ + ": cannot " + doing + ": " + room.error().message + "; free space");
 }
