@@ -51,8 +51,8 @@ double ideal_nodes(std::uint32_t nodes, const Slowdown& slowdown);
 // {options: {nodes, batch, micro_batches, us_per_sample, seconds, seed, deadline_ms}, runs: [{slowdown, variant,
 // seconds,
 //  samples (computed by all nodes), counted (those that came into the parameters), samples_per_s, counted_per_s,
-//  ideal_per_s, ratio (counted_per_s by ideal_per_s), rounds (of node 0), left, late_share, test_accuracy (the last of
-//  the curve), curve: [{seconds, samples, counted, round, test_accuracy}]}]}
+//  ideal_per_s, ratio (counted_per_s by ideal_per_s), rounds (of node 0), left, late_share, test_accuracy (mean of
+//  the curve's last five), curve: [{seconds (since training began), samples, counted, round, test_accuracy}]}]}
 Result<nlohmann::ordered_json> run_stragglers(const StragglerOptions& options, const nlohmann::ordered_json& earlier);
 
 }  // namespace tributary::bench

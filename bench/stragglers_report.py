@@ -64,7 +64,7 @@ def section(name, runs, figures):
     text += figures.svg(throughput(figures, runs), "Of all nodes together.")
     goal = 0.98 * max(run["test_accuracy"] or 0 for run in runs)
     text += table(
-        ("variant", "samples/s computed", "that count", "of the ideal", "too late", "left for want of time", f"to {100 * goal:.1f} % accuracy", "accuracy at the end"),
+        ("variant", "samples/s computed", "that count", "of the ideal", "too late", "left for want of time", f"to {100 * goal:.1f} % accuracy", "accuracy at the end (mean of 5)"),
         [
             (
                 NAMES[run["variant"]],
@@ -79,7 +79,7 @@ def section(name, runs, figures):
             for run in runs
         ],
     )
-    text += figures.svg(accuracy(figures, runs, "seconds", "seconds of wall time"), "Test accuracy against wall time.")
+    text += figures.svg(accuracy(figures, runs, "seconds", "seconds since training began"), "Test accuracy against wall time.")
     text += figures.svg(accuracy(figures, runs, "counted", "thousand samples that count", 1e-3), "The same against samples.")
     return text
 

@@ -1,46 +1,91 @@
-// tributary sim: the round logic under a bad network, seed by seed; how a failing seed of the tests is replayed.
+// tributary sim: the round logic under a bad network, and whole clusters whose processes die, seed by seed; how a
+// failing seed of the tests is replayed.
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include "cli/commands.h"
+#include "tests/sim/cluster_simulation.h"
 #include "tests/sim/simulation.h"
 
 namespace tributary::cli {
+namespace {
+
+struct SimOptions {
+  std::string world = "both";
+  std::uint64_t seeds = 100;
+  std::uint64_t from = 1;
+  bool verbose = false, trace = false;
+};
+
+unsigned long long number(std::uint64_t value) {
+  return value;
+}
+
+void say(std::uint64_t seed, const char* world, const std::string& failure, const std::string& scenario) {
+  std::printf("%s seed %llu: %s\n  %s\n", world, number(seed), failure.empty() ? "ok" : failure.c_str(),
+              scenario.c_str());
+}
+
+bool run_data(std::uint64_t seed, const SimOptions& options) {
+  const sim::Outcome outcome = sim::run(seed);
+  if (outcome.ok && !options.verbose) return true;
+  say(seed, "data", outcome.failure, outcome.scenario.describe());
+  std::printf("  %llu events, %llu messages, %llu sent again, %llu snapshots, %.3f s of virtual time\n",
+              number(outcome.events), number(outcome.messages), number(outcome.resends), number(outcome.snapshots),
+              static_cast<double>(outcome.virtual_ns) * 1e-9);
+  return outcome.ok;
+}
+
+bool run_cluster(std::uint64_t seed, const SimOptions& options) {
+  const sim::ClusterOutcome outcome = sim::run_cluster(seed, sim::Mutation::kNone, options.trace);
+  if (outcome.ok && !options.verbose) return true;
+  say(seed, "cluster", outcome.failure, outcome.scenario.describe());
+  std::printf(
+      "  %llu events, %llu packets, %llu kills, %llu views (%llu shards went on with what they had, %llu began anew or "
+      "loaded; %llu views with pushes that nodes had kept), %llu snapshots, %llu pushes sent again, %.3f s of virtual "
+      "time, %.3f s from the last fault to the next round\n",
+      number(outcome.events), number(outcome.packets), number(outcome.kills), number(outcome.views),
+      number(outcome.kept), number(outcome.restored), number(outcome.redone), number(outcome.commits),
+      number(outcome.resends), static_cast<double>(outcome.virtual_ns) * 1e-9,
+      static_cast<double>(outcome.longest_pause_ns) * 1e-9);
+  return outcome.ok;
+}
+
+bool run_world(const char* world, bool (*run)(std::uint64_t, const SimOptions&), const SimOptions& options) {
+  const auto begun = std::chrono::steady_clock::now();
+  std::uint64_t failed = 0;
+  for (std::uint64_t i = 0; i < options.seeds; ++i) failed += run(options.from + i, options) ? 0 : 1;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+  std::printf("%s: %llu of %llu seeds passed in %.1f s\n", world, number(options.seeds - failed), number(options.seeds),
+              took.count());
+  return failed == 0;
+}
+
+}  // namespace
 
 void add_sim(CLI::App& app, int& exit_status) {
-  struct SimOptions {
-    std::uint64_t seeds = 100;
-    std::uint64_t from = 1;
-    bool verbose = false;
-  };
   auto options = std::make_shared<SimOptions>();
-  CLI::App* command = app.add_subcommand("sim", "run the round logic in a simulated bad network, seed by seed");
+  CLI::App* command = app.add_subcommand("sim", "run the round logic and whole clusters under faults, seed by seed");
   command->footer(
-      "\nA seed decides everything: topology, model, optimizer, encodings, delays, duplicates and losses. Replay one "
-      "with\n"
-      "  tributary sim --seeds 1 --from SEED --verbose");
+      "\nTwo worlds: \"data\" is the round logic on a network that delays, reorders, repeats and loses messages; "
+      "\"cluster\" is whole clusters whose processes, machines, connections and disks fail. A seed decides everything. "
+      "Replay one with\n"
+      "  tributary sim --world cluster --seeds 1 --from SEED --trace");
+  command->add_option("--world", options->world, "data, cluster or both")
+      ->check(CLI::IsMember({"data", "cluster", "both"}))
+      ->capture_default_str();
   command->add_option("--seeds", options->seeds, "how many seeds")->capture_default_str();
   command->add_option("--from", options->from, "the first one")->capture_default_str();
   command->add_flag("--verbose", options->verbose, "say what each seed was");
+  command->add_flag("--trace", options->trace, "cluster: what every process says, and what goes wrong");
   command->callback([options, &exit_status] {
-    std::uint64_t failed = 0;
-    for (std::uint64_t i = 0; i < options->seeds; ++i) {
-      const sim::Outcome outcome = sim::run(options->from + i);
-      if (outcome.ok && !options->verbose) continue;
-      std::printf(
-          "seed %llu: %s\n  %s\n  %llu events, %llu messages, %llu sent again, %llu snapshots, %.3f s of virtual "
-          "time\n",
-          static_cast<unsigned long long>(options->from + i), outcome.ok ? "ok" : outcome.failure.c_str(),
-          outcome.scenario.describe().c_str(), static_cast<unsigned long long>(outcome.events),
-          static_cast<unsigned long long>(outcome.messages), static_cast<unsigned long long>(outcome.resends),
-          static_cast<unsigned long long>(outcome.snapshots), static_cast<double>(outcome.virtual_ns) * 1e-9);
-      if (!outcome.ok) ++failed;
-    }
-    std::printf("%llu of %llu seeds passed\n", static_cast<unsigned long long>(options->seeds - failed),
-                static_cast<unsigned long long>(options->seeds));
-    if (failed > 0) exit_status = 1;
+    bool passed = true;
+    if (options->world != "cluster") passed = run_world("data", run_data, *options) && passed;
+    if (options->world != "data") passed = run_world("cluster", run_cluster, *options) && passed;
+    if (!passed) exit_status = 1;
   });
 }
 

@@ -45,6 +45,7 @@ class Fields {
     if (found == object_.end()) throw Flaw{ErrorCode::kMalformed, name(key) + " is missing"};
     return *found;
   }
+  bool has(const char* key) const { return object_.contains(key); }
   std::uint64_t number(const char* key, std::uint64_t limit = ~0ull) const {
     const Json& value = at(key);
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > limit) {
@@ -149,6 +150,46 @@ std::vector<ManifestShard> read_shards(const Fields& root) {
   return shards;
 }
 
+std::string to_hex(const std::vector<std::byte>& bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte byte : bytes) {
+    text += kDigits[std::to_integer<unsigned>(byte) >> 4];
+    text += kDigits[std::to_integer<unsigned>(byte) & 15];
+  }
+  return text;
+}
+
+// Nothing if it is no hexadecimal text.
+std::optional<std::vector<std::byte>> from_hex(std::string_view text) {
+  const auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
+    const int high = digit(text[i]), low = digit(text[i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    bytes.push_back(static_cast<std::byte>(high * 16 + low));
+  }
+  return text.size() % 2 == 0 ? std::optional(std::move(bytes)) : std::nullopt;
+}
+
+RankStates read_rank_states(const Fields& root) {
+  RankStates states;
+  std::size_t bytes = 0;
+  for (const Json& entry : root.list("rank_states", kMaxRankStatesBytes)) {
+    const Fields fields(entry, "rank_states[" + std::to_string(states.size()) + "].");
+    const RankKey rank{static_cast<std::uint32_t>(fields.number("node", 0xffffffff)),
+                       static_cast<std::uint32_t>(fields.number("local_rank", 0xffffffff))};
+    auto state = from_hex(fields.text("state", 2 * kMaxRankStatesBytes));
+    if (!state) throw Flaw{ErrorCode::kMalformed, "a state in rank_states is no hexadecimal text"};
+    bytes += state->size();
+    if (bytes > kMaxRankStatesBytes || !states.emplace(rank, std::move(*state)).second) {
+      contradiction("its rank_states name a rank twice, or are too many");
+    }
+  }
+  return states;
+}
+
 // Every chunk is in a file that there is, and every file has as many as it says.
 void check_shards(const Manifest& manifest) {
   std::vector<std::uint32_t> counts(std::size_t{0xffff} + 1, 0);
@@ -204,6 +245,7 @@ Manifest read(const Json& root_json) {
   check_layout(manifest, layout, offsets);
   manifest.shards = read_shards(root);
   check_shards(manifest);
+  if (root.has("rank_states")) manifest.rank_states = read_rank_states(root);
   return manifest;
 }
 
@@ -248,6 +290,10 @@ std::string to_json(const Manifest& manifest) {
                       {"bytes", shard.bytes},
                       {"xxh3_128", shard.checksum}});
   }
+  Json rank_states = Json::array();
+  for (const auto& [rank, state] : manifest.rank_states) {
+    rank_states.push_back({{"node", rank.node}, {"local_rank", rank.local_rank}, {"state", to_hex(state)}});
+  }
   // tributary-train's samples are a function of seed and round (train/sampler.h): all that its ranks need to go on.
   const Json sampler = {
       {"rule", "a permutation of all samples per epoch, from (seed, epoch); round r takes the r-th batch"},
@@ -264,6 +310,7 @@ std::string to_json(const Manifest& manifest) {
                      {"world_size", manifest.world_size},
                      {"optimizer", {{"name", job.optimizer.name}, {"state", state_names(job.optimizer)}}},
                      {"sampler", sampler},
+                     {"rank_states", std::move(rank_states)},
                      {"shards", std::move(shards)},
                      {"job", Json::parse(manifest.job_json)},
                      {"layout",

@@ -5,7 +5,10 @@
 //                COMPLETE        the checksum of manifest.json, written last: without it the checkpoint is half of one
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +35,15 @@ struct ManifestShard {
   bool operator==(const ManifestShard&) const = default;
 };
 
+// A rank of a job, by the node rank that its trainers were started with.
+struct RankKey {
+  std::uint32_t node = 0, local_rank = 0;
+  auto operator<=>(const RankKey&) const = default;
+};
+// What ranks gave to be kept with the state (Session::keep).
+using RankStates = std::map<RankKey, std::vector<std::byte>>;
+inline constexpr std::size_t kMaxRankStatesBytes = 16u << 20;  // of a job, all ranks together
+
 struct Manifest {
   std::string created;   // UTC, ISO 8601
   std::string job_json;  // canonical
@@ -43,6 +55,7 @@ struct Manifest {
   std::uint64_t chunk_elements = 0;
   std::vector<ShardIndex> chunk_shards;  // whose file each chunk is in
   std::vector<ManifestShard> shards;     // by shard; only those with chunks
+  RankStates rank_states;
 };
 
 std::string shard_file_name(ShardIndex shard);

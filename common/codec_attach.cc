@@ -10,19 +10,6 @@ using namespace codec;
 
 constexpr std::string_view kKind = "attach message";
 
-capnp::Data::Reader data(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const capnp::byte*>(bytes.data()), bytes.size()};
-}
-
-std::vector<std::byte> read_data(capnp::Data::Reader in, const char* what) {
-  if (in.size() > kMaxMemoryHandle) {
-    throw Malformed{std::string(what) + " has " + std::to_string(in.size()) + " bytes; at most " +
-                    std::to_string(kMaxMemoryHandle) + " are allowed"};
-  }
-  const auto* bytes = reinterpret_cast<const std::byte*>(in.begin());
-  return {bytes, bytes + in.size()};
-}
-
 void write(Root::Builder out, const AttachRequest& m) {
   auto body = out.initRequest();
   body.setJobJson(text(m.job_json));
@@ -54,6 +41,13 @@ void write(Root::Builder out, const AttachReply& m) {
   body.setRank(m.rank);
   body.setWorldSize(m.world_size);
   body.setNodeRank(m.node_rank);
+  body.setState(data(m.state));
+}
+
+void write(Root::Builder out, const RankState& m) {
+  auto body = out.initRankState();
+  body.setRound(m.round.value);
+  body.setState(data(m.state));
 }
 
 void write(Root::Builder out, const InitialValues&) {
@@ -110,13 +104,14 @@ AttachReply read(wire::AttachReply::Reader in) {
   m.node_region_bytes = in.getNodeRegionBytes();
   m.gradient_region_bytes = in.getGradientRegionBytes();
   m.device = read_text(in.getDevice(), kMaxDeviceUuid, "the device");
-  m.gradient_handle = read_data(in.getGradientHandle(), "the gradients' memory handle");
-  m.parameter_handle = read_data(in.getParameterHandle(), "the parameters' memory handle");
+  m.gradient_handle = read_data(in.getGradientHandle(), kMaxMemoryHandle, "the gradients' memory handle");
+  m.parameter_handle = read_data(in.getParameterHandle(), kMaxMemoryHandle, "the parameters' memory handle");
   m.device_bytes = in.getDeviceBytes();
   m.redo = in.getRedo();
   m.rank = in.getRank();
   m.world_size = in.getWorldSize();
   m.node_rank = in.getNodeRank();
+  m.state = read_data(in.getState(), kMaxRankState, "the rank's state");
   return m;
 }
 
@@ -128,6 +123,10 @@ AttachMessage read(Root::Reader root) {
       return read(root.getReply());
     case Root::INITIAL_VALUES:
       return InitialValues{};
+    case Root::RANK_STATE: {
+      const auto in = root.getRankState();
+      return RankState{Round(in.getRound()), read_data(in.getState(), kMaxRankState, "the rank's state")};
+    }
     case Root::DETACH: {
       const auto in = root.getDetach();
       return Detach{read_enum(in.getKind(), LeaveKind::kFailed, "the kind of leave"),

@@ -206,6 +206,18 @@ void write(Root::Builder out, const JobWelcome& m) {
   body.setNode(m.node.value);
   body.setNodes(m.nodes);
   body.setMembers(m.members);
+  auto states = body.initRankStates(size_of(m.rank_states));
+  for (unsigned i = 0; i < states.size(); ++i) states.set(i, data(m.rank_states[i]));
+}
+
+void write(Root::Builder out, const NodeRankState& m) {
+  auto body = out.initNodeRankState();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+  body.setNode(m.node.value);
+  body.setLocalRank(m.local_rank);
+  body.setRound(m.kept.round.value);
+  body.setState(data(m.kept.state));
 }
 
 void write(Root::Builder out, const PeerAddress& m) {
@@ -452,6 +464,9 @@ JobWelcome read(wire::JobWelcome::Reader in) {
   m.node = NodeRank(in.getNode());
   m.nodes = in.getNodes();
   m.members = in.getMembers();
+  const auto states = in.getRankStates();
+  check_count(states.size(), kMaxRankStates, "the list of the ranks' states");
+  for (const auto state : states) m.rank_states.push_back(read_data(state, kMaxRankState, "a rank's state"));
   return m;
 }
 
@@ -483,6 +498,14 @@ ControlMessage read(Root::Reader root) {
                        Version(body.getMinVersion()),
                        Version(body.getMaxVersion()),
                        {Round(body.getLogFirst()), Round(body.getLogLast())}};
+    }
+    case Root::NODE_RANK_STATE: {
+      const auto body = root.getNodeRankState();
+      return NodeRankState{JobId(body.getJob()),
+                           ViewId(body.getView()),
+                           NodeRank(body.getNode()),
+                           body.getLocalRank(),
+                           {Round(body.getRound()), read_data(body.getState(), kMaxRankState, "the rank's state")}};
     }
     case Root::ROUND_FACTS:
       return read(root.getRoundFacts());

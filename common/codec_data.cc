@@ -12,8 +12,8 @@ namespace {
 using Header = wire::DataHeader;
 
 constexpr std::size_t kWord = sizeof(capnp::word);
-constexpr std::size_t kSegmentTable = kWord;                  // of a message of one segment
-constexpr std::size_t kMaxErrorText = kMaxErrorHeader - 128;  // leaves room for the header itself
+constexpr std::size_t kSegmentTable = kWord;                                         // of a message of one segment
+constexpr std::size_t kMaxErrorText = kMaxErrorHeader - kMaxDataHeader - 2 * kWord;  // and the header itself
 constexpr std::string_view kKind = "data header";
 
 static_assert(static_cast<int>(wire::Encoding::FP32) == static_cast<int>(EncodingId::kFp32));

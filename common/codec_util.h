@@ -97,6 +97,9 @@ std::vector<std::byte> to_bytes(capnp::MessageBuilder& builder);
 inline capnp::Text::Reader text(const std::string& value) {
   return capnp::Text::Reader(value.c_str(), value.size());
 }
+inline capnp::Data::Reader data(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const capnp::byte*>(bytes.data()), bytes.size()};
+}
 // For messages to humans: cut (between UTF-8 characters) to `limit`,
 // because a long text must not make its message unreadable.
 std::string clipped(const std::string& value, std::size_t limit = kMaxTextBytes);
@@ -118,6 +121,15 @@ void write_texts(ListBuilder out, const std::vector<std::string>& values) {
 }
 
 // ---- Pieces, reading; each throws Malformed for what is out of bounds ----
+
+inline std::vector<std::byte> read_data(capnp::Data::Reader in, std::size_t limit, const char* what) {
+  if (in.size() > limit) {
+    throw Malformed{std::string(what) + " has " + std::to_string(in.size()) + " bytes; at most " +
+                    std::to_string(limit) + " are allowed"};
+  }
+  const auto* bytes = reinterpret_cast<const std::byte*>(in.begin());
+  return {bytes, bytes + in.size()};
+}
 
 std::string read_text(capnp::Text::Reader in, std::size_t limit, const char* field);
 std::vector<TensorSpec> read_tensors(capnp::List<record::Tensor>::Reader in);

@@ -255,6 +255,8 @@ struct JobWelcome {  // coordinator -> workers: begin
   NodeRank node;
   std::uint32_t nodes = 1;
   std::uint64_t members = 0;  // says which nodes those are (members_hash())
+  // Of the node's ranks, by local rank, if the view begins where it was kept. Missing or empty: none.
+  std::vector<std::vector<std::byte>> rank_states;
 };
 // Worker -> coordinator -> the view's other workers (all-reduce): something they need to connect to each other.
 struct PeerAddress {
@@ -265,10 +267,26 @@ struct PeerAddress {
   std::vector<std::byte> value;  // at most kMaxPeerAddressBytes
 };
 inline constexpr std::size_t kMaxPeerAddressBytes = 256u << 10;
-struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at this round
+struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at this round. And to workers: that of
+                     // ranks
   JobId job;
   ViewId view;
   Round round;
+};
+// What a rank gave to be kept with the state after `round` (Session::keep): generators of random numbers, a sampler.
+// Trainer -> worker (RankState) -> coordinator (NodeRankState), and back when the job goes on from there.
+inline constexpr std::size_t kMaxRankState = 256u << 10;  // bytes
+inline constexpr std::size_t kMaxRankStates = 256;        // of a node
+struct RankState {
+  Round round;
+  std::vector<std::byte> state;
+};
+struct NodeRankState {
+  JobId job;
+  ViewId view;
+  NodeRank node;  // by which the job knows it
+  std::uint32_t local_rank = 0;
+  RankState kept;
 };
 struct SnapshotDone {  // server -> coordinator: durable here, or (ok = false) missed or failed, with the reason
   JobId job;
@@ -408,8 +426,8 @@ struct ControlError {
 using ControlMessage =
     std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady,
                  JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
-                 DrainDone, ControlError, PeerAddress, ShardKept, RoundFacts, RoundDecision, WriteCheckpoint,
-                 SealCheckpoint, LoadCheckpoint, DropCheckpoint, CheckpointDone>;
+                 DrainDone, ControlError, PeerAddress, ShardKept, NodeRankState, RoundFacts, RoundDecision,
+                 WriteCheckpoint, SealCheckpoint, LoadCheckpoint, DropCheckpoint, CheckpointDone>;
 
 inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
 
@@ -428,6 +446,7 @@ struct AttachReply {
   ViewId view;
   // Where the rank stands in this view. In an elastic job it need not be what the request said.
   std::uint32_t rank = 0, world_size = 1, node_rank = 0;
+  std::vector<std::byte> state;  // what this rank gave to be kept with resume_round; empty: none
   bool resume = false;
   Round resume_round;
   std::uint64_t chunk_elements = 0;
@@ -461,7 +480,7 @@ struct AttachError {
 };
 
 using AttachMessage =
-    std::variant<AttachRequest, AttachReply, InitialValues, Detach, DetachReply, AttachStopped, AttachError>;
+    std::variant<AttachRequest, AttachReply, InitialValues, RankState, Detach, DetachReply, AttachStopped, AttachError>;
 
 inline constexpr std::size_t kMaxAttachBytes = 8u << 20;
 

@@ -17,6 +17,7 @@ struct AttachMessage {
     detachReply @5 :Void;
     stopped @6 :AttachStopped;
     error @7 :AttachError;
+    rankState @8 :RankState;
   }
 }
 
@@ -54,6 +55,12 @@ struct AttachReply {
   rank @13 :UInt32;  # in this view
   worldSize @14 :UInt32;
   nodeRank @15 :UInt32;
+  state @16 :Data;  # what the rank gave to be kept with resumeRound
+}
+
+struct RankState {  # trainer -> worker: to be kept with the state after a round
+  round @0 :UInt64;
+  state @1 :Data;
 }
 
 struct Detach {  # trainer -> worker

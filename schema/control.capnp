@@ -35,6 +35,7 @@ struct ControlMessage {
     checkpointDone @25 :CheckpointDone;
     roundFacts @26 :RoundFacts;
     roundDecision @27 :RoundDecision;
+    nodeRankState @28 :NodeRankState;
   }
 }
 
@@ -170,6 +171,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   node @11 :UInt32;  # which node of the view the receiver is, of how many
   nodes @12 :UInt32;
   members @13 :UInt64;  # hash of the ranks that they are known by
+  rankStates @14 :List(Data);  # by local rank: what was kept with resumeRound; empty: none
 }
 
 struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-reduce): something they need to connect
@@ -178,6 +180,15 @@ struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-r
   node @2 :UInt32;  # the author
   key @3 :Text;
   value @4 :Data;
+}
+
+struct NodeRankState {  # worker -> coordinator: what a rank gave to be kept with the state after a round
+  job @0 :UInt64;
+  view @1 :UInt32;
+  node @2 :UInt32;
+  localRank @3 :UInt32;
+  round @4 :UInt64;
+  state @5 :Data;
 }
 
 struct SnapshotAt {  # coordinator -> servers: keep the state of every chunk at this round

@@ -37,6 +37,13 @@ struct JobRecord {
   initialised @7 :Bool;  # a snapshot was ever committed
   finished @8 :Bool;
   members @9 :List(UInt32);  # node ranks of the last view, ascending; empty after a stop in good order
+  rankStates @10 :List(KeptRankState);  # what ranks gave to be kept with the committed snapshot
+}
+
+struct KeptRankState {
+  node @0 :UInt32;
+  localRank @1 :UInt32;
+  state @2 :Data;
 }
 
 # Makes a snapshot valid: written with sync after all of its chunks are durable. A snapshot without it is a leftover of a crash.

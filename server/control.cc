@@ -20,71 +20,6 @@ constexpr std::uint64_t kBusyPollMs = 20;  // while something waits to be sent
 
 }  // namespace
 
-Version ControlJobStatus::min_version() const {
-  Version result{~0ull};
-  for (const auto& lane : gauges) result = std::min(result, Version(lane->min_version.load(std::memory_order_relaxed)));
-  return gauges.empty() ? Version(0) : result;
-}
-
-Version ControlJobStatus::max_version() const {
-  Version result{0};
-  for (const auto& lane : gauges) result = std::max(result, Version(lane->max_version.load(std::memory_order_relaxed)));
-  return result;
-}
-
-std::uint64_t ControlJobStatus::pool_bytes() const {
-  std::uint64_t result = 0;
-  for (const auto& lane : gauges) result += lane->pool_bytes.load(std::memory_order_relaxed);
-  return result;
-}
-
-std::uint64_t ControlJobStatus::withheld() const {
-  std::uint64_t result = 0;
-  for (const auto& lane : gauges) result += lane->withheld.load(std::memory_order_relaxed);
-  return result;
-}
-
-std::uint64_t ControlJobStatus::stalled() const {
-  std::uint64_t result = 0;
-  for (const auto& lane : gauges) result += lane->stalled.load(std::memory_order_relaxed);
-  return result;
-}
-
-std::uint64_t ControlJobStatus::late_pushes() const {
-  std::uint64_t result = 0;
-  for (const auto& lane : gauges) result += lane->late_pushes.load(std::memory_order_relaxed);
-  return result;
-}
-
-std::vector<std::pair<Round, Round>> ControlJobStatus::clocks() const {
-  std::vector<std::pair<Round, Round>> result;
-  for (const auto& lane : gauges) {
-    if (result.empty()) result.resize(lane->clocks.size(), {Round(~0ull), Round(0)});
-    for (std::size_t node = 0; node < result.size(); ++node) {
-      auto& [last, furthest] = result[node];
-      last = std::min(last, Round(lane->clocks[node].last.load(std::memory_order_relaxed)));
-      furthest = std::max(furthest, Round(lane->clocks[node].furthest.load(std::memory_order_relaxed)));
-    }
-  }
-  return result;
-}
-
-MemoryTerms ControlJobStatus::memory_terms() const {
-  ShardMemory shard = memory;
-  for (const auto& lane : gauges) {
-    shard.max_held_bytes += lane->max_held_bytes.load(std::memory_order_relaxed);
-    shard.log_bytes += lane->log_bytes.load(std::memory_order_relaxed);
-    shard.local_nodes = std::max(shard.local_nodes, lane->links.load(std::memory_order_relaxed));
-  }
-  const MemoryTerms steady = memory_formula(shard);
-  if (!snapshot_pending) return steady;
-  // While a snapshot is written, blocks beyond the steady state are those that copy-on-write keeps for it.
-  const std::uint64_t pool = pool_bytes();
-  const std::uint64_t expected = steady.state + steady.answers + steady.told + steady.sums;
-  shard.snapshot_bytes = pool > expected ? pool - expected : 0;
-  return memory_formula(shard);
-}
-
 Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, std::string coordinator, Store* store,
                                                  Logger logger) {
   Result<EventFd> wake = EventFd::create();
@@ -113,7 +48,8 @@ Control::Control(const ServerConfig& config, std::string coordinator, Store* sto
       incarnation_(random_incarnation()),
       wake_(std::move(wake)),
       context_(1),
-      socket_(context_, zmq::socket_type::dealer) {}
+      socket_(context_, zmq::socket_type::dealer),
+      jobs_(config_, store, logger_, static_cast<ControlJobsOutput&>(*this)) {}
 
 Control::~Control() {
   stop();
@@ -123,6 +59,7 @@ Control::~Control() {
 
 void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints,
                     RedoLogs* logs) {
+  jobs_.start({lanes.begin(), lanes.end()}, snapshotter, logs);
   logs_ = logs;
   lanes_ = std::move(lanes);
   snapshotter_ = snapshotter;
@@ -155,13 +92,21 @@ void Control::run() {
     const std::uint64_t now = steady_ms();
     heartbeat(now);
     check_silence(now);
-    forget_parked(now);
-    repeat_facts(now);
+    jobs_.tick();
     flush();
     check_drain(now);
     noise_.tick(now);
     publish();
   }
+}
+
+bool Control::between_chunks() {
+  heartbeat(steady_ms());  // loading may take longer than the coordinator's patience
+  return !stopping_.load(std::memory_order_acquire);
+}
+
+void Control::loaded() {
+  heard_ms_ = steady_ms();  // its silence was ours
 }
 
 void Control::post(std::function<void()> event) {
@@ -220,7 +165,7 @@ void Control::receive_batch() {
 void Control::meet(std::uint64_t incarnation, std::uint64_t now, bool hello) {
   if (hello && incarnation != 0) {
     if (coordinator_incarnation_ != incarnation) {
-      while (!jobs_.empty()) park(jobs_.begin()->first, "the coordinator came back as a new process");
+      jobs_.park_all("the coordinator came back as a new process");
       logger_->info("joined the coordinator at {}", coordinator_);
     }
     coordinator_incarnation_ = incarnation;
@@ -229,7 +174,7 @@ void Control::meet(std::uint64_t incarnation, std::uint64_t now, bool hello) {
     return;
   }
   if (!joined_ || incarnation == coordinator_incarnation_) return;
-  while (!jobs_.empty()) park(jobs_.begin()->first, "the coordinator does not know this server any more");
+  jobs_.park_all("the coordinator does not know this server any more");
   outbox_.clear();
   joined_ = false;
   coordinator_incarnation_ = 0;
@@ -248,20 +193,8 @@ void Control::say_hello(std::uint64_t now) {
     hello.lane_endpoints.push_back(lane->endpoint());
     hello.lane_locals.push_back(lane->link_name());
   }
-  hello.store = store_ != nullptr;
   if (store_) hello.exclusive = file_identity(config_.store_path);
-  if (store_) hello.stored = store_->jobs();
-  for (StoredJob& stored : hello.stored) {
-    if (logs_) stored.log = logs_->range(stored.job);
-  }
-  for (const auto& [id, parked] : parked_) {
-    const bool pending = parked.parking != 0;
-    if (pending || parked.all) hello.kept.push_back({id, parked.min_version, parked.max_version, pending});
-  }
-  // To a coordinator that is new, these are over.
-  for (const auto& [id, job] : jobs_) {
-    if (job.recovers && job.status.chunks != 0) hello.kept.push_back({id, {}, {}, true});
-  }
+  jobs_.describe(hello);
   send_now_or_drop(std::move(hello));
   hello_ms_ = now;
 }
@@ -278,10 +211,7 @@ void Control::heartbeat(std::uint64_t now) {
 void Control::beat() {
   Heartbeat beat;
   beat.incarnation = incarnation_;
-  for (const auto& [id, job] : jobs_) {
-    if (job.status.chunks == 0) continue;  // owns nothing, so it is never behind
-    beat.progress.push_back({id, job.status.view, job.status.min_version(), job.status.max_version()});
-  }
+  beat.progress = jobs_.progress();
   send_now_or_drop(std::move(beat));
 }
 
@@ -329,10 +259,7 @@ void Control::publish() {
   ControlStatus status;
   status.joined = joined_;
   status.coordinator_incarnation = coordinator_incarnation_;
-  for (const auto& [id, job] : jobs_) {
-    status.jobs.push_back(job.status);
-    if (job.log && logs_) status.jobs.back().log = logs_->status(id);
-  }
+  status.jobs = jobs_.statuses();
   const std::lock_guard lock(status_mutex_);
   published_ = std::move(status);
   published_heard_ms_ = heard_ms_;
@@ -347,46 +274,25 @@ ControlStatus Control::status() const {
 }
 
 void Control::lane_opened(LaneIndex, JobId id, ViewId view, const Status& status) {
-  post([this, id, view, status] {
-    Job* job = find(id, view);
-    if (!job || job->opening == 0) return;
-    if (job->opened && !status) job->opened = status;
-    if (--job->opening == 0) opened(id, view, job->opened);
-  });
+  post([this, id, view, status] { jobs_.lane_opened(id, view, status); });
 }
 
 void Control::lane_snapshot(LaneIndex lane, JobId id, ViewId view, Round round, bool started) {
   if (started) return;
-  post([this, lane, id, view, round] {
-    Job* job = find(id, view);
-    // A job that ends captures every chunk again.
-    if (!job || job->status.snapshot_pending != round || job->ending) return;
-    snapshotter_->abandon(id, round,
-                          "lane " + std::to_string(lane.value) + " is past round " + std::to_string(round.value) +
-                              " already, or still captures an earlier one");
-  });
+  post([=, this] { jobs_.lane_snapshot(lane, id, view, round, started); });
 }
 
 void Control::lane_parked(LaneIndex, JobId id, ViewId view, bool any, Version min, Version max) {
-  post([this, id, view, any, min, max] {
-    const auto found = parked_.find(id);
-    if (found == parked_.end() || found->second.view != view || found->second.parking == 0) return;
-    Parked& state = found->second;
-    state.all = state.all && any;
-    state.min_version = std::min(state.min_version, min);
-    state.max_version = std::max(state.max_version, max);
-    if (--state.parking == 0) parked(id, state);
-  });
+  post([=, this] { jobs_.lane_parked(id, view, any, min, max); });
 }
 
 void Control::lane_stopped(LaneIndex, JobId id, ViewId view, Round round, bool kept) {
   if (kept) return;
-  post([this, id, view, round] {
-    const Job* job = find(id, view);
-    if (!job || !job->ending) return;
-    snapshotter_->abandon(id, round,
-                          "not every chunk was at round " + std::to_string(round.value) + " when the job stopped");
-  });
+  post([=, this] { jobs_.lane_stopped(id, view, round, kept); });
+}
+
+void Control::lane_facts(LaneIndex lane, RoundFacts facts) {
+  post([this, lane, facts = std::move(facts)]() mutable { jobs_.lane_facts(lane, std::move(facts)); });
 }
 
 // On the lane's thread: chunks that nobody expects any more are dropped by the snapshotter.
@@ -400,16 +306,7 @@ void Control::lane_logged(LoggedStep step) {
 }
 
 void Control::snapshot_finished(const SnapshotDone& done) {
-  post([this, done] {
-    const Job* job = find(done.job, done.view);
-    if (!job) {  // dropped in the meantime; what is durable can still be resumed from, so the coordinator should know
-      if (done.ok) send(done);
-      return;
-    }
-    if (job->status.snapshot_pending != done.round) return;
-    reply_done(*job, done.round, done.ok, done.bytes, done.message);
-    if (job->ending) finish(done.job);
-  });
+  post([this, done] { jobs_.snapshot_finished(done); });
 }
 
 }  // namespace tributary

@@ -34,7 +34,7 @@ void Control::on(const DropCheckpoint& m) {
     logger_->warn("job id {} is open; its state is not dropped", m.job.value);
     return;
   }
-  unpark(m.job);
+  jobs_.unpark(m.job);
   if (logs_) logs_->drop(m.job);
   checkpoints_->drop(m);
 }

@@ -1,12 +1,11 @@
-// What the control thread does about jobs: open, load, snapshot, stop.
+#include "server/control_jobs.h"
+
 #include <algorithm>
 
-#include "common/clock.h"
 #include "common/job_json.h"
 #include "common/job_optimizer.h"
 #include "common/redo_plan.h"
 #include "common/schedule.h"
-#include "server/control.h"
 
 namespace tributary {
 namespace {
@@ -27,16 +26,67 @@ std::optional<ClockRules> clock_rules(const JobConfig& config) {
 
 }  // namespace
 
-Control::Job* Control::find(JobId id, ViewId view) {
+ControlJobs::ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output)
+    : config_(std::move(config)), store_(store), logger_(std::move(logger)), output_(output) {}
+
+void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogs* logs) {
+  lanes_ = std::move(lanes);
+  snapshotter_ = snapshots;
+  logs_ = logs;
+}
+
+void ControlJobs::park_all(const std::string& why) {
+  while (!jobs_.empty()) park(jobs_.begin()->first, why);
+}
+
+void ControlJobs::describe(ServerHello& hello) const {
+  hello.store = store_ != nullptr;
+  if (store_) hello.stored = store_->jobs();
+  for (StoredJob& stored : hello.stored) {
+    if (logs_) stored.log = logs_->range(stored.job);
+  }
+  for (const auto& [id, parked] : parked_) {
+    const bool pending = parked.parking != 0;
+    if (pending || parked.all) hello.kept.push_back({id, parked.min_version, parked.max_version, pending});
+  }
+  // To a coordinator that is new, these are over.
+  for (const auto& [id, job] : jobs_) {
+    if (job.recovers && job.status.chunks != 0) hello.kept.push_back({id, {}, {}, true});
+  }
+}
+
+std::vector<JobProgress> ControlJobs::progress() const {
+  std::vector<JobProgress> progress;
+  for (const auto& [id, job] : jobs_) {
+    if (job.status.chunks == 0) continue;  // owns nothing, so it is never behind
+    progress.push_back({id, job.status.view, job.status.min_version(), job.status.max_version()});
+  }
+  return progress;
+}
+
+std::vector<ControlJobStatus> ControlJobs::statuses() const {
+  std::vector<ControlJobStatus> all;
+  for (const auto& [id, job] : jobs_) {
+    all.push_back(job.status);
+    if (job.log && logs_) all.back().log = logs_->status(id);
+  }
+  return all;
+}
+
+ControlJobs::Job* ControlJobs::find(JobId id, ViewId view) {
   const auto found = jobs_.find(id);
   return found != jobs_.end() && found->second.status.view == view ? &found->second : nullptr;
 }
 
-SnapshotInfo Control::info(const Job& job, Round round) const {
+SnapshotInfo ControlJobs::info(const Job& job, Round round) const {
   return {job.status.job, job.status.name, round, job.layout->hash(), job.status.optimizer, job.status.chunks};
 }
 
-void Control::on(const OpenJob& m) {
+void ControlJobs::on(const OpenJob& m) {
+  if (const Job* job = find(m.job, m.view)) {  // said again, because the answer was lost, or has yet to come
+    if (job->status.phase == "running") output_.send(ShardReady{m.job, m.view, true, {}, {}});
+    return;
+  }
   if (jobs_.contains(m.job)) drop(m.job, "the job opens again");
   if (m.kept && (!parked_.contains(m.job) || parked_.at(m.job).parking != 0 || !parked_.at(m.job).all)) {
     return opened(
@@ -46,6 +96,7 @@ void Control::on(const OpenJob& m) {
   }
   if (!m.kept) unpark(m.job);
   Job job;
+  job.kept = m.kept;
   std::vector<ShardJob> parts;
   if (const Status status = prepare(m, job, parts); !status) return opened(m.job, m.view, status);
   parked_.erase(m.job);  // now the lanes' again
@@ -53,7 +104,7 @@ void Control::on(const OpenJob& m) {
     auto gauges = std::make_shared<LaneJobGauges>(part.clocks ? part.nodes : 0);
     job.lanes.push_back(part.lane);
     job.status.gauges.push_back(gauges);
-    Lane& lane = *lanes_[part.lane.value];
+    LaneCommands& lane = *lanes_[part.lane.value];
     if (m.kept) {
       lane.reopen(std::move(part), std::move(gauges));
     } else {
@@ -62,7 +113,7 @@ void Control::on(const OpenJob& m) {
   }
   job.opening = job.lanes.size();
   const auto entry = jobs_.emplace(m.job, std::move(job)).first;
-  publish();
+  output_.changed();
   forget_snapshots(m);
   begin_log(m, entry->second);
   if (m.resume && !m.kept) {
@@ -75,7 +126,7 @@ void Control::on(const OpenJob& m) {
 }
 
 // The log goes on where the view begins. One of a fresh job, or of a job that wants none any more, goes.
-void Control::begin_log(const OpenJob& m, const Job& job) {
+void ControlJobs::begin_log(const OpenJob& m, const Job& job) {
   if (!logs_) return;
   if (!job.log || (!m.resume && !m.kept)) logs_->drop(m.job);
   if (!job.log || job.status.chunks == 0) return;
@@ -86,7 +137,7 @@ void Control::begin_log(const OpenJob& m, const Job& job) {
 // What this store has beyond the round that the view begins at was never completed by every server: it belongs to a run
 // that is over, perhaps with another configuration or topology, and must not be taken for a part of this view's
 // snapshots. A fresh job begins before any round.
-void Control::forget_snapshots(const OpenJob& m) {
+void ControlJobs::forget_snapshots(const OpenJob& m) {
   const auto beyond = [&](const StoredJob& stored) {
     return stored.job == m.job &&
            std::ranges::any_of(stored.snapshots, [&](Round round) { return !m.resume || round > m.resume_round; });
@@ -95,11 +146,11 @@ void Control::forget_snapshots(const OpenJob& m) {
   const Status dropped =
       m.resume ? store_->drop_after(m.job, m.resume_round) : store_->drop_before(m.job, Round(~0ull));
   if (!dropped) logger_->warn("cannot drop snapshots of an earlier run: {}", dropped.error().message);
-  say_hello(steady_ms());  // tells the coordinator what is still there
+  output_.hello();  // tells the coordinator what is still there
 }
 
 // Checks the message and makes every lane's part of the job. Lanes without chunks get none.
-Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const {
+Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const {
   Result<JobConfig> config = job_from_json(m.job_json);
   if (!config) return tl::unexpected(config.error());
   Result<Layout> layout = Layout::with_owners(m.tensors, m.chunk_elements, m.owners);
@@ -180,32 +231,31 @@ Status Control::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts
   return {};
 }
 
-Status Control::load(const Job& job) {
+Status ControlJobs::load(const Job& job) {
   if (job.status.chunks == 0) return {};
   std::vector<bool> seen(job.layout->chunks(), false);
-  const std::uint64_t started = steady_ms();
+  const std::uint64_t started = output_.now_ms();
   const Status loaded = store_->load(info(job, job.status.resume_round),
                                      [&](const LoadedChunk& chunk) { return load_chunk(job, chunk, seen); });
-  heard_ms_ = steady_ms();  // nobody listened while it was loading: that is not the coordinator's silence
+  output_.loaded();
   if (loaded) {
     logger_->info(
         "job '{}' loaded round {}: {} chunks, {} MB in {} ms", job.status.name, job.status.resume_round.value,
         job.status.chunks,
         job.status.elements * sizeof(float) * (1 + static_cast<std::uint64_t>(job.status.memory.slots)) / 1'000'000,
-        steady_ms() - started);
+        output_.now_ms() - started);
   }
   return loaded && job.replay_to > job.status.resume_round ? replay(job) : loaded;
 }
 
-Status Control::replay(const Job& job) {
+Status ControlJobs::replay(const Job& job) {
   if (!logs_) return fail(ErrorCode::kStore, no_store(config_) + " to take logged steps again from");
-  const std::uint64_t started = steady_ms();
+  const std::uint64_t started = output_.now_ms();
   std::uint64_t steps = 0;
   const Status replayed = logs_->replay(
       job.status.job, job.status.resume_round, job.replay_to,
       [&](const LoggedStep& step, std::span<const float> sum) -> Status {
-        heartbeat(steady_ms());
-        if (stopping_.load(std::memory_order_acquire)) return fail(ErrorCode::kStopped, "the server is being stopped");
+        if (!output_.between_chunks()) return fail(ErrorCode::kStopped, "the server is being stopped");
         if (step.chunk.value >= job.layout->chunks() || job.layout->owner(step.chunk).shard.value != config_.index) {
           return fail(ErrorCode::kStore, "the redo log of job '" + job.status.name + "' has chunk " +
                                              std::to_string(step.chunk.value) +
@@ -216,17 +266,16 @@ Status Control::replay(const Job& job) {
                                                                  std::vector<float>(sum.begin(), sum.end()));
         return {};
       });
-  heard_ms_ = steady_ms();
+  output_.loaded();
   if (replayed) {
     logger_->info("job '{}' took {} logged steps again, up to round {}, in {} ms", job.status.name, steps,
-                  job.replay_to.value, steady_ms() - started);
+                  job.replay_to.value, output_.now_ms() - started);
   }
   return replayed;
 }
 
-Status Control::load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen) {
-  heartbeat(steady_ms());  // loading may take longer than the coordinator's patience
-  if (stopping_.load(std::memory_order_acquire)) return fail(ErrorCode::kStopped, "the server is being stopped");
+Status ControlJobs::load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen) {
+  if (!output_.between_chunks()) return fail(ErrorCode::kStopped, "the server is being stopped");
   const std::uint32_t index = loaded.chunk.value;
   const bool ours = index < seen.size() && job.layout->owner(loaded.chunk).shard.value == config_.index;
   // With clocks the version counts pushes; the lane checks the clocks.
@@ -258,7 +307,7 @@ Status Control::load_chunk(const Job& job, const LoadedChunk& loaded, std::vecto
   return {};
 }
 
-void Control::opened(JobId id, ViewId view, const Status& status) {
+void ControlJobs::opened(JobId id, ViewId view, const Status& status) {
   ShardReady ready;
   ready.job = id;
   ready.view = view;
@@ -274,10 +323,10 @@ void Control::opened(JobId id, ViewId view, const Status& status) {
     logger_->error("job {} view {} cannot open: {}", id.value, view.value, ready.message);
     if (find(id, view)) drop(id, "it could not open");
   }
-  send(std::move(ready));
+  output_.send(std::move(ready));
 }
 
-void Control::on(const SnapshotAt& m) {
+void ControlJobs::on(const SnapshotAt& m) {
   Job* job = find(m.job, m.view);
   if (!job || job->status.phase != "running" || job->status.chunks == 0)
     return;  // the coordinator has moved on, or will
@@ -291,7 +340,7 @@ void Control::on(const SnapshotAt& m) {
   for (const LaneIndex lane : job->lanes) lanes_[lane.value]->snapshot_at(m.job, m.view, m.round);
 }
 
-void Control::on(const SnapshotCommit& m) {
+void ControlJobs::on(const SnapshotCommit& m) {
   if (logs_) logs_->trim(m.job, m.round);
   if (store_) {
     if (const Status dropped = store_->drop_before(m.job, m.round); !dropped) {
@@ -303,27 +352,31 @@ void Control::on(const SnapshotCommit& m) {
   }
 }
 
-// On the lane's thread.
-void Control::lane_facts(LaneIndex lane, RoundFacts facts) {
-  post([this, lane, facts = std::move(facts)]() mutable {
-    Job* job = find(facts.job, facts.view);
-    if (!job) return;
-    // Dropped if the coordinator cannot be reached now: then it is sent again, behind a heartbeat.
-    send_now_or_drop(facts);
-    job->facts_ms = steady_ms();
-    job->undecided[lane] = std::move(facts);
-  });
+bool ControlJobs::stored(JobId job, Round round) const {
+  if (!store_) return false;
+  const std::vector<StoredJob> jobs = store_->jobs();
+  const auto found = std::ranges::find(jobs, job, &StoredJob::job);
+  return found != jobs.end() && std::ranges::find(found->snapshots, round) != found->snapshots.end();
 }
 
-void Control::repeat_facts(std::uint64_t now) {
+void ControlJobs::lane_facts(LaneIndex lane, RoundFacts facts) {
+  Job* job = find(facts.job, facts.view);
+  if (!job) return;
+  // Dropped if the coordinator cannot be reached now: then it is sent again, behind a heartbeat.
+  output_.send_or_drop(facts);
+  job->facts_ms = output_.now_ms();
+  job->undecided[lane] = std::move(facts);
+}
+
+void ControlJobs::repeat_facts(std::uint64_t now) {
   for (auto& [id, job] : jobs_) {
     if (job.undecided.empty() || now < job.facts_ms + kRepeatFactsMs) continue;
     job.facts_ms = now;
-    for (const auto& [lane, facts] : job.undecided) send_now_or_drop(facts);
+    for (const auto& [lane, facts] : job.undecided) output_.send_or_drop(facts);
   }
 }
 
-void Control::on(const RoundDecision& m) {
+void ControlJobs::on(const RoundDecision& m) {
   Job* job = find(m.job, m.view);
   if (!job || !job->status.gate) return;
   std::erase_if(job->undecided, [&](const auto& entry) {
@@ -340,7 +393,7 @@ void Control::on(const RoundDecision& m) {
   for (const LaneIndex lane : job->lanes) lanes_[lane.value]->decide(m);
 }
 
-void Control::on(const StopJob& m) {
+void ControlJobs::on(const StopJob& m) {
   Job* job = find(m.job, m.view);
   if (m.kind == StopKind::kRestart) {
     if (job) return park(m.job, m.reason);
@@ -352,10 +405,13 @@ void Control::on(const StopJob& m) {
     }
     return;
   }
+  if (!job && stored(m.job, m.round)) {  // said again, because the answer was lost
+    return output_.send(SnapshotDone{m.job, m.view, m.round, true, 0, {}});
+  }
   if (!job) {
-    send(SnapshotDone{m.job, m.view, m.round, false, 0,
-                      "job " + std::to_string(m.job.value) + " is not open in view " + std::to_string(m.view.value) +
-                          " on server " + std::to_string(config_.index)});
+    output_.send(SnapshotDone{m.job, m.view, m.round, false, 0,
+                              "job " + std::to_string(m.job.value) + " is not open in view " +
+                                  std::to_string(m.view.value) + " on server " + std::to_string(config_.index)});
     return;
   }
   if (job->ending) return;
@@ -379,7 +435,7 @@ void Control::on(const StopJob& m) {
 }
 
 // The snapshotter ends every snapshot with snapshot_finished(); what that says of any but the newest is ignored.
-void Control::expect_snapshot(Job& job, Round round, bool paced) {
+void ControlJobs::expect_snapshot(Job& job, Round round, bool paced) {
   if (job.status.snapshot_pending) {
     snapshotter_->abandon(job.status.job, *job.status.snapshot_pending, "a newer snapshot was asked for");
   }
@@ -391,11 +447,11 @@ void Control::expect_snapshot(Job& job, Round round, bool paced) {
   snapshotter_->expect(std::move(plan));
 }
 
-void Control::stop_lanes(const Job& job, bool keep, Round round) const {
+void ControlJobs::stop_lanes(const Job& job, bool keep, Round round) const {
   for (const LaneIndex lane : job.lanes) lanes_[lane.value]->stop_job(job.status.job, job.status.view, keep, round);
 }
 
-void Control::drop(JobId id, const std::string& why) {
+void ControlJobs::drop(JobId id, const std::string& why) {
   const Job& job = jobs_.at(id);
   logger_->info("job '{}' view {} is dropped: {}", job.status.name, job.status.view.value, why);
   // A final state that is being written goes on: it stays a good snapshot whatever the coordinator became.
@@ -405,10 +461,11 @@ void Control::drop(JobId id, const std::string& why) {
 }
 
 // The view is over without order: what the lanes have stays in memory for the next one, if the job can go on from it.
-void Control::park(JobId id, const std::string& why) {
+void ControlJobs::park(JobId id, const std::string& why) {
   const Job& job = jobs_.at(id);
   const ViewId view = job.status.view;
-  if (!job.recovers || job.ending || job.lanes.empty() || job.status.phase != "running") {
+  const bool whole = job.status.phase == "running" || job.kept;  // else it is still being loaded
+  if (!job.recovers || job.ending || job.lanes.empty() || !whole) {
     drop(id, why);
     return tell_kept(id, view, false, {}, {});
   }
@@ -418,36 +475,38 @@ void Control::park(JobId id, const std::string& why) {
   state.view = view;
   state.lanes = job.lanes;
   state.parking = job.lanes.size();
-  state.until_ms = steady_ms() + kParkedMs;
+  state.until_ms = output_.now_ms() + kParkedMs;
   parked_[id] = state;
   jobs_.erase(id);
   for (const LaneIndex lane : state.lanes) lanes_[lane.value]->park(id, view);
 }
 
 // All lanes have said what they keep.
-void Control::parked(JobId id, const Parked& state) {
+void ControlJobs::parked(JobId id, const Parked& state) {
   tell_kept(id, state.view, state.all, state.min_version, state.max_version);
 }
 
 // With what the log has, when all that is on its way to it is there.
-void Control::tell_kept(JobId id, ViewId view, bool any, Version min, Version max) {
-  if (!logs_) return send(ShardKept{id, view, any, min, max});
+void ControlJobs::tell_kept(JobId id, ViewId view, bool any, Version min, Version max) {
+  if (!logs_) return output_.send(ShardKept{id, view, any, min, max});
   logs_->flush(id, [this, id, view, any, min, max] {
-    post([this, id, view, any, min, max] {
+    output_.post([this, id, view, any, min, max] {
       if (any && !parked_.contains(id)) return;  // opened again, or dropped, in the meantime
-      send(ShardKept{id, view, any, min, max, logs_->range(id)});
+      output_.send(ShardKept{id, view, any, min, max, logs_->range(id)});
     });
   });
 }
 
-void Control::unpark(JobId id) {
+void ControlJobs::unpark(JobId id) {
   const auto found = parked_.find(id);
   if (found == parked_.end()) return;
   for (const LaneIndex lane : found->second.lanes) lanes_[lane.value]->drop_parked(id);
   parked_.erase(found);
 }
 
-void Control::forget_parked(std::uint64_t now) {
+void ControlJobs::tick() {
+  const std::uint64_t now = output_.now_ms();
+  repeat_facts(now);
   const auto old = std::ranges::find_if(parked_, [&](const auto& entry) { return now > entry.second.until_ms; });
   if (old == parked_.end()) return;
   const JobId id = old->first;
@@ -457,7 +516,7 @@ void Control::forget_parked(std::uint64_t now) {
   tell_kept(id, view, false, {}, {});
 }
 
-void Control::reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message) {
+void ControlJobs::reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message) {
   ControlJobStatus& status = jobs_.at(job.status.job).status;
   if (status.snapshot_pending == round) status.snapshot_pending.reset();
   if (ok) {
@@ -467,12 +526,60 @@ void Control::reply_done(const Job& job, Round round, bool ok, std::uint64_t byt
   } else {
     status.snapshot_error = message;  // the snapshotter has logged what it could not keep
   }
-  send(SnapshotDone{status.job, status.view, round, ok, bytes, message});
+  output_.send(SnapshotDone{status.job, status.view, round, ok, bytes, message});
 }
 
-void Control::finish(JobId id) {
+void ControlJobs::finish(JobId id) {
   logger_->info("job '{}' view {} is closed", jobs_.at(id).status.name, jobs_.at(id).status.view.value);
   jobs_.erase(id);
+}
+
+// ---- What the lanes and the snapshotter say ----
+
+void ControlJobs::lane_opened(JobId id, ViewId view, const Status& status) {
+  Job* job = find(id, view);
+  if (!job || job->opening == 0) return;
+  if (job->opened && !status) job->opened = status;
+  if (--job->opening == 0) opened(id, view, job->opened);
+}
+
+void ControlJobs::lane_snapshot(LaneIndex lane, JobId id, ViewId view, Round round, bool started) {
+  if (started) return;
+  Job* job = find(id, view);
+  // A job that ends captures every chunk again.
+  if (!job || job->status.snapshot_pending != round || job->ending) return;
+  snapshotter_->abandon(id, round,
+                        "lane " + std::to_string(lane.value) + " is past round " + std::to_string(round.value) +
+                            " already, or still captures an earlier one");
+}
+
+void ControlJobs::lane_parked(JobId id, ViewId view, bool any, Version min, Version max) {
+  const auto found = parked_.find(id);
+  if (found == parked_.end() || found->second.view != view || found->second.parking == 0) return;
+  Parked& state = found->second;
+  state.all = state.all && any;
+  state.min_version = std::min(state.min_version, min);
+  state.max_version = std::max(state.max_version, max);
+  if (--state.parking == 0) parked(id, state);
+}
+
+void ControlJobs::lane_stopped(JobId id, ViewId view, Round round, bool kept) {
+  if (kept) return;
+  const Job* job = find(id, view);
+  if (!job || !job->ending) return;
+  snapshotter_->abandon(id, round,
+                        "not every chunk was at round " + std::to_string(round.value) + " when the job stopped");
+}
+
+void ControlJobs::snapshot_finished(const SnapshotDone& done) {
+  const Job* job = find(done.job, done.view);
+  if (!job) {  // dropped in the meantime; what is durable can still be resumed from, so the coordinator should know
+    if (done.ok) output_.send(done);
+    return;
+  }
+  if (job->status.snapshot_pending != done.round) return;
+  reply_done(*job, done.round, done.ok, done.bytes, done.message);
+  if (job->ending) finish(done.job);
 }
 
 }  // namespace tributary

@@ -153,6 +153,7 @@ void CoordinatorCore::seal_checkpoint(Checkpoint& checkpoint, std::uint64_t now_
   manifest.nodes = checkpoint.nodes;
   manifest.world_size = record.world_size;
   manifest.tensors = record.tensors;
+  manifest.rank_states = record.rank_states;
   manifest.chunk_elements = record.chunk_elements;
   for (const ChunkOwner owner : record.owners) manifest.chunk_shards.push_back(owner.shard);
   std::ranges::sort(checkpoint.shards, {}, &ManifestShard::shard);
@@ -266,6 +267,7 @@ Result<JobRecord> CoordinatorCore::record_of(const RestoreOrder& order) {
   const Result<Layout> layout = place_chunks(manifest.tensors, manifest.chunk_elements, slots, hosts);
   if (!layout) return tl::unexpected(layout.error());
   record.tensors = manifest.tensors;
+  record.rank_states = manifest.rank_states;
   record.chunk_elements = manifest.chunk_elements;
   record.owners = layout->owners();
   record.world_size = manifest.world_size;

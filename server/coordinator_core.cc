@@ -125,11 +125,18 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
   // A peer that reconnected has a new PeerId: its incarnation says who it is.
   if (const auto waiter = drain_waiters_.find(m.incarnation); waiter != drain_waiters_.end()) waiter->second = from;
   if (const auto worker = workers_.find(m.incarnation); worker != workers_.end()) {
-    worker->second.peer = from;
     worker->second.heard_ms = now_ms;
+    if (std::exchange(worker->second.peer, from) != from) moved(worker->first, worker->second);
     for (const JobProgress& progress : m.progress) {
       Job* job = job_in_view(progress.job, progress.view);
-      if (!job || job->on_servers()) continue;
+      if (!job ||
+          std::ranges::none_of(job->members, [&](const auto& entry) { return entry.second.worker == m.incarnation; })) {
+        // What it was told at the end of that view did not arrive.
+        output_.send(from, StopJob{progress.job, progress.view, StopKind::kRestart, Round(progress.min_version.value),
+                                   "the view is over"});
+        continue;
+      }
+      if (job->on_servers()) continue;
       for (const auto& [node, member] : job->members) {
         if (member.worker == m.incarnation) note_progress(job->pace[node], progress, now_ms);
       }
@@ -187,12 +194,34 @@ void CoordinatorCore::note_progress(Pace& pace, const JobProgress& progress, std
 }
 
 // A server whose connection was renewed may have lost what was under way to it. What it can be told twice, it is.
-void CoordinatorCore::moved(Server& server) {
+void CoordinatorCore::moved(const Server& server) {
+  const std::uint16_t shard = server.hello.shard.value;
   for (const auto& [name, job] : jobs_) {
-    if (job.phase == Phase::kOpening && !job.ready.contains(server.hello.shard.value)) {
-      output_.send(server.peer, open_message(job, server.hello.shard.value));
-    } else if (job.phase == Phase::kRunning && job.snapshot && !job.snapshot_done.contains(server.hello.shard.value)) {
+    if (job.phase == Phase::kOpening && !job.ready.contains(shard)) {
+      output_.send(server.peer, open_message(job, shard));
+    } else if (job.phase == Phase::kRunning && job.snapshot && !job.snapshot_done.contains(shard)) {
       output_.send(server.peer, SnapshotAt{job.record.job, job.record.view, *job.snapshot});
+    } else if (job.phase == Phase::kStopping && job.snapshot && !job.snapshot_done.contains(shard)) {
+      output_.send(server.peer, StopJob{job.record.job, job.record.view, job.stop_kind, *job.snapshot, job.last_stop});
+    } else if ((job.phase == Phase::kIdle || job.phase == Phase::kGathering) && job.parking.contains(shard)) {
+      // What it keeps of the last view is still to be said.
+      output_.send(server.peer,
+                   StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, job.last_stop});
+    }
+  }
+}
+
+// The same for a worker.
+void CoordinatorCore::moved(std::uint64_t incarnation, const Worker& worker) {
+  for (const auto& [name, job] : jobs_) {
+    const auto member =
+        std::ranges::find_if(job.members, [&](const auto& entry) { return entry.second.worker == incarnation; });
+    if (member == job.members.end()) continue;
+    if (job.phase == Phase::kRunning && !member->second.left) {
+      welcome_again(job, member->first);
+      if (job.stop_requested) output_.send(worker.peer, StopRequest{job.record.job, job.record.view, job.last_stop});
+    } else if (job.phase == Phase::kStopping && job.snapshot) {
+      output_.send(worker.peer, StopJob{job.record.job, job.record.view, job.stop_kind, *job.snapshot, job.last_stop});
     }
   }
 }

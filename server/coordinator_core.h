@@ -57,6 +57,7 @@ struct JobRecord {
   bool finished = false;
   // Node ranks of the last view, ascending; empty after a stop in good order.
   std::vector<std::uint32_t> members;
+  RankStates rank_states;  // kept with the committed snapshot
 };
 
 // Of node ranks, ascending: tells views of other nodes apart (JobWelcome::members).
@@ -149,7 +150,8 @@ class CoordinatorCore {
     // Elastic: the nodes of the last view that the next one waits for, with their workers (0: not known), until when.
     std::map<std::uint32_t, std::uint64_t> expected;
     std::uint64_t gather_until_ms = 0;
-    std::uint64_t members_hash = 0;            // of the view that opens
+    std::uint64_t members_hash = 0;                                          // of the view that opens
+    std::map<RankKey, std::map<Round, std::vector<std::byte>>> rank_states;  // not committed yet
     std::optional<Round> joins_after;          // somebody wants to join, after a later snapshot than this
     std::set<std::uint16_t> ready;             // shards that opened
     std::map<std::uint32_t, Pace> pace;        // by shard; all-reduce: by node
@@ -198,7 +200,8 @@ class CoordinatorCore {
   void lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms);
   void lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms);
   void lose_member(Job& job, std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
-  void moved(Server& server);
+  void moved(const Server& server);
+  void moved(std::uint64_t incarnation, const Worker& worker);
   void answer_drains();
   void note_pace(std::uint64_t worker, const NodePace& pace);
   static void note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms);
@@ -213,6 +216,8 @@ class CoordinatorCore {
   void open_if_complete(Job& job, std::uint64_t now_ms);
   OpenJob open_message(const Job& job, std::uint16_t shard) const;
   void welcome(Job& job, std::uint64_t now_ms);
+  JobWelcome welcome_message(const Job& job, std::uint32_t node) const;
+  void welcome_again(const Job& job, std::uint32_t node);
   JobId fresh_id() const;
   Status choose_snapshot(Job& job);
   void regather(Job& job, const std::string& reason, std::uint64_t now_ms);
@@ -271,6 +276,11 @@ class CoordinatorCore {
   void refuse(PeerId to, ErrorCode code, std::string message, const std::string& job = {});
   void set_phase(Job& job, Phase phase, std::uint64_t now_ms);
   static std::string in_words(const Job& job) { return "job '" + job.config.name + "'"; }
+
+  // coordinator_ranks.cc: what trainers keep with a snapshot
+  void on(PeerId from, const NodeRankState& m, std::uint64_t now_ms);
+  void commit_rank_states(Job& job, Round round);
+  static std::vector<std::vector<std::byte>> rank_states_of(const Job& job, std::uint32_t node);
 
   // coordinator_checkpoint.cc: saving and restoring
   struct Checkpoint {

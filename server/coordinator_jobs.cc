@@ -258,6 +258,7 @@ std::uint64_t CoordinatorCore::snapshot_due(const Job& job, std::uint64_t now_ms
 }
 
 void CoordinatorCore::commit(Job& job, Round round) {
+  commit_rank_states(job, round);
   job.record.committed = round;
   job.record.initialised = true;
   job.record.finished = job.phase == Phase::kStopping && job.stop_kind == StopKind::kFinished;
@@ -344,7 +345,9 @@ void CoordinatorCore::announce_snapshot(Job& job, Round round, std::uint64_t now
   job.snapshot_named_ms = now_ms;
   job.snapshot_done.clear();
   job.stop_failed = false;
-  send_servers(job, SnapshotAt{job.record.job, job.record.view, round});
+  const SnapshotAt at{job.record.job, job.record.view, round};
+  send_servers(job, at);
+  send_members(job, at);
 }
 
 }  // namespace tributary

@@ -1,6 +1,8 @@
 // How a view of a job begins in the coordinator: workers join, the state is chosen, shards open. Where its chunks go is
 // in coordinator_place.cc.
 #include <algorithm>
+#include <iterator>
+#include <tuple>
 
 #include "common/assert.h"
 #include "common/job_json.h"
@@ -10,6 +12,17 @@
 #include "server/redo_record.h"
 
 namespace tributary {
+namespace {
+
+bool same_join(const JoinJob& a, const JoinJob& b) {
+  const auto all = [](const JoinJob& m) {
+    return std::tie(m.job_json, m.tensors, m.node, m.nodes, m.local_world_size, m.world_size, m.checkpoint_round,
+                    m.redo_job, m.redo_first, m.redo_last, m.redo_capacity, m.redo_members);
+  };
+  return all(a) == all(b);
+}
+
+}  // namespace
 
 void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
   Result<JobConfig> config = job_from_json(m.job_json);
@@ -63,6 +76,11 @@ Status CoordinatorCore::admit(Job& job, const JoinJob& m, std::uint64_t worker, 
   }
   if (Status status = free_rank(job, m, worker, now_ms); !status) return status;
   if (Status status = same_as_others(job, m); !status) return status;
+  // Said again, because nothing came of it: the join was lost, or the welcome.
+  if (const auto held = job.members.find(m.node.value); held != job.members.end() && same_join(held->second.join, m)) {
+    if (job.phase == Phase::kRunning) welcome_again(job, m.node.value);
+    if (job.phase != Phase::kStopping) return {};
+  }
   // What the same worker joined with before is void: its trainers attached anew.
   if (job.members.contains(m.node.value) && (job.phase == Phase::kOpening || job.phase == Phase::kRunning)) {
     lose_member(job, m.node.value, node + " attached again", now_ms);
@@ -200,7 +218,11 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   Status status = choose_snapshot(job);
   choose_start(job);
   if (status) status = lay_out(job);
-  if (status) status = output_.save(record);
+  if (status) {
+    status = output_.save(record);
+    // Room on the disk may come back; nobody's place is lost until then.
+    if (!status) status = fail(ErrorCode::kUnavailable, "the coordinator cannot record it: " + status.error().message);
+  }
   if (!status) {
     output_.log(in_words(job) + " cannot open: " + status.error().message);
     send_members(job, ControlError{status.error().code, status.error().message, job.config.name});
@@ -214,6 +236,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
     }
   }
   job.ready.clear();
+  job.rank_states.clear();
   job.pace.clear();
   job.stragglers.reset();
   job.missed_snapshots = 0;
@@ -296,7 +319,9 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
   }
   if (common && !common->empty()) {
     job.record.initialised = job.resume = true;
-    job.record.committed = job.resume_round = std::max(job.record.committed, Round(*common->rbegin()));
+    const Round newest = std::max(job.record.committed, Round(*common->rbegin()));
+    if (newest != job.record.committed) commit_rank_states(job, newest);
+    job.record.committed = job.resume_round = newest;
   }
   return {};
 }
@@ -315,7 +340,7 @@ void CoordinatorCore::on(PeerId from, const ShardReady& m, std::uint64_t now_ms)
   if (job->ready.size() == options_.servers) welcome(*job, now_ms);
 }
 
-void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
+JobWelcome CoordinatorCore::welcome_message(const Job& job, std::uint32_t node) const {
   JobWelcome welcome;
   welcome.name = job.config.name;
   welcome.job = job.record.job;
@@ -331,6 +356,17 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   welcome.resume = job.resume || !job.kept_open.empty();
   welcome.resume_round = job.start;
   welcome.committed = job.record.committed;
+  welcome.redo = keeps_redo(job) && !logs_steps(job.config);
+  welcome.redo_after = redo_after(job);
+  // In a view nodes count from 0, in the order of the ranks that they are known by.
+  welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(job.members.begin(), job.members.find(node))));
+  welcome.nodes = job.nodes;
+  welcome.members = job.members_hash;
+  welcome.rank_states = rank_states_of(job, node);
+  return welcome;
+}
+
+void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   if (logs_steps(job.config)) {
     job.redo_capacity = log_rounds(job.config, job.record.owners, job.record.chunk_elements);
     if (job.redo_capacity == 0) {
@@ -338,18 +374,20 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
                   " rounds fit into recovery.log_mb = " + std::to_string(job.config.recovery.log_mb) + "; raise it");
     }
   }
-  welcome.redo = keeps_redo(job) && !logs_steps(job.config);
-  welcome.redo_after = redo_after(job);
-  welcome.nodes = job.nodes;
-  welcome.members = job.members_hash;
   set_phase(job, Phase::kRunning, now_ms);
   job.snapshot_due_ms = snapshot_due(job, now_ms);
   job.snapshot_retry_ms = 0;
   for (const auto& [node, member] : job.members) {
     const auto worker = workers_.find(member.worker);
-    if (worker != workers_.end()) output_.send(worker->second.peer, welcome);
-    welcome.node = NodeRank(welcome.node.value + 1);  // members are in ascending order of the ranks they are known by
+    if (worker != workers_.end()) output_.send(worker->second.peer, welcome_message(job, node));
   }
+}
+
+// It may not have arrived. A worker that has begun the view takes no notice, one that has ended it says so.
+void CoordinatorCore::welcome_again(const Job& job, std::uint32_t node) {
+  const auto member = job.members.find(node);
+  const auto worker = workers_.find(member->second.worker);
+  if (worker != workers_.end()) output_.send(worker->second.peer, welcome_message(job, node));
 }
 
 // The view that was being opened is given up. No worker has heard of it: those that joined wait for the next one.

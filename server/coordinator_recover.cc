@@ -98,16 +98,21 @@ void CoordinatorCore::choose_start(Job& job) {
   const std::set<std::uint16_t> shards = shards_of(job);
   if (shards.empty() || !recovers(job.config)) return;
   if (logs_steps(job.config)) return choose_logged_start(job, shards);
-  bool all_kept = true;
-  Round start(~0ull);
   Version fastest;
   for (const std::uint16_t shard : shards) {
-    const auto kept = job.kept.find(shard);
-    all_kept = all_kept && kept != job.kept.end();
-    if (kept == job.kept.end()) continue;
-    start = std::min(start, Round(kept->second.min_version.value));
-    fastest = std::max(fastest, kept->second.max_version);
+    if (const auto kept = job.kept.find(shard); kept != job.kept.end())
+      fastest = std::max(fastest, kept->second.max_version);
   }
+  // One that is further behind was still being brought up to the others when its view ended: it counts as lost again.
+  std::set<std::uint16_t> usable;
+  Round start(~0ull);
+  for (const std::uint16_t shard : shards) {
+    const auto kept = job.kept.find(shard);
+    if (kept == job.kept.end() || kept->second.min_version.value + 1 < fastest.value) continue;
+    usable.insert(shard);
+    start = std::min(start, Round(kept->second.min_version.value));
+  }
+  const bool all_kept = usable.size() == shards.size();
   if (!all_kept) {
     if (!job.resume) return;  // the lost shard never had a snapshot
     const std::optional<Round> reach = reach_of_redo(job);
@@ -116,9 +121,7 @@ void CoordinatorCore::choose_start(Job& job) {
   }
   if (start < job.resume_round || fastest.value > start.value + 1) return;
   job.start = start;
-  for (const std::uint16_t shard : shards) {
-    if (job.kept.contains(shard)) job.kept_open.insert(shard);
-  }
+  job.kept_open = std::move(usable);
 }
 
 // With logs on the servers' disks: a shard that has nothing in memory can be had at every round from the snapshot to
@@ -153,8 +156,11 @@ void CoordinatorCore::choose_logged_start(Job& job, const std::set<std::uint16_t
 std::vector<Version> CoordinatorCore::redo_after(const Job& job) const {
   std::vector<Version> versions;
   if (!job.on_servers() || logs_steps(job.config) || job.start == job.resume_round) return versions;
+  // Those without chunks lack nothing.
+  const std::set<std::uint16_t> shards = shards_of(job);
   for (const auto& [index, server] : servers_) {
-    versions.emplace_back(job.kept_open.contains(index) ? job.start.value : job.resume_round.value);
+    const bool has = job.kept_open.contains(index) || !shards.contains(index);
+    versions.emplace_back(has ? job.start.value : job.resume_round.value);
   }
   return versions;
 }

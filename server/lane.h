@@ -113,7 +113,33 @@ struct RestoredChunk {
   }
 };
 
-class Lane final : private ShardOutput {
+// What a lane is told to do: by any thread, carried out in order on the lane's.
+class LaneCommands {
+ public:
+  virtual ~LaneCommands() = default;
+  // An older view of the job is dropped.
+  virtual void open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) = 0;
+  // Instead of open() and its restores: goes on with what park() kept.
+  virtual void reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) = 0;
+  // The view is over; its state is kept until the job is opened again or dropped. Replied with lane_parked().
+  virtual void park(JobId job, ViewId view) = 0;
+  virtual void drop_parked(JobId job) = 0;
+  // One chunk of the job opened last. Blocks while Lane::kMaxRestoreBytes wait. REQUIRES: owned by this lane, each
+  // once.
+  virtual void restore(JobId job, RestoredChunk chunk) = 0;
+  // A logged step of a chunk that was restored. Blocks as restore() does.
+  virtual void replay(JobId job, LoggedStep step, std::vector<float> sum) = 0;
+  // Ends open() and its restores; replied with lane_opened(). With `restored`, every chunk must have been.
+  virtual void opened(JobId job, ViewId view, bool restored) = 0;
+  virtual void snapshot_at(JobId job, ViewId view, Round round) = 0;
+  virtual void committed(JobId job, Round round) = 0;
+  virtual void decide(const RoundDecision& decision) = 0;
+  // Replied with lane_stopped(), also if the lane does not have the job. With encodings that keep residuals the reply
+  // may wait for them, up to Lane::kResidualPatienceMs.
+  virtual void stop_job(JobId job, ViewId view, bool keep, Round round) = 0;
+};
+
+class Lane final : public LaneCommands, private ShardOutput {
  public:
   // Messages taken per turn before commands and other duties are looked at.
   static constexpr int kBatch = 64;
@@ -147,25 +173,18 @@ class Lane final : private ShardOutput {
   LaneIndex index() const { return options_.lane; }
   const LaneCounters& counters() const { return counters_; }
 
-  // Commands: any thread, carried out in order on the lane's. An older view of the job is dropped by open().
-  void open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges);
-  // Instead of open() and its restores: goes on with what park() kept.
-  void reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges);
-  // The view is over; its state is kept until the job is opened again or dropped. Replied with lane_parked().
-  void park(JobId job, ViewId view);
-  void drop_parked(JobId job);
-  // One chunk of the job opened last. Blocks while kMaxRestoreBytes wait. REQUIRES: owned by this lane, each once.
-  void restore(JobId job, RestoredChunk chunk);
-  // A logged step of a chunk that was restored. Blocks as restore() does.
-  void replay(JobId job, LoggedStep step, std::vector<float> sum);
-  // Ends open() and its restores; replied with lane_opened(). With `restored`, every chunk must have been.
-  void opened(JobId job, ViewId view, bool restored);
-  void snapshot_at(JobId job, ViewId view, Round round);
-  void committed(JobId job, Round round);
-  void decide(const RoundDecision& decision);
-  // Replied with lane_stopped(), also if the lane does not have the job. With encodings that keep residuals the reply
-  // may wait for them, up to kResidualPatienceMs.
-  void stop_job(JobId job, ViewId view, bool keep, Round round);
+  // LaneCommands
+  void open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) override;
+  void reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) override;
+  void park(JobId job, ViewId view) override;
+  void drop_parked(JobId job) override;
+  void restore(JobId job, RestoredChunk chunk) override;
+  void replay(JobId job, LoggedStep step, std::vector<float> sum) override;
+  void opened(JobId job, ViewId view, bool restored) override;
+  void snapshot_at(JobId job, ViewId view, Round round) override;
+  void committed(JobId job, Round round) override;
+  void decide(const RoundDecision& decision) override;
+  void stop_job(JobId job, ViewId view, bool keep, Round round) override;
   // Ends the thread: no listener call and no message after it. Idempotent.
   void stop();
 

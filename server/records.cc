@@ -169,6 +169,13 @@ std::string seal(const JobRecord& record, std::uint32_t format) {
   out.setFinished(record.finished);
   auto members = out.initMembers(static_cast<unsigned>(record.members.size()));
   for (unsigned i = 0; i < members.size(); ++i) members.set(i, record.members[i]);
+  auto states = out.initRankStates(static_cast<unsigned>(record.rank_states.size()));
+  for (unsigned i = 0; const auto& [rank, state] : record.rank_states) {
+    auto entry = states[i++];
+    entry.setNode(rank.node);
+    entry.setLocalRank(rank.local_rank);
+    entry.setState(codec::data(state));
+  }
   return seal_message(builder);
 }
 
@@ -187,6 +194,10 @@ Result<JobRecord> unseal_job(std::string_view bytes, std::string_view what) {
     out.initialised = in.getInitialised();
     out.finished = in.getFinished();
     for (const std::uint32_t node : in.getMembers()) out.members.push_back(node);
+    for (const auto entry : in.getRankStates()) {
+      out.rank_states[{entry.getNode(), entry.getLocalRank()}] =
+          read_data(entry.getState(), kMaxRankState, "a rank's state");
+    }
     return out;
   });
 }

@@ -38,7 +38,19 @@ struct SnapshotPlan {
   bool paced = true;  // false: nobody trains any more (the last snapshot of a job), so the budget does not count
 };
 
-class Snapshotter {
+// What it is told by whoever has the snapshots of a server taken.
+class SnapshotOrders {
+ public:
+  virtual ~SnapshotOrders() = default;
+  // To be called before the lanes are told to capture. An earlier snapshot of the same job whose chunks are not all
+  // captured yet can never become complete and is abandoned; one that is only being written still ends first.
+  virtual void expect(SnapshotPlan plan) = 0;
+  // The snapshot will not become complete. Nothing happens if it is not under way. When it returns, no buffer of that
+  // snapshot is held here any more; it may wait for the one chunk that is being written.
+  virtual void abandon(JobId job, Round round, const std::string& reason) = 0;
+};
+
+class Snapshotter final : public SnapshotOrders {
  public:
   struct Options {
     std::uint64_t io_bytes_per_s = 200'000'000;  // budget of all snapshots together; 0: none
@@ -51,18 +63,14 @@ class Snapshotter {
   static constexpr std::uint64_t kTellIntervalNs = 10'000'000'000;
 
   Snapshotter(Store& store, Options options, Done done, Log log);
-  ~Snapshotter();  // stop()
+  ~Snapshotter() override;  // stop()
   Snapshotter(const Snapshotter&) = delete;
   Snapshotter& operator=(const Snapshotter&) = delete;
 
-  // To be called before the lanes are told to capture. An earlier snapshot of the same job whose chunks are not all
-  // captured yet can never become complete and is abandoned; one that is only being written still ends first.
-  void expect(SnapshotPlan plan);
+  void expect(SnapshotPlan plan) override;
   // A chunk of an expected snapshot. Of one that is not expected (any more), or a second copy: dropped.
   void captured(ChunkSnapshot chunk);
-  // The snapshot will not become complete. Nothing happens if it is not under way. When it returns, no buffer of that
-  // snapshot is held here any more; it may wait for the one chunk that is being written.
-  void abandon(JobId job, Round round, const std::string& reason);
+  void abandon(JobId job, Round round, const std::string& reason) override;
   // Abandons what is under way and joins the thread. Idempotent.
   void stop();
 

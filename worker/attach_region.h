@@ -87,6 +87,8 @@ struct NodeHeader {
   std::atomic<std::uint64_t> late{0};
   // Written by trainers, all the same, before they are ready for that round: after it comes none. 0: not known.
   std::atomic<std::uint64_t> last_round{0};
+  // Written by the worker: a snapshot will be of this round, so ranks give what they keep with it. 0: none is named.
+  std::atomic<std::uint64_t> snapshot_round{0};
   GateWord gate[kGateWords];  // by round % kGateWords; jobs with a gate
 };
 struct ChunkWord {

@@ -114,13 +114,7 @@ void AttachServer::on_coordinator_restarted() {
 }
 
 std::vector<JobProgress> AttachServer::progress() const {
-  std::vector<JobProgress> progress;
-  for (const NodeJobSummary& summary : summaries()) {
-    if (!summary.job || !summary.job->spec().allreduce) continue;
-    const NodeJob& job = *summary.job;
-    progress.push_back({job.spec().job, job.spec().view, job.min_version(), job.max_version()});
-  }
-  return progress;
+  return progress_of(summaries());
 }
 
 std::vector<NodePace> AttachServer::paces() const {
@@ -194,6 +188,8 @@ void AttachServer::handle(TrainerId trainer, Connection& connection, AttachRecei
     jobs_->attach(trainer, *request, connection.socket.peer_pid(), now_ms, std::move(kept));
   } else if (std::holds_alternative<InitialValues>(message)) {
     jobs_->initial_values(trainer);
+  } else if (const auto* state = std::get_if<RankState>(&message)) {
+    jobs_->rank_state(trainer, *state);
   } else if (const auto* detach = std::get_if<Detach>(&message)) {
     jobs_->detach(trainer, *detach, now_ms);
   } else {

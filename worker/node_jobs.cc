@@ -15,6 +15,16 @@ std::string in_words(const std::string& name) {
 
 }  // namespace
 
+std::vector<JobProgress> progress_of(const std::vector<NodeJobSummary>& summaries) {
+  std::vector<JobProgress> progress;
+  for (const NodeJobSummary& summary : summaries) {
+    if (!summary.job) continue;
+    const NodeJob& job = *summary.job;
+    progress.push_back({job.spec().job, job.spec().view, job.min_version(), job.max_version()});
+  }
+  return progress;
+}
+
 NodeJobs::NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPort& coordinator, LanePort& lanes,
                    Logger logger)
     : options_(options),
@@ -23,7 +33,7 @@ NodeJobs::NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPo
       lanes_(lanes),
       logger_(std::move(logger)),
       budget_(std::make_shared<MemoryBudget>(options.max_memory)),
-      redo_(budget_, logger_) {}
+      redo_(budget_, options.max_redo_rounds, logger_) {}
 
 NodeJobs::~NodeJobs() {
   for (Entry& entry : entries_) close_lanes(entry, false);
@@ -179,7 +189,7 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
 
 void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
   entry.phase = Phase::kJoining;
-  entry.next_ms = 0;
+  entry.next_ms = now_ms + kJoinRepeatMs;
   JoinJob message;
   message.job_json = entry.job_json;
   message.tensors = entry.tensors;
@@ -215,6 +225,15 @@ void NodeJobs::initial_values(TrainerId trainer) {
                                                              " sent initial values; only rank 0 of a fresh job does"});
   }
   lanes_.initial_values(entry->job);
+}
+
+// To be kept with a snapshot; the coordinator knows which rounds it wants.
+void NodeJobs::rank_state(TrainerId trainer, const RankState& state) {
+  const auto [entry, place] = find(trainer);
+  if (!entry || (entry->phase != Phase::kRunning && entry->phase != Phase::kOver)) return;
+  const auto local_rank =
+      std::ranges::find_if(entry->places, [&, at = place](const auto& p) { return &p.second == at; })->first;
+  coordinator_.send(NodeRankState{entry->id, entry->view, entry->node, local_rank, state});
 }
 
 void NodeJobs::detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms) {

@@ -25,6 +25,7 @@
 
 #include "common/log.h"
 #include "common/messages.h"
+#include "common/redo_plan.h"
 #include "worker/allreduce_lane.h"
 #include "worker/job.h"
 #include "worker/lane.h"
@@ -67,7 +68,8 @@ struct NodeJobsOptions {
   std::uint64_t incarnation = 0;
   std::uint64_t max_memory = 0;  // bytes for all jobs
   std::uint64_t peer_timeout_ms = 10'000;
-  std::shared_ptr<NodeDevices> devices;  // null: everything is reduced on the host
+  std::uint32_t max_redo_rounds = kMaxRedoRounds;  // that a redo ring has at most
+  std::shared_ptr<NodeDevices> devices;            // null: everything is reduced on the host
 };
 
 // What /status and /metrics show of a job.
@@ -83,12 +85,16 @@ struct NodeJobSummary {
   std::shared_ptr<NodeJob> job;  // while running
 };
 
+// What a heartbeat says of the views that run here.
+std::vector<JobProgress> progress_of(const std::vector<NodeJobSummary>& summaries);
+
 class NodeJobs {
  public:
   static constexpr std::uint32_t kMaxLocalRanks = 256;
   static constexpr std::size_t kMaxJobs = 64;
   static constexpr std::size_t kMaxJoined = 4 * kMaxJobs;  // joins remembered after their trainers went
   static constexpr std::uint64_t kJoinRetryMs = 500;       // after "not now" from the coordinator
+  static constexpr std::uint64_t kJoinRepeatMs = 5000;     // while the coordinator says nothing
   static constexpr std::uint64_t kSettleMs = 2000;  // for answers still under way when a stop at their round arrives
   static constexpr std::uint64_t kLeaveRepeatMs = 5000;     // until the coordinator has said StopJob
   static constexpr std::uint64_t kCheckpointRetryMs = 100;  // while the last view's checkpoint is being written
@@ -104,6 +110,7 @@ class NodeJobs {
   void attach(TrainerId trainer, const AttachRequest& request, int peer_pid, std::uint64_t now_ms,
               FileDescriptor kept = {});
   void initial_values(TrainerId trainer);
+  void rank_state(TrainerId trainer, const RankState& state);
   void detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms);
   void gone(TrainerId trainer, std::uint64_t now_ms);  // its connection is closed
   bool known(TrainerId trainer) const;
@@ -173,6 +180,7 @@ class NodeJobs {
   void on(const JobWelcome& m, std::uint64_t now_ms);
   void on(const StopRequest& m);
   void on(const PeerAddress& m);
+  void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
   void on(const StopJob& m, std::uint64_t now_ms);
   void on(const ControlError& m, std::uint64_t now_ms);
@@ -193,6 +201,11 @@ class NodeJobs {
   std::shared_ptr<MemoryBudget> budget_;
   RedoKeeper redo_;
   std::list<Entry> entries_;
+  struct Begun {
+    ViewId view;
+    NodeRank node;  // as the job knows it
+  };
+  std::map<JobId, Begun> begun_;            // the last view of each job; at most kMaxJoined
   std::map<std::string, NodeRank> joined_;  // by job name: joins that the coordinator has not answered
   bool draining_ = false;
   bool drain_done_ = false;

@@ -27,7 +27,7 @@ void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
         if constexpr (std::is_same_v<M, JobWelcome> || std::is_same_v<M, StopJob> || std::is_same_v<M, ControlError>) {
           on(m, now_ms);
         } else if constexpr (std::is_same_v<M, StopRequest> || std::is_same_v<M, PeerAddress> ||
-                             std::is_same_v<M, SnapshotCommit>) {
+                             std::is_same_v<M, SnapshotAt> || std::is_same_v<M, SnapshotCommit>) {
           on(m);
         } else if constexpr (std::is_same_v<M, DrainDone>) {
           drain_done_ = true;
@@ -42,6 +42,13 @@ void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
 // ---- Beginning ----
 
 void NodeJobs::on(const JobWelcome& m, std::uint64_t) {
+  if (in_view(m.job, m.view)) return;  // said again, because nobody knew whether it had arrived
+  if (const auto begun = begun_.find(m.job); begun != begun_.end() && begun->second.view >= m.view) {
+    // What was said at its end may not have arrived.
+    coordinator_.send(LeaveJob{m.job, m.view, begun->second.node, LeaveKind::kFailed, m.resume_round,
+                               "the view is over on this node", m.name});
+    return;
+  }
   const auto join = joined_.extract(m.name);
   const auto at = std::ranges::find_if(entries_, [&](const Entry& entry) {
     return entry.name == m.name && (entry.phase == Phase::kJoining || entry.phase == Phase::kGathering);
@@ -64,6 +71,8 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t) {
   }
   entry.id = m.job;
   entry.view = m.view;
+  if (begun_.size() >= kMaxJoined) begun_.erase(begun_.begin());
+  begun_[m.job] = {m.view, entry.node};
   if (Status begun = begin(entry, m); !begun) {
     coordinator_.send(
         LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, begun.error().message, entry.name});
@@ -135,6 +144,7 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   reply.gradient_region_bytes = entry.job->rank_bytes();
   entry.ranks_in_view = reply.world_size;
   for (auto& [local_rank, place] : entry.places) {
+    reply.state = local_rank < m.rank_states.size() ? m.rank_states[local_rank] : std::vector<std::byte>();
     reply.rank = place.rank = m.node.value * entry.local_world_size + local_rank;
     if (entry.lent) {
       const DeviceLoan& loan = entry.lent->loan(local_rank);
@@ -180,13 +190,21 @@ void NodeJobs::on(const PeerAddress& m) {
   if (entry && entry->job && entry->job->spec().allreduce) lanes_.peer_address(m);
 }
 
+void NodeJobs::on(const SnapshotAt& m) {
+  const Entry* entry = in_view(m.job, m.view);
+  if (entry && entry->job) entry->job->header().snapshot_round.store(m.round.value, std::memory_order_relaxed);
+}
+
 // A snapshot has everything up to that round: pushes up to it are not needed any more.
 void NodeJobs::on(const SnapshotCommit& m) {
+  bool running = false;
   for (const Entry& entry : entries_) {
     if (!entry.job || entry.id != m.job || !entry.job->spec().redo) continue;
     entry.job->spec().redo->commit(m.round);
     lanes_.room_in_ring(entry.job);
+    running = true;
   }
+  if (!running) redo_.covered(m.job, m.round);
 }
 
 // ---- Ending ----
@@ -201,13 +219,16 @@ void NodeJobs::on(const StopRequest& m) {
 void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
   Entry* entry = in_view(m.job, m.view);
   if (!entry) return;
-  if (m.kind != StopKind::kRestart) redo_.forget(entry->name);
+  // Of a stop in good order that is under way nothing is repeated but that the view is over.
+  if (m.kind == StopKind::kRestart && entry->stop && entry->stop->kind != StopKind::kRestart) return;
   if (entry->phase == Phase::kLeft) {
     entry->phase = Phase::kOver;
     return;
   }
-  // A stop at a round boundary overtakes this node's last answers now and then: they are let in first.
-  if (m.kind != StopKind::kRestart && entry->job->min_version().value < m.round.value) {
+  // A stop at a round boundary overtakes this node's last answers now and then: they are let in first. (With backup
+  // workers a late node has none to come.)
+  const bool behind = !entry->job->spec().backups && entry->job->min_version().value < m.round.value;
+  if (m.kind != StopKind::kRestart && behind) {
     entry->stop = m;
     entry->stop_by_ms = now_ms + kSettleMs;
     return;
@@ -310,6 +331,7 @@ void NodeJobs::lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailur
       break;
     case LaneFailure::Kind::kViewOver:
       logger_->info("{}: {}", in_words(entry.name), failure.error.message);
+      if (entry.stop) break;  // the coordinator has said why
       entry.stop = StopJob{entry.id, entry.view, StopKind::kRestart, Round(entry.job->min_version().value),
                            failure.error.message};
       // The coordinator's own words normally come before.

@@ -14,6 +14,10 @@ std::string in_words(const std::string& job) {
 
 }  // namespace
 
+std::uint32_t RedoKeeper::rounds_for(const JobConfig& config, const Layout& layout) const {
+  return std::min(redo_rounds(config, push_bytes(layout, config.push)), max_rounds_);
+}
+
 RedoKeeper::~RedoKeeper() {
   while (!kept_.empty()) forget(std::string(kept_.begin()->first));
 }
@@ -48,7 +52,7 @@ void RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
   }
   const auto layout = Layout::unowned(join.tensors);
   if (!layout) return;
-  const std::uint32_t rounds = redo_rounds(config, push_bytes(*layout, config.push));
+  const std::uint32_t rounds = rounds_for(config, *layout);
   if (rounds == 0) return;
   const std::uint64_t bytes = RedoRing::bytes_needed(*layout, config.push, rounds);
   if (bytes > budget_->limit() || budget_->used() > budget_->limit() - bytes) {
@@ -80,7 +84,7 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
   }
   if (kept == kept_.end()) {
     // (It was reckoned with another chunk size when the node joined.)
-    const std::uint32_t rounds = std::max(redo_rounds(config, push_bytes(layout, config.push)), kMinRedoRounds);
+    const std::uint32_t rounds = std::max(rounds_for(config, layout), kMinRedoRounds);
     const std::uint64_t bytes = RedoRing::bytes_needed(layout, config.push, rounds);
     if (!budget_->take(bytes)) {
       return fail(ErrorCode::kLimit, in_words(config.name) + " needs " + std::to_string(bytes) +
@@ -110,6 +114,11 @@ void RedoKeeper::forget(const std::string& job) {
   if (kept == kept_.end()) return;
   budget_->give_back(kept->second.bytes);
   kept_.erase(kept);
+}
+
+void RedoKeeper::covered(JobId job, Round round) {
+  const auto kept = std::ranges::find_if(kept_, [&](const auto& entry) { return entry.second.ring->job() == job; });
+  if (kept != kept_.end() && kept->second.ring->kept().last <= round) forget(std::string(kept->first));
 }
 
 void RedoKeeper::in_use(const std::string& job, std::uint64_t now_ms) {

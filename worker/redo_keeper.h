@@ -20,7 +20,9 @@ class RedoKeeper {
   // Without a view a ring is kept this long.
   static constexpr std::uint64_t kKeepMs = 600'000;
 
-  RedoKeeper(std::shared_ptr<MemoryBudget> budget, Logger logger) : budget_(std::move(budget)), logger_(logger) {}
+  // max_rounds: that a ring has, whatever the job would like.
+  RedoKeeper(std::shared_ptr<MemoryBudget> budget, std::uint32_t max_rounds, Logger logger)
+      : budget_(std::move(budget)), max_rounds_(max_rounds), logger_(logger) {}
   ~RedoKeeper();
   RedoKeeper(const RedoKeeper&) = delete;
   RedoKeeper& operator=(const RedoKeeper&) = delete;
@@ -35,7 +37,8 @@ class RedoKeeper {
   // the same nodes. kUnavailable if the welcome counts on pushes that are not here; kLimit without memory.
   Result<std::shared_ptr<RedoRing>> begin(const JobConfig& config, NodeRank node, const Layout& layout,
                                           const JobWelcome& welcome);
-  void forget(const std::string& job);
+  // No view of the job is open, and a snapshot has everything up to that round: a ring that has nothing later goes.
+  void covered(JobId job, Round round);
   // A view of the job is there: its ring does not age.
   void in_use(const std::string& job, std::uint64_t now_ms);
   void tick(std::uint64_t now_ms);
@@ -46,7 +49,11 @@ class RedoKeeper {
     std::uint64_t bytes = 0;
     std::uint64_t seen_ms = 0;
   };
+  void forget(const std::string& job);
+  std::uint32_t rounds_for(const JobConfig& config, const Layout& layout) const;
+
   const std::shared_ptr<MemoryBudget> budget_;
+  const std::uint32_t max_rounds_;
   Logger logger_;
   std::map<std::string, Kept> kept_;  // by job name
 };

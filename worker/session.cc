@@ -21,6 +21,7 @@ namespace {
 constexpr std::chrono::milliseconds kLivenessInterval{50};
 // How long the worker may take to say why the view ended, or that it has taken note of a detach.
 constexpr std::chrono::milliseconds kReplyTimeout{10'000};
+constexpr std::size_t kRoundsKept = 2;  // of keep()
 
 using Clock = std::chrono::steady_clock;
 
@@ -49,7 +50,10 @@ struct Session::Impl {
   std::shared_ptr<DeviceMemoryOpener> opener;
   float* device_gradients = nullptr;  // null: host memory
   float* device_parameters = nullptr;
-  bool gone = false;  // the worker closed the socket
+  std::shared_ptr<SessionKeepsake> keepsake;
+  std::vector<RankState> kept;  // of the last rounds, oldest first
+  Round given;                  // the newest that the worker has
+  bool gone = false;            // the worker closed the socket
   bool detach_acknowledged = false;
 
   // What was lent is closed before the socket is: the worker frees it after that.
@@ -57,9 +61,10 @@ struct Session::Impl {
     if (device_gradients) opener->close(device_gradients);
     if (device_parameters) opener->close(device_parameters);
   }
-  Status map(std::vector<FileDescriptor> fds, SessionKeepsake* keepsake);
+  Status map(std::vector<FileDescriptor> fds);
   Status open_device();
   RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
+  Status give(const RankState& state);
   void read_socket();
   Status wait_chunks(std::uint32_t begin, std::uint32_t end, Round round);
   bool all_complete() const;
@@ -71,7 +76,7 @@ struct Session::Impl {
   }
 };
 
-Status Session::Impl::map(std::vector<FileDescriptor> fds, SessionKeepsake* keepsake) {
+Status Session::Impl::map(std::vector<FileDescriptor> fds) {
   const auto bad = [&](const std::string& what) {
     return fail(ErrorCode::kMalformed, "worker daemon at " + socket_path + " sent an attach reply with " + what +
                                            "; worker and trainer must be of the same release");
@@ -79,7 +84,7 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds, SessionKeepsake* keep
   const std::size_t lanes = reply.lanes;
   if (lanes == 0 || fds.size() != 2 + lanes + (reply.redo ? 1 : 0))
     return bad(std::to_string(fds.size()) + " descriptors for its lanes");
-  if (keepsake != nullptr) keepsake->memory = reply.redo ? std::move(fds.back()) : FileDescriptor();
+  if (keepsake) keepsake->memory = reply.redo ? std::move(fds.back()) : FileDescriptor();
   fds.resize(2 + lanes);
   const std::size_t parameters_at = node_parameters_offset(layout->chunks());
   const std::size_t gradients_at = rank_gradients_offset(layout->tensors().size());
@@ -133,6 +138,13 @@ Status Session::Impl::open_device() {
   const auto opened_parameters = opener->open(reply.parameter_handle);
   if (!opened_parameters) return tl::unexpected(opened_parameters.error());
   device_parameters = static_cast<float*>(*opened_parameters);
+  return {};
+}
+
+Status Session::Impl::give(const RankState& state) {
+  if (state.round <= given) return {};
+  given = state.round;
+  if (auto sent = socket.send(state); !sent) return tl::unexpected(unavailable());
   return {};
 }
 
@@ -213,7 +225,10 @@ Result<StepState> Session::Impl::after(const Status& waited) {
 }
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Session::~Session() = default;  // closing the socket tells the worker
+// Closing the socket tells the worker.
+Session::~Session() {
+  if (impl_->keepsake && !impl_->kept.empty()) impl_->keepsake->states = std::move(impl_->kept);
+}
 
 Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, std::vector<TensorSpec> tensors) {
   if (auto status = options.topology.validate(); !status) return tl::unexpected(status.error());
@@ -231,6 +246,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   request.pid = ::getpid();
   request.tensors = std::move(tensors);
   impl->opener = options.device;
+  impl->keepsake = options.keepsake;
   if (options.device) request.device = options.device->uuid();
   // A worker that refuses at once may have closed already: its words are worth more than the failed send.
   std::vector<int> kept;
@@ -266,8 +282,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
       Layout::with_owners(std::move(request.tensors), impl->reply.chunk_elements, std::move(impl->reply.owners));
   if (!layout) return tl::unexpected(layout.error());
   impl->layout = std::move(*layout);
-  if (auto status = impl->map(std::move(got->fds), options.keepsake.get()); !status)
-    return tl::unexpected(status.error());
+  if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
   const Status opened = impl->open_device();
   std::unique_ptr<Session> session(new Session(std::move(impl)));
   if (opened) return session;
@@ -335,6 +350,30 @@ std::span<const float> Session::parameters(std::size_t tensor) const {
   return {impl_->parameters + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
 }
 
+Status Session::keep(Round round, std::span<const std::byte> state) {
+  if (state.size() > kMaxRankState) {
+    return fail(ErrorCode::kLimit, "a rank wants to keep " + std::to_string(state.size()) +
+                                       " bytes beside its parameters; at most " + std::to_string(kMaxRankState) +
+                                       " are kept with a snapshot");
+  }
+  // A stop is after a round that is complete: this one, or the one before it.
+  std::vector<RankState>& kept = impl_->kept;
+  if (kept.size() >= kRoundsKept) std::rotate(kept.begin(), kept.begin() + 1, kept.end());
+  if (kept.size() < kRoundsKept) kept.emplace_back();
+  kept.back().round = round;
+  kept.back().state.assign(state.begin(), state.end());
+  if (impl_->node->snapshot_round.load(std::memory_order_relaxed) == round.value) return impl_->give(kept.back());
+  return {};
+}
+
+std::span<const std::byte> Session::kept() const {
+  if (!impl_->reply.state.empty() || !impl_->keepsake) return impl_->reply.state;
+  for (const RankState& mine : impl_->keepsake->states) {
+    if (mine.round == resume_round()) return mine.state;
+  }
+  return {};
+}
+
 void Session::last_round(Round round) {
   impl_->node->last_round.store(round.value, std::memory_order_relaxed);
 }
@@ -390,6 +429,10 @@ SessionStats Session::stats() const {
 }
 
 Status Session::finish(LeaveKind kind, const std::string& message) {
+  for (const RankState& state : impl_->kept) {
+    if (kind == LeaveKind::kFailed) break;
+    if (Status given = impl_->give(state); !given) return given;
+  }
   if (auto sent = impl_->socket.send(Detach{kind, message}); !sent) return tl::unexpected(impl_->unavailable());
   const auto deadline = Clock::now() + kReplyTimeout;
   while (true) {

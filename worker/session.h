@@ -52,6 +52,7 @@ struct Topology {
 // (worker/redo_ring.h). A trainer that gives the same one to every attach of a job loses no round then.
 struct SessionKeepsake {
   FileDescriptor memory;
+  std::vector<RankState> states;  // what this rank last gave to keep()
 };
 
 struct SessionOptions {
@@ -110,6 +111,13 @@ class Session {
   bool on_device() const;
   float* gradient_device(std::size_t tensor);
   const float* parameters_device(std::size_t tensor) const;
+  // What this rank needs beside the parameters to go on after `round`: generators of random numbers, a sampler of its
+  // own. At most kMaxRankState bytes. To be called in every round, before its first ready(); it is kept with a snapshot
+  // or checkpoint of that round, and costs a copy otherwise. kLimit: it is too large.
+  Status keep(Round round, std::span<const std::byte> state);
+  // What this rank, or the one that was in its place on this node, gave for resume_round(). Empty: nothing is known of
+  // it. (Not there: modes ssp and async after a stop, all-reduce jobs.)
+  std::span<const std::byte> kept() const;
   // There is no round after this one: in modes ssp and async its answers wait for all nodes, so that everybody ends
   // with the final parameters. Every rank says the same, before its first ready() of that round.
   void last_round(Round round);

@@ -13,6 +13,7 @@ class RoundsJudge final : public Judge {
   RoundsJudge(const JudgeSetup& setup, bool reverse_nodes, Broken broken);
   void delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) override;
   void snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) override;
+  const Reference& reference() const { return reference_; }
 
  private:
   const JudgeSetup setup_;

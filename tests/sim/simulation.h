@@ -62,6 +62,12 @@ enum class Mutation {
   kApplyTwice,        // clocks: a second copy of a push is taken for the next one
   kForgetClocks,      // clocks: a restored chunk does not know which pushes it has
   kBeforeTheGate,     // gate: a lane decides by itself, by its own chunks
+  // Of whole clusters (cluster_simulation.h):
+  kSecondCopy,        // a second copy of a push counts as one of the next round
+  kEarlyTrim,         // a place in a redo ring is used again before a snapshot covers its round
+  kLostStop,          // a server is told only once that a view is over
+  kUnsyncedSnapshot,  // a snapshot's record is written before its files are synced
+  kUnsyncedRegistry,  // the coordinator's records are not synced
 };
 
 Scenario scenario_of(std::uint64_t seed);

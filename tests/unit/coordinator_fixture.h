@@ -1,6 +1,8 @@
 // A CoordinatorCore with everybody it talks to: servers and workers as peers, what it said to each, and its registry.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -229,6 +231,16 @@ class Cluster : public CoordinatorOutput {
   bool answers_kept = true;
   CoordinatorCore core;
 };
+
+// The one error that `peer` was told, which must have `code` and every word.
+inline void check_error(const Cluster& cluster, PeerId peer, ErrorCode code, const std::vector<std::string>& words) {
+  const auto error = cluster.only<ControlError>(peer);
+  REQUIRE(error);
+  CHECK(to_string(error->code) == to_string(code));
+  for (const std::string& word : words) {
+    CHECK_MESSAGE(error->message.find(word) != std::string::npos, error->message << " lacks: " << word);
+  }
+}
 
 inline constexpr std::uint64_t kMinute = 60'000;
 

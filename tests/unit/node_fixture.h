@@ -200,7 +200,8 @@ struct FakeNode {
     });
   }
   // What the coordinator answers to the newest JoinJob.
-  void welcome(std::uint32_t view = 1, Round resume = Round(0), std::uint64_t chunk_elements = 1024) {
+  void welcome(std::uint32_t view = 1, Round resume = Round(0), std::uint64_t chunk_elements = 1024,
+               std::vector<std::vector<std::byte>> rank_states = {}) {
     const JoinJob join = coordinator.all<JoinJob>().back();
     const ShardSlots slots[] = {{static_cast<std::uint16_t>(lanes.doorbells(false).size()), 1.0}};
     const auto layout = Layout::make(join.tensors, chunk_elements, slots);
@@ -214,6 +215,7 @@ struct FakeNode {
     message.endpoints = {{"inproc://nobody"}};
     message.resume = resume.value != 0;
     message.resume_round = resume;
+    message.rank_states = std::move(rank_states);
     server->on_control(message);
   }
   // Attaches all local ranks and starts them.

@@ -426,3 +426,24 @@ TEST_CASE("a declaration of many tensors travels in several packets") {
   REQUIRE(session);
   CHECK((*session)->layout().tensors().size() == 20'000);
 }
+
+TEST_CASE("a welcome that is said again changes nothing, and that of a view which is over here is answered") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  node.welcome();
+  StopJob stop;
+  stop.job = JobId(99);
+  stop.view = ViewId(1);
+  stop.kind = StopKind::kRestart;
+  node.server->on_control(stop);
+  REQUIRE(eventually([&] { return node.lanes.closed() == 1; }));
+  CHECK(node.lanes.opened() == 1);
+  CHECK(node.coordinator.all<LeaveJob>().empty());
+  node.welcome();
+  const auto leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.kind == LeaveKind::kFailed);
+  CHECK(leave.job == JobId(99));
+  CHECK(leave.view == ViewId(1));
+  CHECK(node.lanes.opened() == 1);
+}

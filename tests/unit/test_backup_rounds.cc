@@ -158,10 +158,10 @@ struct Run {
   const std::uint64_t rounds;
   const bool lossy;
   std::uint64_t now = 1000 * kMs;
-  std::multimap<std::uint64_t, std::function<void()>> events;
   std::vector<std::uint64_t> slow;  // by node
   Shard shard;
   std::vector<std::unique_ptr<End>> ends;
+  std::multimap<std::uint64_t, std::function<void()>> events;  // they hold buffers of the shard
 };
 
 }  // namespace

@@ -28,6 +28,7 @@ Manifest sample() {
   manifest.chunk_shards = {ShardIndex(0), ShardIndex(2), ShardIndex(0), ShardIndex(2)};
   manifest.shards = {{"shard-0.bin", ShardIndex(0), 2, 123, std::string(32, 'a')},
                      {"shard-2.bin", ShardIndex(2), 2, 456, std::string(32, 'b')}};
+  manifest.rank_states[{1, 3}] = {std::byte{0x00}, std::byte{0xaf}, std::byte{0xff}};
   return manifest;
 }
 
@@ -55,6 +56,7 @@ TEST_CASE("a manifest reads back as it was written") {
   CHECK(read->round == manifest.round);
   CHECK(read->view == manifest.view);
   CHECK(read->nodes == manifest.nodes);
+  CHECK(read->rank_states == manifest.rank_states);
   CHECK(read->world_size == manifest.world_size);
   CHECK(read->tensors == manifest.tensors);
   CHECK(read->chunk_elements == manifest.chunk_elements);
@@ -85,6 +87,18 @@ TEST_CASE("a manifest that contradicts itself is refused, and says where") {
   CHECK(contains(flaw([](Json& m) { m["shards"][1] = m["shards"][0]; }), "not in order: 0 comes after 0"));
   CHECK(contains(flaw([](Json& m) { m["name"] = "other"; }), "its name is 'other', but that of its job is 'mlp'"));
   CHECK(contains(flaw([](Json& m) { m["optimizer"]["state"] = {"exp_avg"}; }), "its optimizer is"));
+}
+
+TEST_CASE("what ranks keep may be missing, as in older manifests, but not damaged") {
+  Json json = Json::parse(to_json(sample()));
+  json.erase("rank_states");
+  const auto read = manifest_from_json(json.dump());
+  REQUIRE_MESSAGE(read, read.error().message);
+  CHECK(read->rank_states.empty());
+  for (const std::string state : {"0", "0g", "XY"}) {
+    CHECK(contains(flaw([&](Json& j) { j["rank_states"][0]["state"] = state; }, ErrorCode::kMalformed), "hexadecimal"));
+  }
+  CHECK(contains(flaw([](Json& j) { j["rank_states"].push_back(j["rank_states"][0]); }), "twice"));
 }
 
 TEST_CASE("what is no manifest is refused") {

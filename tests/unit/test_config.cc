@@ -233,7 +233,7 @@ TEST_CASE("a misspelt key or section is refused with its line and the name that 
         "job.toml:3: unknown key 'momentun' in [optimizer]; did you mean 'momentum'?");
   CHECK(key_refusal("optimzer", "lr = 0.1") == "job.toml:2: unknown section [optimzer]; did you mean [optimizer]?");
   CHECK(contains(key_refusal("zebra", "lr = 0.1"),
-                 "job.toml:2: unknown section [zebra]; the sections are allreduce, encoding, job"));
+                 "job.toml:2: unknown section [zebra]; the sections are allreduce, encoding, gate, job"));
   CHECK(key_refusal("job", "epochs = 3") ==
         "job.toml:3: unknown key 'epochs' in [job]; 'epochs' belongs under [train]");
   CHECK(job_refusal("seed = 3\n[job]\nname = 'j'\n") ==

@@ -73,6 +73,74 @@ TEST_CASE("a resumed job begins at its round, for the rounds of every tensor") {
   CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
 }
 
+TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot, and comes back to the rank") {
+  const auto state = [](int value) { return std::vector<std::byte>(3, static_cast<std::byte>(value)); };
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  CHECK(sessions[1]->kept().empty());
+  node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(2)});
+  REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == 2; }));
+  for (std::uint64_t round = 1; round <= 4; ++round) {
+    for (auto& session : sessions) {
+      CHECK(session->keep(Round(round), state(static_cast<int>(round))));
+      ready_all(*session);
+    }
+    node.lanes.complete(Round(round));
+    for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+  }
+  const NodeRankState sent = node.coordinator.await<NodeRankState>(2);
+  CHECK(sent.job == JobId(99));
+  CHECK(sent.view == ViewId(1));
+  CHECK(sent.kept.round == Round(2));
+  CHECK(sent.kept.state == state(2));
+
+  // A stop is after a round that is complete: the worker gets what is newer than it has.
+  for (auto& session : sessions) CHECK(session->finish(LeaveKind::kStopped));
+  CHECK(node.coordinator.await<NodeRankState>(6).kept.round == Round(4));
+  node.coordinator.await<LeaveJob>();
+  sessions.clear();
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kStopped, Round(4), "stopped"});
+
+  auto again = node.attach(node.session_options());
+  node.coordinator.await<JoinJob>(2);
+  node.welcome(2, Round(4), 1024, {state(4)});
+  auto session = again.get();
+  REQUIRE_MESSAGE(session, session.error().message);
+  CHECK(std::ranges::equal((*session)->kept(), state(4)));
+  CHECK((*session)->keep(Round(5), std::vector<std::byte>(kMaxRankState + 1)).error().code == ErrorCode::kLimit);
+}
+
+TEST_CASE("after a lost member a rank finds what it kept itself, for the round that the view begins at") {
+  FakeNode node;
+  node.run();
+  SessionOptions options = node.session_options();
+  options.keepsake = std::make_shared<SessionKeepsake>();
+  auto first = node.attach(options);
+  node.coordinator.await<JoinJob>();
+  node.welcome(1, Round(7));
+  auto session = first.get();
+  REQUIRE(session);
+  REQUIRE((*session)->start());
+  for (std::uint64_t round = 8; round <= 10; ++round) {
+    REQUIRE((*session)->keep(Round(round), std::vector<std::byte>(1, static_cast<std::byte>(round))));
+    ready_all(**session);
+    if (round == 10) break;
+    node.lanes.complete(Round(round));
+    CHECK(state_of((*session)->wait()) == StepState::kContinue);
+  }
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(9), "somebody is lost"});
+  CHECK(state_of((*session)->wait()) == StepState::kRestart);
+  session->reset();
+  auto second = node.attach(options);
+  node.coordinator.await<JoinJob>(2);
+  node.welcome(2, Round(9));
+  session = second.get();
+  REQUIRE(session);
+  REQUIRE((*session)->kept().size() == 1);
+  CHECK((*session)->kept()[0] == std::byte{9});
+}
+
 TEST_CASE("ready rings the doorbells of exactly the lanes that own chunks of the tensor") {
   FakeNode node(2);
   node.run();

@@ -1,0 +1,73 @@
+// What is told of a job: its gauges, added up.
+#include <algorithm>
+
+#include "server/control_jobs.h"
+
+namespace tributary {
+
+Version ControlJobStatus::min_version() const {
+  Version result{~0ull};
+  for (const auto& lane : gauges) result = std::min(result, Version(lane->min_version.load(std::memory_order_relaxed)));
+  return gauges.empty() ? Version(0) : result;
+}
+
+Version ControlJobStatus::max_version() const {
+  Version result{0};
+  for (const auto& lane : gauges) result = std::max(result, Version(lane->max_version.load(std::memory_order_relaxed)));
+  return result;
+}
+
+std::uint64_t ControlJobStatus::pool_bytes() const {
+  std::uint64_t result = 0;
+  for (const auto& lane : gauges) result += lane->pool_bytes.load(std::memory_order_relaxed);
+  return result;
+}
+
+std::uint64_t ControlJobStatus::withheld() const {
+  std::uint64_t result = 0;
+  for (const auto& lane : gauges) result += lane->withheld.load(std::memory_order_relaxed);
+  return result;
+}
+
+std::uint64_t ControlJobStatus::stalled() const {
+  std::uint64_t result = 0;
+  for (const auto& lane : gauges) result += lane->stalled.load(std::memory_order_relaxed);
+  return result;
+}
+
+std::uint64_t ControlJobStatus::late_pushes() const {
+  std::uint64_t result = 0;
+  for (const auto& lane : gauges) result += lane->late_pushes.load(std::memory_order_relaxed);
+  return result;
+}
+
+std::vector<std::pair<Round, Round>> ControlJobStatus::clocks() const {
+  std::vector<std::pair<Round, Round>> result;
+  for (const auto& lane : gauges) {
+    if (result.empty()) result.resize(lane->clocks.size(), {Round(~0ull), Round(0)});
+    for (std::size_t node = 0; node < result.size(); ++node) {
+      auto& [last, furthest] = result[node];
+      last = std::min(last, Round(lane->clocks[node].last.load(std::memory_order_relaxed)));
+      furthest = std::max(furthest, Round(lane->clocks[node].furthest.load(std::memory_order_relaxed)));
+    }
+  }
+  return result;
+}
+
+MemoryTerms ControlJobStatus::memory_terms() const {
+  ShardMemory shard = memory;
+  for (const auto& lane : gauges) {
+    shard.max_held_bytes += lane->max_held_bytes.load(std::memory_order_relaxed);
+    shard.log_bytes += lane->log_bytes.load(std::memory_order_relaxed);
+    shard.local_nodes = std::max(shard.local_nodes, lane->links.load(std::memory_order_relaxed));
+  }
+  const MemoryTerms steady = memory_formula(shard);
+  if (!snapshot_pending) return steady;
+  // While a snapshot is written, blocks beyond the steady state are those that copy-on-write keeps for it.
+  const std::uint64_t pool = pool_bytes();
+  const std::uint64_t expected = steady.state + steady.answers + steady.told + steady.sums;
+  shard.snapshot_bytes = pool > expected ? pool - expected : 0;
+  return memory_formula(shard);
+}
+
+}  // namespace tributary

@@ -1,0 +1,188 @@
+// ControlJobs: what a server does about jobs: opens and closes them on the lanes, loads their state, lets snapshots be
+// taken. No threads, sockets or clocks of its own: messages and events come in, actions go out through the ports. The
+// control thread (control.h) and the simulator (tests/sim) drive the same class.
+//
+//   OpenJob         lay the job out, give every lane its part, load the resume round from the store and take logged
+//   steps
+//                   after it again -> ShardReady
+//   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
+//   SnapshotCommit  older snapshots go
+//   RoundDecision   to the lanes; their facts of rounds went the other way
+//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: it stays in
+//                   memory for the next view -> ShardKept
+//
+// Without a store jobs run, but nothing is kept: the first SnapshotAt of a view and every final StopJob are answered
+// "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered,
+// so that it does not ask for ever.
+//
+// Thread rule: one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/config.h"
+#include "common/layout.h"
+#include "common/log.h"
+#include "common/messages.h"
+#include "server/lane.h"
+#include "server/memory_formula.h"
+#include "server/redo_logs.h"
+#include "server/snapshotter.h"
+#include "server/store.h"
+
+namespace tributary {
+
+// What status and metrics tell of a job on this server.
+struct ControlJobStatus {
+  JobId job;
+  std::string name;
+  ViewId view;
+  std::string phase;  // opening, running, stopping
+  std::uint32_t nodes = 0;
+  std::uint32_t chunks = 0;    // owned by this server
+  std::uint64_t elements = 0;  // in them
+  std::string optimizer;
+  bool resumed = false;
+  Round resume_round;
+  std::optional<Round> snapshot_pending;
+  std::optional<Round> snapshot_durable;
+  std::uint64_t snapshot_bytes = 0;
+  std::string snapshot_error;  // of the last one that failed
+  std::optional<RedoLogStatus> log;
+  bool gate = false;  // the job has one; then:
+  Round gate_round;   // the newest round that was decided, in this view
+  GateDecision decision;
+  std::uint64_t rounds_clipped = 0, rounds_skipped = 0;  // in this view
+  ShardMemory memory;                                    // without what the gauges know
+  std::vector<std::shared_ptr<LaneJobGauges>> gauges;
+
+  // From the gauges, as of now.
+  Version min_version() const;
+  Version max_version() const;
+  std::uint64_t pool_bytes() const;
+  std::uint64_t withheld() const;
+  std::uint64_t stalled() const;
+  std::uint64_t late_pushes() const;
+  // By node, in modes with clocks: on the chunks where it is last and furthest.
+  std::vector<std::pair<Round, Round>> clocks() const;
+  MemoryTerms memory_terms() const;
+};
+
+class ControlJobsOutput {
+ public:
+  virtual ~ControlJobsOutput() = default;
+  virtual void send(ControlMessage message) = 0;                 // to the coordinator
+  virtual void send_or_drop(const ControlMessage& message) = 0;  // the same, now or not at all
+  virtual void hello() = 0;                                      // say hello again: what the store has is different now
+  // Called while a store is being read, which takes its time. False: the server is being stopped.
+  virtual bool between_chunks() = 0;
+  virtual void loaded() = 0;   // nobody listened to the coordinator since the first of these calls
+  virtual void changed() = 0;  // of jobs()
+  // Any thread: to be called later, on the thread of ControlJobs.
+  virtual void post(std::function<void()> call) = 0;
+  virtual std::uint64_t now_ms() const = 0;
+};
+
+class ControlJobs {
+ public:
+  // State of a view that ended without order stays in memory this long for the next one.
+  static constexpr std::uint64_t kParkedMs = 600'000;
+  static constexpr std::uint64_t kRepeatFactsMs = 500;  // a gate's facts that were not answered are sent again
+
+  // store: null if there is none.
+  ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output);
+  // Before anything else. snapshots and logs: null without a store.
+  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogs* logs = nullptr);
+
+  // The coordinator.
+  void on(const OpenJob& m);
+  void on(const SnapshotAt& m);
+  void on(const SnapshotCommit& m);
+  void on(const RoundDecision& m);
+  void on(const StopJob& m);
+  // It knows nothing of our jobs: they are over, and stay in memory for their next views.
+  void park_all(const std::string& why);
+  // What a hello and a heartbeat say.
+  void describe(ServerHello& hello) const;
+  std::vector<JobProgress> progress() const;
+
+  // The lanes and the snapshotter.
+  void lane_opened(JobId job, ViewId view, const Status& status);
+  void lane_snapshot(LaneIndex lane, JobId job, ViewId view, Round round, bool started);
+  void lane_parked(JobId job, ViewId view, bool any, Version min, Version max);
+  void lane_stopped(JobId job, ViewId view, Round round, bool kept);
+  void lane_facts(LaneIndex lane, RoundFacts facts);  // of a job with a gate
+  void snapshot_finished(const SnapshotDone& done);
+
+  void tick();             // now and then
+  void unpark(JobId job);  // nobody will want what is kept of it
+  bool contains(JobId job) const { return jobs_.contains(job); }
+  bool empty() const { return jobs_.empty(); }
+  std::vector<ControlJobStatus> statuses() const;
+
+ private:
+  struct Job {
+    ControlJobStatus status;
+    std::shared_ptr<const Layout> layout;
+    std::vector<LaneIndex> lanes;   // that own chunks of it
+    std::size_t opening = 0;        // lanes that have not opened yet
+    Status opened;                  // the first error of a lane
+    bool refused_snapshot = false;  // "no store" was said
+    bool ending = false;            // goes when its final snapshot is done
+    bool recovers = false;
+    bool kept = false;                  // it goes on with what was in memory
+    std::optional<RedoLogs::Plan> log;  // none: its steps are not logged
+    Round replay_to;                    // from resume_round on, out of the log
+    // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
+    // that it has is not answered otherwise.)
+    std::map<LaneIndex, RoundFacts> undecided;
+    std::uint64_t facts_ms = 0;  // when they were sent last
+  };
+  // What the lanes kept of a job's last view.
+  struct Parked {
+    ViewId view;
+    std::vector<LaneIndex> lanes;
+    std::size_t parking = 0;  // lanes that have not said what they keep
+    bool all = true;          // all that have keep something
+    Version min_version{~0ull}, max_version;
+    std::uint64_t until_ms = 0;
+  };
+
+  Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
+  void forget_snapshots(const OpenJob& m);
+  Status load(const Job& job);
+  Status replay(const Job& job);
+  void begin_log(const OpenJob& m, const Job& job);
+  void tell_kept(JobId id, ViewId view, bool any, Version min, Version max);
+  Status load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen);
+  void opened(JobId id, ViewId view, const Status& status);
+  void stop_lanes(const Job& job, bool keep, Round round) const;
+  void drop(JobId id, const std::string& why);
+  void park(JobId id, const std::string& why);
+  void parked(JobId id, const Parked& state);
+  void reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message);
+  void finish(JobId id);
+  Job* find(JobId id, ViewId view);
+  bool stored(JobId job, Round round) const;
+  void repeat_facts(std::uint64_t now_ms);
+  SnapshotInfo info(const Job& job, Round round) const;
+  void expect_snapshot(Job& job, Round round, bool paced);
+
+  const ServerConfig config_;
+  Store* const store_;
+  Logger logger_;
+  ControlJobsOutput& output_;
+  std::vector<LaneCommands*> lanes_;
+  SnapshotOrders* snapshotter_ = nullptr;
+  RedoLogs* logs_ = nullptr;
+  std::map<JobId, Job> jobs_;
+  std::map<JobId, Parked> parked_;
+};
+
+}  // namespace tributary

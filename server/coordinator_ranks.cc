@@ -1,0 +1,76 @@
+// What trainers keep with the state of a job, beside the parameters: generators of random numbers, samplers of their
+// own (Session::keep). A rank gives it for the round that a snapshot is named for, and for the round that it stops
+// after; it is committed with the snapshot, into the job's record, and comes back when a view begins at that round.
+#include <algorithm>
+
+#include "server/coordinator_core.h"
+
+namespace tributary {
+namespace {
+
+// Of a rank, until they are committed or too old: the round of a snapshot that is under way, and of a stop meanwhile.
+constexpr std::size_t kPendingRounds = 3;
+
+std::size_t total_bytes(const RankStates& states) {
+  std::size_t bytes = 0;
+  for (const auto& [rank, state] : states) bytes += state.size();
+  return bytes;
+}
+
+}  // namespace
+
+void CoordinatorCore::on(PeerId from, const NodeRankState& m, std::uint64_t) {
+  const Worker* worker = worker_at(from);
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
+  if (!worker || found == jobs_.end() || !found->second.on_servers()) return;
+  Job& job = found->second;
+  // The view may have just ended; who took part in it is in its record. A later one may have gone back.
+  if (job.record.view != m.view || m.kept.round < job.record.committed) return;
+  const auto member = job.members.find(m.node.value);
+  if (member != job.members.end() && member->second.worker != worker->hello.incarnation) return;
+  const RankKey rank{m.node.value, m.local_rank};
+  auto& pending = job.rank_states[rank];
+  pending[m.kept.round] = m.kept.state;
+  if (pending.size() > kPendingRounds) pending.erase(pending.begin());
+  if (job.record.initialised && m.kept.round == job.record.committed) {  // the snapshot was faster
+    commit_rank_states(job, m.kept.round);
+    if (const Status saved = output_.save(job.record); !saved) {
+      output_.log("cannot record what ranks keep of " + in_words(job) + ": " + saved.error().message);
+    }
+  }
+}
+
+// The record is about to be saved with this snapshot.
+void CoordinatorCore::commit_rank_states(Job& job, Round round) {
+  if (job.record.committed != round) job.record.rank_states.clear();
+  std::size_t bytes = total_bytes(job.record.rank_states);
+  for (auto& [rank, pending] : job.rank_states) {
+    const auto kept = pending.find(round);
+    if (kept != pending.end()) {
+      bytes += kept->second.size();
+      if (bytes > kMaxRankStatesBytes) {
+        output_.log("what ranks keep of " + in_words(job) + " is more than " + std::to_string(kMaxRankStatesBytes) +
+                    " bytes together; that of node " + std::to_string(rank.node) + " rank " +
+                    std::to_string(rank.local_rank) + " is left out");
+        bytes -= kept->second.size();
+      } else {
+        job.record.rank_states[rank] = std::move(kept->second);
+      }
+    }
+    std::erase_if(pending, [&](const auto& entry) { return entry.first <= round; });
+  }
+}
+
+// For the node's welcome, if its view begins at the committed snapshot.
+std::vector<std::vector<std::byte>> CoordinatorCore::rank_states_of(const Job& job, std::uint32_t node) {
+  std::vector<std::vector<std::byte>> states;
+  if (!job.resume || job.start != job.record.committed) return states;
+  for (auto at = job.record.rank_states.lower_bound({node, 0});
+       at != job.record.rank_states.end() && at->first.node == node && at->first.local_rank < kMaxRankStates; ++at) {
+    states.resize(at->first.local_rank + 1);
+    states.back() = at->second;
+  }
+  return states;
+}
+
+}  // namespace tributary

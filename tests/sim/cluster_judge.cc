@@ -1,0 +1,283 @@
+#include "tests/sim/cluster_judge.h"
+
+#include <algorithm>
+
+#include "common/job_json.h"
+#include "common/job_optimizer.h"
+#include "common/redo_plan.h"
+#include "common/schedule.h"
+#include "tests/sim/clocks_judge.h"
+#include "tests/sim/disk_sim.h"
+
+namespace tributary::sim {
+namespace {
+
+std::string in_words(const char* what, std::uint64_t value) {
+  return std::string(what) + " " + std::to_string(value);
+}
+
+}  // namespace
+
+ClusterJudge::ClusterJudge(const ClusterScenario& scenario, const std::vector<Disk>& disks, ClusterOutcome& outcome,
+                           Broken broken)
+    : scenario_(scenario), disks_(disks), outcome_(outcome), broken_(std::move(broken)) {}
+
+ClusterJudge::View* ClusterJudge::view(JobId job, ViewId id) {
+  const auto found = views_.find({job, id});
+  return found == views_.end() ? nullptr : &found->second;
+}
+
+bool ClusterJudge::recovers() const {
+  return synchronous() && scenario_.redo_log != "none" && !make_encoding(setup_.push)->keeps_residual() &&
+         !make_encoding(setup_.pull)->is_delta();
+}
+
+// ---- The coordinator ----
+
+void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard) {
+  if (View* known = view(open.job, open.view)) {
+    if (known->coordinator != coordinator || known->open.resume != open.resume ||
+        known->open.resume_round != open.resume_round || known->open.owners != open.owners) {
+      broken_(in_words("view", open.view.value) + " was given out twice");
+    }
+  } else {
+    if (newest_ && newest_->open.job == open.job && newest_->open.view >= open.view) {
+      broken_(in_words("view", open.view.value) + " opens after " + in_words("view", newest_->open.view.value));
+    }
+    View& fresh = views_[{open.job, open.view}];
+    fresh.coordinator = coordinator;
+    fresh.open = open;
+    newest_ = &fresh;
+    ++outcome_.views;
+    if (!setup_.layout) {
+      const Result<JobConfig> config = job_from_json(open.job_json);
+      setup_.layout =
+          std::make_shared<const Layout>(*Layout::with_owners(open.tensors, open.chunk_elements, open.owners));
+      setup_.scenario.seed = scenario_.seed;
+      setup_.scenario.nodes = scenario_.nodes;
+      setup_.scenario.ranks_per_node = scenario_.ranks;
+      setup_.scenario.rounds = scenario_.rounds;
+      setup_.scenario.mode = scenario_.mode;
+      setup_.push = config->push;
+      setup_.pull = config->pull;
+      setup_.optimizer = make_optimizer(config->optimizer);
+      setup_.lr = config->optimizer.lr;
+      setup_.schedule = server_schedule(*config);
+      if (has_gate(*config)) setup_.gate = config->gate;
+      if (!synchronous()) {
+        setup_.clocks.emplace();
+        if (scenario_.mode == "ssp") setup_.clocks->staleness = scenario_.staleness;
+      } else {
+        rounds_ = std::make_unique<RoundsJudge>(setup_, false, broken_);
+      }
+      reached_.resize(setup_.layout->chunks());
+    }
+    if (!synchronous()) begin_clocks(fresh);
+  }
+  View& opened = *view(open.job, open.view);
+  for (std::uint32_t c = 0; c < open.owners.size(); ++c) {
+    if (open.owners[c].shard.value != shard) continue;
+    if (open.kept) opened.versions.erase(c);  // as the server has it
+    if (!open.kept) opened.versions[c] = open.resume ? open.resume_round.value : 0;
+  }
+  if (open.kept) opened.kept.insert(shard);
+  ++(open.kept ? outcome_.kept : outcome_.restored);
+}
+
+void ClusterJudge::begin_clocks(View& view) {
+  SavedState saved(setup_.layout->chunks());
+  if (view.open.resume) {
+    std::size_t found = 0;
+    for (const Disk& disk : disks_) {
+      for (const auto& [handle, snapshot] : disk.snapshots) {
+        if (!snapshot.recorded || handle.first != Disk::Key{view.open.job, view.open.resume_round}) continue;
+        for (const auto& [index, piece] : snapshot.pieces) {
+          saved[index] = piece.chunk;
+          ++found;
+        }
+      }
+    }
+    if (found != saved.size()) broken_("a view begins at a snapshot that the disks do not have");
+  }
+  view.clocks = std::make_unique<ClocksJudge>(setup_, view.open.resume ? &saved : nullptr, broken_);
+}
+
+// The round that a view must not begin before.
+std::uint64_t ClusterJudge::floor(const JobWelcome&) const {
+  if (!recovers()) return any_commit_ ? committed_.value : 0;
+  if (!server_lost_) return complete_;
+  if (!any_commit_) return 0;
+  // What rings have at most is their number of rounds, the open one among them, if nobody waits for snapshots.
+  const bool fits = scenario_.when_full == "wait" || complete_ + 1 <= committed_.value + scenario_.ring_rounds;
+  const bool covered = !ring_gap_ && fits;
+  // What was decided about a round that nobody had an answer to is lost with its server.
+  const std::uint64_t undecided = setup_.gate && complete_ > committed_.value ? 1 : 0;
+  return covered ? complete_ - undecided : committed_.value;
+}
+
+void ClusterJudge::welcome(const JobWelcome& welcome) {
+  View* begun = view(welcome.job, welcome.view);
+  if (!begun) return broken_("a view begins that never opened");
+  if (std::exchange(begun->welcomed, true)) return;
+  const std::uint64_t start = welcome.resume_round.value;
+  // The round that was open may be complete in the nodes' rings.
+  if (synchronous() && start > complete_ + 1) {
+    broken_("a view begins at " + in_words("round", start) + ", beyond " + in_words("the complete round", complete_));
+  }
+  if (start < floor(welcome)) {
+    broken_("a view begins at " + in_words("round", start) + ", but " + in_words("round", floor(welcome)) +
+            " can be had (complete: " + std::to_string(complete_) + ", committed: " + std::to_string(committed_.value) +
+            (server_lost_ ? ", a server was lost" : "") + (ring_gap_ ? ", a ring was lost" : "") + ")");
+  }
+  if (start > begun->open.resume_round.value && welcome.redo_after != std::vector<Version>{}) {
+    const bool redo = std::ranges::any_of(welcome.redo_after, [&](Version v) { return v.value < start; });
+    outcome_.redone += redo ? 1 : 0;
+  }
+  if (synchronous()) {
+    for (std::uint32_t c = 0; c < reached_.size(); ++c) {
+      const bool kept = begun->kept.contains(begun->open.owners[c].shard.value);
+      reached_[c] = kept ? std::max(reached_[c], start) : start;
+    }
+    complete_ = *std::ranges::min_element(reached_);
+  }
+  server_lost_ = false;
+  if (ring_gap_ && !gap_until_) gap_until_ = welcome.resume_round;
+}
+
+void ClusterJudge::committed(Round round) {
+  if (any_commit_ && round < committed_) broken_("an older snapshot was committed after a newer one");
+  committed_ = round;
+  any_commit_ = true;
+  ++outcome_.commits;
+  if (gap_until_ && round >= *gap_until_) {
+    ring_gap_ = false;
+    gap_until_.reset();
+  }
+}
+
+void ClusterJudge::store_lost(std::uint16_t shard) {
+  server_lost_ = true;
+  const bool owns = newest_ && std::ranges::any_of(newest_->open.owners,
+                                                   [&](const ChunkOwner& owner) { return owner.shard.value == shard; });
+  if (any_commit_ && owns) store_lost_ = true;
+}
+
+void ClusterJudge::ring_lost() {
+  ring_gap_ = true;
+  gap_until_.reset();
+}
+
+// ---- Servers ----
+
+void ClusterJudge::push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame) {
+  View* of = view(push.key.job, push.key.view);
+  if (!of) return broken_("a push is of a view that never opened");
+  const std::uint32_t chunk = push.key.chunk.value;
+  if (synchronous()) {
+    // What a server kept may be a round further than the view's beginning.
+    const std::uint64_t version = core.version(push.key.chunk).value;
+    if (of->versions.try_emplace(chunk, version).second) reach(chunk, version);
+  } else {
+    of->clocks->push_arrives(core, push, frame);
+  }
+}
+
+void ClusterJudge::push_handled(const ShardCore& core, const Push& push) {
+  View* of = view(push.key.job, push.key.view);
+  if (!of) return;
+  if (!synchronous()) return of->clocks->push_handled();
+  look_at(*of, core, push.key.chunk);
+}
+
+void ClusterJudge::decided(const ShardCore& core) {
+  View* of = view(core.job().job, core.job().view);
+  if (!of || !core.initialised()) return;
+  for (const ChunkIndex chunk : core.job().layout->chunks_owned_by(core.job().shard, core.job().lane)) {
+    if (of->versions.contains(chunk.value)) look_at(*of, core, chunk);
+  }
+}
+
+// Has it made a step?
+void ClusterJudge::look_at(View& of, const ShardCore& core, ChunkIndex index) {
+  const std::uint32_t chunk = index.value;
+  const std::uint64_t version = core.version(index).value;
+  std::uint64_t& known = of.versions[chunk];
+  if (version == known) return;
+  const std::string where = in_words("chunk", chunk) + " at " + in_words("version", version);
+  if (version != known + 1) return broken_(where + " was at " + in_words("version", known) + " a step before");
+  known = version;
+  if (version > scenario_.rounds)
+    return broken_(where + ", but there are no more than " + in_words("rounds:", scenario_.rounds));
+  if (!same_bits(core.params(index), part(rounds_->reference().master(version), *setup_.layout, index))) {
+    broken_(where + " has not the reference's bits on its server");
+  }
+  reach(chunk, version);
+}
+
+void ClusterJudge::reach(std::uint32_t chunk, std::uint64_t version) {
+  reached_[chunk] = std::max(reached_[chunk], version);
+  complete_ = *std::ranges::min_element(reached_);
+}
+
+void ClusterJudge::answers(const Answer& answer, std::span<const std::byte> payload) {
+  if (synchronous()) return;
+  if (View* of = view(answer.key.job, answer.key.view)) of->clocks->answers(answer, payload);
+}
+
+void ClusterJudge::captured(const ChunkSnapshot& snapshot) {
+  View* of = view(snapshot.job, snapshot.view);
+  if (of && of->clocks) of->clocks->captured(snapshot);
+}
+
+void ClusterJudge::snapshot_read(const ChunkSnapshot& snapshot) {
+  View* of = view(snapshot.job, snapshot.view);
+  if (!of) return;
+  (of->clocks ? *of->clocks : static_cast<Judge&>(*rounds_)).snapshot_read(snapshot, snapshot.params.floats());
+}
+
+// ---- Nodes ----
+
+void ClusterJudge::delivered(const NodeJobSpec& spec, ChunkIndex chunk, Version version,
+                             std::span<const float> params) {
+  View* of = view(spec.job, spec.view);
+  if (!of) return broken_("a node runs in a view that never opened");
+  const std::uint32_t node = spec.node.value;
+  const auto [at, first] = of->at.try_emplace({node, chunk.value}, version.value);
+  const std::string where = in_words("node", node) + " " + in_words("chunk", chunk.value);
+  if (first ? version.value != spec.start.value : version.value != at->second + 1) {
+    broken_(where + " got " + in_words("version", version.value) + " after " + std::to_string(at->second) +
+            " in a view that began at " + std::to_string(spec.start.value));
+  }
+  at->second = version.value;
+  if (version.value > spec.start.value) ++deliveries_;
+  (of->clocks ? *of->clocks : static_cast<Judge&>(*rounds_)).delivered(node, chunk, version, params);
+}
+
+void ClusterJudge::trained(std::uint32_t node, std::span<const float> params) {
+  if (synchronous() && !same_bits(params, rounds_->reference().visible(scenario_.rounds))) {
+    broken_(in_words("node", node) + " ends with other parameters than the reference's");
+  }
+}
+
+void ClusterJudge::ended() {
+  if (committed_.value != scenario_.rounds) {
+    broken_("the last snapshot is of " + in_words("round", committed_.value) + " when all is done");
+  }
+  std::size_t chunks = 0;
+  for (const Disk& disk : disks_) {
+    for (const auto& [handle, snapshot] : disk.snapshots) {
+      if (!snapshot.recorded || handle.first != Disk::Key{newest_->open.job, Round(scenario_.rounds)}) continue;
+      for (const auto& [index, piece] : snapshot.pieces) {
+        ++chunks;
+        if (piece.torn || !piece.synced) broken_("a chunk of the last snapshot is not on the disk");
+        if (synchronous() && !same_bits(piece.chunk.params, part(rounds_->reference().master(scenario_.rounds),
+                                                                 *setup_.layout, ChunkIndex(index)))) {
+          broken_("the last snapshot has not the reference's bits");
+        }
+      }
+    }
+  }
+  if (chunks != setup_.layout->chunks()) broken_("the last snapshot lacks chunks");
+}
+
+}  // namespace tributary::sim

@@ -1,0 +1,157 @@
+// What a seed turns into, for a whole cluster.
+#include <algorithm>
+#include <iterator>
+
+#include "tests/sim/cluster_simulation.h"
+#include "tests/sim/random.h"
+
+namespace tributary::sim {
+namespace {
+
+using Fault = ClusterScenario::Fault;
+
+constexpr std::uint64_t kMs = 1'000'000;
+
+// One process, or several at once.
+std::vector<std::uint32_t> some(Random& random, std::uint32_t processes) {
+  std::vector<std::uint32_t> all(processes);
+  for (std::uint32_t i = 0; i < processes; ++i) all[i] = i;
+  const std::uint64_t count = random.chance(0.7) ? 1 : random.between(1, processes);
+  std::vector<std::uint32_t> chosen;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const auto at = all.begin() + static_cast<std::ptrdiff_t>(random.below(all.size()));
+    chosen.push_back(*at);
+    all.erase(at);
+  }
+  return chosen;
+}
+
+std::uint64_t some_time(Random& random) {
+  static constexpr std::uint64_t kUpTo[] = {5 * kMs, 200 * kMs, 1000 * kMs, 5000 * kMs};
+  return random.between(kMs, kUpTo[random.below(std::size(kUpTo))]);
+}
+
+Fault fault_of(const ClusterScenario& s, Random& random, std::uint64_t span_ns) {
+  Fault fault;
+  fault.at_ns = random.below(span_ns);
+  fault.lasts_ns = some_time(random);
+  const std::uint32_t trainers = s.nodes * s.ranks;
+  const std::uint64_t dice = random.below(100);
+  if (dice < 45) {
+    fault.kind = Fault::Kind::kKill;
+    // Servers and workers mostly; the supervisor of trainers starts them again soon.
+    fault.who = some(random, random.chance(0.7) ? s.servers + s.nodes : s.servers + s.nodes + trainers);
+  } else if (dice < 55) {
+    fault.kind = Fault::Kind::kPower;
+    fault.who = some(random, s.servers);
+  } else if (dice < 63) {
+    fault.kind = Fault::Kind::kMachine;
+    fault.who = {static_cast<std::uint32_t>(s.servers + random.below(s.nodes))};
+  } else if (dice < 65) {
+    fault.kind = Fault::Kind::kStore;
+    // Without the registry nothing is known of the job at all: that of server 0 is another story.
+    fault.who = {static_cast<std::uint32_t>(s.servers > 1 ? random.between(1, s.servers - 1) : 0)};
+    if (s.servers == 1) fault.kind = Fault::Kind::kPower;
+  } else if (dice < 83) {
+    fault.kind = Fault::Kind::kBreak;
+    fault.who.assign(random.between(1, 4), 0);
+  } else if (dice < 89) {
+    fault.kind = Fault::Kind::kCut;
+    fault.who = some(random, s.servers + s.nodes);
+  } else if (dice < 95) {
+    fault.kind = Fault::Kind::kHold;
+    fault.who = some(random, s.servers + s.nodes);
+  } else {
+    fault.kind = Fault::Kind::kDiskFull;
+    fault.who = some(random, s.servers);
+  }
+  return fault;
+}
+
+}  // namespace
+
+ClusterScenario cluster_scenario_of(std::uint64_t seed) {
+  Random random(seed ^ 0xc1a57e2ull);
+  ClusterScenario s;
+  s.seed = seed;
+  s.servers = static_cast<std::uint32_t>(random.between(1, 3));
+  s.lanes = static_cast<std::uint32_t>(random.chance(0.3) ? 2 : 1);
+  s.nodes = static_cast<std::uint32_t>(random.between(1, 3));
+  s.ranks = static_cast<std::uint32_t>(random.chance(0.3) ? 2 : 1);
+  s.parameters = random.between(1030, 3000);
+  s.rounds = random.between(10, 40);
+  static constexpr const char* kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
+  s.optimizer = kOptimizers[random.below(std::size(kOptimizers))];
+  static constexpr const char* kPlain[] = {"fp32", "fp32", "bf16", "fp16"};
+  s.push = kPlain[random.below(std::size(kPlain))];
+  s.pull = kPlain[random.below(std::size(kPlain))];
+  s.window_bytes = 4096 * random.between(1, 6);
+  s.work_ns = random.between(5, 40) * kMs;
+  s.ring_rounds = static_cast<std::uint32_t>(random.between(16, 20));
+  s.when_full = random.chance(0.5) ? "wait" : "go_on";
+  if (random.chance(0.5)) s.snapshot_rounds = random.between(2, 8);
+  if (random.chance(0.5)) s.snapshot_s = 1;
+  s.disk_step_ns = random.chance(0.2) ? random.between(20, 200) * kMs : random.between(1, 5) * kMs;
+  s.fixed_ports = random.chance(0.5);
+  s.drops = random.chance(0.3) ? 0.005 : 0.0;
+  if (random.chance(0.3)) {
+    s.slow_node = static_cast<std::uint32_t>(random.below(s.nodes));
+    s.slow_factor = random.between(2, 5);
+  }
+  const double kind = static_cast<double>(random.below(100)) / 100.0;
+  if (kind < 0.2) {
+    s.mode = random.chance(0.7) ? "ssp" : "async";
+    s.staleness = random.below(4);
+  } else if (kind < 0.3) {
+    // What was not sent is lost with a view: these jobs go back to their snapshots.
+    static constexpr const char* kPushes[] = {"int8", "topk:0.03", "onebit", "fp32"};
+    s.push = kPushes[random.below(std::size(kPushes))];
+    s.pull = s.push == std::string("fp32") || random.chance(0.3) ? "int8-delta" : "fp32";
+  } else if (kind < 0.4) {
+    s.redo_log = "none";
+  } else if (kind < 0.6) {
+    if (random.chance(0.7)) s.clip_norm = 0.25 * static_cast<double>(random.between(1, 40));
+    if (random.chance(0.5)) s.loss_scale = "dynamic";
+  }
+  const std::uint64_t span = s.rounds * s.work_ns * 2 + 1500 * kMs;
+  const std::uint64_t faults = random.below(9);
+  for (std::uint64_t i = 0; i < faults; ++i) s.faults.push_back(fault_of(s, random, span));
+  std::ranges::sort(s.faults, {}, &Fault::at_ns);
+  s.kill_at_message = faults > 0 && random.chance(0.4) ? 0.01 : 0.0;
+  return s;
+}
+
+GateConfig ClusterScenario::gate() const {
+  GateConfig config;
+  config.clip_norm = clip_norm;
+  config.loss_scale = loss_scale;
+  config.init_scale = first_scale();
+  config.growth_interval = 3;
+  return config;
+}
+
+std::string ClusterScenario::describe() const {
+  std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(servers) + " servers x " +
+                     std::to_string(lanes) + " lanes, " + std::to_string(nodes) + " nodes x " + std::to_string(ranks) +
+                     " ranks, " + std::to_string(parameters) + " parameters, " + std::to_string(rounds) +
+                     " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", mode " + mode;
+  if (mode == "ssp") text += " with staleness " + std::to_string(staleness);
+  if (clip_norm > 0.0) text += ", clipped at " + std::to_string(clip_norm);
+  if (loss_scale != "none") text += ", loss scale " + loss_scale;
+  text += ", redo_log " + redo_log + ", rings of " + std::to_string(ring_rounds) + " rounds, when full " + when_full +
+          ", snapshots every " + std::to_string(snapshot_s) + " s and " + std::to_string(snapshot_rounds) +
+          " rounds, disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " + std::to_string(work_ns / kMs) +
+          " ms a round";
+  if (slow_factor > 1) text += ", node " + std::to_string(slow_node) + " x " + std::to_string(slow_factor);
+  static constexpr const char* kNames[] = {"kill",       "power off", "machine gone", "store lost",
+                                           "connection", "cut off",   "held up",      "disk full"};
+  for (const Fault& fault : faults) {
+    text += "\n    at " + std::to_string(fault.at_ns / kMs) + " ms for " + std::to_string(fault.lasts_ns / kMs) +
+            " ms: " + kNames[static_cast<int>(fault.kind)];
+    for (const std::uint32_t who : fault.who) text += " " + std::to_string(who);
+  }
+  if (kill_at_message > 0.0) text += "\n    somebody dies after 1 % of the control messages";
+  return text;
+}
+
+}  // namespace tributary::sim

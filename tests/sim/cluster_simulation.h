@@ -1,0 +1,80 @@
+// A whole cluster under a virtual clock: servers with their coordinator and stores, workers with their redo rings, and
+// trainers, each a process that can be killed at any event, several at once, server 0 too; connections that break, cuts
+// between machines, processes that are held up, disks that are slow or full, power that fails with writes unsynced,
+// machines that are gone with their rings, and stores that are lost.
+//
+// The classes that decide are the daemons' own: CoordinatorCore, ControlJobs, ShardCore, NodeJobs with RedoKeeper and
+// RedoRing, ClientCore, NodeGather, HostReducer. simulation.h has the round logic alone, on a worse network.
+//
+// Checked at every event (cluster_judge.h): what nodes are given are the bits of one process that adds the gradients in
+// tree order, or, where nodes have clocks, of a replay of the order of arrival, with the bound kept and the reader's
+// own pushes in; each push is applied once; versions grow by one, and a view begins no earlier than what was durable,
+// or, where pushes are kept, than the round that was open; no view is given out twice; queues keep their bounds;
+// snapshots have the bits that they had; and when the faults are over, the training goes on soon and comes to its end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/config.h"
+#include "tests/sim/simulation.h"
+
+namespace tributary::sim {
+
+struct ClusterScenario {
+  std::uint64_t seed = 0;
+  std::uint32_t servers = 1, lanes = 1, nodes = 1, ranks = 1;
+  std::uint64_t parameters = 0, rounds = 0;
+  std::string optimizer, push = "fp32", pull = "fp32";
+  std::string mode = "sync";  // sync, ssp, async
+  std::uint64_t staleness = 0;
+  // common/gate_rules.h; 0 and "none": no gate.
+  double clip_norm = 0.0;
+  std::string loss_scale = "none";
+  GateConfig gate() const;
+  float first_scale() const { return loss_scale == "dynamic" ? 262144.0f : 1.0f; }  // too large for fp16
+  std::string redo_log = "workers", when_full = "go_on";
+  std::uint32_t ring_rounds = 16;
+  std::uint64_t snapshot_rounds = 0;
+  std::uint32_t snapshot_s = 0;
+  std::uint64_t disk_step_ns = 1'000'000;
+  std::uint64_t window_bytes = 0;
+  std::uint64_t work_ns = 10'000'000;
+  bool fixed_ports = false;
+  double drops = 0.0;  // of what lanes send
+  struct Fault {
+    enum class Kind { kKill, kPower, kMachine, kStore, kBreak, kCut, kHold, kDiskFull } kind = Kind::kKill;
+    std::uint64_t at_ns = 0;
+    std::uint64_t lasts_ns = 0;      // until it is started again, healed, released
+    std::vector<std::uint32_t> who;  // processes: servers, then workers, then trainers
+  };
+  std::vector<Fault> faults;     // by time
+  double kill_at_message = 0.0;  // somebody dies right after a control message
+  std::uint64_t slowness(std::uint32_t node) const { return node == slow_node ? slow_factor : 1; }
+  std::uint32_t slow_node = ~0u;
+  std::uint64_t slow_factor = 1;
+  std::string describe() const;
+};
+
+struct ClusterOutcome {
+  bool ok = false;
+  std::string failure;  // the first broken invariant
+  ClusterScenario scenario;
+  std::uint64_t events = 0, virtual_ns = 0, packets = 0;
+  std::uint64_t kills = 0, views = 0, commits = 0;
+  std::uint64_t kept = 0;      // shards that went on with what they had in memory
+  std::uint64_t restored = 0;  // that loaded a snapshot
+  std::uint64_t redone = 0;    // views that begin after the snapshot with pushes that nodes kept
+  std::uint64_t resends = 0;
+  std::uint64_t longest_pause_ns = 0;  // from the end of the faults to the next complete round
+  bool stopped_for_lost_store = false;
+};
+
+ClusterScenario cluster_scenario_of(std::uint64_t seed);
+// trace: every process's words, and the faults, on standard output.
+// To plant another bug: a name in Mutation, where it does its harm (ClusterWorld::plant() for what servers do with
+// pushes), and a case in test_cluster_simulation.cc.
+ClusterOutcome run_cluster(std::uint64_t seed, Mutation mutation = Mutation::kNone, bool trace = false);
+
+}  // namespace tributary::sim

@@ -1,0 +1,410 @@
+#include "tests/sim/cluster_world.h"
+
+#include <spdlog/sinks/base_sink.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+
+#include "common/config_check.h"
+#include "common/job_json.h"
+
+namespace tributary::sim {
+namespace {
+
+constexpr std::uint64_t kMs = 1'000'000, kSecond = 1'000 * kMs;
+// When the faults are over the next round is complete within this: peers that have gone silent are noticed, overdue
+// acknowledgements asked for, trainers attach again after pauses of up to 5 s.
+constexpr std::uint64_t kPatienceNs = 60 * kSecond;
+// And then the job ends within this and its rounds.
+constexpr std::uint64_t kEndPatienceNs = 180 * kSecond;
+constexpr std::uint64_t kSuperviseNs = 250 * kMs;
+constexpr std::uint64_t kRelaunchNs = 3 * kSecond;
+constexpr std::uint32_t kMaxRelaunches = 50;
+
+JobConfig config_of(const ClusterScenario& scenario) {
+  JobConfig config;
+  config.name = "job";
+  config.mode = scenario.mode;
+  config.chunk_bytes = kMinChunkBytes;
+  config.push = *parse_encoding(scenario.push);
+  config.pull = *parse_encoding(scenario.pull);
+  config.ssp.staleness = scenario.staleness;
+  config.optimizer = default_optimizer(scenario.optimizer);
+  config.optimizer.lr = 0.05;
+  if (scenario.optimizer == "sgd") config.optimizer.momentum = 0.9;
+  config.schedule.name = "cosine";
+  config.schedule.warmup_rounds = 2;
+  config.schedule.total_rounds = scenario.rounds;
+  config.snapshot.every_rounds = scenario.snapshot_rounds;
+  config.snapshot.every_s = scenario.snapshot_s;
+  config.gate = scenario.gate();
+  config.recovery.redo_log = scenario.redo_log;
+  config.recovery.when_full = scenario.when_full;
+  return config;
+}
+
+std::vector<TensorSpec> tensors_of(const ClusterScenario& scenario) {
+  Random random(scenario.seed);
+  std::vector<TensorSpec> tensors;
+  for (std::uint64_t left = scenario.parameters; left > 0;) {
+    const std::uint64_t elements = std::min<std::uint64_t>(left, random.between(1, scenario.parameters / 2));
+    std::string name(1, 't');
+    name += std::to_string(tensors.size());
+    tensors.push_back({std::move(name), {elements}});
+    left -= elements;
+  }
+  return tensors;
+}
+
+// What a process logs, as a part of the trace.
+class TraceSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  TraceSink(ClusterWorld& world, std::string who) : world_(world), who_(std::move(who)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    world_.say(who_, std::string(message.payload.data(), message.payload.size()));
+  }
+  void flush_() override {}
+  ClusterWorld& world_;
+  const std::string who_;
+};
+
+}  // namespace
+
+ClusterWorld::ClusterWorld(const ClusterScenario& scenario_in, Mutation mutation_in, bool trace)
+    : scenario(scenario_in),
+      mutation(mutation_in),
+      job_json(to_canonical_json(config_of(scenario_in))),
+      tensors(tensors_of(scenario_in)),
+      random(scenario_in.seed ^ 0xabcdefull),
+      trace_(trace),
+      disks_(scenario_in.servers),
+      judge(scenario, disks_, outcome_, [this](const std::string& what) { broken(what); }),
+      clock({}, 0),
+      wires(clock, scenario_in.seed ^ 0x3317ull) {
+  outcome_.scenario = scenario;
+  nodes_.resize(scenario.nodes);
+  servers_.resize(scenario.servers);
+}
+
+ClusterWorld::~ClusterWorld() {
+  for (Node& node : nodes_) {
+    node.trainers.clear();
+    node.worker.reset();
+  }
+  servers_.clear();
+}
+
+void ClusterWorld::broken(const std::string& what) {
+  if (!outcome_.failure.empty()) return;
+  outcome_.failure = what + " (virtual time " + std::to_string(clock.now_ns() / kMs) + " ms)";
+  say("BROKEN", what);
+}
+
+void ClusterWorld::say(const std::string& who, const std::string& what) {
+  if (trace_) std::printf("%9.3f  %-12s %s\n", static_cast<double>(clock.now_ns()) * 1e-9, who.c_str(), what.c_str());
+}
+
+void ClusterWorld::say_message(const std::string& who, const std::string& other, const ControlMessage& message) {
+  static constexpr const char* kNames[] = {
+      "ServerHello",     "WorkerHello",    "HelloReply",     "Heartbeat",      "HeartbeatReply",
+      "JoinJob",         "OpenJob",        "ShardReady",     "JobWelcome",     "SnapshotAt",
+      "SnapshotDone",    "SnapshotCommit", "StopRequest",    "LeaveJob",       "StopJob",
+      "DrainRequest",    "DrainDone",      "ControlError",   "PeerAddress",    "ShardKept",
+      "WriteCheckpoint", "SealCheckpoint", "LoadCheckpoint", "DropCheckpoint", "CheckpointDone"};
+  static_assert(std::size(kNames) == std::variant_size_v<ControlMessage>);
+  const bool chatter = std::holds_alternative<Heartbeat>(message) || std::holds_alternative<HeartbeatReply>(message);
+  if (!trace_ || chatter) return;
+  std::string text = kNames[message.index()];
+  std::visit(
+      [&](const auto& m) {
+        if constexpr (requires { m.view; }) text += " view " + std::to_string(m.view.value);
+        if constexpr (requires { m.round; }) text += " round " + std::to_string(m.round.value);
+        if constexpr (requires { m.ok; }) text += m.ok ? " ok" : " failed: " + m.message;
+        if constexpr (requires { m.resume_round; }) text += " from round " + std::to_string(m.resume_round.value);
+        if constexpr (requires { m.min_version; }) {
+          text += (m.any ? " has versions " : " has none ") + std::to_string(m.min_version.value) + " to " +
+                  std::to_string(m.max_version.value);
+        }
+        if constexpr (requires { m.redo_last; }) {
+          text += " keeps rounds " + std::to_string(m.redo_first.value) + " to " + std::to_string(m.redo_last.value);
+        }
+      },
+      message);
+  say(who, other + " " + text);
+}
+
+Logger ClusterWorld::logger(const std::string& who) {
+  auto logger = std::make_shared<spdlog::logger>(who);
+  if (trace_) logger->sinks().push_back(std::make_shared<TraceSink>(*this, who));
+  logger->set_level(trace_ ? spdlog::level::info : spdlog::level::off);
+  return logger;
+}
+
+void ClusterWorld::wake_trainers(std::uint32_t node) {
+  for (const auto& trainer : nodes_[node].trainers) {
+    if (trainer) trainer->wake();
+  }
+}
+
+// ---- What goes wrong ----
+
+std::uint32_t ClusterWorld::processes() const {
+  return scenario.servers + scenario.nodes + scenario.nodes * scenario.ranks;
+}
+
+Process* ClusterWorld::process(std::uint32_t who) {
+  if (who < scenario.servers) return servers_[who].process.get();
+  who -= scenario.servers;
+  if (who < scenario.nodes) return nodes_[who].worker.get();
+  who -= scenario.nodes;
+  return nodes_[who / scenario.ranks].trainers[who % scenario.ranks].get();
+}
+
+void ClusterWorld::start_server(std::uint32_t index) {
+  say("server " + std::to_string(index), "starts");
+  servers_[index].process = std::make_unique<ServerSim>(*this, static_cast<std::uint16_t>(index), disks_[index]);
+}
+
+void ClusterWorld::kill_server(std::uint32_t index, std::uint64_t for_ns) {
+  Server& server = servers_[index];
+  if (server.process) judge.server_died();
+  server.process.reset();
+  clock.after(for_ns, [this, index, plan = ++server.starts] {
+    if (servers_[index].starts == plan) start_server(index);
+  });
+}
+
+void ClusterWorld::kill(std::uint32_t who, std::uint64_t for_ns) {
+  ++outcome_.kills;
+  if (who < scenario.servers) return kill_server(who, for_ns);
+  who -= scenario.servers;
+  const bool is_worker = who < scenario.nodes;
+  const std::uint32_t index = is_worker ? who : (who - scenario.nodes) / scenario.ranks;
+  const std::uint32_t rank = is_worker ? 0 : (who - scenario.nodes) % scenario.ranks;
+  Node& node = nodes_[index];
+  if (is_worker) {
+    node.worker.reset();
+  } else {
+    node.trainers[rank].reset();
+  }
+  const std::size_t slot = is_worker ? 0 : 1 + rank;
+  clock.after(for_ns, [this, index, rank, is_worker, slot, plan = ++node.starts[slot]] {
+    Node& at = nodes_[index];
+    if (at.starts[slot] != plan) return;
+    if (is_worker) {
+      at.worker = std::make_unique<WorkerSim>(*this, index);
+    } else {
+      at.trainers[rank] = std::make_unique<TrainerSim>(*this, index, rank);
+    }
+  });
+}
+
+void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
+  using Kind = ClusterScenario::Fault::Kind;
+  std::string who;
+  for (const std::uint32_t process : fault.who) who += " " + std::to_string(process);
+  static constexpr const char* kNames[] = {"kill",    "power off", "machine gone", "store lost", "connections break",
+                                           "cut off", "held up",   "disk full"};
+  say("FAULT", std::string(kNames[static_cast<int>(fault.kind)]) + who);
+  switch (fault.kind) {
+    case Kind::kKill:
+      for (const std::uint32_t process : fault.who) kill(process, fault.lasts_ns);
+      break;
+    case Kind::kPower:
+    case Kind::kStore:
+      for (const std::uint32_t index : fault.who) {
+        kill(index, fault.lasts_ns);
+        disks_[index].fail_power(random);
+        if (fault.kind != Kind::kStore) continue;
+        judge.store_lost(static_cast<std::uint16_t>(index));
+        disks_[index] = {};
+      }
+      break;
+    case Kind::kMachine: {
+      const std::uint32_t node = fault.who.front() - scenario.servers;
+      kill(fault.who.front(), fault.lasts_ns);
+      for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
+        kill(scenario.servers + scenario.nodes + node * scenario.ranks + rank, fault.lasts_ns);
+      }
+      break;
+    }
+    case Kind::kBreak:
+      for (std::size_t i = 0; i < fault.who.size(); ++i) wires.break_some();
+      break;
+    case Kind::kCut: {
+      std::set<std::uint32_t> machines;
+      for (const std::uint32_t who_is : fault.who) {
+        machines.insert(who_is < scenario.servers ? machine_of_server(who_is)
+                                                  : machine_of_node(who_is - scenario.servers));
+      }
+      wires.cut_off(std::move(machines), clock.now_ns() + fault.lasts_ns);
+      break;
+    }
+    case Kind::kHold:
+      for (const std::uint32_t who_is : fault.who) {
+        if (Process* held = process(who_is)) held->hold_until(clock.now_ns() + fault.lasts_ns);
+      }
+      break;
+    case Kind::kDiskFull:
+      for (const std::uint32_t index : fault.who) {
+        disks_[index].full = true;
+        clock.after(fault.lasts_ns, [this, index] { disks_[index].full = false; });
+      }
+      break;
+  }
+  look_after_rings();
+}
+
+// A ring lives as long as a process that has it.
+void ClusterWorld::look_after_rings() {
+  for (Node& node : nodes_) {
+    const bool has = (node.worker && node.worker->has_ring()) ||
+                     std::ranges::any_of(node.trainers, [](const auto& t) { return t && t->has_ring(); });
+    if (node.had_ring && !has) judge.ring_lost();
+    node.had_ring = has;
+  }
+}
+
+bool ClusterWorld::told(const ServerSim& coordinator, PeerId to, const ControlMessage& message) {
+  const std::optional<std::uint16_t> server = coordinator.server_of(to);
+  say_message("coordinator", "to " + coordinator.name_of(to) + ":", message);
+  if (const auto* open = std::get_if<OpenJob>(&message); open && server) {
+    judge.opens(coordinator.coordinator_id(), *open, *server);
+  } else if (const auto* welcome = std::get_if<JobWelcome>(&message)) {
+    judge.welcome(*welcome);
+  } else if (const auto* commit = std::get_if<SnapshotCommit>(&message)) {
+    judge.committed(commit->round);
+  } else if (const auto* stop = std::get_if<StopJob>(&message); stop && server) {
+    const bool again = !stops_told_.insert({*server, stop->view}).second;
+    if (mutation == Mutation::kLostStop && again && stop->kind == StopKind::kRestart) return false;
+  }
+  const bool chatter = std::holds_alternative<HeartbeatReply>(message);
+  if (!chatter && clock.now_ns() < faults_over_ns_ && random.chance(scenario.kill_at_message)) {
+    const auto who = static_cast<std::uint32_t>(random.below(processes()));
+    const std::uint64_t for_ns = random.between(kMs, 500 * kMs);
+    clock.after(random.below(3 * kMs), [this, who, for_ns] {
+      strike({ClusterScenario::Fault::Kind::kKill, clock.now_ns(), for_ns, {who}});
+    });
+  }
+  return true;
+}
+
+void ClusterWorld::plant(const ShardCore& core, Push& push) {
+  if (mutation != Mutation::kSecondCopy || !core.initialised()) return;
+  const std::uint64_t version = core.version(push.key.chunk).value;
+  if (core.job().clocks) {
+    std::uint64_t& last = last_rounds_[(push.key.view.value * 64ull + push.key.node.value) * 64 + push.key.chunk.value];
+    if (last == push.round.value) push.round = push.round.next();
+    last = push.round.value;
+  } else if (push.round.value <= version) {
+    push.round = Round(version + 1);
+  }
+}
+
+// ---- From the beginning to the end ----
+
+// What stands behind the trainers: torchrun, or whoever started them. They are started again when they have ended but
+// the job has not.
+void ClusterWorld::supervise() {
+  std::size_t done = 0;
+  for (const Node& node : nodes_) {
+    for (const auto& trainer : node.trainers) {
+      if (!trainer) continue;
+      if (trainer->failure() && !judge.store_is_lost())
+        broken(trainer->name() + " failed: " + trainer->failure()->message);
+      if (trainer->done() && !trainer->failure()) ++done;
+    }
+  }
+  if (done == 0 || over()) {
+    since_done_ns_ = clock.now_ns();
+    return;
+  }
+  if (clock.now_ns() < since_done_ns_ + kRelaunchNs) return;
+  since_done_ns_ = clock.now_ns();
+  if (++relaunches_ > kMaxRelaunches) return broken("trainers were started again too often");
+  say("supervisor", "starts trainers again that have ended before the job has");
+  for (std::uint32_t node = 0; node < scenario.nodes; ++node) {
+    for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
+      auto& trainer = nodes_[node].trainers[rank];
+      if (!trainer || !trainer->done()) continue;
+      ++nodes_[node].starts[1 + rank];
+      trainer = std::make_unique<TrainerSim>(*this, node, rank);
+    }
+  }
+}
+
+// The job has ended and its record says so; or it cannot go on, and said why.
+bool ClusterWorld::over() const {
+  bool all_done = true, all_failed = true;
+  for (const Node& node : nodes_) {
+    for (const auto& trainer : node.trainers) {
+      all_done = all_done && trainer && trainer->done() && !trainer->failure();
+      all_failed = all_failed && trainer && trainer->failure();
+    }
+  }
+  if (judge.store_is_lost() && all_failed) return true;
+  const ServerSim* first = servers_.front().process.get();
+  if (!all_done || !first) return false;
+  const std::vector<CoordinatorCore::JobStatus> jobs = first->coordinator()->jobs();
+  return jobs.size() == 1 && jobs.front().phase == "idle" && jobs.front().record.finished;
+}
+
+void ClusterWorld::check_progress() {
+  const std::uint64_t now = clock.now_ns();
+  if (now < faults_over_ns_) return;
+  if (!deliveries_then_) deliveries_then_ = judge.deliveries();
+  const bool some_done = std::ranges::any_of(nodes_, [](const Node& node) {
+    return std::ranges::any_of(node.trainers, [](const auto& trainer) { return trainer && trainer->done(); });
+  });
+  const bool goes_on = judge.deliveries() > *deliveries_then_ || some_done;
+  if (goes_on && outcome_.longest_pause_ns == 0) outcome_.longest_pause_ns = now - faults_over_ns_;
+  const std::uint64_t rounds_ns = scenario.rounds * scenario.work_ns * scenario.slow_factor * 4;
+  if (!goes_on && now > faults_over_ns_ + kPatienceNs) broken("nothing goes on after the last fault");
+  if (now > faults_over_ns_ + kEndPatienceNs + rounds_ns) broken("the job does not come to its end");
+}
+
+ClusterOutcome ClusterWorld::run() {
+  for (std::uint32_t index = 0; index < scenario.servers; ++index) start_server(index);
+  for (std::uint32_t node = 0; node < scenario.nodes; ++node) {
+    nodes_[node].starts.resize(1 + scenario.ranks);
+    nodes_[node].worker = std::make_unique<WorkerSim>(*this, node);
+    for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
+      nodes_[node].trainers.push_back(std::make_unique<TrainerSim>(*this, node, rank));
+    }
+  }
+  for (const ClusterScenario::Fault& fault : scenario.faults) {
+    faults_over_ns_ = std::max(faults_over_ns_, fault.at_ns + fault.lasts_ns);
+    clock.after(fault.at_ns, [this, &fault] { strike(fault); });
+  }
+  bool ended = false;
+  supervise_ = [this, &ended] {
+    look_after_rings();
+    supervise();
+    check_progress();
+    ended = over();
+    std::erase_if(pools_, [](const auto& pool) { return pool->in_use() == 0; });
+    clock.after(kSuperviseNs, supervise_);
+  };
+  clock.after(0, supervise_);
+  while (!ended && outcome_.failure.empty()) {
+    clock.step();
+    ++outcome_.events;
+  }
+  outcome_.stopped_for_lost_store = judge.store_is_lost();
+  if (outcome_.failure.empty() && !outcome_.stopped_for_lost_store) judge.ended();
+  outcome_.ok = outcome_.failure.empty();
+  outcome_.virtual_ns = clock.now_ns();
+  outcome_.packets = wires.packets();
+  outcome_.resends = resends;
+  return outcome_;
+}
+
+ClusterOutcome run_cluster(std::uint64_t seed, Mutation mutation, bool trace) {
+  ClusterWorld world(cluster_scenario_of(seed), mutation, trace);
+  return world.run();
+}
+
+}  // namespace tributary::sim

@@ -1,0 +1,109 @@
+// The simulated cluster itself: who is there, what happens to them, and when it is over.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/log.h"
+#include "tests/sim/cluster_judge.h"
+#include "tests/sim/cluster_simulation.h"
+#include "tests/sim/disk_sim.h"
+#include "tests/sim/network.h"
+#include "tests/sim/random.h"
+#include "tests/sim/server_sim.h"
+#include "tests/sim/trainer_sim.h"
+#include "tests/sim/wires.h"
+#include "tests/sim/worker_sim.h"
+
+namespace tributary::sim {
+
+class ClusterWorld {
+ public:
+  static constexpr std::uint64_t kHeartbeatMs = 250, kPeerTimeoutMs = 2500;
+
+  ClusterWorld(const ClusterScenario& scenario, Mutation mutation, bool trace);
+  ~ClusterWorld();
+  ClusterOutcome run();
+
+  static std::uint32_t machine_of_server(std::uint32_t index) { return index; }
+  static std::uint32_t machine_of_node(std::uint32_t node) { return 100 + node; }
+
+  void broken(const std::string& what);
+  void say(const std::string& who, const std::string& what);
+  Logger logger(const std::string& who);
+  // The same of a control message; heartbeats are not worth a line.
+  void say_message(const std::string& who, const std::string& other, const ControlMessage& message);
+  std::uint64_t fresh_incarnation() { return random.next() | 1; }
+  TrainerId fresh_trainer() { return last_trainer_ = last_trainer_.next(); }
+  WorkerSim* worker(std::uint32_t node) const { return nodes_[node].worker.get(); }
+  void wake_trainers(std::uint32_t node);
+  void retire(std::shared_ptr<BufferPool> pool) { pools_.push_back(std::move(pool)); }
+  // The coordinator sends this. False: it does not arrive.
+  bool told(const ServerSim& coordinator, PeerId to, const ControlMessage& message);
+  // A push is about to be handled; a planted bug may have made another of it.
+  void plant(const ShardCore& core, Push& push);
+
+ private:
+  struct Server {
+    std::unique_ptr<ServerSim> process;
+    std::uint64_t starts = 0;  // counts what was planned; only the newest plan holds
+  };
+  struct Node {
+    std::unique_ptr<WorkerSim> worker;
+    std::vector<std::unique_ptr<TrainerSim>> trainers;
+    std::vector<std::uint64_t> starts;  // of the worker, then of the trainers
+    bool had_ring = false;
+  };
+  std::uint32_t processes() const;
+  void strike(const ClusterScenario::Fault& fault);
+  void kill(std::uint32_t who, std::uint64_t for_ns);
+  void kill_server(std::uint32_t index, std::uint64_t for_ns);
+  void start_server(std::uint32_t index);
+  void look_after_rings();
+  void supervise();
+  bool over() const;
+  void check_progress();
+  Process* process(std::uint32_t who);
+
+ public:
+  const ClusterScenario scenario;
+  const Mutation mutation;
+  const std::string job_json;
+  const std::vector<TensorSpec> tensors;
+  Random random;
+  std::uint64_t resends = 0;
+
+ private:
+  const bool trace_;
+  ClusterOutcome outcome_;
+  std::vector<Disk> disks_;
+
+ public:
+  ClusterJudge judge;
+
+ private:
+  // Destroyed in reverse: events hold packets, which hold buffers, as processes do.
+  std::vector<std::shared_ptr<BufferPool>> pools_;
+
+ public:
+  Network clock;
+  Wires wires;
+
+ private:
+  std::vector<Node> nodes_;
+  std::vector<Server> servers_;
+  TrainerId last_trainer_;
+  std::set<std::pair<std::uint16_t, ViewId>> stops_told_;
+  std::map<std::uint64_t, std::uint64_t> last_rounds_;  // for plant()
+  std::uint64_t faults_over_ns_ = 0;
+  std::optional<std::uint64_t> deliveries_then_;  // when the faults were over
+  std::uint64_t since_done_ns_ = 0;
+  std::uint32_t relaunches_ = 0;
+  std::function<void()> supervise_;
+};
+
+}  // namespace tributary::sim

@@ -1,0 +1,77 @@
+// A server's disk in a simulated cluster, and the store on it. As the real one (server/store.h): the chunks of a
+// snapshot go into files, which are synced; then a synced record makes them a snapshot. What was not synced when the
+// power failed is there, lost, or torn, each piece for itself; of a process that is killed everything is there. A
+// snapshot without its record is a leftover, and dropped at open.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/store.h"
+#include "tests/sim/judge.h"
+#include "tests/sim/random.h"
+
+namespace tributary::sim {
+
+// Outlives the server's processes.
+struct Disk {
+  struct Piece {
+    SavedChunk chunk;
+    std::vector<std::vector<float>> residuals;  // by node
+    std::vector<float> estimate;
+    std::uint32_t nodes = 0;
+    GateDecision gate;
+    bool synced = false, torn = false;
+  };
+  struct Snapshot {
+    SnapshotInfo info;
+    std::map<std::uint32_t, Piece> pieces;
+    bool recorded = false, record_synced = false;
+  };
+  struct Record {
+    JobRecord record;
+    bool synced = false;
+    std::optional<JobRecord> before;  // the one that is lost with it
+  };
+  using Key = std::pair<JobId, Round>;
+  std::map<std::pair<Key, std::uint32_t>, Snapshot> snapshots;  // by generation
+  std::map<JobId, Record> jobs;
+  bool full = false;
+
+  void fail_power(Random& random);
+};
+
+class StoreSim final : public Store {
+ public:
+  // sync_records: false plants a bug: the registry is written without sync.
+  StoreSim(Disk& disk, bool sync_records);
+
+  std::vector<StoredJob> jobs() const override;
+  Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
+  Status load(const SnapshotInfo& expected, const std::function<Status(const LoadedChunk&)>& each) override;
+  Result<PinnedSnapshot> pin(JobId job, Round round) override;
+  Status drop_before(JobId job, Round round) override;
+  Status drop_after(JobId job, Round round) override;
+  Status drop_job(JobId job) override;
+  Result<std::vector<JobRecord>> registry() const override;
+  Status save(const JobRecord& record) override;
+  std::string path() const override { return "disk"; }
+
+  // Writing a snapshot, a step at a time. What it is called by from then on.
+  using Handle = std::pair<Disk::Key, std::uint32_t>;
+  Handle create(const SnapshotInfo& info);
+  Status write(const Handle& handle, const ChunkSnapshot& chunk);
+  void sync(const Handle& handle);
+  Status record(const Handle& handle);  // complete from now on
+  void discard(const Handle& handle);
+
+ private:
+  Disk& disk_;
+  const bool sync_records_;
+};
+
+}  // namespace tributary::sim

@@ -1,0 +1,271 @@
+#include <algorithm>
+#include <utility>
+
+#include "tests/sim/cluster_world.h"
+#include "tests/sim/server_sim.h"
+
+namespace tributary::sim {
+namespace {
+
+constexpr std::uint64_t kMaxCommandNs = 300'000;
+constexpr std::uint64_t kMaxSlowCommandNs = 30'000'000;
+constexpr double kSlowCommand = 0.02;
+constexpr std::size_t kMaxCommands = 256;
+
+std::string endpoint_of(const ClusterWorld& world, const ServerSim& server, LaneIndex lane) {
+  const std::string place = "server-" + std::to_string(server.index()) + ":" + std::to_string(lane.value);
+  return world.scenario.fixed_ports ? place : place + "@" + std::to_string(server.incarnation());
+}
+
+}  // namespace
+
+ServerLaneSim::ServerLaneSim(ClusterWorld& world, ServerSim& server, LaneIndex lane)
+    : world_(world), server_(server), lane_(lane), endpoint_(endpoint_of(world, server, lane)) {
+  listener_ = std::make_unique<Listener>(world_.wires, server_, endpoint_, world_.scenario.drops,
+                                         [this](PeerId from, Packet& packet) { receive(from, packet); });
+}
+
+ServerLaneSim::~ServerLaneSim() {
+  for (auto* jobs : {&jobs_, &parked_}) {
+    for (auto& [id, job] : *jobs) retire(std::move(job));
+  }
+}
+
+void ServerLaneSim::post(std::function<void()> command) {
+  const std::uint64_t now = server_.now_ns();
+  const std::uint64_t most = world_.random.chance(kSlowCommand) ? kMaxSlowCommandNs : kMaxCommandNs;
+  commands_until_ns_ = std::max(commands_until_ns_ + 1, now + world_.random.below(most));
+  if (++commands_ > kMaxCommands)
+    world_.broken("more than " + std::to_string(kMaxCommands) + " commands wait for a lane");
+  server_.after(commands_until_ns_ - now, [this, command = std::move(command)] {
+    --commands_;
+    command();
+  });
+}
+
+void ServerLaneSim::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
+  post([this, job = std::move(job), gauges = std::move(gauges)] {
+    retire(jobs_, job.job);
+    retire(parked_, job.job);
+    Job entry;
+    entry.gauges = gauges;
+    std::size_t chunks = 0, largest = 1;
+    for (const ChunkIndex chunk : job.layout->chunks_owned_by(job.shard, job.lane)) {
+      ++chunks;
+      largest = std::max<std::size_t>(largest, job.layout->chunk(chunk).elements);
+    }
+    entry.pool = std::make_shared<BufferPool>(
+        largest * sizeof(float), ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull, job.push, job.nodes,
+                                                        job.recovers, job.clocks.has_value(), job.gate.has_value()));
+    entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
+    jobs_.emplace(job.job, std::move(entry));
+  });
+}
+
+void ServerLaneSim::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
+  post([this, job = std::move(job), gauges = std::move(gauges)] {
+    const JobId id = job.job;
+    retire(jobs_, id);
+    auto kept = parked_.extract(id);
+    if (kept.empty()) return world_.broken("a lane is to go on with what it does not have");
+    kept.mapped().gauges = gauges;
+    kept.mapped().restored = kept.mapped().core->reopen(job);
+    jobs_.insert(std::move(kept));
+  });
+}
+
+void ServerLaneSim::park(JobId job, ViewId view) {
+  post([this, job, view] {
+    bool any = false;
+    Version min, max;
+    if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
+      Job& entry = found->second;
+      entry.core->stop(false, Round());
+      publish(entry);
+      any = entry.core->initialised();
+      min = entry.core->min_version();
+      max = entry.core->max_version();
+      retire(parked_, job);
+      if (any) {
+        parked_.insert(jobs_.extract(found));
+      } else {
+        retire(jobs_, job);
+      }
+    }
+    server_.lane_says([=](ControlJobs& jobs) { jobs.lane_parked(job, view, any, min, max); });
+  });
+}
+
+void ServerLaneSim::drop_parked(JobId job) {
+  post([this, job] { retire(parked_, job); });
+}
+
+void ServerLaneSim::restore(JobId job, RestoredChunk restored) {
+  post([this, job, chunk = std::move(restored)] {
+    Job& entry = jobs_.at(job);
+    if (!entry.restored) return;
+    const std::vector<std::span<const float>> slots(chunk.slots.begin(), chunk.slots.end());
+    std::vector<NodeResidual> residuals;
+    for (const auto& [node, values] : chunk.residuals) residuals.push_back({node, values});
+    entry.restored = entry.core->restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots,
+                                         {chunk.estimate, chunk.nodes, residuals}, chunk.clocks, chunk.gate);
+  });
+}
+
+void ServerLaneSim::opened(JobId job, ViewId view, bool restored) {
+  post([this, job, view, restored] {
+    Job& entry = jobs_.at(job);
+    Status status = entry.restored;
+    if (status && restored && !entry.core->initialised()) {
+      status = fail(ErrorCode::kStore, "the snapshot in the store lacks chunks of a lane");
+    }
+    publish(entry);
+    server_.lane_says([=](ControlJobs& jobs) { jobs.lane_opened(job, view, status); });
+    if (const std::optional<RoundFacts> known = entry.core->decided(); status && known) facts(*known);
+  });
+}
+
+void ServerLaneSim::snapshot_at(JobId job, ViewId view, Round round) {
+  post([this, job, view, round] {
+    const auto found = jobs_.find(job);
+    const bool started =
+        found != jobs_.end() && found->second.core->job().view == view && found->second.core->snapshot_at(round);
+    if (!started)
+      server_.lane_says([=, this](ControlJobs& jobs) { jobs.lane_snapshot(lane_, job, view, round, false); });
+  });
+}
+
+void ServerLaneSim::committed(JobId job, Round round) {
+  post([this, job, round] {
+    if (const auto found = jobs_.find(job); found != jobs_.end()) found->second.core->snapshot_committed(round);
+  });
+}
+
+void ServerLaneSim::decide(const RoundDecision& decision) {
+  post([this, decision] {
+    const auto found = jobs_.find(decision.job);
+    if (found == jobs_.end()) return;
+    ShardCore& core = *found->second.core;
+    core.decide(decision);
+    world_.judge.decided(core);
+  });
+}
+
+void ServerLaneSim::facts(const RoundFacts& facts) {
+  server_.lane_says([lane = lane_, facts](ControlJobs& jobs) { jobs.lane_facts(lane, facts); });
+}
+
+void ServerLaneSim::stop_job(JobId job, ViewId view, bool keep, Round round) {
+  post([this, job, view, keep, round] {
+    bool kept = false;
+    if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
+      Job& entry = found->second;
+      kept = entry.core->stop(keep, round) && keep;
+      publish(entry);
+      if (entry.core->keeping()) {
+        entry.stop = round;
+        entry.stop_by_ns = server_.now_ns() + Lane::kResidualPatienceMs * 1'000'000;
+        return;
+      }
+      retire(jobs_, job);
+    }
+    if (!kept) server_.lane_says([=](ControlJobs& jobs) { jobs.lane_stopped(job, view, round, kept); });
+  });
+}
+
+void ServerLaneSim::tick() {
+  std::vector<JobId> over;
+  for (auto& [id, job] : jobs_) {
+    publish(job);
+    if (job.stop && (!job.core->keeping() || server_.now_ns() >= job.stop_by_ns)) over.push_back(id);
+  }
+  for (const JobId id : over) {
+    Job& job = jobs_.at(id);
+    if (job.core->keeping()) {
+      server_.lane_says([id, view = job.core->job().view, round = *job.stop](ControlJobs& jobs) {
+        jobs.lane_stopped(id, view, round, false);
+      });
+    }
+    retire(jobs_, id);
+  }
+}
+
+void ServerLaneSim::publish(Job& job) {
+  job.gauges->min_version.store(job.core->min_version().value, std::memory_order_relaxed);
+  job.gauges->max_version.store(job.core->max_version().value, std::memory_order_relaxed);
+}
+
+void ServerLaneSim::retire(Job job) {
+  job.core.reset();
+  world_.retire(std::move(job.pool));  // packets and snapshots may still refer to its blocks
+}
+
+void ServerLaneSim::retire(std::map<JobId, Job>& jobs, JobId job) {
+  auto found = jobs.extract(job);
+  if (!found.empty()) retire(std::move(found.mapped()));
+}
+
+// ---- Messages ----
+
+void ServerLaneSim::send(PeerId to, DataMessage message, BufferRef payload) {
+  listener_->send(to, Packet{std::move(message), std::move(payload), {}});
+}
+
+void ServerLaneSim::receive(PeerId from, Packet& packet) {
+  const DataMessage& message = std::get<DataMessage>(packet.message);
+  std::visit(
+      [&](const auto& m) {
+        using M = std::decay_t<decltype(m)>;
+        const auto found = jobs_.find(m.key.job);
+        if (found == jobs_.end()) {
+          return send(from, ErrorReply{m.key, {}, ErrorCode::kUnknownJob, "the job is not open here"});
+        }
+        ShardCore& core = *found->second.core;
+        if constexpr (std::is_same_v<M, Push>) {
+          push(from, core, m, packet);
+        } else if constexpr (std::is_same_v<M, Init>) {
+          core.on_init(from, m, packet.payload());
+        } else if constexpr (std::is_same_v<M, Pull>) {
+          core.on_pull(from, m);
+        } else if constexpr (std::is_same_v<M, Query>) {
+          core.on_query(from, m);
+        } else {
+          world_.broken("a server got a message that only servers send");
+        }
+        check_bounds(core);
+      },
+      message);
+}
+
+void ServerLaneSim::push(PeerId from, ShardCore& core, Push message, const Packet& packet) {
+  const bool current = message.key.view == core.job().view;
+  if (!current) return core.on_push(from, message, {});
+  const Push sent = message;
+  world_.plant(core, message);
+  if (core.initialised()) world_.judge.push_arrives(core, sent, packet.payload());
+  core.on_push(from, message, Payload(std::shared_ptr(packet.copied), *packet.copied));
+  if (core.initialised()) world_.judge.push_handled(core, sent);
+}
+
+void ServerLaneSim::check_bounds(const ShardCore& core) {
+  const std::uint64_t bound = std::uint64_t{core.chunks()} * core.job().nodes;
+  if (core.stats().held_frames > bound) world_.broken("more frames are held than nodes x chunks");
+  if (core.stats().withheld > bound) world_.broken("more answers are withheld than nodes x chunks");
+}
+
+void ServerLaneSim::answer(PeerId to, const Answer& header, const BufferRef& payload) {
+  world_.judge.answers(header, payload.bytes());
+  send(to, header, payload);
+}
+
+void ServerLaneSim::residual(PeerId to, const Residual& header, std::span<const std::byte> values) {
+  Packet packet{header, {}, std::make_shared<const std::vector<std::byte>>(values.begin(), values.end())};
+  listener_->send(to, std::move(packet));
+}
+
+void ServerLaneSim::captured(ChunkSnapshot snapshot) {
+  world_.judge.captured(snapshot);
+  server_.captured(std::move(snapshot));
+}
+
+}  // namespace tributary::sim

@@ -1,0 +1,209 @@
+#include "tests/sim/server_sim.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tests/sim/cluster_world.h"
+
+namespace tributary::sim {
+namespace {
+
+constexpr std::uint64_t kHelloMs = 1000;
+constexpr std::uint64_t kControlTickNs = 100'000'000, kBusyTickNs = 20'000'000;
+constexpr std::uint64_t kCoordinatorTickNs = 100'000'000;
+constexpr std::uint64_t kMaxSayNs = 500'000;
+constexpr std::size_t kMaxOutbox = 100;
+
+ServerConfig config_of(const ClusterScenario& scenario, std::uint16_t index) {
+  ServerConfig config;
+  config.index = index;
+  config.servers = static_cast<std::uint16_t>(scenario.servers);
+  return config;
+}
+
+}  // namespace
+
+ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
+    : Process(world.clock, ClusterWorld::machine_of_server(index)),
+      world_(world),
+      index_(index),
+      incarnation_(world.fresh_incarnation()),
+      name_("server " + std::to_string(index)),
+      store_(disk, world.mutation != Mutation::kUnsyncedRegistry),
+      snapshots_(
+          *this, store_,
+          {.step_ns = world.scenario.disk_step_ns, .syncs = world.mutation != Mutation::kUnsyncedSnapshot},
+          [this](const ChunkSnapshot& snapshot) { world_.judge.snapshot_read(snapshot); },
+          [this](const SnapshotDone& done) { lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); }); }),
+      jobs_(config_of(world.scenario, index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),
+      coordinator_id_(world.fresh_incarnation()) {
+  std::vector<LaneCommands*> commands;
+  for (std::uint16_t lane = 0; lane < world.scenario.lanes; ++lane) {
+    lanes_.push_back(std::make_unique<ServerLaneSim>(world, *this, LaneIndex(lane)));
+    commands.push_back(lanes_.back().get());
+  }
+  jobs_.start(std::move(commands), &snapshots_);
+  if (index == 0) {
+    CoordinatorOptions options;
+    options.servers = static_cast<std::uint16_t>(world.scenario.servers);
+    options.incarnation = coordinator_id_;
+    options.job_id_seed = world.fresh_incarnation();
+    options.peer_timeout_ms = ClusterWorld::kPeerTimeoutMs;
+    coordinator_ =
+        std::make_unique<CoordinatorCore>(options, *store_.registry(), static_cast<CoordinatorOutput&>(*this));
+    coordinator_listener_ = std::make_unique<Listener>(
+        world.wires, *this, "coordinator", 0.0,
+        [this](PeerId from, Packet& packet) { listen(from, std::get<ControlMessage>(packet.message)); });
+    coordinator_tick_ = [this] {
+      coordinator_->tick(now_ms());
+      after(kCoordinatorTickNs, coordinator_tick_);
+    };
+    after(kCoordinatorTickNs, coordinator_tick_);
+  }
+  dealer_ =
+      std::make_unique<Dealer>(world.wires, *this, "coordinator", true, [this](Packet& packet) { receive(packet); });
+  control_tick_ = [this] {
+    for (const auto& lane : lanes_) lane->tick();
+    turn();
+    after(joined_ && outbox_.empty() ? kControlTickNs : kBusyTickNs, control_tick_);
+  };
+  after(0, control_tick_);
+}
+
+ServerSim::~ServerSim() = default;
+
+// ---- Control ----
+
+void ServerSim::lane_says(std::function<void(ControlJobs&)> what) {
+  said_until_ns_ = std::max(said_until_ns_ + 1, now_ns() + world_.random.below(kMaxSayNs));
+  after(said_until_ns_ - now_ns(), [this, what = std::move(what)] {
+    what(jobs_);
+    turn();
+  });
+}
+
+void ServerSim::turn() {
+  heartbeat();
+  jobs_.tick();
+  flush();
+}
+
+void ServerSim::receive(Packet& packet) {
+  std::visit(
+      [&](const auto& m) {
+        using M = std::decay_t<decltype(m)>;
+        if constexpr (std::is_same_v<M, HelloReply>) {
+          meet(m.coordinator_incarnation, true);
+        } else if constexpr (std::is_same_v<M, HeartbeatReply>) {
+          meet(m.coordinator_incarnation, false);
+        } else if constexpr (requires { jobs_.on(m); }) {
+          jobs_.on(m);
+        } else if constexpr (std::is_same_v<M, ControlError>) {
+          world_.say(name_, "was refused: " + m.message);
+        } else {
+          world_.broken("a server got a control message that is not for servers");
+        }
+      },
+      std::get<ControlMessage>(packet.message));
+  turn();
+}
+
+void ServerSim::meet(std::uint64_t incarnation, bool hello) {
+  if (hello && incarnation != 0) {
+    if (coordinator_incarnation_ != incarnation) jobs_.park_all("the coordinator came back as a new process");
+    coordinator_incarnation_ = incarnation;
+    joined_ = true;
+    return;
+  }
+  if (!joined_ || incarnation == coordinator_incarnation_) return;
+  jobs_.park_all("the coordinator does not know this server any more");
+  outbox_.clear();
+  joined_ = false;
+  coordinator_incarnation_ = 0;
+  say_hello();
+}
+
+void ServerSim::say_hello() {
+  if (!dealer_->connected()) return;
+  ServerHello hello;
+  hello.shard = ShardIndex(index_);
+  hello.servers = static_cast<std::uint16_t>(world_.scenario.servers);
+  hello.incarnation = incarnation_;
+  hello.host = name_;
+  for (const auto& lane : lanes_) {
+    hello.lane_endpoints.push_back(lane->endpoint());
+    hello.lane_locals.emplace_back();
+  }
+  hello.exclusive = "store of " + name_;
+  jobs_.describe(hello);
+  send_now(hello);
+  hello_ms_ = now_ms();
+}
+
+void ServerSim::heartbeat() {
+  if (!joined_) {
+    if (now_ms() >= hello_ms_ + kHelloMs || hello_ms_ == 0) say_hello();
+  } else if (now_ms() >= heartbeat_ms_ + ClusterWorld::kHeartbeatMs) {
+    beat();
+    heartbeat_ms_ = now_ms();
+  }
+}
+
+void ServerSim::beat() {
+  send_now(Heartbeat{incarnation_, jobs_.progress()});
+}
+
+bool ServerSim::send_now(const ControlMessage& message) {
+  return dealer_->send(Packet{message, {}, {}});
+}
+
+void ServerSim::send(ControlMessage message) {
+  if (outbox_.size() >= kMaxOutbox) return world_.broken("a server has too much to say to its coordinator");
+  outbox_.push_back(std::move(message));
+  flush();
+}
+
+void ServerSim::flush() {
+  if (!outbox_.empty() && joined_) beat();
+  while (!outbox_.empty() && send_now(outbox_.front())) outbox_.pop_front();
+}
+
+// ---- Coordinator ----
+
+void ServerSim::listen(PeerId from, const ControlMessage& message) {
+  if (const auto* hello = std::get_if<ServerHello>(&message)) {
+    peers_[from] = hello->incarnation;
+    servers_[hello->incarnation] = hello->shard.value;
+  } else if (const auto* worker = std::get_if<WorkerHello>(&message)) {
+    peers_[from] = worker->incarnation;
+    worker_names_[worker->incarnation] = worker->name;
+  } else if (const auto* beat = std::get_if<Heartbeat>(&message)) {
+    peers_[from] = beat->incarnation;
+  }
+  world_.say_message("coordinator", "from " + name_of(from) + ":", message);
+  coordinator_->on_message(from, message, now_ms());
+}
+
+std::string ServerSim::name_of(PeerId peer) const {
+  if (const auto server = server_of(peer)) return "server " + std::to_string(*server);
+  const auto known = peers_.find(peer);
+  const auto worker = known == peers_.end() ? worker_names_.end() : worker_names_.find(known->second);
+  return worker == worker_names_.end() ? "a stranger" : worker->second;
+}
+
+std::optional<std::uint16_t> ServerSim::server_of(PeerId peer) const {
+  const auto known = peers_.find(peer);
+  const auto server = known == peers_.end() ? servers_.end() : servers_.find(known->second);
+  return server == servers_.end() ? std::nullopt : std::optional(server->second);
+}
+
+void ServerSim::send(PeerId to, const ControlMessage& message) {
+  if (!world_.told(*this, to, message)) return;
+  coordinator_listener_->send(to, Packet{message, {}, {}});
+}
+
+void ServerSim::log(const std::string& line) {
+  world_.say("coordinator", line);
+}
+
+}  // namespace tributary::sim

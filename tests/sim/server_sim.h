@@ -1,0 +1,148 @@
+// A server process of a simulated cluster: ControlJobs, CoordinatorCore (server 0) and ShardCores as the daemon has
+// them. What is written anew here is what their shells do with threads and sockets (server/control.cc, server/lane.cc,
+// server/coordinator.cc).
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/control_jobs.h"
+#include "server/coordinator_core.h"
+#include "tests/sim/disk_sim.h"
+#include "tests/sim/snapshots_sim.h"
+#include "tests/sim/wires.h"
+
+namespace tributary::sim {
+
+class ClusterWorld;
+class ServerSim;
+
+// server/lane.h: commands are carried out in order, a moment after they were given.
+class ServerLaneSim final : public LaneCommands, private ShardOutput {
+ public:
+  ServerLaneSim(ClusterWorld& world, ServerSim& server, LaneIndex lane);
+  ~ServerLaneSim() override;
+
+  void open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) override;
+  void reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) override;
+  void park(JobId job, ViewId view) override;
+  void drop_parked(JobId job) override;
+  void restore(JobId job, RestoredChunk chunk) override;
+  void replay(JobId, LoggedStep, std::vector<float>) override {}  // servers here have no logs on disk
+  void opened(JobId job, ViewId view, bool restored) override;
+  void snapshot_at(JobId job, ViewId view, Round round) override;
+  void committed(JobId job, Round round) override;
+  void decide(const RoundDecision& decision) override;
+  void stop_job(JobId job, ViewId view, bool keep, Round round) override;
+
+  const std::string& endpoint() const { return endpoint_; }
+  void tick();  // stops that wait for residuals, gauges
+
+ private:
+  struct Job {
+    std::shared_ptr<BufferPool> pool;
+    std::unique_ptr<ShardCore> core;
+    std::shared_ptr<LaneJobGauges> gauges;
+    Status restored;
+    std::optional<Round> stop;
+    std::uint64_t stop_by_ns = 0;
+  };
+  void post(std::function<void()> command);
+  void receive(PeerId from, Packet& packet);
+  void push(PeerId from, ShardCore& core, Push message, const Packet& packet);
+  void check_bounds(const ShardCore& core);
+  void publish(Job& job);
+  void retire(Job job);
+  void retire(std::map<JobId, Job>& jobs, JobId job);
+  void send(PeerId to, DataMessage message, BufferRef payload = {});
+
+  void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
+  void residual(PeerId to, const Residual& header, std::span<const std::byte> values) override;
+  void receipt(PeerId to, const Receipt& header) override { send(to, header); }
+  void resend(PeerId to, const Resend& header) override { send(to, header); }
+  void error(PeerId to, const ErrorReply& header) override { send(to, header); }
+  void captured(ChunkSnapshot snapshot) override;
+  void facts(const RoundFacts& facts) override;
+
+  ClusterWorld& world_;
+  ServerSim& server_;
+  const LaneIndex lane_;
+  const std::string endpoint_;
+  std::map<JobId, Job> jobs_, parked_;
+  std::uint64_t commands_until_ns_ = 0;
+  std::size_t commands_ = 0;  // that wait
+  std::unique_ptr<Listener> listener_;
+};
+
+class ServerSim final : public Process, private ControlJobsOutput, private CoordinatorOutput {
+ public:
+  ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk);
+  ~ServerSim() override;
+
+  std::uint16_t index() const { return index_; }
+  std::uint64_t incarnation() const { return incarnation_; }
+  const std::string& name() const { return name_; }
+  // Null: this server is not the coordinator's.
+  const CoordinatorCore* coordinator() const { return coordinator_.get(); }
+  std::uint64_t coordinator_id() const { return coordinator_id_; }
+  // Which server that is to the coordinator; none: a worker.
+  std::optional<std::uint16_t> server_of(PeerId peer) const;
+  std::string name_of(PeerId peer) const;
+
+  // What lanes say; carried out by the control thread a moment later.
+  void lane_says(std::function<void(ControlJobs&)> what);
+  void captured(ChunkSnapshot snapshot) { snapshots_.captured(std::move(snapshot)); }
+
+ private:
+  // server/control.cc
+  void turn();
+  void receive(Packet& packet);
+  void meet(std::uint64_t incarnation, bool hello);
+  void say_hello();
+  void heartbeat();
+  void beat();
+  void flush();
+  bool send_now(const ControlMessage& message);
+  void send(ControlMessage message) override;
+  void send_or_drop(const ControlMessage& message) override { send_now(message); }
+  void hello() override { say_hello(); }
+  bool between_chunks() override { return true; }
+  void loaded() override {}
+  void changed() override {}
+  void post(std::function<void()> call) override { call(); }
+  std::uint64_t now_ms() const override { return now_ns() / 1'000'000; }
+
+  // server/coordinator.cc
+  void send(PeerId to, const ControlMessage& message) override;
+  Status save(const JobRecord& record) override { return store_.save(record); }
+  void log(const std::string& line) override;
+
+  ClusterWorld& world_;
+  const std::uint16_t index_;
+  const std::uint64_t incarnation_;
+  const std::string name_;
+  StoreSim store_;
+  SnapshotsSim snapshots_;
+  std::vector<std::unique_ptr<ServerLaneSim>> lanes_;
+  ControlJobs jobs_;
+  bool joined_ = false;
+  std::uint64_t coordinator_incarnation_ = 0;
+  std::uint64_t hello_ms_ = 0, heartbeat_ms_ = 0;
+  std::deque<ControlMessage> outbox_;
+  std::uint64_t said_until_ns_ = 0;  // by lanes
+  std::unique_ptr<Dealer> dealer_;
+  void listen(PeerId from, const ControlMessage& message);
+  const std::uint64_t coordinator_id_;
+  std::map<PeerId, std::uint64_t> peers_;              // incarnations
+  std::map<std::uint64_t, std::uint16_t> servers_;     // by incarnation
+  std::map<std::uint64_t, std::string> worker_names_;  // by incarnation
+  std::unique_ptr<CoordinatorCore> coordinator_;
+  std::unique_ptr<Listener> coordinator_listener_;
+  std::function<void()> control_tick_, coordinator_tick_;
+};
+
+}  // namespace tributary::sim

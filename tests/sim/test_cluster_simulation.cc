@@ -1,0 +1,101 @@
+// The cluster simulator's 5000 seeds, and planted bugs that it must find.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "tests/sim/cluster_simulation.h"
+
+namespace tributary::sim {
+namespace {
+
+// Sanitizers are some ten times slower.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kSeedsPerCase = 60;
+#else
+constexpr std::uint64_t kSeedsPerCase = 1000;
+#endif
+constexpr std::uint64_t kSeedsForMutation = 1000;
+
+void run_seeds(std::uint64_t first) {
+  ClusterOutcome total;
+  std::uint64_t lost_stores = 0;
+  for (std::uint64_t seed = first; seed < first + kSeedsPerCase; ++seed) {
+    const ClusterOutcome outcome = run_cluster(seed);
+    if (!outcome.ok) {
+      FAIL_CHECK(outcome.failure << "\n  " << outcome.scenario.describe()
+                                 << "\n  replay: tributary sim --world cluster --trace --seeds 1 --from " << seed);
+    }
+    total.kills += outcome.kills;
+    total.commits += outcome.commits;
+    total.kept += outcome.kept;
+    total.restored += outcome.restored;
+    total.redone += outcome.redone;
+    total.resends += outcome.resends;
+    lost_stores += outcome.stopped_for_lost_store ? 1 : 0;
+  }
+  // Runs in which these never happened would prove less than they say.
+  CHECK(total.kills > kSeedsPerCase);
+  CHECK(total.commits > kSeedsPerCase);
+  CHECK(total.kept > 0);
+  CHECK(total.restored > 0);
+  CHECK(total.redone > 0);
+  CHECK(total.resends > 0);
+  if (kSeedsPerCase >= 1000) CHECK(lost_stores > 0);
+}
+
+// The first seed that finds the planted bug; kSeedsForMutation if none does.
+std::uint64_t first_seed_that_finds(Mutation mutation) {
+  for (std::uint64_t seed = 0; seed < kSeedsForMutation; ++seed) {
+    if (!run_cluster(seed, mutation).ok) return seed;
+  }
+  return kSeedsForMutation;
+}
+
+}  // namespace
+
+TEST_CASE("clusters of seeds 0 to 999 come to their end whoever dies") {
+  run_seeds(0);
+}
+TEST_CASE("clusters of seeds 1000 to 1999 come to their end whoever dies") {
+  run_seeds(1000);
+}
+TEST_CASE("clusters of seeds 2000 to 2999 come to their end whoever dies") {
+  run_seeds(2000);
+}
+TEST_CASE("clusters of seeds 3000 to 3999 come to their end whoever dies") {
+  run_seeds(3000);
+}
+TEST_CASE("clusters of seeds 4000 to 4999 come to their end whoever dies") {
+  run_seeds(4000);
+}
+
+TEST_CASE("a server that applies a second copy of a push is found") {
+  CHECK(first_seed_that_finds(Mutation::kSecondCopy) < kSeedsForMutation);
+}
+
+TEST_CASE("a redo ring that gives up a round before a snapshot covers it is found") {
+  CHECK(first_seed_that_finds(Mutation::kEarlyTrim) < kSeedsForMutation);
+}
+
+TEST_CASE("the end of a view that is told to a server only once is found") {
+  CHECK(first_seed_that_finds(Mutation::kLostStop) < kSeedsForMutation);
+}
+
+TEST_CASE("a snapshot whose files are not synced before its record is found") {
+  CHECK(first_seed_that_finds(Mutation::kUnsyncedSnapshot) < kSeedsForMutation);
+}
+
+TEST_CASE("a registry that is not synced is found") {
+  CHECK(first_seed_that_finds(Mutation::kUnsyncedRegistry) < kSeedsForMutation);
+}
+
+TEST_CASE("a cluster's seed is the same run every time") {
+  const ClusterOutcome once = run_cluster(42), again = run_cluster(42);
+  CHECK(once.events == again.events);
+  CHECK(once.virtual_ns == again.virtual_ns);
+  CHECK(once.packets == again.packets);
+  CHECK(once.scenario.describe() == again.scenario.describe());
+}
+
+}  // namespace tributary::sim

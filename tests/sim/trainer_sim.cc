@@ -1,0 +1,233 @@
+#include "tests/sim/trainer_sim.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tests/sim/cluster_world.h"
+#include "tests/sim/reference.h"
+
+namespace tributary::sim {
+namespace {
+
+constexpr std::uint64_t kFirstBackoffNs = 25'000'000, kMaxBackoffNs = 5'000'000'000;
+constexpr std::uint64_t kAttachTimeoutNs = 120'000'000'000;
+constexpr std::uint64_t kReplyTimeoutNs = 10'000'000'000;
+constexpr std::uint64_t kLivenessNs = 50'000'000;
+
+bool may_come_back(const Error& error) {
+  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
+         error.code == ErrorCode::kStaleView;
+}
+
+}  // namespace
+
+TrainerSim::TrainerSim(ClusterWorld& world, std::uint32_t node, std::uint32_t local_rank)
+    : Process(world.clock, ClusterWorld::machine_of_node(node)),
+      world_(world),
+      node_(node),
+      local_rank_(local_rank),
+      rank_(node * world.scenario.ranks + local_rank) {
+  after(0, [this] { attach(); });
+}
+
+TrainerSim::~TrainerSim() {
+  close();
+}
+
+std::string TrainerSim::name() const {
+  return "trainer " + std::to_string(rank_);
+}
+
+void TrainerSim::say(std::function<void(NodeJobs&, TrainerId)> what) {
+  WorkerSim* worker = world_.worker(node_);
+  if (!connection_ || !worker) return;
+  worker->trainer_says(*connection_, [what = std::move(what), id = *connection_](NodeJobs& jobs) { what(jobs, id); });
+}
+
+void TrainerSim::close() {
+  WorkerSim* worker = world_.worker(node_);
+  if (connection_ && worker) worker->trainer_gone(*connection_);
+  connection_.reset();
+  job_.reset();
+}
+
+void TrainerSim::attach() {
+  WorkerSim* worker = world_.worker(node_);
+  if (!worker) return attach_again("the worker daemon is gone");
+  phase_ = Phase::kAttaching;
+  stopped_.reset();
+  connection_ = worker->connect(*this);
+  AttachRequest request;
+  request.job_json = world_.job_json;
+  request.rank = rank_;
+  request.local_rank = local_rank_;
+  request.world_size = world_.scenario.nodes * world_.scenario.ranks;
+  request.local_world_size = world_.scenario.ranks;
+  request.node_rank = node_;
+  request.pid = static_cast<std::int32_t>(1000 + rank_);
+  request.tensors = world_.tensors;
+  std::shared_ptr<FileDescriptor> kept;
+  if (kept_) kept = std::make_shared<FileDescriptor>(::dup(kept_->get()));
+  say([this, request, kept, worker](NodeJobs& jobs, TrainerId id) {
+    if (kept) worker->took_ring();
+    jobs.attach(id, request, 0, now_ns() / 1'000'000, kept ? std::move(*kept) : FileDescriptor());
+  });
+  after(kAttachTimeoutNs, [this, attempt = ++attaches_] {
+    if (phase_ == Phase::kAttaching && attempt == attaches_) attach_again("the job did not come together");
+  });
+}
+
+void TrainerSim::attach_again(const std::string& why) {
+  close();
+  phase_ = Phase::kPausing;
+  fruitless_ = complete_ > best_ ? 1 : fruitless_ + 1;
+  best_ = std::max(best_, complete_);
+  const std::uint64_t pause = std::min(kFirstBackoffNs << std::min(fruitless_ - 1, 10u), kMaxBackoffNs);
+  world_.say(name(), "attaches again: " + why);
+  after(pause, [this] { attach(); });
+}
+
+void TrainerSim::worker_died(TrainerId connection) {
+  after(world_.random.below(kLivenessNs), [this, connection] {
+    if (connection_ != connection) return;
+    connection_.reset();
+    attach_again("the worker daemon is gone");
+  });
+}
+
+void TrainerSim::hear(TrainerId connection, AttachMessage message, std::shared_ptr<FileDescriptor> ring,
+                      std::uint64_t delay_ns) {
+  after(delay_ns, [this, connection, message = std::move(message), ring = std::move(ring)] {
+    if (connection_ != connection) return;
+    if (const auto* reply = std::get_if<AttachReply>(&message)) return on(*reply, ring);
+    if (const auto* error = std::get_if<AttachError>(&message)) return on(*error);
+    if (const auto* stopped = std::get_if<AttachStopped>(&message)) stopped_ = *stopped;
+    if (std::holds_alternative<DetachReply>(message) && phase_ == Phase::kFinishing) {
+      close();
+      phase_ = Phase::kDone;
+      return;
+    }
+    look();
+  });
+}
+
+void TrainerSim::on(const AttachReply& reply, const std::shared_ptr<FileDescriptor>& ring) {
+  if (phase_ != Phase::kAttaching) return;
+  kept_ = ring;
+  WorkerSim* worker = world_.worker(node_);
+  job_ = worker ? worker->memory(reply.job, reply.view) : nullptr;
+  if (!job_) return attach_again("the view is over already");
+  resume_ = reply.resume_round;
+  phase_ = Phase::kStarting;
+  if (!reply.resume && rank_ == 0) {
+    for (std::uint64_t e = 0; e < job_->spec().layout->flat_elements(); ++e) {
+      job_->parameters()[e] = initial_value(world_.scenario.seed, e);
+    }
+    say([](NodeJobs& jobs, TrainerId id) { jobs.initial_values(id); });
+  }
+  look();
+}
+
+void TrainerSim::on(const AttachError& error) {
+  if (may_come_back({error.code, error.message})) return attach_again(error.message);
+  close();
+  phase_ = Phase::kDone;
+  failure_ = Error{error.code, error.message};
+  world_.say(name(), "fails: " + error.message);
+}
+
+bool TrainerSim::all_at(Round round) const {
+  for (std::size_t c = 0; c < job_->spec().layout->chunks(); ++c) {
+    if (job_->chunk_words()[c].version_plus_one.load(std::memory_order_acquire) <= round.value) return false;
+  }
+  return true;
+}
+
+void TrainerSim::wake() {
+  after(world_.random.below(200'000), [this] { look(); });
+}
+
+void TrainerSim::look() {
+  if (!job_ || (phase_ != Phase::kStarting && phase_ != Phase::kWaiting)) return;
+  const auto state = static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire));
+  const bool there = all_at(phase_ == Phase::kStarting ? resume_ : pushed_);
+  if (state == RegionState::kFailed || state == RegionState::kRestart) return over();
+  if (!there) {
+    if (state > RegionState::kStopRequested) over();
+    return;
+  }
+  if (phase_ == Phase::kStarting) {
+    job_->header().last_round.store(world_.scenario.rounds, std::memory_order_relaxed);
+    pushed_ = resume_;
+  }
+  complete_ = pushed_;
+  if (state == RegionState::kStopRequested) return finish(LeaveKind::kStopped);
+  if (state == RegionState::kStopped) {
+    if (!stopped_) return;  // the worker's words are under way
+    if (stopped_->kind != StopKind::kFinished) return finish(LeaveKind::kStopped);
+  }
+  next();
+}
+
+// The view has ended, in whatever order.
+void TrainerSim::over() {
+  const auto state = static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire));
+  if (state == RegionState::kStopped) return finish(LeaveKind::kStopped);
+  if (state == RegionState::kRestart) return attach_again(stopped_ ? stopped_->reason : "the view is over");
+  phase_ = Phase::kOver;  // the worker says why
+  after(kReplyTimeoutNs, [this, attempt = attaches_] {
+    if (phase_ == Phase::kOver && attempt == attaches_) attach_again("the worker has given the job up");
+  });
+}
+
+void TrainerSim::next() {
+  if (complete_.value >= world_.scenario.rounds) {
+    world_.judge.trained(node_, {job_->parameters(), job_->spec().layout->flat_elements()});
+    return finish(LeaveKind::kFinished);
+  }
+  phase_ = Phase::kComputing;
+  const std::uint64_t work = world_.scenario.work_ns * world_.scenario.slowness(node_);
+  after(world_.random.between(work / 2, work * 3 / 2), [this, round = complete_.value + 1, job = job_] {
+    if (job == job_) compute(round, job->spec().layout->tensors().size());
+  });
+}
+
+// The last layer's first, each a moment after the other.
+void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
+  const Layout& layout = *job_->spec().layout;
+  const std::size_t tensor = tensors_left - 1;
+  const std::uint64_t begin = layout.tensor_offset(tensor);
+  // With the padding up to the next tensor, as the reference has it.
+  const std::uint64_t end =
+      tensors_left < layout.tensors().size() ? layout.tensor_offset(tensors_left) : layout.flat_elements();
+  auto* gradients = const_cast<float*>(job_->gradients(local_rank_));
+  const GateDecision gate = job_->header().gate[(round - 1) % kGateWords].read(round - 1);
+  const float scale = gate.known() ? gate.loss_scale : world_.scenario.first_scale();
+  for (std::uint64_t e = begin; e < end; ++e) {
+    gradients[e] = gradient_value(world_.scenario.seed, rank_, round, e, job_->parameters()[e]) * scale;
+  }
+  auto& word = const_cast<TensorWord&>(job_->tensor_words(local_rank_)[tensor]);
+  word.weight.store(sample_weight(world_.scenario.seed, rank_, round), std::memory_order_relaxed);
+  word.round.store(round, std::memory_order_release);
+  if (WorkerSim* worker = world_.worker(node_)) worker->ring_doorbells();
+  if (tensor == 0) {
+    pushed_ = Round(round);
+    phase_ = Phase::kWaiting;
+    return look();
+  }
+  after(world_.random.below(1'000'000), [this, round, tensor, job = job_] {
+    if (job == job_) compute(round, tensor);
+  });
+}
+
+void TrainerSim::finish(LeaveKind kind) {
+  phase_ = Phase::kFinishing;
+  say([this, kind](NodeJobs& jobs, TrainerId id) { jobs.detach(id, Detach{kind, {}}, now_ns() / 1'000'000); });
+  after(kReplyTimeoutNs, [this, attempt = attaches_] {
+    if (phase_ == Phase::kFinishing && attempt == attaches_) attach_again("the worker did not take note of the detach");
+  });
+}
+
+}  // namespace tributary::sim

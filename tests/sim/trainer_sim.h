@@ -1,0 +1,65 @@
+// A trainer process of a simulated cluster: attaches, computes gradients that depend on its rank, the round and the
+// parameters, waits, and attaches again when its view is over (train/trainer.cc over worker/session.cc).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/file_descriptor.h"
+#include "common/messages.h"
+#include "tests/sim/wires.h"
+#include "worker/node_jobs.h"
+
+namespace tributary::sim {
+
+class ClusterWorld;
+
+class TrainerSim final : public Process {
+ public:
+  TrainerSim(ClusterWorld& world, std::uint32_t node, std::uint32_t local_rank);
+  ~TrainerSim() override;
+
+  // From the worker, over the socket that `connection` is.
+  void hear(TrainerId connection, AttachMessage message, std::shared_ptr<FileDescriptor> ring, std::uint64_t delay_ns);
+  void worker_died(TrainerId connection);
+  // Its memory, or the state of the view, has changed.
+  void wake();
+
+  bool done() const { return phase_ == Phase::kDone; }
+  bool has_ring() const { return kept_ != nullptr; }
+  const std::optional<Error>& failure() const { return failure_; }
+  std::string name() const;
+
+ private:
+  enum class Phase { kPausing, kAttaching, kStarting, kComputing, kWaiting, kOver, kFinishing, kDone };
+
+  void attach();
+  void attach_again(const std::string& why);
+  void close();
+  void on(const AttachReply& reply, const std::shared_ptr<FileDescriptor>& ring);
+  void on(const AttachError& error);
+  void look();
+  bool all_at(Round round) const;
+  void over();
+  void next();
+  void compute(std::uint64_t round, std::size_t tensors_left);
+  void finish(LeaveKind kind);
+  void say(std::function<void(NodeJobs&, TrainerId)> what);
+
+  ClusterWorld& world_;
+  const std::uint32_t node_, local_rank_, rank_;
+  Phase phase_ = Phase::kPausing;
+  std::optional<TrainerId> connection_;
+  std::uint64_t attaches_ = 0;
+  std::shared_ptr<NodeJob> job_;  // the memory
+  Round resume_, complete_, pushed_, best_;
+  std::uint32_t fruitless_ = 0;
+  std::shared_ptr<FileDescriptor> kept_;  // SessionKeepsake
+  std::optional<AttachStopped> stopped_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace tributary::sim

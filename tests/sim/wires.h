@@ -1,0 +1,152 @@
+// The network of a simulated cluster: processes that can be killed or held up, and between them connections as ZeroMQ's
+// DEALER and ROUTER sockets make them over TCP.
+//
+// What a connection carries arrives in order and once, or, when it breaks, up to some message and no further; and what
+// arrives of a broken connection may come after what its successor brings. A dealer connects again by itself, under
+// another PeerId. Nothing passes between two machines while they are cut off from each other.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/buffer_pool.h"
+#include "common/messages.h"
+#include "tests/sim/network.h"
+#include "tests/sim/random.h"
+
+namespace tributary::sim {
+
+// Ends when it is destroyed: what it was about to do is not done.
+class Process {
+ public:
+  Process(Network& clock, std::uint32_t machine) : clock_(clock), machine_(machine) {}
+  virtual ~Process() = default;
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void after(std::uint64_t delay_ns, std::function<void()> action);
+  // As a machine that swaps, or SIGSTOP: whatever is due before then waits until then.
+  void hold_until(std::uint64_t at_ns) { *held_until_ = at_ns; }
+  std::uint32_t machine() const { return machine_; }
+  std::uint64_t now_ns() const { return clock_.now_ns(); }
+
+ private:
+  Network& clock_;
+  const std::uint32_t machine_;
+  const std::shared_ptr<std::uint64_t> held_until_ = std::make_shared<std::uint64_t>(0);  // its life
+};
+
+struct Packet {
+  std::variant<ControlMessage, DataMessage> message;
+  BufferRef shared;  // the payload, where it lies in a server's buffers; or
+  std::shared_ptr<const std::vector<std::byte>> copied;
+  std::span<const std::byte> payload() const {
+    return shared ? shared.bytes() : copied ? std::span<const std::byte>(*copied) : std::span<const std::byte>();
+  }
+};
+
+class Dealer;
+class Listener;
+
+struct Connection {
+  struct Way {
+    std::deque<Packet> under_way;
+    std::uint64_t last_ns = 0;  // when the last of them arrives
+  };
+  PeerId peer;
+  Dealer* dealer = nullptr;  // null: that side is gone
+  Listener* listener = nullptr;
+  std::uint32_t from = 0, to = 0;  // machines
+  bool broken = false;
+  Way up, down;
+};
+
+class Wires {
+ public:
+  Wires(Network& clock, std::uint64_t seed) : clock_(clock), random_(seed) {}
+
+  // These machines and all others do not hear each other until then.
+  void cut_off(std::set<std::uint32_t> machines, std::uint64_t until_ns);
+  bool cut(std::uint32_t a, std::uint32_t b) const;
+  // One connection that is there, if any is.
+  void break_some();
+  std::uint64_t packets() const { return packets_; }
+
+ private:
+  friend class Dealer;
+  friend class Listener;
+  std::uint64_t delay();
+  bool transmit(const std::shared_ptr<Connection>& connection, bool up, Packet packet, std::size_t high_water);
+  void arrive(const std::shared_ptr<Connection>& connection, bool up);
+  void break_off(const std::shared_ptr<Connection>& connection);
+
+  Network& clock_;
+  Random random_;
+  std::map<std::string, Listener*> listeners_;
+  std::vector<std::weak_ptr<Connection>> connections_;
+  std::set<std::uint32_t> island_;
+  std::uint64_t island_until_ns_ = 0;
+  std::uint64_t last_peer_ = 1u << 20;
+  std::uint64_t packets_ = 0;
+};
+
+// A ROUTER socket. drops: the probability that a peer takes nothing just then.
+class Listener {
+ public:
+  using Receive = std::function<void(PeerId, Packet&)>;
+  Listener(Wires& wires, Process& owner, std::string address, double drops, Receive receive);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  bool send(PeerId to, Packet packet);
+
+ private:
+  friend class Dealer;
+  friend class Wires;
+  Wires& wires_;
+  Process& owner_;
+  const std::string address_;
+  const double drops_;
+  const Receive receive_;
+  std::map<PeerId, std::shared_ptr<Connection>> peers_;
+};
+
+// A DEALER socket. immediate: nothing waits for a connection that is not there.
+class Dealer {
+ public:
+  static constexpr std::size_t kHighWater = 1000;
+  using Receive = std::function<void(Packet&)>;
+  Dealer(Wires& wires, Process& owner, std::string address, bool immediate, Receive receive);
+  ~Dealer();
+  Dealer(const Dealer&) = delete;
+  Dealer& operator=(const Dealer&) = delete;
+  bool send(Packet packet);
+  bool connected() const { return connection_ != nullptr; }
+  std::size_t waiting() const { return waiting_.size(); }
+
+ private:
+  friend class Wires;
+  friend class Listener;
+  void connect_after(std::uint64_t delay_ns);
+  void connect();
+
+  Wires& wires_;
+  Process& owner_;
+  const std::string address_;
+  const bool immediate_;
+  const Receive receive_;
+  std::shared_ptr<Connection> connection_;
+  std::deque<Packet> waiting_;
+  std::uint64_t backoff_ns_ = 0;
+  const std::shared_ptr<char> life_ = std::make_shared<char>();  // a socket may be closed before its process ends
+};
+
+}  // namespace tributary::sim

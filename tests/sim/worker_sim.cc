@@ -1,0 +1,235 @@
+#include "tests/sim/worker_sim.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tests/sim/cluster_world.h"
+
+namespace tributary::sim {
+namespace {
+
+constexpr std::size_t kMaxOutbox = 100;
+constexpr std::uint64_t kTickNs = 50'000'000;
+constexpr std::uint64_t kMaxLocalNs = 300'000;  // between threads and processes of a machine
+
+NodeJobsOptions options_of(const ClusterScenario& scenario, std::uint64_t incarnation) {
+  NodeJobsOptions options;
+  options.incarnation = incarnation;
+  options.max_memory = 1ull << 30;
+  options.peer_timeout_ms = ClusterWorld::kPeerTimeoutMs;
+  options.max_redo_rounds = scenario.ring_rounds;
+  return options;
+}
+
+}  // namespace
+
+WorkerSim::WorkerSim(ClusterWorld& world, std::uint32_t node)
+    : Process(world.clock, ClusterWorld::machine_of_node(node)),
+      world_(world),
+      node_(node),
+      incarnation_(world.fresh_incarnation()),
+      name_("worker " + std::to_string(node)) {
+  jobs_ = std::make_unique<NodeJobs>(options_of(world.scenario, incarnation_), static_cast<TrainerPort&>(*this),
+                                     static_cast<CoordinatorPort&>(*this), static_cast<LanePort&>(*this),
+                                     world.logger(name_));
+  dealer_ =
+      std::make_unique<Dealer>(world.wires, *this, "coordinator", true, [this](Packet& packet) { receive(packet); });
+  beat_ = [this] {
+    beat();
+    const std::uint64_t ms =
+        coordinator_ == 0 ? std::min<std::uint64_t>(ClusterWorld::kHeartbeatMs, 100) : ClusterWorld::kHeartbeatMs;
+    after(ms * 1'000'000, beat_);
+  };
+  after(0, beat_);
+  tick_ = [this] {
+    jobs_->tick(now_ms());
+    for (const auto& lane : lanes_) lane->tick();
+    for (const auto& lane : keeping_) lane->tick();
+    std::erase_if(keeping_, [](const auto& lane) { return lane->kept(); });
+    flush();
+    after(kTickNs, tick_);
+  };
+  after(kTickNs, tick_);
+}
+
+// Nobody hears of its end but through the kernel.
+WorkerSim::~WorkerSim() {
+  outbox_.clear();
+  dealer_.reset();
+  for (auto& [id, entry] : trainers_) {
+    if (entry.trainer) entry.trainer->worker_died(id);
+    entry.trainer = nullptr;
+  }
+  lanes_.clear();
+  keeping_.clear();
+}
+
+// ---- The coordinator ----
+
+bool WorkerSim::transmit(const ControlMessage& message) {
+  return dealer_->send(Packet{message, {}, {}});
+}
+
+void WorkerSim::send(const ControlMessage& message) {
+  if (!dealer_) return;  // it is being killed
+  if (outbox_.size() >= kMaxOutbox) return world_.broken("a worker has too much to say to the coordinator");
+  outbox_.push_back(message);
+  after(0, [this] { flush(); });
+}
+
+void WorkerSim::flush() {
+  while (coordinator_ != 0 && !outbox_.empty()) {
+    if (!transmit(Heartbeat{incarnation_, {}}) || !transmit(outbox_.front())) return;
+    outbox_.pop_front();
+  }
+}
+
+void WorkerSim::beat() {
+  if (coordinator_ == 0) {
+    transmit(WorkerHello{name_, incarnation_, name_, 1.0, "socket of " + name_});
+  } else {
+    transmit(Heartbeat{incarnation_, progress_of(jobs_->summaries())});
+  }
+}
+
+void WorkerSim::receive(Packet& packet) {
+  const ControlMessage& message = std::get<ControlMessage>(packet.message);
+  if (const auto* reply = std::get_if<HelloReply>(&message)) {
+    const bool other = coordinator_ != 0 && coordinator_ != reply->coordinator_incarnation;
+    coordinator_ = reply->coordinator_incarnation;
+    if (other) jobs_->coordinator_restarted(now_ms());
+  } else if (const auto* beat = std::get_if<HeartbeatReply>(&message)) {
+    if (coordinator_ == 0 || beat->coordinator_incarnation == coordinator_) return;
+    coordinator_ = 0;
+    transmit(WorkerHello{name_, incarnation_, name_, 1.0, "socket of " + name_});
+    jobs_->coordinator_restarted(now_ms());
+  } else {
+    jobs_->on_control(message, now_ms());
+  }
+  flush();
+}
+
+// ---- Trainers ----
+
+TrainerId WorkerSim::connect(TrainerSim& trainer) {
+  const TrainerId id = world_.fresh_trainer();
+  trainers_[id].trainer = &trainer;
+  return id;
+}
+
+void WorkerSim::trainer_says(TrainerId trainer, std::function<void(NodeJobs&)> what) {
+  const auto found = trainers_.find(trainer);
+  if (found == trainers_.end()) return;  // its worker is dead, and it does not know that yet
+  std::uint64_t& until = found->second.says_until_ns;
+  until = std::max(until + 1, now_ns() + world_.random.below(kMaxLocalNs));
+  after(until - now_ns(), [this, what = std::move(what)] {
+    what(*jobs_);
+    flush();
+  });
+}
+
+void WorkerSim::trainer_gone(TrainerId trainer) {
+  if (const auto found = trainers_.find(trainer); found != trainers_.end()) found->second.trainer = nullptr;
+  trainer_says(trainer, [this, trainer](NodeJobs& jobs) {
+    jobs.gone(trainer, now_ms());
+    trainers_.erase(trainer);
+  });
+}
+
+void WorkerSim::send(TrainerId to, const AttachMessage& message, std::span<const int> fds) {
+  const auto found = trainers_.find(to);
+  if (found == trainers_.end() || !found->second.trainer) return;
+  std::uint64_t& until = found->second.hears_until_ns;
+  until = std::max(until + 1, now_ns() + world_.random.below(kMaxLocalNs));
+  std::shared_ptr<FileDescriptor> ring;
+  if (const auto* reply = std::get_if<AttachReply>(&message); reply && reply->redo) {
+    ring = std::make_shared<FileDescriptor>(::dup(fds.back()));
+    has_ring_ = true;
+  }
+  found->second.trainer->hear(to, message, std::move(ring), until - now_ns());
+}
+
+std::shared_ptr<NodeJob> WorkerSim::memory(JobId job, ViewId view) const {
+  for (const NodeJobSummary& summary : jobs_->summaries()) {
+    if (summary.job && summary.job->spec().job == job && summary.job->spec().view == view) return summary.job;
+  }
+  return nullptr;
+}
+
+void WorkerSim::ring_doorbells() {
+  if (std::exchange(rung_, true)) return;
+  after(world_.random.below(kMaxLocalNs), [this] {
+    rung_ = false;
+    for (const auto& lane : lanes_) lane->scan();
+  });
+}
+
+// ---- Lanes ----
+
+std::vector<int> WorkerSim::doorbells(bool) const {
+  return std::vector<int>(world_.scenario.lanes, -1);
+}
+
+void WorkerSim::command(std::function<void()> action) {
+  commands_until_ns_ = std::max(commands_until_ns_ + 1, now_ns() + world_.random.below(kMaxLocalNs));
+  after(commands_until_ns_ - now_ns(), std::move(action));
+}
+
+template <class Function>
+void WorkerSim::each_lane(const std::shared_ptr<NodeJob>& job, Function&& function) {
+  for (const auto& lane : lanes_) {
+    if (lane->job() == job) function(*lane);
+  }
+}
+
+void WorkerSim::open(const std::shared_ptr<NodeJob>& job) {
+  command([this, job] {
+    const Layout& layout = *job->spec().layout;
+    for (std::uint16_t index = 0; index < world_.scenario.lanes; ++index) {
+      std::vector<ChunkIndex> chunks;
+      std::vector<ConnectionIndex> connections;
+      std::vector<std::string> endpoints;
+      std::map<std::pair<std::uint16_t, std::uint16_t>, ConnectionIndex> known;
+      for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+        const ChunkOwner owner = layout.owner(ChunkIndex(c));
+        if (owner.lane.value % world_.scenario.lanes != index) continue;
+        const auto [entry, added] = known.try_emplace({owner.shard.value, owner.lane.value},
+                                                      ConnectionIndex(static_cast<std::uint16_t>(endpoints.size())));
+        if (added) endpoints.push_back(job->spec().endpoints[owner.shard.value][owner.lane.value]);
+        chunks.push_back(ChunkIndex(c));
+        connections.push_back(entry->second);
+      }
+      if (chunks.empty()) continue;
+      lanes_.push_back(
+          std::make_unique<WorkerLaneSim>(world_, *this, job, std::move(chunks), std::move(connections), endpoints));
+    }
+  });
+}
+
+void WorkerSim::initial_values(const std::shared_ptr<NodeJob>& job) {
+  command([this, job] { each_lane(job, [](WorkerLaneSim& lane) { lane.initial_values(); }); });
+}
+
+void WorkerSim::room_in_ring(const std::shared_ptr<NodeJob>& job) {
+  command([this, job] { each_lane(job, [](WorkerLaneSim& lane) { lane.reduce_waiting(); }); });
+}
+
+void WorkerSim::close(const std::shared_ptr<NodeJob>& job, bool keep) {
+  if (!dealer_) return;  // it is being killed
+  world_.wake_trainers(node_);
+  command([this, job, keep] {
+    for (auto& lane : lanes_) {
+      if (lane->job() == job && keep && lane->keep_residuals()) keeping_.push_back(std::move(lane));
+    }
+    std::erase_if(lanes_, [&](const auto& lane) { return !lane || lane->job() == job; });
+  });
+}
+
+void WorkerSim::lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure) {
+  command([this, job = std::move(job), failure = std::move(failure)] {
+    jobs_->lane_failed(job, failure, now_ms());
+    flush();
+  });
+}
+
+}  // namespace tributary::sim

@@ -1,0 +1,134 @@
+// A worker process of a simulated cluster: NodeJobs with its redo rings, ClientCore, NodeGather and HostReducer as the
+// daemon has them. What is written anew here is what their shells do with threads and sockets (worker/control.cc,
+// worker/lane_job.cc, worker/attach_server.cc).
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/wires.h"
+#include "worker/client_core.h"
+#include "worker/host_reducer.h"
+#include "worker/node_gather.h"
+#include "worker/node_jobs.h"
+
+namespace tributary::sim {
+
+class ClusterWorld;
+class TrainerSim;
+class WorkerSim;
+
+// worker/lane_job.h: one view of the job on one lane.
+class WorkerLaneSim final : private ClientOutput, private ReduceListener {
+ public:
+  WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> job, std::vector<ChunkIndex> chunks,
+                std::vector<ConnectionIndex> connections, const std::vector<std::string>& endpoints);
+
+  const std::shared_ptr<NodeJob>& job() const { return job_; }
+  void initial_values();
+  void scan();
+  void reduce_waiting();
+  void tick();
+  bool keep_residuals();
+  bool kept() const { return failed_ || client_.residuals_kept(); }
+
+ private:
+  void receive(ConnectionIndex from, Packet& packet);
+  void send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload = {});
+  void fail_job(LaneFailure failure);
+
+  void send_push(ConnectionIndex connection, const Push& push) override;
+  void send_init(ConnectionIndex connection, const Init& init) override;
+  void send_pull(ConnectionIndex connection, const Pull& pull) override { send(connection, pull); }
+  void send_query(ConnectionIndex connection, const Query& query) override { send(connection, query); }
+  std::uint64_t kept_weight(ChunkIndex chunk, Round round) override;
+  GateDecision kept_decision(ChunkIndex chunk, Round round) override;
+  void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) override;
+  void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override;
+  void refused(const ErrorReply& error) override;
+  void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) override;
+  void delivered(ChunkIndex chunk, Version version) override;
+  void reducer_failed(Error error) override;
+
+  ClusterWorld& world_;
+  WorkerSim& worker_;
+  const std::shared_ptr<NodeJob> job_;
+  NodeGather gather_;
+  HostReducer reducer_;
+  ClientCore client_;
+  std::vector<std::unique_ptr<Dealer>> sockets_;
+  std::vector<std::span<const std::byte>> frames_;  // by chunk: the push under way
+  std::vector<std::uint64_t> seen_;                 // [rank * tensors + i]
+  std::vector<NodeGather::Complete> complete_, no_room_;
+  bool failed_ = false;
+};
+
+class WorkerSim final : public Process, private TrainerPort, private CoordinatorPort, private LanePort {
+ public:
+  WorkerSim(ClusterWorld& world, std::uint32_t node);
+  ~WorkerSim() override;
+
+  const std::string& name() const { return name_; }
+  std::uint32_t node() const { return node_; }
+  std::uint64_t incarnation() const { return incarnation_; }
+  bool has_ring() const { return has_ring_; }
+
+  // A trainer's socket, and what it says over it; carried out a moment later.
+  TrainerId connect(TrainerSim& trainer);
+  void trainer_says(TrainerId trainer, std::function<void(NodeJobs&)> what);
+  void trainer_gone(TrainerId trainer);  // closed, or killed
+  // The memory that a trainer has mapped. Null: the view is over.
+  std::shared_ptr<NodeJob> memory(JobId job, ViewId view) const;
+  void ring_doorbells();
+  void lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure);
+  void took_ring() { has_ring_ = true; }
+
+ private:
+  struct Trainer {
+    TrainerSim* trainer = nullptr;  // null: closed
+    std::uint64_t says_until_ns = 0, hears_until_ns = 0;
+  };
+  // worker/control.cc
+  void beat();
+  void receive(Packet& packet);
+  void flush();
+  bool transmit(const ControlMessage& message);
+  void send(const ControlMessage& message) override;
+  std::uint64_t now_ms() const { return now_ns() / 1'000'000; }
+
+  void send(TrainerId trainer, const AttachMessage& message, std::span<const int> fds) override;
+
+  std::vector<int> doorbells(bool allreduce) const override;
+  void open(const std::shared_ptr<NodeJob>& job) override;
+  void open_allreduce(const std::shared_ptr<NodeJob>&, AllreduceSetup) override {}
+  void peer_address(const PeerAddress&) override {}
+  Result<std::optional<Round>> newest_checkpoint(const JobConfig&, const Layout&) const override {
+    return std::nullopt;
+  }
+  void initial_values(const std::shared_ptr<NodeJob>& job) override;
+  void room_in_ring(const std::shared_ptr<NodeJob>& job) override;
+  void close(const std::shared_ptr<NodeJob>& job, bool keep) override;
+  void command(std::function<void()> action);
+  template <class Function>
+  void each_lane(const std::shared_ptr<NodeJob>& job, Function&& function);
+
+  ClusterWorld& world_;
+  const std::uint32_t node_;
+  const std::uint64_t incarnation_;
+  const std::string name_;
+  std::uint64_t coordinator_ = 0;
+  std::deque<ControlMessage> outbox_;
+  std::map<TrainerId, Trainer> trainers_;
+  std::vector<std::unique_ptr<WorkerLaneSim>> lanes_, keeping_;
+  std::uint64_t commands_until_ns_ = 0;
+  bool has_ring_ = false;
+  bool rung_ = false;
+  std::unique_ptr<Dealer> dealer_;
+  std::unique_ptr<NodeJobs> jobs_;
+  std::function<void()> beat_, tick_;
+};
+
+}  // namespace tributary::sim

@@ -1,0 +1,145 @@
+// ControlJobs without lanes, threads or disks: what is said twice, and views that end while they open.
+#include <doctest/doctest.h>
+#include <spdlog/sinks/null_sink.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/job_json.h"
+#include "server/control_jobs.h"
+#include "tests/sim/disk_sim.h"
+
+namespace tributary {
+namespace {
+
+struct FakeLane final : LaneCommands {
+  void open(ShardJob, std::shared_ptr<LaneJobGauges>) override { said.emplace_back("open"); }
+  void reopen(ShardJob, std::shared_ptr<LaneJobGauges>) override { said.emplace_back("reopen"); }
+  void park(JobId, ViewId) override { said.emplace_back("park"); }
+  void drop_parked(JobId) override { said.emplace_back("drop parked"); }
+  void restore(JobId, RestoredChunk) override { said.emplace_back("restore"); }
+  void replay(JobId, LoggedStep, std::vector<float>) override { said.emplace_back("replay"); }
+  void opened(JobId, ViewId, bool) override { said.emplace_back("opened"); }
+  void snapshot_at(JobId, ViewId, Round) override { said.emplace_back("snapshot"); }
+  void committed(JobId, Round) override { said.emplace_back("committed"); }
+  void decide(const RoundDecision&) override { said.emplace_back("decide"); }
+  void stop_job(JobId, ViewId, bool, Round) override { said.emplace_back("stop"); }
+  std::vector<std::string> said;
+};
+
+struct FakeSnapshots final : SnapshotOrders {
+  void expect(SnapshotPlan plan) override { expected.push_back(std::move(plan)); }
+  void abandon(JobId, Round, const std::string&) override {}
+  std::vector<SnapshotPlan> expected;
+};
+
+struct Server final : ControlJobsOutput {
+  Server() { jobs.start({&lane}, &snapshots); }
+  void send(ControlMessage message) override { sent.push_back(std::move(message)); }
+  void send_or_drop(const ControlMessage& message) override { sent.push_back(message); }
+  void hello() override {}
+  bool between_chunks() override { return true; }
+  void loaded() override {}
+  void changed() override {}
+  void post(std::function<void()> call) override { call(); }
+  std::uint64_t now_ms() const override { return 1000; }
+
+  OpenJob open_message(std::uint32_t view, bool kept = false) const {
+    JobConfig config;
+    config.name = "job";
+    OpenJob open;
+    open.job = JobId(7);
+    open.view = ViewId(view);
+    open.job_json = to_canonical_json(config);
+    open.tensors = {{"w", {100}}};
+    open.chunk_elements = 1024;
+    open.owners = {ChunkOwner{}};
+    open.kept = kept;
+    return open;
+  }
+  void open(std::uint32_t view, bool kept = false) {
+    jobs.on(open_message(view, kept));
+    jobs.lane_opened(JobId(7), ViewId(view), {});
+  }
+  void restart(std::uint32_t view) { jobs.on(StopJob{JobId(7), ViewId(view), StopKind::kRestart, Round(), "lost"}); }
+  template <class M>
+  std::vector<M> take() {
+    std::vector<M> found;
+    for (const ControlMessage& message : sent) {
+      if (const M* m = std::get_if<M>(&message)) found.push_back(*m);
+    }
+    sent.clear();
+    return found;
+  }
+
+  FakeLane lane;
+  FakeSnapshots snapshots;
+  sim::Disk disk;
+  sim::StoreSim store{disk, true};
+  std::vector<ControlMessage> sent;
+  ControlJobs jobs{ServerConfig{}, &store,
+                   std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()),
+                   static_cast<ControlJobsOutput&>(*this)};
+};
+
+}  // namespace
+
+TEST_CASE("a view that is opened again stays open, and its server says again that it is ready") {
+  Server server;
+  server.jobs.on(server.open_message(3));
+  const std::vector<std::string> commands = server.lane.said;
+  server.jobs.on(server.open_message(3));  // is not ready yet
+  CHECK(server.take<ShardReady>().empty());
+  server.jobs.lane_opened(JobId(7), ViewId(3), {});
+  CHECK(server.take<ShardReady>().size() == 1);
+  server.jobs.on(server.open_message(3));
+  const auto ready = server.take<ShardReady>();
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].ok);
+  CHECK(server.lane.said == commands);
+}
+
+TEST_CASE("state that was kept survives a view that never got further than opening") {
+  Server server;
+  server.open(3);
+  server.restart(3);
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(6));
+  server.sent.clear();
+  server.jobs.on(server.open_message(4, true));
+  server.restart(4);  // the lane has not said that it is open
+  CHECK(server.lane.said.back() == "park");
+  server.jobs.lane_parked(JobId(7), ViewId(4), true, Version(5), Version(6));
+  const auto kept = server.take<ShardKept>();
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].any);
+  CHECK(kept[0].max_version == Version(6));
+}
+
+TEST_CASE("a final state that is durable is reported again when the order comes again") {
+  Server server;
+  server.open(3);
+  const StopJob stop{JobId(7), ViewId(3), StopKind::kFinished, Round(9), "done"};
+  server.jobs.on(stop);
+  REQUIRE(server.snapshots.expected.size() == 1);
+  server.jobs.on(stop);  // it is being written
+  CHECK(server.snapshots.expected.size() == 1);
+  const auto handle = server.store.create(server.snapshots.expected[0].info);
+  server.store.sync(handle);
+  REQUIRE(server.store.record(handle));
+  server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(9), true, 1, {}});
+  server.sent.clear();
+  server.jobs.on(stop);
+  auto done = server.take<SnapshotDone>();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].ok);
+  CHECK(done[0].round == Round(9));
+  server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kFinished, Round(8), "done"});  // nobody has that
+  done = server.take<SnapshotDone>();
+  REQUIRE(done.size() == 1);
+  CHECK_FALSE(done[0].ok);
+}
+
+}  // namespace tributary
