@@ -235,6 +235,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
         std::erase_if(stored.snapshots, [&](Round r) { return !job.resume || r > job.resume_round; });
     }
   }
+  job.kept.clear();  // the lanes', or nobody's, from now on
   job.ready.clear();
   job.rank_states.clear();
   job.pace.clear();

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iterator>
+#include <type_traits>
 
 #include "common/config_check.h"
 #include "common/job_json.h"
@@ -55,6 +55,28 @@ std::vector<TensorSpec> tensors_of(const ClusterScenario& scenario) {
     left -= elements;
   }
   return tensors;
+}
+
+template <class M>
+const char* name_of() {
+  if constexpr (std::is_same_v<M, ServerHello>) return "ServerHello";
+  if constexpr (std::is_same_v<M, WorkerHello>) return "WorkerHello";
+  if constexpr (std::is_same_v<M, HelloReply>) return "HelloReply";
+  if constexpr (std::is_same_v<M, JoinJob>) return "JoinJob";
+  if constexpr (std::is_same_v<M, OpenJob>) return "OpenJob";
+  if constexpr (std::is_same_v<M, ShardReady>) return "ShardReady";
+  if constexpr (std::is_same_v<M, JobWelcome>) return "JobWelcome";
+  if constexpr (std::is_same_v<M, SnapshotAt>) return "SnapshotAt";
+  if constexpr (std::is_same_v<M, SnapshotDone>) return "SnapshotDone";
+  if constexpr (std::is_same_v<M, SnapshotCommit>) return "SnapshotCommit";
+  if constexpr (std::is_same_v<M, StopRequest>) return "StopRequest";
+  if constexpr (std::is_same_v<M, LeaveJob>) return "LeaveJob";
+  if constexpr (std::is_same_v<M, StopJob>) return "StopJob";
+  if constexpr (std::is_same_v<M, ControlError>) return "ControlError";
+  if constexpr (std::is_same_v<M, ShardKept>) return "ShardKept";
+  if constexpr (std::is_same_v<M, RoundFacts>) return "RoundFacts";
+  if constexpr (std::is_same_v<M, RoundDecision>) return "RoundDecision";
+  return "another message";
 }
 
 // What a process logs, as a part of the trace.
@@ -108,18 +130,12 @@ void ClusterWorld::say(const std::string& who, const std::string& what) {
 }
 
 void ClusterWorld::say_message(const std::string& who, const std::string& other, const ControlMessage& message) {
-  static constexpr const char* kNames[] = {
-      "ServerHello",     "WorkerHello",    "HelloReply",     "Heartbeat",      "HeartbeatReply",
-      "JoinJob",         "OpenJob",        "ShardReady",     "JobWelcome",     "SnapshotAt",
-      "SnapshotDone",    "SnapshotCommit", "StopRequest",    "LeaveJob",       "StopJob",
-      "DrainRequest",    "DrainDone",      "ControlError",   "PeerAddress",    "ShardKept",
-      "WriteCheckpoint", "SealCheckpoint", "LoadCheckpoint", "DropCheckpoint", "CheckpointDone"};
-  static_assert(std::size(kNames) == std::variant_size_v<ControlMessage>);
   const bool chatter = std::holds_alternative<Heartbeat>(message) || std::holds_alternative<HeartbeatReply>(message);
   if (!trace_ || chatter) return;
-  std::string text = kNames[message.index()];
+  std::string text;
   std::visit(
       [&](const auto& m) {
+        text = name_of<std::decay_t<decltype(m)>>();
         if constexpr (requires { m.view; }) text += " view " + std::to_string(m.view.value);
         if constexpr (requires { m.round; }) text += " round " + std::to_string(m.round.value);
         if constexpr (requires { m.ok; }) text += m.ok ? " ok" : " failed: " + m.message;
@@ -338,14 +354,14 @@ void ClusterWorld::supervise() {
 
 // The job has ended and its record says so; or it cannot go on, and said why.
 bool ClusterWorld::over() const {
-  bool all_done = true, all_failed = true;
+  bool all_done = true, some_failed = false;
   for (const Node& node : nodes_) {
     for (const auto& trainer : node.trainers) {
       all_done = all_done && trainer && trainer->done() && !trainer->failure();
-      all_failed = all_failed && trainer && trainer->failure();
+      some_failed = some_failed || (trainer && trainer->failure());
     }
   }
-  if (judge.store_is_lost() && all_failed) return true;
+  if (judge.store_is_lost() && some_failed) return true;
   const ServerSim* first = servers_.front().process.get();
   if (!all_done || !first) return false;
   const std::vector<CoordinatorCore::JobStatus> jobs = first->coordinator()->jobs();
