@@ -16,6 +16,7 @@
 #include "common/assert.h"
 #include "common/durable_file.h"
 #include "common/printed.h"
+#include "server/disk_space.h"
 
 namespace tributary {
 namespace {
@@ -216,6 +217,7 @@ Status RedoLog::begin_file(std::uint64_t at_least) {
   std::error_code failed;
   fs::create_directories(folder_, failed);
   if (failed) return fail(ErrorCode::kIo, "cannot create " + folder_ + ": " + failed.message());
+  if (Status room = room_on_disk(folder_, size + kSpareBytes); !room) return room;
   const std::uint64_t name = files_.empty() ? 1 : files_.back().name + 1;
   const std::string path = path_of(name);
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;

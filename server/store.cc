@@ -16,6 +16,7 @@
 #include <mutex>
 #include <utility>
 
+#include "server/disk_space.h"
 #include "server/records.h"
 #include "server/snapshot_file.h"
 
@@ -142,6 +143,8 @@ class RocksStore final : public Store {
   Result<std::vector<JobRecord>> registry() const override;
   std::string path() const override { return path_; }
 
+  // kStore if the disk has less.
+  Status room(const std::string& doing, std::uint64_t bytes = kRecordBytes) const;
   // Makes the closed files of a writer a complete snapshot.
   Status complete(SnapshotRecord record, const std::vector<std::string>& files);
 
@@ -186,8 +189,15 @@ class RocksSnapshotWriter final : public SnapshotWriter {
     record_.generation = generation;
   }
 
-  Status add(const ChunkSnapshot& chunk) override { return files_.add(chunk); }
-  Status add(const StoredChunk& chunk) override { return files_.add(chunk); }
+  Status add(const ChunkSnapshot& chunk) override {
+    const std::size_t arrays = 2 + kernels::kMaxSlots + chunk.residuals.size();
+    return add_if_room(chunk, arrays * chunk.params.size());
+  }
+  Status add(const StoredChunk& chunk) override {
+    std::size_t bytes = 0;
+    for (const StoredEntry& entry : chunk.entries) bytes += entry.value.size();
+    return add_if_room(chunk, bytes);
+  }
   Status finish() override {
     record_.chunks = files_.chunks();
     record_.bytes = files_.bytes();
@@ -201,6 +211,12 @@ class RocksSnapshotWriter final : public SnapshotWriter {
   std::uint64_t bytes() const override { return files_.bytes(); }
 
  private:
+  template <class Chunk>
+  Status add_if_room(const Chunk& chunk, std::size_t bytes) {
+    if (Status room = store_.room("write the " + describe(record_.info), bytes + kSpareBytes); !room) return room;
+    return files_.add(chunk);
+  }
+
   RocksStore& store_;
   SnapshotRecord record_;
   SnapshotFileWriter files_;
@@ -323,8 +339,15 @@ Result<std::unique_ptr<SnapshotWriter>> RocksStore::begin(const SnapshotInfo& in
   return std::make_unique<RocksSnapshotWriter>(*this, info, generation);
 }
 
+Status RocksStore::room(const std::string& doing, std::uint64_t bytes) const {
+  const Status room = room_on_disk(path_, bytes);
+  if (room) return {};
+  return fail(ErrorCode::kStore, "store " + path_ + ": cannot " + doing + ": " + room.error().message + "; free space");
+}
+
 Status RocksStore::complete(SnapshotRecord record, const std::vector<std::string>& files) {
   std::lock_guard lock(mutex_);
+  if (Status enough = room("complete the " + describe(record.info)); !enough) return enough;
   db_->Resume().PermitUncheckedError();  // a full disk made RocksDB read-only; there may be room again
   const std::string name = family_name(record.info, record.generation);
   rocksdb::ColumnFamilyHandle* handle = nullptr;
@@ -416,6 +439,7 @@ Status RocksStore::drop(const std::vector<SnapshotKey>& keys, const std::string&
   for (const auto& [job, round] : keys) batch.Delete(snapshot_key(job, round));
   if (!job_record_key.empty()) batch.Delete(job_record_key);
   if (batch.Count() == 0) return {};
+  if (Status enough = room("drop snapshots"); !enough) return enough;
   if (auto status = db_->Write(synced(), &batch); !status.ok()) {
     return tl::unexpected<Error>(error("drop snapshots", status));
   }
@@ -457,6 +481,9 @@ Status RocksStore::drop_job(JobId job) {
 }
 
 Status RocksStore::save(const JobRecord& record) {
+  if (Status enough = room("save the registry record of job id " + std::to_string(record.job.value)); !enough) {
+    return enough;
+  }
   if (auto status = db_->Put(synced(), job_key(record.job), records::seal(record)); !status.ok()) {
     return tl::unexpected<Error>(
         error("save the registry record of job id " + std::to_string(record.job.value), status));

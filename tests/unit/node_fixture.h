@@ -215,6 +215,8 @@ struct FakeNode {
     message.endpoints = {{"inproc://nobody"}};
     message.resume = resume.value != 0;
     message.resume_round = resume;
+    message.node = join.node;
+    message.nodes = join.nodes;
     message.rank_states = std::move(rank_states);
     server->on_control(message);
   }

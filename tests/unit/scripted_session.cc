@@ -15,6 +15,7 @@ struct Session::Impl {
   JobConfig job;
   Topology topology;
   std::vector<TensorSpec> tensors;
+  std::optional<Layout> layout;
   bool fresh = false;
   Round resume;
   bool on_device = false;
@@ -86,6 +87,9 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   impl->job = options.job;
   impl->topology = options.topology;
   impl->tensors = std::move(tensors);
+  auto layout = Layout::unowned(impl->tensors);
+  REQUIRE(layout);
+  impl->layout = std::move(*layout);
   impl->fresh = world.round.value == 0;
   impl->resume = world.round;
   for (const TensorSpec& tensor : impl->tensors) {
@@ -160,6 +164,14 @@ Status Session::start() {
 }
 
 void Session::last_round(Round) {}
+
+const Layout& Session::layout() const {
+  return *impl_->layout;
+}
+
+GateDecision Session::gate(Round) const {
+  return {};
+}
 
 Round Session::settled_round() const {
   return World::current->round;

@@ -103,15 +103,19 @@ TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
   CHECK(
       to_canonical_json(some_job()) ==
       R"({"allreduce":{"algorithm":"hierarchical"},"encoding":{"pull":"fp32","push":"fp32"},)"
+      R"("gate":{"backoff_factor":0.5,"clip_norm":0.0,"growth_factor":2.0,"growth_interval":2000,"init_scale":65536.0,)"
+      R"("loss_scale":"none"},)"
       R"("job":{"chunk_bytes":0,"mode":"sync","name":"j"},)"
       R"("local":{"beta1":0.9,"beta2":0.999,"dampening":0.0,"eps":1e-08,"initial_accumulator":0.0,"keep_state":true,)"
       R"("lr":0.01,"lr_decay":0.0,"momentum":0.0,"nesterov":false,"optimizer":"sgd","steps":0,"weight_decay":0.0},)"
+      R"("membership":{"min_nodes":1,"on_worker_loss":"wait","rejoin_ms":10000},)"
       R"("optimizer":{"beta1":0.9,"beta2":0.999,"dampening":0.0,"eps":1e-08,"initial_accumulator":0.0,"lr":0.001,)"
       R"("lr_decay":0.0,"momentum":0.0,"name":"adamw","nesterov":false,"weight_decay":0.01},)"
-      R"("recovery":{"redo_log":"workers","redo_mb":256,"when_full":"go_on"},)"
+      R"("recovery":{"log_mb":4096,"redo_log":"workers","redo_mb":256,"when_full":"go_on"},)"
       R"("schedule":{"min_lr_ratio":0.0,"name":"cosine","step_gamma":0.1,"step_rounds":0,"total_rounds":100,"warmup_rounds":0},)"
       R"("snapshot":{"every_rounds":0,"every_s":60},)"
       R"("ssp":{"delay_compensation":0.0,"lr_by_staleness":false,"staleness":3},)"
+      R"("sync":{"backup_workers":0,"deadline_ms":0},)"
       R"("train":{"accumulation":1,"dataset":"fashion-mnist","epochs":5,"eval_every_epochs":1,"global_batch":256,)"
       R"("hidden":[256,128],"max_rounds":0,"seed":1}})");
 }

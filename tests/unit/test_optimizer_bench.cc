@@ -54,7 +54,7 @@ TEST_CASE("the optimizer benchmark refuses impossible options and says what woul
     CHECK(result.error().code == ErrorCode::kInvalidArgument);
     return result.error().message;
   };
-  CHECK(message([](auto& o) { o.optimizer = "lamb"; }).find("'lamb'") != std::string::npos);
+  CHECK(message([](auto& o) { o.optimizer = "adafactor"; }).find("'adafactor'") != std::string::npos);
   CHECK(message([](auto& o) { o.elements = 0; }).find("elements = 0") != std::string::npos);
   CHECK(message([](auto& o) { o.chunk_bytes = 1001; }).find("chunk_bytes = 1001") != std::string::npos);
   CHECK(message([](auto& o) { o.seconds = 0; }).find("seconds") != std::string::npos);

@@ -322,9 +322,9 @@ TEST_CASE("optimizers have the state that their formulae need") {
   CHECK(make_optimizer("sgd", options)->slots() == 1);
   CHECK(make_optimizer("sgd", options)->initial_state(0) == 0.0f);
   CHECK(make_optimizer("adagrad", options)->initial_state(0) == 0.25f);
-  for (const char* name : {"sgd", "adam", "adamw", "adagrad", "lion"})
+  for (const char* name : {"sgd", "adam", "adamw", "adagrad", "lion", "lamb"})
     CHECK(make_optimizer(name, options)->name() == name);
-  for (const char* name : {"", "SGD", "lamb", "adam "}) CHECK(make_optimizer(name, options) == nullptr);
+  for (const char* name : {"", "SGD", "adafactor", "adam "}) CHECK(make_optimizer(name, options) == nullptr);
 }
 
 TEST_CASE("a NaN in the gradient reaches the parameter in every optimizer") {

@@ -1,0 +1,21 @@
+// Room on the disk of a server's store, asked for before it is used.
+//
+// RocksDB does not come back from a failed write of its own log as it should (7.8.3 stops the process when it is told
+// to go on), and its records are small. So whatever is large (snapshots, redo logs) leaves kSpareBytes to it, and a
+// record is not written if there is not even kRecordBytes: a full disk is an error that is met before the write, and
+// tried again.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/result.h"
+
+namespace tributary {
+
+inline constexpr std::uint64_t kSpareBytes = 4u << 20, kRecordBytes = 1u << 20;
+
+// kIo, naming path and figures ("No space left on device"), if there are less.
+Status room_on_disk(const std::string& path, std::uint64_t bytes);
+
+}  // namespace tributary
