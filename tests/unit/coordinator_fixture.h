@@ -113,7 +113,7 @@ class Cluster : public CoordinatorOutput {
     join.redo_last = Round(options.redo_last);
     join.redo_capacity = options.redo_capacity;
     std::vector<std::uint32_t> nodes = options.redo_nodes;
-    for (std::uint32_t node = 0; nodes.size() < options.nodes && options.redo_nodes.empty(); ++node)
+    for (std::uint32_t node = 0; node < std::min(options.nodes, 2048u) && options.redo_nodes.empty(); ++node)
       nodes.push_back(node);
     join.redo_members = members_hash(nodes);
     join.world_size = options.world_size.value_or(options.nodes * options.ranks);
