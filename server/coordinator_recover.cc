@@ -98,30 +98,37 @@ void CoordinatorCore::choose_start(Job& job) {
   const std::set<std::uint16_t> shards = shards_of(job);
   if (shards.empty() || !recovers(job.config)) return;
   if (logs_steps(job.config)) return choose_logged_start(job, shards);
+  // As the servers have it, if all of them have something and are not more than a round apart.
+  Round slowest(~0ull);
   Version fastest;
-  for (const std::uint16_t shard : shards) {
-    if (const auto kept = job.kept.find(shard); kept != job.kept.end())
-      fastest = std::max(fastest, kept->second.max_version);
-  }
-  // One that is further behind was still being brought up to the others when its view ended: it counts as lost again.
-  std::set<std::uint16_t> usable;
-  Round start(~0ull);
+  bool as_kept = true;
   for (const std::uint16_t shard : shards) {
     const auto kept = job.kept.find(shard);
-    if (kept == job.kept.end() || kept->second.min_version.value + 1 < fastest.value) continue;
-    usable.insert(shard);
+    as_kept = as_kept && kept != job.kept.end();
+    if (!as_kept) break;
+    slowest = std::min(slowest, Round(kept->second.min_version.value));
+    fastest = std::max(fastest, kept->second.max_version);
+  }
+  as_kept = as_kept && slowest >= job.resume_round && fastest.value <= slowest.value + 1;
+  const std::optional<Round> reach = job.resume ? reach_of_redo(job) : std::nullopt;  // else a lost shard has nothing
+  if (as_kept && (!reach || slowest.value + 1 >= reach->value)) {
+    job.start = slowest;
+    job.kept_open = shards;
+    return;
+  }
+  if (!reach) return;
+  // As far as the nodes can push again. A server that is further behind was still being brought up to the others when
+  // its view ended: it counts as lost again.
+  Round start = *reach;
+  for (const std::uint16_t shard : shards) {
+    const auto kept = job.kept.find(shard);
+    if (kept == job.kept.end() || kept->second.min_version.value + 1 < reach->value) continue;
+    job.kept_open.insert(shard);
     start = std::min(start, Round(kept->second.min_version.value));
   }
-  const bool all_kept = usable.size() == shards.size();
-  if (!all_kept) {
-    if (!job.resume) return;  // the lost shard never had a snapshot
-    const std::optional<Round> reach = reach_of_redo(job);
-    if (!reach) return;
-    start = std::min(start, *reach);
-  }
-  if (start < job.resume_round || fastest.value > start.value + 1) return;
-  job.start = start;
-  job.kept_open = std::move(usable);
+  std::erase_if(job.kept_open,
+                [&](std::uint16_t shard) { return job.kept.at(shard).max_version.value > start.value + 1; });
+  job.start = std::max(start, job.resume_round);
 }
 
 // With logs on the servers' disks: a shard that has nothing in memory can be had at every round from the snapshot to

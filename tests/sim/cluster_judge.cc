@@ -162,8 +162,7 @@ void ClusterJudge::store_lost(std::uint16_t shard) {
   server_lost_ = true;
   const bool owns = newest_ && std::ranges::any_of(newest_->open.owners,
                                                    [&](const ChunkOwner& owner) { return owner.shard.value == shard; });
-  any_store_lost_ = any_store_lost_ || owns;
-  if (any_commit_ && owns) store_lost_ = true;
+  store_lost_ = store_lost_ || owns;
 }
 
 void ClusterJudge::ring_lost() {
@@ -283,7 +282,7 @@ void ClusterJudge::ended() {
     }
   }
   // A store may be lost after it has said that it has the last snapshot.
-  if (chunks != setup_.layout->chunks() && !any_store_lost_) broken_("the last snapshot lacks chunks");
+  if (chunks != setup_.layout->chunks() && !store_lost_) broken_("the last snapshot lacks chunks");
 }
 
 }  // namespace tributary::sim

@@ -93,7 +93,7 @@ class ClusterJudge {
   bool server_lost_ = false;  // since the last view that ran
   bool last_failed_ = false;
   bool redoing_ = false;  // a server is being brought up to the others
-  bool store_lost_ = false, any_store_lost_ = false;
+  bool store_lost_ = false;
   bool ring_gap_ = false;           // some node lacks pushes after the last snapshot
   std::optional<Round> gap_until_;  // a snapshot of this round makes up for it
 };

@@ -352,16 +352,21 @@ void ClusterWorld::supervise() {
   }
 }
 
+bool ClusterWorld::some_failed() const {
+  return std::ranges::any_of(nodes_, [](const Node& node) {
+    return std::ranges::any_of(node.trainers, [](const auto& trainer) { return trainer && trainer->failure(); });
+  });
+}
+
 // The job has ended and its record says so; or it cannot go on, and said why.
 bool ClusterWorld::over() const {
-  bool all_done = true, some_failed = false;
+  bool all_done = true;
   for (const Node& node : nodes_) {
     for (const auto& trainer : node.trainers) {
       all_done = all_done && trainer && trainer->done() && !trainer->failure();
-      some_failed = some_failed || (trainer && trainer->failure());
     }
   }
-  if (judge.store_is_lost() && some_failed) return true;
+  if (judge.store_is_lost() && some_failed()) return true;
   const ServerSim* first = servers_.front().process.get();
   if (!all_done || !first) return false;
   const std::vector<CoordinatorCore::JobStatus> jobs = first->coordinator()->jobs();
@@ -409,7 +414,7 @@ ClusterOutcome ClusterWorld::run() {
     clock.step();
     ++outcome_.events;
   }
-  outcome_.stopped_for_lost_store = judge.store_is_lost();
+  outcome_.stopped_for_lost_store = judge.store_is_lost() && some_failed();
   if (outcome_.failure.empty() && !outcome_.stopped_for_lost_store) judge.ended();
   outcome_.ok = outcome_.failure.empty();
   outcome_.virtual_ns = clock.now_ns();

@@ -65,6 +65,7 @@ class ClusterWorld {
   void start_server(std::uint32_t index);
   void look_after_rings();
   void supervise();
+  bool some_failed() const;
   bool over() const;
   void check_progress();
   Process* process(std::uint32_t who);

@@ -322,6 +322,7 @@ TEST_CASE("a node that comes back after it has finished waits for the others to 
   cluster.run(2);
   cluster.leave(1, LeaveKind::kFinished, 9);
   cluster.say(PeerId(3001), WorkerHello{"host1", 99});
+  cluster.now += kTimeoutMs / 2;  // the process before it is silent
   cluster.sent.clear();
   cluster.say(PeerId(3001), cluster.join_of({.node = 1, .nodes = 2}));
   const auto refused = cluster.only<ControlError>(PeerId(3001));
