@@ -86,6 +86,8 @@ TEST_CASE("an all-reduce job is opened with what its lane must know, and its tra
   welcome.view = ViewId(1);
   welcome.chunk_elements = layout->chunk_elements();
   welcome.owners = layout->owners();
+  welcome.node = NodeRank(1);
+  welcome.nodes = 4;
   node.server->on_control(welcome);
   const auto session = session_of(std::move(attached));
   CHECK(node.lanes.setup().nodes == 4);
