@@ -150,6 +150,10 @@ class Run {
       const auto newest = look();
       const auto now = Clock::now();
       if (newest) heard = now;
+      if (newest && newest->world != world && newest->round >= newest->last) {
+        return fail(ErrorCode::kInvalidArgument, "the job was through before its " + std::to_string(nodes_[phase]) +
+                                                     " nodes took part; give it more rounds, or slower ones");
+      }
       if (newest && newest->world == world) {
         if (!first) first = now, first_round = newest->round;
         const std::uint64_t until = newest->last * (phase + 1) / nodes_.size();

@@ -31,8 +31,9 @@ TEST_CASE("two nodes become four and then three without a stop, and every round 
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "elastic", .chunk_bytes = 8192, .rounds = 3000});
   const std::string log = dir / "elastic.log", out = dir / "elastic.json";
-  const std::string command =
-      bin("tributary") + " bench elastic " + job_file + " --nodes 2,4,3 --base-dir " + (dir / "run") + " > " + out;
+  const std::string command = bin("tributary") + " bench elastic " + job_file +
+                              " --nodes 2,4,3 --us-per-sample 100 --base-dir " + (dir / "run") + " > " +
+                              out;  // slow rounds: there must be time for nodes to join
   auto process = Process::spawn({.argv = {"/bin/sh", "-c", command}, .log_file = log});
   REQUIRE_MESSAGE(process, process.error().message);
   const auto status = process->wait(std::chrono::milliseconds(240'000));
