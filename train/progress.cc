@@ -14,6 +14,9 @@ std::string to_json(const RoundReport& report) {
   nlohmann::ordered_json json = {
       {"rank", report.rank},
       {"world_size", report.world_size},
+      {"restarts", report.restarts},
+      {"resumed", report.resumed},
+      {"complete", report.complete},
       {"round", report.round},
       {"rounds", report.rounds},
       {"loss_sum", report.stats.loss_sum},

@@ -208,6 +208,8 @@ class Trainer {
     Result<StepState> state = StepState::kContinue;
     RoundReport report{.rank = topology_.rank,
                        .world_size = topology_.world_size,
+                       .restarts = summary_.restarts,
+                       .resumed = session_->resume_round().value,
                        .round = round.value,
                        .rounds = last_.value,
                        .stats = stats};
@@ -234,6 +236,7 @@ class Trainer {
     report.split.compute_ns = ns_since(begin) - evaluating_ns - blocked_ns_;
     report.global_samples = summary_.partial ? stats.samples : sampler.batch_size(round);
     report.gate = session_->gate(complete_);
+    report.complete = complete_.value;
     tell(report);
     return state;
   }
