@@ -9,12 +9,14 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cli/run_summary.h"
 #include "cli/strike_watch.h"
 #include "cluster/progress_socket.h"
 #include "common/config_toml.h"
+#include "common/median.h"
 #include "common/printed.h"
 
 namespace tributary::cli {
@@ -222,9 +224,8 @@ class Chaos {
   Json result(std::uint32_t killed, const Json& summary, const Json& calm) const {
     std::vector<double> times;
     for (const Json& strike : strikes_) times.push_back(strike.at("recovered_s").get<double>());
-    std::ranges::sort(times);
-    const Json recovered = {{"median", times.empty() ? 0.0 : times[times.size() / 2]},
-                            {"max", times.empty() ? 0.0 : times.back()}};
+    const double longest = times.empty() ? 0.0 : *std::ranges::max_element(times);
+    const Json recovered = {{"median", median(std::move(times))}, {"max", longest}};
     const bool same = summary.at("digest") == calm.at("digest") && summary.at("rounds") == calm.at("rounds");
     return {{"job", options_.job_file},
             {"seed", options_.seed},
