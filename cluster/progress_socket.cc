@@ -30,7 +30,7 @@ std::optional<ProgressReport> parse_progress(std::string_view datagram) {
   const bool whole =
       take("rank", report.rank) && take("world_size", report.world_size) && take("restarts", report.restarts) &&
       take("resumed", report.resumed) && take("complete", report.complete) && take("round", report.round) &&
-      take("rounds", report.rounds) && take("samples", report.samples) && take("global_samples", report.global_samples);
+      take("rounds", report.rounds) && take("samples", report.samples) && take("samples_sum", report.samples_sum);
   if (!whole) return {};
   return report;
 }

@@ -18,7 +18,7 @@ struct ProgressReport {
   // complete > resumed: the rank's view has completed a round.
   std::uint64_t resumed = 0, complete = 0;
   std::uint64_t round = 0, rounds = 0;
-  std::uint64_t samples = 0, global_samples = 0;
+  std::uint64_t samples = 0, samples_sum = 0;
 };
 // Nothing: it is not one of ours.
 std::optional<ProgressReport> parse_progress(std::string_view datagram);

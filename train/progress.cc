@@ -23,6 +23,7 @@ std::string to_json(const RoundReport& report) {
       {"correct", report.stats.correct},
       {"samples", report.stats.samples},
       {"global_samples", report.global_samples},
+      {"samples_sum", report.samples_sum},
       {"compute_ns", report.split.compute_ns},
       {"reduce_ns", report.split.reduce_ns},
       {"wait_ns", report.split.wait_ns},

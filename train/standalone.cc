@@ -280,6 +280,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
           compute->gradient(round, Rank(rank), nullptr, nullptr, rank, loss_scale);
       if (!stats) return tl::unexpected(stats.error());
       report.stats += **stats;
+      report.samples_sum += compute->computed_sum();
       weight += compute->weight(round, Rank(rank));
     }
     report.split.compute_ns = ns_since(begin);

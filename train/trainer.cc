@@ -237,6 +237,7 @@ class Trainer {
     report.global_samples = summary_.partial ? stats.samples : sampler.batch_size(round);
     report.gate = session_->gate(complete_);
     report.complete = complete_.value;
+    report.samples_sum = compute_.computed_sum();
     tell(report);
     return state;
   }
