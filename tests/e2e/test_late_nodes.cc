@@ -150,7 +150,7 @@ TEST_CASE("the experiment runs, says what is ideal, and keeps what it measured b
   const TempDir dir;
   const std::string report = dir / "report";
   const std::string log = dir / "bench.log";
-  const auto measure = [&](const std::string& variants) {
+  const auto begin = [&](const std::string& variants, const std::string& folder) {
     std::filesystem::remove(log);
     auto process = Process::spawn({.argv = {bin("tributary"),
                                             "bench",
@@ -171,10 +171,14 @@ TEST_CASE("the experiment runs, says what is ideal, and keeps what it measured b
                                             variants,
                                             "--json",
                                             "--report",
-                                            report},
+                                            folder},
                                    .log_file = log});
     REQUIRE_MESSAGE(process, process.error().message);
-    const auto status = process->wait(kPatience * 2);
+    return std::move(*process);
+  };
+  const auto measure = [&](const std::string& variants) {
+    Process process = begin(variants, report);
+    const auto status = process.wait(kPatience * 2);
     REQUIRE(status);
     return *status;
   };
@@ -213,6 +217,19 @@ TEST_CASE("the experiment runs, says what is ideal, and keeps what it measured b
   CHECK(said.find("counted_per_s") != std::string::npos);
   std::ifstream kept(report + "/stragglers.json");
   CHECK(nlohmann::json::parse(kept) == damaged);
+
+  // Who is interrupted keeps what was measured by then.
+  const std::string other = dir / "interrupted";
+  Process interrupted = begin("sync,weighted,backup,ssp-1,async", other);
+  REQUIRE(eventually([&] { return std::filesystem::exists(other + "/stragglers.json"); }));
+  interrupted.send_signal(SIGINT);
+  const auto status = interrupted.wait(kPatience);
+  REQUIRE(status);
+  CHECK(status->code == 1);
+  std::ifstream partly(other + "/stragglers.json");
+  const auto runs = nlohmann::json::parse(partly).at("runs");
+  CHECK(runs.size() >= 1);
+  CHECK(runs.size() < 6);
 }
 
 }  // namespace
