@@ -40,11 +40,12 @@ class AllreducePort {
   virtual void publish(const PeerAddress& address) = 0;  // on the lane's threads
 };
 
-// What a job needs beyond NodeJobSpec. The spec's endpoints and devices are not used: gradients are in shared memory.
+// What a job needs beyond NodeJobSpec. The spec's endpoints and devices (those of the node reduction) are not used.
 // spec.init: a fresh job's node 0. A node 0 without it loads the checkpoint of round spec.start.
 struct AllreduceSetup {
   std::uint32_t nodes = 1;
   JobConfig config;  // algorithm, optimizer, schedule, snapshot
+  bool on_devices = false;
 };
 
 struct AllreduceOptions {

@@ -47,8 +47,8 @@ std::string NodeJobs::who(const Entry& entry, std::uint32_t local_rank) const {
 
 NodeJobs::Entry* NodeJobs::open_entry(const std::string& name) {
   const auto at = std::ranges::find_if(entries_, [&](const Entry& entry) {
-    return entry.name == name &&
-           (entry.phase == Phase::kGathering || entry.phase == Phase::kJoining || entry.phase == Phase::kRunning);
+    return entry.name == name && (entry.phase == Phase::kGathering || entry.phase == Phase::kJoining ||
+                                  entry.phase == Phase::kAgreeing || entry.phase == Phase::kRunning);
   });
   return at == entries_.end() ? nullptr : &*at;
 }
@@ -82,12 +82,6 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
   }
   if (options_.devices) {
     if (Status status = options_.devices->admit(request.device); !status) return status;
-    if (config.mode == "allreduce" && options_.devices->mode() == "device") {
-      return fail(ErrorCode::kUnavailable,
-                  in_words(config.name) +
-                      " has mode \"allreduce\", whose gradients are summed in host memory, but "
-                      "this worker has [worker] node_reduction = \"device\"; set it to \"auto\"");
-    }
   }
   if (request.tensors.empty())
     return fail(ErrorCode::kInvalidArgument, "no tensor was declared; a job has at least one");
@@ -239,7 +233,7 @@ void NodeJobs::rank_state(TrainerId trainer, const RankState& state) {
 void NodeJobs::detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms) {
   const auto [entry, place] = find(trainer);
   trainers_.send(trainer, DetachReply{});
-  if (!entry || place->left || entry->phase == Phase::kGathering || entry->phase == Phase::kJoining) return;
+  if (!entry || place->left || entry->phase < Phase::kRunning) return;
   const auto local_rank =
       std::ranges::find_if(entry->places, [&, at = place](const auto& p) { return &p.second == at; })->first;
   if (entry->phase == Phase::kRunning && detach.kind == LeaveKind::kFailed) {
@@ -259,6 +253,14 @@ void NodeJobs::gone(TrainerId trainer, std::uint64_t now_ms) {
   const std::string name = who(*entry, local_rank);
   place->connected = false;
   switch (entry->phase) {
+    case Phase::kAgreeing:
+      coordinator_.send(LeaveJob{entry->id, entry->view, entry->node, LeaveKind::kFailed,
+                                 entry->agreement->welcome.resume_round, name + " left before the job began",
+                                 entry->name});
+      entry->agreement.reset();
+      entry->phase = Phase::kGathering;
+      entry->places.erase(local_rank);
+      break;
     case Phase::kJoining:
       coordinator_.send(LeaveJob{JobId(), ViewId(), entry->node, LeaveKind::kFailed, Round(),
                                  name + " left before the job began", entry->name});
@@ -306,7 +308,8 @@ bool NodeJobs::drained() const {
   // Trainers whose view is over or who detached may take their time to close.
   const bool busy = std::ranges::any_of(entries_, [&](const Entry& entry) {
     return entry.phase == Phase::kRunning ||
-           (!drain_done_ && (entry.phase == Phase::kJoining || entry.phase == Phase::kLeft));
+           (!drain_done_ &&
+            (entry.phase == Phase::kJoining || entry.phase == Phase::kAgreeing || entry.phase == Phase::kLeft));
   });
   return draining_ && !busy;
 }
@@ -318,7 +321,7 @@ void NodeJobs::drain() {
   for (Entry& entry : entries_) {
     if (entry.phase == Phase::kRunning) {
       entry.job->set_state(RegionState::kStopRequested);
-    } else if (entry.phase == Phase::kGathering || entry.phase == Phase::kJoining) {
+    } else if (entry.phase < Phase::kRunning) {
       fail_view(entry, {ErrorCode::kUnavailable, "the worker daemon is being stopped; attach again when it is back"});
     }
   }
@@ -336,7 +339,7 @@ void NodeJobs::abandon(const std::string& reason, std::uint64_t) {
 }
 
 std::vector<NodeJobSummary> NodeJobs::summaries() const {
-  static constexpr const char* kNames[] = {"gathering", "joining", "running", "left", "over"};
+  static constexpr const char* kNames[] = {"gathering", "joining", "agreeing", "running", "left", "over"};
   std::vector<NodeJobSummary> result;
   for (const Entry& entry : entries_) {
     NodeJobSummary summary;

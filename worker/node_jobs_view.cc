@@ -15,7 +15,8 @@ std::string in_words(const std::string& name) {
 
 NodeJobs::Entry* NodeJobs::in_view(JobId job, ViewId view) {
   const auto at = std::ranges::find_if(entries_, [&](const Entry& entry) {
-    return (entry.phase == Phase::kRunning || entry.phase == Phase::kLeft) && entry.id == job && entry.view == view;
+    return (entry.phase == Phase::kAgreeing || entry.phase == Phase::kRunning || entry.phase == Phase::kLeft) &&
+           entry.id == job && entry.view == view;
   });
   return at == entries_.end() ? nullptr : &*at;
 }
@@ -77,22 +78,33 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
   entry.view = m.view;
   if (begun_.size() >= kMaxJoined) begun_.erase(begun_.begin());
   begun_[m.job] = {m.view, entry.node};
-  if (Status begun = begin(entry, m); !begun) {
-    coordinator_.send(
-        LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, begun.error().message, entry.name});
-    fail_view(entry, begun.error());
-  }
+  begun(entry, m, begin(entry, m, now_ms));
 }
 
-Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
-  Result<Layout> layout = Layout::with_owners(entry.tensors, m.chunk_elements, m.owners);
-  if (!layout) return tl::unexpected(layout.error());
+void NodeJobs::begun(Entry& entry, const JobWelcome& m, const Status& status) {
+  if (status) return;
+  coordinator_.send(
+      LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, status.error().message, entry.name});
+  fail_view(entry, status.error());
+}
+
+Status NodeJobs::begin(Entry& entry, const JobWelcome& m, std::uint64_t now_ms) {
+  Result<Layout> made = Layout::with_owners(entry.tensors, m.chunk_elements, m.owners);
+  if (!made) return tl::unexpected(made.error());
+  auto layout = std::make_shared<const Layout>(std::move(*made));
+  if (options_.devices && entry.config.mode == "allreduce") return agree(entry, m, std::move(layout), now_ms);
+  return run(entry, m, std::move(layout), nullptr, {});
+}
+
+// devices: of an all-reduce job that all nodes add up on devices.
+Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const Layout> layout,
+                     std::shared_ptr<AllreduceDevices> devices, const std::string& why_host) {
   NodeJobSpec spec;
   spec.name = entry.name;
   spec.job = m.job;
   spec.view = m.view;
   spec.node = m.node;
-  spec.layout = std::make_shared<const Layout>(std::move(*layout));
+  spec.layout = std::move(layout);
   spec.push = entry.config.push;
   spec.pull = entry.config.pull;
   spec.start = m.resume_round;
@@ -112,14 +124,15 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   if (spec.allreduce) {
     setup.nodes = m.nodes;
     setup.config = entry.config;
+    setup.on_devices = devices != nullptr;
+    spec.why_host = why_host;
+    entry.lent = spec.allreduce_devices = std::move(devices);
     spec.lane_memory = AllreduceLane::bytes_needed(*spec.layout, spec.ranks, spec.node, setup);
   }
   if (options_.devices && !spec.allreduce) {
-    std::vector<std::string> uuids;  // places are in the order of local ranks
-    for (const auto& [local_rank, place] : entry.places) uuids.push_back(place.device);
-    auto opened = options_.devices->open(spec.name, spec.layout, spec.push, spec.pull, uuids);
+    auto opened = options_.devices->open(spec.name, spec.layout, spec.push, spec.pull, entry.devices());
     if (!opened) return tl::unexpected(opened.error());
-    spec.devices = entry.lent = std::move(*opened);
+    entry.lent = spec.devices = std::move(*opened);
   }
   const std::vector<int> doorbells = lanes_.doorbells(spec.allreduce);
   Result<std::shared_ptr<NodeJob>> job =
@@ -166,7 +179,13 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}", in_words(entry.name),
                 m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh", entry.job->spec().layout->chunks(),
                 entry.job->budget_bytes() / 1'000'000,
-                entry.lent ? std::to_string(entry.lent->plan().width()) + " devices" : "the host");
+                entry.lent ? std::to_string(entry.lent->width()) + " devices" : "the host");
+  if (entry.job->spec().allreduce) {
+    logger_->info("{}: nodes are added up by {}", in_words(entry.name),
+                  entry.lent         ? "NCCL"
+                  : why_host.empty() ? "Gloo"
+                                     : "Gloo, in host memory: " + why_host);
+  }
   return {};
 }
 
@@ -190,8 +209,8 @@ void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
 
 // What another node of an all-reduce job has for this one to connect to it. (This view's welcome came before it.)
 void NodeJobs::on(const PeerAddress& m) {
-  const Entry* entry = in_view(m.job, m.view);
-  if (entry && entry->job && entry->job->spec().allreduce) lanes_.peer_address(m);
+  Entry* entry = in_view(m.job, m.view);
+  if (entry && entry->config.mode == "allreduce") offered(*entry, m);
 }
 
 void NodeJobs::on(const SnapshotAt& m) {
@@ -215,6 +234,7 @@ void NodeJobs::on(const SnapshotCommit& m) {
 
 void NodeJobs::on(const StopRequest& m) {
   Entry* entry = in_view(m.job, m.view);
+  if (entry && entry->agreement) entry->agreement->stop_requested = true;
   if (!entry || entry->phase != Phase::kRunning) return;
   logger_->info("{}: asked to stop after its round: {}", in_words(entry->name), m.reason);
   entry->job->set_state(RegionState::kStopRequested);
@@ -225,6 +245,11 @@ void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
   if (!entry) return;
   // Of a stop in good order that is under way nothing is repeated but that the view is over.
   if (m.kind == StopKind::kRestart && entry->stop && entry->stop->kind != StopKind::kRestart) return;
+  if (entry->phase == Phase::kAgreeing) {
+    if (m.kind == StopKind::kRestart) return join_again(*entry, now_ms);
+    return fail_view(*entry,
+                     {ErrorCode::kStopped, in_words(entry->name) + " was stopped before it began: " + m.reason});
+  }
   if (entry->phase == Phase::kLeft) {
     entry->phase = Phase::kOver;
     return;
@@ -247,6 +272,8 @@ void NodeJobs::coordinator_restarted(std::uint64_t now_ms) {
                "the coordinator was restarted or had lost sight of this node");
     } else if (entry.phase == Phase::kLeft) {
       entry.phase = Phase::kOver;
+    } else if (entry.phase == Phase::kAgreeing) {
+      join_again(entry, now_ms + kJoinRetryMs);
     } else if (entry.phase == Phase::kJoining) {
       entry.next_ms = now_ms + kJoinRetryMs;  // it does not know that we joined
     }
@@ -276,6 +303,7 @@ void NodeJobs::fail_view(Entry& entry, const Error& error) {
   for (const auto& [local_rank, place] : entry.places) {
     if (place.connected && !place.left) refuse(place.trainer, error);
   }
+  entry.agreement.reset();
   if (entry.job) entry.job->set_state(RegionState::kFailed);
   close_lanes(entry, false);
   entry.phase = Phase::kOver;
@@ -372,6 +400,7 @@ void NodeJobs::tick(std::uint64_t now_ms) {
     const bool due = entry.next_ms != 0 && now_ms >= entry.next_ms;
     if (entry.phase == Phase::kRunning) tick_running(entry, now_ms);
     if (entry.phase == Phase::kJoining && due) join(entry, now_ms);
+    if (entry.phase == Phase::kAgreeing) tick_agreeing(entry, now_ms);
     if (entry.phase == Phase::kLeft && due) {
       coordinator_.send(*entry.leave);
       entry.next_ms = now_ms + kLeaveRepeatMs;

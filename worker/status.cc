@@ -14,11 +14,11 @@ using Json = nlohmann::ordered_json;
 
 // "host", or the devices in the order of their NCCL ranks.
 Json reduced_on(const NodeJob& job) {
-  const auto& reduction = job.spec().devices;
-  if (!reduction) return "host";
+  const DeviceLender* lender = job.spec().lender();
+  if (!lender) return "host";
   Json devices = Json::array();
-  for (std::uint32_t position = 0; position < reduction->plan().width(); ++position) {
-    devices.push_back(reduction->describe(position));
+  for (std::uint32_t position = 0; position < lender->width(); ++position) {
+    devices.push_back(lender->describe(position));
   }
   return devices;
 }
@@ -99,6 +99,10 @@ Json job_json(const NodeJobSummary& summary) {
   }
   out["memory_bytes"] = job.budget_bytes();
   out["reduced_on"] = reduced_on(job);
+  if (job.spec().allreduce) {
+    out["transport"] = job.spec().allreduce_devices ? "nccl" : "gloo";
+    if (!job.spec().why_host.empty()) out["why_host"] = job.spec().why_host;
+  }
   if (job.spec().devices) {
     const DeviceTimes times = job.spec().devices->times();
     out["device_times"] = {{"groups_reduced", times.groups_reduced},
