@@ -51,7 +51,7 @@ void ControlJobs::describe(ServerHello& hello) const {
   }
   // To a coordinator that is new, these are over.
   for (const auto& [id, job] : jobs_) {
-    if (job.recovers && job.status.chunks != 0) hello.kept.push_back({id, {}, {}, true});
+    if (job.recovers && job.status.chunks != 0 && !job.ending) hello.kept.push_back({id, {}, {}, true});
   }
 }
 
@@ -341,6 +341,7 @@ void ControlJobs::on(const SnapshotAt& m) {
 }
 
 void ControlJobs::on(const SnapshotCommit& m) {
+  if (const auto last = parked_.find(m.job); last != parked_.end() && last->second.last == m.round) unpark(m.job);
   if (logs_) logs_->trim(m.job, m.round);
   if (store_) {
     if (const Status dropped = store_->drop_before(m.job, m.round); !dropped) {
@@ -397,13 +398,7 @@ void ControlJobs::on(const StopJob& m) {
   Job* job = find(m.job, m.view);
   if (m.kind == StopKind::kRestart) {
     if (job) return park(m.job, m.reason);
-    const auto kept = parked_.find(m.job);
-    if (kept == parked_.end()) {
-      tell_kept(m.job, m.view, false, {}, {});
-    } else if (kept->second.parking == 0) {
-      parked(m.job, kept->second);
-    }
-    return;
+    return tell_parked(m.job, m.view);
   }
   if (!job && stored(m.job, m.round)) {  // said again, because the answer was lost
     return output_.send(SnapshotDone{m.job, m.view, m.round, true, 0, {}});
@@ -424,14 +419,28 @@ void ControlJobs::on(const StopJob& m) {
     return finish(m.job);
   }
   if (status.chunks == 0 || status.snapshot_durable == m.round) {  // nothing to keep, or kept already
-    stop_lanes(*job, false, m.round);
+    stop_lanes(*job, false, m.round, park_last(*job, m.round));    // another server may fail to keep its part
     reply_done(*job, m.round, true, status.snapshot_bytes, {});
     return finish(m.job);
   }
   job->ending = true;
   // One of this very round may be under way: then the lanes' captures are second copies, or fill in what is missing.
   if (status.snapshot_pending != m.round) expect_snapshot(*job, m.round, false);
-  stop_lanes(*job, true, m.round);
+  stop_lanes(*job, true, m.round, park_last(*job, m.round));
+}
+
+// Whether lanes are to keep what the job ends with.
+bool ControlJobs::park_last(const Job& job, Round round) {
+  if (!job.recovers || job.lanes.empty()) return false;
+  Parked state;
+  state.view = job.status.view;
+  state.lanes = job.lanes;
+  state.parking = job.lanes.size();
+  state.asked = false;
+  state.last = round;
+  state.until_ms = output_.now_ms() + kParkedMs;
+  parked_[job.status.job] = std::move(state);
+  return true;
 }
 
 // The snapshotter ends every snapshot with snapshot_finished(); what that says of any but the newest is ignored.
@@ -447,8 +456,10 @@ void ControlJobs::expect_snapshot(Job& job, Round round, bool paced) {
   snapshotter_->expect(std::move(plan));
 }
 
-void ControlJobs::stop_lanes(const Job& job, bool keep, Round round) const {
-  for (const LaneIndex lane : job.lanes) lanes_[lane.value]->stop_job(job.status.job, job.status.view, keep, round);
+void ControlJobs::stop_lanes(const Job& job, bool keep, Round round, bool park) const {
+  for (const LaneIndex lane : job.lanes) {
+    lanes_[lane.value]->stop_job(job.status.job, job.status.view, keep, round, park);
+  }
 }
 
 void ControlJobs::drop(JobId id, const std::string& why) {
@@ -464,6 +475,10 @@ void ControlJobs::drop(JobId id, const std::string& why) {
 void ControlJobs::park(JobId id, const std::string& why) {
   const Job& job = jobs_.at(id);
   const ViewId view = job.status.view;
+  if (job.ending && parked_.contains(id)) {  // a last state that is being written goes on, as in drop()
+    jobs_.erase(id);
+    return tell_parked(id, view);
+  }
   const bool whole = job.status.phase == "running" || job.kept;  // else it is still being loaded
   if (!job.recovers || job.ending || job.lanes.empty() || !whole) {
     drop(id, why);
@@ -479,6 +494,14 @@ void ControlJobs::park(JobId id, const std::string& why) {
   parked_[id] = state;
   jobs_.erase(id);
   for (const LaneIndex lane : state.lanes) lanes_[lane.value]->park(id, view);
+}
+
+// The coordinator asks what is kept: it hears of it when all lanes have said.
+void ControlJobs::tell_parked(JobId id, ViewId view) {
+  const auto kept = parked_.find(id);
+  if (kept == parked_.end()) return tell_kept(id, view, false, {}, {});
+  kept->second.asked = true;
+  if (kept->second.parking == 0) parked(id, kept->second);
 }
 
 // All lanes have said what they keep.
@@ -560,7 +583,7 @@ void ControlJobs::lane_parked(JobId id, ViewId view, bool any, Version min, Vers
   state.all = state.all && any;
   state.min_version = std::min(state.min_version, min);
   state.max_version = std::max(state.max_version, max);
-  if (--state.parking == 0) parked(id, state);
+  if (--state.parking == 0 && state.asked) parked(id, state);
 }
 
 void ControlJobs::lane_stopped(JobId id, ViewId view, Round round, bool kept) {

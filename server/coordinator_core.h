@@ -237,6 +237,7 @@ class CoordinatorCore {
   void on(PeerId from, const ShardKept& m, std::uint64_t now_ms);
   void note_kept(const ServerHello& m, bool known);
   void park(Job& job);
+  void end_unwritten(Job& job, std::uint64_t now_ms);
   void choose_start(Job& job);
   static void choose_logged_start(Job& job, const std::set<std::uint16_t>& shards);
   std::optional<Round> reach_of_redo(const Job& job) const;

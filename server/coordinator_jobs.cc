@@ -240,6 +240,7 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
     write_checkpoints(job, m.round, now_ms);
   }
   if (job.phase == Phase::kStopping) {
+    if (job.stop_failed) return end_unwritten(job, now_ms);
     become_idle(job, now_ms);
   } else {
     job.snapshot.reset();
@@ -280,7 +281,7 @@ void CoordinatorCore::commit(Job& job, Round round) {
 void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
   if (job.phase == Phase::kStopping && now_ms > job.phase_since_ms + kStopPatienceMs) {
     output_.log(in_words(job) + " could not keep its final state in time; the last snapshot stands");
-    return become_idle(job, now_ms);
+    return end_unwritten(job, now_ms);
   }
   if (job.phase == Phase::kGathering) open_if_complete(job, now_ms);  // no longer with whoever is still missing
   if (job.phase != Phase::kRunning) return;
