@@ -57,6 +57,11 @@ Error malformed(std::string_view kind, std::size_t bytes, std::string_view why);
 // or is longer than max_bytes (kMalformed).
 Status check_protocol(std::string_view kind, std::span<const std::byte> bytes, std::size_t max_bytes);
 
+// As Cap'n Proto counts.
+unsigned size_of(const auto& container) {
+  return static_cast<unsigned>(container.size());
+}
+
 // A message may be read about once: overlapping pointers must not make a small message decode into a large one.
 inline capnp::ReaderOptions reader_options(std::size_t message_words) {
   capnp::ReaderOptions options;

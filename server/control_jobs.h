@@ -157,6 +157,7 @@ class ControlJobs {
     std::uint64_t until_ms = 0;
   };
 
+  std::string no_store() const;
   Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
   void forget_snapshots(const OpenJob& m);
   Status load(const Job& job);
