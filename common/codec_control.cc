@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "common/codec.h"
 #include "common/codec_checkpoint.h"
 #include "common/codec_peers.h"
@@ -264,6 +266,9 @@ RoundFacts read(wire::RoundFacts::Reader in) {
   m.before = read_gate(in.getBefore());
   m.decided = read_gate(in.getDecided());
   for (const auto chunk : in.getChunks()) {
+    if (chunk.getFinite() && !(std::isfinite(chunk.getSumSquares()) && chunk.getSumSquares() >= 0.0)) {
+      throw Malformed{"the sum of squares of finite gradients is negative or not finite"};
+    }
     m.chunks.push_back({ChunkIndex(chunk.getChunk()), {chunk.getSumSquares(), chunk.getWeight(), chunk.getFinite()}});
   }
   for (const auto part : in.getNorms()) {

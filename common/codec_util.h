@@ -9,6 +9,7 @@
 #include <capnp/serialize.h>
 #include <kj/exception.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -156,10 +157,18 @@ inline GateVerdict read_verdict(std::uint8_t number) {
   return read_enum(number, GateVerdict::kVoid, "the gate's verdict");
 }
 
+// Steps are multiplied by these: what no gate decides must not get into one.
+inline GateDecision checked(const GateDecision& gate) {
+  const bool sound = std::isfinite(gate.coefficient) && gate.coefficient >= 0.0 && std::isfinite(gate.norm) &&
+                     gate.norm >= 0.0 && std::isfinite(gate.loss_scale) && gate.loss_scale > 0.0f;
+  if (!sound) throw Malformed{"the round gate's decision has a coefficient, norm or loss scale that cannot be"};
+  return gate;
+}
+
 inline GateDecision read_gate(record::GateDecision::Reader in) {
   const GateVerdict verdict = read_verdict(in.getVerdict());
   if (verdict == GateVerdict::kNone) return {};
-  return {verdict, in.getCoefficient(), in.getNorm(), in.getLossScale(), in.getGoodRounds()};
+  return checked({verdict, in.getCoefficient(), in.getNorm(), in.getLossScale(), in.getGoodRounds()});
 }
 
 }  // namespace tributary::codec

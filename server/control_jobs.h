@@ -2,9 +2,8 @@
 // taken. No threads, sockets or clocks of its own: messages and events come in, actions go out through the ports. The
 // control thread (control.h) and the simulator (tests/sim) drive the same class.
 //
-//   OpenJob         lay the job out, give every lane its part, load the resume round from the store and take logged
-//   steps
-//                   after it again -> ShardReady
+//   OpenJob         lay the job out, give every lane its part, load the resume round from the store and take the logged
+//                   steps after it again -> ShardReady
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   RoundDecision   to the lanes; their facts of rounds went the other way
@@ -126,6 +125,7 @@ class ControlJobs {
   bool contains(JobId job) const { return jobs_.contains(job); }
   bool empty() const { return jobs_.empty(); }
   std::vector<ControlJobStatus> statuses() const;
+  std::string no_store() const;  // in words: this server has none
 
  private:
   struct Job {
@@ -157,7 +157,6 @@ class ControlJobs {
     std::uint64_t until_ms = 0;
   };
 
-  std::string no_store() const;
   Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
   void forget_snapshots(const OpenJob& m);
   Status load(const Job& job);
