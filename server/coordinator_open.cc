@@ -375,6 +375,7 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
                   " rounds fit into recovery.log_mb = " + std::to_string(job.config.recovery.log_mb) + "; raise it");
     }
   }
+  miss_rank_states(job);
   set_phase(job, Phase::kRunning, now_ms);
   job.snapshot_due_ms = snapshot_due(job, now_ms);
   job.snapshot_retry_ms = 0;
