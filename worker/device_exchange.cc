@@ -15,7 +15,7 @@ void nap_for_copy() {
 Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(std::shared_ptr<AllreduceDevices> devices,
                                                                const JobConfig& config, Round start,
                                                                AllreduceEngineOutput& output, Logger logger) {
-  std::unique_ptr<DeviceExchange> self(new DeviceExchange(output, std::move(logger)));
+  std::unique_ptr<DeviceExchange> self(new DeviceExchange(config.name, output, std::move(logger)));
   auto engine = AllreduceEngine::create(std::move(devices), config, start, *self);
   if (!engine) return tl::unexpected(engine.error());
   self->engine_ = std::move(*engine);
@@ -60,8 +60,8 @@ void DeviceExchange::notice(std::uint64_t now_ns) {
   const auto oldest = engine_->oldest();
   if (!oldest || now_ns < oldest->since_ns + kNoticeMs * 1'000'000 || noticed_ns_ == oldest->since_ns) return;
   noticed_ns_ = oldest->since_ns;
-  logger_->info("bucket {} of round {} has waited {} s for other nodes", oldest->chunk.value, oldest->round.value,
-                (now_ns - oldest->since_ns) / 1'000'000'000);
+  logger_->info("job '{}': bucket {} of round {} has waited {} s for other nodes", job_, oldest->chunk.value,
+                oldest->round.value, (now_ns - oldest->since_ns) / 1'000'000'000);
 }
 
 void DeviceExchange::engine_failed(const Error& error) {
@@ -75,6 +75,8 @@ void DeviceExchange::give_up() {
 }
 
 void DeviceExchange::stop() {
+  if (stopped_) return;
+  stopped_ = true;
   give_up();
   if (thread_.joinable()) thread_.join();
   engine_->abort_collectives();

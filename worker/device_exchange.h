@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "common/log.h"
@@ -20,7 +21,7 @@ class DeviceExchange final : private AllreduceEngineOutput {
  public:
   static constexpr std::uint64_t kNoticeMs = 30'000;  // of waiting for other nodes, until it is logged
 
-  // output: for what happens after start(), on the engine's thread.
+  // config: the job's. output: for what happens after start(), on the engine's thread.
   static Result<std::unique_ptr<DeviceExchange>> create(std::shared_ptr<AllreduceDevices> devices,
                                                         const JobConfig& config, Round start,
                                                         AllreduceEngineOutput& output, Logger logger);
@@ -35,12 +36,13 @@ class DeviceExchange final : private AllreduceEngineOutput {
   void ready(ChunkIndex chunk, std::uint64_t weight) { engine_->ready(chunk, weight); }
   // Whoever waits in connect() or load() is woken, and nothing is issued any more.
   void give_up();
-  // Aborts what is under way and waits for the devices.
+  // Aborts what is under way and waits for the devices. Once is enough.
   void stop();
   Status save(ReplicaState& state);
 
  private:
-  DeviceExchange(AllreduceEngineOutput& output, Logger logger) : output_(output), logger_(std::move(logger)) {}
+  DeviceExchange(std::string job, AllreduceEngineOutput& output, Logger logger)
+      : job_(std::move(job)), output_(output), logger_(std::move(logger)) {}
   void run();
   bool given_up() const { return giving_up_.load(std::memory_order_acquire); }
   void notice(std::uint64_t now_ns);
@@ -53,13 +55,14 @@ class DeviceExchange final : private AllreduceEngineOutput {
   void stepped(ChunkIndex chunk, Round round) override { output_.stepped(chunk, round); }
   void engine_failed(const Error& error) override;
 
+  const std::string job_;
   AllreduceEngineOutput& output_;
   const Logger logger_;
   std::unique_ptr<AllreduceEngine> engine_;
   Error error_;                   // before start()
   std::uint64_t noticed_ns_ = 0;  // since when the group waited that the log has told of
   std::atomic<bool> giving_up_{false};
-  bool started_ = false;
+  bool started_ = false, stopped_ = false;
   std::thread thread_;
 };
 
