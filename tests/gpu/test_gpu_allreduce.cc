@@ -96,7 +96,8 @@ TEST_CASE("a communicator that nobody else joins is given up in time, and the de
     void engine_failed(const Error&) override {}
   } output;
   const JobConfig config = cluster_config({.optimizer = "sgd"});
-  auto devices = AllreduceDevices::create(api, plan, 0, 500'000'000);
+  auto devices = AllreduceDevices::create(
+      api, plan, static_cast<std::uint32_t>(make_optimizer(config.optimizer)->slots()), 500'000'000);
   REQUIRE(devices);
   auto logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
   {

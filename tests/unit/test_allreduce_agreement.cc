@@ -14,13 +14,15 @@ constexpr const char* kOffer = "offer";
 
 // A node of a job over `nodes`, with a rank on each of `ranks` (devices; -1: the host).
 struct Member {
-  explicit Member(Devices& devices, std::vector<int> ranks, std::uint32_t nodes)
+  explicit Member(Devices& devices, std::vector<int> ranks, std::uint32_t nodes,
+                  std::chrono::milliseconds patience = std::chrono::seconds(20))
       : node(1, 64u << 20, devices.node), count(nodes) {
     node.run();
     const auto local = static_cast<std::uint32_t>(ranks.size());
     for (std::uint32_t rank = 0; rank < local; ++rank) {
       SessionOptions options = node.session_options(rank, local, local * nodes);
       options.job.mode = "allreduce";
+      options.attach_timeout = patience;
       if (ranks[rank] >= 0) options.device = devices.opener(static_cast<std::uint32_t>(ranks[rank]));
       attached.push_back(node.attach(options));
     }
@@ -176,7 +178,35 @@ TEST_CASE("node_reduction = device refuses what would be added up in host memory
   CHECK(member.node.coordinator.await<LeaveJob>().kind == LeaveKind::kFailed);
 }
 
-TEST_CASE("a view that ends while nodes agree is joined anew, and a trainer that goes takes the node out") {
+TEST_CASE("a node that says nothing is named when the time is up") {
+  Devices devices(1, "auto", 1u << 30, 200);
+  const Runner runner(devices.api);
+  Member member(devices, {0}, 3);
+  member.welcome();
+  member.hear(1, kOffer, "fake NCCL\nGPU-one");
+  const Error error = error_of(std::move(member.attached[0]));
+  CHECK(error.code == ErrorCode::kTimeout);
+  CHECK(contains(error.message, "node 2 of job 'a-job' did not say within 200 ms"));
+  CHECK(member.node.coordinator.await<LeaveJob>().kind == LeaveKind::kFailed);
+  CHECK(eventually([&] { return devices.api->live() == FakeDeviceApi::Live{}; }));
+}
+
+TEST_CASE("a trainer that goes while nodes agree takes its node out of the view") {
+  Devices devices(1);
+  const Runner runner(devices.api);
+  Member member(devices, {0}, 2, std::chrono::milliseconds(500));
+  member.welcome();
+  member.node.coordinator.await<PeerAddress>();
+  CHECK_FALSE(member.attached[0].get().has_value());  // its patience is over
+  const LeaveJob leave = member.node.coordinator.await<LeaveJob>();
+  CHECK(leave.view == ViewId(1));
+  CHECK(leave.kind == LeaveKind::kFailed);
+  CHECK(contains(leave.message, "left before the job began"));
+  CHECK(eventually([&] { return devices.api->live() == FakeDeviceApi::Live{}; }));
+  CHECK(eventually([&] { return member.node.server->summaries().empty(); }));
+}
+
+TEST_CASE("a view that ends while nodes agree is joined anew, and a stop is told") {
   Devices devices(1);
   const Runner runner(devices.api);
   Member member(devices, {0}, 2);
