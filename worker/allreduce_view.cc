@@ -12,9 +12,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What PeerAddress::key says: how the author sums over nodes.
-constexpr char kHostKey[] = "gloo";
-constexpr char kDevicesKey[] = "nccl";
 constexpr std::uint64_t kValuesMagic = 0x76616c7554524942ull;
 
 // What node 0 sends along the control ring before the values.

@@ -41,8 +41,9 @@ class NodeDevices {
                                                            std::shared_ptr<const Layout> layout, std::uint32_t nodes,
                                                            NodeRank node, std::span<const std::string> uuids,
                                                            std::string& why);
-  // "2.28.9": what all nodes of an all-reduce job must have in common.
+  // "NCCL 2.28.9": what all nodes of an all-reduce job must have in common.
   std::string collectives_number() const;
+  bool required() const { return config_.node_reduction == "device"; }  // refused is what goes over the host
   std::uint32_t patience_ms() const { return config_.collective_timeout_ms; }
 
   // For status.
@@ -51,9 +52,6 @@ class NodeDevices {
   const std::string& why_none() const { return why_none_; }
   const std::string& collectives() const { return collectives_; }  // version, or why there is none; empty: not needed
   const std::vector<std::string>& settings() const { return settings_; }
-
- public:
-  bool required() const { return config_.node_reduction == "device"; }
 
  private:
   Result<AllreducePlan> allreduce_plan(const JobConfig& config, std::shared_ptr<const Layout> layout,

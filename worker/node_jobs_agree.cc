@@ -7,11 +7,6 @@
 namespace tributary {
 namespace {
 
-// PeerAddress::key of an offer to add up on devices. Other keys are addresses of the lanes: "gloo" is that of a node
-// that does it in host memory.
-constexpr char kOfferKey[] = "offer";
-constexpr char kHostKey[] = "gloo";
-
 std::vector<std::byte> bytes_of(const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};

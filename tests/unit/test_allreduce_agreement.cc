@@ -10,8 +10,6 @@ using namespace tributary::testing;
 
 namespace {
 
-constexpr const char* kOffer = "offer";
-
 // A node of a job over `nodes`, with a rank on each of `ranks` (devices; -1: the host).
 struct Member {
   explicit Member(Devices& devices, std::vector<int> ranks, std::uint32_t nodes,
@@ -94,18 +92,18 @@ TEST_CASE("nodes that all offer devices with the same NCCL add up there, when al
   Member member(devices, {0}, 3);
   member.welcome();
   const PeerAddress offer = member.node.coordinator.await<PeerAddress>();
-  CHECK(offer.key == kOffer);
+  CHECK(offer.key == kOfferKey);
   CHECK(offer.job == JobId(99));
   CHECK(offer.node == NodeRank(0));
   const std::string ours(reinterpret_cast<const char*>(offer.value.data()), offer.value.size());
   CHECK(ours == "fake NCCL\nGPU-fake-0");
-  member.hear(1, kOffer, "fake NCCL\nGPU-one");
-  member.hear(1, kOffer, "fake NCCL\nGPU-one");  // again: it is one node all the same
+  member.hear(1, kOfferKey, "fake NCCL\nGPU-one");
+  member.hear(1, kOfferKey, "fake NCCL\nGPU-one");  // again: it is one node all the same
   member.hear(1, "nccl", "an address, for the lane");
   REQUIRE(eventually([&] { return member.node.lanes.addresses().size() == 1; }));
   CHECK(member.phase() == "agreeing");
   CHECK(member.node.lanes.opened() == 0);
-  member.hear(2, kOffer, "fake NCCL\nGPU-two");
+  member.hear(2, kOfferKey, "fake NCCL\nGPU-two");
   auto sessions = member.sessions();
   CHECK(sessions[0]->on_device());
   CHECK(member.node.lanes.job()->spec().allreduce_devices);
@@ -118,8 +116,8 @@ TEST_CASE(
     const char *key, *value, *why;
   };
   for (const Case& one : {Case{"gloo", "an address", "node 2 adds up in host memory"},
-                          Case{kOffer, "NCCL 2.1.0\nGPU-two", "node 2 has NCCL 2.1.0, others have fake NCCL"},
-                          Case{kOffer, "fake NCCL\nGPU-two\nGPU-fake-0",
+                          Case{kOfferKeyKey, "NCCL 2.1.0\nGPU-two", "node 2 has NCCL 2.1.0, others have fake NCCL"},
+                          Case{kOfferKeyKey, "fake NCCL\nGPU-two\nGPU-fake-0",
                                "node 2 has a rank on GPU-fake-0, and so has node 0: NCCL takes one rank a device"}}) {
     CAPTURE(one.why);
     Devices devices(1);
@@ -134,7 +132,7 @@ TEST_CASE(
     CHECK_FALSE(job->spec().allreduce_devices);
     CHECK(contains(job->spec().why_host, one.why));
     CHECK_FALSE(member.node.lanes.setup().on_devices);
-    CHECK(member.node.lanes.addresses().size() == (std::string(one.key) == kOffer ? 0 : 1));
+    CHECK(member.node.lanes.addresses().size() == (std::string(one.key) == kOfferKey ? 0 : 1));
     CHECK(eventually([&] { return devices.api->live() == FakeDeviceApi::Live{}; }));
   }
 }
@@ -183,7 +181,7 @@ TEST_CASE("a node that says nothing is named when the time is up") {
   const Runner runner(devices.api);
   Member member(devices, {0}, 3);
   member.welcome();
-  member.hear(1, kOffer, "fake NCCL\nGPU-one");
+  member.hear(1, kOfferKey, "fake NCCL\nGPU-one");
   const Error error = error_of(std::move(member.attached[0]));
   CHECK(error.code == ErrorCode::kTimeout);
   CHECK(contains(error.message, "node 2 of job 'a-job' did not say within 200 ms"));
