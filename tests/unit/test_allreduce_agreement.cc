@@ -116,8 +116,8 @@ TEST_CASE(
     const char *key, *value, *why;
   };
   for (const Case& one : {Case{"gloo", "an address", "node 2 adds up in host memory"},
-                          Case{kOfferKeyKey, "NCCL 2.1.0\nGPU-two", "node 2 has NCCL 2.1.0, others have fake NCCL"},
-                          Case{kOfferKeyKey, "fake NCCL\nGPU-two\nGPU-fake-0",
+                          Case{kOfferKey, "NCCL 2.1.0\nGPU-two", "node 2 has NCCL 2.1.0, others have fake NCCL"},
+                          Case{kOfferKey, "fake NCCL\nGPU-two\nGPU-fake-0",
                                "node 2 has a rank on GPU-fake-0, and so has node 0: NCCL takes one rank a device"}}) {
     CAPTURE(one.why);
     Devices devices(1);
