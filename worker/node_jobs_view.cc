@@ -181,10 +181,11 @@ Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const La
                 entry.job->budget_bytes() / 1'000'000,
                 entry.lent ? std::to_string(entry.lent->width()) + " devices" : "the host");
   if (entry.job->spec().allreduce) {
-    logger_->info("{}: nodes are added up by {}", in_words(entry.name),
-                  entry.lent         ? "NCCL"
-                  : why_host.empty() ? "Gloo"
-                                     : "Gloo, in host memory: " + why_host);
+    const auto& on_devices = entry.job->spec().allreduce_devices;
+    logger_->info("{}: ranks are added up by {}", in_words(entry.name),
+                  !on_devices ? "Gloo" + (why_host.empty() ? std::string() : ", in host memory: " + why_host)
+                  : on_devices->plan().collectives() ? "NCCL"
+                                                     : "nobody: there is one, on a device");
   }
   return {};
 }

@@ -100,7 +100,8 @@ Json job_json(const NodeJobSummary& summary) {
   out["memory_bytes"] = job.budget_bytes();
   out["reduced_on"] = reduced_on(job);
   if (job.spec().allreduce) {
-    out["transport"] = job.spec().allreduce_devices ? "nccl" : "gloo";
+    const auto& devices = job.spec().allreduce_devices;
+    out["transport"] = !devices ? "gloo" : devices->plan().collectives() ? "nccl" : "none";  // none: a rank alone
     if (!job.spec().why_host.empty()) out["why_host"] = job.spec().why_host;
   }
   if (job.spec().devices) {

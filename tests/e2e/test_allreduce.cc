@@ -109,7 +109,7 @@ TEST_CASE("an all-reduce job runs in a cluster with servers, and goes on when a 
     REQUIRE(jobs.size() == 1);
     CHECK(jobs[0].at("transport") == "gloo");  // trainers on the CPU: nobody has to say why
     CHECK_FALSE(jobs[0].contains("why_host"));
-    CHECK(has(log_of(worker), "nodes are added up by Gloo"));
+    CHECK(has(log_of(worker), "ranks are added up by Gloo"));
   }
   cluster->servers()[1].process.terminate(milliseconds(0));
   REQUIRE(cluster->wait_for_trainers(kPatience));
