@@ -71,6 +71,14 @@ Status CoordinatorCore::admit(Job& job, const JoinJob& m, std::uint64_t worker, 
                                        " ranks each are more than the " + std::to_string(kernels::kMaxSumInputs) +
                                        " that one sum can have; use fewer nodes or fewer ranks per node");
   }
+  if (m.redo_job.value != 0 && m.redo_last >= m.redo_first &&
+      m.redo_last.value - m.redo_first.value >= m.redo_capacity) {
+    return fail(ErrorCode::kMalformed, node + " of " + in_words(job) + " says that it keeps the pushes of rounds " +
+                                           std::to_string(m.redo_first.value) + " to " +
+                                           std::to_string(m.redo_last.value) + ", and of at most " +
+                                           std::to_string(m.redo_capacity) +
+                                           " rounds; start its worker and its trainers again");
+  }
   if (job.restoring) {
     return fail(ErrorCode::kUnavailable, in_words(job) + " is being restored; attach again in a moment");
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 #include <zmq.hpp>
@@ -65,6 +66,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   void not_shared(std::size_t connection, const Error& why);
   void receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& frame, int frames);
   void fail_job(LaneFailure failure);
+  std::optional<RedoRing::Frame> kept_frame(ChunkIndex chunk, Round round);
   void send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload = {});
 
   void send_push(ConnectionIndex connection, const Push& push) override;

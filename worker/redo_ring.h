@@ -9,6 +9,9 @@
 // dies in the middle leaves none. A slot is written again when its round is committed, that is, when the servers'
 // snapshot has it (room()), or if nobody wants to wait for that, when its turn comes.
 //
+// Trainers can write to the memory, so that what is in it is believed only as far as it harms nobody: an entry that
+// cannot be is none.
+//
 // Thread rule: frame(), publish() and find() of a chunk by the lane that owns it; commit() and room() by any thread;
 // the rest while no lane uses it.
 #pragma once

@@ -95,7 +95,7 @@ TEST_CASE("a lost server loads its snapshot, and the nodes push again what came 
   cluster.server_comes_back(1);
   CHECK(cluster.phase() == "idle");
   cluster.rejoin(0, 41, 54);
-  cluster.rejoin(1, 30, 53);
+  cluster.rejoin(1, 38, 53);
   REQUIRE(cluster.opened(0));
   CHECK(cluster.opened(0)->kept);
   REQUIRE(cluster.opened(1));
@@ -207,17 +207,34 @@ TEST_CASE("a coordinator that is new learns from hellos what servers have") {
     options.nodes = 2;
     options.redo_job = before.open().job;
     options.redo_first = 41;
-    options.redo_last = 60;
+    options.redo_last = 56;
     cluster.join(w, options);
   }
   CHECK(cluster.phase() == "gathering");
-  cluster.say(server_peer(1), ShardKept{before.open().job, before.open().view, true, Version(59), Version(60)});
+  cluster.say(server_peer(1), ShardKept{before.open().job, before.open().view, true, Version(55), Version(56)});
   CHECK(cluster.phase() == "opening");
   cluster.all_ready();
   const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
   REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(59));
-  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(59)});
+  CHECK(welcome->resume_round == Round(55));
+  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(55)});
+}
+
+TEST_CASE("a node that says it keeps more rounds than it has room for is refused") {
+  Running cluster;
+  cluster.server_comes_back(1);
+  cluster.sent.clear();
+  cluster.rejoin(0, 1, ~0ull);
+  const auto refused = cluster.only<ControlError>(worker_peer(0));
+  REQUIRE(refused);
+  CHECK(refused->code == ErrorCode::kMalformed);
+  CHECK(refused->message.find("at most 16 rounds") != std::string::npos);
+  cluster.sent.clear();
+  cluster.rejoin(0, 41, 57);
+  CHECK(cluster.only<ControlError>(worker_peer(0)));
+  cluster.sent.clear();
+  cluster.rejoin(0, 41, 56);
+  CHECK(cluster.sent.empty());
 }
 
 TEST_CASE("snapshots are named half a ring ahead, and never beyond what nodes can reach without them") {
@@ -379,20 +396,20 @@ TEST_CASE("what servers kept once is not counted on a second time") {
   cluster.rejoin(1, 41, 53);
   cluster.all_open();
   // It ends in good order, but its last state could not be written.
-  for (std::uint32_t w = 0; w < 2; ++w) cluster.leave(w, LeaveKind::kFinished, 60);
-  cluster.done(0, 60, false);
-  cluster.done(1, 60);
+  for (std::uint32_t w = 0; w < 2; ++w) cluster.leave(w, LeaveKind::kFinished, 56);
+  cluster.done(0, 56, false);
+  cluster.done(1, 56);
   CHECK(cluster.phase() == "idle");
   cluster.sent.clear();
-  cluster.rejoin(0, 41, 60);
-  cluster.rejoin(1, 41, 60);
+  cluster.rejoin(0, 41, 56);
+  cluster.rejoin(1, 41, 56);
   REQUIRE(cluster.opened(0));
   CHECK_FALSE(cluster.opened(0)->kept);
   cluster.sent.clear();
   cluster.all_open();
   const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
   REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(60));
+  CHECK(welcome->resume_round == Round(56));
   CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(40)});
 }
 

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/unit/worker_lane_fixture.h"
+#include "worker/redo_ring.h"
 
 using namespace tributary;
 using namespace tributary::testing;
@@ -118,5 +119,31 @@ TEST_CASE("noise from a server is counted and changes nothing") {
   CHECK(node.job->parameters()[7] == -1.0f);
   CHECK(soon([&] { return node.job->lane_stats(0).malformed.load() == 10; }));
   CHECK(node.failures.all().empty());
+  CHECK(node.memory_comes_back());
+}
+
+TEST_CASE("pushes that are to be repeated and are gone fail the job, and the daemon lives on") {
+  FakeServerLane server;
+  LaneNode node;
+  node.adjust = [](NodeJobSpec& spec) {
+    auto ring = RedoRing::create(spec.job, spec.node, *spec.layout, spec.push, 16);
+    REQUIRE(ring);
+    spec.redo = *ring;
+    spec.init = false;
+    spec.start = Round(5);
+    spec.redo_after = {Version(3)};
+  };
+  node.open({server.endpoint()}, 1);
+  REQUIRE(soon([&] { return !node.failures.all().empty(); }));
+  CHECK(node.failures.all()[0].kind == LaneFailure::Kind::kRefused);
+  CHECK(node.failures.all()[0].error.code == ErrorCode::kUnavailable);
+  CHECK(node.failures.all()[0].error.message.find("round 4 are no longer kept") != std::string::npos);
+  CHECK(node.memory_comes_back());
+  CHECK(node.failures.all().size() == 1);
+
+  node.adjust = nullptr;
+  node.open({server.endpoint()}, 1);
+  node.start();
+  CHECK(node.reaches(0));
   CHECK(node.memory_comes_back());
 }
