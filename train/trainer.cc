@@ -33,12 +33,6 @@ std::uint64_t ns_since(Clock::time_point begin) {
 // How a view (the time between an attach and its end) ended.
 enum class ViewEnd { kFinished, kStopped, kRestart };
 
-// Whether attaching again may help: somebody is gone or was gone, and may be back.
-bool may_come_back(const Error& error) {
-  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
-         error.code == ErrorCode::kStaleView;
-}
-
 class Trainer {
  public:
   Trainer(const TrainerOptions& options, RankCompute compute, const ImageSet* test, ProgressBar& bar,
