@@ -383,6 +383,14 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
                   " rounds fit into recovery.log_mb = " + std::to_string(job.config.recovery.log_mb) + "; raise it");
     }
   }
+  for (const auto& [node, member] : job.members) {
+    if (!job.on_servers() || !recovers(job.config) || logs_steps(job.config)) break;
+    if (member.join.redo_capacity >= kMinRedoRounds) continue;
+    output_.log("node " + std::to_string(node) + " of " + in_words(job) +
+                " keeps no pushes for lost servers (its log says why): after the loss of a server the job goes back to "
+                "its last snapshot");
+    break;  // one is enough for that
+  }
   set_phase(job, Phase::kRunning, now_ms);
   job.snapshot_due_ms = snapshot_due(job, now_ms);
   job.snapshot_retry_ms = 0;

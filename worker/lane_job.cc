@@ -245,6 +245,7 @@ void WorkerLaneJob::close() {
   for (zmq::socket_t& socket : sockets_)
     socket.close();  // LINGER 0: queued messages are dropped and their memory returned
   sockets_.clear();
+  ring_use_.reset();
 }
 
 void WorkerLaneJob::initial_values(std::uint64_t now) {

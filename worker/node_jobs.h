@@ -98,6 +98,7 @@ class NodeJobs {
   static constexpr std::uint64_t kSettleMs = 2000;  // for answers still under way when a stop at their round arrives
   static constexpr std::uint64_t kLeaveRepeatMs = 5000;     // until the coordinator has said StopJob
   static constexpr std::uint64_t kCheckpointRetryMs = 100;  // while the last view's checkpoint is being written
+  static constexpr std::uint64_t kRingRetryMs = 20;         // while a lane has not closed the last view
   // For the coordinator's words after it has missed a node for peer_timeout_ms.
   static constexpr std::uint64_t kVerdictMs = 2000;
 
@@ -163,6 +164,7 @@ class NodeJobs {
     std::optional<StopJob> stop;    // running: to be carried out when its answers are in, or at stop_by_ms
     std::uint64_t stop_by_ms = 0;
     std::string last_refusal;
+    bool told_of_redo = false;  // that nothing is kept for lost servers
   };
 
   // node_jobs.cc
@@ -184,7 +186,7 @@ class NodeJobs {
   void on(const SnapshotCommit& m);
   void on(const StopJob& m, std::uint64_t now_ms);
   void on(const ControlError& m, std::uint64_t now_ms);
-  Status begin(Entry& entry, const JobWelcome& m);
+  Status begin(Entry& entry, const JobWelcome& m, std::uint64_t now_ms);
   void leave_if_all_detached(Entry& entry, std::uint64_t now_ms);
   void leave(Entry& entry, LeaveKind kind, const std::string& message);
   void stop_others(Entry& entry, Round round);

@@ -7,8 +7,21 @@
 namespace tributary {
 namespace {
 
-std::string in_words(const std::string& name) {
-  return "job '" + name + "'";
+// May a view of the job begin so? What the welcome says of redo is what lanes and reducers count on.
+Status redo_fits(const JobConfig& config, const Layout& layout, const JobWelcome& m) {
+  if (m.redo && !recovers(config)) {
+    return fail(ErrorCode::kMalformed, "the coordinator wants the pushes of " + job_in_words(config.name) +
+                                           " to be kept, whose configuration rules that out; coordinator and workers "
+                                           "must be of the same release");
+  }
+  for (std::uint32_t c = 0; c < layout.chunks() && !m.redo_after.empty(); ++c) {
+    const std::uint16_t shard = layout.owner(ChunkIndex(c)).shard.value;
+    if (shard < m.redo_after.size()) continue;
+    return fail(ErrorCode::kMalformed, "the coordinator gave chunks of " + job_in_words(config.name) + " to server " +
+                                           std::to_string(shard) + " but said what is to be pushed again to " +
+                                           std::to_string(m.redo_after.size()) + " servers only");
+  }
+  return {};
 }
 
 }  // namespace
@@ -61,7 +74,7 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
     // A trainer left while the job was being opened.
     const NodeRank node = join ? join.mapped() : at == entries_.end() ? NodeRank() : at->node;
     coordinator_.send(LeaveJob{m.job, m.view, node, LeaveKind::kFailed, m.resume_round,
-                               "a trainer of " + in_words(m.name) + " left before it began", m.name});
+                               "a trainer of " + job_in_words(m.name) + " left before it began", m.name});
     return;
   }
   Entry& entry = *at;
@@ -69,24 +82,25 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
     coordinator_.send(LeaveJob{
         m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round,
         "the welcome made it node " + std::to_string(m.node.value) + " of " + std::to_string(m.nodes), m.name});
-    return fail_view(entry, {ErrorCode::kMalformed, "the coordinator gave this node an impossible place in " +
-                                                        in_words(m.name) + ": node " + std::to_string(m.node.value) +
-                                                        " of " + std::to_string(m.nodes)});
+    return fail_view(entry, {ErrorCode::kMalformed,
+                             "the coordinator gave this node an impossible place in " + job_in_words(m.name) +
+                                 ": node " + std::to_string(m.node.value) + " of " + std::to_string(m.nodes)});
   }
   entry.id = m.job;
   entry.view = m.view;
   if (begun_.size() >= kMaxJoined) begun_.erase(begun_.begin());
   begun_[m.job] = {m.view, entry.node};
-  if (Status begun = begin(entry, m); !begun) {
+  if (Status begun = begin(entry, m, now_ms); !begun) {
     coordinator_.send(
         LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, begun.error().message, entry.name});
     fail_view(entry, begun.error());
   }
 }
 
-Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
+Status NodeJobs::begin(Entry& entry, const JobWelcome& m, std::uint64_t now_ms) {
   Result<Layout> layout = Layout::with_owners(entry.tensors, m.chunk_elements, m.owners);
   if (!layout) return tl::unexpected(layout.error());
+  if (Status fits = redo_fits(entry.config, *layout, m); !fits) return fits;
   NodeJobSpec spec;
   spec.name = entry.name;
   spec.job = m.job;
@@ -105,7 +119,7 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.staleness = has_staleness(entry.config);
   spec.backups = has_backups(entry.config);
   spec.redo_after = m.redo_after;
-  auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m);
+  auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m, now_ms);
   if (!redo) return tl::unexpected(redo.error());
   spec.redo = std::move(*redo);
   AllreduceSetup setup;
@@ -163,9 +177,9 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
     if (reply.redo) fds.push_back(entry.job->spec().redo->memory().fd());
     trainers_.send(place.trainer, reply, fds);
   }
-  logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}", in_words(entry.name),
-                m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh", entry.job->spec().layout->chunks(),
-                entry.job->budget_bytes() / 1'000'000,
+  logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}",
+                job_in_words(entry.name), m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh",
+                entry.job->spec().layout->chunks(), entry.job->budget_bytes() / 1'000'000,
                 entry.lent ? std::to_string(entry.lent->plan().width()) + " devices" : "the host");
   return {};
 }
@@ -180,7 +194,7 @@ void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
     if (m.code == ErrorCode::kUnavailable) {
       // Not now, but soon: the trainers keep waiting, their attach time-out bounds it.
       entry.next_ms = now_ms + kJoinRetryMs;
-      if (entry.last_refusal != m.message) logger_->info("{}: waiting: {}", in_words(entry.name), m.message);
+      if (entry.last_refusal != m.message) logger_->info("{}: waiting: {}", job_in_words(entry.name), m.message);
       entry.last_refusal = m.message;
     } else {
       fail_view(entry, {m.code, m.message});
@@ -216,7 +230,7 @@ void NodeJobs::on(const SnapshotCommit& m) {
 void NodeJobs::on(const StopRequest& m) {
   Entry* entry = in_view(m.job, m.view);
   if (!entry || entry->phase != Phase::kRunning) return;
-  logger_->info("{}: asked to stop after its round: {}", in_words(entry->name), m.reason);
+  logger_->info("{}: asked to stop after its round: {}", job_in_words(entry->name), m.reason);
   entry->job->set_state(RegionState::kStopRequested);
 }
 
@@ -263,7 +277,7 @@ void NodeJobs::close_lanes(Entry& entry, bool keep) {
 
 // The reason goes before the state, so that a trainer that sees the state finds the reason.
 void NodeJobs::end_view(Entry& entry, StopKind kind, Round round, const std::string& reason) {
-  logger_->info("{}: view {} is over at round {}: {}", in_words(entry.name), entry.view.value, round.value, reason);
+  logger_->info("{}: view {} is over at round {}: {}", job_in_words(entry.name), entry.view.value, round.value, reason);
   for (const auto& [local_rank, place] : entry.places) {
     if (place.connected && !place.left) trainers_.send(place.trainer, AttachStopped{kind, round, reason});
   }
@@ -300,7 +314,7 @@ void NodeJobs::leave_if_all_detached(Entry& entry, std::uint64_t now_ms) {
   }
   // One rank that stopped instead of finishing means that the job is to be resumed.
   leave(entry, left(LeaveKind::kStopped) ? LeaveKind::kStopped : LeaveKind::kFinished, {});
-  logger_->info("{}: all ranks of this node left at round {}", in_words(entry.name), entry.leave->round.value);
+  logger_->info("{}: all ranks of this node left at round {}", job_in_words(entry.name), entry.leave->round.value);
   close_lanes(entry, true);
   entry.phase = Phase::kLeft;
   entry.next_ms = now_ms + kLeaveRepeatMs;
@@ -334,7 +348,7 @@ void NodeJobs::lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailur
       fail_view(entry, failure.error);
       break;
     case LaneFailure::Kind::kViewOver:
-      logger_->info("{}: {}", in_words(entry.name), failure.error.message);
+      logger_->info("{}: {}", job_in_words(entry.name), failure.error.message);
       if (entry.stop) break;  // the coordinator has said why
       entry.stop = StopJob{entry.id, entry.view, StopKind::kRestart, Round(entry.job->min_version().value),
                            failure.error.message};

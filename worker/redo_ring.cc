@@ -104,6 +104,11 @@ RedoRing::Entry& RedoRing::entry(ChunkIndex chunk, Round round) const {
   return entries[std::size_t{chunk.value} * rounds_ + round.value % rounds_];
 }
 
+RedoRing::Use RedoRing::use(const std::shared_ptr<RedoRing>& ring) {
+  ring->users_.fetch_add(1, std::memory_order_relaxed);
+  return {ring.get(), [ring](const void*) { ring->users_.fetch_sub(1, std::memory_order_release); }};
+}
+
 JobId RedoRing::job() const {
   return JobId(header().job);
 }
