@@ -391,6 +391,7 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
                 "its last snapshot");
     break;  // one is enough for that
   }
+  miss_rank_states(job);
   set_phase(job, Phase::kRunning, now_ms);
   job.snapshot_due_ms = snapshot_due(job, now_ms);
   job.snapshot_retry_ms = 0;

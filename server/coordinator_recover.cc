@@ -33,6 +33,22 @@ void CoordinatorCore::park(Job& job) {
   }
 }
 
+// The state that the job stopped with is not durable everywhere. It is in the servers' memory still, and the next view
+// can begin with it.
+void CoordinatorCore::end_unwritten(Job& job, std::uint64_t now_ms) {
+  if (job.on_servers() && recovers(job.config)) {
+    const std::string round = std::to_string(job.snapshot.value_or(Round()).value);
+    output_.log("the state of " + in_words(job) + " at round " + round +
+                " stays in the servers' memory, while they run, for 10 minutes: mend what the snapshot failed for and "
+                "start the job again with the same command, or it goes back to round " +
+                std::to_string(job.record.committed.value));
+    send_servers(job, StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed,
+                              "the state of round " + round + " could not be written"});
+    park(job);
+  }
+  become_idle(job, now_ms);
+}
+
 void CoordinatorCore::on(PeerId from, const ShardKept& m, std::uint64_t now_ms) {
   const Server* server = server_at(from);
   const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
