@@ -147,3 +147,26 @@ TEST_CASE("pushes that are to be repeated and are gone fail the job, and the dae
   CHECK(node.reaches(0));
   CHECK(node.memory_comes_back());
 }
+
+TEST_CASE("a redo ring is in use from the order to open a job until every lane has closed it") {
+  FakeServerLane server;
+  LaneNode node(2);
+  std::shared_ptr<RedoRing> ring;
+  node.adjust = [&](NodeJobSpec& spec) {
+    auto made = RedoRing::create(spec.job, spec.node, *spec.layout, spec.push, 16);
+    REQUIRE(made);
+    spec.redo = ring = *made;
+  };
+  node.open({server.endpoint()}, 1);
+  CHECK(ring->in_use());
+  node.start();
+  REQUIRE(node.reaches(0));
+  CHECK(ring->in_use());
+  CHECK(node.memory_comes_back());
+  CHECK(soon([&] { return !ring->in_use(); }));
+
+  node.open({"tcp://no port here"}, 1);  // a lane cannot open it
+  REQUIRE(soon([&] { return node.failures.all().size() == 1; }));
+  CHECK(node.memory_comes_back());
+  CHECK(soon([&] { return !ring->in_use(); }));
+}
