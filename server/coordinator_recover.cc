@@ -82,6 +82,7 @@ void CoordinatorCore::note_kept(const ServerHello& m, bool known) {
       job.parking.insert(m.shard.value);
     } else {
       job.kept[m.shard.value] = *kept;
+      job.parking.erase(m.shard.value);  // what it said of that before may not have arrived
     }
   }
 }

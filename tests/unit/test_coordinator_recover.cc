@@ -190,6 +190,24 @@ TEST_CASE("a server that has not let go of the last view yet is waited for, one 
   CHECK(cluster.phase() == "opening");
 }
 
+TEST_CASE("a server whose last words of a view were lost says in its next hello what it keeps") {
+  Running cluster;
+  cluster.answers_kept = false;
+  cluster.leave(1, LeaveKind::kFailed, 52);
+  cluster.rejoin(0, 41, 53);
+  cluster.rejoin(1, 41, 53);
+  cluster.say(server_peer(0), ShardKept{cluster.open().job, cluster.open().view, true, Version(52), Version(52)});
+  CHECK(cluster.phase() == "gathering");
+  ServerHello hello = cluster.hello_of(1);
+  hello.stored = {StoredJob{cluster.open().job, "mnist", 0, {Round(40)}}};
+  hello.kept = {{cluster.open().job, Version(53), Version(53), false}};
+  cluster.peers[1] = PeerId(5001);  // its connection broke
+  cluster.say(cluster.peers[1], hello);
+  CHECK(cluster.phase() == "opening");
+  REQUIRE(cluster.opened(1));
+  CHECK(cluster.opened(1)->kept);
+}
+
 TEST_CASE("a coordinator that is new learns from hellos what servers have") {
   Running before;
   Cluster cluster(2, before.records(), 8);
