@@ -82,6 +82,7 @@ void CoordinatorCore::note_kept(const ServerHello& m, bool known) {
       job.parking.insert(m.shard.value);
     } else {
       job.kept[m.shard.value] = *kept;
+      job.parking.erase(m.shard.value);  // what it said of that before may not have arrived
     }
   }
 }
@@ -217,8 +218,8 @@ void CoordinatorCore::name_redo_snapshot(Job& job, std::uint64_t now_ms) {
     fastest = std::max(fastest, pace.max_version);
   }
   if (job.pace.empty()) return;
-  // A log is of no use before there is a snapshot to load.
-  const bool first = logs_steps(job.config) && !job.record.initialised;
+  // Neither rings nor logs are of use before there is a snapshot to load.
+  const bool first = !job.record.initialised;
   const std::uint64_t wanted = first ? 0 : job.record.committed.value + job.redo_capacity / 2;
   if (!waits_for_snapshots(job)) {
     if (fastest.value >= wanted && now_ms >= job.redo_due_ms && !job.stop_requested) name_snapshot(job, now_ms);

@@ -23,6 +23,11 @@
 
 namespace tributary {
 
+// As messages name a job.
+inline std::string job_in_words(const std::string& name) {
+  return "job '" + name + "'";
+}
+
 // Bytes of shared memory and reduction frames that all jobs of a worker hold, against its limit.
 class MemoryBudget {
  public:

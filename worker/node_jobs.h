@@ -103,6 +103,7 @@ class NodeJobs {
   static constexpr std::uint64_t kSettleMs = 2000;  // for answers still under way when a stop at their round arrives
   static constexpr std::uint64_t kLeaveRepeatMs = 5000;     // until the coordinator has said StopJob
   static constexpr std::uint64_t kCheckpointRetryMs = 100;  // while the last view's checkpoint is being written
+  static constexpr std::uint64_t kRingRetryMs = 20;         // while a lane has not closed the last view
   // For the coordinator's words after it has missed a node for peer_timeout_ms.
   static constexpr std::uint64_t kVerdictMs = 2000;
 
@@ -182,6 +183,7 @@ class NodeJobs {
       for (const auto& [local_rank, place] : places) uuids.push_back(place.device);
       return uuids;
     }
+    bool told_of_redo = false;  // that nothing is kept for lost servers
   };
 
   // node_jobs.cc

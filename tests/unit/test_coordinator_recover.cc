@@ -95,7 +95,7 @@ TEST_CASE("a lost server loads its snapshot, and the nodes push again what came 
   cluster.server_comes_back(1);
   CHECK(cluster.phase() == "idle");
   cluster.rejoin(0, 41, 54);
-  cluster.rejoin(1, 30, 53);
+  cluster.rejoin(1, 38, 53);
   REQUIRE(cluster.opened(0));
   CHECK(cluster.opened(0)->kept);
   REQUIRE(cluster.opened(1));
@@ -190,6 +190,24 @@ TEST_CASE("a server that has not let go of the last view yet is waited for, one 
   CHECK(cluster.phase() == "opening");
 }
 
+TEST_CASE("a server whose last words of a view were lost says in its next hello what it keeps") {
+  Running cluster;
+  cluster.answers_kept = false;
+  cluster.leave(1, LeaveKind::kFailed, 52);
+  cluster.rejoin(0, 41, 53);
+  cluster.rejoin(1, 41, 53);
+  cluster.say(server_peer(0), ShardKept{cluster.open().job, cluster.open().view, true, Version(52), Version(52)});
+  CHECK(cluster.phase() == "gathering");
+  ServerHello hello = cluster.hello_of(1);
+  hello.stored = {StoredJob{cluster.open().job, "mnist", 0, {Round(40)}}};
+  hello.kept = {{cluster.open().job, Version(53), Version(53), false}};
+  cluster.peers[1] = PeerId(5001);  // its connection broke
+  cluster.say(cluster.peers[1], hello);
+  CHECK(cluster.phase() == "opening");
+  REQUIRE(cluster.opened(1));
+  CHECK(cluster.opened(1)->kept);
+}
+
 TEST_CASE("a coordinator that is new learns from hellos what servers have") {
   Running before;
   Cluster cluster(2, before.records(), 8);
@@ -207,17 +225,50 @@ TEST_CASE("a coordinator that is new learns from hellos what servers have") {
     options.nodes = 2;
     options.redo_job = before.open().job;
     options.redo_first = 41;
-    options.redo_last = 60;
+    options.redo_last = 56;
     cluster.join(w, options);
   }
   CHECK(cluster.phase() == "gathering");
-  cluster.say(server_peer(1), ShardKept{before.open().job, before.open().view, true, Version(59), Version(60)});
+  cluster.say(server_peer(1), ShardKept{before.open().job, before.open().view, true, Version(55), Version(56)});
   CHECK(cluster.phase() == "opening");
   cluster.all_ready();
   const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
   REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(59));
-  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(59)});
+  CHECK(welcome->resume_round == Round(55));
+  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(55)});
+}
+
+TEST_CASE("a node that says it keeps more rounds than it has room for is refused") {
+  Running cluster;
+  cluster.server_comes_back(1);
+  cluster.sent.clear();
+  cluster.rejoin(0, 1, ~0ull);
+  const auto refused = cluster.only<ControlError>(worker_peer(0));
+  REQUIRE(refused);
+  CHECK(refused->code == ErrorCode::kMalformed);
+  CHECK(refused->message.find("at most 16 rounds") != std::string::npos);
+  cluster.sent.clear();
+  cluster.rejoin(0, 41, 57);
+  CHECK(cluster.only<ControlError>(worker_peer(0)));
+  cluster.sent.clear();
+  cluster.rejoin(0, 41, 56);
+  CHECK(cluster.sent.empty());
+}
+
+TEST_CASE("the first snapshot is named at once, because before it there is nothing to push rounds again upon") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  JoinOptions options = Running::keeping();
+  SUBCASE("nodes wait for it") {}
+  SUBCASE("nobody waits") {
+    options.config.recovery.when_full = "go_on";
+  }
+  cluster.run(1, options);
+  cluster.pass(1000, 1);
+  CHECK(cluster.count<SnapshotAt>() == 0);  // nothing is trained yet
+  cluster.pass(2000, 1, {}, 1);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round.value < 8);
 }
 
 TEST_CASE("snapshots are named half a ring ahead, and never beyond what nodes can reach without them") {
@@ -226,29 +277,34 @@ TEST_CASE("snapshots are named half a ring ahead, and never beyond what nodes ca
   cluster.run(1, Running::keeping());
   cluster.pass(1000, 1);
   CHECK(cluster.count<SnapshotAt>() == 0);  // nothing is trained yet
+  cluster.pass(1000, 1, {}, 1);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(3));
+  cluster.sent.clear();
   std::uint64_t named = 0;
   SUBCASE("in time") {
-    cluster.pass(1000, 1, {}, 3);
-    named = 8;
+    named = 11;
   }
   SUBCASE("late") {
-    cluster.pass(1000, 1, {}, 11);
-    named = 13;
+    cluster.pass(1000, 1, {}, 13);
+    named = 15;
   }
   SUBCASE("the nodes wait already") {
-    cluster.pass(1000, 1, {}, 16);
-    named = 16;
+    cluster.pass(1000, 1, {}, 19);
+    named = 19;
   }
+  cluster.done(0, 3);
   const auto at = cluster.only<SnapshotAt>(server_peer(0));
   REQUIRE(at);
   CHECK(at->round == Round(named));
+  cluster.sent.clear();
   cluster.done(0, named);
   // Nodes are told what they need not keep any more.
   REQUIRE(cluster.only<SnapshotCommit>(worker_peer(0)));
   CHECK(cluster.only<SnapshotCommit>(worker_peer(0))->round == Round(named));
   // The next one at once.
-  REQUIRE(cluster.to<SnapshotAt>(server_peer(0)).size() == 2);
-  CHECK(cluster.to<SnapshotAt>(server_peer(0))[1].round.value == named + 8);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  CHECK(cluster.only<SnapshotAt>(server_peer(0))->round.value == named + 8);
 }
 
 TEST_CASE("a snapshot that shards had passed is named again where nobody can pass it, one that failed there later") {
@@ -258,7 +314,7 @@ TEST_CASE("a snapshot that shards had passed is named again where nobody can pas
   cluster.pass(1000, 1, {}, 3);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
   cluster.sent.clear();
-  cluster.done(0, 8, false);
+  cluster.done(0, 5, false);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
   CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(16));
   cluster.sent.clear();
@@ -286,19 +342,24 @@ TEST_CASE("where nobody waits for snapshots they are named by pace, and no more 
   JoinOptions options = Running::keeping();
   options.config.recovery.when_full = "go_on";
   cluster.run(1, options);
-  cluster.pass(2000, 1, {}, 7);
-  CHECK(cluster.count<SnapshotAt>() == 0);  // less than half of what nodes keep
-  cluster.pass(1000, 1, {}, 10);
+  cluster.pass(2000, 1, {}, 1);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
   const std::uint64_t first = cluster.only<SnapshotAt>(server_peer(0))->round.value;
-  CHECK(first > 10);
+  cluster.done(0, first);
+  cluster.sent.clear();
+  cluster.pass(2000, 1, {}, first + 7);
+  CHECK(cluster.count<SnapshotAt>() == 0);  // less than half of what nodes keep
+  cluster.pass(1000, 1, {}, first + 8);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  const std::uint64_t second = cluster.only<SnapshotAt>(server_peer(0))->round.value;
+  CHECK(second > first + 8);
   cluster.sent.clear();
   // 100 MB: not again for 5 s.
   cluster.say(server_peer(0),
-              SnapshotDone{cluster.open().job, cluster.open().view, Round(first), true, 100'000'000, {}});
-  cluster.pass(4000, 1, {}, first + 12);
+              SnapshotDone{cluster.open().job, cluster.open().view, Round(second), true, 100'000'000, {}});
+  cluster.pass(4000, 1, {}, second + 12);
   CHECK(cluster.count<SnapshotAt>() == 0);
-  cluster.pass(2000, 1, {}, first + 14);
+  cluster.pass(2000, 1, {}, second + 14);
   CHECK(cluster.to<SnapshotAt>(server_peer(0)).size() == 1);
 }
 
@@ -380,20 +441,20 @@ TEST_CASE("what servers kept once is not counted on a second time") {
   cluster.all_open();
   // It ends in good order, but its last state could not be written, and is gone.
   cluster.keeps.clear();
-  for (std::uint32_t w = 0; w < 2; ++w) cluster.leave(w, LeaveKind::kFinished, 60);
-  cluster.done(0, 60, false);
-  cluster.done(1, 60);
+  for (std::uint32_t w = 0; w < 2; ++w) cluster.leave(w, LeaveKind::kFinished, 56);
+  cluster.done(0, 56, false);
+  cluster.done(1, 56);
   CHECK(cluster.phase() == "idle");
   cluster.sent.clear();
-  cluster.rejoin(0, 41, 60);
-  cluster.rejoin(1, 41, 60);
+  cluster.rejoin(0, 41, 56);
+  cluster.rejoin(1, 41, 56);
   REQUIRE(cluster.opened(0));
   CHECK_FALSE(cluster.opened(0)->kept);
   cluster.sent.clear();
   cluster.all_open();
   const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
   REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(60));
+  CHECK(welcome->resume_round == Round(56));
   CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(40)});
 }
 
