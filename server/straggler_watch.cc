@@ -2,19 +2,11 @@
 
 #include <algorithm>
 
+#include "common/median.h"
 #include "common/printed.h"
 
 namespace tributary {
-namespace {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2.0;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 const char* to_text(RoundPhase phase) {
   switch (phase) {

@@ -202,6 +202,8 @@ class Trainer {
     Result<StepState> state = StepState::kContinue;
     RoundReport report{.rank = topology_.rank,
                        .world_size = topology_.world_size,
+                       .restarts = summary_.restarts,
+                       .resumed = session_->resume_round().value,
                        .round = round.value,
                        .rounds = last_.value,
                        .stats = stats};
@@ -228,6 +230,8 @@ class Trainer {
     report.split.compute_ns = ns_since(begin) - evaluating_ns - blocked_ns_;
     report.global_samples = summary_.partial ? stats.samples : sampler.batch_size(round);
     report.gate = session_->gate(complete_);
+    report.complete = complete_.value;
+    report.samples_sum = compute_.computed_sum();
     tell(report);
     return state;
   }
