@@ -190,9 +190,9 @@ Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const La
     if (reply.redo) fds.push_back(entry.job->spec().redo->memory().fd());
     trainers_.send(place.trainer, reply, fds);
   }
-  logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}", job_in_words(entry.name),
-                m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh", entry.job->spec().layout->chunks(),
-                entry.job->budget_bytes() / 1'000'000,
+  logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}",
+                job_in_words(entry.name), m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh",
+                entry.job->spec().layout->chunks(), entry.job->budget_bytes() / 1'000'000,
                 entry.lent ? std::to_string(entry.lent->width()) + " devices" : "the host");
   if (entry.job->spec().allreduce) {
     const auto& on_devices = entry.job->spec().allreduce_devices;
