@@ -19,18 +19,24 @@ std::uint64_t number(const nlohmann::json& json, const char* key) {
   return json.at(key).get<std::uint64_t>();
 }
 
-// The last rank's computing takes three times as long as the others'.
-void start_with_slow_rank(LocalCluster& cluster, const std::string& job_file, std::vector<std::string> overrides,
-                          const std::string& us_per_sample = "300") {
-  std::vector<std::vector<std::string>> slow(3);
-  slow[2] = {"--slow-factor", "3"};
+void start_trainers_with(LocalCluster& cluster, const std::string& job_file, std::vector<std::string> overrides,
+                         std::vector<std::vector<std::string>> rank_arguments,
+                         const std::string& us_per_sample = "300") {
   const auto started = cluster.start_trainers(
       {.job_file = job_file,
        .overrides = std::move(overrides),
        .progress_socket = {},
        .extra_arguments = {"--device", "cpu", "--json", "--quiet", "--slow-us-per-sample", us_per_sample},
-       .rank_arguments = std::move(slow)});
+       .rank_arguments = std::move(rank_arguments)});
   REQUIRE_MESSAGE(started, started.error().message);
+}
+
+// The last rank's computing takes three times as long as the others'.
+void start_with_slow_rank(LocalCluster& cluster, const std::string& job_file, std::vector<std::string> overrides,
+                          const std::string& us_per_sample = "300") {
+  std::vector<std::vector<std::string>> slow(3);
+  slow[2] = {"--slow-factor", "3"};
+  start_trainers_with(cluster, job_file, std::move(overrides), std::move(slow), us_per_sample);
 }
 
 // The text that names a node in the coordinator's status; empty if none is slow.
@@ -76,6 +82,26 @@ TEST_CASE("with a backup worker rounds do not wait for the slow node, and all en
     check_transport(*cluster);
     CHECK(cluster->stop().empty());
   }
+}
+
+TEST_CASE("with a backup worker both ranks of a slow node miss the same rounds, and the job finishes") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "two-a-node", .chunk_bytes = 8192, .rounds = 60});
+  ClusterOptions options = options_in(dir / "run");
+  options.nodes = 3;
+  options.ranks_per_node = 2;
+  const auto cluster = start(options);
+  std::vector<std::vector<std::string>> slow(6);
+  slow[4] = slow[5] = {"--slow-factor", "3"};
+  start_trainers_with(*cluster, job_file, {"sync.backup_workers=1", "train.global_batch=96"}, std::move(slow));
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  REQUIRE(all.size() == 6);
+  CHECK(all[0].at("rounds") == 60);
+  const std::uint64_t missed = number(all[4].at("partial"), "rounds_missed");
+  CHECK(missed > 0);
+  CHECK(number(all[5].at("partial"), "rounds_missed") == missed);
+  CHECK(cluster->stop().empty());
 }
 
 TEST_CASE("with backup workers a job that is stopped, or loses a server, goes on to the same end everywhere") {
