@@ -200,7 +200,7 @@ class NodeJobs {
   // node_jobs_view.cc: what happens to a view
   void on(const JobWelcome& m, std::uint64_t now_ms);
   void on(const StopRequest& m);
-  void on(const PeerAddress& m);
+  void on(const PeerAddress& m, std::uint64_t now_ms);
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
   void on(const StopJob& m, std::uint64_t now_ms);
@@ -210,11 +210,11 @@ class NodeJobs {
 
   // node_jobs_agree.cc
   Status agree(Entry& entry, const JobWelcome& m, std::shared_ptr<const Layout> layout, std::uint64_t now_ms);
-  void offered(Entry& entry, const PeerAddress& m);
+  void offered(Entry& entry, const PeerAddress& m, std::uint64_t now_ms);
   void join_again(Entry& entry, std::uint64_t when_ms);
   void tick_agreeing(Entry& entry, std::uint64_t now_ms);
   Status run(Entry& entry, const JobWelcome& m, std::shared_ptr<const Layout> layout,
-             std::shared_ptr<AllreduceDevices> devices, const std::string& why_host);
+             std::shared_ptr<AllreduceDevices> devices, const std::string& why_host, std::uint64_t now_ms);
   void leave_if_all_detached(Entry& entry, std::uint64_t now_ms);
   void leave(Entry& entry, LeaveKind kind, const std::string& message);
   void stop_others(Entry& entry, Round round);

@@ -55,7 +55,7 @@ Status NodeJobs::agree(Entry& entry, const JobWelcome& m, std::shared_ptr<const 
   std::string why;
   auto devices = options_.devices->open_allreduce(entry.config, layout, m.nodes, m.node, entry.devices(), why);
   if (!devices) return tl::unexpected(devices.error());
-  if (!*devices || m.nodes == 1) return run(entry, m, std::move(layout), std::move(*devices), why);
+  if (!*devices || m.nodes == 1) return run(entry, m, std::move(layout), std::move(*devices), why, now_ms);
   entry.phase = Phase::kAgreeing;
   entry.agreement.emplace();
   Entry::Agreement& agreement = *entry.agreement;
@@ -69,7 +69,7 @@ Status NodeJobs::agree(Entry& entry, const JobWelcome& m, std::shared_ptr<const 
   return {};
 }
 
-void NodeJobs::offered(Entry& entry, const PeerAddress& m) {
+void NodeJobs::offered(Entry& entry, const PeerAddress& m, std::uint64_t now_ms) {
   if (m.key != kOfferKey) lanes_.peer_address(m);
   if (!entry.agreement || (m.key != kOfferKey && m.key != kHostKey)) return;
   Entry::Agreement& agreement = *entry.agreement;
@@ -85,7 +85,7 @@ void NodeJobs::offered(Entry& entry, const PeerAddress& m) {
     status = fail(ErrorCode::kUnavailable, "job '" + entry.name + "' cannot be added up on devices: " + why +
                                                " (this worker has [worker] node_reduction = \"device\")");
   } else {
-    status = run(entry, agreed.welcome, layout, why.empty() ? agreed.devices : nullptr, why);
+    status = run(entry, agreed.welcome, layout, why.empty() ? agreed.devices : nullptr, why, now_ms);
   }
   begun(entry, agreed.welcome, status);
   if (status && agreed.stop_requested) entry.job->set_state(RegionState::kStopRequested);

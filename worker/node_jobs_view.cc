@@ -38,10 +38,11 @@ void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
   std::visit(
       [&](const auto& m) {
         using M = std::decay_t<decltype(m)>;
-        if constexpr (std::is_same_v<M, JobWelcome> || std::is_same_v<M, StopJob> || std::is_same_v<M, ControlError>) {
+        if constexpr (std::is_same_v<M, JobWelcome> || std::is_same_v<M, StopJob> || std::is_same_v<M, ControlError> ||
+                      std::is_same_v<M, PeerAddress>) {
           on(m, now_ms);
-        } else if constexpr (std::is_same_v<M, StopRequest> || std::is_same_v<M, PeerAddress> ||
-                             std::is_same_v<M, SnapshotAt> || std::is_same_v<M, SnapshotCommit>) {
+        } else if constexpr (std::is_same_v<M, StopRequest> || std::is_same_v<M, SnapshotAt> ||
+                             std::is_same_v<M, SnapshotCommit>) {
           on(m);
         } else if constexpr (std::is_same_v<M, DrainDone>) {
           drain_done_ = true;
@@ -107,12 +108,12 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m, std::uint64_t now_ms) 
   if (Status fits = redo_fits(entry.config, *made, m); !fits) return fits;
   auto layout = std::make_shared<const Layout>(std::move(*made));
   if (options_.devices && entry.config.mode == "allreduce") return agree(entry, m, std::move(layout), now_ms);
-  return run(entry, m, std::move(layout), nullptr, {});
+  return run(entry, m, std::move(layout), nullptr, {}, now_ms);
 }
 
 // devices: of an all-reduce job that all nodes add up on devices.
 Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const Layout> layout,
-                     std::shared_ptr<AllreduceDevices> devices, const std::string& why_host) {
+                     std::shared_ptr<AllreduceDevices> devices, const std::string& why_host, std::uint64_t now_ms) {
   NodeJobSpec spec;
   spec.name = entry.name;
   spec.job = m.job;
@@ -223,9 +224,9 @@ void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
 }
 
 // What another node of an all-reduce job has for this one to connect to it. (This view's welcome came before it.)
-void NodeJobs::on(const PeerAddress& m) {
+void NodeJobs::on(const PeerAddress& m, std::uint64_t now_ms) {
   Entry* entry = in_view(m.job, m.view);
-  if (entry && entry->config.mode == "allreduce") offered(*entry, m);
+  if (entry && entry->config.mode == "allreduce") offered(*entry, m, now_ms);
 }
 
 void NodeJobs::on(const SnapshotAt& m) {
