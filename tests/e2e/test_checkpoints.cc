@@ -130,7 +130,7 @@ void move_job(const Job& job, std::uint16_t servers, bool digest_is_standalone) 
     const auto cluster = start(cluster_of(dir / "from", 2));
     start_trainers(*cluster, job_file);
     // (A save is served by a snapshot that is under way, which may be of an earlier round.)
-    wait_for(*cluster, "committed", 1);
+    wait_for(*cluster, "max_version", 100);
     saved = save(*cluster, job.name, folder);
     finish_training(*cluster);
     reference = results(*cluster)[0].at("digest");
