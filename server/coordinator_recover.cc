@@ -107,6 +107,8 @@ std::optional<Round> CoordinatorCore::reach_of_redo(const Job& job) const {
 
 // REQUIRES: choose_snapshot(job).
 void CoordinatorCore::choose_start(Job& job) {
+  // Every shard had been through this round once, even if one was still being brought up to it when the view ended.
+  const Round reached = job.start;
   job.start = job.resume_round;
   job.kept_open.clear();
   job.redo_capacity = ~0u;
@@ -128,7 +130,8 @@ void CoordinatorCore::choose_start(Job& job) {
   }
   as_kept = as_kept && slowest >= job.resume_round && fastest.value <= slowest.value + 1;
   const std::optional<Round> reach = job.resume ? reach_of_redo(job) : std::nullopt;  // else a lost shard has nothing
-  if (as_kept && (!reach || slowest.value + 1 >= reach->value)) {
+  const bool once_more = reach && *reach >= reached;  // what was reached can be had again
+  if (as_kept && (!reach || slowest.value + 1 >= reach->value) && (slowest >= reached || !once_more)) {
     job.start = slowest;
     job.kept_open = shards;
     return;
@@ -140,6 +143,7 @@ void CoordinatorCore::choose_start(Job& job) {
   for (const std::uint16_t shard : shards) {
     const auto kept = job.kept.find(shard);
     if (kept == job.kept.end() || kept->second.min_version.value + 1 < reach->value) continue;
+    if (once_more && kept->second.min_version.value < reached.value) continue;
     job.kept_open.insert(shard);
     start = std::min(start, Round(kept->second.min_version.value));
   }

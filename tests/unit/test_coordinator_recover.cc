@@ -414,6 +414,35 @@ TEST_CASE("a server that had not yet caught up with the others when a second one
   CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(52)});
 }
 
+TEST_CASE("a view that is cut just before the last round is pushed again costs no round that was complete") {
+  Running cluster;
+  cluster.keep(0, 53, 54);
+  cluster.server_comes_back(1);
+  cluster.rejoin(0, 41, 54);
+  cluster.rejoin(1, 41, 53);
+  cluster.all_open();
+  bool rings = true;
+  SUBCASE("the nodes have what they pushed") {}
+  SUBCASE("they have not") {
+    rings = false;
+  }
+  cluster.keep(0, 53, 53);
+  cluster.keeps[cluster.peers[1].value] = {Version(52), Version(52)};
+  cluster.leave(1, LeaveKind::kFailed, 53, "rank 3 died");
+  cluster.sent.clear();
+  cluster.rejoin(0, 41, rings ? 54 : 52);
+  cluster.rejoin(1, 41, rings ? 53 : 52);
+  REQUIRE(cluster.opened(0));
+  CHECK(cluster.opened(0)->kept);
+  REQUIRE(cluster.opened(1));
+  CHECK(cluster.opened(1)->kept == !rings);
+  cluster.sent.clear();
+  cluster.all_open();
+  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
+  REQUIRE(welcome);
+  CHECK(welcome->resume_round == Round(rings ? 53 : 52));
+}
+
 TEST_CASE("servers whose view ended before the nodes had pushed again what they lost begin that anew") {
   Running cluster;
   cluster.keep(0, 40, 40);
