@@ -41,7 +41,7 @@ struct Logging : Cluster {
       if (i != index) beat_server(i);
     }
     for (std::uint32_t w = 0; w < 2; ++w) beat_worker(w);
-    peers[index] = PeerId(5000 + index);
+    peers[index] = PeerId(1500 + index);
     say(peers[index], hello);
   }
   // What a server that lives keeps: in memory, and in its log.
