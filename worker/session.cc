@@ -63,8 +63,10 @@ struct Session::Impl {
   }
   Status map(std::vector<FileDescriptor> fds);
   Status open_device();
+  std::span<const std::byte> state_at_start() const;
   RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
   Status give(const RankState& state);
+  Status give_what_is_wanted();
   void read_socket();
   Status wait_chunks(std::uint32_t begin, std::uint32_t end, Round round);
   bool all_complete() const;
@@ -141,11 +143,23 @@ Status Session::Impl::open_device() {
   return {};
 }
 
+std::span<const std::byte> Session::Impl::state_at_start() const {
+  if (!reply.state.empty() || !keepsake) return reply.state;
+  const auto mine = std::ranges::find(keepsake->states, reply.resume_round, &RankState::round);
+  return mine == keepsake->states.end() ? std::span<const std::byte>() : std::span<const std::byte>(mine->state);
+}
+
 Status Session::Impl::give(const RankState& state) {
   if (state.round <= given) return {};
   given = state.round;
   if (auto sent = socket.send(state); !sent) return tl::unexpected(unavailable());
   return {};
+}
+
+Status Session::Impl::give_what_is_wanted() {
+  const std::uint64_t wanted = node->snapshot_round.load(std::memory_order_relaxed);
+  const auto state = std::ranges::find(kept, Round(wanted), &RankState::round);
+  return state == kept.end() ? Status{} : give(*state);
 }
 
 // Takes what the worker has sent, without waiting.
@@ -284,6 +298,10 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   impl->layout = std::move(*layout);
   if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
   const Status opened = impl->open_device();
+  // It is still wanted if the view ends before its first round is complete, or a snapshot is named for where it begins.
+  if (const std::span<const std::byte> begun = impl->state_at_start(); !begun.empty()) {
+    impl->kept.push_back({impl->reply.resume_round, {begun.begin(), begun.end()}});
+  }
   std::unique_ptr<Session> session(new Session(std::move(impl)));
   if (opened) return session;
   // The worker has taken note when this returns: the same rank can attach again at once, without a device.
@@ -358,20 +376,16 @@ Status Session::keep(Round round, std::span<const std::byte> state) {
   }
   // A stop is after a round that is complete: this one, or the one before it.
   std::vector<RankState>& kept = impl_->kept;
+  if (Status given = impl_->give_what_is_wanted(); !given) return given;  // it may have been named late
   if (kept.size() >= kRoundsKept) std::rotate(kept.begin(), kept.begin() + 1, kept.end());
   if (kept.size() < kRoundsKept) kept.emplace_back();
   kept.back().round = round;
   kept.back().state.assign(state.begin(), state.end());
-  if (impl_->node->snapshot_round.load(std::memory_order_relaxed) == round.value) return impl_->give(kept.back());
-  return {};
+  return impl_->give_what_is_wanted();
 }
 
 std::span<const std::byte> Session::kept() const {
-  if (!impl_->reply.state.empty() || !impl_->keepsake) return impl_->reply.state;
-  for (const RankState& mine : impl_->keepsake->states) {
-    if (mine.round == resume_round()) return mine.state;
-  }
-  return {};
+  return impl_->state_at_start();
 }
 
 void Session::last_round(Round round) {
