@@ -15,6 +15,7 @@
 #include "bench/sample_model.h"
 #include "bench/scratch_folder.h"
 #include "cluster/http_client.h"
+#include "common/median.h"
 #include "server/checkpoint_directory.h"
 #include "worker/session.h"
 
@@ -192,31 +193,36 @@ class Bench {
     return save;
   }
 
-  static Json describe(std::vector<double> round_ms, double longest_gap) {
-    std::ranges::sort(round_ms);
-    const std::size_t n = round_ms.size();
-    return {{"rounds", n},
-            {"median_round_ms", n == 0 ? 0.0 : (round_ms[(n - 1) / 2] + round_ms[n / 2]) / 2.0},
-            {"longest_round_ms", n == 0 ? 0.0 : round_ms.back()},
-            {"longest_gap_ms", longest_gap}};
-  }
+  struct Stretch {
+    std::vector<double> round_ms, gap_ms;
+
+    void add(const RoundSeen& round) {
+      round_ms.push_back(milliseconds_between(round.begin, round.end));
+      gap_ms.push_back(round.longest_gap_ms);
+    }
+    static double longest(const std::vector<double>& ms) { return ms.empty() ? 0.0 : *std::ranges::max_element(ms); }
+    Json describe() const {
+      return {{"rounds", round_ms.size()},
+              {"median_round_ms", median(round_ms)},
+              {"longest_round_ms", longest(round_ms)},
+              {"median_gap_ms", median(gap_ms)},
+              {"longest_gap_ms", longest(gap_ms)}};
+    }
+  };
 
   Json report(const std::vector<RoundSeen>& rounds, Clock::time_point warm) const {
-    std::vector<double> quiet, saving;
+    Stretch quiet, saving;
     std::vector<std::pair<double, double>> slowest;  // a round's time, and when it began after the order
-    double quiet_gap = 0.0, saving_gap = 0.0;
     for (const RoundSeen& round : rounds) {
       if (round.begin < warm) continue;
-      const auto save = std::ranges::find_if(
-          saves_, [&](const Save& one) { return round.end > one.begin && round.begin < one.end; });
+      const auto save =
+          std::ranges::find_if(saves_, [&](const Save& one) { return round.end > one.begin && round.begin < one.end; });
       const bool during = save != saves_.end();
       if (during) {
         slowest.emplace_back(milliseconds_between(round.begin, round.end),
                              milliseconds_between(save->begin, round.begin));
       }
-      (during ? saving : quiet).push_back(milliseconds_between(round.begin, round.end));
-      double& gap = during ? saving_gap : quiet_gap;
-      gap = std::max(gap, round.longest_gap_ms);
+      (during ? saving : quiet).add(round);
     }
     std::ranges::sort(slowest, std::greater<>());
     slowest.resize(std::min(slowest.size(), kSlowest));
@@ -224,12 +230,13 @@ class Bench {
     for (const auto& [ms, at] : slowest) slow.push_back({{"round_ms", ms}, {"after_order_ms", at}});
     Json seconds = Json::array();
     for (const Save& save : saves_) seconds.push_back(milliseconds_between(save.begin, save.end) * 1e-3);
-    const Json a = describe(quiet, quiet_gap), b = describe(saving, saving_gap);
-    const auto more = [&](const char* key) { return b.at(key).get<double>() - a.at(key).get<double>(); };
-    return {{"pause_ms", more("longest_round_ms")},
-            {"gap_ms", more("longest_gap_ms")},
-            {"quiet", a},
-            {"saving", b},
+    // Against what is usual: the longest of the quiet rounds is a matter of chance, and may be as long as a pause.
+    return {{"pause_ms", Stretch::longest(saving.round_ms) - median(quiet.round_ms)},
+            {"gap_ms", Stretch::longest(saving.gap_ms) - median(quiet.gap_ms)},
+            {"noise_ms", Stretch::longest(quiet.round_ms) - median(quiet.round_ms)},
+            {"gap_noise_ms", Stretch::longest(quiet.gap_ms) - median(quiet.gap_ms)},
+            {"quiet", quiet.describe()},
+            {"saving", saving.describe()},
             {"slowest", slow},
             {"save_seconds", seconds},
             {"checkpoint_bytes", saves_.back().bytes},

@@ -8,18 +8,13 @@
 #include "bench/lab_prediction.h"
 #include "common/config_toml.h"
 #include "common/encoding.h"
+#include "common/median.h"
 #include "common/printed.h"
 
 namespace tributary::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t n = values.size();
-  return n == 0 ? 0.0 : (values[(n - 1) / 2] + values[n / 2]) / 2.0;
-}
 
 Json spread(const std::vector<double>& values) {
   return {{"median", median(values)},

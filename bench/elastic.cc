@@ -4,11 +4,18 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <map>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "bench/elastic_coverage.h"
 #include "cluster/progress_socket.h"
+#include "cluster/trainer_result.h"
+#include "common/config_toml.h"
+#include "train/dataset.h"
+#include "train/sampler.h"
 
 namespace tributary::bench {
 namespace {
@@ -23,56 +30,24 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// What ranks have told of the rounds, by the number of ranks in their view.
-class Rounds {
- public:
-  struct Told {
-    std::uint64_t round = 0, last = 0;
-    std::uint32_t world = 0;
-  };
-
-  std::optional<Told> take(std::string_view datagram) {
-    const auto json = nlohmann::json::parse(datagram, nullptr, false);
-    if (!json.is_object() || !json.contains("world_size")) return {};
-    const Told told{json.at("round"), json.at("rounds"), json.at("world_size")};
-    const auto rank = json.at("rank").get<std::uint32_t>();
-    const auto samples = json.at("samples").get<std::uint64_t>();
-    seen_[told.round][told.world][rank] = samples;
-    batches_[told.round] = json.at("global_samples");
-    return told;
-  }
-
-  // Every round's samples are those of its batch, dealt to the ranks of a view without a gap. (What ranks tell can be
-  // lost on the way, so there may be rounds of which nothing can be said.)
-  Json coverage() const {
-    std::uint64_t whole = 0, twice = 0;
-    for (const auto& [round, by_world] : seen_) {
-      const bool complete = std::ranges::any_of(by_world, [&, r = round](const auto& view) {
-        std::uint64_t samples = 0;
-        for (const auto& [rank, count] : view.second) samples += count;
-        return view.second.size() == view.first && samples == batches_.at(r);
-      });
-      whole += complete ? 1 : 0;
-      twice += by_world.size() > 1 ? 1 : 0;
-    }
-    return {{"rounds_whole", whole}, {"rounds_seen", seen_.size()}, {"rounds_dealt_twice", twice}};
-  }
-
-  std::uint64_t samples(std::uint64_t after, std::uint64_t to) const {
-    std::uint64_t sum = 0;
-    for (auto at = batches_.upper_bound(after); at != batches_.end() && at->first <= to; ++at) sum += at->second;
-    return sum;
-  }
-
- private:
-  std::map<std::uint64_t, std::map<std::uint32_t, std::map<std::uint32_t, std::uint64_t>>> seen_;
-  std::map<std::uint64_t, std::uint64_t> batches_;  // samples of a round
-};
+// The job's sampler, as if it had one rank.
+Result<train::Sampler> whole_sampler(const ElasticOptions& options) {
+  const auto job = load_job_config(options.job_file, options.overrides);
+  if (!job) return tl::unexpected(job.error());
+  const auto images = train::load_training_set(job->train);
+  if (!images) return tl::unexpected(images.error());
+  return train::Sampler::make({.samples = images->count,
+                               .global_batch = job->train.global_batch,
+                               .local_steps = has_local_steps(*job) ? job->local.steps : 1,
+                               .seed = job->train.seed,
+                               .elastic = true});
+}
 
 class Run {
  public:
-  Run(const ElasticOptions& options, std::vector<std::uint32_t> nodes, std::string folder)
-      : options_(options), nodes_(std::move(nodes)), folder_(std::move(folder)) {}
+  Run(const ElasticOptions& options, std::vector<std::uint32_t> nodes, std::string folder,
+      const train::Sampler& sampler)
+      : options_(options), nodes_(std::move(nodes)), folder_(std::move(folder)), coverage_(sampler) {}
 
   Result<Json> run() {
     const std::uint32_t most = *std::ranges::max_element(nodes_);
@@ -108,11 +83,9 @@ class Run {
                                  "--slow-us-per-sample",
                                  std::to_string(options_.us_per_sample)};
     Json told = Json::array();
-    std::uint32_t there = 0;
     for (std::size_t phase = 0; phase < nodes_.size(); ++phase) {
       const auto ordered = Clock::now();
-      if (auto changed = change(there, nodes_[phase]); !changed) return tl::unexpected(changed.error());
-      there = nodes_[phase];
+      if (auto changed = change(nodes_[phase]); !changed) return tl::unexpected(changed.error());
       auto lived = live_through(phase, ordered);
       if (!lived) return lived;
       options_.tell(lived->dump());
@@ -120,6 +93,7 @@ class Run {
     }
     for (auto began = Clock::now(); cluster_->trainers_running(); std::this_thread::sleep_for(kPoll)) {
       look();
+      if (const auto failed = failure()) return fail(ErrorCode::kUnavailable, *failed);
       if (seconds_between(began, Clock::now()) > static_cast<double>(kPatience.count())) {
         return fail(ErrorCode::kTimeout, "the trainers do not end; see the logs in " + cluster_->log_dir());
       }
@@ -129,15 +103,37 @@ class Run {
   }
 
   // Nodes join, or the last ones leave.
-  Status change(std::uint32_t from, std::uint32_t to) {
-    if (to < from) {
-      for (std::uint32_t node = to; node < from; ++node) cluster_->workers()[node].process.send_signal(SIGTERM);
-      return {};
-    }
+  Status change(std::uint32_t to) {
+    const std::uint32_t from = std::exchange(there_, to);
+    for (std::uint32_t node = to; node < from; ++node) cluster_->workers()[node].process.send_signal(SIGTERM);
     trainers_.nodes.clear();
-    for (std::uint32_t node = from; node < to; ++node) trainers_.nodes.push_back(node);
+    for (std::uint32_t node = from; node < to; ++node) {
+      if (node >= seen_) {
+        trainers_.nodes.push_back(node);
+      } else if (auto back = bring_back(node); !back) {
+        return back;
+      }
+    }
+    seen_ = std::max(seen_, to);
+    if (trainers_.nodes.empty()) return {};
     trainers_.world_nodes = from == 0 ? to : static_cast<std::uint32_t>(cluster_->workers().size());
     return cluster_->start_trainers(trainers_);
+  }
+
+  // A node that left: its worker, and its trainers.
+  Status bring_back(std::uint32_t node) {
+    Daemon& worker = cluster_->workers()[node];
+    const std::uint32_t first = node * options_.ranks_per_node;
+    if (!worker.process.wait(kPatience)) return fail(ErrorCode::kTimeout, worker.name + " does not end");
+    if (auto ok = cluster_->restart(worker); !ok) return ok;
+    for (std::uint32_t rank = first; rank < first + options_.ranks_per_node; ++rank) {
+      // Started node by node, in their order.
+      if (!cluster_->trainers().at(rank).process.wait(kPatience)) {
+        return fail(ErrorCode::kTimeout, "the trainer of rank " + std::to_string(rank) + " does not end");
+      }
+      if (auto ok = cluster_->restart_trainer(rank); !ok) return ok;
+    }
+    return {};
   }
 
   // Until this phase's share of the rounds is through; the last one to the end.
@@ -150,19 +146,19 @@ class Run {
       const auto newest = look();
       const auto now = Clock::now();
       if (newest) heard = now;
-      if (newest && newest->world != world && newest->round >= newest->last) {
+      if (newest && newest->world_size != world && newest->round >= newest->rounds) {
         return fail(ErrorCode::kInvalidArgument, "the job was through before its " + std::to_string(nodes_[phase]) +
                                                      " nodes took part; give it more rounds, or slower ones");
       }
-      if (newest && newest->world == world) {
-        if (!first) first = now, first_round = newest->round;
-        const std::uint64_t until = newest->last * (phase + 1) / nodes_.size();
-        if (newest->round >= until) {
+      if (newest && newest->world_size == world && newest->complete > newest->resumed) {
+        if (!first) first = now, first_round = newest->complete;
+        const std::uint64_t until = newest->rounds * (phase + 1) / nodes_.size();
+        if (newest->complete >= until) {
           const double seconds = seconds_between(*first, now);
-          const auto samples = static_cast<double>(rounds_.samples(first_round, newest->round));
+          const auto samples = static_cast<double>(coverage_.samples(first_round, newest->complete));
           return Json{{"nodes", nodes_[phase]},
                       {"world_size", world},
-                      {"rounds", newest->round - first_round},
+                      {"rounds", newest->complete - first_round},
                       {"seconds", seconds},
                       {"samples_per_s", seconds > 0 ? samples / seconds : 0.0},
                       {"first_round_after_s", seconds_between(ordered, *first)}};
@@ -171,7 +167,7 @@ class Run {
       if (options_.interrupted()) return fail(ErrorCode::kStopped, "interrupted");
       if (const auto failed = failure()) return fail(ErrorCode::kUnavailable, *failed);
       if (now - heard > kPatience) {
-        return fail(ErrorCode::kTimeout, "no round was completed within " + std::to_string(kPatience.count()) +
+        return fail(ErrorCode::kTimeout, "no rank told of a round within " + std::to_string(kPatience.count()) +
                                              " s; see the logs in " + cluster_->log_dir());
       }
       std::this_thread::sleep_for(kPoll);
@@ -179,21 +175,27 @@ class Run {
   }
 
   // The newest round that was told of since the last look.
-  std::optional<Rounds::Told> look() {
-    std::optional<Rounds::Told> newest;
+  std::optional<ProgressReport> look() {
+    std::optional<ProgressReport> newest;
     progress_->drain([&](std::string_view datagram) {
-      const auto told = rounds_.take(datagram);
-      if (told && (!newest || told->round >= newest->round)) newest = told;
+      const auto report = parse_progress(datagram);
+      if (!report) return;
+      coverage_.take(*report);
+      if (!newest || report->round >= newest->round) newest = report;
     });
     return newest;
   }
 
   // Workers and trainers of nodes that left may end; what ends otherwise ends badly.
   std::optional<std::string> failure() {
+    const auto ended = [](Daemon& daemon) {
+      return daemon.name + " ended:\n" + last_lines(daemon.log_file, LocalCluster::kReportedLogLines, daemon.log_from);
+    };
     for (Daemon& server : cluster_->servers()) {
-      if (!server.process.running()) {
-        return server.name + " ended:\n" + last_lines(server.log_file, LocalCluster::kReportedLogLines);
-      }
+      if (!server.process.running()) return ended(server);
+    }
+    for (std::uint32_t node = 0; node < there_; ++node) {
+      if (Daemon& worker = cluster_->workers()[node]; !worker.process.running()) return ended(worker);
     }
     for (Trainer& trainer : cluster_->trainers()) {
       const auto status = trainer.process.poll();
@@ -210,13 +212,9 @@ class Run {
     std::optional<std::string> digest;
     std::uint64_t rounds = 0;
     for (const Trainer& trainer : cluster_->trainers()) {
-      const std::string line = trainer_result(trainer);
-      if (line.empty()) {
-        return fail(ErrorCode::kUnavailable,
-                    "rank " + std::to_string(trainer.rank) + " left no result:\n" +
-                        last_lines(trainer.log_file, LocalCluster::kReportedLogLines, trainer.log_from));
-      }
-      const Json result = Json::parse(line);
+      const auto parsed = parsed_result(trainer);
+      if (!parsed) return tl::unexpected(parsed.error());
+      const Json& result = *parsed;
       if (result.at("stopped").get<bool>()) continue;  // of a node that left
       if (digest.value_or(result.at("digest")) != result.at("digest")) {
         return fail(ErrorCode::kInternal, "ranks ended with different parameters");
@@ -226,7 +224,7 @@ class Run {
       if (!result.at("test_accuracy").is_null()) accuracy = result.at("test_accuracy");
     }
     return Json{
-        {"phases", std::move(told)}, {"rounds", rounds}, {"test_accuracy", accuracy}, {"coverage", rounds_.coverage()}};
+        {"phases", std::move(told)}, {"rounds", rounds}, {"test_accuracy", accuracy}, {"coverage", coverage_.counts()}};
   }
 
   const ElasticOptions& options_;
@@ -235,7 +233,9 @@ class Run {
   std::unique_ptr<LocalCluster> cluster_;
   std::optional<ProgressSocket> progress_;
   TrainerOptions trainers_;
-  Rounds rounds_;
+  ElasticCoverage coverage_;
+  std::uint32_t there_ = 0;  // nodes that take part: the first ones
+  std::uint32_t seen_ = 0;   // nodes that ever did
 };
 
 }  // namespace
@@ -244,12 +244,14 @@ Result<Json> run_elastic(const ElasticOptions& options) {
   if (options.nodes.empty() || std::ranges::find(options.nodes, 0u) != options.nodes.end()) {
     return fail(ErrorCode::kInvalidArgument, "every phase needs at least one node, as in --nodes 2,4,3");
   }
-  auto result = Run(options, options.nodes, "elastic").run();
+  const auto sampler = whole_sampler(options);
+  if (!sampler) return tl::unexpected(sampler.error());
+  auto result = Run(options, options.nodes, "elastic", *sampler).run();
   if (!result) return result;
   (*result)["fixed"] = nullptr;
   if (!options.fixed) return result;
   options.tell("now with " + std::to_string(options.nodes.front()) + " nodes from beginning to end");
-  const auto fixed = Run(options, {options.nodes.front()}, "fixed").run();
+  const auto fixed = Run(options, {options.nodes.front()}, "fixed", *sampler).run();
   if (!fixed) return fixed;
   (*result)["fixed"] = {{"nodes", options.nodes.front()},
                         {"test_accuracy", fixed->at("test_accuracy")},

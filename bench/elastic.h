@@ -31,9 +31,10 @@ struct ElasticOptions {
 };
 
 // {phases: [{nodes, world_size, rounds, seconds, samples_per_s, first_round_after_s}], rounds, test_accuracy,
-//  coverage: {rounds_whole (each: the ranks of one view had the round's whole batch), rounds_seen, rounds_dealt_twice},
+//  coverage: {rounds_whole, rounds_wrong, rounds_seen, rounds_dealt_twice} (bench/elastic_coverage.h),
 //  fixed: {nodes, test_accuracy, samples_per_s} or null}
-// first_round_after_s: from the order to join or leave to the first round that the new nodes completed.
+// first_round_after_s: from the order to join or leave until a rank of the view with the new nodes holds the first
+// round that this view completed, and has computed the next gradient from it.
 // kInvalidArgument: fewer than one phase or node. kUnavailable: a process ended that should not have.
 Result<nlohmann::ordered_json> run_elastic(const ElasticOptions& options);
 

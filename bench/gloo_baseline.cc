@@ -1,10 +1,6 @@
 #include "bench/gloo_baseline.h"
 
-#include <gloo/allreduce.h>
-#include <gloo/math.h>
-#include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/hash_store.h>
-#include <gloo/transport/tcp/device.h>
 
 #include <barrier>
 #include <chrono>
@@ -12,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "bench/gloo_rank.h"
 #include "common/config.h"
 #include "worker/replica_state.h"
 
@@ -22,7 +19,7 @@ struct GlooBaseline::Impl {
 
   // What a node keeps between measurements.
   struct Node {
-    std::shared_ptr<gloo::rendezvous::Context> context;
+    std::unique_ptr<GlooRank> gloo;
     std::unique_ptr<float[]> gradients;
     std::unique_ptr<ReplicaState> state;
     std::unique_ptr<float[]> parameters;
@@ -44,11 +41,7 @@ Result<std::unique_ptr<GlooBaseline>> GlooBaseline::create(GlooBaselineOptions o
   std::string error;
   const auto node = [&](std::uint32_t rank) {
     Impl::Node& mine = parts.nodes[rank];
-    gloo::transport::tcp::attr attr("127.0.0.1");
-    auto device = gloo::transport::tcp::CreateDevice(attr);
-    mine.context =
-        std::make_shared<gloo::rendezvous::Context>(static_cast<int>(rank), static_cast<int>(parts.options.nodes));
-    mine.context->connectFullMesh(parts.store, device);
+    mine.gloo = std::make_unique<GlooRank>("127.0.0.1", rank, parts.options.nodes, parts.store);
     mine.gradients = std::make_unique<float[]>(parts.options.elements);
     if (parts.options.optimizer.empty()) return;
     JobConfig config;
@@ -94,12 +87,7 @@ Result<std::vector<double>> GlooBaseline::measure() {
     for (std::uint32_t round = 0; round < options.warm_up + options.rounds; ++round) {
       gate.arrive_and_wait();
       try {
-        gloo::AllreduceOptions call(mine.context);
-        call.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-        call.setOutput(mine.gradients.get(), options.elements);
-        using Sum = void (*)(void*, const void*, const void*, std::size_t);
-        call.setReduceFunction(static_cast<Sum>(&gloo::sum<float>));
-        gloo::allreduce(call);
+        mine.gloo->sum(nullptr, mine.gradients.get(), options.elements);
         const std::uint64_t chunk = 1u << 18;
         for (std::uint64_t c = 0; mine.state && c * chunk < options.elements; ++c) {
           mine.state->step(ChunkIndex(static_cast<std::uint32_t>(c)), mine.gradients.get() + c * chunk, 1);

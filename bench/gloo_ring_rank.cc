@@ -1,10 +1,6 @@
 #include "bench/gloo_ring_rank.h"
 
-#include <gloo/allreduce.h>
-#include <gloo/math.h>
-#include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
-#include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "bench/gloo_rank.h"
 #include "bench/timing.h"
 #include "common/clock.h"
 #include "common/digest.h"
@@ -31,13 +28,8 @@ float value_of(std::uint32_t rank, std::size_t i) {
 
 // Gloo reports by exception; nothing above this function sees one.
 Json run(const GlooRingOptions& options) {
-  gloo::transport::tcp::attr attributes(options.address.c_str());
-  auto device = gloo::transport::tcp::CreateDevice(attributes);
   gloo::rendezvous::FileStore store(options.store);
-  auto context =
-      std::make_shared<gloo::rendezvous::Context>(static_cast<int>(options.rank), static_cast<int>(options.size));
-  context->setTimeout(kTimeout);
-  context->connectFullMesh(store, device);
+  GlooRank gloo(options.address, options.rank, options.size, store, kTimeout);
 
   const std::size_t elements = std::max<std::size_t>(options.model_bytes / sizeof(float), 1);
   std::vector<float> gradient(elements), sum(elements);
@@ -49,13 +41,8 @@ Json run(const GlooRingOptions& options) {
       if (auto ok = lab::pass_gate(options.gate, lab::kGateBefore, options.rank); !ok)
         throw std::runtime_error(ok.error().message);
     }
-    gloo::AllreduceOptions reduce(context);
-    reduce.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-    reduce.setInput(gradient.data(), elements);
-    reduce.setOutput(sum.data(), elements);
-    reduce.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::sum<float>));
     const std::uint64_t begin = steady_ns();
-    gloo::allreduce(reduce);
+    gloo.sum(gradient.data(), sum.data(), elements);
     const std::uint64_t end = steady_ns();
     if (round < options.warmup) continue;
     begin_ns.push_back(begin);

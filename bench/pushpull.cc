@@ -18,6 +18,9 @@
 #include "bench/scratch_folder.h"
 #include "cluster/http_client.h"
 #include "common/encoding.h"
+#include "common/median.h"
+#include "common/redo_plan.h"
+#include "server/redo_record.h"
 
 namespace tributary::bench {
 namespace {
@@ -29,9 +32,11 @@ constexpr int kSlices = 5;
 constexpr std::uint64_t kWarmRounds = 2;
 constexpr double kWarmSeconds = 120.0;  // at most
 constexpr std::chrono::milliseconds kScrapeTimeout{5'000}, kScrapePause{50};
-constexpr std::chrono::seconds kWritePatience{8};
+constexpr std::chrono::seconds kWriteSlack{30};  // beyond what the bytes of a snapshot take
+constexpr std::uint32_t kStoreMbPerS = 200;      // of a server's snapshots
+constexpr std::uint64_t kMostArrays = 4;         // of a chunk in a snapshot: parameters, an optimizer's state
 
-std::vector<SessionOptions> make_sessions(const PushPullOptions& options, LocalCluster& cluster) {
+JobConfig make_job(const PushPullOptions& options) {
   JobConfig job;
   job.name = "bench-pushpull";
   job.chunk_bytes = options.chunk_bytes;
@@ -41,6 +46,11 @@ std::vector<SessionOptions> make_sessions(const PushPullOptions& options, LocalC
   job.optimizer.lr = 1e-3;
   job.recovery = options.recovery;
   if (!options.store || options.recovery.redo_log == "none") job.snapshot = {.every_s = 0, .every_rounds = 0};
+  return job;
+}
+
+std::vector<SessionOptions> make_sessions(const PushPullOptions& options, LocalCluster& cluster) {
+  const JobConfig job = make_job(options);
   std::vector<SessionOptions> sessions;
   const std::uint32_t world = options.nodes * options.ranks_per_node;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
@@ -73,12 +83,6 @@ Cpu cpu_now(LocalCluster& cluster) {
   for (Daemon& d : cluster.servers()) cpu.servers += d.process.usage().cpu_seconds;
   for (Daemon& d : cluster.workers()) cpu.workers += d.process.usage().cpu_seconds;
   return cpu;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t n = values.size();
-  return n == 0 ? 0.0 : (values[(n - 1) / 2] + values[n / 2]) / 2.0;
 }
 
 // Sum of a metric's samples in Prometheus text, over all labels.
@@ -186,9 +190,11 @@ class Benchmark {
   double rate() const { return median(measured_.slices); }
   const std::vector<double>& slices() const { return measured_.slices; }
 
-  // What the servers have written, when they have nothing more to write.
+  // What the servers have written, when they have nothing more to write. kTimeout: they do not come to an end.
   Result<Json> written() {
-    for (const auto until = Clock::now() + kWritePatience; Clock::now() < until;) {
+    const std::uint64_t bytes = kMostArrays * options_.model_bytes / options_.servers;
+    const auto patience = kWriteSlack + std::chrono::milliseconds(bytes / 1000 / kStoreMbPerS);
+    for (const auto until = Clock::now() + patience; Clock::now() < until;) {
       bool busy = false;
       std::uint64_t snapshots = 0, logged = 0, round = 0;
       for (Daemon& server : cluster_.servers()) {
@@ -197,20 +203,24 @@ class Benchmark {
         const Json status = Json::parse(*text, nullptr, false);
         if (!status.is_object() || status.at("jobs").empty()) continue;
         const Json& job = status.at("jobs").at(0);
-        busy = busy || !job.at("snapshot").at("pending").is_null();
-        snapshots += job.at("snapshot").at("bytes").get<std::uint64_t>();
-        if (job.at("snapshot").at("durable").is_number()) round = job.at("snapshot").at("durable").get<std::uint64_t>();
+        const Json& snapshot = job.at("snapshot");
+        // One that is named for a round that was not reached waits for the next slice.
+        busy = busy || (snapshot.at("pending").is_number() && snapshot.at("pending") <= job.at("min_version"));
+        snapshots += snapshot.at("bytes").get<std::uint64_t>();
+        if (snapshot.at("durable").is_number()) round = snapshot.at("durable").get<std::uint64_t>();
         if (job.at("redo_log").is_null()) continue;
         busy = busy || job.at("redo_log").at("queued_steps") != 0;
         logged += job.at("redo_log").at("written_bytes").get<std::uint64_t>();
       }
-      // (A snapshot that is named and whose round was not reached waits for the next slice.)
-      if (!busy || Clock::now() + kWritePatience / 2 > until)
-        return Json{{"snapshot_bytes", snapshots}, {"newest_snapshot", round}, {"log_bytes", logged}};
+      if (!busy) return Json{{"snapshot_bytes", snapshots}, {"newest_snapshot", round}, {"log_bytes", logged}};
       std::this_thread::sleep_for(kScrapePause);
     }
-    return Json::object();
+    return fail(ErrorCode::kTimeout, "the servers were still writing after " + std::to_string(patience.count() / 1000) +
+                                         " s; the disk is too slow for this model");
   }
+
+  std::uint64_t chunk_bytes() const { return ranks_.chunk_bytes(); }
+  std::uint16_t lanes() const { return lanes_; }
 
  private:
   Ranks::Healthy healthy() {
@@ -319,6 +329,7 @@ class Setup {
                                         .transport = options.transport,
                                         .base_dir = folder,
                                         .store = options.store,
+                                        .store_io_mb_per_s = kStoreMbPerS,
                                         .window_bytes = options.window_bytes,
                                         .log_level = "warn",
                                         .extra_worker_toml = options.worker_toml});
@@ -388,11 +399,47 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
   return result;
 }
 
+namespace {
+
+// Rounds that nodes (redo_log "workers") or servers' logs ("disk") keep. 0: they have no room for enough.
+Result<std::uint32_t> kept_rounds(const PushPullOptions& options, const Benchmark& benchmark) {
+  const JobConfig job = make_job(options);
+  const auto layout =
+      Layout::make(sample_tensors(options.model_bytes), benchmark.chunk_bytes() / sizeof(float),
+                   std::vector<ShardSlots>(options.servers, ShardSlots{.lanes = benchmark.lanes(), .weight = 1.0}));
+  if (!layout) return tl::unexpected(layout.error());
+  if (!logs_steps(job)) return redo_rounds(job, push_bytes(*layout, job.push));
+  return log_rounds(job, layout->owners(), layout->chunk_elements());
+}
+
+// The same, or kInvalidArgument with what would do: where nothing is kept there is nothing to measure.
+Result<std::uint32_t> some_kept_rounds(const PushPullOptions& options, const Benchmark& benchmark) {
+  const auto kept = kept_rounds(options, benchmark);
+  if (!kept || *kept > 0) return kept;
+  const bool disk = options.recovery.redo_log == "disk";
+  const auto room = [disk](PushPullOptions& one) -> std::uint32_t& {
+    return disk ? one.recovery.log_mb : one.recovery.redo_mb;
+  };
+  const auto enough = [&](const PushPullOptions& one) { return kept_rounds(one, benchmark).value_or(1) > 0; };
+  PushPullOptions larger = options, smaller = options;
+  while (!enough(larger) && room(larger) < (1u << 24)) room(larger) = std::max(2 * room(larger), 64u);
+  while (!enough(smaller) && smaller.model_bytes > (1u << 20)) smaller.model_bytes /= 2;
+  const std::string option = disk ? "--log-mb " : "--redo-mb ";
+  return fail(ErrorCode::kInvalidArgument,
+              "with redo_log \"" + options.recovery.redo_log + "\" nothing is kept of a model of " +
+                  std::to_string(options.model_bytes) + " bytes, as fewer than " + std::to_string(kMinRedoRounds) +
+                  " rounds fit " + option + std::to_string(room(smaller)) + "; give " + option +
+                  std::to_string(room(larger)) + ", or --model-bytes " + std::to_string(smaller.model_bytes));
+}
+
+}  // namespace
+
 Result<Json> run_durability(const PushPullOptions& options) {
   struct Variant {
     const char* name;
     std::unique_ptr<Setup> setup;
     Json written;
+    std::uint32_t kept = 0;
   };
   Variant variants[3] = {{"off", {}, {}}, {"workers", {}, {}}, {"disk", {}, {}}};
   for (Variant& variant : variants) {
@@ -404,14 +451,26 @@ Result<Json> run_durability(const PushPullOptions& options) {
     if (!setup) return tl::unexpected(setup.error());
     variant.setup = std::move(*setup);
     if (auto ok = variant.setup->benchmark().wait_paused(); !ok) return tl::unexpected(ok.error());
+    if (one.recovery.redo_log == "none") continue;
+    const auto kept = some_kept_rounds(one, variant.setup->benchmark());
+    if (!kept) return tl::unexpected(kept.error());
+    variant.kept = *kept;
   }
-  for (int i = 0; i < kSlices; ++i) {
-    for (Variant& variant : variants) {
+  for (std::size_t i = 0; i < kSlices; ++i) {
+    for (std::size_t turn = 0; turn < std::size(variants); ++turn) {
+      // Who goes first in one slice goes last in the next: nobody always follows the same one.
+      Variant& variant = variants[(i + turn) % std::size(variants)];
       if (auto ok = variant.setup->benchmark().slice(); !ok) return tl::unexpected(ok.error());
       auto written = variant.setup->benchmark().written();
       if (!written) return written;
       variant.written = std::move(*written);
     }
+  }
+  // What "workers" costs is snapshots as much as copies. (A log may have room for all of the run.)
+  if (variants[1].written.at("newest_snapshot") == 0) {
+    return fail(ErrorCode::kUnavailable,
+                "there was no snapshot with redo_log \"workers\", so this says nothing of what they cost; give more "
+                "--seconds");
   }
   Json result;
   const std::vector<double> off = variants[0].setup->benchmark().slices();
@@ -426,6 +485,7 @@ Result<Json> run_durability(const PushPullOptions& options) {
       entry[key] = measured->at(key);
     entry["cpu_seconds_per_gb_of_servers"] = measured->at("cpu_seconds_per_gb_of").at("servers");
     entry["ratio_to_off"] = median(ratios);
+    entry["kept_rounds"] = variant.kept;
     entry.update(variant.written);
     for (const char* key :
          {"servers", "nodes", "ranks_per_node", "model_bytes", "optimizer", "transport", "chunk_bytes"})

@@ -9,6 +9,7 @@
 
 #include "bench/scratch_folder.h"
 #include "bench/staleness_rank.h"
+#include "cluster/trainer_result.h"
 
 namespace tributary::bench {
 namespace {
@@ -28,20 +29,6 @@ Result<std::string> write_job(const std::string& folder, const StalenessOptions&
   out.close();
   if (!out) return fail(ErrorCode::kIo, "cannot write " + path);
   return path;
-}
-
-Result<std::vector<Json>> results_of(LocalCluster& cluster) {
-  std::vector<Json> ranks;
-  for (const Trainer& trainer : cluster.trainers()) {
-    const std::string line = trainer_result(trainer);
-    if (line.empty()) {
-      return fail(ErrorCode::kUnavailable,
-                  "rank " + std::to_string(trainer.rank) + " left no result:\n" +
-                      last_lines(trainer.log_file, LocalCluster::kReportedLogLines, trainer.log_from));
-    }
-    ranks.push_back(Json::parse(line));
-  }
-  return ranks;
 }
 
 Status wait_for(LocalCluster& cluster, double seconds) {
@@ -124,7 +111,7 @@ Result<Json> run_staleness(const StalenessOptions& options) {
         !ok)
       return tl::unexpected(ok.error());
     if (auto ok = wait_for(cluster, options.seconds); !ok) return tl::unexpected(ok.error());
-    return results_of(cluster);
+    return parsed_results(cluster);
   };
   const auto ranks = run();
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();

@@ -30,11 +30,6 @@ std::uint64_t mixed(std::uint64_t z) {
   return z ^ (z >> 31);
 }
 
-bool may_come_back(const Error& error) {
-  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
-         error.code == ErrorCode::kStaleView;
-}
-
 class StalenessRank {
  public:
   StalenessRank(const StalenessRankOptions& options, std::vector<TensorSpec> tensors)

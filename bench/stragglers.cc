@@ -1,7 +1,6 @@
 #include "bench/stragglers.h"
 
 #include <signal.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,8 +10,10 @@
 #include <optional>
 #include <thread>
 
+#include "bench/scratch_folder.h"
 #include "cluster/local_cluster.h"
 #include "cluster/progress_socket.h"
+#include "cluster/trainer_result.h"
 #include "common/clock.h"
 #include "common/printed.h"
 
@@ -31,20 +32,6 @@ constexpr std::uint32_t kLocalSteps = 10;    // of DiLoCo
 constexpr double kLearningRate = 0.15;
 // A node that is not slow is done in time with everything.
 constexpr double kDeadlineSlack = 1.06;
-
-struct TempDir {
-  TempDir() {
-    char name[] = "/tmp/tributary-stragglers-XXXXXX";
-    if (::mkdtemp(name)) path = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    if (!path.empty()) std::filesystem::remove_all(path, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  std::string path;
-};
 
 // How many samples each rank has reported, as time goes by.
 class Tally {
@@ -176,15 +163,9 @@ Result<Outcome> train(LocalCluster& cluster, const StragglerOptions& o, const Sl
   if (!ended) return tl::unexpected(ended.error());
   if (!*ended) return fail(ErrorCode::kTimeout, "the trainers did not stop within a minute");
   if (auto ok = healthy(cluster, o); !ok) return tl::unexpected(ok.error());
-  for (const Trainer& trainer : cluster.trainers()) {
-    const std::string line = trainer_result(trainer);
-    if (line.empty()) {
-      return fail(ErrorCode::kUnavailable,
-                  "rank " + std::to_string(trainer.rank) + " left no result:\n" +
-                      last_lines(trainer.log_file, LocalCluster::kReportedLogLines, trainer.log_from));
-    }
-    outcome.ranks.push_back(Json::parse(line));
-  }
+  auto ranks = parsed_results(cluster);
+  if (!ranks) return tl::unexpected(ranks.error());
+  outcome.ranks = std::move(*ranks);
   return outcome;
 }
 
@@ -254,8 +235,9 @@ Json result_of(const Outcome& outcome, const StragglerOptions& o) {
 
 Result<Json> run_variant(const StragglerOptions& o, const Slowdown& slowdown, const std::string& variant,
                          std::uint32_t deadline_ms) {
-  const TempDir temporary;
+  const ScratchFolder temporary;
   const std::string folder = o.base_dir.empty() ? temporary.path : o.base_dir;
+  if (folder.empty()) return fail(ErrorCode::kIo, "cannot create a folder in /tmp");
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const std::string job = folder + "/job.toml";
@@ -287,6 +269,35 @@ Json options_json(const StragglerOptions& o) {
           {"us_per_sample", o.us_per_sample},
           {"seconds", o.seconds},
           {"seed", o.seed}};
+}
+
+// What a result of an earlier call lacks that is needed here or by the report; empty: nothing.
+std::string flaw_of(const Json& earlier) {
+  const auto options = earlier.find("options"), runs = earlier.find("runs");
+  if (options == earlier.end() || !options->is_object()) return "it has no object \"options\"";
+  if (runs == earlier.end() || !runs->is_array()) return "it has no list \"runs\"";
+  const auto number_of = [](const Json& run, const char* key) { return run.contains(key) && run.at(key).is_number(); };
+  for (std::size_t i = 0; i < runs->size(); ++i) {
+    const Json& run = (*runs)[i];
+    const std::string which = "run " + std::to_string(i) + " of it has no ";
+    for (const char* key : {"slowdown", "variant"}) {
+      if (!run.contains(key) || !run.at(key).is_string()) return which + "text \"" + key + "\"";
+    }
+    for (const char* key : {"samples_per_s", "counted_per_s", "ideal_per_s", "ratio"}) {
+      if (!number_of(run, key)) return which + "number \"" + key + "\"";
+    }
+    for (const char* key : {"compute_ms", "curve"}) {
+      if (!run.contains(key) || !run.at(key).is_array()) return which + "list \"" + key + "\"";
+    }
+    const auto is_number = [](const Json& ms) { return ms.is_number(); };
+    if (!std::ranges::all_of(run.at("compute_ms"), is_number)) return which + "numbers in \"compute_ms\"";
+    for (const Json& point : run.at("curve")) {
+      for (const char* key : {"seconds", "samples", "counted", "test_accuracy"}) {
+        if (!number_of(point, key)) return which + "number \"" + key + "\" in its curve";
+      }
+    }
+  }
+  return {};
 }
 
 Status check(const StragglerOptions& o) {
@@ -327,6 +338,7 @@ Result<Json> run_stragglers(const StragglerOptions& options, const Json& earlier
   if (Status status = check(options); !status) return tl::unexpected(status.error());
   Json result = {{"options", options_json(options)}, {"runs", Json::array()}};
   if (!earlier.is_null()) {
+    if (const std::string flaw = flaw_of(earlier); !flaw.empty()) return fail(ErrorCode::kMalformed, flaw);
     Json theirs = earlier.value("options", Json::object());
     theirs.erase("deadline_ms");
     if (theirs != result.at("options")) {
@@ -364,7 +376,7 @@ Result<Json> run_stragglers(const StragglerOptions& options, const Json& earlier
     } else {
       runs.push_back(std::move(run));
     }
-    return {};
+    return options.keep ? options.keep(result) : Status();
   };
   if (find("none", "sync") == nullptr) {
     if (Status status = measure(slowdowns().front(), "sync", 0); !status) return tl::unexpected(status.error());

@@ -40,6 +40,8 @@ struct StragglerOptions {
   std::string base_dir;  // for the runs' files; empty: a folder in /tmp that is removed
   std::function<void(const std::string&)> tell;
   std::function<bool()> interrupted;
+  // What there is after each run, so that whoever is interrupted keeps it. An error ends the measurement.
+  std::function<Status(const nlohmann::ordered_json& so_far)> keep;
 };
 
 // What throughput could be if nobody ever waited for the slow node, and it did what it manages: n - 1 + 1 / f nodes.
@@ -53,6 +55,7 @@ double ideal_nodes(std::uint32_t nodes, const Slowdown& slowdown);
 //  samples (computed by all nodes), counted (those that came into the parameters), samples_per_s, counted_per_s,
 //  ideal_per_s, ratio (counted_per_s by ideal_per_s), rounds (of node 0), left, late_share, test_accuracy (mean of
 //  the curve's last five), curve: [{seconds (since training began), samples, counted, round, test_accuracy}]}]}
+// kMalformed: `earlier` lacks something.
 Result<nlohmann::ordered_json> run_stragglers(const StragglerOptions& options, const nlohmann::ordered_json& earlier);
 
 }  // namespace tributary::bench

@@ -3,9 +3,7 @@
 
 #include <time.h>
 
-#include <algorithm>
-#include <cstddef>
-#include <vector>
+#include "common/median.h"
 
 namespace tributary::bench {
 
@@ -16,11 +14,6 @@ inline double thread_cpu_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// REQUIRES: not empty.
-inline double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+using tributary::median;
 
 }  // namespace tributary::bench

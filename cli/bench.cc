@@ -31,7 +31,8 @@ link. The options are there to see what they are worth.
   tcp_cpu_seconds_per_gb, tcp_slices_gb_per_s,
   memory {server_peak_bytes, formula_bytes, ratio} (ARCHITECTURE.md: memory of a server), digest (equal on all nodes: checked)
 --durability --json: off, workers, disk {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s,
-  cpu_seconds_per_gb, snapshot_bytes (of the newest, all servers), newest_snapshot (its round), log_bytes})";
+  cpu_seconds_per_gb, kept_rounds (that nodes or logs have room for), snapshot_bytes (of the newest, all servers),
+  newest_snapshot (its round), log_bytes}. Refused where nothing would be kept: 16 rounds of the model must fit --redo-mb)";
 
 struct PushPullArguments {
   bench::PushPullOptions options;
@@ -86,9 +87,11 @@ int print_durability(const PushPullArguments& arguments, const Result<nlohmann::
   }
   for (const char* name : {"off", "workers", "disk"}) {
     const auto& one = result->at(name);
-    std::printf("%-8s %.2f GB/s each way, %.3f of off, %.2f CPU-seconds per GB\n", name,
+    const auto kept = one.at("kept_rounds").get<unsigned>();
+    std::printf("%-8s %.2f GB/s each way, %.3f of off, %.2f CPU-seconds per GB%s\n", name,
                 one.at("gb_per_s_each_way").get<double>(), one.at("ratio_to_off").get<double>(),
-                one.at("cpu_seconds_per_gb").get<double>());
+                one.at("cpu_seconds_per_gb").get<double>(),
+                kept == 0 ? "" : (", " + std::to_string(kept) + " rounds kept").c_str());
   }
   return 0;
 }
@@ -141,6 +144,8 @@ void add_push_pull(CLI::App& bench_app, int& exit_status) {
   command->add_flag("--durability", *durability,
                     "compare what surviving costs: snapshots off, redo_log workers, and disk");
   command->add_option("--redo-mb", arguments->options.recovery.redo_mb, "with --durability: memory of a node")
+      ->capture_default_str();
+  command->add_option("--log-mb", arguments->options.recovery.log_mb, "with --durability: disk space of a server's log")
       ->capture_default_str();
   command->callback([arguments, durability, &exit_status] {
     finish_options(*arguments);

@@ -15,9 +15,10 @@ void add_bench_checkpoint(CLI::App& bench_app, int& exit_status) {
   CLI::App* command = bench_app.add_subcommand("checkpoint", "what saving a checkpoint costs the rounds meanwhile");
   command->footer(
       "\nPrints one JSON object:\n"
-      "  pause_ms         longest round while saving, less the longest of the quiet stretches\n"
-      "  gap_ms           the same of the longest time in which no tensor arrived\n"
-      "  quiet, saving    {rounds, median_round_ms, longest_round_ms, longest_gap_ms}\n"
+      "  pause_ms         longest round while saving, less the median of the quiet ones\n"
+      "  gap_ms           the same of the longest time of a round in which no tensor arrived\n"
+      "  noise_ms, gap_noise_ms  the same of the longest quiet round: what is no more than this may be chance\n"
+      "  quiet, saving    {rounds, median_round_ms, longest_round_ms, median_gap_ms, longest_gap_ms}\n"
       "  slowest          the longest rounds while saving {round_ms, after_order_ms}\n"
       "  save_seconds     of each save, from the order to COMPLETE, the snapshot included");
   command->add_option("--servers", options->servers, "servers")->check(CLI::Range(1, 64));

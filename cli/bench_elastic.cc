@@ -14,9 +14,10 @@ constexpr const char* kFooter = R"(
 Trains the job with as many nodes as the first number says; when its share of the rounds is through, nodes join or leave while training
 goes on, as the next number says. Nodes leave by SIGTERM to their worker. Real daemons and trainers on this machine.
 
-Prints one JSON object: phases (nodes, rounds, samples_per_s, first_round_after_s: from the order to join or leave to the first
-round of the new nodes), test_accuracy, coverage (in how many rounds the ranks of one view had the round's whole batch; rounds that
-were dealt twice because they were open when the nodes changed), fixed (the same job with the first number of nodes throughout).)";
+Prints one JSON object: phases (nodes, rounds, samples_per_s, first_round_after_s: from the order to join or leave until a rank holds
+the first round that the new nodes completed), test_accuracy, coverage (rounds_whole: rounds in which the ranks of one view computed, as they told, just
+the samples that the round has, each once; rounds_wrong: others; rounds_seen: of which anything was told; rounds_dealt_twice: open when the nodes
+changed), fixed (the same job with the first number of nodes throughout).)";
 
 struct Arguments {
   bench::ElasticOptions options;

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/plot_script.h"
 #include "cli/stop_signals.h"
+#include "common/durable_file.h"
 
 namespace tributary::cli {
 namespace {
@@ -22,7 +23,7 @@ as long), random (5 times, in 10 % of the steps), none. A run without slowdown c
 nodes' samples a second, and how long the deadline is. Computing is mostly sleeping, so that nodes do not slow down each other.
 
 --json fields: see bench/stragglers.h. With --report, DIR/stragglers.json keeps the runs of earlier calls with the same options, and
-DIR/stragglers.html draws all of them.)";
+DIR/stragglers.html draws all of them; stragglers.json is written after each run, so that one that is interrupted loses no other.)";
 
 struct Arguments {
   bench::StragglerOptions options;
@@ -45,15 +46,24 @@ Result<Json> read_earlier(const std::string& path) {
   return earlier;
 }
 
-Status write_report(const std::string& folder, const Json& result) {
+std::string data_in(const std::string& folder) {
+  return folder + "/stragglers.json";
+}
+
+// Whole or not at all: it has what earlier calls measured.
+Status write_data(const std::string& folder, const Json& result) {
+  const std::string data = data_in(folder), fresh = data + ".new";
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  const std::string data = folder + "/stragglers.json", page = folder + "/stragglers.html";
-  std::ofstream out(data, std::ios::trunc);
-  out << result.dump(1) << "\n";
-  out.close();
-  if (error || !out) return fail(ErrorCode::kIo, "cannot write " + data + "; is its folder writable?");
-  return run_plot_script("stragglers_report.py", {data, page}, page);
+  if (auto ok = write_small_file(fresh, result.dump(1) + "\n"); !ok) return ok;
+  std::filesystem::rename(fresh, data, error);
+  if (error) return fail(ErrorCode::kIo, "cannot write " + data + ": " + error.message());
+  return {};
+}
+
+Status draw_report(const std::string& folder) {
+  const std::string page = folder + "/stragglers.html";
+  return run_plot_script("stragglers_report.py", {data_in(folder), page}, page);
 }
 
 int run(Arguments& arguments) {
@@ -66,16 +76,22 @@ int run(Arguments& arguments) {
   };
   Json earlier;
   if (!arguments.report.empty()) {
-    auto read = read_earlier(arguments.report + "/stragglers.json");
+    auto read = read_earlier(data_in(arguments.report));
     if (!read) return complain(read.error());
     earlier = std::move(*read);
+    options.keep = [&](const Json& so_far) { return write_data(arguments.report, so_far); };
   }
   const auto result = bench::run_stragglers(options, earlier);
+  if (!result && result.error().code == ErrorCode::kMalformed && !arguments.report.empty()) {
+    return complain({ErrorCode::kMalformed, data_in(arguments.report) + " is not what this command wrote: " +
+                                                result.error().message + "; move it away or give another folder"});
+  }
   if (!result) return complain(result.error());
   if (arguments.json) std::printf("%s\n", result->dump().c_str());
   std::fflush(stdout);
   if (arguments.report.empty()) return 0;
-  if (auto ok = write_report(arguments.report, *result); !ok) return complain(ok.error());
+  if (auto ok = write_data(arguments.report, *result); !ok) return complain(ok.error());
+  if (auto ok = draw_report(arguments.report); !ok) return complain(ok.error());
   std::fprintf(arguments.json ? stderr : stdout, "wrote %s/stragglers.html\n", arguments.report.c_str());
   return 0;
 }

@@ -15,8 +15,10 @@ each is started again at once. Then the job is stopped in good order, and a calm
 The job's own length does not matter. The seed decides who is killed and when; what they were doing at that moment it cannot decide.
 
 --json: {kills, strikes [{at_round, killed[], restarted_s, recovered_s, recomputed}], recovered_s {median, max}, rounds, digest, calm_digest, same}
-  recovered_s: from the moment that all processes were ready again to the next complete round
-  recomputed: rounds that had been complete and were computed again
+  at_round: the newest complete round at the kill
+  restarted_s: from the kill until all processes were ready again
+  recovered_s: from then until a rank that had attached anew held a round completed since, and told it with its next gradient
+  recomputed: rounds that had been complete and were computed again (the open one does not count)
 Exit status: 0 same bits; 1 other bits, or it did not go on; 2 it cannot be begun.)";
 
 int chaos(ChaosOptions& options, bool json) {
@@ -33,7 +35,7 @@ int chaos(ChaosOptions& options, bool json) {
   if (json) {
     std::printf("%s\n", result->dump().c_str());
   } else {
-    std::printf("%u kills in %llu rounds; back to the next round in %.2f s (median), %.2f s (longest)\n%s\n",
+    std::printf("%u kills in %llu rounds; back to a complete round in %.2f s (median), %.2f s (longest)\n%s\n",
                 result->at("kills").get<unsigned>(), result->at("rounds").get<unsigned long long>(),
                 result->at("recovered_s").at("median").get<double>(), result->at("recovered_s").at("max").get<double>(),
                 same ? ("the same bits as a calm run: " + result->at("digest").get<std::string>()).c_str()

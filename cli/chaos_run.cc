@@ -4,14 +4,19 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <random>
-#include <set>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "cli/run_summary.h"
+#include "cli/strike_watch.h"
 #include "cluster/progress_socket.h"
 #include "common/config_toml.h"
+#include "common/median.h"
 #include "common/printed.h"
 
 namespace tributary::cli {
@@ -21,7 +26,7 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPoll{1};
-constexpr std::chrono::seconds kPatience{90};  // for the next round, and for all ranks to end
+constexpr std::chrono::seconds kPatience{90};  // without any report of a rank, or a recovery
 constexpr std::uint64_t kRoundsBefore = 5;     // complete before the first kill
 
 double seconds_since(Clock::time_point start) {
@@ -56,26 +61,29 @@ class Watched {
   }
 
   LocalCluster& cluster() { return *cluster_; }
-  // The highest round that a rank has told of since the last look; nothing if none has.
-  std::optional<std::uint64_t> look() {
-    std::optional<std::uint64_t> newest;
+  // Takes what ranks have told since the last look; whether that was anything.
+  bool look() {
+    bool told = false;
     progress_.drain([&](std::string_view datagram) {
-      const auto json = nlohmann::json::parse(datagram, nullptr, false);
-      if (!json.is_object() || !json.contains("round") || !json.at("round").is_number_unsigned()) return;
-      newest = std::max(newest.value_or(0), json.at("round").get<std::uint64_t>());
+      const auto report = parse_progress(datagram);
+      if (!report) return;
+      told = true;
+      watch_.take(*report);
     });
-    return newest;
+    return told;
   }
-  // Until some rank has told of a round of at least `round`.
-  Result<std::uint64_t> wait_for(std::uint64_t round, const std::function<bool()>& interrupted) {
+  StrikeWatch& watch() { return watch_; }
+  // Looks until `done`. what: for the error, what did not come.
+  Status wait_for(const std::function<bool()>& done, const char* what, const std::function<bool()>& interrupted) {
     const auto began = Clock::now();
     while (Clock::now() - began < kPatience) {
-      if (const auto seen = look(); seen && *seen >= round) return *seen;
+      look();
+      if (done()) return {};
       if (const auto failed = lost_trainer()) return fail(ErrorCode::kUnavailable, *failed);
       if (interrupted()) return fail(ErrorCode::kStopped, "interrupted");
       std::this_thread::sleep_for(kPoll);
     }
-    return fail(ErrorCode::kUnavailable, "no round was completed within " + std::to_string(kPatience.count()) +
+    return fail(ErrorCode::kUnavailable, std::string(what) + " within " + std::to_string(kPatience.count()) +
                                              " s; see the logs in " + cluster_->log_dir());
   }
   // Trainers are never killed: one that has ended has given up.
@@ -91,10 +99,13 @@ class Watched {
 
  private:
   Watched(std::unique_ptr<LocalCluster> cluster, ProgressSocket progress)
-      : cluster_(std::move(cluster)), progress_(std::move(progress)) {}
+      : cluster_(std::move(cluster)),
+        progress_(std::move(progress)),
+        watch_(static_cast<std::uint32_t>(cluster_->trainers().size())) {}
 
   std::unique_ptr<LocalCluster> cluster_;
   ProgressSocket progress_;
+  StrikeWatch watch_;
 };
 
 class Chaos {
@@ -104,14 +115,13 @@ class Chaos {
   Result<Json> run() {
     auto storm = Watched::start(options_, "chaos", 0);
     if (!storm) return tl::unexpected(storm.error());
-    auto reached = storm->wait_for(kRoundsBefore, options_.interrupted);
+    Status going = storm->wait_for([&] { return storm->watch().complete() >= kRoundsBefore; },
+                                   "the first rounds were not completed", options_.interrupted);
     std::uint32_t killed = 0;
-    while (reached && killed < options_.kills) {
-      reached = strike(*storm, *reached, killed);
-    }
-    if (!reached) {
+    while (going && killed < options_.kills) going = strike(*storm, killed);
+    if (!going) {
       storm->cluster().stop_now();
-      return tl::unexpected(reached.error());
+      return tl::unexpected(going.error());
     }
     auto summary = conclude(*storm);
     if (!summary) return summary;
@@ -129,46 +139,49 @@ class Chaos {
   }
 
  private:
-  // Kills some, starts them again, and waits for the next round.
-  Result<std::uint64_t> strike(Watched& watched, std::uint64_t reached, std::uint32_t& killed) {
+  // Kills some, starts them again, and waits until every rank has seen a round completed after that.
+  Status strike(Watched& watched, std::uint32_t& killed) {
+    StrikeWatch& watch = watched.watch();
     std::exponential_distribution<double> pause(1.0 / options_.calm_seconds);
     const auto until =
         Clock::now() + std::chrono::duration<double>(std::min(pause(random_), 5.0 * options_.calm_seconds));
     while (Clock::now() < until && !options_.interrupted()) {
-      if (const auto seen = watched.look()) reached = std::max(reached, *seen);
+      watched.look();
       std::this_thread::sleep_for(kPoll);
     }
     const std::vector<Daemon*> victims = choose(watched.cluster());
+    watched.look();
+    watch.strike();
+    const auto dead = Clock::now();
     for (Daemon* victim : victims) victim->process.send_signal(SIGKILL);
     Json names = Json::array();
     for (Daemon* victim : victims) {
       victim->process.wait(std::chrono::milliseconds(kPatience));
       names.push_back(victim->name);
     }
-    if (const auto seen = watched.look()) reached = std::max(reached, *seen);
-    const auto dead = Clock::now();
     for (Daemon* victim : victims) {
-      if (auto ok = watched.cluster().restart(*victim); !ok) return tl::unexpected(ok.error());
+      if (auto ok = watched.cluster().restart(*victim); !ok) return ok;
     }
     const double restarted = seconds_since(dead);
-    const auto back = Clock::now();
-    const std::optional<std::uint64_t> meanwhile = watched.look();  // others may have gone on without them
-    const auto next = meanwhile && *meanwhile > reached ? Result<std::uint64_t>(*meanwhile)
-                                                        : watched.wait_for(1, options_.interrupted);
-    if (!next) return next;
-    const double recovered = seconds_since(back);
+    const auto ready = Clock::now();
+    const char* what = "after a kill no round was completed";
+    if (auto ok = watched.wait_for([&] { return watch.back(); }, what, options_.interrupted); !ok) return ok;
+    const double recovered = seconds_since(ready);
+    // The next strike is told from this one by what ranks have told by then.
+    const char* all = "after a kill not every rank saw a round completed";
+    if (auto ok = watched.wait_for([&] { return watch.all_back(); }, all, options_.interrupted); !ok) return ok;
     killed += static_cast<std::uint32_t>(victims.size());
-    const std::uint64_t again = *next <= reached ? reached - *next + 1 : 0;
-    options_.tell(printed("%u of %u: killed %s at round %llu; ready again after %.2f s, next round %.2f s later%s",
-                          killed, options_.kills, names.dump().c_str(), static_cast<unsigned long long>(reached),
-                          restarted, recovered,
-                          again == 0 ? "" : printed(", %llu again", static_cast<unsigned long long>(again)).c_str()));
-    strikes_.push_back({{"at_round", reached},
+    const std::uint64_t at_round = watch.complete_before(), again = watch.recomputed();
+    options_.tell(
+        printed("%u of %u: killed %s after round %llu; ready again after %.2f s, a round completed %.2f s later%s",
+                killed, options_.kills, names.dump().c_str(), static_cast<unsigned long long>(at_round), restarted,
+                recovered, again == 0 ? "" : printed(", %llu again", static_cast<unsigned long long>(again)).c_str()));
+    strikes_.push_back({{"at_round", at_round},
                         {"killed", std::move(names)},
                         {"restarted_s", restarted},
                         {"recovered_s", recovered},
                         {"recomputed", again}});
-    return std::max(reached, *next);
+    return {};
   }
 
   std::vector<Daemon*> choose(LocalCluster& cluster) {
@@ -184,10 +197,16 @@ class Chaos {
   }
 
   Status wait_for_end(Watched& watched) {
+    auto heard = Clock::now();
     while (!watched.cluster().wait_for_trainers(std::chrono::milliseconds(200))) {
-      watched.look();
+      if (watched.look()) heard = Clock::now();
       if (const auto failure = watched.cluster().failure()) return fail(ErrorCode::kUnavailable, *failure);
       if (options_.interrupted()) return fail(ErrorCode::kStopped, "interrupted");
+      if (Clock::now() - heard > kPatience) {
+        return fail(ErrorCode::kTimeout, "no rank of the calm run told of a round, or ended, within " +
+                                             std::to_string(kPatience.count()) + " s; see the logs in " +
+                                             watched.cluster().log_dir());
+      }
     }
     return {};
   }
@@ -205,9 +224,8 @@ class Chaos {
   Json result(std::uint32_t killed, const Json& summary, const Json& calm) const {
     std::vector<double> times;
     for (const Json& strike : strikes_) times.push_back(strike.at("recovered_s").get<double>());
-    std::ranges::sort(times);
-    const Json recovered = {{"median", times.empty() ? 0.0 : times[times.size() / 2]},
-                            {"max", times.empty() ? 0.0 : times.back()}};
+    const double longest = times.empty() ? 0.0 : *std::ranges::max_element(times);
+    const Json recovered = {{"median", median(std::move(times))}, {"max", longest}};
     const bool same = summary.at("digest") == calm.at("digest") && summary.at("rounds") == calm.at("rounds");
     return {{"job", options_.job_file},
             {"seed", options_.seed},

@@ -25,9 +25,11 @@ struct ChaosOptions {
   std::function<void(const std::string&)> tell;  // a line at a time
 };
 
-// {job, seed, kills, strikes [{at_round, killed[], restarted_s (until all processes were ready again), recovered_s
-// (from then to the next complete round), recomputed (rounds that were complete before)}], recovered_s {median, max},
-// rounds, digest, calm_digest, same}. kUnavailable: training did not go on, or a daemon could not be started again.
+// {job, seed, kills, strikes [{at_round (the newest complete one), killed[], restarted_s (from the kill until all
+// processes were ready again), recovered_s (from then until a rank that had attached anew held a round completed since,
+// and had computed the next gradient from it), recomputed (rounds that were complete before the strike, as far as ranks
+// had told, and are after where the new view began)}], recovered_s {median, max}, rounds, digest, calm_digest, same}.
+// kTimeout: the calm run stood still. kUnavailable: training did not go on, or a daemon could not be started again.
 Result<nlohmann::ordered_json> run_chaos(const ChaosOptions& options);
 
 }  // namespace tributary::cli

@@ -84,18 +84,27 @@ int carry_out(const OrderOptions& options, const std::string& path, const Json& 
     accepted = ask(*admin, path, text);
   }
   if (!accepted) return complain(accepted.error().message);
+  if (!accepted->contains("id")) {
+    return complain("http://" + *admin + path + " answered without an order's id; is that server 0?");
+  }
   const std::string status_path = "/checkpoint/" + accepted->at("id").dump();
+  if (!options.wait) {
+    if (options.json) std::printf("%s\n", accepted->dump().c_str());
+    if (!options.json)
+      std::printf("ordered; `GET http://%s%s` tells how far it is\n", admin->c_str(), status_path.c_str());
+    return 0;
+  }
   Json status;
   for (int lost = 0;;) {
-    const Result<Json> now = ask(*admin, status_path, std::nullopt);
+    Result<Json> now = ask(*admin, status_path, std::nullopt);
     if (now) {
-      status = *now;
+      status = std::move(*now);
       lost = 0;
+      const std::string step = status.value("step", std::string());
+      if (step == "done" || step == "failed") break;
     } else if (++lost == kLostAnswers) {
       return complain(now.error().message);
     }
-    const std::string step = status.is_object() ? status.value("step", std::string()) : std::string();
-    if (!options.wait || step == "done" || step == "failed") break;
     std::this_thread::sleep_for(kPoll);
   }
   const bool failed = status.value("step", std::string()) == "failed";
@@ -104,9 +113,7 @@ int carry_out(const OrderOptions& options, const std::string& path, const Json& 
   if (options.json) return 0;
   const std::string job = status.value("job", std::string()), where = status.value("path", std::string());
   const std::string round = status.at("round").dump();
-  if (status.value("step", std::string()) != "done") {
-    std::printf("ordered; `GET http://%s%s` tells how far it is\n", admin->c_str(), status_path.c_str());
-  } else if (status.value("order", std::string()) == "restore") {
+  if (status.value("order", std::string()) == "restore") {
     std::printf("restored job '%s' at round %s from %s (%s, %.1f s); start its trainers to go on\n", job.c_str(),
                 round.c_str(), where.c_str(), megabytes(status.at("bytes")).c_str(),
                 status.at("seconds").get<double>());

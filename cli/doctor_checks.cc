@@ -216,7 +216,8 @@ class Judge {
     section("libraries for GPUs");
     const bool used = f_.cuda.built && !f_.cuda.devices.empty();
     library("cuBLAS", f_.cublas, used, false, "trainers use a slower matrix kernel of their own");
-    library("NCCL", f_.nccl, used, used && f_.cuda.devices.size() > 1, "needed to sum over several GPUs of a node");
+    library("NCCL", f_.nccl, used, used && f_.cuda.devices.size() > 1,
+            "needed to sum over several GPUs, of a node or of an all-reduce job");
   }
   void library(const char* name, const LibraryFact& fact, bool used, bool needed, const std::string& without) {
     if (fact.problem.empty()) {

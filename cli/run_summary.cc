@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cluster/trainer_result.h"
 #include "common/printed.h"
 
 namespace tributary::cli {
@@ -13,7 +14,7 @@ double megabytes(const nlohmann::ordered_json& bytes) {
 }
 
 // Over all nodes, whose ranks report the same.
-nlohmann::ordered_json staleness_of(const std::vector<nlohmann::json>& ranks, std::uint32_t per_node) {
+nlohmann::ordered_json staleness_of(const std::vector<nlohmann::ordered_json>& ranks, std::uint32_t per_node) {
   double pulls = 0.0, sum = 0.0, most = 0.0;
   for (std::size_t rank = 0; rank < ranks.size(); rank += per_node) {
     const auto& one = ranks[rank].at("staleness");
@@ -27,7 +28,7 @@ nlohmann::ordered_json staleness_of(const std::vector<nlohmann::json>& ranks, st
 }
 
 // Of all ranks: what was left for want of time, or came too late. Pushes are the nodes', which their ranks all report.
-nlohmann::ordered_json partial_of(const std::vector<nlohmann::json>& ranks, std::uint32_t per_node) {
+nlohmann::ordered_json partial_of(const std::vector<nlohmann::ordered_json>& ranks, std::uint32_t per_node) {
   std::uint64_t left = 0, missed = 0, pushes = 0, late = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const auto& one = ranks[rank].at("partial");
@@ -41,7 +42,7 @@ nlohmann::ordered_json partial_of(const std::vector<nlohmann::json>& ranks, std:
 }
 
 // With backup workers or a deadline a rank knows only of its own samples.
-double over_ranks(const std::vector<nlohmann::json>& ranks, const char* key) {
+double over_ranks(const std::vector<nlohmann::ordered_json>& ranks, const char* key) {
   if (!ranks.front().contains("partial")) return ranks.front().at(key).get<double>();
   double sum = 0.0;
   for (const auto& rank : ranks) sum += rank.at(key).get<double>();
@@ -63,18 +64,11 @@ nlohmann::ordered_json server_usage(LocalCluster& cluster) {
 }
 
 Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordered_json servers) {
-  std::vector<nlohmann::json> ranks;
-  for (const Trainer& trainer : cluster.trainers()) {
-    const std::string result = trainer_result(trainer);
-    if (result.empty()) {
-      return fail(ErrorCode::kUnavailable,
-                  "rank " + std::to_string(trainer.rank) + " left no result; the last lines of " + trainer.log_file +
-                      ":\n" + last_lines(trainer.log_file, LocalCluster::kReportedLogLines, trainer.log_from));
-    }
-    ranks.push_back(nlohmann::json::parse(result));
-  }
+  const auto found = parsed_results(cluster);
+  if (!found) return tl::unexpected(found.error());
+  const std::vector<nlohmann::ordered_json>& ranks = *found;
   try {
-    const nlohmann::json& first = ranks.at(0);
+    const nlohmann::ordered_json& first = ranks.at(0);
     double loss_sum = 0.0, correct = 0.0, samples = 0.0, compute = 0.0, reduce = 0.0, wait = 0.0;
     auto devices = nlohmann::ordered_json::array(), paths = nlohmann::ordered_json::array();
     for (const auto& rank : ranks) {

@@ -74,8 +74,17 @@ void print_servers(const std::vector<Answer>& answers) {
   table.print();
 }
 
+// What a node keeps of its pushes for lost servers.
+std::string redo(const Json& job) {
+  const Json kept = job.value("redo", Json());
+  if (!kept.is_object()) return "-";
+  std::string words = number(kept, "rounds") == 0.0 ? "nothing" : text(kept, "rounds") + " rounds";
+  if (const double waits = number(kept, "waits_ms"); waits > 0.0) words += ", full for " + amount(waits, 1e3, "s");
+  return words;
+}
+
 void print_workers(const std::vector<Answer>& answers) {
-  Table table({"WORKER", "ADMIN", "PID", "UP", "LANES", "JOB", "PHASE", "RANKS", "ROUND", "PUSHED", "PULLED"});
+  Table table({"WORKER", "ADMIN", "PID", "UP", "LANES", "JOB", "PHASE", "RANKS", "ROUND", "PUSHED", "PULLED", "KEEPS"});
   for (const Answer& a : answers) {
     if (a.status.is_null() || text(a.status, "kind") != "worker") continue;
     const std::vector<std::string> own = {text(a.status, "name"), a.address, text(a.status, "pid"),
@@ -85,14 +94,14 @@ void print_workers(const std::vector<Answer>& answers) {
       const std::string ranks =
           std::to_string(list(job, "ranks_attached").size()) + " of " + text(job, "local_world_size");
       std::vector<std::string> row = own;
-      row.insert(row.end(),
-                 {text(job, "name"), text(job, "phase"), ranks, rounds(job),
-                  amount(number(job, "bytes_pushed"), 1e6, "MB"), amount(number(job, "bytes_pulled"), 1e6, "MB")});
+      row.insert(row.end(), {text(job, "name"), text(job, "phase"), ranks, rounds(job),
+                             amount(number(job, "bytes_pushed"), 1e6, "MB"),
+                             amount(number(job, "bytes_pulled"), 1e6, "MB"), redo(job)});
       table.add(std::move(row));
     }
     if (jobs.empty()) {
       std::vector<std::string> row = own;
-      row.insert(row.end(), {"-", "-", "-", "-", "-", "-"});
+      row.insert(row.end(), {"-", "-", "-", "-", "-", "-", "-"});
       table.add(std::move(row));
     }
   }
@@ -217,7 +226,9 @@ void add_status(CLI::App& app, int& exit_status) {
       "  tributary status --admin 10.0.0.1:7071 --admin 10.0.0.2:7071 --json\n\n"
       "EXCHANGE is the predicted time of a round's exchange on the hosts' links, RING that of an fp32 ring "
       "all-reduce:\n"
-      "M is the model in fp32, B the slowest link of a host with workers.\n\n"
+      "M is the model in fp32, B the slowest link of a host with workers. KEEPS is what a node keeps of its pushes "
+      "for\n"
+      "lost servers (recovery.redo_mb).\n\n"
       "--json: {\"daemons\": [{admin, status (as the daemon's /status has it, or null), error}]}\n"
       "Exit status: 0 if every daemon answered, else 1.");
   status->add_option("--base-dir", options->base_dir, "folder of a running `tributary up`")->type_name("FOLDER");

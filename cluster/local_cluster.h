@@ -169,8 +169,8 @@ class LocalCluster {
 // none yet.
 std::string trainer_result(const Trainer& trainer);
 
-// Removes what LocalCluster and `tributary up` write into a base folder, and nothing else; the folder itself if it is
-// empty then.
+// Removes what LocalCluster and `tributary up` write into a base folder (but the lock, which says whose it is), and
+// nothing else.
 Status remove_run(const std::string& base_dir);
 
 // A TCP port of 127.0.0.1 that nobody listens on, outside the range that the kernel gives to outgoing connections (so

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace tributary {
@@ -15,6 +16,24 @@ constexpr std::size_t kMaxDatagram = 2048;
 constexpr int kReceiveBuffer = 4 << 20;  // rounds of many ranks while nobody looks; what does not fit is dropped
 
 }  // namespace
+
+std::optional<ProgressReport> parse_progress(std::string_view datagram) {
+  const auto json = nlohmann::json::parse(datagram, nullptr, false);
+  if (!json.is_object()) return {};
+  ProgressReport report;
+  const auto take = [&json](const char* key, auto& into) {
+    const auto found = json.find(key);
+    if (found == json.end() || !found->is_number_unsigned()) return false;
+    found->get_to(into);
+    return true;
+  };
+  const bool whole =
+      take("rank", report.rank) && take("world_size", report.world_size) && take("restarts", report.restarts) &&
+      take("resumed", report.resumed) && take("complete", report.complete) && take("round", report.round) &&
+      take("rounds", report.rounds) && take("samples", report.samples) && take("samples_sum", report.samples_sum);
+  if (!whole) return {};
+  return report;
+}
 
 Result<ProgressSocket> ProgressSocket::listen(const std::string& path) {
   sockaddr_un address{};

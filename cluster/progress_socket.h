@@ -1,13 +1,27 @@
 // The socket that trainers report their rounds to (train/progress.h).
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "common/result.h"
 
 namespace tributary {
+
+// Of a datagram (train/progress.h), what tells where a rank stands.
+struct ProgressReport {
+  std::uint32_t rank = 0, world_size = 1;
+  std::uint32_t restarts = 0;
+  // complete > resumed: the rank's view has completed a round.
+  std::uint64_t resumed = 0, complete = 0;
+  std::uint64_t round = 0, rounds = 0;
+  std::uint64_t samples = 0, samples_sum = 0;
+};
+// Nothing: it is not one of ours.
+std::optional<ProgressReport> parse_progress(std::string_view datagram);
 
 class ProgressSocket {
  public:

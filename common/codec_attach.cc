@@ -19,7 +19,7 @@ void write(Root::Builder out, const AttachRequest& m) {
   body.setLocalWorldSize(m.local_world_size);
   body.setNodeRank(m.node_rank);
   body.setPid(m.pid);
-  write_tensors(body.initTensors(static_cast<unsigned>(m.tensors.size())), m.tensors);
+  write_tensors(body.initTensors(size_of(m.tensors)), m.tensors);
   body.setDevice(text(m.device));
 }
 

@@ -38,7 +38,7 @@ void write_gate(Header::Builder out, const GateDecision& gate) {
 GateDecision read_gate(Header::Reader in) {
   const GateVerdict verdict = codec::read_verdict(in.getGateVerdict());
   if (verdict == GateVerdict::kNone) return {};
-  return {verdict, in.getGateCoefficient(), in.getGateNorm(), in.getGateScale(), in.getGateGood()};
+  return codec::checked({verdict, in.getGateCoefficient(), in.getGateNorm(), in.getGateScale(), in.getGateGood()});
 }
 
 void write(Header::Builder out, const Push& m) {

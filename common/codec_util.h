@@ -9,6 +9,7 @@
 #include <capnp/serialize.h>
 #include <kj/exception.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -56,6 +57,11 @@ Error malformed(std::string_view kind, std::size_t bytes, std::string_view why);
 // Refuses what is no message (kMalformed), is of another version (kProtocolVersion),
 // or is longer than max_bytes (kMalformed).
 Status check_protocol(std::string_view kind, std::span<const std::byte> bytes, std::size_t max_bytes);
+
+// As Cap'n Proto counts.
+unsigned size_of(const auto& container) {
+  return static_cast<unsigned>(container.size());
+}
 
 // A message may be read about once: overlapping pointers must not make a small message decode into a large one.
 inline capnp::ReaderOptions reader_options(std::size_t message_words) {
@@ -151,10 +157,18 @@ inline GateVerdict read_verdict(std::uint8_t number) {
   return read_enum(number, GateVerdict::kVoid, "the gate's verdict");
 }
 
+// Steps are multiplied by these: what no gate decides must not get into one.
+inline GateDecision checked(const GateDecision& gate) {
+  const bool sound = std::isfinite(gate.coefficient) && gate.coefficient >= 0.0 && std::isfinite(gate.norm) &&
+                     gate.norm >= 0.0 && std::isfinite(gate.loss_scale) && gate.loss_scale > 0.0f;
+  if (!sound) throw Malformed{"the round gate's decision has a coefficient, norm or loss scale that cannot be"};
+  return gate;
+}
+
 inline GateDecision read_gate(record::GateDecision::Reader in) {
   const GateVerdict verdict = read_verdict(in.getVerdict());
   if (verdict == GateVerdict::kNone) return {};
-  return {verdict, in.getCoefficient(), in.getNorm(), in.getLossScale(), in.getGoodRounds()};
+  return checked({verdict, in.getCoefficient(), in.getNorm(), in.getLossScale(), in.getGoodRounds()});
 }
 
 }  // namespace tributary::codec

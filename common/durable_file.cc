@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 namespace tributary {
@@ -76,6 +78,14 @@ Status sync_directory(const std::string& path) {
   const FileDescriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() < 0) return tl::unexpected(file_error("open the directory", path, errno));
   return sync(directory, path);
+}
+
+Status rename_durably(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) {
+    return tl::unexpected(file_error("rename '" + from + "' to", to, errno));
+  }
+  const std::string directory = std::filesystem::path(to).parent_path().string();
+  return sync_directory(directory.empty() ? "." : directory);
 }
 
 std::string plain_file_name(std::string_view name) {

@@ -28,6 +28,9 @@ Status sync(const FileDescriptor& file, const std::string& path);
 // What was created, removed or renamed in a directory is durable.
 Status sync_directory(const std::string& path);
 
+// Within one file system; what was there under the new name is gone. Durable when it returns.
+Status rename_durably(const std::string& from, const std::string& to);
+
 // The name with only letters, digits, '.', '_' and '-', and no '.' at its front: all else becomes '_'.
 std::string plain_file_name(std::string_view name);
 

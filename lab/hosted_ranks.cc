@@ -8,7 +8,9 @@
 #include <sstream>
 #include <thread>
 
+#include "cluster/trainer_result.h"
 #include "common/clock.h"
+#include "common/median.h"
 #include "lab/gate.h"
 
 namespace tributary::lab {
@@ -28,12 +30,6 @@ Status wait_until(const std::function<bool()>& condition, const char* what, cons
     std::this_thread::sleep_for(kPoll);
   }
   return {};
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t n = values.size();
-  return n == 0 ? 0.0 : (values[(n - 1) / 2] + values[n / 2]) / 2.0;
 }
 
 }  // namespace
@@ -124,13 +120,9 @@ Result<MeasuredRanks> measure_ranks(const Lab& lab, std::vector<Trainer>& ranks,
   if (auto ok = wait_until(all_ended, "their end", healthy); !ok) return tl::unexpected(ok.error());
   if (auto ok = healthy(); !ok) return tl::unexpected(ok.error());  // how they ended
   for (const Trainer& rank : ranks) {
-    const std::string line = trainer_result(rank);
-    if (line.empty()) {
-      return fail(ErrorCode::kUnavailable, "rank " + std::to_string(rank.rank) + " left no result; the last lines of " +
-                                               rank.log_file + ":\n" +
-                                               last_lines(rank.log_file, LocalCluster::kReportedLogLines));
-    }
-    measured.results.push_back(nlohmann::json::parse(line));
+    auto result = parsed_result(rank);
+    if (!result) return tl::unexpected(result.error());
+    measured.results.emplace_back(std::move(*result));
   }
   return measured;
 }

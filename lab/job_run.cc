@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "cluster/progress_socket.h"
+#include "cluster/trainer_result.h"
 #include "common/clock.h"
 #include "common/config_toml.h"
 #include "lab/hosted_cluster.h"
@@ -21,14 +22,9 @@ Result<Json> result_of(const Lab& lab, LocalCluster& cluster, const std::string&
   Json first;
   double loss_sum = 0.0, samples = 0.0;
   try {
-    for (const Trainer& trainer : cluster.trainers()) {
-      const std::string line = trainer_result(trainer);
-      if (line.empty()) {
-        return fail(ErrorCode::kUnavailable, "rank " + std::to_string(trainer.rank) +
-                                                 " left no result; the last lines of " + trainer.log_file + ":\n" +
-                                                 last_lines(trainer.log_file, LocalCluster::kReportedLogLines));
-      }
-      const Json rank = Json::parse(line);
+    const auto ranks = parsed_results(cluster);
+    if (!ranks) return tl::unexpected(ranks.error());
+    for (const Json& rank : *ranks) {
       if (first.is_null()) first = rank;
       if (rank.at("digest") != first.at("digest")) {
         return fail(ErrorCode::kInternal, "ranks ended with different parameters: digest " + first.at("digest").dump() +

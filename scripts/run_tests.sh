@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs all tests: the release build with every label but gpu (built, but run by hand where there is one), then the sanitizer builds with the labels that suit them.
-# Tests that cannot run here (the lab's, without root) are named in lines that begin with "skipped:".
+# Tests that cannot run here (the lab's, without root) are named in lines that begin with "skipped:", those that failed in lines that begin with "failed:".
 # The last line is "N passed, N failed" over all of them; the exit status is 0 only if nothing failed and every build ran tests.
 #
 #   scripts/run_tests.sh                 everything
@@ -14,6 +14,7 @@ jobs=$(nproc)
 passed=0
 failed=0
 skipped=""  # names of tests that cannot run here, as the lab's without root
+broken=""   # names of tests that failed, told again at the end: the output above is long
 
 # run_preset PRESET LABELS TARGET...: LABELS is a regular expression over CTest labels. Tests labelled gpu need a device:
 # they are built, where CUDA is, and run by hand or by bench/gpu_check.
@@ -47,6 +48,7 @@ run_preset() {
     left_out=$(grep -c '<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"' "$report")
     skipped+=$'\n'$(grep -B 1 '<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"' "$report" |
       sed -n 's/.*<testcase name="\([^"]*\)".*/skipped: \1/p')
+    broken+=$'\n'$(sed -n '/<testcase .*status="fail"/s/.*<testcase name="\([^"]*\)".*/failed: '"$preset"': \1/p' "$report")
   fi
   local bad=$((all - ok - left_out))
   # No test, or CTest itself failed: a failure even if no test says so.
@@ -71,6 +73,6 @@ fi
 # ZeroMQ and RocksDB are not instrumented: under TSan only what does not use them.
 if [ "$wanted" = all ] || [ "$wanted" = tsan ]; then run_preset tsan '^(unit|sim)$' tests_unit tests_sim; fi
 
-printf '%s\n' "$skipped" | sed '/^$/d'
+printf '%s\n%s\n' "$skipped" "$broken" | sed '/^$/d'
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

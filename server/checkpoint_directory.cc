@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -159,11 +158,16 @@ class ShardCheck {
   Verification& result_;
 };
 
-Status rename_durably(const std::string& from, const std::string& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0) {
-    return tl::unexpected(file_error("rename '" + from + "' to", to, errno));
+// A server whose file in the older checkpoint is whole has linked it, else written the same state anew: that takes the
+// place of the damaged file.
+Status take_over(const Manifest& manifest, const std::string& partial, const std::string& target) {
+  for (const ManifestShard& shard : manifest.shards) {
+    const std::string fresh = in_directory(partial, shard.file), older = in_directory(target, shard.file);
+    std::error_code ignored;
+    if (fs::equivalent(fresh, older, ignored)) continue;
+    if (Status renamed = rename_durably(fresh, older); !renamed) return renamed;
   }
-  return sync_directory(fs::path(to).parent_path().string());
+  return {};
 }
 
 bool same_state(const Manifest& a, const Manifest& b) {
@@ -294,6 +298,7 @@ Result<bool> seal_checkpoint(const std::string& partial, const std::string& targ
                                                 : "is no whole checkpoint: " + other.error().message) +
                                          "; move it away, or save into another directory");
     }
+    if (Status mended = take_over(*manifest, partial, target); !mended) return tl::unexpected(mended.error());
     fs::remove_all(partial, error);
     return true;
   }

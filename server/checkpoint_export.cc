@@ -1,7 +1,6 @@
 // A checkpoint's arrays, tensor by tensor, into one safetensors file.
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -132,9 +131,7 @@ Result<ConversionResult> export_safetensors(const std::string& checkpoint, const
   ArrayReader reader(checkpoint, *manifest, layout);
   for (std::size_t i = 0; i < arrays.size() && done; ++i) done = write_array(*out, partial, layout, arrays[i], reader);
   if (done) done = sync(*out, partial);
-  if (done && std::rename(partial.c_str(), file.c_str()) != 0) {
-    done = tl::unexpected(file_error("rename '" + partial + "' to", file, errno));
-  }
+  if (done) done = rename_durably(partial, file);
   if (!done) {
     std::error_code ignored;
     fs::remove(partial, ignored);

@@ -1,9 +1,5 @@
 #include "server/checkpoint_service.h"
 
-#include <pthread.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <filesystem>
 #include <map>
@@ -12,8 +8,10 @@
 
 #include "common/clock.h"
 #include "common/printed.h"
+#include "server/background_thread.h"
 #include "server/checkpoint_directory.h"
 #include "server/checkpoint_file.h"
+#include "server/disk_space.h"
 #include "server/records.h"
 #include "server/snapshot_file.h"
 
@@ -22,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kNiceness = 10;
 constexpr double kBurstSeconds = 0.05;
 
 // The chunk with a header that names `job`. `sealed` holds it while `chunk` is used.
@@ -117,13 +114,13 @@ void CheckpointService::queue(std::uint64_t operation, Order order) {
   }
   refused.operation = operation;
   refused.ok = false;
-  if (operation != 0) done_(refused);
+  if (operation != 0) return done_(refused);
+  log_("what is left of an older checkpoint or job stays where it is: " + refused.message +
+       "; it is dropped when a job of that name is replaced or saved again");
 }
 
 void CheckpointService::run() {
-  pthread_setname_np(pthread_self(), "checkpoints");
-  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness) != 0)
-    log_("cannot lower the checkpoint thread's priority");
+  if (!become_background("checkpoints", kWriterNiceness)) log_("cannot lower the checkpoint thread's priority");
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [&] { return stopping_ || !orders_.empty(); });
@@ -182,6 +179,8 @@ Status CheckpointService::write_shard(const WriteCheckpoint& order, const Pinned
     StoredChunk chunk = stored;
     std::string sealed;
     Status status = rename_job(chunk, JobId(0), sealed);
+    // It may be the store's disk, which is needed more.
+    if (status) status = room_on_disk(order.directory, bytes_of(chunk) + kSpareBytes);
     if (status) status = (*writer)->add(chunk);
     return status ? pace(bytes_of(chunk)) : status;
   });
@@ -196,8 +195,8 @@ Status CheckpointService::write_shard(const WriteCheckpoint& order, const Pinned
   return {};
 }
 
-// A checkpoint of this round may be there already. If this shard's chunks in it have the checksums of the snapshot's,
-// its file becomes ours, and nothing is written.
+// A checkpoint of this round may be there already. If this shard's chunks in it are whole and have the checksums of the
+// snapshot's, its file becomes ours, and nothing is written.
 bool CheckpointService::link_unchanged(const WriteCheckpoint& order, const PinnedSnapshot& snapshot,
                                        const std::string& file, CheckpointDone& done) {
   const std::string target = without_suffix(order.directory);
@@ -212,9 +211,10 @@ bool CheckpointService::link_unchanged(const WriteCheckpoint& order, const Pinne
     StoredChunk chunk{stored.chunk, {stored.entries.front()}};
     std::string sealed;
     if (Status status = rename_job(chunk, JobId(0), sealed); !status) return status;
-    const Result<std::string> header = (*opened)->read_header(stored.chunk);
-    if (!header || *header != sealed) return fail(ErrorCode::kNotFound, "another state");
-    return go_on();
+    const Result<StoredChunk> there = (*opened)->read(stored.chunk);
+    if (!there || there->entries.front().value != sealed)
+      return fail(ErrorCode::kNotFound, "another state, or damaged");
+    return pace(bytes_of(*there));
   });
   if (!same) return false;
   std::error_code error;

@@ -11,8 +11,7 @@ void Control::order_checkpoint(const Order& order, void (CheckpointService::*giv
   refused.operation = order.operation;
   refused.ok = false;
   refused.code = ErrorCode::kStore;
-  refused.message =
-      "server " + std::to_string(config_.index) + " has no store configured; set [store] path in its configuration";
+  refused.message = jobs_.no_store();
   send(std::move(refused));
 }
 

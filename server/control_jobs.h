@@ -2,14 +2,14 @@
 // taken. No threads, sockets or clocks of its own: messages and events come in, actions go out through the ports. The
 // control thread (control.h) and the simulator (tests/sim) drive the same class.
 //
-//   OpenJob         lay the job out, give every lane its part, load the resume round from the store and take logged
-//   steps
-//                   after it again -> ShardReady
+//   OpenJob         lay the job out, give every lane its part, load the resume round from the store and take the logged
+//                   steps after it again -> ShardReady
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   RoundDecision   to the lanes; their facts of rounds went the other way
-//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. restart: it stays in
-//                   memory for the next view -> ShardKept
+//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. (What a next view
+//                   could go on with stays in memory besides, until that snapshot is committed: it may fail.)
+//                   restart: it stays in memory for the next view -> ShardKept
 //
 // Without a store jobs run, but nothing is kept: the first SnapshotAt of a view and every final StopJob are answered
 // "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered,
@@ -125,6 +125,7 @@ class ControlJobs {
   bool contains(JobId job) const { return jobs_.contains(job); }
   bool empty() const { return jobs_.empty(); }
   std::vector<ControlJobStatus> statuses() const;
+  std::string no_store() const;  // in words: this server has none
 
  private:
   struct Job {
@@ -144,12 +145,14 @@ class ControlJobs {
     std::map<LaneIndex, RoundFacts> undecided;
     std::uint64_t facts_ms = 0;  // when they were sent last
   };
-  // What the lanes kept of a job's last view.
+  // What the lanes kept of a job's last view. While a job is ending, both this and its Job are there.
   struct Parked {
     ViewId view;
     std::vector<LaneIndex> lanes;
-    std::size_t parking = 0;  // lanes that have not said what they keep
-    bool all = true;          // all that have keep something
+    std::size_t parking = 0;    // lanes that have not said what they keep
+    bool all = true;            // all that have keep something
+    bool asked = true;          // the coordinator waits for a ShardKept
+    std::optional<Round> last;  // the state that a stop at this round left: goes when that is committed
     Version min_version{~0ull}, max_version;
     std::uint64_t until_ms = 0;
   };
@@ -162,7 +165,9 @@ class ControlJobs {
   void tell_kept(JobId id, ViewId view, bool any, Version min, Version max);
   Status load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen);
   void opened(JobId id, ViewId view, const Status& status);
-  void stop_lanes(const Job& job, bool keep, Round round) const;
+  void stop_lanes(const Job& job, bool keep, Round round, bool park = false) const;
+  bool park_last(const Job& job, Round round);
+  void tell_parked(JobId id, ViewId view);
   void drop(JobId id, const std::string& why);
   void park(JobId id, const std::string& why);
   void parked(JobId id, const Parked& state);

@@ -153,7 +153,11 @@ void CoordinatorCore::seal_checkpoint(Checkpoint& checkpoint, std::uint64_t now_
   manifest.nodes = checkpoint.nodes;
   manifest.world_size = record.world_size;
   manifest.tensors = record.tensors;
-  manifest.rank_states = record.rank_states;
+  // What ranks keep may have come after the snapshot was committed.
+  const auto job = jobs_.find(status.job);
+  const bool current =
+      job != jobs_.end() && job->second.record.job == record.job && job->second.record.committed == record.committed;
+  manifest.rank_states = current ? job->second.record.rank_states : record.rank_states;
   manifest.chunk_elements = record.chunk_elements;
   for (const ChunkOwner owner : record.owners) manifest.chunk_shards.push_back(owner.shard);
   std::ranges::sort(checkpoint.shards, {}, &ManifestShard::shard);

@@ -220,6 +220,7 @@ void CoordinatorCore::moved(std::uint64_t incarnation, const Worker& worker) {
     if (job.phase == Phase::kRunning && !member->second.left) {
       welcome_again(job, member->first);
       if (job.stop_requested) output_.send(worker.peer, StopRequest{job.record.job, job.record.view, job.last_stop});
+      if (job.snapshot) output_.send(worker.peer, SnapshotAt{job.record.job, job.record.view, *job.snapshot});
     } else if (job.phase == Phase::kStopping && job.snapshot) {
       output_.send(worker.peer, StopJob{job.record.job, job.record.view, job.stop_kind, *job.snapshot, job.last_stop});
     }

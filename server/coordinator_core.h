@@ -133,6 +133,11 @@ class CoordinatorCore {
     std::uint32_t addresses = 0;  // PeerAddress messages passed on
     bool leaving = false;         // elastic: its worker is being stopped, the job is not
   };
+  // Who may give what ranks keep: also after its node has left the view.
+  struct RankHolder {
+    std::uint64_t worker = 0;  // its incarnation
+    std::uint32_t ranks = 0;
+  };
   // How far a shard is, and how fast it goes: to name a snapshot round that no shard has passed yet.
   struct Pace {
     Version min_version, max_version;
@@ -151,6 +156,7 @@ class CoordinatorCore {
     std::map<std::uint32_t, std::uint64_t> expected;
     std::uint64_t gather_until_ms = 0;
     std::uint64_t members_hash = 0;                                          // of the view that opens
+    std::map<std::uint32_t, RankHolder> holders;                             // of that view, by node
     std::map<RankKey, std::map<Round, std::vector<std::byte>>> rank_states;  // not committed yet
     std::optional<Round> joins_after;          // somebody wants to join, after a later snapshot than this
     std::set<std::uint16_t> ready;             // shards that opened
@@ -165,6 +171,10 @@ class CoordinatorCore {
     std::uint64_t snapshot_retry_ms = 0;            // none is named before, whatever is due
     std::uint64_t missed_snapshots = 0;             // in a row; the next one is named further ahead
     std::optional<std::uint64_t> lagging_since_ms;  // some nodes have finished, others not
+    bool unrecorded = false;                        // the record has changed, and is to be saved
+    bool untold = false;                            // that its snapshot is committed: told when the record is saved
+    bool record_failed = false;                     // and that was logged
+    std::uint64_t record_due_ms = 0;
     bool stop_requested = false;
     StopKind stop_kind = StopKind::kRestart;
     bool stop_failed = false;
@@ -238,6 +248,7 @@ class CoordinatorCore {
   void on(PeerId from, const ShardKept& m, std::uint64_t now_ms);
   void note_kept(const ServerHello& m, bool known);
   void park(Job& job);
+  void end_unwritten(Job& job, std::uint64_t now_ms);
   void choose_start(Job& job);
   static void choose_logged_start(Job& job, const std::set<std::uint16_t>& shards);
   std::optional<Round> reach_of_redo(const Job& job) const;
@@ -264,7 +275,8 @@ class CoordinatorCore {
   void begin_stop(Job& job, StopKind kind, Round round, const std::string& reason, std::uint64_t now_ms);
   void restart(Job& job, const std::string& reason, std::uint64_t now_ms);
   void become_idle(Job& job, std::uint64_t now_ms);
-  void commit(Job& job, Round round);
+  void commit(Job& job, Round round, std::uint64_t now_ms);
+  void record_job(Job& job, std::uint64_t now_ms);
   void tick_job(Job& job, std::uint64_t now_ms);
   void name_snapshot(Job& job, std::uint64_t now_ms);
   void announce_snapshot(Job& job, Round round, std::uint64_t now_ms);
@@ -281,6 +293,7 @@ class CoordinatorCore {
   // coordinator_ranks.cc: what trainers keep with a snapshot
   void on(PeerId from, const NodeRankState& m, std::uint64_t now_ms);
   void commit_rank_states(Job& job, Round round);
+  void miss_rank_states(const Job& job);
   static std::vector<std::vector<std::byte>> rank_states_of(const Job& job, std::uint32_t node);
 
   // coordinator_checkpoint.cc: saving and restoring

@@ -17,12 +17,13 @@ constexpr std::uint64_t kStopPatienceMs = 60'000;
 constexpr std::uint64_t kSnapshotRetryMs = 1'000;
 // A snapshot that a shard neither finishes nor refuses (its answer was lost) is given up after this long.
 constexpr std::uint64_t kSnapshotPatienceMs = 600'000;
+constexpr std::uint64_t kRecordRetryMs = 1'000;  // a record that could not be saved
 // A snapshot round is named this far ahead of the fastest shard, so that the message is there before the round is.
 constexpr double kSnapshotLeadMs = 300.0;
 constexpr std::uint64_t kMaxSnapshotLeadFactor = 32;
 // What a lane gets ready in that time, so that the steps after the capture have memory to write to
-// (server/pool_preparer.h): half of what one core does.
-constexpr double kPreparedBytesPerMs = 500'000.0;
+// (server/pool_preparer.h): an eighth of what one core does, as training keeps most of them.
+constexpr double kPreparedBytesPerMs = 125'000.0;
 constexpr double kLeadStepMs = 100.0;
 constexpr double kMaxRound = 1e18;  // what a shard may claim to have reached
 
@@ -237,10 +238,11 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
   job.snapshot_bytes = std::max(job.snapshot_bytes, m.bytes);
   if (!std::ranges::includes(job.snapshot_done, needed)) return;
   if (!job.stop_failed) {
-    commit(job, m.round);
+    commit(job, m.round, now_ms);
     write_checkpoints(job, m.round, now_ms);
   }
   if (job.phase == Phase::kStopping) {
+    if (job.stop_failed) return end_unwritten(job, now_ms);
     become_idle(job, now_ms);
   } else {
     job.snapshot.reset();
@@ -258,17 +260,29 @@ std::uint64_t CoordinatorCore::snapshot_due(const Job& job, std::uint64_t now_ms
   return now_ms + config.every_s * 1000ull;
 }
 
-void CoordinatorCore::commit(Job& job, Round round) {
+void CoordinatorCore::commit(Job& job, Round round, std::uint64_t now_ms) {
   commit_rank_states(job, round);
   job.record.committed = round;
   job.record.initialised = true;
   job.record.finished = job.phase == Phase::kStopping && job.stop_kind == StopKind::kFinished;
-  if (const Status saved = output_.save(job.record); !saved) {
-    // The snapshots themselves are durable: choose_snapshot() finds them after a restart, so nothing may be dropped
-    // now.
-    output_.log("cannot record the snapshot of round " + std::to_string(round.value) + ": " + saved.error().message);
-    return;
+  job.untold = true;
+  record_job(job, now_ms);
+}
+
+// Until the record is saved nothing that came before its snapshot may be dropped. (The snapshots themselves are
+// durable: choose_snapshot() finds them after a restart.)
+void CoordinatorCore::record_job(Job& job, std::uint64_t now_ms) {
+  const Status saved = output_.save(job.record);
+  job.unrecorded = !saved;
+  job.record_due_ms = now_ms + kRecordRetryMs;
+  if (saved ? job.record_failed : !job.record_failed) {
+    output_.log(saved ? "the record of " + in_words(job) + " is saved again"
+                      : "cannot record the snapshot of round " + std::to_string(job.record.committed.value) + " of " +
+                            in_words(job) + ", and tries again: " + saved.error().message);
   }
+  job.record_failed = !saved;
+  if (!saved || !std::exchange(job.untold, false)) return;
+  const Round round = job.record.committed;
   for (auto& [index, server] : servers_) {
     for (StoredJob& stored : server.hello.stored) {
       if (stored.job == job.record.job) std::erase_if(stored.snapshots, [&](Round r) { return r < round; });
@@ -279,9 +293,10 @@ void CoordinatorCore::commit(Job& job, Round round) {
 }
 
 void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
+  if (job.unrecorded && now_ms >= job.record_due_ms) record_job(job, now_ms);
   if (job.phase == Phase::kStopping && now_ms > job.phase_since_ms + kStopPatienceMs) {
     output_.log(in_words(job) + " could not keep its final state in time; the last snapshot stands");
-    return become_idle(job, now_ms);
+    return end_unwritten(job, now_ms);
   }
   if (job.phase == Phase::kGathering) open_if_complete(job, now_ms);  // no longer with whoever is still missing
   if (job.phase != Phase::kRunning) return;

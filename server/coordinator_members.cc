@@ -67,6 +67,8 @@ void CoordinatorCore::settle_members(Job& job) {
   job.nodes = static_cast<std::uint32_t>(job.members.size());
   job.record.world_size = job.nodes * job.members.begin()->second.join.local_world_size;
   job.members_hash = members_hash(job.record.members);
+  job.holders.clear();
+  for (const auto& [node, member] : job.members) job.holders[node] = {member.worker, member.join.local_world_size};
 }
 
 // May the others go on when this node leaves a running view?

@@ -71,6 +71,14 @@ Status CoordinatorCore::admit(Job& job, const JoinJob& m, std::uint64_t worker, 
                                        " ranks each are more than the " + std::to_string(kernels::kMaxSumInputs) +
                                        " that one sum can have; use fewer nodes or fewer ranks per node");
   }
+  if (m.redo_job.value != 0 && m.redo_last >= m.redo_first &&
+      m.redo_last.value - m.redo_first.value >= m.redo_capacity) {
+    return fail(ErrorCode::kMalformed, node + " of " + in_words(job) + " says that it keeps the pushes of rounds " +
+                                           std::to_string(m.redo_first.value) + " to " +
+                                           std::to_string(m.redo_last.value) + ", and of at most " +
+                                           std::to_string(m.redo_capacity) +
+                                           " rounds; start its worker and its trainers again");
+  }
   if (job.restoring) {
     return fail(ErrorCode::kUnavailable, in_words(job) + " is being restored; attach again in a moment");
   }
@@ -375,6 +383,15 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
                   " rounds fit into recovery.log_mb = " + std::to_string(job.config.recovery.log_mb) + "; raise it");
     }
   }
+  for (const auto& [node, member] : job.members) {
+    if (!job.on_servers() || !recovers(job.config) || logs_steps(job.config)) break;
+    if (member.join.redo_capacity >= kMinRedoRounds) continue;
+    output_.log("node " + std::to_string(node) + " of " + in_words(job) +
+                " keeps no pushes for lost servers (its log says why): after the loss of a server the job goes back to "
+                "its last snapshot");
+    break;  // one is enough for that
+  }
+  miss_rank_states(job);
   set_phase(job, Phase::kRunning, now_ms);
   job.snapshot_due_ms = snapshot_due(job, now_ms);
   job.snapshot_retry_ms = 0;

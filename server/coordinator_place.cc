@@ -25,8 +25,9 @@ JobHosts CoordinatorCore::hosts_of(const Job& job) const {
   return hosts_of_job(servers, workers);
 }
 
-// A fresh job gets its chunks and owners, by what the hosts' links can carry; a resumed one keeps chunks and shards
-// (that is where its state lies) and spreads each shard's chunks over the lanes that the server has today.
+// A fresh job gets its chunks and owners, by what the hosts' links can carry. One that has state, in snapshots or in
+// its servers' memory, keeps chunks and shards (that is where the state lies) and spreads each shard's chunks over the
+// lanes that the server has today.
 Status CoordinatorCore::lay_out(Job& job) {
   if (!job.on_servers()) {
     const Result<Layout> layout = bucket_layout(job.record.tensors, job.config.chunk_bytes);
@@ -43,7 +44,7 @@ Status CoordinatorCore::lay_out(Job& job) {
     slots.push_back({static_cast<std::uint16_t>(server.hello.lane_endpoints.size())});
   }
   JobRecord& record = job.record;
-  if (!job.resume) {
+  if (!job.resume && job.kept_open.empty()) {
     const Result<std::vector<double>> weights = server_weights(hosts, ratio);
     if (!weights) return tl::unexpected(weights.error());
     for (std::size_t s = 0; s < slots.size(); ++s) slots[s].weight = (*weights)[s];

@@ -2,6 +2,7 @@
 // own (Session::keep). A rank gives it for the round that a snapshot is named for, and for the round that it stops
 // after; it is committed with the snapshot, into the job's record, and comes back when a view begins at that round.
 #include <algorithm>
+#include <cstdint>
 
 #include "server/coordinator_core.h"
 
@@ -24,19 +25,21 @@ void CoordinatorCore::on(PeerId from, const NodeRankState& m, std::uint64_t) {
   const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
   if (!worker || found == jobs_.end() || !found->second.on_servers()) return;
   Job& job = found->second;
-  // The view may have just ended; who took part in it is in its record. A later one may have gone back.
+  // The view may have just ended. A later one may have gone back. What is not of the worker's own ranks is left out (a
+  // coordinator that is new does not know whose they are).
   if (job.record.view != m.view || m.kept.round < job.record.committed) return;
-  const auto member = job.members.find(m.node.value);
-  if (member != job.members.end() && member->second.worker != worker->hello.incarnation) return;
+  const auto holder = job.holders.find(m.node.value);
+  if (holder == job.holders.end() || holder->second.worker != worker->hello.incarnation ||
+      m.local_rank >= std::min<std::uint64_t>(holder->second.ranks, kMaxRankStates)) {
+    return;
+  }
   const RankKey rank{m.node.value, m.local_rank};
   auto& pending = job.rank_states[rank];
   pending[m.kept.round] = m.kept.state;
   if (pending.size() > kPendingRounds) pending.erase(pending.begin());
   if (job.record.initialised && m.kept.round == job.record.committed) {  // the snapshot was faster
     commit_rank_states(job, m.kept.round);
-    if (const Status saved = output_.save(job.record); !saved) {
-      output_.log("cannot record what ranks keep of " + in_words(job) + ": " + saved.error().message);
-    }
+    job.unrecorded = true;  // saved with the next tick: those of other ranks follow
   }
 }
 
@@ -48,6 +51,9 @@ void CoordinatorCore::commit_rank_states(Job& job, Round round) {
     const auto kept = pending.find(round);
     if (kept != pending.end()) {
       bytes += kept->second.size();
+      if (const auto replaced = job.record.rank_states.find(rank); replaced != job.record.rank_states.end()) {
+        bytes -= replaced->second.size();
+      }
       if (bytes > kMaxRankStatesBytes) {
         output_.log("what ranks keep of " + in_words(job) + " is more than " + std::to_string(kMaxRankStatesBytes) +
                     " bytes together; that of node " + std::to_string(rank.node) + " rank " +
@@ -59,6 +65,24 @@ void CoordinatorCore::commit_rank_states(Job& job, Round round) {
     }
     std::erase_if(pending, [&](const auto& entry) { return entry.first <= round; });
   }
+}
+
+// A view begins at the committed snapshot: those whose state is not there begin it anew, which nobody else would
+// notice.
+void CoordinatorCore::miss_rank_states(const Job& job) {
+  const RankStates& states = job.record.rank_states;
+  if (states.empty() || !job.resume || job.start != job.record.committed) return;
+  std::size_t ranks = 0, there = 0;
+  for (const auto& [node, holder] : job.holders) {
+    ranks += holder.ranks;
+    for (auto at = states.lower_bound({node, 0}); at != states.end() && at->first.node == node; ++at) {
+      there += at->first.local_rank < holder.ranks ? 1 : 0;
+    }
+  }
+  if (there == ranks) return;
+  output_.log("of " + in_words(job) + " " + std::to_string(ranks - there) + " of " + std::to_string(ranks) +
+              " ranks have nothing that they kept with the snapshot of round " +
+              std::to_string(job.record.committed.value) + ", and begin that anew");
 }
 
 // For the node's welcome, if its view begins at the committed snapshot.

@@ -33,6 +33,22 @@ void CoordinatorCore::park(Job& job) {
   }
 }
 
+// The state that the job stopped with is not durable everywhere. It is in the servers' memory still, and the next view
+// can begin with it.
+void CoordinatorCore::end_unwritten(Job& job, std::uint64_t now_ms) {
+  if (job.on_servers() && recovers(job.config)) {
+    const std::string round = std::to_string(job.snapshot.value_or(Round()).value);
+    output_.log("the state of " + in_words(job) + " at round " + round +
+                " stays in the servers' memory, while they run, for 10 minutes: mend what the snapshot failed for and "
+                "start the job again with the same command, or it goes back to round " +
+                std::to_string(job.record.committed.value));
+    send_servers(job, StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed,
+                              "the state of round " + round + " could not be written"});
+    park(job);
+  }
+  become_idle(job, now_ms);
+}
+
 void CoordinatorCore::on(PeerId from, const ShardKept& m, std::uint64_t now_ms) {
   const Server* server = server_at(from);
   const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
@@ -66,6 +82,7 @@ void CoordinatorCore::note_kept(const ServerHello& m, bool known) {
       job.parking.insert(m.shard.value);
     } else {
       job.kept[m.shard.value] = *kept;
+      job.parking.erase(m.shard.value);  // what it said of that before may not have arrived
     }
   }
 }
@@ -201,8 +218,8 @@ void CoordinatorCore::name_redo_snapshot(Job& job, std::uint64_t now_ms) {
     fastest = std::max(fastest, pace.max_version);
   }
   if (job.pace.empty()) return;
-  // A log is of no use before there is a snapshot to load.
-  const bool first = logs_steps(job.config) && !job.record.initialised;
+  // Neither rings nor logs are of use before there is a snapshot to load.
+  const bool first = !job.record.initialised;
   const std::uint64_t wanted = first ? 0 : job.record.committed.value + job.redo_capacity / 2;
   if (!waits_for_snapshots(job)) {
     if (fastest.value >= wanted && now_ms >= job.redo_due_ms && !job.stop_requested) name_snapshot(job, now_ms);

@@ -232,25 +232,32 @@ void Lane::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
 
 void Lane::park(JobId job, ViewId view) {
   post([this, job, view] {
-    bool any = false;
-    Version min, max;
     if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
-      Job& entry = found->second;
-      entry.core->stop(false, Round());
-      links_.drop(job);
-      publish(steady_ms());
-      any = entry.core->initialised();
-      min = entry.core->min_version();
-      max = entry.core->max_version();
-      retire(parked_, job);
-      if (any) {
-        parked_.insert(jobs_.extract(found));
-      } else {
-        retire(jobs_, job);
-      }
+      found->second.core->stop(false, Round());
     }
-    listener_.lane_parked(options_.lane, job, view, any, min, max);
+    set_aside(job, view);
   });
+}
+
+// What is stopped goes where the next view finds it.
+void Lane::set_aside(JobId job, ViewId view) {
+  bool any = false;
+  Version min, max;
+  if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
+    const ShardCore& core = *found->second.core;
+    links_.drop(job);
+    publish(steady_ms());
+    any = core.initialised();
+    min = core.min_version();
+    max = core.max_version();
+    retire(parked_, job);
+    if (any) {
+      parked_.insert(jobs_.extract(found));
+    } else {
+      retire(jobs_, job);
+    }
+  }
+  listener_.lane_parked(options_.lane, job, view, any, min, max);
 }
 
 void Lane::drop_parked(JobId job) {
@@ -343,8 +350,8 @@ void Lane::committed(JobId job, Round round) {
   });
 }
 
-void Lane::stop_job(JobId job, ViewId view, bool keep, Round round) {
-  post([this, job, view, keep, round] {
+void Lane::stop_job(JobId job, ViewId view, bool keep, Round round, bool park) {
+  post([this, job, view, keep, round, park] {
     bool kept = false;
     if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
       Job& entry = found->second;
@@ -353,12 +360,16 @@ void Lane::stop_job(JobId job, ViewId view, bool keep, Round round) {
       if (entry.core->keeping()) {
         entry.stop = round;
         entry.stop_by_ms = steady_ms() + kResidualPatienceMs;
+        TRIB_ASSERT(!park);
         return;
       }
-      retire(std::move(entry));
-      jobs_.erase(found);
+      if (!park) {
+        retire(std::move(entry));
+        jobs_.erase(found);
+      }
     }
     listener_.lane_stopped(options_.lane, job, view, round, kept);
+    if (park) set_aside(job, view);
   });
 }
 

@@ -134,9 +134,10 @@ class LaneCommands {
   virtual void snapshot_at(JobId job, ViewId view, Round round) = 0;
   virtual void committed(JobId job, Round round) = 0;
   virtual void decide(const RoundDecision& decision) = 0;
-  // Replied with lane_stopped(), also if the lane does not have the job. With encodings that keep residuals the reply
-  // may wait for them, up to Lane::kResidualPatienceMs.
-  virtual void stop_job(JobId job, ViewId view, bool keep, Round round) = 0;
+  // keep: captures every chunk at this round. Replied with lane_stopped(), also if the lane does not have the job. With
+  // encodings that keep residuals the reply may wait for them, up to Lane::kResidualPatienceMs.
+  // park: the state stays besides, as with park(), replied with lane_parked() after that. REQUIRES: no residuals.
+  virtual void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) = 0;
 };
 
 class Lane final : public LaneCommands, private ShardOutput {
@@ -184,7 +185,7 @@ class Lane final : public LaneCommands, private ShardOutput {
   void snapshot_at(JobId job, ViewId view, Round round) override;
   void committed(JobId job, Round round) override;
   void decide(const RoundDecision& decision) override;
-  void stop_job(JobId job, ViewId view, bool keep, Round round) override;
+  void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) override;
   // Ends the thread: no listener call and no message after it. Idempotent.
   void stop();
 
@@ -222,6 +223,7 @@ class Lane final : public LaneCommands, private ShardOutput {
   bool retry_stalled();  // true if some chunks still wait for the log
   template <class Restored>
   void post_restored(JobId job, std::size_t bytes, ChunkIndex chunk, Restored restored);
+  void set_aside(JobId job, ViewId view);
   void run_commands();
   void post(std::function<void()> command);
   bool finish_stops(std::uint64_t now_ms);  // true if some wait

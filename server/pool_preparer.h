@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "common/buffer_pool.h"
+#include "server/background_thread.h"
 
 namespace tributary {
 
@@ -21,6 +22,7 @@ class PoolPreparer {
     if (missing == 0) return;
     try {
       thread_ = std::jthread([&pool, missing](const std::stop_token& stop) {
+        become_background("preparer", kPreparerNiceness);  // if not, it is done sooner
         for (std::size_t i = 0; i < missing && !stop.stop_requested() && pool.prepare_one(); ++i) {
         }
       });

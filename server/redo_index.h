@@ -13,7 +13,7 @@ namespace tributary {
 
 class RedoIndex {
  public:
-  // chunks: how many the shard owns. Each begins empty after version `at`, if that is known.
+  // chunks: how many the shard owns. Each begins empty.
   explicit RedoIndex(std::uint32_t chunks = 0) : chunks_(chunks) {}
 
   void note(ChunkIndex chunk, Version version) {

@@ -61,6 +61,7 @@ Result<std::unique_ptr<RedoLog>> RedoLog::open(std::string folder, JobId job) {
 }
 
 RedoLog::~RedoLog() {
+  (void)sync();  // what is not durable is found when the log is opened again
   end_file();
 }
 
@@ -107,6 +108,9 @@ Status RedoLog::scan() {
     if (Status status = end_at(end); !status) return status;
     entries.resize(good);
   }
+  for (File& file : files_) {
+    if (Status status = settle(file); !status) return status;
+  }
   for (const Entry& entry : entries) {
     next_ = entry.number + 1;
     if (entry.kind == RedoHead::kCut) {
@@ -117,6 +121,15 @@ Status RedoLog::scan() {
   }
   synced_ = next_;
   return {};
+}
+
+// What a process that was killed left: records that are on their way to the disk, and space that it did not need.
+Status RedoLog::settle(const File& file) const {
+  const std::string path = path_of(file.name);
+  const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(file.bytes)) != 0)
+    return tl::unexpected(file_error("cut off the unused end of", path, errno));
+  return tributary::sync(fd, path);
 }
 
 Status RedoLog::scan_file(File& file, std::vector<Entry>& entries, std::string& why) {
@@ -131,7 +144,10 @@ Status RedoLog::scan_file(File& file, std::vector<Entry>& entries, std::string& 
     why = what + " at byte " + std::to_string(offset) + " of " + path;
   };
   for (; offset + kRedoAlign <= *size;) {
-    if (Status status = read_at(*fd, path, offset, bytes.data(), bytes.size()); !status) return status;
+    if (const Status status = read_at(*fd, path, offset, bytes.data(), bytes.size()); !status) {
+      damaged("an unreadable record (" + status.error().message + ")");
+      break;
+    }
     const auto head = unseal_redo_head(bytes.data());
     if (!head && all_zero(bytes.data(), bytes.size())) break;
     if (!head) {
@@ -151,7 +167,7 @@ Status RedoLog::scan_file(File& file, std::vector<Entry>& entries, std::string& 
     if (head->kind == RedoHead::kStep) file.newest = std::max(file.newest, head->version);
     offset += head->record_bytes();
   }
-  file.bytes = why.empty() ? *size : offset;
+  file.bytes = offset;
   return {};
 }
 
@@ -172,14 +188,14 @@ Status RedoLog::check_tail(const std::vector<Entry>& entries, std::string& why, 
       open = at->file;
     }
     record.resize(kRedoHead);
-    if (Status status = read_at(fd, path, at->offset, record.data(), kRedoHead); !status) return status;
-    const RedoHead head = unseal_redo_head(record.data()).value();
-    std::vector<float> sum(head.elements);
-    if (Status status = read_at(fd, path, at->offset + kRedoHead, sum.data(), sum.size() * sizeof(float)); !status)
-      return status;
-    if (sum_intact(head, sum)) continue;
+    Status status = read_at(fd, path, at->offset, record.data(), kRedoHead);
+    const auto head = status ? unseal_redo_head(record.data()) : std::nullopt;
+    std::vector<float> sum(head ? head->elements : 0);
+    if (head) status = read_at(fd, path, at->offset + kRedoHead, sum.data(), sum.size() * sizeof(float));
+    if (head && status && sum_intact(*head, sum)) continue;
     good = static_cast<std::size_t>(at - entries.begin());
-    why = "a damaged sum at byte " + std::to_string(at->offset) + " of " + path;
+    why = (status ? "a damaged sum" : "an unreadable record (" + status.error().message + ")") + " at byte " +
+          std::to_string(at->offset) + " of " + path;
     return {};
   }
   return {};
@@ -215,8 +231,15 @@ Status RedoLog::begin_file(std::uint64_t at_least) {
                                        " (recovery.log_mb) until a snapshot covers some of it");
   }
   std::error_code failed;
-  fs::create_directories(folder_, failed);
+  const bool made = fs::create_directories(folder_, failed);
   if (failed) return fail(ErrorCode::kIo, "cannot create " + folder_ + ": " + failed.message());
+  if (made) {  // the folder of all logs, too, if this is the first one
+    const fs::path parent = fs::path(folder_).parent_path();
+    if (Status status = sync_directory(parent.string()); !status) return status;
+    if (Status status = sync_directory(parent.parent_path().string()); !status) return status;
+  }
+  // Nothing may follow what is not durable: sync() asks for the open file only.
+  if (Status status = sync(); !status) return status;
   if (Status room = room_on_disk(folder_, size + kSpareBytes); !room) return room;
   const std::uint64_t name = files_.empty() ? 1 : files_.back().name + 1;
   const std::string path = path_of(name);
@@ -243,12 +266,10 @@ Status RedoLog::begin_file(std::uint64_t at_least) {
   return {};
 }
 
-// What it has is durable, and what it does not need is given back.
+// What it does not need is given back.
 void RedoLog::end_file() {
   if (!file_) return;
-  File& file = files_.back();
-  if (::ftruncate(file_.get(), static_cast<off_t>(offset_)) == 0) file.bytes = offset_;
-  if (::fdatasync(file_.get()) == 0) synced_ = next_;
+  if (::ftruncate(file_.get(), static_cast<off_t>(offset_)) == 0) files_.back().bytes = offset_;
   file_.reset();
 }
 

@@ -92,6 +92,7 @@ class RedoLog {
   RedoLog(std::string folder, JobId job) : folder_(std::move(folder)), job_(job) {}
   std::string path_of(std::uint64_t name) const;
   Status scan();
+  Status settle(const File& file) const;
   // Adds its records; `why` says why it ends before it should. Sets file.bytes and file.newest.
   Status scan_file(File& file, std::vector<Entry>& entries, std::string& why);
   Status check_tail(const std::vector<Entry>& entries, std::string& why, std::size_t& good) const;

@@ -41,26 +41,25 @@ Result<std::unique_ptr<RedoLogs>> RedoLogs::open(std::string folder, const std::
       fs::remove_all(entry.path(), failed);
       continue;
     }
-    auto made = logs->make(job);
-    if (!made) return tl::unexpected(made.error());
-    logs->jobs_.emplace(job, std::move(*made));
+    auto opened = logs->open_log(job);
+    if (!opened) return tl::unexpected(opened.error());
+    auto made = std::make_shared<Job>();
+    made->plan.job = job;
+    made->log = std::move(*opened);
+    logs->publish(*made);
+    logs->jobs_.emplace(job, std::move(made));
   }
   logs->thread_ = std::thread([&self = *logs] { self.run(); });
   return logs;
 }
 
-Result<std::shared_ptr<RedoLogs::Job>> RedoLogs::make(JobId id) const {
+Result<std::unique_ptr<RedoLog>> RedoLogs::open_log(JobId id) const {
   auto log = RedoLog::open(folder_of(folder_, id), id);
-  if (!log) return tl::unexpected(log.error());
-  if (!(*log)->damage().empty()) {
+  if (log && !(*log)->damage().empty()) {
     log_("the redo log of job " + std::to_string(id.value) + " ends before " + (*log)->damage() +
          "; what came after was not durable, and is removed");
   }
-  auto job = std::make_shared<Job>();
-  job->plan.job = id;
-  job->log = std::move(*log);
-  publish(*job);
-  return job;
+  return log;
 }
 
 RedoLogs::~RedoLogs() {
@@ -75,8 +74,24 @@ void RedoLogs::stop() {
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
-  const std::lock_guard lock(mutex_);
-  jobs_.clear();  // with the blocks that could not be written
+  std::map<JobId, std::shared_ptr<Job>> jobs;  // with the blocks that could not be written
+  {
+    const std::lock_guard lock(mutex_);
+    jobs.swap(jobs_);
+  }
+  for (auto& [id, job] : jobs) {
+    for (const auto& call : take_flushed(*job)) call();
+  }
+}
+
+// REQUIRES: nobody else has the job, or mutex_ is held.
+std::vector<std::function<void()>> RedoLogs::take_flushed(Job& job) {
+  std::vector<std::function<void()>> flushed;
+  for (Item& item : job.queue) {
+    if (item.flushed) flushed.push_back(std::move(item.flushed));
+  }
+  job.queue.clear();
+  return flushed;
 }
 
 std::shared_ptr<RedoLogs::Job> RedoLogs::find(JobId id) const {
@@ -86,6 +101,7 @@ std::shared_ptr<RedoLogs::Job> RedoLogs::find(JobId id) const {
 }
 
 void RedoLogs::publish(Job& job) const {
+  if (!job.log) return;
   job.status.range = job.log->range();
   job.status.bytes = job.log->bytes();
   job.status.bound_bytes = job.plan.limits.bound_bytes;
@@ -94,40 +110,67 @@ void RedoLogs::publish(Job& job) const {
 
 void RedoLogs::begin(const Plan& plan, std::optional<Round> after) {
   std::shared_ptr<Job> job = find(plan.job);
-  if (!job) {
-    auto made = make(plan.job);
-    if (!made) {  // the folder can be read, or not be there; else the first step's error tells more
-      log_(made.error().message);
-      return;
-    }
-    job = std::move(*made);
-  }
+  if (!job) job = std::make_shared<Job>();
+  std::string unopened;
   {
     const std::lock_guard disk(job->disk);
-    job->log->set_limits(plan.limits);
-    job->log->set_chunks(plan.chunks);
+    {
+      const std::lock_guard lock(mutex_);
+      job->plan = plan;
+    }
+    if (const Status opened = reopen(*job); !opened) unopened = opened.error().message;
   }
+  if (!unopened.empty()) log_(cannot_write(*job, unopened));
   const std::lock_guard lock(mutex_);
-  job->plan = plan;
   job->begun = true;
   job->status.bound_bytes = plan.limits.bound_bytes;
+  if (!unopened.empty()) {  // the thread tries it again, as whatever it cannot write
+    job->status.error = unopened;
+    job->failed_ns = job->told_ns = steady_ns();
+    job->retry_ns = job->failed_ns + kRetryNs;
+  }
   if (after) job->queue.push_back({{}, Version(after->value), {}});
   jobs_[plan.job] = std::move(job);
   wake_.notify_all();
 }
 
+// REQUIRES: job.disk held.
+Status RedoLogs::reopen(Job& job) const {
+  if (!job.log) {
+    auto log = open_log(job.plan.job);
+    if (!log) return tl::unexpected(log.error());
+    job.log = std::move(*log);
+  }
+  job.log->set_limits(job.plan.limits);
+  job.log->set_chunks(job.plan.chunks);
+  return {};
+}
+
+std::string RedoLogs::cannot_write(const Job& job, const std::string& why) const {
+  return "the redo log of job '" + job.plan.name + "' cannot be written: " + why +
+         (job.plan.waits ? "; training waits until it can be (recovery.when_full = \"wait\")"
+                         : "; training goes on, and what is not logged would be computed again after a loss "
+                           "(recovery.when_full = \"go_on\")") +
+         "; free space, or raise recovery.log_mb";
+}
+
 void RedoLogs::drop(JobId id) {
   std::shared_ptr<Job> job;
+  std::vector<std::function<void()>> flushed;
   {
     const std::lock_guard lock(mutex_);
     auto found = jobs_.extract(id);
     if (found.empty()) return;
     job = std::move(found.mapped());
     job->begun = false;
+    flushed = take_flushed(*job);
   }
-  const std::lock_guard disk(job->disk);
-  job->gone = true;
-  job->log->remove();
+  {
+    const std::lock_guard disk(job->disk);
+    job->gone = true;
+    if (job->log) job->log->remove();
+  }
+  for (const auto& call : flushed) call();
 }
 
 void RedoLogs::append(LoggedStep step) {
@@ -148,7 +191,7 @@ void RedoLogs::trim(JobId id, Round round) {
   const std::shared_ptr<Job> job = find(id);
   if (!job) return;
   const std::lock_guard disk(job->disk);
-  job->log->trim(round);
+  if (job->log) job->log->trim(round);
   const std::lock_guard lock(mutex_);
   publish(*job);
   job->retry_ns = 0;
@@ -191,10 +234,28 @@ Status RedoLogs::replay(JobId id, Round after, Round to, const RedoLog::Each& ea
                 "this server has no redo log of job " + std::to_string(id.value) + " (any more); attach again");
   }
   const std::lock_guard disk(job->disk);
+  if (const Status opened = reopen(*job); !opened) return opened;
   Status status = job->log->replay(after, to, each);
   const std::lock_guard lock(mutex_);
   publish(*job);
   return status;
+}
+
+// Whose turn it is; none: when there will be something to do. REQUIRES: mutex_ held.
+std::shared_ptr<RedoLogs::Job> RedoLogs::next_job(std::uint64_t now, std::uint64_t& wake_ns) const {
+  auto at = jobs_.upper_bound(served_);
+  for (std::size_t i = 0; i < jobs_.size(); ++i, ++at) {
+    if (at == jobs_.end()) at = jobs_.begin();
+    const Job& job = *at->second;
+    if (!job.queue.empty()) {
+      if (now >= job.retry_ns) return at->second;
+      wake_ns = std::min(wake_ns, job.retry_ns);
+    }
+    if (!job.dirty) continue;
+    if (now >= job.synced_ns + kSyncNs || stopping_) return at->second;
+    wake_ns = std::min(wake_ns, job.synced_ns + kSyncNs);
+  }
+  return nullptr;
 }
 
 void RedoLogs::run() {
@@ -202,24 +263,9 @@ void RedoLogs::run() {
   std::unique_lock lock(mutex_);
   while (true) {
     const std::uint64_t now = steady_ns();
-    std::shared_ptr<Job> next;
     std::uint64_t wake_ns = ~0ull;
-    for (auto& [id, job] : jobs_) {
-      if (!job->queue.empty()) {
-        if (now >= job->retry_ns) {
-          next = job;
-          break;
-        }
-        wake_ns = std::min(wake_ns, job->retry_ns);
-      }
-      if (!job->dirty) continue;
-      if (now >= job->synced_ns + kSyncNs || stopping_) {
-        next = job;
-        break;
-      }
-      wake_ns = std::min(wake_ns, job->synced_ns + kSyncNs);
-    }
-    if (next) {
+    if (const std::shared_ptr<Job> next = next_job(now, wake_ns)) {
+      served_ = next->plan.job;
       write_some(*next, lock);
       continue;
     }
@@ -236,7 +282,9 @@ void RedoLogs::run() {
 void RedoLogs::write_some(Job& job, std::unique_lock<std::mutex>& lock) {
   std::vector<Item> items;
   const std::size_t count = job.retry_ns > steady_ns() ? 0 : std::min(job.queue.size(), RedoLog::kMaxBatch);
-  for (std::size_t i = 0; i < count; ++i) {
+  std::uint64_t in_hand = 0;
+  while (items.size() < count && in_hand < kBatchBytes) {
+    in_hand += redo_record_bytes(job.queue.front().step.elements);
     items.push_back(std::move(job.queue.front()));
     job.queue.pop_front();
   }
@@ -248,7 +296,14 @@ void RedoLogs::write_some(Job& job, std::unique_lock<std::mutex>& lock) {
   Status status;
   std::vector<std::function<void()>> flushed;
   std::unique_lock disk(job.disk);
-  if (job.gone) items.clear();
+  if (job.gone) {
+    for (Item& item : items) {
+      if (item.flushed) flushed.push_back(std::move(item.flushed));
+    }
+    items.clear();
+  } else if (!items.empty() && !job.log) {
+    status = reopen(job);
+  }
   while (done < items.size() && status) {
     Item& item = items[done];
     if (item.flushed) {
@@ -274,7 +329,7 @@ void RedoLogs::write_some(Job& job, std::unique_lock<std::mutex>& lock) {
     }
     done += *appended;
   }
-  if (status && sync && !job.gone) status = job.log->sync();
+  if (status && sync && !job.gone && job.log) status = job.log->sync();
   lock.lock();
   publish(job);
   disk.unlock();
@@ -320,12 +375,7 @@ void RedoLogs::failed(Job& job, const Error& error, std::unique_lock<std::mutex>
   job.queue = std::move(kept);
   const bool tell = now >= job.told_ns + kTellNs || job.told_ns == 0;
   if (tell) job.told_ns = now;
-  const std::string line =
-      "the redo log of job '" + job.plan.name + "' cannot be written: " + error.message +
-      (job.plan.waits ? "; training waits until it can be (recovery.when_full = \"wait\")"
-                      : "; training goes on, and what is not logged would be computed again after a loss "
-                        "(recovery.when_full = \"go_on\")") +
-      "; free space, or raise recovery.log_mb";
+  const std::string line = cannot_write(job, error.message);
   lock.unlock();
   dropped.clear();
   if (tell) log_(line);

@@ -45,6 +45,8 @@ class RedoLogs {
  public:
   static constexpr std::uint64_t kSyncNs = 250'000'000;
   static constexpr std::uint64_t kRetryNs = 1'000'000'000;
+  // Written at once: the control thread may wait for that long when it trims.
+  static constexpr std::uint64_t kBatchBytes = 16u << 20;
   static constexpr std::uint64_t kTellNs = 60'000'000'000;  // between two lines of one job that cannot write
 
   struct Plan {
@@ -87,9 +89,9 @@ class RedoLogs {
   };
   struct Job {
     Plan plan;
-    std::mutex disk;  // guards log; taken without mutex_ held, or before it
-    std::unique_ptr<RedoLog> log;
-    bool gone = false;  // guarded by disk
+    std::mutex disk;               // guards log; taken without mutex_ held, or before it
+    std::unique_ptr<RedoLog> log;  // null: it cannot be opened now
+    bool gone = false;             // guarded by disk
     // Guarded by mutex_:
     bool begun = false;
     std::deque<Item> queue;
@@ -103,7 +105,11 @@ class RedoLogs {
   };
 
   RedoLogs(std::string folder, Log log) : folder_(std::move(folder)), log_(std::move(log)) {}
-  Result<std::shared_ptr<Job>> make(JobId id) const;
+  Result<std::unique_ptr<RedoLog>> open_log(JobId id) const;
+  Status reopen(Job& job) const;
+  std::shared_ptr<Job> next_job(std::uint64_t now, std::uint64_t& wake_ns) const;
+  std::string cannot_write(const Job& job, const std::string& why) const;
+  static std::vector<std::function<void()>> take_flushed(Job& job);
   std::shared_ptr<Job> find(JobId id) const;
   void run();
   void write_some(Job& job, std::unique_lock<std::mutex>& lock);
@@ -115,6 +121,7 @@ class RedoLogs {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::map<JobId, std::shared_ptr<Job>> jobs_;
+  JobId served_;  // last: the others' turns come first
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -63,13 +63,15 @@ Result<RoundGate::Reply> RoundGate::on_norms(const RoundFacts& m) {
   if (m.round != decided_round_ || !decided_.applies()) return Reply{};
   if (m.round == ratios_round_) return Reply{decision(m), false};
   if (begin(norms_round_, m.round)) norms_.clear();
+  std::vector<bool> fresh(there_.size(), false);
   for (const ChunkFacts& chunk : m.chunks) {
     if (there_[chunk.chunk.value]) continue;
-    there_[chunk.chunk.value] = true;
+    there_[chunk.chunk.value] = fresh[chunk.chunk.value] = true;
     ++count_;
-    std::ranges::copy_if(m.norms, std::back_inserter(norms_),
-                         [&](const TensorNorms& part) { return part.chunk == chunk.chunk; });
   }
+  std::ranges::copy_if(m.norms, std::back_inserter(norms_), [&](const TensorNorms& part) {
+    return part.chunk.value < fresh.size() && fresh[part.chunk.value];
+  });
   if (count_ != facts_.size()) return Reply{};
   ratios_ = trust_ratios(tensors_, std::move(norms_));
   norms_.clear();

@@ -337,6 +337,7 @@ class ShardCore {
   BufferRef writable(const BufferRef& buffer);
   BufferRef before_previous(const Chunk& chunk);
   bool begin_log(Chunk& chunk, LoggedStep& log);
+  void complete_or_stall(Chunk& chunk);
   void end_log(const Chunk& chunk, LoggedStep log, bool applied);
   bool answer_no_change(Chunk& chunk);
   void take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values);

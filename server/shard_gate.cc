@@ -135,7 +135,7 @@ void ShardCore::decide(const RoundDecision& m) {
     ratios_of_ = m.round;
   }
   for (Chunk& chunk : chunks_) {
-    if (chunk.version.value + 1 == m.round.value && chunk.arrived == job_.nodes) complete(chunk);
+    if (chunk.version.value + 1 == m.round.value && chunk.arrived == job_.nodes) complete_or_stall(chunk);
   }
 }
 

@@ -1,6 +1,7 @@
 // ShardCore's part in recovery: state out of the store, state that outlives its view, and parameters at the round that
 // a view begins with.
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "common/assert.h"
@@ -108,13 +109,23 @@ void ShardCore::end_log(const Chunk& chunk, LoggedStep log, bool applied) {
   output_.logged(std::move(log));
 }
 
+// Outside of a push, whose author asks again, nobody else would try it once more.
+void ShardCore::complete_or_stall(Chunk& chunk) {
+  try {
+    complete(chunk);  // or is stalled
+  } catch (const std::bad_alloc&) {
+    ++stats_.starved;
+    if (!std::exchange(chunk.stalled, true)) stalled_.push_back(local_[chunk.index.value]);
+  }
+}
+
 void ShardCore::retry() {
   std::vector<std::uint32_t> waiting;
   waiting.swap(stalled_);
   for (const std::uint32_t position : waiting) {
     Chunk& chunk = chunks_[position];
     chunk.stalled = false;
-    if (chunk.arrived == job_.nodes) complete(chunk);  // or is stalled again
+    if (chunk.arrived == job_.nodes) complete_or_stall(chunk);
   }
 }
 

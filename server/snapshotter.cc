@@ -1,9 +1,5 @@
 #include "server/snapshotter.h"
 
-#include <pthread.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -11,13 +7,13 @@
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/printed.h"
+#include "server/background_thread.h"
 #include "server/snapshot_file.h"
 #include "server/token_bucket.h"
 
 namespace tributary {
 namespace {
 
-constexpr int kNiceness = 10;  // of the writer thread: training comes first
 // After a pause of the writer so much may go at once; small, so that the disk sees a steady stream.
 constexpr double kBurstSeconds = 0.05;
 
@@ -118,10 +114,7 @@ Snapshotter::Active* Snapshotter::runnable() {
 }
 
 void Snapshotter::run() {
-  pthread_setname_np(pthread_self(), "snapshotter");
-  // Linux: of this thread alone. Failing to be nice is no reason not to write.
-  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness) != 0)
-    log_("cannot lower the snapshot thread's priority");
+  if (!become_background("snapshotter", kWriterNiceness)) log_("cannot lower the snapshot thread's priority");
   const auto burst = static_cast<std::uint64_t>(static_cast<double>(options_.io_bytes_per_s) * kBurstSeconds);
   TokenBucket bucket(options_.io_bytes_per_s, burst);
 

@@ -481,10 +481,10 @@ Status RocksStore::drop_job(JobId job) {
 }
 
 Status RocksStore::save(const JobRecord& record) {
-  if (Status enough = room("save the registry record of job id " + std::to_string(record.job.value)); !enough) {
-    return enough;
-  }
-  if (auto status = db_->Put(synced(), job_key(record.job), records::seal(record)); !status.ok()) {
+  const std::string sealed = records::seal(record);
+  const std::string doing = "save the registry record of job id " + std::to_string(record.job.value);
+  if (Status enough = room(doing, sealed.size() + kRecordBytes); !enough) return enough;
+  if (auto status = db_->Put(synced(), job_key(record.job), sealed); !status.ok()) {
     return tl::unexpected<Error>(
         error("save the registry record of job id " + std::to_string(record.job.value), status));
   }

@@ -2,19 +2,11 @@
 
 #include <algorithm>
 
+#include "common/median.h"
 #include "common/printed.h"
 
 namespace tributary {
-namespace {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2.0;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 const char* to_text(RoundPhase phase) {
   switch (phase) {
@@ -37,7 +29,8 @@ std::optional<StragglerWatch::News> StragglerWatch::note(const NodePace& pace) {
   const auto [entry, first] = known_.try_emplace(pace.node.value);
   Known& known = entry->second;
   if (first) known.at = pace;
-  if (pace.rounds < known.at.rounds + kWindowRounds) return std::nullopt;  // or overtaken by a newer one
+  // Too few yet, or overtaken by a newer one.
+  if (pace.rounds < known.at.rounds || pace.rounds - known.at.rounds < kWindowRounds) return std::nullopt;
   const auto rounds = static_cast<double>(pace.rounds - known.at.rounds);
   const auto ms = [&](std::uint64_t NodePace::*total) {
     return static_cast<double>(pace.*total - std::min(pace.*total, known.at.*total)) * 1e-6 / rounds;

@@ -47,5 +47,6 @@ class CounterRng {
 inline constexpr std::uint64_t kStreamShuffle = 1;
 inline constexpr std::uint64_t kStreamInitialValues = 2;
 inline constexpr std::uint64_t kStreamSlowSteps = 3;
+inline constexpr std::uint64_t kStreamSampleSums = 4;
 
 }  // namespace tributary::train

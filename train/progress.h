@@ -1,8 +1,11 @@
 // Progress of ranks, sent to whoever started them (`tributary up`) over a Unix datagram socket: one small JSON object
 // per round and rank. The receiver adds the ranks' sums to get the loss and accuracy over all ranks by example counts.
 //
-//   {"rank":0,"world_size":4,"round":12,"rounds":1880,"loss_sum":150.3,"correct":40,"samples":64,"global_samples":256,
-//    "compute_ns":...,"reduce_ns":...,"wait_ns":...}
+//   {"rank":0,"world_size":4,"restarts":1,"resumed":10,"complete":11,"round":12,"rounds":1880,"loss_sum":150.3,
+//    "correct":40,"samples":64,"global_samples":256,"samples_sum":1234,"compute_ns":...,"reduce_ns":...,"wait_ns":...}
+//   samples_sum: samples_sum() of the samples (train/sampler.h)
+//   round: whose gradient this rank has just given away; complete: the newest one whose answers it has taken; resumed:
+//   the round that the view began after, so that complete > resumed says that the view has completed one
 //   in jobs with a gate "gradient_norm", "loss_scale", "skipped" of the newest complete round
 //   and after a round with an evaluation also "test_loss", "test_accuracy"
 //
@@ -39,10 +42,14 @@ struct StepSplit {
 
 struct RoundReport {
   std::uint32_t rank = 0, world_size = 1;
-  std::uint64_t round = 0;
+  std::uint32_t restarts = 0;        // of this process, up to now
+  std::uint64_t resumed = 0;         // round that the view began after
+  std::uint64_t complete = 0;        // newest round whose answers have all come
+  std::uint64_t round = 0;           // whose gradient was given away last: `complete`, or the one after it
   std::uint64_t rounds = 0;          // last round of the job
   BatchStats stats;                  // this rank's share
   std::uint64_t global_samples = 0;  // of the round over all ranks; of this one if not all do all of theirs
+  std::uint64_t samples_sum = 0;     // of this rank's samples (train/sampler.h)
   StepSplit split;
   std::optional<BatchStats> test;  // evaluation of the parameters after this round
   GateDecision gate;               // about the newest round that is complete; kNone: the job has no gate

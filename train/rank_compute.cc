@@ -93,6 +93,7 @@ Share RankCompute::share_of(Round round, Rank rank, std::uint32_t step) {
     const std::span<const std::uint32_t> samples = sampler_.micro_batch(round, rank, micro, step);
     // That of the first one passes when the parameters are there.
     if (slow_motion_ && (micro > 0 || step > 0)) slow_motion_->pass(round, step, samples.size());
+    computed_sum_ += samples_sum(samples);
     return samples;
   };
   return share;
@@ -101,6 +102,7 @@ Share RankCompute::share_of(Round round, Rank rank, std::uint32_t step) {
 Result<std::optional<BatchStats>> RankCompute::gradient(Round round, Rank rank, const NeedTensor& need,
                                                         const WeightedReady& ready, std::uint32_t replica,
                                                         std::function<float()> loss_scale) {
+  computed_sum_ = 0;
   const std::size_t last_tensor = shape().tensors().size() - 1;
   const NeedTensor needed = [&](std::size_t tensor) {
     if (need && !need(tensor)) return false;

@@ -54,6 +54,8 @@ class RankCompute {
                                              std::uint32_t replica = 0, std::function<float()> loss_scale = {});
   // The same without a deadline.
   std::uint32_t weight(Round round, Rank rank) const;
+  // samples_sum() of all that the last gradient() computed.
+  std::uint64_t computed_sum() const { return computed_sum_; }
   void set_slow_motion(const SlowMotionOptions& options) { slow_motion_.emplace(options); }
   // Whether the job keeps the inner optimizer's state from round to round, and what is here does not belong to this
   // round: it will begin anew. (Kept is what the round began with if it was the last one computed here, or what the
@@ -84,6 +86,7 @@ class RankCompute {
   std::optional<Inner> inner_;  // with local steps
   std::optional<RoundDeadline> deadline_;
   std::optional<SlowMotion> slow_motion_;
+  std::uint64_t computed_sum_ = 0;
 };
 
 // The network that the job describes, for these images; batches as large as the sampler's and evaluation's.

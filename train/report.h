@@ -44,11 +44,11 @@ struct RunSummary {
   std::optional<BatchStats> test;  // rank 0's evaluation at the end
   std::string digest;              // empty if the run was stopped where this rank had no complete round in hand
   std::uint64_t rounds_here = 0;   // trained by this process, counting those repeated after a restart
-  std::uint64_t samples_here = 0;  // over all ranks in these rounds
+  std::uint64_t samples_here = 0;  // in these rounds, over all ranks; this rank's alone where it says `partial`
   StepSplit split;                 // total of these rounds
   std::uint64_t bytes_pushed = 0, bytes_pulled = 0;  // by this node
-  // Modes ssp and async, by this node: chunks that were answered, and by how many clocks the slowest node was behind.
   GateTotals gate;
+  // Modes ssp and async, by this node: chunks that were answered, and by how many clocks the slowest node was behind.
   bool clocks = false;
   std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
 

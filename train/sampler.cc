@@ -20,6 +20,13 @@ std::uint64_t part_begin(std::uint64_t size, std::uint64_t parts, std::uint64_t 
 
 }  // namespace
 
+std::uint64_t samples_sum(std::span<const std::uint32_t> samples) {
+  const CounterRng mixed(0, kStreamSampleSums, 0);
+  std::uint64_t sum = 0;
+  for (const std::uint32_t sample : samples) sum += mixed.at(sample);
+  return sum;
+}
+
 Result<Sampler> Sampler::make(const SamplerOptions& options) {
   if (options.samples == 0) return fail(ErrorCode::kInvalidArgument, "the training set has no samples");
   if (options.global_batch == 0)

@@ -22,6 +22,10 @@
 
 namespace tributary::train {
 
+// Of samples, in no order: those of a round's ranks add up to that of the whole round, as world size 1 has it, if and
+// only if (but for chance) each was dealt once.
+std::uint64_t samples_sum(std::span<const std::uint32_t> samples);
+
 struct SamplerOptions {
   std::uint32_t samples = 0;  // in the training set
   std::uint32_t global_batch = 1;

@@ -266,7 +266,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   summary.last_round = last_round(job.train, sampler).value;
   const std::vector<const float*> parameters = model.seen();
   for (Round round(1); round.value <= summary.last_round; round = round.next()) {
-    RoundReport report{.round = round.value, .rounds = summary.last_round};
+    RoundReport report{.complete = round.value, .round = round.value, .rounds = summary.last_round};
     std::uint64_t weight = 0;
     if ((round.value - 1) % sampler.rounds_per_epoch() == 0) summary.train = {};
     const Clock::time_point begin = Clock::now();
@@ -280,6 +280,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
           compute->gradient(round, Rank(rank), nullptr, nullptr, rank, loss_scale);
       if (!stats) return tl::unexpected(stats.error());
       report.stats += **stats;
+      report.samples_sum += compute->computed_sum();
       weight += compute->weight(round, Rank(rank));
     }
     report.split.compute_ns = ns_since(begin);

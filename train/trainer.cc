@@ -33,12 +33,6 @@ std::uint64_t ns_since(Clock::time_point begin) {
 // How a view (the time between an attach and its end) ended.
 enum class ViewEnd { kFinished, kStopped, kRestart };
 
-// Whether attaching again may help: somebody is gone or was gone, and may be back.
-bool may_come_back(const Error& error) {
-  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
-         error.code == ErrorCode::kStaleView;
-}
-
 class Trainer {
  public:
   Trainer(const TrainerOptions& options, RankCompute compute, const ImageSet* test, ProgressBar& bar,
@@ -151,12 +145,13 @@ class Trainer {
 
     Result<StepState> state = StepState::kContinue;
     while (pushed_ < last_ && state && *state == StepState::kContinue) {
-      if (has_backups(session_options_.job)) skip_missed_rounds();
-      if (pushed_ == last_) {
-        state = settle(StepState::kContinue);
-        break;
+      const Clock::time_point begin = Clock::now();
+      blocked_ns_ = 0;
+      if (has_backups(session_options_.job)) {
+        state = skip_missed_rounds();
+        if (!state || *state != StepState::kContinue || pushed_ == last_) break;
       }
-      state = stop_signal_.requested() ? settle(StepState::kStopRequested) : train_round(pushed_.next());
+      state = stop_signal_.requested() ? settle(StepState::kStopRequested) : train_round(pushed_.next(), begin);
     }
     best_ = std::max(best_, complete_);
     if (!state) return tl::unexpected(state.error());
@@ -166,11 +161,10 @@ class Trainer {
   // One round up to its last ready(). Its answers are waited for in the next round's forward pass, tensor by tensor, so
   // that the first layers compute while the last ones are still on their way. A stop is only ever taken between two
   // rounds: as long as something is still needed, nothing of this round has been given away.
-  Result<StepState> train_round(Round round) {
+  // begin: of its time; blocked_ns_ counts from there.
+  Result<StepState> train_round(Round round, Clock::time_point begin) {
     const Sampler& sampler = compute_.sampler();
     if ((round.value - 1) % sampler.rounds_per_epoch() == 0) summary_.train = {};
-    const Clock::time_point begin = Clock::now();
-    blocked_ns_ = 0;
     Result<StepState> needed = StepState::kContinue;
     const auto need = [&](std::size_t tensor) {
       if (pushed_ == complete_) return true;  // the first round of the view
@@ -208,6 +202,8 @@ class Trainer {
     Result<StepState> state = StepState::kContinue;
     RoundReport report{.rank = topology_.rank,
                        .world_size = topology_.world_size,
+                       .restarts = summary_.restarts,
+                       .resumed = session_->resume_round().value,
                        .round = round.value,
                        .rounds = last_.value,
                        .stats = stats};
@@ -234,18 +230,23 @@ class Trainer {
     report.split.compute_ns = ns_since(begin) - evaluating_ns - blocked_ns_;
     report.global_samples = summary_.partial ? stats.samples : sampler.batch_size(round);
     report.gate = session_->gate(complete_);
+    report.complete = complete_.value;
+    report.samples_sum = compute_.computed_sum();
     tell(report);
     return state;
   }
 
-  // The job has gone on without this node: it goes on where the others are. What it will have missed is not known
-  // before all answers are there, which are waited for later: so this may count some rounds too few, and the next time
-  // more.
-  void skip_missed_rounds() {
+  // Backup workers: the job may have gone on without this node, which goes on where the others are. All answers are
+  // waited for before it looks: then the round that the job has come to stays what it is until every rank of the node
+  // is ready again, so that all of them skip the same rounds and end together.
+  Result<StepState> skip_missed_rounds() {
+    Result<StepState> state = settle(StepState::kContinue);
+    if (!state || (*state != StepState::kContinue && *state != StepState::kStopRequested)) return state;
     const Round settled = std::min(session_->settled_round(), last_);
-    if (settled <= pushed_) return;
+    if (settled <= pushed_) return state;
     summary_.rounds_missed += settled.value - pushed_.value;
-    pushed_ = settled;
+    pushed_ = complete_ = gated_ = settled;
+    return state;
   }
 
   // Copies the parameters, if it is time to.

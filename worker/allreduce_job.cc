@@ -12,19 +12,6 @@
 namespace tributary {
 namespace {
 
-// A weight goes around in parts of 8 bits: floats add those exactly for up to kMaxMembers members.
-constexpr std::size_t kWeightParts = 8;
-
-void put_weight(std::uint64_t weight, float* parts) {
-  for (std::size_t i = 0; i < kWeightParts; ++i) parts[i] = static_cast<float>((weight >> (8 * i)) & 0xff);
-}
-
-std::uint64_t take_weight(const float* parts) {
-  std::uint64_t weight = 0;
-  for (std::size_t i = 0; i < kWeightParts; ++i) weight += static_cast<std::uint64_t>(parts[i]) << (8 * i);
-  return weight;
-}
-
 // What each member of a ring sends for a buffer, and receives.
 std::uint64_t ring_bytes(std::uint64_t bytes, std::uint64_t members) {
   return 2 * bytes * (members - 1) / members;
@@ -106,7 +93,10 @@ void AllreduceJob::scan() {
         culprit = rank;
       }
     }
-    for (const NodeGather::Complete& done : newly_) complete_[done.chunk.value] = {done.round, done.weight};
+    for (const NodeGather::Complete& done : newly_) {
+      complete_[done.chunk.value] = {done.round, done.weight};
+      if (exchange_) exchange_->ready(done.chunk, done.weight);
+    }
     if (!status) failed_ = true;
   }
   if (!newly_.empty() || !status) changed_.notify_all();
@@ -234,6 +224,11 @@ void AllreduceJob::finish_bucket(Member& member, ChunkIndex chunk, Round round) 
   const ChunkRange range = job_->spec().layout->chunk(chunk);
   state_->step(chunk, member.staging.data(), take_weight(member.staging.data() + range.elements));
   if (checkpointer_) checkpointer_->reached(chunk, round);
+  publish_bucket(chunk, round);
+}
+
+void AllreduceJob::publish_bucket(ChunkIndex chunk, Round round) {
+  const ChunkRange range = job_->spec().layout->chunk(chunk);
   {
     const std::lock_guard lock(mutex_);
     gather_.answered(chunk);
@@ -253,6 +248,25 @@ void AllreduceJob::finish_bucket(Member& member, ChunkIndex chunk, Round round) 
   stats.reduce_ns.store(header.reduce_ns.load(kRelaxed), kRelaxed);
   job_->chunk_words()[chunk.value].version_plus_one.store(round.value + 1, std::memory_order_release);
   job_->announce();
+}
+
+// ---- The device exchange's thread ----
+
+bool AllreduceJob::wants(ChunkIndex, Round round) {
+  return checkpointer_ && checkpointer_->reaches(round);
+}
+
+void AllreduceJob::keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> state,
+                        std::uint64_t step) {
+  checkpointer_->keep(chunk, parameters, state, step);
+}
+
+void AllreduceJob::stepped(ChunkIndex chunk, Round round) {
+  publish_bucket(chunk, round);
+}
+
+void AllreduceJob::engine_failed(const Error& error) {
+  fail_call("summing", error);
 }
 
 }  // namespace tributary

@@ -15,6 +15,9 @@
 // the ring sends the segment or adds to it (RingSource). The bucket's weight travels behind it, in parts that floats
 // add exactly.
 //
+// Over GPUs (spec.allreduce_devices) a DeviceExchange takes the place of the streams: the same buckets in the same
+// order, summed by NCCL and stepped where they lie. The control ring is there all the same.
+//
 // A thread of the job's own, the conductor, begins and ends the view: publishes addresses, passes the parameters from
 // node 0 along the control ring, then watches that ring (a neighbour whose connection breaks is lost), and at the end
 // stops the streams, keeps what is to be kept and says goodbye.
@@ -36,6 +39,7 @@
 #include "common/log.h"
 #include "worker/allreduce_lane.h"
 #include "worker/checkpointer.h"
+#include "worker/device_exchange.h"
 #include "worker/gloo_ring.h"
 #include "worker/job.h"
 #include "worker/node_gather.h"
@@ -52,15 +56,15 @@ struct AllreduceSurroundings {
   const EventFd* wake = nullptr;  // of the lane, when kept() or ended() changed
 };
 
-class AllreduceJob {
+class AllreduceJob final : private AllreduceEngineOutput {
  public:
   static constexpr std::uint16_t kDefaultStreams = 3;
   static constexpr std::uint16_t kMaxStreams = 16;
-  static constexpr std::size_t kMaxMembers = 1u << 16;  // of a ring: what weight parts add up exactly for
-  static constexpr std::uint64_t kNoticeMs = 30'000;    // of waiting for other nodes, until it is logged
+  static constexpr std::size_t kMaxMembers = kMaxWeightMembers;  // of a ring
+  static constexpr std::uint64_t kNoticeMs = 30'000;             // of waiting for other nodes, until it is logged
 
   AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSetup setup, AllreduceSurroundings around);
-  ~AllreduceJob();  // cuts what is still under way
+  ~AllreduceJob() override;  // cuts what is still under way
   AllreduceJob(const AllreduceJob&) = delete;
   AllreduceJob& operator=(const AllreduceJob&) = delete;
 
@@ -102,6 +106,8 @@ class AllreduceJob {
   void conduct();
   Status begin();
   Status open_rings();
+  Status open_devices(PeerAddress& mine);
+  Status connect_devices();
   Result<Addresses> addresses_of(std::uint32_t node);
   Status wait_for_members();
   Status first_values();
@@ -115,12 +121,21 @@ class AllreduceJob {
   Status connect_member(Member& member);
   Status exchange(Member& member, ChunkIndex chunk, Round round, std::uint64_t weight);
   void finish_bucket(Member& member, ChunkIndex chunk, Round round);
+  void publish_bucket(ChunkIndex chunk, Round round);
+
+  // The device exchange's thread.
+  bool wants(ChunkIndex chunk, Round round) override;
+  void keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> state,
+            std::uint64_t step) override;
+  void stepped(ChunkIndex chunk, Round round) override;
+  void engine_failed(const Error& error) override;
 
   // Reports it, unless the view is ending.
   void fail_job(LaneFailure::Kind kind, Error error);
   void fail_call(const std::string& what, const Error& error);
   void cut();
   std::string place() const;
+  bool on_devices() const { return job_->spec().allreduce_devices != nullptr; }
   std::uint32_t members_here() const { return flat_ ? job_->spec().ranks : 1; }
   std::uint32_t ring_size() const { return setup_.nodes * members_here(); }
 
@@ -134,7 +149,8 @@ class AllreduceJob {
   std::unique_ptr<ReplicaState> state_;           // from begin() on
   std::unique_ptr<Checkpointer> checkpointer_;    // node 0 with a store
   std::unique_ptr<GlooRing> control_;             // from open_rings() on
-  std::vector<std::unique_ptr<Member>> members_;  // [stream * members_here() + index], likewise
+  std::vector<std::unique_ptr<Member>> members_;  // [stream * members_here() + index], likewise; none on devices
+  std::unique_ptr<DeviceExchange> exchange_;      // likewise; null on the host
 
   std::mutex mutex_;  // guards what follows, and the creation of the rings
   std::condition_variable changed_;

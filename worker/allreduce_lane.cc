@@ -44,9 +44,10 @@ std::uint64_t AllreduceLane::bytes_needed(const Layout& layout, std::uint32_t ra
   const std::uint64_t flat_bytes = layout.flat_elements() * sizeof(float);
   const SnapshotConfig& snapshot = setup.config.snapshot;
   const bool copies = node.value == 0 && (snapshot.every_s != 0 || snapshot.every_rounds != 0);
-  return slots * flat_bytes + (copies ? (1 + slots) * flat_bytes : 0) +
-         AllreduceJob::staging_bytes(layout, AllreduceJob::is_flat(setup) ? ranks : 1,
-                                     AllreduceJob::streams_of({}, layout.chunks()));
+  const std::uint64_t state = slots * flat_bytes + (copies ? (1 + slots) * flat_bytes : 0);
+  if (setup.on_devices) return state;  // as the view begins and ends with it
+  return state + AllreduceJob::staging_bytes(layout, AllreduceJob::is_flat(setup) ? ranks : 1,
+                                             AllreduceJob::streams_of({}, layout.chunks()));
 }
 
 void AllreduceLane::command(std::function<void()> run) {

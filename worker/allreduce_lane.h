@@ -33,6 +33,11 @@ namespace tributary {
 
 class AllreduceJob;
 
+// PeerAddress::key of such jobs.
+inline constexpr char kHostKey[] = "gloo";     // an address of a node that adds up in host memory
+inline constexpr char kDevicesKey[] = "nccl";  // of one that does it on devices
+inline constexpr char kOfferKey[] = "offer";   // to do that; not for the lane (node_jobs.h, "Agreeing")
+
 // The way to the coordinator, which forwards the message to the view's other workers.
 class AllreducePort {
  public:
@@ -40,11 +45,12 @@ class AllreducePort {
   virtual void publish(const PeerAddress& address) = 0;  // on the lane's threads
 };
 
-// What a job needs beyond NodeJobSpec. The spec's endpoints and devices are not used: gradients are in shared memory.
+// What a job needs beyond NodeJobSpec. The spec's endpoints and devices (those of the node reduction) are not used.
 // spec.init: a fresh job's node 0. A node 0 without it loads the checkpoint of round spec.start.
 struct AllreduceSetup {
   std::uint32_t nodes = 1;
   JobConfig config;  // algorithm, optimizer, schedule, snapshot
+  bool on_devices = false;
 };
 
 struct AllreduceOptions {

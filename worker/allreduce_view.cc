@@ -12,7 +12,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr char kAddressKey[] = "gloo";
 constexpr std::uint64_t kValuesMagic = 0x76616c7554524942ull;
 
 // What node 0 sends along the control ring before the values.
@@ -23,8 +22,8 @@ struct ValuesHeader {
   std::uint64_t slots = 0;  // state arrays that follow the parameters; 0 in a fresh job, where all nodes know them
 };
 
-// Addresses of a node's members: for each a byte of length, then as many bytes.
-void append(std::vector<std::byte>& out, const std::vector<std::byte>& address) {
+// Addresses of a node's members (and NCCL's keys): for each a byte of length, then as many bytes.
+void append(std::vector<std::byte>& out, std::span<const std::byte> address) {
   TRIB_ASSERT(address.size() < 256);
   out.push_back(static_cast<std::byte>(address.size()));
   out.insert(out.end(), address.begin(), address.end());
@@ -44,7 +43,7 @@ void AllreduceJob::initial_values() {
 }
 
 void AllreduceJob::peer_address(const PeerAddress& address) {
-  if (address.key != kAddressKey || address.node.value >= setup_.nodes) {
+  if (address.key != (on_devices() ? kDevicesKey : kHostKey) || address.node.value >= setup_.nodes) {
     around_.logger->warn("job '{}': dropped an address that no node of this view can have (key '{}', node {})",
                          job_->spec().name, address.key, address.node.value);
     return;
@@ -63,6 +62,7 @@ void AllreduceJob::close(bool keep) {
     closing_ = true;
     keep_ = keep && begun_ && !failed_;
     for (const auto& member : members_) member->ring->abort();
+    if (exchange_ && !keep_) exchange_->give_up();
     // A view that ends in good order needs the control ring for its last words.
     if (control_ && keep_) control_->rouse();
     if (control_ && !keep_) control_->abort();
@@ -76,6 +76,7 @@ void AllreduceJob::cut() {
   const std::lock_guard lock(mutex_);
   cut_ = true;
   if (control_) control_->abort();
+  if (exchange_) exchange_->give_up();
 }
 
 // ---- The conductor ----
@@ -116,12 +117,16 @@ Status AllreduceJob::begin() {
                                        spec.layout, setup_.config.snapshot, spec.start, *state_, around_.logger);
   }
   if (Status opened = open_rings(); !opened) return opened;
-  if (Status connected = wait_for_members(); !connected) return connected;
+  if (Status connected = on_devices() ? connect_devices() : wait_for_members(); !connected) return connected;
   if (spec.node.value == 0) {
     if (Status values = first_values(); !values) return values;
   }
   if (Status passed = pass_values_on(); !passed) return passed;
+  if (exchange_) {
+    if (Status loaded = exchange_->load(*state_); !loaded) return loaded;
+  }
   if (Status ready = control_->expect_goodbyes(); !ready) return ready;
+  if (exchange_) exchange_->start();
   publish_start();
   return {};
 }
@@ -131,7 +136,7 @@ Status AllreduceJob::open_rings() {
   const NodeJobSpec& spec = job_->spec();
   const std::uint32_t here = members_here();
   std::shared_ptr<GlooDevice> device;
-  if (ring_size() > 1) {
+  if (setup_.nodes > 1 || (ring_size() > 1 && !on_devices())) {
     auto created = GlooDevice::create(around_.options.address);
     if (!created) return tl::unexpected(created.error());
     device = std::move(*created);
@@ -145,7 +150,7 @@ Status AllreduceJob::open_rings() {
   options.size = ring_size();
   std::vector<std::unique_ptr<Member>> members;
   const std::uint64_t staging = staging_bytes(*spec.layout, 1, 1) / sizeof(float);
-  for (std::uint16_t stream = 0; stream < streams_; ++stream) {
+  for (std::uint16_t stream = 0; stream < streams_ && !on_devices(); ++stream) {
     for (std::uint32_t index = 0; index < here; ++index) {
       options.rank = spec.node.value * here + index;
       auto ring = GlooRing::create(device, options);
@@ -162,13 +167,16 @@ Status AllreduceJob::open_rings() {
   mine.job = spec.job;
   mine.view = spec.view;
   mine.node = spec.node;
-  mine.key = kAddressKey;
+  mine.key = on_devices() ? kDevicesKey : kHostKey;
   const auto add = [&](const GlooRing& ring) {
     append(mine.value, ring.address_for_previous());
     append(mine.value, ring.address_for_next());
   };
   add(**control);
   for (const auto& member : members) add(*member->ring);
+  if (on_devices()) {
+    if (Status opened = open_devices(mine); !opened) return opened;
+  }
   if (mine.value.size() > kMaxPeerAddressBytes) {
     return fail(ErrorCode::kLimit, "the addresses of " + std::to_string(here) + " local ranks take " +
                                        std::to_string(mine.value.size()) + " bytes, the limit is " +
@@ -190,6 +198,35 @@ Status AllreduceJob::open_rings() {
   auto after = addresses_of(control_->next());
   if (!after) return tl::unexpected(after.error());
   return control_->connect((*before)[1], (*after)[0]);
+}
+
+// The engine, and on node 0 the keys of its communicators, which are published behind the addresses.
+Status AllreduceJob::open_devices(PeerAddress& mine) {
+  const std::shared_ptr<AllreduceDevices>& devices = job_->spec().allreduce_devices;
+  auto exchange = DeviceExchange::create(devices, setup_.config, job_->spec().start, *this, around_.logger);
+  if (!exchange) return tl::unexpected(exchange.error());
+  const AllreducePlan& plan = devices->plan();
+  for (std::uint32_t i = 0; mine.node.value == 0 && plan.between_nodes() && i < plan.communicators(); ++i) {
+    const Result<CommKey> key = devices->api().make_comm_key();
+    if (!key) return tl::unexpected(key.error());
+    append(mine.value, key->bytes);
+  }
+  const std::lock_guard lock(mutex_);
+  if (closing_) return fail(ErrorCode::kStopped, "the view is over");
+  exchange_ = std::move(*exchange);
+  return {};
+}
+
+Status AllreduceJob::connect_devices() {
+  auto published = addresses_of(0);
+  if (!published) return tl::unexpected(published.error());
+  std::vector<CommKey> keys(published->size() - 2);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const std::vector<std::byte>& bytes = (*published)[2 + i];
+    if (bytes.size() != keys[i].bytes.size()) return fail(ErrorCode::kMalformed, "node 0 said a key that is none");
+    std::ranges::copy(bytes, keys[i].bytes.begin());
+  }
+  return exchange_->connect(keys);
 }
 
 // Waits for what `node` published: of the control ring and then of each member (as in members_) the address for the
@@ -216,7 +253,11 @@ Result<AllreduceJob::Addresses> AllreduceJob::addresses_of(std::uint32_t node) {
     addresses.emplace_back(first, first + static_cast<std::ptrdiff_t>(length));
     at += length;
   }
-  const std::size_t expected = 2 * (1 + std::size_t{streams_} * members_here());
+  std::size_t expected = 2 * (1 + std::size_t{streams_} * members_here());
+  if (on_devices()) {
+    const AllreducePlan& plan = job_->spec().allreduce_devices->plan();
+    expected = 2 + (node == 0 && plan.between_nodes() ? plan.communicators() : 0);
+  }
   if (addresses.size() != expected) {
     return fail(ErrorCode::kMalformed, "node " + std::to_string(node) + " said " + std::to_string(addresses.size()) +
                                            " addresses instead of " + std::to_string(expected) +
@@ -320,6 +361,20 @@ void AllreduceJob::end(bool began) {
   for (const auto& member : members_) {
     if (member->thread.joinable()) member->thread.join();
   }
+  if (exchange_) {
+    // What NCCL still sends for others, nobody can see: so all must have come here before anything is aborted.
+    if (const Status met = keep ? control_->meet(milliseconds(AllreduceLane::kKeepPatienceMs)) : Status(); !met) {
+      around_.logger->info("job '{}': {} does not wait for the others any more: {}", job_->spec().name, place(),
+                           met.error().message);
+    }
+    exchange_->stop();
+    if (keep && checkpointer_) {
+      if (const Status saved = exchange_->save(*state_); !saved) {
+        around_.logger->error("job '{}': no last checkpoint: {}", job_->spec().name, saved.error().message);
+        checkpointer_.reset();
+      }
+    }
+  }
   if (keep) {
     const NodeJobSpec& spec = job_->spec();
     // Only when both neighbours have all they need of this node may its connections close.
@@ -339,8 +394,10 @@ void AllreduceJob::end(bool began) {
   checkpointer_.reset();  // waits for what is being written
   std::vector<std::unique_ptr<Member>> members;
   std::unique_ptr<GlooRing> control;
+  std::unique_ptr<DeviceExchange> exchange;
   const std::lock_guard lock(mutex_);
   members.swap(members_);
+  exchange.swap(exchange_);
   control.swap(control_);
 }
 

@@ -47,37 +47,47 @@ bool Checkpointer::due(Round round, std::uint64_t now_ms) const {
   return config_.every_s != 0 && now_ms - last_ms_ >= config_.every_s * 1000ull;
 }
 
-void Checkpointer::reached(ChunkIndex chunk, Round round) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (round.value > newest_.value) {
-      // The first chunk at this round: none is beyond it, so all of them can still be copied at it.
-      newest_ = round;
-      const std::uint64_t now = steady_ms();
-      const bool is_due = due(round, now);
-      owed_ = is_due && busy_;
-      if (is_due && !busy_) {
-        if (copies_.empty()) {
-          for (std::size_t i = 0; i < 1 + state_.slots().size(); ++i) copies_.emplace_back(layout_->flat_elements(), i);
-        }
-        busy_ = true;
-        capturing_ = round;
-        left_ = layout_->chunks();
-        last_ms_ = now;
+bool Checkpointer::reaches(Round round) {
+  const std::lock_guard lock(mutex_);
+  if (round.value > newest_.value) {
+    // The first chunk at this round: none is beyond it, so all of them can still be copied at it.
+    newest_ = round;
+    const std::uint64_t now = steady_ms();
+    const bool is_due = due(round, now);
+    owed_ = is_due && busy_;
+    if (is_due && !busy_) {
+      if (copies_.empty()) {
+        for (std::size_t i = 0; i < 1 + state_.slots().size(); ++i) copies_.emplace_back(layout_->flat_elements(), i);
       }
+      busy_ = true;
+      capturing_ = round;
+      left_ = layout_->chunks();
+      last_ms_ = now;
     }
-    if (round != capturing_) return;
   }
+  return round == capturing_;
+}
+
+void Checkpointer::keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> slots,
+                        std::uint64_t step) {
   const ChunkRange range = layout_->chunk(chunk);
   const std::size_t bytes = range.elements * sizeof(float);
-  std::memcpy(copies_[0].data() + range.begin, state_.parameters() + range.begin, bytes);
-  for (std::size_t slot = 0; slot < state_.slots().size(); ++slot) {
-    std::memcpy(copies_[1 + slot].data() + range.begin, state_.slots()[slot] + range.begin, bytes);
+  std::memcpy(copies_[0].data() + range.begin, parameters, bytes);
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+    std::memcpy(copies_[1 + slot].data() + range.begin, slots[slot], bytes);
   }
-  copied_steps_[chunk.value] = state_.steps()[chunk.value];
+  copied_steps_[chunk.value] = step;
   const std::lock_guard lock(mutex_);
   TRIB_ASSERT(left_ > 0);
   if (--left_ == 0) changed_.notify_all();
+}
+
+void Checkpointer::reached(ChunkIndex chunk, Round round) {
+  if (!reaches(round)) return;
+  const std::uint64_t begin = layout_->chunk(chunk).begin;
+  std::vector<const float*> slots;
+  for (const float* slot : state_.slots()) slots.push_back(slot + begin);
+  keep(chunk, state_.parameters() + begin, slots, state_.steps()[chunk.value]);
 }
 
 Round Checkpointer::written() const {

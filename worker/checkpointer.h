@@ -2,6 +2,8 @@
 // Node 0's, in all-reduce jobs. A chunk is copied when it reaches the round; when all have, a thread of low priority
 // writes the file (worker/checkpoint.h). One checkpoint at a time: one that becomes due meanwhile is of a later round.
 //
+// reached() copies from a state on the host; who has it elsewhere asks reaches() and hands the values in with keep().
+//
 // Thread rule: reached() from any thread, one at a time for a chunk; finish() when no reached() can come any more.
 #pragma once
 
@@ -30,6 +32,10 @@ class Checkpointer {
 
   // `chunk` is at `round`, and stays so during the call.
   void reached(ChunkIndex chunk, Round round);
+  // In its two parts: a chunk has come to `round`, and is to be kept; the values that it had then, whatever has come
+  // since. keep() must follow if reaches() says so.
+  bool reaches(Round round);
+  void keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> slots, std::uint64_t step);
   // Every chunk is at `round`: writes it, if it is not there already, before it returns.
   Status finish(Round round);
 

@@ -1,6 +1,7 @@
 #include "worker/control.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/codec.h"
@@ -55,8 +56,7 @@ WorkerControl::~WorkerControl() {
 void WorkerControl::send(const ControlMessage& message) {
   {
     const std::lock_guard lock(mutex_);
-    if (outbox_.size() >= kMaxOutbox) outbox_.pop_front();
-    outbox_.push_back(message);
+    if (std::string lost = outbox_.push(message); !lost.empty()) lost_ = std::move(lost);
   }
   wake_.notify();
 }
@@ -70,16 +70,27 @@ bool WorkerControl::transmit(const ControlMessage& message) {
 void WorkerControl::flush() {
   if (coordinator_ == 0) return;
   while (true) {
-    ControlMessage next;
+    ControlOutbox::Waiting next;
     {
       const std::lock_guard lock(mutex_);
-      if (outbox_.empty()) return;
-      next = outbox_.front();
+      if (outbox_.next() == nullptr) return;
+      next = *outbox_.next();
     }
-    if (!transmit(Heartbeat{options_.incarnation, {}, {}}) || !transmit(next)) return;  // tried again at the next turn
+    // What fails is tried again at the next turn.
+    if (!transmit(Heartbeat{options_.incarnation, {}, {}}) || !transmit(next.message)) return;
     const std::lock_guard lock(mutex_);
-    outbox_.pop_front();
+    outbox_.sent(next.number);
   }
+}
+
+void WorkerControl::tell_lost(std::uint64_t now_ms) {
+  std::string lost;
+  {
+    const std::lock_guard lock(mutex_);
+    lost.swap(lost_);
+  }
+  if (lost.empty()) return;
+  noise_.warn("too much waits for the coordinator at " + options_.coordinator + "; it will not hear " + lost, now_ms);
 }
 
 void WorkerControl::beat(std::uint64_t now_ms) {
@@ -156,6 +167,7 @@ void WorkerControl::run() {
     if (items[1].revents != 0) wake_.drain();
     receive_batch(steady_ms());
     flush();
+    tell_lost(steady_ms());
   }
   flush();
 }

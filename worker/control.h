@@ -2,14 +2,13 @@
 // and the messages of NodeJobs in order. Rounds need no coordinator: while it is silent,
 // jobs go on, and a warning says so.
 //
-// Messages wait (bounded) until the coordinator has answered the hello, so that it knows who is speaking. Before a
-// message that changes a job a heartbeat is sent: after a lost connection the coordinator knows us by our incarnation,
-// not by our address.
+// Messages wait (ControlOutbox) until the coordinator has answered the hello, so that it knows who is speaking. Before
+// a message that changes a job a heartbeat is sent: after a lost connection the coordinator knows us by our
+// incarnation, not by our address.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,6 +19,7 @@
 #include "common/log.h"
 #include "common/messages.h"
 #include "common/result.h"
+#include "worker/control_outbox.h"
 #include "worker/node_jobs.h"
 
 namespace tributary {
@@ -50,7 +50,6 @@ struct WorkerControlOptions {
 
 class WorkerControl final : public CoordinatorPort {
  public:
-  static constexpr std::size_t kMaxOutbox = 1024;  // a job sends a handful of messages in its life
   static constexpr int kBatch = 64;
   static constexpr int kHighWater = 1000;
   static constexpr int kLingerMs = 500;  // for last words when the daemon goes
@@ -71,6 +70,7 @@ class WorkerControl final : public CoordinatorPort {
   void run();
   void beat(std::uint64_t now_ms);
   void flush();
+  void tell_lost(std::uint64_t now_ms);
   void receive_batch(std::uint64_t now_ms);
   void handle(ControlMessage message);
   bool transmit(const ControlMessage& message);
@@ -83,8 +83,9 @@ class WorkerControl final : public CoordinatorPort {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> connected_{false};
 
-  std::mutex mutex_;  // guards outbox_
-  std::deque<ControlMessage> outbox_;
+  std::mutex mutex_;  // guards outbox_ and lost_
+  ControlOutbox outbox_;
+  std::string lost_;  // what had no room in it, and nobody has heard of yet
 
   // The thread's.
   zmq::context_t context_;

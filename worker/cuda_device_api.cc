@@ -13,6 +13,7 @@
 #include "common/cuda_devices.h"
 #include "common/encoding_frames.h"
 #include "kernels/cast.h"
+#include "kernels/cuda_optimizer.h"
 #include "worker/cuda_error.h"
 #include "worker/nccl_library.h"
 #include "worker/numa_policy.h"
@@ -217,8 +218,20 @@ class CudaDeviceApi final : public DeviceApi {
     });
   }
 
+  Status step(StreamId id, const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars,
+              const kernels::BlockArgs& block) override {
+    const CudaStream& stream = object_of<CudaStream>(id);
+    return on(stream, "the optimizer's step", [&] {
+      gpu::optimizer_step(optimizer, scalars, block, stream.stream);
+      return cudaGetLastError();
+    });
+  }
+
   // ---- Collectives ----
   Result<std::vector<CommId>> create_comms(std::span<const DeviceIndex> devices) override;
+  Result<std::vector<CommId>> join_comms(const CommKey& key, std::uint32_t size,
+                                         std::span<const CommSeat> seats) override;
+  Result<CommKey> make_comm_key() override;
   Result<bool> comm_settled(CommId id) override {
     const NcclComm& comm = object_of<NcclComm>(id);
     ncclResult_t state = ncclSuccess;
@@ -243,6 +256,12 @@ class CudaDeviceApi final : public DeviceApi {
     return nccl_status(
         nccl_->all_gather(own, gathered, count, ncclFloat, comm.comm, object_of<CudaStream>(stream).stream), comm,
         "ncclAllGather");
+  }
+  Status all_reduce(CommId id, StreamId stream, float* values, std::size_t count) override {
+    const NcclComm& comm = object_of<NcclComm>(id);
+    return nccl_status(
+        nccl_->all_reduce(values, values, count, ncclFloat, ncclSum, comm.comm, object_of<CudaStream>(stream).stream),
+        comm, "ncclAllReduce");
   }
   void abort(CommId id) override {
     const std::unique_ptr<NcclComm> comm(&object_of<NcclComm>(id));
@@ -286,7 +305,9 @@ class CudaDeviceApi final : public DeviceApi {
   Status nccl_status(ncclResult_t code, const NcclComm& comm, const char* operation) const {
     if (code == ncclSuccess || code == ncclInProgress) return {};
     const std::string device = comm.comm ? infos_[comm.device].name + ": " : std::string();
-    return fail(ErrorCode::kDevice, device + operation + ": " + nccl_->words(code, comm.comm));
+    // Of another process or the network between: what is wrong is not here.
+    const ErrorCode kind = code == ncclRemoteError ? ErrorCode::kUnavailable : ErrorCode::kDevice;
+    return fail(kind, device + operation + ": " + nccl_->words(code, comm.comm));
   }
   Status load_nccl();
   static cudaError_t encode_on(cudaStream_t stream, const Encode& work);
@@ -363,26 +384,46 @@ Status CudaDeviceApi::load_nccl() {
   return {};
 }
 
-Result<std::vector<CommId>> CudaDeviceApi::create_comms(std::span<const DeviceIndex> devices) {
+Result<CommKey> CudaDeviceApi::make_comm_key() {
+  static_assert(sizeof(ncclUniqueId) == sizeof(CommKey));
   if (Status loaded = load_nccl(); !loaded) return tl::unexpected(loaded.error());
   ncclUniqueId unique;
   if (Status made = nccl_status(nccl_->get_unique_id(&unique), {}, "ncclGetUniqueId"); !made) {
     return tl::unexpected(made.error());
   }
+  CommKey key;
+  std::memcpy(key.bytes.data(), &unique, sizeof unique);
+  return key;
+}
+
+Result<std::vector<CommId>> CudaDeviceApi::create_comms(std::span<const DeviceIndex> devices) {
+  const Result<CommKey> key = make_comm_key();
+  if (!key) return tl::unexpected(key.error());
+  std::vector<CommSeat> seats;
+  for (const DeviceIndex device : devices) seats.push_back({device, static_cast<std::uint32_t>(seats.size())});
+  return join_comms(*key, static_cast<std::uint32_t>(seats.size()), seats);
+}
+
+Result<std::vector<CommId>> CudaDeviceApi::join_comms(const CommKey& key, std::uint32_t size,
+                                                      std::span<const CommSeat> seats) {
+  if (Status loaded = load_nccl(); !loaded) return tl::unexpected(loaded.error());
+  ncclUniqueId unique;
+  std::memcpy(&unique, key.bytes.data(), sizeof unique);
   std::vector<CommId> ids;
   Status status = group_start();
   if (!status) return tl::unexpected(status.error());
-  for (std::size_t rank = 0; rank < devices.size() && status; ++rank) {
+  for (const CommSeat& seat : seats) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    auto comm = std::make_unique<NcclComm>(NcclComm{nullptr, devices[rank].value, rank});
+    auto comm = std::make_unique<NcclComm>(NcclComm{nullptr, seat.device.value, seat.rank});
     status = select(comm->device);
     if (status) {
-      status = nccl_status(nccl_->comm_init_rank_config(&comm->comm, static_cast<int>(devices.size()), unique,
-                                                        static_cast<int>(rank), &config),
+      status = nccl_status(nccl_->comm_init_rank_config(&comm->comm, static_cast<int>(size), unique,
+                                                        static_cast<int>(seat.rank), &config),
                            *comm, "ncclCommInitRankConfig");
     }
     ids.push_back(id_of<CommId>(comm.release()));
+    if (!status) break;
   }
   const Status ended = group_end();
   if (status && !ended) status = ended;

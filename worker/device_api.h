@@ -1,5 +1,6 @@
-// DeviceApi: everything that the node reduction asks of CUDA and NCCL, and nothing else. Two implementations:
-// cuda_device_api.h, and tests/fake_device for machines without GPUs, which checks that the rules below are kept.
+// DeviceApi: everything that the node reduction and all-reduce jobs ask of CUDA and NCCL, and nothing else. Two
+// implementations: cuda_device_api.h, and tests/fake_device for machines without GPUs, which checks that the rules
+// below are kept.
 //
 // Semantics are CUDA's. Work put on a stream starts in order and completes later; calls return at once. Host memory of
 // copies is pinned memory from here. A Status says what could not be begun; what fails later makes later calls on the
@@ -18,6 +19,7 @@
 
 #include "common/ids.h"
 #include "common/result.h"
+#include "kernels/optimizer.h"
 
 namespace tributary {
 
@@ -36,6 +38,16 @@ struct DeviceInfo {
 // A whole allocation, for another process (cudaIpcMemHandle_t).
 struct IpcHandle {
   std::array<std::byte, 64> bytes{};
+};
+
+// What the ranks of a communicator find each other by (ncclUniqueId): made by one process, told to all.
+struct CommKey {
+  std::array<std::byte, 128> bytes{};
+};
+// A rank of a communicator, and the device of this process that has it.
+struct CommSeat {
+  DeviceIndex device;
+  std::uint32_t rank = 0;
 };
 
 class DeviceApi {
@@ -89,10 +101,20 @@ class DeviceApi {
   virtual Status apply(StreamId stream, EncodingSpec encoding, const std::byte* frame, std::size_t elements,
                        float* parameters) = 0;
 
+  // One step of an optimizer, in place; every pointer of `block` is memory of the stream's device. The optimizer
+  // outlives the work.
+  virtual Status step(StreamId stream, const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars,
+                      const kernels::BlockArgs& block) = 0;
+
   // ---- Collectives (NCCL) ----
   // One communicator over `devices`, rank i on devices[i], all in this process. Returns before they are usable: ask
   // comm_settled() of each. kNotFound if there is no library.
   virtual Result<std::vector<CommId>> create_comms(std::span<const DeviceIndex> devices) = 0;
+  // The ranks that this process has of a communicator of `size`; other processes join with the same key. Otherwise as
+  // create_comms(): it settles when all have joined.
+  virtual Result<std::vector<CommId>> join_comms(const CommKey& key, std::uint32_t size,
+                                                 std::span<const CommSeat> seats) = 0;
+  virtual Result<CommKey> make_comm_key() = 0;  // kNotFound if there is no library
   // False: still under way. An error is the communicator's asynchronous one: abort() all of them.
   virtual Result<bool> comm_settled(CommId comm) = 0;
   // Calls for several communicators go between these. After group_end() no stream in it may be used before
@@ -103,6 +125,8 @@ class DeviceApi {
   virtual Status reduce_scatter(CommId comm, StreamId stream, const float* send, float* receive, std::size_t count) = 0;
   // gathered[i * count ...) = rank i's part, which lies there already.
   virtual Status all_gather(CommId comm, StreamId stream, float* gathered, std::size_t count) = 0;
+  // values[0 .. count) becomes the sum over all ranks' values: the same bits on every rank.
+  virtual Status all_reduce(CommId comm, StreamId stream, float* values, std::size_t count) = 0;
   // Stops what is under way or hangs and gives the communicator back. On every one of a set: the others wait for it.
   virtual void abort(CommId comm) = 0;
   // In good order. REQUIRES: nothing under way.

@@ -104,11 +104,6 @@ DeviceEngine::~DeviceEngine() {
   }
 }
 
-void DeviceEngine::on_complete(void* callback) {
-  auto* record = static_cast<Callback*>(callback);
-  record->inbox->post(record->order);
-}
-
 // ---- One step ----
 
 void DeviceEngine::step(std::uint64_t now_ns) {

@@ -122,14 +122,9 @@ class DeviceEngine {
     bool to_device = false;
     bool before = false;  // to the host: the one before the round under way
   };
-  struct Callback {
-    DeviceInbox* inbox = nullptr;
-    DeviceOrder order;
-  };
 
   DeviceEngine(DeviceApi& api, DevicePlan plan, DeviceEngineOptions options, DeviceEngineOutput& output, EventFd wake);
   Status set_up();
-  static void on_complete(void* callback);
 
   void handle(const DeviceOrder& order);
   void arrived(Line& line, ChunkIndex chunk);
@@ -174,7 +169,7 @@ class DeviceEngine {
   };
   std::vector<ChunkState> chunks_;
   // By chunk; by group and position; by chunk. Never moved: callbacks point into them.
-  std::vector<Callback> reduced_, delivered_, moved_;
+  std::vector<DeviceCallback> reduced_, delivered_, moved_;
   std::vector<DeviceOrder> orders_;              // scratch
   std::vector<const float*> inputs_;             // scratch, a pointer per rank
   std::optional<std::pair<Way, Issued>> begun_;  // its collective is not settled

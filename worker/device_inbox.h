@@ -2,7 +2,8 @@
 // with a mutex that is held for a few instructions, and an eventfd that is written only when the queue was empty.
 //
 // Its size is fixed: a chunk has at most one order of each kind pending, a device one completion per group and
-// direction.
+// direction. All-reduce jobs (allreduce_engine.h) use kReduce, kReduced (the weights of the group that `chunk` begins
+// are there) and kDelivered.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +69,16 @@ class DeviceInbox {
   const std::size_t capacity_;
   std::mutex mutex_;
   std::vector<DeviceOrder> orders_;
+};
+
+// What a host callback on a stream is given: where to post what. It must not move while work is under way.
+struct DeviceCallback {
+  DeviceInbox* inbox = nullptr;
+  DeviceOrder order;
+  static void post(void* callback) {
+    auto* record = static_cast<DeviceCallback*>(callback);
+    record->inbox->post(record->order);
+  }
 };
 
 }  // namespace tributary

@@ -67,7 +67,7 @@ Status DeviceEngine::finish_reduce(std::uint32_t group, std::uint32_t slot) {
                                  plan_.elements(chunk) * sizeof(float));
     }
     if (status) status = api_.record(events.sent, device.out);
-    if (status) status = api_.call_host(device.out, &on_complete, &reduced_[chunk.value]);
+    if (status) status = api_.call_host(device.out, &DeviceCallback::post, &reduced_[chunk.value]);
     if (!status) return status;
   }
   return {};
@@ -149,7 +149,7 @@ Status DeviceEngine::finish_deliver(std::uint32_t group, std::uint32_t slot) {
     Status status;
     if (plan_.collectives()) status = api_.record(device.slots[slot].gathered, device.down);
     if (status) {
-      status = api_.call_host(device.down, &on_complete, &delivered_[group * plan_.width() + position]);
+      status = api_.call_host(device.down, &DeviceCallback::post, &delivered_[group * plan_.width() + position]);
     }
     if (!status) return status;
   }
@@ -175,7 +175,7 @@ Status DeviceEngine::move_residual(const Move& move) {
     status =
         api_.copy_to_host(stream, place, memory_->residual(move.chunk, turned ? chunk.turn ^ 1u : chunk.turn), bytes);
   }
-  if (status) status = api_.call_host(stream, &on_complete, &moved_[move.chunk.value]);
+  if (status) status = api_.call_host(stream, &DeviceCallback::post, &moved_[move.chunk.value]);
   return status;
 }
 

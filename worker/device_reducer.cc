@@ -1,12 +1,9 @@
 #include "worker/device_reducer.h"
 
-#include <poll.h>
-
-#include <chrono>
 #include <cstring>
 
 #include "common/assert.h"
-#include "common/clock.h"
+#include "worker/device_thread.h"
 
 namespace tributary {
 namespace {
@@ -15,11 +12,6 @@ constexpr std::uint32_t kNone = ~0u;
 constexpr int kWaitMs = 100;  // of one sleep while waiting for a residual: then failures are looked for
 // An event of each kind a chunk may have pending.
 constexpr std::size_t kEventsPerChunk = 3;
-
-void sleep_on(int fd, int timeout_ms) {
-  pollfd item{fd, POLLIN, 0};
-  ::poll(&item, 1, timeout_ms);
-}
 
 }  // namespace
 
@@ -64,12 +56,10 @@ Status DeviceReduction::make_loans() {
   const DevicePlan& plan = this->plan();
   for (std::uint32_t rank = 0; rank < plan.position_of_rank.size(); ++rank) {
     const std::uint32_t position = plan.position_of_rank[rank];
-    const DeviceIndex device = plan.devices[position];
-    const auto gradients = api_->export_memory(device, memory().gradients(rank, 0));
-    if (!gradients) return tl::unexpected(gradients.error());
-    const auto parameters = api_->export_memory(device, memory().parameters(position, 0));
-    if (!parameters) return tl::unexpected(parameters.error());
-    loans_.push_back({api_->devices()[device.value].uuid, *gradients, *parameters, DeviceMemory::array_bytes(plan)});
+    auto loan = make_loan(*api_, plan.devices[position], memory().gradients(rank, 0), memory().parameters(position, 0),
+                          DeviceMemory::array_bytes(plan));
+    if (!loan) return tl::unexpected(loan.error());
+    loans_.push_back(std::move(*loan));
   }
   return {};
 }
@@ -78,34 +68,14 @@ DeviceReduction::~DeviceReduction() {
   stopping_.store(true, std::memory_order_release);
   if (engine_) engine_->inbox().wake().notify();
   if (thread_.joinable()) thread_.join();
-  if (!engine_ || wait_quiet()) return;
-  engine_->abort_collectives();
-  if (wait_quiet()) return;
-  logger_->error("devices still work on a job that is over after {} ms: their memory is not freed; restart the worker",
-                 2 * kQuietMs);
-  engine_->abandon();
-}
-
-bool DeviceReduction::wait_quiet() {
-  const std::uint64_t deadline = steady_ms() + kQuietMs;
-  while (!engine_->quiet()) {
-    if (steady_ms() > deadline) return false;
-    if (options_.pump) {
-      options_.pump();
-    } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  }
-  return true;
+  if (engine_) end_device_work(*engine_, logger_, options_.pump ? options_.pump : nap_for_devices);
 }
 
 void DeviceReduction::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     const std::uint64_t now = steady_ns();
     engine_->step(now);
-    const std::uint64_t next = engine_->next_step_ns(now);
-    const auto wait_ms = static_cast<int>((next - now + 999'999) / 1'000'000);
-    sleep_on(engine_->inbox().wake().fd(), next == DeviceEngine::kIdle ? -1 : wait_ms);
+    sleep_until_next(*engine_, engine_->inbox().wake().fd(), now);
   }
 }
 

@@ -19,16 +19,10 @@
 
 #include "common/log.h"
 #include "worker/device_engine.h"
+#include "worker/device_loan.h"
 #include "worker/node_reducer.h"
 
 namespace tributary {
-
-// What a trainer gets of a job's device memory.
-struct DeviceLoan {
-  std::string uuid;  // of the device that all of it is on
-  IpcHandle gradients, parameters;
-  std::uint64_t bytes = 0;  // of each
-};
 
 struct DeviceReductionOptions {
   DeviceEngineOptions engine;
@@ -36,11 +30,8 @@ struct DeviceReductionOptions {
   std::function<void()> pump;
 };
 
-class DeviceReduction final : private DeviceEngineOutput {
+class DeviceReduction final : public DeviceLender, private DeviceEngineOutput {
  public:
-  static constexpr std::uint64_t kQuietMs =
-      5'000;  // for work under way when the job is over, before and after an abort
-
   // Allocates everything; errors as DeviceEngine::create(). Without a pump it starts its thread.
   static Result<std::shared_ptr<DeviceReduction>> create(std::shared_ptr<DeviceApi> api, DevicePlan plan,
                                                          DeviceReductionOptions options, Logger logger);
@@ -51,9 +42,11 @@ class DeviceReduction final : private DeviceEngineOutput {
 
   const DevicePlan& plan() const { return engine_->plan(); }
   DeviceTimes times() const { return engine_->times(); }
-  std::string describe(std::uint32_t position) const { return plan().describe(*api_, position); }
+  std::uint32_t width() const override { return plan().width(); }
+  std::string describe(std::uint32_t position) const override { return plan().describe(*api_, position); }
   const DeviceMemory& memory() const { return engine_->memory(); }
-  const DeviceLoan& loan(std::uint32_t rank) const { return loans_[rank]; }
+  const DeviceLoan& loan(std::uint32_t rank) const override { return loans_[rank]; }
+  std::uint64_t pinned_bytes() const override { return DeviceMemory::pinned_bytes(plan()); }
   // With a pump: what the thread would do.
   void step(std::uint64_t now_ns) { engine_->step(now_ns); }
   std::uint64_t next_step_ns(std::uint64_t now_ns) const { return engine_->next_step_ns(now_ns); }
@@ -80,7 +73,6 @@ class DeviceReduction final : private DeviceEngineOutput {
       : api_(std::move(api)), options_(std::move(options)), logger_(std::move(logger)) {}
   Status make_loans();
   void run();
-  bool wait_quiet();
 
   Result<Port*> add_port(const std::vector<ChunkIndex>& chunks);
   Error error() const;

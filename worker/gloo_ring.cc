@@ -381,6 +381,24 @@ Status GlooRing::receive_previous(void* data, std::size_t bytes) {
   });
 }
 
+// Twice around: when the word comes back to member 0 all have come, and the second time it says so.
+Status GlooRing::meet(milliseconds patience) {
+  if (options_.size == 1) return {};
+  return guarded("meeting", [&] {
+    for (int turn = 0; turn < 2; ++turn) {
+      char came = 0, goes = 0;
+      RingBuffer from(*impl_->transport, &came, 1), to(*impl_->transport, &goes, 1);
+      from.limit(patience);
+      to.limit(patience);
+      from.recv(static_cast<int>(previous()), kPassSlot, 0, 1);
+      if (options_.rank != 0) from.waitRecv(nullptr, {});
+      to.send(static_cast<int>(next()), kPassSlot, 0, 1);
+      to.waitSend(nullptr, {});
+      if (options_.rank == 0) from.waitRecv(nullptr, {});
+    }
+  });
+}
+
 Status GlooRing::expect_goodbyes() {
   if (options_.size == 1) return {};
   return guarded("watching", [&] {

@@ -10,7 +10,8 @@
 //   a ring     Members connect to their two neighbours only; Gloo's own rendezvous connects all with all.
 //
 // Thread rule: one thread at a time, but abort() from any. Gloo's input and output runs on a thread of the device; what
-// it throws there (a peer that does not speak its protocol, a call of the kernel that cannot fail) ends the process.
+// it throws there (a peer that does not speak its protocol, a call of the kernel that cannot fail) ends the process:
+// ARCHITECTURE.md, "All-reduce mode", says why, and what is seen of it.
 #pragma once
 
 #include <chrono>
@@ -85,6 +86,8 @@ class GlooRing {
   // One way along the ring, to pass something on from member 0. bytes > 0.
   Status send_next(const void* data, std::size_t bytes);
   Status receive_previous(void* data, std::size_t bytes);
+  // Returns when all members have called it. The limit is for each wait.
+  Status meet(std::chrono::milliseconds patience);
   // Neighbours that leave in good order say goodbye: nothing is needed from you any more. Who hears both, and has said
   // it, may close. expect_goodbyes(): once, before the following ones.
   Status expect_goodbyes();

@@ -28,13 +28,13 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
   std::shared_ptr<NodeJob> job(new NodeJob(std::move(spec)));
   const Layout& layout = *job->spec_.layout;
   const std::size_t flat_bytes = layout.flat_elements() * sizeof(float);
-  const bool on_devices = job->spec_.devices != nullptr;
+  const bool on_devices = job->spec_.lender() != nullptr;
   // The ranks' gradients, and the frames that are made of them.
   const std::size_t gradient_bytes = on_devices ? 0 : flat_bytes;
   const std::uint64_t bytes =
       on_devices ? node_parameters_offset(layout.chunks()) + flat_bytes +
                        job->spec_.ranks * rank_gradients_offset(layout.tensors().size()) +
-                       DeviceMemory::pinned_bytes(job->spec_.devices->plan())
+                       job->spec_.lender()->pinned_bytes() + job->spec_.lane_memory
                  : bytes_needed(layout, job->spec_.ranks, job->spec_.push) + job->spec_.lane_memory -
                        (job->spec_.redo ? HostReducer::frame_bytes_for(layout, job->spec_.ranks, job->spec_.push) : 0);
   if (!budget->take(bytes)) {

@@ -16,11 +16,17 @@
 #include "common/messages.h"
 #include "common/result.h"
 #include "common/shared_memory.h"
+#include "worker/allreduce_devices.h"
 #include "worker/attach_region.h"
 #include "worker/device_reducer.h"
 #include "worker/redo_ring.h"
 
 namespace tributary {
+
+// As messages name a job.
+inline std::string job_in_words(const std::string& name) {
+  return "job '" + name + "'";
+}
 
 // Bytes of shared memory and reduction frames that all jobs of a worker hold, against its limit.
 class MemoryBudget {
@@ -56,7 +62,14 @@ struct NodeJobSpec {
   std::vector<std::vector<std::string>> locals;     // [shard][lane]; common/local_link.h. Empty or missing: none
   std::vector<Version> redo_after;                  // JobWelcome::redo_after
   std::shared_ptr<RedoRing> redo;                   // null: pushes are not kept
-  std::shared_ptr<DeviceReduction> devices;         // null: gradients and parameters are in shared memory
+  std::shared_ptr<DeviceReduction> devices;         // of the node reduction
+  std::shared_ptr<AllreduceDevices> allreduce_devices;
+  std::string why_host;  // all-reduce: why not over devices, if a rank is on one
+
+  // Who lends the trainers gradients and parameters; null: both are in shared memory.
+  const DeviceLender* lender() const {
+    return devices ? static_cast<const DeviceLender*>(devices.get()) : allreduce_devices.get();
+  }
 };
 
 // Written by one lane (relaxed), read by the status thread.

@@ -44,9 +44,12 @@ void WorkerLane::command(std::function<void()> run) {
 
 void WorkerLane::open(std::shared_ptr<NodeJob> job) {
   jobs_held_.fetch_add(1, std::memory_order_acq_rel);
-  command([this, job = std::move(job)] {
+  RedoRing::Use ring;  // counted before anybody can look
+  if (job->spec().redo) ring = RedoRing::use(job->spec().redo);
+  command([this, job = std::move(job), ring = std::move(ring)]() mutable {
     auto opened = WorkerLaneJob::open(job, options_, context_, listener_, logger_);
     if (opened) {
+      (*opened)->hold(std::move(ring));
       jobs_.push_back(std::move(*opened));
       return;
     }

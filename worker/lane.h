@@ -88,9 +88,9 @@ class WorkerLane {
   // keep: the view ended in good order, and what the node still owes the servers (residuals) is sent before the sockets
   // are closed, within kKeepPatienceMs.
   void close(std::shared_ptr<NodeJob> job, bool keep);
-  // Jobs whose memory ZeroMQ or this lane still holds.
   // Jobs of which something is still being sent to the servers after their view ended.
   std::size_t jobs_keeping() const { return jobs_keeping_.load(std::memory_order_acquire); }
+  // Jobs whose memory ZeroMQ or this lane still holds.
   std::size_t jobs_held() const { return jobs_held_.load(std::memory_order_acquire); }
 
  private:

@@ -245,6 +245,7 @@ void WorkerLaneJob::close() {
   for (zmq::socket_t& socket : sockets_)
     socket.close();  // LINGER 0: queued messages are dropped and their memory returned
   sockets_.clear();
+  ring_use_.reset();
 }
 
 void WorkerLaneJob::initial_values(std::uint64_t now) {
@@ -352,17 +353,35 @@ void WorkerLaneJob::send_push(ConnectionIndex connection, const Push& push) {
   const ChunkIndex chunk = push.key.chunk;
   const bool alone = push.residual == ResidualUse::kAlone;
   std::span<const std::byte> payload = alone ? reducer_->residual(chunk) : frames_[chunk.value];
-  if (push.redo) payload = job_->spec().redo->find(chunk, push.round).value().bytes;
+  if (push.redo) {
+    const std::optional<RedoRing::Frame> kept = kept_frame(chunk, push.round);
+    if (!kept) return;
+    payload = kept->bytes;
+  }
   if (links_[connection.value].shared() && job_->spec().devices) payload = copies_.copy(chunk, payload, alone);
   send(connection, push, payload);
 }
 
+// They were there when the view began, but trainers can write to the ring.
+std::optional<RedoRing::Frame> WorkerLaneJob::kept_frame(ChunkIndex chunk, Round round) {
+  std::optional<RedoRing::Frame> kept = job_->spec().redo->find(chunk, round);
+  if (!kept) {
+    fail_job({LaneFailure::Kind::kRefused, 0,
+              Error{ErrorCode::kUnavailable, "job '" + job_->spec().name + "': the pushes of round " +
+                                                 std::to_string(round.value) +
+                                                 " are no longer kept on this node; attach again"}});
+  }
+  return kept;
+}
+
 std::uint64_t WorkerLaneJob::kept_weight(ChunkIndex chunk, Round round) {
-  return job_->spec().redo->find(chunk, round).value().weight;
+  const std::optional<RedoRing::Frame> kept = kept_frame(chunk, round);
+  return kept ? kept->weight : 0;
 }
 
 GateDecision WorkerLaneJob::kept_decision(ChunkIndex chunk, Round round) {
-  return job_->spec().redo->find(chunk, round).value().gate;
+  const std::optional<RedoRing::Frame> kept = kept_frame(chunk, round);
+  return kept ? kept->gate : GateDecision{};
 }
 
 void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 #include <zmq.hpp>
 
@@ -31,6 +33,9 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
 
   const std::shared_ptr<NodeJob>& job() const { return job_; }
   void add_poll_items(std::vector<zmq::pollitem_t>& items);
+
+  // Held until close().
+  void hold(RedoRing::Use ring) { ring_use_ = std::move(ring); }
 
   // Takes what servers on this machine say to the wish to share memory; when all have, the job begins.
   void settle_links(std::uint64_t now_ns);
@@ -65,6 +70,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   void not_shared(std::size_t connection, const Error& why);
   void receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& frame, int frames);
   void fail_job(LaneFailure failure);
+  std::optional<RedoRing::Frame> kept_frame(ChunkIndex chunk, Round round);
   void send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload = {});
 
   void send_push(ConnectionIndex connection, const Push& push) override;
@@ -107,6 +113,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::uint64_t bytes_sent_ = 0, malformed_ = 0, send_failures_ = 0;
   std::uint64_t late_ = 0, reported_late_ = 0;                       // backup workers
   std::uint64_t pulls_ = 0, staleness_sum_ = 0, staleness_max_ = 0;  // since the last publish()
+  RedoRing::Use ring_use_;
   bool answered_some_ = false;
   bool failed_ = false;
 };

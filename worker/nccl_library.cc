@@ -21,7 +21,7 @@ Result<NcclLibrary> NcclLibrary::load() {
   get_version(&version);
   if (version < kOldest) {
     return fail(ErrorCode::kUnavailable, library->path() + " is NCCL " + nccl_version(version) +
-                                             "; the node reduction needs " + nccl_version(kOldest) + " or newer");
+                                             "; sums over GPUs need " + nccl_version(kOldest) + " or newer");
   }
   nccl.version = "NCCL " + nccl_version(version) + " (" + library->path() + ")";
   const auto need = [&](const char* symbol, auto& function) {
@@ -35,6 +35,7 @@ Result<NcclLibrary> NcclLibrary::load() {
   need("ncclGroupEnd", nccl.group_end);
   need("ncclReduceScatter", nccl.reduce_scatter);
   need("ncclAllGather", nccl.all_gather);
+  need("ncclAllReduce", nccl.all_reduce);
   need("ncclGetErrorString", nccl.get_error_string);
   need("ncclGetLastError", nccl.get_last_error);
   if (!found) return tl::unexpected(found.error());

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "common/clock.h"
+#include "common/job_optimizer.h"
 #include "worker/cuda_device_api.h"
 
 namespace tributary {
@@ -43,7 +44,8 @@ std::shared_ptr<NodeDevices> NodeDevices::of_this_machine(const WorkerConfig& co
     logger->info("{}, {}, {} MB, NUMA node {}", info.name, info.uuid, info.memory / 1'000'000,
                  info.numa_node < 0 ? std::string("unknown") : std::to_string(info.numa_node));
   }
-  logger->info("{}", devices->collectives().empty() ? "one device: no NCCL needed" : devices->collectives());
+  logger->info("{}", devices->collectives().empty() ? "one device: only all-reduce jobs over several nodes need NCCL"
+                                                    : devices->collectives());
   for (const std::string& setting : devices->settings()) logger->info("{}", setting);
   return devices;
 }
@@ -86,18 +88,25 @@ Result<DevicePlan> NodeDevices::plan(std::span<const std::string> uuids) const {
 }
 
 // The memory of this node's last view may be given back at this very moment.
-Result<std::shared_ptr<DeviceReduction>> NodeDevices::create(const DevicePlan& plan) {
+template <class Make>
+auto NodeDevices::patiently(Make make) {
   const std::uint64_t deadline = steady_ms() + kMemoryPatienceMs;
   while (true) {
     std::erase_if(opened_, [](const auto& one) { return one.expired(); });
-    DeviceReductionOptions options;
-    options.engine.timeout_ns = std::uint64_t{config_.collective_timeout_ms} * 1'000'000;
-    auto made = DeviceReduction::create(api_, plan, std::move(options), logger_);
+    auto made = make();
     if (made) opened_.push_back(*made);
     const bool may_help = !made && made.error().code == ErrorCode::kLimit && !opened_.empty();
     if (!may_help || steady_ms() >= deadline) return made;
     std::this_thread::sleep_for(kMemoryInterval);
   }
+}
+
+Result<std::shared_ptr<DeviceReduction>> NodeDevices::create(const DevicePlan& plan) {
+  return patiently([&] {
+    DeviceReductionOptions options;
+    options.engine.timeout_ns = std::uint64_t{config_.collective_timeout_ms} * 1'000'000;
+    return DeviceReduction::create(api_, plan, std::move(options), logger_);
+  });
 }
 
 Result<std::shared_ptr<DeviceReduction>> NodeDevices::open(const std::string& job, std::shared_ptr<const Layout> layout,
@@ -122,6 +131,63 @@ Result<std::shared_ptr<DeviceReduction>> NodeDevices::open(const std::string& jo
   }
   logger_->warn("job '{}' is reduced on the host: {}", job, made.error().message);
   return nullptr;
+}
+
+// NCCL refuses two ranks on one device.
+Result<AllreducePlan> NodeDevices::allreduce_plan(const JobConfig& config, std::shared_ptr<const Layout> layout,
+                                                  std::uint32_t nodes, NodeRank node,
+                                                  std::span<const std::string> uuids) const {
+  if (!api_) return fail(ErrorCode::kUnavailable, why_none_);
+  Result<DevicePlan> devices = plan(uuids);
+  if (!devices) return tl::unexpected(devices.error());
+  for (std::uint32_t position = 0; position < devices->width(); ++position) {
+    if (devices->ranks_on(position).size() > 1) {
+      return fail(ErrorCode::kInvalidArgument,
+                  devices->describe(*api_, position) + " is several ranks' at once, and NCCL takes one rank a device");
+    }
+  }
+  AllreducePlan made;
+  made.node = std::move(*devices);
+  made.node.layout = std::move(layout);
+  made.flat = config.allreduce.algorithm == "flat";
+  made.nodes = nodes;
+  made.rank = node;
+  if (!made.collectives()) return made;
+  const Result<std::string> version = api_->collectives_version();
+  if (!version) return tl::unexpected(version.error());
+  return made;
+}
+
+Result<std::shared_ptr<AllreduceDevices>> NodeDevices::open_allreduce(const JobConfig& config,
+                                                                      std::shared_ptr<const Layout> layout,
+                                                                      std::uint32_t nodes, NodeRank node,
+                                                                      std::span<const std::string> uuids,
+                                                                      std::string& why) {
+  const bool wanted = std::ranges::any_of(uuids, [](const std::string& uuid) { return !uuid.empty(); });
+  if (!wanted && !required()) return nullptr;
+  const auto optimizer = make_optimizer(config.optimizer);
+  Result<AllreducePlan> plan = allreduce_plan(config, std::move(layout), nodes, node, uuids);
+  Error error;
+  if (!plan || !optimizer) {
+    error = plan ? Error{ErrorCode::kConfigMismatch, "this release has no optimizer '" + config.optimizer.name + "'"}
+                 : plan.error();
+  } else {
+    auto made = patiently([&] {
+      return AllreduceDevices::create(api_, *plan, static_cast<std::uint32_t>(optimizer->slots()),
+                                      std::uint64_t{config_.collective_timeout_ms} * 1'000'000);
+    });
+    if (made) return made;
+    error = made.error();
+  }
+  why = error.message;
+  if (!required()) return nullptr;
+  return fail(error.code, "job '" + config.name + "' cannot be added up on devices: " + why +
+                              " (this worker has [worker] node_reduction = \"device\")");
+}
+
+std::string NodeDevices::collectives_number() const {
+  const Result<std::string> version = api_ ? api_->collectives_version() : Result<std::string>(std::string());
+  return version ? version->substr(0, version->find(" (")) : std::string();
 }
 
 }  // namespace tributary

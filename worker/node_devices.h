@@ -13,6 +13,7 @@
 
 #include "common/config.h"
 #include "common/log.h"
+#include "worker/allreduce_devices.h"
 #include "worker/device_reducer.h"
 
 namespace tributary {
@@ -34,6 +35,17 @@ class NodeDevices {
                                                 EncodingSpec push, EncodingSpec pull,
                                                 std::span<const std::string> uuids);
 
+  // The same for an all-reduce job: null, with the reason in `why`, if its ranks cannot be added up by NCCL here. What
+  // other nodes can is another question (NodeJobs).
+  Result<std::shared_ptr<AllreduceDevices>> open_allreduce(const JobConfig& config,
+                                                           std::shared_ptr<const Layout> layout, std::uint32_t nodes,
+                                                           NodeRank node, std::span<const std::string> uuids,
+                                                           std::string& why);
+  // "NCCL 2.28.9": what all nodes of an all-reduce job must have in common.
+  std::string collectives_number() const;
+  bool required() const { return config_.node_reduction == "device"; }  // refused is what goes over the host
+  std::uint32_t patience_ms() const { return config_.collective_timeout_ms; }
+
   // For status.
   const std::string& mode() const { return config_.node_reduction; }
   const DeviceApi* api() const { return api_.get(); }
@@ -42,7 +54,11 @@ class NodeDevices {
   const std::vector<std::string>& settings() const { return settings_; }
 
  private:
-  bool required() const { return config_.node_reduction == "device"; }
+  Result<AllreducePlan> allreduce_plan(const JobConfig& config, std::shared_ptr<const Layout> layout,
+                                       std::uint32_t nodes, NodeRank node, std::span<const std::string> uuids) const;
+  // Makes a job's memory, and waits a moment if there is none while that of an older view is being given back.
+  template <class Make>
+  auto patiently(Make make);
   Result<DevicePlan> plan(std::span<const std::string> uuids) const;
   Result<std::shared_ptr<DeviceReduction>> create(const DevicePlan& plan);
 
@@ -52,7 +68,7 @@ class NodeDevices {
   Logger logger_;
   std::string collectives_;
   std::vector<std::string> settings_;
-  std::vector<std::weak_ptr<DeviceReduction>> opened_;
+  std::vector<std::weak_ptr<DeviceLender>> opened_;
 };
 
 }  // namespace tributary

@@ -7,13 +7,6 @@
 #include "worker/session.h"
 
 namespace tributary {
-namespace {
-
-std::string in_words(const std::string& name) {
-  return "job '" + name + "'";
-}
-
-}  // namespace
 
 std::vector<JobProgress> progress_of(const std::vector<NodeJobSummary>& summaries) {
   std::vector<JobProgress> progress;
@@ -47,8 +40,8 @@ std::string NodeJobs::who(const Entry& entry, std::uint32_t local_rank) const {
 
 NodeJobs::Entry* NodeJobs::open_entry(const std::string& name) {
   const auto at = std::ranges::find_if(entries_, [&](const Entry& entry) {
-    return entry.name == name &&
-           (entry.phase == Phase::kGathering || entry.phase == Phase::kJoining || entry.phase == Phase::kRunning);
+    return entry.name == name && (entry.phase == Phase::kGathering || entry.phase == Phase::kJoining ||
+                                  entry.phase == Phase::kAgreeing || entry.phase == Phase::kRunning);
   });
   return at == entries_.end() ? nullptr : &*at;
 }
@@ -82,12 +75,6 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
   }
   if (options_.devices) {
     if (Status status = options_.devices->admit(request.device); !status) return status;
-    if (config.mode == "allreduce" && options_.devices->mode() == "device") {
-      return fail(ErrorCode::kUnavailable,
-                  in_words(config.name) +
-                      " has mode \"allreduce\", whose gradients are summed in host memory, but "
-                      "this worker has [worker] node_reduction = \"device\"; set it to \"auto\"");
-    }
   }
   if (request.tensors.empty())
     return fail(ErrorCode::kInvalidArgument, "no tensor was declared; a job has at least one");
@@ -99,9 +86,9 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
     const bool on_devices = options_.devices && options_.devices->api() && !request.device.empty();
     if (bytes > budget_->limit() && !on_devices) {
       return fail(ErrorCode::kLimit,
-                  in_words(config.name) + " with " + std::to_string(request.local_world_size) + " local ranks needs " +
-                      std::to_string(bytes) + " bytes of memory on this node, the worker may use " +
-                      std::to_string(budget_->limit()) +
+                  job_in_words(config.name) + " with " + std::to_string(request.local_world_size) +
+                      " local ranks needs " + std::to_string(bytes) +
+                      " bytes of memory on this node, the worker may use " + std::to_string(budget_->limit()) +
                       "; raise [limits] max_shared_memory in worker.toml, or use fewer ranks per node");
     }
     if (entries_.size() >= kMaxJobs) {
@@ -112,7 +99,7 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
   }
   if (request.node_rank != entry->node.value) {
     return fail(ErrorCode::kTopology, "this worker serves node_rank " + std::to_string(entry->node.value) + " of " +
-                                          in_words(entry->name) + ", the trainer says node_rank " +
+                                          job_in_words(entry->name) + ", the trainer says node_rank " +
                                           std::to_string(request.node_rank) +
                                           "; every node needs a worker daemon with a socket of its own");
   }
@@ -120,32 +107,32 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
     return fail(ErrorCode::kTopology,
                 "rank " + std::to_string(request.rank) + " says world_size " + std::to_string(request.world_size) +
                     " and local_world_size " + std::to_string(request.local_world_size) + ", the others of " +
-                    in_words(entry->name) + " on this node say " + std::to_string(entry->world_size) + " and " +
+                    job_in_words(entry->name) + " on this node say " + std::to_string(entry->world_size) + " and " +
                     std::to_string(entry->local_world_size));
   }
   if (const auto place = entry->places.find(request.local_rank); place != entry->places.end()) {
     if (place->second.connected) {
       return fail(ErrorCode::kTopology, "local_rank " + std::to_string(request.local_rank) + " of " +
-                                            in_words(entry->name) + " is attached already, by pid " +
+                                            job_in_words(entry->name) + " is attached already, by pid " +
                                             std::to_string(place->second.pid) +
                                             "; give every trainer its own local_rank, or end that process first");
     }
     return fail(ErrorCode::kUnavailable,
-                "local_rank " + std::to_string(request.local_rank) + " of " + in_words(entry->name) +
+                "local_rank " + std::to_string(request.local_rank) + " of " + job_in_words(entry->name) +
                     " has left, but other ranks of this node have not; attach again when they have");
   }
   // Of an entry that nobody is attached to any more nothing binds a newcomer; entries are erased then, so somebody is.
   if (const std::string difference = describe_difference(entry->tensors, request.tensors); !difference.empty()) {
     return fail(ErrorCode::kLayoutMismatch, "rank " + std::to_string(request.rank) +
-                                                " declares other tensors than the ranks of " + in_words(entry->name) +
-                                                " that are attached: " + difference +
+                                                " declares other tensors than the ranks of " +
+                                                job_in_words(entry->name) + " that are attached: " + difference +
                                                 "; start the same model on every rank");
   }
   if (const std::string difference = describe_config_difference(entry->job_json, request.job_json);
       !difference.empty()) {
     return fail(ErrorCode::kConfigMismatch, "rank " + std::to_string(request.rank) +
                                                 " brings another configuration than the ranks of " +
-                                                in_words(entry->name) + " that are attached: " + difference +
+                                                job_in_words(entry->name) + " that are attached: " + difference +
                                                 "; use the same job file on every rank");
   }
   return {};
@@ -182,7 +169,7 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
   place.device = request.device;
   entry->places[request.local_rank] = place;
   if (kept) redo_.adopt(entry->config, entry->node, entry->tensors, std::move(kept), now_ms);
-  logger_->info("{}: {} attached ({} of {} local ranks)", in_words(entry->name), who(*entry, request.local_rank),
+  logger_->info("{}: {} attached ({} of {} local ranks)", job_in_words(entry->name), who(*entry, request.local_rank),
                 entry->places.size(), entry->local_world_size);
   if (entry->phase == Phase::kGathering && entry->places.size() == entry->local_world_size) join(*entry, now_ms);
 }
@@ -199,7 +186,20 @@ void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
   message.world_size = entry.world_size;
   const bool on_host = !options_.devices || !options_.devices->api() ||
                        std::ranges::all_of(entry.places, [](const auto& p) { return p.second.device.empty(); });
-  if (on_host) redo_.describe(entry.config, message);
+  if (on_host) {
+    if (redo_.busy(entry.name)) {
+      entry.next_ms = now_ms + kRingRetryMs;
+      return;
+    }
+    const std::string why_not = redo_.describe(entry.config, message);
+    if (!why_not.empty() && !entry.told_of_redo) {
+      entry.told_of_redo = true;
+      logger_->warn(
+          "{}: what this node pushes is not kept for lost servers: {}; after the loss of a server the job "
+          "goes back to its last snapshot",
+          job_in_words(entry.name), why_not);
+    }
+  }
   if (entry.config.mode == "allreduce" && entry.node.value == 0) {
     // Where it goes on is this node's to say.
     const Result<Layout> layout = bucket_layout(entry.tensors, entry.config.chunk_bytes);
@@ -239,7 +239,7 @@ void NodeJobs::rank_state(TrainerId trainer, const RankState& state) {
 void NodeJobs::detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms) {
   const auto [entry, place] = find(trainer);
   trainers_.send(trainer, DetachReply{});
-  if (!entry || place->left || entry->phase == Phase::kGathering || entry->phase == Phase::kJoining) return;
+  if (!entry || place->left || entry->phase < Phase::kRunning) return;
   const auto local_rank =
       std::ranges::find_if(entry->places, [&, at = place](const auto& p) { return &p.second == at; })->first;
   if (entry->phase == Phase::kRunning && detach.kind == LeaveKind::kFailed) {
@@ -259,13 +259,21 @@ void NodeJobs::gone(TrainerId trainer, std::uint64_t now_ms) {
   const std::string name = who(*entry, local_rank);
   place->connected = false;
   switch (entry->phase) {
+    case Phase::kAgreeing:
+      coordinator_.send(LeaveJob{entry->id, entry->view, entry->node, LeaveKind::kFailed,
+                                 entry->agreement->welcome.resume_round, name + " left before the job began",
+                                 entry->name});
+      entry->agreement.reset();
+      entry->phase = Phase::kGathering;
+      entry->places.erase(local_rank);
+      break;
     case Phase::kJoining:
       coordinator_.send(LeaveJob{JobId(), ViewId(), entry->node, LeaveKind::kFailed, Round(),
                                  name + " left before the job began", entry->name});
       entry->phase = Phase::kGathering;
       [[fallthrough]];
     case Phase::kGathering:
-      logger_->info("{}: {} left before the job began", in_words(entry->name), name);
+      logger_->info("{}: {} left before the job began", job_in_words(entry->name), name);
       entry->places.erase(local_rank);
       break;
     case Phase::kRunning: {
@@ -306,7 +314,8 @@ bool NodeJobs::drained() const {
   // Trainers whose view is over or who detached may take their time to close.
   const bool busy = std::ranges::any_of(entries_, [&](const Entry& entry) {
     return entry.phase == Phase::kRunning ||
-           (!drain_done_ && (entry.phase == Phase::kJoining || entry.phase == Phase::kLeft));
+           (!drain_done_ &&
+            (entry.phase == Phase::kJoining || entry.phase == Phase::kAgreeing || entry.phase == Phase::kLeft));
   });
   return draining_ && !busy;
 }
@@ -318,7 +327,7 @@ void NodeJobs::drain() {
   for (Entry& entry : entries_) {
     if (entry.phase == Phase::kRunning) {
       entry.job->set_state(RegionState::kStopRequested);
-    } else if (entry.phase == Phase::kGathering || entry.phase == Phase::kJoining) {
+    } else if (entry.phase < Phase::kRunning) {
       fail_view(entry, {ErrorCode::kUnavailable, "the worker daemon is being stopped; attach again when it is back"});
     }
   }
@@ -336,7 +345,7 @@ void NodeJobs::abandon(const std::string& reason, std::uint64_t) {
 }
 
 std::vector<NodeJobSummary> NodeJobs::summaries() const {
-  static constexpr const char* kNames[] = {"gathering", "joining", "running", "left", "over"};
+  static constexpr const char* kNames[] = {"gathering", "joining", "agreeing", "running", "left", "over"};
   std::vector<NodeJobSummary> result;
   for (const Entry& entry : entries_) {
     NodeJobSummary summary;

@@ -3,8 +3,13 @@
 // (It does create shared memory.)
 //
 //   gathering --all local ranks attached--> joining --JobWelcome--> running
+//   joining --JobWelcome, all-reduce on devices--> agreeing --every node's offer--> running
 //   running --every rank detached--> left --StopJob--> (gone)
 //   running --StopJob, a lost trainer--> over --trainers close--> (gone)
+//
+// Agreeing: the trainers of an all-reduce job must be told whether their gradients are on devices or in shared memory,
+// and it must be the same on all nodes. So nodes that can add up on devices tell each other (as PeerAddress, with what
+// they have of NCCL) and wait; one that cannot goes on at once, and its Gloo address tells the others.
 //
 // A trainer that goes while gathering only frees its place. One that goes without detaching while running is a loss:
 // the coordinator is told, the others are asked to attach again. A job is found by its name until its view is over;
@@ -98,6 +103,7 @@ class NodeJobs {
   static constexpr std::uint64_t kSettleMs = 2000;  // for answers still under way when a stop at their round arrives
   static constexpr std::uint64_t kLeaveRepeatMs = 5000;     // until the coordinator has said StopJob
   static constexpr std::uint64_t kCheckpointRetryMs = 100;  // while the last view's checkpoint is being written
+  static constexpr std::uint64_t kRingRetryMs = 20;         // while a lane has not closed the last view
   // For the coordinator's words after it has missed a node for peer_timeout_ms.
   static constexpr std::uint64_t kVerdictMs = 2000;
 
@@ -135,7 +141,7 @@ class NodeJobs {
   const MemoryBudget& budget() const { return *budget_; }
 
  private:
-  enum class Phase { kGathering, kJoining, kRunning, kLeft, kOver };
+  enum class Phase { kGathering, kJoining, kAgreeing, kRunning, kLeft, kOver };
   struct Place {  // of a local rank
     TrainerId trainer;
     std::uint32_t rank = 0;
@@ -155,7 +161,7 @@ class NodeJobs {
     std::map<std::uint32_t, Place> places;  // by local rank
     std::shared_ptr<NodeJob> job;           // running
     // Device memory may be freed only when no trainer has it open any more: held until the entry is erased.
-    std::shared_ptr<DeviceReduction> lent;
+    std::shared_ptr<DeviceLender> lent;
     JobId id;
     ViewId view;
     std::optional<LeaveJob> leave;  // left: what was said
@@ -163,6 +169,21 @@ class NodeJobs {
     std::optional<StopJob> stop;    // running: to be carried out when its answers are in, or at stop_by_ms
     std::uint64_t stop_by_ms = 0;
     std::string last_refusal;
+    struct Agreement {
+      JobWelcome welcome;
+      std::shared_ptr<AllreduceDevices> devices;
+      std::map<std::uint32_t, std::string> offers;  // by node; empty: in host memory
+      std::uint64_t until_ms = 0;
+      bool stop_requested = false;
+    };
+    std::optional<Agreement> agreement;  // agreeing
+
+    std::vector<std::string> devices() const {  // by local rank
+      std::vector<std::string> uuids;
+      for (const auto& [local_rank, place] : places) uuids.push_back(place.device);
+      return uuids;
+    }
+    bool told_of_redo = false;  // that nothing is kept for lost servers
   };
 
   // node_jobs.cc
@@ -179,12 +200,21 @@ class NodeJobs {
   // node_jobs_view.cc: what happens to a view
   void on(const JobWelcome& m, std::uint64_t now_ms);
   void on(const StopRequest& m);
-  void on(const PeerAddress& m);
+  void on(const PeerAddress& m, std::uint64_t now_ms);
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
   void on(const StopJob& m, std::uint64_t now_ms);
   void on(const ControlError& m, std::uint64_t now_ms);
-  Status begin(Entry& entry, const JobWelcome& m);
+  Status begin(Entry& entry, const JobWelcome& m, std::uint64_t now_ms);
+  void begun(Entry& entry, const JobWelcome& m, const Status& status);
+
+  // node_jobs_agree.cc
+  Status agree(Entry& entry, const JobWelcome& m, std::shared_ptr<const Layout> layout, std::uint64_t now_ms);
+  void offered(Entry& entry, const PeerAddress& m, std::uint64_t now_ms);
+  void join_again(Entry& entry, std::uint64_t when_ms);
+  void tick_agreeing(Entry& entry, std::uint64_t now_ms);
+  Status run(Entry& entry, const JobWelcome& m, std::shared_ptr<const Layout> layout,
+             std::shared_ptr<AllreduceDevices> devices, const std::string& why_host, std::uint64_t now_ms);
   void leave_if_all_detached(Entry& entry, std::uint64_t now_ms);
   void leave(Entry& entry, LeaveKind kind, const std::string& message);
   void stop_others(Entry& entry, Round round);

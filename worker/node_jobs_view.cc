@@ -7,15 +7,29 @@
 namespace tributary {
 namespace {
 
-std::string in_words(const std::string& name) {
-  return "job '" + name + "'";
+// May a view of the job begin so? What the welcome says of redo is what lanes and reducers count on.
+Status redo_fits(const JobConfig& config, const Layout& layout, const JobWelcome& m) {
+  if (m.redo && !recovers(config)) {
+    return fail(ErrorCode::kMalformed, "the coordinator wants the pushes of " + job_in_words(config.name) +
+                                           " to be kept, whose configuration rules that out; coordinator and workers "
+                                           "must be of the same release");
+  }
+  for (std::uint32_t c = 0; c < layout.chunks() && !m.redo_after.empty(); ++c) {
+    const std::uint16_t shard = layout.owner(ChunkIndex(c)).shard.value;
+    if (shard < m.redo_after.size()) continue;
+    return fail(ErrorCode::kMalformed, "the coordinator gave chunks of " + job_in_words(config.name) + " to server " +
+                                           std::to_string(shard) + " but said what is to be pushed again to " +
+                                           std::to_string(m.redo_after.size()) + " servers only");
+  }
+  return {};
 }
 
 }  // namespace
 
 NodeJobs::Entry* NodeJobs::in_view(JobId job, ViewId view) {
   const auto at = std::ranges::find_if(entries_, [&](const Entry& entry) {
-    return (entry.phase == Phase::kRunning || entry.phase == Phase::kLeft) && entry.id == job && entry.view == view;
+    return (entry.phase == Phase::kAgreeing || entry.phase == Phase::kRunning || entry.phase == Phase::kLeft) &&
+           entry.id == job && entry.view == view;
   });
   return at == entries_.end() ? nullptr : &*at;
 }
@@ -24,10 +38,11 @@ void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
   std::visit(
       [&](const auto& m) {
         using M = std::decay_t<decltype(m)>;
-        if constexpr (std::is_same_v<M, JobWelcome> || std::is_same_v<M, StopJob> || std::is_same_v<M, ControlError>) {
+        if constexpr (std::is_same_v<M, JobWelcome> || std::is_same_v<M, StopJob> || std::is_same_v<M, ControlError> ||
+                      std::is_same_v<M, PeerAddress>) {
           on(m, now_ms);
-        } else if constexpr (std::is_same_v<M, StopRequest> || std::is_same_v<M, PeerAddress> ||
-                             std::is_same_v<M, SnapshotAt> || std::is_same_v<M, SnapshotCommit>) {
+        } else if constexpr (std::is_same_v<M, StopRequest> || std::is_same_v<M, SnapshotAt> ||
+                             std::is_same_v<M, SnapshotCommit>) {
           on(m);
         } else if constexpr (std::is_same_v<M, DrainDone>) {
           drain_done_ = true;
@@ -61,7 +76,7 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
     // A trainer left while the job was being opened.
     const NodeRank node = join ? join.mapped() : at == entries_.end() ? NodeRank() : at->node;
     coordinator_.send(LeaveJob{m.job, m.view, node, LeaveKind::kFailed, m.resume_round,
-                               "a trainer of " + in_words(m.name) + " left before it began", m.name});
+                               "a trainer of " + job_in_words(m.name) + " left before it began", m.name});
     return;
   }
   Entry& entry = *at;
@@ -69,30 +84,42 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
     coordinator_.send(LeaveJob{
         m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round,
         "the welcome made it node " + std::to_string(m.node.value) + " of " + std::to_string(m.nodes), m.name});
-    return fail_view(entry, {ErrorCode::kMalformed, "the coordinator gave this node an impossible place in " +
-                                                        in_words(m.name) + ": node " + std::to_string(m.node.value) +
-                                                        " of " + std::to_string(m.nodes)});
+    return fail_view(entry, {ErrorCode::kMalformed,
+                             "the coordinator gave this node an impossible place in " + job_in_words(m.name) +
+                                 ": node " + std::to_string(m.node.value) + " of " + std::to_string(m.nodes)});
   }
   entry.id = m.job;
   entry.view = m.view;
   if (begun_.size() >= kMaxJoined) begun_.erase(begun_.begin());
   begun_[m.job] = {m.view, entry.node};
-  if (Status begun = begin(entry, m); !begun) {
-    coordinator_.send(
-        LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, begun.error().message, entry.name});
-    fail_view(entry, begun.error());
-  }
+  begun(entry, m, begin(entry, m, now_ms));
 }
 
-Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
-  Result<Layout> layout = Layout::with_owners(entry.tensors, m.chunk_elements, m.owners);
-  if (!layout) return tl::unexpected(layout.error());
+void NodeJobs::begun(Entry& entry, const JobWelcome& m, const Status& status) {
+  if (status) return;
+  coordinator_.send(
+      LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, status.error().message, entry.name});
+  fail_view(entry, status.error());
+}
+
+Status NodeJobs::begin(Entry& entry, const JobWelcome& m, std::uint64_t now_ms) {
+  Result<Layout> made = Layout::with_owners(entry.tensors, m.chunk_elements, m.owners);
+  if (!made) return tl::unexpected(made.error());
+  if (Status fits = redo_fits(entry.config, *made, m); !fits) return fits;
+  auto layout = std::make_shared<const Layout>(std::move(*made));
+  if (options_.devices && entry.config.mode == "allreduce") return agree(entry, m, std::move(layout), now_ms);
+  return run(entry, m, std::move(layout), nullptr, {}, now_ms);
+}
+
+// devices: of an all-reduce job that all nodes add up on devices.
+Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const Layout> layout,
+                     std::shared_ptr<AllreduceDevices> devices, const std::string& why_host, std::uint64_t now_ms) {
   NodeJobSpec spec;
   spec.name = entry.name;
   spec.job = m.job;
   spec.view = m.view;
   spec.node = m.node;
-  spec.layout = std::make_shared<const Layout>(std::move(*layout));
+  spec.layout = std::move(layout);
   spec.push = entry.config.push;
   spec.pull = entry.config.pull;
   spec.start = m.resume_round;
@@ -105,21 +132,22 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
   spec.staleness = has_staleness(entry.config);
   spec.backups = has_backups(entry.config);
   spec.redo_after = m.redo_after;
-  auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m);
+  auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m, now_ms);
   if (!redo) return tl::unexpected(redo.error());
   spec.redo = std::move(*redo);
   AllreduceSetup setup;
   if (spec.allreduce) {
     setup.nodes = m.nodes;
     setup.config = entry.config;
+    setup.on_devices = devices != nullptr;
+    spec.why_host = why_host;
+    entry.lent = spec.allreduce_devices = std::move(devices);
     spec.lane_memory = AllreduceLane::bytes_needed(*spec.layout, spec.ranks, spec.node, setup);
   }
   if (options_.devices && !spec.allreduce) {
-    std::vector<std::string> uuids;  // places are in the order of local ranks
-    for (const auto& [local_rank, place] : entry.places) uuids.push_back(place.device);
-    auto opened = options_.devices->open(spec.name, spec.layout, spec.push, spec.pull, uuids);
+    auto opened = options_.devices->open(spec.name, spec.layout, spec.push, spec.pull, entry.devices());
     if (!opened) return tl::unexpected(opened.error());
-    spec.devices = entry.lent = std::move(*opened);
+    entry.lent = spec.devices = std::move(*opened);
   }
   const std::vector<int> doorbells = lanes_.doorbells(spec.allreduce);
   Result<std::shared_ptr<NodeJob>> job =
@@ -163,10 +191,17 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m) {
     if (reply.redo) fds.push_back(entry.job->spec().redo->memory().fd());
     trainers_.send(place.trainer, reply, fds);
   }
-  logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}", in_words(entry.name),
-                m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh", entry.job->spec().layout->chunks(),
-                entry.job->budget_bytes() / 1'000'000,
-                entry.lent ? std::to_string(entry.lent->plan().width()) + " devices" : "the host");
+  logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}",
+                job_in_words(entry.name), m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh",
+                entry.job->spec().layout->chunks(), entry.job->budget_bytes() / 1'000'000,
+                entry.lent ? std::to_string(entry.lent->width()) + " devices" : "the host");
+  if (entry.job->spec().allreduce) {
+    const auto& on_devices = entry.job->spec().allreduce_devices;
+    logger_->info("{}: ranks are added up by {}", job_in_words(entry.name),
+                  !on_devices ? "Gloo" + (why_host.empty() ? std::string() : ", in host memory: " + why_host)
+                  : on_devices->plan().collectives() ? "NCCL"
+                                                     : "nobody: there is one, on a device");
+  }
   return {};
 }
 
@@ -180,7 +215,7 @@ void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
     if (m.code == ErrorCode::kUnavailable) {
       // Not now, but soon: the trainers keep waiting, their attach time-out bounds it.
       entry.next_ms = now_ms + kJoinRetryMs;
-      if (entry.last_refusal != m.message) logger_->info("{}: waiting: {}", in_words(entry.name), m.message);
+      if (entry.last_refusal != m.message) logger_->info("{}: waiting: {}", job_in_words(entry.name), m.message);
       entry.last_refusal = m.message;
     } else {
       fail_view(entry, {m.code, m.message});
@@ -189,9 +224,9 @@ void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
 }
 
 // What another node of an all-reduce job has for this one to connect to it. (This view's welcome came before it.)
-void NodeJobs::on(const PeerAddress& m) {
-  const Entry* entry = in_view(m.job, m.view);
-  if (entry && entry->job && entry->job->spec().allreduce) lanes_.peer_address(m);
+void NodeJobs::on(const PeerAddress& m, std::uint64_t now_ms) {
+  Entry* entry = in_view(m.job, m.view);
+  if (entry && entry->config.mode == "allreduce") offered(*entry, m, now_ms);
 }
 
 void NodeJobs::on(const SnapshotAt& m) {
@@ -215,8 +250,9 @@ void NodeJobs::on(const SnapshotCommit& m) {
 
 void NodeJobs::on(const StopRequest& m) {
   Entry* entry = in_view(m.job, m.view);
+  if (entry && entry->agreement) entry->agreement->stop_requested = true;
   if (!entry || entry->phase != Phase::kRunning) return;
-  logger_->info("{}: asked to stop after its round: {}", in_words(entry->name), m.reason);
+  logger_->info("{}: asked to stop after its round: {}", job_in_words(entry->name), m.reason);
   entry->job->set_state(RegionState::kStopRequested);
 }
 
@@ -225,6 +261,11 @@ void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
   if (!entry) return;
   // Of a stop in good order that is under way nothing is repeated but that the view is over.
   if (m.kind == StopKind::kRestart && entry->stop && entry->stop->kind != StopKind::kRestart) return;
+  if (entry->phase == Phase::kAgreeing) {
+    if (m.kind == StopKind::kRestart) return join_again(*entry, now_ms);
+    return fail_view(*entry,
+                     {ErrorCode::kStopped, job_in_words(entry->name) + " was stopped before it began: " + m.reason});
+  }
   if (entry->phase == Phase::kLeft) {
     entry->phase = Phase::kOver;
     return;
@@ -247,6 +288,8 @@ void NodeJobs::coordinator_restarted(std::uint64_t now_ms) {
                "the coordinator was restarted or had lost sight of this node");
     } else if (entry.phase == Phase::kLeft) {
       entry.phase = Phase::kOver;
+    } else if (entry.phase == Phase::kAgreeing) {
+      join_again(entry, now_ms + kJoinRetryMs);
     } else if (entry.phase == Phase::kJoining) {
       entry.next_ms = now_ms + kJoinRetryMs;  // it does not know that we joined
     }
@@ -263,7 +306,7 @@ void NodeJobs::close_lanes(Entry& entry, bool keep) {
 
 // The reason goes before the state, so that a trainer that sees the state finds the reason.
 void NodeJobs::end_view(Entry& entry, StopKind kind, Round round, const std::string& reason) {
-  logger_->info("{}: view {} is over at round {}: {}", in_words(entry.name), entry.view.value, round.value, reason);
+  logger_->info("{}: view {} is over at round {}: {}", job_in_words(entry.name), entry.view.value, round.value, reason);
   for (const auto& [local_rank, place] : entry.places) {
     if (place.connected && !place.left) trainers_.send(place.trainer, AttachStopped{kind, round, reason});
   }
@@ -276,6 +319,7 @@ void NodeJobs::fail_view(Entry& entry, const Error& error) {
   for (const auto& [local_rank, place] : entry.places) {
     if (place.connected && !place.left) refuse(place.trainer, error);
   }
+  entry.agreement.reset();
   if (entry.job) entry.job->set_state(RegionState::kFailed);
   close_lanes(entry, false);
   entry.phase = Phase::kOver;
@@ -300,7 +344,7 @@ void NodeJobs::leave_if_all_detached(Entry& entry, std::uint64_t now_ms) {
   }
   // One rank that stopped instead of finishing means that the job is to be resumed.
   leave(entry, left(LeaveKind::kStopped) ? LeaveKind::kStopped : LeaveKind::kFinished, {});
-  logger_->info("{}: all ranks of this node left at round {}", in_words(entry.name), entry.leave->round.value);
+  logger_->info("{}: all ranks of this node left at round {}", job_in_words(entry.name), entry.leave->round.value);
   close_lanes(entry, true);
   entry.phase = Phase::kLeft;
   entry.next_ms = now_ms + kLeaveRepeatMs;
@@ -334,7 +378,7 @@ void NodeJobs::lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailur
       fail_view(entry, failure.error);
       break;
     case LaneFailure::Kind::kViewOver:
-      logger_->info("{}: {}", in_words(entry.name), failure.error.message);
+      logger_->info("{}: {}", job_in_words(entry.name), failure.error.message);
       if (entry.stop) break;  // the coordinator has said why
       entry.stop = StopJob{entry.id, entry.view, StopKind::kRestart, Round(entry.job->min_version().value),
                            failure.error.message};
@@ -372,6 +416,7 @@ void NodeJobs::tick(std::uint64_t now_ms) {
     const bool due = entry.next_ms != 0 && now_ms >= entry.next_ms;
     if (entry.phase == Phase::kRunning) tick_running(entry, now_ms);
     if (entry.phase == Phase::kJoining && due) join(entry, now_ms);
+    if (entry.phase == Phase::kAgreeing) tick_agreeing(entry, now_ms);
     if (entry.phase == Phase::kLeft && due) {
       coordinator_.send(*entry.leave);
       entry.next_ms = now_ms + kLeaveRepeatMs;

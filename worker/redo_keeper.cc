@@ -6,13 +6,6 @@
 #include "common/redo_plan.h"
 
 namespace tributary {
-namespace {
-
-std::string in_words(const std::string& job) {
-  return "job '" + job + "'";
-}
-
-}  // namespace
 
 std::uint32_t RedoKeeper::rounds_for(const JobConfig& config, const Layout& layout) const {
   return std::min(redo_rounds(config, push_bytes(layout, config.push)), max_rounds_);
@@ -26,20 +19,25 @@ void RedoKeeper::adopt(const JobConfig& config, NodeRank node, const std::vector
                        FileDescriptor fd, std::uint64_t now_ms) {
   if (kept_.contains(config.name) || !recovers(config)) return;
   auto ring = RedoRing::adopt(std::move(fd), node, tensors, config.push);
-  if (!ring) return logger_->info("{}: {}", in_words(config.name), ring.error().message);
+  if (!ring) return logger_->info("{}: {}", job_in_words(config.name), ring.error().message);
   const std::uint64_t bytes = (*ring)->memory().size();
   if (!budget_->take(bytes)) {
     return logger_->warn(
         "{}: the pushes that an earlier worker kept ({} MB) do not fit into [limits] max_shared_memory",
-        in_words(config.name), bytes / 1'000'000);
+        job_in_words(config.name), bytes / 1'000'000);
   }
   const RedoRing::Range range = (*ring)->kept();
-  logger_->info("{}: took over what an earlier worker had pushed, up to round {}", in_words(config.name),
+  logger_->info("{}: took over what an earlier worker had pushed, up to round {}", job_in_words(config.name),
                 range.last.value);
   kept_[config.name] = {std::move(*ring), bytes, now_ms};
 }
 
-void RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
+bool RedoKeeper::busy(const std::string& job) const {
+  const auto kept = kept_.find(job);
+  return kept != kept_.end() && kept->second.ring->in_use();
+}
+
+std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
   if (const auto kept = kept_.find(config.name); kept != kept_.end()) {
     const RedoRing& ring = *kept->second.ring;
     const RedoRing::Range range = ring.kept(has_gate(config));
@@ -48,25 +46,29 @@ void RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
     join.redo_last = range.last;
     join.redo_capacity = ring.rounds();
     join.redo_members = ring.members();
-    return;
+    return {};
   }
   const auto layout = Layout::unowned(join.tensors);
-  if (!layout) return;
+  if (!layout || !recovers(config) || logs_steps(config)) return {};
   const std::uint32_t rounds = rounds_for(config, *layout);
-  if (rounds == 0) return;
+  if (rounds == 0) {
+    const std::uint64_t round = push_bytes(*layout, config.push);
+    const std::uint64_t enough = (round * kMinRedoRounds + (1u << 20) - 1) >> 20;
+    return "a round's pushes are " + std::to_string(round / 1'000'000) + " MB, and " + std::to_string(kMinRedoRounds) +
+           " rounds do not fit into recovery.redo_mb = " + std::to_string(config.recovery.redo_mb) + "; " +
+           std::to_string(enough) + " would do";
+  }
   const std::uint64_t bytes = RedoRing::bytes_needed(*layout, config.push, rounds);
   if (bytes > budget_->limit() || budget_->used() > budget_->limit() - bytes) {
-    return logger_->warn(
-        "{}: [limits] max_shared_memory has no room to keep the pushes of {} rounds ({} MB); after the loss of a "
-        "server it "
-        "will go on from the last snapshot",
-        in_words(config.name), rounds, bytes / 1'000'000);
+    return "[limits] max_shared_memory has no room for the pushes of " + std::to_string(rounds) + " rounds (" +
+           std::to_string(bytes / 1'000'000) + " MB)";
   }
   join.redo_capacity = rounds;
+  return {};
 }
 
 Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, NodeRank node, const Layout& layout,
-                                                    const JobWelcome& m) {
+                                                    const JobWelcome& m, std::uint64_t now_ms) {
   if (const auto kept = kept_.find(config.name);
       kept != kept_.end() && (!m.redo || !kept->second.ring->fits(m.job, layout, config.push))) {
     forget(config.name);
@@ -78,7 +80,7 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
     const RedoRing::Range range = kept == kept_.end() ? RedoRing::Range{} : kept->second.ring->kept(has_gate(config));
     if (range.first.value > lost->value + 1 || range.last < m.resume_round) {
       return fail(ErrorCode::kUnavailable,
-                  in_words(config.name) + " is to push rounds " + std::to_string(lost->value + 1) + " to " +
+                  job_in_words(config.name) + " is to push rounds " + std::to_string(lost->value + 1) + " to " +
                       std::to_string(m.resume_round.value) + " again, but this node no longer has them; attach again");
     }
   }
@@ -87,7 +89,7 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
     const std::uint32_t rounds = std::max(rounds_for(config, layout), kMinRedoRounds);
     const std::uint64_t bytes = RedoRing::bytes_needed(layout, config.push, rounds);
     if (!budget_->take(bytes)) {
-      return fail(ErrorCode::kLimit, in_words(config.name) + " needs " + std::to_string(bytes) +
+      return fail(ErrorCode::kLimit, job_in_words(config.name) + " needs " + std::to_string(bytes) +
                                          " bytes to keep what it pushes, " + std::to_string(budget_->used()) + " of " +
                                          std::to_string(budget_->limit()) +
                                          " are taken; raise [limits] max_shared_memory in worker.toml, lower "
@@ -98,7 +100,7 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
       budget_->give_back(bytes);
       return tl::unexpected(ring.error());
     }
-    kept = kept_.emplace(config.name, Kept{std::move(*ring), bytes, 0}).first;
+    kept = kept_.emplace(config.name, Kept{std::move(*ring), bytes, now_ms}).first;
   }
   RedoRing& ring = *kept->second.ring;
   // Rounds that other nodes took part in could not be summed again as they were.

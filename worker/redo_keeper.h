@@ -31,12 +31,16 @@ class RedoKeeper {
   // something else (the log says so).
   void adopt(const JobConfig& config, NodeRank node, const std::vector<TensorSpec>& tensors, FileDescriptor fd,
              std::uint64_t now_ms);
-  // Fills in what the coordinator wants to know of the pushes that are kept.
-  void describe(const JobConfig& config, JoinJob& join) const;
+  // A lane may still write into the ring, because it has not closed the last view yet: the next one waits.
+  bool busy(const std::string& job) const;
+  // Fills in what the coordinator wants to know of the pushes that are kept. Returns why none will be, in words, if the
+  // job would like them to be; else nothing. REQUIRES: not busy().
+  std::string describe(const JobConfig& config, JoinJob& join) const;
   // The ring of a view that begins; null if pushes are not to be kept. What is in it stays if it was pushed in views of
-  // the same nodes. kUnavailable if the welcome counts on pushes that are not here; kLimit without memory.
+  // the same nodes. kUnavailable if the welcome counts on pushes that are not here; kLimit without memory. REQUIRES:
+  // not busy().
   Result<std::shared_ptr<RedoRing>> begin(const JobConfig& config, NodeRank node, const Layout& layout,
-                                          const JobWelcome& welcome);
+                                          const JobWelcome& welcome, std::uint64_t now_ms);
   // No view of the job is open, and a snapshot has everything up to that round: a ring that has nothing later goes.
   void covered(JobId job, Round round);
   // A view of the job is there: its ring does not age.

@@ -28,6 +28,8 @@ struct RedoRing::Entry {
 namespace {
 
 constexpr std::size_t kAlign = 64;
+// No job has as many rounds: whoever says so wrote nonsense.
+constexpr std::uint64_t kImpossibleRound = ~0ull / 2;
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
@@ -80,7 +82,8 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   auto memory = SharedMemory::map_kept(std::move(fd), "the pushes of an earlier worker");
   if (!memory) return tl::unexpected(memory.error());
   if (memory->size() < sizeof(Header)) return foreign("is too small");
-  const Header& header = *reinterpret_cast<const Header*>(memory->data());
+  // A copy: trainers can write to it while it is looked at.
+  const Header header = *reinterpret_cast<const Header*>(memory->data());
   if (header.magic != Header::kMagic) return foreign("is none, or of another release");
   if (header.node != node.value) return foreign("is of node " + std::to_string(header.node));
   if (header.push_id != static_cast<std::uint32_t>(push.id)) return foreign("has another encoding");
@@ -88,8 +91,7 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   const auto layout = Layout::unowned(tensors, header.chunk_elements);
   if (!layout || layout->hash() != header.layout_hash) return foreign("is of another model");
   if (bytes_needed(*layout, push, header.rounds) != memory->size()) return foreign("has another size than it says");
-  const std::uint32_t rounds = header.rounds;
-  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), *layout, push, rounds));
+  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), *layout, push, header.rounds));
 }
 
 RedoRing::Header& RedoRing::header() const {
@@ -100,6 +102,11 @@ RedoRing::Entry& RedoRing::entry(ChunkIndex chunk, Round round) const {
   TRIB_ASSERT(chunk.value < offsets_.size());
   auto* entries = reinterpret_cast<Entry*>(memory_.data() + aligned(sizeof(Header)));
   return entries[std::size_t{chunk.value} * rounds_ + round.value % rounds_];
+}
+
+RedoRing::Use RedoRing::use(const std::shared_ptr<RedoRing>& ring) {
+  ring->users_.fetch_add(1, std::memory_order_relaxed);
+  return {ring.get(), [ring](const void*) { ring->users_.fetch_sub(1, std::memory_order_release); }};
 }
 
 JobId RedoRing::job() const {
@@ -160,14 +167,15 @@ RedoRing::Range RedoRing::kept(bool decided) const {
     for (std::uint32_t slot = 0; slot < rounds_; ++slot) {
       const Entry& kept = entry(ChunkIndex(c), Round(slot));
       if (decided && kept.decided.load(std::memory_order_acquire) == 0) continue;
-      last = std::max(last, kept.round.load(std::memory_order_acquire));
+      const std::uint64_t round = kept.round.load(std::memory_order_acquire);
+      if (round % rounds_ == slot && round < kImpossibleRound) last = std::max(last, round);
     }
     std::uint64_t first = last + 1;
     const auto has = [&](Round round) {
       const std::optional<Frame> frame = find(ChunkIndex(c), round);
       return frame && (!decided || frame->gate.known());
     };
-    while (first > 1 && has(Round(first - 1))) --first;
+    while (first > 1 && last - first + 1 < rounds_ && has(Round(first - 1))) --first;
     all.first = std::max(all.first, Round(first));
     all.last = std::min(all.last, Round(last));
   }

@@ -9,8 +9,11 @@
 // dies in the middle leaves none. A slot is written again when its round is committed, that is, when the servers'
 // snapshot has it (room()), or if nobody wants to wait for that, when its turn comes.
 //
-// Thread rule: frame(), publish() and find() of a chunk by the lane that owns it; commit() and room() by any thread;
-// the rest while no lane uses it.
+// Trainers can write to the memory, so that what is in it is believed only as far as it harms nobody: an entry that
+// cannot be is none.
+//
+// Thread rule: frame(), publish() and find() of a chunk by the lane that owns it; commit(), room() and in_use() by any
+// thread; the rest while no lane uses it, that is, while in_use() is false.
 #pragma once
 
 #include <atomic>
@@ -53,6 +56,11 @@ class RedoRing {
   void publish(ChunkIndex chunk, Round round, std::uint64_t weight);
   // Jobs with a gate: what the answer to it says was decided about its round.
   void note_decision(ChunkIndex chunk, Round round, const GateDecision& decision);
+
+  // Of a lane that may write into it: from the order to open a view until the lane has closed that.
+  using Use = std::shared_ptr<const void>;
+  static Use use(const std::shared_ptr<RedoRing>& ring);
+  bool in_use() const { return users_.load(std::memory_order_acquire) != 0; }
 
   struct Frame {
     std::span<const std::byte> bytes;
@@ -97,6 +105,7 @@ class RedoRing {
   std::vector<std::size_t> frame_bytes_, offsets_;  // by chunk: of one frame; where its slots begin
   std::atomic<std::uint64_t> committed_{0};
   std::atomic<bool> waits_{true};
+  std::atomic<std::uint32_t> users_{0};
 };
 
 }  // namespace tributary

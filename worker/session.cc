@@ -21,7 +21,9 @@ namespace {
 constexpr std::chrono::milliseconds kLivenessInterval{50};
 // How long the worker may take to say why the view ended, or that it has taken note of a detach.
 constexpr std::chrono::milliseconds kReplyTimeout{10'000};
-constexpr std::size_t kRoundsKept = 2;  // of keep()
+// Of keep(): the open round, and those before it that a stop may be after or a snapshot may still be named for.
+constexpr std::size_t kRoundsKept = 3;
+constexpr std::size_t kRoundsOfStop = 2;  // a stop is after the last one of them that is complete
 
 using Clock = std::chrono::steady_clock;
 
@@ -66,7 +68,7 @@ struct Session::Impl {
   std::span<const std::byte> state_at_start() const;
   RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
   Status give(const RankState& state);
-  Status give_what_is_wanted();
+  Status give_for_snapshot();
   void read_socket();
   Status wait_chunks(std::uint32_t begin, std::uint32_t end, Round round);
   bool all_complete() const;
@@ -156,10 +158,12 @@ Status Session::Impl::give(const RankState& state) {
   return {};
 }
 
-Status Session::Impl::give_what_is_wanted() {
-  const std::uint64_t wanted = node->snapshot_round.load(std::memory_order_relaxed);
-  const auto state = std::ranges::find(kept, Round(wanted), &RankState::round);
-  return state == kept.end() ? Status{} : give(*state);
+// The snapshot may be named for a round that this rank has kept already, so that this is asked for again and again.
+Status Session::Impl::give_for_snapshot() {
+  const std::uint64_t round = node->snapshot_round.load(std::memory_order_relaxed);
+  if (round == 0 || state() > RegionState::kStopRequested) return {};
+  const auto wanted = std::ranges::find(kept, Round(round), &RankState::round);
+  return wanted == kept.end() ? Status{} : give(*wanted);
 }
 
 // Takes what the worker has sent, without waiting.
@@ -191,6 +195,8 @@ Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round 
       const bool woken = futex_wait(node->progress, seen, kLivenessInterval);
       node->waiters.fetch_sub(1, std::memory_order_seq_cst);
       if (woken) continue;
+      // A round may wait for the very snapshot that was named meanwhile. (A worker that is gone is found below.)
+      [[maybe_unused]] const Status sent = give_for_snapshot();
       read_socket();
       if (gone) return tl::unexpected(failure ? *failure : unavailable());
     }
@@ -221,6 +227,7 @@ StepState Session::Impl::when_over() {
 }
 
 Result<StepState> Session::Impl::after(const Status& waited) {
+  [[maybe_unused]] const Status sent = give_for_snapshot();  // a worker that is gone is found by the next wait
   const RegionState now = state();
   if (now == RegionState::kFailed || (waited && now == RegionState::kRestart) ||
       (!waited && waited.error().code == ErrorCode::kStopped)) {
@@ -374,14 +381,12 @@ Status Session::keep(Round round, std::span<const std::byte> state) {
                                        " bytes beside its parameters; at most " + std::to_string(kMaxRankState) +
                                        " are kept with a snapshot");
   }
-  // A stop is after a round that is complete: this one, or the one before it.
   std::vector<RankState>& kept = impl_->kept;
-  if (Status given = impl_->give_what_is_wanted(); !given) return given;  // it may have been named late
   if (kept.size() >= kRoundsKept) std::rotate(kept.begin(), kept.begin() + 1, kept.end());
   if (kept.size() < kRoundsKept) kept.emplace_back();
   kept.back().round = round;
   kept.back().state.assign(state.begin(), state.end());
-  return impl_->give_what_is_wanted();
+  return impl_->give_for_snapshot();
 }
 
 std::span<const std::byte> Session::kept() const {
@@ -443,9 +448,9 @@ SessionStats Session::stats() const {
 }
 
 Status Session::finish(LeaveKind kind, const std::string& message) {
-  for (const RankState& state : impl_->kept) {
-    if (kind == LeaveKind::kFailed) break;
-    if (Status given = impl_->give(state); !given) return given;
+  const std::size_t kept = kind == LeaveKind::kFailed ? 0 : impl_->kept.size();
+  for (std::size_t i = kept - std::min(kept, kRoundsOfStop); i < kept; ++i) {
+    if (Status given = impl_->give(impl_->kept[i]); !given) return given;
   }
   if (auto sent = impl_->socket.send(Detach{kind, message}); !sent) return tl::unexpected(impl_->unavailable());
   const auto deadline = Clock::now() + kReplyTimeout;

@@ -80,6 +80,13 @@ struct SessionStats {  // totals of this node since the attach
   std::uint64_t late = 0;  // backup workers: chunks whose push came after their round
 };
 
+// Of an attach, or of a session: whether attaching again may help, because somebody is gone or was gone, and may be
+// back.
+inline bool may_come_back(const Error& error) {
+  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
+         error.code == ErrorCode::kStaleView;
+}
+
 class Session {
  public:
   // kUnavailable: nobody listens on the socket (the path is named).
@@ -113,7 +120,8 @@ class Session {
   const float* parameters_device(std::size_t tensor) const;
   // What this rank needs beside the parameters to go on after `round`: generators of random numbers, a sampler of its
   // own. At most kMaxRankState bytes. To be called in every round, before its first ready(); it is kept with a snapshot
-  // or checkpoint of that round, and costs a copy otherwise. kLimit: it is too large.
+  // or checkpoint of that round, also if that is named in one of the next two, and costs a copy otherwise. kLimit: it
+  // is too large.
   Status keep(Round round, std::span<const std::byte> state);
   // What this rank, or the one that was in its place on this node, gave for resume_round(). Empty: nothing is known of
   // it. (Not there: modes ssp and async after a stop, all-reduce jobs.)

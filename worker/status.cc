@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/clock.h"
@@ -14,11 +15,11 @@ using Json = nlohmann::ordered_json;
 
 // "host", or the devices in the order of their NCCL ranks.
 Json reduced_on(const NodeJob& job) {
-  const auto& reduction = job.spec().devices;
-  if (!reduction) return "host";
+  const DeviceLender* lender = job.spec().lender();
+  if (!lender) return "host";
   Json devices = Json::array();
-  for (std::uint32_t position = 0; position < reduction->plan().width(); ++position) {
-    devices.push_back(reduction->describe(position));
+  for (std::uint32_t position = 0; position < lender->width(); ++position) {
+    devices.push_back(lender->describe(position));
   }
   return devices;
 }
@@ -36,6 +37,10 @@ Json devices_json(const NodeDevices& devices) {
   if (!devices.collectives().empty()) out["nccl"] = devices.collectives();
   out["nccl_settings"] = devices.settings();
   return out;
+}
+
+std::uint32_t redo_rounds_of(const NodeJob& job) {
+  return job.spec().redo ? job.spec().redo->rounds() : 0;
 }
 
 Json job_json(const NodeJobSummary& summary) {
@@ -97,8 +102,17 @@ Json job_json(const NodeJobSummary& summary) {
         {"mean", pulls == 0 ? 0.0 : static_cast<double>(get(node.staleness_sum)) / static_cast<double>(pulls)},
         {"max", get(node.staleness_max)}};
   }
+  // What is kept for lost servers: of how many rounds, how long a round has waited for a snapshot, pushes made again.
+  if (!job.spec().allreduce) {
+    out["redo"] = {{"rounds", redo_rounds_of(job)}, {"waits_ms", totals.redo_waits_ms}, {"redone", totals.redone}};
+  }
   out["memory_bytes"] = job.budget_bytes();
   out["reduced_on"] = reduced_on(job);
+  if (job.spec().allreduce) {
+    const auto& devices = job.spec().allreduce_devices;
+    out["transport"] = !devices ? "gloo" : devices->plan().collectives() ? "nccl" : "none";  // none: a rank alone
+    if (!job.spec().why_host.empty()) out["why_host"] = job.spec().why_host;
+  }
   if (job.spec().devices) {
     const DeviceTimes times = job.spec().devices->times();
     out["device_times"] = {{"groups_reduced", times.groups_reduced},
@@ -145,6 +159,8 @@ JobTotals totals_of(const NodeJob& job) {
     t.send_failures += get(s.send_failures);
     t.reduce_ns += get(s.reduce_ns);
     t.late += get(s.late);
+    t.redone += get(s.redone);
+    t.redo_waits_ms = std::max(t.redo_waits_ms, get(s.redo_waits_ms));
     t.lent_messages += get(s.lent_messages);
     t.connections += get(s.connections);
     t.shared_connections += get(s.shared_connections);
@@ -219,6 +235,13 @@ void register_metrics(Metrics& metrics, const WorkerParts& parts) {
   metrics.counters("tributary_worker_late_pushes_total",
                    "Pushes that came after their round was complete (backup workers).",
                    per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).late); }));
+  metrics.gauges("tributary_worker_redo_rounds", "Rounds whose pushes are kept for lost servers; 0: none are.",
+                 per_job(attach, [](const NodeJob& job) { return static_cast<double>(redo_rounds_of(job)); }));
+  metrics.gauges(
+      "tributary_worker_redo_waits_seconds", "How long a round has waited for a snapshot to make room for its pushes.",
+      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).redo_waits_ms) / 1e3; }));
+  metrics.counters("tributary_worker_redone_total", "Pushes made again for servers that had lost them.",
+                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).redone); }));
   metrics.counters("tributary_worker_resends_total", "Pushes that a server asked for again.",
                    per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).resends); }));
   if (parts.coordinator) register_metrics(metrics, *parts.coordinator);

@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::TempDir;
 
-inline constexpr seconds kPatience{60};  // for anything that takes a second on an idle machine
+inline constexpr seconds kPatience{100};  // for anything that takes a second on an idle machine
 
 inline bool eventually(const std::function<bool()>& condition, milliseconds patience = kPatience) {
   const auto until = std::chrono::steady_clock::now() + patience;
@@ -126,7 +126,7 @@ inline ClusterOptions options_in(const std::string& base_dir) {
   options.base_dir = base_dir;
   options.bin_dir = TRIBUTARY_BIN_DIR;
   options.heartbeat_ms = 100;
-  options.peer_timeout_ms = 2000;
+  options.peer_timeout_ms = 4000;  // longer than a busy machine keeps a daemon from its heartbeats
   return options;
 }
 
@@ -154,16 +154,37 @@ inline void start_trainers(LocalCluster& cluster, const std::string& job_file,
   REQUIRE_MESSAGE(started, started.error().message);
 }
 
-// Waits until every trainer has ended; fails the test if somebody fails first.
+// What changes in the coordinator's view of the jobs while they train; empty if it cannot be asked.
+inline std::string progress_of(LocalCluster& cluster) {
+  const auto body = http_get(cluster.coordinator_daemon().admin, "/status", milliseconds(2000));
+  const auto status = body ? nlohmann::json::parse(*body, nullptr, false) : nlohmann::json();
+  if (!status.is_object() || !status.contains("coordinator")) return {};
+  std::string all;
+  for (const auto& job : status.at("coordinator").value("jobs", nlohmann::json::array())) {
+    for (const char* field : {"view", "min_version", "max_version", "committed"}) {
+      all += job.value(field, nlohmann::json()).dump() + " ";
+    }
+  }
+  return all;
+}
+
+// Waits until every trainer has ended; fails the test if somebody fails first, or nothing moves for `patience`: how
+// long the whole job takes is the machine's business.
 inline void finish_training(LocalCluster& cluster, milliseconds patience = kPatience) {
-  const bool over = eventually(
-      [&] {
-        const auto failure = cluster.failure();
-        REQUIRE_MESSAGE(!failure, *failure);
-        return !cluster.trainers_running();
-      },
-      patience);
-  if (over) return;
+  std::string before;
+  for (bool moved = true; moved;) {
+    const bool over = eventually(
+        [&] {
+          const auto failure = cluster.failure();
+          REQUIRE_MESSAGE(!failure, *failure);
+          return !cluster.trainers_running();
+        },
+        patience);
+    if (over) return;
+    std::string now = progress_of(cluster);
+    moved = now != before;
+    before = std::move(now);
+  }
   for (const Daemon& d : cluster.servers()) MESSAGE(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
   for (const Daemon& d : cluster.workers()) MESSAGE(d.name << ":\n" << last_lines(d.log_file, 15, d.log_from));
   for (const Trainer& t : cluster.trainers())

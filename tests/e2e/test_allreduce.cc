@@ -104,6 +104,13 @@ TEST_CASE("an all-reduce job runs in a cluster with servers, and goes on when a 
   const auto cluster = start(options);
   start_trainers(*cluster, job_file, mode("hierarchical"));
   wait_for(*cluster, "max_version", 10);
+  for (const Daemon& worker : cluster->workers()) {
+    const nlohmann::json jobs = status_of(worker).at("jobs");
+    REQUIRE(jobs.size() == 1);
+    CHECK(jobs[0].at("transport") == "gloo");  // trainers on the CPU: nobody has to say why
+    CHECK_FALSE(jobs[0].contains("why_host"));
+    CHECK(has(log_of(worker), "ranks are added up by Gloo"));
+  }
   cluster->servers()[1].process.terminate(milliseconds(0));
   REQUIRE(cluster->wait_for_trainers(kPatience));
   const auto all = results(*cluster);

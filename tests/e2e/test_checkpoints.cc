@@ -1,4 +1,8 @@
 // Checkpoints with real daemons: saved while a job trains, checked, and restored on another number of servers.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -65,6 +69,47 @@ std::string findings(const std::string& path) {
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
+
+// Answers one HTTP request with `body`, and is gone.
+class OneAnswer {
+ public:
+  explicit OneAnswer(const std::string& body) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(::bind(fd_, any, sizeof address) == 0);
+    REQUIRE(::listen(fd_, 1) == 0);
+    REQUIRE(::getsockname(fd_, any, &size) == 0);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+    thread_ = std::jthread([this, body] {
+      const int peer = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
+      ::shutdown(fd_, SHUT_RDWR);  // whoever asks again is refused
+      char request[4096];
+      const std::string answer =
+          "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
+          "\r\nConnection: close\r\n\r\n" + body;
+      if (peer >= 0 && ::recv(peer, request, sizeof request, 0) > 0) [[maybe_unused]]
+        const auto sent = ::send(peer, answer.data(), answer.size(), MSG_NOSIGNAL);
+      // Its end of the connection first: bytes of the request that were not read would reset it.
+      while (peer >= 0 && ::recv(peer, request, sizeof request, 0) > 0) {
+      }
+      ::close(peer);
+    });
+  }
+  ~OneAnswer() {
+    ::shutdown(fd_, SHUT_RDWR);  // also if nobody came
+    thread_.join();
+    ::close(fd_);
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  int fd_;
+  std::string address_;
+  std::jthread thread_;
+};
 
 void flip_bit(const std::string& file, std::uint64_t at) {
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
@@ -165,6 +210,30 @@ TEST_CASE("parameters that were exported begin another job, the same one on 1 an
   const std::string digest = train_from(dir, path, second, 1);
   CHECK(train_from(dir, path, second, 3) == digest);
   CHECK(digest != standalone_digest(dir, second, 4));  // which begins with values of its own
+}
+
+TEST_CASE(
+    "an order that is not waited for is told by what accepted it, and an answer of something else by its address") {
+  const TempDir dir;
+  const std::string folder = dir / "checkpoints";
+  const auto ask = [&](const std::string& body, std::vector<std::string> more) {
+    const OneAnswer other(body);
+    std::vector<std::string> arguments = {"save", "job", "--dir", folder, "--coordinator-admin", other.address()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return std::pair(checkpoint(arguments), other.address());
+  };
+  // Nobody is there to be asked how far it is.
+  const auto [ordered, at] = ask(R"({"id":7})", {"--no-wait"});
+  INFO(ordered.text);
+  CHECK(ordered.status == 0);
+  CHECK(contains(ordered.text, "ordered; `GET http://" + at + "/checkpoint/7`"));
+  CHECK(ask(R"({"id":7})", {"--no-wait", "--json"}).first.json() == nlohmann::json{{"id", 7}});
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--no-wait"}}) {
+    const auto [strange, where] = ask(R"({"fine":true})", more);
+    INFO(strange.text);
+    CHECK(strange.status == 1);
+    CHECK(contains(strange.text, "http://" + where + "/checkpoint/save answered without an order's id"));
+  }
 }
 
 TEST_CASE("checkpoints of a stopped job: listed, verified, saved again for nothing, replaced by force") {

@@ -157,7 +157,7 @@ TEST_CASE("a full disk of a server: training waits for room, says for what, and 
   const TempDir dir;
   const std::string base = dir / "run";
   fs::create_directories(base + "/store-1");
-  const auto disk = SmallDisk::mount(64u << 20, base + "/store-1");
+  const auto disk = SmallDisk::mount(96u << 20, base + "/store-1");
   if (!disk) return;
   std::string extra, waits_for;
   bool log = false;
@@ -209,7 +209,7 @@ TEST_CASE("a full disk of a server: a job that does not wait trains on, and snap
   const TempDir dir;
   const std::string base = dir / "run";
   fs::create_directories(base + "/store-1");
-  const auto disk = SmallDisk::mount(64u << 20, base + "/store-1");
+  const auto disk = SmallDisk::mount(96u << 20, base + "/store-1");
   if (!disk) return;
   const std::string job_file = write_job(dir, {.name = "on",
                                                .chunk_bytes = 8192,

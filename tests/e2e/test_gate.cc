@@ -144,7 +144,8 @@ void survives(const char* name, const char* optimizer, const std::string& gate, 
                 .chunk_bytes = 8192,
                 .rounds = 3000,
                 .snapshot_every_rounds = 40,
-                .extra = gate};
+                // On a slow disk rounds could otherwise outrun the snapshots, and nothing be left to be pushed again.
+                .extra = gate + "\n[recovery]\nwhen_full = \"wait\"\n"};
   const std::string file = write_job(dir, job);
   const nlohmann::json reference = standalone_result(dir, file, 4, 2);
   const auto cluster = start(options_of(dir, {2, 2, 2, 2, 8192, Transport::kShm}));

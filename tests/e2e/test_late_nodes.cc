@@ -19,17 +19,24 @@ std::uint64_t number(const nlohmann::json& json, const char* key) {
   return json.at(key).get<std::uint64_t>();
 }
 
-// The last rank's computing takes three times as long as the others'.
-void start_with_slow_rank(LocalCluster& cluster, const std::string& job_file, std::vector<std::string> overrides) {
-  std::vector<std::vector<std::string>> slow(3);
-  slow[2] = {"--slow-factor", "3"};
+void start_trainers_with(LocalCluster& cluster, const std::string& job_file, std::vector<std::string> overrides,
+                         std::vector<std::vector<std::string>> rank_arguments,
+                         const std::string& us_per_sample = "300") {
   const auto started = cluster.start_trainers(
       {.job_file = job_file,
        .overrides = std::move(overrides),
        .progress_socket = {},
-       .extra_arguments = {"--device", "cpu", "--json", "--quiet", "--slow-us-per-sample", "300"},
-       .rank_arguments = std::move(slow)});
+       .extra_arguments = {"--device", "cpu", "--json", "--quiet", "--slow-us-per-sample", us_per_sample},
+       .rank_arguments = std::move(rank_arguments)});
   REQUIRE_MESSAGE(started, started.error().message);
+}
+
+// The last rank's computing takes three times as long as the others'.
+void start_with_slow_rank(LocalCluster& cluster, const std::string& job_file, std::vector<std::string> overrides,
+                          const std::string& us_per_sample = "300") {
+  std::vector<std::vector<std::string>> slow(3);
+  slow[2] = {"--slow-factor", "3"};
+  start_trainers_with(cluster, job_file, std::move(overrides), std::move(slow), us_per_sample);
 }
 
 // The text that names a node in the coordinator's status; empty if none is slow.
@@ -77,6 +84,26 @@ TEST_CASE("with a backup worker rounds do not wait for the slow node, and all en
   }
 }
 
+TEST_CASE("with a backup worker both ranks of a slow node miss the same rounds, and the job finishes") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "two-a-node", .chunk_bytes = 8192, .rounds = 60});
+  ClusterOptions options = options_in(dir / "run");
+  options.nodes = 3;
+  options.ranks_per_node = 2;
+  const auto cluster = start(options);
+  std::vector<std::vector<std::string>> slow(6);
+  slow[4] = slow[5] = {"--slow-factor", "3"};
+  start_trainers_with(*cluster, job_file, {"sync.backup_workers=1", "train.global_batch=96"}, std::move(slow));
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  REQUIRE(all.size() == 6);
+  CHECK(all[0].at("rounds") == 60);
+  const std::uint64_t missed = number(all[4].at("partial"), "rounds_missed");
+  CHECK(missed > 0);
+  CHECK(number(all[5].at("partial"), "rounds_missed") == missed);
+  CHECK(cluster->stop().empty());
+}
+
 TEST_CASE("with backup workers a job that is stopped, or loses a server, goes on to the same end everywhere") {
   const TempDir dir;
   const std::string job_file =
@@ -119,9 +146,11 @@ TEST_CASE("as many backup workers as nodes are refused") {
 
 TEST_CASE("with a deadline the slow node does what it manages, is named for it, and nothing is lost with a worker") {
   const TempDir dir;
-  const std::string job_file = write_job(dir, {.name = "deadline", .chunk_bytes = 8192, .rounds = 400});
+  const std::string job_file = write_job(dir, {.name = "deadline", .chunk_bytes = 8192, .rounds = 700});
   const auto cluster = start(three_nodes(dir));
-  start_with_slow_rank(*cluster, job_file, {"sync.deadline_ms=7", "train.accumulation=8", "train.global_batch=48"});
+  // 16 samples take 10 ms asleep, and there are 4 more for all else. 700 rounds are seconds enough to be named in.
+  start_with_slow_rank(*cluster, job_file, {"sync.deadline_ms=14", "train.accumulation=8", "train.global_batch=48"},
+                       "600");
   std::string text;
   REQUIRE(eventually([&] {
     const auto failure = cluster->failure();
@@ -136,8 +165,8 @@ TEST_CASE("with a deadline the slow node does what it manages, is named for it, 
   REQUIRE(cluster->restart(worker));
   finish_training(*cluster);
   const auto all = results(*cluster);
-  CHECK(all[0].at("rounds") == 400);
-  CHECK(number(all[2].at("partial"), "samples_left") > 400);
+  CHECK(all[0].at("rounds") == 700);
+  CHECK(number(all[2].at("partial"), "samples_left") > 700);
   CHECK(number(all[2].at("partial"), "samples_left") > 2 * number(all[0].at("partial"), "samples_left"));
   CHECK(number(all[0], "restarts") >= 1);
   CHECK(cluster->stop().empty());
@@ -146,8 +175,8 @@ TEST_CASE("with a deadline the slow node does what it manages, is named for it, 
 TEST_CASE("the experiment runs, says what is ideal, and keeps what it measured before") {
   const TempDir dir;
   const std::string report = dir / "report";
-  const auto bench = [&](const std::string& variants) {
-    const std::string log = dir / "bench.log";
+  const std::string log = dir / "bench.log";
+  const auto measure = [&](const std::string& variants) {
     std::filesystem::remove(log);
     auto process = Process::spawn({.argv = {bin("tributary"),
                                             "bench",
@@ -173,7 +202,14 @@ TEST_CASE("the experiment runs, says what is ideal, and keeps what it measured b
     REQUIRE_MESSAGE(process, process.error().message);
     const auto status = process->wait(kPatience * 2);
     REQUIRE(status);
-    INFO(last_lines(log, 15));
+    return *status;
+  };
+  const auto bench = [&](const std::string& variants) {
+    const ExitStatus status = measure(variants);
+    const std::string said = last_lines(log, 15);
+    INFO(said);
+    // The page needs matplotlib; what was measured is kept without it.
+    CHECK((status.ok() || (status.code == 1 && said.find("matplotlib") != std::string::npos)));
     std::ifstream in(report + "/stragglers.json");
     REQUIRE(in.good());
     return nlohmann::json::parse(in);
@@ -192,6 +228,17 @@ TEST_CASE("the experiment runs, says what is ideal, and keeps what it measured b
   const nlohmann::json second = bench("async");
   REQUIRE(second.at("runs").size() == 4);
   CHECK(second.at("runs").at(1) == first.at("runs").at(1));
+  // A file with the same options that lacks something is refused by its name, and left as it is.
+  nlohmann::json damaged = second;
+  damaged.at("runs").at(0).erase("counted_per_s");
+  std::ofstream(report + "/stragglers.json") << damaged.dump();
+  CHECK(measure("sync").code == 1);
+  const std::string said = last_lines(log, 15);
+  INFO(said);
+  CHECK(said.find(report + "/stragglers.json is not what this command wrote") != std::string::npos);
+  CHECK(said.find("counted_per_s") != std::string::npos);
+  std::ifstream kept(report + "/stragglers.json");
+  CHECK(nlohmann::json::parse(kept) == damaged);
 }
 
 }  // namespace

@@ -235,5 +235,28 @@ TEST_CASE("bench pushpull measures, beside a ceiling, and checks that all nodes 
   }
 }
 
+TEST_CASE("bench pushpull --durability measures what is kept, and refuses where nothing would be") {
+  const auto durability = [](const std::string& redo_mb) {
+    return std::vector<std::string>{"bench", "pushpull",    "--durability", "--model-bytes",
+                                    "4MiB",  "--transport", "shm",          "--seconds",
+                                    "2",     "--redo-mb",   redo_mb,        "--json"};
+  };
+  {
+    const TempDir dir;
+    Call call(dir, durability("32"));  // 8 rounds
+    CHECK(call.wait() == 1);
+    CHECK(has(call.error(), "fewer than 16 rounds fit --redo-mb 32; give --redo-mb 64, or --model-bytes 2097152"));
+  }
+  const TempDir dir;
+  Call call(dir, durability("64"));
+  REQUIRE_MESSAGE(call.wait() == 0, call.error());
+  const auto json = nlohmann::json::parse(call.out());
+  CHECK(json.at("off").at("kept_rounds") == 0);
+  CHECK(json.at("workers").at("kept_rounds") == 16);
+  CHECK(json.at("workers").at("newest_snapshot") > 0);
+  CHECK(json.at("disk").at("kept_rounds") > 16);
+  CHECK(json.at("disk").at("log_bytes") > 0);
+}
+
 }  // namespace
 }  // namespace tributary::e2e

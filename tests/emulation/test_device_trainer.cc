@@ -106,6 +106,7 @@ struct Case {
   std::uint32_t seed = 2;
   bool second_refuses = false;  // to open what it is lent
   bool local_steps = false;
+  bool allreduce = false;
 };
 
 Outcome train(const Case& what) {
@@ -123,6 +124,11 @@ Outcome train(const Case& what) {
     options.job.local.optimizer.name = "adam";
     options.job.local.optimizer.lr = 0.003;
     options.job.train.epochs = 4;
+  }
+  if (what.allreduce) {
+    options.job.mode = "allreduce";
+    options.job.optimizer.name = "sgd";
+    options.job.optimizer.lr = 0.1;
   }
   options.topology = {.rank = 0, .world_size = kRanks, .local_rank = 0, .local_world_size = kRanks, .node_rank = 0};
   const auto emulated = [&] {
@@ -191,6 +197,24 @@ TEST_CASE("ranks on device memory end in the bits of ranks that copy through the
       CHECK(found.summary.test->loss_sum == host.summary.test->loss_sum);
       CHECK(found.log.find("gradient path: device") != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("an all-reduce job over devices ends in the bits of one in host memory") {
+  const Outcome host = train({.devices = 0, .allreduce = true});
+  CHECK(host.summary.gradient_path == "host");
+  REQUIRE(host.summary.test);
+  CHECK(host.summary.test->accuracy() > 0.5);
+  // Both ranks on one device: NCCL would refuse them.
+  const Outcome shared = train({.devices = 1, .allreduce = true});
+  CHECK(shared.summary.gradient_path == "host");
+  CHECK(shared.summary.digest == host.summary.digest);
+  for (const std::uint32_t seed : {0u, 1u, 2u, 3u}) {
+    CAPTURE(seed);
+    const Outcome found = train({.devices = 2, .seed = seed, .allreduce = true});
+    CHECK(found.summary.gradient_path == "device");
+    CHECK(found.other_on_device);
+    CHECK(found.summary.digest == host.summary.digest);
   }
 }
 

@@ -27,7 +27,7 @@ FakeDeviceApi::FakeDeviceApi(FakeDeviceOptions options)
 FakeDeviceApi::~FakeDeviceApi() {
   for (auto& [id, comm] : comms_) {  // collectives refer to their set
     comm.set->open.clear();
-    comm.set->launches.clear();
+    comm.party->launches.clear();
   }
 }
 
@@ -284,7 +284,7 @@ Status FakeDeviceApi::call_host(StreamId stream, HostCallback callback, void* co
 
 // ---- The scheduler ----
 
-bool FakeDeviceApi::runnable(const Stream& stream, StreamId) {
+bool FakeDeviceApi::runnable(const Stream& stream, StreamId id) {
   if (stream.operations.empty()) return false;
   const Operation& head = stream.operations.front();
   if (head.kind == Operation::Kind::kWait) {
@@ -292,31 +292,30 @@ bool FakeDeviceApi::runnable(const Stream& stream, StreamId) {
     return event == events_.end() || event->second.reached >= head.record;
   }
   if (head.kind != Operation::Kind::kCollective) return true;
-  const auto part = std::ranges::find_if(head.collective->parts,
-                                         [&](const auto& one) { return &streams_.at(one.stream) == &stream; });
+  const auto part = std::ranges::find(head.collective->parts, id, &Collective::Part::stream);
   return part->over || can_execute(*head.collective);
 }
 
 bool FakeDeviceApi::run_one() {
   const Lock lock = enter("run_one");
   ++turns_;
-  std::vector<Stream*> able;
+  std::vector<StreamId> able;
   bool late = false;
   for (auto& [id, stream] : streams_) {
-    if (runnable(stream, id)) able.push_back(&stream);
+    if (runnable(stream, id)) able.push_back(id);
     late |= !stream.operations.empty() && stream.operations.front().kind == Operation::Kind::kCollective &&
             stream.operations.front().collective->due.value_or(0) > turns_;
   }
   if (able.empty()) return late;
-  execute(*able[random_() % able.size()]);
+  execute(able[random_() % able.size()]);
   return true;
 }
 
-void FakeDeviceApi::execute(Stream& stream) {
+void FakeDeviceApi::execute(StreamId id) {
+  Stream& stream = streams_.at(id);
   if (stream.operations.front().kind == Operation::Kind::kCollective) {
     const std::shared_ptr<Collective> collective = stream.operations.front().collective;
-    const auto part =
-        std::ranges::find_if(collective->parts, [&](const auto& one) { return &streams_.at(one.stream) == &stream; });
+    const auto part = std::ranges::find(collective->parts, id, &Collective::Part::stream);
     if (!part->over) return execute_collective(*collective);  // the streams go on in turns of their own
   }
   const Operation operation = std::move(stream.operations.front());

@@ -1,9 +1,10 @@
-// FakeDeviceApi: a simulated node with several GPUs and NCCL, for tests without any.
+// FakeDeviceApi: a simulated node with several GPUs and NCCL, for tests without any. Several users of one instance,
+// each with devices of its own, are several nodes: communicators with a key go over all of them.
 //
 // Device memory is host memory. A stream is a queue of operations; run_one() executes one of those that may run (the
 // heads of streams, as far as events and collectives allow), chosen at random by the seed. Nothing runs by itself. So
 // whatever order the devices could choose, some seed chooses. Kernels are the CPU's (common/encoding.h,
-// kernels/tree_sum.h), a ReduceScatter adds in the order of ranks: ((r0 + r1) + r2) + ...
+// kernels/tree_sum.h), collectives add in the order of ranks: ((r0 + r1) + r2) + ...
 //
 // What it checks (violations() says, in words):
 //   order       any two conflicting accesses, of operations or the host (host_access()), are ordered by streams,
@@ -116,12 +117,18 @@ class FakeDeviceApi final : public DeviceApi {
   std::size_t encode_scratch_bytes(EncodingSpec encoding, std::size_t elements, std::size_t inputs) const override;
   Status apply(StreamId stream, EncodingSpec encoding, const std::byte* frame, std::size_t elements,
                float* parameters) override;
+  Status step(StreamId stream, const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars,
+              const kernels::BlockArgs& block) override;
   Result<std::vector<CommId>> create_comms(std::span<const DeviceIndex> devices) override;
+  Result<std::vector<CommId>> join_comms(const CommKey& key, std::uint32_t size,
+                                         std::span<const CommSeat> seats) override;
+  Result<CommKey> make_comm_key() override;
   Result<bool> comm_settled(CommId comm) override;
   Status group_start() override;
   Status group_end() override;
   Status reduce_scatter(CommId comm, StreamId stream, const float* send, float* receive, std::size_t count) override;
   Status all_gather(CommId comm, StreamId stream, float* gathered, std::size_t count) override;
+  Status all_reduce(CommId comm, StreamId stream, float* values, std::size_t count) override;
   void abort(CommId comm) override;
   void destroy(CommId comm) override;
   Result<std::string> collectives_version() override { return "fake NCCL"; }
@@ -141,9 +148,10 @@ class FakeDeviceApi final : public DeviceApi {
     AccessHistory history;
   };
   struct CommSet;
+  enum class CollectiveKind { kReduceScatter, kAllGather, kAllReduce };
   struct Collective {
     std::shared_ptr<CommSet> set;
-    bool scatters = false;
+    CollectiveKind kind = CollectiveKind::kReduceScatter;
     std::size_t count = 0;
     struct Part {
       CommId comm;
@@ -182,19 +190,29 @@ class FakeDeviceApi final : public DeviceApi {
   };
   struct CommSet {
     std::size_t size = 0;
+    std::map<std::uint32_t, CommId> comms;         // by rank: those that have joined and are not dropped
+    std::size_t joined = 0;                        // ever
+    std::deque<std::shared_ptr<Collective>> open;  // called by some, not executed: oldest first
+    std::uint64_t first = 0;                       // number of open.front()
+    bool broken = false;                           // nothing runs any more
+  };
+  // The ranks that were created by one call: those of one process.
+  struct Party {
     std::vector<CommId> comms;
     std::uint64_t settle_in = 0;  // questions until it is
     bool never = false;
     std::vector<std::pair<StreamId, Operation>> launches;  // put on the streams when settled
-    std::deque<std::shared_ptr<Collective>> open;          // called by some, not executed: oldest first
-    std::uint64_t first = 0;                               // number of open.front()
-    bool broken = false;                                   // nothing runs any more
   };
   struct Comm {
     std::shared_ptr<CommSet> set;
+    std::shared_ptr<Party> party;
     std::uint32_t rank = 0, device = 0;
     std::uint64_t calls = 0;
     std::optional<Error> error;
+  };
+  struct Group {  // of a thread
+    int depth = 0;
+    std::set<CommId> comms;
   };
 
   using Lock = std::unique_lock<std::mutex>;
@@ -209,12 +227,14 @@ class FakeDeviceApi final : public DeviceApi {
   Result<void*> take(std::optional<std::uint32_t> device, std::size_t bytes, const char* purpose);
   void give(const void* memory, std::optional<std::uint32_t> device);
   bool runnable(const Stream& stream, StreamId id);
-  void execute(Stream& stream);
+  void execute(StreamId id);
   bool can_execute(const Collective& collective);
   void execute_collective(Collective& collective);
   void move_values(const Collective& collective);
-  Status collective(const char* call, CommId comm, StreamId stream, bool scatters, const float* send, float* receive,
+  static const char* name(CollectiveKind kind);
+  Status collective(CollectiveKind kind, CommId comm, StreamId stream, const float* send, float* receive,
                     std::size_t count);
+  std::vector<CommId> join(const std::shared_ptr<CommSet>& set, std::span<const CommSeat> seats);
   Status copy(const char* call, StreamId stream, std::byte* to, const std::byte* from, std::size_t bytes);
   void drop(CommId comm, Comm& known);
 
@@ -233,8 +253,8 @@ class FakeDeviceApi final : public DeviceApi {
   std::uint64_t last_id_ = 0;
   std::size_t last_actor_ = 0;
   Clock host_;
-  int group_depth_ = 0;
-  std::set<CommId> in_group_;
+  std::map<std::thread::id, Group> groups_;
+  std::map<std::uint64_t, std::shared_ptr<CommSet>> keys_;  // by number in the key; null: nobody has joined
   std::uint64_t copies_ = 0, turns_ = 0;
   std::size_t aborted_ = 0, executed_ = 0, waits_ = 0;
 };

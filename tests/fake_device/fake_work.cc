@@ -90,26 +90,78 @@ Status FakeDeviceApi::apply(StreamId stream, EncodingSpec spec, const std::byte*
   return put("apply", stream, std::move(operation));
 }
 
+Status FakeDeviceApi::step(StreamId stream, const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars,
+                           const kernels::BlockArgs& block) {
+  const Lock lock = enter("step");
+  const std::size_t bytes = block.count * sizeof(float);
+  Operation operation;
+  operation.touches = {{block.grad, bytes, false}, {block.param_in, bytes, false}, {block.param_out, bytes, true}};
+  for (int slot = 0; slot < optimizer.slots(); ++slot) {
+    operation.touches.push_back({block.state_in[slot], bytes, false});
+    operation.touches.push_back({block.state_out[slot], bytes, true});
+  }
+  operation.run = [&optimizer, scalars, block] { optimizer.step(scalars, block); };
+  return put("step", stream, std::move(operation));
+}
+
 // ---- Collectives ----
+
+const char* FakeDeviceApi::name(CollectiveKind kind) {
+  static constexpr const char* kNames[] = {"ncclReduceScatter", "ncclAllGather", "ncclAllReduce"};
+  return kNames[static_cast<int>(kind)];
+}
 
 Result<std::vector<CommId>> FakeDeviceApi::create_comms(std::span<const DeviceIndex> devices) {
   const Lock lock = enter("create_comms");
   if (options_.faults.communicators_fail) return fail(ErrorCode::kNotFound, *options_.faults.communicators_fail);
   auto set = std::make_shared<CommSet>();
   set->size = devices.size();
-  set->settle_in = random_() % kMostQuestions;
-  set->never = options_.faults.communicators_hang;
-  for (const DeviceIndex device : devices) {
-    const CommId id(++last_id_);
-    Comm& comm = comms_[id];
-    comm.set = set;
-    comm.rank = static_cast<std::uint32_t>(set->comms.size());
-    comm.device = device.value;
-    const auto same = std::ranges::count(devices, device);
-    if (same != 1) violation("create_comms: a device is named twice");
-    set->comms.push_back(id);
+  std::vector<CommSeat> seats;
+  for (const DeviceIndex device : devices) seats.push_back({device, static_cast<std::uint32_t>(seats.size())});
+  return join(set, seats);
+}
+
+Result<CommKey> FakeDeviceApi::make_comm_key() {
+  const Lock lock = enter("make_comm_key");
+  const std::uint64_t number = keys_.size() + 1;
+  keys_[number];
+  CommKey key;
+  std::memcpy(key.bytes.data(), &number, sizeof number);
+  return key;
+}
+
+Result<std::vector<CommId>> FakeDeviceApi::join_comms(const CommKey& key, std::uint32_t size,
+                                                      std::span<const CommSeat> seats) {
+  const Lock lock = enter("join_comms");
+  if (options_.faults.communicators_fail) return fail(ErrorCode::kNotFound, *options_.faults.communicators_fail);
+  std::uint64_t number = 0;
+  std::memcpy(&number, key.bytes.data(), sizeof number);
+  const auto at = keys_.find(number);
+  if (at == keys_.end()) return fail(ErrorCode::kDevice, "ncclCommInitRankConfig: a key that nobody made");
+  if (!at->second) {
+    at->second = std::make_shared<CommSet>();
+    at->second->size = size;
   }
-  return set->comms;
+  if (at->second->size != size) violation("join_comms: another size than the others say");
+  return join(at->second, seats);
+}
+
+std::vector<CommId> FakeDeviceApi::join(const std::shared_ptr<CommSet>& set, std::span<const CommSeat> seats) {
+  auto party = std::make_shared<Party>();
+  party->settle_in = random_() % kMostQuestions;
+  party->never = options_.faults.communicators_hang;
+  for (const CommSeat& seat : seats) {
+    const auto same = [&](const auto& other) { return comms_.at(other.second).device == seat.device.value; };
+    if (std::ranges::any_of(set->comms, same)) violation("two ranks of a communicator on one device");
+    const CommId id(++last_id_);
+    comms_[id] = Comm{set, party, seat.rank, seat.device.value, 0, {}};
+    if (seat.rank >= set->size || !set->comms.emplace(seat.rank, id).second) {
+      violation("a rank of a communicator that there is already, or is not");
+    }
+    ++set->joined;
+    party->comms.push_back(id);
+  }
+  return party->comms;
 }
 
 Result<bool> FakeDeviceApi::comm_settled(CommId id) {
@@ -120,48 +172,52 @@ Result<bool> FakeDeviceApi::comm_settled(CommId id) {
     return true;
   }
   if (at->second.error) return tl::unexpected(*at->second.error);
-  CommSet& set = *at->second.set;
-  if (set.never) return false;
-  if (set.settle_in != 0) {
-    --set.settle_in;
+  Party& party = *at->second.party;
+  if (party.never || at->second.set->joined < at->second.set->size) return false;
+  if (party.settle_in != 0) {
+    --party.settle_in;
     return false;
   }
-  for (auto& [stream, operation] : set.launches) {
-    --streams_.at(stream).unsettled;
+  for (auto& [stream, operation] : party.launches) --streams_.at(stream).unsettled;
+  for (auto& [stream, operation] : party.launches) {
     // As if it had been called now: the host knows no less.
-    const char* call = operation.collective->scatters ? "ncclReduceScatter" : "ncclAllGather";
+    const char* call = name(operation.collective->kind);
     put(call, stream, std::move(operation));
   }
-  set.launches.clear();
+  party.launches.clear();
   return true;
 }
 
 Status FakeDeviceApi::group_start() {
   const Lock lock = enter("group_start");
-  ++group_depth_;
+  ++groups_[std::this_thread::get_id()].depth;
   return {};
 }
 
 Status FakeDeviceApi::group_end() {
   const Lock lock = enter("group_end");
-  if (--group_depth_ < 0) violation("group_end without group_start");
-  if (group_depth_ != 0) return {};
-  for (const CommId id : in_group_) {
-    CommSet& set = *comms_.at(id).set;
-    if (!set.launches.empty()) set.settle_in = random_() % kMostQuestions;
-    for (const CommId other : set.comms) {
+  Group& group = groups_[std::this_thread::get_id()];
+  if (--group.depth < 0) violation("group_end without group_start");
+  if (group.depth != 0) return {};
+  for (const CommId id : group.comms) {
+    if (!comms_.contains(id)) continue;
+    const CommSet& set = *comms_.at(id).set;
+    Party& party = *comms_.at(id).party;
+    if (!party.launches.empty()) party.settle_in = random_() % kMostQuestions;
+    for (const CommId other : party.comms) {
       // With a planned failure of a call the others never come.
       if (comms_.contains(other) && comms_.at(other).calls != comms_.at(id).calls && !set.broken) {
         violation("group_end: not every communicator of the group has been called");
       }
     }
   }
-  in_group_.clear();
+  group.comms.clear();
   return {};
 }
 
-Status FakeDeviceApi::collective(const char* call, CommId id, StreamId stream, bool scatters, const float* send,
-                                 float* receive, std::size_t count) {
+Status FakeDeviceApi::collective(CollectiveKind kind, CommId id, StreamId stream, const float* send, float* receive,
+                                 std::size_t count) {
+  const char* call = name(kind);
   const auto at = comms_.find(id);
   if (at == comms_.end()) {
     violation(std::string(call) + " on a communicator that does not exist");
@@ -169,10 +225,12 @@ Status FakeDeviceApi::collective(const char* call, CommId id, StreamId stream, b
   }
   Comm& comm = at->second;
   CommSet& set = *comm.set;
-  if (set.never || (set.settle_in != 0 && set.launches.empty())) {
+  Party& party = *comm.party;
+  Group& group = groups_[std::this_thread::get_id()];
+  if (party.never || set.joined < set.size || (party.settle_in != 0 && party.launches.empty())) {
     violation(std::string(call) + " on a communicator that is not connected yet");
   }
-  if (group_depth_ == 0 && set.size > 1) violation(std::string(call) + " outside of a group");
+  if (group.depth == 0 && party.comms.size() > 1) violation(std::string(call) + " outside of a group");
   if (streams_.at(stream).device != comm.device) violation(std::string(call) + " on another device's stream");
   const std::uint64_t number = comm.calls++;
   const FakeFaults& faults = options_.faults;
@@ -184,13 +242,13 @@ Status FakeDeviceApi::collective(const char* call, CommId id, StreamId stream, b
   if (number - set.first >= set.open.size()) {
     auto fresh = std::make_shared<Collective>();
     fresh->set = comm.set;
-    fresh->scatters = scatters;
+    fresh->kind = kind;
     fresh->count = count;
     if (faults.collective == Fault::kLate && number == faults.at) fresh->due = turns_ + faults.turns;
     set.open.push_back(std::move(fresh));
   }
   const std::shared_ptr<Collective>& one = set.open[number - set.first];
-  if (one->scatters != scatters) violation(std::string(call) + ": another rank calls another collective in its place");
+  if (one->kind != kind) violation(std::string(call) + ": another rank calls another collective in its place");
   if (one->count != count) violation(std::string(call) + ": another rank's count differs");
   one->parts.push_back({id, stream, send, receive, false});
   Operation operation;
@@ -198,20 +256,25 @@ Status FakeDeviceApi::collective(const char* call, CommId id, StreamId stream, b
   operation.what = call;
   operation.collective = one;
   ++streams_.at(stream).unsettled;
-  set.launches.emplace_back(stream, std::move(operation));
-  in_group_.insert(id);
+  party.launches.emplace_back(stream, std::move(operation));
+  group.comms.insert(id);
   return {};
 }
 
 Status FakeDeviceApi::reduce_scatter(CommId comm, StreamId stream, const float* send, float* receive,
                                      std::size_t count) {
   const Lock lock = enter("reduce_scatter");
-  return collective("ncclReduceScatter", comm, stream, true, send, receive, count);
+  return collective(CollectiveKind::kReduceScatter, comm, stream, send, receive, count);
 }
 
 Status FakeDeviceApi::all_gather(CommId comm, StreamId stream, float* gathered, std::size_t count) {
   const Lock lock = enter("all_gather");
-  return collective("ncclAllGather", comm, stream, false, gathered, gathered, count);
+  return collective(CollectiveKind::kAllGather, comm, stream, gathered, gathered, count);
+}
+
+Status FakeDeviceApi::all_reduce(CommId comm, StreamId stream, float* values, std::size_t count) {
+  const Lock lock = enter("all_reduce");
+  return collective(CollectiveKind::kAllReduce, comm, stream, values, values, count);
 }
 
 // All ranks have come to it, and the one before it is done.
@@ -231,9 +294,7 @@ void FakeDeviceApi::execute_collective(Collective& collective) {
   if (options_.faults.collective == FakeFaults::Collective::kFailsAsync && set.first == options_.faults.at) {
     set.broken = true;
     const CommId failing = set.comms.at(options_.faults.position);
-    comms_.at(failing).error =
-        error(comms_.at(failing).device, collective.scatters ? "ncclReduceScatter" : "ncclAllGather",
-              "planned asynchronous failure");
+    comms_.at(failing).error = error(comms_.at(failing).device, name(collective.kind), "planned asynchronous failure");
     for (auto& part : collective.parts) part.over = part.comm == failing;
     return;
   }
@@ -244,15 +305,18 @@ void FakeDeviceApi::execute_collective(Collective& collective) {
     stream.clock.join(stream.operations.front().issued);
     all.join(stream.clock);
   }
-  const std::size_t whole = collective.parts.size() * collective.count * sizeof(float);
   const std::size_t share = collective.count * sizeof(float);
+  const std::size_t whole = collective.parts.size() * share;
   for (auto& part : collective.parts) {
     Stream& stream = streams_.at(part.stream);
     stream.clock.join(all);
     const std::uint64_t time = stream.clock.tick(stream.actor);
     const std::string& by = stream.operations.front().what;
-    if (collective.scatters) touch({part.send, whole, false}, stream.actor, time, stream.clock, by);
-    touch({part.receive, collective.scatters ? share : whole, true}, stream.actor, time, stream.clock, by);
+    if (collective.kind == CollectiveKind::kReduceScatter) {
+      touch({part.send, whole, false}, stream.actor, time, stream.clock, by);
+    }
+    const std::size_t received = collective.kind == CollectiveKind::kAllGather ? whole : share;
+    touch({part.receive, received, true}, stream.actor, time, stream.clock, by);
     part.over = true;
   }
   move_values(collective);
@@ -263,20 +327,27 @@ void FakeDeviceApi::execute_collective(Collective& collective) {
 }
 
 void FakeDeviceApi::move_values(const Collective& collective) {
-  const auto rank_of = [this](const Collective::Part& part) { return comms_.at(part.comm).rank; };
   std::vector<const Collective::Part*> ranks(collective.parts.size());
-  for (const auto& part : collective.parts) ranks[rank_of(part)] = &part;
+  for (const auto& part : collective.parts) ranks[comms_.at(part.comm).rank] = &part;
   const std::size_t n = collective.count;
+  // The sum over ranks of what each sends from `first` on.
+  const auto sum = [&](std::size_t first) {
+    std::vector<float> values(ranks[0]->send + first, ranks[0]->send + first + n);
+    for (std::size_t from = 1; from < ranks.size(); ++from) {
+      for (std::size_t i = 0; i < n; ++i) values[i] = values[i] + ranks[from]->send[first + i];
+    }
+    return values;
+  };
+  std::vector<float> same;
+  if (collective.kind == CollectiveKind::kAllReduce) same = sum(0);
   for (std::size_t to = 0; to < ranks.size(); ++to) {
-    for (std::size_t from = 0; from < ranks.size(); ++from) {
-      if (!collective.scatters) {
+    if (collective.kind == CollectiveKind::kReduceScatter) {
+      std::ranges::copy(sum(to * n), ranks[to]->receive);
+    } else if (collective.kind == CollectiveKind::kAllReduce) {
+      std::ranges::copy(same, ranks[to]->receive);
+    } else {
+      for (std::size_t from = 0; from < ranks.size(); ++from) {
         if (from != to) std::copy_n(ranks[from]->send + from * n, n, ranks[to]->receive + from * n);
-        continue;
-      }
-      const float* values = ranks[from]->send + to * n;
-      for (std::size_t i = 0; i < n; ++i) {
-        float& sum = ranks[to]->receive[i];
-        sum = from == 0 ? values[i] : sum + values[i];
       }
     }
   }
@@ -284,20 +355,20 @@ void FakeDeviceApi::move_values(const Collective& collective) {
 
 // Nothing waits for this communicator any more: what it began goes on without a result.
 void FakeDeviceApi::drop(CommId id, Comm& known) {
-  CommSet& set = *known.set;
-  set.broken = set.broken || !set.open.empty();
-  for (const auto& collective : set.open) {
+  const std::shared_ptr<CommSet> set = known.set;
+  set->broken = set->broken || !set->open.empty();
+  for (const auto& collective : set->open) {
     for (auto& part : collective->parts) {
       if (part.comm == id) part.over = true;
     }
   }
-  std::erase_if(set.launches, [&](auto& launch) {
+  std::erase_if(known.party->launches, [&](auto& launch) {
     const bool mine = streams_.at(launch.first).device == known.device;
     if (mine) --streams_.at(launch.first).unsettled;
     return mine;
   });
-  std::erase(set.comms, id);
-  if (set.comms.empty()) set.open.clear();  // which refer to the set
+  set->comms.erase(known.rank);
+  if (set->comms.empty()) set->open.clear();  // which refer to the set
   comms_.erase(id);
 }
 

@@ -144,8 +144,8 @@ void ClusterJudge::check_restored(const View& view, std::uint16_t shard) const {
 // The round that a view must not begin before.
 std::uint64_t ClusterJudge::floor(const JobWelcome&) const {
   if (!recovers()) return any_commit_ ? committed_.value : 0;
-  if (last_failed_) return committed_.value;
   if (!server_lost_ && !redoing_) return complete_;
+  if (last_failed_) return committed_.value;
   if (!any_commit_) return 0;
   // What rings have at most is their number of rounds, the open one among them, if nobody waits for snapshots.
   const bool fits = scenario_.when_full == "wait" || complete_ + 1 <= committed_.value + scenario_.ring_rounds;

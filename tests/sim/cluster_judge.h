@@ -59,11 +59,9 @@ class ClusterJudge {
 
   // What is lost.
   void server_died() { server_lost_ = true; }
-  // A last state could not be written: the servers have let go of it, and only rings may have it.
-  void last_state_failed() {
-    server_lost_ = true;
-    last_failed_ = true;
-  }
+  // A last state could not be written, and the servers go: nobody has it, as trainers that are through take their rings
+  // with them.
+  void last_state_failed() { last_failed_ = true; }
   void store_lost(std::uint16_t shard);
   void ring_lost();
   bool store_is_lost() const { return store_lost_; }

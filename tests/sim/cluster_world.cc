@@ -223,6 +223,7 @@ void ClusterWorld::kill(std::uint32_t who, std::uint64_t for_ns) {
 }
 
 void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
+  look_after_rings();  // one may be as young as the last look is old
   using Kind = ClusterScenario::Fault::Kind;
   std::string who;
   for (const std::uint32_t process : fault.who) who += " " + std::to_string(process);

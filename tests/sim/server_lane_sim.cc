@@ -80,24 +80,30 @@ void ServerLaneSim::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) 
 
 void ServerLaneSim::park(JobId job, ViewId view) {
   post([this, job, view] {
-    bool any = false;
-    Version min, max;
     if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
-      Job& entry = found->second;
-      entry.core->stop(false, Round());
-      publish(entry);
-      any = entry.core->initialised();
-      min = entry.core->min_version();
-      max = entry.core->max_version();
-      retire(parked_, job);
-      if (any) {
-        parked_.insert(jobs_.extract(found));
-      } else {
-        retire(jobs_, job);
-      }
+      found->second.core->stop(false, Round());
     }
-    server_.lane_says([=](ControlJobs& jobs) { jobs.lane_parked(job, view, any, min, max); });
+    set_aside(job, view);
   });
+}
+
+void ServerLaneSim::set_aside(JobId job, ViewId view) {
+  bool any = false;
+  Version min, max;
+  if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
+    const ShardCore& core = *found->second.core;
+    publish(found->second);
+    any = core.initialised();
+    min = core.min_version();
+    max = core.max_version();
+    retire(parked_, job);
+    if (any) {
+      parked_.insert(jobs_.extract(found));
+    } else {
+      retire(jobs_, job);
+    }
+  }
+  server_.lane_says([=](ControlJobs& jobs) { jobs.lane_parked(job, view, any, min, max); });
 }
 
 void ServerLaneSim::drop_parked(JobId job) {
@@ -159,8 +165,8 @@ void ServerLaneSim::facts(const RoundFacts& facts) {
   server_.lane_says([lane = lane_, facts](ControlJobs& jobs) { jobs.lane_facts(lane, facts); });
 }
 
-void ServerLaneSim::stop_job(JobId job, ViewId view, bool keep, Round round) {
-  post([this, job, view, keep, round] {
+void ServerLaneSim::stop_job(JobId job, ViewId view, bool keep, Round round, bool park) {
+  post([this, job, view, keep, round, park] {
     bool kept = false;
     if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
       Job& entry = found->second;
@@ -171,9 +177,10 @@ void ServerLaneSim::stop_job(JobId job, ViewId view, bool keep, Round round) {
         entry.stop_by_ns = server_.now_ns() + Lane::kResidualPatienceMs * 1'000'000;
         return;
       }
-      retire(jobs_, job);
+      if (!park) retire(jobs_, job);
     }
     if (!kept) server_.lane_says([=](ControlJobs& jobs) { jobs.lane_stopped(job, view, round, kept); });
+    if (park) set_aside(job, view);
   });
 }
 

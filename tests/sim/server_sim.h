@@ -37,7 +37,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void snapshot_at(JobId job, ViewId view, Round round) override;
   void committed(JobId job, Round round) override;
   void decide(const RoundDecision& decision) override;
-  void stop_job(JobId job, ViewId view, bool keep, Round round) override;
+  void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) override;
 
   const std::string& endpoint() const { return endpoint_; }
   void tick();  // stops that wait for residuals, gauges
@@ -55,6 +55,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void receive(PeerId from, Packet& packet);
   void push(PeerId from, ShardCore& core, Push message, const Packet& packet);
   void check_bounds(const ShardCore& core);
+  void set_aside(JobId job, ViewId view);
   void publish(Job& job);
   void retire(Job job);
   void retire(std::map<JobId, Job>& jobs, JobId job);

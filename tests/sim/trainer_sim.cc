@@ -15,7 +15,7 @@ constexpr std::uint64_t kFirstBackoffNs = 25'000'000, kMaxBackoffNs = 5'000'000'
 constexpr std::uint64_t kAttachTimeoutNs = 120'000'000'000;
 constexpr std::uint64_t kReplyTimeoutNs = 10'000'000'000;
 constexpr std::uint64_t kLivenessNs = 50'000'000;
-constexpr std::size_t kStatesKept = 2;
+constexpr std::size_t kStatesKept = 3, kStatesOfStop = 2;
 
 bool may_come_back(const Error& error) {
   return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
@@ -174,6 +174,7 @@ void TrainerSim::wake() {
 void TrainerSim::look() {
   if (!job_ || (phase_ != Phase::kStarting && phase_ != Phase::kWaiting)) return;
   const auto state = static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire));
+  if (state <= RegionState::kStopRequested) give_for_snapshot();
   const bool there = all_at(phase_ == Phase::kStarting ? resume_ : ready_);
   if (state == RegionState::kFailed || state == RegionState::kRestart) return over();
   if (!there) {
@@ -268,13 +269,12 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
 
 // Session::keep(), and what it does with it.
 void TrainerSim::keep(Round round) {
-  give_what_is_wanted();
   if (states_.size() >= kStatesKept) states_.erase(states_.begin());
   states_.push_back({round, ClusterJudge::state_of(rank_, round, job_->spec().view)});
-  give_what_is_wanted();
+  give_for_snapshot();
 }
 
-void TrainerSim::give_what_is_wanted() {
+void TrainerSim::give_for_snapshot() {
   const std::uint64_t wanted = job_->header().snapshot_round.load(std::memory_order_relaxed);
   for (const RankState& state : states_) {
     if (state.round.value == wanted) give(state);
@@ -292,7 +292,8 @@ void TrainerSim::finish(LeaveKind kind) {
   if (kind == LeaveKind::kStopped && world_.scenario.faults.empty()) {
     world_.broken(name() + " was stopped, but nobody has asked for that");
   }
-  for (const RankState& state : states_) give(state);
+  const std::size_t older = states_.size() - std::min(states_.size(), kStatesOfStop);
+  for (std::size_t i = older; i < states_.size(); ++i) give(states_[i]);
   phase_ = Phase::kFinishing;
   say([&clock = world_.clock, kind](NodeJobs& jobs, TrainerId id) {
     jobs.detach(id, Detach{kind, {}}, clock.now_ns() / 1'000'000);

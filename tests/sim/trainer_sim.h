@@ -50,7 +50,7 @@ class TrainerSim final : public Process {
   void compute(std::uint64_t round, std::size_t tensors_left);
   void finish(LeaveKind kind);
   void keep(Round round);
-  void give_what_is_wanted();
+  void give_for_snapshot();
   void give(const RankState& state);
   void say(std::function<void(NodeJobs&, TrainerId)> what);
 

@@ -1,5 +1,5 @@
 // Several nodes' all-reduce lanes in one process, on the loopback interface, with trainers that the test plays and a
-// coordinator that only forwards addresses.
+// coordinator that only forwards addresses. The ranks' gradients are in shared memory, or on devices.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -60,6 +60,11 @@ struct ClusterOptions {
   std::uint16_t streams = 0;
   std::uint32_t timeout_ms = 10'000;
   std::uint64_t chunk_elements = 2048;
+  std::shared_ptr<DeviceApi> devices = nullptr;  // one for each rank; null: on the host
+  void (*copy)(void* to, const void* from, std::size_t bytes) = [](void* to, const void* from, std::size_t bytes) {
+    std::memcpy(to, from, bytes);
+  };                                // from and to devices
+  bool always_collectives = false;  // also of one rank
 };
 
 inline JobConfig cluster_config(const ClusterOptions& options) {
@@ -134,10 +139,11 @@ class AllreduceCluster {
       spec.start = options_.start;
       spec.init = n == 0 && options_.start.value == 0;
       spec.ranks = options_.ranks;
+      spec.allreduce_devices = devices_of(n, spec.layout);
       auto made = NodeJob::create(std::move(spec), 1, budget_);
       REQUIRE(made);
       nodes_[n]->job = std::move(*made);
-      nodes_[n]->lane->open(nodes_[n]->job, {options_.nodes, cluster_config(options_)});
+      nodes_[n]->lane->open(nodes_[n]->job, {options_.nodes, cluster_config(options_), options_.devices != nullptr});
     }
   }
   void start() {
@@ -158,11 +164,12 @@ class AllreduceCluster {
     NodeJob& job = *nodes_[n]->job;
     const Layout& layout = *job.spec().layout;
     for (std::size_t t = layout.tensors().size(); t-- > 0;) {
-      auto* out = const_cast<float*>(job.gradients(local));
       const std::uint64_t first = layout.tensor_offset(t);
-      for (std::uint64_t i = first; i < first + layout.tensors()[t].elements(); ++i) {
-        out[i] = gradient(rank_of(n, local), round, i);
-      }
+      std::vector<float> values(layout.tensors()[t].elements());
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = gradient(rank_of(n, local), round, first + i);
+      const auto& devices = job.spec().allreduce_devices;
+      float* out = devices ? devices->gradients(local, ChunkIndex(0)) : const_cast<float*>(job.gradients(local));
+      (devices ? options_.copy : &copy_here)(out + first, values.data(), values.size() * sizeof(float));
       auto& word = const_cast<TensorWord&>(job.tensor_words(local)[t]);
       word.weight.store(weight, std::memory_order_relaxed);
       word.round.store(round, std::memory_order_release);
@@ -200,8 +207,12 @@ class AllreduceCluster {
     }
   }
   std::vector<float> parameters(std::uint32_t n) const {
-    const float* values = nodes_[n]->job->parameters();
-    return {values, values + elements()};
+    const NodeJob& job = *nodes_[n]->job;
+    std::vector<float> values(elements());
+    const auto& devices = job.spec().allreduce_devices;
+    const float* from = devices ? devices->parameters(0, ChunkIndex(0)) : job.parameters();
+    (devices ? options_.copy : &copy_here)(values.data(), from, values.size() * sizeof(float));
+    return values;
   }
   bool no_failures() const {
     for (const auto& node : nodes_) {
@@ -237,6 +248,26 @@ class AllreduceCluster {
   }
 
  private:
+  std::shared_ptr<AllreduceDevices> devices_of(std::uint32_t n, std::shared_ptr<const Layout> layout) const {
+    if (!options_.devices) return nullptr;
+    AllreducePlan plan;
+    plan.node.layout = std::move(layout);
+    plan.node.always_collectives = options_.always_collectives;
+    for (std::uint32_t local = 0; local < options_.ranks; ++local) {
+      plan.node.devices.push_back(DeviceIndex(n * options_.ranks + local));
+      plan.node.position_of_rank.push_back(local);
+    }
+    plan.flat = options_.algorithm == "flat";
+    plan.nodes = options_.nodes;
+    plan.rank = NodeRank(n);
+    const auto optimizer = make_optimizer(cluster_config(options_).optimizer);
+    auto made = AllreduceDevices::create(options_.devices, plan, static_cast<std::uint32_t>(optimizer->slots()),
+                                         std::uint64_t{options_.timeout_ms} * 1'000'000);
+    REQUIRE(made);
+    return *made;
+  }
+  static void copy_here(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
   const ClusterOptions options_;
   Logger logger_ = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
   std::shared_ptr<MemoryBudget> budget_ = std::make_shared<MemoryBudget>(64u << 20);
@@ -303,6 +334,34 @@ inline double largest_difference(const std::vector<float>& a, const std::vector<
   double largest = 0.0;
   for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(double{a[i]} - double{b[i]}));
   return largest;
+}
+
+// Adding four numbers in two orders differs in the last bits; Adam divides by small roots at the beginning.
+inline constexpr double kOtherOrder = 2e-5;
+
+inline void check_against_servers(const ClusterOptions& options, bool exact) {
+  AllreduceCluster cluster(options);
+  cluster.open();
+  cluster.start();
+  REQUIRE_MESSAGE(cluster.reaches(0), cluster.failures());
+  ServerReference servers(options);
+  const std::uint32_t ranks = options.nodes * options.ranks;
+  for (std::uint64_t round = 1; round <= 4; ++round) {
+    cluster.ready_all(round, round);
+    REQUIRE_MESSAGE(cluster.reaches(round), cluster.failures());
+    servers.round(round, ranks, ranks * round);
+  }
+  for (std::uint32_t n = 0; n < options.nodes; ++n) {
+    CHECK(same_bits(cluster.parameters(n), cluster.parameters(0)));
+    if (exact) {
+      CHECK(same_bits(cluster.parameters(n), servers.parameters()));
+    } else {
+      CHECK(largest_difference(cluster.parameters(n), servers.parameters()) < kOtherOrder);
+    }
+  }
+  CHECK(cluster.no_failures());
+  cluster.close(false);
+  CHECK(cluster.memory_comes_back());
 }
 
 }  // namespace tributary::testing

@@ -202,6 +202,10 @@ struct FakeNode {
   // What the coordinator answers to the newest JoinJob.
   void welcome(std::uint32_t view = 1, Round resume = Round(0), std::uint64_t chunk_elements = 1024,
                std::vector<std::vector<std::byte>> rank_states = {}) {
+    server->on_control(welcome_message(view, resume, chunk_elements, std::move(rank_states)));
+  }
+  JobWelcome welcome_message(std::uint32_t view = 1, Round resume = Round(0), std::uint64_t chunk_elements = 1024,
+                             std::vector<std::vector<std::byte>> rank_states = {}) {
     const JoinJob join = coordinator.all<JoinJob>().back();
     const ShardSlots slots[] = {{static_cast<std::uint16_t>(lanes.doorbells(false).size()), 1.0}};
     const auto layout = Layout::make(join.tensors, chunk_elements, slots);
@@ -218,7 +222,7 @@ struct FakeNode {
     message.node = join.node;
     message.nodes = join.nodes;
     message.rank_states = std::move(rank_states);
-    server->on_control(message);
+    return message;
   }
   // Attaches all local ranks and starts them.
   std::vector<std::unique_ptr<Session>> sessions(std::uint32_t ranks, std::uint32_t view = 1, Round resume = Round(0)) {

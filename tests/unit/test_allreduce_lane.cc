@@ -5,38 +5,6 @@
 using namespace tributary;
 using namespace tributary::testing;
 
-namespace {
-
-// Adding four numbers in two orders differs in the last bits; Adam divides by small roots at the beginning.
-constexpr double kOtherOrder = 2e-5;
-
-void check_against_servers(const ClusterOptions& options, bool exact) {
-  AllreduceCluster cluster(options);
-  cluster.open();
-  cluster.start();
-  REQUIRE_MESSAGE(cluster.reaches(0), cluster.failures());
-  ServerReference servers(options);
-  const std::uint32_t ranks = options.nodes * options.ranks;
-  for (std::uint64_t round = 1; round <= 4; ++round) {
-    cluster.ready_all(round, round);
-    REQUIRE(cluster.reaches(round));
-    servers.round(round, ranks, ranks * round);
-  }
-  for (std::uint32_t n = 0; n < options.nodes; ++n) {
-    CHECK(same_bits(cluster.parameters(n), cluster.parameters(0)));
-    if (exact) {
-      CHECK(same_bits(cluster.parameters(n), servers.parameters()));
-    } else {
-      CHECK(largest_difference(cluster.parameters(n), servers.parameters()) < kOtherOrder);
-    }
-  }
-  CHECK(cluster.no_failures());
-  cluster.close(false);
-  CHECK(cluster.memory_comes_back());
-}
-
-}  // namespace
-
 TEST_CASE("two nodes have the servers' bits") {
   for (const char* optimizer : {"sgd", "adamw", "lion"}) {
     check_against_servers({.nodes = 2, .ranks = 1, .optimizer = optimizer}, true);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 
 #include "server/checkpoint_directory.h"
@@ -143,14 +144,26 @@ TEST_CASE("a file that a whole checkpoint of the round has is linked, not writte
   keep(shard, layout, 0, Round(7));
   Manifest manifest = manifest_of_layout(layout, Round(7));
   CheckpointDone first;
+  bool damaged = false;
+  SUBCASE("it is whole") {}
+  SUBCASE("it is damaged, and is mended") {
+    damaged = true;
+  }
   for (const bool again : {false, true}) {
+    if (again && damaged) {
+      std::fstream file(target + "/shard-0.bin", std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-5, std::ios::end);
+      file.put('\x7f');
+      file.close();
+      REQUIRE_FALSE(verify_checkpoint(target).findings.empty());
+    }
     shard.service.write({1, kJob, Round(7), partial});
     const CheckpointDone done = shard.next();
     REQUIRE_MESSAGE(done.ok, done.message);
-    CHECK(done.unchanged == again);
+    CHECK(done.unchanged == (again && !damaged));
     if (again) {
       CHECK(done.checksum == first.checksum);
-      CHECK(fs::hard_link_count(partial + "/shard-0.bin") == 2);
+      CHECK(fs::hard_link_count(partial + "/shard-0.bin") == (damaged ? 1 : 2));
     } else {
       first = done;
       manifest.shards = {{"shard-0.bin", ShardIndex(0), 4, done.bytes, done.checksum}};

@@ -231,6 +231,16 @@ TEST_CASE("values that no peer of ours sends are refused by name") {
   hello.bandwidth = std::numeric_limits<double>::infinity();
   CHECK(contains(refusal(hello), "bandwidth"));
   CHECK(contains(refusal(WorkerHello{.bandwidth = std::nan("")}), "bandwidth"));
+  RoundFacts facts;
+  facts.chunks = {{ChunkIndex(0), {std::nan(""), 1, true}}};
+  CHECK(contains(refusal(facts), "sum of squares"));
+  facts.chunks = {{ChunkIndex(0), {std::nan(""), 1, false}}};
+  CHECK(decode_control(encode_control(facts)));  // what is not finite has no sum
+  RoundDecision decision;
+  decision.decision = {GateVerdict::kClipped, std::nan(""), 1.0, 1.0f, 0};
+  CHECK(contains(refusal(decision), "coefficient"));
+  decision.decision = {GateVerdict::kApplied, 1.0, 1.0, 0.0f, 0};
+  CHECK(contains(refusal(decision), "loss scale"));
   PeerAddress address;
   address.value.resize(kMaxPeerAddressBytes + 1);
   CHECK(contains(refusal(address), "the peer's address has 262145 entries"));

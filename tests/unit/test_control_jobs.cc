@@ -26,7 +26,7 @@ struct FakeLane final : LaneCommands {
   void snapshot_at(JobId, ViewId, Round) override { said.emplace_back("snapshot"); }
   void committed(JobId, Round) override { said.emplace_back("committed"); }
   void decide(const RoundDecision&) override { said.emplace_back("decide"); }
-  void stop_job(JobId, ViewId, bool, Round) override { said.emplace_back("stop"); }
+  void stop_job(JobId, ViewId, bool, Round, bool park) override { said.emplace_back(park ? "stop and park" : "stop"); }
   std::vector<std::string> said;
 };
 
@@ -140,6 +140,41 @@ TEST_CASE("a final state that is durable is reported again when the order comes 
   done = server.take<SnapshotDone>();
   REQUIRE(done.size() == 1);
   CHECK_FALSE(done[0].ok);
+}
+
+TEST_CASE("what a job ends with stays in memory until it is committed, and is told of when it is asked for") {
+  Server server;
+  server.open(3);
+  server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kFinished, Round(9), "done"});
+  CHECK(server.lane.said.back() == "stop and park");
+  bool written = false;
+  SUBCASE("all is written") {
+    written = true;
+  }
+  SUBCASE("it is asked for before the lane has said anything") {
+    server.restart(3);
+  }
+  SUBCASE("the last snapshot fails") {}
+  server.jobs.lane_stopped(JobId(7), ViewId(3), Round(9), true);
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(9), Version(9));
+  server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(9), written, 1, written ? "" : "disk full"});
+  CHECK_FALSE(server.jobs.contains(JobId(7)));
+  if (written) {
+    CHECK(server.take<ShardKept>().empty());  // nobody asked
+    server.jobs.on(SnapshotCommit{JobId(7), Round(8)});
+    CHECK(server.lane.said.back() == "stop and park");
+    server.jobs.on(SnapshotCommit{JobId(7), Round(9)});
+    CHECK(server.lane.said.back() == "drop parked");
+    return;
+  }
+  server.restart(3);
+  const auto kept = server.take<ShardKept>();
+  REQUIRE_FALSE(kept.empty());
+  CHECK(kept.back().any);
+  CHECK(kept.back().min_version == Version(9));
+  server.open(4, true);
+  CHECK(server.lane.said.back() == "opened");
+  CHECK(std::ranges::find(server.lane.said, "reopen") != server.lane.said.end());
 }
 
 }  // namespace tributary

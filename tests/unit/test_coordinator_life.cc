@@ -143,6 +143,23 @@ TEST_CASE("a daemon that reconnected while it waited is told on its new connecti
   CHECK(cluster.only<DrainDone>(PeerId(8888)));
 }
 
+TEST_CASE("a worker on a new connection hears again of the snapshot that its ranks give their state for") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  JoinOptions options;
+  options.redo_capacity = 16;
+  options.config.recovery.when_full = "wait";
+  cluster.run(1, options);
+  cluster.pass(1000, 1, {}, 3);
+  const auto named = cluster.only<SnapshotAt>(worker_peer(0));
+  REQUIRE(named);
+  cluster.say(PeerId(8888), Heartbeat{worker_incarnation(0), {}});
+  const auto again = cluster.only<SnapshotAt>(PeerId(8888));
+  REQUIRE(again);
+  CHECK(again->round == named->round);
+  CHECK(again->view == named->view);
+}
+
 TEST_CASE("a worker without jobs may go at once, whatever runs elsewhere") {
   Cluster cluster(1);
   cluster.everybody(2);

@@ -162,6 +162,37 @@ TEST_CASE("shares follow the links' bandwidths, and times are told in units of t
   }
 }
 
+TEST_CASE("state that servers have in memory keeps its chunks, when nodes join before there is a snapshot") {
+  Cluster cluster(2);
+  arrive(cluster, places("s", 2), places("w", 3));
+  JoinOptions options;
+  options.tensors = {{"w", {8'000'000}}};  // the size of chunks goes by the number of nodes
+  options.config.membership.on_worker_loss = "continue";
+  cluster.run(2, options);
+  const std::vector<ChunkOwner> owners = cluster.job().record.owners;
+  for (std::uint16_t i = 0; i < 2; ++i) cluster.keep(i, 10, 10);
+  options.node = 2;
+  options.nodes = 3;
+  cluster.join(2, options);
+  for (std::uint32_t w = 0; w < 2; ++w) cluster.leave(w, LeaveKind::kFailed, 10, "lost");
+  cluster.sent.clear();
+  for (std::uint32_t w = 0; w < 3; ++w) {
+    options.node = w;
+    cluster.join(w, options);
+  }
+  const auto open = cluster.only<OpenJob>(server_peer(1));
+  REQUIRE(open);
+  CHECK(open->nodes == 3);
+  CHECK(open->kept);
+  CHECK_FALSE(open->resume);
+  CHECK(open->owners == owners);
+  // Another number of nodes would have had chunks of another size.
+  Cluster other(2);
+  arrive(other, places("s", 2), places("w", 3));
+  other.run(3, options);
+  CHECK(other.job().record.owners.size() != owners.size());
+}
+
 TEST_CASE("a host's share is split evenly over its servers") {
   const Placed job({{"a"}, {"a"}, {"b"}, {"b"}, {"b"}}, {{"a"}, {"a"}, {"b"}, {"b"}});
   CHECK(job.chunks == "60 60 40 40 40");

@@ -67,6 +67,10 @@ TEST_CASE("a state that comes after its snapshot is committed all the same") {
   cluster.all_done(40);
   CHECK(cluster.job().record.rank_states.empty());
   keep(cluster, 1, 0, 40, "late");
+  keep(cluster, 0, 1, 40, "as late");
+  CHECK(cluster.registry.begin()->second.rank_states.empty());  // they are written together
+  cluster.core.tick(cluster.now + 1000);
+  CHECK(cluster.registry.begin()->second.rank_states.size() == 2);
   CHECK(cluster.registry.begin()->second.rank_states.at({1, 0}) == bytes_of("late"));
 }
 
@@ -95,6 +99,14 @@ TEST_CASE("a state of another view, or of somebody else's node, is not taken") {
               NodeRankState{cluster.open().job, ViewId(77), NodeRank(1), 0, {Round(40), bytes_of("x")}});
   cluster.say(worker_peer(2),
               NodeRankState{cluster.open().job, cluster.open().view, NodeRank(1), 0, {Round(40), bytes_of("y")}});
+  const auto say_of = [&](std::uint32_t node, std::uint32_t local_rank) {
+    cluster.say(
+        worker_peer(1),
+        NodeRankState{cluster.open().job, cluster.open().view, NodeRank(node), local_rank, {Round(40), bytes_of("z")}});
+  };
+  say_of(0, 0);  // the other worker's
+  say_of(7, 0);  // nobody's
+  say_of(1, 2);  // it has two
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.all_done(40);
   CHECK(cluster.job().record.rank_states.empty());
@@ -114,13 +126,17 @@ TEST_CASE("members hear which round a snapshot is named for") {
 TEST_CASE("no more than the bound is recorded") {
   Cluster cluster;
   cluster.everybody(1);
-  cluster.run(1);
   const std::string large(kMaxRankState, 'x');
   const auto most = static_cast<std::uint32_t>(kMaxRankStatesBytes / kMaxRankState);
+  JoinOptions options;
+  options.ranks = most + 1;
+  cluster.run(1, options);
   for (std::uint32_t rank = 0; rank <= most; ++rank) keep(cluster, 0, rank, 40, large);
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.all_done(40);
   CHECK(cluster.job().record.rank_states.size() == most);
+  keep(cluster, 0, 0, 40, std::string(kMaxRankState, 'y'));  // takes the place of what it said before
+  CHECK(cluster.job().record.rank_states.at({0, 0}).front() == std::byte{'y'});
 }
 
 }  // namespace tributary

@@ -144,6 +144,29 @@ TEST_CASE("a commit that cannot be recorded drops no older snapshot") {
   cluster.done(0, 5);
   CHECK(cluster.count<SnapshotCommit>() == 0);
   CHECK(cluster.phase() == "idle");
+  cluster.core.tick(cluster.now + 1500);
+  CHECK(cluster.count<SnapshotCommit>() == 0);
+  cluster.save_fails = false;
+  cluster.core.tick(cluster.now + 3000);
+  REQUIRE(cluster.only<SnapshotCommit>(server_peer(0)));
+  CHECK(cluster.only<SnapshotCommit>(server_peer(0))->round == Round(5));
+  CHECK(cluster.registry.begin()->second.committed == Round(5));
+}
+
+TEST_CASE("a snapshot of a running job that is recorded late is told to nodes as soon as it is") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  cluster.run(1, with_snapshots(5, 0));
+  for (std::uint64_t version = 10; version < 70; version += 10) cluster.pass(1000, 1, {}, version);
+  const auto at = cluster.only<SnapshotAt>(server_peer(0));
+  REQUIRE(at);
+  cluster.save_fails = true;
+  cluster.done(0, at->round.value);
+  CHECK(cluster.to<SnapshotCommit>(worker_peer(0)).empty());
+  cluster.save_fails = false;
+  cluster.pass(2000, 1, {}, 80);
+  REQUIRE(cluster.to<SnapshotCommit>(worker_peer(0)).size() == 1);
+  CHECK(cluster.to<SnapshotCommit>(worker_peer(0))[0].round == at->round);
 }
 
 // ---- Restarts of the cluster ----

@@ -223,7 +223,7 @@ TEST_CASE("frames of devices reach a server on this machine in shared memory, th
       CHECK(server.lane->counters().socket_payload_bytes.value() == 0);
       // What the node owes is kept, too.
       const bool keeps = make_encoding(node.push)->keeps_residual();
-      server.lane->stop_job(JobId(5), ViewId(2), true, Round(3));
+      server.lane->stop_job(JobId(5), ViewId(2), true, Round(3), false);
       if (keeps) node.lanes[0]->close(node.job, true);
       const auto stopped = server.listener.stopped();
       REQUIRE(stopped);

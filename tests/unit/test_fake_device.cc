@@ -186,3 +186,54 @@ TEST_CASE("a collective that hangs lets go of each device when its own communica
   CHECK(*fake.api.idle(fake.streams[1]));
   CHECK(fake.api.aborted() == 2);
 }
+
+TEST_CASE("a communicator with a key settles when all its ranks have joined, and adds up over all of them") {
+  Fake fake(2);
+  const CommKey key = *fake.api.make_comm_key();
+  const CommSeat seats[] = {{DeviceIndex(0), 0}, {DeviceIndex(1), 1}};
+  const CommId first = (*fake.api.join_comms(key, 2, {&seats[0], 1}))[0];
+  for (int i = 0; i < 100; ++i) CHECK_FALSE(*fake.api.comm_settled(first));
+  const CommId second = (*fake.api.join_comms(key, 2, {&seats[1], 1}))[0];
+  fake.settle({first, second});
+  fake.memory[0][0] = 3.0f;
+  fake.memory[1][0] = 4.0f;
+  // Each on its own, as two processes do it.
+  REQUIRE(fake.api.group_start());
+  REQUIRE(fake.api.all_reduce(first, fake.streams[0], fake.memory[0], 8));
+  REQUIRE(fake.api.group_end());
+  fake.settle({first});
+  fake.api.run_all();
+  CHECK_FALSE(*fake.api.idle(fake.streams[0]));  // it waits for the other
+  CHECK(fake.api.collectives() == 0);
+  REQUIRE(fake.api.group_start());
+  REQUIRE(fake.api.all_reduce(second, fake.streams[1], fake.memory[1], 8));
+  REQUIRE(fake.api.group_end());
+  fake.settle({second});
+  fake.api.run_all();
+  CHECK(fake.memory[0][0] == 7.0f);
+  CHECK(fake.memory[1][0] == 7.0f);
+  CHECK(fake.api.violations().empty());
+  // One gives up: the other's next collective hangs until it does, too.
+  fake.api.abort(first);
+  REQUIRE(fake.api.all_reduce(second, fake.streams[1], fake.memory[1], 8));
+  fake.settle({second});
+  fake.api.run_all();
+  CHECK_FALSE(*fake.api.idle(fake.streams[1]));
+  fake.api.abort(second);
+  fake.api.run_all();
+  CHECK(*fake.api.idle(fake.streams[1]));
+  CHECK(fake.api.live().communicators == 0);
+}
+
+TEST_CASE("two ranks of a communicator on one device are found, and so is a size that differs") {
+  Fake fake(2);
+  const CommSeat seats[] = {{DeviceIndex(0), 0}, {DeviceIndex(0), 1}};
+  REQUIRE(fake.api.join_comms(*fake.api.make_comm_key(), 2, seats));
+  CHECK(fake.found("two ranks of a communicator on one device"));
+  const CommKey key = *fake.api.make_comm_key();
+  const CommSeat first{DeviceIndex(0), 0}, second{DeviceIndex(1), 1};
+  REQUIRE(fake.api.join_comms(key, 2, {&first, 1}));
+  REQUIRE(fake.api.join_comms(key, 3, {&second, 1}));
+  CHECK(fake.found("another size"));
+  CHECK_FALSE(fake.api.join_comms(CommKey{}, 2, {&first, 1}));
+}

@@ -36,7 +36,8 @@ class Values final : public RingSource {
 };
 
 struct Ring {
-  explicit Ring(std::uint32_t size, milliseconds patience = milliseconds(0)) {
+  explicit Ring(std::uint32_t size, milliseconds patience = milliseconds(0),
+                milliseconds timeout = milliseconds(10'000)) {
     auto made = GlooDevice::create("127.0.0.1");
     REQUIRE(made);
     device = *made;
@@ -44,7 +45,7 @@ struct Ring {
       GlooRing::Options options;
       options.rank = rank;
       options.size = size;
-      options.timeout = milliseconds(10'000);
+      options.timeout = timeout;
       options.patience = patience;
       auto ring = GlooRing::create(device, options);
       REQUIRE(ring);
@@ -175,6 +176,74 @@ TEST_CASE("who watches hears of a broken connection, of a goodbye, and of a call
     others.join();
     CHECK(leaving.get());
   }
+}
+
+// As Values, but the last part that is added waits: for a member that everybody has heard, and that goes no further.
+class Stalling final : public RingSource {
+ public:
+  explicit Stalling(int stall_at) : stall_at_(stall_at) {}
+  void fill(std::size_t, std::size_t count, float* out) override { std::fill_n(out, count, 1.0f); }
+  void fill_and_add(std::size_t, std::size_t count, const float* other, float* out) override {
+    if (++adds_ == stall_at_) released_.get_future().wait();
+    for (std::size_t i = 0; i < count; ++i) out[i] = 1.0f + other[i];
+  }
+  void release() { released_.set_value(); }
+  int adds() const { return adds_; }
+
+ private:
+  const int stall_at_;  // 0: never
+  int adds_ = 0;
+  std::promise<void> released_;
+};
+
+TEST_CASE("the time-out counts from the moment all have contributed, and not before") {
+  constexpr std::size_t kCount = 1000;
+  std::vector<float> first(kCount), second(kCount);
+  int adds = 0;
+  {
+    Ring ring(2, milliseconds(0), milliseconds(200));
+    ring.connect();
+    Stalling one(0), other(0);
+    auto waiting =
+        std::async(std::launch::async, [&] { return ring.members[0]->allreduce(first.data(), kCount, one); });
+    // The other member takes its time, longer than the time-out.
+    CHECK(waiting.wait_for(milliseconds(600)) == std::future_status::timeout);
+    CHECK(ring.members[1]->allreduce(second.data(), kCount, other));
+    CHECK(waiting.get());
+    CHECK(first == std::vector<float>(kCount, 2.0f));
+    adds = other.adds();
+    REQUIRE(adds > 0);
+  }
+  Ring ring(2, milliseconds(0), milliseconds(200));
+  ring.connect();
+  Stalling one(0), other(adds);
+  auto stalling =
+      std::async(std::launch::async, [&] { return ring.members[1]->allreduce(second.data(), kCount, other); });
+  auto waiting = std::async(std::launch::async, [&] { return ring.members[0]->allreduce(first.data(), kCount, one); });
+  const bool over = waiting.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  CHECK(over);
+  if (!over) ring.members[0]->abort();
+  const Status status = waiting.get();
+  REQUIRE_FALSE(status);
+  CHECK(status.error().code == ErrorCode::kTimeout);
+  CHECK(status.error().message.find("members 1, 0 and 1 of a ring of 2") != std::string::npos);
+  other.release();
+  static_cast<void>(stalling.get());
+}
+
+TEST_CASE("members meet, and none leaves before the last has come") {
+  Ring ring(3);
+  ring.connect();
+  auto first = std::async(std::launch::async, [&] { return ring.members[0]->meet(std::chrono::seconds(20)); });
+  auto second = std::async(std::launch::async, [&] { return ring.members[1]->meet(std::chrono::seconds(20)); });
+  CHECK(first.wait_for(milliseconds(50)) == std::future_status::timeout);
+  CHECK(second.wait_for(milliseconds(0)) == std::future_status::timeout);
+  CHECK(ring.members[2]->meet(std::chrono::seconds(20)));
+  CHECK(first.get());
+  CHECK(second.get());
+  const Status alone = ring.members[1]->meet(milliseconds(50));
+  REQUIRE_FALSE(alone);
+  CHECK(alone.error().code == ErrorCode::kTimeout);
 }
 
 TEST_CASE("addresses that cannot be right are refused") {

@@ -53,7 +53,7 @@ TEST_CASE("between lanes on one machine no payload byte crosses a socket, with o
     CHECK(counters.links.value() == 1.0);
     CHECK(counters.mapped_bytes.value() >= 2.0 * static_cast<double>(model_bytes(node)));
     CHECK(node.memory_comes_back());
-    server.lane->stop_job(JobId(5), ViewId(2), false, Round(0));
+    server.lane->stop_job(JobId(5), ViewId(2), false, Round(0), false);
     REQUIRE(server.listener.stopped());
     CHECK(eventually([&] { return counters.links.value() == 0.0; }));
   }
@@ -141,7 +141,7 @@ TEST_CASE("encodings go through shared memory to the bits they have over a socke
       };
       take(Round(6));
       // The view ends in good order: the residuals follow.
-      server.lane->stop_job(JobId(5), ViewId(2), true, Round(9));
+      server.lane->stop_job(JobId(5), ViewId(2), true, Round(9), false);
       parameters[shares].assign(node.job->parameters(),
                                 node.job->parameters() + node.job->spec().layout->flat_elements());
       const LaneJobStats& stats = node.job->lane_stats(0);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 
 #include "worker/redo_keeper.h"
 
@@ -18,12 +19,13 @@ struct Keeper {
     keeper.emplace(budget, 20,
                    std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()));
   }
-  std::shared_ptr<RedoRing> begin() { return keeper->begin(config, NodeRank(0), *layout, welcome).value(); }
+  std::shared_ptr<RedoRing> begin() { return keeper->begin(config, NodeRank(0), *layout, welcome, now_ms).value(); }
   static void push(RedoRing& ring, std::uint64_t round) {
     ring.frame(ChunkIndex(0), Round(round));
     ring.publish(ChunkIndex(0), Round(round), 1);
   }
 
+  std::uint64_t now_ms = 5'000'000;  // as long as a machine may be up
   JobConfig config;
   JobWelcome welcome;
   std::shared_ptr<MemoryBudget> budget = std::make_shared<MemoryBudget>(64u << 20);
@@ -56,6 +58,53 @@ TEST_CASE("a ring is kept after the end of its job until a snapshot has all of i
   later.tensors = join.tensors;
   k.keeper->describe(k.config, later);
   CHECK(later.redo_job == JobId());
+}
+
+TEST_CASE("a ring ages from the beginning of its view on") {
+  Keeper k;
+  k.begin();
+  k.keeper->tick(k.now_ms + RedoKeeper::kKeepMs);
+  CHECK(k.budget->used() > 0);
+  k.keeper->tick(k.now_ms + RedoKeeper::kKeepMs + 1);
+  CHECK(k.budget->used() == 0);
+}
+
+TEST_CASE("a ring is busy until the last lane has let go of it") {
+  Keeper k;
+  CHECK_FALSE(k.keeper->busy("job"));
+  const auto ring = k.begin();
+  CHECK_FALSE(k.keeper->busy("job"));
+  RedoRing::Use one = RedoRing::use(ring), other = RedoRing::use(ring);
+  CHECK(k.keeper->busy("job"));
+  one.reset();
+  CHECK(k.keeper->busy("job"));
+  other.reset();
+  CHECK_FALSE(k.keeper->busy("job"));
+}
+
+TEST_CASE("why nothing is kept is said in words, with what would do") {
+  Keeper k;
+  JoinJob join;
+  join.tensors = {{"w", {4 << 20}}};  // 16 MiB a round
+  std::string why;
+  SUBCASE("rounds are too large") {
+    k.config.recovery.redo_mb = 255;
+    why = k.keeper->describe(k.config, join);
+    CHECK(why.find("recovery.redo_mb = 255; 256 would do") != std::string::npos);
+  }
+  SUBCASE("the worker has no room") {
+    why = k.keeper->describe(k.config, join);
+    CHECK(why.find("max_shared_memory") != std::string::npos);
+  }
+  SUBCASE("nothing is to be kept") {
+    k.config.recovery.redo_log = "none";
+    CHECK(k.keeper->describe(k.config, join).empty());
+  }
+  SUBCASE("servers log their steps") {
+    k.config.recovery.redo_log = "disk";
+    CHECK(k.keeper->describe(k.config, join).empty());
+  }
+  CHECK(join.redo_capacity == 0);
 }
 
 }  // namespace tributary

@@ -99,6 +99,23 @@ TEST_CASE("what was logged is read back, by this process and by the next one") {
   CHECK(files_in(dir / "log").size() > 1);
 }
 
+TEST_CASE("processes that are killed one after another leave no space behind that counts") {
+  const TempDir dir;
+  RedoBlocks blocks;
+  std::string folder = dir / "log";
+  for (std::uint64_t process = 1; process <= 20; ++process) {
+    const auto log = open_log(folder, {64 * kRecord, 128 * kRecord});
+    add(*log, blocks, process, process);
+    REQUIRE(log->sync());
+    const std::string killed = dir / ("killed-" + std::to_string(process));  // as the disk has it now
+    std::filesystem::copy(folder, killed);
+    folder = killed;
+  }
+  const auto log = open_log(folder, {64 * kRecord, 128 * kRecord});
+  CHECK(log->bytes() == 20 * kChunks * kRecord);
+  CHECK(replayed(*log, 0, 20) == run_of(1, 20));
+}
+
 TEST_CASE("a view that begins earlier voids what was logged of later rounds") {
   const TempDir dir;
   RedoBlocks blocks;

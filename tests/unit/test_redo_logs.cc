@@ -3,10 +3,12 @@
 
 #include <condition_variable>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "common/printed.h"
 #include "server/redo_logs.h"
 #include "tests/unit/redo_fixture.h"
 #include "tests/unit/small_disk.h"
@@ -120,6 +122,38 @@ TEST_CASE("a log of a job that the store does not know is removed") {
   CHECK(std::filesystem::is_empty(dir / "redo"));
 }
 
+TEST_CASE("a log that cannot be opened holds steps back, says so, and is opened when it can be") {
+  const TempDir dir;
+  Logs logs(dir / "redo");
+  std::filesystem::create_directories(dir / "redo");
+  const std::string folder = dir / ("redo/" + printed("%016llx", static_cast<unsigned long long>(kRedoJob.value)));
+  std::ofstream(folder) << "no folder";
+  logs.begin({1u << 20, 64u << 20}, true);
+  CHECK(logs.said("the redo log of job 'mnist' cannot be written"));
+  REQUIRE(logs.logs->status(kRedoJob));
+  CHECK(contains(logs.logs->status(kRedoJob)->error, folder));
+  CHECK_FALSE(logs.logs->replay(kRedoJob, Round(0), Round(1), [](const auto&, auto) { return Status{}; }));
+  for (std::uint64_t version = 1; version <= 16; ++version) REQUIRE(logs.step(version));
+  CHECK_FALSE(logs.step(17));
+  std::filesystem::remove(folder);
+  REQUIRE(logs.eventually([&] { return logs.step(17); }));
+  REQUIRE(logs.eventually([&] { return logs.logs->status(kRedoJob)->error.empty(); }));
+  logs.flush();
+  CHECK(logs.replayed(0, 17) == 17);
+}
+
+TEST_CASE("who waits for a flush hears of it when the log goes") {
+  const TempDir dir;
+  Logs logs(dir / "redo");
+  logs.begin({8 * kRecord, 8 * kRecord}, true);
+  for (std::uint64_t version = 1; version <= 8; ++version) REQUIRE(logs.step(version));
+  bool flushed = false;
+  logs.logs->flush(kRedoJob, [&] { flushed = true; });
+  logs.logs->drop(kRedoJob);
+  logs.logs->stop();  // what the thread had in hand is through
+  CHECK(flushed);
+}
+
 TEST_CASE("a log that is at its bound holds steps back until a snapshot covers some, and says so") {
   const TempDir dir;
   Logs logs(dir / "redo");
@@ -163,7 +197,7 @@ TEST_CASE("who does not want to wait loses the log, not the training, until a sn
 }
 
 TEST_CASE("a full disk holds steps back, and when there is room they are written by themselves") {
-  const auto disk = SmallDisk::mount(16u << 20);
+  const auto disk = SmallDisk::mount(36u << 20);
   if (!disk) return;
   Logs logs(*disk / "redo");
   logs.begin({1u << 20, 64u << 20}, true);

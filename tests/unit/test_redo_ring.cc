@@ -42,6 +42,26 @@ bool holds(const RedoRing& ring, std::uint32_t chunk, std::uint64_t round) {
   return true;
 }
 
+// Another process's view of the ring, and the words in it that name a round: those before fill()'s weights.
+struct Scribbler {
+  explicit Scribbler(const RedoRing& ring) : size(ring.memory().size()) {
+    words =
+        static_cast<std::uint64_t*>(::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, ring.memory().fd(), 0));
+    REQUIRE(words != MAP_FAILED);
+  }
+  ~Scribbler() { ::munmap(words, size); }
+  std::uint64_t& round_of(std::uint32_t chunk, std::uint64_t round) const {
+    std::uint64_t* found = nullptr;
+    for (std::size_t i = 0; i + 1 < size / sizeof *words; ++i) {
+      if (words[i] == round && words[i + 1] == 100 * round + chunk) found = words + i;
+    }
+    REQUIRE(found);
+    return *found;
+  }
+  std::size_t size;
+  std::uint64_t* words;
+};
+
 FileDescriptor copy_of(const RedoRing& ring) {
   return FileDescriptor(::fcntl(ring.memory().fd(), F_DUPFD_CLOEXEC, 0));
 }
@@ -149,6 +169,25 @@ TEST_CASE("the next process finds what the last one kept") {
   CHECK(holds(**found, 2, 3));
   fill(**found, 2, 4);
   CHECK(holds(**found, 2, 4));
+}
+
+TEST_CASE("entries that cannot be are none") {
+  const auto ring = ring_of();
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) fill(*ring, chunk, round);
+  }
+  const Scribbler scribbler(*ring);
+  SUBCASE("the largest number, in a slot that it belongs to") {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) scribbler.round_of(chunk, 3) = ~0ull;
+    CHECK(ring->kept().last == Round(4));
+    CHECK(ring->kept().first == Round(4));
+  }
+  SUBCASE("a round of another slot") {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) scribbler.round_of(chunk, 2) = 9;
+    CHECK(ring->kept().last == Round(4));
+    CHECK(ring->kept().first == Round(3));
+    CHECK_FALSE(ring->find(ChunkIndex(0), Round(9)));
+  }
 }
 
 TEST_CASE("what is no ring of this node and model is refused in words") {

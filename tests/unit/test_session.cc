@@ -111,6 +111,103 @@ TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot
   CHECK((*session)->keep(Round(5), std::vector<std::byte>(kMaxRankState + 1)).error().code == ErrorCode::kLimit);
 }
 
+TEST_CASE("what a rank keeps is given for a snapshot that is named late") {
+  const auto state = [](std::uint64_t value) { return std::vector<std::byte>(3, static_cast<std::byte>(value)); };
+  FakeNode node;
+  node.run();
+  auto session = std::move(node.sessions(1)[0]);
+  const auto name = [&](std::uint64_t round) {
+    node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(round)});
+    REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == round; }));
+  };
+  const auto keep_and_ready = [&](std::uint64_t round) {
+    REQUIRE(session->keep(Round(round), state(round)));
+    ready_all(*session);
+  };
+  keep_and_ready(1);
+  SUBCASE("before the round is waited for") {
+    name(1);
+    node.lanes.complete(Round(1));
+    CHECK(state_of(session->wait()) == StepState::kContinue);
+  }
+  SUBCASE("in the next round") {
+    node.lanes.complete(Round(1));
+    CHECK(state_of(session->wait()) == StepState::kContinue);
+    name(1);
+    keep_and_ready(2);
+  }
+  SUBCASE("while the next round waits for it") {
+    node.lanes.complete(Round(1));
+    CHECK(state_of(session->wait()) == StepState::kContinue);
+    keep_and_ready(2);
+    auto waiting = std::async(std::launch::async, [&] { return session->wait(); });
+    name(1);
+    node.coordinator.await<NodeRankState>();
+    node.lanes.complete(Round(2));
+    CHECK(state_of(waiting.get()) == StepState::kContinue);
+  }
+  const NodeRankState sent = node.coordinator.await<NodeRankState>();
+  CHECK(sent.kept.round == Round(1));
+  CHECK(sent.kept.state == state(1));
+  CHECK(node.coordinator.all<NodeRankState>().size() == 1);
+}
+
+TEST_CASE("a welcome whose rules of redo do not fit the job is refused in words") {
+  FakeNode node;
+  node.run();
+  SessionOptions options = node.session_options();
+  std::string words;
+  SUBCASE("pushes are to be kept that have residuals") {
+    options.job.push = EncodingId::kOneBit;
+    words = "configuration rules that out";
+  }
+  SUBCASE("servers are missing in the list of what they have") {
+    words = "server 1";
+  }
+  auto attached = node.attach(options);
+  node.coordinator.await<JoinJob>();
+  JobWelcome message = node.welcome_message(1, Round(3));
+  if (options.job.push.id == EncodingId::kOneBit) {
+    message.redo = true;
+  } else {
+    message.owners.back().shard = ShardIndex(1);
+    message.redo_after = {Version(3)};
+  }
+  node.server->on_control(message);
+  const Error error = error_of(std::move(attached));
+  CHECK(error.code == ErrorCode::kMalformed);
+  CHECK(contains(error.message, words));
+  CHECK(node.coordinator.await<LeaveJob>().kind == LeaveKind::kFailed);
+}
+
+TEST_CASE("the next view of a job is joined when the lanes have let go of its redo ring") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options());
+  node.coordinator.await<JoinJob>();
+  JobWelcome message = node.welcome_message();
+  message.redo = true;
+  node.server->on_control(message);
+  auto session = first.get();
+  REQUIRE(session);
+  const std::shared_ptr<RedoRing> ring = node.lanes.job()->spec().redo;
+  REQUIRE(ring);
+  RedoRing::Use lane = RedoRing::use(ring);  // as a lane would
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "somebody is lost"});
+  REQUIRE(eventually([&] { return node.lanes.closed() == 1; }));
+  session->reset();
+  auto second = node.attach(node.session_options());
+  REQUIRE(eventually([&] {
+    const auto summaries = node.server->summaries();
+    return std::ranges::any_of(summaries, [](const NodeJobSummary& job) { return job.phase == "joining"; });
+  }));
+  CHECK(node.coordinator.all<JoinJob>().size() == 1);
+  lane.reset();
+  CHECK(node.coordinator.await<JoinJob>(2).redo_job == JobId(99));
+  node.welcome(2);
+  CHECK(second.get());
+}
+
 TEST_CASE("after a lost member a rank finds what it kept itself, for the round that the view begins at") {
   FakeNode node;
   node.run();

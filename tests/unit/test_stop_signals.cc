@@ -23,7 +23,7 @@ const milliseconds kLater{kSameStopSignalMs + 100};
 
 // The wait status of a child that ran `body` and exited with what it returned. `meanwhile` begins when the child has
 // written to the descriptor that `body` gets.
-int in_child(const std::function<int(int ready)>& body, const std::function<void(pid_t)>& meanwhile = {}) {
+int in_child(const std::function<int(int ready)>& body, const std::function<void(pid_t, int ready)>& meanwhile = {}) {
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
   const pid_t child = ::fork();
@@ -33,7 +33,7 @@ int in_child(const std::function<int(int ready)>& body, const std::function<void
   char byte = 0;
   if (meanwhile) {
     REQUIRE(::read(ready[0], &byte, 1) == 1);
-    meanwhile(child);
+    meanwhile(child, ready[0]);
   }
   ::close(ready[0]);
   int status = 0;
@@ -41,7 +41,8 @@ int in_child(const std::function<int(int ready)>& body, const std::function<void
   return status;
 }
 
-// A daemon that needs `drain_time` to stop and sends itself `again` as soon as it begins to.
+// A daemon that needs `drain_time` to stop and sends itself `again` as soon as it begins to. It writes to `ready` when
+// it is, and once more when it has taken the first signal.
 int serve(int ready, milliseconds drain_time, int again) {
   std::uint64_t drained_at = 0;
   return run_daemon("test", [&]() -> Result<Daemon> {
@@ -54,7 +55,8 @@ int serve(int ready, milliseconds drain_time, int again) {
                         return std::string("ready");
                       },
                   .drain =
-                      [&drained_at, drain_time, again] {
+                      [&drained_at, ready, drain_time, again] {
+                        TRIB_ASSERT(::write(ready, "d", 1) == 1);
                         drained_at = steady_ms() + static_cast<std::uint64_t>(drain_time.count());
                         if (again != 0) ::kill(::getpid(), again);
                       },
@@ -65,15 +67,21 @@ int serve(int ready, milliseconds drain_time, int again) {
 
 TEST_CASE("a daemon takes signals that come together as one request to stop in good order") {
   const int status = in_child([](int ready) { return serve(ready, milliseconds(200), SIGTERM); },
-                              [](pid_t child) { ::kill(child, SIGTERM); });
+                              [](pid_t child, int ready) {
+                                ::kill(child, SIGTERM);
+                                char byte = 0;  // its end of the pipe stays open until then
+                                CHECK(::read(ready, &byte, 1) == 1);
+                              });
   REQUIRE(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("a daemon stops at once when a second signal comes later") {
   const int status = in_child([](int ready) { return serve(ready, milliseconds(20'000), 0); },
-                              [](pid_t child) {
+                              [](pid_t child, int ready) {
                                 ::kill(child, SIGTERM);
+                                char byte = 0;  // later than it was taken, not than it was sent
+                                CHECK(::read(ready, &byte, 1) == 1);
                                 std::this_thread::sleep_for(kLater);
                                 ::kill(child, SIGINT);
                               });

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/unit/worker_lane_fixture.h"
+#include "worker/redo_ring.h"
 
 using namespace tributary;
 using namespace tributary::testing;
@@ -119,4 +120,53 @@ TEST_CASE("noise from a server is counted and changes nothing") {
   CHECK(soon([&] { return node.job->lane_stats(0).malformed.load() == 10; }));
   CHECK(node.failures.all().empty());
   CHECK(node.memory_comes_back());
+}
+
+TEST_CASE("pushes that are to be repeated and are gone fail the job, and the daemon lives on") {
+  FakeServerLane server;
+  LaneNode node;
+  node.adjust = [](NodeJobSpec& spec) {
+    auto ring = RedoRing::create(spec.job, spec.node, *spec.layout, spec.push, 16);
+    REQUIRE(ring);
+    spec.redo = *ring;
+    spec.init = false;
+    spec.start = Round(5);
+    spec.redo_after = {Version(3)};
+  };
+  node.open({server.endpoint()}, 1);
+  REQUIRE(soon([&] { return !node.failures.all().empty(); }));
+  CHECK(node.failures.all()[0].kind == LaneFailure::Kind::kRefused);
+  CHECK(node.failures.all()[0].error.code == ErrorCode::kUnavailable);
+  CHECK(node.failures.all()[0].error.message.find("round 4 are no longer kept") != std::string::npos);
+  CHECK(node.memory_comes_back());
+  CHECK(node.failures.all().size() == 1);
+
+  node.adjust = nullptr;
+  node.open({server.endpoint()}, 1);
+  node.start();
+  CHECK(node.reaches(0));
+  CHECK(node.memory_comes_back());
+}
+
+TEST_CASE("a redo ring is in use from the order to open a job until every lane has closed it") {
+  FakeServerLane server;
+  LaneNode node(2);
+  std::shared_ptr<RedoRing> ring;
+  node.adjust = [&](NodeJobSpec& spec) {
+    auto made = RedoRing::create(spec.job, spec.node, *spec.layout, spec.push, 16);
+    REQUIRE(made);
+    spec.redo = ring = *made;
+  };
+  node.open({server.endpoint()}, 1);
+  CHECK(ring->in_use());
+  node.start();
+  REQUIRE(node.reaches(0));
+  CHECK(ring->in_use());
+  CHECK(node.memory_comes_back());
+  CHECK(soon([&] { return !ring->in_use(); }));
+
+  node.open({"tcp://no port here"}, 1);  // a lane cannot open it
+  REQUIRE(soon([&] { return node.failures.all().size() == 1; }));
+  CHECK(node.memory_comes_back());
+  CHECK(soon([&] { return !ring->in_use(); }));
 }

@@ -1,5 +1,6 @@
-// A whole worker daemon but for its control connection: the real attach server and lane, on whatever devices it is
-// given, between trainers and a small server of the test's (tests/unit/worker_lane_fixture.h).
+// A whole worker daemon but for its control connection: the real attach server and lanes, on whatever devices it is
+// given, between trainers and a small server of the test's (tests/unit/worker_lane_fixture.h). All-reduce jobs it has
+// for itself.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -12,13 +13,14 @@
 
 #include "common/job_json.h"
 #include "tests/unit/temp_dir.h"
+#include "worker/allreduce_lane.h"
 #include "worker/attach_server.h"
 #include "worker/lane.h"
 
 namespace tributary::testing {
 
 // A worker daemon with its lanes, and a coordinator that welcomes everybody at once.
-class WelcomingNode final : public LanePort, public CoordinatorPort {
+class WelcomingNode final : public LanePort, public CoordinatorPort, private AllreducePort {
  public:
   static constexpr std::uint64_t kChunkElements = 1024;
 
@@ -34,11 +36,15 @@ class WelcomingNode final : public LanePort, public CoordinatorPort {
     auto lane = WorkerLane::start({.index = 0, .lanes = 1}, *attach_, logger_);
     REQUIRE(lane);
     lane_ = std::move(*lane);
+    auto allreduce = AllreduceLane::start({}, *attach_, *this, logger_);
+    REQUIRE(allreduce);
+    allreduce_ = std::move(*allreduce);
     attach_->run();
   }
   ~WelcomingNode() override {
     attach_->stop();
     lane_.reset();
+    allreduce_.reset();
   }
   std::string socket() const { return directory_ / "w.sock"; }
 
@@ -59,27 +65,37 @@ class WelcomingNode final : public LanePort, public CoordinatorPort {
     welcome.endpoints = {{endpoint_}};
     attach_->on_control(welcome);
   }
-  std::vector<int> doorbells(bool) const override { return {lane_->doorbell()}; }
+  std::vector<int> doorbells(bool allreduce) const override {
+    return {allreduce ? allreduce_->doorbell() : lane_->doorbell()};
+  }
   void open(const std::shared_ptr<NodeJob>& job) override { lane_->open(job); }
-  // All its jobs are on servers.
-  void open_allreduce(const std::shared_ptr<NodeJob>&, AllreduceSetup) override {
-    FAIL("no all-reduce job was opened");
+  void open_allreduce(const std::shared_ptr<NodeJob>& job, AllreduceSetup setup) override {
+    allreduce_->open(job, std::move(setup));
   }
-  void peer_address(const PeerAddress&) override { FAIL("no all-reduce job was opened"); }
+  void peer_address(const PeerAddress&) override { FAIL("there is no other node"); }
   Result<std::optional<Round>> newest_checkpoint(const JobConfig&, const Layout&) const override {
-    return std::optional<Round>();
+    return std::optional<Round>(Round());
   }
-  void initial_values(const std::shared_ptr<NodeJob>& job) override { lane_->initial_values(job); }
+  void initial_values(const std::shared_ptr<NodeJob>& job) override {
+    if (job->spec().allreduce) return allreduce_->initial_values(job);
+    lane_->initial_values(job);
+  }
   void room_in_ring(const std::shared_ptr<NodeJob>&) override {}
-  void close(const std::shared_ptr<NodeJob>& job, bool keep) override { lane_->close(job, keep); }
+  void close(const std::shared_ptr<NodeJob>& job, bool keep) override {
+    if (job->spec().allreduce) return allreduce_->close(job, keep);
+    lane_->close(job, keep);
+  }
 
  private:
+  void publish(const PeerAddress&) override { FAIL("there is no other node"); }
+
   const std::string endpoint_;
   TempDir directory_;
   Logger logger_ = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
   std::uint32_t views_ = 0;
   std::unique_ptr<AttachServer> attach_;
   std::unique_ptr<WorkerLane> lane_;
+  std::unique_ptr<AllreduceLane> allreduce_;
 };
 
 }  // namespace tributary::testing

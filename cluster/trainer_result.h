@@ -1,0 +1,18 @@
+// What a trainer left when it ended.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "cluster/local_cluster.h"
+#include "common/result.h"
+
+namespace tributary {
+
+// trainer_result(), read. kUnavailable: there is none; the error shows the last lines of its log.
+Result<nlohmann::ordered_json> parsed_result(const Trainer& trainer);
+
+// Of every trainer, in their order.
+Result<std::vector<nlohmann::ordered_json>> parsed_results(LocalCluster& cluster);
+
+}  // namespace tributary

@@ -1,0 +1,20 @@
+// Threads that get ready or write what training does not wait for: their name, and a priority below training's.
+#pragma once
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace tributary {
+
+inline constexpr int kWriterNiceness = 10;   // has as long as it takes
+inline constexpr int kPreparerNiceness = 5;  // has to be done by a certain round
+
+// Of the calling thread alone (as Linux has it). name: at most 15 characters. False: the priority stays as it is, which
+// costs training some time and nothing else.
+inline bool become_background(const char* name, int niceness) {
+  pthread_setname_np(pthread_self(), name);
+  return setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), niceness) == 0;
+}
+
+}  // namespace tributary

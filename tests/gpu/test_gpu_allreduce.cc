@@ -1,0 +1,114 @@
+// An all-reduce job over real devices: one rank on the first of them, through NCCL all the same. Everything from the
+// lane to the kernels is what several nodes run.
+#include <cuda_runtime_api.h>
+
+#include "tests/unit/allreduce_fixture.h"
+#include "tests/unit/temp_dir.h"
+#include "worker/checkpoint.h"
+#include "worker/cuda_device_api.h"
+#include "worker/device_exchange.h"
+
+using namespace tributary;
+using namespace tributary::testing;
+
+namespace {
+
+// Null: this machine has no NCCL, which one device does not need.
+std::shared_ptr<DeviceApi> device_with_nccl() {
+  static const auto api = make_cuda_device_api();
+  REQUIRE_MESSAGE(api.has_value(), (api ? "" : api.error().message));
+  const auto version = (*api)->collectives_version();
+  if (version || version.error().code != ErrorCode::kNotFound) {
+    REQUIRE_MESSAGE(version.has_value(), (version ? "" : version.error().message));
+    return *api;
+  }
+  MESSAGE("skipped: " << version.error().message);
+  return nullptr;
+}
+
+ClusterOptions one_rank(std::shared_ptr<DeviceApi> api) {
+  ClusterOptions options{.nodes = 1, .ranks = 1};
+  options.devices = std::move(api);
+  options.always_collectives = true;
+  options.copy = [](void* to, const void* from, std::size_t bytes) {
+    REQUIRE(cudaMemcpy(to, from, bytes, cudaMemcpyDefault) == cudaSuccess);
+  };
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("one rank goes through NCCL to the servers' bits, with every optimizer") {
+  const auto api = device_with_nccl();
+  if (!api) return;
+  for (const char* algorithm : {"flat", "hierarchical"}) {
+    for (const char* optimizer : {"sgd", "adam", "adamw", "adagrad", "lion"}) {
+      CAPTURE(optimizer);
+      ClusterOptions options = one_rank(api);
+      options.algorithm = algorithm;
+      options.optimizer = optimizer;
+      check_against_servers(options, true);
+    }
+  }
+}
+
+TEST_CASE("a job on a device keeps its state and goes on from it") {
+  const auto api = device_with_nccl();
+  if (!api) return;
+  TempDir directory;
+  ClusterOptions options = one_rank(api);
+  options.store = directory.path();
+  options.snapshot = {0, 2};
+  {
+    AllreduceCluster cluster(options);
+    cluster.open();
+    cluster.start();
+    REQUIRE_MESSAGE(cluster.reaches(0), cluster.failures());
+    cluster.train(1, 3);
+    cluster.close(true);
+    REQUIRE(cluster.memory_comes_back());
+  }
+  options.start = Round(3);
+  options.view = 2;
+  AllreduceCluster cluster(options);
+  cluster.open();
+  REQUIRE_MESSAGE(cluster.reaches(3), cluster.failures());
+  cluster.train(4, 6);
+  ServerReference servers(options);
+  for (std::uint64_t round = 1; round <= 6; ++round) servers.round(round, 1, 1);
+  CHECK(same_bits(cluster.parameters(0), servers.parameters()));
+  cluster.close(false);
+  CHECK(cluster.memory_comes_back());
+}
+
+TEST_CASE("a communicator that nobody else joins is given up in time, and the device works on") {
+  const auto api = device_with_nccl();
+  if (!api) return;
+  AllreducePlan plan;
+  plan.node.layout = std::make_shared<const Layout>(cluster_layout(2048));
+  plan.node.devices = {DeviceIndex(0)};
+  plan.node.position_of_rank = {0};
+  plan.nodes = 2;
+  struct Output final : AllreduceEngineOutput {
+    bool wants(ChunkIndex, Round) override { return false; }
+    void keep(ChunkIndex, const float*, std::span<const float* const>, std::uint64_t) override {}
+    void stepped(ChunkIndex, Round) override {}
+    void engine_failed(const Error&) override {}
+  } output;
+  const JobConfig config = cluster_config({.optimizer = "sgd"});
+  auto devices = AllreduceDevices::create(
+      api, plan, static_cast<std::uint32_t>(make_optimizer(config.optimizer)->slots()), 500'000'000);
+  REQUIRE(devices);
+  auto logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  {
+    auto exchange = DeviceExchange::create(*devices, config, Round(0), output, logger);
+    REQUIRE(exchange);
+    const auto key = api->make_comm_key();
+    REQUIRE(key);
+    const Status connected = (*exchange)->connect({&*key, 1});
+    REQUIRE_FALSE(connected);
+    CHECK(connected.error().message.find("took longer than 500 ms") != std::string::npos);
+  }
+  devices->reset();
+  check_against_servers(one_rank(api), true);
+}
