@@ -234,6 +234,7 @@ class CoordinatorCore {
 
   // coordinator_members.cc: who takes part in a view
   bool gathered(const Job& job, std::uint64_t now_ms) const;
+  static std::uint32_t first_nodes(const Job& job);
   static void await_members(Job& job, std::uint64_t now_ms);
   static void await_again(Job& job, std::uint64_t now_ms);
   void await_not(Job& job, std::uint64_t worker, std::uint64_t now_ms);

@@ -141,7 +141,8 @@ void CoordinatorCore::on(PeerId from, const PeerAddress& m, std::uint64_t) {
 
 // The round that a stop is known by, when a node has left after `left`. Nodes with clocks of their own stop wherever
 // they are: it is one that all of them are known to have passed on all chunks. The state that is kept says for each
-// chunk which pushes beyond that it has, and they are not applied again when the job goes on.
+// chunk which pushes beyond that it has, and they are not applied again when the job goes on. (Heartbeats tell of the
+// past: a snapshot may have been committed since, of a round that all have passed, too.)
 Round CoordinatorCore::stop_round(const Job& job, Round left) const {
   if (!has_clocks(job.config)) return left;
   Round passed = left;
@@ -149,7 +150,7 @@ Round CoordinatorCore::stop_round(const Job& job, Round left) const {
     const auto pace = job.pace.find(shard);
     passed = std::min(passed, pace == job.pace.end() ? Round(0) : Round(pace->second.min_version.value));
   }
-  return std::max(passed, job.resume_round);
+  return std::max({passed, job.resume_round, job.record.committed});
 }
 
 void CoordinatorCore::request_stop(Job& job, const std::string& reason) {

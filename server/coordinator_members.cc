@@ -17,11 +17,18 @@ std::uint64_t members_hash(const std::vector<std::uint32_t>& nodes) {
   return Checksum64().add(nodes.data(), nodes.size() * sizeof(nodes[0])).value();
 }
 
+// What its first view is to have: as many as those who are there say. (Who said more may have gone for good.)
+std::uint32_t CoordinatorCore::first_nodes(const Job& job) {
+  std::uint32_t nodes = 0;
+  for (const auto& [node, member] : job.members) nodes = std::max(nodes, member.join.nodes);
+  return nodes;
+}
+
 // Are all there that the next view is to have?
 bool CoordinatorCore::gathered(const Job& job, std::uint64_t now_ms) const {
   if (!is_elastic(job.config)) return job.members.size() == job.nodes;
   if (job.members.size() < job.config.membership.min_nodes) return false;
-  if (job.gather_until_ms == 0) return job.members.size() >= job.nodes;  // its first view
+  if (job.gather_until_ms == 0) return job.members.size() >= first_nodes(job);
   return now_ms >= job.gather_until_ms ||
          std::ranges::all_of(job.expected, [&](const auto& entry) { return job.members.contains(entry.first); });
 }
@@ -109,8 +116,9 @@ std::string CoordinatorCore::awaited(const Job& job) {
     const std::uint32_t least = job.config.membership.min_nodes;
     if (nodes.empty() && job.members.size() < least) nodes = " more nodes (of at least " + std::to_string(least) + ")";
   } else if (is_elastic(job.config)) {
-    if (job.members.size() < job.nodes) {
-      nodes = " " + std::to_string(job.nodes - job.members.size()) + " more of " + std::to_string(job.nodes) + " nodes";
+    const std::uint32_t all = first_nodes(job);
+    if (job.members.size() < all) {
+      nodes = " " + std::to_string(all - job.members.size()) + " more of " + std::to_string(all) + " nodes";
     }
   } else {
     for (std::uint32_t node = 0; node < job.nodes; ++node) add(node);

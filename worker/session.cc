@@ -65,6 +65,7 @@ struct Session::Impl {
   }
   Status map(std::vector<FileDescriptor> fds);
   Status open_device();
+  std::span<const std::byte> state_at_start() const;
   RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
   Status give(const RankState& state);
   Status give_for_snapshot();
@@ -142,6 +143,12 @@ Status Session::Impl::open_device() {
   if (!opened_parameters) return tl::unexpected(opened_parameters.error());
   device_parameters = static_cast<float*>(*opened_parameters);
   return {};
+}
+
+std::span<const std::byte> Session::Impl::state_at_start() const {
+  if (!reply.state.empty() || !keepsake) return reply.state;
+  const auto mine = std::ranges::find(keepsake->states, reply.resume_round, &RankState::round);
+  return mine == keepsake->states.end() ? std::span<const std::byte>() : std::span<const std::byte>(mine->state);
 }
 
 Status Session::Impl::give(const RankState& state) {
@@ -298,6 +305,10 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   impl->layout = std::move(*layout);
   if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
   const Status opened = impl->open_device();
+  // It is still wanted if the view ends before its first round is complete, or a snapshot is named for where it begins.
+  if (const std::span<const std::byte> begun = impl->state_at_start(); !begun.empty()) {
+    impl->kept.push_back({impl->reply.resume_round, {begun.begin(), begun.end()}});
+  }
   std::unique_ptr<Session> session(new Session(std::move(impl)));
   if (opened) return session;
   // The worker has taken note when this returns: the same rank can attach again at once, without a device.
@@ -379,11 +390,7 @@ Status Session::keep(Round round, std::span<const std::byte> state) {
 }
 
 std::span<const std::byte> Session::kept() const {
-  if (!impl_->reply.state.empty() || !impl_->keepsake) return impl_->reply.state;
-  for (const RankState& mine : impl_->keepsake->states) {
-    if (mine.round == resume_round()) return mine.state;
-  }
-  return {};
+  return impl_->state_at_start();
 }
 
 void Session::last_round(Round round) {

@@ -3,63 +3,11 @@
 #include <algorithm>
 
 #include "common/schedule.h"
-#include "tests/sim/reference.h"
 
 namespace tributary::sim {
 
-std::uint64_t ClocksJudge::Chunk::slowest() const {
-  return *std::ranges::min_element(state.clocks);
-}
-
-std::string ClocksJudge::at(const ChunkKey& key) {
-  return "node " + std::to_string(key.node.value) + " chunk " + std::to_string(key.chunk.value) + ": ";
-}
-
-ClocksJudge::ClocksJudge(const JudgeSetup& setup, const SavedState* saved, Broken broken)
-    : Judge(std::move(broken)), setup_(setup), push_(make_encoding(setup.push)), pull_(make_encoding(setup.pull)) {
-  const std::uint32_t nodes = setup.scenario.nodes;
-  for (std::uint32_t c = 0; c < setup.layout->chunks(); ++c) {
-    Chunk& chunk = chunks_.emplace_back();
-    chunk.told.resize(nodes);
-    if (saved) {
-      chunk.state = (*saved)[c];
-      continue;
-    }
-    const ChunkRange range = setup.layout->chunk(ChunkIndex(c));
-    for (std::uint64_t e = 0; e < range.elements; ++e) {
-      chunk.state.params.push_back(initial_value(setup.scenario.seed, range.begin + e));
-    }
-    for (int s = 0; s < setup.optimizer->slots(); ++s) {
-      chunk.state.slots.emplace_back(range.elements, setup.optimizer->initial_state(s));
-    }
-    chunk.state.clocks.assign(nodes, 0);
-  }
-  delivered_.assign(nodes, std::vector<std::vector<float>>(chunks_.size()));
-}
-
-void ClocksJudge::push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame) {
-  core_ = &core;
-  handled_ = push;
-  frame_ = frame;
-}
-
-void ClocksJudge::push_handled() {
-  follow();
-  core_ = nullptr;
-}
-
-// If the server has applied the push that it handles, so do we.
-void ClocksJudge::follow() {
-  if (!core_) return;
-  Chunk& chunk = chunks_[handled_.key.chunk.value];
-  const std::uint64_t theirs = core_->version(handled_.key.chunk).value;
-  if (theirs == chunk.state.version.value) return;
-  if (theirs != chunk.state.version.value + 1) return broken(at(handled_.key) + "one push moved the version by more");
-  apply(chunk, handled_, frame_);
-  if (!same_bits(core_->params(handled_.key.chunk), chunk.state.params)) {
-    broken(at(handled_.key) + "the parameters after clock " + std::to_string(handled_.round.value) +
-           " are not those of the order in which the pushes were applied");
-  }
+std::uint64_t ClocksJudge::slowest(const Chunk& chunk) {
+  return *std::ranges::min_element(chunk.state.clocks);
 }
 
 void ClocksJudge::apply(Chunk& chunk, const Push& push, std::span<const std::byte> frame) {
@@ -88,13 +36,7 @@ void ClocksJudge::apply(Chunk& chunk, const Push& push, std::span<const std::byt
   if (setup_.clocks->lr_by_staleness && told.any) {
     lr /= std::max(1.0, static_cast<double>(version - told.version) / static_cast<double>(setup_.scenario.nodes));
   }
-  ++state.step;
-  kernels::BlockArgs block;
-  block.count = elements;
-  block.grad = gradient.data();
-  block.param_in = block.param_out = state.params.data();
-  for (std::size_t s = 0; s < state.slots.size(); ++s) block.state_in[s] = block.state_out[s] = state.slots[s].data();
-  setup_.optimizer->step(setup_.optimizer->scalars(state.step, lr), block);
+  take_step(setup_, state, gradient, lr);
 }
 
 // The last round's answers are to hold everything.
@@ -103,70 +45,21 @@ bool ClocksJudge::bound_kept(std::uint64_t clock, std::uint64_t slowest) const {
   return setup_.clocks->staleness == ClockRules::kUnbounded || slowest + setup_.clocks->staleness >= clock;
 }
 
-void ClocksJudge::answers(const Answer& answer, std::span<const std::byte> payload) {
-  follow();
-  Chunk& chunk = chunks_[answer.key.chunk.value];
-  Told& told = chunk.told[answer.key.node.value];
+void ClocksJudge::check_answer(const Chunk& chunk, const Answer& answer) {
   const std::uint64_t clock = answer.version.value;
-  if (told.any && told.clock == clock) {
-    if (!std::ranges::equal(payload, told.bytes) || answer.slowest.value != told.slowest) {
-      broken(at(answer.key) + "clock " + std::to_string(clock) + " was answered in two ways");
-    }
-    return;
-  }
-  const std::uint64_t slowest = chunk.slowest();
   if (chunk.state.clocks[answer.key.node.value] < clock) {
     broken(at(answer.key) + "the answer to clock " + std::to_string(clock) + " lacks the reader's own push");
   }
-  if (!bound_kept(clock, slowest) || answer.slowest.value != slowest) {
+  if (!bound_kept(clock, slowest(chunk)) || answer.slowest.value != slowest(chunk)) {
     broken(at(answer.key) + "the answer to clock " + std::to_string(clock) + " went out at slowest clock " +
-           std::to_string(slowest) + " and says " + std::to_string(answer.slowest.value));
-  }
-  const std::size_t elements = chunk.state.params.size();
-  told.any = true;
-  told.clock = clock;
-  told.slowest = slowest;
-  told.version = chunk.state.version.value;
-  told.bytes.resize(pull_->bytes(elements));
-  pull_->encode(chunk.state.params.data(), elements, 0, elements, nullptr, told.bytes.data());
-  told.values.resize(elements);
-  pull_->decode(told.bytes.data(), elements, 0, elements, told.values.data());
-  if (!std::ranges::equal(payload, told.bytes)) {
-    broken(at(answer.key) + "the answer to clock " + std::to_string(clock) + " is not the parameters as they are");
+           std::to_string(slowest(chunk)) + " and says " + std::to_string(answer.slowest.value));
   }
 }
 
-void ClocksJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) {
-  const Told& told = chunks_[chunk.value].told[node];
-  if (!told.any || told.clock != version.value || !bound_kept(version.value, told.slowest) ||
-      !same_bits(params, told.values)) {
-    broken(at({{}, {}, NodeRank(node), chunk}) + "what arrived for clock " + std::to_string(version.value) +
-           " is not what was sent");
-  }
-  delivered_[node][chunk.value].assign(params.begin(), params.end());
-}
-
-void ClocksJudge::captured(const ChunkSnapshot& snapshot) {
-  follow();
-  const Chunk& chunk = chunks_[snapshot.chunk.value];
-  captured_[{snapshot.chunk.value, snapshot.round.value, snapshot.version.value}] = chunk.state;
-  if (chunk.slowest() < snapshot.round.value) {
+void ClocksJudge::check_captured(const Chunk& chunk, const ChunkSnapshot& snapshot) {
+  if (slowest(chunk) < snapshot.round.value) {
     broken("snapshot of chunk " + std::to_string(snapshot.chunk.value) +
            " was captured before its slowest node was at " + std::to_string(snapshot.round.value));
-  }
-}
-
-void ClocksJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) {
-  const auto found = captured_.find({snapshot.chunk.value, snapshot.round.value, snapshot.version.value});
-  if (found == captured_.end()) return broken("a snapshot has a version that its chunk was never captured at");
-  const SavedChunk& then = found->second;
-  bool same = same_bits(params, then.params) && snapshot.step == then.step && snapshot.clocks == then.clocks;
-  for (std::size_t s = 0; s < then.slots.size() && same; ++s) {
-    same = same_bits(snapshot.slots[s].floats(), then.slots[s]);
-  }
-  if (!same) {
-    broken("snapshot of chunk " + std::to_string(snapshot.chunk.value) + " for round " +
-           std::to_string(snapshot.round.value) + " is not the state that was captured");
   }
 }
 

@@ -1,11 +1,14 @@
 #include "tests/sim/cluster_judge.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "common/checksum.h"
 #include "common/job_json.h"
 #include "common/job_optimizer.h"
 #include "common/redo_plan.h"
 #include "common/schedule.h"
+#include "server/coordinator_core.h"
 #include "tests/sim/clocks_judge.h"
 #include "tests/sim/disk_sim.h"
 
@@ -34,45 +37,26 @@ bool ClusterJudge::recovers() const {
 
 // ---- The coordinator ----
 
-void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard) {
+void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard,
+                         const std::vector<std::uint32_t>& nodes) {
   if (View* known = view(open.job, open.view)) {
     if (known->coordinator != coordinator || known->open.resume != open.resume ||
-        known->open.resume_round != open.resume_round || known->open.owners != open.owners) {
+        known->open.resume_round != open.resume_round || known->open.owners != open.owners || known->nodes != nodes) {
       broken_(in_words("view", open.view.value) + " was given out twice");
     }
   } else {
     if (newest_ && newest_->open.job == open.job && newest_->open.view >= open.view) {
       broken_(in_words("view", open.view.value) + " opens after " + in_words("view", newest_->open.view.value));
     }
+    if (nodes.size() != open.nodes) broken_(in_words("view", open.view.value) + " does not count its nodes");
+    if (!setup_.layout) set_up(open);
     View& fresh = views_[{open.job, open.view}];
     fresh.coordinator = coordinator;
     fresh.open = open;
+    fresh.nodes = nodes;
+    begin(fresh);
     newest_ = &fresh;
     ++outcome_.views;
-    if (!setup_.layout) {
-      const Result<JobConfig> config = job_from_json(open.job_json);
-      setup_.layout =
-          std::make_shared<const Layout>(*Layout::with_owners(open.tensors, open.chunk_elements, open.owners));
-      setup_.scenario.seed = scenario_.seed;
-      setup_.scenario.nodes = scenario_.nodes;
-      setup_.scenario.ranks_per_node = scenario_.ranks;
-      setup_.scenario.rounds = scenario_.rounds;
-      setup_.scenario.mode = scenario_.mode;
-      setup_.push = config->push;
-      setup_.pull = config->pull;
-      setup_.optimizer = make_optimizer(config->optimizer);
-      setup_.lr = config->optimizer.lr;
-      setup_.schedule = server_schedule(*config);
-      if (has_gate(*config)) setup_.gate = config->gate;
-      if (!synchronous()) {
-        setup_.clocks.emplace();
-        if (scenario_.mode == "ssp") setup_.clocks->staleness = scenario_.staleness;
-      } else {
-        rounds_ = std::make_unique<RoundsJudge>(setup_, false, broken_);
-      }
-      reached_.resize(setup_.layout->chunks());
-    }
-    if (!synchronous()) begin_clocks(fresh);
   }
   View& opened = *view(open.job, open.view);
   for (std::uint32_t c = 0; c < open.owners.size(); ++c) {
@@ -81,10 +65,46 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     if (!open.kept) opened.versions[c] = open.resume ? open.resume_round.value : 0;
   }
   if (open.kept) opened.kept.insert(shard);
+  if (!open.kept && open.resume) check_restored(opened, shard);
   ++(open.kept ? outcome_.kept : outcome_.restored);
 }
 
-void ClusterJudge::begin_clocks(View& view) {
+void ClusterJudge::set_up(const OpenJob& open) {
+  const Result<JobConfig> config = job_from_json(open.job_json);
+  setup_.layout = std::make_shared<const Layout>(*Layout::with_owners(open.tensors, open.chunk_elements, open.owners));
+  setup_.scenario.seed = scenario_.seed;
+  setup_.scenario.nodes = scenario_.nodes;
+  setup_.scenario.ranks_per_node = scenario_.ranks;
+  setup_.scenario.rounds = scenario_.rounds;
+  setup_.scenario.mode = scenario_.mode;
+  setup_.push = config->push;
+  setup_.pull = config->pull;
+  setup_.optimizer = make_optimizer(config->optimizer);
+  setup_.lr = config->optimizer.lr;
+  setup_.schedule = server_schedule(*config);
+  if (has_gate(*config)) setup_.gate = config->gate;
+  setup_.deadline = scenario_.deadline;
+  if (!synchronous()) {
+    setup_.clocks.emplace();
+    setup_.clocks->backups = scenario_.backups;
+    if (scenario_.mode == "ssp") setup_.clocks->staleness = scenario_.staleness;
+  } else if (!scenario_.elastic && !scenario_.deadline) {
+    rounds_ = std::make_unique<RoundsJudge>(setup_, false, broken_);
+  }
+  reached_.resize(setup_.layout->chunks());
+  stepped_in_.resize(setup_.layout->chunks());
+}
+
+void ClusterJudge::begin(View& view) {
+  if (!synchronous()) return begin_arrivals(view);
+  view.sync = rounds_.get();
+  if (rounds_) return;
+  view.members =
+      std::make_unique<MembersJudge>(setup_, view.nodes, newest_ ? newest_->members.get() : nullptr, broken_);
+  view.sync = view.members.get();
+}
+
+void ClusterJudge::begin_arrivals(View& view) {
   SavedState saved(setup_.layout->chunks());
   if (view.open.resume) {
     std::size_t found = 0;
@@ -97,9 +117,28 @@ void ClusterJudge::begin_clocks(View& view) {
         }
       }
     }
-    if (found != saved.size()) broken_("a view begins at a snapshot that the disks do not have");
+    if (found != saved.size() && !store_lost_) broken_("a view begins at a snapshot that the disks do not have");
   }
-  view.clocks = std::make_unique<ClocksJudge>(setup_, view.open.resume ? &saved : nullptr, broken_);
+  JudgeSetup setup = setup_;
+  setup.scenario.nodes = view.open.nodes;
+  setup.start = view.open.resume ? view.open.resume_round : Round();
+  const SavedState* begins_with = view.open.resume ? &saved : nullptr;
+  if (scenario_.backups == 0) {
+    view.arrivals = std::make_unique<ClocksJudge>(setup, begins_with, broken_);
+  } else {
+    auto backups = std::make_unique<BackupsJudge>(setup, begins_with, broken_);
+    view.backups = backups.get();
+    view.arrivals = std::move(backups);
+  }
+}
+
+// Rounds may have been gone through twice, by other nodes: what a server loads must be of the history that goes on.
+void ClusterJudge::check_restored(const View& view, std::uint16_t shard) const {
+  if (!view.members) return;
+  for (const auto& [handle, snapshot] : disks_[shard].snapshots) {
+    if (!snapshot.recorded || handle.first != Disk::Key{view.open.job, view.open.resume_round}) continue;
+    for (const auto& [index, piece] : snapshot.pieces) view.members->restored(ChunkIndex(index), piece.chunk);
+  }
 }
 
 // The round that a view must not begin before.
@@ -116,10 +155,22 @@ std::uint64_t ClusterJudge::floor(const JobWelcome&) const {
   return covered ? complete_ - undecided : committed_.value;
 }
 
-void ClusterJudge::welcome(const JobWelcome& welcome) {
+void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   View* begun = view(welcome.job, welcome.view);
   if (!begun) return broken_("a view begins that never opened");
+  const std::uint32_t place = welcome.node.value;
+  if (welcome.nodes != begun->nodes.size() || place >= welcome.nodes || begun->nodes[place] != node ||
+      welcome.members != members_hash(begun->nodes)) {
+    broken_(in_words("node", node) + " is welcome as " + in_words("node", place) + " of " +
+            std::to_string(welcome.nodes) + " in " + in_words("view", welcome.view.value) + ", which has other nodes");
+  }
   if (std::exchange(begun->welcomed, true)) return;
+  // Rings have sums for the nodes of a round, which are not these: as if they had been lost.
+  const std::vector<std::uint32_t> before = std::exchange(began_with_, begun->nodes);
+  if (!before.empty() && before != begun->nodes) {
+    ring_lost();
+    ++outcome_.memberships;
+  }
   const std::uint64_t start = welcome.resume_round.value;
   // The round that was open may be complete in the nodes' rings.
   if (synchronous() && start > complete_ + 1) {
@@ -176,20 +227,43 @@ void ClusterJudge::push_arrives(const ShardCore& core, const Push& push, std::sp
   View* of = view(push.key.job, push.key.view);
   if (!of) return broken_("a push is of a view that never opened");
   const std::uint32_t chunk = push.key.chunk.value;
+  const std::uint32_t node = of->nodes.at(push.key.node.value);
+  const std::uint64_t hash = Checksum64().add(&push.weight, sizeof push.weight).add(frame.data(), frame.size()).value();
+  if (push.residual == ResidualUse::kNone && !made_.contains({node, chunk, push.round.value, hash})) {
+    broken_(in_words("node", node) + " pushes " + in_words("round", push.round.value) + " of " +
+            in_words("chunk", chunk) + " as it has never made it");
+  }
+  if (of->members) of->members->push_arrives(core, push, frame);
   if (synchronous()) {
     // What a server kept may be a round further than the view's beginning.
     const std::uint64_t version = core.version(push.key.chunk).value;
-    if (of->versions.try_emplace(chunk, version).second) reach(chunk, version);
+    if (of->versions.try_emplace(chunk, version).second) {
+      reach(chunk, version);
+      if (core.params(push.key.chunk).empty() ||
+          !same_bits(core.params(push.key.chunk), of->sync->master(push.key.chunk, version))) {
+        broken_(in_words("chunk", chunk) + " at " + in_words("version", version) + " was kept with other bits");
+      }
+    }
   } else {
-    of->clocks->push_arrives(core, push, frame);
+    of->arrivals->push_arrives(core, push, frame);
   }
 }
 
 void ClusterJudge::push_handled(const ShardCore& core, const Push& push) {
   View* of = view(push.key.job, push.key.view);
   if (!of) return;
-  if (!synchronous()) return of->clocks->push_handled();
+  if (!synchronous()) return of->arrivals->push_handled();
   look_at(*of, core, push.key.chunk);
+}
+
+void ClusterJudge::query_arrives(const ShardCore& core, const Query& query) {
+  View* of = view(query.key.job, query.key.view);
+  if (of && of->backups) of->backups->query_arrives(core, query.key.chunk);
+}
+
+void ClusterJudge::query_handled(const ShardCore&, const Query& query) {
+  View* of = view(query.key.job, query.key.view);
+  if (of && of->backups) of->backups->push_handled();
 }
 
 void ClusterJudge::decided(const ShardCore& core) {
@@ -211,7 +285,13 @@ void ClusterJudge::look_at(View& of, const ShardCore& core, ChunkIndex index) {
   known = version;
   if (version > scenario_.rounds)
     return broken_(where + ", but there are no more than " + in_words("rounds:", scenario_.rounds));
-  if (!same_bits(core.params(index), part(rounds_->reference().master(version), *setup_.layout, index))) {
+  if (stepped_in_[chunk] > of.open.view.value) {
+    broken_(where + " was made in " + in_words("view", of.open.view.value) + " after " +
+            in_words("view", stepped_in_[chunk]) + " had begun to make rounds");
+  }
+  stepped_in_[chunk] = of.open.view.value;
+  of.sync->stepped(index, version, version <= of.start);
+  if (!same_bits(core.params(index), of.sync->master(index, version))) {
     broken_(where + " has not the reference's bits on its server");
   }
   reach(chunk, version);
@@ -225,27 +305,69 @@ void ClusterJudge::reach(std::uint32_t chunk, std::uint64_t version) {
 
 void ClusterJudge::answers(const Answer& answer, std::span<const std::byte> payload) {
   if (synchronous()) return;
-  if (View* of = view(answer.key.job, answer.key.view)) of->clocks->answers(answer, payload);
+  if (View* of = view(answer.key.job, answer.key.view)) of->arrivals->answers(answer, payload);
 }
 
 void ClusterJudge::captured(const ChunkSnapshot& snapshot) {
   View* of = view(snapshot.job, snapshot.view);
-  if (of && of->clocks) of->clocks->captured(snapshot);
+  if (of && of->arrivals) of->arrivals->captured(snapshot);
 }
 
 void ClusterJudge::snapshot_read(const ChunkSnapshot& snapshot) {
   View* of = view(snapshot.job, snapshot.view);
-  if (!of) return;
-  (of->clocks ? *of->clocks : static_cast<Judge&>(*rounds_)).snapshot_read(snapshot, snapshot.params.floats());
+  if (of) of->judge().snapshot_read(snapshot, snapshot.params.floats());
 }
 
 // ---- Nodes ----
 
-void ClusterJudge::delivered(const NodeJobSpec& spec, ChunkIndex chunk, Version version,
+void ClusterJudge::made(std::uint32_t node, ChunkIndex chunk, Round round, std::uint64_t weight,
+                        std::span<const std::byte> frame) {
+  made_.emplace(node, chunk.value, round.value,
+                Checksum64().add(&weight, sizeof weight).add(frame.data(), frame.size()).value());
+}
+
+std::vector<std::byte> ClusterJudge::state_of(std::uint32_t rank, Round round, ViewId view) {
+  const std::uint64_t words[] = {rank, round.value, view.value};
+  const auto bytes = std::as_bytes(std::span(words));
+  return {bytes.begin(), bytes.end()};
+}
+
+void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span<const std::byte> state, bool own) {
+  const std::string who = in_words("rank", rank) + " begins at " + in_words("round", spec.start.value);
+  if (state.empty()) {
+    // What a rank has given is committed with the snapshot, unless it was lost on the way.
+    if (scenario_.gentle && synchronous() && spec.start == committed_ && given_.contains({rank, spec.start.value})) {
+      broken_(who + " without the state that it gave for the snapshot of that round");
+    }
+    return;
+  }
+  ++outcome_.states;
+  std::uint64_t words[3] = {};
+  if (state.size() == sizeof words) std::memcpy(words, state.data(), sizeof words);
+  if (words[0] != rank || words[1] != spec.start.value) {
+    return broken_(who + " with the state of " + in_words("rank", words[0]) + " after " + in_words("round", words[1]));
+  }
+  if (own) return;
+  // The round may have been gone through more than once: it is the snapshot's.
+  for (const Disk& disk : disks_) {
+    for (const auto& [handle, snapshot] : disk.snapshots) {
+      if (!snapshot.recorded || handle.first != Disk::Key{spec.job, spec.start}) continue;
+      if (snapshot.view.value < words[2]) {
+        broken_(who + " with the state that it kept in " + in_words("view", words[2]) + ", but the snapshot is of " +
+                in_words("view", snapshot.view.value));
+      }
+    }
+  }
+}
+
+void ClusterJudge::delivered(std::uint32_t who, const NodeJobSpec& spec, ChunkIndex chunk, Version version,
                              std::span<const float> params) {
   View* of = view(spec.job, spec.view);
   if (!of) return broken_("a node runs in a view that never opened");
   const std::uint32_t node = spec.node.value;
+  if (node >= of->nodes.size() || of->nodes[node] != who) {
+    broken_(in_words("node", who) + " takes part in " + in_words("view", spec.view.value) + ", which has other nodes");
+  }
   const auto [at, first] = of->at.try_emplace({node, chunk.value}, version.value);
   const std::string where = in_words("node", node) + " " + in_words("chunk", chunk.value);
   if (first ? version.value != spec.start.value : version.value != at->second + 1) {
@@ -254,12 +376,20 @@ void ClusterJudge::delivered(const NodeJobSpec& spec, ChunkIndex chunk, Version 
   }
   at->second = version.value;
   if (version.value > spec.start.value) ++deliveries_;
-  (of->clocks ? *of->clocks : static_cast<Judge&>(*rounds_)).delivered(node, chunk, version, params);
+  of->judge().delivered(node, chunk, version, params);
 }
 
-void ClusterJudge::trained(std::uint32_t node, std::span<const float> params) {
-  if (synchronous() && !same_bits(params, rounds_->reference().visible(scenario_.rounds))) {
-    broken_(in_words("node", node) + " ends with other parameters than the reference's");
+void ClusterJudge::trained(std::uint32_t node, const NodeJobSpec& spec, std::span<const float> params) {
+  View* of = view(spec.job, spec.view);
+  if (!of || (!of->sync && !of->backups)) return;
+  for (std::uint32_t c = 0; c < setup_.layout->chunks(); ++c) {
+    const ChunkIndex chunk(c);
+    const ChunkRange range = setup_.layout->chunk(chunk);
+    const std::span<const float> right =
+        of->backups ? of->backups->final_values(chunk) : of->sync->visible(chunk, scenario_.rounds);
+    if (!same_bits(params.subspan(range.begin, range.elements), right)) {
+      return broken_(in_words("node", node) + " ends with other parameters than the reference's");
+    }
   }
 }
 
@@ -274,8 +404,8 @@ void ClusterJudge::ended() {
       for (const auto& [index, piece] : snapshot.pieces) {
         ++chunks;
         if (piece.torn || !piece.synced) broken_("a chunk of the last snapshot is not on the disk");
-        if (synchronous() && !same_bits(piece.chunk.params, part(rounds_->reference().master(scenario_.rounds),
-                                                                 *setup_.layout, ChunkIndex(index)))) {
+        if (synchronous() &&
+            !same_bits(piece.chunk.params, newest_->sync->master(ChunkIndex(index), scenario_.rounds))) {
           broken_("the last snapshot has not the reference's bits");
         }
       }

@@ -8,13 +8,17 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "common/messages.h"
 #include "server/shard_core.h"
+#include "tests/sim/arrival_judge.h"
+#include "tests/sim/backups_judge.h"
 #include "tests/sim/cluster_simulation.h"
 #include "tests/sim/judge.h"
+#include "tests/sim/members_judge.h"
 #include "tests/sim/rounds_judge.h"
 #include "worker/job.h"
 
@@ -27,22 +31,31 @@ class ClusterJudge {
   using Broken = std::function<void(const std::string&)>;
   ClusterJudge(const ClusterScenario& scenario, const std::vector<Disk>& disks, ClusterOutcome& outcome, Broken broken);
 
-  // What the coordinator says.
-  void opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard);
-  void welcome(const JobWelcome& welcome);
+  // What the coordinator says. nodes: who is to take part, by their place in the view.
+  void opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard,
+             const std::vector<std::uint32_t>& nodes);
+  void welcome(const JobWelcome& welcome, std::uint32_t node);
   void committed(Round round);
 
   // What servers do.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame);
   void push_handled(const ShardCore& core, const Push& push);
+  void query_arrives(const ShardCore& core, const Query& query);
+  void query_handled(const ShardCore& core, const Query& query);
   void decided(const ShardCore& core);
   void answers(const Answer& answer, std::span<const std::byte> payload);
   void captured(const ChunkSnapshot& snapshot);
   void snapshot_read(const ChunkSnapshot& snapshot);
 
-  // What nodes get.
-  void delivered(const NodeJobSpec& view, ChunkIndex chunk, Version version, std::span<const float> params);
-  void trained(std::uint32_t node, std::span<const float> params);
+  // What nodes do, and get. A push is made, and may be sent any number of times.
+  void made(std::uint32_t node, ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> frame);
+  // A rank takes part in a view, with the state that it kept for the round before; its own: out of its memory.
+  void begins(const NodeJobSpec& view, std::uint32_t rank, std::span<const std::byte> state, bool own);
+  void gives(std::uint32_t rank, Round round) { given_.emplace(rank, round.value); }
+  static std::vector<std::byte> state_of(std::uint32_t rank, Round round, ViewId view);
+  void delivered(std::uint32_t node, const NodeJobSpec& view, ChunkIndex chunk, Version version,
+                 std::span<const float> params);
+  void trained(std::uint32_t node, const NodeJobSpec& view, std::span<const float> params);
 
   // What is lost.
   void server_died() { server_lost_ = true; }
@@ -61,7 +74,13 @@ class ClusterJudge {
   struct View {
     std::uint64_t coordinator = 0;
     OpenJob open;
-    std::unique_ptr<Judge> clocks;
+    std::vector<std::uint32_t> nodes;
+    // What its states are compared with: one of the three, sync either of the latter two.
+    std::unique_ptr<ArrivalJudge> arrivals;
+    BackupsJudge* backups = nullptr;  // it may be one of these
+    std::unique_ptr<MembersJudge> members;
+    SyncJudge* sync = nullptr;
+    Judge& judge() const { return arrivals ? static_cast<Judge&>(*arrivals) : *sync; }
     bool welcomed = false;
     std::uint64_t start = 0;
     std::set<std::uint16_t> kept;                     // shards that go on with what they have in memory
@@ -69,8 +88,11 @@ class ClusterJudge {
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> at;  // by node and chunk, delivered
   };
   View* view(JobId job, ViewId id);
-  void begin_clocks(View& view);
-  bool synchronous() const { return scenario_.mode == "sync"; }
+  void set_up(const OpenJob& open);
+  void begin(View& view);
+  void begin_arrivals(View& view);
+  void check_restored(const View& view, std::uint16_t shard) const;
+  bool synchronous() const { return scenario_.mode == "sync" && scenario_.backups == 0; }
   bool recovers() const;
   void look_at(View& of, const ShardCore& core, ChunkIndex chunk);
   void reach(std::uint32_t chunk, std::uint64_t version);
@@ -84,11 +106,15 @@ class ClusterJudge {
   std::unique_ptr<RoundsJudge> rounds_;
   std::map<std::pair<JobId, ViewId>, View> views_;
   View* newest_ = nullptr;
-  std::vector<std::uint64_t> reached_;  // by chunk
+  std::vector<std::uint32_t> began_with_;  // the nodes of the last view that ran
+  std::vector<std::uint64_t> reached_;     // by chunk
+  std::vector<std::uint64_t> stepped_in_;  // by chunk: the newest view
   std::uint64_t complete_ = 0, deliveries_ = 0;
   Round committed_;
   bool any_commit_ = false;
-  bool server_lost_ = false;  // since the last view that ran
+  bool server_lost_ = false;                                 // since the last view that ran
+  std::set<std::pair<std::uint32_t, std::uint64_t>> given_;  // ranks' states
+  std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   bool last_failed_ = false;
   bool redoing_ = false;  // a server is being brought up to the others
   bool store_lost_ = false;

@@ -37,7 +37,10 @@ Fault fault_of(const ClusterScenario& s, Random& random, std::uint64_t span_ns) 
   fault.lasts_ns = some_time(random);
   const std::uint32_t trainers = s.nodes * s.ranks;
   const std::uint64_t dice = random.below(100);
-  if (dice < 45) {
+  if (dice < 3) {
+    fault.kind = Fault::Kind::kLeave;
+    fault.who = {static_cast<std::uint32_t>(s.servers + random.below(s.nodes))};
+  } else if (dice < 45) {
     fault.kind = Fault::Kind::kKill;
     // Servers and workers mostly; the supervisor of trainers starts them again soon.
     fault.who = some(random, random.chance(0.7) ? s.servers + s.nodes : s.servers + s.nodes + trainers);
@@ -66,6 +69,44 @@ Fault fault_of(const ClusterScenario& s, Random& random, std::uint64_t span_ns) 
     fault.who = some(random, s.servers);
   }
   return fault;
+}
+
+// Nothing that is said between processes is lost.
+Fault gentle_fault_of(const ClusterScenario& s, Random& random, std::uint64_t span_ns) {
+  Fault fault;
+  fault.at_ns = random.below(span_ns);
+  fault.lasts_ns = some_time(random);
+  if (random.chance(0.4)) {
+    fault.kind = Fault::Kind::kLeave;
+    fault.who = {static_cast<std::uint32_t>(s.servers + random.below(s.nodes))};
+  } else {
+    fault.who = {static_cast<std::uint32_t>(s.servers + s.nodes + random.below(s.nodes * s.ranks))};
+  }
+  return fault;
+}
+
+// Nodes that come late, go for a while, or for ever. (Only one that came late goes for ever: trainers that are started
+// again after a stop in good order wait for as many nodes as the first ones said.)
+void make_elastic(ClusterScenario& s, Random& random, std::uint64_t span_ns) {
+  const std::uint32_t least = s.backups + 1;
+  s.elastic = true;
+  s.nodes = static_cast<std::uint32_t>(random.between(std::max(2u, least), 4));
+  s.first_nodes = static_cast<std::uint32_t>(random.between(least, s.nodes));
+  s.min_nodes = static_cast<std::uint32_t>(random.chance(0.7) ? least : random.between(least, s.first_nodes));
+  s.rejoin_ms = static_cast<std::uint32_t>(random.between(300, 5000));
+  const auto who = [&](std::uint32_t node) { return std::vector<std::uint32_t>{s.servers + node}; };
+  for (std::uint32_t node = s.first_nodes; node < s.nodes; ++node) {
+    s.faults.push_back({Fault::Kind::kJoin, random.below(span_ns), 0, who(node)});
+  }
+  const std::uint64_t leaves = random.below(3);
+  for (std::uint64_t i = 0; i < leaves; ++i) {
+    const auto node = static_cast<std::uint32_t>(random.below(s.nodes));
+    s.faults.push_back({Fault::Kind::kLeave, random.below(span_ns), some_time(random), who(node)});
+  }
+  if (s.nodes > s.first_nodes && random.chance(0.5)) {
+    const Fault::Kind kind = random.chance(0.5) ? Fault::Kind::kGone : Fault::Kind::kLeave;
+    s.faults.push_back({kind, random.below(span_ns * 2), Fault::kForEver, who(s.nodes - 1)});
+  }
 }
 
 }  // namespace
@@ -120,10 +161,22 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
     if (random.chance(0.5)) s.loss_scale = "dynamic";
   }
   const std::uint64_t span = s.rounds * s.work_ns * 2 + 1500 * kMs;
+  const bool gated = s.clip_norm > 0.0 || s.loss_scale != "none";
+  const bool plain = s.pull != "int8-delta" && !(s.push == "int8" || s.push == "onebit" || s.push.starts_with("topk"));
+  if (s.mode == "sync" && !gated && plain && random.chance(0.4)) {
+    s.deadline = s.nodes == 1 || random.chance(0.5);
+    if (!s.deadline) s.backups = static_cast<std::uint32_t>(random.between(1, s.nodes - 1));
+    s.slow_node = static_cast<std::uint32_t>(random.below(s.nodes));
+    s.slow_factor = random.between(1, 4);
+  }
+  if (!gated && plain && random.chance(0.4)) make_elastic(s, random, span);
+  s.gentle = !s.elastic && random.chance(0.06);
   const std::uint64_t faults = random.below(9);
-  for (std::uint64_t i = 0; i < faults; ++i) s.faults.push_back(fault_of(s, random, span));
+  for (std::uint64_t i = 0; i < faults; ++i) {
+    s.faults.push_back(s.gentle ? gentle_fault_of(s, random, span) : fault_of(s, random, span));
+  }
   std::ranges::sort(s.faults, {}, &Fault::at_ns);
-  s.kill_at_message = faults > 0 && random.chance(0.4) ? 0.01 : 0.0;
+  s.kill_at_message = faults > 0 && !s.gentle && random.chance(0.4) ? 0.01 : 0.0;
   return s;
 }
 
@@ -136,12 +189,25 @@ GateConfig ClusterScenario::gate() const {
   return config;
 }
 
+const char* ClusterScenario::Fault::name() const {
+  static constexpr const char* kNames[] = {
+      "kill",    "power off", "machine lost", "store lost",  "connections break", "cut off",
+      "held up", "disk full", "node joins",   "node leaves", "machine gone"};
+  return kNames[static_cast<int>(kind)];
+}
+
 std::string ClusterScenario::describe() const {
   std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(servers) + " servers x " +
                      std::to_string(lanes) + " lanes, " + std::to_string(nodes) + " nodes x " + std::to_string(ranks) +
                      " ranks, " + std::to_string(parameters) + " parameters, " + std::to_string(rounds) +
                      " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", mode " + mode;
   if (mode == "ssp") text += " with staleness " + std::to_string(staleness);
+  if (backups > 0) text += ", " + std::to_string(backups) + " backup workers";
+  if (deadline) text += ", work-weighted rounds";
+  if (elastic) {
+    text += ", elastic: " + std::to_string(first_nodes) + " nodes at first, at least " + std::to_string(min_nodes) +
+            ", which wait " + std::to_string(rejoin_ms) + " ms for others";
+  }
   if (clip_norm > 0.0) text += ", clipped at " + std::to_string(clip_norm);
   if (loss_scale != "none") text += ", loss scale " + loss_scale;
   text += ", redo_log " + redo_log + ", rings of " + std::to_string(ring_rounds) + " rounds, when full " + when_full +
@@ -149,11 +215,10 @@ std::string ClusterScenario::describe() const {
           " rounds, disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " + std::to_string(work_ns / kMs) +
           " ms a round";
   if (slow_factor > 1) text += ", node " + std::to_string(slow_node) + " x " + std::to_string(slow_factor);
-  static constexpr const char* kNames[] = {"kill",       "power off", "machine gone", "store lost",
-                                           "connection", "cut off",   "held up",      "disk full"};
   for (const Fault& fault : faults) {
-    text += "\n    at " + std::to_string(fault.at_ns / kMs) + " ms for " + std::to_string(fault.lasts_ns / kMs) +
-            " ms: " + kNames[static_cast<int>(fault.kind)];
+    text += "\n    at " + std::to_string(fault.at_ns / kMs) + " ms for " +
+            (fault.lasts_ns == Fault::kForEver ? "ever" : std::to_string(fault.lasts_ns / kMs) + " ms") + ": " +
+            fault.name();
     for (const std::uint32_t who : fault.who) text += " " + std::to_string(who);
   }
   if (kill_at_message > 0.0) text += "\n    somebody dies after 1 % of the control messages";

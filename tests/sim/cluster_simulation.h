@@ -1,14 +1,18 @@
 // A whole cluster under a virtual clock: servers with their coordinator and stores, workers with their redo rings, and
 // trainers, each a process that can be killed at any event, several at once, server 0 too; connections that break, cuts
 // between machines, processes that are held up, disks that are slow or full, power that fails with writes unsynced,
-// machines that are gone with their rings, and stores that are lost.
+// machines that are gone with their rings, and stores that are lost. In elastic jobs nodes also come late, leave in
+// good order, come back, and go for ever.
 //
 // The classes that decide are the daemons' own: CoordinatorCore, ControlJobs, ShardCore, NodeJobs with RedoKeeper and
 // RedoRing, ClientCore, NodeGather, HostReducer. simulation.h has the round logic alone, on a worse network.
 //
 // Checked at every event (cluster_judge.h): what nodes are given are the bits of one process that adds the gradients in
 // tree order, or, where nodes have clocks, of a replay of the order of arrival, with the bound kept and the reader's
-// own pushes in; each push is applied once; versions grow by one, and a view begins no earlier than what was durable,
+// own pushes in, or, in elastic jobs, those of the nodes of each round's view; no node takes part in a view that has
+// other nodes; with backup workers a round is made of the first pushes that are in time, and the others are answered as
+// dropped, and counted; a rank gets back the state that it kept for the round that its view begins at; each push is
+// applied once; versions grow by one, and a view begins no earlier than what was durable,
 // or, where pushes are kept, than the round that was open; no view is given out twice; queues keep their bounds;
 // snapshots have the bits that they had; and when the faults are over, the training goes on soon and comes to its end.
 #pragma once
@@ -29,6 +33,8 @@ struct ClusterScenario {
   std::string optimizer, push = "fp32", pull = "fp32";
   std::string mode = "sync";  // sync, ssp, async
   std::uint64_t staleness = 0;
+  std::uint32_t backups = 0;  // sync: rounds are complete without so many nodes
+  bool deadline = false;      // sync: ranks sum up what they manage, which is something else every time
   // common/gate_rules.h; 0 and "none": no gate.
   double clip_norm = 0.0;
   std::string loss_scale = "none";
@@ -42,14 +48,33 @@ struct ClusterScenario {
   std::uint64_t window_bytes = 0;
   std::uint64_t work_ns = 10'000'000;
   bool fixed_ports = false;
+  // membership.on_worker_loss = "continue"; `nodes` is how many there are at most.
+  bool elastic = false;
+  std::uint32_t first_nodes = 0;  // of them, at the beginning
+  std::uint32_t min_nodes = 1, rejoin_ms = 10'000;
   double drops = 0.0;  // of what lanes send
   struct Fault {
-    enum class Kind { kKill, kPower, kMachine, kStore, kBreak, kCut, kHold, kDiskFull } kind = Kind::kKill;
+    enum class Kind {
+      kKill,
+      kPower,
+      kMachine,
+      kStore,
+      kBreak,
+      kCut,
+      kHold,
+      kDiskFull,
+      kJoin,   // a node that was not there yet
+      kLeave,  // its worker is stopped in good order
+      kGone,   // a machine that does not come back
+    } kind = Kind::kKill;
     std::uint64_t at_ns = 0;
+    static constexpr std::uint64_t kForEver = ~0ull;
     std::uint64_t lasts_ns = 0;      // until it is started again, healed, released
     std::vector<std::uint32_t> who;  // processes: servers, then workers, then trainers
+    const char* name() const;
   };
   std::vector<Fault> faults;     // by time
+  bool gentle = false;           // they are such that nothing is lost that anybody has said
   double kill_at_message = 0.0;  // somebody dies right after a control message
   std::uint64_t slowness(std::uint32_t node) const { return node == slow_node ? slow_factor : 1; }
   std::uint32_t slow_node = ~0u;
@@ -69,6 +94,10 @@ struct ClusterOutcome {
   std::uint64_t resends = 0;
   std::uint64_t longest_pause_ns = 0;  // from the end of the faults to the next complete round
   bool stopped_for_lost_store = false;
+  std::uint64_t joins = 0, leaves = 0;  // of nodes while the job runs
+  std::uint64_t states = 0;             // that ranks got back
+  std::uint64_t late = 0;               // pushes that were dropped (backup workers)
+  std::uint64_t memberships = 0;        // views that begin with other nodes than the one before
 };
 
 ClusterScenario cluster_scenario_of(std::uint64_t seed);

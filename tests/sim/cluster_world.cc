@@ -30,6 +30,8 @@ JobConfig config_of(const ClusterScenario& scenario) {
   config.push = *parse_encoding(scenario.push);
   config.pull = *parse_encoding(scenario.pull);
   config.ssp.staleness = scenario.staleness;
+  config.sync.backup_workers = scenario.backups;
+  if (scenario.deadline) config.sync.deadline_ms = 100;
   config.optimizer = default_optimizer(scenario.optimizer);
   config.optimizer.lr = 0.05;
   if (scenario.optimizer == "sgd") config.optimizer.momentum = 0.9;
@@ -41,6 +43,7 @@ JobConfig config_of(const ClusterScenario& scenario) {
   config.gate = scenario.gate();
   config.recovery.redo_log = scenario.redo_log;
   config.recovery.when_full = scenario.when_full;
+  if (scenario.elastic) config.membership = {"continue", scenario.min_nodes, scenario.rejoin_ms};
   return config;
 }
 
@@ -201,6 +204,7 @@ void ClusterWorld::kill(std::uint32_t who, std::uint64_t for_ns) {
   const std::uint32_t index = is_worker ? who : (who - scenario.nodes) / scenario.ranks;
   const std::uint32_t rank = is_worker ? 0 : (who - scenario.nodes) % scenario.ranks;
   Node& node = nodes_[index];
+  if (!node.here) return;
   if (is_worker) {
     node.worker.reset();
   } else {
@@ -223,9 +227,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
   using Kind = ClusterScenario::Fault::Kind;
   std::string who;
   for (const std::uint32_t process : fault.who) who += " " + std::to_string(process);
-  static constexpr const char* kNames[] = {"kill",    "power off", "machine gone", "store lost", "connections break",
-                                           "cut off", "held up",   "disk full"};
-  say("FAULT", std::string(kNames[static_cast<int>(fault.kind)]) + who);
+  say("FAULT", fault.name() + who);
   switch (fault.kind) {
     case Kind::kKill:
       for (const std::uint32_t process : fault.who) kill(process, fault.lasts_ns);
@@ -271,6 +273,15 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
         clock.after(fault.lasts_ns, [this, index] { disks_[index].full = false; });
       }
       break;
+    case Kind::kJoin:
+      join(fault.who.front() - scenario.servers);
+      break;
+    case Kind::kLeave:
+      leave(fault.who.front() - scenario.servers, fault.lasts_ns);
+      break;
+    case Kind::kGone:
+      gone(fault.who.front() - scenario.servers);
+      break;
   }
   look_after_rings();
 }
@@ -289,9 +300,9 @@ bool ClusterWorld::told(const ServerSim& coordinator, PeerId to, const ControlMe
   const std::optional<std::uint16_t> server = coordinator.server_of(to);
   say_message("coordinator", "to " + coordinator.name_of(to) + ":", message);
   if (const auto* open = std::get_if<OpenJob>(&message); open && server) {
-    judge.opens(coordinator.coordinator_id(), *open, *server);
+    judge.opens(coordinator.coordinator_id(), *open, *server, coordinator.coordinator()->jobs().front().record.members);
   } else if (const auto* welcome = std::get_if<JobWelcome>(&message)) {
-    judge.welcome(*welcome);
+    judge.welcome(*welcome, coordinator.node_of(to));
   } else if (const auto* commit = std::get_if<SnapshotCommit>(&message)) {
     judge.committed(commit->round);
   } else if (const auto* stop = std::get_if<StopJob>(&message); stop && server) {
@@ -318,6 +329,20 @@ void ClusterWorld::plant(const ShardCore& core, Push& push) {
     last = push.round.value;
   } else if (push.round.value <= version) {
     push.round = Round(version + 1);
+  }
+}
+
+void ClusterWorld::plant(ControlMessage& message) const {
+  if (auto* state = std::get_if<NodeRankState>(&message); state && mutation == Mutation::kMixedStates) {
+    state->local_rank = (state->local_rank + 1) % scenario.ranks;
+  }
+  if (auto* join = std::get_if<JoinJob>(&message);
+      join && mutation == Mutation::kOldRing && join->redo_job.value != 0) {
+    std::vector<std::uint32_t> here;
+    for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
+      if (nodes_[node].worker) here.push_back(node);
+    }
+    join->redo_members = members_hash(here);
   }
 }
 
@@ -364,7 +389,7 @@ bool ClusterWorld::over() const {
   bool all_done = true;
   for (const Node& node : nodes_) {
     for (const auto& trainer : node.trainers) {
-      all_done = all_done && trainer && trainer->done() && !trainer->failure();
+      all_done = all_done && (!node.here || (trainer && trainer->done() && !trainer->failure()));
     }
   }
   if (judge.store_is_lost() && some_failed()) return true;
@@ -392,13 +417,12 @@ ClusterOutcome ClusterWorld::run() {
   for (std::uint32_t index = 0; index < scenario.servers; ++index) start_server(index);
   for (std::uint32_t node = 0; node < scenario.nodes; ++node) {
     nodes_[node].starts.resize(1 + scenario.ranks);
-    nodes_[node].worker = std::make_unique<WorkerSim>(*this, node);
-    for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
-      nodes_[node].trainers.push_back(std::make_unique<TrainerSim>(*this, node, rank));
-    }
+    nodes_[node].trainers.resize(scenario.ranks);
+    if (!scenario.elastic || node < scenario.first_nodes) join(node);
   }
   for (const ClusterScenario::Fault& fault : scenario.faults) {
-    faults_over_ns_ = std::max(faults_over_ns_, fault.at_ns + fault.lasts_ns);
+    const bool ends = fault.lasts_ns != ClusterScenario::Fault::kForEver;
+    faults_over_ns_ = std::max(faults_over_ns_, fault.at_ns + (ends ? fault.lasts_ns : 0));
     clock.after(fault.at_ns, [this, &fault] { strike(fault); });
   }
   bool ended = false;
@@ -421,6 +445,7 @@ ClusterOutcome ClusterWorld::run() {
   outcome_.virtual_ns = clock.now_ns();
   outcome_.packets = wires.packets();
   outcome_.resends = resends;
+  outcome_.late = late;
   return outcome_;
 }
 

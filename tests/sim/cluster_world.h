@@ -46,6 +46,7 @@ class ClusterWorld {
   bool told(const ServerSim& coordinator, PeerId to, const ControlMessage& message);
   // A push is about to be handled; a planted bug may have made another of it.
   void plant(const ShardCore& core, Push& push);
+  void plant(ControlMessage& message) const;  // to the coordinator
 
  private:
   struct Server {
@@ -57,6 +58,7 @@ class ClusterWorld {
     std::vector<std::unique_ptr<TrainerSim>> trainers;
     std::vector<std::uint64_t> starts;  // of the worker, then of the trainers
     bool had_ring = false;
+    bool here = false;  // elastic: it has come, and not gone for ever
   };
   std::uint32_t processes() const;
   void strike(const ClusterScenario::Fault& fault);
@@ -64,6 +66,12 @@ class ClusterWorld {
   void kill_server(std::uint32_t index, std::uint64_t for_ns);
   void start_server(std::uint32_t index);
   void look_after_rings();
+  // cluster_members.cc: nodes that come and go
+  void join(std::uint32_t index);
+  void leave(std::uint32_t index, std::uint64_t for_ns);
+  void watch_leave(std::uint32_t index, std::uint64_t incarnation, std::uint64_t by_ns, std::uint64_t for_ns);
+  void has_left(std::uint32_t index, std::uint64_t for_ns);
+  void gone(std::uint32_t index);
   void supervise();
   bool some_failed() const;
   bool over() const;
@@ -76,7 +84,7 @@ class ClusterWorld {
   const std::string job_json;
   const std::vector<TensorSpec> tensors;
   Random random;
-  std::uint64_t resends = 0;
+  std::uint64_t resends = 0, late = 0;
 
  private:
   const bool trace_;

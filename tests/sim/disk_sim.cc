@@ -135,6 +135,7 @@ StoreSim::Handle StoreSim::create(const SnapshotInfo& info) {
 
 Status StoreSim::write(const Handle& handle, const ChunkSnapshot& chunk) {
   if (disk_.full) return tl::unexpected(full());
+  disk_.snapshots[handle].view = chunk.view;
   Disk::Piece& piece = disk_.snapshots[handle].pieces[chunk.chunk.value];
   const std::span<const float> params = chunk.params.floats();
   piece.chunk.params.assign(params.begin(), params.end());

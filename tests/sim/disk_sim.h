@@ -30,6 +30,7 @@ struct Disk {
   struct Snapshot {
     SnapshotInfo info;
     std::map<std::uint32_t, Piece> pieces;
+    ViewId view;
     bool recorded = false, record_synced = false;
   };
   struct Record {

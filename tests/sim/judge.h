@@ -28,7 +28,9 @@ struct JudgeSetup {
   double lr = 0.1;
   ScheduleConfig schedule;
   std::optional<ClockRules> clocks;
+  Round start;  // clocks: what every node's begins at, if nothing better is known
   std::optional<GateConfig> gate;
+  bool deadline = false;  // weights are what ranks say that they have managed
 };
 
 // State of a chunk in a snapshot that a second view begins with.
@@ -40,6 +42,10 @@ struct SavedChunk {
   std::vector<std::uint64_t> clocks;
 };
 using SavedState = std::vector<SavedChunk>;  // by chunk
+// A chunk of a job that begins.
+SavedChunk fresh_chunk(const JudgeSetup& setup, ChunkIndex chunk);
+// One step of the optimizer, with a gradient that has been scaled.
+void take_step(const JudgeSetup& setup, SavedChunk& state, std::span<const float> gradient, double lr);
 
 class Judge {
  public:

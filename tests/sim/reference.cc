@@ -14,21 +14,6 @@ float unit(std::uint64_t bits) {
   return static_cast<float>(bits >> 40) * 0x1.0p-23f - 1.0f;
 }  // [-1, 1)
 
-// kernels/tree_sum.h's tree, written as its definition.
-std::vector<float> add_in_tree_order(std::vector<std::vector<float>> level) {
-  while (level.size() > 1) {
-    std::vector<std::vector<float>> above;
-    for (std::size_t i = 0; i < level.size(); i += 2) {
-      if (i + 1 < level.size()) {
-        for (std::size_t e = 0; e < level[i].size(); ++e) level[i][e] += level[i + 1][e];
-      }
-      above.push_back(std::move(level[i]));
-    }
-    level = std::move(above);
-  }
-  return std::move(level.front());
-}
-
 template <class Function>
 void for_each_chunk(const Layout& layout, Function&& function) {
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) function(layout.chunk(ChunkIndex(c)));
@@ -93,6 +78,20 @@ void step_by_layers(const ReferenceOptions& o, const kernels::StepScalars& scala
 }
 
 }  // namespace
+
+std::vector<float> add_in_tree_order(std::vector<std::vector<float>> level) {
+  while (level.size() > 1) {
+    std::vector<std::vector<float>> above;
+    for (std::size_t i = 0; i < level.size(); i += 2) {
+      if (i + 1 < level.size()) {
+        for (std::size_t e = 0; e < level[i].size(); ++e) level[i][e] += level[i + 1][e];
+      }
+      above.push_back(std::move(level[i]));
+    }
+    level = std::move(above);
+  }
+  return std::move(level.front());
+}
 
 float initial_value(std::uint64_t seed, std::uint64_t element) {
   return unit(Random::mix(seed * 31 + element));

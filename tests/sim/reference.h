@@ -45,6 +45,9 @@ class Reference {
   std::vector<std::uint64_t> steps_;
 };
 
+// kernels/tree_sum.h's tree, written as its definition.
+std::vector<float> add_in_tree_order(std::vector<std::vector<float>> level);
+
 // What the simulated trainers compute: element-wise, and dependent on the parameters, so that one wrong bit spreads.
 float initial_value(std::uint64_t seed, std::uint64_t element);
 float gradient_value(std::uint64_t seed, std::uint32_t rank, std::uint64_t round, std::uint64_t element,

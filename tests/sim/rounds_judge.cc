@@ -26,10 +26,10 @@ ReferenceOptions reference_options(const JudgeSetup& setup, bool reverse_nodes) 
 }  // namespace
 
 RoundsJudge::RoundsJudge(const JudgeSetup& setup, bool reverse_nodes, Broken broken)
-    : Judge(std::move(broken)), setup_(setup), reference_(reference_options(setup, reverse_nodes)) {}
+    : SyncJudge(std::move(broken)), setup_(setup), reference_(reference_options(setup, reverse_nodes)) {}
 
 void RoundsJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) {
-  if (!same_bits(params, part(reference_.visible(version.value), *setup_.layout, chunk))) {
+  if (!same_bits(params, visible(chunk, version.value))) {
     broken("node " + std::to_string(node) + " chunk " + std::to_string(chunk.value) + " version " +
            std::to_string(version.value) + ": parameters are not the reference's");
   }
@@ -38,8 +38,8 @@ void RoundsJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version versio
 void RoundsJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) {
   const std::uint64_t version = snapshot.version.value;
   const std::string of_chunk = "snapshot of chunk " + std::to_string(snapshot.chunk.value);
-  if (!same_bits(params, part(reference_.master(version), *setup_.layout, snapshot.chunk)) ||
-      snapshot.step != reference_.step(version) || snapshot.round.value != version) {
+  if (!same_bits(params, master(snapshot.chunk, version)) || snapshot.step != reference_.step(version) ||
+      snapshot.round.value != version) {
     broken(of_chunk + " is not the reference's round " + std::to_string(snapshot.round.value));
   }
   for (const HeldResidual& held : snapshot.residuals) {
@@ -51,7 +51,7 @@ void RoundsJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const f
   const std::size_t expected = make_encoding(setup_.push)->keeps_residual() ? setup_.scenario.nodes : 0;
   if (snapshot.residuals.size() != expected) broken("a snapshot has not every node's residual");
   if (make_encoding(setup_.pull)->is_delta() &&
-      !same_bits(snapshot.estimate.floats(), part(reference_.visible(version), *setup_.layout, snapshot.chunk))) {
+      !same_bits(snapshot.estimate.floats(), visible(snapshot.chunk, version))) {
     broken("the estimate in a snapshot is not what the nodes see");
   }
 }

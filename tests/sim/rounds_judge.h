@@ -7,13 +7,29 @@
 
 namespace tributary::sim {
 
-class RoundsJudge final : public Judge {
+// Rounds of all nodes: there is one right state for every chunk and version.
+class SyncJudge : public Judge {
+ public:
+  using Judge::Judge;
+  // A server has made this version. again: of a round before the view's beginning, from pushes that nodes had kept.
+  virtual void stepped(ChunkIndex /*chunk*/, std::uint64_t /*version*/, bool /*again*/) {}
+  // What servers have, and what nodes see of it. REQUIRES: the version has been made.
+  virtual std::span<const float> master(ChunkIndex chunk, std::uint64_t version) const = 0;
+  virtual std::span<const float> visible(ChunkIndex chunk, std::uint64_t version) const = 0;
+};
+
+class RoundsJudge final : public SyncJudge {
  public:
   // reverse_nodes: a planted bug, see ReferenceOptions.
   RoundsJudge(const JudgeSetup& setup, bool reverse_nodes, Broken broken);
   void delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) override;
   void snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) override;
-  const Reference& reference() const { return reference_; }
+  std::span<const float> master(ChunkIndex chunk, std::uint64_t version) const override {
+    return part(reference_.master(version), *setup_.layout, chunk);
+  }
+  std::span<const float> visible(ChunkIndex chunk, std::uint64_t version) const override {
+    return part(reference_.visible(version), *setup_.layout, chunk);
+  }
 
  private:
   const JudgeSetup setup_;

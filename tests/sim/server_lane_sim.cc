@@ -47,6 +47,8 @@ void ServerLaneSim::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
   post([this, job = std::move(job), gauges = std::move(gauges)] {
     retire(jobs_, job.job);
     retire(parked_, job.job);
+    ShardJob opened = job;
+    if (world_.mutation == Mutation::kShortQuorum && job.clocks && job.clocks->backups > 0) ++opened.clocks->backups;
     Job entry;
     entry.gauges = gauges;
     std::size_t chunks = 0, largest = 1;
@@ -57,7 +59,7 @@ void ServerLaneSim::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
     entry.pool = std::make_shared<BufferPool>(
         largest * sizeof(float), ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull, job.push, job.nodes,
                                                         job.recovers, job.clocks.has_value(), job.gate.has_value()));
-    entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
+    entry.core = std::make_unique<ShardCore>(opened, *entry.pool, static_cast<ShardOutput&>(*this));
     jobs_.emplace(job.job, std::move(entry));
   });
 }
@@ -69,7 +71,9 @@ void ServerLaneSim::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) 
     auto kept = parked_.extract(id);
     if (kept.empty()) return world_.broken("a lane is to go on with what it does not have");
     kept.mapped().gauges = gauges;
-    kept.mapped().restored = kept.mapped().core->reopen(job);
+    ShardJob next = job;
+    if (world_.mutation == Mutation::kOldNodes) next.nodes = kept.mapped().core->job().nodes;
+    kept.mapped().restored = kept.mapped().core->reopen(next);
     jobs_.insert(std::move(kept));
   });
 }
@@ -235,7 +239,10 @@ void ServerLaneSim::receive(PeerId from, Packet& packet) {
         } else if constexpr (std::is_same_v<M, Pull>) {
           core.on_pull(from, m);
         } else if constexpr (std::is_same_v<M, Query>) {
+          const bool current = m.key.view == core.job().view && core.initialised();
+          if (current) world_.judge.query_arrives(core, m);
           core.on_query(from, m);
+          if (current) world_.judge.query_handled(core, m);
         } else {
           world_.broken("a server got a message that only servers send");
         }

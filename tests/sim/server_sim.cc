@@ -176,7 +176,7 @@ void ServerSim::listen(PeerId from, const ControlMessage& message) {
     servers_[hello->incarnation] = hello->shard.value;
   } else if (const auto* worker = std::get_if<WorkerHello>(&message)) {
     peers_[from] = worker->incarnation;
-    worker_names_[worker->incarnation] = worker->name;
+    worker_nodes_[worker->incarnation] = WorkerSim::node_of(worker->name);
   } else if (const auto* beat = std::get_if<Heartbeat>(&message)) {
     peers_[from] = beat->incarnation;
   }
@@ -185,14 +185,21 @@ void ServerSim::listen(PeerId from, const ControlMessage& message) {
     const std::vector<CoordinatorCore::JobStatus> jobs = coordinator_->jobs();
     if (!jobs.empty() && jobs.front().phase == "stopping") world_.judge.last_state_failed();
   }
-  coordinator_->on_message(from, message, now_ms());
+  ControlMessage heard = message;
+  world_.plant(heard);
+  coordinator_->on_message(from, heard, now_ms());
 }
 
 std::string ServerSim::name_of(PeerId peer) const {
   if (const auto server = server_of(peer)) return "server " + std::to_string(*server);
-  const auto known = peers_.find(peer);
-  const auto worker = known == peers_.end() ? worker_names_.end() : worker_names_.find(known->second);
-  return worker == worker_names_.end() ? "a stranger" : worker->second;
+  const std::uint32_t node = node_of(peer);
+  return node == kStranger ? "a stranger" : "worker " + std::to_string(node);
+}
+
+std::uint32_t ServerSim::node_of(PeerId worker) const {
+  const auto known = peers_.find(worker);
+  const auto node = known == peers_.end() ? worker_nodes_.end() : worker_nodes_.find(known->second);
+  return node == worker_nodes_.end() ? kStranger : node->second;
 }
 
 std::optional<std::uint16_t> ServerSim::server_of(PeerId peer) const {

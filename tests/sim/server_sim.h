@@ -93,6 +93,8 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   // Which server that is to the coordinator; none: a worker.
   std::optional<std::uint16_t> server_of(PeerId peer) const;
   std::string name_of(PeerId peer) const;
+  static constexpr std::uint32_t kStranger = ~0u;
+  std::uint32_t node_of(PeerId worker) const;
 
   // What lanes say; carried out by the control thread a moment later.
   void lane_says(std::function<void(ControlJobs&)> what);
@@ -138,9 +140,9 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   std::unique_ptr<Dealer> dealer_;
   void listen(PeerId from, const ControlMessage& message);
   const std::uint64_t coordinator_id_;
-  std::map<PeerId, std::uint64_t> peers_;              // incarnations
-  std::map<std::uint64_t, std::uint16_t> servers_;     // by incarnation
-  std::map<std::uint64_t, std::string> worker_names_;  // by incarnation
+  std::map<PeerId, std::uint64_t> peers_;                // incarnations
+  std::map<std::uint64_t, std::uint16_t> servers_;       // by incarnation
+  std::map<std::uint64_t, std::uint32_t> worker_nodes_;  // by incarnation
   std::unique_ptr<CoordinatorCore> coordinator_;
   std::unique_ptr<Listener> coordinator_listener_;
   std::function<void()> control_tick_, coordinator_tick_;

@@ -68,6 +68,11 @@ enum class Mutation {
   kLostStop,          // a server is told only once that a view is over
   kUnsyncedSnapshot,  // a snapshot's record is written before its files are synced
   kUnsyncedRegistry,  // the coordinator's records are not synced
+  kOldNodes,          // elastic: a server goes on with the nodes of the view before
+  kOldRing,           // elastic: a ring keeps rounds that other nodes took part in, and nobody asks
+  kShortQuorum,       // backup workers: a round is complete with one push less
+  kOtherWeight,       // a push that is made again does not have its own number of samples
+  kMixedStates,       // what the ranks of a node keep is mixed up
 };
 
 Scenario scenario_of(std::uint64_t seed);

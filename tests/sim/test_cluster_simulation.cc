@@ -31,6 +31,9 @@ void run_seeds(std::uint64_t first) {
     total.kept += outcome.kept;
     total.restored += outcome.restored;
     total.redone += outcome.redone;
+    total.memberships += outcome.memberships;
+    total.late += outcome.late;
+    total.states += outcome.states;
     lost_stores += outcome.stopped_for_lost_store ? 1 : 0;
   }
   // Runs in which these never happened would prove less than they say.
@@ -39,6 +42,9 @@ void run_seeds(std::uint64_t first) {
   CHECK(total.kept > 0);
   CHECK(total.restored > 0);
   CHECK(total.redone > 0);
+  CHECK(total.memberships > 0);
+  CHECK(total.late > 0);
+  CHECK(total.states > 0);
   if (kSeedsPerCase >= 1000) CHECK(lost_stores > 0);
 }
 
@@ -86,6 +92,26 @@ TEST_CASE("a snapshot whose files are not synced before its record is found") {
 
 TEST_CASE("a registry that is not synced is found") {
   CHECK(first_seed_that_finds(Mutation::kUnsyncedRegistry) < kSeedsForMutation);
+}
+
+TEST_CASE("a server that goes on with the nodes of the view before is found") {
+  CHECK(first_seed_that_finds(Mutation::kOldNodes) < kSeedsForMutation);
+}
+
+TEST_CASE("pushes that are made again for rounds with other nodes are found") {
+  CHECK(first_seed_that_finds(Mutation::kOldRing) < kSeedsForMutation);
+}
+
+TEST_CASE("a round with backup workers that is complete with one push less is found") {
+  CHECK(first_seed_that_finds(Mutation::kShortQuorum) < kSeedsForMutation);
+}
+
+TEST_CASE("a push that is made again with another number of samples is found") {
+  CHECK(first_seed_that_finds(Mutation::kOtherWeight) < kSeedsForMutation);
+}
+
+TEST_CASE("ranks that get each other's state back are found") {
+  CHECK(first_seed_that_finds(Mutation::kMixedStates) < kSeedsForMutation);
 }
 
 TEST_CASE("a cluster's seed is the same run every time") {

@@ -15,6 +15,7 @@ constexpr std::uint64_t kFirstBackoffNs = 25'000'000, kMaxBackoffNs = 5'000'000'
 constexpr std::uint64_t kAttachTimeoutNs = 120'000'000'000;
 constexpr std::uint64_t kReplyTimeoutNs = 10'000'000'000;
 constexpr std::uint64_t kLivenessNs = 50'000'000;
+constexpr std::size_t kStatesKept = 3, kStatesOfStop = 2;
 
 bool may_come_back(const Error& error) {
   return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
@@ -63,7 +64,10 @@ void TrainerSim::attach() {
   request.job_json = world_.job_json;
   request.rank = rank_;
   request.local_rank = local_rank_;
-  request.world_size = world_.scenario.nodes * world_.scenario.ranks;
+  // In an elastic job: of the nodes that its starter knows of.
+  const ClusterScenario& scenario = world_.scenario;
+  const std::uint32_t nodes = scenario.elastic ? std::max(scenario.first_nodes, node_ + 1) : scenario.nodes;
+  request.world_size = nodes * scenario.ranks;
   request.local_world_size = world_.scenario.ranks;
   request.node_rank = node_;
   request.pid = static_cast<std::int32_t>(1000 + rank_);
@@ -82,6 +86,10 @@ void TrainerSim::attach() {
 
 void TrainerSim::attach_again(const std::string& why) {
   close();
+  // Of the last complete round, at least, if it has made that one itself or knew it before.
+  const bool knows = std::ranges::find(states_, complete_, &RankState::round) != states_.end();
+  if (!states_.empty()) own_states_ = std::exchange(states_, {});
+  if (knows) knows_ = complete_;
   phase_ = Phase::kPausing;
   fruitless_ = complete_ > best_ ? 1 : fruitless_ + 1;
   best_ = std::max(best_, complete_);
@@ -121,8 +129,21 @@ void TrainerSim::on(const AttachReply& reply, const std::shared_ptr<FileDescript
   job_ = worker ? worker->memory(reply.job, reply.view) : nullptr;
   if (!job_) return attach_again("the view is over already");
   resume_ = reply.resume_round;
+  given_ = Round();
+  const auto own = std::ranges::find(own_states_, resume_, &RankState::round);
+  const bool lived = reply.state.empty() && own != own_states_.end();
+  const std::vector<std::byte>& state = lived ? own->state : reply.state;
+  world_.judge.begins(job_->spec(), rank_, state, lived);
+  if (state.empty() && knows_ && *knows_ == resume_) {
+    world_.broken(name() + " has forgotten its own state after round " + std::to_string(resume_.value));
+  }
+  knows_.reset();
+  if (!state.empty()) {
+    states_ = {{resume_, state}};
+    knows_ = resume_;
+  }
   phase_ = Phase::kStarting;
-  if (!reply.resume && rank_ == 0) {
+  if (!reply.resume && reply.rank == 0) {
     for (std::uint64_t e = 0; e < job_->spec().layout->flat_elements(); ++e) {
       job_->parameters()[e] = initial_value(world_.scenario.seed, e);
     }
@@ -153,7 +174,8 @@ void TrainerSim::wake() {
 void TrainerSim::look() {
   if (!job_ || (phase_ != Phase::kStarting && phase_ != Phase::kWaiting)) return;
   const auto state = static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire));
-  const bool there = all_at(phase_ == Phase::kStarting ? resume_ : pushed_);
+  if (state <= RegionState::kStopRequested) give_for_snapshot();
+  const bool there = all_at(phase_ == Phase::kStarting ? resume_ : ready_);
   if (state == RegionState::kFailed || state == RegionState::kRestart) return over();
   if (!there) {
     if (state > RegionState::kStopRequested) over();
@@ -161,7 +183,8 @@ void TrainerSim::look() {
   }
   if (phase_ == Phase::kStarting) {
     job_->header().last_round.store(world_.scenario.rounds, std::memory_order_relaxed);
-    pushed_ = resume_;
+    pushed_ = ready_ = resume_;
+    skip_missed_rounds();
   }
   complete_ = pushed_;
   if (state == RegionState::kStopRequested) return finish(LeaveKind::kStopped);
@@ -183,22 +206,40 @@ void TrainerSim::over() {
   });
 }
 
+// As train/trainer.cc: of what has been answered by now.
+void TrainerSim::skip_missed_rounds() {
+  if (!job_->spec().backups || pushed_.value >= world_.scenario.rounds) return;
+  const std::uint64_t settled = std::min(job_->settled_round().value, world_.scenario.rounds);
+  pushed_ = std::max(pushed_, Round(settled));
+}
+
 void TrainerSim::next() {
   if (complete_.value >= world_.scenario.rounds) {
-    world_.judge.trained(node_, {job_->parameters(), job_->spec().layout->flat_elements()});
+    world_.judge.trained(node_, job_->spec(), {job_->parameters(), job_->spec().layout->flat_elements()});
     return finish(LeaveKind::kFinished);
   }
   phase_ = Phase::kComputing;
-  const std::uint64_t work = world_.scenario.work_ns * world_.scenario.slowness(node_);
+  std::uint64_t work = world_.scenario.work_ns * world_.scenario.slowness(node_);
+  if (world_.scenario.deadline) work = std::min(work, world_.scenario.work_ns * 3 / 2);
   after(world_.random.between(work / 2, work * 3 / 2), [this, round = complete_.value + 1, job = job_] {
     if (job == job_) compute(round, job->spec().layout->tensors().size());
   });
+}
+
+// With a deadline what it manages, which is something else when it computes the round again.
+std::uint64_t TrainerSim::samples_of(std::uint64_t round) const {
+  if (!world_.scenario.deadline) return sample_weight(world_.scenario.seed, rank_, round);
+  return world_.random.between(1, 8);
 }
 
 // The last layer's first, each a moment after the other.
 void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
   const Layout& layout = *job_->spec().layout;
   const std::size_t tensor = tensors_left - 1;
+  if (tensors_left == layout.tensors().size()) {
+    weight_ = samples_of(round);
+    keep(Round(round));
+  }
   const std::uint64_t begin = layout.tensor_offset(tensor);
   // With the padding up to the next tensor, as the reference has it.
   const std::uint64_t end =
@@ -208,13 +249,16 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
   const float scale = gate.known() ? gate.loss_scale : world_.scenario.first_scale();
   for (std::uint64_t e = begin; e < end; ++e) {
     gradients[e] = gradient_value(world_.scenario.seed, rank_, round, e, job_->parameters()[e]) * scale;
+    if (world_.scenario.deadline) gradients[e] *= static_cast<float>(weight_);
   }
   auto& word = const_cast<TensorWord&>(job_->tensor_words(local_rank_)[tensor]);
-  word.weight.store(sample_weight(world_.scenario.seed, rank_, round), std::memory_order_relaxed);
-  word.round.store(round, std::memory_order_release);
+  word.weight.store(weight_, std::memory_order_relaxed);
+  word.round.store(ready_.value + 1, std::memory_order_release);
   if (WorkerSim* worker = world_.worker(node_)) worker->ring_doorbells();
   if (tensor == 0) {
     pushed_ = Round(round);
+    ready_ = ready_.next();
+    skip_missed_rounds();
     phase_ = Phase::kWaiting;
     return look();
   }
@@ -223,7 +267,33 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
   });
 }
 
+// Session::keep(), and what it does with it.
+void TrainerSim::keep(Round round) {
+  if (states_.size() >= kStatesKept) states_.erase(states_.begin());
+  states_.push_back({round, ClusterJudge::state_of(rank_, round, job_->spec().view)});
+  give_for_snapshot();
+}
+
+void TrainerSim::give_for_snapshot() {
+  const std::uint64_t wanted = job_->header().snapshot_round.load(std::memory_order_relaxed);
+  for (const RankState& state : states_) {
+    if (state.round.value == wanted) give(state);
+  }
+}
+
+void TrainerSim::give(const RankState& state) {
+  if (state.round <= given_) return;
+  given_ = state.round;
+  world_.judge.gives(rank_, state.round);
+  say([state](NodeJobs& jobs, TrainerId id) { jobs.rank_state(id, state); });
+}
+
 void TrainerSim::finish(LeaveKind kind) {
+  if (kind == LeaveKind::kStopped && world_.scenario.faults.empty()) {
+    world_.broken(name() + " was stopped, but nobody has asked for that");
+  }
+  const std::size_t older = states_.size() - std::min(states_.size(), kStatesOfStop);
+  for (std::size_t i = older; i < states_.size(); ++i) give(states_[i]);
   phase_ = Phase::kFinishing;
   say([&clock = world_.clock, kind](NodeJobs& jobs, TrainerId id) {
     jobs.detach(id, Detach{kind, {}}, clock.now_ns() / 1'000'000);

@@ -44,9 +44,14 @@ class TrainerSim final : public Process {
   void look();
   bool all_at(Round round) const;
   void over();
+  void skip_missed_rounds();
   void next();
+  std::uint64_t samples_of(std::uint64_t round) const;
   void compute(std::uint64_t round, std::size_t tensors_left);
   void finish(LeaveKind kind);
+  void keep(Round round);
+  void give_for_snapshot();
+  void give(const RankState& state);
   void say(std::function<void(NodeJobs&, TrainerId)> what);
 
   ClusterWorld& world_;
@@ -56,8 +61,13 @@ class TrainerSim final : public Process {
   std::uint64_t attaches_ = 0;
   std::shared_ptr<NodeJob> job_;  // the memory
   Round resume_, complete_, pushed_, best_;
+  Round ready_;               // counts what it has given to the session; with backup workers rounds may be skipped
+  std::uint64_t weight_ = 0;  // of the round that it computes
   std::uint32_t fruitless_ = 0;
-  std::shared_ptr<FileDescriptor> kept_;  // SessionKeepsake
+  std::shared_ptr<FileDescriptor> kept_;        // SessionKeepsake
+  std::vector<RankState> states_, own_states_;  // kept in this session, and in the one before
+  std::optional<Round> knows_;                  // own_states_ has that of this round
+  Round given_;                                 // the newest that the worker has
   std::optional<AttachStopped> stopped_;
   std::optional<Error> failure_;
 };

@@ -38,12 +38,13 @@ std::uint64_t Wires::delay() {
 }
 
 void Wires::break_some() {
-  std::erase_if(connections_, [](const auto& weak) {
-    const auto connection = weak.lock();
-    return !connection || connection->broken;
-  });
-  if (connections_.empty()) return;
-  break_off(connections_[random_.below(connections_.size())].lock());
+  // Broken ones stay as long as something of them is to arrive: whom it is for may end before that.
+  std::erase_if(connections_, [](const auto& weak) { return weak.expired(); });
+  std::vector<std::shared_ptr<Connection>> whole;
+  for (const auto& weak : connections_) {
+    if (auto connection = weak.lock(); connection && !connection->broken) whole.push_back(std::move(connection));
+  }
+  if (!whole.empty()) break_off(whole[random_.below(whole.size())]);
 }
 
 bool Wires::transmit(const std::shared_ptr<Connection>& connection, bool up, Packet packet, std::size_t high_water) {

@@ -107,7 +107,10 @@ void WorkerLaneSim::reduce_waiting() {
 
 void WorkerLaneSim::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
   frames_[chunk.value] = payload;
-  const bool last = job_->header().last_round.load(std::memory_order_relaxed) == round.value;
+  world_.judge.made(worker_.node(), chunk, round, weight, payload);
+  const std::uint64_t last_round = job_->header().last_round.load(std::memory_order_relaxed);
+  const std::uint64_t settled = job_->chunk_words()[chunk.value].settled.load(std::memory_order_relaxed);
+  const bool last = job_->spec().backups ? last_round != 0 && settled + 1 >= last_round : round.value == last_round;
   client_.gradient_ready(chunk, round, weight, worker_.now_ns(), last);
 }
 
@@ -131,7 +134,8 @@ std::uint64_t WorkerLaneSim::kept_weight(ChunkIndex chunk, Round round) {
   const auto kept = job_->spec().redo->find(chunk, round);
   if (!kept)
     world_.broken(worker_.name() + " is to push round " + std::to_string(round.value) + " again and has it not");
-  return kept ? kept->weight : 0;
+  if (!kept) return 0;
+  return kept->weight + (world_.mutation == Mutation::kOtherWeight ? 1 : 0);
 }
 
 GateDecision WorkerLaneSim::kept_decision(ChunkIndex chunk, Round round) {
@@ -173,6 +177,8 @@ void WorkerLaneSim::answered(const Answer& answer, bool whole, std::span<const s
     reducer_.release(chunk);
     frames_[chunk.value] = {};
   }
+  job_->chunk_words()[chunk.value].settled.store(answer.slowest.value, std::memory_order_relaxed);
+  if (answer.dropped) ++world_.late;
   const Round round(answer.version.value);
   if (RedoRing* ring = job_->spec().redo.get()) {
     ring->commit(Round(answer.durable.value));
@@ -185,7 +191,8 @@ void WorkerLaneSim::answered(const Answer& answer, bool whole, std::span<const s
 void WorkerLaneSim::delivered(ChunkIndex chunk, Version version) {
   gather_.answered(chunk);
   const ChunkRange range = job_->spec().layout->chunk(chunk);
-  world_.judge.delivered(job_->spec(), chunk, version, {job_->parameters() + range.begin, range.elements});
+  world_.judge.delivered(worker_.node(), job_->spec(), chunk, version,
+                         {job_->parameters() + range.begin, range.elements});
   job_->chunk_words()[chunk.value].version_plus_one.store(version.value + 1, std::memory_order_release);
   job_->announce();
   world_.wake_trainers(worker_.node());

@@ -11,6 +11,7 @@ namespace {
 constexpr std::size_t kMaxOutbox = 100;
 constexpr std::uint64_t kTickNs = 50'000'000;
 constexpr std::uint64_t kMaxLocalNs = 300'000;  // between threads and processes of a machine
+const std::string kName = "worker ";
 
 NodeJobsOptions options_of(const ClusterScenario& scenario, std::uint64_t incarnation) {
   NodeJobsOptions options;
@@ -28,7 +29,7 @@ WorkerSim::WorkerSim(ClusterWorld& world, std::uint32_t node)
       world_(world),
       node_(node),
       incarnation_(world.fresh_incarnation()),
-      name_("worker " + std::to_string(node)) {
+      name_(kName + std::to_string(node)) {
   jobs_ = std::make_unique<NodeJobs>(options_of(world.scenario, incarnation_), static_cast<TrainerPort&>(*this),
                                      static_cast<CoordinatorPort&>(*this), static_cast<LanePort&>(*this),
                                      world.logger(name_));
@@ -62,6 +63,15 @@ WorkerSim::~WorkerSim() {
   }
   lanes_.clear();
   keeping_.clear();
+}
+
+std::uint32_t WorkerSim::node_of(const std::string& name) {
+  return static_cast<std::uint32_t>(std::stoul(name.substr(kName.size())));
+}
+
+void WorkerSim::drain() {
+  jobs_->drain();
+  world_.wake_trainers(node_);
 }
 
 // ---- The coordinator ----
@@ -104,7 +114,10 @@ void WorkerSim::receive(Packet& packet) {
     transmit(WorkerHello{name_, incarnation_, name_, 1.0, "socket of " + name_});
     jobs_->coordinator_restarted(now_ms());
   } else {
-    jobs_->on_control(message, now_ms());
+    ControlMessage heard = message;
+    auto* welcome = std::get_if<JobWelcome>(&heard);
+    if (welcome && world_.mutation == Mutation::kOldRing) welcome->members = 1;
+    jobs_->on_control(heard, now_ms());
   }
   flush();
 }

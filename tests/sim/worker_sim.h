@@ -75,6 +75,11 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   std::uint32_t node() const { return node_; }
   std::uint64_t incarnation() const { return incarnation_; }
   bool has_ring() const { return has_ring_; }
+  // It is stopped in good order: its trainers leave after their round.
+  void drain();
+  bool drained() const { return jobs_->drained() && keeping_.empty(); }
+  // What the coordinator knows it by.
+  static std::uint32_t node_of(const std::string& name);
 
   // A trainer's socket, and what it says over it; carried out a moment later.
   TrainerId connect(TrainerSim& trainer);

@@ -88,6 +88,26 @@ TEST_CASE("nodes with clocks of their own stop wherever they are, at a round tha
   CHECK(cluster.job().record.committed == Round(8));
 }
 
+TEST_CASE("nodes with clocks of their own do not stop before the snapshot that they have") {
+  Cluster cluster;
+  cluster.everybody(2);
+  JoinOptions options;
+  options.config.mode = "ssp";
+  options.config.snapshot.every_s = 1;
+  cluster.run(2, options);
+  for (std::uint64_t second = 0; second < 3 && !cluster.only<SnapshotAt>(server_peer(0)); ++second) {
+    cluster.pass(1000, 2, {}, 8 + second);
+  }
+  const auto at = cluster.only<SnapshotAt>(server_peer(0));
+  REQUIRE(at);
+  cluster.all_done(at->round.value);
+  REQUIRE(cluster.job().record.committed == at->round);
+  cluster.leave(1, LeaveKind::kStopped, at->round.value + 1);  // heartbeats are older than the snapshot
+  const auto stop = cluster.only<StopJob>(server_peer(0));
+  REQUIRE(stop);
+  CHECK(stop->round == at->round);
+}
+
 TEST_CASE("a daemon that is stopped gets its word when the job's state is safe") {
   Cluster cluster(2);
   cluster.everybody(2);

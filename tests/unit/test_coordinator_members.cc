@@ -55,6 +55,25 @@ TEST_CASE("members are told which node of how many they are") {
   CHECK(cluster.job().record.members == std::vector<std::uint32_t>{0, 1});
 }
 
+TEST_CASE("a first view does not wait for as many nodes as one said that has gone again") {
+  Cluster cluster;
+  cluster.everybody(3);
+  join_as(cluster, 2, 3);
+  join_as(cluster, 0, 2);
+  join_as(cluster, 1, 2);
+  CHECK(cluster.phase() == "opening");
+  Cluster other;
+  other.everybody(3);
+  join_as(other, 2, 3);
+  join_as(other, 0, 2);
+  other.say(worker_peer(2), DrainRequest{worker_incarnation(2)});
+  CHECK(other.phase() == "gathering");
+  CHECK(other.job().waiting_for.find("1 more of 2 nodes") != std::string::npos);
+  join_as(other, 1, 2);
+  CHECK(other.phase() == "opening");
+  CHECK(other.open().nodes == 2);
+}
+
 TEST_CASE("when a node is lost the others go on where the servers are, with ranks dealt anew") {
   Cluster cluster;
   running_pair(cluster);

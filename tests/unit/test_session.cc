@@ -234,6 +234,33 @@ TEST_CASE("after a lost member a rank finds what it kept itself, for the round t
   node.welcome(2, Round(9));
   session = second.get();
   REQUIRE(session);
+  SUBCASE("once") {}
+  SUBCASE("and again when the next view ends before its first round is complete") {
+    REQUIRE((*session)->start());
+    REQUIRE((*session)->keep(Round(10), std::vector<std::byte>(1, std::byte{110})));
+    ready_all(**session);
+    node.server->on_control(StopJob{JobId(99), ViewId(2), StopKind::kRestart, Round(9), "somebody is lost again"});
+    CHECK(state_of((*session)->wait()) == StepState::kRestart);
+    session->reset();
+    auto third = node.attach(options);
+    node.coordinator.await<JoinJob>(3);
+    node.welcome(3, Round(9));
+    session = third.get();
+    REQUIRE(session);
+  }
+  SUBCASE("and gives it, if a snapshot is named for where the view begins") {
+    REQUIRE((*session)->start());
+    REQUIRE((*session)->keep(Round(10), std::vector<std::byte>(1, std::byte{110})));
+    ready_all(**session);
+    node.server->on_control(SnapshotAt{JobId(99), ViewId(2), Round(9)});
+    REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == 9; }));
+    node.lanes.complete(Round(10));
+    CHECK(state_of((*session)->wait()) == StepState::kContinue);
+    REQUIRE((*session)->keep(Round(11), std::vector<std::byte>(1, std::byte{111})));
+    const NodeRankState sent = node.coordinator.await<NodeRankState>();
+    CHECK(sent.kept.round == Round(9));
+    CHECK(sent.kept.state == std::vector<std::byte>(1, std::byte{9}));
+  }
   REQUIRE((*session)->kept().size() == 1);
   CHECK((*session)->kept()[0] == std::byte{9});
 }

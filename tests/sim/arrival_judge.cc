@@ -1,0 +1,108 @@
+#include "tests/sim/arrival_judge.h"
+
+#include <algorithm>
+
+namespace tributary::sim {
+
+std::string ArrivalJudge::at(const ChunkKey& key) {
+  return "node " + std::to_string(key.node.value) + " chunk " + std::to_string(key.chunk.value) + ": ";
+}
+
+ArrivalJudge::ArrivalJudge(const JudgeSetup& setup, const SavedState* saved, Broken broken)
+    : Judge(std::move(broken)), setup_(setup), push_(make_encoding(setup.push)), pull_(make_encoding(setup.pull)) {
+  const std::uint32_t nodes = setup.scenario.nodes;
+  for (std::uint32_t c = 0; c < setup.layout->chunks(); ++c) {
+    Chunk& chunk = chunks_.emplace_back();
+    chunk.told.resize(nodes);
+    chunk.state = saved ? (*saved)[c] : fresh_chunk(setup, ChunkIndex(c));
+    // Those of other nodes are nobody's.
+    if (chunk.state.clocks.size() != nodes) chunk.state.clocks.assign(nodes, setup.start.value);
+  }
+  delivered_.assign(nodes, std::vector<std::vector<float>>(chunks_.size()));
+}
+
+void ArrivalJudge::push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame) {
+  core_ = &core;
+  handled_ = push;
+  frame_ = frame;
+}
+
+void ArrivalJudge::push_handled() {
+  follow();
+  core_ = nullptr;
+}
+
+// If the server has applied the push that it handles, so do we.
+void ArrivalJudge::follow() {
+  if (!core_) return;
+  Chunk& chunk = chunks_[handled_.key.chunk.value];
+  const std::uint64_t theirs = core_->version(handled_.key.chunk).value;
+  if (theirs == chunk.state.version.value) return;
+  if (theirs != chunk.state.version.value + 1) return broken(at(handled_.key) + "one push moved the version by more");
+  apply(chunk, handled_, frame_);
+  if (!same_bits(core_->params(handled_.key.chunk), chunk.state.params)) {
+    broken(at(handled_.key) + "the parameters after clock " + std::to_string(handled_.round.value) +
+           " are not those of the order in which the pushes were applied");
+  }
+}
+
+void ArrivalJudge::answers(const Answer& answer, std::span<const std::byte> payload) {
+  follow();
+  Chunk& chunk = chunks_[answer.key.chunk.value];
+  Told& told = chunk.told[answer.key.node.value];
+  const std::uint64_t clock = answer.version.value;
+  if (told.any && told.clock == clock) {
+    if (!std::ranges::equal(payload, told.bytes) || answer.slowest.value != told.slowest ||
+        answer.dropped != told.dropped) {
+      broken(at(answer.key) + "clock " + std::to_string(clock) + " was answered in two ways");
+    }
+    return;
+  }
+  check_answer(chunk, answer);
+  const std::size_t elements = chunk.state.params.size();
+  told.any = true;
+  told.clock = clock;
+  told.slowest = answer.slowest.value;
+  told.dropped = answer.dropped;
+  told.version = chunk.state.version.value;
+  told.bytes.resize(pull_->bytes(elements));
+  pull_->encode(chunk.state.params.data(), elements, 0, elements, nullptr, told.bytes.data());
+  told.values.resize(elements);
+  pull_->decode(told.bytes.data(), elements, 0, elements, told.values.data());
+  if (!std::ranges::equal(payload, told.bytes)) {
+    broken(at(answer.key) + "the answer to clock " + std::to_string(clock) + " is not the parameters as they are");
+  }
+}
+
+void ArrivalJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) {
+  const Told& told = chunks_[chunk.value].told[node];
+  if (!told.any || told.clock != version.value || !same_bits(params, told.values)) {
+    broken(at({{}, {}, NodeRank(node), chunk}) + "what arrived for clock " + std::to_string(version.value) +
+           " is not what was sent");
+  }
+  delivered_[node][chunk.value].assign(params.begin(), params.end());
+}
+
+void ArrivalJudge::captured(const ChunkSnapshot& snapshot) {
+  follow();
+  const Chunk& chunk = chunks_[snapshot.chunk.value];
+  captured_[{snapshot.chunk.value, snapshot.round.value, snapshot.version.value}] = chunk.state;
+  check_captured(chunk, snapshot);
+}
+
+void ArrivalJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) {
+  const auto found = captured_.find({snapshot.chunk.value, snapshot.round.value, snapshot.version.value});
+  if (found == captured_.end()) return broken("a snapshot has a version that its chunk was never captured at");
+  const SavedChunk& then = found->second;
+  bool same = same_bits(params, then.params) && snapshot.step == then.step &&
+              (snapshot.clocks.empty() || snapshot.clocks == then.clocks);
+  for (std::size_t s = 0; s < then.slots.size() && same; ++s) {
+    same = same_bits(snapshot.slots[s].floats(), then.slots[s]);
+  }
+  if (!same) {
+    broken("snapshot of chunk " + std::to_string(snapshot.chunk.value) + " for round " +
+           std::to_string(snapshot.round.value) + " is not the state that was captured");
+  }
+}
+
+}  // namespace tributary::sim

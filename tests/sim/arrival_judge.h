@@ -1,0 +1,59 @@
+// Nodes with clocks of their own: there is no one right result, but for the order in which the pushes arrived there is.
+// The judge replays that order, plainly, and compares bit for bit after every push; what a node was answered, and got,
+// is compared as well, and what was captured for a snapshot is still that when it is written. What a push does to the
+// state is for clocks_judge.h and backups_judge.h to say.
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "tests/sim/judge.h"
+
+namespace tributary::sim {
+
+class ArrivalJudge : public Judge {
+ public:
+  // saved: what the view begins with; null: a fresh job.
+  ArrivalJudge(const JudgeSetup& setup, const SavedState* saved, Broken broken);
+  void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame) override;
+  void push_handled() override;
+  void answers(const Answer& answer, std::span<const std::byte> payload) override;
+  void delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) override;
+  void captured(const ChunkSnapshot& snapshot) override;
+  void snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) override;
+
+ protected:
+  struct Told {  // what a node was answered last
+    bool any = false;
+    std::uint64_t clock = 0, slowest = 0, version = 0;
+    bool dropped = false;
+    std::vector<std::byte> bytes;
+    std::vector<float> values;  // as the node has them
+  };
+  struct Chunk {
+    SavedChunk state;
+    std::vector<Told> told;  // by node
+  };
+  // The server has moved on by a version, with this push.
+  virtual void apply(Chunk& chunk, const Push& push, std::span<const std::byte> frame) = 0;
+  // Whether this answer may go out, as it is.
+  virtual void check_answer(const Chunk& chunk, const Answer& answer) = 0;
+  virtual void check_captured(const Chunk& chunk, const ChunkSnapshot& snapshot) = 0;
+  void follow();
+  static std::string at(const ChunkKey& key);
+
+  const JudgeSetup setup_;
+  const std::shared_ptr<const Encoding> push_, pull_;
+  std::vector<Chunk> chunks_;
+  std::vector<std::vector<std::vector<float>>> delivered_;  // by node, chunk: the newest
+
+ private:
+  // By chunk, round and version: a round may be captured again, when the state has moved on.
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, SavedChunk> captured_;
+  // The push that is being handled.
+  const ShardCore* core_ = nullptr;
+  Push handled_;
+  std::span<const std::byte> frame_;
+};
+
+}  // namespace tributary::sim

@@ -1,0 +1,59 @@
+// Nodes that come late, are stopped in good order, come back, and go for ever.
+#include "tests/sim/cluster_world.h"
+
+namespace tributary::sim {
+namespace {
+
+constexpr std::uint64_t kMs = 1'000'000;
+// A daemon that is stopped goes after this (limits.stop_timeout_s), whatever is not done.
+constexpr std::uint64_t kStopTimeoutNs = 20'000 * kMs;
+constexpr std::uint64_t kLookNs = 20 * kMs;
+
+}  // namespace
+
+void ClusterWorld::join(std::uint32_t index) {
+  Node& node = nodes_[index];
+  node.here = true;
+  node.worker = std::make_unique<WorkerSim>(*this, index);
+  for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
+    node.trainers[rank] = std::make_unique<TrainerSim>(*this, index, rank);
+  }
+  if (clock.now_ns() > 0) ++outcome_.joins;
+}
+
+void ClusterWorld::leave(std::uint32_t index, std::uint64_t for_ns) {
+  Node& node = nodes_[index];
+  if (!node.here) return;
+  if (!node.worker) return has_left(index, for_ns);
+  ++outcome_.leaves;
+  node.worker->drain();
+  watch_leave(index, node.worker->incarnation(), clock.now_ns() + kStopTimeoutNs, for_ns);
+}
+
+void ClusterWorld::watch_leave(std::uint32_t index, std::uint64_t incarnation, std::uint64_t by_ns,
+                               std::uint64_t for_ns) {
+  clock.after(kLookNs, [this, index, incarnation, by_ns, for_ns] {
+    const WorkerSim* worker = nodes_[index].worker.get();
+    if (!worker || worker->incarnation() != incarnation) return has_left(index, for_ns);  // it was killed meanwhile
+    if (worker->drained() || clock.now_ns() >= by_ns) return has_left(index, for_ns);
+    watch_leave(index, incarnation, by_ns, for_ns);
+  });
+}
+
+// Its trainers stay, and wait for a worker or are started again, unless the machine is taken away.
+void ClusterWorld::has_left(std::uint32_t index, std::uint64_t for_ns) {
+  if (for_ns == ClusterScenario::Fault::kForEver) return gone(index);
+  if (nodes_[index].here) kill(scenario.servers + index, for_ns);
+}
+
+void ClusterWorld::gone(std::uint32_t index) {
+  Node& node = nodes_[index];
+  if (!node.here) return;
+  say("FAULT", "node " + std::to_string(index) + " is gone");
+  node.here = false;
+  node.worker.reset();
+  for (auto& trainer : node.trainers) trainer.reset();
+  for (std::uint64_t& plan : node.starts) ++plan;
+}
+
+}  // namespace tributary::sim

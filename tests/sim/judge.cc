@@ -1,0 +1,29 @@
+#include "tests/sim/judge.h"
+
+#include "tests/sim/reference.h"
+
+namespace tributary::sim {
+
+SavedChunk fresh_chunk(const JudgeSetup& setup, ChunkIndex index) {
+  SavedChunk chunk;
+  const ChunkRange range = setup.layout->chunk(index);
+  for (std::uint64_t e = 0; e < range.elements; ++e) {
+    chunk.params.push_back(initial_value(setup.scenario.seed, range.begin + e));
+  }
+  for (int s = 0; s < setup.optimizer->slots(); ++s) {
+    chunk.slots.emplace_back(range.elements, setup.optimizer->initial_state(s));
+  }
+  return chunk;
+}
+
+void take_step(const JudgeSetup& setup, SavedChunk& state, std::span<const float> gradient, double lr) {
+  ++state.step;
+  kernels::BlockArgs block;
+  block.count = gradient.size();
+  block.grad = gradient.data();
+  block.param_in = block.param_out = state.params.data();
+  for (std::size_t s = 0; s < state.slots.size(); ++s) block.state_in[s] = block.state_out[s] = state.slots[s].data();
+  setup.optimizer->step(setup.optimizer->scalars(state.step, lr), block);
+}
+
+}  // namespace tributary::sim
