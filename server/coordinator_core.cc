@@ -97,9 +97,12 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
     lose_server(m.shard.value, who + " came back as a new process", now_ms);
   }
   if (!known) output_.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
+  // It says hello again if it never heard that it is known; then it has missed what was said after that, too.
+  const bool elsewhere = known && server.peer != from;
   server = Server{from, m, now_ms, true};
   note_kept(m, known);
   output_.send(from, HelloReply{options_.incarnation});
+  if (elsewhere) moved(server);
   for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
 }
 

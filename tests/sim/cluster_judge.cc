@@ -54,6 +54,7 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     fresh.coordinator = coordinator;
     fresh.open = open;
     fresh.nodes = nodes;
+    fresh.deaths = deaths_;
     begin(fresh);
     newest_ = &fresh;
     ++outcome_.views;
@@ -151,8 +152,9 @@ std::uint64_t ClusterJudge::floor(const JobWelcome&) const {
   const bool fits = scenario_.when_full == "wait" || complete_ + 1 <= committed_.value + scenario_.ring_rounds;
   const bool covered = !ring_gap_ && fits;
   // What was decided about a round that nobody had an answer to is lost with its server.
-  const std::uint64_t undecided = setup_.gate && complete_ > committed_.value ? 1 : 0;
-  return covered ? complete_ - undecided : committed_.value;
+  // A server that was being brought up to the others, and is a round behind them, stays where it is.
+  const std::uint64_t open = (setup_.gate || redoing_) && complete_ > committed_.value ? 1 : 0;
+  return covered ? complete_ - open : committed_.value;
 }
 
 void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
@@ -192,7 +194,8 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
     }
     complete_ = *std::ranges::min_element(reached_);
   }
-  server_lost_ = last_failed_ = false;
+  server_lost_ = deaths_ != begun->deaths;
+  last_failed_ = false;
   begun->start = start;
   redoing_ = start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
   if (ring_gap_ && !gap_until_) gap_until_ = welcome.resume_round;

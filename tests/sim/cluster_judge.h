@@ -58,7 +58,10 @@ class ClusterJudge {
   void trained(std::uint32_t node, const NodeJobSpec& view, std::span<const float> params);
 
   // What is lost.
-  void server_died() { server_lost_ = true; }
+  void server_died() {
+    server_lost_ = true;
+    ++deaths_;
+  }
   // A last state could not be written, and the servers go: nobody has it, as trainers that are through take their rings
   // with them.
   void last_state_failed() { last_failed_ = true; }
@@ -83,6 +86,7 @@ class ClusterJudge {
     Judge& judge() const { return arrivals ? static_cast<Judge&>(*arrivals) : *sync; }
     bool welcomed = false;
     std::uint64_t start = 0;
+    std::uint64_t deaths = 0;                         // of servers, until it opened
     std::set<std::uint16_t> kept;                     // shards that go on with what they have in memory
     std::map<std::uint32_t, std::uint64_t> versions;  // by chunk, as their servers have them
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> at;  // by node and chunk, delivered
@@ -112,8 +116,9 @@ class ClusterJudge {
   std::uint64_t complete_ = 0, deliveries_ = 0;
   Round committed_;
   bool any_commit_ = false;
-  bool server_lost_ = false;                                 // since the last view that ran
-  std::set<std::pair<std::uint32_t, std::uint64_t>> given_;  // ranks' states
+  bool server_lost_ = false;  // since the last view that ran was opened
+  std::uint64_t deaths_ = 0;
+  std::set<std::pair<std::uint32_t, std::uint64_t>> given_;                                // ranks' states
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   bool last_failed_ = false;
   bool redoing_ = false;  // a server is being brought up to the others

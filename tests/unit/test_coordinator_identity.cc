@@ -45,6 +45,20 @@ TEST_CASE("a server whose connection was renewed while it loads is told again") 
   CHECK(cluster.phase() == "running");
 }
 
+TEST_CASE("a server that was never told that it is known says hello again, and is told what it has missed") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.join(0, {});
+  REQUIRE(cluster.phase() == "opening");
+  cluster.sent.clear();
+  cluster.say(server_peer(1), cluster.hello_of(1));  // on the same connection nothing is missed
+  CHECK(cluster.count<OpenJob>() == 0);
+  const PeerId elsewhere(4711);
+  cluster.say(elsewhere, cluster.hello_of(1));
+  CHECK(cluster.only<HelloReply>(elsewhere));
+  CHECK(cluster.only<OpenJob>(elsewhere));
+}
+
 TEST_CASE("a server whose connection was renewed says again what it keeps of the last view") {
   Cluster cluster;
   cluster.everybody(1);
