@@ -278,6 +278,7 @@ class CoordinatorCore {
   void commit(Job& job, Round round, std::uint64_t now_ms);
   void record_job(Job& job, std::uint64_t now_ms);
   void tick_job(Job& job, std::uint64_t now_ms);
+  static std::optional<std::uint64_t> next_to_name(const Job& job, std::uint64_t now_ms);
   void name_snapshot(Job& job, std::uint64_t now_ms);
   void announce_snapshot(Job& job, Round round, std::uint64_t now_ms);
   static std::uint64_t snapshot_due(const Job& job, std::uint64_t now_ms);

@@ -335,18 +335,25 @@ void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
   if (job.snapshot_due_ms != kNever) job.snapshot_due_ms = job.snapshot_retry_ms;
 }
 
-void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
+// The next round that a snapshot can be named for; none if that is not known, or nothing has been trained yet.
+std::optional<std::uint64_t> CoordinatorCore::next_to_name(const Job& job, std::uint64_t now_ms) {
   double reach = 0.0;
   const double prepared = prepare_ms(job.record, job.config);
   for (const auto& [shard, pace] : job.pace) {
-    if (!pace.measured) return;  // a guess would be passed before it arrives
+    if (!pace.measured) return std::nullopt;  // a guess would be passed before it arrives
     const double age = static_cast<double>(now_ms - pace.at_ms);
     const double lead = (age + kSnapshotLeadMs + prepared) *
                         static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
     reach = std::max(reach, static_cast<double>(pace.max_version.value) + pace.rounds_per_ms * lead);
   }
-  if (reach == 0.0) return;  // nothing has been trained yet
-  std::uint64_t round = static_cast<std::uint64_t>(std::ceil(std::min(reach, kMaxRound))) + 2;
+  if (reach == 0.0) return std::nullopt;
+  return static_cast<std::uint64_t>(std::ceil(std::min(reach, kMaxRound))) + 2;
+}
+
+void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
+  const std::optional<std::uint64_t> next = next_to_name(job, now_ms);
+  if (!next) return;
+  std::uint64_t round = *next;
   const std::uint64_t every = job.config.snapshot.every_rounds;
   if (every != 0 && !save_waits(job) && !job.joins_after) {  // whoever waits gets the next one that can be
     round = (round + every - 1) / every * every;

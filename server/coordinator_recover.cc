@@ -213,8 +213,9 @@ bool CoordinatorCore::waits_for_snapshots(const Job& job) const {
 
 // Nodes keep the pushes of redo_capacity rounds, so a snapshot is wanted half of that after the last one. If they wait
 // for it, it is named at once, and if the shards are past that already (heartbeats tell of the past) it is the last
-// round that can be reached without it, which cannot be missed. If they do not, writing must not cost much: on average
-// kRedoBytesPerMs of each shard.
+// round that can be reached without it, which cannot be missed. If they do not, it is named as far ahead as any (where
+// rounds are short that is much of a ring, so at once), and writing must not cost much: on average kRedoBytesPerMs of
+// each shard.
 void CoordinatorCore::name_redo_snapshot(Job& job, std::uint64_t now_ms) {
   Version fastest;
   for (const auto& [shard, pace] : job.pace) {
@@ -226,7 +227,8 @@ void CoordinatorCore::name_redo_snapshot(Job& job, std::uint64_t now_ms) {
   const bool first = !job.record.initialised;
   const std::uint64_t wanted = first ? 0 : job.record.committed.value + job.redo_capacity / 2;
   if (!waits_for_snapshots(job)) {
-    if (fastest.value >= wanted && now_ms >= job.redo_due_ms && !job.stop_requested) name_snapshot(job, now_ms);
+    const std::optional<std::uint64_t> next = next_to_name(job, now_ms);
+    if (next && *next >= wanted && now_ms >= job.redo_due_ms && !job.stop_requested) name_snapshot(job, now_ms);
     return;
   }
   const std::uint64_t last = job.record.committed.value + job.redo_capacity;

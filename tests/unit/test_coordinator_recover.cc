@@ -347,8 +347,8 @@ TEST_CASE("where nobody waits for snapshots they are named by pace, and no more 
   const std::uint64_t first = cluster.only<SnapshotAt>(server_peer(0))->round.value;
   cluster.done(0, first);
   cluster.sent.clear();
-  cluster.pass(2000, 1, {}, first + 7);
-  CHECK(cluster.count<SnapshotAt>() == 0);  // less than half of what nodes keep
+  cluster.pass(2000, 1, {}, first + 1);
+  CHECK(cluster.count<SnapshotAt>() == 0);  // what could be named now is less than half of what nodes keep
   cluster.pass(1000, 1, {}, first + 8);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
   const std::uint64_t second = cluster.only<SnapshotAt>(server_peer(0))->round.value;
@@ -361,6 +361,25 @@ TEST_CASE("where nobody waits for snapshots they are named by pace, and no more 
   CHECK(cluster.count<SnapshotAt>() == 0);
   cluster.pass(2000, 1, {}, second + 14);
   CHECK(cluster.to<SnapshotAt>(server_peer(0)).size() == 1);
+}
+
+TEST_CASE(
+    "where rounds are short the next snapshot is named as soon as one is committed, as it must be named far ahead") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  JoinOptions options = Running::keeping();
+  options.redo_capacity = 256;
+  options.config.recovery.when_full = "go_on";
+  cluster.run(1, options);
+  std::uint64_t version = 0;
+  while (cluster.to<SnapshotAt>(server_peer(0)).empty() && version < 3000) cluster.pass(1000, 1, {}, version += 300);
+  REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
+  const std::uint64_t first = cluster.only<SnapshotAt>(server_peer(0))->round.value;
+  cluster.done(0, first);
+  cluster.sent.clear();
+  REQUIRE(version < first);
+  cluster.pass(1000, 1, {}, first + 110);  // less than half a ring after it
+  CHECK(cluster.only<SnapshotAt>(server_peer(0)));
 }
 
 TEST_CASE("without a store nothing is kept, and no snapshot named") {
