@@ -152,9 +152,8 @@ std::uint64_t ClusterJudge::floor(const JobWelcome&) const {
   const bool fits = scenario_.when_full == "wait" || complete_ + 1 <= committed_.value + scenario_.ring_rounds;
   const bool covered = !ring_gap_ && fits;
   // What was decided about a round that nobody had an answer to is lost with its server.
-  // A server that was being brought up to the others, and is a round behind them, stays where it is.
-  const std::uint64_t open = (setup_.gate || redoing_) && complete_ > committed_.value ? 1 : 0;
-  return covered ? complete_ - open : committed_.value;
+  const std::uint64_t undecided = setup_.gate && complete_ > committed_.value ? 1 : 0;
+  return covered ? complete_ - undecided : committed_.value;
 }
 
 void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
