@@ -12,7 +12,8 @@ namespace tributary {
 
 struct Command {
   std::vector<std::string> argv;  // argv[0]: a path, or a name to be found with find_program()
-  std::chrono::milliseconds timeout{10'000};
+  // Some milliseconds are usual; but `ip` and `tc` wait for the kernel's read-copy-update, seconds on a loaded machine.
+  std::chrono::milliseconds timeout{60'000};
   std::string network_namespace;  // as in ProcessOptions
 };
 
