@@ -376,6 +376,7 @@ std::vector<CoordinatorCore::JobStatus> CoordinatorCore::jobs() const {
   for (const auto& [name, job] : jobs_) {
     JobStatus status;
     status.record = job.record;
+    status.recorded = !job.unrecorded;
     status.phase = kNames[static_cast<int>(job.phase)];
     status.nodes = job.nodes;
     status.joined = static_cast<std::uint32_t>(job.members.size());

@@ -94,7 +94,8 @@ class CoordinatorCore {
 
   struct JobStatus {
     JobRecord record;
-    std::string phase;  // idle, gathering, opening, running, stopping
+    bool recorded = true;  // else what is saved of it is older
+    std::string phase;     // idle, gathering, opening, running, stopping
     std::uint32_t nodes = 0, joined = 0;
     std::string waiting_for;  // gathering: which nodes and servers are missing
     Version min_version, max_version;

@@ -396,7 +396,7 @@ bool ClusterWorld::over() const {
   const ServerSim* first = servers_.front().process.get();
   if (!all_done || !first) return false;
   const std::vector<CoordinatorCore::JobStatus> jobs = first->coordinator()->jobs();
-  return jobs.size() == 1 && jobs.front().phase == "idle" && jobs.front().record.finished;
+  return jobs.size() == 1 && jobs.front().phase == "idle" && jobs.front().record.finished && jobs.front().recorded;
 }
 
 void ClusterWorld::check_progress() {
