@@ -56,9 +56,7 @@ Status write_data(const std::string& folder, const Json& result) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (auto ok = write_small_file(fresh, result.dump(1) + "\n"); !ok) return ok;
-  std::filesystem::rename(fresh, data, error);
-  if (error) return fail(ErrorCode::kIo, "cannot write " + data + ": " + error.message());
-  return {};
+  return rename_durably(fresh, data);
 }
 
 Status draw_report(const std::string& folder) {

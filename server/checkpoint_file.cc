@@ -226,20 +226,6 @@ Result<StoredChunk> CheckpointFile::read(ChunkIndex chunk, Checksum128* whole) {
   return out;
 }
 
-Result<std::string> CheckpointFile::read_header(ChunkIndex chunk) {
-  const auto place = chunks_.find(chunk);
-  if (place == chunks_.end())
-    return fail(ErrorCode::kStore, "'" + path_ + "' lacks chunk " + std::to_string(chunk.value));
-  EntryHeader header;
-  Status read = read_at(file_, path_, place->second.begin, &header, sizeof header);
-  if (read && !possible(header)) read = tl::unexpected(damaged(path_, "it is damaged"));
-  if (!read) return tl::unexpected(read.error());
-  std::string value(header.value_bytes, '\0');
-  read = read_at(file_, path_, place->second.begin + sizeof header + header.key_bytes, value.data(), value.size());
-  if (!read) return tl::unexpected(read.error());
-  return value;
-}
-
 Status CheckpointFile::add_header_to(Checksum128& whole) {
   FileHeader header;
   if (Status read = read_at(file_, path_, 0, &header, sizeof header); !read) return read;

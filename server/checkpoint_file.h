@@ -73,8 +73,6 @@ class CheckpointFile {
   // Every checksum holds. `whole`: also gets the bytes (for the file's checksum). The values are valid until the next
   // call. kStore names the file, the chunk and what of it is damaged.
   Result<StoredChunk> read(ChunkIndex chunk, Checksum128* whole = nullptr);
-  // Only the chunk's sealed header.
-  Result<std::string> read_header(ChunkIndex chunk);
   Status add_header_to(Checksum128& whole);
 
  private:

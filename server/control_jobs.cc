@@ -171,15 +171,19 @@ void ControlJobs::on(const StopJob& m) {
 // Whether lanes are to keep what the job ends with.
 bool ControlJobs::park_last(const Job& job, Round round) {
   if (!job.recovers || job.lanes.empty()) return false;
+  Parked& state = begin_parking(job);
+  state.asked = false;
+  state.last = round;
+  return true;
+}
+
+ControlJobs::Parked& ControlJobs::begin_parking(const Job& job) {
   Parked state;
   state.view = job.status.view;
   state.lanes = job.lanes;
   state.parking = job.lanes.size();
-  state.asked = false;
-  state.last = round;
   state.until_ms = output_.now_ms() + kParkedMs;
-  parked_[job.status.job] = std::move(state);
-  return true;
+  return parked_[job.status.job] = std::move(state);
 }
 
 // The snapshotter ends every snapshot with snapshot_finished(); what that says of any but the newest is ignored.
@@ -225,12 +229,7 @@ void ControlJobs::park(JobId id, const std::string& why) {
   }
   logger_->info("job '{}' view {} is over: {}; its state stays in memory", job.status.name, view.value, why);
   if (job.status.snapshot_pending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
-  Parked state;
-  state.view = view;
-  state.lanes = job.lanes;
-  state.parking = job.lanes.size();
-  state.until_ms = output_.now_ms() + kParkedMs;
-  parked_[id] = state;
+  const Parked& state = begin_parking(job);
   jobs_.erase(id);
   for (const LaneIndex lane : state.lanes) lanes_[lane.value]->park(id, view);
 }

@@ -167,6 +167,7 @@ class ControlJobs {
   void opened(JobId id, ViewId view, const Status& status);
   void stop_lanes(const Job& job, bool keep, Round round, bool park = false) const;
   bool park_last(const Job& job, Round round);
+  Parked& begin_parking(const Job& job);
   void tell_parked(JobId id, ViewId view);
   void drop(JobId id, const std::string& why);
   void park(JobId id, const std::string& why);

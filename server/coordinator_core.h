@@ -171,6 +171,7 @@ class CoordinatorCore {
     std::uint64_t snapshot_due_ms = kNever;
     std::uint64_t snapshot_retry_ms = 0;            // none is named before, whatever is due
     std::uint64_t missed_snapshots = 0;             // in a row; the next one is named further ahead
+    double prepare_ms = 0.0;                        // that shards of this view need before one
     std::optional<std::uint64_t> lagging_since_ms;  // some nodes have finished, others not
     bool unrecorded = false;                        // the record has changed, and is to be saved
     bool untold = false;                            // that its snapshot is committed: told when the record is saved
@@ -279,6 +280,7 @@ class CoordinatorCore {
   void commit(Job& job, Round round, std::uint64_t now_ms);
   void record_job(Job& job, std::uint64_t now_ms);
   void tick_job(Job& job, std::uint64_t now_ms);
+  static double prepare_ms(const Job& job);
   static std::optional<std::uint64_t> next_to_name(const Job& job, std::uint64_t now_ms);
   void name_snapshot(Job& job, std::uint64_t now_ms);
   void announce_snapshot(Job& job, Round round, std::uint64_t now_ms);

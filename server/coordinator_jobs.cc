@@ -27,17 +27,6 @@ constexpr double kPreparedBytesPerMs = 125'000.0;
 constexpr double kLeadStepMs = 100.0;
 constexpr double kMaxRound = 1e18;  // what a shard may claim to have reached
 
-// How long the largest shard needs to get as much memory as its state has.
-double prepare_ms(const JobRecord& record, const JobConfig& config) {
-  std::map<std::uint16_t, std::uint64_t> chunks;
-  std::uint64_t largest = 0;
-  for (const ChunkOwner& owner : record.owners) largest = std::max(largest, ++chunks[owner.shard.value]);
-  const auto optimizer = make_optimizer(config.optimizer);
-  const double arrays = 1.0 + (optimizer ? optimizer->slots() : 0);
-  const double bytes = static_cast<double>(largest * record.chunk_elements * sizeof(float)) * arrays;
-  return std::floor(bytes / kPreparedBytesPerMs / kLeadStepMs) * kLeadStepMs;
-}
-
 }  // namespace
 
 void CoordinatorCore::set_phase(Job& job, Phase phase, std::uint64_t now_ms) {
@@ -335,14 +324,24 @@ void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
   if (job.snapshot_due_ms != kNever) job.snapshot_due_ms = job.snapshot_retry_ms;
 }
 
+// How long the largest shard needs to get as much memory as its state has.
+double CoordinatorCore::prepare_ms(const Job& job) {
+  std::map<std::uint16_t, std::uint64_t> chunks;
+  std::uint64_t largest = 0;
+  for (const ChunkOwner& owner : job.record.owners) largest = std::max(largest, ++chunks[owner.shard.value]);
+  const auto optimizer = make_optimizer(job.config.optimizer);
+  const double arrays = 1.0 + (optimizer ? optimizer->slots() : 0);
+  const double bytes = static_cast<double>(largest * job.record.chunk_elements * sizeof(float)) * arrays;
+  return std::floor(bytes / kPreparedBytesPerMs / kLeadStepMs) * kLeadStepMs;
+}
+
 // The next round that a snapshot can be named for; none if that is not known, or nothing has been trained yet.
 std::optional<std::uint64_t> CoordinatorCore::next_to_name(const Job& job, std::uint64_t now_ms) {
   double reach = 0.0;
-  const double prepared = prepare_ms(job.record, job.config);
   for (const auto& [shard, pace] : job.pace) {
     if (!pace.measured) return std::nullopt;  // a guess would be passed before it arrives
     const double age = static_cast<double>(now_ms - pace.at_ms);
-    const double lead = (age + kSnapshotLeadMs + prepared) *
+    const double lead = (age + kSnapshotLeadMs + job.prepare_ms) *
                         static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
     reach = std::max(reach, static_cast<double>(pace.max_version.value) + pace.rounds_per_ms * lead);
   }

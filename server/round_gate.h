@@ -32,7 +32,6 @@ class RoundGate {
   Result<Reply> on_facts(const RoundFacts& facts);
 
   // The newest decision; round 0: none yet.
-  Round decided_round() const { return decided_round_; }
   const GateDecision& decided() const { return decided_; }
 
  private:

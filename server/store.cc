@@ -485,8 +485,7 @@ Status RocksStore::save(const JobRecord& record) {
   const std::string doing = "save the registry record of job id " + std::to_string(record.job.value);
   if (Status enough = room(doing, sealed.size() + kRecordBytes); !enough) return enough;
   if (auto status = db_->Put(synced(), job_key(record.job), sealed); !status.ok()) {
-    return tl::unexpected<Error>(
-        error("save the registry record of job id " + std::to_string(record.job.value), status));
+    return tl::unexpected<Error>(error(doing, status));
   }
   return {};
 }

@@ -6,8 +6,6 @@
 #include "common/printed.h"
 
 namespace tributary {
-namespace {}  // namespace
-
 const char* to_text(RoundPhase phase) {
   switch (phase) {
     case RoundPhase::kCompute:

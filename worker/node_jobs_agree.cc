@@ -82,7 +82,7 @@ void NodeJobs::offered(Entry& entry, const PeerAddress& m, std::uint64_t now_ms)
   const auto layout = agreed.devices->plan().node.layout;
   Status status;
   if (!why.empty() && options_.devices->required()) {
-    status = fail(ErrorCode::kUnavailable, "job '" + entry.name + "' cannot be added up on devices: " + why +
+    status = fail(ErrorCode::kUnavailable, job_in_words(entry.name) + " cannot be added up on devices: " + why +
                                                " (this worker has [worker] node_reduction = \"device\")");
   } else {
     status = run(entry, agreed.welcome, layout, why.empty() ? agreed.devices : nullptr, why, now_ms);
@@ -107,7 +107,7 @@ void NodeJobs::tick_agreeing(Entry& entry, std::uint64_t now_ms) {
   }
   const JobWelcome welcome = entry.agreement->welcome;
   begun(entry, welcome,
-        fail(ErrorCode::kTimeout, who + " of job '" + entry.name + "' did not say within " +
+        fail(ErrorCode::kTimeout, who + " of " + job_in_words(entry.name) + " did not say within " +
                                       std::to_string(options_.devices->patience_ms()) +
                                       " ms whether it adds up on devices ([device] collective_timeout_ms in "
                                       "worker.toml); do all workers have the same release?"));

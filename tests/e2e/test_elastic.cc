@@ -27,15 +27,11 @@ void start_nodes(LocalCluster& cluster, const std::string& job_file, std::vector
   REQUIRE_MESSAGE(started, started.error().message);
 }
 
-}  // namespace
-
-TEST_CASE("two nodes become four and then three without a stop, and every round has its whole batch") {
-  const TempDir dir;
-  const std::string job_file = write_job(dir, {.name = "elastic", .chunk_bytes = 8192, .rounds = 2400});
+// What the tool prints, with slow rounds: there must be seconds for nodes to join.
+nlohmann::json bench_elastic(const TempDir& dir, const std::string& job_file, const std::string& arguments) {
   const std::string log = dir / "elastic.log", out = dir / "elastic.json";
-  const std::string command = bin("tributary") + " bench elastic " + job_file +
-                              " --nodes 2,4,3 --us-per-sample 250 --base-dir " + (dir / "run") + " > " +
-                              out;  // slow rounds: there must be seconds for nodes to join
+  const std::string command = bin("tributary") + " bench elastic " + job_file + " " + arguments +
+                              " --us-per-sample 250 --base-dir " + (dir / "run") + " > " + out;
   auto process = Process::spawn({.argv = {"/bin/sh", "-c", command}, .log_file = log});
   REQUIRE_MESSAGE(process, process.error().message);
   const auto status = process->wait(std::chrono::milliseconds(240'000));
@@ -43,7 +39,15 @@ TEST_CASE("two nodes become four and then three without a stop, and every round 
   REQUIRE(status);
   REQUIRE(status->ok());
   std::ifstream in(out);
-  const auto result = nlohmann::json::parse(in);
+  return nlohmann::json::parse(in);
+}
+
+}  // namespace
+
+TEST_CASE("two nodes become four and then three without a stop, and every round has its whole batch") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "elastic", .chunk_bytes = 8192, .rounds = 2400});
+  const auto result = bench_elastic(dir, job_file, "--nodes 2,4,3");
   CHECK(result.at("rounds") == 2400);
   const auto phases = result.at("phases");
   REQUIRE(phases.size() == 3);
@@ -63,17 +67,7 @@ TEST_CASE("two nodes become four and then three without a stop, and every round 
 TEST_CASE("phases with as many nodes as before change nothing, and a node that left comes back") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "back", .chunk_bytes = 8192, .rounds = 2000});
-  const std::string log = dir / "elastic.log", out = dir / "elastic.json";
-  const std::string command = bin("tributary") + " bench elastic " + job_file +
-                              " --nodes 2,2,1,2 --only --us-per-sample 250 --base-dir " + (dir / "run") + " > " + out;
-  auto process = Process::spawn({.argv = {"/bin/sh", "-c", command}, .log_file = log});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(std::chrono::milliseconds(240'000));
-  INFO(last_lines(log, 40));
-  REQUIRE(status);
-  REQUIRE(status->ok());
-  std::ifstream in(out);
-  const auto result = nlohmann::json::parse(in);
+  const auto result = bench_elastic(dir, job_file, "--nodes 2,2,1,2 --only");
   CHECK(result.at("rounds") == 2000);
   REQUIRE(result.at("phases").size() == 4);
   for (std::size_t i = 0; i < 4; ++i) {

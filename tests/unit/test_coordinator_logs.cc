@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "common/redo_plan.h"
-#include "tests/unit/coordinator_fixture.h"
+#include "tests/unit/two_servers.h"
 
 namespace tributary {
 
@@ -10,8 +10,8 @@ using namespace testing;
 
 namespace {
 
-// Two servers and two nodes, with a snapshot of round 40 and logs on the servers' disks.
-struct Logging : Cluster {
+// With a snapshot of round 40, and logs on the servers' disks.
+struct Logging : TwoServers {
   Logging() {
     everybody(2);
     run(2, logging());
@@ -31,31 +31,15 @@ struct Logging : Cluster {
       join(w, options);
     }
   }
-  // A new process of server `index`, whose log has the rounds from first to last.
+  // With the rounds from first to last in its log.
   void server_comes_back(std::uint16_t index, std::uint64_t first, std::uint64_t last) {
-    ServerHello hello = hello_of(index);
-    hello.incarnation = 500 + index;
-    hello.stored = {StoredJob{open().job, "mnist", 0, {Round(40)}, {Round(first), Round(last)}}};
-    now += kTimeoutMs / 4;
-    for (std::uint16_t i = 0; i < 2; ++i) {
-      if (i != index) beat_server(i);
-    }
-    for (std::uint32_t w = 0; w < 2; ++w) beat_worker(w);
-    peers[index] = PeerId(1500 + index);
-    say(peers[index], hello);
+    TwoServers::server_comes_back(index, {Round(first), Round(last)});
   }
   // What a server that lives keeps: in memory, and in its log.
   void has(std::uint16_t index, std::uint64_t min, std::uint64_t max, std::uint64_t log_last) {
     say(server_peer(index),
         ShardKept{open().job, open().view, true, Version(min), Version(max), {Round(41), Round(log_last)}});
   }
-  std::optional<OpenJob> opened(std::uint16_t index) const { return only<OpenJob>(peers[index]); }
-  std::optional<JobWelcome> welcome() {
-    const OpenJob opening = open();
-    for (const PeerId peer : peers) say(peer, ShardReady{opening.job, opening.view, true, {}, {}});
-    return only<JobWelcome>(worker_peer(0));
-  }
-  PeerId peers[2] = {server_peer(0), server_peer(1)};
 };
 
 }  // namespace
@@ -73,11 +57,10 @@ TEST_CASE("servers and nodes lost at once: the shards take their logged steps ag
     CHECK(open->resume_round == Round(40));
     CHECK(open->replay_to == Round(55));
   }
-  const auto welcome = cluster.welcome();
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(55));
-  CHECK(welcome->redo_after.empty());
-  CHECK_FALSE(welcome->redo);
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(55));
+  CHECK(welcome.redo_after.empty());
+  CHECK_FALSE(welcome.redo);
 }
 
 TEST_CASE("a server that lived goes on with what it has, if the log of the lost one reaches as far") {
@@ -114,7 +97,7 @@ TEST_CASE("a server that lived goes on with what it has, if the log of the lost 
   CHECK(cluster.opened(0)->kept == kept);
   CHECK(cluster.opened(0)->replay_to == (kept ? Round(0) : Round(start)));
   CHECK(cluster.opened(1)->replay_to == Round(start));
-  CHECK(cluster.welcome()->resume_round == Round(start));
+  CHECK(cluster.welcome().resume_round == Round(start));
 }
 
 TEST_CASE("a log with a gap after the snapshot, or none, takes the job back to the snapshot") {
@@ -137,7 +120,7 @@ TEST_CASE("a log with a gap after the snapshot, or none, takes the job back to t
     CHECK(cluster.opened(i)->resume_round == Round(40));
     CHECK(cluster.opened(i)->replay_to == Round(0));
   }
-  CHECK(cluster.welcome()->resume_round == Round(40));
+  CHECK(cluster.welcome().resume_round == Round(40));
 }
 
 TEST_CASE("with logs the first snapshot is named at once, and later ones before the log is full") {

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "common/redo_plan.h"
-#include "tests/unit/coordinator_fixture.h"
+#include "tests/unit/two_servers.h"
 
 namespace tributary {
 
@@ -10,8 +10,8 @@ using namespace testing;
 
 namespace {
 
-// Two servers and two nodes, with a snapshot of round 40.
-struct Running : Cluster {
+// With a snapshot of round 40.
+struct Running : TwoServers {
   Running() {
     everybody(2);
     run(2, keeping());
@@ -37,28 +37,6 @@ struct Running : Cluster {
     options.redo_last = last;
     join(w, options);
   }
-  // A new process of server `index`, with what its store has.
-  void server_comes_back(std::uint16_t index) {
-    ServerHello hello = hello_of(index);
-    hello.incarnation = 500 + index;
-    hello.stored = {StoredJob{open().job, "mnist", 0, {Round(40)}}};
-    now += kTimeoutMs / 4;
-    for (std::uint16_t i = 0; i < 2; ++i) {
-      if (i != index) beat_server(i);
-    }
-    for (std::uint32_t w = 0; w < 2; ++w) beat_worker(w);
-    peers[index] = PeerId(1500 + index);
-    say(peers[index], hello);
-  }
-  void all_open() {
-    for (const PeerId peer : peers) say(peer, ShardReady{open().job, open().view, true, {}, {}});
-  }
-  const OpenJob* opened(std::uint16_t index) {
-    opens = to<OpenJob>(peers[index]);
-    return opens.size() == 1 ? &opens[0] : nullptr;
-  }
-  std::vector<OpenJob> opens;
-  PeerId peers[2] = {server_peer(0), server_peer(1)};
 };
 
 }  // namespace
@@ -72,7 +50,7 @@ TEST_CASE("a lost node costs nothing: servers go on with what they have, at the 
   cluster.rejoin(0, 41, 53);
   cluster.rejoin(1, 1, 0);  // on another machine: it has nothing
   for (std::uint16_t i = 0; i < 2; ++i) {
-    const OpenJob* open = cluster.opened(i);
+    const auto open = cluster.opened(i);
     REQUIRE(open);
     CHECK(open->kept);
     CHECK(open->view == ViewId(2));
@@ -103,11 +81,9 @@ TEST_CASE("a lost server loads its snapshot, and the nodes push again what came 
   CHECK(cluster.opened(1)->resume);
   CHECK(cluster.opened(1)->resume_round == Round(40));
   cluster.sent.clear();
-  cluster.all_open();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(53));
-  CHECK(welcome->redo_after == std::vector<Version>{Version(53), Version(40)});
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(53));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(53), Version(40)});
 }
 
 TEST_CASE("all servers lost: the pushes that every node has decide how far it goes") {
@@ -119,11 +95,9 @@ TEST_CASE("all servers lost: the pushes that every node has decide how far it go
   REQUIRE(cluster.opened(0));
   CHECK_FALSE(cluster.opened(0)->kept);
   cluster.sent.clear();
-  cluster.all_open();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(1));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(52));
-  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(40)});
+  const JobWelcome welcome = cluster.welcome(1);
+  CHECK(welcome.resume_round == Round(52));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
 }
 
 TEST_CASE("a server that is beyond what every node can push again loads its snapshot, as the lost one does") {
@@ -135,11 +109,9 @@ TEST_CASE("a server that is beyond what every node can push again loads its snap
   REQUIRE(cluster.opened(0));
   CHECK_FALSE(cluster.opened(0)->kept);
   cluster.sent.clear();
-  cluster.all_open();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(52));
-  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(40)});
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(52));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
 }
 
 TEST_CASE("what cannot be had everywhere takes the job back to the snapshot") {
@@ -160,11 +132,9 @@ TEST_CASE("what cannot be had everywhere takes the job back to the snapshot") {
   CHECK_FALSE(cluster.opened(0)->kept);
   CHECK(cluster.opened(0)->resume_round == Round(40));
   cluster.sent.clear();
-  cluster.all_open();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(40));
-  CHECK(welcome->redo_after.empty());
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(40));
+  CHECK(welcome.redo_after.empty());
 }
 
 TEST_CASE("a server that has not let go of the last view yet is waited for, one that dies then is not") {
@@ -426,11 +396,9 @@ TEST_CASE("a server that had not yet caught up with the others when a second one
   REQUIRE(cluster.opened(1));
   CHECK(cluster.opened(1)->kept);
   cluster.sent.clear();
-  cluster.all_open();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(52));
-  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(52)});
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(52));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(52)});
 }
 
 TEST_CASE("a view that is cut just before the last round is pushed again costs no round that was complete") {
@@ -456,10 +424,8 @@ TEST_CASE("a view that is cut just before the last round is pushed again costs n
   REQUIRE(cluster.opened(1));
   CHECK(cluster.opened(1)->kept == !rings);
   cluster.sent.clear();
-  cluster.all_open();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(rings ? 53 : 52));
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(rings ? 53 : 52));
 }
 
 TEST_CASE("servers whose view ended before the nodes had pushed again what they lost begin that anew") {
@@ -472,11 +438,9 @@ TEST_CASE("servers whose view ended before the nodes had pushed again what they 
   REQUIRE(cluster.opened(0));
   CHECK_FALSE(cluster.opened(0)->kept);
   cluster.sent.clear();
-  cluster.all_open();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(53));
-  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(40)});
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(53));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
 }
 
 TEST_CASE("what servers kept once is not counted on a second time") {
@@ -499,11 +463,9 @@ TEST_CASE("what servers kept once is not counted on a second time") {
   REQUIRE(cluster.opened(0));
   CHECK_FALSE(cluster.opened(0)->kept);
   cluster.sent.clear();
-  cluster.all_open();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(56));
-  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(40)});
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(56));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
 }
 
 TEST_CASE("a job whose last state could not be written goes on from what its servers have in memory") {
@@ -539,11 +501,9 @@ TEST_CASE("a job whose last state could not be written goes on from what its ser
     CHECK(cluster.opened(i)->kept);
   }
   cluster.sent.clear();
-  cluster.all_open();
-  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-  REQUIRE(welcome);
-  CHECK(welcome->resume_round == Round(60));
-  CHECK(welcome->redo_after == std::vector<Version>{Version(60), Version(60)});
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(60));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(60), Version(60)});
 }
 
 }  // namespace tributary
