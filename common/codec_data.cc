@@ -49,6 +49,7 @@ void write(Header::Builder out, const Push& m) {
   body.setResidual(static_cast<wire::ResidualUse>(m.residual));
   body.setLast(m.last);
   body.setRedo(m.redo);
+  body.setBeyond(m.beyond);
   write_gate(out, m.gate);
 }
 void write(Header::Builder out, const Init&) {
@@ -108,7 +109,8 @@ DataMessage read(Header::Reader in) {
                   codec::read_enum(body.getResidual(), ResidualUse::kAlone, "the use of the residual"),
                   body.getLast(),
                   body.getRedo(),
-                  read_gate(in)};
+                  read_gate(in),
+                  body.getBeyond()};
     }
     case Header::INIT:
       return Init{key};

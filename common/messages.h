@@ -16,7 +16,7 @@
 namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both.
-inline constexpr std::uint16_t kProtocolVersion = 5;
+inline constexpr std::uint16_t kProtocolVersion = 6;
 
 // ---- The data path: worker lane <-> server lane. Frames: header, then the raw payload where noted. ----
 
@@ -53,6 +53,8 @@ struct Push {
   bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
   bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
   GateDecision gate;  // redo, in a job with a gate: what was decided about that round
+  // Backup workers: the chunk had its last round before its author got it, as a stop keeps chunks where they are.
+  bool beyond = false;
 };
 // Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.
 struct Init {

@@ -57,6 +57,7 @@ struct DataHeader {
       residual @19 :ResidualUse;
       last @31 :Bool;  # modes with clocks: the author's last push; its answer is to hold every node's up to this round
       redo @28 :Bool;  # of a round that this server lost: answered with a receipt when it is applied again
+      beyond @39 :Bool;  # backup workers: the chunk had its last round before; answered like a late push
     }
     # worker -> server; + payload: initial parameters, fp32. Answered with version 0.
     init @8 :Void;

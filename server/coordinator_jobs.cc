@@ -2,6 +2,7 @@
 // coordinator_open.cc.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "common/job_optimizer.h"
 #include "server/coordinator_core.h"
@@ -128,17 +129,20 @@ void CoordinatorCore::on(PeerId from, const PeerAddress& m, std::uint64_t) {
   }
 }
 
-// The round that a stop is known by, when a node has left after `left`. Nodes with clocks of their own stop wherever
-// they are: it is one that all of them are known to have passed on all chunks. The state that is kept says for each
-// chunk which pushes beyond that it has, and they are not applied again when the job goes on. (Heartbeats tell of the
-// past: a snapshot may have been committed since, of a round that all have passed, too.)
+// The round that a stop is known by, when a node has left after `left` and has all answers of it: with synchronous
+// rounds no chunk is before that. With backup workers none is, either, but others may be rounds further. In modes of
+// bounded staleness `left` is the count of that node alone, and the others stop wherever they are: the round is one
+// that all of them are known to have passed on all chunks. The state that is kept says for each chunk which pushes
+// beyond that it has, and they are not applied again when the job goes on. (Heartbeats tell of the past: a snapshot may
+// have been committed since, of a round that all have passed, too.)
 Round CoordinatorCore::stop_round(const Job& job, Round left) const {
   if (!has_clocks(job.config)) return left;
-  Round passed = left;
+  Round passed(std::numeric_limits<std::uint64_t>::max());
   for (const std::uint16_t shard : shards_of(job)) {
     const auto pace = job.pace.find(shard);
     passed = std::min(passed, pace == job.pace.end() ? Round(0) : Round(pace->second.min_version.value));
   }
+  passed = has_backups(job.config) ? std::max(passed, left) : std::min(passed, left);
   return std::max({passed, job.resume_round, job.record.committed});
 }
 

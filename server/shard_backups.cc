@@ -14,6 +14,7 @@ std::uint32_t ShardCore::quorum() const {
 void ShardCore::take_backup_push(Chunk& chunk, const Push& push, Payload frame) {
   const std::uint32_t node = push.key.node.value;
   NodeClock& clock = chunk.clocks[node];
+  chunk.over = chunk.over || push.beyond;
   clock.dropped = clock.sent_version != chunk.version || chunk.over;
   clock.sent.reset();  // its author is done with it
   clock.told = false;

@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstBackoff{25};
 constexpr milliseconds kMaxBackoff{5'000};
+constexpr std::chrono::seconds kFruitlessPatience{60};
 constexpr std::size_t kMaxCurvePoints = 400;
 
 std::uint64_t ns_since(Clock::time_point begin) {
@@ -71,6 +72,7 @@ class Trainer {
  private:
   Result<RunSummary> run_views() {
     std::uint32_t fruitless = 0;
+    Clock::time_point progress = Clock::now();
     for (;;) {
       const Round best_before = best_;
       const Result<ViewEnd> end = run_view();
@@ -92,15 +94,26 @@ class Trainer {
       // The first attach must work; later ones may find daemons that are about to come back.
       if (!end && (!attached_once_ || !may_come_back(end.error()))) return tl::unexpected(end.error());
       fruitless = best_ > best_before ? 1 : fruitless + 1;
-      if (fruitless > kMaxFruitlessRestarts) {
-        return fail(ErrorCode::kUnavailable, "gave up after attaching " + std::to_string(kMaxFruitlessRestarts) +
+      if (fruitless == 1) progress = Clock::now();
+      if (fruitless > kMaxFruitlessRestarts && Clock::now() > progress + kFruitlessPatience) {
+        return fail(ErrorCode::kUnavailable, "gave up after attaching " + std::to_string(fruitless - 1) +
                                                  " times again without completing a round; the last reason: " + why);
       }
       summary_.restarts += 1;
-      const milliseconds pause = std::min(kFirstBackoff * (1 << std::min(fruitless - 1, 10u)), kMaxBackoff);
+      // What cannot be reached yet may take its time; a view that was cut may go on at once.
+      const milliseconds longest = end ? longest_pause() : kMaxBackoff;
+      const milliseconds pause = std::min(kFirstBackoff * (1 << std::min(fruitless - 1, 10u)), longest);
       note("attaching again in " + std::to_string(pause.count()) + " ms: " + why);
       std::this_thread::sleep_for(pause);
     }
+  }
+
+  // In an elastic job well within the time that a view waits for its nodes: they would take turns otherwise, each going
+  // on without those that pause, until these are back and end its view.
+  milliseconds longest_pause() const {
+    const MembershipConfig& membership = session_options_.job.membership;
+    if (membership.on_worker_loss != "continue") return kMaxBackoff;
+    return std::clamp(milliseconds(membership.rejoin_ms / 2), kFirstBackoff, kMaxBackoff);
   }
 
   // Attaches, trains, detaches. Errors are the session's.

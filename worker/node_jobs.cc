@@ -311,9 +311,11 @@ void NodeJobs::erase_finished() {
 }
 
 bool NodeJobs::drained() const {
-  // Trainers whose view is over or who detached may take their time to close.
+  const auto awaited = [](const auto& entry) { return entry.second.connected && !entry.second.left; };
+  // Trainers that have detached, or whose view was cut, may take their time to close.
   const bool busy = std::ranges::any_of(entries_, [&](const Entry& entry) {
     return entry.phase == Phase::kRunning ||
+           (entry.phase == Phase::kOver && entry.in_order && std::ranges::any_of(entry.places, awaited)) ||
            (!drain_done_ &&
             (entry.phase == Phase::kJoining || entry.phase == Phase::kAgreeing || entry.phase == Phase::kLeft));
   });

@@ -130,8 +130,8 @@ class NodeJobs {
 
   void tick(std::uint64_t now_ms);  // about every 100 ms
 
-  // Stop everything in good order. drained(): no trainer is attached and the coordinator has no part of ours open, as
-  // far as known.
+  // Stop everything in good order. drained(): no trainer takes part in a view or has still to detach from one that
+  // ended in good order, and the coordinator has no part of ours open, as far as known.
   void drain();
   bool drained() const;
   // No more patience: fails what is left.
@@ -166,6 +166,7 @@ class NodeJobs {
     ViewId view;
     std::optional<LeaveJob> leave;  // left: what was said
     std::uint64_t next_ms = 0;      // joining: try again then; left: repeat then (0: no)
+    bool in_order = false;          // over: by a stop in good order, after which its trainers give what they keep
     std::optional<StopJob> stop;    // running: to be carried out when its answers are in, or at stop_by_ms
     std::uint64_t stop_by_ms = 0;
     std::string last_refusal;

@@ -313,6 +313,7 @@ void NodeJobs::end_view(Entry& entry, StopKind kind, Round round, const std::str
   if (entry.job) entry.job->set_state(kind == StopKind::kRestart ? RegionState::kRestart : RegionState::kStopped);
   close_lanes(entry, kind != StopKind::kRestart && entry.job && entry.job->min_version().value == round.value);
   entry.phase = Phase::kOver;
+  entry.in_order = kind != StopKind::kRestart;
 }
 
 void NodeJobs::fail_view(Entry& entry, const Error& error) {

@@ -308,6 +308,9 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   // It is still wanted if the view ends before its first round is complete, or a snapshot is named for where it begins.
   if (const std::span<const std::byte> begun = impl->state_at_start(); !begun.empty()) {
     impl->kept.push_back({impl->reply.resume_round, {begun.begin(), begun.end()}});
+    // The snapshot lacks what this rank has in memory: it was slower than the snapshot, or its worker was lost first.
+    if (impl->reply.state.empty()) [[maybe_unused]]
+      const Status given = impl->give(impl->kept.back());
   }
   std::unique_ptr<Session> session(new Session(std::move(impl)));
   if (opened) return session;

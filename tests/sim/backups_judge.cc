@@ -29,6 +29,12 @@ void BackupsJudge::push_arrives(const ShardCore& core, const Push& push, std::sp
   node.asked = push.round.value;
   node.waits = true;
   node.last = push.last;
+  // Its author must not say so before the chunk has had that round.
+  if (push.beyond && chunk.state.version.value < setup_.scenario.rounds) {
+    broken(at(push.key) + "a push says that it is beyond the last round, but the chunk is at round " +
+           std::to_string(chunk.state.version.value));
+  }
+  rounds.over = rounds.over || push.beyond;
   const Told& told = chunk.told[push.key.node.value];
   node.dropped = rounds.over || !told.any || told.version != chunk.state.version.value;
   if (node.dropped) {

@@ -22,8 +22,8 @@ std::string in_words(const char* what, std::uint64_t value) {
 }  // namespace
 
 ClusterJudge::ClusterJudge(const ClusterScenario& scenario, const std::vector<Disk>& disks, ClusterOutcome& outcome,
-                           Broken broken)
-    : scenario_(scenario), disks_(disks), outcome_(outcome), broken_(std::move(broken)) {}
+                           Held held, Broken broken)
+    : scenario_(scenario), disks_(disks), outcome_(outcome), held_(std::move(held)), broken_(std::move(broken)) {}
 
 ClusterJudge::View* ClusterJudge::view(JobId job, ViewId id) {
   const auto found = views_.find({job, id});
@@ -188,8 +188,12 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   }
   if (synchronous()) {
     for (std::uint32_t c = 0; c < reached_.size(); ++c) {
-      const bool kept = begun->kept.contains(begun->open.owners[c].shard.value);
-      reached_[c] = kept ? std::max(reached_[c], start) : start;
+      // A shard that was kept may have gone back to a snapshot in a view that opened, but never began.
+      const ChunkOwner& owner = begun->open.owners[c];
+      const bool kept = begun->kept.contains(owner.shard.value);
+      const auto held = kept ? held_(owner, welcome.job, welcome.view, ChunkIndex(c)) : std::nullopt;
+      reached_[c] = std::max(held.value_or(Version(start)).value, start);
+      if (begun->members) begun->members->forget_after(ChunkIndex(c), reached_[c]);
     }
     complete_ = *std::ranges::min_element(reached_);
   }

@@ -29,7 +29,10 @@ struct Disk;
 class ClusterJudge {
  public:
   using Broken = std::function<void(const std::string&)>;
-  ClusterJudge(const ClusterScenario& scenario, const std::vector<Disk>& disks, ClusterOutcome& outcome, Broken broken);
+  // The version that an open shard has of a chunk in its memory; none: its server is away.
+  using Held = std::function<std::optional<Version>(const ChunkOwner& owner, JobId job, ViewId view, ChunkIndex chunk)>;
+  ClusterJudge(const ClusterScenario& scenario, const std::vector<Disk>& disks, ClusterOutcome& outcome, Held held,
+               Broken broken);
 
   // What the coordinator says. nodes: who is to take part, by their place in the view.
   void opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard,
@@ -105,6 +108,7 @@ class ClusterJudge {
   const ClusterScenario& scenario_;
   const std::vector<Disk>& disks_;
   ClusterOutcome& outcome_;
+  const Held held_;
   const Broken broken_;
   JudgeSetup setup_;
   std::unique_ptr<RoundsJudge> rounds_;

@@ -8,6 +8,8 @@ constexpr std::uint64_t kMs = 1'000'000;
 // A daemon that is stopped goes after this (limits.stop_timeout_s), whatever is not done.
 constexpr std::uint64_t kStopTimeoutNs = 20'000 * kMs;
 constexpr std::uint64_t kLookNs = 20 * kMs;
+// Its last words still go out (WorkerControl::kLingerMs).
+constexpr std::uint64_t kLingerNs = 100 * kMs;
 
 }  // namespace
 
@@ -35,15 +37,19 @@ void ClusterWorld::watch_leave(std::uint32_t index, std::uint64_t incarnation, s
   clock.after(kLookNs, [this, index, incarnation, by_ns, for_ns] {
     const WorkerSim* worker = nodes_[index].worker.get();
     if (!worker || worker->incarnation() != incarnation) return has_left(index, for_ns);  // it was killed meanwhile
-    if (worker->drained() || clock.now_ns() >= by_ns) return has_left(index, for_ns);
-    watch_leave(index, incarnation, by_ns, for_ns);
+    if (clock.now_ns() >= by_ns) return has_left(index, for_ns);
+    if (!worker->drained()) return watch_leave(index, incarnation, by_ns, for_ns);
+    clock.after(kLingerNs, [this, index, for_ns] { has_left(index, for_ns); });
   });
 }
 
 // Its trainers stay, and wait for a worker or are started again, unless the machine is taken away.
 void ClusterWorld::has_left(std::uint32_t index, std::uint64_t for_ns) {
   if (for_ns == ClusterScenario::Fault::kForEver) return gone(index);
-  if (nodes_[index].here) kill(scenario.servers + index, for_ns);
+  if (!nodes_[index].here) return;
+  look_after_rings();
+  kill(scenario.servers + index, for_ns);
+  look_after_rings();
 }
 
 void ClusterWorld::gone(std::uint32_t index) {

@@ -106,7 +106,13 @@ ClusterWorld::ClusterWorld(const ClusterScenario& scenario_in, Mutation mutation
       random(scenario_in.seed ^ 0xabcdefull),
       trace_(trace),
       disks_(scenario_in.servers),
-      judge(scenario, disks_, outcome_, [this](const std::string& what) { broken(what); }),
+      judge(
+          scenario, disks_, outcome_,
+          [this](const ChunkOwner& owner, JobId job, ViewId view, ChunkIndex chunk) {
+            const ServerSim* server = servers_[owner.shard.value].process.get();
+            return server ? server->held(owner.lane, job, view, chunk) : std::nullopt;
+          },
+          [this](const std::string& what) { broken(what); }),
       clock({}, 0),
       wires(clock, scenario_in.seed ^ 0x3317ull) {
   outcome_.scenario = scenario;

@@ -100,6 +100,11 @@ std::shared_ptr<const MembersJudge::State> MembersJudge::after(const State& stat
   return next;
 }
 
+void MembersJudge::forget_after(ChunkIndex chunk, std::uint64_t version) {
+  auto& states = history_[chunk.value];
+  if (states.size() > version + 1) states.resize(version + 1);
+}
+
 void MembersJudge::stepped(ChunkIndex chunk, std::uint64_t version, bool again) {
   auto& states = history_[chunk.value];
   // The sum of the nodes of then. (What was computed twice may differ, and it is the second sum that nodes keep.)

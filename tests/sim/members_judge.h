@@ -24,6 +24,8 @@ class MembersJudge final : public SyncJudge {
 
   // Where ranks do not compute the same every time (JudgeSetup::deadline), rounds are made of what arrives.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame) override;
+  // What came after `version` in an earlier view is not of the history that goes on.
+  void forget_after(ChunkIndex chunk, std::uint64_t version);
   void stepped(ChunkIndex chunk, std::uint64_t version, bool again) override;
   std::span<const float> master(ChunkIndex chunk, std::uint64_t version) const override;
   std::span<const float> visible(ChunkIndex chunk, std::uint64_t version) const override;

@@ -216,6 +216,12 @@ void ServerLaneSim::retire(std::map<JobId, Job>& jobs, JobId job) {
   if (!found.empty()) retire(std::move(found.mapped()));
 }
 
+std::optional<Version> ServerLaneSim::held(JobId job, ViewId view, ChunkIndex chunk) const {
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end() || found->second.core->job().view != view) return std::nullopt;
+  return found->second.core->version(chunk);
+}
+
 // ---- Messages ----
 
 void ServerLaneSim::send(PeerId to, DataMessage message, BufferRef payload) {

@@ -40,6 +40,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) override;
 
   const std::string& endpoint() const { return endpoint_; }
+  std::optional<Version> held(JobId job, ViewId view, ChunkIndex chunk) const;
   void tick();  // stops that wait for residuals, gauges
 
  private:
@@ -98,6 +99,10 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
 
   // What lanes say; carried out by the control thread a moment later.
   void lane_says(std::function<void(ControlJobs&)> what);
+  // What it has in memory of a chunk, of a view that is open here.
+  std::optional<Version> held(LaneIndex lane, JobId job, ViewId view, ChunkIndex chunk) const {
+    return lanes_.at(lane.value)->held(job, view, chunk);
+  }
   void captured(ChunkSnapshot snapshot) { snapshots_.captured(std::move(snapshot)); }
 
  private:

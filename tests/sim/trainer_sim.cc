@@ -85,6 +85,8 @@ void TrainerSim::attach() {
 }
 
 void TrainerSim::attach_again(const std::string& why) {
+  const bool view_ran =
+      job_ && static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire)) == RegionState::kRestart;
   close();
   // Of the last complete round, at least, if it has made that one itself or knew it before.
   const bool knows = std::ranges::find(states_, complete_, &RankState::round) != states_.end();
@@ -93,7 +95,11 @@ void TrainerSim::attach_again(const std::string& why) {
   phase_ = Phase::kPausing;
   fruitless_ = complete_ > best_ ? 1 : fruitless_ + 1;
   best_ = std::max(best_, complete_);
-  const std::uint64_t pause = std::min(kFirstBackoffNs << std::min(fruitless_ - 1, 10u), kMaxBackoffNs);
+  // train/trainer.cc: longest_pause()
+  const bool soon = view_ran && world_.scenario.elastic;
+  const std::uint64_t within_ns = soon ? world_.scenario.rejoin_ms * 1'000'000ull / 2 : kMaxBackoffNs;
+  const std::uint64_t longest = std::clamp(within_ns, kFirstBackoffNs, kMaxBackoffNs);
+  const std::uint64_t pause = std::min(kFirstBackoffNs << std::min(fruitless_ - 1, 10u), longest);
   world_.say(name(), "attaches again: " + why);
   after(pause, [this] { attach(); });
 }
@@ -141,6 +147,7 @@ void TrainerSim::on(const AttachReply& reply, const std::shared_ptr<FileDescript
   if (!state.empty()) {
     states_ = {{resume_, state}};
     knows_ = resume_;
+    if (reply.state.empty()) give(states_.back());
   }
   phase_ = Phase::kStarting;
   if (!reply.resume && reply.rank == 0) {

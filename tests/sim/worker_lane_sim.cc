@@ -110,8 +110,10 @@ void WorkerLaneSim::reduced(ChunkIndex chunk, Round round, std::uint64_t weight,
   world_.judge.made(worker_.node(), chunk, round, weight, payload);
   const std::uint64_t last_round = job_->header().last_round.load(std::memory_order_relaxed);
   const std::uint64_t settled = job_->chunk_words()[chunk.value].settled.load(std::memory_order_relaxed);
-  const bool last = job_->spec().backups ? last_round != 0 && settled + 1 >= last_round : round.value == last_round;
-  client_.gradient_ready(chunk, round, weight, worker_.now_ns(), last);
+  const bool backups = job_->spec().backups;
+  const bool last = backups ? last_round != 0 && settled + 1 >= last_round : round.value == last_round;
+  const bool beyond = backups && last_round != 0 && settled >= last_round;
+  client_.gradient_ready(chunk, round, weight, worker_.now_ns(), last, beyond);
 }
 
 void WorkerLaneSim::send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload) {

@@ -77,7 +77,7 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   bool has_ring() const { return has_ring_; }
   // It is stopped in good order: its trainers leave after their round.
   void drain();
-  bool drained() const { return jobs_->drained() && keeping_.empty(); }
+  bool drained() const { return jobs_->drained() && keeping_.empty() && outbox_.empty(); }
   // What the coordinator knows it by.
   static std::uint32_t node_of(const std::string& name);
 

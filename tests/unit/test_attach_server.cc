@@ -367,6 +367,32 @@ TEST_CASE(
   CHECK(eventually([&] { return node.server->drained(); }));
 }
 
+TEST_CASE("a drained worker stays for trainers that have not detached from a view that ended in good order") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  node.server->drain();
+  node.coordinator.await<DrainRequest>();
+  StopKind kind = StopKind::kStopped;
+  SUBCASE("in good order") {}
+  SUBCASE("not if it was cut") {
+    kind = StopKind::kRestart;
+  }
+  node.server->on_control(StopJob{JobId(99), ViewId(1), kind, Round(0), "another node was stopped"});
+  node.server->on_control(DrainDone{});
+  if (kind == StopKind::kStopped) {
+    const auto state = sessions[0]->wait();
+    REQUIRE(state);
+    CHECK(*state == StepState::kStopRequested);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // three ticks
+    CHECK_FALSE(node.server->drained());
+    REQUIRE(sessions[0]->keep(Round(1), std::vector<std::byte>(1)));
+    CHECK(sessions[0]->finish(LeaveKind::kStopped));
+    CHECK(node.coordinator.await<NodeRankState>().kept.round == Round(1));
+  }
+  CHECK(eventually([&] { return node.server->drained(); }));
+}
+
 TEST_CASE("a worker that gives up tells the coordinator and its trainers before it goes") {
   FakeNode node;
   node.run();

@@ -88,6 +88,26 @@ TEST_CASE("nodes with clocks of their own stop wherever they are, at a round tha
   CHECK(cluster.job().record.committed == Round(8));
 }
 
+TEST_CASE("with backup workers the round of a stop is the furthest that all chunks are known to have had") {
+  Cluster cluster;
+  cluster.everybody(2);
+  JoinOptions options;
+  options.config.sync.backup_workers = 1;
+  cluster.run(2, options);
+  cluster.beat_server(0, 9, 11);
+  cluster.beat_server(1, 8, 10);
+  std::uint64_t left = 12, stops_at = 12;
+  SUBCASE("by the answers of the node that left") {}
+  SUBCASE("by heartbeats, if it was late") {
+    left = 5;
+    stops_at = 8;
+  }
+  cluster.leave(1, LeaveKind::kStopped, left);
+  const auto stop = cluster.only<StopJob>(server_peer(0));
+  REQUIRE(stop);
+  CHECK(stop->round == Round(stops_at));
+}
+
 TEST_CASE("nodes with clocks of their own do not stop before the snapshot that they have") {
   Cluster cluster;
   cluster.everybody(2);

@@ -234,7 +234,12 @@ TEST_CASE("after a lost member a rank finds what it kept itself, for the round t
   node.welcome(2, Round(9));
   session = second.get();
   REQUIRE(session);
-  SUBCASE("once") {}
+  SUBCASE("and gives it, as the welcome has none") {
+    const NodeRankState sent = node.coordinator.await<NodeRankState>();
+    CHECK(sent.view == ViewId(2));
+    CHECK(sent.kept.round == Round(9));
+    CHECK(sent.kept.state == std::vector<std::byte>(1, std::byte{9}));
+  }
   SUBCASE("and again when the next view ends before its first round is complete") {
     REQUIRE((*session)->start());
     REQUIRE((*session)->keep(Round(10), std::vector<std::byte>(1, std::byte{110})));

@@ -167,6 +167,25 @@ TEST_CASE("there is no round after the last one, and whoever comes then gets the
   CHECK(all_equal(last_to(shard, 2)->payload.floats(), -1.0f));
 }
 
+TEST_CASE("a chunk that had its last round before a stop has none after it") {
+  ShardSetup setup = setup_of(2, 1);
+  setup.start = 6;  // the stop's round; this chunk was at round 7, the job's last
+  Shard shard(setup);
+  const std::vector<float> params(kChunk, 1.0f);
+  REQUIRE(shard.core.restore(ChunkIndex(0), Version(7), 7, params, {}));
+  pull_all(shard);
+  Push push{Shard::key(1), Round(7), 1, EncodingId::kFp32};
+  push.last = true;
+  push.beyond = true;
+  shard.core.on_push(peer_of(1), push, payload_of(frame_of(kChunk, 5.0f)));
+  CHECK(shard.version() == 7);
+  CHECK(shard.core.stats().dropped == 1);
+  REQUIRE(last_to(shard, 1));
+  CHECK(last_to(shard, 1)->header.dropped);
+  CHECK(last_to(shard, 1)->header.slowest == Round(7));
+  CHECK(all_equal(last_to(shard, 1)->payload.floats(), 1.0f));
+}
+
 TEST_CASE("a snapshot has every chunk at its round, and a job goes on from it whatever its nodes had missed") {
   ShardSetup setup = setup_of(2, 1);
   Shard shard(setup);
