@@ -12,7 +12,7 @@ std::string ControlJobs::no_store() const {
   return "server " + std::to_string(config_.index) + " has no store configured; set [store] path in its configuration";
 }
 
-void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogs* logs) {
+void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogOrders* logs) {
   lanes_ = std::move(lanes);
   snapshotter_ = snapshots;
   logs_ = logs;

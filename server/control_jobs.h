@@ -98,7 +98,7 @@ class ControlJobs {
   // store: null if there is none.
   ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output);
   // Before anything else. snapshots and logs: null without a store.
-  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogs* logs = nullptr);
+  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogOrders* logs = nullptr);
 
   // The coordinator.
   void on(const OpenJob& m);
@@ -138,7 +138,7 @@ class ControlJobs {
     bool ending = false;            // goes when its final snapshot is done
     bool recovers = false;
     bool kept = false;                  // it goes on with what was in memory
-    std::optional<RedoLogs::Plan> log;  // none: its steps are not logged
+    std::optional<RedoLogOrders::Plan> log;  // none: its steps are not logged
     Round replay_to;                    // from resume_round on, out of the log
     // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
     // that it has is not answered otherwise.)
@@ -186,7 +186,7 @@ class ControlJobs {
   ControlJobsOutput& output_;
   std::vector<LaneCommands*> lanes_;
   SnapshotOrders* snapshotter_ = nullptr;
-  RedoLogs* logs_ = nullptr;
+  RedoLogOrders* logs_ = nullptr;
   std::map<JobId, Job> jobs_;
   std::map<JobId, Parked> parked_;
 };

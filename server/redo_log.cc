@@ -407,34 +407,23 @@ Status RedoLog::replay(Round after, Round to, const Each& each) {
     if (Status status = scan_file(file, entries, why); !status) return status;
     if (!why.empty()) break;
   }
-  std::map<std::uint32_t, std::vector<Entry>> chunks;
+  ValidSteps<Entry> valid;
   for (const Entry& entry : entries) {
-    const auto drop_from = [](std::vector<Entry>& of, std::uint64_t version) {
-      while (!of.empty() && of.back().version >= version) of.pop_back();
-    };
     if (entry.kind == RedoHead::kCut) {
-      for (auto& [chunk, of] : chunks) drop_from(of, entry.version + 1);
+      valid.cut(Version(entry.version));
     } else {
-      drop_from(chunks[entry.chunk], entry.version);
-      chunks[entry.chunk].push_back(entry);
+      valid.note(ChunkIndex(entry.chunk), Version(entry.version), entry);
     }
   }
   std::vector<Entry> wanted;
-  for (auto& [chunk, of] : chunks) {
-    std::uint64_t expected = after.value + 1;
-    for (const Entry& entry : of) {
-      if (entry.version <= after.value || entry.version > to.value) continue;
-      if (entry.version != expected++) break;
-      wanted.push_back(entry);
-    }
-    if (expected != to.value + 1) {
-      return fail(ErrorCode::kUnavailable, "the redo log in " + folder_ + " lacks version " + std::to_string(expected) +
-                                               " of chunk " + std::to_string(chunk) +
-                                               (why.empty() ? "" : " (" + why + ")") + "; attach again");
-    }
+  if (const auto missing = valid.between(after, to, wanted)) {
+    return fail(ErrorCode::kUnavailable, "the redo log in " + folder_ + " lacks version " +
+                                             std::to_string(missing->version) + " of chunk " +
+                                             std::to_string(missing->chunk.value) +
+                                             (why.empty() ? "" : " (" + why + ")") + "; attach again");
   }
-  if (chunks.size() < chunks_) {
-    return fail(ErrorCode::kUnavailable, "the redo log in " + folder_ + " has " + std::to_string(chunks.size()) +
+  if (valid.chunks() < chunks_) {
+    return fail(ErrorCode::kUnavailable, "the redo log in " + folder_ + " has " + std::to_string(valid.chunks()) +
                                              " of " + std::to_string(chunks_) + " chunks; attach again");
   }
   std::ranges::sort(wanted, {}, &Entry::number);

@@ -41,14 +41,9 @@ struct RedoLogStatus {
   std::string error;          // why nothing can be written now
 };
 
-class RedoLogs {
+// What ControlJobs asks of the logs of its server.
+class RedoLogOrders {
  public:
-  static constexpr std::uint64_t kSyncNs = 250'000'000;
-  static constexpr std::uint64_t kRetryNs = 1'000'000'000;
-  // Written at once: the control thread may wait for that long when it trims.
-  static constexpr std::uint64_t kBatchBytes = 16u << 20;
-  static constexpr std::uint64_t kTellNs = 60'000'000'000;  // between two lines of one job that cannot write
-
   struct Plan {
     JobId job;
     std::string name;
@@ -56,28 +51,46 @@ class RedoLogs {
     RedoLog::Limits limits;
     bool waits = false;  // when_full = "wait"
   };
+  virtual ~RedoLogOrders() = default;
+  // A view begins whose chunks may be logged; with `after` at that round, so that what was logged of later ones is
+  // void.
+  virtual void begin(const Plan& plan, std::optional<Round> after) = 0;
+  // The job has no log (any more).
+  virtual void drop(JobId job) = 0;
+  // A snapshot of `round` is committed.
+  virtual void trim(JobId job, Round round) = 0;
+  // Calls `done` (on any thread) when everything that was appended before is on disk, or cannot be written.
+  virtual void flush(JobId job, std::function<void()> done) = 0;
+  virtual LoggedRounds range(JobId job) const = 0;
+  virtual Status replay(JobId job, Round after, Round to, const RedoLog::Each& each) = 0;
+  virtual std::optional<RedoLogStatus> status(JobId job) const = 0;  // none: it has no log
+};
+
+class RedoLogs final : public RedoLogOrders {
+ public:
+  static constexpr std::uint64_t kSyncNs = 250'000'000;
+  static constexpr std::uint64_t kRetryNs = 1'000'000'000;
+  // Written at once: the control thread may wait for that long when it trims.
+  static constexpr std::uint64_t kBatchBytes = 16u << 20;
+  static constexpr std::uint64_t kTellNs = 60'000'000'000;  // between two lines of one job that cannot write
+
   using Log = std::function<void(const std::string&)>;
 
   // Opens the logs in `folder`, of these jobs; others there are removed. kIo: the system's reason.
   static Result<std::unique_ptr<RedoLogs>> open(std::string folder, const std::vector<JobId>& jobs, Log log);
-  ~RedoLogs();  // stop()
+  ~RedoLogs() override;  // stop()
   RedoLogs(const RedoLogs&) = delete;
   RedoLogs& operator=(const RedoLogs&) = delete;
 
-  // A view begins whose chunks may be logged; with `after` at that round, so that what was logged of later ones is
-  // void.
-  void begin(const Plan& plan, std::optional<Round> after);
-  // The job has no log (any more).
-  void drop(JobId job);
+  void begin(const Plan& plan, std::optional<Round> after) override;
+  void drop(JobId job) override;
   // Of a job without begin(): dropped.
   void append(LoggedStep step);
-  // A snapshot of `round` is committed.
-  void trim(JobId job, Round round);
-  // Calls `done` (on any thread) when everything that was appended before is on disk, or cannot be written.
-  void flush(JobId job, std::function<void()> done);
-  LoggedRounds range(JobId job) const;
-  Status replay(JobId job, Round after, Round to, const RedoLog::Each& each);
-  std::optional<RedoLogStatus> status(JobId job) const;  // none: it has no log
+  void trim(JobId job, Round round) override;
+  void flush(JobId job, std::function<void()> done) override;
+  LoggedRounds range(JobId job) const override;
+  Status replay(JobId job, Round after, Round to, const RedoLog::Each& each) override;
+  std::optional<RedoLogStatus> status(JobId job) const override;
   // Writes what is queued, if that can be done at once, and ends the thread. Idempotent.
   void stop();
 

@@ -9,6 +9,7 @@
 #include "common/redo_plan.h"
 #include "common/schedule.h"
 #include "server/coordinator_core.h"
+#include "server/redo_index.h"
 #include "tests/sim/clocks_judge.h"
 #include "tests/sim/disk_sim.h"
 
@@ -55,6 +56,8 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     fresh.open = open;
     fresh.nodes = nodes;
     fresh.deaths = deaths_;
+    fresh.deaths_of = deaths_of_;
+    if (scenario_.logs()) fresh.logged_floor = logged_floor(open);
     begin(fresh);
     newest_ = &fresh;
     ++outcome_.views;
@@ -63,8 +66,10 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
   for (std::uint32_t c = 0; c < open.owners.size(); ++c) {
     if (open.owners[c].shard.value != shard) continue;
     if (open.kept) opened.versions.erase(c);  // as the server has it
-    if (!open.kept) opened.versions[c] = open.resume ? open.resume_round.value : 0;
+    if (!open.kept) opened.versions[c] = open.resume ? std::max(open.resume_round, open.replay_to).value : 0;
   }
+  if (!open.kept && !opened.welcomed) in_memory_.erase(shard);
+  opened.replays |= open.replay_to > open.resume_round;
   if (open.kept) opened.kept.insert(shard);
   if (!open.kept && open.resume) check_restored(opened, shard);
   ++(open.kept ? outcome_.kept : outcome_.restored);
@@ -142,9 +147,59 @@ void ClusterJudge::check_restored(const View& view, std::uint16_t shard) const {
   }
 }
 
+// What can be had of a log by a server that begins at this snapshot.
+std::uint64_t ClusterJudge::reach(const LoggedRounds& log, Round snapshot) const {
+  return log.first <= snapshot.next() ? std::max(log.last, snapshot).value : snapshot.value;
+}
+
+// Up to the first record that is not whole.
+LoggedRounds ClusterJudge::on_disk(std::uint16_t shard, JobId job) const {
+  const auto log = disks_[shard].logs.find(job);
+  if (log == disks_[shard].logs.end()) return {};
+  RedoIndex index(log->second.chunks);
+  for (const Disk::LogRecord& record : log->second.records) {
+    if (record.lost || record.torn) break;
+    if (record.cut) {
+      index.cut(*record.cut);
+    } else {
+      index.note(record.step.chunk, record.step.version);
+    }
+  }
+  return index.range();
+}
+
+// The round that every shard can be had at: those that have lived through the loss in memory, the others at the end of
+// what their logs have on the disk. Who is more than a round ahead of that needs its log as well.
+std::uint64_t ClusterJudge::logged_floor(const OpenJob& open) const {
+  std::map<std::uint16_t, std::pair<std::uint64_t, std::uint64_t>> shards;  // versions in memory
+  for (std::uint32_t c = 0; c < open.owners.size(); ++c) {
+    auto& [least, most] = shards.try_emplace(open.owners[c].shard.value, ~0ull, 0).first->second;
+    least = std::min(least, reached_[c]);
+    most = std::max(most, reached_[c]);
+  }
+  std::set<std::uint16_t> lives = in_memory_;
+  while (true) {
+    std::uint64_t start = ~0ull;
+    for (const auto& [shard, versions] : shards) {
+      const bool lost = !lives.contains(shard);
+      if (lost && !any_commit_) return 0;
+      // It may have been told before the last of it was written.
+      const auto heard = logs_heard_.find(shard);
+      const std::uint64_t told = heard == logs_heard_.end() ? committed_.value : reach(heard->second, committed_);
+      start = std::min(start, lost ? std::min(told, reach(on_disk(shard, open.job), committed_)) : versions.first);
+    }
+    const std::size_t ahead = std::erase_if(lives, [&](std::uint16_t shard) {
+      const auto versions = shards.find(shard);
+      return versions != shards.end() && versions->second.second > start + 1;
+    });
+    if (ahead == 0) return start;
+  }
+}
+
 // The round that a view must not begin before.
-std::uint64_t ClusterJudge::floor(const JobWelcome&) const {
+std::uint64_t ClusterJudge::floor(const View& begun) const {
   if (!recovers()) return any_commit_ ? committed_.value : 0;
+  if (scenario_.logs()) return begun.logged_floor;
   if (!server_lost_ && !redoing_) return complete_;
   if (last_failed_) return committed_.value;
   if (!any_commit_) return 0;
@@ -174,11 +229,11 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   }
   const std::uint64_t start = welcome.resume_round.value;
   // The round that was open may be complete in the nodes' rings.
-  if (synchronous() && start > complete_ + 1) {
+  if (synchronous() && start > complete_ + (scenario_.logs() ? 0 : 1)) {
     broken_("a view begins at " + in_words("round", start) + ", beyond " + in_words("the complete round", complete_));
   }
-  if (start < floor(welcome)) {
-    broken_("a view begins at " + in_words("round", start) + ", but " + in_words("round", floor(welcome)) +
+  if (start < floor(*begun)) {
+    broken_("a view begins at " + in_words("round", start) + ", but " + in_words("round", floor(*begun)) +
             " can be had (complete: " + std::to_string(complete_) + ", committed: " + std::to_string(committed_.value) +
             (server_lost_ ? ", a server was lost" : "") + (ring_gap_ ? ", a ring was lost" : "") + ")");
   }
@@ -197,10 +252,15 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
     }
     complete_ = *std::ranges::min_element(reached_);
   }
+  for (const ChunkOwner& owner : begun->open.owners) {
+    const std::uint16_t shard = owner.shard.value;
+    if (deaths_of_[shard] == begun->deaths_of[shard]) in_memory_.insert(shard);
+  }
+  outcome_.replayed += begun->replays ? 1 : 0;
   server_lost_ = deaths_ != begun->deaths;
   last_failed_ = false;
   begun->start = start;
-  redoing_ = start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
+  redoing_ = !scenario_.logs() && start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
   if (ring_gap_ && !gap_until_) gap_until_ = welcome.resume_round;
 }
 
@@ -277,6 +337,32 @@ void ClusterJudge::decided(const ShardCore& core) {
   if (!of || !core.initialised()) return;
   for (const ChunkIndex chunk : core.job().layout->chunks_owned_by(core.job().shard, core.job().lane)) {
     if (of->versions.contains(chunk.value)) look_at(*of, core, chunk);
+  }
+}
+
+void ClusterJudge::replayed(const ShardCore& core, const LoggedStep& step) {
+  View* of = view(core.job().job, core.job().view);
+  if (!of || !of->sync) return broken_("a view takes logged steps again that has none");
+  if (!same_bits(core.params(step.chunk), of->sync->master(step.chunk, step.version.value))) {
+    broken_(in_words("chunk", step.chunk.value) + " at " + in_words("version", step.version.value) +
+            " has other bits when it is taken out of the log again");
+  }
+}
+
+void ClusterJudge::tells_log(std::uint16_t shard, JobId job, const LoggedRounds& log, bool idle) const {
+  if (!idle || reach(log, committed_) == reach(on_disk(shard, job), committed_)) return;
+  broken_(in_words("server", shard) + " says that its log has rounds " + std::to_string(log.first.value) + " to " +
+          std::to_string(log.last.value) + ", but it has up to " +
+          std::to_string(on_disk(shard, job).last.value) + " on the disk");
+}
+
+void ClusterJudge::tells_kept(std::uint16_t shard, const ShardKept& kept, bool written) const {
+  const View* of = newest_ && newest_->open.job == kept.job ? newest_ : nullptr;
+  if (!of || !kept.any || !written || !scenario_.logs()) return;
+  if (reach(kept.log, of->open.resume_round) < kept.min_version.value) {
+    broken_(in_words("server", shard) + " has " + in_words("round", kept.min_version.value) +
+            " in memory and says that its log has rounds " + std::to_string(kept.log.first.value) + " to " +
+            std::to_string(kept.log.last.value));
   }
 }
 

@@ -39,13 +39,20 @@ class ClusterJudge {
              const std::vector<std::uint32_t>& nodes);
   void welcome(const JobWelcome& welcome, std::uint32_t node);
   void committed(Round round);
+  // What it hears.
+  void hears_log(std::uint16_t shard, const LoggedRounds& log) { logs_heard_[shard] = log; }
 
   // What servers do.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame);
   void push_handled(const ShardCore& core, const Push& push);
   void query_arrives(const ShardCore& core, const Query& query);
   void query_handled(const ShardCore& core, const Query& query);
-  void decided(const ShardCore& core);
+  void decided(const ShardCore& core);  // or rounds that waited for the log
+  // With logs on the servers' disks: a step was taken again; and what a server says that its log has. written: its disk
+  // took all steps.
+  void replayed(const ShardCore& core, const LoggedStep& step);
+  void tells_log(std::uint16_t shard, JobId job, const LoggedRounds& log, bool idle) const;
+  void tells_kept(std::uint16_t shard, const ShardKept& kept, bool written) const;
   void answers(const Answer& answer, std::span<const std::byte> payload);
   void captured(const ChunkSnapshot& snapshot);
   void snapshot_read(const ChunkSnapshot& snapshot);
@@ -61,9 +68,11 @@ class ClusterJudge {
   void trained(std::uint32_t node, const NodeJobSpec& view, std::span<const float> params);
 
   // What is lost.
-  void server_died() {
+  void server_died(std::uint16_t shard) {
     server_lost_ = true;
     ++deaths_;
+    ++deaths_of_[shard];
+    in_memory_.erase(shard);
   }
   // A last state could not be written, and the servers go: nobody has it, as trainers that are through take their rings
   // with them.
@@ -90,6 +99,9 @@ class ClusterJudge {
     bool welcomed = false;
     std::uint64_t start = 0;
     std::uint64_t deaths = 0;                         // of servers, until it opened
+    std::map<std::uint16_t, std::uint64_t> deaths_of;
+    std::uint64_t logged_floor = 0;                   // with logs: the round that can be had
+    bool replays = false;                             // some shard takes logged steps again
     std::set<std::uint16_t> kept;                     // shards that go on with what they have in memory
     std::map<std::uint32_t, std::uint64_t> versions;  // by chunk, as their servers have them
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> at;  // by node and chunk, delivered
@@ -103,7 +115,10 @@ class ClusterJudge {
   bool recovers() const;
   void look_at(View& of, const ShardCore& core, ChunkIndex chunk);
   void reach(std::uint32_t chunk, std::uint64_t version);
-  std::uint64_t floor(const JobWelcome& welcome) const;
+  std::uint64_t floor(const View& begun) const;
+  std::uint64_t logged_floor(const OpenJob& open) const;
+  std::uint64_t reach(const LoggedRounds& log, Round snapshot) const;
+  LoggedRounds on_disk(std::uint16_t shard, JobId job) const;
 
   const ClusterScenario& scenario_;
   const std::vector<Disk>& disks_;
@@ -122,6 +137,9 @@ class ClusterJudge {
   bool any_commit_ = false;
   bool server_lost_ = false;  // since the last view that ran was opened
   std::uint64_t deaths_ = 0;
+  std::map<std::uint16_t, std::uint64_t> deaths_of_;
+  std::set<std::uint16_t> in_memory_;  // shards that have been through the last view that ran
+  std::map<std::uint16_t, LoggedRounds> logs_heard_;
   std::set<std::pair<std::uint32_t, std::uint64_t>> given_;                                // ranks' states
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   bool last_failed_ = false;

@@ -41,6 +41,7 @@ struct ClusterScenario {
   GateConfig gate() const;
   float first_scale() const { return loss_scale == "dynamic" ? 262144.0f : 1.0f; }  // too large for fp16
   std::string redo_log = "workers", when_full = "go_on";
+  bool logs() const { return redo_log == "disk"; }  // on the servers' disks
   std::uint32_t ring_rounds = 16;
   std::uint64_t snapshot_rounds = 0;
   std::uint32_t snapshot_s = 0;
@@ -91,6 +92,7 @@ struct ClusterOutcome {
   std::uint64_t kept = 0;      // shards that went on with what they had in memory
   std::uint64_t restored = 0;  // that loaded a snapshot
   std::uint64_t redone = 0;    // views that begin after the snapshot with pushes that nodes kept
+  std::uint64_t replayed = 0;  // views that begin after the snapshot with steps out of servers' logs
   std::uint64_t resends = 0;
   std::uint64_t longest_pause_ns = 0;  // from the end of the faults to the next complete round
   bool stopped_for_lost_store = false;

@@ -195,7 +195,7 @@ void ClusterWorld::start_server(std::uint32_t index) {
 
 void ClusterWorld::kill_server(std::uint32_t index, std::uint64_t for_ns) {
   Server& server = servers_[index];
-  if (server.process) judge.server_died();
+  if (server.process) judge.server_died(static_cast<std::uint16_t>(index));
   server.process.reset();
   clock.after(for_ns, [this, index, plan = ++server.starts] {
     if (servers_[index].starts == plan) start_server(index);

@@ -35,6 +35,11 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
           {.step_ns = world.scenario.disk_step_ns, .syncs = world.mutation != Mutation::kUnsyncedSnapshot},
           [this](const ChunkSnapshot& snapshot) { world_.judge.snapshot_read(snapshot); },
           [this](const SnapshotDone& done) { lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); }); }),
+      logs_(*this, disk, store_.jobs(),
+            {.step_ns = world.scenario.disk_step_ns,
+             .cuts = world.mutation != Mutation::kUncutLog,
+             .flushes = world.mutation != Mutation::kEarlyRange,
+             .checks = world.mutation != Mutation::kTornRecord}),
       jobs_(config_of(world.scenario, index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),
       coordinator_id_(world.fresh_incarnation()) {
   std::vector<LaneCommands*> commands;
@@ -42,7 +47,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
     lanes_.push_back(std::make_unique<ServerLaneSim>(world, *this, LaneIndex(lane)));
     commands.push_back(lanes_.back().get());
   }
-  jobs_.start(std::move(commands), &snapshots_);
+  jobs_.start(std::move(commands), &snapshots_, &logs_);
   if (index == 0) {
     CoordinatorOptions options;
     options.servers = static_cast<std::uint16_t>(world.scenario.servers);
@@ -80,6 +85,12 @@ void ServerSim::lane_says(std::function<void(ControlJobs&)> what) {
     what(jobs_);
     turn();
   });
+}
+
+// Only what waits for a log comes from elsewhere than the control thread.
+void ServerSim::post(std::function<void()> call) {
+  if (!world_.scenario.logs()) return call();
+  lane_says([call = std::move(call)](ControlJobs&) { call(); });
 }
 
 void ServerSim::turn() {
@@ -136,6 +147,10 @@ void ServerSim::say_hello() {
   }
   hello.exclusive = "store of " + name_;
   jobs_.describe(hello);
+  for (const StoredJob& stored : hello.stored) {
+    const std::optional<RedoLogStatus> log = logs_.status(stored.job);
+    world_.judge.tells_log(index_, stored.job, stored.log, !log || log->queued == 0);
+  }
   send_now(hello);
   hello_ms_ = now_ms();
 }
@@ -158,6 +173,10 @@ bool ServerSim::send_now(const ControlMessage& message) {
 }
 
 void ServerSim::send(ControlMessage message) {
+  if (const auto* kept = std::get_if<ShardKept>(&message)) {
+    const std::optional<RedoLogStatus> log = logs_.status(kept->job);
+    world_.judge.tells_kept(index_, *kept, log && log->error.empty() && log->dropped == 0);
+  }
   if (outbox_.size() >= kMaxOutbox) return world_.broken("a server has too much to say to its coordinator");
   outbox_.push_back(std::move(message));
   flush();
@@ -172,6 +191,7 @@ void ServerSim::flush() {
 
 void ServerSim::listen(PeerId from, const ControlMessage& message) {
   if (const auto* hello = std::get_if<ServerHello>(&message)) {
+    world_.judge.hears_log(hello->shard.value, hello->stored.empty() ? LoggedRounds{} : hello->stored.front().log);
     peers_[from] = hello->incarnation;
     servers_[hello->incarnation] = hello->shard.value;
   } else if (const auto* worker = std::get_if<WorkerHello>(&message)) {
@@ -179,6 +199,9 @@ void ServerSim::listen(PeerId from, const ControlMessage& message) {
     worker_nodes_[worker->incarnation] = WorkerSim::node_of(worker->name);
   } else if (const auto* beat = std::get_if<Heartbeat>(&message)) {
     peers_[from] = beat->incarnation;
+  }
+  if (const auto* kept = std::get_if<ShardKept>(&message)) {
+    if (const auto server = server_of(from)) world_.judge.hears_log(*server, kept->log);
   }
   world_.say_message("coordinator", "from " + name_of(from) + ":", message);
   if (const auto* done = std::get_if<SnapshotDone>(&message); done && !done->ok) {

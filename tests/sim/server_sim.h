@@ -13,6 +13,7 @@
 #include "server/control_jobs.h"
 #include "server/coordinator_core.h"
 #include "tests/sim/disk_sim.h"
+#include "tests/sim/redo_logs_sim.h"
 #include "tests/sim/snapshots_sim.h"
 #include "tests/sim/wires.h"
 
@@ -32,7 +33,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void park(JobId job, ViewId view) override;
   void drop_parked(JobId job) override;
   void restore(JobId job, RestoredChunk chunk) override;
-  void replay(JobId, LoggedStep, std::vector<float>) override {}  // servers here have no logs on disk
+  void replay(JobId job, LoggedStep step, std::vector<float> sum) override;
   void opened(JobId job, ViewId view, bool restored) override;
   void snapshot_at(JobId job, ViewId view, Round round) override;
   void committed(JobId job, Round round) override;
@@ -45,7 +46,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
 
  private:
   struct Job {
-    std::shared_ptr<BufferPool> pool;
+    std::shared_ptr<BufferPool> pool, log_pool;
     std::unique_ptr<ShardCore> core;
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
@@ -53,6 +54,8 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
     std::uint64_t stop_by_ns = 0;
   };
   void post(std::function<void()> command);
+  void set_log(Job& entry);
+  void retry_stalled_soon();
   void receive(PeerId from, Packet& packet);
   void push(PeerId from, ShardCore& core, Push message, const Packet& packet);
   void check_bounds(const ShardCore& core);
@@ -68,6 +71,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void resend(PeerId to, const Resend& header) override { send(to, header); }
   void error(PeerId to, const ErrorReply& header) override { send(to, header); }
   void captured(ChunkSnapshot snapshot) override;
+  void logged(LoggedStep step) override;
   void facts(const RoundFacts& facts) override;
 
   ClusterWorld& world_;
@@ -77,6 +81,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   std::map<JobId, Job> jobs_, parked_;
   std::uint64_t commands_until_ns_ = 0;
   std::size_t commands_ = 0;  // that wait
+  bool retrying_ = false;     // rounds that wait for the log
   std::unique_ptr<Listener> listener_;
 };
 
@@ -104,6 +109,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
     return lanes_.at(lane.value)->held(job, view, chunk);
   }
   void captured(ChunkSnapshot snapshot) { snapshots_.captured(std::move(snapshot)); }
+  void logged(LoggedStep step) { logs_.append(std::move(step)); }
 
  private:
   // server/control.cc
@@ -121,7 +127,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   bool between_chunks() override { return true; }
   void loaded() override {}
   void changed() override {}
-  void post(std::function<void()> call) override { call(); }
+  void post(std::function<void()> call) override;
   std::uint64_t now_ms() const override { return now_ns() / 1'000'000; }
 
   // server/coordinator.cc
@@ -135,6 +141,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   const std::string name_;
   StoreSim store_;
   SnapshotsSim snapshots_;
+  RedoLogsSim logs_;
   std::vector<std::unique_ptr<ServerLaneSim>> lanes_;
   ControlJobs jobs_;
   bool joined_ = false;

@@ -73,6 +73,9 @@ enum class Mutation {
   kShortQuorum,       // backup workers: a round is complete with one push less
   kOtherWeight,       // a push that is made again does not have its own number of samples
   kMixedStates,       // what the ranks of a node keep is mixed up
+  kUncutLog,          // a redo log keeps steps that are void, because the view goes back
+  kEarlyRange,        // a server says what its redo log has before all of it is there
+  kTornRecord,        // a redo log does not end where a record is not whole
 };
 
 Scenario scenario_of(std::uint64_t seed);

@@ -1,0 +1,82 @@
+// server/redo_logs.h without its thread and its files: the same orders, the same outcomes, a record at a time on the
+// virtual clock.
+//
+// A batch takes a step of the disk, and its records reach it one after another: of a process that is killed those are
+// there that had. What was not synced when the power failed is there, lost or torn, and the log ends at the first record
+// that is not whole. A full disk has room only in the file that is open.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "server/redo_logs.h"
+#include "tests/sim/disk_sim.h"
+#include "tests/sim/wires.h"
+
+namespace tributary::sim {
+
+class RedoLogsSim final : public RedoLogOrders {
+ public:
+  static constexpr std::uint32_t kFileRecords = 16;
+
+  struct Options {
+    std::uint64_t step_ns = 1'000'000;
+    // Planted bugs: what is logged of later rounds stays when a view goes back; a flush waits for nothing; records that
+    // are not whole are taken.
+    bool cuts = true, flushes = true, checks = true;
+  };
+  // As RedoLogs::open().
+  RedoLogsSim(Process& owner, Disk& disk, const std::vector<StoredJob>& stored, Options options);
+
+  void append(LoggedStep step);
+  void begin(const Plan& plan, std::optional<Round> after) override;
+  void drop(JobId job) override;
+  void trim(JobId job, Round round) override;
+  void flush(JobId job, std::function<void()> done) override;
+  LoggedRounds range(JobId job) const override;
+  Status replay(JobId job, Round after, Round to, const RedoLog::Each& each) override;
+  std::optional<RedoLogStatus> status(JobId job) const override;
+
+ private:
+  using Calls = std::vector<std::function<void()>>;
+  struct Item {
+    LoggedStep step;
+    std::optional<Version> cut;     // instead of a step
+    std::function<void()> flushed;  // instead of a step
+  };
+  struct Job {
+    Plan plan;
+    bool begun = false;
+    std::deque<Item> queue, in_hand;
+    Calls flushed;  // by the batch in hand
+    std::uint64_t batch = 0, written = 0;
+    RedoIndex index;
+    RedoLogStatus status;
+    std::uint64_t retry_ns = 0, synced_ns = 0;
+    std::optional<std::uint32_t> file;  // that is open
+    bool dirty = false, busy = false;
+    std::uint64_t wake_ns = ~0ull;
+  };
+  static Calls take_flushed(Job& job);
+  Disk::Log& disk_log(const Job& job) { return disk_.logs[job.plan.job]; }
+  void later(const std::shared_ptr<Job>& job, std::uint64_t delay_ns, void (RedoLogsSim::*what)(Job&));
+  void work(Job& job);
+  void write_next(Job& job);
+  void end_batch(Job& job, const Status& status);
+  void sync(Job& job);
+  void failed(Job& job, const Error& error);
+  Status write(Job& job, Item& item);
+  std::shared_ptr<Job> find(JobId id) const;
+
+  Process& owner_;
+  Disk& disk_;
+  const Options options_;
+  std::map<JobId, std::shared_ptr<Job>> jobs_;
+};
+
+}  // namespace tributary::sim
