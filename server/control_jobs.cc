@@ -252,7 +252,11 @@ void ControlJobs::tell_kept(JobId id, ViewId view, bool any, Version min, Versio
   if (!logs_) return output_.send(ShardKept{id, view, any, min, max});
   logs_->flush(id, [this, id, view, any, min, max] {
     output_.post([this, id, view, any, min, max] {
-      if (any && !parked_.contains(id)) return;  // opened again, or dropped, in the meantime
+      // Opened again, or dropped, in the meantime: then this is of the past, and could be taken for what the next view
+      // has kept.
+      const auto kept = parked_.find(id);
+      if (any ? kept == parked_.end() || kept->second.view != view : kept != parked_.end() || jobs_.contains(id))
+        return;
       output_.send(ShardKept{id, view, any, min, max, logs_->range(id)});
     });
   });

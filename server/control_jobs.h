@@ -137,9 +137,9 @@ class ControlJobs {
     bool refused_snapshot = false;  // "no store" was said
     bool ending = false;            // goes when its final snapshot is done
     bool recovers = false;
-    bool kept = false;                  // it goes on with what was in memory
+    bool kept = false;                       // it goes on with what was in memory
     std::optional<RedoLogOrders::Plan> log;  // none: its steps are not logged
-    Round replay_to;                    // from resume_round on, out of the log
+    Round replay_to;                         // from resume_round on, out of the log
     // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
     // that it has is not answered otherwise.)
     std::map<LaneIndex, RoundFacts> undecided;

@@ -417,10 +417,9 @@ Status RedoLog::replay(Round after, Round to, const Each& each) {
   }
   std::vector<Entry> wanted;
   if (const auto missing = valid.between(after, to, wanted)) {
-    return fail(ErrorCode::kUnavailable, "the redo log in " + folder_ + " lacks version " +
-                                             std::to_string(missing->version) + " of chunk " +
-                                             std::to_string(missing->chunk.value) +
-                                             (why.empty() ? "" : " (" + why + ")") + "; attach again");
+    return fail(ErrorCode::kUnavailable,
+                "the redo log in " + folder_ + " lacks version " + std::to_string(missing->version) + " of chunk " +
+                    std::to_string(missing->chunk.value) + (why.empty() ? "" : " (" + why + ")") + "; attach again");
   }
   if (valid.chunks() < chunks_) {
     return fail(ErrorCode::kUnavailable, "the redo log in " + folder_ + " has " + std::to_string(valid.chunks()) +

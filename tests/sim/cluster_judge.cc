@@ -260,7 +260,8 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   server_lost_ = deaths_ != begun->deaths;
   last_failed_ = false;
   begun->start = start;
-  redoing_ = !scenario_.logs() && start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
+  redoing_ =
+      !scenario_.logs() && start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
   if (ring_gap_ && !gap_until_) gap_until_ = welcome.resume_round;
 }
 
@@ -327,9 +328,11 @@ void ClusterJudge::query_arrives(const ShardCore& core, const Query& query) {
   if (of && of->backups) of->backups->query_arrives(core, query.key.chunk);
 }
 
-void ClusterJudge::query_handled(const ShardCore&, const Query& query) {
+void ClusterJudge::query_handled(const ShardCore& core, const Query& query) {
   View* of = view(query.key.job, query.key.view);
   if (of && of->backups) of->backups->push_handled();
+  // It may have found a block for a round that had waited for one.
+  if (of && of->sync && of->versions.contains(query.key.chunk.value)) look_at(*of, core, query.key.chunk);
 }
 
 void ClusterJudge::decided(const ShardCore& core) {
@@ -352,8 +355,8 @@ void ClusterJudge::replayed(const ShardCore& core, const LoggedStep& step) {
 void ClusterJudge::tells_log(std::uint16_t shard, JobId job, const LoggedRounds& log, bool idle) const {
   if (!idle || reach(log, committed_) == reach(on_disk(shard, job), committed_)) return;
   broken_(in_words("server", shard) + " says that its log has rounds " + std::to_string(log.first.value) + " to " +
-          std::to_string(log.last.value) + ", but it has up to " +
-          std::to_string(on_disk(shard, job).last.value) + " on the disk");
+          std::to_string(log.last.value) + ", but it has up to " + std::to_string(on_disk(shard, job).last.value) +
+          " on the disk");
 }
 
 void ClusterJudge::tells_kept(std::uint16_t shard, const ShardKept& kept, bool written) const {

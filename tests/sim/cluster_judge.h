@@ -98,7 +98,7 @@ class ClusterJudge {
     Judge& judge() const { return arrivals ? static_cast<Judge&>(*arrivals) : *sync; }
     bool welcomed = false;
     std::uint64_t start = 0;
-    std::uint64_t deaths = 0;                         // of servers, until it opened
+    std::uint64_t deaths = 0;  // of servers, until it opened
     std::map<std::uint16_t, std::uint64_t> deaths_of;
     std::uint64_t logged_floor = 0;                   // with logs: the round that can be had
     bool replays = false;                             // some shard takes logged steps again

@@ -1,7 +1,8 @@
-// A server's disk in a simulated cluster, the store on it, and what redo logs have there. As the real one (server/store.h): the chunks of a
-// snapshot go into files, which are synced; then a synced record makes them a snapshot. What was not synced when the
-// power failed is there, lost, or torn, each piece for itself; of a process that is killed everything is there. A
-// snapshot without its record is a leftover, and dropped at open. Of a redo log it is each record for itself.
+// A server's disk in a simulated cluster, the store on it, and what redo logs have there. As the real one
+// (server/store.h): the chunks of a snapshot go into files, which are synced; then a synced record makes them a
+// snapshot. What was not synced when the power failed is there, lost, or torn, each piece for itself; of a process that
+// is killed everything is there. A snapshot without its record is a leftover, and dropped at open. Of a redo log it is
+// each record for itself.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 // virtual clock.
 //
 // A batch takes a step of the disk, and its records reach it one after another: of a process that is killed those are
-// there that had. What was not synced when the power failed is there, lost or torn, and the log ends at the first record
-// that is not whole. A full disk has room only in the file that is open.
+// there that had. What was not synced when the power failed is there, lost or torn, and the log ends at the first
+// record that is not whole. A full disk has room only in the file that is open.
 #pragma once
 
 #include <cstdint>

@@ -31,6 +31,7 @@ void run_seeds(std::uint64_t first) {
     total.kept += outcome.kept;
     total.restored += outcome.restored;
     total.redone += outcome.redone;
+    total.replayed += outcome.replayed;
     total.memberships += outcome.memberships;
     total.late += outcome.late;
     total.states += outcome.states;
@@ -42,6 +43,7 @@ void run_seeds(std::uint64_t first) {
   CHECK(total.kept > 0);
   CHECK(total.restored > 0);
   CHECK(total.redone > 0);
+  CHECK(total.replayed > 0);
   CHECK(total.memberships > 0);
   CHECK(total.late > 0);
   CHECK(total.states > 0);
@@ -112,6 +114,18 @@ TEST_CASE("a push that is made again with another number of samples is found") {
 
 TEST_CASE("ranks that get each other's state back are found") {
   CHECK(first_seed_that_finds(Mutation::kMixedStates) < kSeedsForMutation);
+}
+
+TEST_CASE("a redo log whose void steps stay in it is found") {
+  CHECK(first_seed_that_finds(Mutation::kUncutLog) < kSeedsForMutation);
+}
+
+TEST_CASE("a server that says what its redo log has before all of it is there is found") {
+  CHECK(first_seed_that_finds(Mutation::kEarlyRange) < kSeedsForMutation);
+}
+
+TEST_CASE("a redo log with a record that is not whole is found") {
+  CHECK(first_seed_that_finds(Mutation::kTornRecord) < kSeedsForMutation);
 }
 
 TEST_CASE("a cluster's seed is the same run every time") {

@@ -36,8 +36,26 @@ struct FakeSnapshots final : SnapshotOrders {
   std::vector<SnapshotPlan> expected;
 };
 
+// A log that has its steps on the disk when the test says so.
+struct FakeLogs final : RedoLogOrders {
+  void begin(const Plan&, std::optional<Round>) override {}
+  void drop(JobId) override {}
+  void trim(JobId, Round) override {}
+  void flush(JobId, std::function<void()> done) override { flushes.push_back(std::move(done)); }
+  LoggedRounds range(JobId) const override { return log; }
+  Status replay(JobId, Round, Round, const RedoLog::Each&) override { return {}; }
+  std::optional<RedoLogStatus> status(JobId) const override { return std::nullopt; }
+  void flushed() {
+    const std::function<void()> first = std::move(flushes.front());
+    flushes.erase(flushes.begin());
+    first();
+  }
+  LoggedRounds log{Round(1), Round(5)};
+  std::vector<std::function<void()>> flushes;
+};
+
 struct Server final : ControlJobsOutput {
-  Server() { jobs.start({&lane}, &snapshots); }
+  explicit Server(bool logs_steps = false) { jobs.start({&lane}, &snapshots, logs_steps ? &logs : nullptr); }
   void send(ControlMessage message) override { sent.push_back(std::move(message)); }
   void send_or_drop(const ControlMessage& message) override { sent.push_back(message); }
   void hello() override {}
@@ -77,6 +95,7 @@ struct Server final : ControlJobsOutput {
 
   FakeLane lane;
   FakeSnapshots snapshots;
+  FakeLogs logs;
   sim::Disk disk;
   sim::StoreSim store{disk, true};
   std::vector<ControlMessage> sent;
@@ -116,6 +135,45 @@ TEST_CASE("state that was kept survives a view that never got further than openi
   REQUIRE(kept.size() == 1);
   CHECK(kept[0].any);
   CHECK(kept[0].max_version == Version(6));
+}
+
+TEST_CASE("what waits for a log is not said of a view that comes after") {
+  Server server(true);
+  server.open(3);
+  server.restart(3);
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(6));
+  server.restart(3);  // asked again
+  REQUIRE(server.logs.flushes.size() == 2);
+  CHECK(server.take<ShardKept>().empty());
+  server.logs.flushed();
+  auto kept = server.take<ShardKept>();
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].any);
+  CHECK(kept[0].log == server.logs.log);
+  SUBCASE("the next view goes on with it") {
+    server.open(4, true);
+    server.restart(4);
+    server.jobs.lane_parked(JobId(7), ViewId(4), true, Version(6), Version(6));
+  }
+  SUBCASE("the next view begins elsewhere, and has nothing yet") {
+    server.jobs.on(server.open_message(4));
+    server.restart(4);
+  }
+  REQUIRE(server.logs.flushes.size() == 2);
+  server.logs.flushed();
+  server.logs.flushed();
+  kept = server.take<ShardKept>();
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].view == ViewId(4));
+  server.restart(4);
+  server.open(5, kept[0].any);
+  server.restart(5);
+  server.jobs.lane_parked(JobId(7), ViewId(5), true, Version(7), Version(7));
+  server.logs.flushed();
+  server.logs.flushed();
+  kept = server.take<ShardKept>();
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].min_version == Version(7));
 }
 
 TEST_CASE("a final state that is durable is reported again when the order comes again") {
