@@ -252,11 +252,9 @@ void ControlJobs::tell_kept(JobId id, ViewId view, bool any, Version min, Versio
   if (!logs_) return output_.send(ShardKept{id, view, any, min, max});
   logs_->flush(id, [this, id, view, any, min, max] {
     output_.post([this, id, view, any, min, max] {
-      // Opened again, or dropped, in the meantime: then this is of the past, and could be taken for what the next view
-      // has kept.
+      // Opened again, or dropped, in the meantime: this is of the past, and would be taken for what the next view kept.
       const auto kept = parked_.find(id);
-      if (any ? kept == parked_.end() || kept->second.view != view : kept != parked_.end() || jobs_.contains(id))
-        return;
+      if (kept == parked_.end() ? any || jobs_.contains(id) : kept->second.view != view) return;
       output_.send(ShardKept{id, view, any, min, max, logs_->range(id)});
     });
   });

@@ -122,6 +122,11 @@ std::optional<RedoLogStatus> RedoLogsSim::status(JobId id) const {
   return status;
 }
 
+bool RedoLogsSim::idle(JobId id) const {
+  const std::shared_ptr<Job> job = find(id);
+  return !job || (!job->busy && job->queue.empty());
+}
+
 Status RedoLogsSim::replay(JobId id, Round after, Round to, const RedoLog::Each& each) {
   const std::shared_ptr<Job> job = find(id);
   if (!job) return fail(ErrorCode::kUnavailable, "this server has no redo log of the job");

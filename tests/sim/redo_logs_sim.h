@@ -41,6 +41,7 @@ class RedoLogsSim final : public RedoLogOrders {
   LoggedRounds range(JobId job) const override;
   Status replay(JobId job, Round after, Round to, const RedoLog::Each& each) override;
   std::optional<RedoLogStatus> status(JobId job) const override;
+  bool idle(JobId job) const;  // nothing is on its way
 
  private:
   using Calls = std::vector<std::function<void()>>;

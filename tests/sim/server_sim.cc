@@ -148,8 +148,7 @@ void ServerSim::say_hello() {
   hello.exclusive = "store of " + name_;
   jobs_.describe(hello);
   for (const StoredJob& stored : hello.stored) {
-    const std::optional<RedoLogStatus> log = logs_.status(stored.job);
-    world_.judge.tells_log(index_, stored.job, stored.log, !log || log->queued == 0);
+    world_.judge.tells_log(index_, stored.job, stored.log, logs_.idle(stored.job));
   }
   send_now(hello);
   hello_ms_ = now_ms();
