@@ -9,7 +9,6 @@
 #include "common/redo_plan.h"
 #include "common/schedule.h"
 #include "server/coordinator_core.h"
-#include "server/redo_index.h"
 #include "tests/sim/clocks_judge.h"
 #include "tests/sim/disk_sim.h"
 
@@ -152,20 +151,28 @@ std::uint64_t ClusterJudge::reach(const LoggedRounds& log, Round snapshot) const
   return log.first <= snapshot.next() ? std::max(log.last, snapshot).value : snapshot.value;
 }
 
-// Up to the first record that is not whole.
-LoggedRounds ClusterJudge::on_disk(std::uint16_t shard, JobId job) const {
+// The same of what is on a disk: up to the first record that is not whole, the newest of each version, and none of those
+// that had been written of later ones.
+std::uint64_t ClusterJudge::reach_on_disk(std::uint16_t shard, JobId job, Round snapshot) const {
   const auto log = disks_[shard].logs.find(job);
-  if (log == disks_[shard].logs.end()) return {};
-  RedoIndex index(log->second.chunks);
+  if (log == disks_[shard].logs.end()) return snapshot.value;
+  std::map<ChunkIndex, std::set<std::uint64_t>> versions;
   for (const Disk::LogRecord& record : log->second.records) {
     if (record.lost || record.torn) break;
-    if (record.cut) {
-      index.cut(*record.cut);
-    } else {
-      index.note(record.step.chunk, record.step.version);
+    for (auto& [chunk, of] : versions) {
+      if (record.cut) of.erase(of.upper_bound(record.cut->value), of.end());
     }
+    if (record.cut) continue;
+    std::set<std::uint64_t>& of = versions[record.step.chunk];
+    of.erase(of.lower_bound(record.step.version.value), of.end());
+    of.insert(record.step.version.value);
   }
-  return index.range();
+  std::uint64_t all = snapshot.value;
+  while (!versions.empty() && versions.size() == log->second.chunks &&
+         std::ranges::all_of(versions, [&](const auto& entry) { return entry.second.contains(all + 1); })) {
+    ++all;
+  }
+  return all;
 }
 
 // The round that every shard can be had at: those that have lived through the loss in memory, the others at the end of
@@ -186,7 +193,7 @@ std::uint64_t ClusterJudge::logged_floor(const OpenJob& open) const {
       // It may have been told before the last of it was written.
       const auto heard = logs_heard_.find(shard);
       const std::uint64_t told = heard == logs_heard_.end() ? committed_.value : reach(heard->second, committed_);
-      start = std::min(start, lost ? std::min(told, reach(on_disk(shard, open.job), committed_)) : versions.first);
+      start = std::min(start, lost ? std::min(told, reach_on_disk(shard, open.job, committed_)) : versions.first);
     }
     const std::size_t ahead = std::erase_if(lives, [&](std::uint16_t shard) {
       const auto versions = shards.find(shard);
@@ -353,10 +360,11 @@ void ClusterJudge::replayed(const ShardCore& core, const LoggedStep& step) {
 }
 
 void ClusterJudge::tells_log(std::uint16_t shard, JobId job, const LoggedRounds& log, bool idle) const {
-  if (!idle || reach(log, committed_) == reach(on_disk(shard, job), committed_)) return;
+  const std::uint64_t there = reach_on_disk(shard, job, committed_);
+  if (!idle || reach(log, committed_) == there) return;
   broken_(in_words("server", shard) + " says that its log has rounds " + std::to_string(log.first.value) + " to " +
-          std::to_string(log.last.value) + ", but it has up to " + std::to_string(on_disk(shard, job).last.value) +
-          " on the disk");
+          std::to_string(log.last.value) + ", but after the snapshot of " + in_words("round", committed_.value) +
+          " it has them up to " + std::to_string(there));
 }
 
 void ClusterJudge::tells_kept(std::uint16_t shard, const ShardKept& kept, bool written) const {

@@ -118,7 +118,7 @@ class ClusterJudge {
   std::uint64_t floor(const View& begun) const;
   std::uint64_t logged_floor(const OpenJob& open) const;
   std::uint64_t reach(const LoggedRounds& log, Round snapshot) const;
-  LoggedRounds on_disk(std::uint16_t shard, JobId job) const;
+  std::uint64_t reach_on_disk(std::uint16_t shard, JobId job, Round snapshot) const;
 
   const ClusterScenario& scenario_;
   const std::vector<Disk>& disks_;
