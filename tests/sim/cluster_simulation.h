@@ -1,8 +1,8 @@
 // A whole cluster under a virtual clock: servers with their coordinator, stores and redo logs, workers with their redo
 // rings, and trainers, each a process that can be killed at any event, several at once, server 0 too; connections that
 // break, cuts between machines, processes that are held up, disks that are slow or full, power that fails with writes
-// unsynced, machines that are gone with their rings, and stores that are lost, with the logs beside them. In elastic jobs
-// nodes also come late, leave in good order, come back, and go for ever.
+// unsynced, machines that are gone with their rings, and stores that are lost, with the logs beside them. In elastic
+// jobs nodes also come late, leave in good order, come back, and go for ever.
 //
 // The classes that decide are the daemons' own: CoordinatorCore, ControlJobs, ShardCore, NodeJobs with RedoKeeper and
 // RedoRing, ClientCore, NodeGather, HostReducer. simulation.h has the round logic alone, on a worse network.
@@ -12,11 +12,11 @@
 // own pushes in, or, in elastic jobs, those of the nodes of each round's view; no node takes part in a view that has
 // other nodes; with backup workers a round is made of the first pushes that are in time, and the others are answered as
 // dropped, and counted; a rank gets back the state that it kept for the round that its view begins at; each push is
-// applied once; versions grow by one, and a view begins no earlier than what was durable, or, where pushes are kept, than
-// the round that was open, or, with logs, than the round that every server has in memory or on its disk; a step that is
-// taken out of a log again has the bits that it had, and servers say of their logs what there is; no view is given out
-// twice; queues keep their bounds; snapshots have the bits that they had; and when the faults are over, the training goes
-// on soon and comes to its end.
+// applied once; versions grow by one, and a view begins no earlier than what was durable, or, where pushes are kept,
+// than the round that was open, or, with logs, than the round that every server has in memory or on its disk; a step
+// that is taken out of a log again has the bits that it had, and servers say of their logs what there is; no view is
+// given out twice; queues keep their bounds; snapshots have the bits that they had; and when the faults are over, the
+// training goes on soon and comes to its end.
 #pragma once
 
 #include <cstdint>
