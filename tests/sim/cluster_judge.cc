@@ -151,8 +151,8 @@ std::uint64_t ClusterJudge::reach(const LoggedRounds& log, Round snapshot) const
   return log.first <= snapshot.next() ? std::max(log.last, snapshot).value : snapshot.value;
 }
 
-// The same of what is on a disk: up to the first record that is not whole, the newest of each version, and none of those
-// that had been written of later ones.
+// The same of what is on a disk: up to the first record that is not whole, the newest of each version, and none of
+// those that had been written of later ones.
 std::uint64_t ClusterJudge::reach_on_disk(std::uint16_t shard, JobId job, Round snapshot) const {
   const auto log = disks_[shard].logs.find(job);
   if (log == disks_[shard].logs.end()) return snapshot.value;
@@ -185,6 +185,7 @@ std::uint64_t ClusterJudge::logged_floor(const OpenJob& open) const {
     most = std::max(most, reached_[c]);
   }
   std::set<std::uint16_t> lives = in_memory_;
+  const Round snapshot = std::max(committed_, open.resume_round);
   while (true) {
     std::uint64_t start = ~0ull;
     for (const auto& [shard, versions] : shards) {
@@ -192,8 +193,8 @@ std::uint64_t ClusterJudge::logged_floor(const OpenJob& open) const {
       if (lost && !any_commit_) return 0;
       // It may have been told before the last of it was written.
       const auto heard = logs_heard_.find(shard);
-      const std::uint64_t told = heard == logs_heard_.end() ? committed_.value : reach(heard->second, committed_);
-      start = std::min(start, lost ? std::min(told, reach_on_disk(shard, open.job, committed_)) : versions.first);
+      const std::uint64_t told = heard == logs_heard_.end() ? snapshot.value : reach(heard->second, snapshot);
+      start = std::min(start, lost ? std::min(told, reach_on_disk(shard, open.job, snapshot)) : versions.first);
     }
     const std::size_t ahead = std::erase_if(lives, [&](std::uint16_t shard) {
       const auto versions = shards.find(shard);
@@ -360,10 +361,12 @@ void ClusterJudge::replayed(const ShardCore& core, const LoggedStep& step) {
 }
 
 void ClusterJudge::tells_log(std::uint16_t shard, JobId job, const LoggedRounds& log, bool idle) const {
-  const std::uint64_t there = reach_on_disk(shard, job, committed_);
-  if (!idle || reach(log, committed_) == there) return;
+  // One that every server has, even if that was never said to be committed, is what a view began at.
+  const Round snapshot = newest_ ? std::max(committed_, newest_->open.resume_round) : committed_;
+  const std::uint64_t there = reach_on_disk(shard, job, snapshot);
+  if (!idle || reach(log, snapshot) == there) return;
   broken_(in_words("server", shard) + " says that its log has rounds " + std::to_string(log.first.value) + " to " +
-          std::to_string(log.last.value) + ", but after the snapshot of " + in_words("round", committed_.value) +
+          std::to_string(log.last.value) + ", but after the snapshot of " + in_words("round", snapshot.value) +
           " it has them up to " + std::to_string(there));
 }
 
