@@ -132,7 +132,7 @@ class ControlJobs {
     ControlJobStatus status;
     std::shared_ptr<const Layout> layout;
     std::vector<LaneIndex> lanes;   // that own chunks of it
-    std::size_t opening = 0;        // lanes that have not opened yet
+    std::size_t opening = 0;        // lanes that have not opened yet, and a log that has void steps yet
     Status opened;                  // the first error of a lane
     bool refused_snapshot = false;  // "no store" was said
     bool ending = false;            // goes when its final snapshot is done
@@ -161,7 +161,8 @@ class ControlJobs {
   void forget_snapshots(const OpenJob& m);
   Status load(const Job& job);
   Status replay(const Job& job);
-  void begin_log(const OpenJob& m, const Job& job);
+  bool begin_log(const OpenJob& m, const Job& job);
+  void log_begun(JobId id, ViewId view);
   void tell_kept(JobId id, ViewId view, bool any, Version min, Version max);
   Status load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen);
   void opened(JobId id, ViewId view, const Status& status);

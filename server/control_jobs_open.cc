@@ -55,23 +55,51 @@ void ControlJobs::on(const OpenJob& m) {
   const auto entry = jobs_.emplace(m.job, std::move(job)).first;
   output_.changed();
   forget_snapshots(m);
-  begin_log(m, entry->second);
+  const bool cuts = begin_log(m, entry->second);
+  if (cuts) ++entry->second.opening;
   if (m.resume && !m.kept) {
     if (Status loaded = load(entry->second); !loaded) entry->second.opened = std::move(loaded);
   }
   const Job& placed = entry->second;
   for (const LaneIndex lane : placed.lanes)
     lanes_[lane.value]->opened(m.job, m.view, m.resume && !m.kept && placed.opened);
-  if (placed.lanes.empty()) opened(m.job, m.view, placed.opened);
+  if (placed.lanes.empty()) return opened(m.job, m.view, placed.opened);
+  if (!cuts) return;
+  logs_->flush(m.job, [this, id = m.job, view = m.view] { output_.post([this, id, view] { log_begun(id, view); }); });
 }
 
-// The log goes on where the view begins. One of a fresh job, or of a job that wants none any more, goes.
-void ControlJobs::begin_log(const OpenJob& m, const Job& job) {
-  if (!logs_) return;
+// The log goes on where the view begins. One of a fresh job, or of a job that wants none any more, goes. True if it is
+// about to hear that later steps are void.
+bool ControlJobs::begin_log(const OpenJob& m, const Job& job) {
+  if (!logs_) return false;
   if (!job.log || (!m.resume && !m.kept)) logs_->drop(m.job);
-  if (!job.log || job.status.chunks == 0) return;
+  if (!job.log || job.status.chunks == 0) return false;
   const Round start = std::max(m.resume ? m.resume_round : Round(0), m.replay_to);
   logs_->begin(*job.log, m.kept ? std::nullopt : std::optional(start));
+  return !m.kept;
+}
+
+// Not before the log says so is the view open: if this process died then, the void steps would be taken for the view's.
+void ControlJobs::log_begun(JobId id, ViewId view) {
+  Job* job = find(id, view);
+  if (!job || job->opening == 0) return;
+  const std::optional<RedoLogStatus> log = logs_->status(id);
+  if (job->opened && log && !log->error.empty()) {
+    if (job->log->waits) {
+      job->opened = fail(ErrorCode::kUnavailable,
+                         "server " + std::to_string(config_.index) + " cannot write to its redo log of job '" +
+                             job->status.name + "', which has steps that are void now: " + log->error +
+                             "; free space on its disk, or raise recovery.log_mb, and attach again");
+    } else {
+      logger_->warn(
+          "job '{}': the redo log begins anew, because it has void steps and cannot be written ({}); it is of use when "
+          "there is a snapshot",
+          job->status.name, log->error);
+      logs_->drop(id);
+      logs_->begin(*job->log, std::nullopt);
+    }
+  }
+  if (--job->opening == 0) opened(id, view, job->opened);
 }
 
 // What this store has beyond the round that the view begins at was never completed by every server: it belongs to a run

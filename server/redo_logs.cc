@@ -91,6 +91,7 @@ std::vector<std::function<void()>> RedoLogs::take_flushed(Job& job) {
     if (item.flushed) flushed.push_back(std::move(item.flushed));
   }
   job.queue.clear();
+  job.cuts.clear();
   return flushed;
 }
 
@@ -129,7 +130,17 @@ void RedoLogs::begin(const Plan& plan, std::optional<Round> after) {
     job->failed_ns = job->told_ns = steady_ns();
     job->retry_ns = job->failed_ns + kRetryNs;
   }
-  if (after) job->queue.push_back({{}, Version(after->value), {}});
+  if (after) {
+    const Version version(after->value);
+    // As many as there are views that could not begin, otherwise.
+    if (!job->queue.empty() && job->queue.back().cut) {
+      job->queue.pop_back();
+      job->cuts.back() = std::min(job->cuts.back(), version);
+    } else {
+      job->cuts.push_back(version);
+    }
+    job->queue.push_back({{}, job->cuts.back(), {}});
+  }
   jobs_[plan.job] = std::move(job);
   wake_.notify_all();
 }
@@ -215,7 +226,10 @@ void RedoLogs::flush(JobId id, std::function<void()> done) {
 LoggedRounds RedoLogs::range(JobId id) const {
   const std::lock_guard lock(mutex_);
   const auto found = jobs_.find(id);
-  return found == jobs_.end() ? LoggedRounds{} : found->second->status.range;
+  if (found == jobs_.end()) return {};
+  LoggedRounds range = found->second->status.range;
+  for (const Version cut : found->second->cuts) range.last = std::min(range.last, Round(cut.value));
+  return range;
 }
 
 std::optional<RedoLogStatus> RedoLogs::status(JobId id) const {
@@ -291,7 +305,7 @@ void RedoLogs::write_some(Job& job, std::unique_lock<std::mutex>& lock) {
   const bool sync = job.dirty && (items.empty() || steady_ns() >= job.synced_ns + kSyncNs);
   job.busy = true;
   lock.unlock();
-  std::size_t done = 0;
+  std::size_t done = 0, cuts = 0;
   std::uint64_t bytes = 0;
   Status status;
   std::vector<std::function<void()>> flushed;
@@ -313,7 +327,9 @@ void RedoLogs::write_some(Job& job, std::unique_lock<std::mutex>& lock) {
     }
     if (item.cut) {
       status = job.log->cut(*item.cut);
-      if (status) ++done;
+      if (!status) break;
+      ++done;
+      ++cuts;
       continue;
     }
     std::vector<LoggedStep> steps;
@@ -337,11 +353,13 @@ void RedoLogs::write_some(Job& job, std::unique_lock<std::mutex>& lock) {
   if (sync) job.synced_ns = steady_ns();
   if (stopping_ && !status) job.dirty = false;
   job.status.written += bytes;
+  const bool written = bytes != 0 || cuts != 0;
+  for (; cuts > 0 && !job.cuts.empty(); --cuts) job.cuts.pop_front();  // or the job was dropped meanwhile
   for (std::size_t i = items.size(); i > done; --i) job.queue.push_front(std::move(items[i - 1]));
   std::string again;
   if (!status) {
     failed(job, status.error(), lock);
-  } else if (!job.status.error.empty() && bytes != 0) {
+  } else if (!job.status.error.empty() && written) {
     again = printed("the redo log of job '%s' is written again, after %.1f s", job.plan.name.c_str(),
                     static_cast<double>(steady_ns() - job.failed_ns) * 1e-9);
     job.status.error.clear();
@@ -370,7 +388,10 @@ void RedoLogs::failed(Job& job, const Error& error, std::unique_lock<std::mutex>
       dropped.push_back(std::move(item));
     }
   }
-  if (stopping_) kept.clear();
+  if (stopping_) {
+    kept.clear();
+    job.cuts.clear();
+  }
   job.status.dropped += dropped.size();
   job.queue = std::move(kept);
   const bool tell = now >= job.told_ns + kTellNs || job.told_ns == 0;

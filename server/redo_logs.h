@@ -61,6 +61,7 @@ class RedoLogOrders {
   virtual void trim(JobId job, Round round) = 0;
   // Calls `done` (on any thread) when everything that was appended before is on disk, or cannot be written.
   virtual void flush(JobId job, std::function<void()> done) = 0;
+  // On disk, and not about to be void.
   virtual LoggedRounds range(JobId job) const = 0;
   virtual Status replay(JobId job, Round after, Round to, const RedoLog::Each& each) = 0;
   virtual std::optional<RedoLogStatus> status(JobId job) const = 0;  // none: it has no log
@@ -108,6 +109,7 @@ class RedoLogs final : public RedoLogOrders {
     // Guarded by mutex_:
     bool begun = false;
     std::deque<Item> queue;
+    std::deque<Version> cuts;  // that are in the queue, or in hand
     RedoLogStatus status;
     std::uint64_t retry_ns = 0;   // not before, if there is an error
     std::uint64_t failed_ns = 0;  // since when there is one

@@ -45,11 +45,23 @@ void RedoLogsSim::later(const std::shared_ptr<Job>& job, std::uint64_t delay_ns,
 
 void RedoLogsSim::begin(const Plan& plan, std::optional<Round> after) {
   std::shared_ptr<Job>& job = jobs_[plan.job];
-  if (!job) job = std::make_shared<Job>();
+  if (!job) {
+    job = std::make_shared<Job>();
+    job->anew = !after;
+  }
   job->plan = plan;
   job->begun = true;
   job->index.set_chunks(plan.chunks);
-  if (after && options_.cuts) job->queue.push_back({{}, Version(after->value), {}});
+  if (after && options_.cuts) {
+    const Version version(after->value);
+    if (!job->queue.empty() && job->queue.back().cut) {
+      job->queue.pop_back();
+      job->cuts.back() = std::min(job->cuts.back(), version);
+    } else {
+      job->cuts.push_back(version);
+    }
+    job->queue.push_back({{}, job->cuts.back(), {}});
+  }
   work(*job);
 }
 
@@ -111,7 +123,10 @@ void RedoLogsSim::flush(JobId id, std::function<void()> done) {
 
 LoggedRounds RedoLogsSim::range(JobId id) const {
   const std::shared_ptr<Job> job = find(id);
-  return job ? job->status.range : LoggedRounds{};
+  if (!job) return {};
+  LoggedRounds range = job->status.range;
+  for (const Version cut : job->cuts) range.last = std::min(range.last, Round(cut.value));
+  return range;
 }
 
 std::optional<RedoLogStatus> RedoLogsSim::status(JobId id) const {
@@ -125,6 +140,11 @@ std::optional<RedoLogStatus> RedoLogsSim::status(JobId id) const {
 bool RedoLogsSim::idle(JobId id) const {
   const std::shared_ptr<Job> job = find(id);
   return !job || (!job->busy && job->queue.empty());
+}
+
+bool RedoLogsSim::whole(JobId id) const {
+  const std::shared_ptr<Job> job = find(id);
+  return job && job->status.error.empty() && job->status.dropped == 0 && !job->anew;
 }
 
 Status RedoLogsSim::replay(JobId id, Round after, Round to, const RedoLog::Each& each) {
@@ -168,7 +188,7 @@ void RedoLogsSim::work(Job& job) {
     }
     job.busy = true;
     job.batch = count;
-    job.written = 0;
+    job.written = false;
     return later(self, options_.step_ns / job.batch, &RedoLogsSim::write_next);
   }
   std::uint64_t wake_ns = job.queue.empty() ? ~0ull : job.retry_ns;
@@ -196,6 +216,7 @@ Status RedoLogsSim::write(Job& job, Item& item) {
   record.file = *job.file;
   if (item.cut) {
     record.cut = item.cut;
+    job.cuts.pop_front();
     job.index.cut(*item.cut);
     for (Disk::LogRecord& before : log.records) before.synced = true;
     return {};
@@ -216,9 +237,8 @@ void RedoLogsSim::write_next(Job& job) {
     job.in_hand.pop_front();
   }
   if (job.in_hand.empty()) return end_batch(job, {});
-  const bool step = !job.in_hand.front().cut;
   if (const Status written = write(job, job.in_hand.front()); !written) return end_batch(job, written);
-  job.written += step ? 1 : 0;
+  job.written = true;
   job.in_hand.pop_front();
   later(find(job.plan.job), options_.step_ns / job.batch, &RedoLogsSim::write_next);
 }
@@ -237,7 +257,7 @@ void RedoLogsSim::end_batch(Job& job, const Status& status) {
   job.in_hand.clear();
   if (!status) {
     failed(job, status.error());
-  } else if (job.written != 0) {
+  } else if (job.written) {
     job.status.error.clear();
   }
   for (const auto& call : std::exchange(job.flushed, {})) call();

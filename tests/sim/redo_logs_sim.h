@@ -41,7 +41,8 @@ class RedoLogsSim final : public RedoLogOrders {
   LoggedRounds range(JobId job) const override;
   Status replay(JobId job, Round after, Round to, const RedoLog::Each& each) override;
   std::optional<RedoLogStatus> status(JobId job) const override;
-  bool idle(JobId job) const;  // nothing is on its way
+  bool idle(JobId job) const;   // nothing is on its way
+  bool whole(JobId job) const;  // the disk has taken all steps
 
  private:
   using Calls = std::vector<std::function<void()>>;
@@ -53,9 +54,12 @@ class RedoLogsSim final : public RedoLogOrders {
   struct Job {
     Plan plan;
     bool begun = false;
+    bool anew = false;  // there had been a log, with void steps
     std::deque<Item> queue, in_hand;
-    Calls flushed;  // by the batch in hand
-    std::uint64_t batch = 0, written = 0;
+    std::deque<Version> cuts;  // in these
+    Calls flushed;             // by the batch in hand
+    std::uint64_t batch = 0;
+    bool written = false;  // something of it
     RedoIndex index;
     RedoLogStatus status;
     std::uint64_t retry_ns = 0, synced_ns = 0;

@@ -173,8 +173,7 @@ bool ServerSim::send_now(const ControlMessage& message) {
 
 void ServerSim::send(ControlMessage message) {
   if (const auto* kept = std::get_if<ShardKept>(&message)) {
-    const std::optional<RedoLogStatus> log = logs_.status(kept->job);
-    world_.judge.tells_kept(index_, *kept, log && log->error.empty() && log->dropped == 0);
+    world_.judge.tells_kept(index_, *kept, logs_.whole(kept->job));
   }
   if (outbox_.size() >= kMaxOutbox) return world_.broken("a server has too much to say to its coordinator");
   outbox_.push_back(std::move(message));

@@ -38,19 +38,22 @@ struct FakeSnapshots final : SnapshotOrders {
 
 // A log that has its steps on the disk when the test says so.
 struct FakeLogs final : RedoLogOrders {
-  void begin(const Plan&, std::optional<Round>) override {}
-  void drop(JobId) override {}
+  void begin(const Plan&, std::optional<Round> after) override { begun.push_back(after); }
+  void drop(JobId) override { ++dropped; }
   void trim(JobId, Round) override {}
   void flush(JobId, std::function<void()> done) override { flushes.push_back(std::move(done)); }
   LoggedRounds range(JobId) const override { return log; }
   Status replay(JobId, Round, Round, const RedoLog::Each&) override { return {}; }
-  std::optional<RedoLogStatus> status(JobId) const override { return std::nullopt; }
+  std::optional<RedoLogStatus> status(JobId) const override { return RedoLogStatus{.error = error}; }
   void flushed() {
     const std::function<void()> first = std::move(flushes.front());
     flushes.erase(flushes.begin());
     first();
   }
   LoggedRounds log{Round(1), Round(5)};
+  std::string error;
+  std::vector<std::optional<Round>> begun;
+  int dropped = 0;
   std::vector<std::function<void()>> flushes;
 };
 
@@ -68,6 +71,8 @@ struct Server final : ControlJobsOutput {
   OpenJob open_message(std::uint32_t view, bool kept = false) const {
     JobConfig config;
     config.name = "job";
+    config.recovery.redo_log = redo_log;
+    config.recovery.when_full = when_full;
     OpenJob open;
     open.job = JobId(7);
     open.view = ViewId(view);
@@ -93,6 +98,7 @@ struct Server final : ControlJobsOutput {
     return found;
   }
 
+  std::string redo_log = "workers", when_full = "go_on";
   FakeLane lane;
   FakeSnapshots snapshots;
   FakeLogs logs;
@@ -174,6 +180,65 @@ TEST_CASE("what waits for a log is not said of a view that comes after") {
   kept = server.take<ShardKept>();
   REQUIRE(kept.size() == 1);
   CHECK(kept[0].min_version == Version(7));
+}
+
+TEST_CASE("a view is not open before its log says which steps are void") {
+  Server server(true);
+  server.redo_log = "disk";
+  SUBCASE("it does soon") {
+    server.open(3);
+    CHECK(server.logs.begun == std::vector<std::optional<Round>>{Round(0)});
+    CHECK(server.take<ShardReady>().empty());
+    REQUIRE(server.logs.flushes.size() == 1);
+    server.logs.flushed();
+    const auto ready = server.take<ShardReady>();
+    REQUIRE(ready.size() == 1);
+    CHECK(ready[0].ok);
+    server.restart(3);
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(6));
+    server.logs.flushed();
+    server.sent.clear();
+    server.open(4, true);  // nothing is void
+    CHECK(server.take<ShardReady>().size() == 1);
+    CHECK(server.logs.flushes.empty());
+    CHECK_FALSE(server.logs.begun.back());
+  }
+  SUBCASE("the view is over before it does") {
+    server.open(3);
+    server.restart(3);
+    server.open(4);
+    REQUIRE(server.logs.flushes.size() == 3);  // one of them is for what is kept
+    server.logs.flushed();
+    CHECK(server.take<ShardReady>().empty());
+    server.logs.flushed();
+    server.logs.flushed();
+    const auto ready = server.take<ShardReady>();
+    REQUIRE(ready.size() == 1);
+    CHECK(ready[0].view == ViewId(4));
+  }
+  SUBCASE("the disk is full, and training waits") {
+    server.when_full = "wait";
+    server.open(3);
+    server.logs.error = "no space left on device";
+    server.logs.flushed();
+    const auto ready = server.take<ShardReady>();
+    REQUIRE(ready.size() == 1);
+    CHECK_FALSE(ready[0].ok);
+    CHECK(ready[0].code == ErrorCode::kUnavailable);
+    CHECK(ready[0].message.find("no space left on device") != std::string::npos);
+    CHECK_FALSE(server.jobs.contains(JobId(7)));
+  }
+  SUBCASE("the disk is full, and training goes on") {
+    server.open(3);
+    const int dropped = server.logs.dropped;
+    server.logs.error = "no space left on device";
+    server.logs.flushed();
+    CHECK(server.logs.dropped == dropped + 1);
+    CHECK(server.logs.begun == std::vector<std::optional<Round>>{Round(0), std::nullopt});
+    const auto ready = server.take<ShardReady>();
+    REQUIRE(ready.size() == 1);
+    CHECK(ready[0].ok);
+  }
 }
 
 TEST_CASE("a final state that is durable is reported again when the order comes again") {
