@@ -223,9 +223,9 @@ Status RedoLog::end_at(const Entry& first_bad) {
 
 // ---- Writing ----
 
-Status RedoLog::begin_file(std::uint64_t at_least) {
-  const std::uint64_t size = std::max(limits_.file_bytes, at_least);
-  if (bytes() + size > limits_.bound_bytes) {
+Status RedoLog::begin_file(std::uint64_t at_least, bool exact) {
+  const std::uint64_t size = exact ? at_least : std::max(limits_.file_bytes, at_least);
+  if (!exact && bytes() + size > limits_.bound_bytes) {
     return fail(ErrorCode::kLimit, "the redo log in " + folder_ + " has " + std::to_string(bytes() >> 20) +
                                        " MiB, and may have " + std::to_string(limits_.bound_bytes >> 20) +
                                        " (recovery.log_mb) until a snapshot covers some of it");
@@ -350,7 +350,9 @@ Status RedoLog::cut(Version version) {
     return {};
   }
   if (!file_ || offset_ + kRedoAlign > files_.back().bytes) {
-    if (Status begun = begin_file(kRedoAlign); !begun) return begun;
+    Status begun = begin_file(kRedoAlign);
+    if (!begun) begun = begin_file(kRedoAlign, true);
+    if (!begun) return begun;
   }
   alignas(kRedoAlign) std::array<std::byte, kRedoAlign> record{};
   RedoHead head = head_of({}, next_);

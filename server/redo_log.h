@@ -57,7 +57,7 @@ class RedoLog {
   // filled in. kLimit: the log has all the space that it may have; kIo: the disk has no more, or is broken. Then
   // nothing was written, and it can be tried again.
   Result<std::size_t> append(std::span<const LoggedStep> steps);
-  // The job begins again after `version`: what there is of later ones is void.
+  // The job begins again after `version`: what there is of later ones is void. Has room in a log that is at its bound.
   Status cut(Version version);
   // What was appended is durable.
   Status sync();
@@ -97,7 +97,8 @@ class RedoLog {
   Status scan_file(File& file, std::vector<Entry>& entries, std::string& why);
   Status check_tail(const std::vector<Entry>& entries, std::string& why, std::size_t& good) const;
   Status end_at(const Entry& first_bad);  // of which file and offset count
-  Status begin_file(std::uint64_t at_least);
+  // exact: no larger than that, and beyond the log's bound if need be.
+  Status begin_file(std::uint64_t at_least, bool exact = false);
   void end_file();
   Status write(std::span<const std::span<const std::byte>> records);
   RedoHead head_of(const LoggedStep& step, std::uint64_t number) const;

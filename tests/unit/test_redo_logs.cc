@@ -178,6 +178,36 @@ TEST_CASE("a log that is at its bound holds steps back until a snapshot covers s
   CHECK(logs.replayed(24, version) == version - 24);
 }
 
+TEST_CASE("a log that can take no more steps still takes which of them are void, and has none of those from then on") {
+  const TempDir dir;
+  {
+    Logs logs(dir / "redo");
+    logs.begin({8 * kRecord, 32 * kRecord}, true);
+    std::uint64_t version = 1;
+    REQUIRE(logs.eventually([&] {
+      while (version < 100 && logs.step(version)) ++version;
+      return !logs.logs->status(kRedoJob)->error.empty();
+    }));
+    logs.begin({8 * kRecord, 32 * kRecord}, true, Round(25));
+    logs.begin({8 * kRecord, 32 * kRecord}, true, Round(20));
+    CHECK(logs.logs->range(kRedoJob) == LoggedRounds{Round(1), Round(20)});  // before it is written, too
+    logs.begin({8 * kRecord, 32 * kRecord}, true, Round(22));
+    CHECK(logs.logs->range(kRedoJob) == LoggedRounds{Round(1), Round(20)});
+  }
+  {
+    Logs logs(dir / "redo");
+    CHECK(logs.logs->range(kRedoJob) == LoggedRounds{Round(1), Round(32)});  // it died before that was written
+    logs.begin({8 * kRecord, 32 * kRecord}, true, Round(20));
+    logs.flush();
+    CHECK(logs.logs->status(kRedoJob)->error.empty());
+    CHECK(logs.logs->range(kRedoJob) == LoggedRounds{Round(1), Round(20)});
+    REQUIRE(logs.step(21));
+    REQUIRE(logs.eventually([&] { return !logs.logs->status(kRedoJob)->error.empty(); }));
+  }
+  Logs logs(dir / "redo");
+  CHECK(logs.logs->range(kRedoJob) == LoggedRounds{Round(1), Round(20)});
+}
+
 TEST_CASE("who does not want to wait loses the log, not the training, until a snapshot covers the gap") {
   const TempDir dir;
   Logs logs(dir / "redo");
