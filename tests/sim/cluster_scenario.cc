@@ -177,6 +177,8 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   }
   std::ranges::sort(s.faults, {}, &Fault::at_ns);
   s.kill_at_message = faults > 0 && !s.gentle && random.chance(0.4) ? 0.01 : 0.0;
+  // What is pushed then is how far a replica has moved: to everybody but the trainers it is a gradient.
+  if (s.mode == "sync" && !gated && !s.deadline && s.backups == 0 && random.chance(0.15)) s.mode = "local_sgd";
   return s;
 }
 
