@@ -42,8 +42,8 @@ class Lanes final : private WorkerLaneListener {
     for (auto& node : nodes_) node->lane.reset();
   }
 
-  // Seconds of each round.
-  Result<std::vector<double>> measure(std::uint32_t rounds) {
+  // Seconds of each round. weight: of each rank's gradients; 0: they are summed, but no step is taken.
+  Result<std::vector<double>> measure(std::uint32_t rounds, std::uint64_t weight) {
     std::vector<double> seconds;
     Clock::time_point began;
     const auto between = [&]() noexcept {
@@ -58,7 +58,7 @@ class Lanes final : private WorkerLaneListener {
         trainers.emplace_back([&, &mine = *node, rank] {
           for (std::uint32_t i = 1; i <= rounds; ++i) {
             gate.arrive_and_wait();
-            train(mine, rank, round_ + i);
+            train(mine, rank, round_ + i, weight);
           }
           gate.arrive_and_wait();
         });
@@ -160,11 +160,11 @@ class Lanes final : private WorkerLaneListener {
   }
 
   // As the session library does it.
-  void train(Node& node, std::uint32_t rank, std::uint64_t round) {
+  void train(Node& node, std::uint32_t rank, std::uint64_t round, std::uint64_t weight) {
     NodeJob& job = *node.job;
     for (std::size_t t = kTensors; t-- > 0;) {
       auto& word = const_cast<TensorWord&>(job.tensor_words(rank)[t]);
-      word.weight.store(1, std::memory_order_relaxed);
+      word.weight.store(weight, std::memory_order_relaxed);
       word.round.store(round, std::memory_order_release);
     }
     const std::uint64_t one = 1;
@@ -218,20 +218,24 @@ Result<nlohmann::ordered_json> run_allreduce_bench(const AllreduceBenchOptions& 
   auto stepping = GlooBaseline::create(baseline);
   if (!stepping) return tl::unexpected(stepping.error());
 
-  if (auto warm = (*lanes)->measure(2); !warm) return tl::unexpected(warm.error());
+  if (auto warm = (*lanes)->measure(2, 1); !warm) return tl::unexpected(warm.error());
   // In turns, so that all of them see the same machine: a turn's figure is its median, a ratio is of one turn.
-  std::vector<double> ours, gloo, gloo_step, to_gloo, to_gloo_step;
+  std::vector<double> ours, exchange, gloo, gloo_step, to_gloo, exchange_to_gloo, to_gloo_step;
   for (std::uint32_t turn = 0; turn < options.turns; ++turn) {
-    auto first = (*lanes)->measure(options.rounds);
+    auto first = (*lanes)->measure(options.rounds, 1);
     if (!first) return tl::unexpected(first.error());
+    auto unstepped = (*lanes)->measure(options.rounds, 0);
+    if (!unstepped) return tl::unexpected(unstepped.error());
     auto second = (*bare)->measure();
     if (!second) return tl::unexpected(second.error());
     auto third = (*stepping)->measure();
     if (!third) return tl::unexpected(third.error());
     ours.push_back(median(*first));
+    exchange.push_back(median(*unstepped));
     gloo.push_back(median(*second));
     gloo_step.push_back(median(*third));
     to_gloo.push_back(ours.back() / gloo.back());
+    exchange_to_gloo.push_back(exchange.back() / gloo.back());
     to_gloo_step.push_back(ours.back() / gloo_step.back());
   }
   if (!(*lanes)->same_everywhere()) return fail(ErrorCode::kInternal, "the nodes' parameters differ");
@@ -245,8 +249,10 @@ Result<nlohmann::ordered_json> run_allreduce_bench(const AllreduceBenchOptions& 
   result["chunk_bytes"] = (*lanes)->chunk_bytes();
   result["round_ms"] = median(ours) * 1e3;
   result["gb_per_s"] = bytes / median(ours) * 1e-9;
+  result["exchange_ms"] = median(exchange) * 1e3;
   result["gloo_ms"] = median(gloo) * 1e3;
   result["gloo_step_ms"] = median(gloo_step) * 1e3;
+  result["ratio_exchange_to_gloo"] = median(exchange_to_gloo);
   result["ratio_to_gloo"] = median(to_gloo);
   result["ratio_to_gloo_step"] = median(to_gloo_step);
   return result;

@@ -39,16 +39,12 @@ class Tally {
   explicit Tally(std::uint32_t ranks) : ranks_(ranks) {}
 
   void take(std::string_view datagram, std::uint64_t now_ns) {
-    const auto json = nlohmann::json::parse(datagram, nullptr, false);
-    if (!json.is_object() || !json.contains("rank") || !json.contains("samples")) return;
-    const auto rank = json.at("rank").get<std::size_t>();
-    if (rank >= ranks_.size()) return;
-    Rank& known = ranks_[rank];
-    known.total += json.at("samples").get<double>();
-    const double step_ns = json.value("compute_ns", 0.0) + json.value("reduce_ns", 0.0) + json.value("wait_ns", 0.0);
-    const std::uint64_t begun = now_ns - std::min(now_ns, static_cast<std::uint64_t>(step_ns));
-    if (known.at.empty()) started_ns_ = std::min(started_ns_, begun);
-    known.compute_ns += json.value("compute_ns", 0.0);
+    const auto report = parse_progress(datagram);
+    if (!report || report->rank >= ranks_.size()) return;
+    Rank& known = ranks_[report->rank];
+    known.total += static_cast<double>(report->samples);
+    if (known.at.empty()) started_ns_ = std::min(started_ns_, now_ns - std::min(now_ns, report->step_ns()));
+    known.compute_ns += static_cast<double>(report->compute_ns);
     known.at.push_back({now_ns, known.total});
   }
   // When training began: a step before the first report.

@@ -202,9 +202,10 @@ Nodes are lanes of this process on the loopback interface; everything shares thi
 every node included.
 
 --json fields: round_ms (from all gradients being ready to all nodes having all parameters; median over turns of medians over
-  rounds), gb_per_s (model bytes by it), chunk_bytes (of a bucket), gloo_ms (one call of gloo::allreduce, ring, over the
-  whole model, nothing else), gloo_step_ms (that call and then the same optimizer's step on every node),
-  ratio_to_gloo and ratio_to_gloo_step (round_ms by them, within a turn))";
+  rounds), gb_per_s (model bytes by it), chunk_bytes (of a bucket), exchange_ms (rounds of weight 0: the same sums, and no
+  step), gloo_ms (one call of gloo::allreduce, ring, over the whole model, nothing else), gloo_step_ms (that call and then
+  the same optimizer's step on every node), ratio_exchange_to_gloo (exchange_ms by gloo_ms, within a turn), ratio_to_gloo
+  and ratio_to_gloo_step (round_ms by them, within a turn))";
 
 void add_allreduce(CLI::App& bench_app, int& exit_status) {
   struct Arguments {
@@ -246,8 +247,10 @@ void add_allreduce(CLI::App& bench_app, int& exit_status) {
     const auto number = [&](const char* key) { return result->at(key).get<double>(); };
     std::printf("%.2f ms a round, %.2f GB/s, buckets of %.0f KiB\n", number("round_ms"), number("gb_per_s"),
                 number("chunk_bytes") / 1024);
-    std::printf("Gloo's ring alone %.2f ms: ratio %.3f; and then the same step %.2f ms: ratio %.3f\n",
-                number("gloo_ms"), number("ratio_to_gloo"), number("gloo_step_ms"), number("ratio_to_gloo_step"));
+    std::printf("sums alone %.2f ms, Gloo's ring %.2f ms: ratio %.3f\n", number("exchange_ms"), number("gloo_ms"),
+                number("ratio_exchange_to_gloo"));
+    std::printf("with the step %.2f ms, Gloo's ring and then the same step %.2f ms: ratio %.3f\n", number("round_ms"),
+                number("gloo_step_ms"), number("ratio_to_gloo_step"));
   });
 }
 

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace tributary::cli {
@@ -32,21 +31,17 @@ ProgressView::~ProgressView() {
 }
 
 void ProgressView::take(std::string_view datagram) {
-  const auto json = nlohmann::json::parse(datagram, nullptr, false);
-  if (!json.is_object()) return;
-  try {
-    round_ = std::max(round_, json.value("round", std::uint64_t{0}));
-    rounds_ = json.value("rounds", rounds_);
-    loss_sum_ += json.value("loss_sum", 0.0);
-    correct_ += json.value("correct", std::uint64_t{0});
-    samples_ += json.value("samples", std::uint64_t{0});
-    compute_ns_ += json.value("compute_ns", std::uint64_t{0});
-    reduce_ns_ += json.value("reduce_ns", std::uint64_t{0});
-    wait_ns_ += json.value("wait_ns", std::uint64_t{0});
-    test_accuracy_ = json.value("test_accuracy", test_accuracy_);
-  } catch (const nlohmann::json::exception&) {
-    // Not one of ours; it is only for show.
-  }
+  const auto report = parse_progress(datagram);
+  if (!report) return;
+  round_ = std::max(round_, report->round);
+  rounds_ = report->rounds;
+  loss_sum_ += report->loss_sum;
+  correct_ += report->correct;
+  samples_ += report->samples;
+  compute_ns_ += report->compute_ns;
+  reduce_ns_ += report->reduce_ns;
+  wait_ns_ += report->wait_ns;
+  test_accuracy_ = report->test_accuracy.value_or(test_accuracy_);
 }
 
 void ProgressView::update() {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/clock.h"
+#include "cluster/progress_socket.h"
 
 namespace tributary::lab {
 namespace {
@@ -14,30 +14,20 @@ using Json = nlohmann::ordered_json;
 }  // namespace
 
 void TrainingCurve::take(std::string_view datagram, std::uint64_t now_ns) {
-  const auto json = nlohmann::json::parse(datagram, nullptr, false);
-  if (!json.is_object()) return;
-  try {
-    const auto round = json.at("round").get<std::uint64_t>();
-    if (rounds_.size() >= kMaxRounds && !rounds_.contains(round)) return;
-    const auto number = [&](const char* key) { return json.at(key).get<double>(); };
-    const double compute = number("compute_ns"), reduce = number("reduce_ns"), wait = number("wait_ns");
-    const double loss = number("loss_sum"), samples = number("samples");
-    RoundSum& sum = rounds_[round];
-    ++sum.ranks;
-    sum.loss_sum += loss;
-    sum.samples += samples;
-    sum.compute_ns += compute;
-    sum.reduce_ns += reduce;
-    sum.wait_ns += wait;
-    sum.slowest_ns = std::max(sum.slowest_ns, compute + reduce + wait);
-    sum.test_accuracy = json.value("test_accuracy", sum.test_accuracy);
-    sum.at_ns = now_ns;
-    // Training began one step before the first report.
-    const auto step = static_cast<std::uint64_t>(compute + reduce + wait);
-    if (first_ns_ == 0) first_ns_ = now_ns > step ? now_ns - step : now_ns;
-  } catch (const nlohmann::json::exception&) {
-    // Not one of ours.
-  }
+  const auto report = parse_progress(datagram);
+  if (!report || (rounds_.size() >= kMaxRounds && !rounds_.contains(report->round))) return;
+  RoundSum& sum = rounds_[report->round];
+  ++sum.ranks;
+  sum.loss_sum += report->loss_sum;
+  sum.samples += static_cast<double>(report->samples);
+  sum.compute_ns += static_cast<double>(report->compute_ns);
+  sum.reduce_ns += static_cast<double>(report->reduce_ns);
+  sum.wait_ns += static_cast<double>(report->wait_ns);
+  sum.slowest_ns = std::max(sum.slowest_ns, static_cast<double>(report->step_ns()));
+  sum.test_accuracy = report->test_accuracy.value_or(sum.test_accuracy);
+  sum.at_ns = now_ns;
+  // Training began one step before the first report.
+  if (first_ns_ == 0) first_ns_ = now_ns > report->step_ns() ? now_ns - report->step_ns() : now_ns;
 }
 
 Json TrainingCurve::result() const {

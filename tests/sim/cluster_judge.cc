@@ -205,9 +205,9 @@ std::uint64_t ClusterJudge::logged_floor(const OpenJob& open) const {
 }
 
 // The round that a view must not begin before.
-std::uint64_t ClusterJudge::floor(const View& begun) const {
+std::uint64_t ClusterJudge::floor(const View& view) const {
   if (!recovers()) return any_commit_ ? committed_.value : 0;
-  if (scenario_.logs()) return begun.logged_floor;
+  if (scenario_.logs()) return view.logged_floor;
   if (!server_lost_ && !redoing_) return complete_;
   if (last_failed_) return committed_.value;
   if (!any_commit_) return 0;
@@ -215,8 +215,11 @@ std::uint64_t ClusterJudge::floor(const View& begun) const {
   const bool fits = scenario_.when_full == "wait" || complete_ + 1 <= committed_.value + scenario_.ring_rounds;
   const bool covered = !ring_gap_ && fits;
   // What was decided about a round that nobody had an answer to is lost with its server.
-  const std::uint64_t undecided = setup_.gate && complete_ > committed_.value ? 1 : 0;
-  return covered ? complete_ - undecided : committed_.value;
+  const bool undecided = setup_.gate && complete_ > committed_.value;
+  // A new coordinator does not know where the view before began: a shard that was being brought up to there, and lacked
+  // its last round only, looks like one for which that round was open.
+  const bool unknown = redoing_ && view.coordinator != began_under_ && complete_ > committed_.value;
+  return covered ? complete_ - (undecided || unknown ? 1 : 0) : committed_.value;
 }
 
 void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
@@ -240,8 +243,8 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   if (synchronous() && start > complete_ + (scenario_.logs() ? 0 : 1)) {
     broken_("a view begins at " + in_words("round", start) + ", beyond " + in_words("the complete round", complete_));
   }
-  if (start < floor(*begun)) {
-    broken_("a view begins at " + in_words("round", start) + ", but " + in_words("round", floor(*begun)) +
+  if (const std::uint64_t least = floor(*begun); start < least) {
+    broken_("a view begins at " + in_words("round", start) + ", but " + in_words("round", least) +
             " can be had (complete: " + std::to_string(complete_) + ", committed: " + std::to_string(committed_.value) +
             (server_lost_ ? ", a server was lost" : "") + (ring_gap_ ? ", a ring was lost" : "") + ")");
   }
@@ -265,6 +268,7 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
     if (deaths_of_[shard] == begun->deaths_of[shard]) in_memory_.insert(shard);
   }
   outcome_.replayed += begun->replays ? 1 : 0;
+  began_under_ = begun->coordinator;
   server_lost_ = deaths_ != begun->deaths;
   last_failed_ = false;
   begun->start = start;

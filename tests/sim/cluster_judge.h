@@ -111,11 +111,13 @@ class ClusterJudge {
   void begin(View& view);
   void begin_arrivals(View& view);
   void check_restored(const View& view, std::uint16_t shard) const;
-  bool synchronous() const { return scenario_.mode == "sync" && scenario_.backups == 0; }
+  bool synchronous() const {
+    return (scenario_.mode == "sync" && scenario_.backups == 0) || scenario_.mode == "local_sgd";
+  }
   bool recovers() const;
   void look_at(View& of, const ShardCore& core, ChunkIndex chunk);
   void reach(std::uint32_t chunk, std::uint64_t version);
-  std::uint64_t floor(const View& begun) const;
+  std::uint64_t floor(const View& view) const;
   std::uint64_t logged_floor(const OpenJob& open) const;
   std::uint64_t reach(const LoggedRounds& log, Round snapshot) const;
   std::uint64_t reach_on_disk(std::uint16_t shard, JobId job, Round snapshot) const;
@@ -130,6 +132,7 @@ class ClusterJudge {
   std::map<std::pair<JobId, ViewId>, View> views_;
   View* newest_ = nullptr;
   std::vector<std::uint32_t> began_with_;  // the nodes of the last view that ran
+  std::uint64_t began_under_ = 0;          // its coordinator
   std::vector<std::uint64_t> reached_;     // by chunk
   std::vector<std::uint64_t> stepped_in_;  // by chunk: the newest view
   std::uint64_t complete_ = 0, deliveries_ = 0;

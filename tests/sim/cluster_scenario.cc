@@ -129,6 +129,7 @@ void log_on_disk(ClusterScenario& s, std::uint64_t span_ns) {
     }
     s.faults.push_back({kind, random.below(span_ns), random.between(kMs, 300 * kMs), std::move(who)});
   }
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
 }  // namespace
@@ -197,10 +198,12 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   for (std::uint64_t i = 0; i < faults; ++i) {
     s.faults.push_back(s.gentle ? gentle_fault_of(s, random, span) : fault_of(s, random, span));
   }
+  std::ranges::sort(s.faults, {}, &Fault::at_ns);
   s.kill_at_message = faults > 0 && !s.gentle && random.chance(0.4) ? 0.01 : 0.0;
-  const bool rounds = s.mode == "sync" && s.backups == 0 && plain;
-  if (rounds && s.redo_log == "workers") log_on_disk(s, span);
-  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+  // What is pushed then is how far a replica has moved: to everybody but the trainers it is a gradient.
+  if (s.mode == "sync" && !gated && !s.deadline && s.backups == 0 && random.chance(0.15)) s.mode = "local_sgd";
+  const bool recovers = (s.mode == "sync" && s.backups == 0) || s.mode == "local_sgd";
+  if (recovers && plain && s.redo_log == "workers") log_on_disk(s, span);
   return s;
 }
 

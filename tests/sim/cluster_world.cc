@@ -30,6 +30,10 @@ JobConfig config_of(const ClusterScenario& scenario) {
   config.push = *parse_encoding(scenario.push);
   config.pull = *parse_encoding(scenario.pull);
   config.ssp.staleness = scenario.staleness;
+  if (scenario.mode == "local_sgd") {
+    config.local.steps = 4;
+    config.local.keep_state = false;
+  }
   config.sync.backup_workers = scenario.backups;
   if (scenario.deadline) config.sync.deadline_ms = 100;
   config.optimizer = default_optimizer(scenario.optimizer);

@@ -115,9 +115,10 @@ TEST_CASE("goodput is that of the slowest worker's link, as measured or as its r
 }
 
 std::string report(std::uint64_t round, double loss, double compute_ms, double wait_ms, const std::string& more = "") {
-  return R"({"rank":0,"round":)" + std::to_string(round) + R"(,"loss_sum":)" + std::to_string(loss) +
-         R"(,"samples":4,"compute_ns":)" + std::to_string(compute_ms * 1e6) + R"(,"reduce_ns":0,"wait_ns":)" +
-         std::to_string(wait_ms * 1e6) + more + "}";
+  const auto ns = [](double ms) { return std::to_string(static_cast<std::uint64_t>(ms * 1e6)); };
+  return R"({"rank":0,"world_size":2,"restarts":0,"resumed":0,"complete":1,"rounds":9,"samples_sum":1,"correct":1,"round":)" +
+         std::to_string(round) + R"(,"loss_sum":)" + std::to_string(loss) + R"(,"samples":4,"compute_ns":)" +
+         ns(compute_ms) + R"(,"reduce_ns":0,"wait_ns":)" + ns(wait_ms) + more + "}";
 }
 
 TEST_CASE("a step is as long as its slowest rank's, and the warm-up does not count") {

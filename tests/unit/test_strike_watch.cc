@@ -86,7 +86,7 @@ TEST_CASE("of several views since the strike the one that began earliest says wh
 TEST_CASE("a datagram is a report if it has all of its fields") {
   const char* whole =
       R"({"rank":1,"world_size":4,"restarts":2,"resumed":10,"complete":11,"round":12,"rounds":90,"samples":8,
-          "samples_sum":18446744073709551615,"loss_sum":1.5})";
+          "samples_sum":18446744073709551615,"correct":3,"loss_sum":1.5,"compute_ns":5,"reduce_ns":6,"wait_ns":7})";
   const auto parsed = parse_progress(whole);
   REQUIRE(parsed);
   CHECK(parsed->rank == 1);
@@ -94,6 +94,9 @@ TEST_CASE("a datagram is a report if it has all of its fields") {
   CHECK(parsed->resumed == 10);
   CHECK(parsed->complete == 11);
   CHECK(parsed->samples_sum == ~0ull);
+  CHECK(parsed->loss_sum == 1.5);
+  CHECK(parsed->step_ns() == 18);
+  CHECK_FALSE(parsed->test_accuracy);
   CHECK_FALSE(parse_progress(R"({"rank":1,"world_size":4,"round":12})"));
   CHECK_FALSE(parse_progress(R"({"rank":"one"})"));
   CHECK_FALSE(parse_progress("["));
