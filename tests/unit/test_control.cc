@@ -250,10 +250,12 @@ TEST_CASE("facts of a gated round are told until there is a decision, which open
     CHECK(answer->gate.norm == 110.0);
     CHECK(values == filled(9.5f));  // 10 - 0.5 (the rate) * 0.5 (the coefficient) * 2
   }
-  const ControlStatus status = server.control->status();
-  REQUIRE(status.jobs.size() == 1);
+  ControlStatus status;
+  REQUIRE(eventually([&] {  // it is published after the lanes have heard of the decision
+    status = server.control->status();
+    return status.jobs.size() == 1 && status.jobs[0].gate_round == Round(1);
+  }));
   CHECK(status.jobs[0].gate);
-  CHECK(status.jobs[0].gate_round == Round(1));
   CHECK(status.jobs[0].rounds_clipped == 1);
   CHECK(status.jobs[0].memory.gate);
 }
@@ -314,6 +316,7 @@ TEST_CASE("a stopped job resumes from its final state, over a restart of the ser
     CHECK(final_state->round == Round(2));
     coordinator.send(SnapshotCommit{JobId(7), Round(2)});
     CHECK(eventually([&] { return server.control->status().jobs.empty(); }));
+    CHECK(eventually([&] { return server.store->jobs()[0].snapshots == std::vector<Round>{Round(2)}; }));
   }
   SmallServer server(coordinator.endpoint(), directory.path);
   REQUIRE(coordinator.expect<ServerHello>());
