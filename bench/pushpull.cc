@@ -28,7 +28,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr int kSlices = 5;
 constexpr std::uint64_t kWarmRounds = 2;
 constexpr double kWarmSeconds = 120.0;  // at most
 constexpr std::chrono::milliseconds kScrapeTimeout{5'000}, kScrapePause{50};
@@ -58,6 +57,7 @@ std::vector<SessionOptions> make_sessions(const PushPullOptions& options, LocalC
     SessionOptions session;
     session.socket = cluster.workers()[node].socket;
     session.job = job;
+    session.gradients_move = options.ranks_write;
     session.topology = {.rank = rank,
                         .world_size = world,
                         .local_rank = rank % options.ranks_per_node,
@@ -142,7 +142,7 @@ class Benchmark {
   }
 
   Status slice() {
-    const double seconds = options_.seconds / kSlices;
+    const double seconds = options_.seconds / options_.slices;
     const std::uint64_t before = ranks_.rounds();
     ranks_.resume();
     if (auto ok = ranks_.wait_until([&] { return ranks_.rounds() >= before + kWarmRounds; }, kWarmSeconds, healthy());
@@ -178,7 +178,7 @@ class Benchmark {
                                     .model_bytes = options_.model_bytes,
                                     .pairs = static_cast<std::uint16_t>(options_.servers * lanes_),
                                     .optimizer = options_.optimizer,
-                                    .seconds = options_.seconds / kSlices,
+                                    .seconds = options_.seconds / options_.slices,
                                     .folder = folder_,
                                     .program = options_.program});
     if (!echo) return tl::unexpected(echo.error());
@@ -379,7 +379,7 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
   }
   const auto baseline = [&]() -> Status { return other ? other->benchmark().slice() : measured.ceiling(); };
   if (auto ok = baseline(); !ok) return tl::unexpected(ok.error());
-  for (int i = 0; i < kSlices; ++i) {
+  for (std::uint32_t i = 0; i < options.slices; ++i) {
     if (auto ok = measured.slice(); !ok) return tl::unexpected(ok.error());
     if (auto ok = baseline(); !ok) return tl::unexpected(ok.error());
   }
@@ -446,6 +446,7 @@ Result<Json> run_durability(const PushPullOptions& options) {
     PushPullOptions one = options;
     one.store = true;
     one.ceiling = false;
+    one.ranks_write = true;
     one.recovery.redo_log = variant.name == std::string("off") ? "none" : variant.name;
     auto setup = Setup::start(one);
     if (!setup) return tl::unexpected(setup.error());
@@ -456,7 +457,7 @@ Result<Json> run_durability(const PushPullOptions& options) {
     if (!kept) return tl::unexpected(kept.error());
     variant.kept = *kept;
   }
-  for (std::size_t i = 0; i < kSlices; ++i) {
+  for (std::uint32_t i = 0; i < options.slices; ++i) {
     for (std::size_t turn = 0; turn < std::size(variants); ++turn) {
       // Who goes first in one slice goes last in the next: nobody always follows the same one.
       Variant& variant = variants[(i + turn) % std::size(variants)];

@@ -27,6 +27,7 @@ struct PushPullOptions {
   std::string optimizer = "adamw";
   Transport transport = Transport::kTcp;
   double seconds = 5.0;            // of measuring, in all slices together
+  std::uint32_t slices = 5;        // which take turns with those of what is compared; figures are medians over them
   std::uint16_t lanes = 0;         // 0: the daemons choose
   std::uint64_t chunk_bytes = 0;   // 0: from the model and the lanes
   std::uint32_t window_bytes = 0;  // cap; 0: the workers choose
@@ -38,6 +39,7 @@ struct PushPullOptions {
   std::optional<RankDevice> device;  // of all ranks (bench/gpu_pipeline.h)
   std::string worker_toml;           // sections to add to the workers' configuration
   RecoveryConfig recovery;           // counts with a store
+  bool ranks_write = false;          // their gradients, in every round, as trainers do
 };
 
 // Measures, and checks at the end that the parameters are finite, have changed and are the same on every node. The

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 
 #include "common/digest.h"
 
@@ -17,6 +18,21 @@ constexpr milliseconds kPoll{5};
 
 std::size_t nodes_of(const std::vector<SessionOptions>& sessions) {
   return sessions.at(0).topology.world_size / sessions.at(0).topology.local_world_size;
+}
+
+// Some values of a rank's gradients, which are repeated over all of them.
+std::vector<float> gradient_pattern(std::size_t rank) {
+  std::vector<float> values(1024);
+  float value = 1e-3f * static_cast<float>(rank + 1);
+  for (float& g : values) g = value = -value;
+  return values;
+}
+
+void tile(std::span<const float> pattern, std::span<float> to) {
+  for (std::size_t at = 0; at < to.size(); at += pattern.size()) {
+    const std::size_t count = std::min(pattern.size(), to.size() - at);
+    std::memcpy(to.data() + at, pattern.data(), count * sizeof(float));
+  }
 }
 
 }  // namespace
@@ -62,7 +78,12 @@ Status Ranks::train(std::size_t rank) {
     for (std::size_t t = 0; t < tensors_.size(); ++t) std::ranges::fill(session.initial(t), kInitial);
   }
   if (auto ok = session.start(); !ok) return ok;
-  if (auto ok = fill_gradients(session, rank); !ok) return ok;
+  // Where a backward pass would write them: in every round, and from what is in the first cache.
+  const bool writes = options.gradients_move && !device_;
+  const std::vector<float> pattern = gradient_pattern(rank);
+  if (!writes) {
+    if (auto ok = fill_gradients(session, pattern); !ok) return ok;
+  }
   if (leads) chunk_bytes_ = session.layout().chunk_elements() * sizeof(float);
   if (first_of_node) node_sessions_[options.topology.node_rank] = &session;
 
@@ -84,6 +105,7 @@ Status Ranks::train(std::size_t rank) {
         }
         if (leads) rounds_ = round;
       }
+      if (writes) tile(pattern, session.gradient(t));
       session.ready(t, 1);
     }
   }
@@ -102,19 +124,16 @@ bool Ranks::gate(std::uint64_t slice) {
   return !over_;
 }
 
-Status Ranks::fill_gradients(Session& session, std::size_t rank) const {
+Status Ranks::fill_gradients(Session& session, std::span<const float> pattern) const {
   if (device_ && !session.on_device()) {
     return fail(ErrorCode::kUnavailable, "the worker lent no device memory; its log says why");
   }
   std::vector<float> values;
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
-    values.resize(tensors_[t].elements());
-    float value = 1e-3f * static_cast<float>(rank + 1);
-    for (float& g : values) g = value = -value;
-    if (!device_) {
-      std::ranges::copy(values, session.gradient(t).begin());
-    } else if (auto ok = device_->write(session.gradient_device(t), values.data(), values.size() * sizeof(float));
-               !ok) {
+    values.resize(device_ ? tensors_[t].elements() : 0);
+    tile(pattern, device_ ? values : session.gradient(t));
+    if (!device_) continue;
+    if (auto ok = device_->write(session.gradient_device(t), values.data(), values.size() * sizeof(float)); !ok) {
       return ok;
     }
   }

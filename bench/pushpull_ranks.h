@@ -41,7 +41,8 @@ struct RankDevice {
 class Ranks {
  public:
   // One thread for each; all attach at once, and wait for resume(). first_of_node: options of the ranks with local rank
-  // 0 tell the node's number. An element of `sessions` is a rank. device: of all of them; without one: host memory.
+  // 0 tell the node's number. An element of `sessions` is a rank; if its gradients may move, it writes them in every
+  // round, else once. device: of all of them; without one: host memory.
   Ranks(std::vector<SessionOptions> sessions, std::vector<TensorSpec> tensors,
         std::optional<RankDevice> device = std::nullopt);
   ~Ranks();  // end(), and joins: the daemons must answer, or be gone, by then
@@ -67,7 +68,7 @@ class Ranks {
   Status train(std::size_t rank);
   bool gate(std::uint64_t slice);
   void end();
-  Status fill_gradients(Session& session, std::size_t rank) const;
+  Status fill_gradients(Session& session, std::span<const float> pattern) const;
   Status examine(const Session& session, NodeResult& result) const;
 
   static constexpr float kInitial = 1.0f;

@@ -30,7 +30,8 @@ link. The options are there to see what they are worth.
   with shm: tcp_gb_per_s_each_way (a second cluster of the same kind over tcp, whose slices take turns with these), ratio_to_tcp,
   tcp_cpu_seconds_per_gb, tcp_slices_gb_per_s,
   memory {server_peak_bytes, formula_bytes, ratio} (ARCHITECTURE.md: memory of a server), digest (equal on all nodes: checked)
---durability --json: off, workers, disk {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s,
+--durability: ranks write their gradients in every round, as trainers do (a node's only rank, with fp32, to where it is kept). Give more
+  --slices if the machine is noisy. --json: off, workers, disk {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s,
   cpu_seconds_per_gb, kept_rounds (that nodes or logs have room for), snapshot_bytes (of the newest, all servers),
   newest_snapshot (its round), log_bytes}. Refused where nothing would be kept: 16 rounds of the model must fit --redo-mb)";
 
@@ -111,6 +112,9 @@ void add_exchange_options(CLI::App* command, const std::shared_ptr<PushPullArgum
       ->check(CLI::IsMember({"tcp", "ipc", "shm"}))
       ->capture_default_str();
   command->add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  command->add_option("--slices", o.slices, "that the time is cut into; they take turns with what is compared")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   command->add_option("--lanes", o.lanes, "of every daemon (default: from the machine)");
   command->add_option("--chunk-bytes", o.chunk_bytes, "default: from the model and the lanes")
       ->transform(CLI::AsSizeValue(false));

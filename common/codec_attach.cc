@@ -21,6 +21,7 @@ void write(Root::Builder out, const AttachRequest& m) {
   body.setPid(m.pid);
   write_tensors(body.initTensors(size_of(m.tensors)), m.tensors);
   body.setDevice(text(m.device));
+  body.setGradientsMove(m.gradients_move);
 }
 
 void write(Root::Builder out, const AttachReply& m) {
@@ -42,6 +43,9 @@ void write(Root::Builder out, const AttachReply& m) {
   body.setWorldSize(m.world_size);
   body.setNodeRank(m.node_rank);
   body.setState(data(m.state));
+  body.setRingOffset(m.ring.offset);
+  body.setRingSlotBytes(m.ring.slot_bytes);
+  body.setRingSlots(m.ring.slots);
 }
 
 void write(Root::Builder out, const RankState& m) {
@@ -88,6 +92,7 @@ AttachRequest read(wire::AttachRequest::Reader in) {
   m.pid = in.getPid();
   m.tensors = read_tensors(in.getTensors());
   m.device = read_text(in.getDevice(), kMaxDeviceUuid, "the device");
+  m.gradients_move = in.getGradientsMove();
   return m;
 }
 
@@ -112,6 +117,7 @@ AttachReply read(wire::AttachReply::Reader in) {
   m.world_size = in.getWorldSize();
   m.node_rank = in.getNodeRank();
   m.state = read_data(in.getState(), kMaxRankState, "the rank's state");
+  m.ring = {in.getRingOffset(), in.getRingSlotBytes(), in.getRingSlots()};
   return m;
 }
 

@@ -440,7 +440,8 @@ struct AttachRequest {
   std::uint32_t rank = 0, local_rank = 0, world_size = 1, local_world_size = 1, node_rank = 0;
   std::int32_t pid = 0;
   std::vector<TensorSpec> tensors;
-  std::string device;  // UUID of the GPU with this rank's gradients; empty: they are in host memory
+  std::string device;           // UUID of the GPU with this rank's gradients; empty: they are in host memory
+  bool gradients_move = false;  // the trainer can write each round's gradient elsewhere
 };
 // File descriptors travel with it (SCM_RIGHTS), in this order: node region, gradient region, one eventfd per lane.
 struct AttachReply {
@@ -462,6 +463,12 @@ struct AttachReply {
   std::uint64_t device_bytes = 0;  // of each
   // One more descriptor: what the node has pushed, for the trainer to hold and give back when it attaches again.
   bool redo = false;
+  // Where the rank writes its gradients, in that memory: round r's at offset + (r % slots) * slot_bytes, as flat as in
+  // a gradient region. slots 0: they are in the gradient region.
+  struct RingGradients {
+    std::uint64_t offset = 0, slot_bytes = 0;
+    std::uint32_t slots = 0;
+  } ring;
 };
 inline constexpr std::size_t kMaxDeviceUuid = 64;
 inline constexpr std::size_t kMaxMemoryHandle = 256;  // bytes; CUDA's have 64

@@ -42,6 +42,7 @@ class SharedMemory {
   int fd() const { return fd_.get(); }
   // The mapping stays.
   void close_fd() { fd_.reset(); }
+  FileDescriptor take_fd() { return std::move(fd_); }
   explicit operator bool() const { return data_ != nullptr; }
 
   // A descriptor of the same memory that can be mapped for reading only.

@@ -32,6 +32,7 @@ struct AttachRequest {
   pid @6 :Int32;
   tensors @7 :List(Records.Tensor);
   device @8 :Text;  # UUID of the GPU that this rank's gradients and parameters are on; empty: in host memory
+  gradientsMove @9 :Bool;  # the trainer can write each round's gradient elsewhere
 }
 
 # worker -> trainer. With it travel file descriptors: node region, gradient region, one eventfd per lane, and, with `redo`, what the
@@ -56,6 +57,11 @@ struct AttachReply {
   worldSize @14 :UInt32;
   nodeRank @15 :UInt32;
   state @16 :Data;  # what the rank gave to be kept with resumeRound
+  # Where the rank writes its gradients, in what `redo` travels with: that of round r lies at ringOffset + (r mod
+  # ringSlots) * ringSlotBytes, as flat as in a gradient region. ringSlots 0: they are in the gradient region.
+  ringOffset @17 :UInt64;
+  ringSlotBytes @18 :UInt64;
+  ringSlots @19 :UInt32;
 }
 
 struct RankState {  # trainer -> worker: to be kept with the state after a round

@@ -38,6 +38,9 @@ struct JobRecord {
   finished @8 :Bool;
   members @9 :List(UInt32);  # node ranks of the last view, ascending; empty after a stop in good order
   rankStates @10 :List(KeptRankState);  # what ranks gave to be kept with the committed snapshot
+  # Of the last view, and the first view in a row with those nodes; 0: the first of all.
+  membersHash @11 :UInt64;
+  membersSince @12 :UInt32;
 }
 
 struct KeptRankState {

@@ -12,10 +12,12 @@ std::string ControlJobs::no_store() const {
   return "server " + std::to_string(config_.index) + " has no store configured; set [store] path in its configuration";
 }
 
-void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogOrders* logs) {
+void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogOrders* logs,
+                        std::uint32_t max_logged_rounds) {
   lanes_ = std::move(lanes);
   snapshotter_ = snapshots;
   logs_ = logs;
+  max_logged_rounds_ = max_logged_rounds;
 }
 
 void ControlJobs::park_all(const std::string& why) {

@@ -30,6 +30,7 @@
 #include "common/layout.h"
 #include "common/log.h"
 #include "common/messages.h"
+#include "common/redo_plan.h"
 #include "server/lane.h"
 #include "server/memory_formula.h"
 #include "server/redo_logs.h"
@@ -98,7 +99,9 @@ class ControlJobs {
   // store: null if there is none.
   ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output);
   // Before anything else. snapshots and logs: null without a store.
-  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogOrders* logs = nullptr);
+  // max_logged_rounds: as CoordinatorOptions has it.
+  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogOrders* logs = nullptr,
+             std::uint32_t max_logged_rounds = kMaxLoggedRounds);
 
   // The coordinator.
   void on(const OpenJob& m);
@@ -188,6 +191,7 @@ class ControlJobs {
   std::vector<LaneCommands*> lanes_;
   SnapshotOrders* snapshotter_ = nullptr;
   RedoLogOrders* logs_ = nullptr;
+  std::uint32_t max_logged_rounds_ = kMaxLoggedRounds;
   std::map<JobId, Job> jobs_;
   std::map<JobId, Parked> parked_;
 };

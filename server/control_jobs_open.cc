@@ -147,7 +147,8 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
     ++job.status.chunks;
     job.status.elements += job.layout->chunk(ChunkIndex(c)).elements;
   }
-  const bool logs = logs_ && log_rounds(*config, m.owners, m.chunk_elements) != 0;
+  const std::uint32_t fit = logs_ ? log_rounds(*config, m.owners, m.chunk_elements, max_logged_rounds_) : 0;
+  const bool logs = fit != 0;
   if (logs) {
     const RedoLog::Limits limits{redo_file_bytes(*config), std::uint64_t{config->recovery.log_mb} << 20};
     job.log = {m.job, config->name, job.status.chunks, limits, config->recovery.when_full == "wait"};
@@ -171,6 +172,7 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
     part.start = m.resume ? m.resume_round : Round(0);
     part.recovers = recovers(*config);
     part.logs = logs;
+    if (logs && job.log->waits) part.log_rounds = fit;
     if (has_gate(*config)) part.gate = config->gate;
     parts.push_back(std::move(part));
   }

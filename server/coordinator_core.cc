@@ -26,6 +26,7 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, std::vector<JobReco
     if (job.record.view > record.view) continue;  // a training of that name that was replaced before it had a snapshot
     job.config = *config;
     job.record = std::move(record);
+    job.began = job.record.view_nodes;  // or it was given up: who cannot know drops what nodes have kept
   }
 }
 
@@ -202,7 +203,12 @@ void CoordinatorCore::moved(const Server& server) {
   for (const auto& [name, job] : jobs_) {
     if (job.phase == Phase::kOpening && !job.ready.contains(shard)) {
       output_.send(server.peer, open_message(job, shard));
-    } else if (job.phase == Phase::kRunning && job.snapshot && !job.snapshot_done.contains(shard)) {
+      continue;
+    }
+    // It may hold rounds back until it hears of a snapshot.
+    const bool tell = job.phase == Phase::kRunning && job.on_servers() && job.record.initialised && !job.untold;
+    if (tell) output_.send(server.peer, SnapshotCommit{job.record.job, job.record.committed});
+    if (job.phase == Phase::kRunning && job.snapshot && !job.snapshot_done.contains(shard)) {
       output_.send(server.peer, SnapshotAt{job.record.job, job.record.view, *job.snapshot});
     } else if (job.phase == Phase::kStopping && job.snapshot && !job.snapshot_done.contains(shard)) {
       output_.send(server.peer, StopJob{job.record.job, job.record.view, job.stop_kind, *job.snapshot, job.last_stop});

@@ -28,6 +28,7 @@
 #include "common/config.h"
 #include "common/layout.h"
 #include "common/messages.h"
+#include "common/redo_plan.h"
 #include "common/result.h"
 #include "server/checkpoint_orders.h"
 #include "server/job_placement.h"
@@ -40,7 +41,14 @@ struct CoordinatorOptions {
   std::uint16_t servers = 1;  // 0: a cluster for all-reduce jobs only
   std::uint64_t incarnation = 0;
   std::uint64_t peer_timeout_ms = 10000;
-  std::uint64_t job_id_seed = 0;  // random per process: makes the ids of new jobs
+  std::uint64_t job_id_seed = 0;                       // random per process: makes the ids of new jobs
+  std::uint32_t max_logged_rounds = kMaxLoggedRounds;  // that a redo log has at most
+};
+
+// The nodes of a view, and the first of the views in a row that had them, if any view before had others.
+struct ViewNodes {
+  std::uint64_t hash = 0;  // members_hash(); 0: there has been no view
+  ViewId since;
 };
 
 // A job as the registry keeps it for ever.
@@ -57,11 +65,13 @@ struct JobRecord {
   bool finished = false;
   // Node ranks of the last view, ascending; empty after a stop in good order.
   std::vector<std::uint32_t> members;
+  ViewNodes view_nodes;    // of the last view, whatever came then
   RankStates rank_states;  // kept with the committed snapshot
 };
 
-// Of node ranks, ascending: tells views of other nodes apart (JobWelcome::members).
-std::uint64_t members_hash(const std::vector<std::uint32_t>& nodes);
+// Of node ranks, ascending: tells views of other nodes apart (JobWelcome::members). Views of the same nodes with others
+// between them, too: those may have gone through the rounds again that these know.
+std::uint64_t members_hash(const std::vector<std::uint32_t>& nodes, ViewId since = {});
 
 class CoordinatorOutput {
  public:
@@ -156,8 +166,8 @@ class CoordinatorCore {
     // Elastic: the nodes of the last view that the next one waits for, with their workers (0: not known), until when.
     std::map<std::uint32_t, std::uint64_t> expected;
     std::uint64_t gather_until_ms = 0;
-    std::uint64_t members_hash = 0;                                          // of the view that opens
-    std::map<std::uint32_t, RankHolder> holders;                             // of that view, by node
+    ViewNodes began;                              // record.view_nodes of the last view that was not given up opening
+    std::map<std::uint32_t, RankHolder> holders;  // of the view that opens, by node
     std::map<RankKey, std::map<Round, std::vector<std::byte>>> rank_states;  // not committed yet
     std::optional<Round> joins_after;          // somebody wants to join, after a later snapshot than this
     std::set<std::uint16_t> ready;             // shards that opened

@@ -13,8 +13,12 @@
 
 namespace tributary {
 
-std::uint64_t members_hash(const std::vector<std::uint32_t>& nodes) {
-  return Checksum64().add(nodes.data(), nodes.size() * sizeof(nodes[0])).value();
+std::uint64_t members_hash(const std::vector<std::uint32_t>& nodes, ViewId since) {
+  Checksum64 sum;
+  sum.add(nodes.data(), nodes.size() * sizeof(nodes[0]));
+  const std::uint64_t words = since.value;  // ends with a 0, as no list of nodes does
+  if (words != 0) sum.add(&words, sizeof words);
+  return sum.value();
 }
 
 // What its first view is to have: as many as those who are there say. (Who said more may have gone for good.)
@@ -60,13 +64,19 @@ void CoordinatorCore::await_nobody(Job& job) {
   job.record.members.clear();
 }
 
-// What the view that opens is.
+// What the view that opens is. Before its number is raised.
 void CoordinatorCore::settle_members(Job& job) {
   job.record.members.clear();
   for (const auto& [node, member] : job.members) job.record.members.push_back(node);
   job.nodes = static_cast<std::uint32_t>(job.members.size());
   job.record.world_size = job.nodes * job.members.begin()->second.join.local_world_size;
-  job.members_hash = members_hash(job.record.members);
+  const auto& members = job.record.members;
+  ViewNodes nodes{members_hash(members, job.began.since), job.began.since};
+  if (job.began.hash != 0 && job.began.hash != nodes.hash) {
+    nodes.since = job.record.view.next();
+    nodes.hash = members_hash(members, nodes.since);
+  }
+  job.record.view_nodes = nodes;
   job.holders.clear();
   for (const auto& [node, member] : job.members) job.holders[node] = {member.worker, member.join.local_world_size};
 }

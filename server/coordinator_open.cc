@@ -370,14 +370,15 @@ JobWelcome CoordinatorCore::welcome_message(const Job& job, std::uint32_t node) 
   // In a view nodes count from 0, in the order of the ranks that they are known by.
   welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(job.members.begin(), job.members.find(node))));
   welcome.nodes = job.nodes;
-  welcome.members = job.members_hash;
+  welcome.members = job.record.view_nodes.hash;
   welcome.rank_states = rank_states_of(job, node);
   return welcome;
 }
 
 void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   if (logs_steps(job.config)) {
-    job.redo_capacity = log_rounds(job.config, job.record.owners, job.record.chunk_elements);
+    job.redo_capacity =
+        log_rounds(job.config, job.record.owners, job.record.chunk_elements, options_.max_logged_rounds);
     if (job.redo_capacity == 0) {
       output_.log(in_words(job) + " has no redo log: fewer than " + std::to_string(kMinRedoRounds) +
                   " rounds fit into recovery.log_mb = " + std::to_string(job.config.recovery.log_mb) + "; raise it");
@@ -392,6 +393,7 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
     break;  // one is enough for that
   }
   miss_rank_states(job);
+  job.began = job.record.view_nodes;
   set_phase(job, Phase::kRunning, now_ms);
   job.snapshot_due_ms = snapshot_due(job, now_ms);
   job.snapshot_retry_ms = 0;

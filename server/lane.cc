@@ -105,7 +105,7 @@ void Lane::run() {
     noise_.tick(now);
     const bool stopping = finish_stops(now);
     const bool trimming = trim_some();
-    const bool stalled = retry_stalled();
+    const bool stalled = retry_stalled(now);
     const bool soon = dirty_ || !retired_.empty() || stopping || links_.pending();
     poll_items_.clear();
     poll_items_.push_back({socket_.handle(), 0, ZMQ_POLLIN, 0});
@@ -153,9 +153,27 @@ void Lane::set_log(Job& entry) {
   entry.core->log_to(entry.log_pool.get());
 }
 
-bool Lane::retry_stalled() {
+// It says nothing of a wait that ends soon, and then not too often.
+void Lane::tell_held(JobId id, Job& job, std::uint64_t now) {
+  const auto held = job.core->held();
+  if (!held) {
+    job.held_news_ms = 0;
+  } else if (job.held_news_ms == 0) {
+    job.held_news_ms = now + options_.held_news_ms;
+  } else if (now >= job.held_news_ms) {
+    job.held_news_ms = now + kNoiseIntervalMs;
+    logger_->warn(
+        "job {}: round {} waits until there is a newer snapshot than that of round {}: the redo log has room for {} "
+        "rounds (recovery.log_mb), and recovery.when_full is \"wait\"; if servers cannot write (see their logs), make "
+        "room on their disks, else raise recovery.log_mb or [store] io_mb_per_s",
+        id.value, held->round.value, held->covered.value, job.core->job().log_rounds);
+  }
+}
+
+bool Lane::retry_stalled(std::uint64_t now) {
   bool some = false;
   for (auto& [id, job] : jobs_) {
+    if (job.core->stalled() != 0 || job.held_news_ms != 0) tell_held(id, job, now);
     if (job.core->stalled() == 0) continue;
     job.core->retry();
     some |= job.core->stalled() != 0;

@@ -45,8 +45,9 @@ namespace tributary {
 struct LaneOptions {
   ShardIndex shard;
   LaneIndex lane;
-  std::string bind;       // ServerConfig::bind
-  std::string advertise;  // ServerConfig::advertise
+  std::string bind;                    // ServerConfig::bind
+  std::string advertise;               // ServerConfig::advertise
+  std::uint64_t held_news_ms = 2'000;  // rounds that wait for a snapshot longer than that are worth a line in the log
 };
 
 // What a lane tells the control thread. Called on the lane's thread: must not block.
@@ -196,10 +197,11 @@ class Lane final : public LaneCommands, private ShardOutput {
     std::unique_ptr<ShardCore> core;
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
-    std::size_t steady_blocks = 0;  // of the pool, without snapshots
-    bool trim = false;              // what copy-on-write needed goes back to the system, some of it every turn
-    std::optional<Round> stop;      // waits for residuals, until ...
-    std::uint64_t stop_by_ms = 0;   // ... then
+    std::size_t steady_blocks = 0;   // of the pool, without snapshots
+    bool trim = false;               // what copy-on-write needed goes back to the system, some of it every turn
+    std::optional<Round> stop;       // waits for residuals, until ...
+    std::uint64_t stop_by_ms = 0;    // ... then
+    std::uint64_t held_news_ms = 0;  // when to say that rounds wait for a snapshot; 0: none does
   };
   // One message without its routing id; `frames` counts also those that were dropped because none of ours has so many.
   struct Received {
@@ -220,7 +222,8 @@ class Lane final : public LaneCommands, private ShardOutput {
   Result<Payload> take_payload(const ChunkKey& key, Received& received, bool copy);
   Result<BufferPool*> find_pool(const LinkRequest& request);
   void set_log(Job& entry);
-  bool retry_stalled();  // true if some chunks still wait for the log
+  bool retry_stalled(std::uint64_t now);  // true if some chunks still wait for the log
+  void tell_held(JobId id, Job& job, std::uint64_t now);
   template <class Restored>
   void post_restored(JobId job, std::size_t bytes, ChunkIndex chunk, Restored restored);
   void set_aside(JobId job, ViewId view);

@@ -169,6 +169,8 @@ std::string seal(const JobRecord& record, std::uint32_t format) {
   out.setFinished(record.finished);
   auto members = out.initMembers(static_cast<unsigned>(record.members.size()));
   for (unsigned i = 0; i < members.size(); ++i) members.set(i, record.members[i]);
+  out.setMembersHash(record.view_nodes.hash);
+  out.setMembersSince(record.view_nodes.since.value);
   auto states = out.initRankStates(static_cast<unsigned>(record.rank_states.size()));
   for (unsigned i = 0; const auto& [rank, state] : record.rank_states) {
     auto entry = states[i++];
@@ -194,6 +196,7 @@ Result<JobRecord> unseal_job(std::string_view bytes, std::string_view what) {
     out.initialised = in.getInitialised();
     out.finished = in.getFinished();
     for (const std::uint32_t node : in.getMembers()) out.members.push_back(node);
+    out.view_nodes = {in.getMembersHash(), ViewId(in.getMembersSince())};
     for (const auto entry : in.getRankStates()) {
       out.rank_states[{entry.getNode(), entry.getLocalRank()}] =
           read_data(entry.getState(), kMaxRankState, "a rank's state");

@@ -80,19 +80,8 @@ void RedoLogs::stop() {
     jobs.swap(jobs_);
   }
   for (auto& [id, job] : jobs) {
-    for (const auto& call : take_flushed(*job)) call();
+    for (const auto& call : job->queue.clear()) call();
   }
-}
-
-// REQUIRES: nobody else has the job, or mutex_ is held.
-std::vector<std::function<void()>> RedoLogs::take_flushed(Job& job) {
-  std::vector<std::function<void()>> flushed;
-  for (Item& item : job.queue) {
-    if (item.flushed) flushed.push_back(std::move(item.flushed));
-  }
-  job.queue.clear();
-  job.cuts.clear();
-  return flushed;
 }
 
 std::shared_ptr<RedoLogs::Job> RedoLogs::find(JobId id) const {
@@ -130,17 +119,7 @@ void RedoLogs::begin(const Plan& plan, std::optional<Round> after) {
     job->failed_ns = job->told_ns = steady_ns();
     job->retry_ns = job->failed_ns + kRetryNs;
   }
-  if (after) {
-    const Version version(after->value);
-    // As many as there are views that could not begin, otherwise.
-    if (!job->queue.empty() && job->queue.back().cut) {
-      job->queue.pop_back();
-      job->cuts.back() = std::min(job->cuts.back(), version);
-    } else {
-      job->cuts.push_back(version);
-    }
-    job->queue.push_back({{}, job->cuts.back(), {}});
-  }
+  if (after) job->queue.cut(Version(after->value));
   jobs_[plan.job] = std::move(job);
   wake_.notify_all();
 }
@@ -167,14 +146,14 @@ std::string RedoLogs::cannot_write(const Job& job, const std::string& why) const
 
 void RedoLogs::drop(JobId id) {
   std::shared_ptr<Job> job;
-  std::vector<std::function<void()>> flushed;
+  RedoQueue::Calls flushed;
   {
     const std::lock_guard lock(mutex_);
     auto found = jobs_.extract(id);
     if (found.empty()) return;
     job = std::move(found.mapped());
     job->begun = false;
-    flushed = take_flushed(*job);
+    flushed = job->queue.clear();
   }
   {
     const std::lock_guard disk(job->disk);
@@ -194,7 +173,7 @@ void RedoLogs::append(LoggedStep step) {
     return;
   }
   const bool idle = job.queue.empty();
-  job.queue.push_back({std::move(step), {}, {}});
+  job.queue.append(std::move(step));
   if (idle) wake_.notify_all();
 }
 
@@ -215,7 +194,7 @@ void RedoLogs::flush(JobId id, std::function<void()> done) {
     const auto found = jobs_.find(id);
     const bool writes = found != jobs_.end() && !stopping_ && found->second->status.error.empty();
     if (writes && (found->second->busy || !found->second->queue.empty())) {
-      found->second->queue.push_back({{}, {}, std::move(done)});
+      found->second->queue.when_flushed(std::move(done));
       wake_.notify_all();
       return;
     }
@@ -226,10 +205,7 @@ void RedoLogs::flush(JobId id, std::function<void()> done) {
 LoggedRounds RedoLogs::range(JobId id) const {
   const std::lock_guard lock(mutex_);
   const auto found = jobs_.find(id);
-  if (found == jobs_.end()) return {};
-  LoggedRounds range = found->second->status.range;
-  for (const Version cut : found->second->cuts) range.last = std::min(range.last, Round(cut.value));
-  return range;
+  return found == jobs_.end() ? LoggedRounds{} : found->second->queue.valid(found->second->status.range);
 }
 
 std::optional<RedoLogStatus> RedoLogs::status(JobId id) const {
@@ -294,13 +270,12 @@ void RedoLogs::run() {
 
 // Writes what is queued of a job, or syncs what was written. REQUIRES: lock held; it is given up meanwhile.
 void RedoLogs::write_some(Job& job, std::unique_lock<std::mutex>& lock) {
-  std::vector<Item> items;
+  std::vector<RedoQueue::Item> items;
   const std::size_t count = job.retry_ns > steady_ns() ? 0 : std::min(job.queue.size(), RedoLog::kMaxBatch);
   std::uint64_t in_hand = 0;
   while (items.size() < count && in_hand < kBatchBytes) {
     in_hand += redo_record_bytes(job.queue.front().step.elements);
-    items.push_back(std::move(job.queue.front()));
-    job.queue.pop_front();
+    items.push_back(job.queue.take());
   }
   const bool sync = job.dirty && (items.empty() || steady_ns() >= job.synced_ns + kSyncNs);
   job.busy = true;
@@ -308,10 +283,10 @@ void RedoLogs::write_some(Job& job, std::unique_lock<std::mutex>& lock) {
   std::size_t done = 0, cuts = 0;
   std::uint64_t bytes = 0;
   Status status;
-  std::vector<std::function<void()>> flushed;
+  RedoQueue::Calls flushed;
   std::unique_lock disk(job.disk);
   if (job.gone) {
-    for (Item& item : items) {
+    for (RedoQueue::Item& item : items) {
       if (item.flushed) flushed.push_back(std::move(item.flushed));
     }
     items.clear();
@@ -319,7 +294,7 @@ void RedoLogs::write_some(Job& job, std::unique_lock<std::mutex>& lock) {
     status = reopen(job);
   }
   while (done < items.size() && status) {
-    Item& item = items[done];
+    RedoQueue::Item& item = items[done];
     if (item.flushed) {
       flushed.push_back(std::move(item.flushed));
       ++done;
@@ -354,8 +329,8 @@ void RedoLogs::write_some(Job& job, std::unique_lock<std::mutex>& lock) {
   if (stopping_ && !status) job.dirty = false;
   job.status.written += bytes;
   const bool written = bytes != 0 || cuts != 0;
-  for (; cuts > 0 && !job.cuts.empty(); --cuts) job.cuts.pop_front();  // or the job was dropped meanwhile
-  for (std::size_t i = items.size(); i > done; --i) job.queue.push_front(std::move(items[i - 1]));
+  for (; cuts > 0; --cuts) job.queue.cut_written();
+  for (std::size_t i = items.size(); i > done; --i) job.queue.put_back(std::move(items[i - 1]));
   std::string again;
   if (!status) {
     failed(job, status.error(), lock);
@@ -377,23 +352,10 @@ void RedoLogs::failed(Job& job, const Error& error, std::unique_lock<std::mutex>
   if (job.status.error.empty()) job.failed_ns = now;
   job.status.error = error.message;
   job.retry_ns = now + kRetryNs;
-  std::vector<std::function<void()>> flushed;
-  std::deque<Item> kept, dropped;
-  for (Item& item : job.queue) {
-    if (item.flushed) {
-      flushed.push_back(std::move(item.flushed));
-    } else if (item.cut || (job.plan.waits && !stopping_)) {
-      kept.push_back(std::move(item));
-    } else {
-      dropped.push_back(std::move(item));
-    }
-  }
-  if (stopping_) {
-    kept.clear();
-    job.cuts.clear();
-  }
+  std::vector<RedoQueue::Item> dropped;
+  const RedoQueue::Calls flushed = job.queue.hold(job.plan.waits && !stopping_, dropped);
+  if (stopping_) job.queue.clear();
   job.status.dropped += dropped.size();
-  job.queue = std::move(kept);
   const bool tell = now >= job.told_ns + kTellNs || job.told_ns == 0;
   if (tell) job.told_ns = now;
   const std::string line = cannot_write(job, error.message);

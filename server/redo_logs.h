@@ -16,7 +16,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,6 +28,7 @@
 #include "common/messages.h"
 #include "common/result.h"
 #include "server/redo_log.h"
+#include "server/redo_queue.h"
 
 namespace tributary {
 
@@ -96,11 +96,6 @@ class RedoLogs final : public RedoLogOrders {
   void stop();
 
  private:
-  struct Item {
-    LoggedStep step;
-    std::optional<Version> cut;     // instead of a step
-    std::function<void()> flushed;  // instead of a step
-  };
   struct Job {
     Plan plan;
     std::mutex disk;               // guards log; taken without mutex_ held, or before it
@@ -108,8 +103,7 @@ class RedoLogs final : public RedoLogOrders {
     bool gone = false;             // guarded by disk
     // Guarded by mutex_:
     bool begun = false;
-    std::deque<Item> queue;
-    std::deque<Version> cuts;  // that are in the queue, or in hand
+    RedoQueue queue;
     RedoLogStatus status;
     std::uint64_t retry_ns = 0;   // not before, if there is an error
     std::uint64_t failed_ns = 0;  // since when there is one
@@ -124,7 +118,6 @@ class RedoLogs final : public RedoLogOrders {
   Status reopen(Job& job) const;
   std::shared_ptr<Job> next_job(std::uint64_t now, std::uint64_t& wake_ns) const;
   std::string cannot_write(const Job& job, const std::string& why) const;
-  static std::vector<std::function<void()>> take_flushed(Job& job);
   std::shared_ptr<Job> find(JobId id) const;
   void run();
   void write_some(Job& job, std::unique_lock<std::mutex>& lock);

@@ -7,8 +7,6 @@
 #include <cstring>
 #include <map>
 
-#include "common/redo_plan.h"
-
 namespace tributary {
 namespace {
 
@@ -58,7 +56,8 @@ std::uint64_t redo_file_bytes(const JobConfig& config) {
   return std::clamp((std::uint64_t{config.recovery.log_mb} << 20) / kFilesOfLog, kMinFileBytes, kMaxFileBytes);
 }
 
-std::uint32_t log_rounds(const JobConfig& config, std::span<const ChunkOwner> owners, std::uint64_t chunk_elements) {
+std::uint32_t log_rounds(const JobConfig& config, std::span<const ChunkOwner> owners, std::uint64_t chunk_elements,
+                         std::uint32_t most) {
   if (!logs_steps(config)) return 0;
   std::map<std::uint16_t, std::uint64_t> chunks;
   std::uint64_t largest = 0;
@@ -68,7 +67,7 @@ std::uint32_t log_rounds(const JobConfig& config, std::span<const ChunkOwner> ow
   const std::uint64_t bound = std::uint64_t{config.recovery.log_mb} << 20;
   if (round == 0 || bound <= spare) return 0;
   const std::uint64_t fits = (bound - spare) / round;
-  return fits < kMinRedoRounds ? 0 : static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, kMaxLoggedRounds));
+  return fits < kMinRedoRounds ? 0 : static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, most));
 }
 
 }  // namespace tributary

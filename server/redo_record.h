@@ -21,6 +21,7 @@
 #include "common/gate_decision.h"
 #include "common/ids.h"
 #include "common/layout.h"
+#include "common/redo_plan.h"
 
 namespace tributary {
 
@@ -87,8 +88,9 @@ std::optional<RedoHead> unseal_redo_head(const std::byte* record);
 bool sum_intact(const RedoHead& head, std::span<const float> sum);
 
 // Rounds that the logs of all servers have room for within recovery.log_mb; 0: so few that none is kept, or none is
-// wanted.
-std::uint32_t log_rounds(const JobConfig& config, std::span<const ChunkOwner> owners, std::uint64_t chunk_elements);
+// wanted. At most `most`.
+std::uint32_t log_rounds(const JobConfig& config, std::span<const ChunkOwner> owners, std::uint64_t chunk_elements,
+                         std::uint32_t most = kMaxLoggedRounds);
 // A log's files: so large that there are few, so small that much of it can be trimmed.
 std::uint64_t redo_file_bytes(const JobConfig& config);
 

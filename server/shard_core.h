@@ -103,8 +103,9 @@ struct ShardJob {
   EncodingSpec pull;
   bool recovers = false;             // keep the parameters before the last step
   bool logs = false;                 // the owner calls log_to()
+  std::uint64_t log_rounds = 0;      // with it: rounds stay open that are further from the last snapshot; 0: none does
   std::optional<ClockRules> clocks;  // none: synchronous rounds. REQUIRES: not with recovers
-  Round start;                       // clocks: what every node's begins at in this view; 0: a fresh job
+  Round start;                       // the snapshot behind this view (clocks: every node's begins there); 0: none
   std::optional<GateConfig> gate;    // rounds wait for decide(). REQUIRES: no clocks, no residuals
 };
 
@@ -209,6 +210,11 @@ class ShardCore {
   // Chunks whose round is complete but for a block of that pool, and another try.
   std::size_t stalled() const { return stalled_.size(); }
   void retry();
+  // Of those, one that waits for a newer snapshot than that of `covered` (ShardJob::log_rounds); none: they do not.
+  struct Held {
+    Round round, covered;
+  };
+  std::optional<Held> held() const;
   // Takes a logged step again, with its sum. kStore: it does not follow the chunk's state; kLimit: no buffer.
   Status replay(const LoggedStep& step, std::span<const float> sum);
 
@@ -338,6 +344,10 @@ class ShardCore {
   BufferRef before_previous(const Chunk& chunk);
   bool begin_log(Chunk& chunk, LoggedStep& log);
   void complete_or_stall(Chunk& chunk);
+  Round covered() const { return std::max(durable_, job_.start); }
+  bool holds_back(const Chunk& chunk) const {
+    return job_.log_rounds != 0 && chunk.version.value >= covered().value + job_.log_rounds;
+  }
   void end_log(const Chunk& chunk, LoggedStep log, bool applied);
   bool answer_no_change(Chunk& chunk);
   void take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values);

@@ -9,8 +9,13 @@ namespace tributary {
 
 // All frames of the open round are there. False if it is not applied yet.
 bool ShardCore::pass_gate(Chunk& chunk) {
-  if (const GateDecision* decision = decision_for(chunk)) return apply_decided(chunk, *decision);
   const Round round(chunk.version.value + 1);
+  if (const GateDecision* decision = decision_for(chunk)) {
+    // It may be about other nodes' pushes of that round. Whether these are finite is not known yet.
+    if (decision->applies() && chunk.facts_of != round && !take_facts(chunk)) return false;
+    if (decision->applies()) chunk.facts_of = round;
+    return apply_decided(chunk, *decision);
+  }
   if (chunk.facts_of == round || !take_facts(chunk)) return false;
   chunk.facts_of = round;
   if (round > facts_round_) {
@@ -86,7 +91,7 @@ bool ShardCore::apply_decided(Chunk& chunk, const GateDecision& decided) {
   }
   LoggedStep log;
   if (log_pool_ && !begin_log(chunk, log)) return false;
-  const bool applies = weight != 0 && decision.applies();
+  const bool applies = weight != 0 && decision.applies() && chunk.facts.finite;
   if (!applies) {
     if (!answer_no_change(chunk)) return false;
   } else {

@@ -90,9 +90,11 @@ BufferRef ShardCore::before_previous(const Chunk& chunk) {
   return fresh;
 }
 
-// A block for what this round will have depended on; false, and the chunk waits for one, if there is none.
+// A block for what this round will have depended on; false, and the chunk waits for one, if there is none, or if the
+// log need not have room for that round before there is a snapshot. (Else some chunks would be past the round that is
+// named for it while others waited for room, and it could never be taken.)
 bool ShardCore::begin_log(Chunk& chunk, LoggedStep& log) {
-  log.block = log_pool_->acquire(redo_block_bytes(chunk.elements));
+  if (!holds_back(chunk)) log.block = log_pool_->acquire(redo_block_bytes(chunk.elements));
   if (log.block) return true;
   if (!std::exchange(chunk.stalled, true)) stalled_.push_back(local_[chunk.index.value]);
   return false;
@@ -117,6 +119,12 @@ void ShardCore::complete_or_stall(Chunk& chunk) {
     ++stats_.starved;
     if (!std::exchange(chunk.stalled, true)) stalled_.push_back(local_[chunk.index.value]);
   }
+}
+
+std::optional<ShardCore::Held> ShardCore::held() const {
+  const auto at = std::ranges::find_if(stalled_, [&](std::uint32_t position) { return holds_back(chunks_[position]); });
+  if (at == stalled_.end()) return {};
+  return Held{Round(chunks_[*at].version.value + 1), covered()};
 }
 
 void ShardCore::retry() {

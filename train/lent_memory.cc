@@ -54,4 +54,9 @@ RankMemory LentMemory::of(Session& session, std::size_t tensors) {
           .place = on_device ? MemoryPlace::kDevice : MemoryPlace::kHost};
 }
 
+void LentMemory::next_round(Session& session) {
+  if (session.on_device()) return;
+  for (std::size_t t = 0; t < gradients_.size(); ++t) gradients_[t] = session.gradient(t).data();
+}
+
 }  // namespace tributary::train

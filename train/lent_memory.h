@@ -25,6 +25,8 @@ class LentMemory {
                                           const std::function<void(const std::string&)>& note);
   // What a session of so many tensors offers; valid until the next call.
   RankMemory of(Session& session, std::size_t tensors);
+  // Before each round of a session that `of` was asked about: what it returned leads to this round's gradients.
+  void next_round(Session& session);
 
  private:
   class Opener;

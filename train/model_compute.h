@@ -25,7 +25,8 @@ inline constexpr std::uint32_t kEvaluationBatch = 500;
 // Whose pointers a rank's memory has: the host's, or those of the device that computes.
 enum class MemoryPlace { kHost, kDevice };
 
-// A rank's memory, by tensor. What the spans and the pointers lead to stays where it is until unbind().
+// A rank's memory, by tensor. What the spans and the pointers lead to stays where it is until unbind(); only the CPU
+// must find in `gradients`, at the beginning of each round, where that round's are to be written.
 struct RankMemory {
   std::span<const float* const> parameters;
   std::span<float* const> gradients;

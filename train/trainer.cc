@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/digest.h"
+#include "train/attach_pause.h"
 #include "train/lent_memory.h"
 #include "train/rank_compute.h"
 #include "worker/device_memory_opener.h"
@@ -22,8 +23,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFirstBackoff{25};
-constexpr milliseconds kMaxBackoff{5'000};
 constexpr std::chrono::seconds kFruitlessPatience{60};
 constexpr std::size_t kMaxCurvePoints = 400;
 
@@ -50,6 +49,7 @@ class Trainer {
     session_options_.job = options.job;
     session_options_.topology = options.topology;
     session_options_.keepsake = std::make_shared<SessionKeepsake>();
+    session_options_.gradients_move = !compute_.info().cuda;  // what a GPU copies to is pinned
     summary_.job = options.job.name;
     summary_.clocks = has_staleness(options.job);
     summary_.partial = has_backups(options.job) || has_deadline(options.job);
@@ -100,20 +100,10 @@ class Trainer {
                                                  " times again without completing a round; the last reason: " + why);
       }
       summary_.restarts += 1;
-      // What cannot be reached yet may take its time; a view that was cut may go on at once.
-      const milliseconds longest = end ? longest_pause() : kMaxBackoff;
-      const milliseconds pause = std::min(kFirstBackoff * (1 << std::min(fruitless - 1, 10u)), longest);
+      const milliseconds pause = attach_pause(session_options_.job.membership, fruitless, end.has_value());
       note("attaching again in " + std::to_string(pause.count()) + " ms: " + why);
       std::this_thread::sleep_for(pause);
     }
-  }
-
-  // In an elastic job well within the time that a view waits for its nodes: they would take turns otherwise, each going
-  // on without those that pause, until these are back and end its view.
-  milliseconds longest_pause() const {
-    const MembershipConfig& membership = session_options_.job.membership;
-    if (membership.on_worker_loss != "continue") return kMaxBackoff;
-    return std::clamp(milliseconds(membership.rejoin_ms / 2), kFirstBackoff, kMaxBackoff);
   }
 
   // Attaches, trains, detaches. Errors are the session's.
@@ -191,6 +181,7 @@ class Trainer {
     const auto ready = [session = session_.get()](std::size_t tensor, std::uint64_t weight) {
       session->ready(tensor, weight);
     };
+    lent_.next_round(*session_);
     std::function<float()> loss_scale;
     if (has_gate(session_options_.job)) {
       loss_scale = [session = session_.get(), before = Round(round.value - 1)] {

@@ -7,8 +7,8 @@
 //     NodeHeader | ChunkWord[chunks] | pad to 4096 | parameters: float[flat_elements]
 // Gradient region (one per local rank; written by the trainer, read by the worker):
 //     RankHeader | TensorWord[tensors] | pad to 4096 | gradients: float[flat_elements]
-// If the ranks are reduced on devices, gradients are not in it, and the node region's parameters are only the initial
-// ones.
+// Gradients are not in it if the ranks are reduced on devices (then the node region's parameters are only the initial
+// ones), or if the node's only rank writes them into the redo ring (worker/redo_ring.h).
 //
 // Memory order. Trainer: writes a tensor's gradient, TensorWord.weight (relaxed), then TensorWord.round (release), then
 // the eventfds of the lanes that own chunks of it. Worker: reads round (acquire), then weight and gradient. Worker:

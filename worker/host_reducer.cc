@@ -21,10 +21,6 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kFrameAlign - 1) / kFrameAlign * kFrameAlign;
 }
 
-bool lends_memory(std::size_t ranks, EncodingSpec push) {
-  return ranks == 1 && push == EncodingId::kFp32;
-}
-
 // One frame of a chunk, with its residual if it has one.
 std::size_t frame_size(const Encoding& push, std::size_t elements) {
   const std::size_t frame = push.bytes(elements);
@@ -53,7 +49,8 @@ HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector
       sum_(std::max(kBlock, push_->granularity())) {
   TRIB_ASSERT(!gradients_.empty() && gradients_.size() <= kernels::kMaxSumInputs);
   TRIB_ASSERT(!ring_ || !push_->keeps_residual());
-  const bool own = !ring_ && !lends_memory(gradients_.size(), push);
+  TRIB_ASSERT(!written_in_ring() || (ring_ && sends_gradients(gradients_.size(), push)));
+  const bool own = !ring_ && !sends_gradients(gradients_.size(), push);
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const std::size_t elements = layout_->chunk(chunks[i]).elements;
     local_[chunks[i].value] = static_cast<std::uint32_t>(i);
@@ -68,7 +65,7 @@ HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector
 }
 
 std::uint64_t HostReducer::frame_bytes_for(const Layout& layout, std::uint32_t ranks, EncodingSpec push) {
-  if (lends_memory(ranks, push)) return 0;
+  if (sends_gradients(ranks, push)) return 0;
   const auto encoding = make_encoding(push);
   std::uint64_t bytes = 0;
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
@@ -95,6 +92,11 @@ void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bo
   TRIB_ASSERT(!place.lent && (!with_residual || push_->keeps_residual()));
   place.lent = true;
   const ChunkRange range = layout_->chunk(chunk);
+  if (written_in_ring()) {
+    ring_->publish(chunk, round, weight);
+    listener_.reduced(chunk, round, weight, ring_->written(chunk, round));
+    return;
+  }
   const std::uint64_t started = steady_ns();
   if (lends_gradients()) {
     const std::span bytes = std::as_bytes(std::span(gradients_[0] + range.begin, range.elements));

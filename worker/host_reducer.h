@@ -8,8 +8,8 @@
 // round r-1 is still there, because the job may end at r-1 (the last round that all nodes completed). So they cost
 // twice the model's fp32 size.
 //
-// With a RedoRing frames lie in that instead, each round's in a place of its own, and one rank's memory is not lent,
-// because it changes with every round.
+// With a RedoRing frames lie in that instead, each round's in a place of its own. One rank with fp32 either writes its
+// gradients there itself, or its own memory is sent as ever and the ring gets a copy.
 //
 // Thread rule: the owning lane's thread. Frames may still be read by ZeroMQ after release(); the lane keeps the
 // reducer alive until ZeroMQ has given all of them back. A server that reads them has a mapping of its own.
@@ -30,7 +30,8 @@ namespace tributary {
 class HostReducer final : public NodeReducer {
  public:
   // gradients: every local rank's flat array (layout.flat_elements() values), in rank order; parameters: the node's
-  // flat array. They outlive the reducer. std::bad_alloc: there is no memory for the frames.
+  // flat array. They outlive the reducer. One null pointer: that rank writes its gradients into the ring (REQUIRES: a
+  // ring, fp32). std::bad_alloc: there is no memory for the frames.
   HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
               std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
               ReduceListener& listener, std::shared_ptr<RedoRing> ring = {});
@@ -41,10 +42,14 @@ class HostReducer final : public NodeReducer {
   void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) override;
   std::span<const std::byte> residual(ChunkIndex chunk) override;
   const SharedMemory* frames() const override { return ring_ ? &ring_->memory() : frames_ ? &frames_ : nullptr; }
-  bool lends_gradients() const override { return gradients_.size() == 1 && push_->id() == EncodingId::kFp32; }
+  bool lends_gradients() const override {
+    return sends_gradients(gradients_.size(), push_->id()) && !written_in_ring();
+  }
   bool poll() override { return false; }
   std::uint64_t busy_ns() const override { return busy_ns_; }
 
+  // Is what a node of `ranks` sends its only rank's gradient as it is?
+  static bool sends_gradients(std::size_t ranks, EncodingSpec push) { return ranks == 1 && push == EncodingId::kFp32; }
   // Bytes of frames that it owns; 0 if it lends the trainer's.
   std::size_t frame_bytes() const { return frame_bytes_; }
   // What a node of `ranks` will own for the whole model, over all lanes.
@@ -57,6 +62,7 @@ class HostReducer final : public NodeReducer {
     bool lent = false;       // between reduced() and release(): rounds must not overlap
   };
 
+  bool written_in_ring() const { return gradients_.front() == nullptr; }
   Place& place_of(ChunkIndex chunk);
   std::byte* frame(const Place& place, std::size_t elements, std::uint8_t turn) const;
   float* residual_behind(std::byte* frame, std::size_t elements) const;

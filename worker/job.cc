@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "common/assert.h"
 #include "worker/futex.h"
 #include "worker/host_reducer.h"
 
@@ -28,14 +29,17 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
   std::shared_ptr<NodeJob> job(new NodeJob(std::move(spec)));
   const Layout& layout = *job->spec_.layout;
   const std::size_t flat_bytes = layout.flat_elements() * sizeof(float);
-  const bool on_devices = job->spec_.lender() != nullptr;
+  const bool on_devices = job->spec_.lender() != nullptr, in_ring = job->spec_.gradients_in_ring;
+  TRIB_ASSERT(!in_ring || (job->spec_.redo && job->spec_.ranks == 1 && !on_devices));
+  TRIB_ASSERT(!in_ring || job->spec_.redo->slot_bytes() == flat_bytes);
   // The ranks' gradients, and the frames that are made of them.
-  const std::size_t gradient_bytes = on_devices ? 0 : flat_bytes;
+  const std::size_t gradient_bytes = on_devices || in_ring ? 0 : flat_bytes;
   const std::uint64_t bytes =
       on_devices ? node_parameters_offset(layout.chunks()) + flat_bytes +
                        job->spec_.ranks * rank_gradients_offset(layout.tensors().size()) +
                        job->spec_.lender()->pinned_bytes() + job->spec_.lane_memory
                  : bytes_needed(layout, job->spec_.ranks, job->spec_.push) + job->spec_.lane_memory -
+                       (in_ring ? flat_bytes : 0) -
                        (job->spec_.redo ? HostReducer::frame_bytes_for(layout, job->spec_.ranks, job->spec_.push) : 0);
   if (!budget->take(bytes)) {
     return fail(ErrorCode::kLimit,
@@ -69,7 +73,7 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
     auto* words = new (at + sizeof(RankHeader)) TensorWord[tensors];
     for (std::size_t t = 0; t < tensors; ++t) words[t].round.store(job->spec_.start.value, std::memory_order_relaxed);
     memory.words = words;
-    if (!on_devices) memory.gradients = reinterpret_cast<const float*>(at + rank_gradients_offset(tensors));
+    if (gradient_bytes != 0) memory.gradients = reinterpret_cast<const float*>(at + rank_gradients_offset(tensors));
     memory.memory = std::move(*region);
     job->ranks_.push_back(std::move(memory));
   }
@@ -122,6 +126,13 @@ Round NodeJob::settled_round() const {
     lowest = std::min(lowest, chunk_words_[c].settled.load(std::memory_order_relaxed));
   }
   return Round(lowest);
+}
+
+NodeJob::PushEnd NodeJob::push_end(ChunkIndex chunk, Round round) const {
+  const std::uint64_t last_round = header().last_round.load(std::memory_order_relaxed);
+  if (!spec_.backups) return {.last = round.value == last_round};
+  const std::uint64_t makes = chunk_words_[chunk.value].settled.load(std::memory_order_relaxed) + 1;
+  return {.last = last_round != 0 && makes >= last_round, .beyond = last_round != 0 && makes > last_round};
 }
 
 // Lanes work side by side: what the slowest of them takes is what the node takes. Those without chunks have no rounds.

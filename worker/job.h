@@ -62,6 +62,7 @@ struct NodeJobSpec {
   std::vector<std::vector<std::string>> locals;     // [shard][lane]; common/local_link.h. Empty or missing: none
   std::vector<Version> redo_after;                  // JobWelcome::redo_after
   std::shared_ptr<RedoRing> redo;                   // null: pushes are not kept
+  bool gradients_in_ring = false;                   // the node's one rank writes its gradients into `redo`
   std::shared_ptr<DeviceReduction> devices;         // of the node reduction
   std::shared_ptr<AllreduceDevices> allreduce_devices;
   std::string why_host;  // all-reduce: why not over devices, if a rank is on one
@@ -106,7 +107,8 @@ class NodeJob {
   ChunkWord* chunk_words() const { return chunk_words_; }
   float* parameters() const { return parameters_; }
   const TensorWord* tensor_words(std::uint32_t rank) const { return ranks_[rank].words; }
-  const float* gradients(std::uint32_t rank) const { return ranks_[rank].gradients; }  // null with devices
+  // Null with devices, and where the rank writes them into the ring.
+  const float* gradients(std::uint32_t rank) const { return ranks_[rank].gradients; }
   const SharedMemory& node_memory() const { return node_memory_; }
   const SharedMemory& rank_memory(std::uint32_t rank) const { return ranks_[rank].memory; }
   int node_fd() const { return node_memory_.fd(); }
@@ -131,6 +133,12 @@ class NodeJob {
   // Any thread. Backup workers: the round that all chunks have come to; it is ahead of the versions, which count this
   // node's own pushes, by what the node has missed.
   Round settled_round() const;
+  // Any thread. Push::last and Push::beyond of a push of `chunk` for `round`. With backup workers rounds are the
+  // servers' count, and what is pushed now makes the one after what came last.
+  struct PushEnd {
+    bool last = false, beyond = false;
+  };
+  PushEnd push_end(ChunkIndex chunk, Round round) const;
   // Did local rank `rank` call ready for a round beyond `round`?
   bool beyond(std::uint32_t rank, Round round) const;
 

@@ -214,16 +214,10 @@ void WorkerLaneJob::reduce_waiting(std::uint64_t now) {
 
 void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
   frames_[chunk.value] = payload;
-  const std::uint64_t last_round = job_->header().last_round.load(std::memory_order_relaxed);
-  // With backup workers rounds are the servers' count, and what is pushed now makes the one after what came last.
-  const bool backups = job_->spec().backups;
-  const std::uint64_t makes =
-      backups ? job_->chunk_words()[chunk.value].settled.load(std::memory_order_relaxed) + 1 : round.value;
-  const bool last = backups ? last_round != 0 && makes >= last_round : makes == last_round;
-  const bool beyond = backups && last_round != 0 && makes > last_round;
+  const NodeJob::PushEnd end = job_->push_end(chunk, round);
   const std::uint64_t now = steady_ns();
   pace_.reduced(now, reducer_->busy_ns());
-  client_.gradient_ready(chunk, round, weight, now, last, beyond);
+  client_.gradient_ready(chunk, round, weight, now, end.last, end.beyond);
 }
 
 void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {

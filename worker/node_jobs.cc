@@ -167,6 +167,7 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
   place.rank = request.rank;
   place.pid = peer_pid > 0 ? peer_pid : request.pid;
   place.device = request.device;
+  place.gradients_move = request.gradients_move;
   entry->places[request.local_rank] = place;
   if (kept) redo_.adopt(entry->config, entry->node, entry->tensors, std::move(kept), now_ms);
   logger_->info("{}: {} attached ({} of {} local ranks)", job_in_words(entry->name), who(*entry, request.local_rank),

@@ -146,7 +146,8 @@ class NodeJobs {
     TrainerId trainer;
     std::uint32_t rank = 0;
     std::int32_t pid = 0;
-    std::string device;  // of its gradients; empty: host memory
+    std::string device;           // of its gradients; empty: host memory
+    bool gradients_move = false;  // AttachRequest::gradients_move
     bool connected = true;
     std::optional<LeaveKind> left;
   };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "worker/host_reducer.h"
 #include "worker/node_jobs.h"
 
 namespace tributary {
@@ -149,6 +150,9 @@ Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const La
     if (!opened) return tl::unexpected(opened.error());
     entry.lent = spec.devices = std::move(*opened);
   }
+  // Keeping what a single rank sends as it is would be a copy else.
+  spec.gradients_in_ring = spec.redo && !spec.devices && HostReducer::sends_gradients(spec.ranks, spec.push) &&
+                           entry.places.begin()->second.gradients_move;
   const std::vector<int> doorbells = lanes_.doorbells(spec.allreduce);
   Result<std::shared_ptr<NodeJob>> job =
       NodeJob::create(std::move(spec), static_cast<std::uint16_t>(doorbells.size()), budget_);
@@ -174,6 +178,9 @@ Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const La
   reply.lanes = static_cast<std::uint16_t>(doorbells.size());
   reply.node_region_bytes = entry.job->node_bytes();
   reply.gradient_region_bytes = entry.job->rank_bytes();
+  const std::shared_ptr<RedoRing>& ring = entry.job->spec().redo;
+  reply.redo = ring != nullptr;
+  if (entry.job->spec().gradients_in_ring) reply.ring = {ring->slots_offset(), ring->slot_bytes(), ring->slots()};
   entry.ranks_in_view = reply.world_size;
   for (auto& [local_rank, place] : entry.places) {
     reply.state = local_rank < m.rank_states.size() ? m.rank_states[local_rank] : std::vector<std::byte>();
@@ -187,8 +194,7 @@ Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const La
     }
     std::vector<int> fds{entry.job->node_fd(), entry.job->rank_fd(local_rank)};
     fds.insert(fds.end(), doorbells.begin(), doorbells.end());
-    reply.redo = entry.job->spec().redo != nullptr;
-    if (reply.redo) fds.push_back(entry.job->spec().redo->memory().fd());
+    if (reply.redo) fds.push_back(ring->memory().fd());
     trainers_.send(place.trainer, reply, fds);
   }
   logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}",

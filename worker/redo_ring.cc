@@ -11,7 +11,7 @@ namespace tributary {
 
 // Both are read by other processes of the same release; the numbers say whether that holds.
 struct RedoRing::Header {
-  static constexpr std::uint64_t kMagic = 0x32303030'4f444552;  // "REDO0002"
+  static constexpr std::uint64_t kMagic = 0x33303030'4f444552;  // "REDO0003"
   std::uint64_t magic = kMagic;
   std::uint64_t job = 0, layout_hash = 0, chunk_elements = 0;
   std::uint32_t node = 0, rounds = 0, push_id = 0, reserved = 0;
@@ -37,25 +37,29 @@ std::size_t aligned(std::size_t bytes) {
 
 }  // namespace
 
-std::uint64_t RedoRing::bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
+RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
   const auto encoding = make_encoding(push);
-  std::uint64_t bytes = aligned(sizeof(Header)) + aligned(layout.chunks() * std::uint64_t{rounds} * sizeof(Entry));
+  const std::size_t slots = std::size_t{rounds} + 1;
+  begin = aligned(sizeof(Header)) + aligned(layout.chunks() * slots * sizeof(Entry));
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
-    bytes += rounds * aligned(encoding->bytes(layout.chunk(ChunkIndex(c)).elements));
+    frame_bytes.push_back(encoding->bytes(layout.chunk(ChunkIndex(c)).elements));
+    frame_at.push_back(slot_bytes);
+    slot_bytes += aligned(frame_bytes.back());
   }
-  return bytes;
+  end = begin + slots * slot_bytes;
+}
+
+std::uint64_t RedoRing::bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
+  return Places(layout, push, rounds).end;
 }
 
 RedoRing::RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds)
-    : memory_(std::move(memory)), layout_hash_(layout.hash()), push_(push), rounds_(rounds) {
-  const auto encoding = make_encoding(push);
-  std::size_t offset = aligned(sizeof(Header)) + aligned(layout.chunks() * std::size_t{rounds} * sizeof(Entry));
-  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
-    frame_bytes_.push_back(encoding->bytes(layout.chunk(ChunkIndex(c)).elements));
-    offsets_.push_back(offset);
-    offset += rounds * aligned(frame_bytes_.back());
-  }
-  TRIB_ASSERT(offset == memory_.size());
+    : memory_(std::move(memory)),
+      layout_hash_(layout.hash()),
+      push_(push),
+      rounds_(rounds),
+      places_(layout, push, rounds) {
+  TRIB_ASSERT(places_.end == memory_.size());
 }
 
 Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, const Layout& layout, EncodingSpec push,
@@ -70,7 +74,7 @@ Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, con
   header->node = node.value;
   header->rounds = rounds;
   header->push_id = static_cast<std::uint32_t>(push.id);
-  new (memory->data() + aligned(sizeof(Header))) Entry[layout.chunks() * std::size_t{rounds}];
+  new (memory->data() + aligned(sizeof(Header))) Entry[layout.chunks() * (std::size_t{rounds} + 1)];
   return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), layout, push, rounds));
 }
 
@@ -99,9 +103,9 @@ RedoRing::Header& RedoRing::header() const {
 }
 
 RedoRing::Entry& RedoRing::entry(ChunkIndex chunk, Round round) const {
-  TRIB_ASSERT(chunk.value < offsets_.size());
+  TRIB_ASSERT(chunk.value < places_.frame_at.size());
   auto* entries = reinterpret_cast<Entry*>(memory_.data() + aligned(sizeof(Header)));
-  return entries[std::size_t{chunk.value} * rounds_ + round.value % rounds_];
+  return entries[std::size_t{chunk.value} * slots() + round.value % slots()];
 }
 
 RedoRing::Use RedoRing::use(const std::shared_ptr<RedoRing>& ring) {
@@ -128,7 +132,12 @@ bool RedoRing::fits(JobId job, const Layout& layout, EncodingSpec push) const {
 std::byte* RedoRing::frame(ChunkIndex chunk, Round round) {
   TRIB_ASSERT(room(round));
   entry(chunk, round).round.store(0, std::memory_order_release);
-  return memory_.data() + offsets_[chunk.value] + (round.value % rounds_) * aligned(frame_bytes_[chunk.value]);
+  return memory_.data() + slot_offset(round) + places_.frame_at[chunk.value];
+}
+
+std::span<const std::byte> RedoRing::written(ChunkIndex chunk, Round round) const {
+  TRIB_ASSERT(chunk.value < places_.frame_at.size());
+  return {memory_.data() + slot_offset(round) + places_.frame_at[chunk.value], places_.frame_bytes[chunk.value]};
 }
 
 void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight) {
@@ -136,6 +145,7 @@ void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight) {
   kept.weight = weight;
   kept.decided.store(0, std::memory_order_relaxed);
   kept.round.store(round.value, std::memory_order_release);
+  entry(chunk, round.next()).round.store(0, std::memory_order_release);
 }
 
 void RedoRing::note_decision(ChunkIndex chunk, Round round, const GateDecision& decision) {
@@ -148,10 +158,8 @@ void RedoRing::note_decision(ChunkIndex chunk, Round round, const GateDecision& 
 std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) const {
   const Entry& kept = entry(chunk, round);
   if (round.value == 0 || kept.round.load(std::memory_order_acquire) != round.value) return {};
-  const std::byte* at =
-      memory_.data() + offsets_[chunk.value] + (round.value % rounds_) * aligned(frame_bytes_[chunk.value]);
   const bool decided = kept.decided.load(std::memory_order_acquire) != 0;
-  return Frame{{at, frame_bytes_[chunk.value]}, kept.weight, decided ? kept.gate : GateDecision{}};
+  return Frame{written(chunk, round), kept.weight, decided ? kept.gate : GateDecision{}};
 }
 
 void RedoRing::commit(Round round) {
@@ -162,13 +170,13 @@ void RedoRing::commit(Round round) {
 
 RedoRing::Range RedoRing::kept(bool decided) const {
   Range all{Round(1), Round(~0ull)};
-  for (std::uint32_t c = 0; c < offsets_.size(); ++c) {
+  for (std::uint32_t c = 0; c < places_.frame_at.size(); ++c) {
     std::uint64_t last = 0;
-    for (std::uint32_t slot = 0; slot < rounds_; ++slot) {
+    for (std::uint32_t slot = 0; slot < slots(); ++slot) {
       const Entry& kept = entry(ChunkIndex(c), Round(slot));
       if (decided && kept.decided.load(std::memory_order_acquire) == 0) continue;
       const std::uint64_t round = kept.round.load(std::memory_order_acquire);
-      if (round % rounds_ == slot && round < kImpossibleRound) last = std::max(last, round);
+      if (round % slots() == slot && round < kImpossibleRound) last = std::max(last, round);
     }
     std::uint64_t first = last + 1;
     const auto has = [&](Round round) {
@@ -179,12 +187,12 @@ RedoRing::Range RedoRing::kept(bool decided) const {
     all.first = std::max(all.first, Round(first));
     all.last = std::min(all.last, Round(last));
   }
-  return offsets_.empty() ? Range{} : all;
+  return places_.frame_at.empty() ? Range{} : all;
 }
 
 void RedoRing::forget_after(Round round) {
-  for (std::uint32_t c = 0; c < offsets_.size(); ++c) {
-    for (std::uint32_t slot = 0; slot < rounds_; ++slot) {
+  for (std::uint32_t c = 0; c < places_.frame_at.size(); ++c) {
+    for (std::uint32_t slot = 0; slot < slots(); ++slot) {
       Entry& kept = entry(ChunkIndex(c), Round(slot));
       if (kept.round.load(std::memory_order_relaxed) > round.value) kept.round.store(0, std::memory_order_release);
     }

@@ -1,13 +1,14 @@
 // RedoRing: what a node pushed in the last rounds, for servers that lost it. The reducer writes its frames straight
-// into it, so that keeping them costs no copy. It outlives views; it is shared memory, and trainers hold a descriptor
-// of it and give it back when they attach again, so that it outlives the worker daemon, too.
+// into it, so that keeping them costs no copy; or, where frames are one rank's gradient as it is, that rank does. It
+// outlives views; it is shared memory, and trainers hold a descriptor of it and give it back when they attach again, so
+// that it outlives the worker daemon, too.
 //
 // Layout of the memory:
-//     Header | Entry[chunk][slot] | frame of chunk 0 slot 0 | frame of chunk 0 slot 1 | ... | frame of chunk 1 slot 0
-//     ...
-// Round r of a chunk lies in slot r % rounds. An entry names its round only while its frame is complete: a process that
-// dies in the middle leaves none. A slot is written again when its round is committed, that is, when the servers'
-// snapshot has it (room()), or if nobody wants to wait for that, when its turn comes.
+//     Header | Entry[chunk][slot] | slot 0: frame of chunk 0 | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
+// Round r lies in slot r % slots. There is a slot more than rounds are kept: that of the open round, which a rank may
+// write while all the others are still wanted. An entry names its round only while its frame is complete: a process
+// that dies in the middle leaves none. A round is pushed when the one that many rounds ago is committed, that is, when
+// the servers' snapshot has it (room()), or if nobody wants to wait for that, when its turn comes.
 //
 // Trainers can write to the memory, so that what is in it is believed only as far as it harms nobody: an entry that
 // cannot be is none.
@@ -52,7 +53,15 @@ class RedoRing {
 
   // Where the frame of a round is to be written; what was there is forgotten. REQUIRES: room(round).
   std::byte* frame(ChunkIndex chunk, Round round);
-  // It is complete.
+  // Where a rank writes the gradient of a round itself: as flat as the model's, from slot_offset(round) on. It may
+  // begin as soon as its chunks of the round before are published: what is there is wanted by nobody then. Only with
+  // fp32.
+  std::size_t slot_offset(Round round) const { return places_.begin + round.value % slots() * places_.slot_bytes; }
+  std::size_t slots_offset() const { return places_.begin; }
+  std::size_t slot_bytes() const { return places_.slot_bytes; }
+  std::uint32_t slots() const { return rounds_ + 1; }
+  std::span<const std::byte> written(ChunkIndex chunk, Round round) const;
+  // It is complete. The place of the round after it is free from now on.
   void publish(ChunkIndex chunk, Round round, std::uint64_t weight);
   // Jobs with a gate: what the answer to it says was decided about its round.
   void note_decision(ChunkIndex chunk, Round round, const GateDecision& decision);
@@ -94,6 +103,12 @@ class RedoRing {
  private:
   struct Header;
   struct Entry;
+  // Where what lies, in bytes.
+  struct Places {
+    Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds);
+    std::vector<std::size_t> frame_bytes, frame_at;  // by chunk: of one frame; from where its slot begins
+    std::size_t begin = 0, slot_bytes = 0, end = 0;  // of all slots; of one
+  };
   RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds);
   Header& header() const;
   Entry& entry(ChunkIndex chunk, Round round) const;
@@ -102,7 +117,7 @@ class RedoRing {
   const std::uint64_t layout_hash_;
   const EncodingSpec push_;
   const std::uint32_t rounds_;
-  std::vector<std::size_t> frame_bytes_, offsets_;  // by chunk: of one frame; where its slots begin
+  const Places places_;
   std::atomic<std::uint64_t> committed_{0};
   std::atomic<bool> waits_{true};
   std::atomic<std::uint32_t> users_{0};

@@ -38,6 +38,7 @@ struct Session::Impl {
   AttachReply reply;
   std::optional<Layout> layout;
   SharedMemory node_memory, rank_memory;
+  SharedMemory ring_memory;               // of AttachReply::ring
   std::vector<FileDescriptor> doorbells;  // one a worker lane
   NodeHeader* node = nullptr;
   ChunkWord* chunk_words = nullptr;
@@ -64,6 +65,7 @@ struct Session::Impl {
     if (device_parameters) opener->close(device_parameters);
   }
   Status map(std::vector<FileDescriptor> fds);
+  Status map_ring(FileDescriptor fd);
   Status open_device();
   std::span<const std::byte> state_at_start() const;
   RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
@@ -88,6 +90,12 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds) {
   const std::size_t lanes = reply.lanes;
   if (lanes == 0 || fds.size() != 2 + lanes + (reply.redo ? 1 : 0))
     return bad(std::to_string(fds.size()) + " descriptors for its lanes");
+  const bool in_ring = reply.ring.slots != 0;
+  if (in_ring) {
+    if (!reply.redo) return bad("gradients in a ring that it has not sent");
+    if (Status mapped = map_ring(std::move(fds.back())); !mapped) return mapped;
+    fds.back() = ring_memory.take_fd();
+  }
   if (keepsake) keepsake->memory = reply.redo ? std::move(fds.back()) : FileDescriptor();
   fds.resize(2 + lanes);
   const std::size_t parameters_at = node_parameters_offset(layout->chunks());
@@ -95,7 +103,7 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds) {
   const std::size_t flat_bytes = layout->flat_elements() * sizeof(float);
   const bool on_device = !reply.device.empty();
   if (reply.node_region_bytes != parameters_at + flat_bytes ||
-      reply.gradient_region_bytes != gradients_at + (on_device ? 0 : flat_bytes)) {
+      reply.gradient_region_bytes != gradients_at + (on_device || in_ring ? 0 : flat_bytes)) {
     return bad("regions of another size than this model needs");
   }
   if (on_device && (!opener || reply.device != opener->uuid() || reply.device_bytes < flat_bytes)) {
@@ -131,6 +139,22 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds) {
     }
   }
   rounds.assign(layout->tensors().size(), reply.resume_round);
+  return {};
+}
+
+Status Session::Impl::map_ring(FileDescriptor fd) {
+  auto memory = SharedMemory::map_kept(std::move(fd), "this rank's gradients of the last rounds");
+  if (!memory) return tl::unexpected(memory.error());
+  const auto& [offset, slot_bytes, slots] = reply.ring;
+  const std::uint64_t size = memory->size();
+  if (offset > size || slot_bytes < layout->flat_elements() * sizeof(float) || slot_bytes > (size - offset) / slots ||
+      offset % alignof(float) != 0 || slot_bytes % alignof(float) != 0) {
+    return fail(ErrorCode::kMalformed, "worker daemon at " + socket_path + " gave this rank " + std::to_string(slots) +
+                                           " places of " + std::to_string(slot_bytes) +
+                                           " bytes for its gradients, in memory that has " + std::to_string(size) +
+                                           "; worker and trainer must be of the same release");
+  }
+  ring_memory = std::move(*memory);
   return {};
 }
 
@@ -269,6 +293,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   impl->opener = options.device;
   impl->keepsake = options.keepsake;
   if (options.device) request.device = options.device->uuid();
+  request.gradients_move = options.gradients_move;
   // A worker that refuses at once may have closed already: its words are worth more than the failed send.
   std::vector<int> kept;
   if (options.keepsake && options.keepsake->memory) kept.push_back(options.keepsake->memory.get());
@@ -370,7 +395,12 @@ const float* Session::parameters_device(std::size_t tensor) const {
 
 std::span<float> Session::gradient(std::size_t tensor) {
   TRIB_ASSERT(!on_device());
-  return {impl_->gradients + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
+  float* flat = impl_->gradients;
+  if (const auto& [offset, slot_bytes, slots] = impl_->reply.ring; slots != 0) {
+    const std::uint64_t slot = impl_->rounds[tensor].next().value % slots;
+    flat = reinterpret_cast<float*>(impl_->ring_memory.data() + offset + slot * slot_bytes);
+  }
+  return {flat + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
 }
 
 std::span<const float> Session::parameters(std::size_t tensor) const {

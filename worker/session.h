@@ -63,6 +63,9 @@ struct SessionOptions {
   std::chrono::milliseconds attach_timeout{120'000};  // for all members to come together
   std::shared_ptr<DeviceMemoryOpener> device;         // of a trainer on a GPU; null: host memory
   std::shared_ptr<SessionKeepsake> keepsake;          // null: nothing is kept
+  // The trainer asks for gradient(t) anew in every round, and writes all of it before ready(t): then the only rank of a
+  // node that pushes fp32 writes each round's gradient to where it is kept for lost servers, which else costs a copy.
+  bool gradients_move = false;
 };
 
 enum class StepState {
@@ -109,7 +112,8 @@ class Session {
   // Blocks until the parameters of resume_round() are in. kStopped / kUnavailable if the view ends before.
   Status start();
 
-  // REQUIRES: not on_device().
+  // REQUIRES: not on_device(). gradient(): of the tensor's next round. Without SessionOptions::gradients_move it is the
+  // same memory for the whole session; with it, another one after every ready(), in which anything may lie.
   std::span<float> gradient(std::size_t tensor);
   std::span<const float> parameters(std::size_t tensor) const;
   // Whether gradients and parameters are in device memory. Pointers of the device that SessionOptions::device is for,

@@ -15,8 +15,10 @@
 namespace tributary::sim {
 namespace {
 
-std::string in_words(const char* what, std::uint64_t value) {
-  return std::string(what) + " " + std::to_string(value);
+std::uint64_t hash_of(const std::vector<std::span<const std::byte>>& parts) {
+  Checksum64 sum;
+  for (const std::span<const std::byte> part : parts) sum.add(part.data(), part.size());
+  return sum.value();
 }
 
 }  // namespace
@@ -48,6 +50,7 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     if (newest_ && newest_->open.job == open.job && newest_->open.view >= open.view) {
       broken_(in_words("view", open.view.value) + " opens after " + in_words("view", newest_->open.view.value));
     }
+    if (!began_with_.empty() && nodes != began_with_) others_opened_.insert(coordinator);
     if (nodes.size() != open.nodes) broken_(in_words("view", open.view.value) + " does not count its nodes");
     if (!setup_.layout) set_up(open);
     View& fresh = views_[{open.job, open.view}];
@@ -70,7 +73,6 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
   if (!open.kept && !opened.welcomed) in_memory_.erase(shard);
   opened.replays |= open.replay_to > open.resume_round;
   if (open.kept) opened.kept.insert(shard);
-  if (!open.kept && open.resume) check_restored(opened, shard);
   ++(open.kept ? outcome_.kept : outcome_.restored);
 }
 
@@ -137,73 +139,6 @@ void ClusterJudge::begin_arrivals(View& view) {
   }
 }
 
-// Rounds may have been gone through twice, by other nodes: what a server loads must be of the history that goes on.
-void ClusterJudge::check_restored(const View& view, std::uint16_t shard) const {
-  if (!view.members) return;
-  for (const auto& [handle, snapshot] : disks_[shard].snapshots) {
-    if (!snapshot.recorded || handle.first != Disk::Key{view.open.job, view.open.resume_round}) continue;
-    for (const auto& [index, piece] : snapshot.pieces) view.members->restored(ChunkIndex(index), piece.chunk);
-  }
-}
-
-// What can be had of a log by a server that begins at this snapshot.
-std::uint64_t ClusterJudge::reach(const LoggedRounds& log, Round snapshot) const {
-  return log.first <= snapshot.next() ? std::max(log.last, snapshot).value : snapshot.value;
-}
-
-// The same of what is on a disk: up to the first record that is not whole, the newest of each version, and none of
-// those that had been written of later ones.
-std::uint64_t ClusterJudge::reach_on_disk(std::uint16_t shard, JobId job, Round snapshot) const {
-  const auto log = disks_[shard].logs.find(job);
-  if (log == disks_[shard].logs.end()) return snapshot.value;
-  std::map<ChunkIndex, std::set<std::uint64_t>> versions;
-  for (const Disk::LogRecord& record : log->second.records) {
-    if (record.lost || record.torn) break;
-    for (auto& [chunk, of] : versions) {
-      if (record.cut) of.erase(of.upper_bound(record.cut->value), of.end());
-    }
-    if (record.cut) continue;
-    std::set<std::uint64_t>& of = versions[record.step.chunk];
-    of.erase(of.lower_bound(record.step.version.value), of.end());
-    of.insert(record.step.version.value);
-  }
-  std::uint64_t all = snapshot.value;
-  while (!versions.empty() && versions.size() == log->second.chunks &&
-         std::ranges::all_of(versions, [&](const auto& entry) { return entry.second.contains(all + 1); })) {
-    ++all;
-  }
-  return all;
-}
-
-// The round that every shard can be had at: those that have lived through the loss in memory, the others at the end of
-// what their logs have on the disk. Who is more than a round ahead of that needs its log as well.
-std::uint64_t ClusterJudge::logged_floor(const OpenJob& open) const {
-  std::map<std::uint16_t, std::pair<std::uint64_t, std::uint64_t>> shards;  // versions in memory
-  for (std::uint32_t c = 0; c < open.owners.size(); ++c) {
-    auto& [least, most] = shards.try_emplace(open.owners[c].shard.value, ~0ull, 0).first->second;
-    least = std::min(least, reached_[c]);
-    most = std::max(most, reached_[c]);
-  }
-  std::set<std::uint16_t> lives = in_memory_;
-  const Round snapshot = std::max(committed_, open.resume_round);
-  while (true) {
-    std::uint64_t start = ~0ull;
-    for (const auto& [shard, versions] : shards) {
-      const bool lost = !lives.contains(shard);
-      if (lost && !any_commit_) return 0;
-      // It may have been told before the last of it was written.
-      const auto heard = logs_heard_.find(shard);
-      const std::uint64_t told = heard == logs_heard_.end() ? snapshot.value : reach(heard->second, snapshot);
-      start = std::min(start, lost ? std::min(told, reach_on_disk(shard, open.job, snapshot)) : versions.first);
-    }
-    const std::size_t ahead = std::erase_if(lives, [&](std::uint16_t shard) {
-      const auto versions = shards.find(shard);
-      return versions != shards.end() && versions->second.second > start + 1;
-    });
-    if (ahead == 0) return start;
-  }
-}
-
 // The round that a view must not begin before.
 std::uint64_t ClusterJudge::floor(const View& view) const {
   if (!recovers()) return any_commit_ ? committed_.value : 0;
@@ -227,17 +162,16 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   if (!begun) return broken_("a view begins that never opened");
   const std::uint32_t place = welcome.node.value;
   if (welcome.nodes != begun->nodes.size() || place >= welcome.nodes || begun->nodes[place] != node ||
-      welcome.members != members_hash(begun->nodes)) {
+      (begun->welcomed && welcome.members != began_as_)) {
     broken_(in_words("node", node) + " is welcome as " + in_words("node", place) + " of " +
             std::to_string(welcome.nodes) + " in " + in_words("view", welcome.view.value) + ", which has other nodes");
   }
   if (std::exchange(begun->welcomed, true)) return;
   // Rings have sums for the nodes of a round, which are not these: as if they had been lost.
   const std::vector<std::uint32_t> before = std::exchange(began_with_, begun->nodes);
-  if (!before.empty() && before != begun->nodes) {
-    ring_lost();
-    ++outcome_.memberships;
-  }
+  const bool others = !before.empty() && before != begun->nodes;
+  if (others) ++outcome_.memberships;
+  check_rings(*begun, welcome.members, others);
   const std::uint64_t start = welcome.resume_round.value;
   // The round that was open may be complete in the nodes' rings.
   if (synchronous() && start > complete_ + (scenario_.logs() ? 0 : 1)) {
@@ -262,6 +196,9 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
       if (begun->members) begun->members->forget_after(ChunkIndex(c), reached_[c]);
     }
     complete_ = *std::ranges::min_element(reached_);
+    // Of the open round a server may know what was decided, even if none of its chunks has been through it.
+    const std::uint64_t known = *std::ranges::max_element(reached_) + (begun->kept.empty() ? 0 : 1);
+    if (begun->members && before != begun->nodes) begun->members->forget_decisions_after(known);
   }
   for (const ChunkOwner& owner : begun->open.owners) {
     const std::uint16_t shard = owner.shard.value;
@@ -277,6 +214,19 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   if (ring_gap_ && !gap_until_) gap_until_ = welcome.resume_round;
 }
 
+// What nodes kept in views of other nodes, or before those, is of no use. A coordinator that came while such a view was
+// being opened does not know that it never began.
+void ClusterJudge::check_rings(const View& begun, std::uint64_t name, bool others) {
+  const bool fresh = called_.insert(name).second;
+  const bool unknown = std::ranges::any_of(others_opened_, [&](std::uint64_t by) { return by != begun.coordinator; });
+  const bool goes_on = !others && name == began_as_;
+  if (others && !fresh) broken_("pushes of an earlier view's nodes are taken for those of this one's");
+  if (!others && !goes_on && began_as_ != 0 && !unknown) broken_("pushes that nodes have kept are given up");
+  if (!goes_on && began_as_ != 0) ring_lost();
+  began_as_ = name;
+  others_opened_.clear();
+}
+
 void ClusterJudge::committed(Round round) {
   if (any_commit_ && round < committed_) broken_("an older snapshot was committed after a newer one");
   committed_ = round;
@@ -286,6 +236,12 @@ void ClusterJudge::committed(Round round) {
     ring_gap_ = false;
     gap_until_.reset();
   }
+}
+
+void ClusterJudge::decides(const RoundDecision& decision) {
+  View* of = view(decision.job, decision.view);
+  if (!of) return broken_("a round of a view that never opened is decided about");
+  if (of->members && of->members->decides(decision.round, decision.decision)) ++outcome_.inherited;
 }
 
 void ClusterJudge::store_lost(std::uint16_t shard) {
@@ -355,35 +311,6 @@ void ClusterJudge::decided(const ShardCore& core) {
   }
 }
 
-void ClusterJudge::replayed(const ShardCore& core, const LoggedStep& step) {
-  View* of = view(core.job().job, core.job().view);
-  if (!of || !of->sync) return broken_("a view takes logged steps again that has none");
-  if (!same_bits(core.params(step.chunk), of->sync->master(step.chunk, step.version.value))) {
-    broken_(in_words("chunk", step.chunk.value) + " at " + in_words("version", step.version.value) +
-            " has other bits when it is taken out of the log again");
-  }
-}
-
-void ClusterJudge::tells_log(std::uint16_t shard, JobId job, const LoggedRounds& log, bool idle) const {
-  // One that every server has, even if that was never said to be committed, is what a view began at.
-  const Round snapshot = newest_ ? std::max(committed_, newest_->open.resume_round) : committed_;
-  const std::uint64_t there = reach_on_disk(shard, job, snapshot);
-  if (!idle || reach(log, snapshot) == there) return;
-  broken_(in_words("server", shard) + " says that its log has rounds " + std::to_string(log.first.value) + " to " +
-          std::to_string(log.last.value) + ", but after the snapshot of " + in_words("round", snapshot.value) +
-          " it has them up to " + std::to_string(there));
-}
-
-void ClusterJudge::tells_kept(std::uint16_t shard, const ShardKept& kept, bool written) const {
-  const View* of = newest_ && newest_->open.job == kept.job ? newest_ : nullptr;
-  if (!of || !kept.any || !written || !scenario_.logs()) return;
-  if (reach(kept.log, of->open.resume_round) < kept.min_version.value) {
-    broken_(in_words("server", shard) + " has " + in_words("round", kept.min_version.value) +
-            " in memory and says that its log has rounds " + std::to_string(kept.log.first.value) + " to " +
-            std::to_string(kept.log.last.value));
-  }
-}
-
 // Has it made a step?
 void ClusterJudge::look_at(View& of, const ShardCore& core, ChunkIndex index) {
   const std::uint32_t chunk = index.value;
@@ -418,6 +345,18 @@ void ClusterJudge::answers(const Answer& answer, std::span<const std::byte> payl
   if (View* of = view(answer.key.job, answer.key.view)) of->arrivals->answers(answer, payload);
 }
 
+void ClusterJudge::restores(const ShardCore& core, const RestoredChunk& chunk) {
+  View* of = view(core.job().job, core.job().view);
+  if (!of || !of->members) return;
+  std::vector<std::span<const std::byte>> residuals;
+  for (const auto& [node, values] : chunk.residuals) residuals.push_back(std::as_bytes(std::span(values)));
+  if (!residuals.empty() && !residuals_.contains({chunk.chunk.value, chunk.version.value, hash_of(residuals)})) {
+    broken_("a server begins with residuals of " + in_words("chunk", chunk.chunk.value) +
+            " that no snapshot of it has had");
+  }
+  if (of->members->restored(chunk)) ++outcome_.gathered;
+}
+
 void ClusterJudge::captured(const ChunkSnapshot& snapshot) {
   View* of = view(snapshot.job, snapshot.view);
   if (of && of->arrivals) of->arrivals->captured(snapshot);
@@ -425,7 +364,12 @@ void ClusterJudge::captured(const ChunkSnapshot& snapshot) {
 
 void ClusterJudge::snapshot_read(const ChunkSnapshot& snapshot) {
   View* of = view(snapshot.job, snapshot.view);
-  if (of) of->judge().snapshot_read(snapshot, snapshot.params.floats());
+  if (!of) return;
+  of->judge().snapshot_read(snapshot, snapshot.params.floats());
+  if (!of->members || snapshot.residuals.empty()) return;
+  std::vector<std::span<const std::byte>> residuals;
+  for (const HeldResidual& held : snapshot.residuals) residuals.push_back(held.values);
+  residuals_.emplace(snapshot.chunk.value, snapshot.version.value, hash_of(residuals));
 }
 
 // ---- Nodes ----

@@ -39,6 +39,7 @@ class ClusterJudge {
              const std::vector<std::uint32_t>& nodes);
   void welcome(const JobWelcome& welcome, std::uint32_t node);
   void committed(Round round);
+  void decides(const RoundDecision& decision);
   // What it hears.
   void hears_log(std::uint16_t shard, const LoggedRounds& log) { logs_heard_[shard] = log; }
 
@@ -54,6 +55,8 @@ class ClusterJudge {
   void tells_log(std::uint16_t shard, JobId job, const LoggedRounds& log, bool idle) const;
   void tells_kept(std::uint16_t shard, const ShardKept& kept, bool written) const;
   void answers(const Answer& answer, std::span<const std::byte> payload);
+  // Out of the store.
+  void restores(const ShardCore& core, const RestoredChunk& chunk);
   void captured(const ChunkSnapshot& snapshot);
   void snapshot_read(const ChunkSnapshot& snapshot);
 
@@ -69,6 +72,7 @@ class ClusterJudge {
 
   // What is lost.
   void server_died(std::uint16_t shard) {
+    if (scenario_.logs()) check_lost_log(shard);
     server_lost_ = true;
     ++deaths_;
     ++deaths_of_[shard];
@@ -106,20 +110,24 @@ class ClusterJudge {
     std::map<std::uint32_t, std::uint64_t> versions;  // by chunk, as their servers have them
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> at;  // by node and chunk, delivered
   };
+  static std::string in_words(const char* what, std::uint64_t value) {
+    return std::string(what) + " " + std::to_string(value);
+  }
   View* view(JobId job, ViewId id);
   void set_up(const OpenJob& open);
   void begin(View& view);
   void begin_arrivals(View& view);
-  void check_restored(const View& view, std::uint16_t shard) const;
   bool synchronous() const {
     return (scenario_.mode == "sync" && scenario_.backups == 0) || scenario_.mode == "local_sgd";
   }
   bool recovers() const;
+  void check_rings(const View& begun, std::uint64_t name, bool others);
   void look_at(View& of, const ShardCore& core, ChunkIndex chunk);
   void reach(std::uint32_t chunk, std::uint64_t version);
   std::uint64_t floor(const View& view) const;
   std::uint64_t logged_floor(const OpenJob& open) const;
   std::uint64_t reach(const LoggedRounds& log, Round snapshot) const;
+  void check_lost_log(std::uint16_t shard) const;
   std::uint64_t reach_on_disk(std::uint16_t shard, JobId job, Round snapshot) const;
 
   const ClusterScenario& scenario_;
@@ -132,6 +140,9 @@ class ClusterJudge {
   std::map<std::pair<JobId, ViewId>, View> views_;
   View* newest_ = nullptr;
   std::vector<std::uint32_t> began_with_;  // the nodes of the last view that ran
+  std::uint64_t began_as_ = 0;             // what it was told that rings of its rounds are called (JobWelcome::members)
+  std::set<std::uint64_t> called_;         // all of these
+  std::set<std::uint64_t> others_opened_;  // coordinators that have since opened a view of other nodes
   std::uint64_t began_under_ = 0;          // its coordinator
   std::vector<std::uint64_t> reached_;     // by chunk
   std::vector<std::uint64_t> stepped_in_;  // by chunk: the newest view
@@ -145,6 +156,7 @@ class ClusterJudge {
   std::map<std::uint16_t, LoggedRounds> logs_heard_;
   std::set<std::pair<std::uint32_t, std::uint64_t>> given_;                                // ranks' states
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
+  std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> residuals_;  // in snapshots: chunk, version, hash
   bool last_failed_ = false;
   bool redoing_ = false;  // a server is being brought up to the others
   bool store_lost_ = false;

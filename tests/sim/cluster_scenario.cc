@@ -130,6 +130,11 @@ void log_on_disk(ClusterScenario& s, std::uint64_t span_ns) {
     s.faults.push_back({kind, random.below(span_ns), random.between(kMs, 300 * kMs), std::move(who)});
   }
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+  if (!random.chance(0.4)) return;
+  s.log_rounds = static_cast<std::uint32_t>(random.between(16, 20));
+  if (random.chance(0.4)) return;
+  s.disk_step_ns = random.between(50, 400) * kMs;  // snapshots that come too late for it
+  s.rounds = random.between(30, 60);
 }
 
 }  // namespace
@@ -152,6 +157,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   s.window_bytes = 4096 * random.between(1, 6);
   s.work_ns = random.between(5, 40) * kMs;
   s.ring_rounds = static_cast<std::uint32_t>(random.between(16, 20));
+  s.gradients_move = Random(seed ^ 0x4109e5ull).chance(0.7);
   s.when_full = random.chance(0.5) ? "wait" : "go_on";
   if (random.chance(0.5)) s.snapshot_rounds = random.between(2, 8);
   if (random.chance(0.5)) s.snapshot_s = 1;
@@ -193,6 +199,10 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
     s.slow_factor = random.between(1, 4);
   }
   if (!gated && plain && random.chance(0.4)) make_elastic(s, random, span);
+  if (gated || !plain) {  // drawn apart: the others stay what they were without them
+    Random apart(s.seed ^ 0xe1a571cull);
+    if (apart.chance(0.4)) make_elastic(s, apart, span);
+  }
   s.gentle = !s.elastic && random.chance(0.06);
   const std::uint64_t faults = random.below(9);
   for (std::uint64_t i = 0; i < faults; ++i) {
@@ -216,6 +226,10 @@ GateConfig ClusterScenario::gate() const {
   return config;
 }
 
+MembershipConfig ClusterScenario::membership() const {
+  return elastic ? MembershipConfig{"continue", min_nodes, rejoin_ms} : MembershipConfig{};
+}
+
 const char* ClusterScenario::Fault::name() const {
   static constexpr const char* kNames[] = {
       "kill",    "power off", "machine lost", "store lost",  "connections break", "cut off",
@@ -237,7 +251,10 @@ std::string ClusterScenario::describe() const {
   }
   if (clip_norm > 0.0) text += ", clipped at " + std::to_string(clip_norm);
   if (loss_scale != "none") text += ", loss scale " + loss_scale;
-  text += ", redo_log " + redo_log + ", rings of " + std::to_string(ring_rounds) + " rounds, when full " + when_full +
+  text += ", redo_log " + redo_log;
+  if (log_rounds > 0) text += " of " + std::to_string(log_rounds) + " rounds";
+  text += ", rings of " + std::to_string(ring_rounds) + " rounds" +
+          (gradients_move ? " that gradients are written into" : "") + ", when full " + when_full +
           ", snapshots every " + std::to_string(snapshot_s) + " s and " + std::to_string(snapshot_rounds) +
           " rounds, disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " + std::to_string(work_ns / kMs) +
           " ms a round";

@@ -1,22 +1,24 @@
 // A whole cluster under a virtual clock: servers with their coordinator, stores and redo logs, workers with their redo
 // rings, and trainers, each a process that can be killed at any event, several at once, server 0 too; connections that
 // break, cuts between machines, processes that are held up, disks that are slow or full, power that fails with writes
-// unsynced, machines that are gone with their rings, and stores that are lost, with the logs beside them. In elastic
-// jobs nodes also come late, leave in good order, come back, and go for ever.
+// unsynced, machines that are gone with their rings, and stores that are lost, with the logs beside them; logs that are
+// at their bound. In elastic jobs nodes also come late, leave in good order, come back, and go for ever, also where
+// rounds have a gate, or encodings leave something to say later.
 //
 // The classes that decide are the daemons' own: CoordinatorCore, ControlJobs, ShardCore, NodeJobs with RedoKeeper and
 // RedoRing, ClientCore, NodeGather, HostReducer. simulation.h has the round logic alone, on a worse network.
 //
 // Checked at every event (cluster_judge.h): what nodes are given are the bits of one process that adds the gradients in
 // tree order, or, where nodes have clocks, of a replay of the order of arrival, with the bound kept and the reader's
-// own pushes in, or, in elastic jobs, those of the nodes of each round's view; no node takes part in a view that has
-// other nodes; with backup workers a round is made of the first pushes that are in time, and the others are answered as
-// dropped, and counted; a rank gets back the state that it kept for the round that its view begins at; each push is
-// applied once; versions grow by one, and a view begins no earlier than what was durable, or, where pushes are kept,
-// than the round that was open, or, with logs, than the round that every server has in memory or on its disk; a step
-// that is taken out of a log again has the bits that it had, and servers say of their logs what there is; no view is
-// given out twice; queues keep their bounds; snapshots have the bits that they had; and when the faults are over, the
-// training goes on soon and comes to its end.
+// own pushes in, or, in elastic jobs, those of the nodes of each round's view, under a decision that follows from them;
+// no node takes part in a view that has other nodes, or repeats what it pushed before one; with backup workers a round
+// is made of the first pushes that are in time, and the others are answered as dropped, and counted; a rank gets back
+// the state that it kept for the round that its view begins at; each push is applied once; versions grow by one, and a
+// view begins no earlier than what was durable, or, where pushes are kept, than the round that was open, or, with logs,
+// than the round that every server has in memory or on its disk; a step that is taken out of a log again has the bits
+// that it had, servers say of their logs what there is, and what waits for a log gets there; no view is given out
+// twice; queues keep their bounds; snapshots have the bits that they had; and when the faults are over, the training
+// goes on soon and comes to its end.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +46,9 @@ struct ClusterScenario {
   float first_scale() const { return loss_scale == "dynamic" ? 262144.0f : 1.0f; }  // too large for fp16
   std::string redo_log = "workers", when_full = "go_on";
   bool logs() const { return redo_log == "disk"; }  // on the servers' disks
+  std::uint32_t log_rounds = 0;                     // that a log has room for; 0: for all
   std::uint32_t ring_rounds = 16;
+  bool gradients_move = false;  // the only rank of a node may write them into the ring
   std::uint64_t snapshot_rounds = 0;
   std::uint32_t snapshot_s = 0;
   std::uint64_t disk_step_ns = 1'000'000;
@@ -55,6 +59,7 @@ struct ClusterScenario {
   bool elastic = false;
   std::uint32_t first_nodes = 0;  // of them, at the beginning
   std::uint32_t min_nodes = 1, rejoin_ms = 10'000;
+  MembershipConfig membership() const;
   double drops = 0.0;  // of what lanes send
   struct Fault {
     enum class Kind {
@@ -102,6 +107,9 @@ struct ClusterOutcome {
   std::uint64_t states = 0;             // that ranks got back
   std::uint64_t late = 0;               // pushes that were dropped (backup workers)
   std::uint64_t memberships = 0;        // views that begin with other nodes than the one before
+  std::uint64_t inherited = 0;          // rounds that were decided about in an earlier view (elastic, with a gate)
+  std::uint64_t at_bound = 0;           // times that a log had no more room
+  std::uint64_t gathered = 0;           // chunks whose residuals went to another number of nodes
 };
 
 ClusterScenario cluster_scenario_of(std::uint64_t seed);

@@ -47,7 +47,7 @@ JobConfig config_of(const ClusterScenario& scenario) {
   config.gate = scenario.gate();
   config.recovery.redo_log = scenario.redo_log;
   config.recovery.when_full = scenario.when_full;
-  if (scenario.elastic) config.membership = {"continue", scenario.min_nodes, scenario.rejoin_ms};
+  config.membership = scenario.membership();
   return config;
 }
 
@@ -313,6 +313,8 @@ bool ClusterWorld::told(const ServerSim& coordinator, PeerId to, const ControlMe
     judge.opens(coordinator.coordinator_id(), *open, *server, coordinator.coordinator()->jobs().front().record.members);
   } else if (const auto* welcome = std::get_if<JobWelcome>(&message)) {
     judge.welcome(*welcome, coordinator.node_of(to));
+  } else if (const auto* decision = std::get_if<RoundDecision>(&message)) {
+    judge.decides(*decision);
   } else if (const auto* commit = std::get_if<SnapshotCommit>(&message)) {
     judge.committed(commit->round);
   } else if (const auto* stop = std::get_if<StopJob>(&message); stop && server) {
@@ -352,7 +354,9 @@ void ClusterWorld::plant(ControlMessage& message) const {
     for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
       if (nodes_[node].worker) here.push_back(node);
     }
-    join->redo_members = members_hash(here);
+    const JobRecord record = servers_.front().process->coordinator()->jobs().front().record;
+    join->redo_members = members_hash(here, record.view_nodes.since);
+    if (join->redo_members != record.view_nodes.hash) join->redo_members = members_hash(here, record.view.next());
   }
 }
 
@@ -456,6 +460,7 @@ ClusterOutcome ClusterWorld::run() {
   outcome_.packets = wires.packets();
   outcome_.resends = resends;
   outcome_.late = late;
+  outcome_.at_bound = logs_full;
   return outcome_;
 }
 

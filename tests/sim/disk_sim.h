@@ -52,6 +52,9 @@ struct Disk {
   struct Log {
     std::deque<LogRecord> records;
     std::uint32_t chunks = 0;  // as the heads say
+    void sync() {
+      for (LogRecord& record : records) record.synced = true;
+    }
   };
   using Key = std::pair<JobId, Round>;
   std::map<std::pair<Key, std::uint32_t>, Snapshot> snapshots;  // by generation

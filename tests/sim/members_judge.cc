@@ -1,7 +1,9 @@
 #include "tests/sim/members_judge.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "common/gate_rules.h"
 #include "common/schedule.h"
 
 namespace tributary::sim {
@@ -15,12 +17,14 @@ MembersJudge::MembersJudge(const JudgeSetup& setup, std::vector<std::uint32_t> n
       pull_(make_encoding(setup.pull)) {
   if (before) {
     history_ = before->history_;
+    decisions_ = before->decisions_;
     return;
   }
   for (std::uint32_t c = 0; c < setup.layout->chunks(); ++c) {
     auto first = std::make_shared<State>();
     static_cast<SavedChunk&>(*first) = fresh_chunk(setup, ChunkIndex(c));
-    first->visible = seen(first->params);
+    first->visible = pull_->is_delta() ? first->params : pulled_chunk(*pull_, first->params, first->params);
+    if (setup.gate) first->gate = first_gate_state(*setup.gate);
     history_.push_back({std::move(first)});
   }
 }
@@ -34,14 +38,6 @@ const MembersJudge::State* MembersJudge::find(ChunkIndex chunk, std::uint64_t ve
   return version < states.size() ? states[version].get() : nullptr;
 }
 
-std::vector<float> MembersJudge::seen(const std::vector<float>& params) const {
-  std::vector<std::byte> frame(pull_->bytes(params.size()));
-  std::vector<float> values(params.size());
-  pull_->encode(params.data(), params.size(), 0, params.size(), nullptr, frame.data());
-  pull_->decode(frame.data(), params.size(), 0, params.size(), values.data());
-  return values;
-}
-
 void MembersJudge::push_arrives(const ShardCore&, const Push& push, std::span<const std::byte> frame) {
   if (!setup_.deadline) return;
   Arrived& mine = arrived_[{push.key.chunk.value, push.round.value, push.key.node.value}];
@@ -51,52 +47,64 @@ void MembersJudge::push_arrives(const ShardCore&, const Push& push, std::span<co
   push_->decode(frame.data(), mine.values.size(), 0, mine.values.size(), mine.values.data());
 }
 
-std::vector<std::vector<float>> MembersJudge::sums_of(const State& state, ChunkIndex chunk, std::uint64_t round,
-                                                      std::uint64_t& weight) const {
-  std::vector<std::vector<float>> sums;
+std::vector<float> MembersJudge::arrived_of(ChunkIndex chunk, std::uint64_t round, std::uint32_t place,
+                                            std::uint64_t& weight) const {
+  const auto arrived = arrived_.find({chunk.value, round, place});
+  if (arrived == arrived_.end()) {
+    broken(at(chunk, round) + " was made without a push of node " + std::to_string(place) + " of the view");
+    return std::vector<float>(setup_.layout->chunk(chunk).elements);
+  }
+  weight += arrived->second.weight;
+  return arrived->second.values;
+}
+
+std::vector<float> MembersJudge::gradients_of(const State& state, ChunkIndex chunk, std::uint64_t round,
+                                              std::uint32_t place, std::uint64_t& weight) const {
   const std::uint64_t begin = setup_.layout->chunk(chunk).begin;
-  const std::size_t elements = state.params.size();
+  std::vector<std::vector<float>> ranks;
+  for (std::uint32_t local = 0; local < setup_.scenario.ranks_per_node; ++local) {
+    const std::uint32_t rank = nodes_[place] * setup_.scenario.ranks_per_node + local;
+    weight += sample_weight(setup_.scenario.seed, rank, round);
+    std::vector<float>& gradient = ranks.emplace_back(state.params.size());
+    for (std::size_t e = 0; e < gradient.size(); ++e) {
+      gradient[e] = gradient_value(setup_.scenario.seed, rank, round, begin + e, state.visible[e]);
+      if (setup_.gate) gradient[e] *= state.gate.loss_scale;
+    }
+  }
+  return add_in_tree_order(std::move(ranks));
+}
+
+MembersJudge::Sum MembersJudge::sum_of(const State& state, ChunkIndex chunk, std::uint64_t round) const {
+  Sum sum;
+  sum.residuals = state.residuals;
+  if (push_->keeps_residual()) sum.residuals.resize(nodes_.size(), std::vector<float>(state.params.size()));
+  std::vector<std::vector<float>> pushes;
   for (std::uint32_t place = 0; place < nodes_.size(); ++place) {
     if (setup_.deadline) {
-      const auto arrived = arrived_.find({chunk.value, round, place});
-      if (arrived == arrived_.end()) {
-        broken(at(chunk, round) + " was made without a push of node " + std::to_string(place) + " of the view");
-        continue;
-      }
-      weight += arrived->second.weight;
-      sums.push_back(arrived->second.values);
+      pushes.push_back(arrived_of(chunk, round, place, sum.weight));
       continue;
     }
-    std::vector<std::vector<float>> ranks;
-    for (std::uint32_t local = 0; local < setup_.scenario.ranks_per_node; ++local) {
-      const std::uint32_t rank = nodes_[place] * setup_.scenario.ranks_per_node + local;
-      weight += sample_weight(setup_.scenario.seed, rank, round);
-      std::vector<float>& gradient = ranks.emplace_back(elements);
-      for (std::size_t e = 0; e < elements; ++e) {
-        gradient[e] = gradient_value(setup_.scenario.seed, rank, round, begin + e, state.visible[e]);
-      }
-    }
-    const std::vector<float> sum = add_in_tree_order(std::move(ranks));
-    std::vector<std::byte> frame(push_->bytes(elements));
-    push_->encode(sum.data(), elements, 0, elements, nullptr, frame.data());
-    push_->decode(frame.data(), elements, 0, elements, sums.emplace_back(elements).data());
+    const std::span<float> left = push_->keeps_residual() ? std::span(sum.residuals[place]) : std::span<float>();
+    pushes.push_back(pushed_chunk(*push_, gradients_of(state, chunk, round, place, sum.weight), left));
   }
-  return sums;
+  sum.values = add_in_tree_order(std::move(pushes));
+  return sum;
 }
 
 // One round of the view's nodes.
-std::shared_ptr<const MembersJudge::State> MembersJudge::after(const State& state, ChunkIndex chunk,
-                                                               std::uint64_t round) const {
-  std::uint64_t weight = 0;
-  std::vector<std::vector<float>> sums = sums_of(state, chunk, round, weight);
+std::shared_ptr<const MembersJudge::State> MembersJudge::after(const State& state, Sum sum, std::uint64_t round,
+                                                               const GateDecision* decision) const {
   auto next = std::make_shared<State>(state);
   next->version = Version(round);
-  if (weight == 0 || sums.empty()) return next;
-  std::vector<float> sum = add_in_tree_order(std::move(sums));
-  const float scale = static_cast<float>(1.0 / static_cast<double>(weight));
-  for (float& value : sum) value *= scale;
-  take_step(setup_, *next, sum, scheduled_lr(setup_.schedule, setup_.lr, next->step + 1));
-  next->visible = seen(next->params);
+  next->residuals = std::move(sum.residuals);
+  if (decision) next->gate = *decision;
+  const bool finite = std::ranges::all_of(sum.values, [](float value) { return std::isfinite(value); });
+  if (sum.weight == 0 || (decision && !(decision->applies() && finite))) return next;
+  const float scale =
+      decision ? gate_scale(*decision, sum.weight) : static_cast<float>(1.0 / static_cast<double>(sum.weight));
+  for (float& value : sum.values) value *= scale;
+  take_step(setup_, *next, sum.values, scheduled_lr(setup_.schedule, setup_.lr, next->step + 1));
+  next->visible = pulled_chunk(*pull_, next->params, std::move(next->visible));
   return next;
 }
 
@@ -105,13 +113,52 @@ void MembersJudge::forget_after(ChunkIndex chunk, std::uint64_t version) {
   if (states.size() > version + 1) states.resize(version + 1);
 }
 
+void MembersJudge::forget_decisions_after(std::uint64_t round) {
+  decisions_.erase(decisions_.upper_bound(round), decisions_.end());
+}
+
+// REQUIRES: every chunk has been through the round before.
+GateDecision MembersJudge::decided_by_its_nodes(Round round) {
+  std::vector<GateFacts> facts;
+  for (std::uint32_t c = 0; c < history_.size(); ++c) {
+    Sum sum = sum_of(*history_[c][round.value - 1], ChunkIndex(c), round.value);
+    facts.push_back(gate_facts(sum.values, sum.weight));
+    decided_on_.insert_or_assign(c, std::pair(round.value, std::move(sum)));
+  }
+  return decide_gate(*setup_.gate, history_.front()[round.value - 1]->gate, facts);
+}
+
+bool MembersJudge::decides(Round round, const GateDecision& decision) {
+  const std::string what = "round " + std::to_string(round.value) + " was decided about";
+  const auto known = decisions_.find(round.value);
+  if (known != decisions_.end() && known->second == decision) {
+    return !decided_on_.contains(0) || decided_on_.at(0).first != round.value;
+  }
+  for (const auto& states : history_) {
+    if (states.size() < round.value) broken(what + " before all chunks were there");
+    if (states.size() > round.value) broken(what + " in another way when some chunks had been through it");
+    if (states.size() != round.value) return false;
+  }
+  if (decided_by_its_nodes(round) != decision) broken(what + " otherwise than its nodes' pushes demand");
+  decisions_[round.value] = decision;
+  return false;
+}
+
 void MembersJudge::stepped(ChunkIndex chunk, std::uint64_t version, bool again) {
   auto& states = history_[chunk.value];
   // The sum of the nodes of then. (What was computed twice may differ, and it is the second sum that nodes keep.)
   if (again && !setup_.deadline && version < states.size()) return;
   if (version > states.size()) return broken(at(chunk, version) + " was made from a version that nobody has made");
+  const auto decision = decisions_.find(version);
+  if (setup_.gate && decision == decisions_.end()) {
+    return broken(at(chunk, version) + " was made before its round was decided about");
+  }
   states.resize(version);
-  states.push_back(after(*states[version - 1], chunk, version));
+  const State& before = *states[version - 1];
+  const auto summed = decided_on_.find(chunk.value);
+  const bool there = summed != decided_on_.end() && summed->second.first == version;
+  Sum sum = there ? summed->second.second : sum_of(before, chunk, version);
+  states.push_back(after(before, std::move(sum), version, setup_.gate ? &decision->second : nullptr));
 }
 
 std::span<const float> MembersJudge::master(ChunkIndex chunk, std::uint64_t version) const {
@@ -134,20 +181,45 @@ void MembersJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version versi
 void MembersJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) {
   const State* state = find(snapshot.chunk, snapshot.version.value);
   bool same = state && same_bits(params, state->params) && snapshot.step == state->step &&
-              snapshot.round.value == snapshot.version.value;
+              snapshot.round.value == snapshot.version.value && snapshot.gate == state->gate;
   for (std::size_t s = 0; same && s < state->slots.size(); ++s) {
     same = same_bits(snapshot.slots[s].floats(), state->slots[s]);
   }
-  if (!same)
-    broken("the snapshot of " + at(snapshot.chunk, snapshot.version.value) + " is not what its nodes have made");
+  if (same && pull_->is_delta()) same = same_bits(snapshot.estimate.floats(), state->visible);
+  const std::string what = "the snapshot of " + at(snapshot.chunk, snapshot.version.value);
+  if (!same) return broken(what + " is not what its nodes have made");
+  if (snapshot.residuals.size() != (push_->keeps_residual() ? nodes_.size() : 0)) {
+    broken(what + " has not every node's residual");
+  }
+  for (const HeldResidual& held : snapshot.residuals) {
+    const std::vector<float> nothing(params.size());
+    const std::span<const float> expected = held.node < state->residuals.size() ? state->residuals[held.node] : nothing;
+    if (!std::ranges::equal(held.values, std::as_bytes(expected))) {
+      broken(what + " has another residual of node " + std::to_string(held.node) + " of the view than its own");
+    }
+  }
 }
 
-void MembersJudge::restored(ChunkIndex chunk, const SavedChunk& saved) const {
-  const State* state = find(chunk, saved.version.value);
-  if (!state || !same_bits(saved.params, state->params) || saved.step != state->step) {
-    broken("a server begins with " + at(chunk, saved.version.value) +
+bool MembersJudge::restored(const RestoredChunk& saved) {
+  const State* state = find(saved.chunk, saved.version.value);
+  const bool same = state && same_bits(saved.params, state->params) && saved.step == state->step &&
+                    saved.gate == state->gate && (!pull_->is_delta() || same_bits(saved.estimate, state->visible));
+  if (!same) {
+    broken("a server begins with " + at(saved.chunk, saved.version.value) +
            " of its store, which is not what the rounds up to there have made");
   }
+  if (!same || !push_->keeps_residual()) return false;
+  auto begun = std::make_shared<State>(*state);
+  begun->residuals.assign(nodes_.size(), std::vector<float>(saved.params.size()));
+  const bool others = saved.nodes != nodes_.size();
+  Residuals all;
+  for (const auto& [node, values] : saved.residuals) {
+    all.push_back(values);
+    if (!others) begun->residuals[node] = values;
+  }
+  if (others && !all.empty()) begun->residuals.front() = add_in_tree_order(std::move(all));
+  history_[saved.chunk.value][saved.version.value] = std::move(begun);
+  return others;
 }
 
 }  // namespace tributary::sim

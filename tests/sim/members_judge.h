@@ -6,13 +6,23 @@
 //
 // Each view has a judge of its own, which begins with the history of the one before. A view that goes back to a
 // snapshot writes another history from there on; what is said about an ended view is compared with that view's own.
+//
+// With a round gate, what is decided about a round follows from the nodes of the view that decides, on all chunks; if a
+// view ended in the middle of applying it, the next one's nodes do their part of the round under the same decision.
+//
+// With error feedback, what nodes have not said yet lives as long as their view, but for snapshots: the next view's
+// nodes begin with what is in the one that servers have loaded, each with its own, or, if there are more or fewer of
+// them, the first with the sum.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "common/gate_decision.h"
+#include "server/lane.h"
 #include "tests/sim/rounds_judge.h"
 
 namespace tributary::sim {
@@ -24,32 +34,50 @@ class MembersJudge final : public SyncJudge {
 
   // Where ranks do not compute the same every time (JudgeSetup::deadline), rounds are made of what arrives.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame) override;
-  // What came after `version` in an earlier view is not of the history that goes on.
+  // What came after `version` in an earlier view is not of the history that goes on; nor is what was decided then.
   void forget_after(ChunkIndex chunk, std::uint64_t version);
+  void forget_decisions_after(std::uint64_t round);
+  // The coordinator says what is to become of a round. True: it is what the view before had decided about it, for
+  // chunks of other nodes.
+  bool decides(Round round, const GateDecision& decision);
   void stepped(ChunkIndex chunk, std::uint64_t version, bool again) override;
   std::span<const float> master(ChunkIndex chunk, std::uint64_t version) const override;
   std::span<const float> visible(ChunkIndex chunk, std::uint64_t version) const override;
   void delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) override;
   void snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) override;
-  // A server begins with this, out of its store.
-  void restored(ChunkIndex chunk, const SavedChunk& saved) const;
+  // A server begins with this, out of its store. True: with residuals of another number of nodes.
+  bool restored(const RestoredChunk& saved);
 
  private:
+  using Residuals = std::vector<std::vector<float>>;  // by place in the view; empty: nothing is left to say
   struct State : SavedChunk {
     std::vector<float> visible;
+    Residuals residuals;
+    GateDecision gate;
+  };
+  // What the view's nodes push, and how many samples are in it.
+  struct Sum {
+    std::vector<float> values;
+    std::uint64_t weight = 0;
+    Residuals residuals;  // after it
   };
   const State* find(ChunkIndex chunk, std::uint64_t version) const;
-  std::shared_ptr<const State> after(const State& state, ChunkIndex chunk, std::uint64_t round) const;
-  // The nodes' sums, and the number of samples in them.
-  std::vector<std::vector<float>> sums_of(const State& state, ChunkIndex chunk, std::uint64_t round,
-                                          std::uint64_t& weight) const;
-  std::vector<float> seen(const std::vector<float>& params) const;
+  std::shared_ptr<const State> after(const State& state, Sum sum, std::uint64_t round,
+                                     const GateDecision* decision) const;
+  Sum sum_of(const State& state, ChunkIndex chunk, std::uint64_t round) const;
+  std::vector<float> arrived_of(ChunkIndex chunk, std::uint64_t round, std::uint32_t place,
+                                std::uint64_t& weight) const;
+  std::vector<float> gradients_of(const State& state, ChunkIndex chunk, std::uint64_t round, std::uint32_t place,
+                                  std::uint64_t& weight) const;
+  GateDecision decided_by_its_nodes(Round round);
   static std::string at(ChunkIndex chunk, std::uint64_t version);
 
   const JudgeSetup setup_;
   const std::vector<std::uint32_t> nodes_;
   const std::shared_ptr<const Encoding> push_, pull_;
-  std::vector<std::vector<std::shared_ptr<const State>>> history_;  // by chunk, version
+  std::vector<std::vector<std::shared_ptr<const State>>> history_;     // by chunk, version
+  std::map<std::uint64_t, GateDecision> decisions_;                    // by round
+  std::map<std::uint32_t, std::pair<std::uint64_t, Sum>> decided_on_;  // by chunk: the newest round that was decided
   struct Arrived {
     std::uint64_t weight = 0;
     std::vector<float> values;

@@ -1,6 +1,7 @@
 #include "tests/sim/redo_logs_sim.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace tributary::sim {
@@ -52,28 +53,14 @@ void RedoLogsSim::begin(const Plan& plan, std::optional<Round> after) {
   job->plan = plan;
   job->begun = true;
   job->index.set_chunks(plan.chunks);
-  if (after && options_.cuts) {
-    const Version version(after->value);
-    if (!job->queue.empty() && job->queue.back().cut) {
-      job->queue.pop_back();
-      job->cuts.back() = std::min(job->cuts.back(), version);
-    } else {
-      job->cuts.push_back(version);
-    }
-    job->queue.push_back({{}, job->cuts.back(), {}});
-  }
+  if (after && options_.cuts) job->queue.cut(Version(after->value));
   work(*job);
 }
 
-RedoLogsSim::Calls RedoLogsSim::take_flushed(Job& job) {
-  Calls flushed = std::exchange(job.flushed, {});
-  for (std::deque<Item>* items : {&job.in_hand, &job.queue}) {
-    for (Item& item : *items) {
-      if (item.flushed) flushed.push_back(std::move(item.flushed));
-    }
-    items->clear();
-  }
-  return flushed;
+// What is in hand is the first of the queue again.
+void RedoLogsSim::give_back(Job& job) {
+  for (std::size_t i = job.in_hand.size(); i > 0; --i) job.queue.put_back(std::move(job.in_hand[i - 1]));
+  job.in_hand.clear();
 }
 
 void RedoLogsSim::drop(JobId id) {
@@ -81,7 +68,10 @@ void RedoLogsSim::drop(JobId id) {
   if (!job) return;
   jobs_.erase(id);
   disk_.logs.erase(id);
-  for (const auto& call : take_flushed(*job)) call();
+  RedoQueue::Calls flushed = std::exchange(job->flushed, {});
+  give_back(*job);
+  std::ranges::move(job->queue.clear(), std::back_inserter(flushed));
+  for (const auto& call : flushed) call();
 }
 
 void RedoLogsSim::append(LoggedStep step) {
@@ -91,7 +81,7 @@ void RedoLogsSim::append(LoggedStep step) {
     ++job->status.dropped;
     return;
   }
-  job->queue.push_back({std::move(step), {}, {}});
+  job->queue.append(std::move(step));
   work(*job);
 }
 
@@ -115,7 +105,7 @@ void RedoLogsSim::trim(JobId id, Round round) {
 void RedoLogsSim::flush(JobId id, std::function<void()> done) {
   const std::shared_ptr<Job> job = find(id);
   if (options_.flushes && job && job->status.error.empty() && (job->busy || !job->queue.empty())) {
-    job->queue.push_back({{}, {}, std::move(done)});
+    job->queue.when_flushed(std::move(done));
     return work(*job);
   }
   done();
@@ -123,10 +113,7 @@ void RedoLogsSim::flush(JobId id, std::function<void()> done) {
 
 LoggedRounds RedoLogsSim::range(JobId id) const {
   const std::shared_ptr<Job> job = find(id);
-  if (!job) return {};
-  LoggedRounds range = job->status.range;
-  for (const Version cut : job->cuts) range.last = std::min(range.last, Round(cut.value));
-  return range;
+  return job ? job->queue.valid(job->status.range) : LoggedRounds{};
 }
 
 std::optional<RedoLogStatus> RedoLogsSim::status(JobId id) const {
@@ -182,10 +169,7 @@ void RedoLogsSim::work(Job& job) {
   const std::uint64_t now = owner_.now_ns();
   if (!job.queue.empty() && now >= job.retry_ns) {
     const std::size_t count = std::min(job.queue.size(), RedoLog::kMaxBatch);
-    for (std::size_t i = 0; i < count; ++i) {
-      job.in_hand.push_back(std::move(job.queue.front()));
-      job.queue.pop_front();
-    }
+    for (std::size_t i = 0; i < count; ++i) job.in_hand.push_back(job.queue.take());
     job.busy = true;
     job.batch = count;
     job.written = false;
@@ -202,23 +186,35 @@ void RedoLogsSim::work(Job& job) {
   later(self, wake_ns - now, &RedoLogsSim::work);
 }
 
-Status RedoLogsSim::write(Job& job, Item& item) {
+// For what is void there is always room, but on a full disk.
+Status RedoLogsSim::begin_file(Job& job, bool cut) {
   Disk::Log& log = disk_log(job);
-  const auto in_file = [&] { return std::ranges::count(log.records, *job.file, &Disk::LogRecord::file); };
-  if (!job.file || in_file() >= kFileRecords) {
-    if (disk_.full) return fail(ErrorCode::kIo, "the disk is full");
-    // Nothing may follow what is not durable.
-    for (Disk::LogRecord& record : log.records) record.synced = true;
-    job.file = log.records.empty() ? 1 : log.records.back().file + 1;
+  const std::uint64_t bound = std::uint64_t{options_.bound_rounds} * job.plan.chunks + 2ull * options_.file_records;
+  const bool fits = options_.bound_rounds == 0 || log.records.size() + options_.file_records <= bound;
+  if (!fits && options_.at_bound) options_.at_bound();
+  if (!fits && !cut) return fail(ErrorCode::kLimit, "the log has all the space that it may have");
+  if (disk_.full) return fail(ErrorCode::kIo, "the disk is full");
+  // Nothing may follow what is not durable.
+  log.sync();
+  job.file = log.records.empty() ? 1 : log.records.back().file + 1;
+  job.room = fits ? options_.file_records : 1;
+  return {};
+}
+
+Status RedoLogsSim::write(Job& job, RedoQueue::Item& item) {
+  Disk::Log& log = disk_log(job);
+  if (!job.file || job.room == 0) {
+    if (Status begun = begin_file(job, item.cut.has_value()); !begun) return begun;
   }
+  --job.room;
   log.chunks = job.plan.chunks;
   Disk::LogRecord& record = log.records.emplace_back();
   record.file = *job.file;
   if (item.cut) {
     record.cut = item.cut;
-    job.cuts.pop_front();
+    job.queue.cut_written();
     job.index.cut(*item.cut);
-    for (Disk::LogRecord& before : log.records) before.synced = true;
+    log.sync();
     return {};
   }
   const float* sum = redo_sum_in(item.step.block);
@@ -246,15 +242,13 @@ void RedoLogsSim::write_next(Job& job) {
 void RedoLogsSim::end_batch(Job& job, const Status& status) {
   const std::shared_ptr<Job> self = find(job.plan.job);  // calls may drop the job
   if (status && job.dirty && owner_.now_ns() >= job.synced_ns + RedoLogs::kSyncNs) {
-    for (Disk::LogRecord& record : disk_log(job).records) record.synced = true;
+    disk_log(job).sync();
     job.dirty = false;
     job.synced_ns = owner_.now_ns();
   }
   job.status.range = job.index.range();
   job.busy = false;
-  job.queue.insert(job.queue.begin(), std::make_move_iterator(job.in_hand.begin()),
-                   std::make_move_iterator(job.in_hand.end()));
-  job.in_hand.clear();
+  give_back(job);
   if (!status) {
     failed(job, status.error());
   } else if (job.written) {
@@ -265,7 +259,7 @@ void RedoLogsSim::end_batch(Job& job, const Status& status) {
 }
 
 void RedoLogsSim::sync(Job& job) {
-  for (Disk::LogRecord& record : disk_log(job).records) record.synced = true;
+  disk_log(job).sync();
   job.dirty = job.busy = false;
   job.synced_ns = owner_.now_ns();
   work(job);
@@ -275,17 +269,9 @@ void RedoLogsSim::sync(Job& job) {
 void RedoLogsSim::failed(Job& job, const Error& error) {
   job.status.error = error.message;
   job.retry_ns = owner_.now_ns() + RedoLogs::kRetryNs;
-  std::deque<Item> kept;
-  for (Item& item : job.queue) {
-    if (item.flushed) {
-      job.flushed.push_back(std::move(item.flushed));
-    } else if (item.cut || job.plan.waits) {
-      kept.push_back(std::move(item));
-    } else {
-      ++job.status.dropped;
-    }
-  }
-  job.queue = std::move(kept);
+  std::vector<RedoQueue::Item> dropped;
+  std::ranges::move(job.queue.hold(job.plan.waits && options_.holds, dropped), std::back_inserter(job.flushed));
+  job.status.dropped += dropped.size();
 }
 
 }  // namespace tributary::sim

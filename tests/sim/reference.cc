@@ -14,40 +14,34 @@ float unit(std::uint64_t bits) {
   return static_cast<float>(bits >> 40) * 0x1.0p-23f - 1.0f;
 }  // [-1, 1)
 
+// All chunks of a flat array, one after another.
 template <class Function>
-void for_each_chunk(const Layout& layout, Function&& function) {
-  for (std::uint32_t c = 0; c < layout.chunks(); ++c) function(layout.chunk(ChunkIndex(c)));
+std::vector<float> by_chunk(const Layout& layout, Function&& function) {
+  std::vector<float> flat(layout.flat_elements());
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    const ChunkRange range = layout.chunk(ChunkIndex(c));
+    std::ranges::copy(function(range), flat.begin() + static_cast<std::ptrdiff_t>(range.begin));
+  }
+  return flat;
 }
 
-// What arrives of a node's sum; the residual is updated, if the encoding keeps one.
-std::vector<float> pushed(EncodingSpec spec, const Layout& layout, const std::vector<float>& values,
-                          std::vector<float>& residual) {
+std::vector<float> pushed(EncodingSpec spec, const Layout& layout, std::span<const float> values,
+                          std::span<float> residual) {
   const auto encoding = make_encoding(spec);
-  std::vector<float> out(values.size());
-  for_each_chunk(layout, [&](ChunkRange range) {
-    std::vector<std::byte> frame(encoding->bytes(range.elements));
-    std::vector<std::uint32_t> scratch(encoding->scratch_words(range.elements));
-    float* left = encoding->keeps_residual() ? residual.data() + range.begin : nullptr;
-    encoding->encode(values.data() + range.begin, range.elements, 0, range.elements, left, frame.data());
-    encoding->finish(range.elements, left, frame.data(), scratch);
-    encoding->decode(frame.data(), range.elements, 0, range.elements, out.data() + range.begin);
+  return by_chunk(layout, [&](ChunkRange range) {
+    return pushed_chunk(*encoding, values.subspan(range.begin, range.elements),
+                        residual.subspan(range.begin, range.elements));
   });
-  return out;
 }
 
-// What trainers see after an answer with these parameters; `seen` is what they saw before it.
-std::vector<float> pulled(EncodingSpec spec, const Layout& layout, const std::vector<float>& params,
-                          std::vector<float> seen) {
+// `seen` is what they saw before it.
+std::vector<float> pulled(EncodingSpec spec, const Layout& layout, std::span<const float> params,
+                          std::span<const float> seen) {
   const auto encoding = make_encoding(spec);
-  for_each_chunk(layout, [&](ChunkRange range) {
-    std::vector<std::byte> frame(encoding->bytes(range.elements));
-    std::vector<float> estimate(seen.begin() + static_cast<std::ptrdiff_t>(range.begin),
-                                seen.begin() + static_cast<std::ptrdiff_t>(range.begin + range.elements));
-    encoding->encode_update(params.data() + range.begin, range.elements, 0, range.elements, estimate.data(),
-                            frame.data());
-    encoding->apply(frame.data(), range.elements, seen.data() + range.begin);
+  return by_chunk(layout, [&](ChunkRange range) {
+    const std::span<const float> before = seen.subspan(range.begin, range.elements);
+    return pulled_chunk(*encoding, params.subspan(range.begin, range.elements), {before.begin(), before.end()});
   });
-  return seen;
 }
 
 // Tensor by tensor: norms first, then the step.
@@ -91,6 +85,25 @@ std::vector<float> add_in_tree_order(std::vector<std::vector<float>> level) {
     level = std::move(above);
   }
   return std::move(level.front());
+}
+
+std::vector<float> pushed_chunk(const Encoding& push, std::span<const float> sum, std::span<float> residual) {
+  std::vector<std::byte> frame(push.bytes(sum.size()));
+  std::vector<std::uint32_t> scratch(push.scratch_words(sum.size()));
+  float* left = push.keeps_residual() ? residual.data() : nullptr;
+  push.encode(sum.data(), sum.size(), 0, sum.size(), left, frame.data());
+  push.finish(sum.size(), left, frame.data(), scratch);
+  std::vector<float> out(sum.size());
+  push.decode(frame.data(), sum.size(), 0, sum.size(), out.data());
+  return out;
+}
+
+std::vector<float> pulled_chunk(const Encoding& pull, std::span<const float> params, std::vector<float> seen) {
+  std::vector<std::byte> frame(pull.bytes(params.size()));
+  std::vector<float> estimate = seen;
+  pull.encode_update(params.data(), params.size(), 0, params.size(), estimate.data(), frame.data());
+  pull.apply(frame.data(), params.size(), seen.data());
+  return seen;
 }
 
 float initial_value(std::uint64_t seed, std::uint64_t element) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "common/config.h"
@@ -47,6 +48,11 @@ class Reference {
 
 // kernels/tree_sum.h's tree, written as its definition.
 std::vector<float> add_in_tree_order(std::vector<std::vector<float>> level);
+
+// What arrives of a node's sum of a chunk; `residual`, what it has not said yet, is updated if the encoding keeps one.
+std::vector<float> pushed_chunk(const Encoding& push, std::span<const float> sum, std::span<float> residual);
+// What trainers see of a chunk after an answer with these parameters, where they saw `seen` before it.
+std::vector<float> pulled_chunk(const Encoding& pull, std::span<const float> params, std::vector<float> seen);
 
 // What the simulated trainers compute: element-wise, and dependent on the parameters, so that one wrong bit spreads.
 float initial_value(std::uint64_t seed, std::uint64_t element);

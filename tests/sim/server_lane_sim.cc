@@ -142,9 +142,12 @@ void ServerLaneSim::restore(JobId job, RestoredChunk restored) {
   post([this, job, chunk = std::move(restored)] {
     Job& entry = jobs_.at(job);
     if (!entry.restored) return;
+    world_.judge.restores(*entry.core, chunk);
     const std::vector<std::span<const float>> slots(chunk.slots.begin(), chunk.slots.end());
     std::vector<NodeResidual> residuals;
     for (const auto& [node, values] : chunk.residuals) residuals.push_back({node, values});
+    const bool others = chunk.nodes != entry.core->job().nodes;
+    if (world_.mutation == Mutation::kLostResiduals && others) residuals.clear();
     entry.restored = entry.core->restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots,
                                          {chunk.estimate, chunk.nodes, residuals}, chunk.clocks, chunk.gate);
   });

@@ -37,9 +37,13 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
           [this](const SnapshotDone& done) { lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); }); }),
       logs_(*this, disk, store_.jobs(),
             {.step_ns = world.scenario.disk_step_ns,
+             .file_records = world.scenario.log_rounds == 0 ? 16u : 4u,
+             .bound_rounds = world.scenario.log_rounds,
+             .at_bound = [&world] { ++world.logs_full; },
              .cuts = world.mutation != Mutation::kUncutLog,
              .flushes = world.mutation != Mutation::kEarlyRange,
-             .checks = world.mutation != Mutation::kTornRecord}),
+             .checks = world.mutation != Mutation::kTornRecord,
+             .holds = world.mutation != Mutation::kLossyLog}),
       jobs_(config_of(world.scenario, index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),
       coordinator_id_(world.fresh_incarnation()) {
   std::vector<LaneCommands*> commands;
@@ -47,13 +51,16 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
     lanes_.push_back(std::make_unique<ServerLaneSim>(world, *this, LaneIndex(lane)));
     commands.push_back(lanes_.back().get());
   }
-  jobs_.start(std::move(commands), &snapshots_, &logs_);
+  const std::uint32_t fit = world.scenario.log_rounds;
+  jobs_.start(std::move(commands), &snapshots_, &logs_, fit == 0 ? kMaxLoggedRounds : fit);
   if (index == 0) {
     CoordinatorOptions options;
     options.servers = static_cast<std::uint16_t>(world.scenario.servers);
     options.incarnation = coordinator_id_;
     options.job_id_seed = world.fresh_incarnation();
     options.peer_timeout_ms = ClusterWorld::kPeerTimeoutMs;
+    const bool knows = world.scenario.log_rounds != 0 && world.mutation != Mutation::kUnknownBound;
+    if (knows) options.max_logged_rounds = world.scenario.log_rounds;
     coordinator_ =
         std::make_unique<CoordinatorCore>(options, *store_.registry(), static_cast<CoordinatorOutput&>(*this));
     coordinator_listener_ = std::make_unique<Listener>(

@@ -70,12 +70,17 @@ enum class Mutation {
   kUnsyncedRegistry,  // the coordinator's records are not synced
   kOldNodes,          // elastic: a server goes on with the nodes of the view before
   kOldRing,           // elastic: a ring keeps rounds that other nodes took part in, and nobody asks
+  kFirstScale,        // elastic, with a gate: ranks that attach begin with the job's first loss scale
+  kLostResiduals,     // elastic: what another number of nodes had not said yet is dropped
   kShortQuorum,       // backup workers: a round is complete with one push less
   kOtherWeight,       // a push that is made again does not have its own number of samples
   kMixedStates,       // what the ranks of a node keep is mixed up
   kUncutLog,          // a redo log keeps steps that are void, because the view goes back
   kEarlyRange,        // a server says what its redo log has before all of it is there
   kTornRecord,        // a redo log does not end where a record is not whole
+  kLossyLog,          // a redo log at its bound drops steps of a job that waits for it
+  kUnknownBound,      // the coordinator names snapshots as if redo logs had room for everything
+  kNoSpareSlot,       // a rank writes a gradient where a round lies in the ring that is still kept
 };
 
 Scenario scenario_of(std::uint64_t seed);

@@ -3,15 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include "tests/gradient_place.h"
 #include "tests/sim/cluster_world.h"
 #include "tests/sim/reference.h"
+#include "train/attach_pause.h"
 
 namespace tributary::sim {
 namespace {
 
-constexpr std::uint64_t kFirstBackoffNs = 25'000'000, kMaxBackoffNs = 5'000'000'000;
 constexpr std::uint64_t kAttachTimeoutNs = 120'000'000'000;
 constexpr std::uint64_t kReplyTimeoutNs = 10'000'000'000;
 constexpr std::uint64_t kLivenessNs = 50'000'000;
@@ -72,6 +74,7 @@ void TrainerSim::attach() {
   request.node_rank = node_;
   request.pid = static_cast<std::int32_t>(1000 + rank_);
   request.tensors = world_.tensors;
+  request.gradients_move = scenario.gradients_move;
   std::shared_ptr<FileDescriptor> kept;
   if (kept_) kept = std::make_shared<FileDescriptor>(::dup(kept_->get()));
   // It may be dead when this arrives.
@@ -95,13 +98,9 @@ void TrainerSim::attach_again(const std::string& why) {
   phase_ = Phase::kPausing;
   fruitless_ = complete_ > best_ ? 1 : fruitless_ + 1;
   best_ = std::max(best_, complete_);
-  // train/trainer.cc: longest_pause()
-  const bool soon = view_ran && world_.scenario.elastic;
-  const std::uint64_t within_ns = soon ? world_.scenario.rejoin_ms * 1'000'000ull / 2 : kMaxBackoffNs;
-  const std::uint64_t longest = std::clamp(within_ns, kFirstBackoffNs, kMaxBackoffNs);
-  const std::uint64_t pause = std::min(kFirstBackoffNs << std::min(fruitless_ - 1, 10u), longest);
+  const std::chrono::nanoseconds pause = train::attach_pause(world_.scenario.membership(), fruitless_, view_ran);
   world_.say(name(), "attaches again: " + why);
-  after(pause, [this] { attach(); });
+  after(static_cast<std::uint64_t>(pause.count()), [this] { attach(); });
 }
 
 void TrainerSim::worker_died(TrainerId connection) {
@@ -251,9 +250,14 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
   // With the padding up to the next tensor, as the reference has it.
   const std::uint64_t end =
       tensors_left < layout.tensors().size() ? layout.tensor_offset(tensors_left) : layout.flat_elements();
-  auto* gradients = const_cast<float*>(job_->gradients(local_rank_));
+  auto* gradients = testing::gradient_place(*job_, local_rank_, Round(round));
+  if (world_.mutation == Mutation::kNoSpareSlot && job_->spec().gradients_in_ring) {
+    std::fill_n(testing::gradient_place(*job_, local_rank_, Round(round + 1)) + begin, end - begin, 0.0f);
+  }
   const GateDecision gate = job_->header().gate[(round - 1) % kGateWords].read(round - 1);
-  const float scale = gate.known() ? gate.loss_scale : world_.scenario.first_scale();
+  const bool forgets =
+      world_.mutation == Mutation::kFirstScale && world_.scenario.elastic && round == resume_.value + 1;
+  const float scale = gate.known() && !forgets ? gate.loss_scale : world_.scenario.first_scale();
   for (std::uint64_t e = begin; e < end; ++e) {
     gradients[e] = gradient_value(world_.scenario.seed, rank_, round, e, job_->parameters()[e]) * scale;
     if (world_.scenario.deadline) gradients[e] *= static_cast<float>(weight_);

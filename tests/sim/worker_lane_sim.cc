@@ -108,12 +108,8 @@ void WorkerLaneSim::reduce_waiting() {
 void WorkerLaneSim::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
   frames_[chunk.value] = payload;
   world_.judge.made(worker_.node(), chunk, round, weight, payload);
-  const std::uint64_t last_round = job_->header().last_round.load(std::memory_order_relaxed);
-  const std::uint64_t settled = job_->chunk_words()[chunk.value].settled.load(std::memory_order_relaxed);
-  const bool backups = job_->spec().backups;
-  const bool last = backups ? last_round != 0 && settled + 1 >= last_round : round.value == last_round;
-  const bool beyond = backups && last_round != 0 && settled >= last_round;
-  client_.gradient_ready(chunk, round, weight, worker_.now_ns(), last, beyond);
+  const NodeJob::PushEnd end = job_->push_end(chunk, round);
+  client_.gradient_ready(chunk, round, weight, worker_.now_ns(), end.last, end.beyond);
 }
 
 void WorkerLaneSim::send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload) {

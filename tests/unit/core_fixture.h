@@ -112,6 +112,7 @@ struct ShardSetup {
   std::optional<ClockRules> clocks;
   std::uint64_t start = 0;
   bool recovers = false;
+  std::uint64_t log_rounds = 0;
   std::optional<GateConfig> gate;
 };
 
@@ -138,6 +139,7 @@ class Shard {
     job.clocks = setup.clocks;
     job.start = Round(setup.start);
     job.recovers = setup.recovers;
+    job.log_rounds = setup.log_rounds;
     job.gate = setup.gate;
     return job;
   }

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/gradient_place.h"
 #include "tests/unit/temp_dir.h"
 #include "worker/attach_server.h"
 #include "worker/session.h"
@@ -139,7 +140,7 @@ class FakeLanes final : public LanePort {
     }));
     for (std::uint32_t rank = 0; rank < job->spec().ranks; ++rank) {
       for (std::uint64_t i = 0; i < job->spec().layout->flat_elements(); ++i) {
-        job->parameters()[i] += job->gradients(rank)[i];
+        job->parameters()[i] += gradient_place(*job, rank, round)[i];
       }
     }
     publish(*job, Version(round.value));
@@ -247,6 +248,10 @@ struct FakeNode {
   FakeLanes lanes;
   std::unique_ptr<AttachServer> server;  // last: it uses the others
 };
+
+inline void ready_all(Session& session, std::uint64_t weight = 1) {
+  for (std::size_t t = session.layout().tensors().size(); t-- > 0;) session.ready(t, weight);
+}
 
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;

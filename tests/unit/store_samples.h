@@ -115,13 +115,16 @@ inline JobRecord sample_job(std::uint64_t id) {
   record.view = ViewId(5);
   record.committed = Round(400);
   record.initialised = true;
+  record.members = {0, 3};
+  record.view_nodes = {0x123456789abcdef0, ViewId(4)};
   return record;
 }
 
 inline bool equal(const JobRecord& a, const JobRecord& b) {
   return a.job == b.job && a.job_json == b.job_json && a.tensors == b.tensors && a.chunk_elements == b.chunk_elements &&
          a.owners == b.owners && a.world_size == b.world_size && a.view == b.view && a.committed == b.committed &&
-         a.initialised == b.initialised && a.finished == b.finished;
+         a.initialised == b.initialised && a.finished == b.finished && a.members == b.members &&
+         a.view_nodes.hash == b.view_nodes.hash && a.view_nodes.since == b.view_nodes.since;
 }
 
 }  // namespace tributary::testing

@@ -89,7 +89,7 @@ TEST_CASE("when a node is lost the others go on where the servers are, with rank
   CHECK(welcome_of(cluster, 1).node == NodeRank(0));
   CHECK(welcome_of(cluster, 1).nodes == 1);
   CHECK(welcome_of(cluster, 1).resume_round == Round(10));
-  CHECK(welcome_of(cluster, 1).members == members_hash({1}));
+  CHECK(welcome_of(cluster, 1).members == members_hash({1}, ViewId(2)));
   CHECK(cluster.job().record.world_size == 2);
 }
 
@@ -311,6 +311,44 @@ TEST_CASE("pushes of other nodes are not summed again") {
   const JobWelcome others = start({0, 2});
   CHECK(others.resume_round == Round(5));
   CHECK(others.redo_after.empty());
+}
+
+TEST_CASE("what nodes pushed before a view of others is not summed again, and one that never began is none") {
+  // Node 2 joins. It is lost when that view runs, or while it opens; server 1 is, too.
+  const auto start = [](bool ran) {
+    Cluster cluster;
+    JoinOptions options = elastic();
+    options.redo_capacity = 64;
+    running_pair(cluster, options);
+    for (std::uint16_t i = 0; i < 2; ++i) {
+      cluster.say(server_peer(i), SnapshotDone{cluster.open().job, cluster.open().view, Round(5), true, 1, ""});
+    }
+    cluster.worker(2);
+    join_as(cluster, 2, 3, options);
+    for (std::uint32_t w = 0; w < 2; ++w) join_as(cluster, w, 2, options);
+    REQUIRE(cluster.open().nodes == 3);
+    if (ran) cluster.all_ready();
+    ServerHello again = cluster.hello_of(1);
+    again.incarnation = 99;
+    again.stored = {StoredJob{cluster.open().job, "mnist", 0, {Round(5)}}};
+    cluster.pass(kTimeoutMs + 2000, 2, {server_peer(1), worker_peer(2)}, 8);
+    cluster.say(server_peer(1), again);
+    options.redo_job = cluster.open().job;
+    options.redo_first = 4;
+    options.redo_last = 10;
+    cluster.sent.clear();
+    for (std::uint32_t w = 0; w < 2; ++w) join_as(cluster, w, 2, options);
+    REQUIRE(cluster.phase() == "opening");
+    cluster.all_ready();
+    return welcome_of(cluster, 0);
+  };
+  const JobWelcome opened = start(false);
+  CHECK(opened.members == members_hash({0, 1}));
+  CHECK(opened.resume_round == Round(10));
+  const JobWelcome ran = start(true);
+  CHECK(ran.members != opened.members);
+  CHECK(ran.resume_round == Round(5));
+  CHECK(ran.redo_after.empty());
 }
 
 }  // namespace tributary

@@ -67,6 +67,19 @@ TEST_CASE("a lost node costs nothing: servers go on with what they have, at the 
   }
 }
 
+TEST_CASE("a server whose connection was renewed hears again which snapshot is committed") {
+  Running cluster;
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  cluster.rejoin(0, 1, 0);
+  cluster.rejoin(1, 1, 0);
+  cluster.all_open();
+  REQUIRE(cluster.phase() == "running");
+  cluster.say(PeerId(7778), Heartbeat{server_incarnation(1), {}});
+  const auto commit = cluster.only<SnapshotCommit>(PeerId(7778));
+  REQUIRE(commit);
+  CHECK(commit->round == Round(40));
+}
+
 TEST_CASE("a lost server loads its snapshot, and the nodes push again what came after it") {
   Running cluster;
   cluster.keep(0, 53, 54);

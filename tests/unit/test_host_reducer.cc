@@ -99,6 +99,34 @@ TEST_CASE("one rank with fp32 lends its memory also where pushes are kept, and t
   CHECK(std::memcmp(kept->bytes.data(), node.pointers[0] + range.begin, kept->bytes.size()) == 0);
 }
 
+TEST_CASE("what one rank with fp32 writes into the ring is sent from there, and kept as it is") {
+  Node node(1, {5000, 77});
+  Collected out;
+  const auto ring = RedoRing::create(JobId(5), NodeRank(0), *node.layout, EncodingId::kFp32, 4);
+  REQUIRE(ring);
+  HostReducer reducer(node.layout, node.chunks, {nullptr}, node.parameters.data(), EncodingId::kFp32, EncodingId::kFp32,
+                      out, *ring);
+  CHECK_FALSE(reducer.lends_gradients());
+  CHECK(reducer.frames() == &(*ring)->memory());
+  CHECK(reducer.frame_bytes() == 0);
+  for (const std::uint64_t round : {3, 4, 5, 6, 7, 8}) {
+    auto* flat = reinterpret_cast<float*>((*ring)->memory().data() + (*ring)->slot_offset(Round(round)));
+    const ChunkRange range = node.layout->chunk(ChunkIndex(1));
+    std::fill_n(flat + range.begin, range.elements, static_cast<float>(round));
+    reducer.reduce(ChunkIndex(1), Round(round), 12, false);
+    CHECK(static_cast<const void*>(out.frame.data()) == flat + range.begin);
+    CHECK(out.frame.size() == range.elements * sizeof(float));
+    CHECK(out.round == Round(round));
+    reducer.release(ChunkIndex(1));
+    const auto kept = (*ring)->find(ChunkIndex(1), Round(round));
+    REQUIRE(kept);
+    CHECK(kept->weight == 12);
+    CHECK(kept->bytes.data() == out.frame.data());
+  }
+  CHECK((*ring)->find(ChunkIndex(1), Round(5)));
+  CHECK_FALSE((*ring)->find(ChunkIndex(1), Round(4)));
+}
+
 TEST_CASE("several ranks are summed in tree order and encoded, whatever the encoding") {
   for (const std::uint32_t ranks : {1u, 2u, 3u, 5u}) {
     for (const EncodingId id : {EncodingId::kFp32, EncodingId::kBf16, EncodingId::kFp16}) {

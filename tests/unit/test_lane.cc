@@ -1,6 +1,7 @@
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
+#include <spdlog/sinks/ringbuffer_sink.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,9 +17,8 @@ namespace {
 using namespace testing;
 
 struct OneLane {
-  explicit OneLane(const std::string& bind = "tcp://127.0.0.1:*") {
-    Result<std::unique_ptr<Lane>> started =
-        Lane::start({ShardIndex(0), LaneIndex(0), bind, ""}, listener, quiet_logger());
+  explicit OneLane(const std::string& bind = "tcp://127.0.0.1:*", const Logger& logger = quiet_logger()) {
+    Result<std::unique_ptr<Lane>> started = Lane::start({ShardIndex(0), LaneIndex(0), bind, "", 20}, listener, logger);
     REQUIRE_MESSAGE(started, (started ? "" : started.error().message));
     lane = std::move(*started);
   }
@@ -472,4 +472,36 @@ TEST_CASE("an address that is taken is refused by name, also where ZeroMQ would 
 }
 
 }  // namespace
+TEST_CASE("rounds that wait for a snapshot, because the log need not have room for them, are told of in the log") {
+  const auto sink = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(16);
+  OneLane one("tcp://127.0.0.1:*", std::make_shared<spdlog::logger>("test", sink));
+  ShardJob job = small_job(1, 1);
+  job.recovers = job.logs = true;
+  job.log_rounds = 1;
+  one.lane->open(job, std::make_shared<LaneJobGauges>());
+  one.lane->opened(job.job, ViewId(1), false);
+  REQUIRE(one.listener.opened());
+  RawClient client(one.lane->endpoint());
+  initialise(client, 1, 5.0f);
+  one_round(client, 1, 4.0f);
+  client.push(key_of(0), 2, filled(2.0f));
+  const auto told = [&] {
+    for (const std::string& line : sink->last_formatted()) {
+      if (line.find("round 2 waits until there is a newer snapshot than that of round 0") != std::string::npos)
+        return true;
+    }
+    return false;
+  };
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!told() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CHECK(told());
+  one.lane->committed(job.job, Round(1));
+  std::optional<Reply> reply;
+  do {
+    reply = client.receive();
+    REQUIRE(reply);
+  } while (!std::holds_alternative<Answer>(reply->message));
+  CHECK(std::get<Answer>(reply->message).version == Version(2));
+}
+
 }  // namespace tributary

@@ -40,6 +40,16 @@ struct Logs {
     logs->append(std::move(step));
     return true;
   }
+  // As many steps as it takes until the log can be written no more (and the blocks are used up, if that is asked).
+  // Returns the first that found no block, or has not been tried.
+  std::uint64_t fill(bool blocks_too) {
+    std::uint64_t version = 1;
+    REQUIRE(eventually([&] {
+      while (version < 100 && step(version)) ++version;
+      return !logs->status(kRedoJob)->error.empty() && (!blocks_too || blocks.pool.available() == 0);
+    }));
+    return version;
+  }
   void flush() {
     bool done = false;
     std::condition_variable changed;
@@ -158,11 +168,7 @@ TEST_CASE("a log that is at its bound holds steps back until a snapshot covers s
   const TempDir dir;
   Logs logs(dir / "redo");
   logs.begin({8 * kRecord, 32 * kRecord}, true);
-  std::uint64_t version = 1;
-  REQUIRE(logs.eventually([&] {
-    while (version < 100 && logs.step(version)) ++version;
-    return !logs.logs->status(kRedoJob)->error.empty() && logs.blocks.pool.available() == 0;
-  }));
+  const std::uint64_t version = logs.fill(true);
   CHECK(version == 1 + 32 + 16);  // what is written, and what the pool has
   CHECK_FALSE(logs.step(version));
   CHECK(logs.said("training waits"));
@@ -183,11 +189,7 @@ TEST_CASE("a log that can take no more steps still takes which of them are void,
   {
     Logs logs(dir / "redo");
     logs.begin({8 * kRecord, 32 * kRecord}, true);
-    std::uint64_t version = 1;
-    REQUIRE(logs.eventually([&] {
-      while (version < 100 && logs.step(version)) ++version;
-      return !logs.logs->status(kRedoJob)->error.empty();
-    }));
+    logs.fill(false);
     logs.begin({8 * kRecord, 32 * kRecord}, true, Round(25));
     logs.begin({8 * kRecord, 32 * kRecord}, true, Round(20));
     CHECK(logs.logs->range(kRedoJob) == LoggedRounds{Round(1), Round(20)});  // before it is written, too

@@ -94,6 +94,30 @@ TEST_CASE("frames are found until a later round takes their place") {
   CHECK(ring->kept().last == Round(kRounds));
 }
 
+TEST_CASE("the place of the open round is none of a round that is kept, and is flat") {
+  const auto ring = ring_of();
+  CHECK(ring->slots() == kRounds + 1);
+  for (std::uint64_t round = 1; round <= 3 * kRounds; ++round) {
+    auto* flat = reinterpret_cast<float*>(ring->memory().data() + ring->slot_offset(Round(round)));
+    std::fill_n(flat, layout().flat_elements(), static_cast<float>(round));
+    for (std::uint64_t kept = round - std::min<std::uint64_t>(round - 1, kRounds); kept < round; ++kept) {
+      for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
+        const auto frame = ring->find(ChunkIndex(chunk), Round(kept));
+        REQUIRE(frame);
+        CHECK(reinterpret_cast<const float*>(frame->bytes.data())[0] == static_cast<float>(kept));
+        CHECK(frame->weight == kept);
+      }
+    }
+    if (round > kRounds) CHECK_FALSE(ring->find(ChunkIndex(0), Round(round - kRounds - 1)));
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
+      CHECK(ring->written(ChunkIndex(chunk), Round(round)).data() ==
+            static_cast<const void*>(flat + layout().chunk(ChunkIndex(chunk)).begin));
+      ring->commit(Round(round - 1));
+      ring->publish(ChunkIndex(chunk), Round(round), round);
+    }
+  }
+}
+
 TEST_CASE("rounds of a job with a gate count when what was decided about them is known") {
   const auto ring = ring_of();
   const auto decision = [](std::uint64_t round) {

@@ -7,10 +7,6 @@ using namespace tributary::testing;
 
 namespace {
 
-void ready_all(Session& session, std::uint64_t weight = 1) {
-  for (std::size_t t = session.layout().tensors().size(); t-- > 0;) session.ready(t, weight);
-}
-
 StepState state_of(const Result<StepState>& result) {
   REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));
   return *result;

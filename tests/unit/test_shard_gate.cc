@@ -202,6 +202,35 @@ TEST_CASE("chunks that a view left a round behind take the decision that the oth
   CHECK(all_equal(shard.params(1), 5.0f));
 }
 
+TEST_CASE("other nodes' pushes that are not finite are not applied, whatever was decided about their round") {
+  ShardSetup setup = gated(1, 2 * kChunk);
+  setup.recovers = true;
+  Shard shard(setup);
+  shard.init(8.0f);
+  Push push{Shard::key(0, 0), Round(1), 1, {}};
+  push.redo = true;
+  push.gate = decision_of(1, 0.5).decision;
+  shard.core.on_push(peer_of(0), push, payload_of(frame_of(kChunk, 2.0f, {})));
+  REQUIRE(shard.version(0) == 1);
+  shard.core.stop(false, Round());
+  ShardJob next = shard.job(setup);
+  next.view = ViewId(kView.value + 1);
+  next.nodes = 2;
+  REQUIRE(shard.core.reopen(next));
+  shard.out.clear();
+  const auto other = [&](std::uint32_t node, float value) {
+    const ChunkKey key{kJob, next.view, NodeRank(node), ChunkIndex(1)};
+    shard.core.on_push(peer_of(node), Push{key, Round(1), 1, {}}, payload_of(frame_of(kChunk, value, {})));
+  };
+  other(0, 1.0f);
+  other(1, std::numeric_limits<float>::infinity());
+  CHECK(shard.version(1) == 1);
+  CHECK(all_equal(shard.params(1), 8.0f));
+  REQUIRE(shard.out.answers.size() == 2);
+  CHECK(shard.out.answers[0].header.gate == decision_of(1, 0.5).decision);
+  CHECK(shard.core.stats().held_frames == 0);
+}
+
 TEST_CASE("rounds that are pushed again bring what was decided about them") {
   ShardSetup setup = gated(2);
   setup.recovers = true;

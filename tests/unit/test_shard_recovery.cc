@@ -280,4 +280,31 @@ TEST_CASE("a round that finds no block for the log stays open, and is complete w
   }
 }
 
+TEST_CASE("rounds that the log need not have room for stay open on all chunks until there is a snapshot") {
+  ShardSetup setup = recovering(1);
+  setup.elements = 2 * kChunk;
+  setup.log_rounds = 3;
+  BufferPool blocks(redo_block_bytes(kChunk), 64);
+  Shard shard(setup);
+  shard.core.log_to(&blocks);
+  shard.init(10.0f);
+  for (std::uint64_t round = 1; round <= 4; ++round) {
+    for (std::uint32_t chunk = 0; chunk < 2; ++chunk) shard.push(0, round, 1.0f, chunk);
+  }
+  CHECK(shard.version(0) == 3);
+  CHECK(shard.version(1) == 3);
+  CHECK(shard.core.stalled() == 2);
+  shard.core.retry();
+  CHECK(shard.core.stalled() == 2);
+  REQUIRE(shard.core.held());
+  CHECK(shard.core.held()->round == Round(4));
+  CHECK(shard.core.held()->covered == Round(0));
+  CHECK(shard.core.snapshot_at(Round(3)));  // named for the last one, it is not missed
+  shard.core.snapshot_committed(Round(3));
+  shard.core.retry();
+  CHECK(shard.core.stalled() == 0);
+  CHECK(shard.version(0) == 4);
+  CHECK(shard.version(1) == 4);
+}
+
 }  // namespace tributary

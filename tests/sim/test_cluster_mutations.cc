@@ -1,0 +1,93 @@
+// Planted bugs that the cluster simulator must find within its first 1000 seeds. Not built with sanitizers: what a seed
+// finds is the same there, and takes minutes.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+
+#include "tests/sim/cluster_simulation.h"
+
+namespace tributary::sim {
+namespace {
+
+constexpr std::uint64_t kSeedsForMutation = 1000;
+
+// The first seed that finds the planted bug; kSeedsForMutation if none does.
+std::uint64_t first_seed_that_finds(Mutation mutation) {
+  for (std::uint64_t seed = 0; seed < kSeedsForMutation; ++seed) {
+    if (!run_cluster(seed, mutation).ok) return seed;
+  }
+  return kSeedsForMutation;
+}
+
+}  // namespace
+
+TEST_CASE("a server that applies a second copy of a push is found") {
+  CHECK(first_seed_that_finds(Mutation::kSecondCopy) < kSeedsForMutation);
+}
+
+TEST_CASE("a redo ring that gives up a round before a snapshot covers it is found") {
+  CHECK(first_seed_that_finds(Mutation::kEarlyTrim) < kSeedsForMutation);
+  CHECK(first_seed_that_finds(Mutation::kNoSpareSlot) < kSeedsForMutation);
+}
+
+TEST_CASE("the end of a view that is told to a server only once is found") {
+  CHECK(first_seed_that_finds(Mutation::kLostStop) < kSeedsForMutation);
+}
+
+TEST_CASE("a snapshot whose files are not synced before its record is found") {
+  CHECK(first_seed_that_finds(Mutation::kUnsyncedSnapshot) < kSeedsForMutation);
+}
+
+TEST_CASE("a registry that is not synced is found") {
+  CHECK(first_seed_that_finds(Mutation::kUnsyncedRegistry) < kSeedsForMutation);
+}
+
+TEST_CASE("a server that goes on with the nodes of the view before is found") {
+  CHECK(first_seed_that_finds(Mutation::kOldNodes) < kSeedsForMutation);
+}
+
+TEST_CASE("pushes that are made again for rounds with other nodes are found") {
+  CHECK(first_seed_that_finds(Mutation::kOldRing) < kSeedsForMutation);
+}
+
+TEST_CASE("ranks of an elastic job that begin with another loss scale than their round's are found") {
+  CHECK(first_seed_that_finds(Mutation::kFirstScale) < kSeedsForMutation);
+}
+
+TEST_CASE("what nodes had not said yet and is lost when their number changes is found") {
+  CHECK(first_seed_that_finds(Mutation::kLostResiduals) < kSeedsForMutation);
+}
+
+TEST_CASE("a round with backup workers that is complete with one push less is found") {
+  CHECK(first_seed_that_finds(Mutation::kShortQuorum) < kSeedsForMutation);
+}
+
+TEST_CASE("a push that is made again with another number of samples is found") {
+  CHECK(first_seed_that_finds(Mutation::kOtherWeight) < kSeedsForMutation);
+}
+
+TEST_CASE("ranks that get each other's state back are found") {
+  CHECK(first_seed_that_finds(Mutation::kMixedStates) < kSeedsForMutation);
+}
+
+TEST_CASE("a redo log whose void steps stay in it is found") {
+  CHECK(first_seed_that_finds(Mutation::kUncutLog) < kSeedsForMutation);
+}
+
+TEST_CASE("a server that says what its redo log has before all of it is there is found") {
+  CHECK(first_seed_that_finds(Mutation::kEarlyRange) < kSeedsForMutation);
+}
+
+TEST_CASE("a redo log with a record that is not whole is found") {
+  CHECK(first_seed_that_finds(Mutation::kTornRecord) < kSeedsForMutation);
+}
+
+TEST_CASE("a redo log at its bound that drops what it should hold back is found") {
+  CHECK(first_seed_that_finds(Mutation::kLossyLog) < kSeedsForMutation);
+}
+
+TEST_CASE("a coordinator that does not know how much a redo log has room for is found") {
+  CHECK(first_seed_that_finds(Mutation::kUnknownBound) < kSeedsForMutation);
+}
+
+}  // namespace tributary::sim
