@@ -9,9 +9,11 @@
 namespace tributary::sim {
 namespace {
 
-// Sanitizers are some ten times slower.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Sanitizers are some ten and thirty times slower.
+#if defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kSeedsPerCase = 60;
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t kSeedsPerCase = 200;
 #else
 constexpr std::uint64_t kSeedsPerCase = 1000;
 #endif
