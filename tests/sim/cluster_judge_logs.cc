@@ -12,7 +12,7 @@ std::uint64_t ClusterJudge::reach(const LoggedRounds& log, Round snapshot) const
 }
 
 // The same of what is on a disk: up to the first record that is not whole, the newest of each version, and none of
-// those that had been written of later ones.
+// those that had been written of later ones. Of what is left every chunk's newest run counts (server/redo_index.h).
 std::uint64_t ClusterJudge::reach_on_disk(std::uint16_t shard, JobId job, Round snapshot) const {
   const auto log = disks_[shard].logs.find(job);
   if (log == disks_[shard].logs.end()) return snapshot.value;
@@ -27,12 +27,16 @@ std::uint64_t ClusterJudge::reach_on_disk(std::uint16_t shard, JobId job, Round 
     of.erase(of.lower_bound(record.step.version.value), of.end());
     of.insert(record.step.version.value);
   }
-  std::uint64_t all = snapshot.value;
-  while (!versions.empty() && versions.size() == log->second.chunks &&
-         std::ranges::all_of(versions, [&](const auto& entry) { return entry.second.contains(all + 1); })) {
-    ++all;
+  if (versions.empty() || versions.size() != log->second.chunks) return snapshot.value;
+  LoggedRounds all{Round(0), Round(~0ull)};
+  for (const auto& [chunk, of] : versions) {
+    if (of.empty()) return snapshot.value;
+    std::uint64_t first = *of.rbegin();
+    while (of.contains(first - 1)) --first;
+    all.first = std::max(all.first, Round(first));
+    all.last = std::min(all.last, Round(*of.rbegin()));
   }
-  return all;
+  return reach(all, snapshot);
 }
 
 // The round that every shard can be had at: those that have lived through the loss in memory, the others at the end of
