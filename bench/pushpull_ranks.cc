@@ -130,9 +130,12 @@ Status Ranks::fill_gradients(Session& session, std::span<const float> pattern) c
   }
   std::vector<float> values;
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
-    values.resize(device_ ? tensors_[t].elements() : 0);
-    tile(pattern, device_ ? values : session.gradient(t));
-    if (!device_) continue;
+    if (!device_) {
+      tile(pattern, session.gradient(t));
+      continue;
+    }
+    values.resize(tensors_[t].elements());
+    tile(pattern, values);
     if (auto ok = device_->write(session.gradient_device(t), values.data(), values.size() * sizeof(float)); !ok) {
       return ok;
     }

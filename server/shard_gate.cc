@@ -13,11 +13,9 @@ bool ShardCore::pass_gate(Chunk& chunk) {
   if (const GateDecision* decision = decision_for(chunk)) {
     // It may be about other nodes' pushes of that round. Whether these are finite is not known yet.
     if (decision->applies() && chunk.facts_of != round && !take_facts(chunk)) return false;
-    if (decision->applies()) chunk.facts_of = round;
     return apply_decided(chunk, *decision);
   }
   if (chunk.facts_of == round || !take_facts(chunk)) return false;
-  chunk.facts_of = round;
   if (round > facts_round_) {
     facts_round_ = round;
     facts_there_ = 0;
@@ -69,6 +67,7 @@ bool ShardCore::take_facts(Chunk& chunk) {
     --stats_.held_frames;
     contribution.frame.reset();
   }
+  chunk.facts_of = Round(chunk.version.value + 1);
   return true;
 }
 

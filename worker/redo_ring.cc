@@ -53,19 +53,20 @@ std::uint64_t RedoRing::bytes_needed(const Layout& layout, EncodingSpec push, st
   return Places(layout, push, rounds).end;
 }
 
-RedoRing::RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds)
+RedoRing::RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds, Places places)
     : memory_(std::move(memory)),
       layout_hash_(layout.hash()),
       push_(push),
       rounds_(rounds),
-      places_(layout, push, rounds) {
+      places_(std::move(places)) {
   TRIB_ASSERT(places_.end == memory_.size());
 }
 
 Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, const Layout& layout, EncodingSpec push,
                                                    std::uint32_t rounds) {
   TRIB_ASSERT(rounds > 0);
-  auto memory = SharedMemory::create(bytes_needed(layout, push, rounds), "the pushes that are kept for lost servers");
+  Places places(layout, push, rounds);
+  auto memory = SharedMemory::create(places.end, "the pushes that are kept for lost servers");
   if (!memory) return tl::unexpected(memory.error());
   auto* header = new (memory->data()) Header;
   header->job = job.value;
@@ -74,8 +75,9 @@ Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, con
   header->node = node.value;
   header->rounds = rounds;
   header->push_id = static_cast<std::uint32_t>(push.id);
-  new (memory->data() + aligned(sizeof(Header))) Entry[layout.chunks() * (std::size_t{rounds} + 1)];
-  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), layout, push, rounds));
+  const std::shared_ptr<RedoRing> ring(new RedoRing(std::move(*memory), layout, push, rounds, std::move(places)));
+  new (ring->entries()) Entry[layout.chunks() * std::size_t{ring->slots()}];
+  return ring;
 }
 
 Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank node,
@@ -94,18 +96,22 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   if (header.rounds == 0 || header.rounds > kMaxRedoRounds) return foreign("has an impossible number of rounds");
   const auto layout = Layout::unowned(tensors, header.chunk_elements);
   if (!layout || layout->hash() != header.layout_hash) return foreign("is of another model");
-  if (bytes_needed(*layout, push, header.rounds) != memory->size()) return foreign("has another size than it says");
-  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), *layout, push, header.rounds));
+  Places places(*layout, push, header.rounds);
+  if (places.end != memory->size()) return foreign("has another size than it says");
+  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), *layout, push, header.rounds, std::move(places)));
 }
 
 RedoRing::Header& RedoRing::header() const {
   return *reinterpret_cast<Header*>(memory_.data());
 }
 
+void* RedoRing::entries() const {
+  return memory_.data() + aligned(sizeof(Header));
+}
+
 RedoRing::Entry& RedoRing::entry(ChunkIndex chunk, Round round) const {
   TRIB_ASSERT(chunk.value < places_.frame_at.size());
-  auto* entries = reinterpret_cast<Entry*>(memory_.data() + aligned(sizeof(Header)));
-  return entries[std::size_t{chunk.value} * slots() + round.value % slots()];
+  return static_cast<Entry*>(entries())[std::size_t{chunk.value} * slots() + round.value % slots()];
 }
 
 RedoRing::Use RedoRing::use(const std::shared_ptr<RedoRing>& ring) {

@@ -109,8 +109,9 @@ class RedoRing {
     std::vector<std::size_t> frame_bytes, frame_at;  // by chunk: of one frame; from where its slot begins
     std::size_t begin = 0, slot_bytes = 0, end = 0;  // of all slots; of one
   };
-  RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds);
+  RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds, Places places);
   Header& header() const;
+  void* entries() const;
   Entry& entry(ChunkIndex chunk, Round round) const;
 
   SharedMemory memory_;

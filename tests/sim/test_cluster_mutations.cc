@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "tests/sim/cluster_simulation.h"
+#include "tests/sim/first_seed.h"
 
 namespace tributary::sim {
 namespace {
@@ -13,10 +14,7 @@ constexpr std::uint64_t kSeedsForMutation = 1000;
 
 // The first seed that finds the planted bug; kSeedsForMutation if none does.
 std::uint64_t first_seed_that_finds(Mutation mutation) {
-  for (std::uint64_t seed = 0; seed < kSeedsForMutation; ++seed) {
-    if (!run_cluster(seed, mutation).ok) return seed;
-  }
-  return kSeedsForMutation;
+  return first_seed_that_fails(kSeedsForMutation, [&](std::uint64_t seed) { return run_cluster(seed, mutation); });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/sim/first_seed.h"
 #include "tests/sim/simulation.h"
 
 namespace tributary::sim {
@@ -39,10 +40,7 @@ void run_seeds(std::uint64_t first) {
 
 // The first seed that finds the planted bug; kSeedsForMutation if none does.
 std::uint64_t first_seed_that_finds(Mutation mutation) {
-  for (std::uint64_t seed = 0; seed < kSeedsForMutation; ++seed) {
-    if (!run(seed, mutation).ok) return seed;
-  }
-  return kSeedsForMutation;
+  return first_seed_that_fails(kSeedsForMutation, [&](std::uint64_t seed) { return run(seed, mutation); });
 }
 
 }  // namespace

@@ -471,7 +471,6 @@ TEST_CASE("an address that is taken is refused by name, also where ZeroMQ would 
   }
 }
 
-}  // namespace
 TEST_CASE("rounds that wait for a snapshot, because the log need not have room for them, are told of in the log") {
   const auto sink = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(16);
   OneLane one("tcp://127.0.0.1:*", std::make_shared<spdlog::logger>("test", sink));
@@ -504,4 +503,5 @@ TEST_CASE("rounds that wait for a snapshot, because the log need not have room f
   CHECK(std::get<Answer>(reply->message).version == Version(2));
 }
 
+}  // namespace
 }  // namespace tributary
