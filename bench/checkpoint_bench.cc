@@ -14,6 +14,7 @@
 
 #include "bench/sample_model.h"
 #include "bench/scratch_folder.h"
+#include "bench/stall_watch.h"
 #include "cluster/http_client.h"
 #include "common/median.h"
 #include "server/checkpoint_directory.h"
@@ -37,10 +38,23 @@ double milliseconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
-// One round as rank 0 saw it.
+// One round as rank 0 saw it: when it began, and when each tensor's answer came.
 struct RoundSeen {
-  Clock::time_point begin, end;
-  double longest_gap_ms = 0.0;  // without any tensor's answer
+  Clock::time_point begin;
+  std::vector<Clock::time_point> answers;
+
+  Clock::time_point end() const { return answers.back(); }
+  double milliseconds(const std::vector<Stall>& stalls) const { return milliseconds_without(stalls, begin, end()); }
+  // The longest time without any tensor's answer.
+  double gap_ms(const std::vector<Stall>& stalls) const {
+    double longest = 0.0;
+    Clock::time_point last = begin;
+    for (const Clock::time_point at : answers) {
+      longest = std::max(longest, milliseconds_without(stalls, last, at));
+      last = at;
+    }
+    return longest;
+  }
 };
 
 // The ranks: threads that exchange until they are told to stop, all after the same round.
@@ -95,21 +109,18 @@ class Exchange {
     for (std::uint64_t round = 1; round <= last_round_; ++round) {
       // Named before anything of the round is ready: nobody completes the round without having seen it.
       if (leads && stop_) last_round_ = round;
-      RoundSeen seen{Clock::now(), {}, 0.0};
+      RoundSeen seen{Clock::now(), {}};
+      seen.answers.reserve(tensors_.size());
       for (std::size_t t = 0; t < tensors_.size(); ++t) session.ready(t, 1);
-      Clock::time_point last = seen.begin;
       for (std::size_t t = 0; t < tensors_.size(); ++t) {
         const auto state = session.wait(t);
         if (!state) return tl::unexpected(state.error());
         if (*state != StepState::kContinue) return fail(ErrorCode::kStopped, "stopped: " + session.stop_reason());
-        const Clock::time_point now = Clock::now();
-        seen.longest_gap_ms = std::max(seen.longest_gap_ms, milliseconds_between(last, now));
-        last = now;
+        seen.answers.push_back(Clock::now());
       }
-      seen.end = last;
       if (leads) {
         const std::lock_guard lock(mutex_);
-        rounds_.push_back(seen);
+        rounds_.push_back(std::move(seen));
       }
       std::this_thread::sleep_for(compute_);
     }
@@ -194,11 +205,15 @@ class Bench {
   }
 
   struct Stretch {
-    std::vector<double> round_ms, gap_ms;
+    std::vector<double> round_ms, gap_ms;  // without stalls
+    double longest_seen_ms = 0.0, longest_seen_gap_ms = 0.0, stalled_ms = 0.0;
 
-    void add(const RoundSeen& round) {
-      round_ms.push_back(milliseconds_between(round.begin, round.end));
-      gap_ms.push_back(round.longest_gap_ms);
+    void add(const RoundSeen& round, const std::vector<Stall>& stalls) {
+      round_ms.push_back(round.milliseconds(stalls));
+      gap_ms.push_back(round.gap_ms(stalls));
+      longest_seen_ms = std::max(longest_seen_ms, round.milliseconds({}));
+      longest_seen_gap_ms = std::max(longest_seen_gap_ms, round.gap_ms({}));
+      stalled_ms += round.milliseconds({}) - round_ms.back();
     }
     static double longest(const std::vector<double>& ms) { return ms.empty() ? 0.0 : *std::ranges::max_element(ms); }
     Json describe() const {
@@ -206,23 +221,26 @@ class Bench {
               {"median_round_ms", median(round_ms)},
               {"longest_round_ms", longest(round_ms)},
               {"median_gap_ms", median(gap_ms)},
-              {"longest_gap_ms", longest(gap_ms)}};
+              {"longest_gap_ms", longest(gap_ms)},
+              {"longest_round_with_stalls_ms", longest_seen_ms},
+              {"longest_gap_with_stalls_ms", longest_seen_gap_ms},
+              {"stalled_ms", stalled_ms}};
     }
   };
 
-  Json report(const std::vector<RoundSeen>& rounds, Clock::time_point warm) const {
+  Json report(const std::vector<RoundSeen>& rounds, Clock::time_point warm) {
+    const std::vector<Stall> stalls = stall_watch_.finish();
     Stretch quiet, saving;
     std::vector<std::pair<double, double>> slowest;  // a round's time, and when it began after the order
     for (const RoundSeen& round : rounds) {
       if (round.begin < warm) continue;
-      const auto save =
-          std::ranges::find_if(saves_, [&](const Save& one) { return round.end > one.begin && round.begin < one.end; });
+      const auto save = std::ranges::find_if(
+          saves_, [&](const Save& one) { return round.end() > one.begin && round.begin < one.end; });
       const bool during = save != saves_.end();
       if (during) {
-        slowest.emplace_back(milliseconds_between(round.begin, round.end),
-                             milliseconds_between(save->begin, round.begin));
+        slowest.emplace_back(round.milliseconds(stalls), milliseconds_between(save->begin, round.begin));
       }
-      (during ? saving : quiet).add(round);
+      (during ? saving : quiet).add(round, stalls);
     }
     std::ranges::sort(slowest, std::greater<>());
     slowest.resize(std::min(slowest.size(), kSlowest));
@@ -235,6 +253,7 @@ class Bench {
             {"gap_ms", Stretch::longest(saving.gap_ms) - median(quiet.gap_ms)},
             {"noise_ms", Stretch::longest(quiet.round_ms) - median(quiet.round_ms)},
             {"gap_noise_ms", Stretch::longest(quiet.gap_ms) - median(quiet.gap_ms)},
+            {"stalls_known", stall_watch_.watches()},
             {"quiet", quiet.describe()},
             {"saving", saving.describe()},
             {"slowest", slow},
@@ -250,6 +269,7 @@ class Bench {
   const CheckpointBenchOptions& options_;
   LocalCluster& cluster_;
   const std::string folder_;
+  StallWatch stall_watch_;
   Exchange exchange_;
   std::vector<Save> saves_;
 };

@@ -18,7 +18,11 @@ void add_bench_checkpoint(CLI::App& bench_app, int& exit_status) {
       "  pause_ms         longest round while saving, less the median of the quiet ones\n"
       "  gap_ms           the same of the longest time of a round in which no tensor arrived\n"
       "  noise_ms, gap_noise_ms  the same of the longest quiet round: what is no more than this may be chance\n"
-      "  quiet, saving    {rounds, median_round_ms, longest_round_ms, median_gap_ms, longest_gap_ms}\n"
+      "  quiet, saving    {rounds, median_round_ms, longest_round_ms, median_gap_ms, longest_gap_ms}; then the\n"
+      "                   longest of both with stalls, and stalled_ms in total\n"
+      "  stalls_known     times in which no core of the machine ran anything (a hypervisor gave it none) are taken\n"
+      "                   out of all times above; false: they are in, because this process may not have real-time\n"
+      "                   priority, by which they are found\n"
       "  slowest          the longest rounds while saving {round_ms, after_order_ms}\n"
       "  save_seconds     of each save, from the order to COMPLETE, the snapshot included");
   command->add_option("--servers", options->servers, "servers")->check(CLI::Range(1, 64));

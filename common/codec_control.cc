@@ -154,6 +154,12 @@ void write(Root::Builder out, const PeerAddress& m) {
   body.setValue(kj::arrayPtr(reinterpret_cast<const kj::byte*>(m.value.data()), m.value.size()));
 }
 
+void write(Root::Builder out, const PrepareSnapshot& m) {
+  auto body = out.initPrepareSnapshot();
+  body.setJob(m.job.value);
+  body.setView(m.view.value);
+}
+
 void write(Root::Builder out, const SnapshotAt& m) {
   auto body = out.initSnapshotAt();
   body.setJob(m.job.value);
@@ -375,6 +381,10 @@ ControlMessage read(Root::Reader root) {
     }
     case Root::JOB_WELCOME:
       return read(root.getJobWelcome());
+    case Root::PREPARE_SNAPSHOT: {
+      const auto in = root.getPrepareSnapshot();
+      return PrepareSnapshot{JobId(in.getJob()), ViewId(in.getView())};
+    }
     case Root::SNAPSHOT_AT: {
       const auto in = root.getSnapshotAt();
       return SnapshotAt{JobId(in.getJob()), ViewId(in.getView()), Round(in.getRound())};

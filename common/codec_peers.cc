@@ -62,6 +62,7 @@ void write(Root::Builder out, const Heartbeat& m) {
     progress[i].setView(m.progress[i].view.value);
     progress[i].setMinVersion(m.progress[i].min_version.value);
     progress[i].setMaxVersion(m.progress[i].max_version.value);
+    progress[i].setPrepared(m.progress[i].prepared);
   }
   auto paces = body.initPaces(size_of(m.paces));
   for (unsigned i = 0; i < paces.size(); ++i) {
@@ -137,7 +138,7 @@ Heartbeat read(wire::Heartbeat::Reader in) {
   m.progress.reserve(progress.size());
   for (auto entry : progress) {
     m.progress.push_back({JobId(entry.getJob()), ViewId(entry.getView()), Version(entry.getMinVersion()),
-                          Version(entry.getMaxVersion())});
+                          Version(entry.getMaxVersion()), entry.getPrepared()});
   }
   const auto paces = in.getPaces();
   check_count(paces.size(), kMaxJobs, "the list of paces");

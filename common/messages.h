@@ -16,7 +16,7 @@
 namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both.
-inline constexpr std::uint16_t kProtocolVersion = 6;
+inline constexpr std::uint16_t kProtocolVersion = 7;
 
 // ---- The data path: worker lane <-> server lane. Frames: header, then the raw payload where noted. ----
 
@@ -173,6 +173,7 @@ struct JobProgress {
   ViewId view;
   Version min_version;
   Version max_version;
+  bool prepared = false;  // servers: what the last PrepareSnapshot asked for is there
 };
 // Where a node's time went, in total since the view began: its own, not that in which it waited for others.
 struct NodePace {
@@ -269,6 +270,11 @@ struct PeerAddress {
   std::vector<std::byte> value;  // at most kMaxPeerAddressBytes
 };
 inline constexpr std::size_t kMaxPeerAddressBytes = 256u << 10;
+struct PrepareSnapshot {  // coordinator -> servers: get memory for the copy-on-write of the next snapshot, whose round
+                          // is named when heartbeats say that it is there (JobProgress::prepared)
+  JobId job;
+  ViewId view;
+};
 struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at this round. And to workers: that of
                      // ranks
   JobId job;
@@ -427,9 +433,9 @@ struct ControlError {
 
 using ControlMessage =
     std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady,
-                 JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
-                 DrainDone, ControlError, PeerAddress, ShardKept, NodeRankState, RoundFacts, RoundDecision,
-                 WriteCheckpoint, SealCheckpoint, LoadCheckpoint, DropCheckpoint, CheckpointDone>;
+                 JobWelcome, PrepareSnapshot, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob,
+                 DrainRequest, DrainDone, ControlError, PeerAddress, ShardKept, NodeRankState, RoundFacts,
+                 RoundDecision, WriteCheckpoint, SealCheckpoint, LoadCheckpoint, DropCheckpoint, CheckpointDone>;
 
 inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
 

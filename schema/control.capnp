@@ -36,6 +36,7 @@ struct ControlMessage {
     roundFacts @26 :RoundFacts;
     roundDecision @27 :RoundDecision;
     nodeRankState @28 :NodeRankState;
+    prepareSnapshot @29 :PrepareSnapshot;
   }
 }
 
@@ -87,6 +88,7 @@ struct JobProgress {
   view @1 :UInt32;
   minVersion @2 :UInt64;
   maxVersion @3 :UInt64;
+  prepared @4 :Bool;  # servers: what prepareSnapshot asked for is there
 }
 
 struct NodePace {  # where a node's time went, in total since the view began
@@ -189,6 +191,11 @@ struct NodeRankState {  # worker -> coordinator: what a rank gave to be kept wit
   localRank @3 :UInt32;
   round @4 :UInt64;
   state @5 :Data;
+}
+
+struct PrepareSnapshot {  # coordinator -> servers: get memory for the copy-on-write of the next snapshot
+  job @0 :UInt64;
+  view @1 :UInt32;
 }
 
 struct SnapshotAt {  # coordinator -> servers: keep the state of every chunk at this round

@@ -7,14 +7,13 @@
 
 namespace tributary {
 
-inline constexpr int kWriterNiceness = 10;   // has as long as it takes
-inline constexpr int kPreparerNiceness = 5;  // has to be done by a certain round
+inline constexpr int kBackgroundNiceness = 10;
 
 // Of the calling thread alone (as Linux has it). name: at most 15 characters. False: the priority stays as it is, which
 // costs training some time and nothing else.
-inline bool become_background(const char* name, int niceness) {
+inline bool become_background(const char* name) {
   pthread_setname_np(pthread_self(), name);
-  return setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), niceness) == 0;
+  return setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kBackgroundNiceness) == 0;
 }
 
 }  // namespace tributary

@@ -120,7 +120,7 @@ void CheckpointService::queue(std::uint64_t operation, Order order) {
 }
 
 void CheckpointService::run() {
-  if (!become_background("checkpoints", kWriterNiceness)) log_("cannot lower the checkpoint thread's priority");
+  if (!become_background("checkpoints")) log_("cannot lower the checkpoint thread's priority");
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [&] { return stopping_ || !orders_.empty(); });

@@ -23,6 +23,10 @@ std::uint64_t ControlJobStatus::pool_bytes() const {
   return result;
 }
 
+bool ControlJobStatus::prepared() const {
+  return std::ranges::all_of(gauges, [](const auto& lane) { return lane->prepared.load(std::memory_order_relaxed); });
+}
+
 std::uint64_t ControlJobStatus::withheld() const {
   std::uint64_t result = 0;
   for (const auto& lane : gauges) result += lane->withheld.load(std::memory_order_relaxed);

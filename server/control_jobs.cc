@@ -43,8 +43,9 @@ void ControlJobs::describe(ServerHello& hello) const {
 std::vector<JobProgress> ControlJobs::progress() const {
   std::vector<JobProgress> progress;
   for (const auto& [id, job] : jobs_) {
-    if (job.status.chunks == 0) continue;  // owns nothing, so it is never behind
-    progress.push_back({id, job.status.view, job.status.min_version(), job.status.max_version()});
+    if (job.status.chunks == 0) continue;                    // owns nothing, so it is never behind
+    const bool prepared = !store_ || job.status.prepared();  // without one there is nothing to prepare for
+    progress.push_back({id, job.status.view, job.status.min_version(), job.status.max_version(), prepared});
   }
   return progress;
 }
@@ -65,6 +66,12 @@ ControlJobs::Job* ControlJobs::find(JobId id, ViewId view) {
 
 SnapshotInfo ControlJobs::info(const Job& job, Round round) const {
   return {job.status.job, job.status.name, round, job.layout->hash(), job.status.optimizer, job.status.chunks};
+}
+
+void ControlJobs::on(const PrepareSnapshot& m) {
+  const Job* job = find(m.job, m.view);
+  if (!job || job->status.phase != "running" || !store_) return;
+  for (const LaneIndex lane : job->lanes) lanes_[lane.value]->prepare_snapshot(m.job, m.view);
 }
 
 void ControlJobs::on(const SnapshotAt& m) {

@@ -4,6 +4,7 @@
 //
 //   OpenJob         lay the job out, give every lane its part, load the resume round from the store and take the logged
 //                   steps after it again -> ShardReady
+//   PrepareSnapshot the lanes get memory for it; heartbeats say when they have
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   RoundDecision   to the lanes; their facts of rounds went the other way
@@ -67,6 +68,7 @@ struct ControlJobStatus {
   Version min_version() const;
   Version max_version() const;
   std::uint64_t pool_bytes() const;
+  bool prepared() const;  // all lanes are, for a snapshot
   std::uint64_t withheld() const;
   std::uint64_t stalled() const;
   std::uint64_t late_pushes() const;
@@ -105,6 +107,7 @@ class ControlJobs {
 
   // The coordinator.
   void on(const OpenJob& m);
+  void on(const PrepareSnapshot& m);
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
   void on(const RoundDecision& m);

@@ -158,7 +158,9 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
     }
     for (const JobProgress& progress : m.progress) {
       Job* job = job_in_view(progress.job, progress.view);
-      if (job && job->on_servers()) note_progress(job->pace[server->first], progress, now_ms);
+      if (!job || !job->on_servers()) continue;
+      if (job->preparing_since_ms && progress.prepared) job->prepared.insert(server->first);
+      note_progress(job->pace[server->first], progress, now_ms);
     }
   } else {
     // Unknown here: we restarted, gave it up, or its index was taken over. Incarnation 0 is nobody's: it makes the peer
@@ -208,6 +210,9 @@ void CoordinatorCore::moved(const Server& server) {
     // It may hold rounds back until it hears of a snapshot.
     const bool tell = job.phase == Phase::kRunning && job.on_servers() && job.record.initialised && !job.untold;
     if (tell) output_.send(server.peer, SnapshotCommit{job.record.job, job.record.committed});
+    if (job.preparing_since_ms && !job.prepared.contains(shard)) {
+      output_.send(server.peer, PrepareSnapshot{job.record.job, job.record.view});
+    }
     if (job.phase == Phase::kRunning && job.snapshot && !job.snapshot_done.contains(shard)) {
       output_.send(server.peer, SnapshotAt{job.record.job, job.record.view, *job.snapshot});
     } else if (job.phase == Phase::kStopping && job.snapshot && !job.snapshot_done.contains(shard)) {

@@ -43,6 +43,9 @@ struct CoordinatorOptions {
   std::uint64_t peer_timeout_ms = 10000;
   std::uint64_t job_id_seed = 0;                       // random per process: makes the ids of new jobs
   std::uint32_t max_logged_rounds = kMaxLoggedRounds;  // that a redo log has at most
+  // Shards with as much state, or more, are asked to get memory before a snapshot is named. Less than that is there
+  // before the round is.
+  std::uint64_t prepare_from_bytes = 16u << 20;
 };
 
 // The nodes of a view, and the first of the views in a row that had them, if any view before had others.
@@ -179,13 +182,15 @@ class CoordinatorCore {
     std::set<std::uint16_t> snapshot_done;
     std::uint64_t snapshot_named_ms = 0;
     std::uint64_t snapshot_due_ms = kNever;
-    std::uint64_t snapshot_retry_ms = 0;            // none is named before, whatever is due
-    std::uint64_t missed_snapshots = 0;             // in a row; the next one is named further ahead
-    double prepare_ms = 0.0;                        // that shards of this view need before one
-    std::optional<std::uint64_t> lagging_since_ms;  // some nodes have finished, others not
-    bool unrecorded = false;                        // the record has changed, and is to be saved
-    bool untold = false;                            // that its snapshot is committed: told when the record is saved
-    bool record_failed = false;                     // and that was logged
+    std::uint64_t snapshot_retry_ms = 0;              // none is named before, whatever is due
+    std::uint64_t missed_snapshots = 0;               // in a row; the next one is named further ahead
+    std::uint64_t prepare_bytes = 0;                  // of memory that the largest shard needs for one
+    std::optional<std::uint64_t> preparing_since_ms;  // shards were asked to get that
+    std::set<std::uint16_t> prepared;                 // these have
+    std::optional<std::uint64_t> lagging_since_ms;    // some nodes have finished, others not
+    bool unrecorded = false;                          // the record has changed, and is to be saved
+    bool untold = false;                              // that its snapshot is committed: told when the record is saved
+    bool record_failed = false;                       // and that was logged
     std::uint64_t record_due_ms = 0;
     bool stop_requested = false;
     StopKind stop_kind = StopKind::kRestart;
@@ -290,8 +295,10 @@ class CoordinatorCore {
   void commit(Job& job, Round round, std::uint64_t now_ms);
   void record_job(Job& job, std::uint64_t now_ms);
   void tick_job(Job& job, std::uint64_t now_ms);
-  static double prepare_ms(const Job& job);
-  static std::optional<std::uint64_t> next_to_name(const Job& job, std::uint64_t now_ms);
+  static std::uint64_t prepare_bytes(const Job& job);
+  bool prepares(const Job& job) const;
+  bool has_memory(Job& job, std::uint64_t now_ms);
+  std::optional<std::uint64_t> next_to_name(const Job& job, std::uint64_t now_ms) const;
   void name_snapshot(Job& job, std::uint64_t now_ms);
   void announce_snapshot(Job& job, Round round, std::uint64_t now_ms);
   static std::uint64_t snapshot_due(const Job& job, std::uint64_t now_ms);

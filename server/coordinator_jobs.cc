@@ -22,10 +22,10 @@ constexpr std::uint64_t kRecordRetryMs = 1'000;  // a record that could not be s
 // A snapshot round is named this far ahead of the fastest shard, so that the message is there before the round is.
 constexpr double kSnapshotLeadMs = 300.0;
 constexpr std::uint64_t kMaxSnapshotLeadFactor = 32;
-// What a lane gets ready in that time, so that the steps after the capture have memory to write to
-// (server/pool_preparer.h): an eighth of what one core does, as training keeps most of them.
-constexpr double kPreparedBytesPerMs = 125'000.0;
-constexpr double kLeadStepMs = 100.0;
+// About what a lane gets of memory for the steps after the capture (server/pool_preparer.h) in a millisecond: an eighth
+// of what one core does, as training keeps most of them. Where it is less, shards are waited for, so long at most.
+constexpr std::uint64_t kPreparedBytesPerMs = 125'000;
+constexpr std::uint64_t kPreparePatienceMs = 30'000;
 constexpr double kMaxRound = 1e18;  // what a shard may claim to have reached
 
 }  // namespace
@@ -199,6 +199,7 @@ void CoordinatorCore::become_idle(Job& job, std::uint64_t now_ms) {
   job.lagging_since_ms.reset();
   job.snapshot.reset();
   job.snapshot_done.clear();
+  job.preparing_since_ms.reset();
   job.stop_requested = false;
   job.joins_after.reset();
   set_phase(job, Phase::kIdle, now_ms);
@@ -328,25 +329,44 @@ void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
   if (job.snapshot_due_ms != kNever) job.snapshot_due_ms = job.snapshot_retry_ms;
 }
 
-// How long the largest shard needs to get as much memory as its state has.
-double CoordinatorCore::prepare_ms(const Job& job) {
+// As much as the state of the largest shard: every buffer is written anew after a capture.
+std::uint64_t CoordinatorCore::prepare_bytes(const Job& job) {
   std::map<std::uint16_t, std::uint64_t> chunks;
   std::uint64_t largest = 0;
   for (const ChunkOwner& owner : job.record.owners) largest = std::max(largest, ++chunks[owner.shard.value]);
   const auto optimizer = make_optimizer(job.config.optimizer);
-  const double arrays = 1.0 + (optimizer ? optimizer->slots() : 0);
-  const double bytes = static_cast<double>(largest * job.record.chunk_elements * sizeof(float)) * arrays;
-  return std::floor(bytes / kPreparedBytesPerMs / kLeadStepMs) * kLeadStepMs;
+  const std::uint64_t arrays = 1 + static_cast<std::uint64_t>(optimizer ? optimizer->slots() : 0);
+  return largest * job.record.chunk_elements * sizeof(float) * arrays;
+}
+
+// Do shards get memory before a snapshot is named? Not where nodes wait for snapshots: there the next one is named
+// as soon as one is committed, and what was got for the first stays.
+bool CoordinatorCore::prepares(const Job& job) const {
+  return job.prepare_bytes >= options_.prepare_from_bytes && !waits_for_snapshots(job);
+}
+
+// Have they got it? Asks them to, the first time.
+bool CoordinatorCore::has_memory(Job& job, std::uint64_t now_ms) {
+  if (!prepares(job)) return true;
+  if (!job.preparing_since_ms) {
+    job.preparing_since_ms = now_ms;
+    job.prepared.clear();
+    send_servers(job, PrepareSnapshot{job.record.job, job.record.view});
+    return false;
+  }
+  return now_ms >= *job.preparing_since_ms + kPreparePatienceMs || std::ranges::includes(job.prepared, shards_of(job));
 }
 
 // The next round that a snapshot can be named for; none if that is not known, or nothing has been trained yet.
-std::optional<std::uint64_t> CoordinatorCore::next_to_name(const Job& job, std::uint64_t now_ms) {
+std::optional<std::uint64_t> CoordinatorCore::next_to_name(const Job& job, std::uint64_t now_ms) const {
+  const bool asked = job.preparing_since_ms || !prepares(job);
+  const double ahead_ms = kSnapshotLeadMs + static_cast<double>(asked ? 0 : job.prepare_bytes / kPreparedBytesPerMs);
   double reach = 0.0;
   for (const auto& [shard, pace] : job.pace) {
     if (!pace.measured) return std::nullopt;  // a guess would be passed before it arrives
     const double age = static_cast<double>(now_ms - pace.at_ms);
-    const double lead = (age + kSnapshotLeadMs + job.prepare_ms) *
-                        static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
+    const double lead =
+        (age + ahead_ms) * static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
     reach = std::max(reach, static_cast<double>(pace.max_version.value) + pace.rounds_per_ms * lead);
   }
   if (reach == 0.0) return std::nullopt;
@@ -355,7 +375,7 @@ std::optional<std::uint64_t> CoordinatorCore::next_to_name(const Job& job, std::
 
 void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   const std::optional<std::uint64_t> next = next_to_name(job, now_ms);
-  if (!next) return;
+  if (!next || !has_memory(job, now_ms)) return;
   std::uint64_t round = *next;
   const std::uint64_t every = job.config.snapshot.every_rounds;
   if (every != 0 && !save_waits(job) && !job.joins_after) {  // whoever waits gets the next one that can be
@@ -370,6 +390,7 @@ void CoordinatorCore::announce_snapshot(Job& job, Round round, std::uint64_t now
   job.snapshot = round;
   job.snapshot_named_ms = now_ms;
   job.snapshot_done.clear();
+  job.preparing_since_ms.reset();
   job.stop_failed = false;
   const SnapshotAt at{job.record.job, job.record.view, round};
   send_servers(job, at);

@@ -397,7 +397,7 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   set_phase(job, Phase::kRunning, now_ms);
   job.snapshot_due_ms = snapshot_due(job, now_ms);
   job.snapshot_retry_ms = 0;
-  job.prepare_ms = prepare_ms(job);
+  job.prepare_bytes = prepare_bytes(job);
   for (const auto& [node, member] : job.members) {
     const auto worker = workers_.find(member.worker);
     if (worker != workers_.end()) output_.send(worker->second.peer, welcome_message(job, node));

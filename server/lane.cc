@@ -345,29 +345,6 @@ void Lane::opened(JobId job, ViewId view, bool restored) {
   });
 }
 
-void Lane::snapshot_at(JobId job, ViewId view, Round round) {
-  post([this, job, view, round] {
-    const auto found = jobs_.find(job);
-    const bool started =
-        found != jobs_.end() && found->second.core->job().view == view && found->second.core->snapshot_at(round);
-    if (started) {
-      found->second.trim = false;
-      preparer_.begin(*found->second.pool, found->second.steady_blocks);
-    }
-    listener_.lane_snapshot(options_.lane, job, view, round, started);
-  });
-}
-
-void Lane::committed(JobId job, Round round) {
-  post([this, job, round] {
-    const auto found = jobs_.find(job);
-    if (found == jobs_.end()) return;
-    found->second.core->snapshot_committed(round);
-    preparer_.end(*found->second.pool);
-    found->second.trim = true;
-  });
-}
-
 void Lane::stop_job(JobId job, ViewId view, bool keep, Round round, bool park) {
   post([this, job, view, keep, round, park] {
     bool kept = false;
@@ -389,17 +366,6 @@ void Lane::stop_job(JobId job, ViewId view, bool keep, Round round, bool park) {
     listener_.lane_stopped(options_.lane, job, view, round, kept);
     if (park) set_aside(job, view);
   });
-}
-
-bool Lane::trim_some() {
-  bool more = false;
-  for (auto& [id, job] : jobs_) {
-    if (!job.trim) continue;
-    const std::size_t blocks = std::max<std::size_t>(kTrimBytes / job.pool->block_bytes(), 1);
-    job.trim = !job.pool->trim(job.steady_blocks, blocks);
-    more |= job.trim;
-  }
-  return more;
 }
 
 bool Lane::finish_stops(std::uint64_t now) {
@@ -429,7 +395,7 @@ void Lane::retire(std::unordered_map<JobId, Job>& jobs, JobId job) {
 }
 
 void Lane::retire(Job job) {
-  preparer_.end(*job.pool);
+  job.preparer.end();
   ShardStats stats = job.core->stats();
   stats.held_frames = stats.held_bytes = stats.max_held_bytes = stats.withheld = 0;
   add_stats(closed_, stats);

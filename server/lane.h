@@ -86,6 +86,7 @@ struct alignas(64) LaneJobGauges {
 
   std::atomic<std::uint64_t> min_version{0}, max_version{0};
   std::atomic<bool> initialised{false};
+  std::atomic<bool> prepared{false};  // what the last prepare_snapshot() was for
   std::atomic<std::uint64_t> max_held_bytes{0}, pool_bytes{0};
   std::atomic<std::uint64_t> log_bytes{0};  // of memory, for steps that are being logged
   std::atomic<std::uint64_t> stalled{0};    // chunks whose round waits for the log
@@ -132,6 +133,8 @@ class LaneCommands {
   virtual void replay(JobId job, LoggedStep step, std::vector<float> sum) = 0;
   // Ends open() and its restores; replied with lane_opened(). With `restored`, every chunk must have been.
   virtual void opened(JobId job, ViewId view, bool restored) = 0;
+  // Gets memory for the copy-on-write of the next snapshot, and says so in the gauges.
+  virtual void prepare_snapshot(JobId job, ViewId view) = 0;
   virtual void snapshot_at(JobId job, ViewId view, Round round) = 0;
   virtual void committed(JobId job, Round round) = 0;
   virtual void decide(const RoundDecision& decision) = 0;
@@ -183,6 +186,7 @@ class Lane final : public LaneCommands, private ShardOutput {
   void restore(JobId job, RestoredChunk chunk) override;
   void replay(JobId job, LoggedStep step, std::vector<float> sum) override;
   void opened(JobId job, ViewId view, bool restored) override;
+  void prepare_snapshot(JobId job, ViewId view) override;
   void snapshot_at(JobId job, ViewId view, Round round) override;
   void committed(JobId job, Round round) override;
   void decide(const RoundDecision& decision) override;
@@ -194,6 +198,7 @@ class Lane final : public LaneCommands, private ShardOutput {
   struct Job {
     std::unique_ptr<BufferPool> pool;  // declared first: the core's buffers go back to it
     std::unique_ptr<BufferPool> log_pool;
+    PoolPreparer preparer;  // of pool
     std::unique_ptr<ShardCore> core;
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
@@ -268,8 +273,7 @@ class Lane final : public LaneCommands, private ShardOutput {
   std::vector<zmq::pollitem_t> poll_items_;
   // Pools of jobs that are over: ZeroMQ or the snapshot writer may still refer to their blocks.
   std::vector<std::unique_ptr<BufferPool>> retired_;
-  PoolPreparer preparer_;  // of a pool of jobs_ or parked_
-  ShardStats closed_;      // totals of jobs that are over
+  ShardStats closed_;  // totals of jobs that are over
   bool dirty_ = false;
   std::uint64_t next_publish_ms_ = 0;
   bool running_ = true;

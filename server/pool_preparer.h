@@ -3,42 +3,41 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "common/buffer_pool.h"
 #include "server/background_thread.h"
 
 namespace tributary {
 
-// Thread rule: the pool's owning thread. The pool must stay until end(), or the destruction of this object.
+// Thread rule: the pool's owning thread. The pool must outlive this object, or what it began must have ended: end().
 class PoolPreparer {
  public:
-  // For `blocks` blocks beyond those in use. What was begun before is given up.
-  void begin(BufferPool& pool, std::size_t blocks) {
+  // For `blocks` blocks beyond those in use. What was begun before is given up. done: called once, on the thread or in
+  // this call, when the memory is there or no more can be had; not if it is given up.
+  void begin(BufferPool& pool, std::size_t blocks, std::function<void()> done) {
     thread_ = {};
-    pool_ = &pool;
     const std::size_t missing = pool.expect(blocks);
-    if (missing == 0) return;
+    if (missing == 0) return done();
     try {
-      thread_ = std::jthread([&pool, missing](const std::stop_token& stop) {
-        become_background("preparer", kPreparerNiceness);  // if not, it is done sooner
-        for (std::size_t i = 0; i < missing && !stop.stop_requested() && pool.prepare_one(); ++i) {
+      thread_ = std::jthread([&pool, missing, done](const std::stop_token& stop) {
+        become_background("preparer");  // if not, it is done sooner
+        for (std::size_t i = 0; i < missing && pool.prepare_one(); ++i) {
+          if (stop.stop_requested()) return;
         }
+        done();
       });
     } catch (const std::system_error&) {
-      // No thread to be had: the steps pay for their memory themselves.
+      done();  // no thread to be had: the steps pay for their memory themselves
     }
   }
-  // The pool may go. Waits for one block at most.
-  void end(const BufferPool& pool) {
-    if (pool_ != &pool) return;
-    thread_ = {};
-    pool_ = nullptr;
-  }
+  // Waits for one block at most.
+  void end() { thread_ = {}; }
 
  private:
-  const BufferPool* pool_ = nullptr;
   std::jthread thread_;
 };
 

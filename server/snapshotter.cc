@@ -114,7 +114,7 @@ Snapshotter::Active* Snapshotter::runnable() {
 }
 
 void Snapshotter::run() {
-  if (!become_background("snapshotter", kWriterNiceness)) log_("cannot lower the snapshot thread's priority");
+  if (!become_background("snapshotter")) log_("cannot lower the snapshot thread's priority");
   const auto burst = static_cast<std::uint64_t>(static_cast<double>(options_.io_bytes_per_s) * kBurstSeconds);
   TokenBucket bucket(options_.io_bytes_per_s, burst);
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <rocksdb/db.h>
-#include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 
 #include "server/disk_space.h"
 #include "server/records.h"
+#include "server/rocks_options.h"
 #include "server/snapshot_file.h"
 
 namespace tributary {
@@ -53,33 +53,6 @@ std::string snapshot_key(JobId job, Round round) {
 std::string family_name(const SnapshotInfo& info, std::uint32_t generation) {
   return kFamilyPrefix + hex(info.job.value) + "-" + std::to_string(info.round.value) + "-" +
          std::to_string(generation);
-}
-
-rocksdb::Options rocks_options() {
-  rocksdb::Options options;
-  options.create_if_missing = true;
-  options.compression = rocksdb::kNoCompression;  // fp32 state does not compress, and cores are for training
-  options.bottommost_compression = rocksdb::kDisableCompressionOption;
-  options.disable_auto_compactions = true;  // snapshots are sorted already; the small records are few
-  options.level0_slowdown_writes_trigger = 1 << 30;
-  options.level0_stop_writes_trigger = 1 << 30;
-  options.write_buffer_size = 1u << 20;  // small records only
-  options.arena_block_size = 16u << 10;  // of each column family
-  options.manifest_preallocation_size = 64u << 10;
-  options.max_background_jobs = 1;
-  options.max_open_files = 128;                  // a large shard has hundreds of files, and descriptors are for sockets
-  options.bytes_per_sync = 4u << 20;             // write back steadily instead of in one burst at the end
-  options.avoid_unnecessary_blocking_io = true;  // files of dropped snapshots are deleted in the background
-  options.stats_dump_period_sec = 0;
-  options.stats_persist_period_sec = 0;
-  options.info_log_level = rocksdb::WARN_LEVEL;
-  options.max_log_file_size = 1u << 20;
-  options.keep_log_file_num = 2;
-  rocksdb::BlockBasedTableOptions table;
-  table.no_block_cache = true;  // every value is read once
-  table.checksum = rocksdb::kXXH3;
-  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  return options;
 }
 
 rocksdb::WriteOptions synced() {
@@ -142,6 +115,7 @@ class RocksStore final : public Store {
   Status save(const JobRecord& record) override;
   Result<std::vector<JobRecord>> registry() const override;
   std::string path() const override { return path_; }
+  const rocksdb::Options& options() const { return options_; }
 
   // kStore if the disk has less.
   Status room(const std::string& doing, std::uint64_t bytes = kRecordBytes) const;
@@ -174,6 +148,7 @@ class RocksStore final : public Store {
 
   const std::string path_;
   const StoreLock lock_;
+  rocksdb::Options options_;
   std::unique_ptr<rocksdb::DB> db_;
   Family default_;
   mutable std::mutex mutex_;                   // snapshots_ and the column families
@@ -184,7 +159,7 @@ class RocksSnapshotWriter final : public SnapshotWriter {
  public:
   RocksSnapshotWriter(RocksStore& store, const SnapshotInfo& info, std::uint32_t generation)
       : store_(store),
-        files_(rocks_options(), store.path() + "/incoming/" + family_name(info, generation) + "-", info) {
+        files_(store.options(), store.path() + "/incoming/" + family_name(info, generation) + "-", info) {
     record_.info = info;
     record_.generation = generation;
   }
@@ -231,19 +206,19 @@ Status RocksStore::open_db(std::uint16_t server_index) {
     return fail(ErrorCode::kStore, "cannot create " + path_ + "/incoming: " + failed.message() +
                                        "; give this server a [store] path that it may write");
   }
-  const rocksdb::Options options = rocks_options();
+  options_ = rocks_options(path_ + "/incoming");
   std::vector<std::string> names;
   if (fs::exists(db_path + "/CURRENT", failed)) {
-    const auto listed = rocksdb::DB::ListColumnFamilies(options, db_path, &names);
+    const auto listed = rocksdb::DB::ListColumnFamilies(options_, db_path, &names);
     if (!listed.ok()) return tl::unexpected<Error>(error("read its list of snapshots", listed));
   } else {
     names = {rocksdb::kDefaultColumnFamilyName};
   }
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-  for (const std::string& name : names) descriptors.emplace_back(name, options);
+  for (const std::string& name : names) descriptors.emplace_back(name, options_);
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
-  const auto opened = rocksdb::DB::Open(options, db_path, descriptors, &handles, &db);
+  const auto opened = rocksdb::DB::Open(options_, db_path, descriptors, &handles, &db);
   if (!opened.ok()) return tl::unexpected<Error>(error("open it", opened));
   db_.reset(db);
   std::map<std::string, Family> families;
@@ -351,7 +326,7 @@ Status RocksStore::complete(SnapshotRecord record, const std::vector<std::string
   db_->Resume().PermitUncheckedError();  // a full disk made RocksDB read-only; there may be room again
   const std::string name = family_name(record.info, record.generation);
   rocksdb::ColumnFamilyHandle* handle = nullptr;
-  if (auto status = db_->CreateColumnFamily(rocks_options(), name, &handle); !status.ok()) {
+  if (auto status = db_->CreateColumnFamily(options_, name, &handle); !status.ok()) {
     return tl::unexpected<Error>(error("create " + name, status));
   }
   const Family family = own(handle);

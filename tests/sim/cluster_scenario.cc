@@ -161,6 +161,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   s.when_full = random.chance(0.5) ? "wait" : "go_on";
   if (random.chance(0.5)) s.snapshot_rounds = random.between(2, 8);
   if (random.chance(0.5)) s.snapshot_s = 1;
+  s.prepares = Random(seed ^ 0x93e9a3eull).chance(0.25);
   s.disk_step_ns = random.chance(0.2) ? random.between(20, 200) * kMs : random.between(1, 5) * kMs;
   if (random.chance(0.15)) {  // a disk that training has to wait for
     s.when_full = "wait";
@@ -255,9 +256,9 @@ std::string ClusterScenario::describe() const {
   if (log_rounds > 0) text += " of " + std::to_string(log_rounds) + " rounds";
   text += ", rings of " + std::to_string(ring_rounds) + " rounds" +
           (gradients_move ? " that gradients are written into" : "") + ", when full " + when_full +
-          ", snapshots every " + std::to_string(snapshot_s) + " s and " + std::to_string(snapshot_rounds) +
-          " rounds, disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " + std::to_string(work_ns / kMs) +
-          " ms a round";
+          ", snapshots every " + std::to_string(snapshot_s) + " s and " + std::to_string(snapshot_rounds) + " rounds" +
+          (prepares ? " when there is memory" : "") + ", disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " +
+          std::to_string(work_ns / kMs) + " ms a round";
   if (slow_factor > 1) text += ", node " + std::to_string(slow_node) + " x " + std::to_string(slow_factor);
   for (const Fault& fault : faults) {
     text += "\n    at " + std::to_string(fault.at_ns / kMs) + " ms for " +

@@ -51,6 +51,7 @@ struct ClusterScenario {
   bool gradients_move = false;  // the only rank of a node may write them into the ring
   std::uint64_t snapshot_rounds = 0;
   std::uint32_t snapshot_s = 0;
+  bool prepares = false;  // shards get memory for a snapshot first, however little it is
   std::uint64_t disk_step_ns = 1'000'000;
   std::uint64_t window_bytes = 0;
   std::uint64_t work_ns = 10'000'000;

@@ -8,6 +8,7 @@ namespace tributary::sim {
 namespace {
 
 constexpr std::uint64_t kMaxCommandNs = 300'000;
+constexpr std::uint64_t kMaxPrepareNs = 500'000'000;
 constexpr std::uint64_t kMaxSlowCommandNs = 30'000'000;
 constexpr double kSlowCommand = 0.02;
 constexpr std::size_t kMaxCommands = 256;
@@ -175,11 +176,23 @@ void ServerLaneSim::opened(JobId job, ViewId view, bool restored) {
   });
 }
 
+void ServerLaneSim::prepare_snapshot(JobId job, ViewId view) {
+  post([this, job, view] {
+    const auto found = jobs_.find(job);
+    if (found == jobs_.end() || found->second.core->job().view != view) return;
+    const std::shared_ptr<LaneJobGauges> gauges = found->second.gauges;
+    gauges->prepared.store(false);
+    if (world_.random.chance(0.1)) return;  // the machine has no memory to give, for longer than anybody waits
+    server_.after(world_.random.below(kMaxPrepareNs), [gauges] { gauges->prepared.store(true); });
+  });
+}
+
 void ServerLaneSim::snapshot_at(JobId job, ViewId view, Round round) {
   post([this, job, view, round] {
     const auto found = jobs_.find(job);
     const bool started =
         found != jobs_.end() && found->second.core->job().view == view && found->second.core->snapshot_at(round);
+    if (started) found->second.gauges->prepared.store(false);
     if (!started)
       server_.lane_says([=, this](ControlJobs& jobs) { jobs.lane_snapshot(lane_, job, view, round, false); });
   });

@@ -60,6 +60,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
     options.job_id_seed = world.fresh_incarnation();
     options.peer_timeout_ms = ClusterWorld::kPeerTimeoutMs;
     const bool knows = world.scenario.log_rounds != 0 && world.mutation != Mutation::kUnknownBound;
+    options.prepare_from_bytes = world.scenario.prepares ? 0 : options.prepare_from_bytes;
     if (knows) options.max_logged_rounds = world.scenario.log_rounds;
     coordinator_ =
         std::make_unique<CoordinatorCore>(options, *store_.registry(), static_cast<CoordinatorOutput&>(*this));

@@ -35,6 +35,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void restore(JobId job, RestoredChunk chunk) override;
   void replay(JobId job, LoggedStep step, std::vector<float> sum) override;
   void opened(JobId job, ViewId view, bool restored) override;
+  void prepare_snapshot(JobId job, ViewId view) override;
   void snapshot_at(JobId job, ViewId view, Round round) override;
   void committed(JobId job, Round round) override;
   void decide(const RoundDecision& decision) override;

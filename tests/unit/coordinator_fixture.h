@@ -52,6 +52,14 @@ struct JoinOptions {
   JobConfig config = config_of("");            // its name is `job`
 };
 
+// Of a node that keeps the pushes of 16 rounds, and waits when it can keep no more.
+inline JoinOptions keeping() {
+  JoinOptions options;
+  options.redo_capacity = 16;
+  options.config.recovery.when_full = "wait";
+  return options;
+}
+
 class Cluster : public CoordinatorOutput {
  public:
   explicit Cluster(std::uint16_t servers = 2, std::vector<JobRecord> known = {}, std::uint64_t incarnation = 7)
@@ -143,9 +151,10 @@ class Cluster : public CoordinatorOutput {
   void all_done(std::uint64_t round) {
     for (std::uint16_t i = 0; i < servers_; ++i) done(i, round);
   }
-  void beat_server(std::uint16_t index, std::uint64_t min_version = 0, std::uint64_t max_version = 0) {
+  void beat_server(std::uint16_t index, std::uint64_t min_version = 0, std::uint64_t max_version = 0,
+                   bool prepared = false) {
     Heartbeat beat{server_incarnation(index), {}};
-    if (last_open) beat.progress = {{open().job, open().view, Version(min_version), Version(max_version)}};
+    if (last_open) beat.progress = {{open().job, open().view, Version(min_version), Version(max_version), prepared}};
     say(server_peer(index), beat);
   }
   void beat_worker(std::uint32_t w) { say(worker_peer(w), Heartbeat{worker_incarnation(w), {}}); }

@@ -16,18 +16,23 @@ namespace tributary {
 namespace {
 
 struct FakeLane final : LaneCommands {
-  void open(ShardJob, std::shared_ptr<LaneJobGauges>) override { said.emplace_back("open"); }
+  void open(ShardJob, std::shared_ptr<LaneJobGauges> of) override {
+    said.emplace_back("open");
+    gauges = std::move(of);
+  }
   void reopen(ShardJob, std::shared_ptr<LaneJobGauges>) override { said.emplace_back("reopen"); }
   void park(JobId, ViewId) override { said.emplace_back("park"); }
   void drop_parked(JobId) override { said.emplace_back("drop parked"); }
   void restore(JobId, RestoredChunk) override { said.emplace_back("restore"); }
   void replay(JobId, LoggedStep, std::vector<float>) override { said.emplace_back("replay"); }
   void opened(JobId, ViewId, bool) override { said.emplace_back("opened"); }
+  void prepare_snapshot(JobId, ViewId) override { said.emplace_back("prepare"); }
   void snapshot_at(JobId, ViewId, Round) override { said.emplace_back("snapshot"); }
   void committed(JobId, Round) override { said.emplace_back("committed"); }
   void decide(const RoundDecision&) override { said.emplace_back("decide"); }
   void stop_job(JobId, ViewId, bool, Round, bool park) override { said.emplace_back(park ? "stop and park" : "stop"); }
   std::vector<std::string> said;
+  std::shared_ptr<LaneJobGauges> gauges;  // of the job opened last
 };
 
 struct FakeSnapshots final : SnapshotOrders {
@@ -239,6 +244,23 @@ TEST_CASE("a view is not open before its log says which steps are void") {
     REQUIRE(ready.size() == 1);
     CHECK(ready[0].ok);
   }
+}
+
+TEST_CASE("lanes are told to get memory for a snapshot, and heartbeats say when all have it") {
+  Server server;
+  server.jobs.on(server.open_message(3));
+  server.jobs.on(PrepareSnapshot{JobId(7), ViewId(3)});  // not before it runs
+  CHECK(server.lane.said.back() != "prepare");
+  server.jobs.lane_opened(JobId(7), ViewId(3), {});
+  server.jobs.on(PrepareSnapshot{JobId(7), ViewId(2)});
+  server.jobs.on(PrepareSnapshot{JobId(8), ViewId(3)});
+  CHECK(server.lane.said.back() != "prepare");
+  server.jobs.on(PrepareSnapshot{JobId(7), ViewId(3)});
+  CHECK(server.lane.said.back() == "prepare");
+  REQUIRE(server.jobs.progress().size() == 1);
+  CHECK_FALSE(server.jobs.progress()[0].prepared);
+  server.lane.gauges->prepared.store(true);
+  CHECK(server.jobs.progress()[0].prepared);
 }
 
 TEST_CASE("a final state that is durable is reported again when the order comes again") {

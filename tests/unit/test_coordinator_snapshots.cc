@@ -40,6 +40,82 @@ TEST_CASE("a snapshot's round is named ahead of the fastest shard by its pace") 
   CHECK(cluster.phase() == "running");
 }
 
+TEST_CASE("the round of a large snapshot is named when all shards have memory for it, or after a while without") {
+  Cluster cluster(2);
+  cluster.everybody(1);
+  JoinOptions options = with_snapshots(10, 0);
+  options.tensors = {{"w", {16'000'000}}};  // 64 MB of parameters
+  cluster.run(1, options);
+  std::uint64_t version = 0;
+  const auto second = [&](bool first, bool other) {
+    cluster.now += 1000;
+    version += 50;
+    cluster.beat_server(0, version, version, first);
+    cluster.beat_server(1, version, version, other);
+    cluster.beat_worker(0);
+    cluster.core.tick(cluster.now);
+  };
+  for (int i = 0; i < 9; ++i) second(true, true);  // of an earlier one: nobody has asked yet
+  CHECK(cluster.count<PrepareSnapshot>() == 0);
+  second(true, true);
+  REQUIRE(cluster.only<PrepareSnapshot>(server_peer(0)));
+  REQUIRE(cluster.only<PrepareSnapshot>(server_peer(1)));
+  CHECK(cluster.only<PrepareSnapshot>(server_peer(0))->view == ViewId(1));
+  CHECK(cluster.count<SnapshotAt>() == 0);
+  second(true, false);
+  second(false, false);  // what it has it keeps
+  CHECK(cluster.count<SnapshotAt>() == 0);
+  SUBCASE("the last shard says so") {
+    second(false, true);
+  }
+  SUBCASE("it never does") {
+    for (int i = 0; i < 27; ++i) second(false, false);
+    CHECK(cluster.count<SnapshotAt>() == 0);
+    second(false, false);
+  }
+  const auto at = cluster.only<SnapshotAt>(server_peer(0));
+  REQUIRE(at);
+  CHECK(at->round.value > version + 10);  // 300 ms ahead at 50 rounds a second
+  CHECK(at->round.value < version + 30);
+  CHECK(cluster.count<PrepareSnapshot>() == 2);  // asked once
+  // The next one is asked for anew.
+  cluster.sent.clear();
+  cluster.all_done(at->round.value);
+  for (int i = 0; i < 10; ++i) second(false, false);
+  CHECK(cluster.count<PrepareSnapshot>() == 2);
+  CHECK(cluster.count<SnapshotAt>() == 0);
+}
+
+TEST_CASE("a server that comes back over another connection is asked for its memory again") {
+  Cluster cluster(2);
+  cluster.everybody(1);
+  JoinOptions options = with_snapshots(1, 0);
+  options.tensors = {{"w", {16'000'000}}};
+  cluster.run(1, options);
+  cluster.pass(3000, 1, {}, 10);
+  REQUIRE(cluster.count<PrepareSnapshot>() == 2);
+  cluster.beat_server(1, 20, 20, true);
+  cluster.sent.clear();
+  cluster.say(PeerId(8888), Heartbeat{server_incarnation(0), {}});
+  CHECK(cluster.only<PrepareSnapshot>(PeerId(8888)));
+  cluster.say(PeerId(8889), Heartbeat{server_incarnation(1), {}});
+  CHECK_FALSE(cluster.only<PrepareSnapshot>(PeerId(8889)));  // it has said that it has it
+}
+
+TEST_CASE("shards are not asked for memory once their view is over") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  JoinOptions options = with_snapshots(1, 0);
+  options.tensors = {{"w", {16'000'000}}};
+  cluster.run(1, options);
+  cluster.pass(3000, 1, {}, 10);
+  REQUIRE(cluster.count<PrepareSnapshot>() == 1);
+  cluster.sent.clear();
+  cluster.leave(0, LeaveKind::kFailed, 10, "rank 0 died");
+  cluster.say(PeerId(8888), Heartbeat{server_incarnation(0), {}});
+  CHECK(cluster.count<PrepareSnapshot>() == 0);
+}
+
 TEST_CASE("snapshots by rounds are named at multiples") {
   Cluster cluster(1);
   cluster.everybody(1);

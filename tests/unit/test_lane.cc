@@ -23,7 +23,8 @@ struct OneLane {
     lane = std::move(*started);
   }
   void open(std::uint32_t nodes, std::uint64_t chunks, JobId job = JobId(7)) {
-    lane->open(small_job(nodes, chunks, job), std::make_shared<LaneJobGauges>());
+    gauges = std::make_shared<LaneJobGauges>();
+    lane->open(small_job(nodes, chunks, job), gauges);
     lane->opened(job, ViewId(1), false);
     const auto status = listener.opened();
     REQUIRE(status);
@@ -31,6 +32,7 @@ struct OneLane {
   }
   Listener listener;  // outlives the lane
   std::unique_ptr<Lane> lane;
+  std::shared_ptr<LaneJobGauges> gauges;  // of the job opened last
 };
 
 // Initialises every chunk with `value` and takes the answers to its pulls.
@@ -279,6 +281,36 @@ TEST_CASE("a snapshot captures every chunk at its round, and a commit shows in l
   const auto answer = client.expect<Answer>();
   REQUIRE(answer);
   CHECK(answer->durable == Version(1));
+}
+
+TEST_CASE("memory for a snapshot is there before the first step after it, and its lane says so") {
+  OneLane server;
+  server.open(1, 2);
+  RawClient client(server.lane->endpoint());
+  initialise(client, 2, 10.0f);
+  one_round(client, 1, 9.0f);
+  const auto bytes = [&] { return server.gauges->pool_bytes.load(); };
+  REQUIRE(eventually([&] { return bytes() > 0; }));
+  const std::uint64_t before = bytes();
+  server.lane->prepare_snapshot(JobId(7), ViewId(2));  // of another view
+  server.lane->snapshot_at(JobId(7), ViewId(2), Round(2));
+  REQUIRE(server.listener.snapshot() == false);
+  CHECK_FALSE(server.gauges->prepared.load());
+  server.lane->prepare_snapshot(JobId(7), ViewId(1));
+  REQUIRE(eventually([&] { return server.gauges->prepared.load(); }));
+  one_round(client, 2, 8.0f);
+  REQUIRE(eventually([&] { return bytes() > before; }));
+  const std::uint64_t prepared = bytes();
+  server.lane->snapshot_at(JobId(7), ViewId(1), Round(3));
+  REQUIRE(server.listener.snapshot() == true);
+  CHECK_FALSE(server.gauges->prepared.load());
+  one_round(client, 3, 7.0f);
+  one_round(client, 4, 6.0f);
+  const auto captured = server.listener.captured();
+  REQUIRE(captured);
+  CHECK(captured->params.floats()[5] == 7.0f);
+  CHECK(bytes() == prepared);  // the step after the capture took what was there
+  server.lane->committed(JobId(7), Round(3));
 }
 
 TEST_CASE("stopping a job captures its final state, and its memory goes when the last reader lets go") {

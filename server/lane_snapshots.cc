@@ -1,0 +1,59 @@
+// Lane: snapshots, and the memory that their copy-on-write needs.
+#include <algorithm>
+#include <memory>
+
+#include "server/lane.h"
+
+namespace tributary {
+
+void Lane::prepare_snapshot(JobId job, ViewId view) {
+  post([this, job, view] {
+    const auto found = jobs_.find(job);
+    if (found == jobs_.end() || found->second.core->job().view != view) return;
+    Job& entry = found->second;
+    entry.preparer.end();
+    entry.trim = false;
+    entry.gauges->prepared.store(false, std::memory_order_relaxed);
+    entry.preparer.begin(*entry.pool, entry.steady_blocks,
+                         [gauges = entry.gauges] { gauges->prepared.store(true, std::memory_order_relaxed); });
+  });
+}
+
+void Lane::snapshot_at(JobId job, ViewId view, Round round) {
+  post([this, job, view, round] {
+    const auto found = jobs_.find(job);
+    const bool started =
+        found != jobs_.end() && found->second.core->job().view == view && found->second.core->snapshot_at(round);
+    if (started) {
+      // Whatever is not there yet: the round is a little ahead.
+      Job& entry = found->second;
+      entry.trim = false;
+      entry.preparer.begin(*entry.pool, entry.steady_blocks, [] {});
+      entry.gauges->prepared.store(false, std::memory_order_relaxed);
+    }
+    listener_.lane_snapshot(options_.lane, job, view, round, started);
+  });
+}
+
+void Lane::committed(JobId job, Round round) {
+  post([this, job, round] {
+    const auto found = jobs_.find(job);
+    if (found == jobs_.end()) return;
+    found->second.core->snapshot_committed(round);
+    found->second.preparer.end();
+    found->second.trim = true;
+  });
+}
+
+bool Lane::trim_some() {
+  bool more = false;
+  for (auto& [id, job] : jobs_) {
+    if (!job.trim) continue;
+    const std::size_t blocks = std::max<std::size_t>(kTrimBytes / job.pool->block_bytes(), 1);
+    job.trim = !job.pool->trim(job.steady_blocks, blocks);
+    more |= job.trim;
+  }
+  return more;
+}
+
+}  // namespace tributary
