@@ -255,6 +255,8 @@ struct GlooRing::Impl {
   std::shared_ptr<RingTransport> transport;
   std::shared_ptr<RingContext> context;
   std::atomic<bool> aborted{false}, connected{false}, roused{false};
+  // Read before anybody connects: a pair of Gloo's that calls has another address from then on, of no use to others.
+  std::vector<std::byte> address_for_previous, address_for_next;
   // What the neighbours' goodbyes are received into, from expect_goodbyes() on.
   char words[2] = {};
   std::unique_ptr<RingBuffer> from_previous, from_next;
@@ -279,6 +281,8 @@ Result<std::unique_ptr<GlooRing>> GlooRing::create(std::shared_ptr<GlooDevice> d
     parts.tcp->setTimeout(std::max(milliseconds(1), options.timeout / 5));
     parts.tcp->createPair(static_cast<int>(ring->previous()));
     if (ring->next() != ring->previous()) parts.tcp->createPair(static_cast<int>(ring->next()));
+    parts.address_for_previous = packed(parts.tcp->getPair(static_cast<int>(ring->previous()))->address().bytes());
+    parts.address_for_next = packed(parts.tcp->getPair(static_cast<int>(ring->next()))->address().bytes());
     Patience patience{options.patience.count() == 0 ? kForever : options.patience, options.timeout};
     parts.transport = std::make_shared<RingTransport>(parts.tcp, patience);
     parts.context = std::make_shared<RingContext>(rank, size, gloo_device, parts.transport);
@@ -289,13 +293,10 @@ Result<std::unique_ptr<GlooRing>> GlooRing::create(std::shared_ptr<GlooDevice> d
 }
 
 std::vector<std::byte> GlooRing::address_for_previous() const {
-  if (options_.size == 1) return {};
-  return packed(impl_->tcp->getPair(static_cast<int>(previous()))->address().bytes());
+  return impl_->address_for_previous;
 }
-
 std::vector<std::byte> GlooRing::address_for_next() const {
-  if (options_.size == 1) return {};
-  return packed(impl_->tcp->getPair(static_cast<int>(next()))->address().bytes());
+  return impl_->address_for_next;
 }
 
 // No exception of Gloo's passes: `run` may throw whatever it likes.

@@ -70,7 +70,8 @@ class GlooRing {
   std::uint32_t previous() const { return (options_.rank + options_.size - 1) % options_.size; }
   std::uint32_t next() const { return (options_.rank + 1) % options_.size; }
 
-  // Where the neighbours find this member: what previous() and next() hand to their connect(). A few bytes each.
+  // Where the neighbours find this member: what previous() and next() hand to their connect(). A few bytes each,
+  // the same ones for the life of the ring; empty in a ring of one.
   std::vector<std::byte> address_for_previous() const;
   std::vector<std::byte> address_for_next() const;
   // Blocks. previous: what that member gave as its address_for_next(); next: as its address_for_previous().

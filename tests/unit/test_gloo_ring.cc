@@ -97,6 +97,22 @@ TEST_CASE("members of a ring add up, for sizes of every kind") {
   }
 }
 
+// A neighbour may ask for them while this member is connected already: with another address it would call nobody.
+TEST_CASE("addresses stay what they were when a member has connected") {
+  Ring ring(3);
+  const auto addresses = [&] {
+    std::vector<std::vector<std::byte>> all;
+    for (const auto& member : ring.members) {
+      all.push_back(member->address_for_previous());
+      all.push_back(member->address_for_next());
+    }
+    return all;
+  };
+  const auto before = addresses();
+  ring.connect();
+  CHECK(addresses() == before);
+}
+
 TEST_CASE("values are passed along the ring") {
   Ring ring(4);
   ring.connect();
