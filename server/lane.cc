@@ -104,7 +104,7 @@ void Lane::run() {
     if (!retired_.empty()) free_retired();
     noise_.tick(now);
     const bool stopping = finish_stops(now);
-    const bool trimming = trim_some();
+    const bool trimming = trim_some(now);
     const bool stalled = retry_stalled(now);
     const bool soon = dirty_ || !retired_.empty() || stopping || links_.pending();
     poll_items_.clear();

@@ -48,6 +48,8 @@ struct LaneOptions {
   std::string bind;                    // ServerConfig::bind
   std::string advertise;               // ServerConfig::advertise
   std::uint64_t held_news_ms = 2'000;  // rounds that wait for a snapshot longer than that are worth a line in the log
+  // For so long after a snapshot is committed the next one would find its memory; then it goes back to the system.
+  std::uint64_t idle_memory_ms = 30'000;
 };
 
 // What a lane tells the control thread. Called on the lane's thread: must not block.
@@ -203,7 +205,7 @@ class Lane final : public LaneCommands, private ShardOutput {
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
     std::size_t steady_blocks = 0;   // of the pool, without snapshots
-    bool trim = false;               // what copy-on-write needed goes back to the system, some of it every turn
+    std::uint64_t trim_at_ms = 0;    // when what copy-on-write needed goes back, some of it every turn; 0: it stays
     std::optional<Round> stop;       // waits for residuals, until ...
     std::uint64_t stop_by_ms = 0;    // ... then
     std::uint64_t held_news_ms = 0;  // when to say that rounds wait for a snapshot; 0: none does
@@ -235,7 +237,7 @@ class Lane final : public LaneCommands, private ShardOutput {
   void run_commands();
   void post(std::function<void()> command);
   bool finish_stops(std::uint64_t now_ms);  // true if some wait
-  bool trim_some();                         // true if there is more to do
+  bool trim_some(std::uint64_t now);        // true if there is more to do at once
   void retire(Job job);
   void retire(std::unordered_map<JobId, Job>& jobs, JobId job);
   void free_retired();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "common/clock.h"
 #include "server/lane.h"
 
 namespace tributary {
@@ -12,7 +13,7 @@ void Lane::prepare_snapshot(JobId job, ViewId view) {
     if (found == jobs_.end() || found->second.core->job().view != view) return;
     Job& entry = found->second;
     entry.preparer.end();
-    entry.trim = false;
+    entry.trim_at_ms = 0;
     entry.gauges->prepared.store(false, std::memory_order_relaxed);
     entry.preparer.begin(*entry.pool, entry.steady_blocks,
                          [gauges = entry.gauges] { gauges->prepared.store(true, std::memory_order_relaxed); });
@@ -27,7 +28,7 @@ void Lane::snapshot_at(JobId job, ViewId view, Round round) {
     if (started) {
       // Whatever is not there yet: the round is a little ahead.
       Job& entry = found->second;
-      entry.trim = false;
+      entry.trim_at_ms = 0;
       entry.preparer.begin(*entry.pool, entry.steady_blocks, [] {});
       entry.gauges->prepared.store(false, std::memory_order_relaxed);
     }
@@ -41,17 +42,18 @@ void Lane::committed(JobId job, Round round) {
     if (found == jobs_.end()) return;
     found->second.core->snapshot_committed(round);
     found->second.preparer.end();
-    found->second.trim = true;
+    found->second.trim_at_ms = std::max<std::uint64_t>(steady_ms() + options_.idle_memory_ms, 1);
   });
 }
 
-bool Lane::trim_some() {
+bool Lane::trim_some(std::uint64_t now) {
   bool more = false;
   for (auto& [id, job] : jobs_) {
-    if (!job.trim) continue;
+    if (job.trim_at_ms == 0 || now < job.trim_at_ms) continue;
     const std::size_t blocks = std::max<std::size_t>(kTrimBytes / job.pool->block_bytes(), 1);
-    job.trim = !job.pool->trim(job.steady_blocks, blocks);
-    more |= job.trim;
+    if (job.pool->trim(job.steady_blocks, blocks)) job.trim_at_ms = 0;
+    more |= job.trim_at_ms != 0;
+    dirty_ = true;
   }
   return more;
 }

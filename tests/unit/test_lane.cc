@@ -17,8 +17,10 @@ namespace {
 using namespace testing;
 
 struct OneLane {
-  explicit OneLane(const std::string& bind = "tcp://127.0.0.1:*", const Logger& logger = quiet_logger()) {
-    Result<std::unique_ptr<Lane>> started = Lane::start({ShardIndex(0), LaneIndex(0), bind, "", 20}, listener, logger);
+  explicit OneLane(const std::string& bind = "tcp://127.0.0.1:*", const Logger& logger = quiet_logger(),
+                   std::uint64_t idle_memory_ms = 60'000) {
+    Result<std::unique_ptr<Lane>> started =
+        Lane::start({ShardIndex(0), LaneIndex(0), bind, "", 20, idle_memory_ms}, listener, logger);
     REQUIRE_MESSAGE(started, (started ? "" : started.error().message));
     lane = std::move(*started);
   }
@@ -310,7 +312,37 @@ TEST_CASE("memory for a snapshot is there before the first step after it, and it
   REQUIRE(captured);
   CHECK(captured->params.floats()[5] == 7.0f);
   CHECK(bytes() == prepared);  // the step after the capture took what was there
-  server.lane->committed(JobId(7), Round(3));
+}
+
+TEST_CASE("the next snapshot soon finds the last one's memory; when none comes it goes back to the system") {
+  for (const std::uint64_t idle_memory_ms : {60'000u, 1u}) {
+    CAPTURE(idle_memory_ms);
+    OneLane server("tcp://127.0.0.1:*", quiet_logger(), idle_memory_ms);
+    server.open(1, 1);
+    RawClient client(server.lane->endpoint());
+    initialise(client, 1, 10.0f);
+    one_round(client, 1, 9.0f);
+    const auto bytes = [&] { return server.gauges->pool_bytes.load(); };
+    REQUIRE(eventually([&] { return bytes() > 0; }));
+    const std::uint64_t steady = bytes();
+    server.lane->snapshot_at(JobId(7), ViewId(1), Round(2));
+    REQUIRE(server.listener.snapshot() == true);
+    one_round(client, 2, 8.0f);
+    one_round(client, 3, 7.0f);
+    REQUIRE(server.listener.captured());
+    REQUIRE(eventually([&] { return bytes() > steady; }));
+    server.lane->committed(JobId(7), Round(2));
+    if (idle_memory_ms > 1) {
+      // Figures are published every 100 ms while there is something to do.
+      for (std::uint64_t round = 4; round < 8; ++round) {
+        one_round(client, round, 10.0f - static_cast<float>(round));
+        std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      }
+      CHECK(bytes() > steady);
+    } else {
+      CHECK(eventually([&] { return bytes() == steady; }));
+    }
+  }
 }
 
 TEST_CASE("stopping a job captures its final state, and its memory goes when the last reader lets go") {
