@@ -1,5 +1,5 @@
-// How long a trainer pauses before it attaches again, after the `fruitless`th time in a row (from 1) that no round got
-// done. Pure; the simulator's trainers pause so, too.
+// How long a trainer pauses before it attaches again, after the `idle`th time in a row (from 1) that no round got done
+// in its view, or it found none. Pure; the simulator's trainers pause so, too.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,12 @@ inline constexpr std::chrono::milliseconds kLongestAttachPause{5'000};
 // view_ran: it had attached, and its view was cut; else what could not be reached may take its time. In an elastic job
 // the next view waits for its nodes for a while, and the pause is well within that: nodes would take turns otherwise,
 // each going on without those that pause, until these are back and end its view.
-inline std::chrono::milliseconds attach_pause(const MembershipConfig& membership, std::uint32_t fruitless,
-                                              bool view_ran) {
+inline std::chrono::milliseconds attach_pause(const MembershipConfig& membership, std::uint32_t idle, bool view_ran) {
   const bool awaited = view_ran && membership.on_worker_loss == "continue";
   const std::chrono::milliseconds longest =
       awaited ? std::clamp(std::chrono::milliseconds(membership.rejoin_ms / 2), kFirstAttachPause, kLongestAttachPause)
               : kLongestAttachPause;
-  return std::min(kFirstAttachPause * (1 << std::min(fruitless - 1, 10u)), longest);
+  return std::min(kFirstAttachPause * (1 << std::min(idle - 1, 10u)), longest);
 }
 
 }  // namespace tributary::train

@@ -71,10 +71,12 @@ class Trainer {
 
  private:
   Result<RunSummary> run_views() {
-    std::uint32_t fruitless = 0;
+    std::uint32_t fruitless = 0;  // times in a row that the job has not come further than it had been
+    std::uint32_t idle = 0;       // ... that no round got done at all
     Clock::time_point progress = Clock::now();
     for (;;) {
       const Round best_before = best_;
+      resumed_ = complete_;
       const Result<ViewEnd> end = run_view();
       close_view();
       if (end && *end != ViewEnd::kRestart) {
@@ -94,13 +96,14 @@ class Trainer {
       // The first attach must work; later ones may find daemons that are about to come back.
       if (!end && (!attached_once_ || !may_come_back(end.error()))) return tl::unexpected(end.error());
       fruitless = best_ > best_before ? 1 : fruitless + 1;
+      idle = complete_ > resumed_ ? 1 : idle + 1;  // a job that went back makes its way again: no reason to wait longer
       if (fruitless == 1) progress = Clock::now();
       if (fruitless > kMaxFruitlessRestarts && Clock::now() > progress + kFruitlessPatience) {
         return fail(ErrorCode::kUnavailable, "gave up after attaching " + std::to_string(fruitless - 1) +
                                                  " times again without completing a round; the last reason: " + why);
       }
       summary_.restarts += 1;
-      const milliseconds pause = attach_pause(session_options_.job.membership, fruitless, end.has_value());
+      const milliseconds pause = attach_pause(session_options_.job.membership, idle, end.has_value());
       note("attaching again in " + std::to_string(pause.count()) + " ms: " + why);
       std::this_thread::sleep_for(pause);
     }
@@ -130,7 +133,7 @@ class Trainer {
     }
     session_->last_round(last_);
     stop_signal_.arm();
-    complete_ = pushed_ = gated_ = session_->resume_round();
+    resumed_ = complete_ = pushed_ = gated_ = session_->resume_round();
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
     if (complete_.value > 0) note("going on after round " + std::to_string(complete_.value));
@@ -438,6 +441,7 @@ class Trainer {
   bool attached_once_ = false;
   bool told_path_ = false;
   Round best_;       // newest complete round of any view
+  Round resumed_;    // where the newest view began
   Round evaluated_;  // round that summary_.test is about
   struct Snapshot {
     std::uint64_t at_ns = 0;

@@ -96,9 +96,8 @@ void TrainerSim::attach_again(const std::string& why) {
   if (!states_.empty()) own_states_ = std::exchange(states_, {});
   if (knows) knows_ = complete_;
   phase_ = Phase::kPausing;
-  fruitless_ = complete_ > best_ ? 1 : fruitless_ + 1;
-  best_ = std::max(best_, complete_);
-  const std::chrono::nanoseconds pause = train::attach_pause(world_.scenario.membership(), fruitless_, view_ran);
+  idle_ = std::exchange(moved_, false) ? 1 : idle_ + 1;
+  const std::chrono::nanoseconds pause = train::attach_pause(world_.scenario.membership(), idle_, view_ran);
   world_.say(name(), "attaches again: " + why);
   after(static_cast<std::uint64_t>(pause.count()), [this] { attach(); });
 }
@@ -193,6 +192,7 @@ void TrainerSim::look() {
     skip_missed_rounds();
   }
   complete_ = pushed_;
+  moved_ = complete_ > resume_;
   if (state == RegionState::kStopRequested) return finish(LeaveKind::kStopped);
   if (state == RegionState::kStopped) {
     if (!stopped_) return;  // the worker's words are under way

@@ -60,10 +60,11 @@ class TrainerSim final : public Process {
   std::optional<TrainerId> connection_;
   std::uint64_t attaches_ = 0;
   std::shared_ptr<NodeJob> job_;  // the memory
-  Round resume_, complete_, pushed_, best_;
+  Round resume_, complete_, pushed_;
   Round ready_;               // counts what it has given to the session; with backup workers rounds may be skipped
   std::uint64_t weight_ = 0;  // of the round that it computes
-  std::uint32_t fruitless_ = 0;
+  std::uint32_t idle_ = 0;    // attach_pause()
+  bool moved_ = false;        // a round of this session is complete
   std::shared_ptr<FileDescriptor> kept_;        // SessionKeepsake
   std::vector<RankState> states_, own_states_;  // kept in this session, and in the one before
   std::optional<Round> knows_;                  // own_states_ has that of this round
