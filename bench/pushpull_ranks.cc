@@ -53,6 +53,7 @@ Ranks::~Ranks() {
 }
 
 void Ranks::end() {
+  pause_ = true;
   const std::lock_guard lock(mutex_);
   over_ = true;
   changed_.notify_all();

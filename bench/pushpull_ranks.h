@@ -57,6 +57,8 @@ class Ranks {
   Status wait_until(const std::function<bool()>& condition, double seconds, const Healthy& healthy);
   // While paused: all ranks examine their parameters, detach and end. The nodes' results.
   Result<std::vector<NodeResult>> finish();
+  // They end without results: at once if paused, else after the round, if that is answered.
+  void end();
 
   std::uint64_t rounds() const { return rounds_.load(); }  // that rank 0 began
   std::uint64_t chunk_bytes() const { return chunk_bytes_.load(); }
@@ -67,7 +69,6 @@ class Ranks {
   void run(std::size_t rank);
   Status train(std::size_t rank);
   bool gate(std::uint64_t slice);
-  void end();
   Status fill_gradients(Session& session, std::span<const float> pattern) const;
   Status examine(const Session& session, NodeResult& result) const;
 

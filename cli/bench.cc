@@ -31,7 +31,8 @@ link. The options are there to see what they are worth.
   tcp_cpu_seconds_per_gb, tcp_slices_gb_per_s,
   memory {server_peak_bytes, formula_bytes, ratio} (ARCHITECTURE.md: memory of a server), digest (equal on all nodes: checked)
 --durability: ranks write their gradients in every round, as trainers do (a node's only rank, with fp32, to where it is kept). Slices
-  begin when rings have been gone round once. Give more --slices if the machine is noisy. --json: off, workers, disk {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s,
+  begin when rings have been gone round once and the first snapshots are written. Give more --slices if the machine is noisy.
+  --json: off, workers, disk {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s,
   cpu_seconds_per_gb, kept_rounds (that nodes or logs have room for), snapshot_bytes (of the newest, all servers),
   newest_snapshot (its round), log_bytes}. Refused where nothing would be kept: 16 rounds of the model must fit --redo-mb)";
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs all tests: the release build with every label but gpu (built, but run by hand where there is one), then the sanitizer builds with the labels that suit them.
-# Tests that cannot run here (the lab's, without root) are named in lines that begin with "skipped:", those that failed in lines that begin with "failed:".
+# Tests that cannot run here (the lab's, without root) are named in lines that begin with "skipped:", those that failed in lines that begin with "failed:",
+# each after the last lines that it printed.
 # The last line is "N passed, N failed" over all of them; the exit status is 0 only if nothing failed and every build ran tests.
 #
 #   scripts/run_tests.sh                 everything
@@ -14,7 +15,30 @@ jobs=$(nproc)
 passed=0
 failed=0
 skipped=""  # names of tests that cannot run here, as the lab's without root
-broken=""   # names of tests that failed, told again at the end: the output above is long
+broken=""   # names of tests that failed, and their last lines, told again at the end: the output above is long
+
+# last_words PRESET REPORT: of every test that failed according to CTest's report, the last 15 lines that are not empty, and its name.
+last_words() {
+  awk -v preset="$1" '
+    /<testcase / {
+      failed = /status="fail"/
+      name = $0
+      sub(/.*<testcase name="/, "", name)
+      sub(/".*/, "", name)
+      lines = inside = 0
+    }
+    failed {
+      line = $0
+      if (sub(/.*<system-out>/, "", line)) inside = 1
+      last = sub(/<\/system-out>.*/, "", line)
+      if (inside && line ~ /[^ \t]/) printed[lines++] = line
+      if (last) inside = 0
+    }
+    failed && /<\/testcase>/ {
+      for (i = lines > 15 ? lines - 15 : 0; i < lines; ++i) print "  " printed[i]
+      print "failed: " preset ": " name
+    }' "$2" | sed "s/&lt;/</g; s/&gt;/>/g; s/&quot;/\"/g; s/&apos;/'/g; s/&amp;/\&/g"
+}
 
 # run_preset PRESET LABELS TARGET...: LABELS is a regular expression over CTest labels. Tests labelled gpu need a device:
 # they are built, where CUDA is, and run by hand or by bench/gpu_check.
@@ -48,7 +72,7 @@ run_preset() {
     left_out=$(grep -c '<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"' "$report")
     skipped+=$'\n'$(grep -B 1 '<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"' "$report" |
       sed -n 's/.*<testcase name="\([^"]*\)".*/skipped: \1/p')
-    broken+=$'\n'$(sed -n '/<testcase .*status="fail"/s/.*<testcase name="\([^"]*\)".*/failed: '"$preset"': \1/p' "$report")
+    broken+=$'\n'$(last_words "$preset" "$report")
   fi
   local bad=$((all - ok - left_out))
   # No test, or CTest itself failed: a failure even if no test says so.

@@ -1,0 +1,128 @@
+// What surviving costs: clusters of the same kind with and without.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/pushpull_setup.h"
+#include "bench/sample_model.h"
+#include "common/median.h"
+#include "common/redo_plan.h"
+#include "server/redo_record.h"
+
+namespace tributary::bench {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+// Rounds that nodes (redo_log "workers") or servers' logs ("disk") keep. 0: they have no room for enough.
+Result<std::uint32_t> kept_rounds(const PushPullOptions& options, const PushPullBenchmark& benchmark) {
+  const JobConfig job = make_job(options);
+  const auto layout =
+      Layout::make(sample_tensors(options.model_bytes), benchmark.chunk_bytes() / sizeof(float),
+                   std::vector<ShardSlots>(options.servers, ShardSlots{.lanes = benchmark.lanes(), .weight = 1.0}));
+  if (!layout) return tl::unexpected(layout.error());
+  if (!logs_steps(job)) return redo_rounds(job, push_bytes(*layout, job.push));
+  return log_rounds(job, layout->owners(), layout->chunk_elements());
+}
+
+// The same, or kInvalidArgument with what would do: where nothing is kept there is nothing to measure.
+Result<std::uint32_t> some_kept_rounds(const PushPullOptions& options, const PushPullBenchmark& benchmark) {
+  const auto kept = kept_rounds(options, benchmark);
+  if (!kept || *kept > 0) return kept;
+  const bool disk = options.recovery.redo_log == "disk";
+  const auto room = [disk](PushPullOptions& one) -> std::uint32_t& {
+    return disk ? one.recovery.log_mb : one.recovery.redo_mb;
+  };
+  const auto enough = [&](const PushPullOptions& one) { return kept_rounds(one, benchmark).value_or(1) > 0; };
+  PushPullOptions larger = options, smaller = options;
+  while (!enough(larger) && room(larger) < (1u << 24)) room(larger) = std::max(2 * room(larger), 64u);
+  while (!enough(smaller) && smaller.model_bytes > (1u << 20)) smaller.model_bytes /= 2;
+  const std::string option = disk ? "--log-mb " : "--redo-mb ";
+  return fail(ErrorCode::kInvalidArgument,
+              "with redo_log \"" + options.recovery.redo_log + "\" nothing is kept of a model of " +
+                  std::to_string(options.model_bytes) + " bytes, as fewer than " + std::to_string(kMinRedoRounds) +
+                  " rounds fit " + option + std::to_string(room(smaller)) + "; give " + option +
+                  std::to_string(room(larger)) + ", or --model-bytes " + std::to_string(smaller.model_bytes));
+}
+
+}  // namespace
+
+Result<Json> run_durability(const PushPullOptions& options) {
+  struct Variant {
+    const char* name;
+    std::unique_ptr<PushPullSetup> setup;
+    Json written;
+    std::uint32_t kept = 0;
+    std::uint64_t first_snapshot = 0;  // the newest before the slices
+  };
+  Variant variants[3] = {{"off", {}, {}}, {"workers", {}, {}}, {"disk", {}, {}}};
+  for (Variant& variant : variants) {
+    PushPullOptions one = options;
+    one.store = true;
+    one.ceiling = false;
+    one.ranks_write = true;
+    one.recovery.redo_log = variant.name == std::string("off") ? "none" : variant.name;
+    auto setup = PushPullSetup::start(one);
+    if (!setup) return tl::unexpected(setup.error());
+    variant.setup = std::move(*setup);
+    if (auto ok = variant.setup->benchmark().wait_paused(); !ok) return tl::unexpected(ok.error());
+    if (one.recovery.redo_log == "none") continue;
+    const auto kept = some_kept_rounds(one, variant.setup->benchmark());
+    if (!kept) return tl::unexpected(kept.error());
+    variant.kept = *kept;
+  }
+  // A ring's memory is got when it is gone round for the first time, and a snapshot's with the first one: once in the
+  // life of a job, not what a round costs. (And a round to capture is named by the pace, which slices make jump.)
+  for (Variant& variant : variants) {
+    PushPullBenchmark& benchmark = variant.setup->benchmark();
+    const std::uint64_t rounds = variants[1].kept + PushPullBenchmark::kWarmRounds;
+    if (auto ok = benchmark.warm_up(rounds, variant.kept > 0); !ok) return tl::unexpected(ok.error());
+    const auto written = benchmark.written();
+    if (!written) return written;
+    variant.first_snapshot = written->at("newest_snapshot");
+  }
+  for (std::uint32_t i = 0; i < options.slices; ++i) {
+    for (std::size_t turn = 0; turn < std::size(variants); ++turn) {
+      // Who goes first in one slice goes last in the next: nobody always follows the same one.
+      Variant& variant = variants[(i + turn) % std::size(variants)];
+      if (auto ok = variant.setup->benchmark().slice(); !ok) return tl::unexpected(ok.error());
+      auto written = variant.setup->benchmark().written();
+      if (!written) return written;
+      variant.written = std::move(*written);
+    }
+  }
+  // What "workers" costs is snapshots as much as copies. (A log may have room for all of the run.)
+  if (variants[1].written.at("newest_snapshot") == variants[1].first_snapshot) {
+    return fail(ErrorCode::kUnavailable,
+                "no slice had a snapshot with redo_log \"workers\", so this says nothing of what they cost; give more "
+                "--seconds");
+  }
+  Json result;
+  const std::vector<double> off = variants[0].setup->benchmark().slices();
+  for (Variant& variant : variants) {
+    std::vector<double> ratios;
+    const std::vector<double> slices = variant.setup->benchmark().slices();
+    for (std::size_t i = 0; i < slices.size(); ++i) ratios.push_back(slices[i] / off[i]);
+    auto measured = variant.setup->benchmark().finish();
+    if (!measured) return measured;
+    Json& entry = result[variant.name];
+    for (const char* key : {"gb_per_s_each_way", "rounds_per_s", "cpu_seconds_per_gb", "slices_gb_per_s"})
+      entry[key] = measured->at(key);
+    entry["cpu_seconds_per_gb_of_servers"] = measured->at("cpu_seconds_per_gb_of").at("servers");
+    entry["ratio_to_off"] = median(ratios);
+    entry["kept_rounds"] = variant.kept;
+    entry.update(variant.written);
+    for (const char* key :
+         {"servers", "nodes", "ranks_per_node", "model_bytes", "optimizer", "transport", "chunk_bytes"})
+      result[key] = measured->at(key);
+  }
+  for (Variant& variant : variants) {
+    if (auto ok = variant.setup->stop(); !ok) return tl::unexpected(ok.error());
+  }
+  return result;
+}
+
+}  // namespace tributary::bench

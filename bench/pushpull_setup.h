@@ -1,0 +1,100 @@
+// A cluster under `tributary bench pushpull`, and what measures it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/pushpull.h"
+#include "bench/pushpull_ranks.h"
+#include "bench/scratch_folder.h"
+#include "cluster/local_cluster.h"
+#include "common/median.h"
+#include "common/result.h"
+
+namespace tributary::bench {
+
+JobConfig make_job(const PushPullOptions& options);
+
+// Measures in slices, between which all ranks are paused.
+class PushPullBenchmark {
+ public:
+  static constexpr std::uint64_t kWarmRounds = 2;  // at the beginning of a slice
+
+  // Processor time so far, in seconds.
+  struct Cpu {
+    double servers = 0.0, workers = 0.0, trainers = 0.0;
+    double total() const { return servers + workers + trainers; }
+  };
+
+  // The ranks attach at once. options and cluster must outlive this object.
+  PushPullBenchmark(const PushPullOptions& options, LocalCluster& cluster, std::string folder);
+
+  Status wait_paused() { return ranks_.wait_paused(healthy()); }
+  // Rounds that no slice measures: so many at least, and until the servers have their first snapshot, if they take any.
+  Status warm_up(std::uint64_t rounds, bool snapshots);
+  Status slice();
+  Status ceiling();
+  // What the servers have written, when they have nothing more to write: snapshot_bytes, newest_snapshot (its round),
+  // log_bytes. kTimeout: they do not come to an end.
+  Result<nlohmann::ordered_json> written();
+  // Ends the job, and checks what run_pushpull() says.
+  Result<nlohmann::ordered_json> finish();
+  // Ranks come to their end without a result, if they get their answers.
+  void end() { ranks_.end(); }
+
+  double rate() const { return median(measured_.slices); }
+  const std::vector<double>& slices() const { return measured_.slices; }  // GB/s each way
+  std::uint64_t chunk_bytes() const { return ranks_.chunk_bytes(); }
+  std::uint16_t lanes() const { return lanes_; }
+
+ private:
+  // What the slices add up to.
+  struct Measured {
+    std::vector<double> slices, pushed, pulled;  // GB/s
+    double seconds = 0.0, gigabytes = 0.0, rounds = 0.0;
+    Cpu cpu;
+  };
+  struct Kept {
+    bool busy = false;  // there is more to write
+    std::uint64_t snapshot_bytes = 0, log_bytes = 0;
+    std::uint64_t newest_snapshot = 0;  // its round; 0: none yet
+  };
+
+  Ranks::Healthy healthy();
+  Result<Kept> kept();  // what the servers say that they have on disk
+  Result<nlohmann::ordered_json> ask_daemons();
+  Status ask_devices(nlohmann::ordered_json& found);  // what the first node's devices did, in its worker's words
+  nlohmann::ordered_json rates() const;
+  nlohmann::ordered_json settings() const;
+
+  const PushPullOptions& options_;
+  LocalCluster& cluster_;
+  const std::string folder_;
+  Ranks ranks_;
+  const std::uint16_t lanes_;
+  Measured measured_;
+  std::vector<double> ceilings_, ceiling_cpu_;
+};
+
+class PushPullSetup {
+ public:
+  static Result<std::unique_ptr<PushPullSetup>> start(const PushPullOptions& options);
+  // Without stop() something failed. Ranks that are paused go by themselves; then the daemons, as no rank may wait for
+  // an answer that never comes.
+  ~PushPullSetup();
+  PushPullBenchmark& benchmark() { return *benchmark_; }
+  Status stop();  // after finish()
+
+ private:
+  explicit PushPullSetup(const PushPullOptions& options) : options_(options) {}
+
+  const PushPullOptions options_;
+  const ScratchFolder folder_;
+  std::unique_ptr<LocalCluster> cluster_;
+  std::unique_ptr<PushPullBenchmark> benchmark_;
+};
+
+}  // namespace tributary::bench
