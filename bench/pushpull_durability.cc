@@ -19,7 +19,7 @@ namespace {
 
 // Rounds that nodes (redo_log "workers") or servers' logs ("disk") keep. 0: they have no room for enough.
 Result<std::uint32_t> kept_rounds(const PushPullOptions& options, const PushPullBenchmark& benchmark) {
-  const JobConfig job = make_job(options);
+  const JobConfig job = pushpull_job(options);
   const auto layout =
       Layout::make(sample_tensors(options.model_bytes), benchmark.chunk_bytes() / sizeof(float),
                    std::vector<ShardSlots>(options.servers, ShardSlots{.lanes = benchmark.lanes(), .weight = 1.0}));
@@ -54,11 +54,11 @@ Result<Json> run_durability(const PushPullOptions& options) {
   struct Variant {
     const char* name;
     std::unique_ptr<PushPullSetup> setup;
-    Json written;
-    std::uint32_t kept = 0;
+    std::uint32_t kept_rounds = 0;
+    PushPullBenchmark::Kept written = {};
     std::uint64_t first_snapshot = 0;  // the newest before the slices
   };
-  Variant variants[3] = {{"off", {}, {}}, {"workers", {}, {}}, {"disk", {}, {}}};
+  Variant variants[3] = {{"off", {}}, {"workers", {}}, {"disk", {}}};
   for (Variant& variant : variants) {
     PushPullOptions one = options;
     one.store = true;
@@ -72,30 +72,30 @@ Result<Json> run_durability(const PushPullOptions& options) {
     if (one.recovery.redo_log == "none") continue;
     const auto kept = some_kept_rounds(one, variant.setup->benchmark());
     if (!kept) return tl::unexpected(kept.error());
-    variant.kept = *kept;
+    variant.kept_rounds = *kept;
   }
   // A ring's memory is got when it is gone round for the first time, and a snapshot's with the first one: once in the
   // life of a job, not what a round costs. (And a round to capture is named by the pace, which slices make jump.)
   for (Variant& variant : variants) {
     PushPullBenchmark& benchmark = variant.setup->benchmark();
-    const std::uint64_t rounds = variants[1].kept + PushPullBenchmark::kWarmRounds;
-    if (auto ok = benchmark.warm_up(rounds, variant.kept > 0); !ok) return tl::unexpected(ok.error());
+    const std::uint64_t rounds = variants[1].kept_rounds + PushPullBenchmark::kWarmRounds;
+    if (auto ok = benchmark.warm_up(rounds); !ok) return tl::unexpected(ok.error());
     const auto written = benchmark.written();
-    if (!written) return written;
-    variant.first_snapshot = written->at("newest_snapshot");
+    if (!written) return tl::unexpected(written.error());
+    variant.first_snapshot = written->newest_snapshot;
   }
   for (std::uint32_t i = 0; i < options.slices; ++i) {
     for (std::size_t turn = 0; turn < std::size(variants); ++turn) {
       // Who goes first in one slice goes last in the next: nobody always follows the same one.
       Variant& variant = variants[(i + turn) % std::size(variants)];
       if (auto ok = variant.setup->benchmark().slice(); !ok) return tl::unexpected(ok.error());
-      auto written = variant.setup->benchmark().written();
-      if (!written) return written;
-      variant.written = std::move(*written);
+      const auto written = variant.setup->benchmark().written();
+      if (!written) return tl::unexpected(written.error());
+      variant.written = *written;
     }
   }
   // What "workers" costs is snapshots as much as copies. (A log may have room for all of the run.)
-  if (variants[1].written.at("newest_snapshot") == variants[1].first_snapshot) {
+  if (variants[1].written.newest_snapshot == variants[1].first_snapshot) {
     return fail(ErrorCode::kUnavailable,
                 "no slice had a snapshot with redo_log \"workers\", so this says nothing of what they cost; give more "
                 "--seconds");
@@ -113,8 +113,10 @@ Result<Json> run_durability(const PushPullOptions& options) {
       entry[key] = measured->at(key);
     entry["cpu_seconds_per_gb_of_servers"] = measured->at("cpu_seconds_per_gb_of").at("servers");
     entry["ratio_to_off"] = median(ratios);
-    entry["kept_rounds"] = variant.kept;
-    entry.update(variant.written);
+    entry["kept_rounds"] = variant.kept_rounds;
+    entry["snapshot_bytes"] = variant.written.snapshot_bytes;
+    entry["newest_snapshot"] = variant.written.newest_snapshot;
+    entry["log_bytes"] = variant.written.log_bytes;
     for (const char* key :
          {"servers", "nodes", "ranks_per_node", "model_bytes", "optimizer", "transport", "chunk_bytes"})
       result[key] = measured->at(key);

@@ -3,6 +3,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -18,7 +20,15 @@ namespace tributary::bench {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-JobConfig make_job(const PushPullOptions& options) {
+namespace {
+
+bool takes_snapshots(const PushPullOptions& options) {
+  return options.store && options.recovery.redo_log != "none";
+}
+
+}  // namespace
+
+JobConfig pushpull_job(const PushPullOptions& options) {
   JobConfig job;
   job.name = "bench-pushpull";
   job.chunk_bytes = options.chunk_bytes;
@@ -27,7 +37,7 @@ JobConfig make_job(const PushPullOptions& options) {
   job.optimizer.name = options.optimizer;
   job.optimizer.lr = 1e-3;
   job.recovery = options.recovery;
-  if (!options.store || options.recovery.redo_log == "none") job.snapshot = {.every_s = 0, .every_rounds = 0};
+  if (!takes_snapshots(options)) job.snapshot = {.every_s = 0, .every_rounds = 0};
   return job;
 }
 
@@ -40,7 +50,7 @@ constexpr std::uint32_t kStoreMbPerS = 200;      // of a server's snapshots
 constexpr std::uint64_t kMostArrays = 4;         // of a chunk in a snapshot: parameters, an optimizer's state
 
 std::vector<SessionOptions> make_sessions(const PushPullOptions& options, LocalCluster& cluster) {
-  const JobConfig job = make_job(options);
+  const JobConfig job = pushpull_job(options);
   std::vector<SessionOptions> sessions;
   const std::uint32_t world = options.nodes * options.ranks_per_node;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
@@ -70,17 +80,6 @@ double metric(const std::string& text, const std::string& name) {
     sum += std::strtod(line.c_str() + line.rfind(' ') + 1, nullptr);
   }
   return sum;
-}
-
-PushPullBenchmark::Cpu cpu_now(LocalCluster& cluster) {
-  PushPullBenchmark::Cpu cpu;
-  rusage own{};
-  ::getrusage(RUSAGE_SELF, &own);
-  cpu.trainers = static_cast<double>(own.ru_utime.tv_sec + own.ru_stime.tv_sec) +
-                 1e-6 * static_cast<double>(own.ru_utime.tv_usec + own.ru_stime.tv_usec);
-  for (Daemon& d : cluster.servers()) cpu.servers += d.process.usage().cpu_seconds;
-  for (Daemon& d : cluster.workers()) cpu.workers += d.process.usage().cpu_seconds;
-  return cpu;
 }
 
 }  // namespace
@@ -117,12 +116,13 @@ Result<Json> PushPullBenchmark::finish() {
   return result;
 }
 
-Status PushPullBenchmark::warm_up(std::uint64_t rounds, bool snapshots) {
+Status PushPullBenchmark::warm_up(std::uint64_t rounds) {
   const std::uint64_t before = ranks_.rounds();
   const auto warm = [&] {
     if (ranks_.rounds() < before + rounds) return false;
+    if (!takes_snapshots(options_)) return true;
     const auto now = kept();
-    return now && (!snapshots || now->newest_snapshot > 0);
+    return now && now->newest_snapshot > 0;
   };
   ranks_.resume();
   const Status ok = ranks_.wait_until(warm, kLapSeconds, healthy());
@@ -145,13 +145,13 @@ Status PushPullBenchmark::slice() {
     return ok;
   const std::uint64_t rounds = ranks_.rounds();
   const SessionStats first = ranks_.totals();
-  const Cpu cpu_first = cpu_now(cluster_);
+  const Cpu cpu_first = cpu_now();
   const auto begin = Clock::now();
   const auto over = [&] { return std::chrono::duration<double>(Clock::now() - begin).count() >= seconds; };
   if (auto ok = ranks_.wait_until(over, seconds + kWarmSeconds, healthy()); !ok) return ok;
   const SessionStats last = ranks_.totals();
   const double elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
-  const Cpu cpu_last = cpu_now(cluster_);
+  const Cpu cpu_last = cpu_now();
   const double pushed = 1e-9 * static_cast<double>(last.bytes_pushed - first.bytes_pushed);
   const double pulled = 1e-9 * static_cast<double>(last.bytes_pulled - first.bytes_pulled);
   measured_.pushed.push_back(pushed / elapsed);
@@ -182,21 +182,27 @@ Status PushPullBenchmark::ceiling() {
   return {};
 }
 
-Result<Json> PushPullBenchmark::written() {
+Result<PushPullBenchmark::Kept> PushPullBenchmark::written() {
   const std::uint64_t bytes = kMostArrays * options_.model_bytes / options_.servers;
   const auto patience = kWriteSlack + std::chrono::milliseconds(bytes / 1000 / kStoreMbPerS);
   for (const auto until = Clock::now() + patience; Clock::now() < until;) {
     const auto now = kept();
-    if (!now) return tl::unexpected(now.error());
-    if (!now->busy) {
-      return Json{{"snapshot_bytes", now->snapshot_bytes},
-                  {"newest_snapshot", now->newest_snapshot},
-                  {"log_bytes", now->log_bytes}};
-    }
+    if (!now || !now->busy) return now;
     std::this_thread::sleep_for(kScrapePause);
   }
   return fail(ErrorCode::kTimeout, "the servers were still writing after " + std::to_string(patience.count() / 1000) +
                                        " s; the disk is too slow for this model");
+}
+
+PushPullBenchmark::Cpu PushPullBenchmark::cpu_now() {
+  Cpu cpu;
+  rusage own{};
+  ::getrusage(RUSAGE_SELF, &own);
+  cpu.trainers = static_cast<double>(own.ru_utime.tv_sec + own.ru_stime.tv_sec) +
+                 1e-6 * static_cast<double>(own.ru_utime.tv_usec + own.ru_stime.tv_usec);
+  for (Daemon& d : cluster_.servers()) cpu.servers += d.process.usage().cpu_seconds;
+  for (Daemon& d : cluster_.workers()) cpu.workers += d.process.usage().cpu_seconds;
+  return cpu;
 }
 
 Ranks::Healthy PushPullBenchmark::healthy() {
@@ -321,6 +327,7 @@ Result<std::unique_ptr<PushPullSetup>> PushPullSetup::start(const PushPullOption
   setup->benchmark_ = std::make_unique<PushPullBenchmark>(setup->options_, *setup->cluster_, folder);
   return setup;
 }
+
 PushPullSetup::~PushPullSetup() {
   if (!cluster_ || !benchmark_) return;
   benchmark_->end();

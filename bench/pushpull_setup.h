@@ -16,17 +16,18 @@
 
 namespace tributary::bench {
 
-JobConfig make_job(const PushPullOptions& options);
+JobConfig pushpull_job(const PushPullOptions& options);
 
 // Measures in slices, between which all ranks are paused.
 class PushPullBenchmark {
  public:
   static constexpr std::uint64_t kWarmRounds = 2;  // at the beginning of a slice
 
-  // Processor time so far, in seconds.
-  struct Cpu {
-    double servers = 0.0, workers = 0.0, trainers = 0.0;
-    double total() const { return servers + workers + trainers; }
+  // What the servers have on disk.
+  struct Kept {
+    bool busy = false;  // there is more to write
+    std::uint64_t snapshot_bytes = 0, log_bytes = 0;
+    std::uint64_t newest_snapshot = 0;  // its round; 0: none yet
   };
 
   // The ranks attach at once. options and cluster must outlive this object.
@@ -34,12 +35,11 @@ class PushPullBenchmark {
 
   Status wait_paused() { return ranks_.wait_paused(healthy()); }
   // Rounds that no slice measures: so many at least, and until the servers have their first snapshot, if they take any.
-  Status warm_up(std::uint64_t rounds, bool snapshots);
+  Status warm_up(std::uint64_t rounds);
   Status slice();
   Status ceiling();
-  // What the servers have written, when they have nothing more to write: snapshot_bytes, newest_snapshot (its round),
-  // log_bytes. kTimeout: they do not come to an end.
-  Result<nlohmann::ordered_json> written();
+  // When the servers have nothing more to write. kTimeout: they do not come to an end.
+  Result<Kept> written();
   // Ends the job, and checks what run_pushpull() says.
   Result<nlohmann::ordered_json> finish();
   // Ranks come to their end without a result, if they get their answers.
@@ -51,20 +51,21 @@ class PushPullBenchmark {
   std::uint16_t lanes() const { return lanes_; }
 
  private:
+  // Processor time so far, in seconds.
+  struct Cpu {
+    double servers = 0.0, workers = 0.0, trainers = 0.0;
+    double total() const { return servers + workers + trainers; }
+  };
   // What the slices add up to.
   struct Measured {
     std::vector<double> slices, pushed, pulled;  // GB/s
     double seconds = 0.0, gigabytes = 0.0, rounds = 0.0;
     Cpu cpu;
   };
-  struct Kept {
-    bool busy = false;  // there is more to write
-    std::uint64_t snapshot_bytes = 0, log_bytes = 0;
-    std::uint64_t newest_snapshot = 0;  // its round; 0: none yet
-  };
 
+  Cpu cpu_now();
   Ranks::Healthy healthy();
-  Result<Kept> kept();  // what the servers say that they have on disk
+  Result<Kept> kept();  // as the servers say now
   Result<nlohmann::ordered_json> ask_daemons();
   Status ask_devices(nlohmann::ordered_json& found);  // what the first node's devices did, in its worker's words
   nlohmann::ordered_json rates() const;
