@@ -7,6 +7,10 @@ endif()
 
 add_library(tributary_options INTERFACE)
 target_include_directories(tributary_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+# No contraction anywhere: a*b+c is two roundings on every processor and with every -march, so that bits do not depend on
+# where a formula was compiled.
+target_compile_options(tributary_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffp-contract=off>)
 # Off: missing-field-initializers, because designated initialisers rely on defaults; and two that GCC 12 reports falsely:
 # restrict for "text" + std::string, maybe-uninitialized for moved-from std::variant and expected.
 target_compile_options(tributary_options INTERFACE
