@@ -220,7 +220,9 @@ class Judge {
             "needed to sum over several GPUs, of a node or of an all-reduce job");
   }
   void library(const char* name, const LibraryFact& fact, bool used, bool needed, const std::string& without) {
-    if (fact.problem.empty()) {
+    if (!fact.left_out.empty()) {
+      add(name, needed ? CheckLevel::kProblem : CheckLevel::kNote, "not in this build: " + without, fact.left_out);
+    } else if (fact.problem.empty()) {
       ok(name, fact.version + " in " + fact.file);
     } else if (!used) {
       ok(name, "not there, and not needed without GPUs");
@@ -347,7 +349,7 @@ nlohmann::ordered_json doctor_json(const MachineFacts& facts, const std::vector<
   auto environment = Json::object();
   for (const auto& [name, value] : facts.nccl_environment) environment[name] = value;
   const auto library = [](const LibraryFact& fact) {
-    return Json{{"file", fact.file}, {"version", fact.version}, {"problem", fact.problem}};
+    return Json{{"file", fact.file}, {"version", fact.version}, {"problem", fact.problem}, {"left_out", fact.left_out}};
   };
   return {{"ok", !has_problem(checks)},
           {"problems", count(checks, CheckLevel::kProblem)},

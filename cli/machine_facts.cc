@@ -128,9 +128,12 @@ void gather_network(MachineFacts& facts) {
   ::freeifaddrs(list);
 }
 
-LibraryFact library_fact(const Result<DynamicLibrary>& library, std::string (*version)(const DynamicLibrary&)) {
-  if (!library) return {.file = {}, .version = {}, .problem = library.error().message};
-  return {.file = library->path(), .version = version(*library), .problem = {}};
+LibraryFact library_fact(const Result<DynamicLibrary>& library, std::string (*version)(const DynamicLibrary&),
+                         std::string left_out) {
+  if (!library) {
+    return {.file = {}, .version = {}, .problem = library.error().message, .left_out = std::move(left_out)};
+  }
+  return {.file = library->path(), .version = version(*library), .problem = {}, .left_out = std::move(left_out)};
 }
 
 void gather_gpus(MachineFacts& facts) {
@@ -143,8 +146,8 @@ void gather_gpus(MachineFacts& facts) {
     facts.ipc_problems.push_back(
         facts.cuda.devices[static_cast<std::size_t>(from)].unusable.empty() ? cuda_ipc_problem(from) : std::string());
   }
-  facts.cublas = library_fact(open_cublas(), cublas_version);
-  facts.nccl = library_fact(open_nccl(), nccl_version);
+  facts.cublas = library_fact(open_cublas(), cublas_version, cublas_left_out());
+  facts.nccl = library_fact(open_nccl(), nccl_version, nccl_left_out());
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const auto equals = text.find('=');

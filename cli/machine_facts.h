@@ -22,6 +22,7 @@ struct NetworkInterface {
 // A library that is loaded at run time: its file and version, or why it cannot be loaded.
 struct LibraryFact {
   std::string file, version, problem;
+  std::string left_out;  // why this build has no use for it, and the cure; empty: it has, or has no CUDA
 };
 
 struct MachineFacts {

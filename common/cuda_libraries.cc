@@ -10,7 +10,33 @@ std::string dotted(int major, int minor, int patch) {
   return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
 }
 
+// What would have to be installed; set for this file where a header was not found (cmake/TributaryCudaHeaders.cmake).
+#ifdef TRIBUTARY_NO_CUBLAS
+constexpr const char* kCublasCure = TRIBUTARY_NO_CUBLAS;
+#else
+constexpr const char* kCublasCure = "";
+#endif
+#ifdef TRIBUTARY_NO_NCCL
+constexpr const char* kNcclCure = TRIBUTARY_NO_NCCL;
+#else
+constexpr const char* kNcclCure = "";
+#endif
+
+std::string left_out(const std::string& library, const std::string& header, const std::string& cure) {
+  if (cure.empty()) return {};
+  return "this build is without " + library + ": its header " + header + " was not found; install " + cure +
+         ", configure again and build";
+}
+
 }  // namespace
+
+std::string cublas_left_out() {
+  return left_out("cuBLAS", "cublas_v2.h", kCublasCure);
+}
+
+std::string nccl_left_out() {
+  return left_out("NCCL", "nccl.h", kNcclCure);
+}
 
 Result<DynamicLibrary> open_cublas() {
   return DynamicLibrary::open("cuBLAS", {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"},

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
-#include <optional>
 #include <string_view>
 
 #include "common/assert.h"
@@ -15,7 +14,7 @@
 #include "kernels/cast.h"
 #include "kernels/cuda_optimizer.h"
 #include "worker/cuda_error.h"
-#include "worker/nccl_library.h"
+#include "worker/nccl_collectives.h"
 #include "worker/numa_policy.h"
 
 extern char** environ;
@@ -37,11 +36,6 @@ struct CudaStream {
 struct CudaEvent {
   cudaEvent_t event = nullptr;
   std::uint32_t device = 0;
-};
-struct NcclComm {
-  ncclComm_t comm = nullptr;  // NCCL writes to it until the communicator is settled
-  std::uint32_t device = 0;
-  std::size_t rank = 0;
 };
 
 // Ids are the objects' addresses.
@@ -228,51 +222,41 @@ class CudaDeviceApi final : public DeviceApi {
   }
 
   // ---- Collectives ----
-  Result<std::vector<CommId>> create_comms(std::span<const DeviceIndex> devices) override;
-  Result<std::vector<CommId>> join_comms(const CommKey& key, std::uint32_t size,
-                                         std::span<const CommSeat> seats) override;
-  Result<CommKey> make_comm_key() override;
-  Result<bool> comm_settled(CommId id) override {
-    const NcclComm& comm = object_of<NcclComm>(id);
-    ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = nccl_->comm_get_async_error(comm.comm, &state);
-    if (asked == ncclSuccess && state == ncclInProgress) return false;
-    if (Status done = nccl_status(asked != ncclSuccess ? asked : state, comm, "an asynchronous error"); !done) {
-      return tl::unexpected(done.error());
-    }
-    return true;
+  Result<std::vector<CommId>> create_comms(std::span<const DeviceIndex> devices) override {
+    const Result<CommKey> key = make_comm_key();
+    if (!key) return tl::unexpected(key.error());
+    std::vector<CommSeat> seats;
+    for (const DeviceIndex device : devices) seats.push_back({device, static_cast<std::uint32_t>(seats.size())});
+    return join_comms(*key, static_cast<std::uint32_t>(seats.size()), seats);
   }
-  Status group_start() override { return nccl_status(nccl_->group_start(), {}, "ncclGroupStart"); }
-  Status group_end() override { return nccl_status(nccl_->group_end(), {}, "ncclGroupEnd"); }
+  Result<std::vector<CommId>> join_comms(const CommKey& key, std::uint32_t size,
+                                         std::span<const CommSeat> seats) override {
+    if (Status loaded = load_nccl(); !loaded) return tl::unexpected(loaded.error());
+    return nccl_->join(key, size, seats);
+  }
+  Result<CommKey> make_comm_key() override {
+    if (Status loaded = load_nccl(); !loaded) return tl::unexpected(loaded.error());
+    return nccl_->make_key();
+  }
+  Result<bool> comm_settled(CommId id) override { return nccl_->settled(id); }
+  Status group_start() override { return nccl_->group_start(); }
+  Status group_end() override { return nccl_->group_end(); }
   Status reduce_scatter(CommId id, StreamId stream, const float* send, float* receive, std::size_t count) override {
-    const NcclComm& comm = object_of<NcclComm>(id);
-    return nccl_status(nccl_->reduce_scatter(send, receive, count, ncclFloat, ncclSum, comm.comm,
-                                             object_of<CudaStream>(stream).stream),
-                       comm, "ncclReduceScatter");
+    return nccl_->reduce_scatter(id, object_of<CudaStream>(stream).stream, send, receive, count);
   }
   Status all_gather(CommId id, StreamId stream, float* gathered, std::size_t count) override {
-    const NcclComm& comm = object_of<NcclComm>(id);
-    const float* own = gathered + comm.rank * count;
-    return nccl_status(
-        nccl_->all_gather(own, gathered, count, ncclFloat, comm.comm, object_of<CudaStream>(stream).stream), comm,
-        "ncclAllGather");
+    return nccl_->all_gather(id, object_of<CudaStream>(stream).stream, gathered, count);
   }
   Status all_reduce(CommId id, StreamId stream, float* values, std::size_t count) override {
-    const NcclComm& comm = object_of<NcclComm>(id);
-    return nccl_status(
-        nccl_->all_reduce(values, values, count, ncclFloat, ncclSum, comm.comm, object_of<CudaStream>(stream).stream),
-        comm, "ncclAllReduce");
+    return nccl_->all_reduce(id, object_of<CudaStream>(stream).stream, values, count);
   }
-  void abort(CommId id) override {
-    const std::unique_ptr<NcclComm> comm(&object_of<NcclComm>(id));
-    if (comm->comm && select(comm->device)) nccl_->comm_abort(comm->comm);
-  }
+  void abort(CommId id) override { nccl_->abort(id); }
   // Not ncclCommDestroy: it may wait for ever for ranks whose turn comes later in this very thread. Nothing is under
   // way, so there is nothing to lose.
   void destroy(CommId id) override { abort(id); }
   Result<std::string> collectives_version() override {
     if (Status loaded = load_nccl(); !loaded) return tl::unexpected(loaded.error());
-    return nccl_->version;
+    return nccl_->version();
   }
   std::vector<std::string> collectives_settings() const override {
     std::vector<std::string> settings;
@@ -302,20 +286,13 @@ class CudaDeviceApi final : public DeviceApi {
     if (Status selected = select(stream.device); !selected) return selected;
     return status(work(), stream, operation);
   }
-  Status nccl_status(ncclResult_t code, const NcclComm& comm, const char* operation) const {
-    if (code == ncclSuccess || code == ncclInProgress) return {};
-    const std::string device = comm.comm ? infos_[comm.device].name + ": " : std::string();
-    // Of another process or the network between: what is wrong is not here.
-    const ErrorCode kind = code == ncclRemoteError ? ErrorCode::kUnavailable : ErrorCode::kDevice;
-    return fail(kind, device + operation + ": " + nccl_->words(code, comm.comm));
-  }
   Status load_nccl();
   static cudaError_t encode_on(cudaStream_t stream, const Encode& work);
 
   std::vector<DeviceInfo> infos_;
   std::vector<int> cuda_index_;  // of infos_
   std::mutex mutex_;             // guards the loading of nccl_
-  std::optional<NcclLibrary> nccl_;
+  std::unique_ptr<NcclCollectives> nccl_;
 };
 
 cudaError_t CudaDeviceApi::encode_on(cudaStream_t stream, const Encode& work) {
@@ -378,58 +355,12 @@ cudaError_t CudaDeviceApi::encode_on(cudaStream_t stream, const Encode& work) {
 Status CudaDeviceApi::load_nccl() {
   const std::lock_guard lock(mutex_);
   if (nccl_) return {};
-  auto loaded = NcclLibrary::load();
+  std::vector<NcclCollectives::Device> devices;
+  for (std::size_t i = 0; i < infos_.size(); ++i) devices.push_back({cuda_index_[i], infos_[i].name});
+  auto loaded = NcclCollectives::load(std::move(devices));
   if (!loaded) return tl::unexpected(loaded.error());
   nccl_ = std::move(*loaded);
   return {};
-}
-
-Result<CommKey> CudaDeviceApi::make_comm_key() {
-  static_assert(sizeof(ncclUniqueId) == sizeof(CommKey));
-  if (Status loaded = load_nccl(); !loaded) return tl::unexpected(loaded.error());
-  ncclUniqueId unique;
-  if (Status made = nccl_status(nccl_->get_unique_id(&unique), {}, "ncclGetUniqueId"); !made) {
-    return tl::unexpected(made.error());
-  }
-  CommKey key;
-  std::memcpy(key.bytes.data(), &unique, sizeof unique);
-  return key;
-}
-
-Result<std::vector<CommId>> CudaDeviceApi::create_comms(std::span<const DeviceIndex> devices) {
-  const Result<CommKey> key = make_comm_key();
-  if (!key) return tl::unexpected(key.error());
-  std::vector<CommSeat> seats;
-  for (const DeviceIndex device : devices) seats.push_back({device, static_cast<std::uint32_t>(seats.size())});
-  return join_comms(*key, static_cast<std::uint32_t>(seats.size()), seats);
-}
-
-Result<std::vector<CommId>> CudaDeviceApi::join_comms(const CommKey& key, std::uint32_t size,
-                                                      std::span<const CommSeat> seats) {
-  if (Status loaded = load_nccl(); !loaded) return tl::unexpected(loaded.error());
-  ncclUniqueId unique;
-  std::memcpy(&unique, key.bytes.data(), sizeof unique);
-  std::vector<CommId> ids;
-  Status status = group_start();
-  if (!status) return tl::unexpected(status.error());
-  for (const CommSeat& seat : seats) {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    auto comm = std::make_unique<NcclComm>(NcclComm{nullptr, seat.device.value, seat.rank});
-    status = select(comm->device);
-    if (status) {
-      status = nccl_status(nccl_->comm_init_rank_config(&comm->comm, static_cast<int>(size), unique,
-                                                        static_cast<int>(seat.rank), &config),
-                           *comm, "ncclCommInitRankConfig");
-    }
-    ids.push_back(id_of<CommId>(comm.release()));
-    if (!status) break;
-  }
-  const Status ended = group_end();
-  if (status && !ended) status = ended;
-  if (status) return ids;
-  for (const CommId id : ids) abort(id);
-  return tl::unexpected(status.error());
 }
 
 }  // namespace

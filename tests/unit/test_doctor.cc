@@ -39,8 +39,8 @@ MachineFacts healthy() {
     facts.cuda.devices.push_back(device);
     facts.ipc_problems.emplace_back();
   }
-  facts.cublas = {.file = "/lib/libcublas.so.13", .version = "13.0.2", .problem = {}};
-  facts.nccl = {.file = "/lib/libnccl.so.2", .version = "2.28.9", .problem = {}};
+  facts.cublas = {.file = "/lib/libcublas.so.13", .version = "13.0.2", .problem = {}, .left_out = {}};
+  facts.nccl = {.file = "/lib/libnccl.so.2", .version = "2.28.9", .problem = {}, .left_out = {}};
   facts.folder = "/opt/tributary/bin";
   facts.data_dir = "/data";
   facts.has_data = true;
@@ -134,6 +134,19 @@ TEST_CASE("NCCL is needed for several GPUs, cuBLAS is only missed") {
   CHECK(check_of(facts, "NCCL").advice == "not found; install it");
   CHECK(check_of(facts, "cuBLAS").level == CheckLevel::kNote);
   facts.cuda.devices.pop_back();
+  CHECK(check_of(facts, "NCCL").level == CheckLevel::kNote);
+}
+
+TEST_CASE("A build that left NCCL or cuBLAS out says so, with the cure, also where the library is installed") {
+  MachineFacts facts = healthy();
+  facts.nccl.left_out = "this build is without NCCL; install its header";
+  facts.cublas.left_out = "this build is without cuBLAS; install its header";
+  CHECK(check_of(facts, "NCCL").level == CheckLevel::kProblem);
+  CHECK(check_of(facts, "NCCL").advice == facts.nccl.left_out);
+  CHECK(has(check_of(facts, "NCCL").found, "not in this build"));
+  CHECK(check_of(facts, "cuBLAS").level == CheckLevel::kNote);
+  CHECK(check_of(facts, "cuBLAS").advice == facts.cublas.left_out);
+  facts.cuda.devices.clear();
   CHECK(check_of(facts, "NCCL").level == CheckLevel::kNote);
 }
 

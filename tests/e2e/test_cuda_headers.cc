@@ -1,0 +1,73 @@
+// A build with nvcc where headers of NCCL and cuBLAS are missing: it goes through, and says what is left out.
+#include <cstdio>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+struct Outcome {
+  int status = -1;
+  std::string text;  // standard output and error
+};
+
+Outcome shell(const TempDir& dir, const std::string& command) {
+  const std::string log = dir / "log";
+  std::filesystem::remove(log);
+  auto process = Process::spawn({.argv = {"/bin/bash", "-c", command},
+                                 .log_file = log,
+                                 .environment = {{"CCACHE_BASEDIR", TRIBUTARY_SOURCE_DIR}, {"CCACHE_NOHASHDIR", "1"}}});
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(4 * kPatience);
+  REQUIRE(status);
+  std::ifstream in(log);
+  return {status->code, {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()}};
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE(
+    "with nvcc but without the headers of NCCL and cuBLAS, configuring names the cure and the build goes through") {
+  const TempDir dir;
+  if (shell(dir, "command -v nvcc").status != 0) {
+    std::printf("skipped: no nvcc on PATH\n");
+    return;
+  }
+  const std::string build = dir / "build", missing = dir / "missing", there = dir / "there";
+  std::filesystem::create_directories(missing);
+  std::filesystem::create_directories(there);
+  std::ofstream(there + "/nccl.h") << "\n";
+  const auto configure = [&](const std::string& nccl, const std::string& cublas) {
+    return shell(dir, "cmake -S '" TRIBUTARY_SOURCE_DIR "' -B '" + build + "' -G Ninja -DTRIBUTARY_CUDA=ON" +
+                          " -DTRIBUTARY_NCCL_INCLUDE='" + nccl + "' -DTRIBUTARY_CUBLAS_INCLUDE='" + cublas + "'");
+  };
+
+  // What is found is used, each for itself.
+  const Outcome one = configure(there, missing);
+  INFO(one.text);
+  REQUIRE(one.status == 0);
+  CHECK(has(one.text, "NCCL: " + there + "/nccl.h"));
+  CHECK(has(one.text, "cuBLAS: left out, cublas_v2.h was not found. Install libcublas-dev, or nvidia-cublas of PyPI"));
+
+  const Outcome none = configure(missing, missing);
+  INFO(none.text);
+  REQUIRE(none.status == 0);
+  CHECK(has(none.text, "NCCL: left out, nccl.h was not found. Install libnccl-dev, or nvidia-nccl-cu13 of PyPI"));
+
+  // Everything that such a header could be missing in.
+  const Outcome built = shell(dir, "cd '" + build +
+                                       "' && objects=$(ninja -t targets all | sed -n "
+                                       "'s#^\\(worker/CMakeFiles/tributary_cuda_device.dir/.*[.]o\\):.*#\\1#p; "
+                                       "s#^\\(train/CMakeFiles/tributary_train_compute.dir/cublas.*[.]o\\):.*#\\1#p; "
+                                       "s#^\\(common/CMakeFiles/tributary_devices.dir/.*[.]o\\):.*#\\1#p') && "
+                                       "echo \"$objects\" && ninja $objects");
+  INFO(built.text);
+  CHECK(built.status == 0);
+  CHECK(has(built.text, "cuda_device_api"));
+  CHECK(has(built.text, "cublas_gemm"));
+}
+
+}  // namespace
+}  // namespace tributary::e2e
