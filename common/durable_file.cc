@@ -24,8 +24,10 @@ Error file_error(const std::string& doing, const std::string& path, int errno_va
 }
 
 Result<FileDescriptor> open_to_read(const std::string& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) return tl::unexpected(file_error("open", path, errno));
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info = {};
+  if (file.get() < 0 || ::fstat(file.get(), &info) != 0) return tl::unexpected(file_error("open", path, errno));
+  if (!S_ISREG(info.st_mode)) return fail(ErrorCode::kInvalidArgument, "'" + path + "' is no regular file");
   return file;
 }
 
@@ -49,6 +51,20 @@ Status write_all(const FileDescriptor& file, const std::string& path, const void
     if (done < 0 && errno == EINTR) continue;
     if (done <= 0) return tl::unexpected(file_error("write", path, done < 0 ? errno : ENOSPC));
     at += done;
+    bytes -= static_cast<std::size_t>(done);
+  }
+  return {};
+}
+
+Status write_at(const FileDescriptor& file, const std::string& path, std::uint64_t offset, const void* data,
+                std::size_t bytes) {
+  const auto* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t done = ::pwrite(file.get(), at, std::min(bytes, kBlockBytes), static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return tl::unexpected(file_error("write", path, done < 0 ? errno : ENOSPC));
+    at += done;
+    offset += static_cast<std::uint64_t>(done);
     bytes -= static_cast<std::size_t>(done);
   }
   return {};

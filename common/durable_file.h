@@ -15,12 +15,15 @@ namespace tributary {
 // else kIo.
 Error file_error(const std::string& doing, const std::string& path, int errno_value);
 
+// kInvalidArgument for what is no regular file: opening a pipe would wait for somebody to write.
 Result<FileDescriptor> open_to_read(const std::string& path);
 // A new, empty file: one of that name is removed first, not written over (it may have other names).
 Result<FileDescriptor> open_to_write(const std::string& path);
 Result<std::uint64_t> size_of(const FileDescriptor& file, const std::string& path);
 
 Status write_all(const FileDescriptor& file, const std::string& path, const void* data, std::size_t bytes);
+Status write_at(const FileDescriptor& file, const std::string& path, std::uint64_t offset, const void* data,
+                std::size_t bytes);
 // Exactly `bytes` from `offset` on; kStore if the file ends before.
 Status read_at(const FileDescriptor& file, const std::string& path, std::uint64_t offset, void* data,
                std::size_t bytes);

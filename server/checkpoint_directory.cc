@@ -8,8 +8,9 @@
 #include <tuple>
 #include <utility>
 
-#include "server/checkpoint_file.h"
-#include "server/records.h"
+#include "common/checksum.h"
+#include "common/durable_file.h"
+#include "server/checkpoint_reader.h"
 
 namespace tributary {
 namespace {
@@ -18,7 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxCompleteBytes = 1024;
 constexpr std::size_t kMaxFindings = 100;
-constexpr std::size_t kShownTensors = 3;
 
 std::string in_directory(const std::string& directory, const std::string& file) {
   return (fs::path(directory) / file).string();
@@ -67,97 +67,6 @@ std::string in_words(const std::string& path) {
   return "checkpoint '" + path + "': ";
 }
 
-// The chunks of one shard's file against the manifest.
-class ShardCheck {
- public:
-  ShardCheck(const std::string& path, const Manifest& manifest, const Layout& layout, Verification& result)
-      : path_(path),
-        manifest_(manifest),
-        layout_(layout),
-        slots_(state_names(job_of(manifest).optimizer).size()),
-        result_(result) {}
-
-  void run(const ManifestShard& shard) {
-    const std::string path = in_directory(path_, shard.file);
-    const std::optional<std::uint64_t> size = file_size(path);
-    if (!size) return find(shard.file + " is missing");
-    if (*size != shard.bytes) {
-      return find(shard.file + " has " + std::to_string(*size) + " bytes, the manifest says " +
-                  std::to_string(shard.bytes) + (*size < shard.bytes ? ": it was cut short" : ""));
-    }
-    const Result<std::unique_ptr<CheckpointFile>> file = CheckpointFile::open(path);
-    if (!file) return find(file.error().message);
-    const CheckpointFileInfo expected{shard.shard, manifest_.round, layout_.hash()};
-    if ((*file)->info() != expected) {
-      return find(shard.file + " holds shard " + std::to_string((*file)->info().shard.value) + " at round " +
-                  std::to_string((*file)->info().round.value) + " of " +
-                  ((*file)->info().layout_hash == expected.layout_hash ? "this" : "another") +
-                  " model, the manifest says shard " + std::to_string(shard.shard.value) + " at round " +
-                  std::to_string(manifest_.round.value));
-    }
-    read_chunks(**file, shard);
-  }
-
- private:
-  void find(std::string what) {
-    if (result_.findings.size() < kMaxFindings) result_.findings.push_back(std::move(what));
-  }
-
-  void read_chunks(CheckpointFile& file, const ManifestShard& shard) {
-    Checksum128 whole;
-    const std::size_t before = result_.findings.size();
-    if (Status read = file.add_header_to(whole); !read) return find(read.error().message);
-    for (const auto& [chunk, place] : file.chunks()) {
-      if (chunk.value >= layout_.chunks() || layout_.owner(chunk).shard != shard.shard) {
-        find(shard.file + " has chunk " + std::to_string(chunk.value) + ", which the manifest puts elsewhere");
-        continue;
-      }
-      const Result<StoredChunk> stored = file.read(chunk, &whole);
-      if (stored) {
-        check(shard, *stored);
-      } else {
-        find(stored.error().message + "; " + chunk_in_words(layout_, chunk));
-      }
-      ++result_.chunks;
-      result_.bytes += place.end - place.begin;
-    }
-    for (std::uint32_t c = 0; c < layout_.chunks(); ++c) {
-      if (layout_.owner(ChunkIndex(c)).shard == shard.shard && !file.chunks().contains(ChunkIndex(c))) {
-        find(shard.file + " lacks " + chunk_in_words(layout_, ChunkIndex(c)));
-      }
-    }
-    if (result_.findings.size() == before && whole.hex() != shard.checksum) {
-      find(shard.file + " has the checksum " + whole.hex() + ", the manifest says " + shard.checksum +
-           ": it is the file of another checkpoint");
-    }
-  }
-
-  // What a whole chunk says of itself.
-  void check(const ManifestShard& shard, const StoredChunk& stored) {
-    const std::string what = shard.file + ": " + chunk_in_words(layout_, stored.chunk);
-    const Result<records::ChunkHeader> header =
-        records::unseal_chunk(stored.entries.front().value, "the header of " + what);
-    if (!header) return find(header.error().message);
-    const std::uint64_t elements = layout_.chunk(stored.chunk).elements;
-    if (header->round != manifest_.round || header->chunk != stored.chunk || header->elements != elements) {
-      return find(what + " is chunk " + std::to_string(header->chunk.value) + " of round " +
-                  std::to_string(header->round.value) + " with " + std::to_string(header->elements) +
-                  " elements by its header; it must be of round " + std::to_string(manifest_.round.value) + " with " +
-                  std::to_string(elements));
-    }
-    if (header->slots != slots_) {
-      find(what + " has " + std::to_string(header->slots) + " state arrays, the optimizer needs " +
-           std::to_string(slots_));
-    }
-  }
-
-  const std::string& path_;
-  const Manifest& manifest_;
-  const Layout& layout_;
-  const std::size_t slots_;
-  Verification& result_;
-};
-
 // A server whose file in the older checkpoint is whole has linked it, else written the same state anew: that takes the
 // place of the damaged file.
 Status take_over(const Manifest& manifest, const std::string& partial, const std::string& target) {
@@ -176,6 +85,12 @@ bool same_state(const Manifest& a, const Manifest& b) {
 }
 
 }  // namespace
+
+std::set<ShardIndex> shards_of(const Manifest& manifest) {
+  std::set<ShardIndex> shards;
+  for (const ManifestShard& shard : manifest.shards) shards.insert(shard.shard);
+  return shards;
+}
 
 Result<Manifest> open_checkpoint(const std::string& path) {
   std::error_code error;
@@ -241,16 +156,6 @@ Result<std::vector<CheckpointSummary>> list_checkpoints(const std::string& direc
   return found;
 }
 
-std::string chunk_in_words(const Layout& layout, ChunkIndex chunk) {
-  const auto [first, last] = layout.tensors_of(chunk);
-  std::string names;
-  for (std::size_t t = first; t < last && t < first + kShownTensors; ++t) {
-    names += (names.empty() ? "'" : ", '") + layout.tensors()[t].name + "'";
-  }
-  if (last > first + kShownTensors) names += " and " + std::to_string(last - first - kShownTensors) + " more";
-  return "chunk " + std::to_string(chunk.value) + " (of " + (last - first == 1 ? "tensor " : "tensors ") + names + ")";
-}
-
 Verification verify_checkpoint(const std::string& path) {
   Verification result;
   std::error_code error;
@@ -269,9 +174,17 @@ Verification verify_checkpoint(const std::string& path) {
     result.findings.push_back(std::string(kManifestFile) + ": " + manifest.error().message);
     return result;
   }
-  const Layout layout = layout_of(*manifest);
-  ShardCheck check(path, *manifest, layout, result);
-  for (const ManifestShard& shard : manifest->shards) check.run(shard);
+  CheckpointVisitor visitor;
+  visitor.chunk = [&](const StoredChunk& chunk) -> Status {
+    ++result.chunks;
+    for (const StoredEntry& entry : chunk.entries) result.bytes += entry.value.size();
+    return {};
+  };
+  visitor.flaw = [&](std::string what) -> Status {
+    result.findings.push_back(std::move(what));
+    return result.findings.size() < kMaxFindings ? Status{} : fail(ErrorCode::kLimit, "enough");
+  };
+  (void)read_checkpoint(path, *manifest, shards_of(*manifest), visitor);  // what is wrong is in the findings
   return result;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ namespace tributary {
 // Reads and checks the manifest of a complete checkpoint; not its shard files. kNotFound: there is none at `path`;
 // kStore: it is incomplete, damaged, or contradicts itself.
 Result<Manifest> open_checkpoint(const std::string& path);
+
+// Those with a file.
+std::set<ShardIndex> shards_of(const Manifest& manifest);
 
 // The checksum that COMPLETE has of the manifest.
 Result<std::string> manifest_checksum(const std::string& path);
@@ -33,13 +37,10 @@ bool is_checkpoint(const std::string& path);
 
 struct Verification {
   std::vector<std::string> findings;    // empty: all is well
-  std::uint64_t chunks = 0, bytes = 0;  // that were read
+  std::uint64_t chunks = 0, bytes = 0;  // that are whole
 };
-// Reads every byte. Goes on after a finding as long as that makes sense.
+// Reads every byte (server/checkpoint_reader.h). Goes on after a finding as long as that makes sense.
 Verification verify_checkpoint(const std::string& path);
-
-// "chunk 3 (layer0.weight, layer0.bias)": with the tensors that lie in it, some of them if there are many.
-std::string chunk_in_words(const Layout& layout, ChunkIndex chunk);
 
 // Makes `partial`, in which all shard files are written, the checkpoint `target` (both in one directory). True: target
 // was there already with the same contents, and partial is gone. kStore: another checkpoint is there; kNotFound: a

@@ -43,9 +43,17 @@ std::uint64_t checksum_of(const EntryHeader& header, std::string_view key, std::
   return Checksum64().add(&header, offsetof(EntryHeader, checksum)).add(key).add(value).value();
 }
 
+// What a chunk's header takes, however many nodes it names.
+constexpr std::uint64_t kMaxHeaderBytes = 1u << 20;
+
+// Of the chunk whose arrays have array_bytes.
+bool possible(const EntryHeader& header, std::string_view key, std::uint64_t array_bytes) {
+  if (part_of_key(key) == kHeaderPart) return header.value_bytes <= kMaxHeaderBytes;
+  return header.value_bytes == array_bytes;
+}
+
 bool possible(const EntryHeader& header) {
-  return header.zero == 0 && header.key_bytes >= kMinChunkKey && header.key_bytes <= kMaxChunkKey &&
-         header.value_bytes <= kMaxChunkBytes;
+  return header.zero == 0 && header.key_bytes >= kMinChunkKey && header.key_bytes <= kMaxChunkKey;
 }
 
 Error damaged(const std::string& path, const std::string& flaw) {
@@ -145,11 +153,11 @@ Result<std::unique_ptr<CheckpointFile>> CheckpointFile::open(std::string path) {
   if (!size) return tl::unexpected(size.error());
   std::unique_ptr<CheckpointFile> file(new CheckpointFile(std::move(path), std::move(*descriptor)));
   file->size_ = *size;
-  if (Status found = file->index(); !found) return tl::unexpected(found.error());
+  if (Status read = file->read_header(); !read) return tl::unexpected(read.error());
   return file;
 }
 
-Status CheckpointFile::index() {
+Status CheckpointFile::read_header() {
   FileHeader header;
   if (Status read = read_at(file_, path_, 0, &header, sizeof header); !read) return read;
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
@@ -164,11 +172,19 @@ Status CheckpointFile::index() {
     return tl::unexpected(damaged(path_, "its header is damaged"));
   }
   info_ = {ShardIndex(static_cast<std::uint16_t>(header.shard)), Round(header.round), header.layout_hash};
+  return {};
+}
 
+Status CheckpointFile::find_chunks(const Layout& layout) {
+  chunks_.clear();
   auto last = chunks_.end();
-  for (std::uint64_t at = sizeof header; at < size_;) {
+  std::string last_key;
+  for (std::uint64_t at = sizeof(FileHeader); at < size_;) {
     const std::string after =
         last == chunks_.end() ? "before its first chunk" : "in or after chunk " + std::to_string(last->first.value);
+    const auto damaged_here = [&] {
+      return tl::unexpected(damaged(path_, "it is damaged " + after + ", at byte " + std::to_string(at)));
+    };
     struct {
       EntryHeader entry;
       char key[kMaxChunkKey];
@@ -176,20 +192,19 @@ Status CheckpointFile::index() {
     const std::size_t there = std::min<std::uint64_t>(sizeof piece, size_ - at);
     if (there < sizeof(EntryHeader) + kMinChunkKey) return tl::unexpected(damaged(path_, "it is cut short " + after));
     if (Status read = read_at(file_, path_, at, &piece, there); !read) return read;
-    if (!possible(piece.entry)) {
-      return tl::unexpected(damaged(path_, "it is damaged " + after + ", at byte " + std::to_string(at)));
-    }
-    const std::uint64_t end = at + sizeof(EntryHeader) + piece.entry.key_bytes + piece.entry.value_bytes;
-    if (end > size_) return tl::unexpected(damaged(path_, "it is cut short " + after));
+    if (!possible(piece.entry)) return damaged_here();
     const std::string_view key(piece.key, piece.entry.key_bytes);
     const ChunkIndex chunk = chunk_of_key(key);
-    if (part_of_key(key) == kHeaderPart && (last == chunks_.end() || chunk > last->first)) {
-      last = chunks_.emplace_hint(chunks_.end(), chunk, Place{at, end});
-    } else if (last != chunks_.end() && chunk == last->first && part_of_key(key) != kHeaderPart) {
-      last->second.end = end;
-    } else {
-      return tl::unexpected(damaged(path_, "it is damaged " + after + ", at byte " + std::to_string(at)));
-    }
+    // Keys ascend, so a chunk has a bounded number of entries, the header first.
+    if (chunk.value >= layout.chunks() || key <= last_key) return damaged_here();
+    if (!possible(piece.entry, key, layout.chunk(chunk).elements * sizeof(float))) return damaged_here();
+    const std::uint64_t end = at + sizeof(EntryHeader) + piece.entry.key_bytes + piece.entry.value_bytes;
+    if (end > size_) return tl::unexpected(damaged(path_, "it is cut short " + after));
+    const bool begins = last == chunks_.end() || chunk != last->first;
+    if (begins != (part_of_key(key) == kHeaderPart)) return damaged_here();
+    if (begins) last = chunks_.emplace_hint(chunks_.end(), chunk, Place{at, end});
+    last->second.end = end;
+    last_key = key;
     at = end;
   }
   return {};
@@ -200,28 +215,34 @@ Result<StoredChunk> CheckpointFile::read(ChunkIndex chunk, Checksum128* whole) {
   if (place == chunks_.end()) {
     return fail(ErrorCode::kStore, "'" + path_ + "' lacks chunk " + std::to_string(chunk.value));
   }
-  buffer_.resize(place->second.end - place->second.begin);
-  if (Status read = read_at(file_, path_, place->second.begin, buffer_.data(), buffer_.size()); !read) {
-    return tl::unexpected(read.error());
-  }
-  if (whole) whole->add(buffer_.data(), buffer_.size());
+  const std::string what = "chunk " + std::to_string(chunk.value);
   StoredChunk out{chunk, {}};
-  for (std::size_t at = 0; at < buffer_.size();) {
+  std::size_t count = 0;
+  for (std::uint64_t at = place->second.begin; at < place->second.end; ++count) {
     EntryHeader header;
-    const std::size_t left = buffer_.size() - at;
-    if (left >= sizeof header) std::memcpy(&header, buffer_.data() + at, sizeof header);
-    // Was checked when the file was opened; somebody may have written to it since.
-    if (left < sizeof header || !possible(header) || header.key_bytes + header.value_bytes > left - sizeof header) {
-      return tl::unexpected(damaged(path_, "chunk " + std::to_string(chunk.value) + " is damaged"));
+    if (Status read = read_at(file_, path_, at, &header, sizeof header); !read) return tl::unexpected(read.error());
+    // Was checked when the chunks were found; somebody may have written to the file since.
+    const std::uint64_t left = place->second.end - at - std::min<std::uint64_t>(sizeof header, place->second.end - at);
+    if (!possible(header) || header.value_bytes > left || header.key_bytes > left - header.value_bytes) {
+      return tl::unexpected(damaged(path_, what + " is damaged"));
     }
-    const char* begin = buffer_.data() + at + sizeof header;
-    const std::string_view key(begin, header.key_bytes), value(begin + header.key_bytes, header.value_bytes);
+    if (count == entries_.size()) entries_.emplace_back();
+    std::vector<char>& entry = entries_[count];
+    entry.resize(header.key_bytes + header.value_bytes);
+    at += sizeof header;
+    if (Status read = read_at(file_, path_, at, entry.data(), entry.size()); !read) {
+      return tl::unexpected(read.error());
+    }
+    at += entry.size();
+    if (whole) whole->add(&header, sizeof header);
+    if (whole) whole->add(entry.data(), entry.size());
+    const std::string_view key(entry.data(), header.key_bytes);
+    const std::string_view value(entry.data() + header.key_bytes, header.value_bytes);
     if (checksum_of(header, key, value) != header.checksum) {
-      return tl::unexpected(damaged(path_, "chunk " + std::to_string(chunk.value) + ": " + part_in_words(key) +
-                                               (part_of_key(key) == kParamsPart ? " are" : " is") + " damaged"));
+      return tl::unexpected(damaged(
+          path_, what + ": " + part_in_words(key) + (part_of_key(key) == kParamsPart ? " are" : " is") + " damaged"));
     }
     out.entries.push_back({std::string(key), value});
-    at += sizeof header + key.size() + value.size();
   }
   return out;
 }

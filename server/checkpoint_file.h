@@ -17,6 +17,7 @@
 #include "common/checksum.h"
 #include "common/durable_file.h"
 #include "common/ids.h"
+#include "common/layout.h"
 #include "common/result.h"
 #include "server/stored_chunk.h"
 
@@ -61,30 +62,35 @@ class CheckpointFileWriter {
 
 class CheckpointFile {
  public:
-  // Reads the header and finds the chunks. kNotFound, kIo, or kStore with what is wrong and where.
+  // Reads the header. kNotFound, kIo, or kStore with what is wrong.
   static Result<std::unique_ptr<CheckpointFile>> open(std::string path);
+  const CheckpointFileInfo& info() const { return info_; }
+  std::uint64_t bytes() const { return size_; }
 
   struct Place {
     std::uint64_t begin = 0, end = 0;
   };
-  const CheckpointFileInfo& info() const { return info_; }
+  // Finds the chunks. Every array must have the size that the layout gives its chunk, so that no reader takes memory
+  // for what a file only claims. kIo, or kStore with what is wrong and where.
+  Status find_chunks(const Layout& layout);
   const std::map<ChunkIndex, Place>& chunks() const { return chunks_; }
 
-  // Every checksum holds. `whole`: also gets the bytes (for the file's checksum). The values are valid until the next
-  // call. kStore names the file, the chunk and what of it is damaged.
+  // Of a chunk that was found. Every checksum holds; an entry gets memory when those before it are whole. `whole`: also
+  // gets the bytes (for the file's checksum). The values are valid until the next call. kStore names the file, the
+  // chunk and what of it is damaged.
   Result<StoredChunk> read(ChunkIndex chunk, Checksum128* whole = nullptr);
   Status add_header_to(Checksum128& whole);
 
  private:
   CheckpointFile(std::string path, FileDescriptor file);
-  Status index();
+  Status read_header();
 
   const std::string path_;
   const FileDescriptor file_;
   std::uint64_t size_ = 0;
   CheckpointFileInfo info_;
   std::map<ChunkIndex, Place> chunks_;
-  std::vector<char> buffer_;
+  std::vector<std::vector<char>> entries_;  // of the chunk that was read last; kept for the next
 };
 
 }  // namespace tributary

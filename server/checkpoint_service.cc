@@ -4,13 +4,16 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "common/clock.h"
+#include "common/durable_file.h"
 #include "common/printed.h"
 #include "server/background_thread.h"
 #include "server/checkpoint_directory.h"
 #include "server/checkpoint_file.h"
+#include "server/checkpoint_reader.h"
 #include "server/disk_space.h"
 #include "server/records.h"
 #include "server/snapshot_file.h"
@@ -204,19 +207,28 @@ bool CheckpointService::link_unchanged(const WriteCheckpoint& order, const Pinne
   if (!manifest) return false;
   const auto shard = std::ranges::find(manifest->shards, options_.shard, &ManifestShard::shard);
   if (shard == manifest->shards.end()) return false;
-  const std::string older = (fs::path(target) / shard->file).string();
-  const auto opened = CheckpointFile::open(older);
-  if (!opened || (*opened)->chunks().size() != snapshot.chunks.size()) return false;
-  const Status same = snapshot.read([&](const StoredChunk& stored) -> Status {
+  std::map<ChunkIndex, std::string> headers;  // with the checksums of the arrays
+  const Status collected = snapshot.read([&](const StoredChunk& stored) -> Status {
     StoredChunk chunk{stored.chunk, {stored.entries.front()}};
     std::string sealed;
     if (Status status = rename_job(chunk, JobId(0), sealed); !status) return status;
-    const Result<StoredChunk> there = (*opened)->read(stored.chunk);
-    if (!there || there->entries.front().value != sealed)
-      return fail(ErrorCode::kNotFound, "another state, or damaged");
-    return pace(bytes_of(*there));
+    headers.emplace(chunk.chunk, std::move(sealed));
+    return pace(bytes_of(stored));
   });
-  if (!same) return false;
+  if (!collected) return false;
+  std::size_t same = 0;
+  CheckpointVisitor visitor;
+  visitor.chunk = [&](const StoredChunk& there) -> Status {
+    const auto ours = headers.find(there.chunk);
+    if (ours == headers.end() || ours->second != there.entries.front().value) {
+      return fail(ErrorCode::kNotFound, "another state");
+    }
+    ++same;
+    return pace(bytes_of(there));
+  };
+  visitor.flaw = [](const std::string& what) -> Status { return fail(ErrorCode::kStore, what); };
+  if (!read_checkpoint(target, *manifest, {options_.shard}, visitor) || same != headers.size()) return false;
+  const std::string older = (fs::path(target) / shard->file).string();
   std::error_code error;
   fs::remove(file, error);
   fs::create_hard_link(older, file, error);
@@ -249,31 +261,25 @@ Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone
 
   auto writer = store_.begin(info);
   if (!writer) return tl::unexpected(writer.error());
-  std::map<ShardIndex, std::unique_ptr<CheckpointFile>> files;
+  std::set<ShardIndex> shards;  // whose files have chunks of ours
   for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
-    const ChunkIndex index(c);
-    if (layout->owner(index).shard != options_.shard) continue;
-    std::unique_ptr<CheckpointFile>& file = files[manifest->chunk_shards[c]];
-    if (!file) {
-      const std::string path = (fs::path(order.directory) / shard_file_name(manifest->chunk_shards[c])).string();
-      auto opened = CheckpointFile::open(path);
-      if (!opened) return fail(opened.error().code, me + opened.error().message);
-      if ((*opened)->info() != CheckpointFileInfo{manifest->chunk_shards[c], manifest->round, layout->hash()}) {
-        return fail(ErrorCode::kStore, me + "'" + path +
-                                           "' belongs to another checkpoint; `tributary checkpoint verify` "
-                                           "says more");
-      }
-      file = std::move(*opened);
-    }
-    Result<StoredChunk> chunk = file->read(index);
-    if (!chunk) return fail(chunk.error().code, me + chunk.error().message + "; " + chunk_in_words(*layout, index));
-    std::string sealed;
-    Status status = rename_job(*chunk, order.job, sealed);
-    if (status) status = (*writer)->add(*chunk);
-    if (status) status = go_on();
-    if (!status) return status;
-    done.bytes += bytes_of(*chunk);
+    if (layout->owner(ChunkIndex(c)).shard == options_.shard) shards.insert(manifest->chunk_shards[c]);
   }
+  CheckpointVisitor visitor;
+  visitor.chunk = [&](const StoredChunk& stored) -> Status {
+    if (layout->owner(stored.chunk).shard != options_.shard) return go_on();
+    StoredChunk chunk = stored;
+    std::string sealed;
+    Status status = rename_job(chunk, order.job, sealed);
+    if (status) status = (*writer)->add(chunk);
+    done.bytes += bytes_of(chunk);
+    return status ? go_on() : status;
+  };
+  visitor.flaw = [&](const std::string& what) -> Status {
+    return fail(ErrorCode::kStore,
+                me + "checkpoint '" + order.directory + "': " + what + "; `tributary checkpoint verify` says more");
+  };
+  if (Status read = read_checkpoint(order.directory, *manifest, shards, visitor); !read) return read;
   if (Status finished = (*writer)->finish(); !finished) return finished;
   log_("loaded '" + order.directory + "' as the " + describe(info) +
        printed(": %u chunks, %.1f MB in %.2f s", info.chunks, static_cast<double>(done.bytes) * 1e-6,

@@ -17,8 +17,9 @@
 
 namespace tributary::testing {
 
-inline float flat_value(int array, std::uint64_t element) {
-  return static_cast<float>(array) * 100000.0f + static_cast<float>(element) * 0.25f;
+// run: of another training of the same job, which has other values.
+inline float flat_value(int array, std::uint64_t element, int run = 0) {
+  return static_cast<float>(array) * 100000.0f + static_cast<float>(element) * 0.25f + static_cast<float>(run);
 }
 
 inline Manifest sample_manifest(std::uint64_t round = 7) {
@@ -37,7 +38,7 @@ inline Manifest sample_manifest(std::uint64_t round = 7) {
 
 // The chunk's entries. Values lie in `arrays`, the header in `sealed`.
 inline StoredChunk sample_stored_chunk(const Layout& layout, ChunkIndex chunk, Round round,
-                                       std::vector<std::vector<float>>& arrays, std::string& sealed) {
+                                       std::vector<std::vector<float>>& arrays, std::string& sealed, int run = 0) {
   const ChunkRange range = layout.chunk(chunk);
   records::ChunkHeader header;
   header.round = round;
@@ -52,7 +53,7 @@ inline StoredChunk sample_stored_chunk(const Layout& layout, ChunkIndex chunk, R
   std::string all;
   for (int array = 0; array < 3; ++array) {
     for (std::uint64_t i = 0; i < range.elements; ++i) {
-      arrays[static_cast<std::size_t>(array)].push_back(flat_value(array, range.begin + i));
+      arrays[static_cast<std::size_t>(array)].push_back(flat_value(array, range.begin + i, run));
     }
     const auto& values = arrays[static_cast<std::size_t>(array)];
     const std::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
@@ -66,7 +67,7 @@ inline StoredChunk sample_stored_chunk(const Layout& layout, ChunkIndex chunk, R
 }
 
 // Writes the shard files of `manifest` into `partial` and fills in what the manifest says of them.
-inline void write_shards(const std::string& partial, Manifest& manifest) {
+inline void write_shards(const std::string& partial, Manifest& manifest, int run = 0) {
   std::filesystem::create_directories(partial);
   const Layout layout = layout_of(manifest);
   manifest.shards.clear();
@@ -80,7 +81,7 @@ inline void write_shards(const std::string& partial, Manifest& manifest) {
       if (manifest.chunk_shards[c] != shard) continue;
       std::vector<std::vector<float>> arrays;
       std::string sealed;
-      REQUIRE((*writer)->add(sample_stored_chunk(layout, ChunkIndex(c), manifest.round, arrays, sealed)));
+      REQUIRE((*writer)->add(sample_stored_chunk(layout, ChunkIndex(c), manifest.round, arrays, sealed, run)));
       ++chunks;
     }
     REQUIRE((*writer)->finish());
@@ -89,9 +90,9 @@ inline void write_shards(const std::string& partial, Manifest& manifest) {
 }
 
 // A complete checkpoint in `folder`; its path.
-inline std::string write_sample(const std::string& folder, Manifest manifest = sample_manifest()) {
+inline std::string write_sample(const std::string& folder, Manifest manifest = sample_manifest(), int run = 0) {
   const std::string target = folder + "/" + checkpoint_name("mlp", manifest.round);
-  write_shards(target + kPartialSuffix, manifest);
+  write_shards(target + kPartialSuffix, manifest, run);
   const auto sealed = seal_checkpoint(target + kPartialSuffix, target, to_json(manifest));
   REQUIRE_MESSAGE(sealed, sealed.error().message);
   return target;

@@ -100,6 +100,24 @@ TEST_CASE("an export that cannot be made leaves no file") {
   CHECK_FALSE(export_safetensors(dir / "none", file, false).has_value());
 }
 
+TEST_CASE("a shard's file of another checkpoint is not exported") {
+  const TempDir dir;
+  const std::string path = write_sample(dir / "all"), file = dir / "model.safetensors";
+  SUBCASE("of the same round") {}
+  SUBCASE("of another round") {
+    write_sample(dir / "other", sample_manifest(8), 1);
+    fs::rename(dir / "other/mlp-round-8", dir / "other/mlp-round-7");
+  }
+  if (!fs::exists(dir / "other")) write_sample(dir / "other", sample_manifest(), 1);
+  fs::copy_file(dir / "other/mlp-round-7/shard-1.bin", path + "/shard-1.bin", fs::copy_options::overwrite_existing);
+  REQUIRE_FALSE(verify_checkpoint(path).findings.empty());
+  const auto refused = export_safetensors(path, file, false);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message.find(verify_checkpoint(path).findings.front()) != std::string::npos);
+  CHECK_FALSE(fs::exists(file));
+  CHECK_FALSE(fs::exists(file + ".partial"));
+}
+
 TEST_CASE("what was exported imports as a checkpoint of round 0 with the same parameters and fresh state") {
   const TempDir dir;
   const std::string path = write_sample(dir / "all"), file = dir / "model.safetensors", back = dir / "back.safetensors";

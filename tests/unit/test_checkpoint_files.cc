@@ -1,5 +1,6 @@
 // Files and directories of checkpoints: what is written reads back, and what is damaged is found.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -29,6 +30,7 @@ TEST_CASE("a shard's file reads back chunk by chunk") {
   const auto file = CheckpointFile::open(dir / "x" + "/shard-1.bin");
   REQUIRE_MESSAGE(file, file.error().message);
   CHECK((*file)->info() == CheckpointFileInfo{ShardIndex(1), Round(7), layout.hash()});
+  REQUIRE((*file)->find_chunks(layout));
   REQUIRE((*file)->chunks().size() == 2);
   for (const ChunkIndex chunk : {ChunkIndex(3), ChunkIndex(1)}) {
     std::vector<std::vector<float>> arrays;
@@ -94,6 +96,7 @@ TEST_CASE("findings name the file, the chunk, the tensors and the array") {
   const std::string file = path + "/shard-0.bin";
   const auto opened = CheckpointFile::open(file);
   REQUIRE(opened);
+  REQUIRE((*opened)->find_chunks(layout_of(sample_manifest())));
   const auto place = (*opened)->chunks().at(ChunkIndex(0));
   flip_bit(file, place.end - 10);
   CHECK(contains(all(verify_checkpoint(path)),
@@ -114,7 +117,9 @@ TEST_CASE("missing, cut, foreign and incomplete parts are found") {
   SUBCASE("a file cut short") {
     fs::resize_file(path + "/shard-1.bin", 5000);
     CHECK(contains(all(verify_checkpoint(path)), "shard-1.bin has 5000 bytes, the manifest says "));
-    CHECK(contains(CheckpointFile::open(path + "/shard-1.bin").error().message, "it is cut short"));
+    const auto file = CheckpointFile::open(path + "/shard-1.bin");
+    REQUIRE(file);
+    CHECK(contains((*file)->find_chunks(layout_of(sample_manifest())).error().message, "it is cut short"));
   }
   SUBCASE("no COMPLETE") {
     fs::remove(path + "/COMPLETE");
@@ -130,6 +135,15 @@ TEST_CASE("missing, cut, foreign and incomplete parts are found") {
     const std::string other = write_sample(dir / "all", sample_manifest(8));
     fs::copy_file(other + "/shard-0.bin", path + "/shard-0.bin", fs::copy_options::overwrite_existing);
     CHECK(contains(all(verify_checkpoint(path)), "shard-0.bin holds shard 0 at round 8 of this model"));
+  }
+  SUBCASE("pipes, which nobody writes to") {
+    for (const char* name : {"shard-1.bin", "manifest.json", "COMPLETE"}) {
+      const std::string file = path + "/" + name;
+      fs::rename(file, dir / "away");
+      REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+      CHECK(contains(all(verify_checkpoint(path)), std::string(name) + "' is no regular file"));
+      fs::rename(dir / "away", file);
+    }
   }
   SUBCASE("what is no checkpoint at all") {
     CHECK(contains(all(verify_checkpoint(dir / "none")), "no such directory"));

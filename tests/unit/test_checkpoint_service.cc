@@ -206,5 +206,56 @@ TEST_CASE("orders that cannot be carried out are answered with the reason") {
   CHECK(contains(refusal(), "stopping"));
 }
 
+TEST_CASE("a shard's file of another checkpoint is not loaded, though every chunk in it is whole") {
+  const TempDir dir;
+  Shard shard(dir / "store", 0);
+  const std::string path = write_sample(dir / "all");
+  const std::string other = write_sample(dir / "other", sample_manifest(), 1);
+  fs::copy_file(other + "/shard-1.bin", path + "/shard-1.bin", fs::copy_options::overwrite_existing);
+  const Verification verified = verify_checkpoint(path);
+  REQUIRE_FALSE(verified.findings.empty());
+  shard.service.load({1, JobId(5), "mlp", manifest_checksum(path).value(), path, dealt(4, 1)});
+  const CheckpointDone done = shard.next();
+  CHECK_FALSE(done.ok);
+  CHECK(contains(done.message, verified.findings.front()));
+  CHECK(shard.store->jobs().empty());
+}
+
+// A file of some megabytes that claims 4000 arrays of the largest size for its first chunk.
+void write_sparse_shard(const std::string& path, const CheckpointFileInfo& info) {
+  REQUIRE((*CheckpointFileWriter::create(path, info))->finish());
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  std::uint64_t at = fs::file_size(path);
+  for (std::uint32_t entry = 0; entry < 4000; ++entry) {
+    const std::string key = chunk_key(ChunkIndex(0), entry == 0 ? kHeaderPart : kParamsPart);
+    const std::uint32_t key_bytes[2] = {static_cast<std::uint32_t>(key.size()), 0};
+    const std::uint64_t rest[2] = {kMaxChunkBytes, 0};
+    file.seekp(static_cast<std::streamoff>(at));
+    file.write(reinterpret_cast<const char*>(key_bytes), sizeof key_bytes);
+    file.write(reinterpret_cast<const char*>(rest), sizeof rest);
+    file << key;
+    at += sizeof key_bytes + sizeof rest + key.size() + kMaxChunkBytes;
+  }
+  file.close();
+  fs::resize_file(path, at);
+}
+
+TEST_CASE("a file that claims more than memory holds is refused before any is taken") {
+  const TempDir dir;
+  Shard shard(dir / "store", 0);
+  Manifest manifest = sample_manifest();
+  const std::string path = dir / "mlp-round-7", partial = path + kPartialSuffix;
+  write_shards(partial, manifest);
+  write_sparse_shard(partial + "/shard-0.bin", {ShardIndex(0), Round(7), layout_of(manifest).hash()});
+  manifest.shards[0].bytes = fs::file_size(partial + "/shard-0.bin");
+  REQUIRE(seal_checkpoint(partial, path, to_json(manifest)));
+  shard.service.load({1, JobId(5), "mlp", manifest_checksum(path).value(), path, dealt(4, 1)});
+  const CheckpointDone done = shard.next();
+  CHECK_FALSE(done.ok);
+  CHECK(contains(done.message, "shard-0.bin'"));
+  shard.service.load({2, JobId(5), "mlp", "x", dir / "none", dealt(4, 1)});
+  CHECK_FALSE(shard.next().ok);  // it still takes orders
+}
+
 }  // namespace
 }  // namespace tributary::testing
