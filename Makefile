@@ -28,7 +28,7 @@ demo: install-packages
 	build/release/bin/tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2 --fresh
 
 bundle: install-packages
-	cmake --preset release
+	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset release
 	cmake --build --preset release --target bundle_programs
 	scripts/make_bundle.sh
 
