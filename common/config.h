@@ -80,7 +80,7 @@ struct OptimizerConfig {
 struct ScheduleConfig {
   std::string name = "constant";    // constant, linear, cosine, step
   std::uint64_t warmup_rounds = 0;  // linear warm-up from lr/warmup_rounds, before any schedule
-  std::uint64_t total_rounds = 0;   // linear, cosine: where min_lr_ratio is reached
+  std::uint64_t total_rounds = 0;   // linear, cosine: min_lr_ratio is reached in the step after so many
   double min_lr_ratio = 0.0;
   std::uint64_t step_rounds = 0;  // step: every so many rounds ...
   double step_gamma = 0.1;        // ... multiply by this

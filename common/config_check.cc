@@ -76,6 +76,12 @@ std::string join(std::span<const std::string_view> words, std::string_view last_
   return out;
 }
 
+// Of a value that steps are computed with, in fp32: it must not turn into 0 or infinity there.
+bool same_kind_in_fp32(double v) {
+  const float used = static_cast<float>(v);
+  return !std::isfinite(v) || (std::isfinite(used) && (used == 0.0f) == (v == 0.0) && (used < 1.0f) == (v < 1.0));
+}
+
 class Faults {
  public:
   void check(bool ok, std::string key, std::string message, std::string because_of = "") {
@@ -85,6 +91,10 @@ class Faults {
     check(contains(known, value), std::move(key),
           known.size() == 1 ? "the only one there is: " + std::string(known[0])
                             : "must be one of " + join(known, " or "));
+  }
+  void check_in_fp32(double value, std::string key) {
+    check(same_kind_in_fp32(value), std::move(key),
+          "is " + std::to_string(static_cast<float>(value)) + " in fp32, which steps are computed in");
   }
   void at_least_one(std::uint64_t value, std::string key) { check(value >= 1, std::move(key), "must be at least 1"); }
   std::vector<Fault> take() { return std::move(list_); }
@@ -217,6 +227,16 @@ void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, 
     f.check(not_negative(o.lr_decay), key("lr_decay"), "must be 0 or a finite number above 0");
     f.check(not_negative(o.initial_accumulator), key("initial_accumulator"), "must be 0 or a finite number above 0");
   }
+  for (const auto& [name, value] : {std::pair{"lr", o.lr},
+                                    {"weight_decay", o.weight_decay},
+                                    {"momentum", o.momentum},
+                                    {"beta1", o.beta1},
+                                    {"beta2", o.beta2},
+                                    {"eps", o.eps},
+                                    {"lr_decay", o.lr_decay},
+                                    {"initial_accumulator", o.initial_accumulator}}) {
+    if (has(name)) f.check_in_fp32(value, key(name));
+  }
 }
 
 void check_local(Faults& f, const JobConfig& job) {
@@ -304,6 +324,7 @@ void check_sync(Faults& f, const SyncConfig& sync) {
 void check_gate(Faults& f, const JobConfig& c) {
   const GateConfig& g = c.gate;
   f.check(not_negative(g.clip_norm), "gate.clip_norm", "must be 0 (no clipping) or a finite number above 0");
+  f.check_in_fp32(g.clip_norm, "gate.clip_norm");
   f.check(g.loss_scale == "none" || g.loss_scale == "dynamic" || parse_loss_scale(g.loss_scale).has_value(),
           "gate.loss_scale", "must be \"none\", \"dynamic\" or a power of two, as \"1024\"");
   const auto power = [](double v, double least, double most) {

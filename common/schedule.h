@@ -13,6 +13,7 @@ namespace tributary {
 //   linear    lr * (1 - (1 - min_lr_ratio) * u)
 //   cosine    lr * (min_lr_ratio + (1 - min_lr_ratio) * (1 + cos(pi u)) / 2)      (Loshchilov & Hutter 2017, one cycle)
 //   step      lr * step_gamma ^ floor((t - 1 - warmup) / step_rounds)
+// The floor is reached in step total + 1, as PyTorch's schedulers reach theirs after T_max (total_iters) steps.
 double scheduled_lr(const ScheduleConfig& schedule, double lr, std::uint64_t t);
 
 // The schedule of the servers' steps: the job's, but in mode local_sgd a constant rate: there the job's schedule is
