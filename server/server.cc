@@ -22,8 +22,9 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, Logger logger
 Server::Server(ServerConfig config, Logger logger) : config_(std::move(config)), logger_(std::move(logger)) {}
 
 Status Server::start_parts() {
+  const auto warn = [logger = logger_](const std::string& line) { logger->warn(line); };
   if (!config_.store_path.empty()) {
-    Result<std::unique_ptr<Store>> store = Store::open(config_.store_path, config_.index);
+    Result<std::unique_ptr<Store>> store = Store::open(config_.store_path, config_.index, warn);
     if (!store) return tl::unexpected(store.error());
     store_ = std::move(*store);
   } else {
@@ -55,8 +56,7 @@ Status Server::start_parts() {
   if (store_) {
     std::vector<JobId> stored;
     for (const StoredJob& job : store_->jobs()) stored.push_back(job.job);
-    auto logs = RedoLogs::open(config_.store_path + "/redo", stored,
-                               [logger = logger_](const std::string& line) { logger->warn(line); });
+    auto logs = RedoLogs::open(config_.store_path + "/redo", stored, warn);
     if (!logs) return tl::unexpected(logs.error());
     logs_ = std::move(*logs);
     Snapshotter::Options options;

@@ -103,7 +103,7 @@ class RocksStore final : public Store {
     if (db_) db_->Close();
   }
 
-  Status open_db(std::uint16_t server_index);
+  Status open_db(std::uint16_t server_index, Warn warn);
 
   std::vector<StoredJob> jobs() const override;
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
@@ -197,7 +197,7 @@ class RocksSnapshotWriter final : public SnapshotWriter {
   SnapshotFileWriter files_;
 };
 
-Status RocksStore::open_db(std::uint16_t server_index) {
+Status RocksStore::open_db(std::uint16_t server_index, Warn warn) {
   const std::string db_path = path_ + "/db";
   std::error_code failed;
   fs::remove_all(path_ + "/incoming", failed);
@@ -206,7 +206,7 @@ Status RocksStore::open_db(std::uint16_t server_index) {
     return fail(ErrorCode::kStore, "cannot create " + path_ + "/incoming: " + failed.message() +
                                        "; give this server a [store] path that it may write");
   }
-  options_ = rocks_options(path_ + "/incoming");
+  options_ = rocks_options(path_ + "/incoming", std::move(warn));
   std::vector<std::string> names;
   if (fs::exists(db_path + "/CURRENT", failed)) {
     const auto listed = rocksdb::DB::ListColumnFamilies(options_, db_path, &names);
@@ -215,7 +215,10 @@ Status RocksStore::open_db(std::uint16_t server_index) {
     names = {rocksdb::kDefaultColumnFamilyName};
   }
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-  for (const std::string& name : names) descriptors.emplace_back(name, options_);
+  for (const std::string& name : names) {
+    const bool records = name == rocksdb::kDefaultColumnFamilyName;
+    descriptors.emplace_back(name, records ? record_options(options_) : rocksdb::ColumnFamilyOptions(options_));
+  }
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
   const auto opened = rocksdb::DB::Open(options_, db_path, descriptors, &handles, &db);
@@ -480,7 +483,7 @@ Result<std::vector<JobRecord>> RocksStore::registry() const {
 
 }  // namespace
 
-Result<std::unique_ptr<Store>> Store::open(const std::string& path, std::uint16_t server_index) {
+Result<std::unique_ptr<Store>> Store::open(const std::string& path, std::uint16_t server_index, Warn warn) {
   std::error_code failed;
   fs::create_directories(path, failed);
   if (failed) {
@@ -490,7 +493,8 @@ Result<std::unique_ptr<Store>> Store::open(const std::string& path, std::uint16_
   auto lock = StoreLock::take(path);
   if (!lock) return tl::unexpected<Error>(lock.error());
   auto store = std::make_unique<RocksStore>(path, std::move(*lock));
-  if (auto status = store->open_db(server_index); !status) return tl::unexpected<Error>(status.error());
+  if (auto status = store->open_db(server_index, std::move(warn)); !status)
+    return tl::unexpected<Error>(status.error());
   return std::unique_ptr<Store>(std::move(store));
 }
 

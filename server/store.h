@@ -74,8 +74,10 @@ struct PinnedSnapshot {
 class Store : public JobRegistry {
  public:
   // Opens or creates. kStore: held by another process, or it belongs to another server index (both are named);
-  // kStoreFormat: written by a newer format (both numbers are named).
-  static Result<std::unique_ptr<Store>> open(const std::string& path, std::uint16_t server_index);
+  // kStoreFormat: written by a newer format (both numbers are named). warn: hears the
+  // database's warnings and errors, on any thread; may be empty.
+  using Warn = std::function<void(const std::string&)>;
+  static Result<std::unique_ptr<Store>> open(const std::string& path, std::uint16_t server_index, Warn warn = {});
 
   virtual std::vector<StoredJob> jobs() const = 0;  // jobs that have complete snapshots here
   virtual Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) = 0;
