@@ -240,21 +240,21 @@ Result<Json> PushPullBenchmark::ask_daemons() {
     window = std::max(window, metric(*text, "tributary_worker_window_bytes"));
     socket_bytes += metric(*text, "tributary_worker_socket_payload_bytes_total");
   }
-  Json peaks = Json::array(), formulas = Json::array();
+  Json owned_bytes = Json::array(), formulas = Json::array();
   double ratio = 0.0;
   for (Daemon& server : cluster_.servers()) {
     const auto text = http_get(server.admin, "/metrics", kScrapeTimeout);
     if (!text) return tl::unexpected(text.error());
     const double formula = metric(*text, "tributary_memory_formula_bytes");
-    const auto peak = static_cast<double>(server.process.usage().resident_peak_bytes);
-    peaks.push_back(server.process.usage().resident_peak_bytes);
+    const double owned = metric(*text, "tributary_owned_bytes");
+    owned_bytes.push_back(static_cast<std::uint64_t>(owned));
     formulas.push_back(static_cast<std::uint64_t>(formula));
-    if (formula > 0.0) ratio = std::max(ratio, peak / formula);
+    if (formula > 0.0) ratio = std::max(ratio, owned / formula);
   }
   const auto chunk = static_cast<double>(std::max<std::uint64_t>(ranks_.chunk_bytes(), 1));
   Json found = {{"socket_payload_bytes", static_cast<std::uint64_t>(socket_bytes)},
                 {"window", {{"bytes", window}, {"chunks", window / chunk}}},
-                {"memory", {{"server_peak_bytes", peaks}, {"formula_bytes", formulas}, {"ratio", ratio}}}};
+                {"memory", {{"server_bytes", owned_bytes}, {"formula_bytes", formulas}, {"ratio", ratio}}}};
   if (options_.device) {
     if (auto ok = ask_devices(found); !ok) return tl::unexpected(ok.error());
   }

@@ -56,20 +56,18 @@ struct Answer {
 };
 
 void print_servers(const std::vector<Answer>& answers) {
-  Table table(
-      {"SERVER", "ADMIN", "PID", "UP", "LANES", "JOBS", "PUSHED", "ANSWERED", "REFUSED", "RESIDENT", "FORMULA"});
+  Table table({"SERVER", "ADMIN", "PID", "UP", "LANES", "JOBS", "PUSHED", "ANSWERED", "REFUSED", "MEMORY", "FORMULA"});
   for (const Answer& a : answers) {
     if (a.status.is_null() || text(a.status, "kind") != "server") continue;
     const Json& lanes = list(a.status, "lanes");
     const Json memory = a.status.value("memory", Json::object());
-    table.add(
-        {text(a.status, "index") + " of " + text(a.status, "servers"), a.address, text(a.status, "pid"),
-         amount(number(a.status, "uptime_s"), 1, "s"), std::to_string(lanes.size()),
-         std::to_string(list(a.status, "jobs").size()), amount(sum(lanes, "push_bytes"), 1e6, "MB"),
-         amount(sum(lanes, "answer_bytes"), 1e6, "MB"),
-         std::to_string(
-             static_cast<std::uint64_t>(sum(lanes, "rejected") + sum(lanes, "malformed") + sum(lanes, "unknown_job"))),
-         amount(number(memory, "resident_bytes"), 1e6, "MB"), amount(number(memory, "formula_bytes"), 1e6, "MB")});
+    table.add({text(a.status, "index") + " of " + text(a.status, "servers"), a.address, text(a.status, "pid"),
+               amount(number(a.status, "uptime_s"), 1, "s"), std::to_string(lanes.size()),
+               std::to_string(list(a.status, "jobs").size()), amount(sum(lanes, "push_bytes"), 1e6, "MB"),
+               amount(sum(lanes, "answer_bytes"), 1e6, "MB"),
+               std::to_string(static_cast<std::uint64_t>(sum(lanes, "rejected") + sum(lanes, "malformed") +
+                                                         sum(lanes, "unknown_job"))),
+               amount(number(memory, "owned_bytes"), 1e6, "MB"), amount(number(memory, "formula_bytes"), 1e6, "MB")});
   }
   table.print();
 }

@@ -63,14 +63,12 @@ MemoryTerms ControlJobStatus::memory_terms() const {
   for (const auto& lane : gauges) {
     shard.max_held_bytes += lane->max_held_bytes.load(std::memory_order_relaxed);
     shard.log_bytes += lane->log_bytes.load(std::memory_order_relaxed);
-    shard.local_nodes = std::max(shard.local_nodes, lane->links.load(std::memory_order_relaxed));
   }
   const MemoryTerms steady = memory_formula(shard);
-  if (!snapshot_pending) return steady;
-  // While a snapshot is written, blocks beyond the steady state are those that copy-on-write keeps for it.
+  if (!snapshot_pending && !snapshot_durable) return steady;
+  // Blocks beyond the steady state are those that copy-on-write keeps for a snapshot, or has ready for the next one.
   const std::uint64_t pool = pool_bytes();
-  const std::uint64_t expected = steady.state + steady.answers + steady.told + steady.sums;
-  shard.snapshot_bytes = pool > expected ? pool - expected : 0;
+  shard.snapshot_bytes = pool > steady.blocks() ? pool - steady.blocks() : 0;
   return memory_formula(shard);
 }
 

@@ -145,7 +145,9 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
     }
     ++chunks[owner.lane.value];
     ++job.status.chunks;
-    job.status.elements += job.layout->chunk(ChunkIndex(c)).elements;
+    const std::uint64_t elements = job.layout->chunk(ChunkIndex(c)).elements;
+    job.status.elements += elements;
+    job.status.memory.largest_chunk = std::max(job.status.memory.largest_chunk, elements);
   }
   const std::uint32_t fit = logs_ ? log_rounds(*config, m.owners, m.chunk_elements, max_logged_rounds_) : 0;
   const bool logs = fit != 0;

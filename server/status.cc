@@ -82,10 +82,24 @@ Json job_status_json(const ControlJobStatus& job) {
           {"pool_bytes", job.pool_bytes()}};
 }
 
-MemoryTerms total_memory(const ControlStatus& status) {
+MemoryTerms total_memory(const ServerParts& parts, const ControlStatus& status) {
   MemoryTerms total;
+  total.process = process_formula(parts.lanes.size());
   for (const ControlJobStatus& job : status.jobs) total += job.memory_terms();
   return total;
+}
+
+// Anonymous memory, and the shared memory that this process made. Not what workers share with it.
+std::uint64_t owned_bytes(const std::vector<const Lane*>& lanes) {
+  std::uint64_t bytes = anonymous_bytes();
+  for (const Lane* lane : lanes) bytes += static_cast<std::uint64_t>(lane->counters().pool_bytes.value());
+  return bytes;
+}
+
+std::uint64_t mapped_bytes(const std::vector<const Lane*>& lanes) {
+  std::uint64_t bytes = 0;
+  for (const Lane* lane : lanes) bytes += static_cast<std::uint64_t>(lane->counters().mapped_bytes.value());
+  return bytes;
 }
 
 }  // namespace
@@ -96,7 +110,7 @@ std::string status_json(const ServerParts& parts) {
   for (const Lane* lane : parts.lanes) lanes.push_back(lane_json(*lane));
   Json jobs = Json::array();
   for (const ControlJobStatus& job : control.jobs) jobs.push_back(job_status_json(job));
-  const MemoryTerms memory = total_memory(control);
+  const MemoryTerms memory = total_memory(parts, control);
   Json status = {{"kind", "server"},
                  {"index", parts.config->index},
                  {"servers", parts.config->servers},
@@ -108,14 +122,15 @@ std::string status_json(const ServerParts& parts) {
                  {"lanes", std::move(lanes)},
                  {"jobs", std::move(jobs)},
                  {"memory",
-                  {{"resident_bytes", resident_bytes()},
+                  {{"owned_bytes", owned_bytes(parts.lanes)},
                    {"formula_bytes", memory.total()},
                    {"state_bytes", memory.state},
                    {"answers_bytes", memory.answers},
                    {"held_bytes", memory.held},
                    {"arriving_bytes", memory.arriving},
-                   {"mapped_bytes", memory.mapped},
-                   {"snapshot_bytes", memory.snapshot}}}};
+                   {"snapshot_bytes", memory.snapshot},
+                   {"process_bytes", memory.process},
+                   {"mapped_bytes", mapped_bytes(parts.lanes)}}}};
   if (parts.coordinator) status["coordinator"] = coordinator_json(*parts.coordinator);
   return status.dump();
 }
@@ -163,11 +178,11 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
     gauge("pool_bytes", "Bytes of buffers for parameters and optimizer state.", c.pool_bytes);
   }
   const Control* control = parts.control;
-  metrics.gauge("tributary_resident_bytes", "Resident memory of the process.", {},
-                [] { return static_cast<double>(resident_bytes()); });
+  metrics.gauge("tributary_owned_bytes", "Memory of the process's own: not what workers share with it.", {},
+                [lanes = parts.lanes] { return static_cast<double>(owned_bytes(lanes)); });
   metrics.gauge("tributary_memory_formula_bytes",
-                "Memory the open jobs need by the formula in server/memory_formula.h.", {},
-                [control] { return static_cast<double>(total_memory(control->status()).total()); });
+                "Memory that the server needs by the formula in server/memory_formula.h.", {},
+                [parts] { return static_cast<double>(total_memory(parts, parts.control->status()).total()); });
   metrics.gauge("tributary_server_joined", "1 if the coordinator knows this server.", {},
                 [control] { return control->status().joined ? 1.0 : 0.0; });
   const auto per_job = [&](const char* name, const char* help, double (*read)(const ControlJobStatus&)) {

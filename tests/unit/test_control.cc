@@ -209,7 +209,8 @@ TEST_CASE("a server says hello with its lanes, beats, and tells how far its jobs
   REQUIRE(status.jobs.size() == 1);
   CHECK(status.jobs[0].name == "mnist");
   CHECK(status.jobs[0].chunks == 3);
-  CHECK(status.jobs[0].memory_terms().state == 2 * 3 * kChunkElements * 4);  // parameters, and those of the last round
+  CHECK(status.jobs[0].memory_terms().state ==
+        2 * 3 * (kChunkElements * 4 + kBlockSlack));  // parameters, and those of the last round
 }
 
 TEST_CASE("facts of a gated round are told until there is a decision, which opens it on all lanes") {
