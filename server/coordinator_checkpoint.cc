@@ -94,11 +94,7 @@ Result<std::uint64_t> CoordinatorCore::save_checkpoint(const SaveOrder& order, s
   checkpoint.status.job = order.job;
   const Result<std::uint64_t> id = begin_checkpoint(std::move(checkpoint), now_ms);
   if (!id) return id;
-  if (!trains || order.committed) {
-    write_checkpoint(checkpoints_.at(*id), job, now_ms);
-  } else if (!job.snapshot) {
-    job.snapshot_due_ms = std::min(job.snapshot_due_ms, now_ms);
-  }
+  if (!trains || order.committed) write_checkpoint(checkpoints_.at(*id), job, now_ms);
   return id;
 }
 

@@ -37,6 +37,8 @@
 
 namespace tributary {
 
+struct SnapshotNeeds;
+
 struct CoordinatorOptions {
   std::uint16_t servers = 1;  // 0: a cluster for all-reduce jobs only
   std::uint64_t incarnation = 0;
@@ -273,7 +275,7 @@ class CoordinatorCore {
   bool waits_for_snapshots(const Job& job) const;
   std::vector<Version> redo_after(const Job& job) const;
   static std::uint64_t redo_pause_ms(std::uint64_t bytes);
-  void name_redo_snapshot(Job& job, std::uint64_t now_ms);
+  std::optional<std::uint64_t> redo_round(const Job& job, const SnapshotNeeds& needs, std::uint64_t now_ms) const;
   std::string beginning_in_words(const Job& job) const;
 
   // coordinator_gate.cc: one decision about a whole round

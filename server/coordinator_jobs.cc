@@ -6,6 +6,7 @@
 
 #include "common/job_optimizer.h"
 #include "server/coordinator_core.h"
+#include "server/snapshot_schedule.h"
 
 namespace tributary {
 namespace {
@@ -22,6 +23,9 @@ constexpr std::uint64_t kRecordRetryMs = 1'000;  // a record that could not be s
 // A snapshot round is named this far ahead of the fastest shard, so that the message is there before the round is.
 constexpr double kSnapshotLeadMs = 300.0;
 constexpr std::uint64_t kMaxSnapshotLeadFactor = 32;
+// After so long one whose round is still far gives way to a nearer one. (A job that stands still for a moment looks as
+// if every round were far.)
+constexpr std::uint64_t kSnapshotFarMs = 5'000;
 // About what a lane gets of memory for the steps after the capture (server/pool_preparer.h) in a millisecond: an eighth
 // of what one core does, as training keeps most of them. Where it is less, shards are waited for, so long at most.
 constexpr std::uint64_t kPreparedBytesPerMs = 125'000;
@@ -243,7 +247,7 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
     job.missed_snapshots = 0;
     job.snapshot_due_ms = snapshot_due(job, now_ms);
     job.redo_due_ms = now_ms + redo_pause_ms(job.snapshot_bytes);
-    if (waits_for_snapshots(job)) name_redo_snapshot(job, now_ms);
+    if (waits_for_snapshots(job)) name_snapshot(job, now_ms);
   }
 }
 
@@ -311,12 +315,7 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
                 " did not come in time; another one is tried");
     miss_snapshot(job, now_ms);
   }
-  if (job.snapshot || now_ms < job.snapshot_retry_ms) return;
-  if (now_ms >= job.snapshot_due_ms && !job.stop_requested) {
-    name_snapshot(job, now_ms);
-  } else if (keeps_redo(job)) {
-    name_redo_snapshot(job, now_ms);  // also while it stops: a node may wait for one to finish its round
-  }
+  if (now_ms >= job.snapshot_retry_ms) name_snapshot(job, now_ms);
 }
 
 void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
@@ -324,7 +323,7 @@ void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
   const bool passed = waits_for_snapshots(job) && job.snapshot->value < job.record.committed.value + job.redo_capacity;
   job.snapshot.reset();
   ++job.missed_snapshots;
-  if (passed) return name_redo_snapshot(job, now_ms);
+  if (passed) return name_snapshot(job, now_ms);
   job.snapshot_retry_ms = now_ms + kSnapshotRetryMs * std::min(job.missed_snapshots, kMaxSnapshotLeadFactor);
   if (job.snapshot_due_ms != kNever) job.snapshot_due_ms = job.snapshot_retry_ms;
 }
@@ -373,17 +372,30 @@ std::optional<std::uint64_t> CoordinatorCore::next_to_name(const Job& job, std::
   return static_cast<std::uint64_t>(std::ceil(std::min(reach, kMaxRound))) + 2;
 }
 
+// Names a snapshot if somebody needs one, in place of one under way that nobody is near.
 void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
-  const std::optional<std::uint64_t> next = next_to_name(job, now_ms);
-  if (!next || !has_memory(job, now_ms)) return;
-  std::uint64_t round = *next;
-  const std::uint64_t every = job.config.snapshot.every_rounds;
-  if (every != 0 && !save_waits(job) && !job.joins_after) {  // whoever waits gets the next one that can be
-    round = (round + every - 1) / every * every;
+  if (!job.snapshot_done.empty() && job.snapshot) return;  // a shard is through with that already
+  SnapshotNeeds needs;
+  for (const auto& [shard, pace] : job.pace) needs.fastest = std::max(needs.fastest, pace.max_version.value);
+  needs.next = next_to_name(job, now_ms);
+  needs.due = now_ms >= job.snapshot_due_ms && !job.stop_requested;
+  needs.every_rounds = job.config.snapshot.every_rounds;
+  const bool joins = job.joins_after && job.record.committed <= *job.joins_after;
+  needs.awaited = (joins || save_waits(job)) && !job.stop_requested;
+  needs.redo = redo_round(job, needs, now_ms);
+  if (waits_for_snapshots(job)) needs.last = job.record.committed.value + job.redo_capacity;
+  const std::optional<NamedSnapshot> named = snapshot_to_name(needs);
+  if (!named) return;
+  if (job.snapshot && (now_ms < job.snapshot_named_ms + kSnapshotFarMs ||
+                       !gives_way(job.snapshot->value, named->round, needs.fastest))) {
+    return;
   }
-  // Beyond that nobody could get without it.
-  if (waits_for_snapshots(job)) round = std::min(round, job.record.committed.value + job.redo_capacity);
-  announce_snapshot(job, Round(round), now_ms);
+  if (!has_memory(job, now_ms)) return;
+  if (job.snapshot) {
+    output_.log("snapshot of round " + std::to_string(job.snapshot->value) + " of " + in_words(job) +
+                ", which is far, gives way to one of round " + std::to_string(named->round) + " for " + named->why);
+  }
+  announce_snapshot(job, Round(named->round), now_ms);
 }
 
 void CoordinatorCore::announce_snapshot(Job& job, Round round, std::uint64_t now_ms) {

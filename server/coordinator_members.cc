@@ -102,10 +102,7 @@ Status CoordinatorCore::let_in(Job& job, const JoinJob& m, std::uint64_t now_ms)
   if (Status same = same_as_others(job, m); !same) return same;  // who does not fit disturbs nobody
   if (!recovers(job.config)) {
     // It will go back to a snapshot: to a new one.
-    if (!job.joins_after) {
-      job.joins_after = job.record.committed;
-      job.snapshot_due_ms = now_ms;
-    }
+    if (!job.joins_after) job.joins_after = job.record.committed;
     if (job.record.committed <= *job.joins_after) {
       return fail(ErrorCode::kUnavailable,
                   in_words(job) + " can have node " + std::to_string(m.node.value) +

@@ -11,6 +11,7 @@
 
 #include "common/redo_plan.h"
 #include "server/coordinator_core.h"
+#include "server/snapshot_schedule.h"
 
 namespace tributary {
 namespace {
@@ -215,25 +216,22 @@ bool CoordinatorCore::waits_for_snapshots(const Job& job) const {
 // for it, it is named at once, and if the shards are past that already (heartbeats tell of the past) it is the last
 // round that can be reached without it, which cannot be missed. If they do not, it is named as far ahead as any (where
 // rounds are short that is much of a ring, so at once), and writing must not cost much: on average kRedoBytesPerMs of
-// each shard.
-void CoordinatorCore::name_redo_snapshot(Job& job, std::uint64_t now_ms) {
-  Version fastest;
+// each shard. Also while a job stops: a node may wait for one to finish its round.
+std::optional<std::uint64_t> CoordinatorCore::redo_round(const Job& job, const SnapshotNeeds& needs,
+                                                         std::uint64_t now_ms) const {
+  if (!keeps_redo(job) || job.pace.empty()) return {};
   for (const auto& [shard, pace] : job.pace) {
-    if (pace.min_version.value <= job.start.value && pace.min_version.value <= job.record.committed.value) return;
-    fastest = std::max(fastest, pace.max_version);
+    if (pace.min_version.value <= job.start.value && pace.min_version.value <= job.record.committed.value) return {};
   }
-  if (job.pace.empty()) return;
   // Neither rings nor logs are of use before there is a snapshot to load.
   const bool first = !job.record.initialised;
   const std::uint64_t wanted = first ? 0 : job.record.committed.value + job.redo_capacity / 2;
   if (!waits_for_snapshots(job)) {
-    const std::optional<std::uint64_t> next = next_to_name(job, now_ms);
-    if (next && *next >= wanted && now_ms >= job.redo_due_ms && !job.stop_requested) name_snapshot(job, now_ms);
-    return;
+    const bool now = needs.next && *needs.next >= wanted && now_ms >= job.redo_due_ms && !job.stop_requested;
+    return now ? needs.next : std::nullopt;
   }
-  const std::uint64_t last = job.record.committed.value + job.redo_capacity;
   const std::uint64_t ahead = job.missed_snapshots == 0 ? 2 : job.redo_capacity;
-  announce_snapshot(job, Round(std::min(last, std::max(wanted, fastest.value + ahead))), now_ms);
+  return std::max(wanted, needs.fastest + ahead);
 }
 
 }  // namespace tributary

@@ -442,7 +442,9 @@ void ShardCore::capture(Chunk& chunk, Round round) {
 }
 
 bool ShardCore::snapshot_at(Round round) {
-  if (snapshot_round_ || !initialised() || max_version_.value > round.value) return false;
+  if (!initialised() || max_version_.value > round.value) return false;
+  // A nearer one takes the place of one that no chunk has reached.
+  if (snapshot_round_ && (round >= *snapshot_round_ || uncaptured_ < chunks_.size())) return false;
   // The answers before that round's pushes must name it.
   if (push_->keeps_residual() && max_version_.value + 2 > round.value) return false;
   if (chunks_.empty()) return true;

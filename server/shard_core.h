@@ -236,8 +236,9 @@ class ShardCore {
   std::optional<RoundFacts> decided() const;
 
   // Capture every chunk when it reaches version `round`, with clocks when its slowest node does (at once, if it is
-  // there). False, and nothing is captured, if a chunk is already past it (with residuals: so near that its nodes may
-  // not know in time), if a snapshot is still being captured, or if so much of an earlier one is still held that this
+  // there). A nearer round takes the place of one that no chunk has reached. False, and nothing is captured, if a chunk
+  // is already past it (with residuals: so near that its nodes may not know in time), if a snapshot is still being
+  // captured, or if so much of an earlier one is still held that this
   // one could keep the training waiting for buffers.
   bool snapshot_at(Round round);
   // The view is over: drops held frames; with `keep`, captures every chunk as it is and requires all at version

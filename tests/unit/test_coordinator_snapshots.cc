@@ -133,11 +133,23 @@ TEST_CASE("snapshots by rounds are named at multiples") {
   cluster.now += 990;
   cluster.beat_server(0, 30, 30);
   cluster.core.tick(cluster.now);
+  CHECK(cluster.count<SnapshotAt>() == 0);  // round 50 is not near
+  cluster.now += 10'000;
+  cluster.beat_server(0, 40, 40);
+  cluster.core.tick(cluster.now);
+  CHECK(cluster.count<SnapshotAt>() == 0);
+  cluster.now += 1000;
+  cluster.beat_server(0, 46, 46);
+  cluster.core.tick(cluster.now);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
   CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(50));
   cluster.now += 1000;
   cluster.beat_server(0, 51, 51);
   cluster.done(0, 50);
+  cluster.core.tick(cluster.now);
+  CHECK(cluster.count<SnapshotAt>() == 2);
+  cluster.now += 10'000;
+  cluster.beat_server(0, 71, 71);
   cluster.core.tick(cluster.now);
   CHECK(cluster.to<SnapshotAt>(server_peer(0)).back().round == Round(75));
 }

@@ -118,6 +118,23 @@ TEST_CASE("a second snapshot waits until the first is written") {
   CHECK(shard.out.snapshots.size() == 2);
 }
 
+TEST_CASE("a nearer snapshot takes the place of one that no chunk has reached") {
+  Shard shard({.elements = 2 * kChunk});
+  shard.init(1.0f);
+  REQUIRE(shard.core.snapshot_at(Round(100)));
+  CHECK_FALSE(shard.core.snapshot_at(Round(200)));  // a later one waits
+  CHECK(shard.core.snapshot_at(Round(1)));
+  shard.push(0, 1, 1.0f, 0);
+  REQUIRE(shard.out.snapshots.size() == 1);
+  CHECK(shard.out.snapshots[0].round == Round(1));
+  CHECK_FALSE(shard.core.snapshot_at(Round(1)));  // it is being captured
+  shard.push(0, 1, 1.0f, 1);
+  CHECK(shard.out.snapshots.size() == 2);
+  shard.out.snapshots.clear();
+  shard.push(0, 2, 1.0f, 0);
+  CHECK(shard.out.snapshots.empty());
+}
+
 TEST_CASE("a stop keeps every chunk if all are at the round") {
   Shard shard({.elements = 2 * kChunk, .nodes = 2});
   shard.init(1.0f);
