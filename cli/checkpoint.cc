@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "cli/daemons.h"
+#include "cli/orders.h"
 #include "cli/table.h"
-#include "cluster/http_client.h"
 #include "common/printed.h"
 #include "server/checkpoint_directory.h"
 
@@ -23,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds kTimeout{10'000}, kPoll{100}, kJoinPatience{10'000};
+constexpr std::chrono::milliseconds kPoll{100}, kJoinPatience{10'000};
 constexpr int kLostAnswers = 50;  // in a row, until the coordinator is given up
 
 int complain(const std::string& message) {
@@ -36,45 +35,18 @@ std::string megabytes(std::uint64_t bytes) {
 }
 
 struct OrderOptions {
-  std::string base_dir, admin;
+  Cluster cluster;
   bool wait = true, json = false;
 };
 
 void add_order_options(CLI::App& command, OrderOptions& options) {
-  command.add_option("--base-dir", options.base_dir, "folder of a running `tributary up`")->type_name("FOLDER");
-  command.add_option("--coordinator-admin", options.admin, "admin address of server 0")->type_name("HOST:PORT");
+  add_cluster_options(command, options.cluster);
   command.add_flag("--wait,!--no-wait", options.wait, "wait for the end of it (default)");
   command.add_flag("--json", options.json, "print one JSON object");
 }
 
-Result<std::string> coordinator_admin(const OrderOptions& options) {
-  if (!options.admin.empty()) return options.admin;
-  if (options.base_dir.empty()) {
-    return fail(ErrorCode::kInvalidArgument, "which cluster? give --base-dir or --coordinator-admin");
-  }
-  const Result<std::vector<std::string>> addresses = admin_addresses(options.base_dir);
-  if (!addresses) return tl::unexpected(addresses.error());
-  return addresses->front();  // servers come first, in their order
-}
-
-// A JSON object that the coordinator answered with; its refusal as an error (kTimeout: it may accept in a moment).
-Result<Json> ask(const std::string& admin, const std::string& path, const std::optional<std::string>& order) {
-  const Result<HttpAnswer> answer = http_order(admin, path, order, kTimeout);
-  if (!answer) return tl::unexpected(answer.error());
-  Json json = Json::parse(answer->body, nullptr, false);
-  if (!json.is_object()) {
-    return fail(ErrorCode::kMalformed, "http://" + admin + path + " did not answer with JSON; is that server 0?");
-  }
-  if (answer->status == 200) return json;
-  const std::string text = json.value("error", std::string("no reason given"));
-  if (answer->status == 404 && text.starts_with("there is no /")) {
-    return fail(ErrorCode::kNotFound, admin + " takes no orders for checkpoints; give the admin address of server 0");
-  }
-  return fail(json.value("retry", false) ? ErrorCode::kTimeout : ErrorCode::kUnavailable, text);
-}
-
 int carry_out(const OrderOptions& options, const std::string& path, const Json& order) {
-  const Result<std::string> admin = coordinator_admin(options);
+  const Result<std::string> admin = coordinator_admin(options.cluster);
   if (!admin) return complain(admin.error().message), admin.error().code == ErrorCode::kInvalidArgument ? 2 : 1;
   const std::string text = order.dump(-1, ' ', false, Json::error_handler_t::replace);
   Result<Json> accepted = ask(*admin, path, text);

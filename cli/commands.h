@@ -15,6 +15,7 @@ void add_plan(CLI::App& app, int& exit_status);
 void add_doctor(CLI::App& app, int& exit_status);
 void add_lab(CLI::App& app, int& exit_status);
 void add_checkpoint(CLI::App& app, int& exit_status);
+void add_job(CLI::App& app, int& exit_status);
 void add_checkpoint_conversions(CLI::App& checkpoint, int& exit_status);  // below `checkpoint`
 // Below `bench`: the ranks that the lab starts on its hosts, the comparison there, the bound on staleness, slow nodes.
 void add_bench_ranks(CLI::App& bench, int& exit_status);

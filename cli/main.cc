@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
       "  tributary plan --nodes 4 --servers 4 ...     which layout is fastest on these links, and what binds it?\n"
       "  tributary bench pushpull                     how fast gradients go in and parameters come out here\n"
       "  tributary checkpoint save JOB --dir DIR      a job's state as a directory; restore it on any servers\n"
+      "  tributary job remove JOB                     delete a job with all that servers have of it\n"
       "  tributary lab run LAB.toml                   on several hosts with limited links, emulated on this machine\n\n"
       "The daemons are tributary-server and tributary-worker; the built-in trainer is tributary-train. Each has a "
       "--help.",
@@ -31,6 +32,7 @@ int main(int argc, char** argv) {
   tributary::cli::add_doctor(app, exit_status);
   tributary::cli::add_lab(app, exit_status);
   tributary::cli::add_checkpoint(app, exit_status);
+  tributary::cli::add_job(app, exit_status);
   CLI11_PARSE(app, argc, argv);
   return exit_status;
 }

@@ -14,6 +14,7 @@ using Json = nlohmann::ordered_json;
 using Answer = AdminHttp::Answer;
 
 constexpr char kPrefix[] = "/checkpoint/";
+constexpr char kRemoveJob[] = "/job/remove";
 
 std::string text_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -117,10 +118,20 @@ Answer status(const Coordinator& coordinator, const std::string& digits) {
                                                   : Json(nullptr)}})};
 }
 
+Answer remove_job(Coordinator& coordinator, const std::string& body) {
+  Fields fields(body);
+  std::string name = fields.text("name");
+  if (const Status read = fields.status(); !read) return refusal(read.error());
+  const Result<std::uint64_t> removed = coordinator.remove_job(std::move(name));
+  if (!removed) return refusal(removed.error());
+  return {200, text_of({{"removed", *removed}})};
+}
+
 }  // namespace
 
-std::optional<AdminHttp::Answer> answer_checkpoint_order(Coordinator& coordinator, const std::string& path,
-                                                         const std::string* body) {
+std::optional<AdminHttp::Answer> answer_order(Coordinator& coordinator, const std::string& path,
+                                              const std::string* body) {
+  if (path == kRemoveJob && body != nullptr) return remove_job(coordinator, *body);
   if (!path.starts_with(kPrefix)) return std::nullopt;
   const std::string what = path.substr(sizeof kPrefix - 1);
   if (body == nullptr) return status(coordinator, what);

@@ -1,8 +1,9 @@
-// Orders for checkpoints over the admin endpoint of server 0, for `tributary checkpoint`:
+// Orders for checkpoints and jobs over the admin endpoint of server 0, for `tributary checkpoint` and `tributary job`:
 //
 //   POST /checkpoint/save     {"job", "directory", "committed"}            -> {"id"}
 //   POST /checkpoint/restore  {"checkpoint", "name", "force"}              -> {"id"}
 //   GET  /checkpoint/ID                                                    -> {"id", "job", "step", "round", ...}
+//   POST /job/remove          {"name"}                                     -> {"removed"}
 //
 // A refusal is {"error", "retry"} with a status of 400 or above; retry: it may be accepted in a moment.
 #pragma once
@@ -16,7 +17,7 @@
 namespace tributary {
 
 // On the HTTP thread: it may read a manifest. Nothing: there is no such path.
-std::optional<AdminHttp::Answer> answer_checkpoint_order(Coordinator& coordinator, const std::string& path,
-                                                         const std::string* body);
+std::optional<AdminHttp::Answer> answer_order(Coordinator& coordinator, const std::string& path,
+                                              const std::string* body);
 
 }  // namespace tributary

@@ -339,7 +339,9 @@ void ControlJobs::lane_stopped(JobId id, ViewId view, Round round, bool kept) {
 void ControlJobs::snapshot_finished(const SnapshotDone& done) {
   const Job* job = find(done.job, done.view);
   if (!job) {  // dropped in the meantime; what is durable can still be resumed from, so the coordinator should know
-    if (done.ok) output_.send(done);
+    if (!done.ok) return;
+    output_.send(done);
+    output_.hello();  // a coordinator that does not know the job learns its name
     return;
   }
   if (job->status.snapshot_pending != done.round) return;

@@ -145,6 +145,10 @@ Status Coordinator::save(const JobRecord& record) {
   return registry_ ? registry_->save(record) : Status{};
 }
 
+Status Coordinator::remove(JobId job) {
+  return registry_ ? registry_->remove(job) : Status{};
+}
+
 void Coordinator::log(const std::string& line) {
   logger_->info("coordinator: {}", line);
 }
@@ -206,6 +210,10 @@ Result<std::uint64_t> Coordinator::save_checkpoint(SaveOrder order) {
 
 Result<std::uint64_t> Coordinator::restore_checkpoint(RestoreOrder order) {
   return give([this, order = std::move(order)](std::uint64_t now) { return core_->restore_checkpoint(order, now); });
+}
+
+Result<std::uint64_t> Coordinator::remove_job(std::string name) {
+  return give([this, name = std::move(name)](std::uint64_t) { return core_->remove_job(name); });
 }
 
 std::optional<CheckpointStatus> Coordinator::checkpoint(std::uint64_t id) const {

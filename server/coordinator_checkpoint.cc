@@ -208,6 +208,12 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
                                                    "; give --force to replace it, or restore under another name");
     }
   }
+  if (const std::set<JobId> others = strangers(order.name); !others.empty() && !order.force) {
+    return fail(ErrorCode::kInvalidArgument,
+                "servers have state of a job '" + order.name + "' (job id " + std::to_string(others.begin()->value) +
+                    ") that the registry in server 0's store does not know; start server 0 with the store that it had, "
+                    "or give --force to replace that state, or restore under another name");
+  }
   Result<JobRecord> record = record_of(order);
   if (!record) return tl::unexpected(record.error());
   Checkpoint checkpoint;
@@ -284,14 +290,17 @@ void CoordinatorCore::finish_restore(Checkpoint& checkpoint, std::uint64_t now_m
     return end_checkpoint(checkpoint, "cannot record the job: " + saved.error().message, now_ms);
   }
   Job& job = jobs_.at(checkpoint.status.job);
-  const JobId replaced = job.record.job;
+  std::set<JobId> replaced = strangers(checkpoint.status.job);
+  replaced.insert(job.older.begin(), job.older.end());
+  if (job.record.job.value != 0) replaced.insert(job.record.job);
   job = Job{};
+  job.older = std::move(replaced);
   job.record = record;
   job.config = job_from_json(record.job_json).value();
   for (const std::uint16_t shard : shards_of(job)) {
     servers_.at(shard).hello.stored.push_back({record.job, job.config.name, 0, {record.committed}});
   }
-  if (replaced.value != 0) send_servers(job, DropCheckpoint{replaced, {}});
+  drop_older(job);
   end_checkpoint(checkpoint, {}, now_ms);
 }
 

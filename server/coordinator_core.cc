@@ -23,7 +23,11 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, std::vector<JobReco
       continue;
     }
     Job& job = jobs_[config->name];
-    if (job.record.view > record.view) continue;  // a training of that name that was replaced before it had a snapshot
+    if (job.record.view > record.view) {
+      job.older.insert(record.job);
+      continue;
+    }
+    if (job.record.job.value != 0) job.older.insert(job.record.job);
     job.config = *config;
     job.record = std::move(record);
     job.began = job.record.view_nodes;  // or it was given up: who cannot know drops what nodes have kept
@@ -97,7 +101,10 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
     }
     lose_server(m.shard.value, who + " came back as a new process", now_ms);
   }
-  if (!known) output_.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
+  if (!known) {
+    output_.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
+    note_strangers(m);
+  }
   // It says hello again if it never heard that it is known; then it has missed what was said after that, too.
   const bool elsewhere = known && server.peer != from;
   server = Server{from, m, now_ms, true};

@@ -84,6 +84,7 @@ class CoordinatorOutput {
   virtual void send(PeerId to, const ControlMessage& message) = 0;
   // Durable before it returns.
   virtual Status save(const JobRecord& record) = 0;
+  virtual Status remove(JobId job) = 0;  // its record, if there is one
   virtual void log(const std::string& line) = 0;
 };
 
@@ -106,6 +107,9 @@ class CoordinatorCore {
   Result<std::uint64_t> save_checkpoint(const SaveOrder& order, std::uint64_t now_ms);
   Result<std::uint64_t> restore_checkpoint(const RestoreOrder& order, std::uint64_t now_ms);
   std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const;
+  // Deletes a job that is not in use, with all that anybody has of that name (coordinator_progress.cc). How many there
+  // were.
+  Result<std::uint64_t> remove_job(const std::string& name);
 
   struct JobStatus {
     JobRecord record;
@@ -163,6 +167,7 @@ class CoordinatorCore {
   };
   struct Job {
     JobRecord record;
+    std::set<JobId> older;  // trainings of its name that it took the place of, until they are dropped
     JobConfig config;
     Phase phase = Phase::kIdle;
     std::uint64_t phase_since_ms = 0;
@@ -213,6 +218,7 @@ class CoordinatorCore {
     std::optional<RoundGate> gate;  // of the view, if the job has one
 
     bool on_servers() const { return config.mode != "allreduce"; }
+    bool knows(JobId id) const { return id == record.job || older.contains(id); }
   };
 
   // coordinator_core.cc: peers and dispatch
@@ -241,8 +247,11 @@ class CoordinatorCore {
   Status admit(Job& job, const JoinJob& m, std::uint64_t worker, std::uint64_t now_ms);
   static Status stopping(const Job& job);
   Status same_as_others(const Job& job, const JoinJob& m) const;
+  static Status same_as(const Job& job, const std::vector<TensorSpec>& tensors, const std::string& job_json,
+                        const JoinJob& m);
   Status free_rank(Job& job, const JoinJob& m, std::uint64_t worker, std::uint64_t now_ms);
   void open_if_complete(Job& job, std::uint64_t now_ms);
+  void refuse_opening(Job& job, const Error& error, std::uint64_t now_ms);
   OpenJob open_message(const Job& job, std::uint16_t shard) const;
   void welcome(Job& job, std::uint64_t now_ms);
   JobWelcome welcome_message(const Job& job, std::uint32_t node) const;
@@ -250,6 +259,13 @@ class CoordinatorCore {
   JobId fresh_id() const;
   Status choose_snapshot(Job& job);
   void regather(Job& job, const std::string& reason, std::uint64_t now_ms);
+
+  // coordinator_progress.cc: who has progress of a job
+  std::set<JobId> strangers(const std::string& name) const;
+  Status may_open_fresh(const Job& job) const;
+  void note_strangers(const ServerHello& m);
+  void drop_state(JobId id);
+  void drop_older(Job& job);
 
   // coordinator_members.cc: who takes part in a view
   bool gathered(const Job& job, std::uint64_t now_ms) const;

@@ -153,23 +153,31 @@ Status CoordinatorCore::free_rank(Job& job, const JoinJob& m, std::uint64_t work
   return in_view && !mine ? let_in(job, m, now_ms) : Status{};
 }
 
+Status CoordinatorCore::same_as(const Job& job, const std::vector<TensorSpec>& tensors, const std::string& job_json,
+                                const JoinJob& m) {
+  const std::string node = "node " + std::to_string(m.node.value);
+  if (const std::string difference = describe_difference(tensors, m.tensors); !difference.empty()) {
+    return fail(ErrorCode::kLayoutMismatch, in_words(job) + " has other tensors than those of " + node + ": " +
+                                                difference +
+                                                "; start the same model on every node, or give the job another name");
+  }
+  if (const std::string difference = describe_config_difference(job_json, m.job_json); !difference.empty()) {
+    return fail(ErrorCode::kConfigMismatch,
+                in_words(job) + " was opened with another configuration than that of " + node + ": " + difference);
+  }
+  return {};
+}
+
 // What a job is was decided by its record, if there is one with state, and by the nodes that have joined.
 Status CoordinatorCore::same_as_others(const Job& job, const JoinJob& m) const {
   const std::string node = "node " + std::to_string(m.node.value);
   const auto other = std::ranges::find_if(job.members, [&](const auto& entry) { return entry.first != m.node.value; });
   const JoinJob* theirs = other == job.members.end() ? nullptr : &other->second.join;
   if (theirs || job.record.initialised) {
-    if (const std::string difference = describe_difference(theirs ? theirs->tensors : job.record.tensors, m.tensors);
-        !difference.empty()) {
-      return fail(ErrorCode::kLayoutMismatch, in_words(job) + " has other tensors than those of " + node + ": " +
-                                                  difference +
-                                                  "; start the same model on every node, or give the job another name");
-    }
-    if (const std::string difference =
-            describe_config_difference(theirs ? theirs->job_json : job.record.job_json, m.job_json);
-        !difference.empty()) {
-      return fail(ErrorCode::kConfigMismatch,
-                  in_words(job) + " was opened with another configuration than that of " + node + ": " + difference);
+    if (Status same = same_as(job, theirs ? theirs->tensors : job.record.tensors,
+                              theirs ? theirs->job_json : job.record.job_json, m);
+        !same) {
+      return same;
     }
   }
   if (!theirs) return {};
@@ -209,33 +217,39 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   TRIB_ASSERT(config);  // checked when it joined
   job.config = *config;
   JobRecord& record = job.record;
+  // All servers may have the first snapshot, and the coordinator died before it could commit it.
+  Status status;
+  if (job.on_servers() && !record.initialised && record.job.value != 0) {
+    status = choose_snapshot(job);
+    if (status && record.initialised) status = same_as(job, record.tensors, record.job_json, join);
+  }
   // A training that never got to a snapshot and has been changed is another training, whatever is left of it in the
   // stores.
   if (!record.initialised && (record.tensors != join.tensors || !same_training(record.job_json, join.job_json))) {
     const ViewId view = record.view;
+    if (record.job.value != 0) job.older.insert(record.job);
     record = JobRecord{};
     record.view = view;
     record.tensors = join.tensors;
     job.kept.clear();
   }
+  if (!status) return refuse_opening(job, status.error(), now_ms);
   if (record.job.value == 0) record.job = fresh_id();
   record.job_json = join.job_json;
   settle_members(job);
   record.view = record.view.next();
   record.finished = false;
-  Status status = choose_snapshot(job);
+  status = choose_snapshot(job);
   choose_start(job);
+  if (status && !job.resume && job.kept_open.empty()) status = may_open_fresh(job);
   if (status) status = lay_out(job);
   if (status) {
     status = output_.save(record);
     // Room on the disk may come back; nobody's place is lost until then.
     if (!status) status = fail(ErrorCode::kUnavailable, "the coordinator cannot record it: " + status.error().message);
   }
-  if (!status) {
-    output_.log(in_words(job) + " cannot open: " + status.error().message);
-    send_members(job, ControlError{status.error().code, status.error().message, job.config.name});
-    return become_idle(job, now_ms);
-  }
+  if (!status) return refuse_opening(job, status.error(), now_ms);
+  drop_older(job);
   // Later snapshots that only some shards have belong to rounds that this view will go through again.
   for (auto& [index, server] : servers_) {
     for (StoredJob& stored : server.hello.stored) {
@@ -260,6 +274,12 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   }
 }
 
+void CoordinatorCore::refuse_opening(Job& job, const Error& error, std::uint64_t now_ms) {
+  output_.log(in_words(job) + " cannot open: " + error.message);
+  send_members(job, ControlError{error.code, error.message, job.config.name});
+  become_idle(job, now_ms);
+}
+
 OpenJob CoordinatorCore::open_message(const Job& job, std::uint16_t shard) const {
   OpenJob open;
   open.job = job.record.job;
@@ -279,7 +299,7 @@ OpenJob CoordinatorCore::open_message(const Job& job, std::uint16_t shard) const
 // No job may ever share another's id: servers and stores know jobs by nothing else.
 JobId CoordinatorCore::fresh_id() const {
   JobId id(options_.job_id_seed);
-  const auto taken = [&](const auto& entry) { return entry.second.record.job == id; };
+  const auto taken = [&](const auto& entry) { return entry.second.knows(id); };
   do {
     id = id.next();
   } while (id.value == 0 || std::ranges::any_of(jobs_, taken));

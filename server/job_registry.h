@@ -14,6 +14,7 @@ class JobRegistry {
   virtual Result<std::vector<JobRecord>> registry() const = 0;
   // Durable before it returns.
   virtual Status save(const JobRecord& record) = 0;
+  virtual Status remove(JobId job) = 0;  // that record, if there is one
 };
 
 }  // namespace tributary

@@ -86,7 +86,7 @@ Status Server::start_parts() {
     handlers.healthy = [this] { return control_->status().joined; };
     if (coordinator_) {
       handlers.order = [this](const std::string& path, const std::string* body) {
-        return answer_checkpoint_order(*coordinator_, path, body);
+        return answer_order(*coordinator_, path, body);
       };
     }
     Result<std::unique_ptr<AdminHttp>> admin = AdminHttp::start(config_.admin, std::move(handlers));

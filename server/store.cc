@@ -113,6 +113,7 @@ class RocksStore final : public Store {
   Status drop_after(JobId job, Round round) override;
   Status drop_job(JobId job) override;
   Status save(const JobRecord& record) override;
+  Status remove(JobId job) override;
   Result<std::vector<JobRecord>> registry() const override;
   std::string path() const override { return path_; }
   const rocksdb::Options& options() const { return options_; }
@@ -141,7 +142,7 @@ class RocksStore final : public Store {
   Status check_identity(std::uint16_t server_index);
   Status find_snapshots(std::map<std::string, Family> families);
   // Removes the keys of these snapshots, then their families. REQUIRES: mutex_ held.
-  Status drop(const std::vector<SnapshotKey>& keys, const std::string& job_record_key);
+  Status drop(const std::vector<SnapshotKey>& keys);
   // Calls each(key, value) for the keys of the default family that begin with prefix.
   Status scan(const std::string& prefix,
               const std::function<Status(const rocksdb::Slice&, const rocksdb::Slice&)>& each) const;
@@ -412,10 +413,9 @@ std::unique_ptr<rocksdb::Iterator> RocksStore::iterate(const Family& family) con
   return std::unique_ptr<rocksdb::Iterator>(db_->NewIterator(options, family.get()));
 }
 
-Status RocksStore::drop(const std::vector<SnapshotKey>& keys, const std::string& job_record_key) {
+Status RocksStore::drop(const std::vector<SnapshotKey>& keys) {
   rocksdb::WriteBatch batch;
   for (const auto& [job, round] : keys) batch.Delete(snapshot_key(job, round));
-  if (!job_record_key.empty()) batch.Delete(job_record_key);
   if (batch.Count() == 0) return {};
   if (Status enough = room("drop snapshots"); !enough) return enough;
   if (auto status = db_->Write(synced(), &batch); !status.ok()) {
@@ -437,7 +437,7 @@ Status RocksStore::drop_before(JobId job, Round round) {
   for (const auto& [key, snapshot] : snapshots_) {
     if (key.first == job && key.second < round) keys.push_back(key);
   }
-  return drop(keys, {});
+  return drop(keys);
 }
 
 Status RocksStore::drop_after(JobId job, Round round) {
@@ -446,7 +446,7 @@ Status RocksStore::drop_after(JobId job, Round round) {
   for (const auto& [key, snapshot] : snapshots_) {
     if (key.first == job && key.second > round) keys.push_back(key);
   }
-  return drop(keys, {});
+  return drop(keys);
 }
 
 Status RocksStore::drop_job(JobId job) {
@@ -455,7 +455,7 @@ Status RocksStore::drop_job(JobId job) {
   for (const auto& [key, snapshot] : snapshots_) {
     if (key.first == job) keys.push_back(key);
   }
-  return drop(keys, job_key(job));
+  return drop(keys);
 }
 
 Status RocksStore::save(const JobRecord& record) {
@@ -463,6 +463,15 @@ Status RocksStore::save(const JobRecord& record) {
   const std::string doing = "save the registry record of job id " + std::to_string(record.job.value);
   if (Status enough = room(doing, sealed.size() + kRecordBytes); !enough) return enough;
   if (auto status = db_->Put(synced(), job_key(record.job), sealed); !status.ok()) {
+    return tl::unexpected<Error>(error(doing, status));
+  }
+  return {};
+}
+
+Status RocksStore::remove(JobId job) {
+  const std::string doing = "remove the registry record of job id " + std::to_string(job.value);
+  if (Status enough = room(doing); !enough) return enough;
+  if (auto status = db_->Delete(synced(), job_key(job)); !status.ok()) {
     return tl::unexpected<Error>(error(doing, status));
   }
   return {};

@@ -87,7 +87,7 @@ class Store : public JobRegistry {
   // Complete snapshots of that job that are older, or newer, than `round`.
   virtual Status drop_before(JobId job, Round round) = 0;
   virtual Status drop_after(JobId job, Round round) = 0;
-  virtual Status drop_job(JobId job) = 0;
+  virtual Status drop_job(JobId job) = 0;  // all of its snapshots
 
   virtual std::string path() const = 0;
 };

@@ -47,6 +47,11 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
       broken_(in_words("view", open.view.value) + " was given out twice");
     }
   } else {
+    if (!open.resume && !open.kept) check_strangers(open);
+    if (newest_ && newest_->open.job != open.job) {
+      began_anew_ = true;  // nobody has anything of it, so there is nothing more to be judged
+      return;
+    }
     if (newest_ && newest_->open.job == open.job && newest_->open.view >= open.view) {
       broken_(in_words("view", open.view.value) + " opens after " + in_words("view", newest_->open.view.value));
     }
@@ -74,6 +79,16 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
   opened.replays |= open.replay_to > open.resume_round;
   if (open.kept) opened.kept.insert(shard);
   ++(open.kept ? outcome_.kept : outcome_.restored);
+}
+
+// There is one job, whatever its id.
+void ClusterJudge::check_strangers(const OpenJob& open) const {
+  for (const auto& [shard, all] : stored_heard_) {
+    for (const StoredJob& stored : all) {
+      if (stored.job == open.job || stored.snapshots.empty()) continue;
+      broken_("the job begins anew, and " + in_words("server", shard) + " has said that it has snapshots of it");
+    }
+  }
 }
 
 void ClusterJudge::set_up(const OpenJob& open) {
@@ -248,7 +263,7 @@ void ClusterJudge::store_lost(std::uint16_t shard) {
   server_lost_ = true;
   const bool owns = newest_ && std::ranges::any_of(newest_->open.owners,
                                                    [&](const ChunkOwner& owner) { return owner.shard.value == shard; });
-  store_lost_ = store_lost_ || owns;
+  store_lost_ = store_lost_ || owns || shard == 0;  // with the registry
 }
 
 void ClusterJudge::ring_lost() {

@@ -42,6 +42,7 @@ class ClusterJudge {
   void decides(const RoundDecision& decision);
   // What it hears.
   void hears_log(std::uint16_t shard, const LoggedRounds& log) { logs_heard_[shard] = log; }
+  void hears_stored(std::uint16_t shard, const std::vector<StoredJob>& stored) { stored_heard_[shard] = stored; }
 
   // What servers do.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame);
@@ -84,6 +85,9 @@ class ClusterJudge {
   void store_lost(std::uint16_t shard);
   void ring_lost();
   bool store_is_lost() const { return store_lost_; }
+  bool began_anew() const { return began_anew_; }
+  // Rounds since the last snapshot.
+  std::uint64_t uncovered() const { return complete_ - std::min(complete_, committed_.value); }
 
   std::uint64_t complete() const { return complete_; }      // rounds that every chunk has been through
   std::uint64_t deliveries() const { return deliveries_; }  // of a round's parameters
@@ -114,6 +118,7 @@ class ClusterJudge {
     return std::string(what) + " " + std::to_string(value);
   }
   View* view(JobId job, ViewId id);
+  void check_strangers(const OpenJob& open) const;
   void set_up(const OpenJob& open);
   void begin(View& view);
   void begin_arrivals(View& view);
@@ -154,6 +159,8 @@ class ClusterJudge {
   std::map<std::uint16_t, std::uint64_t> deaths_of_;
   std::set<std::uint16_t> in_memory_;  // shards that have been through the last view that ran
   std::map<std::uint16_t, LoggedRounds> logs_heard_;
+  std::map<std::uint16_t, std::vector<StoredJob>> stored_heard_;
+  bool began_anew_ = false;
   std::set<std::pair<std::uint32_t, std::uint64_t>> given_;                                // ranks' states
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> residuals_;  // in snapshots: chunk, version, hash

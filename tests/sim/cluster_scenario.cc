@@ -54,7 +54,7 @@ Fault fault_of(const ClusterScenario& s, Random& random, std::uint64_t span_ns) 
     fault.who = {static_cast<std::uint32_t>(s.servers + random.below(s.nodes))};
   } else if (dice < 65) {
     fault.kind = Fault::Kind::kStore;
-    // Without the registry nothing is known of the job at all: that of server 0 is another story.
+    // Not server 0's, which has the registry: that is lose_registry()'s.
     fault.who = {static_cast<std::uint32_t>(s.servers > 1 ? random.between(1, s.servers - 1) : 0)};
     if (s.servers == 1) fault.kind = Fault::Kind::kPower;
   } else if (dice < 83) {
@@ -137,6 +137,39 @@ void log_on_disk(ClusterScenario& s, std::uint64_t span_ns) {
   s.rounds = random.between(30, 60);
 }
 
+// Server 0's store is lost, or was never the one that the job began with. Drawn apart, as above.
+void lose_registry(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0x57079eull);
+  if (s.servers < 2 || s.gentle || !random.chance(0.04)) return;
+  s.faults.push_back({Fault::Kind::kStore, random.below(span_ns), random.between(kMs, 300 * kMs), {0}});
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
+// Rounds that are slow enough for rings to be covered by snapshots that nobody waits for, and a schedule that would
+// have its own far behind that. Servers and workers die, rarely.
+void make_snapshots_rare(ClusterScenario& s) {
+  Random random(s.seed ^ 0x4a4e5ull);
+  if (s.elastic || s.gentle || !random.chance(0.08)) return;
+  s.rare_snapshots = true;
+  s.when_full = "go_on";
+  s.redo_log = "workers";
+  s.snapshot_s = 0;
+  s.snapshot_rounds = s.ring_rounds * random.between(2, 5);
+  s.disk_step_ns = random.between(1, 3) * kMs;
+  s.work_ns = random.between(120, 200) * kMs;
+  s.slow_factor = 1;
+  s.drops = 0.0;
+  s.kill_at_message = 0.0;
+  s.rounds = random.between(100, 130);
+  s.faults.clear();
+  const std::uint64_t losses = random.below(3);
+  for (std::uint64_t i = 0; i < losses; ++i) {
+    const std::uint64_t at = random.below(s.rounds * s.work_ns);
+    s.faults.push_back({Fault::Kind::kKill, at, random.between(kMs, 300 * kMs), some(random, s.servers + s.nodes)});
+  }
+  std::ranges::sort(s.faults, {}, &Fault::at_ns);
+}
+
 }  // namespace
 
 ClusterScenario cluster_scenario_of(std::uint64_t seed) {
@@ -215,6 +248,8 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   if (s.mode == "sync" && !gated && !s.deadline && s.backups == 0 && random.chance(0.15)) s.mode = "local_sgd";
   const bool recovers = (s.mode == "sync" && s.backups == 0) || s.mode == "local_sgd";
   if (recovers && plain && s.redo_log == "workers") log_on_disk(s, span);
+  if (recovers && plain && !s.logs()) make_snapshots_rare(s);
+  lose_registry(s, span);
   return s;
 }
 

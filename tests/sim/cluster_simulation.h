@@ -17,8 +17,8 @@
 // view begins no earlier than what was durable, or, where pushes are kept, than the round that was open, or, with logs,
 // than the round that every server has in memory or on its disk; a step that is taken out of a log again has the bits
 // that it had, servers say of their logs what there is, and what waits for a log gets there; no view is given out
-// twice; queues keep their bounds; snapshots have the bits that they had; and when the faults are over, the training
-// goes on soon and comes to its end.
+// twice; no job begins anew while a store has something of it; queues keep their bounds; snapshots have the bits that
+// they had; and when the faults are over, the training goes on soon and comes to its end.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +51,8 @@ struct ClusterScenario {
   bool gradients_move = false;  // the only rank of a node may write them into the ring
   std::uint64_t snapshot_rounds = 0;
   std::uint32_t snapshot_s = 0;
+  // Snapshots by rounds are rarer than what rings keep, and nothing keeps those that rings need from being in time.
+  bool rare_snapshots = false;
   bool prepares = false;  // shards get memory for a snapshot first, however little it is
   std::uint64_t disk_step_ns = 1'000'000;
   std::uint64_t window_bytes = 0;
@@ -104,6 +106,7 @@ struct ClusterOutcome {
   std::uint64_t resends = 0;
   std::uint64_t longest_pause_ns = 0;  // from the end of the faults to the next complete round
   bool stopped_for_lost_store = false;
+  bool began_anew = false;              // nobody had anything of the job any more
   std::uint64_t joins = 0, leaves = 0;  // of nodes while the job runs
   std::uint64_t states = 0;             // that ranks got back
   std::uint64_t late = 0;               // pushes that were dropped (backup workers)

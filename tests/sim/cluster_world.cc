@@ -21,6 +21,8 @@ constexpr std::uint64_t kEndPatienceNs = 180 * kSecond;
 constexpr std::uint64_t kSuperviseNs = 250 * kMs;
 constexpr std::uint64_t kRelaunchNs = 3 * kSecond;
 constexpr std::uint32_t kMaxRelaunches = 50;
+// A view that nothing has happened to for so long has the snapshots that its nodes' rings need.
+constexpr std::uint64_t kSettledNs = 8 * kSecond;
 
 JobConfig config_of(const ClusterScenario& scenario) {
   JobConfig config;
@@ -238,6 +240,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
   std::string who;
   for (const std::uint32_t process : fault.who) who += " " + std::to_string(process);
   say("FAULT", fault.name() + who);
+  struck_ns_ = clock.now_ns();
   switch (fault.kind) {
     case Kind::kKill:
       for (const std::uint32_t process : fault.who) kill(process, fault.lasts_ns);
@@ -345,6 +348,12 @@ void ClusterWorld::plant(const ShardCore& core, Push& push) {
 }
 
 void ClusterWorld::plant(ControlMessage& message) const {
+  if (auto* hello = std::get_if<ServerHello>(&message); hello && mutation == Mutation::kForgottenJob) {
+    const std::vector<CoordinatorCore::JobStatus> jobs = servers_.front().process->coordinator()->jobs();
+    std::erase_if(hello->stored, [&](const StoredJob& stored) {
+      return std::ranges::none_of(jobs, [&](const auto& job) { return job.record.job == stored.job; });
+    });
+  }
   if (auto* state = std::get_if<NodeRankState>(&message); state && mutation == Mutation::kMixedStates) {
     state->local_rank = (state->local_rank + 1) % scenario.ranks;
   }
@@ -415,6 +424,10 @@ bool ClusterWorld::over() const {
 
 void ClusterWorld::check_progress() {
   const std::uint64_t now = clock.now_ns();
+  const bool settled = now > struck_ns_ + kSettledNs;
+  if (scenario.rare_snapshots && settled && judge.uncovered() > scenario.ring_rounds) {
+    broken("rounds since the last snapshot are more than nodes can push again");
+  }
   if (now < faults_over_ns_) return;
   if (!deliveries_then_) deliveries_then_ = judge.deliveries();
   const bool some_done = std::ranges::any_of(nodes_, [](const Node& node) {
@@ -449,12 +462,13 @@ ClusterOutcome ClusterWorld::run() {
     clock.after(kSuperviseNs, supervise_);
   };
   clock.after(0, supervise_);
-  while (!ended && outcome_.failure.empty()) {
+  while (!ended && outcome_.failure.empty() && !judge.began_anew()) {
     clock.step();
     ++outcome_.events;
   }
   outcome_.stopped_for_lost_store = judge.store_is_lost() && some_failed();
-  if (outcome_.failure.empty() && !outcome_.stopped_for_lost_store) judge.ended();
+  outcome_.began_anew = judge.began_anew();
+  if (outcome_.failure.empty() && !outcome_.stopped_for_lost_store && !outcome_.began_anew) judge.ended();
   outcome_.ok = outcome_.failure.empty();
   outcome_.virtual_ns = clock.now_ns();
   outcome_.packets = wires.packets();

@@ -108,7 +108,7 @@ class ClusterWorld {
   TrainerId last_trainer_;
   std::set<std::pair<std::uint16_t, ViewId>> stops_told_;
   std::map<std::uint64_t, std::uint64_t> last_rounds_;  // for plant()
-  std::uint64_t faults_over_ns_ = 0;
+  std::uint64_t faults_over_ns_ = 0, struck_ns_ = 0;
   std::optional<std::uint64_t> deliveries_then_;  // when the faults were over
   std::uint64_t since_done_ns_ = 0;
   std::uint32_t relaunches_ = 0;

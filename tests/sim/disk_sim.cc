@@ -115,7 +115,6 @@ Status StoreSim::drop_after(JobId job, Round round) {
 
 Status StoreSim::drop_job(JobId job) {
   std::erase_if(disk_.snapshots, [&](const auto& entry) { return entry.first.first.first == job; });
-  disk_.jobs.erase(job);
   return {};
 }
 
@@ -131,6 +130,12 @@ Status StoreSim::save(const JobRecord& record) {
   if (!sync_records_ && kept.record.job == record.job && (kept.synced || !kept.before)) kept.before = kept.record;
   kept.record = record;
   kept.synced = sync_records_;
+  return {};
+}
+
+Status StoreSim::remove(JobId job) {
+  if (disk_.full) return tl::unexpected(full());
+  disk_.jobs.erase(job);
   return {};
 }
 

@@ -79,6 +79,7 @@ class StoreSim final : public Store {
   Status drop_job(JobId job) override;
   Result<std::vector<JobRecord>> registry() const override;
   Status save(const JobRecord& record) override;
+  Status remove(JobId job) override;
   std::string path() const override { return "disk"; }
 
   // Writing a snapshot, a step at a time. What it is called by from then on.

@@ -198,6 +198,7 @@ void ServerSim::flush() {
 void ServerSim::listen(PeerId from, const ControlMessage& message) {
   if (const auto* hello = std::get_if<ServerHello>(&message)) {
     world_.judge.hears_log(hello->shard.value, hello->stored.empty() ? LoggedRounds{} : hello->stored.front().log);
+    world_.judge.hears_stored(hello->shard.value, hello->stored);
     peers_[from] = hello->incarnation;
     servers_[hello->incarnation] = hello->shard.value;
   } else if (const auto* worker = std::get_if<WorkerHello>(&message)) {
@@ -239,7 +240,12 @@ std::optional<std::uint16_t> ServerSim::server_of(PeerId peer) const {
 
 void ServerSim::send(PeerId to, const ControlMessage& message) {
   if (!world_.told(*this, to, message)) return;
-  coordinator_listener_->send(to, Packet{message, {}, {}});
+  ControlMessage said = message;
+  if (auto* at = std::get_if<SnapshotAt>(&said); at && world_.mutation == Mutation::kFarSnapshot) {
+    const std::uint64_t every = std::max<std::uint64_t>(world_.scenario.snapshot_rounds, 1);
+    at->round = Round((at->round.value + every - 1) / every * every);
+  }
+  coordinator_listener_->send(to, Packet{std::move(said), {}, {}});
 }
 
 void ServerSim::log(const std::string& line) {

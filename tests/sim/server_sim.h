@@ -134,6 +134,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   // server/coordinator.cc
   void send(PeerId to, const ControlMessage& message) override;
   Status save(const JobRecord& record) override { return store_.save(record); }
+  Status remove(JobId job) override { return store_.remove(job); }
   void log(const std::string& line) override;
 
   ClusterWorld& world_;

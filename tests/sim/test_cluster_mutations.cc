@@ -84,6 +84,14 @@ TEST_CASE("a redo log at its bound that drops what it should hold back is found"
   CHECK(first_seed_that_finds(Mutation::kLossyLog) < kSeedsForMutation);
 }
 
+TEST_CASE("a schedule by rounds that keeps the snapshots that nodes need from being named is found") {
+  CHECK(first_seed_that_finds(Mutation::kFarSnapshot) < kSeedsForMutation);
+}
+
+TEST_CASE("a coordinator that begins a job anew which stores have snapshots of is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenJob) < kSeedsForMutation);
+}
+
 TEST_CASE("a coordinator that does not know how much a redo log has room for is found") {
   CHECK(first_seed_that_finds(Mutation::kUnknownBound) < kSeedsForMutation);
 }

@@ -218,6 +218,11 @@ class Cluster : public CoordinatorOutput {
     registry[record.job.value] = record;
     return {};
   }
+  Status remove(JobId job) override {
+    if (save_fails) return fail(ErrorCode::kStore, "the disk is full");
+    registry.erase(job.value);
+    return {};
+  }
   void log(const std::string& line) override { logged.push_back(line); }
   std::vector<JobRecord> records() const {
     std::vector<JobRecord> all;

@@ -299,7 +299,7 @@ TEST_CASE("a newer snapshot that all shards have complete is taken though it was
   CHECK(cluster.open().resume_round == Round(30));
 }
 
-TEST_CASE("a first snapshot that was never committed is taken too, but not by a changed training") {
+TEST_CASE("a first snapshot that was never committed is taken too, and no changed training begins anew over it") {
   Cluster cluster(2);
   cluster.everybody(1);
   cluster.run(1);
@@ -317,14 +317,43 @@ TEST_CASE("a first snapshot that was never committed is taken too, but not by a 
     JoinOptions changed;
     changed.config.optimizer.lr = 0.5;
     again.join(0, changed);
-    REQUIRE(again.last_open);
-    CHECK_FALSE(again.open().resume);
-    CHECK(again.open().job != id);
-    CHECK(again.open().view == ViewId(2));
-    // The registry now has two records of that name: the newer counts.
-    Cluster third(2, again.records(), 9);
-    CHECK(third.job().record.job == again.open().job);
+    CHECK(again.count<OpenJob>() == 0);
+    CHECK(again.only<ControlError>(worker_peer(0))->code == ErrorCode::kConfigMismatch);
   }
+}
+
+TEST_CASE("a training that was changed before it had a snapshot is another one") {
+  Cluster cluster(2);
+  cluster.everybody(1);
+  cluster.run(1);
+  const JobId id = cluster.open().job;
+  Cluster again(2, cluster.records(), 8);
+  again.registry = cluster.registry;
+  restarted(again, {});
+  JoinOptions changed;
+  changed.config.optimizer.lr = 0.5;
+  again.join(0, changed);
+  REQUIRE(again.last_open);
+  CHECK_FALSE(again.open().resume);
+  CHECK(again.open().job != id);
+  CHECK(again.open().view == ViewId(2));
+  CHECK_FALSE(again.registry.contains(id.value));
+}
+
+TEST_CASE("of two records of one name the newer counts") {
+  Cluster cluster(2);
+  cluster.everybody(1);
+  cluster.run(1);
+  std::vector<JobRecord> two = cluster.records();
+  two.push_back(two[0]);
+  two[1].job = JobId(4711);
+  two[1].view = two[0].view.next();
+  SUBCASE("in this order") {}
+  SUBCASE("in the other") {
+    std::swap(two[0], two[1]);
+  }
+  Cluster again(2, two, 9);
+  CHECK(again.job().record.job == JobId(4711));
 }
 
 TEST_CASE("a server that comes back without its store is named, with the cure") {

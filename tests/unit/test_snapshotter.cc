@@ -81,6 +81,7 @@ class FakeStore final : public Store {
   Status drop_after(JobId, Round) override { return {}; }
   Status drop_job(JobId) override { return {}; }
   Status save(const JobRecord&) override { return {}; }
+  Status remove(JobId) override { return {}; }
   Result<std::vector<JobRecord>> registry() const override { return std::vector<JobRecord>{}; }
   std::string path() const override { return "memory"; }
 

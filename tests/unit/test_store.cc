@@ -177,7 +177,10 @@ TEST_CASE("dropping keeps the round that is named, newer ones, and other jobs") 
   REQUIRE(store->drop_job(JobId(7)).has_value());
   REQUIRE(store->jobs().size() == 1);
   CHECK(store->jobs()[0].job == JobId(8));
+  CHECK(store->registry()->size() == 1);  // its record is the coordinator's
+  REQUIRE(store->remove(JobId(7)).has_value());
   CHECK(store->registry()->empty());
+  CHECK(store->remove(JobId(7)).has_value());
 }
 
 TEST_CASE("a snapshot may be dropped while it is being loaded") {
