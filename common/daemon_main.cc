@@ -16,11 +16,19 @@ namespace {
 
 constexpr long kIdleWaitMs = 60'000;
 constexpr long kDrainPollMs = 20;
+constexpr long kServingPollMs = 10;
+constexpr std::uint64_t kQuietWaitMs = 1000;  // before it is said what is waited for
 
 int report(const std::string& program, const Error& error) {
   std::fprintf(stderr, "%s: %s\n", program.c_str(), error.message.c_str());
   const bool usage = error.code == ErrorCode::kConfig || error.code == ErrorCode::kNotFound;
   return usage ? kExitUsage : kExitFailed;
+}
+
+void say(spdlog::logger& logger, const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+  logger.info("{}", line);
 }
 
 // Waits for a signal of the set for at most `ms`; 0 if none came.
@@ -41,6 +49,23 @@ sigset_t take_stop_signals() {
   return signals;
 }
 
+// Until the daemon serves; the signal that came first, or 0. An error: it never will.
+Result<int> wait_until_serving(const Daemon& daemon, const sigset_t& signals) {
+  if (!daemon.serving) return 0;
+  const std::uint64_t began = steady_ms();
+  bool told = false;
+  for (;;) {
+    const Result<bool> serving = daemon.serving();
+    if (!serving) return tl::unexpected(serving.error());
+    if (*serving) return 0;
+    if (!told && steady_ms() - began >= kQuietWaitMs) {
+      say(*daemon.logger, "waiting for " + daemon.waits_for);
+      told = true;
+    }
+    if (const int signal = wait_signal(signals, kServingPollMs); signal != 0) return signal;
+  }
+}
+
 }  // namespace
 
 int run_daemon(const std::string& program, const std::function<Result<Daemon>()>& start) {
@@ -49,11 +74,17 @@ int run_daemon(const std::string& program, const std::function<Result<Daemon>()>
   const Result<Daemon> daemon = start();
   if (!daemon) return report(program, daemon.error());
   spdlog::logger& logger = *daemon->logger;
-  std::printf("%s\n", daemon->ready_line().c_str());
-  std::fflush(stdout);
-  logger.info("serving: {}", daemon->ready_line());
-
-  int signal = 0;
+  const Result<int> interrupted = wait_until_serving(*daemon, signals);
+  if (!interrupted) {
+    logger.error("cannot serve: {}", interrupted.error().message);
+    return report(program, interrupted.error());
+  }
+  int signal = *interrupted;
+  if (signal == 0) {
+    std::printf("%s\n", daemon->ready_line().c_str());
+    std::fflush(stdout);
+    logger.info("serving: {}", daemon->ready_line());
+  }
   while (signal == 0) signal = wait_signal(signals, kIdleWaitMs);
   const std::uint64_t asked = steady_ms();
   logger.info("stopping: {}; a second signal, a second or more later, stops at once", ::strsignal(signal));

@@ -23,14 +23,19 @@ struct Daemon {
   std::uint32_t stop_timeout_s = 0;         // from drain() until it is abandoned
   std::string jobs;                         // what it stops, as the subject of a message: "jobs"
   std::function<std::string()> ready_line;  // for whoever started the process
-  std::function<void()> drain;              // begins to stop in good order; drained() is true when that is done
+  // What it cannot serve without, and whether that is there. An error: it never will be, as things are configured; the
+  // process ends with it. Null: it serves from its start.
+  std::string waits_for;
+  std::function<Result<bool>()> serving;
+  std::function<void()> drain;  // begins to stop in good order; drained() is true when that is done
   std::function<bool()> drained;
   std::function<void(const std::string& why)> abandon;  // gives up what could not be stopped in time; may be empty
 };
 
-// Takes SIGTERM and SIGINT on this thread only, starts the daemon and serves until it is stopped. `start` runs after
-// the process is set up, and must be what starts the first thread. Errors go to stderr with the program's name. Returns
-// the exit code; does not return after a second signal that comes kSameStopSignalMs or more after the first.
+// Takes SIGTERM and SIGINT on this thread only, starts the daemon, prints its ready line as soon as it serves (before,
+// if that takes a moment, what it waits for), and serves until it is stopped. `start` runs after the process is set up,
+// and must be what starts the first thread. Errors go to stderr with the program's name. Returns the exit code; does
+// not return after a second signal that comes kSameStopSignalMs or more after the first.
 int run_daemon(const std::string& program, const std::function<Result<Daemon>()>& start);
 
 }  // namespace tributary

@@ -8,6 +8,7 @@
 #include "common/codec.h"
 #include "common/host_identity.h"
 #include "common/incarnation.h"
+#include "common/lane_reply.h"
 #include "common/zmq_util.h"
 
 namespace tributary {
@@ -132,6 +133,10 @@ void Control::receive_batch() {
     const int frames = receive_frames(socket_, {&body, 1});
     if (frames == 0) return;
     const std::uint64_t now = steady_ms();
+    if (!ever_joined_ && is_lane_reply(bytes_of(body))) {
+      refused_ = lane_as_coordinator("[server]", coordinator_);
+      continue;
+    }
     Result<ControlMessage> message = decode_control(bytes_of(body));
     if (!message || frames != 1) {
       noise_.warn("ignored a message of the coordinator at " + coordinator_ + ": " +
@@ -152,7 +157,12 @@ void Control::receive_batch() {
           } else if constexpr (std::is_same_v<M, DrainDone>) {
             if (draining_.load(std::memory_order_acquire)) drained_.store(true, std::memory_order_release);
           } else if constexpr (std::is_same_v<M, ControlError>) {
-            noise_.log(spdlog::level::err, "the coordinator refused: " + m.message, now);
+            // What this process is cannot change any more; a coordinator that knew it may have changed.
+            if (!ever_joined_ && m.code == ErrorCode::kTopology) {
+              refused_ = "the coordinator at " + coordinator_ + " refused: " + m.message;
+            } else {
+              noise_.log(spdlog::level::err, "the coordinator refused: " + m.message, now);
+            }
           } else {
             noise_.warn("the coordinator at " + coordinator_ + " sent a message that is not for servers", now);
           }
@@ -169,7 +179,7 @@ void Control::meet(std::uint64_t incarnation, std::uint64_t now, bool hello) {
       logger_->info("joined the coordinator at {}", coordinator_);
     }
     coordinator_incarnation_ = incarnation;
-    joined_ = true;
+    joined_ = ever_joined_ = true;
     if (draining_.load(std::memory_order_acquire)) send(DrainRequest{incarnation_});
     return;
   }
@@ -258,6 +268,7 @@ void Control::check_drain(std::uint64_t now) {
 void Control::publish() {
   ControlStatus status;
   status.joined = joined_;
+  status.refused = refused_;
   status.coordinator_incarnation = coordinator_incarnation_;
   status.jobs = jobs_.statuses();
   const std::lock_guard lock(status_mutex_);

@@ -40,7 +40,8 @@ namespace tributary {
 class CheckpointService;
 
 struct ControlStatus {
-  bool joined = false;  // the coordinator knows us
+  bool joined = false;                 // the coordinator knows us
+  std::optional<std::string> refused;  // it never will: why, and what to change. Only before it first knew us
   std::uint64_t coordinator_incarnation = 0;
   std::uint64_t silent_ms = 0;  // since the coordinator's last word
   std::vector<ControlJobStatus> jobs;
@@ -145,6 +146,8 @@ class Control final : public LaneListener, private ControlJobsOutput {
   std::deque<ControlMessage> outbox_;
   ControlJobs jobs_;
   bool joined_ = false;
+  bool ever_joined_ = false;
+  std::optional<std::string> refused_;
   std::uint64_t coordinator_incarnation_ = 0;
   std::uint64_t hello_ms_ = 0, heartbeat_ms_ = 0, heard_ms_ = 0, drain_ms_ = 0;
   bool silence_logged_ = false;

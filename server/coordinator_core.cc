@@ -93,6 +93,13 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
     if (!outlived && now_ms < server.heard_ms + options_.peer_timeout_ms / 4) {
       // Two processes with one index, or a quick restart. A live one is heard again and keeps its place; a dead one
       // stays silent, and the newcomer, which repeats its hello, takes over.
+      if (std::exchange(server.rival, m.incarnation) != m.incarnation) server.rival_ms = now_ms;
+      if (server.heard_ms >= server.rival_ms + options_.peer_timeout_ms / 4) {
+        return refuse(from, ErrorCode::kTopology,
+                      who +
+                          " is there already as another process, which is alive: it has been heard since this one "
+                          "came; give each server its own [server] index");
+      }
       return refuse(
           from, ErrorCode::kUnavailable,
           who + " is there already as another process, heard " + std::to_string(now_ms - server.heard_ms) +

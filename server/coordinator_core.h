@@ -137,6 +137,8 @@ class CoordinatorCore {
     ServerHello hello;
     std::uint64_t heard_ms = 0;
     bool alive = false;
+    std::uint64_t rival = 0;     // incarnation of another process that says it is this server; 0: none
+    std::uint64_t rival_ms = 0;  // since when
   };
   struct Worker {
     PeerId peer;

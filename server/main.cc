@@ -28,6 +28,8 @@ tributary::Result<tributary::Daemon> start(const std::string& config_path) {
   daemon.stop_timeout_s = config->stop_timeout_s;
   daemon.jobs = "jobs";
   daemon.ready_line = [server] { return server->ready_line(); };
+  daemon.waits_for = server->waits_for();
+  daemon.serving = [server] { return server->serving(); };
   daemon.drain = [server] { server->drain(); };
   daemon.drained = [server] { return server->drained(); };
   return daemon;
@@ -40,7 +42,8 @@ int main(int argc, char** argv) {
       "Holds one shard of a model's parameters and optimizer state, sums the nodes' gradients and applies the "
       "optimizer.\n"
       "Server 0 is also the coordinator that workers and the other servers connect to.\n\n"
-      "Prints one line \"ready {...}\" when it serves. SIGTERM or SIGINT stops the jobs after a complete round, keeps "
+      "Prints one line \"ready {...}\" when it serves: the coordinator knows it then. SIGTERM or SIGINT stops the jobs "
+      "after a complete round, keeps "
       "their\n"
       "state in the store and exits with 0; a second signal, a second or more later, exits at once.",
       "tributary-server"};

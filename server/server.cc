@@ -122,6 +122,16 @@ std::string Server::ready_line() const {
   return "ready " + ready.dump();
 }
 
+std::string Server::waits_for() const {
+  return "the coordinator at " + config_.coordinator + " (server 0)";
+}
+
+Result<bool> Server::serving() const {
+  const ControlStatus status = control_->status();
+  if (status.refused) return fail(ErrorCode::kConfig, *status.refused);
+  return status.joined;
+}
+
 void Server::drain() {
   if (coordinator_) coordinator_->drain();
   control_->drain();

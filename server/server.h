@@ -37,6 +37,9 @@ class Server {
 
   // One line for whoever started the process: ready {"admin":...,"pid":...,"lanes":[...],"coordinator":...}
   std::string ready_line() const;
+  // Serving begins when the coordinator knows this server. kConfig: it refuses it for good.
+  std::string waits_for() const;
+  Result<bool> serving() const;
 
   // Stops this server's jobs in good order (on server 0: every job), final snapshots included; drained() is true when
   // that is done.

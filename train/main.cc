@@ -42,7 +42,7 @@ As one rank of a job, attached to the worker daemon of its node (all ranks of al
 torchrun sets the rank options through its environment variables):
 
   torchrun --no-python --nnodes 2 --nproc-per-node 4 --rdzv-endpoint HOST:29500 \
-    tributary-train --job configs/fashion-mnist.toml --worker /run/tributary/worker.sock
+    tributary-train --job configs/fashion-mnist.toml
 
 As the whole job in one process without any daemon, the reference that distributed runs agree with to the bit (on the
 CPU: with --device cpu, where there is a GPU):
@@ -61,6 +61,8 @@ int exit_status(const Error& error) {
     case ErrorCode::kConfig:
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kTopology:
+    case ErrorCode::kConfigMismatch:
+    case ErrorCode::kLayoutMismatch:
     case ErrorCode::kNotFound:
       return kExitUsage;
     default:

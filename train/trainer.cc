@@ -111,6 +111,9 @@ class Trainer {
 
   // Attaches, trains, detaches. Errors are the session's.
   Result<ViewEnd> run_view() {
+    // The first attach waits for a worker that is still to be started; later ones take turns with run_views' pauses.
+    session_options_.await_worker = !attached_once_;
+    session_options_.note = [this](const std::string& text) { note(text); };
     Result<std::unique_ptr<Session>> attached =
         lent_.attach(session_options_, compute_.shape().tensors(), [this](const std::string& text) { note(text); });
     if (!attached) return tl::unexpected(attached.error());

@@ -68,7 +68,8 @@ Result<AttachSocket> AttachSocket::connect(const std::string& path) {
   FileDescriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) return fail(ErrorCode::kIo, std::string("cannot create a Unix socket: ") + std::strerror(errno));
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) != 0) {
-    return fail(ErrorCode::kUnavailable,
+    const bool may_come = errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN;
+    return fail(may_come ? ErrorCode::kUnavailable : ErrorCode::kIo,
                 "no worker daemon listens on " + path + ": " + std::strerror(errno) +
                     "; start tributary-worker on this machine, or name the socket of its worker.toml");
   }

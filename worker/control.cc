@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "common/codec.h"
+#include "common/lane_reply.h"
 #include "common/zmq_util.h"
 
 namespace tributary {
@@ -59,6 +60,11 @@ void WorkerControl::send(const ControlMessage& message) {
     if (std::string lost = outbox_.push(message); !lost.empty()) lost_ = std::move(lost);
   }
   wake_.notify();
+}
+
+std::optional<std::string> WorkerControl::refused() const {
+  const std::lock_guard lock(mutex_);
+  return refused_;
 }
 
 bool WorkerControl::transmit(const ControlMessage& message) {
@@ -137,6 +143,11 @@ void WorkerControl::receive_batch(std::uint64_t now_ms) {
     zmq::message_t frame;
     if (receive_frames(socket_, {&frame, 1}) == 0) return;
     heard_ms_ = now_ms;
+    if (!ever_met_ && is_lane_reply(bytes_of(frame))) {
+      const std::lock_guard lock(mutex_);
+      refused_ = lane_as_coordinator("[worker]", options_.coordinator);
+      continue;
+    }
     Result<ControlMessage> message = decode_control(bytes_of(frame));
     if (message) {
       handle(std::move(*message));

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <zmq.hpp>
@@ -63,6 +64,8 @@ class WorkerControl final : public CoordinatorPort {
 
   // Any thread.
   void send(const ControlMessage& message) override;
+  // Why it never will be, and what to change; only before the first time.
+  std::optional<std::string> refused() const;
   bool connected() const { return connected_.load(std::memory_order_relaxed); }  // heard within peer_timeout_ms
 
  private:
@@ -83,9 +86,10 @@ class WorkerControl final : public CoordinatorPort {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> connected_{false};
 
-  std::mutex mutex_;  // guards outbox_ and lost_
+  mutable std::mutex mutex_;  // guards outbox_, lost_ and refused_
   ControlOutbox outbox_;
   std::string lost_;  // what had no room in it, and nobody has heard of yet
+  std::optional<std::string> refused_;
 
   // The thread's.
   zmq::context_t context_;

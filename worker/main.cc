@@ -28,6 +28,8 @@ tributary::Result<tributary::Daemon> start(const std::string& config_path) {
   daemon.stop_timeout_s = config->stop_timeout_s;
   daemon.jobs = "this node's jobs";
   daemon.ready_line = [worker] { return worker->ready_line(); };
+  daemon.waits_for = worker->waits_for();
+  daemon.serving = [worker] { return worker->serving(); };
   daemon.drain = [worker] { worker->drain(); };
   daemon.drained = [worker] { return worker->drained(); };
   daemon.abandon = [worker](const std::string& why) { worker->abandon(why); };
@@ -41,7 +43,8 @@ int main(int argc, char** argv) {
       "Serves the trainers of one node: they attach over a Unix socket and share their gradients through memory; this "
       "daemon\n"
       "adds them up, exchanges them with the servers and hands the new parameters back.\n\n"
-      "Prints one line \"ready {...}\" when it serves. SIGTERM or SIGINT lets the trainers finish their round, tells "
+      "Prints one line \"ready {...}\" when it serves: the coordinator knows it then. SIGTERM or SIGINT lets the "
+      "trainers finish their round, tells "
       "the\n"
       "coordinator and exits with 0; a second signal, a second or more later, exits at once.",
       "tributary-worker"};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <thread>
 
 #include "common/assert.h"
 #include "common/job_json.h"
@@ -22,6 +23,8 @@ constexpr std::chrono::milliseconds kLivenessInterval{50};
 // How long the worker may take to say why the view ended, or that it has taken note of a detach.
 constexpr std::chrono::milliseconds kReplyTimeout{10'000};
 // Of keep(): the open round, and those before it that a stop may be after or a snapshot may still be named for.
+constexpr std::chrono::milliseconds kConnectPause{100};  // between tries to reach a worker that does not listen yet
+constexpr std::chrono::milliseconds kQuietWait{3'000};   // before it is said that others are waited for
 constexpr std::size_t kRoundsKept = 3;
 constexpr std::size_t kRoundsOfStop = 2;  // a stop is after the last one of them that is complete
 
@@ -275,9 +278,26 @@ Session::~Session() {
   if (impl_->keepsake && !impl_->kept.empty()) impl_->keepsake->states = std::move(impl_->kept);
 }
 
+namespace {
+
+// Daemons and trainers may be started in any order.
+Result<AttachSocket> connect_by(Clock::time_point deadline, const SessionOptions& options) {
+  for (bool told = false;; told = true) {
+    auto socket = AttachSocket::connect(options.socket);
+    if (socket || socket.error().code != ErrorCode::kUnavailable || !options.await_worker || Clock::now() >= deadline) {
+      return socket;
+    }
+    if (!told && options.note) options.note("waiting for the worker daemon: " + socket.error().message);
+    std::this_thread::sleep_for(kConnectPause);
+  }
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, std::vector<TensorSpec> tensors) {
   if (auto status = options.topology.validate(); !status) return tl::unexpected(status.error());
-  auto socket = AttachSocket::connect(options.socket);
+  const Clock::time_point deadline = Clock::now() + options.attach_timeout;
+  auto socket = connect_by(deadline, options);
   if (!socket) return tl::unexpected(socket.error());
   auto impl = std::make_unique<Impl>(std::move(*socket), options.socket);
 
@@ -298,7 +318,14 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   std::vector<int> kept;
   if (options.keepsake && options.keepsake->memory) kept.push_back(options.keepsake->memory.get());
   const Status sent = impl->socket.send(request, kept);
-  auto got = impl->socket.receive(Clock::now() + options.attach_timeout);
+  auto got = impl->socket.receive(std::min(deadline, Clock::now() + kQuietWait));
+  if (!got && got.error().code == ErrorCode::kTimeout && Clock::now() < deadline) {
+    if (options.note) {
+      options.note("waiting for the other ranks, nodes and servers of job '" + options.job.name +
+                   "'; `tributary status` and the worker's /status show who is there");
+    }
+    got = impl->socket.receive(deadline);
+  }
   if (!got) {
     if (got.error().code == ErrorCode::kTimeout) {
       return fail(ErrorCode::kTimeout,

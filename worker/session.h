@@ -25,6 +25,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,7 +61,9 @@ struct SessionOptions {
   JobConfig job;
   // In an elastic job node_rank is what the node is known by, and world_size counts only for the first view.
   Topology topology;
-  std::chrono::milliseconds attach_timeout{120'000};  // for all members to come together
+  std::chrono::milliseconds attach_timeout{120'000};  // for the worker to be there and all members to come together
+  bool await_worker = true;                           // false: kUnavailable at once if none listens
+  std::function<void(const std::string&)> note;       // told what the attach waits for; null: nobody
   std::shared_ptr<DeviceMemoryOpener> device;         // of a trainer on a GPU; null: host memory
   std::shared_ptr<SessionKeepsake> keepsake;          // null: nothing is kept
   // The trainer asks for gradient(t) anew in every round, and writes all of it before ready(t): then the only rank of a

@@ -163,6 +163,16 @@ std::string Worker::ready_line() const {
   return "ready " + ready.dump();
 }
 
+std::string Worker::waits_for() const {
+  return "the coordinator at " + config_.coordinator +
+         " (server 0; without servers, a worker with [worker] serve_coordinator)";
+}
+
+Result<bool> Worker::serving() const {
+  if (const auto refused = control_->refused()) return fail(ErrorCode::kConfig, *refused);
+  return control_->connected();
+}
+
 std::vector<int> Worker::doorbells(bool allreduce) const {
   if (allreduce) return {allreduce_->doorbell()};
   std::vector<int> fds;

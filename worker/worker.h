@@ -40,6 +40,9 @@ class Worker final : private CoordinatorPort, private LanePort, private Allreduc
   // One line for whoever started the process: ready {"admin":...,"pid":...,"socket":...,"name":...}; with "coordinator"
   // if it serves one.
   std::string ready_line() const;
+  // Serving begins when the coordinator knows this worker. kConfig: there can be none at its address.
+  std::string waits_for() const;
+  Result<bool> serving() const;
 
   // Stops this node's jobs in good order; drained() is true when that is done.
   void drain();

@@ -251,12 +251,15 @@ TEST_CASE("a worker whose coordinator nobody serves says so, and its trainers en
                         << "\"\nadmin = \"\"\n[limits]\nheartbeat_ms = 100\npeer_timeout_ms = 500\n";
   auto worker = Process::spawn({.argv = {bin("tributary-worker"), "--config", config}, .log_file = log});
   REQUIRE(worker);
-  REQUIRE(eventually([&] { return has(last_lines(log, 15), "ready {"); }));
+  REQUIRE(eventually([&] {
+    return has(last_lines(log, 15), "waiting for the coordinator at tcp://127.0.0.1:" + std::to_string(*port));
+  }));
   REQUIRE(eventually([&] {
     return has(last_lines(log, 15),
                "the coordinator at tcp://127.0.0.1:" + std::to_string(*port) + " has not been heard");
   }));
   CHECK(has(last_lines(log, 15), "serve_coordinator"));
+  CHECK_FALSE(has(last_lines(log, 15), "ready {"));
 }
 
 TEST_CASE("two workers that serve the coordinator at one address: the second does not start and says why") {

@@ -176,6 +176,8 @@ TEST_CASE("a second server process with an index takes over only if the first is
     cluster.say(PeerId(5000), hello);
     CHECK_FALSE(cluster.only<HelloReply>(PeerId(5000)));
     CHECK(cluster.phase() == "running");
+    // Heard long after the newcomer came: there are two, and that will not change by itself.
+    check_error(cluster, PeerId(5000), ErrorCode::kTopology, {"server 1", "is alive", "[server] index"});
   }
 }
 

@@ -451,9 +451,36 @@ TEST_CASE("a rank that breaks the rules is told so, the others are asked to atta
   CHECK(contains(node.coordinator.await<LeaveJob>().message, "broke the rules: ready twice"));
 }
 
+TEST_CASE("an attach waits for a worker that is started later, and says so") {
+  FakeNode node;
+  SessionOptions options = node.session_options();
+  const std::string worker = options.socket;
+  const TempDir dir;
+  options.socket = dir / "later.sock";
+  std::vector<std::string> notes;
+  options.note = [&](const std::string& note) {
+    notes.push_back(note);
+    std::filesystem::create_symlink(worker, options.socket);  // as if it were started now
+  };
+  node.run();
+  auto attached = node.attach(options);
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  const auto session = attached.get();
+  REQUIRE_MESSAGE(session, session.error().message);
+  REQUIRE(notes.size() >= 1);
+  CHECK(contains(notes[0], options.socket));
+}
+
 TEST_CASE("nobody listens on the socket: the path is named") {
   SessionOptions options;
   options.socket = "/tmp/tributary-test-no-such-directory/w.sock";
+  SUBCASE("not as long as the attach may take") {
+    options.attach_timeout = std::chrono::milliseconds(50);
+  }
+  SUBCASE("now, and the caller does not want to wait") {
+    options.await_worker = false;
+  }
   const auto session = Session::attach(options, small_model());
   REQUIRE_FALSE(session);
   CHECK(session.error().code == ErrorCode::kUnavailable);

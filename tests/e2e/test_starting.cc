@@ -1,0 +1,133 @@
+// Daemons and trainers in any order, and daemons whose configurations do not fit together.
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A small cluster whose parts are started one by one.
+class Parts {
+ public:
+  explicit Parts(const TempDir& dir) : dir_(dir) {
+    const auto port = free_port();
+    REQUIRE(port);
+    coordinator_ = "tcp://127.0.0.1:" + std::to_string(*port);
+  }
+  struct Part {
+    Process process;
+    std::string log;
+    std::string said() const { return last_lines(log, 30); }
+    bool says(const std::string& text) const {
+      return eventually([&] { return has(said(), text); });
+    }
+    // Of a part that ends by itself.
+    std::string ended_with(int code) {
+      const auto status = process.wait(kPatience);
+      INFO(said());
+      REQUIRE(status);
+      CHECK(status->describe() == "exited with status " + std::to_string(code));
+      return said();
+    }
+  };
+
+  Part server(int index, int servers, const std::string& coordinator = {}, const std::string& name = {}) {
+    const std::string id = name.empty() ? "server-" + std::to_string(index) : name;
+    std::ofstream(dir_ / (id + ".toml")) << "[server]\nindex = " << index << "\nservers = " << servers
+                                         << "\ncoordinator = \"" << (coordinator.empty() ? coordinator_ : coordinator)
+                                         << "\"\nbind = \"tcp://127.0.0.1:*\"\nlanes = 1\nadmin = \"\"\n"
+                                         << kLimits;
+    return spawn(id, {bin("tributary-server"), "--config", dir_ / (id + ".toml")});
+  }
+  Part worker(const std::string& coordinator = {}) {
+    std::ofstream(dir_ / "worker.toml") << "[worker]\ncoordinator = \""
+                                        << (coordinator.empty() ? coordinator_ : coordinator) << "\"\nsocket = \""
+                                        << socket() << "\"\nlanes = 1\nadmin = \"\"\n"
+                                        << kLimits;
+    return spawn("worker", {bin("tributary-worker"), "--config", dir_ / "worker.toml"});
+  }
+  Part trainer(const std::string& job_file) {
+    return spawn("trainer",
+                 {bin("tributary-train"), "--job", job_file, "--worker", socket(), "--rank", "0", "--world-size", "1",
+                  "--local-rank", "0", "--local-world-size", "1", "--node-rank", "0", "--device", "cpu"});
+  }
+  const std::string& coordinator() const { return coordinator_; }
+  std::string socket() const { return dir_ / "worker.sock"; }
+
+ private:
+  static constexpr const char* kLimits = "[limits]\nheartbeat_ms = 100\npeer_timeout_ms = 4000\n";
+  Part spawn(const std::string& name, std::vector<std::string> argv) {
+    Part part;
+    part.log = dir_ / (name + ".log");
+    auto process = Process::spawn({.argv = std::move(argv), .log_file = part.log});
+    REQUIRE_MESSAGE(process, process.error().message);
+    part.process = std::move(*process);
+    return part;
+  }
+  const TempDir& dir_;
+  std::string coordinator_;
+};
+
+TEST_CASE("trainer, worker and servers may be started in any order: each says what it waits for") {
+  const TempDir dir;
+  Parts parts(dir);
+  const std::string job_file = write_job(dir, {.name = "order", .rounds = 20});
+  auto trainer = parts.trainer(job_file);
+  CHECK(trainer.says("waiting for the worker daemon: no worker daemon listens on " + parts.socket()));
+  auto worker = parts.worker();
+  CHECK(worker.says("waiting for the coordinator at " + parts.coordinator()));
+  CHECK(trainer.says("waiting for the other ranks, nodes and servers of job 'order'"));
+  auto second = parts.server(1, 2);
+  CHECK(second.says("waiting for the coordinator at " + parts.coordinator()));
+  CHECK_FALSE(has(worker.said(), "ready {"));
+  CHECK_FALSE(has(second.said(), "ready {"));
+  auto first = parts.server(0, 2);
+  for (const auto* part : {&first, &second, &worker}) CHECK(part->says("ready {"));
+  CHECK(has(trainer.ended_with(0), "digest"));
+}
+
+TEST_CASE("a server with another number of servers than the coordinator's ends with status 2 and both numbers") {
+  const TempDir dir;
+  Parts parts(dir);
+  auto first = parts.server(0, 2);
+  REQUIRE(first.says("ready {"));
+  auto wrong = parts.server(1, 3);
+  const std::string said = wrong.ended_with(2);
+  CHECK(has(said, "configured for a cluster of 3 servers, the coordinator for 2"));
+  CHECK_FALSE(has(said, "ready {"));
+  CHECK(first.process.running());
+}
+
+TEST_CASE("a second server with an index that is taken ends with status 2, and the first goes on") {
+  const TempDir dir;
+  Parts parts(dir);
+  auto first = parts.server(0, 2);
+  auto second = parts.server(1, 2);
+  REQUIRE(second.says("ready {"));
+  auto twin = parts.server(1, 2, {}, "twin");
+  CHECK(has(twin.ended_with(2), "server 1 is there already as another process, which is alive"));
+  CHECK(second.process.running());
+  CHECK_FALSE(has(second.said(), "refused"));
+}
+
+TEST_CASE(
+    "a lane's address given as the coordinator's ends servers and workers with status 2, and is told as what it is") {
+  const TempDir dir;
+  Parts parts(dir);
+  auto first = parts.server(0, 1);
+  REQUIRE(first.says("ready {"));
+  const std::string said = first.said();
+  const auto begin = said.find("ready {") + 6;
+  const auto ready = nlohmann::json::parse(said.substr(begin, said.find('\n', begin) - begin));
+  const std::string lane = ready.at("lanes").at(0);
+  const std::string reason = " coordinator = \"" + lane + "\" is the address of a server's lane";
+  auto server = parts.server(1, 2, lane);
+  CHECK(has(server.ended_with(2), "[server]" + reason));
+  auto worker = parts.worker(lane);
+  CHECK(has(worker.ended_with(2), "[worker]" + reason));
+}
+
+}  // namespace
+}  // namespace tributary::e2e
