@@ -105,6 +105,12 @@ double transfer_of(const Scenario& s, std::uint32_t holders) {
          static_cast<double>(default_chunk_elements(values, shards, s.nodes, s.nodes == 1 && holders == 1));
 }
 
+// What rings and trees exchange at a time.
+double piece_of(const Scenario& s) {
+  const double chunk = s.transfer_bytes == kDefaultTransfer ? transfer_of(s, s.nodes) : s.transfer_bytes;
+  return std::min(chunk, s.payload_bytes / s.buckets);
+}
+
 // Bytes that a ring over n members takes through each, in units of the payload.
 double ring_factor(double n) {
   return 2.0 * (n - 1.0) / n;
@@ -117,17 +123,20 @@ void all_nodes_carry(const Scenario& s, double bytes, Prediction& p) {
   }
 }
 
-// Reduce-scatter before and all-gather after, over the ranks of a node.
-void reduce_in_node(const Scenario& s, std::uint32_t collectives, Prediction& p) {
+// Reduce-scatter before and all-gather after, over the ranks of a node, while `piece` bytes at a time cross the network
+// for network_s in all.
+void reduce_in_node(const Scenario& s, std::uint32_t collectives, double piece, Prediction& p) {
   const double g = s.ranks_per_node;
-  p.inside_s = ring_factor(g) * s.payload_bytes / s.inside.bandwidth;
+  p.inside_busy_s = ring_factor(g) * s.payload_bytes / s.inside.bandwidth;
+  const double first_and_last = std::min(p.inside_busy_s, p.network_s) * std::min(piece / s.payload_bytes, 1.0);
+  p.inside_s = std::max(p.inside_busy_s - p.network_s, 0.0) + first_and_last;
   p.latency_s += collectives * 2.0 * (g - 1.0) * s.inside.latency_s;
 }
 
 void flat_ring(const Scenario& s, Prediction& p) {
   if (s.nodes == 1) {
     all_nodes_carry(s, 0.0, p);
-    return reduce_in_node(s, s.buckets, p);
+    return reduce_in_node(s, s.buckets, s.payload_bytes, p);
   }
   const double n = static_cast<double>(s.nodes) * s.ranks_per_node;
   const double bytes = ring_factor(n) * s.payload_bytes;
@@ -140,20 +149,20 @@ void flat_ring(const Scenario& s, Prediction& p) {
 }
 
 void hierarchical_ring(const Scenario& s, Prediction& p) {
-  reduce_in_node(s, s.buckets, p);
   const double bytes = ring_factor(s.nodes) * s.payload_bytes;
   p.network_s = bytes / slowest_node(s);
+  reduce_in_node(s, s.buckets, piece_of(s), p);
   p.latency_s += s.buckets * 2.0 * (s.nodes - 1.0) * s.network.latency_s;
   all_nodes_carry(s, bytes, p);
 }
 
 void two_trees(const Scenario& s, Prediction& p) {
-  reduce_in_node(s, s.buckets, p);
   const double factor = s.nodes == 1 ? 0.0 : s.nodes == 2 ? 1.0 : 2.0;
   const double depth = std::bit_width(s.nodes - 1);  // ⌈log2 n⌉
   const double rate = slowest_node(s);
   const double piece = transfer_of(s, s.nodes);
   p.network_s = factor * s.payload_bytes / rate;
+  reduce_in_node(s, s.buckets, piece_of(s), p);
   p.latency_s += s.buckets * 2.0 * depth * s.network.latency_s;
   p.tail_s = 2.0 * depth * piece / rate;
   all_nodes_carry(s, factor * s.payload_bytes, p);
@@ -179,8 +188,8 @@ Status servers(const Scenario& s, Prediction& p) {
   const auto placement = optimal_placement(hosts, ratio);
   if (!placement) return tl::unexpected<Error>(placement.error());
 
-  reduce_in_node(s, 1, p);
   p.network_s = placement->time_factor * s.payload_bytes;
+  reduce_in_node(s, 1, transfer, p);
   if (placement->time_factor > 0.0) {
     p.latency_s += 2.0 * s.network.latency_s;
     const double rate = hosts[placement->bottleneck_host].bandwidth;
@@ -242,10 +251,10 @@ std::string busiest_links(const Scenario& s, const Prediction& p) {
 std::string bottleneck_of(const Scenario& s, const Prediction& p, bool processors) {
   if (processors) return "the processors of the machine that emulates the hosts";
   if (p.exchange_s <= 0.0) return "none: nothing is exchanged";
-  if (p.latency_s > p.network_s + p.tail_s && p.latency_s > p.inside_s) return "latency: the messages are small";
+  if (p.latency_s > p.network_s + p.tail_s && p.latency_s > p.inside_busy_s) return "latency: the messages are small";
   const bool ring_inside =
       s.mode == ExchangeMode::kFlatRing && s.ranks_per_node > 1 && s.inside.bandwidth < slowest_node(s);
-  if (p.inside_s > p.network_s + p.tail_s || ring_inside) return "the links inside the nodes";
+  if (p.inside_busy_s > p.network_s + p.tail_s || ring_inside) return "the links inside the nodes";
   return busiest_links(s, p);
 }
 

@@ -7,7 +7,7 @@
 //                            (Patarasuk and Yuan, JPDC 2009). Neighbours on one host use its links inside; every step
 //                            waits for the slowest link, so B is the smallest bandwidth and α the largest latency.
 //   hierarchical             ring over the node's g ranks with B' and α' (its reduce-scatter before, its all-gather
-//                            after), ring over n nodes with B and α
+//                            after), ring over n nodes with B and α; chunk by chunk, so that the two overlap (below)
 //   two trees                2 · M/B + 2·⌈log2 n⌉·(α + c/B); M/B for two nodes: every node is a leaf of one tree and
 //                            inside the other, and half of M takes each (Sanders, Speck and Träff, Parallel Computing
 //                            2009), in the node as above. To compare with; not a mode of this system
@@ -16,6 +16,11 @@
 //                            above. tail = (n + 2k)·c/B for k hosts with servers: when the last answers can begin, a
 //                            server still has those of its last transfer to send, one for each of n workers, and up
 //                            to 2k transfers of c bytes were in a worker's window (common/layout.h)
+//
+// In the node and between nodes: while one chunk is on its way between nodes, others are being reduced in theirs, so
+// that the longer of the two counts, and of the shorter only what the first chunk takes before it and the last one
+// after it: max(I, E) + min(I, E) · c/M for a node's part I, an exchange E and chunks of c bytes (the same c as in the
+// tail).
 //
 // What a link carries is payload in frames: B is `goodput` times the nominal rate, and every transfer of servers has
 // a header and a receipt. All bandwidths are bytes per second (1e9 is 1 GB/s), times seconds.
@@ -107,11 +112,12 @@ struct HostTraffic {
 struct Prediction {
   ExchangeMode mode = ExchangeMode::kServersDedicated;
   // Parts of the exchange; they add up to exchange_s unless the processors are the limit.
-  double inside_s = 0.0;   // in the node
+  double inside_s = 0.0;   // in the node, as far as the network does not hide it
   double network_s = 0.0;  // bytes over the slowest link
   double latency_s = 0.0;
   double tail_s = 0.0;
   double exchange_s = 0.0;
+  double inside_busy_s = 0.0;      // in the node, hidden or not
   double exposed_s = 0.0;          // what the step waits for it
   double step_s = 0.0;             // compute, what is exposed (with local steps: its part of it), update
   double efficiency = 0.0;         // (compute + update) / step; 0 without compute

@@ -71,14 +71,48 @@ TEST_CASE("a slow host slows every ring and tree down, and is named") {
   CHECK(predicted(s).exchange_s == Approx(2 * 0.64).epsilon(kTight));
 }
 
-TEST_CASE("hierarchical is a ring in the node and a ring over nodes, one after the other") {
+TEST_CASE(
+    "hierarchical is a ring in the node behind a ring over nodes: the longer counts, and a piece of the shorter") {
   Scenario s = ideal(ExchangeMode::kHierarchicalRing, 8);
   s.ranks_per_node = 8;
   s.network.latency_s = 5e-6;
   s.inside.latency_s = 1e-6;
-  const double in_node = 1.75 * 16e6 / 1e10 + 14e-6, over_nodes = 1.75 * 0.16 + 14 * 5e-6;
-  CHECK(predicted(s).exchange_s == Approx(in_node + over_nodes).epsilon(kTight));
-  CHECK(predicted(s).inside_s == Approx(1.75 * 16e6 / 1e10).epsilon(kTight));
+  const double in_node = 1.75 * 16e6 / 1e10, over_nodes = 1.75 * 0.16, latency = 14e-6 + 14 * 5e-6;
+  CHECK(predicted(s).exchange_s == Approx(over_nodes + latency).epsilon(kTight));
+  CHECK(predicted(s).inside_s == Approx(0.0));
+  CHECK(predicted(s).inside_busy_s == Approx(in_node).epsilon(kTight));
+  s.transfer_bytes = 1e6;  // 16 pieces
+  CHECK(predicted(s).exchange_s == Approx(over_nodes + in_node / 16 + latency).epsilon(kTight));
+  s.transfer_bytes = 16e6;  // one: nothing overlaps
+  CHECK(predicted(s).exchange_s == Approx(over_nodes + in_node + latency).epsilon(kTight));
+  s.buckets = 4;
+  s.network.latency_s = s.inside.latency_s = 0.0;
+  CHECK(predicted(s).exchange_s == Approx(over_nodes + in_node / 4).epsilon(kTight));
+  s.inside.bandwidth = 1e7;  // now the node's part is the longer
+  CHECK(predicted(s).exchange_s == Approx(1.75 * 1.6 + over_nodes / 4).epsilon(kTight));
+  CHECK(predicted(s).bottleneck == "the links inside the nodes");
+}
+
+TEST_CASE("of rings over nodes of several ranks the hierarchical one, which moves fewer bytes, is the faster") {
+  for (const std::uint32_t ranks : {2u, 4u, 8u}) {
+    Scenario s;
+    s.nodes = 8;
+    s.ranks_per_node = ranks;
+    s.payload_bytes = 4e9;
+    s.network.bandwidth = 3.125e9;
+    s.mode = ExchangeMode::kFlatRing;
+    const double flat = predicted(s).exchange_s;
+    s.mode = ExchangeMode::kHierarchicalRing;
+    CHECK(predicted(s).exchange_s < flat);
+  }
+}
+
+TEST_CASE("servers: a node of several ranks takes hardly longer than one of one rank") {
+  Scenario s = ideal(ExchangeMode::kServersDedicated, 4, 4);
+  s.transfer_bytes = 1e6;
+  const double alone = predicted(s).exchange_s;
+  s.ranks_per_node = 4;
+  CHECK(predicted(s).exchange_s == Approx(alone + 1.5 * 16e6 / 1e10 / 16).epsilon(kTight));
 }
 
 TEST_CASE("two trees take 2 M/B and two latencies and pieces for each level, M/B with two nodes") {
@@ -180,7 +214,7 @@ TEST_CASE("goodput lowers the network's bandwidth and not that inside a node") {
   s.goodput = 0.5;
   CHECK(predicted(s).network_s == Approx(1.5 * 0.32).epsilon(kTight));
   CHECK(predicted(s).network_factor == Approx(1.5).epsilon(kTight));
-  CHECK(predicted(s).inside_s == Approx(16e6 / 1e10).epsilon(kTight));
+  CHECK(predicted(s).inside_busy_s == Approx(16e6 / 1e10).epsilon(kTight));
 }
 
 TEST_CASE("compute hides what overlaps, but never the tail and the last latency") {
