@@ -1,6 +1,7 @@
 // tributary up: a whole cluster of real daemons and trainers on this machine, for one job.
 #include <poll.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -153,9 +154,16 @@ class Up {
       }
       if (const auto failure = cluster_->failure()) {
         view.clear();
+        // Status 2: what the user gave was refused, and would be again.
+        const bool refused = std::ranges::any_of(cluster_->trainers(), [](Trainer& trainer) {
+          const auto status = trainer.process.poll();
+          return status && status->code == 2;
+        });
         cluster_->stop_now();
         return fail(ErrorCode::kUnavailable,
-                    *failure + "\neverything was stopped; the same command goes on from the last state that was kept");
+                    *failure + (refused ? "\neverything was stopped, and what was kept is as it was"
+                                        : "\neverything was stopped; the same command goes on from the last state that "
+                                          "was kept"));
       }
       if (!trained && !cluster_->trainers_running()) {
         trained = true;

@@ -163,7 +163,11 @@ Status CoordinatorCore::same_as(const Job& job, const std::vector<TensorSpec>& t
   }
   if (const std::string difference = describe_config_difference(job_json, m.job_json); !difference.empty()) {
     return fail(ErrorCode::kConfigMismatch,
-                in_words(job) + " was opened with another configuration than that of " + node + ": " + difference);
+                in_words(job) + " was opened with another configuration than that of " + node + ": " + difference +
+                    (job.record.initialised
+                         ? "; what is kept of it goes on with the settings that it began with. To start over, "
+                           "tributary up takes --fresh or another --base-dir"
+                         : ""));
   }
   return {};
 }
@@ -329,10 +333,13 @@ Status CoordinatorCore::choose_snapshot(Job& job) {
       }
     }
     if (job.record.initialised && shard >= options_.servers) {
-      return fail(ErrorCode::kTopology,
-                  in_words(job) + " has state on server " + std::to_string(shard) + ", but the cluster has " +
-                      std::to_string(options_.servers) +
-                      " servers; start as many servers as before, or start over under another job name");
+      return fail(
+          ErrorCode::kTopology,
+          in_words(job) + " has state on server " + std::to_string(shard) + ", but the cluster has " +
+              std::to_string(options_.servers) +
+              " servers; start as many servers as before; to change their number, save a checkpoint while they are "
+              "there (tributary checkpoint save) and restore it into the new cluster. To start over: another "
+              "job.name, or with tributary up --fresh or another --base-dir");
     }
     if (job.record.initialised && !rounds.contains(job.record.committed.value)) {
       return fail(ErrorCode::kStore, "server " + std::to_string(shard) + "'s store lacks the snapshot of round " +

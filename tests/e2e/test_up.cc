@@ -182,6 +182,39 @@ TEST_CASE(
   CHECK(json.at("resumed_from").get<std::uint64_t>() > 0);
 }
 
+TEST_CASE(
+    "up with other settings, or fewer servers, than those of the kept run is refused with what to do, and keeps the "
+    "run") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "kept", .chunk_bytes = 8192, .rounds = 6000});
+  {
+    Call call(dir, up(dir, job_file));
+    const auto pids = daemons_of(dir);
+    REQUIRE(eventually([&] { return round_of(dir) >= 50; }));
+    call.process().send_signal(SIGINT);
+    call.wait();
+    CHECK(all_gone(pids));
+  }
+  const auto refused = [&](const std::vector<std::string>& arguments) {
+    Call call(dir, arguments);
+    CHECK(call.wait() != 0);
+    CHECK_FALSE(has(call.error(), "the same command goes on"));
+    CHECK(has(call.error(), "what was kept is as it was"));
+    for (const char* cure : {"--fresh", "--base-dir", "job.name"}) {
+      CAPTURE(cure);
+      CHECK_MESSAGE(has(call.error(), cure), call.error());
+    }
+    return call.error();
+  };
+  CHECK(has(refused(with(up(dir, job_file), {"--set", "optimizer.lr=0.1"})), "optimizer.lr"));
+  std::vector<std::string> fewer = up(dir, job_file);
+  *(std::ranges::find(fewer, "--servers") + 1) = "1";
+  CHECK(has(refused(fewer), "tributary checkpoint save"));
+  Call call(dir, with(up(dir, job_file), {"--json"}));
+  REQUIRE(call.wait() == 0);
+  CHECK(nlohmann::json::parse(call.out()).at("resumed_from").get<std::uint64_t>() >= 50);
+}
+
 TEST_CASE("status prints jobs, servers and workers of a running cluster, and says when there is none") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "status", .rounds = 1'000'000});
