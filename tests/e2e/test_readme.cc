@@ -1,0 +1,162 @@
+// README's commands, in its order, as somebody who reads it for the first time types them: every line of its `sh`
+// blocks is run, or is named here with the reason why not.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+
+#include "common/config.h"
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+enum class Way { kRun, kWhileTraining, kNotRun };
+
+struct Rule {
+  std::string begins;  // of the commands that it is for
+  Way way = Way::kRun;
+  std::string more;  // arguments that make it short; or, if it is not run, why
+};
+
+// The first that fits counts; a command that none fits is run as it is.
+const std::vector<Rule>& rules() {
+  static const std::vector<Rule> all = {
+      {"make ", Way::kNotRun, "builds for minutes; test_bundle packs"},
+      {"export PATH=", Way::kNotRun, "every command has this PATH"},
+      {"for i in 0 1 2 3; do", Way::kNotRun, "other machines; test_starting starts parts by hand"},
+      {"NODE=", Way::kNotRun, "other machines"},
+      {"tributary bench elastic", Way::kNotRun, "measures for minutes; test_elastic"},
+      {"tributary bench compare", Way::kNotRun, "root, and minutes; test_lab"},
+      {"tributary bench ", Way::kNotRun,
+       "measures, on a machine that does nothing else; test_up, test_late_nodes, unit tests"},
+      {"tributary lab ", Way::kNotRun, "root; test_lab"},
+      {"tributary sim ", Way::kNotRun, "a minute and more; test_simulation, test_cluster_simulation"},
+      {"tributary chaos ", Way::kNotRun, "minutes; test_chaos"},
+      {"tributary checkpoint restore", Way::kNotRun, "a cluster on other machines; test_checkpoints"},
+      {"tributary plan --measure", Way::kWhileTraining, ""},
+      {"tributary status", Way::kWhileTraining, ""},
+      {"tributary checkpoint", Way::kWhileTraining, ""},
+      {"tributary up", Way::kRun, " --set train.max_rounds=400 --device cpu"},
+      {"tributary-train", Way::kRun, " --set train.max_rounds=20 --device cpu"},
+      {"tributary doctor", Way::kRun, " || test $? = 1"},  // 1: this machine has a problem
+  };
+  return all;
+}
+
+std::string text_of(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  REQUIRE(in);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+std::string trimmed(const std::string& line) {
+  const auto begin = line.find_first_not_of(' ');
+  return begin == std::string::npos ? std::string() : line.substr(begin);
+}
+
+// A command a line, but for what is indented below its first line, up to "done".
+std::vector<std::string> commands_of(const std::string& readme) {
+  std::vector<std::string> commands;
+  std::istringstream in(readme);
+  std::size_t indent = 0;
+  bool inside = false, looping = false;
+  for (std::string line; std::getline(in, line);) {
+    const std::string text = trimmed(line);
+    if (text.starts_with("```")) {
+      inside = !inside && text == "```sh";
+      indent = line.size() - text.size();
+      continue;
+    }
+    if (!inside || text.empty()) continue;
+    if (looping || line.size() - text.size() > indent) {
+      commands.back() += "\n" + text;
+    } else {
+      commands.push_back(text);
+    }
+    if (text.starts_with("for ")) looping = true;
+    if (text.starts_with("done")) looping = false;
+  }
+  return commands;
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
+    text.replace(at, what.size(), by);
+  }
+  return text;
+}
+
+TEST_CASE("README's commands do what it says, in its order") {
+  if (!std::filesystem::exists(TrainConfig{}.data_dir)) {
+    std::printf("skipped: no Fashion-MNIST in %s\n", TrainConfig{}.data_dir.c_str());
+    return;
+  }
+  const TempDir dir;
+  std::filesystem::create_directory_symlink(std::string(TRIBUTARY_SOURCE_DIR) + "/configs", dir / "configs");
+  std::filesystem::create_directories(dir / "checkpoints");
+  const auto spawn = [&](const std::string& command, const std::string& log) {
+    std::filesystem::remove(log);
+    const std::string path = std::string(TRIBUTARY_BIN_DIR) + ":" + std::getenv("PATH");
+    auto process = Process::spawn({.argv = {"/bin/bash", "-c", "cd '" + dir.path() + "' && " + command},
+                                   .log_file = log,
+                                   .environment = {{"PATH", path}}});
+    REQUIRE_MESSAGE(process, process.error().message);
+    return std::move(*process);
+  };
+  const auto run = [&](const std::string& command) {
+    Process process = spawn(command, dir / "log");
+    const auto status = process.wait(2 * kPatience);
+    CAPTURE(command);
+    INFO(last_lines(dir / "log", 30));
+    REQUIRE(status);
+    CHECK(status->ok());
+  };
+
+  std::vector<std::string> beside;
+  std::vector<bool> used(rules().size());
+  std::string first_up;
+  int commands = 0;
+  for (const std::string& line : commands_of(text_of(std::string(TRIBUTARY_SOURCE_DIR) + "/README.md"))) {
+    ++commands;
+    // A comment after the command, which more arguments would otherwise be part of.
+    const auto comment = line.find(" #");
+    std::string command = comment == std::string::npos ? line : line.substr(0, comment);
+    command = replaced(command, "/shared/checkpoints", dir / "checkpoints");
+    const auto rule =
+        std::ranges::find_if(rules(), [&](const Rule& candidate) { return line.starts_with(candidate.begins); });
+    if (rule != rules().end()) used[static_cast<std::size_t>(rule - rules().begin())] = true;
+    const Way way = rule == rules().end() ? Way::kRun : rule->way;
+    if (way == Way::kNotRun) continue;
+    if (way == Way::kWhileTraining) {
+      beside.push_back(command);
+      continue;
+    }
+    if (rule != rules().end()) command += rule->more;
+    if (first_up.empty() && line.starts_with("tributary up")) first_up = command;
+    run(command);
+  }
+  CHECK(commands > 30);
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    CHECK_MESSAGE(used[i], "README has no command that begins with '" << rules()[i].begins << "': drop its rule");
+  }
+
+  // What is for another terminal: the first job again, whose daemons stay.
+  REQUIRE_FALSE(first_up.empty());
+  Process training = spawn("exec " + first_up + " --fresh --keep-running", dir / "training.log");
+  const bool kept = eventually([&] {
+    return !training.running() || last_lines(dir / "training.log", 5).find("keep running") != std::string::npos;
+  });
+  INFO(last_lines(dir / "training.log", 30));
+  REQUIRE(kept);
+  REQUIRE(training.running());
+  CHECK(beside.size() >= 5);
+  for (const std::string& command : beside) run(command);
+  training.send_signal(SIGINT);
+  const auto status = training.wait(kPatience);
+  REQUIRE(status);
+  CHECK(status->ok());
+}
+
+}  // namespace
+}  // namespace tributary::e2e
