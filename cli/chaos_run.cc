@@ -159,7 +159,10 @@ class Chaos {
       victim->process.wait(std::chrono::milliseconds(kPatience));
       names.push_back(victim->name);
     }
-    for (Daemon* victim : victims) {
+    // The coordinator first: the others are ready when it knows them.
+    std::vector<Daemon*> order = victims;
+    std::ranges::stable_partition(order, [&](Daemon* d) { return d == &watched.cluster().coordinator_daemon(); });
+    for (Daemon* victim : order) {
       if (auto ok = watched.cluster().restart(*victim); !ok) return ok;
     }
     const double restarted = seconds_since(dead);

@@ -337,6 +337,7 @@ Status LocalCluster::wait_ready(Daemon& daemon) {
   }
 }
 
+// It is ready when the coordinator knows it: of several, the coordinator's own first.
 Status LocalCluster::restart(Daemon& daemon) {
   if (auto ok = spawn(daemon); !ok) return ok;
   if (auto ok = wait_ready(daemon); !ok) return ok;
