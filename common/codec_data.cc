@@ -159,6 +159,7 @@ std::span<const std::byte> encode_within(const DataMessage& message, const Paylo
   header.setRegion(place.region);
   header.setOffset(place.offset);
   header.setBytes(place.bytes);
+  header.setTicket(place.ticket);
   std::visit(
       [&](const auto& m) {
         header.setJob(m.key.job.value);
@@ -212,7 +213,9 @@ Result<DataMessage> decode_data(std::span<const std::byte> bytes, PayloadPlace* 
                                                   bytes.size() / kWord - 1);
     capnp::SegmentArrayMessageReader reader(kj::arrayPtr(&segment, 1), codec::reader_options(segment.size()));
     const auto header = reader.getRoot<Header>();
-    if (place != nullptr) *place = {header.getLink(), header.getRegion(), header.getOffset(), header.getBytes()};
+    if (place != nullptr) {
+      *place = {header.getLink(), header.getRegion(), header.getOffset(), header.getBytes(), header.getTicket()};
+    }
     return read(header);
   });
   return std::move(decoded).map_error(

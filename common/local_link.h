@@ -4,7 +4,8 @@
 // Every server lane listens on a Unix socket with an abstract name, random per process. The name reaches the workers
 // with the lane's endpoint; a connection succeeds only in the same network namespace of the same machine, and only
 // between processes of the same user (or root): nothing needs to be configured, and whoever cannot connect uses
-// sockets. Per (job, view, node) and pair of lanes there is one exchange, and then the connection is closed:
+// sockets. Per (job, view, node) and pair of lanes there is one exchange; then the connection stays, and says nothing
+// but when one side is gone:
 //
 //     worker -> server   LinkRequest + descriptors of the memories that the node's payloads lie in, its "regions"
 //     server -> worker   LinkReply   + a descriptor of the memory of the job's buffers
@@ -55,6 +56,9 @@ Result<FileDescriptor> listen_for_links(const std::string& name);
 Result<FileDescriptor> accept_link(int listener);
 // kUnavailable: nobody of this user listens there on this machine.
 Result<FileDescriptor> connect_link(const std::string& name);
+
+// After the exchange: the other side has its end.
+bool link_is_open(int socket);
 
 Status send_link(int socket, const LinkRequest& request, std::span<const int> regions);
 Status send_link(int socket, const LinkReply& reply, std::span<const int> buffers);

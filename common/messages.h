@@ -16,7 +16,7 @@
 namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both.
-inline constexpr std::uint16_t kProtocolVersion = 7;
+inline constexpr std::uint16_t kProtocolVersion = 8;
 
 // ---- The data path: worker lane <-> server lane. Frames: header, then the raw payload where noted. ----
 
@@ -120,6 +120,9 @@ struct PayloadPlace {
   std::uint32_t region = 0;  // of the sender's memories; a server has one: the buffers of the job
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
+  // From a server: the places that it tells over a link count 1, 2, ... From a worker, in every message that names a
+  // link: the newest that it has read; it looks at no older one any more.
+  std::uint64_t ticket = 0;
 };
 
 using DataMessage = std::variant<Push, Init, Pull, Query, Receipt, Answer, Residual, Resend, ErrorReply>;

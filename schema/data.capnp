@@ -40,6 +40,7 @@ struct DataHeader {
   region @25 :UInt32;
   offset @26 :UInt64;
   bytes @27 :UInt64;  # 0: no payload, or in a frame
+  ticket @40 :UInt64;  # server -> worker: of this place, counted per link; worker -> server: the newest that it has read
 
   # In a job with a gate: what was decided about the round that an answer's version is of, or that a push with redo repeats.
   gateVerdict @33 :UInt8;  # GateVerdict; 0: none

@@ -79,12 +79,13 @@ Status Lane::bind() {
 
 Lane::~Lane() {
   stop();
-  // Buffers go home in this order: the cores' own, then (closing waits for it) what ZeroMQ had not sent, then the pools
-  // end.
+  // Buffers go home in this order: the cores' own, what workers on this machine were told (they have mapped the memory,
+  // and nobody writes there any more), then (closing waits for it) what ZeroMQ had not sent, then the pools end.
   for (auto* jobs : {&jobs_, &parked_}) {
     for (auto& [id, job] : *jobs) retire(std::move(job));
     jobs->clear();
   }
+  links_.end();
   socket_.close();
   context_.close();
   if (!ipc_path_.empty()) ::unlink(ipc_path_.c_str());
@@ -263,7 +264,7 @@ void Lane::set_aside(JobId job, ViewId view) {
   Version min, max;
   if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
     const ShardCore& core = *found->second.core;
-    links_.drop(job);
+    links_.end_view(job);
     publish(steady_ms());
     any = core.initialised();
     min = core.min_version();
@@ -399,7 +400,7 @@ void Lane::retire(Job job) {
   ShardStats stats = job.core->stats();
   stats.held_frames = stats.held_bytes = stats.max_held_bytes = stats.withheld = 0;
   add_stats(closed_, stats);
-  links_.drop(job.core->job().job);
+  links_.end_view(job.core->job().job);
   job.core.reset();
   retired_.push_back(std::move(job.pool));
   if (job.log_pool) retired_.push_back(std::move(job.log_pool));

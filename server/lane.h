@@ -226,8 +226,8 @@ class Lane final : public LaneCommands, private ShardOutput {
   template <class M>
   void dispatch(PeerId from, const M& message, Received& received);
   void refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
-  Result<Payload> take_payload(const ChunkKey& key, Received& received, bool copy);
-  Result<BufferPool*> find_pool(const LinkRequest& request);
+  Result<Payload> take_payload(Received& received, bool copy);
+  Result<LaneLinks::Shared> find_pool(const LinkRequest& request);
   void set_log(Job& entry);
   bool retry_stalled(std::uint64_t now);  // true if some chunks still wait for the log
   void tell_held(JobId id, Job& job, std::uint64_t now);
@@ -244,10 +244,10 @@ class Lane final : public LaneCommands, private ShardOutput {
   void publish(std::uint64_t now_ms);
   bool send(zmq::message_t routing_id, const DataMessage& message, std::optional<zmq::message_t> payload = {},
             const PayloadPlace& place = {});
-  bool send_in_place(PeerId to, const DataMessage& message, const ChunkKey& key, std::span<const std::byte> payload);
+  void send_values(PeerId to, const DataMessage& message, const ChunkKey& key, const BufferRef& values);
 
   void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
-  void residual(PeerId to, const Residual& header, std::span<const std::byte> values) override;
+  void residual(PeerId to, const Residual& header, const BufferRef& values) override;
   void receipt(PeerId to, const Receipt& header) override;
   void resend(PeerId to, const Resend& header) override;
   void error(PeerId to, const ErrorReply& header) override;
@@ -273,7 +273,8 @@ class Lane final : public LaneCommands, private ShardOutput {
   std::unordered_map<JobId, Job> parked_;  // state of views that are over
   LaneLinks links_;                        // of those jobs
   std::vector<zmq::pollitem_t> poll_items_;
-  // Pools of jobs that are over: ZeroMQ or the snapshot writer may still refer to their blocks.
+  // Pools of jobs that are over: ZeroMQ, the snapshot writer or workers on this machine may still refer to their
+  // blocks.
   std::vector<std::unique_ptr<BufferPool>> retired_;
   ShardStats closed_;  // totals of jobs that are over
   bool dirty_ = false;

@@ -5,9 +5,8 @@
 // it. What a peer pushed is read from its memory where it lies; a held frame keeps the mapping alive (a Payload owns a
 // share of it), so a worker that dies or unmaps changes nothing.
 //
-// An answer is a place in the pool's memory, and takes no reference to the buffer. That is safe because only the step
-// of the next round writes there, which waits for the next push of every node, and a node makes that one only after it
-// has read this answer; a second copy of an answer is recognised by its version and not read.
+// An answer is a place in the pool's memory and a share in its buffer, which the worker gives back with its next
+// message (told_places.h). A link's socket stays open on both sides: when the worker's end is gone, all its shares are.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +14,13 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 #include <zmq.hpp>
 
 #include "common/buffer_pool.h"
 #include "common/local_link.h"
 #include "common/payload.h"
+#include "server/told_places.h"
 
 namespace tributary {
 
@@ -30,31 +29,37 @@ class LaneLinks {
   static constexpr std::size_t kMaxPending = 64;   // connections whose request has not come yet
   static constexpr std::uint64_t kPauseMs = 1000;  // without accepting, when the process has no descriptors left
 
-  // The pool of a job's buffers, if this lane has the job in that view and with that node; else what is wrong.
-  using FindPool = std::function<Result<BufferPool*>(const LinkRequest&)>;
+  // What a lane shares of a job.
+  struct Shared {
+    BufferPool* pool = nullptr;
+    std::size_t chunks = 0;
+  };
+  // Of the job, if this lane has it in that view and with that node; else what is wrong.
+  using FindPool = std::function<Result<Shared>(const LinkRequest&)>;
 
   // Without it nobody can link, and everything goes over sockets.
   Status listen(std::string name);
   const std::string& name() const { return name_; }  // empty: not listening
 
   void add_poll_items(std::vector<zmq::pollitem_t>& items, std::uint64_t now_ms) const;
-  // Accepts, reads requests, replies. The pools must live until drop().
+  // Accepts, reads requests, replies; notices who is gone. The pools must live as long as anybody shares their buffers.
   void serve(std::uint64_t now_ms, const FindPool& find_pool);
   bool pending() const { return !pending_.empty(); }  // something will be overdue
 
-  // A message of `from` names a link: from now on it is this peer's. kInvalidArgument if there is none of that number
-  // for the message's job, view and node.
-  Status bind(PeerId from, const ChunkKey& key, const PayloadPlace& place);
+  // ToldPlaces::bind(), before the message is looked at.
+  Status bind(PeerId from, const ChunkKey& key, const PayloadPlace& place) { return told_.bind(from, key, place); }
   // What a bound message pushes. kInvalidArgument if it does not lie in a region of that link.
-  Result<Payload> payload(const ChunkKey& key, const PayloadPlace& place) const;
-  // Where `to` finds `bytes` in the job's buffers; bytes 0: it shares none, or they are not in those.
-  PayloadPlace place(PeerId to, const ChunkKey& key, std::span<const std::byte> bytes) const;
+  Result<Payload> payload(const PayloadPlace& place) const;
+  // Where `to` finds these bytes, with a share kept until it has read them; bytes 0: send them.
+  PayloadPlace tell(PeerId to, const ChunkKey& key, const BufferRef& payload) { return told_.tell(to, key, payload); }
 
-  // The job's view is over.
-  void drop(JobId job);
+  // The job's view is over. Who was told something may still read it.
+  void end_view(JobId job);
+  // The lane ends: nothing is written any more, so that nothing needs to be kept from it.
+  void end();
 
-  std::size_t size() const { return links_.size(); }
-  std::size_t size_of(JobId job) const;
+  std::size_t size() const { return told_.size(); }
+  std::size_t size_of(JobId job) const { return told_.size_of(job); }
   std::uint64_t mapped_bytes() const;  // of the workers' memory
 
  private:
@@ -62,24 +67,20 @@ class LaneLinks {
     FileDescriptor socket;
     std::uint64_t until_ms = 0;
   };
-  struct Link {
-    std::uint32_t number = 0;
-    ViewId view;
-    PeerId peer;
-    BufferPool* buffers = nullptr;
-    std::vector<std::shared_ptr<const SharedMemory>> regions;
+  struct Peer {
+    FileDescriptor socket;                                     // until the worker's end is gone
+    std::vector<std::shared_ptr<const SharedMemory>> regions;  // until the view is over
   };
-  using Key = std::pair<JobId, NodeRank>;
 
   LinkReply grant(LinkReceived<LinkRequest>& request, const FindPool& find_pool, FileDescriptor& buffers);
-  const Link* find(const ChunkKey& key) const;
+  void forget_those_over();
 
   std::string name_;
   FileDescriptor listener_;
   std::uint64_t paused_until_ms_ = 0;
   std::vector<Pending> pending_;
-  std::map<Key, Link> links_;
-  std::uint32_t next_number_ = 1;
+  ToldPlaces told_;
+  std::map<std::uint32_t, Peer> peers_;  // by link
 };
 
 }  // namespace tributary

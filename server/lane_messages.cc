@@ -100,7 +100,7 @@ void Lane::dispatch(PeerId from, const M& message, Received& received) {
       if (message.key.view == core.job().view) {
         bool copy = false;
         if constexpr (std::is_same_v<M, Push>) copy = message.residual != ResidualUse::kNone;
-        auto taken = take_payload(message.key, received, copy);
+        auto taken = take_payload(received, copy);
         if (!taken) {
           counters_.malformed.add();
           noise_.warn("refused a message: " + taken.error().message, steady_ms());
@@ -117,12 +117,12 @@ void Lane::dispatch(PeerId from, const M& message, Received& received) {
 }
 
 // copy: it may be held beyond the answer (a residual, by a snapshot), when its author writes there again.
-Result<Payload> Lane::take_payload(const ChunkKey& key, Received& received, bool copy) {
+Result<Payload> Lane::take_payload(Received& received, bool copy) {
   if (received.place.bytes == 0) {
     counters_.socket_payload_bytes.add(received.payload->size());
     return to_payload(std::move(*received.payload));
   }
-  Result<Payload> payload = links_.payload(key, received.place);
+  Result<Payload> payload = links_.payload(received.place);
   if (!payload) return payload;
   counters_.shared_payload_bytes.add(payload->bytes().size());
   if (!copy) return payload;
@@ -132,7 +132,7 @@ Result<Payload> Lane::take_payload(const ChunkKey& key, Received& received, bool
   return Payload(std::move(memory), bytes);
 }
 
-Result<BufferPool*> Lane::find_pool(const LinkRequest& request) {
+Result<LaneLinks::Shared> Lane::find_pool(const LinkRequest& request) {
   const auto found = jobs_.find(request.job);
   if (found == jobs_.end() || found->second.core->job().view != request.view ||
       request.node.value >= found->second.core->job().nodes) {
@@ -140,7 +140,7 @@ Result<BufferPool*> Lane::find_pool(const LinkRequest& request) {
                                             std::to_string(request.node.value) + " in view " +
                                             std::to_string(request.view.value) + " is not open here");
   }
-  return found->second.pool.get();
+  return LaneLinks::Shared{found->second.pool.get(), found->second.core->chunks()};
 }
 
 void Lane::refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message) {
@@ -167,26 +167,23 @@ bool Lane::send(zmq::message_t routing_id, const DataMessage& message, std::opti
   return true;
 }
 
-// To a worker that shares memory only the place; false if it does not.
-bool Lane::send_in_place(PeerId to, const DataMessage& message, const ChunkKey& key,
-                         std::span<const std::byte> payload) {
-  const PayloadPlace place = links_.place(to, key, payload);
+// To a worker that shares memory only the place, with a share in what lies there.
+void Lane::send_values(PeerId to, const DataMessage& message, const ChunkKey& key, const BufferRef& values) {
+  const PayloadPlace place = links_.tell(to, key, values);
   if (place.bytes == 0) {
-    counters_.socket_payload_bytes.add(payload.size());
-    return false;
+    counters_.socket_payload_bytes.add(values.size());
+    send(routing_id_of(to), message, borrow(values, values.size()));
+  } else {
+    counters_.shared_payload_bytes.add(values.size());
+    send(routing_id_of(to), message, {}, place);
   }
-  counters_.shared_payload_bytes.add(payload.size());
-  send(routing_id_of(to), message, {}, place);
-  return true;
 }
 
 void Lane::answer(PeerId to, const Answer& header, const BufferRef& payload) {
-  if (send_in_place(to, header, header.key, payload.bytes())) return;
-  send(routing_id_of(to), header, borrow(payload, payload.size()));
+  send_values(to, header, header.key, payload);
 }
-void Lane::residual(PeerId to, const Residual& header, std::span<const std::byte> values) {
-  if (send_in_place(to, header, header.key, values)) return;
-  send(routing_id_of(to), header, zmq::message_t(values.data(), values.size()));
+void Lane::residual(PeerId to, const Residual& header, const BufferRef& values) {
+  send_values(to, header, header.key, values);
 }
 void Lane::receipt(PeerId to, const Receipt& header) {
   send(routing_id_of(to), header);

@@ -266,7 +266,7 @@ BufferRef ShardCore::writable(const BufferRef& buffer) {
 
 // What answers carry is the change of this round, where it is not the parameters: none.
 bool ShardCore::answer_no_change(Chunk& chunk) {
-  if (job_.recovers) chunk.previous = chunk.params;
+  if (job_.recovers) keep_previous(chunk);
   if (!pull_->is_delta()) return true;
   BufferRef next = writable(chunk.encoded);
   if (!next) return false;
@@ -330,7 +330,7 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
     step.log->lr = lr;
   }
   fused_step(optimizer, optimizer.scalars(chunk.step, lr), args);
-  if (job_.recovers) chunk.previous = std::move(chunk.params);
+  if (job_.recovers) keep_previous(chunk);
   for (std::size_t i = 0; i < count; ++i) *current[i] = std::move(next[i]);
   ++stats_.steps;
   stats_.shared_buffers += shared;
@@ -349,9 +349,9 @@ void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply 
   header.slowest = Round(chunk.version.value);
   header.gate = chunk.gate;
   if (snapshot_round_ && push_->keeps_residual()) header.snapshot_round = *snapshot_round_;
-  if (reply == Reply::kWhole && !chunk.residuals.empty() && !chunk.residuals[node.value].owner.empty()) {
+  if (reply == Reply::kWhole && !chunk.residuals.empty() && chunk.residuals[node.value].restored) {
     header.residual_sent = true;
-    output_.residual(to, Residual{key, chunk.version}, chunk.residuals[node.value].values);
+    output_.residual(to, Residual{key, chunk.version}, chunk.residuals[node.value].restored);
   }
   ++stats_.answers;
   stats_.answer_bytes += payload->size();

@@ -114,6 +114,7 @@ struct HeldResidual {
   std::uint32_t node = 0;
   Payload owner;
   std::span<const std::byte> values;
+  BufferRef restored;  // these values, if they came out of the store: the node gets them back
 };
 
 // The same out of the store.
@@ -151,8 +152,8 @@ class ShardOutput {
   virtual ~ShardOutput() = default;
   // `payload` is shared: it stays unchanged while a reference is held.
   virtual void answer(PeerId to, const Answer& header, const BufferRef& payload) = 0;
-  // `values` are valid during the call.
-  virtual void residual(PeerId to, const Residual& header, std::span<const std::byte> values) = 0;
+  // `values` likewise.
+  virtual void residual(PeerId to, const Residual& header, const BufferRef& values) = 0;
   virtual void receipt(PeerId to, const Receipt& header) = 0;
   virtual void resend(PeerId to, const Resend& header) = 0;
   virtual void error(PeerId to, const ErrorReply& header) = 0;
@@ -297,7 +298,8 @@ class ShardCore {
     Version version;
     std::uint64_t step = 0;
     BufferRef params;
-    BufferRef previous;  // recovers: params before the last step; empty before the first one
+    BufferRef previous;          // recovers: params before the last step; empty before the first one
+    BufferRef previous_encoded;  // as answers carry them, once somebody was answered so
     BufferRef slots[kernels::kMaxSlots];
     BufferRef encoded;   // what answers carry, when the pull encoding is not fp32
     BufferRef estimate;  // pull delta: what the workers hold
@@ -358,9 +360,10 @@ class ShardCore {
   void send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply);
   void answer_clock_pull(PeerId to, Chunk& chunk, NodeRank node);
   void answer_pulls(Chunk& chunk);
-  void answer_previous(PeerId to, const Chunk& chunk, NodeRank node);
+  void keep_previous(Chunk& chunk);
+  void answer_previous(PeerId to, Chunk& chunk, NodeRank node);
   void size_for_nodes();
-  void restore_residuals(Chunk& chunk, const CompressionState& compression);
+  bool restore_residuals(Chunk& chunk, const CompressionState& compression);
   void capture(Chunk& chunk, Round round);
   bool allocate(Chunk& chunk);
   void initialise(Chunk& chunk);

@@ -39,7 +39,7 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
   if (job_.clocks) {
     if (Status fits_job = restore_clocks(chunk, clocks); !fits_job) return fits_job;
   }
-  if (!allocate(chunk)) {
+  if (!allocate(chunk) || (push_->keeps_residual() && !restore_residuals(chunk, compression))) {
     return fail(ErrorCode::kLimit, "no buffer left for chunk " + std::to_string(index.value) +
                                        "; buffers of the job's last view are still in use, attach again in a moment");
   }
@@ -48,7 +48,6 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
   if (chunk.estimate) {
     std::ranges::copy(compression.estimate.empty() ? params : compression.estimate, chunk.estimate.floats().data());
   }
-  if (push_->keeps_residual()) restore_residuals(chunk, compression);
   chunk.version = version;
   chunk.step = step;
   if (job_.gate && gate.known()) {
@@ -183,22 +182,32 @@ void ShardCore::answer_pulls(Chunk& chunk) {
   }
 }
 
-void ShardCore::answer_previous(PeerId to, const Chunk& chunk, NodeRank node) {
+// What it was stays, instead of what it was before that.
+void ShardCore::keep_previous(Chunk& chunk) {
+  chunk.previous = chunk.params;
+  chunk.previous_encoded.reset();
+}
+
+void ShardCore::answer_previous(PeerId to, Chunk& chunk, NodeRank node) {
   const ChunkKey key{job_.job, job_.view, node, chunk.index};
   Answer header{key, Version(chunk.version.value - 1), Version(durable_.value), pull_->id()};
   header.gate = chunk.gate_before;
-  BufferRef payload = chunk.previous;
+  const BufferRef* payload = &chunk.previous;
   if (pull_->id() != EncodingId::kFp32) {
-    payload = pool_.acquire(pull_->bytes(chunk.elements));
-    if (!payload) {
-      ++stats_.starved;
-      return;  // who asks asks again
+    BufferRef& encoded = chunk.previous_encoded;  // one for all nodes: their readers may keep it for long
+    if (!encoded) {
+      encoded = pool_.acquire(pull_->bytes(chunk.elements));
+      if (!encoded) {
+        ++stats_.starved;
+        return;  // who asks asks again
+      }
+      pull_->encode_update(chunk.previous.floats().data(), chunk.elements, 0, chunk.elements, nullptr, encoded.data());
     }
-    pull_->encode_update(chunk.previous.floats().data(), chunk.elements, 0, chunk.elements, nullptr, payload.data());
+    payload = &encoded;
   }
   ++stats_.answers;
-  stats_.answer_bytes += payload.size();
-  output_.answer(to, header, payload);
+  stats_.answer_bytes += payload->size();
+  output_.answer(to, header, *payload);
 }
 
 }  // namespace tributary

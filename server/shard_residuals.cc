@@ -7,28 +7,27 @@
 
 namespace tributary {
 
-void ShardCore::restore_residuals(Chunk& chunk, const CompressionState& compression) {
+// False: the pool has no buffer for one.
+bool ShardCore::restore_residuals(Chunk& chunk, const CompressionState& compression) {
   const auto hold_copy = [&](std::uint32_t node, auto&& fill) {
-    // In the pool, whose memory a node on this machine reads from; elsewhere if the pool has been made smaller.
-    if (BufferRef values = pool_.acquire(chunk.elements * sizeof(float))) {
-      fill(values.floats().data());
-      const std::span<const std::byte> bytes = values.bytes();
-      return hold_residual(chunk, node, Payload(std::move(values), bytes), bytes);
-    }
-    auto values = std::make_unique_for_overwrite<float[]>(chunk.elements);
-    fill(values.get());
-    const std::span<const std::byte> bytes = std::as_bytes(std::span<const float>(values.get(), chunk.elements));
-    hold_residual(chunk, node, Payload(std::move(values), bytes), bytes);
+    BufferRef values = pool_.acquire(chunk.elements * sizeof(float));
+    if (!values) return false;
+    fill(values.floats().data());
+    const std::span<const std::byte> bytes = values.bytes();
+    hold_residual(chunk, node, Payload(BufferRef(values), bytes), bytes);
+    chunk.residuals[node].restored = std::move(values);
+    return true;
   };
   if (compression.nodes == job_.nodes) {
     for (const NodeResidual& residual : compression.residuals) {
-      hold_copy(residual.node, [&](float* out) { std::ranges::copy(residual.values, out); });
+      if (!hold_copy(residual.node, [&](float* out) { std::ranges::copy(residual.values, out); })) return false;
     }
   } else if (!compression.residuals.empty()) {
     std::vector<const float*> inputs;
     for (const NodeResidual& residual : compression.residuals) inputs.push_back(residual.values.data());
-    hold_copy(0, [&](float* out) { kernels::tree_sum(inputs, chunk.elements, out); });
+    return hold_copy(0, [&](float* out) { kernels::tree_sum(inputs, chunk.elements, out); });
   }
+  return true;
 }
 
 // A node has left after this round. Its residual belongs to the state that stop() keeps.
@@ -51,9 +50,7 @@ void ShardCore::take_residual(Chunk& chunk, PeerId from, const Push& push, Paylo
 
 void ShardCore::hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values) {
   HeldResidual& mine = chunk.residuals[node];
-  mine.node = node;
-  mine.owner = std::move(owner);
-  mine.values = values;
+  mine = {node, std::move(owner), values, {}};
 }
 
 bool ShardCore::all_residuals() const {

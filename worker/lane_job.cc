@@ -140,6 +140,7 @@ void WorkerLaneJob::close() {
   for (zmq::socket_t& socket : sockets_)
     socket.close();  // LINGER 0: queued messages are dropped and their memory returned
   sockets_.clear();
+  links_.clear();  // nothing is read any more
   ring_use_.reset();
 }
 
@@ -340,6 +341,8 @@ void WorkerLaneJob::receive_message(ConnectionIndex from, zmq::message_t& header
     ++malformed_;
     noise_.warn("job '" + job_->spec().name + "': a server sent a message that only workers send", steady_ms());
   }
+  // Reducers have copied what they want of it: on devices, too, it waits in memory of ours.
+  if (place.bytes != 0) links_[from.value].read(place);
 }
 
 void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const std::byte> payload) {

@@ -32,7 +32,7 @@ Status LaneLink::poll(std::uint64_t now_ms) {
     if (now_ms < until_ms_) return {};
     reply = fail(ErrorCode::kTimeout, "no reply within " + std::to_string(kLinkPatienceMs) + " ms");
   }
-  socket_.reset();
+  FileDescriptor socket = std::move(socket_);
   if (!reply) return tl::unexpected(reply.error());
   auto& [message, fds] = **reply;
   if (message.link == 0) return tl::unexpected(message.why);
@@ -42,12 +42,14 @@ Status LaneLink::poll(std::uint64_t now_ms) {
   buffers->close_fd();
   buffers_ = std::move(*buffers);
   number_ = message.link;
+  socket_ = std::move(socket);
   return {};
 }
 
 PayloadPlace LaneLink::place(std::span<const std::byte> payload) const {
   PayloadPlace place;
   place.link = number_;
+  place.ticket = read_.newest();
   if (number_ == 0 || payload.empty()) return place;
   const std::less_equal<> before;  // a total order of pointers
   for (std::uint32_t i = 0; i < regions_.size(); ++i) {
@@ -68,6 +70,11 @@ Result<std::span<const std::byte>> LaneLink::payload(const PayloadPlace& place) 
   if (number_ == 0 || place.link != number_) {
     return fail(ErrorCode::kInvalidArgument, "a payload in the memory of link " + std::to_string(place.link) +
                                                  ", which this connection does not have");
+  }
+  if (read_.over(place.ticket)) {
+    return fail(ErrorCode::kInvalidArgument, "place " + std::to_string(place.ticket) + " of link " +
+                                                 std::to_string(number_) + ", when " + std::to_string(read_.newest()) +
+                                                 " had been read");
   }
   return payload_in(buffers_, place);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/local_link.h"
+#include "worker/read_places.h"
 
 namespace tributary {
 
@@ -19,7 +20,7 @@ class LaneLink {
                               std::vector<const SharedMemory*> regions, std::uint64_t now_ms);
 
   // Asked, and no reply yet: the socket becomes readable.
-  bool asked() const { return static_cast<bool>(socket_); }
+  bool asked() const { return socket_ && number_ == 0; }
   int fd() const { return socket_.get(); }
   // REQUIRES: asked(). Takes the reply if it has come. Then, or when it is overdue, asked() is false; an error says why
   // nothing is shared.
@@ -28,15 +29,19 @@ class LaneLink {
   bool shared() const { return number_ != 0; }
   // For the header of a message to the server: names the link, and where `payload` lies if it is in a region.
   PayloadPlace place(std::span<const std::byte> payload) const;
-  // What the server sent. kInvalidArgument if it does not lie in its buffers.
+  // What the server sent, to be read before read(). kInvalidArgument if it does not lie in its buffers, or may lie
+  // there no more.
   Result<std::span<const std::byte>> payload(const PayloadPlace& place) const;
+  // That was looked at for the last time. The server hears of it with the next message (place()).
+  void read(const PayloadPlace& place) { read_.read(place.ticket); }
 
  private:
-  FileDescriptor socket_;
+  FileDescriptor socket_;  // open as long as buffers_ are mapped: that keeps what the server told and read() has not
   std::uint64_t until_ms_ = 0;
   std::uint32_t number_ = 0;  // 0: nothing is shared
   std::vector<const SharedMemory*> regions_;
-  SharedMemory buffers_;
+  ReadPlaces read_;
+  SharedMemory buffers_;  // goes before socket_
 };
 
 }  // namespace tributary

@@ -204,6 +204,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   }
   s.fixed_ports = random.chance(0.5);
   s.drops = random.chance(0.3) ? 0.005 : 0.0;
+  s.shares_memory = Random(seed ^ 0x10ca1ull).chance(0.5);
   if (random.chance(0.3)) {
     s.slow_node = static_cast<std::uint32_t>(random.below(s.nodes));
     s.slow_factor = random.between(2, 5);
@@ -294,6 +295,7 @@ std::string ClusterScenario::describe() const {
           ", snapshots every " + std::to_string(snapshot_s) + " s and " + std::to_string(snapshot_rounds) + " rounds" +
           (prepares ? " when there is memory" : "") + ", disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " +
           std::to_string(work_ns / kMs) + " ms a round";
+  if (shares_memory) text += ", answers in shared memory";
   if (slow_factor > 1) text += ", node " + std::to_string(slow_node) + " x " + std::to_string(slow_factor);
   for (const Fault& fault : faults) {
     text += "\n    at " + std::to_string(fault.at_ns / kMs) + " ms for " +

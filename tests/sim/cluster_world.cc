@@ -186,6 +186,14 @@ std::uint32_t ClusterWorld::processes() const {
   return scenario.servers + scenario.nodes + scenario.nodes * scenario.ranks;
 }
 
+ServerLaneSim* ClusterWorld::lane_at(const std::string& endpoint) const {
+  for (const Server& server : servers_) {
+    if (!server.process) continue;
+    if (ServerLaneSim* lane = server.process->lane_at(endpoint)) return lane;
+  }
+  return nullptr;
+}
+
 Process* ClusterWorld::process(std::uint32_t who) {
   if (who < scenario.servers) return servers_[who].process.get();
   who -= scenario.servers;

@@ -40,6 +40,7 @@ class ClusterWorld {
   std::uint64_t fresh_incarnation() { return random.next() | 1; }
   TrainerId fresh_trainer() { return last_trainer_ = last_trainer_.next(); }
   WorkerSim* worker(std::uint32_t node) const { return nodes_[node].worker.get(); }
+  ServerLaneSim* lane_at(const std::string& endpoint) const;  // null: nobody is there
   void wake_trainers(std::uint32_t node);
   void retire(std::shared_ptr<BufferPool> pool) { pools_.push_back(std::move(pool)); }
   // The coordinator sends this. False: it does not arrive.

@@ -84,7 +84,7 @@ void LaneSim::answer(PeerId to, const Answer& header, const BufferRef& payload) 
   });
 }
 
-void LaneSim::residual(PeerId, const Residual&, std::span<const std::byte>) {
+void LaneSim::residual(PeerId, const Residual&, const BufferRef&) {
   world_.broken("a server sent a residual in a fresh job");
 }
 

@@ -121,6 +121,7 @@ void ServerLaneSim::set_aside(JobId job, ViewId view) {
   Version min, max;
   if (const auto found = jobs_.find(job); found != jobs_.end() && found->second.core->job().view == view) {
     const ShardCore& core = *found->second.core;
+    told_->end_view(job);
     publish(found->second);
     any = core.initialised();
     min = core.min_version();
@@ -239,6 +240,10 @@ void ServerLaneSim::stop_job(JobId job, ViewId view, bool keep, Round round, boo
 }
 
 void ServerLaneSim::tick() {
+  std::erase_if(retired_, [](const auto& pool) {
+    pool->trim(0);
+    return pool->in_use() == 0;
+  });
   std::vector<JobId> over;
   for (auto& [id, job] : jobs_) {
     publish(job);
@@ -261,7 +266,10 @@ void ServerLaneSim::publish(Job& job) {
 }
 
 void ServerLaneSim::retire(Job job) {
+  told_->end_view(job.core->job().job);
+  if (world_.mutation == Mutation::kEmptiedPool) told_->clear();
   job.core.reset();
+  retired_.push_back(job.pool);
   world_.retire(std::move(job.pool));  // packets and snapshots may still refer to its blocks
   if (job.log_pool) world_.retire(std::move(job.log_pool));
 }
@@ -293,6 +301,9 @@ void ServerLaneSim::receive(PeerId from, Packet& packet) {
           return send(from, ErrorReply{m.key, {}, ErrorCode::kUnknownJob, "the job is not open here"});
         }
         ShardCore& core = *found->second.core;
+        if (packet.place.link != 0 && m.key.view == core.job().view) {
+          if (Status bound = told_->bind(from, m.key, packet.place); !bound) world_.broken(bound.error().message);
+        }
         if constexpr (std::is_same_v<M, Push>) {
           push(from, core, m, packet);
         } else if constexpr (std::is_same_v<M, Init>) {
@@ -329,14 +340,44 @@ void ServerLaneSim::check_bounds(const ShardCore& core) {
   if (core.stats().withheld > bound) world_.broken("more answers are withheld than nodes x chunks");
 }
 
-void ServerLaneSim::answer(PeerId to, const Answer& header, const BufferRef& payload) {
-  world_.judge.answers(header, payload.bytes());
-  send(to, header, payload);
+ServerLaneSim::Link ServerLaneSim::link(JobId job, ViewId view, NodeRank node) {
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end() || found->second.core->job().view != view) return {};
+  const auto number = told_->open(job, view, node, *found->second.pool, found->second.core->chunks());
+  if (!number) return {};
+  return {*number, told_};
 }
 
-void ServerLaneSim::residual(PeerId to, const Residual& header, std::span<const std::byte> values) {
-  Packet packet{header, {}, std::make_shared<const std::vector<std::byte>>(values.begin(), values.end())};
+// What is told instead of `values`, whose reader is taken to have read it at once; empty: no bug is planted there.
+BufferRef ServerLaneSim::planted(const DataMessage& message, const ChunkKey& key, const BufferRef& values) {
+  const auto* answer = std::get_if<Answer>(&message);
+  if (world_.mutation != Mutation::kUnsharedPrevious || !answer || answer->encoding == EncodingId::kFp32) return {};
+  Job& entry = jobs_.at(key.job);
+  if (!entry.core->job().recovers || answer->version >= entry.core->version(key.chunk)) return {};
+  BufferRef fresh = entry.pool->acquire(values.size());
+  if (fresh) std::ranges::copy(values.bytes(), fresh.data());
+  return fresh;
+}
+
+void ServerLaneSim::send_values(PeerId to, const DataMessage& message, const ChunkKey& key, const BufferRef& values) {
+  const BufferRef unshared = planted(message, key, values);
+  const BufferRef& told = unshared ? unshared : values;
+  const PayloadPlace place = told_->tell(to, key, told);
+  if (place.bytes == 0) return send(to, message, values);
+  const auto bytes = values.bytes();
+  Packet packet{message, {}, std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()), place};
+  packet.told = told.bytes();
   listener_->send(to, std::move(packet));
+  if (unshared && !told_->bind(to, key, place)) world_.broken("a place that was just told is not known");
+}
+
+void ServerLaneSim::answer(PeerId to, const Answer& header, const BufferRef& payload) {
+  world_.judge.answers(header, payload.bytes());
+  send_values(to, header, header.key, payload);
+}
+
+void ServerLaneSim::residual(PeerId to, const Residual& header, const BufferRef& values) {
+  send_values(to, header, header.key, values);
 }
 
 void ServerLaneSim::captured(ChunkSnapshot snapshot) {

@@ -3,6 +3,7 @@
 // server/coordinator.cc).
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "server/control_jobs.h"
 #include "server/coordinator_core.h"
+#include "server/told_places.h"
 #include "tests/sim/disk_sim.h"
 #include "tests/sim/redo_logs_sim.h"
 #include "tests/sim/snapshots_sim.h"
@@ -43,7 +45,14 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
 
   const std::string& endpoint() const { return endpoint_; }
   std::optional<Version> held(JobId job, ViewId view, ChunkIndex chunk) const;
-  void tick();  // stops that wait for residuals, gauges
+  void tick();  // stops that wait for residuals, gauges, pools of jobs that are over
+  // As LaneLinks::grant(): this node's worker maps the buffers of the job, and is told where answers lie in them.
+  // link 0: the job is not open here in that view.
+  struct Link {
+    std::uint32_t number = 0;
+    std::weak_ptr<ToldPlaces> server;
+  };
+  Link link(JobId job, ViewId view, NodeRank node);
 
  private:
   struct Job {
@@ -65,9 +74,11 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void retire(Job job);
   void retire(std::map<JobId, Job>& jobs, JobId job);
   void send(PeerId to, DataMessage message, BufferRef payload = {});
+  void send_values(PeerId to, const DataMessage& message, const ChunkKey& key, const BufferRef& values);
+  BufferRef planted(const DataMessage& message, const ChunkKey& key, const BufferRef& values);
 
   void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
-  void residual(PeerId to, const Residual& header, std::span<const std::byte> values) override;
+  void residual(PeerId to, const Residual& header, const BufferRef& values) override;
   void receipt(PeerId to, const Receipt& header) override { send(to, header); }
   void resend(PeerId to, const Resend& header) override { send(to, header); }
   void error(PeerId to, const ErrorReply& header) override { send(to, header); }
@@ -80,6 +91,8 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   const LaneIndex lane_;
   const std::string endpoint_;
   std::map<JobId, Job> jobs_, parked_;
+  std::vector<std::shared_ptr<BufferPool>> retired_;
+  const std::shared_ptr<ToldPlaces> told_ = std::make_shared<ToldPlaces>();  // weak elsewhere: links of workers
   std::uint64_t commands_until_ns_ = 0;
   std::size_t commands_ = 0;  // that wait
   bool retrying_ = false;     // rounds that wait for the log
@@ -108,6 +121,10 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   // What it has in memory of a chunk, of a view that is open here.
   std::optional<Version> held(LaneIndex lane, JobId job, ViewId view, ChunkIndex chunk) const {
     return lanes_.at(lane.value)->held(job, view, chunk);
+  }
+  ServerLaneSim* lane_at(const std::string& endpoint) const {
+    const auto found = std::ranges::find(lanes_, endpoint, [](const auto& lane) { return lane->endpoint(); });
+    return found == lanes_.end() ? nullptr : found->get();
   }
   void captured(ChunkSnapshot snapshot) { snapshots_.captured(std::move(snapshot)); }
   void logged(LoggedStep step) { logs_.append(std::move(step)); }

@@ -83,6 +83,8 @@ enum class Mutation {
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
   kForgottenJob,      // the coordinator takes no notice of what stores have of jobs that its registry does not know
   kNoSpareSlot,       // a rank writes a gradient where a round lies in the ring that is still kept
+  kUnsharedPrevious,  // encoded parameters of the round before are told without a share in their buffer
+  kEmptiedPool,       // a job's pool is given back while workers may still read what they were told of it
 };
 
 Scenario scenario_of(std::uint64_t seed);

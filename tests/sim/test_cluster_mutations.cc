@@ -96,4 +96,12 @@ TEST_CASE("a coordinator that does not know how much a redo log has room for is 
   CHECK(first_seed_that_finds(Mutation::kUnknownBound) < kSeedsForMutation);
 }
 
+TEST_CASE("parameters that are told without a share, and read when they are others', are found") {
+  CHECK(first_seed_that_finds(Mutation::kUnsharedPrevious) < kSeedsForMutation);
+}
+
+TEST_CASE("a pool that is emptied under workers that have not read what they were told is found") {
+  CHECK(first_seed_that_finds(Mutation::kEmptiedPool) < kSeedsForMutation);
+}
+
 }  // namespace tributary::sim

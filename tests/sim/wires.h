@@ -48,7 +48,12 @@ struct Packet {
   std::variant<ControlMessage, DataMessage> message;
   BufferRef shared;  // the payload, where it lies in a server's buffers; or
   std::shared_ptr<const std::vector<std::byte>> copied;
+  // Between processes that share memory: place.bytes != 0: the payload is whatever lies at `told` when it is looked at,
+  // and `copied` what lay there.
+  PayloadPlace place{};
+  std::span<const std::byte> told{};
   std::span<const std::byte> payload() const {
+    if (place.bytes != 0) return told;
     return shared ? shared.bytes() : copied ? std::span<const std::byte>(*copied) : std::span<const std::byte>();
   }
 };

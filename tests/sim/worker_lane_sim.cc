@@ -2,10 +2,13 @@
 #include <utility>
 
 #include "tests/sim/cluster_world.h"
+#include "tests/sim/server_sim.h"
 #include "tests/sim/worker_sim.h"
 
 namespace tributary::sim {
 namespace {
+
+constexpr std::uint64_t kNoticeNs = 100'000;  // until a server knows that a worker is gone
 
 ClientJob client_job(const NodeJobSpec& spec, const std::vector<ChunkIndex>& chunks,
                      std::vector<ConnectionIndex> connections) {
@@ -52,7 +55,24 @@ WorkerLaneSim::WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared
     sockets_.push_back(std::make_unique<Dealer>(world.wires, worker, endpoints[i], false,
                                                 [this, i](Packet& packet) { receive(ConnectionIndex(i), packet); }));
   }
+  links_.resize(endpoints.size());
+  for (std::size_t i = 0; i < endpoints.size() && world.scenario.shares_memory; ++i) {
+    ServerLaneSim* server = world.lane_at(endpoints[i]);
+    if (server == nullptr) continue;
+    const NodeJobSpec& spec = job_->spec();
+    const ServerLaneSim::Link link = server->link(spec.job, spec.view, spec.node);
+    links_[i] = {link.number, link.server, {}};
+  }
   client_.start(worker_.now_ns());
+}
+
+WorkerLaneSim::~WorkerLaneSim() {
+  for (const Link& link : links_) {
+    if (link.number == 0) continue;
+    world_.clock.after(kNoticeNs, [number = link.number, told = link.server] {
+      if (const auto server = told.lock()) server->closed(number);
+    });
+  }
 }
 
 void WorkerLaneSim::initial_values() {
@@ -114,6 +134,9 @@ void WorkerLaneSim::reduced(ChunkIndex chunk, Round round, std::uint64_t weight,
 
 void WorkerLaneSim::send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload) {
   Packet packet{std::move(message), {}, {}};
+  const Link& link = links_[connection.value];
+  packet.place.link = link.number;
+  packet.place.ticket = link.read.newest();
   if (!payload.empty()) {
     packet.copied = std::make_shared<const std::vector<std::byte>>(payload.begin(), payload.end());
   }
@@ -151,6 +174,18 @@ void WorkerLaneSim::send_init(ConnectionIndex connection, const Init& init) {
 
 void WorkerLaneSim::receive(ConnectionIndex from, Packet& packet) {
   if (failed_) return;
+  if (packet.place.bytes == 0) return handle(from, packet);
+  Link& link = links_[from.value];
+  if (packet.place.link != link.number) return world_.broken(worker_.name() + " is told a place of another link");
+  if (link.read.over(packet.place.ticket)) return;  // as good as lost
+  if (!std::ranges::equal(packet.told, *packet.copied)) {
+    return world_.broken(worker_.name() + " reads something else than what was answered, where it was told");
+  }
+  handle(from, packet);
+  link.read.read(packet.place.ticket);
+}
+
+void WorkerLaneSim::handle(ConnectionIndex from, const Packet& packet) {
   const std::uint64_t now = worker_.now_ns();
   const DataMessage& message = std::get<DataMessage>(packet.message);
   if (const auto* answer = std::get_if<Answer>(&message)) {

@@ -9,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "server/told_places.h"
 #include "tests/sim/wires.h"
 #include "worker/client_core.h"
 #include "worker/host_reducer.h"
 #include "worker/node_gather.h"
 #include "worker/node_jobs.h"
+#include "worker/read_places.h"
 
 namespace tributary::sim {
 
@@ -26,6 +28,7 @@ class WorkerLaneSim final : private ClientOutput, private ReduceListener {
  public:
   WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> job, std::vector<ChunkIndex> chunks,
                 std::vector<ConnectionIndex> connections, const std::vector<std::string>& endpoints);
+  ~WorkerLaneSim() override;  // a moment later servers notice that nobody reads what they told
 
   const std::shared_ptr<NodeJob>& job() const { return job_; }
   void initial_values();
@@ -36,7 +39,13 @@ class WorkerLaneSim final : private ClientOutput, private ReduceListener {
   bool kept() const { return failed_ || client_.residuals_kept(); }
 
  private:
+  struct Link {
+    std::uint32_t number = 0;  // 0: nothing is shared
+    std::weak_ptr<ToldPlaces> server;
+    ReadPlaces read;
+  };
   void receive(ConnectionIndex from, Packet& packet);
+  void handle(ConnectionIndex from, const Packet& packet);
   void send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload = {});
   void fail_job(LaneFailure failure);
 
@@ -60,6 +69,7 @@ class WorkerLaneSim final : private ClientOutput, private ReduceListener {
   HostReducer reducer_;
   ClientCore client_;
   std::vector<std::unique_ptr<Dealer>> sockets_;
+  std::vector<Link> links_;                         // by connection
   std::vector<std::span<const std::byte>> frames_;  // by chunk: the push under way
   std::vector<std::uint64_t> seen_;                 // [rank * tensors + i]
   std::vector<NodeGather::Complete> complete_, no_room_;

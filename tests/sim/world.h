@@ -41,7 +41,7 @@ class LaneSim : public ShardOutput {
   LaneSim(World& world, std::uint16_t shard, std::uint16_t lane);
   void receive(std::uint32_t node, const Bytes& header, const std::shared_ptr<const Bytes>& payload);
   void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
-  void residual(PeerId to, const Residual&, std::span<const std::byte>) override;
+  void residual(PeerId to, const Residual&, const BufferRef&) override;
   void receipt(PeerId to, const Receipt& header) override { reply(to, header); }
   void resend(PeerId to, const Resend& header) override { reply(to, header); }
   void error(PeerId to, const ErrorReply& header) override { reply(to, header); }

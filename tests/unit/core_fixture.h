@@ -66,8 +66,8 @@ class ShardRecorder final : public ShardOutput {
   void answer(PeerId to, const Answer& header, const BufferRef& payload) override {
     answers.push_back({to, header, payload});
   }
-  void residual(PeerId to, const Residual& header, std::span<const std::byte> values) override {
-    residuals.push_back({to, header, {values.begin(), values.end()}});
+  void residual(PeerId to, const Residual& header, const BufferRef& values) override {
+    residuals.push_back({to, header, {values.bytes().begin(), values.bytes().end()}});
   }
   void receipt(PeerId to, const Receipt& header) override { receipts.emplace_back(to, header); }
   void resend(PeerId to, const Resend& header) override { resends.emplace_back(to, header); }

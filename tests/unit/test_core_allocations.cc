@@ -144,7 +144,7 @@ class Loop final : public ClientOutput, public ShardOutput {
     }
     clients_[header.key.node.value]->on_answer(ConnectionIndex(0), header, payload.bytes(), ++now_);
   }
-  void residual(PeerId, const Residual&, std::span<const std::byte>) override { ++faults; }
+  void residual(PeerId, const Residual&, const BufferRef&) override { ++faults; }
   void receipt(PeerId, const Receipt& header) override {
     clients_[header.key.node.value]->on_receipt(ConnectionIndex(0), header, ++now_);
   }

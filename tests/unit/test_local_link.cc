@@ -36,8 +36,8 @@ SharedMemory memory_of(std::size_t bytes, int value) {
 struct ServerSide {
   explicit ServerSide(ShardIndex shard = ShardIndex(0)) { REQUIRE(links.listen(new_link_name(shard, LaneIndex(0)))); }
   void serve(std::uint64_t now_ms = 0) {
-    links.serve(now_ms, [this](const LinkRequest& request) -> Result<BufferPool*> {
-      if (request.job == kJob && request.view == kView && request.node.value < 2) return &pool;
+    links.serve(now_ms, [this](const LinkRequest& request) -> Result<LaneLinks::Shared> {
+      if (request.job == kJob && request.view == kView && request.node.value < 2) return LaneLinks::Shared{&pool, 4};
       return fail(ErrorCode::kUnknownJob, "no such job here");
     });
   }
@@ -79,7 +79,7 @@ TEST_CASE("lanes that agree read each other's payloads where they lie") {
     const PayloadPlace place = both.link.place(sent);
     CHECK(place.bytes == 500);
     CHECK(place.offset == 1000);
-    const auto payload = both.server.links.payload(kKey, place);
+    const auto payload = both.server.links.payload(place);
     REQUIRE(payload);
     CHECK(payload->bytes().data() != sent.data());
     CHECK(std::ranges::equal(payload->bytes(), sent));
@@ -90,7 +90,7 @@ TEST_CASE("lanes that agree read each other's payloads where they lie") {
   for (int i = 1; i <= 8; ++i) {
     const BufferRef answer = both.server.pool.acquire(100);
     std::memset(answer.data(), i, 100);
-    const PayloadPlace place = both.server.links.place(kPeer, kKey, answer.bytes());
+    const PayloadPlace place = both.server.links.tell(kPeer, kKey, answer);
     REQUIRE(place.bytes == 100);
     const auto received = both.link.payload(place);
     REQUIRE(received);
@@ -106,11 +106,12 @@ TEST_CASE("what lies elsewhere, or goes to somebody else, takes the socket") {
   const std::span<const std::byte> frames = both.worker.frames.bytes();
   CHECK(both.link.place({frames.data() + frames.size() - 1, 2}).bytes == 0);
   CHECK(both.link.place({frames.data() - 1, 2}).bytes == 0);
-  CHECK(both.server.links.place(kPeer, kKey, elsewhere).bytes == 0);
+  BufferPool other(kBlock, 1);
+  CHECK(both.server.links.tell(kPeer, kKey, other.acquire(100)).bytes == 0);
   const BufferRef answer = both.server.pool.acquire(100);
-  CHECK(both.server.links.place(PeerId(12), kKey, answer.bytes()).bytes == 0);
-  CHECK(both.server.links.place(kPeer, {kJob, kView, NodeRank(0), ChunkIndex(0)}, answer.bytes()).bytes == 0);
-  CHECK(both.server.links.place(kPeer, {kJob, ViewId(4), kNode, ChunkIndex(0)}, answer.bytes()).bytes == 0);
+  CHECK(both.server.links.tell(PeerId(12), kKey, answer).bytes == 0);
+  CHECK(both.server.links.tell(kPeer, {kJob, kView, NodeRank(0), ChunkIndex(0)}, answer).bytes == 0);
+  CHECK(both.server.links.tell(kPeer, {kJob, ViewId(4), kNode, ChunkIndex(0)}, answer).bytes == 0);
   CHECK(LaneLink().place(frames).link == 0);
 }
 
@@ -137,12 +138,12 @@ TEST_CASE("a place that does not lie in what was shared is refused, whatever its
     CAPTURE(place.region);
     CAPTURE(place.offset);
     CAPTURE(place.bytes);
-    const auto taken = both.server.links.payload(kKey, place);
+    const auto taken = both.server.links.payload(place);
     REQUIRE_FALSE(taken);
     CHECK(taken.error().code == ErrorCode::kInvalidArgument);
     if (place.region == 0) CHECK_FALSE(both.link.payload({place.link, 0, place.offset + (1u << 20), place.bytes}));
   }
-  CHECK(both.server.links.payload(kKey, {link, 0, kRegion - 10, 10}));
+  CHECK(both.server.links.payload({link, 0, kRegion - 10, 10}));
   CHECK_FALSE(both.server.links.bind(kPeer, kKey, {link + 1, 0, 0, 0}));
   CHECK_FALSE(both.server.links.bind(kPeer, {kJob, kView, NodeRank(0), ChunkIndex(0)}, {link, 0, 0, 0}));
   CHECK_FALSE(both.server.links.bind(kPeer, {kJob, ViewId(4), kNode, ChunkIndex(0)}, {link, 0, 0, 0}));
@@ -160,21 +161,58 @@ TEST_CASE("what one side has mapped stays readable when the other is gone") {
       server.serve();
       REQUIRE(link.poll(0));
       REQUIRE(server.links.bind(kPeer, kKey, link.place({})));
-      auto payload = server.links.payload(kKey, link.place(worker.frames.bytes().first(kBlock)));
+      auto payload = server.links.payload(link.place(worker.frames.bytes().first(kBlock)));
       REQUIRE(payload);
       held.emplace(std::move(*payload));
     }
     const BufferRef answer = server.pool.acquire(kBlock);
     std::memset(answer.data(), 5, kBlock);
-    const auto found = link.payload(server.links.place(kPeer, kKey, answer.bytes()));
+    const auto found = link.payload(server.links.tell(kPeer, kKey, answer));
     REQUIRE(found);
     received = *found;
-    server.links.drop(kJob);
+    server.links.end_view(kJob);
     CHECK(server.links.size() == 0);
     CHECK(std::ranges::all_of(held->bytes(), [](std::byte b) { return b == std::byte{1}; }));
   }
   CHECK(std::ranges::all_of(held->bytes(), [](std::byte b) { return b == std::byte{1}; }));
   CHECK(std::ranges::all_of(received, [](std::byte b) { return b == std::byte{5}; }));
+}
+
+TEST_CASE("a worker's end that is gone gives back what it was told, also after the view") {
+  for (const bool over : {false, true}) {
+    Linked both;
+    std::vector<zmq::pollitem_t> items;
+    both.server.links.add_poll_items(items, 0);
+    CHECK(items.size() == 2);  // the listener and the link
+    CHECK(both.server.links.tell(kPeer, kKey, both.server.pool.acquire(100)).ticket == 1);
+    if (over) both.server.links.end_view(kJob);
+    both.server.serve();
+    CHECK(both.server.pool.in_use() == 1);
+    if (over) CHECK(both.server.links.mapped_bytes() == 0);
+    both.link = LaneLink();
+    REQUIRE(zmq_poll(items.data(), 2, 1000) == 1);
+    both.server.serve();
+    CHECK(both.server.pool.in_use() == 0);
+    items.clear();
+    both.server.links.add_poll_items(items, 0);
+    CHECK(items.size() == 1);
+  }
+}
+
+TEST_CASE("what was read last is named in every message, and nothing before it is read any more") {
+  Linked both;
+  CHECK(both.link.place({}).ticket == 0);
+  const BufferRef answer = both.server.pool.acquire(100);
+  const PayloadPlace first = both.server.links.tell(kPeer, kKey, answer);
+  const PayloadPlace second = both.server.links.tell(kPeer, kKey, answer);
+  CHECK(both.link.payload(first));
+  REQUIRE(both.link.payload(second));
+  both.link.read(second);
+  CHECK(both.link.place({}).ticket == second.ticket);
+  CHECK_FALSE(both.link.payload(first));
+  CHECK_FALSE(both.link.payload(second));
+  CHECK(both.server.links.bind(kPeer, kKey, both.link.place({})));
+  CHECK(answer.unique());
 }
 
 TEST_CASE("a new link of a node takes the place of the one before") {
@@ -185,8 +223,8 @@ TEST_CASE("a new link of a node takes the place of the one before") {
   both.server.serve();
   REQUIRE(link.poll(0));
   CHECK(both.server.links.size() == 1);
-  CHECK_FALSE(both.server.links.payload(kKey, before));
-  CHECK(both.server.links.payload(kKey, link.place(again.frames.bytes().first(8))));
+  CHECK_FALSE(both.server.links.payload(before));
+  CHECK(both.server.links.payload(link.place(again.frames.bytes().first(8))));
 }
 
 // The server's refusal, as the worker hears it.
