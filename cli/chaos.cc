@@ -51,6 +51,7 @@ int chaos(ChaosOptions& options, bool json) {
 void add_chaos(CLI::App& app, int& exit_status) {
   struct Arguments {
     ChaosOptions options;
+    std::string transport = "shm";
     bool json = false;
   };
   auto a = std::make_shared<Arguments>();
@@ -67,6 +68,9 @@ void add_chaos(CLI::App& app, int& exit_status) {
   command->add_option("--servers", o.cluster.servers, "server daemons")->capture_default_str();
   command->add_option("--nodes", o.cluster.nodes, "worker daemons")->capture_default_str();
   command->add_option("--ranks-per-node", o.cluster.ranks_per_node, "trainers of each worker")->capture_default_str();
+  command->add_option("--transport", a->transport, "between workers and servers: shm, tcp, ipc")
+      ->check(CLI::IsMember({"shm", "tcp", "ipc"}))
+      ->capture_default_str();
   command->add_option("--base-dir", o.cluster.base_dir, "folder for all files of both runs (default: runs/chaos)")
       ->type_name("FOLDER");
   command->add_option("--set", o.overrides, "override a key of the job file; may be repeated")
@@ -74,7 +78,10 @@ void add_chaos(CLI::App& app, int& exit_status) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--json", a->json, "print the result as one JSON object");
-  command->callback([a, &exit_status] { exit_status = chaos(a->options, a->json); });
+  command->callback([a, &exit_status] {
+    a->options.cluster.transport = transport_named(a->transport);
+    exit_status = chaos(a->options, a->json);
+  });
 }
 
 }  // namespace tributary::cli

@@ -1,8 +1,9 @@
 // Reference-counted, aligned, bounded buffers for parameters, optimizer state and encoded answers.
 //
 // Ownership is what makes zero-copy and copy-on-write snapshots safe: a BufferRef held by a ZeroMQ message still being
-// sent, or by the snapshot writer, keeps the bytes unchanged, because the optimizer step writes in place only when it
-// is the sole owner (BufferRef::unique) and otherwise into a fresh buffer of the pool.
+// sent, for a process that was told where the bytes lie, or by the snapshot writer, keeps them unchanged, because the
+// optimizer step writes in place only when it is the sole owner (BufferRef::unique) and otherwise into a fresh buffer
+// of the pool.
 //
 // The blocks lie in one shared memory whose address space is taken whole at the first acquire(), and whose pages come
 // and go with the blocks: so a process on the same machine that maps share() once reads every buffer of the pool at

@@ -186,9 +186,10 @@ class ShardCore {
   ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output);
 
   // Blocks that `chunks` chunks may need at once: parameters, state, encoded answers, one more copy of what is being
-  // sent, and one copy-on-write snapshot; and the residuals of a resumed job's nodes, until the first round is
-  // complete. Bounds the pool; steady state uses chunks * (1 + slots) and what is in flight.
-  // clocks: also the answers that nodes have and have not pushed after. gate: also the sums that wait for a decision.
+  // sent, or read by a worker on this machine that is slow, and one copy-on-write snapshot; and the residuals of a
+  // resumed job's nodes, until the first round is complete. Bounds the pool; steady state uses chunks * (1 + slots) and
+  // what is in flight. clocks: also the answers that nodes have and have not pushed after. gate: also the sums that
+  // wait for a decision.
   static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push = {},
                                  std::uint32_t nodes = 1, bool recovers = false, bool clocks = false,
                                  bool gate = false);

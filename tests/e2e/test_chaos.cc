@@ -36,6 +36,36 @@ TEST_CASE("whoever is killed, the job goes on where it was and ends in the bits 
   }
 }
 
+TEST_CASE(
+    "parameters in any encoding, in shared memory or over sockets: whoever is killed, the bits are a calm run's") {
+  struct Way {
+    const char* pull;
+    const char* transport;
+  };
+  for (const Way& way :
+       {Way{"bf16", "shm"}, Way{"fp16", "shm"}, Way{"int8-delta", "shm"}, Way{"fp32", "tcp"}, Way{"bf16", "tcp"}}) {
+    CAPTURE(way.pull);
+    CAPTURE(way.transport);
+    const TempDir dir;
+    const std::string job_file = write_job(dir, {.name = "storm", .chunk_bytes = 8192, .rounds = 0});
+    const std::string log = dir / "chaos.log", out = dir / "chaos.json";
+    const std::string command = bin("tributary") + " chaos " + job_file + " --kills 3 --seed 4 --pause 0.2 --json" +
+                                " --set encoding.pull=" + way.pull + " --transport " + way.transport + " --base-dir " +
+                                (dir / "run") + " > " + out;
+    auto process = Process::spawn({.argv = {"/bin/sh", "-c", command}, .log_file = log});
+    REQUIRE_MESSAGE(process, process.error().message);
+    const auto status = process->wait(std::chrono::milliseconds(180'000));
+    INFO(last_lines(log, 40));
+    REQUIRE(status);
+    REQUIRE(status->ok());
+    std::ifstream in(out);
+    const auto result = nlohmann::json::parse(in);
+    CHECK(result.at("same") == true);
+    CHECK(result.at("kills").get<int>() >= 3);
+    CHECK(result.at("digest") == result.at("calm_digest"));
+  }
+}
+
 TEST_CASE("chaos is for jobs that must end in the same bits, and says so") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "ring", .chunk_bytes = 8192, .rounds = 10});
