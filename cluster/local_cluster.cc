@@ -16,6 +16,7 @@
 #include <random>
 #include <thread>
 
+#include "cluster/run_folder.h"
 #include "common/assert.h"
 
 namespace tributary {
@@ -116,24 +117,6 @@ std::string trainer_result(const Trainer& trainer) {
   return found;
 }
 
-Status remove_run(const std::string& base_dir) {
-  std::error_code error;
-  if (!fs::exists(base_dir, error)) return {};
-  for (const auto& entry : fs::directory_iterator(base_dir, error)) {
-    const std::string name = entry.path().filename();
-    const bool ours = name == "cluster.json" || name == "cluster.json.new" || name == "summary.json" ||
-                      name == "logs" || name == "sockets" || name.starts_with("store-") ||
-                      ((name.starts_with("server-") || name.starts_with("worker-")) &&
-                       (name.ends_with(".toml") || name.ends_with(".toml.new")));
-    if (!ours) continue;
-    std::error_code removing;
-    fs::remove_all(entry.path(), removing);
-    if (removing) return fail(ErrorCode::kIo, "cannot remove " + entry.path().string() + ": " + removing.message());
-  }
-  if (error) return fail(ErrorCode::kIo, "cannot list " + base_dir + ": " + error.message());
-  return {};
-}
-
 Result<std::unique_ptr<LocalCluster>> LocalCluster::start(ClusterOptions options) {
   const auto in_range = [](const char* what, std::uint64_t value, std::uint64_t most,
                            std::uint64_t least = 1) -> Status {
@@ -179,6 +162,7 @@ Status LocalCluster::prepare() {
   if (error) return fail(ErrorCode::kIo, "cannot create the folder " + options_.base_dir + ": " + error.message());
   options_.base_dir = fs::canonical(options_.base_dir, error).string();
   if (options_.bin_dir.empty()) options_.bin_dir = executable_dir();
+  if (auto ok = claim_run_folder(options_.base_dir); !ok) return ok;
   if (auto ok = take_lock(); !ok) return ok;
   if (options_.fresh) {
     if (auto ok = remove_run(options_.base_dir); !ok) return ok;

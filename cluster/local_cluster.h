@@ -5,6 +5,7 @@
 //     lock              held by this process and, inherited, by every daemon: one cluster at a time
 //     cluster.json      who runs where, while it runs; `tributary status --base-dir` reads it
 //     server-N.toml, worker-N.toml, store-N/, sockets/, logs/
+//     .tributary-run    says that all this is ours (cluster/run_folder.h)
 #pragma once
 
 #include <chrono>
@@ -168,10 +169,6 @@ class LocalCluster {
 // The last line of a trainer's output that is a JSON object with a digest (tributary-train --json); empty if there is
 // none yet.
 std::string trainer_result(const Trainer& trainer);
-
-// Removes what LocalCluster and `tributary up` write into a base folder (but the lock, which says whose it is), and
-// nothing else.
-Status remove_run(const std::string& base_dir);
 
 // A TCP port of 127.0.0.1 that nobody listens on, outside the range that the kernel gives to outgoing connections (so
 // that it is not taken by chance before it is used).

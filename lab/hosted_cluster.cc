@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "cluster/run_folder.h"
+
 namespace tributary::lab {
 
 namespace fs = std::filesystem;
@@ -22,8 +24,7 @@ Status make_folder(const std::string& path) {
 Result<std::string> fresh_folder(const RunOptions& run, const std::string& name) {
   std::error_code error;
   const std::string path = fs::absolute(run.base_dir, error).string() + "/" + name;
-  fs::remove_all(path, error);
-  if (auto ok = make_folder(path); !ok) return tl::unexpected(ok.error());
+  if (auto ok = renew_scratch_folder(path); !ok) return tl::unexpected(ok.error());
   return path;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cluster/local_cluster.h"
+#include "cluster/run_folder.h"
 #include "common/config_toml.h"
 #include "lab/gate.h"
 #include "lab/hosted_cluster.h"
@@ -89,11 +90,15 @@ Result<Json> run_exchange(const Lab& lab, const ExchangeOptions& options) {
 }
 
 Result<Json> run_gloo_ring(const Lab& lab, const ExchangeOptions& options) {
-  for (const char* name : {"gates", "gloo", "logs"}) {
-    if (auto made = fresh_folder(options.run, name); !made) return tl::unexpected(made.error());
-  }
   std::error_code error;
   const std::string folder = fs::absolute(options.run.base_dir, error).string();
+  if (auto ok = make_folder(folder); !ok) return tl::unexpected(ok.error());
+  if (auto ok = claim_run_folder(folder); !ok) return tl::unexpected(ok.error());
+  if (auto ok = remove_run(folder); !ok) return tl::unexpected(ok.error());
+  if (auto ok = make_folder(folder + "/logs"); !ok) return tl::unexpected(ok.error());
+  for (const char* name : {"gates", "gloo"}) {
+    if (auto made = fresh_folder(options.run, name); !made) return tl::unexpected(made.error());
+  }
   std::vector<Trainer> ranks;
   for (std::size_t i = 0; i < lab.config().hosts.size(); ++i) {
     if (!lab.config().hosts[i].worker) continue;

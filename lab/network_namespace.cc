@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "cluster/command.h"
+#include "common/daemon_thread.h"
 #include "lab/lab_plan.h"
 
 namespace tributary::lab {
