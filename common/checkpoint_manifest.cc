@@ -1,5 +1,7 @@
 #include "common/checkpoint_manifest.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -256,7 +258,9 @@ std::string shard_file_name(ShardIndex shard) {
 }
 
 std::string checkpoint_name(std::string_view job_name, Round round) {
-  return plain_file_name(job_name) + "-round-" + std::to_string(round.value);
+  std::string name = plain_file_name(job_name);
+  if (name != job_name) name += "-" + hex(XXH3_64bits(job_name.data(), job_name.size()));
+  return name + "-round-" + std::to_string(round.value);
 }
 
 std::vector<std::string> state_names(const OptimizerConfig& config) {

@@ -59,7 +59,8 @@ struct Manifest {
 };
 
 std::string shard_file_name(ShardIndex shard);
-// "mlp-round-40": characters of the job's name that do not belong into a file name become '_'.
+// "mlp-round-40". Characters of the job's name that do not belong into a file name become '_', and a checksum of the
+// name follows, so that names stay different.
 std::string checkpoint_name(std::string_view job_name, Round round);
 // The names of an optimizer's state arrays, as PyTorch calls them: "exp_avg", "exp_avg_sq". One for each of its slots.
 std::vector<std::string> state_names(const OptimizerConfig& optimizer);

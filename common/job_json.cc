@@ -173,6 +173,26 @@ json without_ignorable(json root) {
   return root;
 }
 
+// Of keys for which `ignored` is false.
+std::string first_difference(std::string_view ours_json, std::string_view theirs_json,
+                             bool (*ignored)(std::string_view dotted)) {
+  // Through the structs, so that a record written before a key existed compares equal to that key's default.
+  const Result<JobConfig> ours = job_from_json(ours_json), theirs = job_from_json(theirs_json);
+  if (!ours) return "the job's own configuration cannot be read: " + ours.error().message;
+  if (!theirs) return "your configuration cannot be read: " + theirs.error().message;
+  const json a = to_json(*ours), b = to_json(*theirs);
+  for (const auto& [section, keys] : a.items()) {
+    for (const auto& [key, value] : keys.items()) {
+      const std::string dotted = dotted_key(section, key);
+      const json& other = b.at(section).at(key);
+      if (ignored(dotted) || compact(value) == compact(other)) continue;
+      return dotted + " is " + shown(value) + " in the job, but " + shown(other) +
+             " in your configuration; use the same job file everywhere, or give a different job another job.name";
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string to_canonical_json(const JobConfig& config) {
@@ -228,21 +248,11 @@ std::uint64_t config_hash(const JobConfig& config) {
 }
 
 std::string describe_config_difference(std::string_view ours_json, std::string_view theirs_json) {
-  // Through the structs, so that a record written before a key existed compares equal to that key's default.
-  const Result<JobConfig> ours = job_from_json(ours_json), theirs = job_from_json(theirs_json);
-  if (!ours) return "the job's own configuration cannot be read: " + ours.error().message;
-  if (!theirs) return "your configuration cannot be read: " + theirs.error().message;
-  const json a = to_json(*ours), b = to_json(*theirs);
-  for (const auto& [section, keys] : a.items()) {
-    for (const auto& [key, value] : keys.items()) {
-      const std::string dotted = dotted_key(section, key);
-      const json& other = b.at(section).at(key);
-      if (is_ignorable_key(dotted) || compact(value) == compact(other)) continue;
-      return dotted + " is " + shown(value) + " in the job, but " + shown(other) +
-             " in your configuration; use the same job file everywhere, or give a different job another job.name";
-    }
-  }
-  return "";
+  return first_difference(ours_json, theirs_json, is_ignorable_key);
+}
+
+std::string describe_any_config_difference(std::string_view ours_json, std::string_view theirs_json) {
+  return first_difference(ours_json, theirs_json, [](std::string_view) { return false; });
 }
 
 }  // namespace tributary

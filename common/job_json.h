@@ -39,6 +39,9 @@ bool is_ignorable_key(std::string_view dotted_key);
 // two are the same training. Either may be a peer's bytes; one that is no job configuration is named as such.
 std::string describe_config_difference(std::string_view ours_json, std::string_view theirs_json);
 
+// The same for any key: ranks of one node are started with one job file.
+std::string describe_any_config_difference(std::string_view ours_json, std::string_view theirs_json);
+
 inline bool same_training(std::string_view ours_json, std::string_view theirs_json) {
   return describe_config_difference(ours_json, theirs_json).empty();
 }

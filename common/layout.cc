@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "common/assert.h"
+#include "common/utf8.h"
 
 namespace tributary {
 namespace {
@@ -56,6 +57,13 @@ Status check_tensors(std::span<const TensorSpec> tensors) {
     if (spec.name.empty()) {
       return fail(ErrorCode::kInvalidArgument,
                   "tensor " + std::to_string(i) + " has an empty name; give every tensor a name of its own");
+    }
+    if (!is_utf8(spec.name)) {
+      std::string shown = spec.name.substr(0, 80);
+      for (char& c : shown) c = static_cast<unsigned char>(c) < 0x80 ? c : '?';
+      return fail(ErrorCode::kInvalidArgument, "the name of tensor " + std::to_string(i) + ", " + quoted(shown) +
+                                                   " where ? is a byte above 127, is no UTF-8 text, which checkpoints "
+                                                   "need; give it another name");
     }
     if (!names.insert(spec.name).second) {
       return fail(ErrorCode::kInvalidArgument, "tensor " + std::to_string(i) + " has the name " + quoted(spec.name) +

@@ -132,7 +132,7 @@ std::string status_json(const ServerParts& parts) {
                    {"process_bytes", memory.process},
                    {"mapped_bytes", mapped_bytes(parts.lanes)}}}};
   if (parts.coordinator) status["coordinator"] = coordinator_json(*parts.coordinator);
-  return status.dump();
+  return status.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 void register_metrics(Metrics& metrics, const ServerParts& parts) {

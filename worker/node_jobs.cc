@@ -128,7 +128,7 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
                                                 job_in_words(entry->name) + " that are attached: " + difference +
                                                 "; start the same model on every rank");
   }
-  if (const std::string difference = describe_config_difference(entry->job_json, request.job_json);
+  if (const std::string difference = describe_any_config_difference(entry->job_json, request.job_json);
       !difference.empty()) {
     return fail(ErrorCode::kConfigMismatch, "rank " + std::to_string(request.rank) +
                                                 " brings another configuration than the ranks of " +

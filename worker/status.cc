@@ -187,7 +187,7 @@ std::string status_json(const WorkerParts& parts) {
                        {"max_memory_bytes", parts.max_memory},
                        {"refused", parts.attach->refused()},
                        {"jobs", std::move(jobs)}};
-  return status.dump(2) + "\n";
+  return status.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 void register_metrics(Metrics& metrics, const WorkerParts& parts) {

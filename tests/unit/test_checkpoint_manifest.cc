@@ -129,7 +129,13 @@ TEST_CASE("names of state arrays follow the optimizer") {
   config.name = "lion";
   CHECK(state_names(config) == std::vector<std::string>{"exp_avg"});
   CHECK(checkpoint_name("a.b-c_9", Round(7)) == "a.b-c_9-round-7");
-  CHECK(checkpoint_name("../x", Round(0)) == "_._x-round-0");
+  const std::string changed = checkpoint_name("../x", Round(0));
+  CHECK(changed.starts_with("_._x-"));
+  CHECK(changed.ends_with("-round-0"));
+  CHECK(changed.find('/') == std::string::npos);
+  for (const char* other : {"_._x", "_/_x", "..-x", ".._x"}) {
+    CHECK(checkpoint_name(other, Round(0)) != changed);
+  }
 }
 
 }  // namespace
