@@ -52,8 +52,14 @@ void CoordinatorCore::on(PeerId from, const Other&, std::uint64_t) {
 }
 
 void CoordinatorCore::refuse(PeerId to, ErrorCode code, std::string message, const std::string& job) {
-  output_.log("refused a peer: " + message);
+  log_refusal(to, code, job, "refused a peer: " + message);
   output_.send(to, ControlError{code, std::move(message), job});
+}
+
+void CoordinatorCore::log_refusal(PeerId to, ErrorCode code, const std::string& job, const std::string& line) {
+  if (logged_refusals_.size() < kMaxLoggedRefusals && logged_refusals_.emplace(to, code, job).second) {
+    output_.log(line);
+  }
 }
 
 CoordinatorCore::Worker* CoordinatorCore::worker_at(PeerId peer) {
@@ -358,6 +364,11 @@ void CoordinatorCore::lose_member(Job& job, std::uint32_t node, const std::strin
   }
 }
 
+// Its nodes left before it had an id: nothing of it is anywhere.
+bool CoordinatorCore::never_opened(const Job& job) {
+  return job.record.job.value == 0 && job.members.empty() && job.kept.empty() && job.older.empty() && !job.restoring;
+}
+
 void CoordinatorCore::tick(std::uint64_t now_ms) {
   const auto silent = [&](std::uint64_t heard_ms) { return now_ms > heard_ms + options_.peer_timeout_ms; };
   const std::string unheard = " has not been heard for " + std::to_string(options_.peer_timeout_ms) + " ms";
@@ -372,7 +383,12 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   for (const std::uint64_t incarnation : lost) {
     lose_worker(incarnation, "worker " + workers_[incarnation].hello.name + unheard, now_ms);
   }
+  if (now_ms >= forget_refusals_ms_) {
+    logged_refusals_.clear();
+    forget_refusals_ms_ = now_ms + kRefusalLogMs;
+  }
   for (auto& [name, job] : jobs_) tick_job(job, now_ms);
+  std::erase_if(jobs_, [](const auto& entry) { return never_opened(entry.second); });
   tick_checkpoints(now_ms);
   answer_drains();
 }

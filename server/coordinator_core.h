@@ -23,6 +23,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/config.h"
@@ -103,7 +104,9 @@ class CoordinatorCore {
 
   // Checkpoints (coordinator_checkpoint.cc): the id to ask for with checkpoint(), or why not.
   static constexpr std::size_t kMaxCheckpointsUnderWay = 8;
-  static constexpr std::size_t kCheckpointsKept = 32;  // that are over and can still be asked for
+  static constexpr std::uint64_t kRefusalLogMs = 600'000;
+  static constexpr std::size_t kMaxLoggedRefusals = 64;  // in that time
+  static constexpr std::size_t kCheckpointsKept = 32;    // that are over and can still be asked for
   Result<std::uint64_t> save_checkpoint(const SaveOrder& order, std::uint64_t now_ms);
   Result<std::uint64_t> restore_checkpoint(const RestoreOrder& order, std::uint64_t now_ms);
   std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const;
@@ -328,6 +331,9 @@ class CoordinatorCore {
   void send_members(const Job& job, const ControlMessage& message);
   void send_servers(const Job& job, const ControlMessage& message);
   void refuse(PeerId to, ErrorCode code, std::string message, const std::string& job = {});
+  // Peers ask again and again, and are told each time; the log has it once in kRefusalLogMs.
+  void log_refusal(PeerId to, ErrorCode code, const std::string& job, const std::string& line);
+  static bool never_opened(const Job& job);
   void set_phase(Job& job, Phase phase, std::uint64_t now_ms);
   static std::string in_words(const Job& job) { return "job '" + job.config.name + "'"; }
 
@@ -367,6 +373,8 @@ class CoordinatorCore {
   std::map<std::uint64_t, PeerId> drain_waiters_;    // by incarnation
   std::map<std::uint64_t, Checkpoint> checkpoints_;  // by id
   std::uint64_t last_checkpoint_ = 0;
+  std::set<std::tuple<PeerId, ErrorCode, std::string>> logged_refusals_;  // with the job's name
+  std::uint64_t forget_refusals_ms_ = 0;
 };
 
 }  // namespace tributary

@@ -238,7 +238,8 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
     job.kept.clear();
   }
   if (!status) return refuse_opening(job, status.error(), now_ms);
-  if (record.job.value == 0) record.job = fresh_id();
+  const bool fresh = record.job.value == 0;
+  if (fresh) record.job = fresh_id();
   record.job_json = join.job_json;
   settle_members(job);
   record.view = record.view.next();
@@ -252,7 +253,10 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
     // Room on the disk may come back; nobody's place is lost until then.
     if (!status) status = fail(ErrorCode::kUnavailable, "the coordinator cannot record it: " + status.error().message);
   }
-  if (!status) return refuse_opening(job, status.error(), now_ms);
+  if (!status) {
+    if (fresh) record.job = JobId();  // nobody has heard of it
+    return refuse_opening(job, status.error(), now_ms);
+  }
   drop_older(job);
   // Later snapshots that only some shards have belong to rounds that this view will go through again.
   for (auto& [index, server] : servers_) {
@@ -279,7 +283,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
 }
 
 void CoordinatorCore::refuse_opening(Job& job, const Error& error, std::uint64_t now_ms) {
-  output_.log(in_words(job) + " cannot open: " + error.message);
+  log_refusal(PeerId(), error.code, job.config.name, in_words(job) + " cannot open: " + error.message);
   send_members(job, ControlError{error.code, error.message, job.config.name});
   become_idle(job, now_ms);
 }

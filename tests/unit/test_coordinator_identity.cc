@@ -1,6 +1,7 @@
 // Who is who to the coordinator: incarnations, connections that come back, processes that follow each other.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "tests/unit/coordinator_fixture.h"
@@ -264,6 +265,33 @@ TEST_CASE("a join that is said again disturbs nothing, and is answered if the jo
   other.redo_capacity = 16;
   cluster.join(0, other);
   CHECK(cluster.count<StopJob>() > 0);
+}
+
+TEST_CASE("a peer that is refused for ever is told each time, and logged once") {
+  Cluster cluster;
+  ServerHello hello = cluster.hello_of(0);
+  hello.servers = 9;
+  const auto logged = [&] {
+    return std::ranges::count_if(cluster.logged, [](const auto& line) { return line.find("refused a peer") == 0; });
+  };
+  for (int i = 0; i < 100; ++i) {
+    cluster.say(PeerId(900), hello);
+    cluster.core.tick(cluster.now += 1000);
+  }
+  CHECK(cluster.count<ControlError>() == 100);
+  CHECK(logged() == 1);
+  cluster.core.tick(cluster.now += CoordinatorCore::kRefusalLogMs);
+  cluster.say(PeerId(900), hello);
+  CHECK(logged() == 2);
+}
+
+TEST_CASE("a job whose nodes left before it opened is forgotten") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.join(0, {.node = 0, .nodes = 2});
+  REQUIRE(cluster.phase() == "gathering");
+  cluster.pass(3 * kTimeoutMs, 2, {worker_peer(0)});
+  CHECK(cluster.core.jobs().empty());
 }
 
 }  // namespace tributary
