@@ -1,8 +1,10 @@
 // tributary: the tool. One file per subcommand.
 #include <csignal>
+#include <cstdio>
 #include <string>
 
 #include "cli/commands.h"
+#include "common/daemon_thread.h"
 #include "common/version.h"
 
 int main(int argc, char** argv) {
@@ -33,6 +35,13 @@ int main(int argc, char** argv) {
   tributary::cli::add_lab(app, exit_status);
   tributary::cli::add_checkpoint(app, exit_status);
   tributary::cli::add_job(app, exit_status);
-  CLI11_PARSE(app, argc, argv);
-  return exit_status;
+  const tributary::Status ran = tributary::contained([&]() -> tributary::Status {
+    exit_status = [&] {
+      CLI11_PARSE(app, argc, argv);
+      return exit_status;
+    }();
+    return {};
+  });
+  if (!ran) std::fprintf(stderr, "tributary: %s\n", ran.error().message.c_str());
+  return ran ? exit_status : 1;
 }

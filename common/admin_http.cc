@@ -5,11 +5,14 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
+
+#include "common/daemon_thread.h"
 
 namespace tributary {
 namespace {
@@ -101,14 +104,25 @@ std::optional<Response> refusal(error_code error) {
                        error_json("not an HTTP request: " + error.message()));
 }
 
+class Connection;
+
+// The connections that there are. Those that wait for a request are listed, the longest wait first.
+struct Connections {
+  std::size_t open = 0;
+  std::list<Connection*> waiting;
+};
+
 // One client. Keeps itself alive by the operation under way; everything on the HTTP thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, const AdminHttp::Handlers& handlers, std::size_t& open)
-      : stream_(std::move(socket)), handlers_(handlers), open_(open) {
-    ++open_;
+  Connection(tcp::socket socket, const AdminHttp::Handlers& handlers, Connections& all)
+      : stream_(std::move(socket)), handlers_(handlers), all_(all), place_(all.waiting.end()) {
+    ++all_.open;
   }
-  ~Connection() { --open_; }
+  ~Connection() {
+    wait_no_more();
+    --all_.open;
+  }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -117,13 +131,25 @@ class Connection : public std::enable_shared_from_this<Connection> {
     parser_->header_limit(AdminHttp::kMaxHeaderBytes);
     parser_->body_limit(handlers_.order ? AdminHttp::kMaxOrderBytes : 0);
     stream_.expires_after(AdminHttp::kTimeout);
+    place_ = all_.waiting.insert(all_.waiting.end(), this);
     http::async_read(stream_, buffer_, *parser_, [self = shared_from_this()](error_code error, std::size_t) {
+      self->wait_no_more();
       if (!error) return self->write(answer(self->parser_->get(), self->handlers_), self->parser_->get().keep_alive());
       if (std::optional<Response> response = refusal(error)) self->write(std::move(*response), false);
     });
   }
 
+  // For somebody who has a request.
+  void make_room() {
+    wait_no_more();
+    stream_.close();
+  }
+
  private:
+  void wait_no_more() {
+    if (place_ != all_.waiting.end()) all_.waiting.erase(std::exchange(place_, all_.waiting.end()));
+  }
+
   void write(Response response, bool keep_alive) {
     response_ = std::move(response);
     response_.keep_alive(keep_alive);
@@ -142,7 +168,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<http::request_parser<http::string_body>> parser_;
   Response response_;
   const AdminHttp::Handlers& handlers_;
-  std::size_t& open_;
+  Connections& all_;
+  std::list<Connection*>::iterator place_;  // end(): does not wait
 };
 
 std::string endpoint_text(const tcp::endpoint& endpoint) {
@@ -206,14 +233,23 @@ struct AdminHttp::Impl {
         retry.async_wait([this](error_code) { accept(); });
         return;
       }
-      // Over the bound the socket is closed here; time-outs make room again.
-      if (open < kMaxConnections) std::make_shared<Connection>(std::move(socket), handlers, open)->read();
+      // Over the bound whoever has been silent for longest makes room. Who finds none is closed here, also without
+      // memory.
+      bool room = connections.open < kMaxConnections;
+      if (!room && !connections.waiting.empty() && connections.open < 2 * kMaxConnections) {
+        connections.waiting.front()->make_room();
+        room = true;
+      }
+      (void)contained([&]() -> Status {
+        if (room) std::make_shared<Connection>(std::move(socket), handlers, connections)->read();
+        return {};
+      });
       accept();
     });
   }
 
   const Handlers handlers;
-  std::size_t open = 0;  // HTTP thread's
+  Connections connections;  // HTTP thread's
   asio::io_context io{1};
   tcp::acceptor acceptor{io};
   asio::steady_timer retry{io};
@@ -225,7 +261,7 @@ Result<std::unique_ptr<AdminHttp>> AdminHttp::start(const std::string& address, 
   auto impl = std::make_unique<Impl>(std::move(handlers));
   if (Status status = impl->listen(address); !status) return tl::unexpected(status.error());
   impl->accept();
-  impl->thread = std::thread([&io = impl->io] { io.run(); });
+  impl->thread = start_thread("admin HTTP", impl->handlers.log, [&io = impl->io] { io.run(); });
   return std::unique_ptr<AdminHttp>(new AdminHttp(std::move(impl)));
 }
 

@@ -29,8 +29,10 @@ class AdminHttp {
     std::function<bool()> healthy;  // false: /healthz answers 503
     // Other paths: POST with a JSON body, or GET (body null). Nothing: there is no such path. May be null.
     std::function<std::optional<Answer>(const std::string& path, const std::string* body)> order;
+    std::function<void(const std::string&)> log;  // why the thread failed, if it ever does; may be null
   };
 
+  // Of one more than these, the one that has waited for its next request for longest is closed.
   static constexpr std::size_t kMaxConnections = 32;
   static constexpr std::size_t kMaxHeaderBytes = 8u << 10;
   static constexpr std::size_t kMaxOrderBytes = 16u << 10;

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <cstring>
 
 #include "common/clock.h"
+#include "common/daemon_thread.h"
 #include "common/zmq_util.h"
 
 namespace tributary {
@@ -66,10 +68,17 @@ Result<int> wait_until_serving(const Daemon& daemon, const sigset_t& signals) {
   }
 }
 
-}  // namespace
+// Each trainer, link and connection takes some, and the usual soft limit is for programs that use select().
+void raise_descriptor_limit() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);  // as far as it may
+}
 
-int run_daemon(const std::string& program, const std::function<Result<Daemon>()>& start) {
+int serve(const std::string& program, const std::function<Result<Daemon>()>& start) {
   const sigset_t signals = take_stop_signals();
+  raise_descriptor_limit();
   tune_malloc_for_frames();
   const Result<Daemon> daemon = start();
   if (!daemon) return report(program, daemon.error());
@@ -108,6 +117,17 @@ int run_daemon(const std::string& program, const std::function<Result<Daemon>()>
   }
   logger.info("stopped in good order");
   return 0;
+}
+
+}  // namespace
+
+int run_daemon(const std::string& program, const std::function<Result<Daemon>()>& start) {
+  int code = kExitFailed;
+  const Status served = contained([&]() -> Status {
+    code = serve(program, start);
+    return {};
+  });
+  return served ? code : report(program, {ErrorCode::kInternal, served.error().message});
 }
 
 }  // namespace tributary

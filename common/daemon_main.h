@@ -6,15 +6,11 @@
 #include <functional>
 #include <string>
 
+#include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/result.h"
 
 namespace tributary {
-
-// Exit codes, beside 0: what a supervisor may retry, and what it may not.
-inline constexpr int kExitFailed = 1;    // an address taken, a store that cannot be opened, a stop that took too long
-inline constexpr int kExitUsage = 2;     // command line or configuration
-inline constexpr int kExitSignal = 128;  // plus the number of the second signal
 
 // A daemon that has started. The functions own it: it is stopped when the last of them is destroyed. They are called on
 // the main thread.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/daemon_thread.h"
 #include "common/durable_file.h"
 #include "common/printed.h"
 #include "server/background_thread.h"
@@ -56,7 +57,7 @@ CheckpointService::CheckpointService(Store& store, Options options, Done done, L
       log_(std::move(log)),
       bucket_(options.io_bytes_per_s,
               static_cast<std::uint64_t>(static_cast<double>(options.io_bytes_per_s) * kBurstSeconds)),
-      thread_([this] { run(); }) {}
+      thread_(start_thread("checkpoints", log_, [this] { run(); })) {}
 
 CheckpointService::~CheckpointService() {
   stop();
@@ -134,7 +135,8 @@ void CheckpointService::run() {
     lock.unlock();
     CheckpointDone done;
     done.operation = operation;
-    const Status status = stopping ? fail(ErrorCode::kStopped, "the server is stopping") : order(done);
+    const Status status = stopping ? fail(ErrorCode::kStopped, "the server is stopping")
+                                   : contained([&order = order, &done] { return order(done); });
     if (!status) {
       done.ok = false;
       done.code = status.error().code;

@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/codec.h"
+#include "common/daemon_thread.h"
 #include "common/host_identity.h"
 #include "common/incarnation.h"
 #include "common/lane_reply.h"
@@ -66,7 +67,7 @@ void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, Checkpoi
   snapshotter_ = snapshotter;
   checkpoints_ = checkpoints;
   heard_ms_ = published_heard_ms_ = steady_ms();
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("control", logger_, [this] { run(); });
 }
 
 void Control::stop() {

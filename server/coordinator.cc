@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/codec.h"
+#include "common/daemon_thread.h"
 #include "common/incarnation.h"
 #include "common/zmq_util.h"
 #include "server/lane_address.h"
@@ -40,7 +41,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSetting
   options.job_id_seed = random_incarnation();
   options.peer_timeout_ms = settings.peer_timeout_ms;
   self->core_ = std::make_unique<CoordinatorCore>(options, std::move(records), static_cast<CoordinatorOutput&>(*self));
-  self->thread_ = std::thread([&coordinator = *self] { coordinator.run(); });
+  self->thread_ = start_thread("coordinator", self->logger_, [&coordinator = *self] { coordinator.run(); });
   return self;
 }
 

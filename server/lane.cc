@@ -8,6 +8,7 @@
 
 #include "common/assert.h"
 #include "common/clock.h"
+#include "common/daemon_thread.h"
 #include "common/zmq_util.h"
 #include "server/lane_address.h"
 
@@ -48,7 +49,7 @@ Result<std::unique_ptr<Lane>> Lane::start(LaneOptions options, LaneListener& lis
   if (!wake) return tl::unexpected(wake.error());
   std::unique_ptr<Lane> lane(new Lane(std::move(options), listener, std::move(logger), std::move(*wake)));
   if (Status bound = lane->bind(); !bound) return tl::unexpected(bound.error());
-  lane->thread_ = std::thread([&self = *lane] { self.run(); });
+  lane->thread_ = start_thread("lane", lane->logger_, [&self = *lane] { self.run(); });
   return lane;
 }
 

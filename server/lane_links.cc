@@ -13,7 +13,7 @@ Status LaneLinks::listen(std::string name) {
 }
 
 void LaneLinks::add_poll_items(std::vector<zmq::pollitem_t>& items, std::uint64_t now_ms) const {
-  const bool accepts = listener_ && pending_.size() < kMaxPending && now_ms >= paused_until_ms_;
+  const bool accepts = listener_ && pending_.size() < kMaxPending && pause_.over(now_ms);
   if (accepts) items.push_back({nullptr, listener_.get(), ZMQ_POLLIN, 0});
   for (const Pending& pending : pending_) items.push_back({nullptr, pending.socket.get(), ZMQ_POLLIN, 0});
   for (const auto& [link, peer] : peers_) {
@@ -29,13 +29,13 @@ void LaneLinks::serve(std::uint64_t now_ms, const FindPool& find_pool) {
     told_.closed(link);
   }
   forget_those_over();
-  for (std::size_t i = 0; i < kMaxPending && pending_.size() < kMaxPending && now_ms >= paused_until_ms_; ++i) {
+  for (std::size_t i = 0; i < kMaxPending && pending_.size() < kMaxPending && pause_.over(now_ms); ++i) {
     auto connected = accept_link(listener_.get());
     if (connected && !*connected) break;
     if (connected) {
       pending_.push_back({std::move(*connected), now_ms + kLinkPatienceMs});
     } else if (connected.error().code == ErrorCode::kLimit) {
-      paused_until_ms_ = now_ms + kPauseMs;
+      pause_.begin(now_ms);
     }
   }
   std::erase_if(pending_, [&](Pending& pending) {

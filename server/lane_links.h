@@ -17,6 +17,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "common/accept_pause.h"
 #include "common/buffer_pool.h"
 #include "common/local_link.h"
 #include "common/payload.h"
@@ -26,8 +27,7 @@ namespace tributary {
 
 class LaneLinks {
  public:
-  static constexpr std::size_t kMaxPending = 64;   // connections whose request has not come yet
-  static constexpr std::uint64_t kPauseMs = 1000;  // without accepting, when the process has no descriptors left
+  static constexpr std::size_t kMaxPending = 64;  // connections whose request has not come yet
 
   // What a lane shares of a job.
   struct Shared {
@@ -77,7 +77,7 @@ class LaneLinks {
 
   std::string name_;
   FileDescriptor listener_;
-  std::uint64_t paused_until_ms_ = 0;
+  AcceptPause pause_;
   std::vector<Pending> pending_;
   ToldPlaces told_;
   std::map<std::uint32_t, Peer> peers_;  // by link

@@ -2,13 +2,16 @@
 // first round after the capture takes as long as the kernel needs to zero and map as much memory as the state has.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "common/buffer_pool.h"
+#include "common/daemon_thread.h"
 #include "server/background_thread.h"
 
 namespace tributary {
@@ -19,26 +22,36 @@ class PoolPreparer {
   // For `blocks` blocks beyond those in use. What was begun before is given up. done: called once, on the thread or in
   // this call, when the memory is there or no more can be had; not if it is given up.
   void begin(BufferPool& pool, std::size_t blocks, std::function<void()> done) {
-    thread_ = {};
+    end();
     const std::size_t missing = pool.expect(blocks);
     if (missing == 0) return done();
+    auto work = std::make_unique<Work>();
     try {
-      thread_ = std::jthread([&pool, missing, done](const std::stop_token& stop) {
+      work->thread = start_thread("preparer", ThreadLog(), [&pool, missing, done, &stopping = work->stopping] {
         become_background("preparer");  // if not, it is done sooner
         for (std::size_t i = 0; i < missing && pool.prepare_one(); ++i) {
-          if (stop.stop_requested()) return;
+          if (stopping.load(std::memory_order_relaxed)) return;
         }
         done();
       });
+      work_ = std::move(work);
     } catch (const std::system_error&) {
       done();  // no thread to be had: the steps pay for their memory themselves
     }
   }
   // Waits for one block at most.
-  void end() { thread_ = {}; }
+  void end() { work_.reset(); }
 
  private:
-  std::jthread thread_;
+  struct Work {
+    std::atomic<bool> stopping{false};
+    std::thread thread;
+    ~Work() {
+      stopping.store(true, std::memory_order_relaxed);
+      if (thread.joinable()) thread.join();
+    }
+  };
+  std::unique_ptr<Work> work_;
 };
 
 }  // namespace tributary

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/daemon_thread.h"
 #include "common/printed.h"
 
 namespace tributary {
@@ -49,7 +50,7 @@ Result<std::unique_ptr<RedoLogs>> RedoLogs::open(std::string folder, const std::
     logs->publish(*made);
     logs->jobs_.emplace(job, std::move(made));
   }
-  logs->thread_ = std::thread([&self = *logs] { self.run(); });
+  logs->thread_ = start_thread("redo logs", logs->log_, [&self = *logs] { self.run(); });
   return logs;
 }
 

@@ -82,6 +82,7 @@ Status Server::start_parts() {
     register_metrics(metrics_, parts);
     AdminHttp::Handlers handlers;
     handlers.status_json = [parts] { return status_json(parts); };
+    handlers.log = [logger = logger_](const std::string& line) { logger->critical(line); };
     handlers.metrics_text = [this] { return metrics_.render(); };
     handlers.healthy = [this] { return control_->status().joined; };
     if (coordinator_) {
@@ -119,7 +120,7 @@ std::string Server::ready_line() const {
   for (const auto& lane : lanes_) ready["lanes"].push_back(lane->endpoint());
   ready["coordinator"] =
       coordinator_ ? advertised_endpoint(coordinator_->endpoint(), config_.advertise) : config_.coordinator;
-  return "ready " + ready.dump();
+  return "ready " + ready.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string Server::waits_for() const {

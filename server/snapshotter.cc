@@ -6,6 +6,7 @@
 
 #include "common/assert.h"
 #include "common/clock.h"
+#include "common/daemon_thread.h"
 #include "common/printed.h"
 #include "server/background_thread.h"
 #include "server/snapshot_file.h"
@@ -20,7 +21,11 @@ constexpr double kBurstSeconds = 0.05;
 }  // namespace
 
 Snapshotter::Snapshotter(Store& store, Options options, Done done, Log log)
-    : store_(store), options_(options), done_(std::move(done)), log_(std::move(log)), thread_([this] { run(); }) {}
+    : store_(store),
+      options_(options),
+      done_(std::move(done)),
+      log_(std::move(log)),
+      thread_(start_thread("snapshotter", log_, [this] { run(); })) {}
 
 Snapshotter::~Snapshotter() {
   stop();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/config_toml.h"
+#include "common/daemon_thread.h"
 #include "common/version.h"
 #include "train/dataset.h"
 #include "train/report.h"
@@ -225,5 +226,11 @@ int run(int argc, char** argv) {
 }  // namespace tributary::train
 
 int main(int argc, char** argv) {
-  return tributary::train::run(argc, argv);
+  int code = tributary::train::kExitFailed;
+  const tributary::Status ran = tributary::contained([&]() -> tributary::Status {
+    code = tributary::train::run(argc, argv);
+    return {};
+  });
+  if (!ran) std::fprintf(stderr, "tributary-train: %s\n", ran.error().message.c_str());
+  return code;
 }

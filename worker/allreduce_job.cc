@@ -7,6 +7,7 @@
 
 #include "common/assert.h"
 #include "common/clock.h"
+#include "common/daemon_thread.h"
 #include "kernels/tree_sum.h"
 
 namespace tributary {
@@ -39,7 +40,7 @@ AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSetup setup, A
               job_->spec().ranks, job_->spec().start),
       complete_(job_->spec().layout->chunks(), Complete{job_->spec().start, 0}) {
   newly_.reserve(job_->spec().layout->chunks());
-  conductor_ = std::thread([this] { conduct(); });
+  conductor_ = start_thread("conductor", around_.logger, [this] { conduct(); });
 }
 
 AllreduceJob::~AllreduceJob() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/clock.h"
+#include "common/daemon_thread.h"
 #include "common/job_optimizer.h"
 #include "worker/allreduce_job.h"
 
@@ -18,7 +19,7 @@ Result<std::unique_ptr<AllreduceLane>> AllreduceLane::start(AllreduceOptions opt
   if (!wake) return tl::unexpected(wake.error());
   std::unique_ptr<AllreduceLane> self(
       new AllreduceLane(std::move(options), listener, port, std::move(logger), std::move(*doorbell), std::move(*wake)));
-  self->thread_ = std::thread([&lane = *self] { lane.run(); });
+  self->thread_ = start_thread("all-reduce lane", self->logger_, [&lane = *self] { lane.run(); });
   return self;
 }
 

@@ -4,6 +4,7 @@
 
 #include "common/assert.h"
 #include "common/clock.h"
+#include "common/daemon_thread.h"
 #include "common/job_json.h"
 #include "worker/allreduce_job.h"
 
@@ -83,7 +84,7 @@ void AllreduceJob::cut() {
 
 void AllreduceJob::conduct() {
   bool began = false;
-  try {
+  const Status conducted = contained([&]() -> Status {
     if (Status status = begin(); status) {
       began = true;
       if (Status watched = control_->watch(); !watched)
@@ -93,8 +94,10 @@ void AllreduceJob::conduct() {
     } else if (status.error().code != ErrorCode::kStopped) {
       fail_job(LaneFailure::Kind::kRefused, {status.error().code, place() + ": " + status.error().message});
     }
-  } catch (const std::exception& e) {
-    fail_job(LaneFailure::Kind::kRefused, {ErrorCode::kLimit, place() + ": " + e.what()});
+    return {};
+  });
+  if (!conducted) {
+    fail_job(LaneFailure::Kind::kRefused, {conducted.error().code, place() + ": " + conducted.error().message});
   }
   end(began);
   kept_.store(true, std::memory_order_release);
@@ -189,7 +192,10 @@ Status AllreduceJob::open_rings() {
     members_ = std::move(members);
     published_[spec.node.value] = mine.value;
     for (const auto& member : members_) {
-      member->thread = std::thread([this, &m = *member] { run_member(m); });
+      member->thread = start_thread("member", around_.logger, [this, &m = *member] {
+        const Status ran = contained([&]() -> Status { return run_member(m), Status{}; });
+        if (!ran) fail_call("a member of a ring", ran.error());
+      });
     }
   }
   if (setup_.nodes > 1) around_.port->publish(mine);

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "common/clock.h"
+#include "common/daemon_thread.h"
 
 namespace tributary {
 namespace {
@@ -78,7 +79,7 @@ AttachServer::~AttachServer() {
 }
 
 void AttachServer::run() {
-  thread_ = std::thread([this] { loop(); });
+  thread_ = start_thread("attach", logger_, [this] { loop(); });
 }
 
 void AttachServer::stop() {
@@ -155,6 +156,12 @@ void AttachServer::accept_all(std::uint64_t now_ms) {
     FileDescriptor fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno != EAGAIN) {
+        noise_.warn(std::string("cannot accept a trainer: ") + std::strerror(errno) + "; it waits; this process has " +
+                        std::to_string(connections_.size()) + " connections: raise its limit of open files (ulimit -n)",
+                    now_ms);
+        pause_.begin(now_ms);
+      }
       return;
     }
     last_trainer_ = last_trainer_.next();
@@ -240,8 +247,9 @@ void AttachServer::loop() {
     items.clear();
     trainers.clear();
     items.push_back({wake_.fd(), POLLIN, 0});
-    const short accepting = connections_.size() < kMaxConnections ? POLLIN : 0;
-    items.push_back({listener_.get(), accepting, 0});
+    // A descriptor below 0 is left out.
+    const bool accepting = connections_.size() < kMaxConnections && pause_.over(steady_ms());
+    items.push_back({accepting ? listener_.get() : -1, POLLIN, 0});
     for (const auto& [trainer, connection] : connections_) {
       items.push_back({connection.socket.fd(), POLLIN, 0});
       trainers.push_back(trainer);

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/accept_pause.h"
 #include "common/event_fd.h"
 #include "common/log.h"
 #include "common/result.h"
@@ -82,6 +83,7 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
 
   const AttachServerOptions options_;
   FileDescriptor listener_;
+  AcceptPause pause_;  // the thread's
   EventFd wake_;
   Logger logger_;
   RateLimitedLog noise_;

@@ -8,6 +8,7 @@
 
 #include "common/assert.h"
 #include "common/clock.h"
+#include "common/daemon_thread.h"
 
 namespace tributary {
 namespace {
@@ -29,7 +30,7 @@ Checkpointer::Checkpointer(std::string store_path, std::string job_name, std::st
       copied_steps_(layout_->chunks(), 0),
       newest_(start),
       last_ms_(steady_ms()) {
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("checkpointer", logger_, [this] { run(); });
 }
 
 Checkpointer::~Checkpointer() {

@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "common/codec.h"
+#include "common/daemon_thread.h"
 #include "common/lane_reply.h"
 #include "common/zmq_util.h"
 
@@ -32,7 +33,7 @@ Result<std::unique_ptr<WorkerControl>> WorkerControl::start(WorkerControlOptions
     return fail(ErrorCode::kConfig, "[worker] coordinator = '" + self->options_.coordinator + "' cannot be used: " +
                                         e.what() + "; it is the address of server 0, such as tcp://10.0.0.1:7070");
   }
-  self->thread_ = std::thread([&control = *self] { control.run(); });
+  self->thread_ = start_thread("control", self->logger_, [&control = *self] { control.run(); });
   return self;
 }
 

@@ -1,5 +1,6 @@
 #include "worker/device_exchange.h"
 
+#include "common/daemon_thread.h"
 #include "worker/device_thread.h"
 
 namespace tributary {
@@ -44,7 +45,7 @@ Status DeviceExchange::load(ReplicaState& state) {
 
 void DeviceExchange::start() {
   started_ = true;
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("device exchange", logger_, [this] { run(); });
 }
 
 void DeviceExchange::run() {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/assert.h"
+#include "common/daemon_thread.h"
 #include "worker/device_thread.h"
 
 namespace tributary {
@@ -48,7 +49,8 @@ Result<std::shared_ptr<DeviceReduction>> DeviceReduction::create(std::shared_ptr
   self->engine_ = std::move(*engine);
   self->ports_by_chunk_.resize(self->plan().layout->chunks());
   if (Status made = self->make_loans(); !made) return tl::unexpected(made.error());
-  if (!self->options_.pump) self->thread_ = std::thread([job = self.get()] { job->run(); });
+  if (!self->options_.pump)
+    self->thread_ = start_thread("device reduction", self->logger_, [job = self.get()] { job->run(); });
   return self;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/clock.h"
+#include "common/daemon_thread.h"
 #include "worker/lane_job.h"
 
 namespace tributary {
@@ -15,7 +16,7 @@ Result<std::unique_ptr<WorkerLane>> WorkerLane::start(WorkerLaneOptions options,
   if (!wake) return tl::unexpected(wake.error());
   std::unique_ptr<WorkerLane> self(
       new WorkerLane(options, listener, std::move(logger), std::move(*doorbell), std::move(*wake)));
-  self->thread_ = std::thread([&lane = *self] { lane.run(); });
+  self->thread_ = start_thread("lane", self->logger_, [&lane = *self] { lane.run(); });
   return self;
 }
 

@@ -134,6 +134,7 @@ Status Worker::start_admin() {
   register_metrics(metrics_, parts);
   AdminHttp::Handlers handlers;
   handlers.status_json = [parts] { return status_json(parts); };
+  handlers.log = [logger = logger_](const std::string& line) { logger->critical(line); };
   handlers.metrics_text = [this] { return metrics_.render(); };
   handlers.healthy = [this] { return control_->connected(); };
   auto admin = AdminHttp::start(config_.admin, std::move(handlers));
@@ -160,7 +161,7 @@ std::string Worker::ready_line() const {
   ready["name"] = config_.name;
   ready["lanes"] = lanes_.size();
   if (coordinator_) ready["coordinator"] = coordinator_->endpoint();
-  return "ready " + ready.dump();
+  return "ready " + ready.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string Worker::waits_for() const {

@@ -1,7 +1,9 @@
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -472,4 +474,77 @@ TEST_CASE("a welcome that is said again changes nothing, and that of a view whic
   CHECK(leave.job == JobId(99));
   CHECK(leave.view == ViewId(1));
   CHECK(node.lanes.opened() == 1);
+}
+
+namespace {
+
+// Sets the soft limit of descriptors to those that are open, until it is destroyed.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    rlimit none = before_;
+    none.rlim_cur = static_cast<rlim_t>(::dup(0));  // the lowest that is free
+    ::close(static_cast<int>(none.rlim_cur));
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+double process_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+}  // namespace
+
+TEST_CASE("without descriptors a trainer waits to be accepted, and costs no processor time meanwhile") {
+  FakeNode node;
+  node.run();
+  const auto address = unix_address(node.socket());
+  AttachSocket client = AttachSocket::adopt(FileDescriptor(socket(AF_UNIX, SOCK_SEQPACKET, 0)));
+  {
+    const NoDescriptors none;
+    REQUIRE(connect(client.fd(), reinterpret_cast<const sockaddr*>(address->storage), address->length) == 0);
+    const double before = process_seconds();
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    CHECK(process_seconds() - before < 0.5);
+  }
+  AttachRequest request = request_of(node.session_options());
+  request.local_rank = 3;
+  REQUIRE(client.send(request));
+  CHECK(answer(client));  // it was accepted after all
+}
+
+TEST_CASE("a tensor's name that is no UTF-8 is refused, with its number and what to do") {
+  FakeNode node;
+  node.run();
+  std::vector<TensorSpec> tensors = small_model();
+  tensors[1].name = "b\xff\xfe";
+  const Error error = error_of(node.attach(node.session_options(), tensors));
+  CHECK(error.code == ErrorCode::kInvalidArgument);
+  CHECK(contains(error.message, "the name of tensor 1, 'b??'"));
+  CHECK(contains(error.message, "no UTF-8"));
+  CHECK(node.coordinator.all<JoinJob>().empty());
+}
+
+TEST_CASE("ranks of one node must agree on every key, also on those that a resumed job may change") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(0, 2));
+  REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
+  SessionOptions longer = node.session_options(1, 2);
+  longer.job.train.epochs += 1;
+  Error error = error_of(node.attach(longer));
+  CHECK(error.code == ErrorCode::kConfigMismatch);
+  CHECK(contains(error.message, "train.epochs is "));
+  SessionOptions elastic = node.session_options(1, 2);
+  elastic.job.membership.on_worker_loss = "continue";
+  error = error_of(node.attach(elastic));
+  CHECK(error.code == ErrorCode::kConfigMismatch);
+  CHECK(contains(error.message, "membership.on_worker_loss is "));
 }
