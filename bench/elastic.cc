@@ -14,6 +14,7 @@
 #include "cluster/progress_socket.h"
 #include "cluster/trainer_result.h"
 #include "common/config_toml.h"
+#include "common/exit_codes.h"
 #include "train/dataset.h"
 #include "train/sampler.h"
 
@@ -199,7 +200,7 @@ class Run {
     }
     for (Trainer& trainer : cluster_->trainers()) {
       const auto status = trainer.process.poll();
-      if (status && !status->ok()) {
+      if (status && !status->ok() && status->code != kExitStopped) {
         return "the trainer of rank " + std::to_string(trainer.rank) + " ended:\n" +
                last_lines(trainer.log_file, LocalCluster::kReportedLogLines, trainer.log_from);
       }

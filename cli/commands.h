@@ -1,5 +1,6 @@
 // The subcommands of `tributary`. Each adds itself to the command line and, if it is the one called, sets the exit
-// status: 0 done, 1 failed (the reason is on standard error), 2 wrong usage (CLI11's own codes are above 100).
+// status (common/exit_codes.h): 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 75 a job was
+// stopped.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/subcommand_names.h"
+#include "common/command_line.h"
 #include "common/daemon_thread.h"
 #include "common/version.h"
 
@@ -37,8 +39,12 @@ int main(int argc, char** argv) {
   tributary::cli::add_job(app, exit_status);
   const tributary::Status ran = tributary::contained([&]() -> tributary::Status {
     exit_status = [&] {
-      CLI11_PARSE(app, argc, argv);
-      return exit_status;
+      if (const auto unknown = tributary::cli::unknown_subcommand(app, argc, argv)) {
+        std::fprintf(stderr, "tributary: %s\n", unknown->c_str());
+        return tributary::kExitUsage;
+      }
+      const auto status = tributary::parse_command_line(app, argc, argv);
+      return status ? *status : exit_status;
     }();
     return {};
   });

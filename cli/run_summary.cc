@@ -94,6 +94,10 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
     const auto n = static_cast<double>(ranks.size());
     const auto rounds = first.at("rounds").get<std::uint64_t>();
     const bool stopped = first.at("stopped").get<bool>();
+    std::string not_saved;
+    for (const auto& rank : ranks) {
+      if (not_saved.empty()) not_saved = rank.value("not_saved", "");
+    }
     auto nodes = nlohmann::ordered_json::array();
     double bytes = 0.0;
     const std::uint32_t per_node = cluster.options().ranks_per_node;
@@ -113,6 +117,8 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
         {"last_round", first.at("last_round")},
         {"completed", !stopped && rounds >= first.at("last_round").get<std::uint64_t>()},
         {"stopped", stopped},
+        {"stop_reason", first.value("stop_reason", "")},
+        {"not_saved", not_saved},
         {"resumed_from", first.at("resumed_from")},
         {"restarts", first.at("restarts")},
         {"seconds", first.at("seconds")},

@@ -169,6 +169,14 @@ void print_jobs(const std::vector<Answer>& answers) {
     }
   }
   table.print();
+  Table lost({"JOB", "NOT SAVED"});
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
+    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
+      if (const std::string why = job.value("not_saved", ""); !why.empty()) lost.add({text(job, "name"), why});
+    }
+  }
+  lost.print();
 }
 
 int show(const std::vector<std::string>& addresses, bool json) {

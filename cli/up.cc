@@ -16,6 +16,7 @@
 #include "cli/stop_signals.h"
 #include "common/config_toml.h"
 #include "common/device_choice.h"
+#include "common/exit_codes.h"
 #include "common/job_json.h"
 
 namespace tributary::cli {
@@ -38,7 +39,8 @@ Examples:
   test_accuracy, train_loss, train_accuracy, digest (of the final parameters), rounds, last_round, completed, stopped, resumed_from (round),
   restarts, seconds, samples_per_s, bytes_per_sample, step_split {compute_ms, reduce_ms, wait_ms}, nodes [{bytes_pushed, bytes_pulled}],
   servers [{name, lanes, cpu_seconds, resident_peak_bytes}], devices [what the ranks computed on, each named once]
-Exit status: 0 trained, or stopped in good order; 1 something failed; 2 the device is not there.)";
+Exit status: 0 trained to the end; 75 stopped in good order before that, the same command goes on; 1 something failed, or the state could not
+be saved; 2 wrong usage, or trainers that say so of the job file or the data set.)";
 
 struct UpOptions {
   std::string job_file;
@@ -69,6 +71,7 @@ class Up {
 
   Status run() {
     const auto job = load_job_config(options_.job_file, options_.overrides);
+    failed_with_ = kExitUsage;
     if (!job) return tl::unexpected(job.error());
     const bool on_servers = job->mode != "allreduce";
     options_.cluster.servers = options_.servers.value_or(on_servers ? 1 : 0);
@@ -88,6 +91,7 @@ class Up {
         return {};
       }
     }
+    failed_with_ = kExitFailed;
     StopSignals signals;
     auto started = LocalCluster::start(options_.cluster);
     if (!started) return tl::unexpected(started.error());
@@ -106,6 +110,9 @@ class Up {
     if (auto ok = watch(signals, *view); !ok) return ok;
     return conclude(job_json);
   }
+
+  // After run().
+  int exit_status(const Status& ran) const { return !ran ? failed_with_ : stopped_ ? kExitStopped : 0; }
 
  private:
   void announce(const JobConfig& job) {
@@ -136,6 +143,16 @@ class Up {
     std::fflush(out_);
   }
 
+  // If there was an error: what the first trainer that failed said, which the user can put right or not.
+  int exit_status_of_failure() {
+    if (!cluster_) return kExitFailed;
+    for (Trainer& trainer : cluster_->trainers()) {
+      const auto status = trainer.process.poll();
+      if (status && status->signal == 0 && status->code == kExitUsage) return kExitUsage;
+    }
+    return kExitFailed;
+  }
+
   // Until the trainers have ended, somebody failed, or a signal asked to stop.
   Status watch(StopSignals& signals, ProgressView& view) {
     bool trained = false;
@@ -154,11 +171,8 @@ class Up {
       }
       if (const auto failure = cluster_->failure()) {
         view.clear();
-        // Status 2: what the user gave was refused, and would be again.
-        const bool refused = std::ranges::any_of(cluster_->trainers(), [](Trainer& trainer) {
-          const auto status = trainer.process.poll();
-          return status && status->code == 2;
-        });
+        failed_with_ = exit_status_of_failure();
+        const bool refused = failed_with_ == kExitUsage;  // and would be again
         cluster_->stop_now();
         return fail(ErrorCode::kUnavailable,
                     *failure + (refused ? "\neverything was stopped, and what was kept is as it was"
@@ -184,21 +198,27 @@ class Up {
       // Interrupted before there was anything to stop.
       if (interrupted_ && killed.empty()) {
         std::fprintf(out_, "stopped before training began; the same command starts it again\n");
+        stopped_ = true;
         return {};
       }
       return tl::unexpected(summary.error());
     }
-    if (summary->at("completed").get<bool>()) {
+    const std::string not_saved = summary->at("not_saved");
+    if (summary->at("completed").get<bool>() && not_saved.empty()) {
       std::ofstream(summary_file(base_dir))
           << nlohmann::ordered_json{{"job_json", job_json}, {"summary", *summary}}.dump(2) << "\n";
     }
     std::fputs(summary_text(*summary).c_str(), out_);
-    if (summary->at("stopped").get<bool>()) {
-      std::fprintf(out_, "stopped after round %llu; the same command goes on from there\n",
-                   summary->at("rounds").get<unsigned long long>());
+    stopped_ = summary->at("stopped").get<bool>();
+    if (stopped_) {
+      const std::string reason = summary->at("stop_reason");
+      std::fprintf(out_, "stopped after round %llu%s%s\n", summary->at("rounds").get<unsigned long long>(),
+                   reason.empty() ? "" : (" (" + reason + ")").c_str(),
+                   not_saved.empty() ? "; the same command goes on from there" : "");
     }
     std::fflush(out_);
     if (options_.json) std::printf("%s\n", summary->dump().c_str());
+    if (killed.empty() && !not_saved.empty()) return fail(ErrorCode::kStore, "not saved: " + not_saved);
     if (killed.empty()) return {};
     std::string names;
     for (const std::string& name : killed) names += (names.empty() ? "" : ", ") + name;
@@ -210,6 +230,8 @@ class Up {
   std::FILE* out_;
   std::unique_ptr<LocalCluster> cluster_;
   bool interrupted_ = false;
+  bool stopped_ = false;  // before the job was complete
+  int failed_with_ = kExitFailed;
 };
 
 Status check_device(const std::string& text) {
@@ -261,10 +283,10 @@ void add_up(CLI::App& app, int& exit_status) {
       return;
     }
     options->cluster.transport = transport_named(options->transport);
-    if (auto ok = Up(*options).run(); !ok) {
-      std::fprintf(stderr, "tributary up: %s\n", ok.error().message.c_str());
-      exit_status = 1;
-    }
+    Up run(*options);
+    const Status ran = run.run();
+    if (!ran) std::fprintf(stderr, "tributary up: %s\n", ran.error().message.c_str());
+    exit_status = run.exit_status(ran);
   });
 }
 

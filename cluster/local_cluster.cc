@@ -18,6 +18,7 @@
 
 #include "cluster/run_folder.h"
 #include "common/assert.h"
+#include "common/exit_codes.h"
 
 namespace tributary {
 namespace {
@@ -414,7 +415,7 @@ std::optional<std::string> LocalCluster::failure() {
   }
   for (Trainer& t : trainers_) {
     const auto status = t.process.poll();
-    if (status && !status->ok()) {
+    if (status && !status->ok() && status->code != kExitStopped) {
       return ended("trainer of rank " + std::to_string(t.rank), t.process.pid(), *status, t.log_file, t.log_from);
     }
   }

@@ -115,8 +115,8 @@ class LocalCluster {
   // One tributary-train per rank, with the variables that torchrun would set. Again for other nodes later.
   Status start_trainers(const TrainerOptions& options);
   bool trainers_running();
-  // Whoever ended and should not have, with the last lines of its log: a daemon in any case, a trainer with a status
-  // other than 0.
+  // Whoever ended and should not have, with the last lines of its log: a daemon in any case, a trainer unless it
+  // trained to the end or was stopped in good order.
   std::optional<std::string> failure();
   // True if all trainers ended within `timeout`.
   bool wait_for_trainers(std::chrono::milliseconds timeout);

@@ -299,7 +299,7 @@ struct NodeRankState {
   std::uint32_t local_rank = 0;
   RankState kept;
 };
-struct SnapshotDone {  // server -> coordinator: durable here, or (ok = false) missed or failed, with the reason
+struct SnapshotDone {  // server -> coordinator, and from there to workers at a job's end: durable, or why it is not
   JobId job;
   ViewId view;
   Round round;

@@ -41,6 +41,7 @@ struct JobRecord {
   # Of the last view, and the first view in a row with those nodes; 0: the first of all.
   membersHash @11 :UInt64;
   membersSince @12 :UInt32;
+  lastStop @13 :Text;  # why the last view that ended in good order did
 }
 
 struct KeptRankState {

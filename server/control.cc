@@ -272,6 +272,7 @@ void Control::publish() {
   status.refused = refused_;
   status.coordinator_incarnation = coordinator_incarnation_;
   status.jobs = jobs_.statuses();
+  status.not_saved = jobs_.not_saved();
   const std::lock_guard lock(status_mutex_);
   published_ = std::move(status);
   published_heard_ms_ = heard_ms_;

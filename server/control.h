@@ -45,6 +45,7 @@ struct ControlStatus {
   std::uint64_t coordinator_incarnation = 0;
   std::uint64_t silent_ms = 0;  // since the coordinator's last word
   std::vector<ControlJobStatus> jobs;
+  std::vector<NotSaved> not_saved;  // jobs whose newest wanted snapshot could not be written
 };
 
 class Control final : public LaneListener, private ControlJobsOutput {

@@ -59,6 +59,12 @@ std::vector<ControlJobStatus> ControlJobs::statuses() const {
   return all;
 }
 
+std::vector<NotSaved> ControlJobs::not_saved() const {
+  std::vector<NotSaved> all;
+  for (const auto& [id, lost] : not_saved_) all.push_back(lost);
+  return all;
+}
+
 ControlJobs::Job* ControlJobs::find(JobId id, ViewId view) {
   const auto found = jobs_.find(id);
   return found != jobs_.end() && found->second.status.view == view ? &found->second : nullptr;
@@ -80,10 +86,10 @@ void ControlJobs::on(const SnapshotAt& m) {
     return;  // the coordinator has moved on, or will
   if (!store_) {
     if (std::exchange(job->refused_snapshot, true)) return;
-    logger_->warn("job '{}' is not kept: {}", job->status.name, no_store());
     return reply_done(*job, m.round, false, 0, no_store());
   }
   if (job->status.snapshot_pending == m.round) return;
+  job->missed_snapshot = false;
   expect_snapshot(*job, m.round, true);
   for (const LaneIndex lane : job->lanes) lanes_[lane.value]->snapshot_at(m.job, m.view, m.round);
 }
@@ -188,6 +194,7 @@ bool ControlJobs::park_last(const Job& job, Round round) {
 
 ControlJobs::Parked& ControlJobs::begin_parking(const Job& job) {
   Parked state;
+  state.name = job.status.name;
   state.view = job.status.view;
   state.lanes = job.lanes;
   state.parking = job.lanes.size();
@@ -216,7 +223,7 @@ void ControlJobs::stop_lanes(const Job& job, bool keep, Round round, bool park) 
 
 void ControlJobs::drop(JobId id, const std::string& why) {
   const Job& job = jobs_.at(id);
-  logger_->info("job '{}' view {} is dropped: {}", job.status.name, job.status.view.value, why);
+  logger_->warn("job '{}' view {} is dropped: {}", job.status.name, job.status.view.value, why);
   // A final state that is being written goes on: it stays a good snapshot whatever the coordinator became.
   if (job.status.snapshot_pending && !job.ending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
   stop_lanes(job, false, Round(0));
@@ -236,7 +243,7 @@ void ControlJobs::park(JobId id, const std::string& why) {
     drop(id, why);
     return tell_kept(id, view, false, {}, {});
   }
-  logger_->info("job '{}' view {} is over: {}; its state stays in memory", job.status.name, view.value, why);
+  logger_->warn("job '{}' view {} is over: {}; its state stays in memory", job.status.name, view.value, why);
   if (job.status.snapshot_pending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
   const Parked& state = begin_parking(job);
   jobs_.erase(id);
@@ -283,7 +290,7 @@ void ControlJobs::tick() {
   if (old == parked_.end()) return;
   const JobId id = old->first;
   const ViewId view = old->second.view;
-  logger_->info("job {}: nobody came back for the state of view {}; it is dropped", id.value, view.value);
+  logger_->warn("job '{}': nobody came back for the state of view {}; it is dropped", old->second.name, view.value);
   unpark(id);
   tell_kept(id, view, false, {}, {});
 }
@@ -295,8 +302,15 @@ void ControlJobs::reply_done(const Job& job, Round round, bool ok, std::uint64_t
     status.snapshot_durable = round;
     status.snapshot_bytes = bytes;
     status.snapshot_error.clear();
+    not_saved_.erase(status.job);
   } else {
-    status.snapshot_error = message;  // the snapshotter has logged what it could not keep
+    status.snapshot_error = message;
+    // One that was named too late is tried again, and nothing is wrong. Without a store it is as the user wants it,
+    // unless the job says that it is not.
+    const bool lost = store_ ? job.ending || !job.missed_snapshot : job.asks_for_snapshots;
+    logger_->log(lost ? spdlog::level::err : spdlog::level::warn, "job '{}': the snapshot of round {} is not saved: {}",
+                 status.name, round.value, message);
+    if (lost) not_saved_[status.job] = {status.name, round, message};
   }
   output_.send(SnapshotDone{status.job, status.view, round, ok, bytes, message});
 }
@@ -313,6 +327,7 @@ void ControlJobs::lane_snapshot(LaneIndex lane, JobId id, ViewId view, Round rou
   Job* job = find(id, view);
   // A job that ends captures every chunk again.
   if (!job || job->status.snapshot_pending != round || job->ending) return;
+  job->missed_snapshot = true;
   snapshotter_->abandon(id, round,
                         "lane " + std::to_string(lane.value) + " is past round " + std::to_string(round.value) +
                             " already, or still captures an earlier one");

@@ -41,6 +41,13 @@
 namespace tributary {
 
 // What status and metrics tell of a job on this server.
+// A snapshot that was wanted and could not be written; a newer one of the job has not been since.
+struct NotSaved {
+  std::string job;  // its name
+  Round round;
+  std::string reason;
+};
+
 struct ControlJobStatus {
   JobId job;
   std::string name;
@@ -131,16 +138,19 @@ class ControlJobs {
   bool contains(JobId job) const { return jobs_.contains(job); }
   bool empty() const { return jobs_.empty(); }
   std::vector<ControlJobStatus> statuses() const;
+  std::vector<NotSaved> not_saved() const;
   std::string no_store() const;  // in words: this server has none
 
  private:
   struct Job {
     ControlJobStatus status;
     std::shared_ptr<const Layout> layout;
-    std::vector<LaneIndex> lanes;   // that own chunks of it
-    std::size_t opening = 0;        // lanes that have not opened yet, and a log that has void steps yet
-    Status opened;                  // the first error of a lane
+    std::vector<LaneIndex> lanes;  // that own chunks of it
+    std::size_t opening = 0;       // lanes that have not opened yet, and a log that has void steps yet
+    Status opened;                 // the first error of a lane
+    bool asks_for_snapshots = false;
     bool refused_snapshot = false;  // "no store" was said
+    bool missed_snapshot = false;   // the one that is pending was named too late
     bool ending = false;            // goes when its final snapshot is done
     bool recovers = false;
     bool kept = false;                       // it goes on with what was in memory
@@ -153,6 +163,7 @@ class ControlJobs {
   };
   // What the lanes kept of a job's last view. While a job is ending, both this and its Job are there.
   struct Parked {
+    std::string name;  // the job's
     ViewId view;
     std::vector<LaneIndex> lanes;
     std::size_t parking = 0;    // lanes that have not said what they keep
@@ -197,6 +208,7 @@ class ControlJobs {
   std::uint32_t max_logged_rounds_ = kMaxLoggedRounds;
   std::map<JobId, Job> jobs_;
   std::map<JobId, Parked> parked_;
+  std::map<JobId, NotSaved> not_saved_;
 };
 
 }  // namespace tributary

@@ -6,6 +6,7 @@
 #include "common/redo_plan.h"
 #include "common/schedule.h"
 #include "server/control_jobs.h"
+#include "server/snapshots_asked.h"
 
 namespace tributary {
 namespace {
@@ -52,6 +53,9 @@ void ControlJobs::on(const OpenJob& m) {
     }
   }
   job.opening = job.lanes.size();
+  // What a training of that name could not keep that is no more.
+  std::erase_if(not_saved_,
+                [&](const auto& lost) { return lost.first != m.job && lost.second.job == job.status.name; });
   const auto entry = jobs_.emplace(m.job, std::move(job)).first;
   output_.changed();
   forget_snapshots(m);
@@ -180,6 +184,7 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
   }
 
   job.recovers = recovers(*config);
+  job.asks_for_snapshots = asks_for_snapshots(config->snapshot);
   ControlJobStatus& status = job.status;
   status.job = m.job;
   status.view = m.view;
@@ -292,7 +297,9 @@ void ControlJobs::opened(JobId id, ViewId view, const Status& status) {
   } else {
     ready.code = status.error().code;
     ready.message = status.error().message;
-    logger_->error("job {} view {} cannot open: {}", id.value, view.value, ready.message);
+    const Job* job = find(id, view);  // else it was refused before it was anything
+    logger_->error("job '{}' view {} cannot open: {}", job ? job->status.name : std::to_string(id.value), view.value,
+                   ready.message);
     if (find(id, view)) drop(id, "it could not open");
   }
   output_.send(std::move(ready));

@@ -150,8 +150,9 @@ Status Coordinator::remove(JobId job) {
   return registry_ ? registry_->remove(job) : Status{};
 }
 
-void Coordinator::log(const std::string& line) {
-  logger_->info("coordinator: {}", line);
+void Coordinator::log(const std::string& line, LogLevel level) {
+  static constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::info, spdlog::level::warn, spdlog::level::err};
+  logger_->log(kLevels[static_cast<std::size_t>(level)], "coordinator: {}", line);
 }
 
 void Coordinator::drain() {

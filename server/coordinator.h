@@ -79,7 +79,7 @@ class Coordinator final : private CoordinatorOutput {
   void send(PeerId to, const ControlMessage& message) override;
   Status save(const JobRecord& record) override;
   Status remove(JobId job) override;
-  void log(const std::string& line) override;
+  void log(const std::string& line, LogLevel level) override;
 
   JobRegistry* const registry_;
   Logger logger_;

@@ -318,7 +318,7 @@ void CoordinatorCore::end_checkpoint(Checkpoint& checkpoint, const std::string& 
   const bool begun = status.step != CheckpointStep::kWaiting;
   status.step = CheckpointStep::kFailed;
   status.message = failure;
-  output_.log("the " + what + " failed: " + failure);
+  output_.log("the " + what + " failed: " + failure, LogLevel::kError);
   if (status.restores) {
     Job& job = jobs_.at(status.job);
     send_servers(job, DropCheckpoint{checkpoint.record.job, {}});

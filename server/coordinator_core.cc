@@ -19,7 +19,8 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, std::vector<JobReco
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
     if (!config) {
-      output_.log("job record " + std::to_string(record.job.value) + " is left aside: " + config.error().message);
+      output_.log("job record " + std::to_string(record.job.value) + " is left aside: " + config.error().message,
+                  LogLevel::kError);
       continue;
     }
     Job& job = jobs_[config->name];
@@ -30,6 +31,7 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, std::vector<JobReco
     if (job.record.job.value != 0) job.older.insert(job.record.job);
     job.config = *config;
     job.record = std::move(record);
+    job.last_stop = job.record.last_stop;
     job.began = job.record.view_nodes;  // or it was given up: who cannot know drops what nodes have kept
   }
 }
@@ -58,7 +60,7 @@ void CoordinatorCore::refuse(PeerId to, ErrorCode code, std::string message, con
 
 void CoordinatorCore::log_refusal(PeerId to, ErrorCode code, const std::string& job, const std::string& line) {
   if (logged_refusals_.size() < kMaxLoggedRefusals && logged_refusals_.emplace(to, code, job).second) {
-    output_.log(line);
+    output_.log(line, LogLevel::kWarning);
   }
 }
 
@@ -140,9 +142,34 @@ void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms
   if (outlived != workers_.end()) {
     lose_worker(outlived->first, "worker " + m.name + " came back as a new process", now_ms);
   }
-  if (known == workers_.end()) output_.log("worker " + m.name + " is there");
-  workers_[m.incarnation] = Worker{from, m, now_ms, known == workers_.end() ? now_ms : known->second.since_ms};
+  Worker worker{from, m, now_ms, now_ms, m.name};
+  if (known == workers_.end()) {
+    worker.hello.name = name_apart(m, now_ms);
+    output_.log("worker " + worker.hello.name + " is there");
+  } else {
+    worker.hello.name = known->second.hello.name;
+    worker.since_ms = known->second.since_ms;
+  }
+  workers_[m.incarnation] = std::move(worker);
   output_.send(from, HelloReply{options_.incarnation});
+}
+
+// Two workers may well have one name, as two of one host have if nobody gave them others. (One that has not been heard
+// for a while may be what the newcomer was before.)
+std::string CoordinatorCore::name_apart(const WorkerHello& m, std::uint64_t now_ms) const {
+  const auto taken = [&](const std::string& name) {
+    return std::ranges::any_of(workers_, [&](const auto& entry) {
+      const Worker& other = entry.second;
+      return other.hello.name == name && now_ms < other.heard_ms + options_.peer_timeout_ms / 4;
+    });
+  };
+  if (!taken(m.name)) return m.name;
+  std::string name = m.name;
+  for (std::size_t number = 2; taken(name); ++number) name = m.name + " (" + std::to_string(number) + ")";
+  output_.log("two workers are called " + m.name + "; the new one is shown as " + name +
+                  ": give each a name of its own ([worker] name)",
+              LogLevel::kWarning);
+  return name;
 }
 
 void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
@@ -202,7 +229,8 @@ void CoordinatorCore::note_pace(std::uint64_t worker, const NodePace& pace) {
   if (!news) return;
   const std::string who =
       "node " + std::to_string(news->node) + " of " + in_words(*job) + " (worker " + workers_[worker].hello.name + ") ";
-  output_.log(who + (news->lag ? tributary::in_words(*news->lag) : "has caught up with the others"));
+  output_.log(who + (news->lag ? tributary::in_words(*news->lag) : "has caught up with the others"),
+              news->lag ? LogLevel::kWarning : LogLevel::kInfo);
 }
 
 void CoordinatorCore::note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms) {
@@ -268,7 +296,10 @@ void CoordinatorCore::on(PeerId from, const DrainRequest& m, std::uint64_t now_m
   // Somebody that was given up, or never was there: nothing is open for its sake.
   if (!worker && !server) return output_.send(from, DrainDone{});
   drain_waiters_[m.incarnation] = from;
-  const std::string who = worker ? "worker " + workers_[m.incarnation].hello.name : "a server";
+  std::string who = worker ? "worker " + workers_[m.incarnation].hello.name : std::string();
+  for (const auto& [index, candidate] : servers_) {
+    if (candidate.hello.incarnation == m.incarnation) who = "server " + std::to_string(index);
+  }
   for (auto& [name, job] : jobs_) {
     if (worker) await_not(job, m.incarnation, now_ms);
     const auto member =
@@ -279,12 +310,12 @@ void CoordinatorCore::on(PeerId from, const DrainRequest& m, std::uint64_t now_m
       if (worker && goes_on_without(job, member->first)) {
         member->second.leaving = true;
       } else {
-        request_stop(job, who + " is being stopped");
+        request_stop(job, who + " was told to stop");
       }
     } else if (worker && (job.phase == Phase::kOpening || job.phase == Phase::kGathering)) {
-      lose_member(job, member->first, who + " is being stopped", now_ms);
+      lose_member(job, member->first, who + " was told to stop", now_ms);
     } else if (job.phase == Phase::kOpening) {
-      regather(job, who + " is being stopped", now_ms);
+      regather(job, who + " was told to stop", now_ms);
     }
   }
 }
@@ -311,7 +342,7 @@ void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason
   Server& server = servers_[index];
   server.alive = false;
   drain_waiters_.erase(server.hello.incarnation);
-  output_.log("lost server " + std::to_string(index) + ": " + reason);
+  output_.log("lost server " + std::to_string(index) + ": " + reason, LogLevel::kWarning);
   fail_checkpoints_with(index, "server " + std::to_string(index) + " was lost: " + reason, now_ms);
   for (auto& [name, job] : jobs_) {
     if (!job.on_servers()) continue;
@@ -329,7 +360,7 @@ void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason
 }
 
 void CoordinatorCore::lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms) {
-  output_.log("lost worker " + workers_[incarnation].hello.name + ": " + reason);
+  output_.log("lost worker " + workers_[incarnation].hello.name + ": " + reason, LogLevel::kWarning);
   workers_.erase(incarnation);
   drain_waiters_.erase(incarnation);
   for (auto& [name, job] : jobs_) {
@@ -395,13 +426,14 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
 
 void CoordinatorCore::drain(std::uint64_t now_ms) {
   draining_ = true;
+  const std::string who = options_.servers == 0 ? "the worker that is the coordinator" : "server 0";
   for (auto& [name, job] : jobs_) {
-    if (job.phase == Phase::kRunning) request_stop(job, "the coordinator is being stopped");
+    if (job.phase == Phase::kRunning) request_stop(job, who + " was told to stop");
     if (job.phase != Phase::kGathering && job.phase != Phase::kOpening) continue;
     send_members(job,
                  ControlError{ErrorCode::kStopped, "the cluster is being stopped; attach again when it is back", name});
     job.members.clear();
-    regather(job, "the coordinator is being stopped", now_ms);
+    regather(job, who + " was told to stop", now_ms);
   }
 }
 
@@ -422,6 +454,7 @@ std::vector<CoordinatorCore::JobStatus> CoordinatorCore::jobs() const {
     status.nodes = job.nodes;
     status.joined = static_cast<std::uint32_t>(job.members.size());
     status.last_stop = job.last_stop;
+    status.not_saved = job.not_saved;
     status.placement = job.placement;
     if (job.phase == Phase::kGathering) {
       status.waiting_for = awaited(job);
@@ -442,6 +475,10 @@ std::vector<CoordinatorCore::JobStatus> CoordinatorCore::jobs() const {
       status.min_version = first ? pace.min_version : std::min(status.min_version, pace.min_version);
       status.max_version = std::max(status.max_version, pace.max_version);
       first = false;
+    }
+    // Of a job that does not run nobody has more than what is kept.
+    if (job.phase == Phase::kIdle || job.phase == Phase::kGathering) {
+      status.min_version = status.max_version = Version(job.record.committed.value);
     }
     result.push_back(std::move(status));
   }

@@ -73,11 +73,14 @@ struct JobRecord {
   std::vector<std::uint32_t> members;
   ViewNodes view_nodes;    // of the last view, whatever came then
   RankStates rank_states;  // kept with the committed snapshot
+  std::string last_stop;   // why the last view that ended in good order did
 };
 
 // Of node ranks, ascending: tells views of other nodes apart (JobWelcome::members). Views of the same nodes with others
 // between them, too: those may have gone through the rounds again that these know.
 std::uint64_t members_hash(const std::vector<std::uint32_t>& nodes, ViewId since = {});
+
+enum class LogLevel { kInfo, kWarning, kError };
 
 class CoordinatorOutput {
  public:
@@ -86,7 +89,8 @@ class CoordinatorOutput {
   // Durable before it returns.
   virtual Status save(const JobRecord& record) = 0;
   virtual Status remove(JobId job) = 0;  // its record, if there is one
-  virtual void log(const std::string& line) = 0;
+  // Error: something that was wanted is lost or cannot be. Warning: it may be, or somebody is refused.
+  virtual void log(const std::string& line, LogLevel level = LogLevel::kInfo) = 0;
 };
 
 class CoordinatorCore {
@@ -122,6 +126,7 @@ class CoordinatorCore {
     std::string waiting_for;  // gathering: which nodes and servers are missing
     Version min_version, max_version;
     std::string last_stop;
+    std::string not_saved;                         // why the newest snapshot that was wanted is not there; empty: it is
     std::optional<JobPlacement> placement;         // of the last view opened since this process started
     std::vector<StragglerWatch::Node> paces;       // of its nodes while it runs
     std::map<std::uint32_t, std::string> workers;  // names, by node
@@ -148,6 +153,7 @@ class CoordinatorCore {
     WorkerHello hello;
     std::uint64_t heard_ms = 0;
     std::uint64_t since_ms = 0;  // its first hello
+    std::string called;          // as it calls itself; hello.name tells it from another that is called the same
   };
   static constexpr std::uint64_t kNever = ~0ull;
   enum class Phase { kIdle, kGathering, kOpening, kRunning, kStopping };
@@ -208,6 +214,7 @@ class CoordinatorCore {
     StopKind stop_kind = StopKind::kRestart;
     bool stop_failed = false;
     std::string last_stop;
+    std::string not_saved;  // why the newest snapshot that was wanted is not there; empty: it is
     std::optional<JobPlacement> placement;
     bool restoring = false;  // its state is being loaded: nobody may join
     // Recovery: what shards kept of the last view, and who has yet to say. Then, of the view that opens:
@@ -235,6 +242,7 @@ class CoordinatorCore {
   template <class Other>
   void on(PeerId from, const Other& m, std::uint64_t now_ms);  // messages that only the coordinator sends
   Worker* worker_at(PeerId peer);
+  std::string name_apart(const WorkerHello& m, std::uint64_t now_ms) const;
   Server* server_at(PeerId peer);
   bool all_servers() const;
   void lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms);
@@ -289,6 +297,9 @@ class CoordinatorCore {
   void note_kept(const ServerHello& m, bool known);
   void park(Job& job);
   void end_unwritten(Job& job, std::uint64_t now_ms);
+  void tell_saved(const Job& job, bool saved);
+  void tell_saved_again(PeerId to, const LeaveJob& m);
+  std::string not_saved_in_words(const Job& job) const;
   void choose_start(Job& job);
   static void choose_logged_start(Job& job, const std::set<std::uint16_t>& shards);
   std::optional<Round> reach_of_redo(const Job& job) const;

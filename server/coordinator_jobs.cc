@@ -80,8 +80,12 @@ void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
     if (at == candidate.members.end() || at->second.worker != worker->hello.incarnation) return false;
     return m.job.value == 0 ? name == m.name : candidate.record.job == m.job && candidate.record.view == m.view;
   });
-  if (found == jobs_.end()) return;
+  if (found == jobs_.end()) return tell_saved_again(worker->peer, m);
   Job* job = &found->second;
+  // Of the view that is over: its trainers still wait to hear what came of it, while others have come for the next one.
+  if (job->phase == Phase::kGathering && m.job.value != 0 && m.kind != LeaveKind::kFailed) {
+    return tell_saved_again(worker->peer, m);
+  }
   Member& member = job->members.at(m.node.value);
   if (member.left) return;  // said again, because the answer takes its time
   const std::string who = "node " + std::to_string(m.node.value);
@@ -94,6 +98,7 @@ void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
   if (job->phase != Phase::kRunning) return;
   if (m.kind == LeaveKind::kStopped && member.leaving && goes_on_without(*job, m.node.value)) {
     output_.send(worker->peer, StopJob{m.job, m.view, StopKind::kStopped, m.round, who + " was stopped"});
+    output_.send(worker->peer, SnapshotDone{m.job, m.view, m.round, true, 0, {}});  // the others have it
     restart(*job, who + " left after round " + std::to_string(m.round.value), now_ms);
     job->expected.erase(m.node.value);
     return;
@@ -103,7 +108,10 @@ void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
     // This node has every answer of round m.round and pushes no more: no chunk anywhere can go past it, so all are
     // there. (Nodes with clocks of their own are anywhere.)
     return begin_stop(*job, StopKind::kStopped, stop_round(*job, m.round),
-                      m.message.empty() ? who + " was stopped" : m.message, now_ms);
+                      job->stop_requested ? job->last_stop
+                      : m.message.empty() ? who + " was stopped"
+                                          : m.message,
+                      now_ms);
   }
   const bool all_left =
       std::ranges::all_of(job->members, [](const auto& entry) { return entry.second.left.has_value(); });
@@ -153,6 +161,7 @@ Round CoordinatorCore::stop_round(const Job& job, Round left) const {
 void CoordinatorCore::request_stop(Job& job, const std::string& reason) {
   if (job.stop_requested) return;
   job.stop_requested = true;
+  job.last_stop = reason;
   output_.log(in_words(job) + " is asked to stop after its round: " + reason);
   send_members(job, StopRequest{job.record.job, job.record.view, reason});
 }
@@ -161,7 +170,7 @@ void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std
                                  std::uint64_t now_ms) {
   job.stop_kind = kind;
   job.stop_failed = false;
-  job.last_stop = reason;
+  job.last_stop = job.record.last_stop = reason;
   job.snapshot = round;
   job.snapshot_bytes = 0;
   job.snapshot_done.clear();
@@ -176,8 +185,9 @@ void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std
   job.record.committed = round;
   job.record.finished = kind == StopKind::kFinished;
   if (const Status saved = output_.save(job.record); !saved) {
-    output_.log("cannot record the end of " + in_words(job) + ": " + saved.error().message);
+    output_.log("cannot record the end of " + in_words(job) + ": " + saved.error().message, LogLevel::kError);
   }
+  tell_saved(job, true);  // by node 0, which says itself if it cannot
   become_idle(job, now_ms);
 }
 
@@ -187,7 +197,10 @@ void CoordinatorCore::restart(Job& job, const std::string& reason, std::uint64_t
                               : job.record.initialised
                                   ? "its last snapshot is that of round " + std::to_string(job.record.committed.value)
                                   : "it has no snapshot yet";
-  output_.log(in_words(job) + " leaves view " + std::to_string(job.record.view.value) + ": " + reason + "; " + outlook);
+  output_.log(in_words(job) + " leaves view " + std::to_string(job.record.view.value) + ": " + reason + "; " + outlook,
+              LogLevel::kWarning);
+  if (job.phase == Phase::kStopping) job.not_saved = reason;
+  job.stop_kind = StopKind::kRestart;
   const StopJob stop{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason};
   send_servers(job, stop);
   send_members(job, stop);
@@ -227,8 +240,12 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
   const std::set<std::uint16_t> needed = shards_of(job);
   if (job.snapshot != m.round || !needed.contains(shard)) return;
   if (!m.ok) {
-    output_.log("snapshot of round " + std::to_string(m.round.value) + " of " + in_words(job) + " failed on server " +
-                std::to_string(shard) + ": " + m.message);
+    // Who has no store says so itself, by name.
+    const std::string who = "server " + std::to_string(shard);
+    job.not_saved = m.message.starts_with(who) ? m.message : who + ": " + m.message;
+    output_.log(
+        "snapshot of round " + std::to_string(m.round.value) + " of " + in_words(job) + " failed: " + job.not_saved,
+        LogLevel::kWarning);
     if (job.phase == Phase::kRunning) return miss_snapshot(job, now_ms);
     job.stop_failed = true;
   }
@@ -240,7 +257,12 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
     write_checkpoints(job, m.round, now_ms);
   }
   if (job.phase == Phase::kStopping) {
+    if (job.unrecorded) {
+      job.not_saved = "server 0 cannot record the snapshot, and tries again while it runs";
+      job.stop_failed = true;
+    }
     if (job.stop_failed) return end_unwritten(job, now_ms);
+    tell_saved(job, true);
     become_idle(job, now_ms);
   } else {
     job.snapshot.reset();
@@ -260,6 +282,7 @@ std::uint64_t CoordinatorCore::snapshot_due(const Job& job, std::uint64_t now_ms
 
 void CoordinatorCore::commit(Job& job, Round round, std::uint64_t now_ms) {
   commit_rank_states(job, round);
+  job.not_saved.clear();
   job.record.committed = round;
   job.record.initialised = true;
   job.record.finished = job.phase == Phase::kStopping && job.stop_kind == StopKind::kFinished;
@@ -276,7 +299,8 @@ void CoordinatorCore::record_job(Job& job, std::uint64_t now_ms) {
   if (saved ? job.record_failed : !job.record_failed) {
     output_.log(saved ? "the record of " + in_words(job) + " is saved again"
                       : "cannot record the snapshot of round " + std::to_string(job.record.committed.value) + " of " +
-                            in_words(job) + ", and tries again: " + saved.error().message);
+                            in_words(job) + ", and tries again: " + saved.error().message,
+                saved ? LogLevel::kInfo : LogLevel::kError);
   }
   job.record_failed = !saved;
   if (!saved || !std::exchange(job.untold, false)) return;
@@ -293,7 +317,7 @@ void CoordinatorCore::record_job(Job& job, std::uint64_t now_ms) {
 void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
   if (job.unrecorded && now_ms >= job.record_due_ms) record_job(job, now_ms);
   if (job.phase == Phase::kStopping && now_ms > job.phase_since_ms + kStopPatienceMs) {
-    output_.log(in_words(job) + " could not keep its final state in time; the last snapshot stands");
+    if (job.not_saved.empty()) job.not_saved = "servers did not write it in time";
     return end_unwritten(job, now_ms);
   }
   if (job.phase == Phase::kGathering) open_if_complete(job, now_ms);  // no longer with whoever is still missing
@@ -311,8 +335,10 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
     return;
   }
   if (job.snapshot && now_ms > job.snapshot_named_ms + kSnapshotPatienceMs) {
+    job.not_saved = "servers did not write it in time";
     output_.log("snapshot of round " + std::to_string(job.snapshot->value) + " of " + in_words(job) +
-                " did not come in time; another one is tried");
+                    " did not come in time; another one is tried",
+                LogLevel::kWarning);
     miss_snapshot(job, now_ms);
   }
   if (now_ms >= job.snapshot_retry_ms) name_snapshot(job, now_ms);

@@ -117,13 +117,12 @@ Status CoordinatorCore::free_rank(Job& job, const JoinJob& m, std::uint64_t work
     // gone.
     const auto holder = workers_.find(held->second.worker);
     const Worker& me = workers_.at(worker);
-    if (holder != workers_.end() && holder->second.hello.name == me.hello.name &&
-        holder->second.heard_ms <= me.since_ms) {
+    if (holder != workers_.end() && holder->second.called == me.called && holder->second.heard_ms <= me.since_ms) {
       if (now_ms < me.since_ms + options_.peer_timeout_ms / 4) {
-        return fail(ErrorCode::kUnavailable, rank + " is held by another process of worker " + me.hello.name +
+        return fail(ErrorCode::kUnavailable, rank + " is held by another process of worker " + me.called +
                                                  "; if that one is gone, it is free in a moment");
       }
-      lose_worker(holder->first, "another process of worker " + me.hello.name + " took its place", now_ms);
+      lose_worker(holder->first, "another process of worker " + me.called + " took its place", now_ms);
     }
   }
   if (job.phase == Phase::kStopping) return stopping(job);
@@ -412,15 +411,18 @@ void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
         log_rounds(job.config, job.record.owners, job.record.chunk_elements, options_.max_logged_rounds);
     if (job.redo_capacity == 0) {
       output_.log(in_words(job) + " has no redo log: fewer than " + std::to_string(kMinRedoRounds) +
-                  " rounds fit into recovery.log_mb = " + std::to_string(job.config.recovery.log_mb) + "; raise it");
+                      " rounds fit into recovery.log_mb = " + std::to_string(job.config.recovery.log_mb) + "; raise it",
+                  LogLevel::kWarning);
     }
   }
   for (const auto& [node, member] : job.members) {
     if (!job.on_servers() || !recovers(job.config) || logs_steps(job.config)) break;
     if (member.join.redo_capacity >= kMinRedoRounds) continue;
-    output_.log("node " + std::to_string(node) + " of " + in_words(job) +
-                " keeps no pushes for lost servers (its log says why): after the loss of a server the job goes back to "
-                "its last snapshot");
+    output_.log(
+        "node " + std::to_string(node) + " of " + in_words(job) +
+            " keeps no pushes for lost servers (its log says why): after the loss of a server the job goes back to "
+            "its last snapshot",
+        LogLevel::kWarning);
     break;  // one is enough for that
   }
   miss_rank_states(job);
@@ -446,8 +448,8 @@ void CoordinatorCore::welcome_again(const Job& job, std::uint32_t node) {
 void CoordinatorCore::regather(Job& job, const std::string& reason, std::uint64_t now_ms) {
   job.last_stop = reason;
   if (job.phase == Phase::kOpening) {
-    output_.log(in_words(job) + " gives view " + std::to_string(job.record.view.value) +
-                " up while opening: " + reason);
+    output_.log(in_words(job) + " gives view " + std::to_string(job.record.view.value) + " up while opening: " + reason,
+                LogLevel::kWarning);
     send_servers(job, StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason});
     park(job);
   }

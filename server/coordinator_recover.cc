@@ -12,6 +12,7 @@
 #include "common/redo_plan.h"
 #include "server/coordinator_core.h"
 #include "server/snapshot_schedule.h"
+#include "server/snapshots_asked.h"
 
 namespace tributary {
 namespace {
@@ -37,17 +38,52 @@ void CoordinatorCore::park(Job& job) {
 // The state that the job stopped with is not durable everywhere. It is in the servers' memory still, and the next view
 // can begin with it.
 void CoordinatorCore::end_unwritten(Job& job, std::uint64_t now_ms) {
+  const std::string round = std::to_string(job.snapshot.value_or(Round()).value);
+  // Where there is no store and nobody asked for one, a job that has come to its end has given all it was to give.
+  const bool stores = std::ranges::all_of(servers_, [](const auto& entry) { return entry.second.hello.store; });
+  const bool missed = stores || job.stop_kind != StopKind::kFinished || asks_for_snapshots(job.config.snapshot);
+  if (missed) {
+    output_.log("the state of " + in_words(job) + " at round " + round + " is not saved: " + not_saved_in_words(job),
+                LogLevel::kError);
+  }
+  tell_saved(job, !missed);
   if (job.on_servers() && recovers(job.config)) {
-    const std::string round = std::to_string(job.snapshot.value_or(Round()).value);
-    output_.log("the state of " + in_words(job) + " at round " + round +
-                " stays in the servers' memory, while they run, for 10 minutes: mend what the snapshot failed for and "
-                "start the job again with the same command, or it goes back to round " +
-                std::to_string(job.record.committed.value));
     send_servers(job, StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed,
                               "the state of round " + round + " could not be written"});
     park(job);
   }
   become_idle(job, now_ms);
+}
+
+// What came of the state that the job ended with: to the nodes, whose trainers wait for it.
+void CoordinatorCore::tell_saved(const Job& job, bool saved) {
+  send_members(job, SnapshotDone{job.record.job, job.record.view, job.snapshot.value_or(Round()), saved, 0,
+                                 saved ? std::string() : not_saved_in_words(job)});
+}
+
+// The same, to a node that has not heard it and says again that it left.
+void CoordinatorCore::tell_saved_again(PeerId to, const LeaveJob& m) {
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
+  if (m.job.value == 0 || m.kind == LeaveKind::kFailed || found == jobs_.end()) return;
+  const Job& job = found->second;
+  if (job.record.view != m.view || job.stop_kind == StopKind::kRestart) {  // it was cut, or nobody knows any more
+    output_.send(to, StopJob{m.job, m.view, StopKind::kRestart, job.record.committed, "the view is over"});
+    return;
+  }
+  const bool saved = job.not_saved.empty();
+  output_.send(to, SnapshotDone{m.job, m.view, m.round, saved, 0, saved ? std::string() : not_saved_in_words(job)});
+}
+
+// Why it is not, and what there is instead.
+std::string CoordinatorCore::not_saved_in_words(const Job& job) const {
+  const std::string instead = job.record.initialised
+                                  ? "the newest snapshot is that of round " + std::to_string(job.record.committed.value)
+                                  : "there is no snapshot, so the job begins anew";
+  const bool in_memory = job.on_servers() && recovers(job.config) && !draining_;
+  return job.not_saved + "; " + instead +
+         (in_memory ? "; while the servers run, the state stays in their memory for 10 minutes: mend the cause and "
+                      "start the job again with the same command"
+                    : "");
 }
 
 void CoordinatorCore::on(PeerId from, const ShardKept& m, std::uint64_t now_ms) {

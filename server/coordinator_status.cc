@@ -52,6 +52,7 @@ nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
                     {"committed", known ? Json(job.record.committed.value) : Json(nullptr)},
                     {"finished", job.record.finished},
                     {"last_stop", job.last_stop},
+                    {"not_saved", job.not_saved},
                     {"paces", paces_json(job)},
                     {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
   }

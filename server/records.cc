@@ -171,6 +171,7 @@ std::string seal(const JobRecord& record, std::uint32_t format) {
   for (unsigned i = 0; i < members.size(); ++i) members.set(i, record.members[i]);
   out.setMembersHash(record.view_nodes.hash);
   out.setMembersSince(record.view_nodes.since.value);
+  out.setLastStop(text(clipped(record.last_stop)));
   auto states = out.initRankStates(static_cast<unsigned>(record.rank_states.size()));
   for (unsigned i = 0; const auto& [rank, state] : record.rank_states) {
     auto entry = states[i++];
@@ -197,6 +198,7 @@ Result<JobRecord> unseal_job(std::string_view bytes, std::string_view what) {
     out.finished = in.getFinished();
     for (const std::uint32_t node : in.getMembers()) out.members.push_back(node);
     out.view_nodes = {in.getMembersHash(), ViewId(in.getMembersSince())};
+    out.last_stop = read_text(in.getLastStop(), kMaxTextBytes, "the reason of the last stop");
     for (const auto entry : in.getRankStates()) {
       out.rank_states[{entry.getNode(), entry.getLocalRank()}] =
           read_data(entry.getState(), kMaxRankState, "a rank's state");

@@ -84,7 +84,10 @@ Status Server::start_parts() {
     handlers.status_json = [parts] { return status_json(parts); };
     handlers.log = [logger = logger_](const std::string& line) { logger->critical(line); };
     handlers.metrics_text = [this] { return metrics_.render(); };
-    handlers.healthy = [this] { return control_->status().joined; };
+    handlers.healthy = [this] {
+      const ControlStatus status = control_->status();
+      return status.joined && status.not_saved.empty();
+    };
     if (coordinator_) {
       handlers.order = [this](const std::string& path, const std::string* body) {
         return answer_order(*coordinator_, path, body);

@@ -204,7 +204,7 @@ void Snapshotter::end(Active& active, Status status, std::unique_lock<std::mutex
     }
   } else {
     report.message = status.error().message;
-    log_("the " + describe(it.plan.info) + " was not kept: " + report.message);
+    if (!it.abandoned.empty()) log_("the " + describe(it.plan.info) + " was given up: " + report.message);
   }
   ended.clear();  // before the report: what was written of a failed snapshot is gone when the coordinator hears of it
   done_(report);

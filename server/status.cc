@@ -110,6 +110,10 @@ std::string status_json(const ServerParts& parts) {
   for (const Lane* lane : parts.lanes) lanes.push_back(lane_json(*lane));
   Json jobs = Json::array();
   for (const ControlJobStatus& job : control.jobs) jobs.push_back(job_status_json(job));
+  Json not_saved = Json::array();
+  for (const NotSaved& lost : control.not_saved) {
+    not_saved.push_back({{"job", lost.job}, {"round", lost.round.value}, {"reason", lost.reason}});
+  }
   const MemoryTerms memory = total_memory(parts, control);
   Json status = {{"kind", "server"},
                  {"index", parts.config->index},
@@ -121,6 +125,7 @@ std::string status_json(const ServerParts& parts) {
                  {"store", parts.config->store_path},
                  {"lanes", std::move(lanes)},
                  {"jobs", std::move(jobs)},
+                 {"not_saved", std::move(not_saved)},
                  {"memory",
                   {{"owned_bytes", owned_bytes(parts.lanes)},
                    {"formula_bytes", memory.total()},
@@ -208,6 +213,14 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
       return samples;
     });
   };
+  metrics.gauges("tributary_server_job_not_saved",
+                 "Round of the newest snapshot of a job that was wanted and could not be written.", [control] {
+                   std::vector<Metrics::Sample> samples;
+                   for (const NotSaved& lost : control->status().not_saved) {
+                     samples.push_back({{{"job", lost.job}}, static_cast<double>(lost.round.value)});
+                   }
+                   return samples;
+                 });
   per_gate("tributary_server_job_gradient_norm", "Global norm of the last round's mean gradient (jobs with a gate).",
            [](const ControlJobStatus& job) { return job.decision.norm; });
   per_gate("tributary_server_job_loss_scale", "What trainers multiply their loss by next (jobs with a gate).",

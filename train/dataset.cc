@@ -191,6 +191,7 @@ Result<ImageSet> load_images(const std::string& directory, const std::string& im
   Result<IdxFile> labels = IdxFile::open(directory, labels_name);
   if (!labels) return tl::unexpected(labels.error());
   ImageSet set;
+  set.path = images->path();
   if (Status status = read_images(*images, set); !status) return tl::unexpected(status.error());
   if (Status status = read_labels(*labels, set, images->path()); !status) return tl::unexpected(status.error());
   for (std::size_t byte = 0; byte < set.scale.size(); ++byte) {
@@ -205,10 +206,16 @@ Result<ImageSet> load_training_set(const TrainConfig& config) {
                      kFashionDeviation);
 }
 
-Result<ImageSet> load_test_set(const TrainConfig& config) {
+Result<ImageSet> load_test_set(const TrainConfig& config, const ImageSet& training) {
   if (Status status = check_name(config); !status) return tl::unexpected(status.error());
-  return load_images(config.data_dir, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", kFashionMean,
-                     kFashionDeviation);
+  Result<ImageSet> test =
+      load_images(config.data_dir, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", kFashionMean, kFashionDeviation);
+  if (!test || (test->rows == training.rows && test->columns == training.columns)) return test;
+  const auto size = [](const ImageSet& set) {
+    return set.path + " has images of " + std::to_string(set.rows) + " x " + std::to_string(set.columns) + " pixels";
+  };
+  return fail(ErrorCode::kMalformed, "the test images are not of the training images' size: " + size(training) + ", " +
+                                         size(*test) + "; put files of one data set into " + config.data_dir);
 }
 
 }  // namespace tributary::train

@@ -27,6 +27,7 @@ struct ImageSet {
   std::vector<std::uint8_t> pixels;  // count * rows * columns
   std::vector<std::uint8_t> labels;  // count, each below kClasses
 
+  std::string path;  // of the images
   std::size_t image_size() const { return std::size_t{rows} * columns; }
   // Writes the normalised images of `samples` one after another into `out`, and their labels into `out_labels`.
   void gather(std::span<const std::uint32_t> samples, float* out, std::uint8_t* out_labels) const;
@@ -37,7 +38,8 @@ struct ImageSet {
 // The training or the test set that the job names. kNotFound names the missing file, the directory and the cure;
 // kMalformed names the file and what is wrong with it; kConfig for a data set this trainer does not know.
 Result<ImageSet> load_training_set(const TrainConfig& config);
-Result<ImageSet> load_test_set(const TrainConfig& config);
+// Of images as large as those of `training`, or kMalformed names both files and sizes.
+Result<ImageSet> load_test_set(const TrainConfig& config, const ImageSet& training);
 
 // From two IDX files, each `name` or `name`.gz in `directory`.
 Result<ImageSet> load_images(const std::string& directory, const std::string& images_name,

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/command_line.h"
 #include "common/config_toml.h"
 #include "common/daemon_thread.h"
 #include "common/version.h"
@@ -17,9 +18,6 @@
 
 namespace tributary::train {
 namespace {
-
-constexpr int kExitFailed = 1;
-constexpr int kExitUsage = 2;  // command line, configuration, data set, topology: the user can put it right
 
 struct Options {
   std::string job_file;
@@ -54,7 +52,8 @@ CPU: with --device cpu, where there is a GPU):
 
 constexpr const char* kFooter = R"(
 SIGINT or SIGTERM stops the job after the open round; the same command goes on from there. A second one ends this rank at once.
-Exit status: 0 trained or stopped in good order, 1 the run failed, 2 the command line, the job file or the data set is wrong.)";
+Exit status: 0 trained to the end; 75 stopped in good order before that, run again to go on; 1 the run failed, or its
+state could not be saved; 2 the command line, the job file or the data set is wrong.)";
 
 // Errors that the user's input causes, and not the run.
 int exit_status(const Error& error) {
@@ -76,6 +75,12 @@ int report_error(const Error& error, const std::string& who) {
   return exit_status(error);
 }
 
+// Whatever is wrong with the data set, the user can put right.
+int report_data_error(const Error& error, const std::string& who) {
+  report_error(error, who);
+  return kExitUsage;
+}
+
 void print(const RunSummary& summary, const Options& options) {
   // With --json, standard output holds one JSON object and nothing else.
   const bool prints_summary = summary.rank == 0 && !options.quiet;
@@ -88,9 +93,9 @@ int run_standalone(const Options& options, JobConfig job, const DeviceRequest& d
   const Result<DeviceChoice> choice = choose_device(device, 0);
   if (!choice) return report_error(choice.error(), "");
   const Result<ImageSet> training = load_training_set(job.train);
-  if (!training) return report_error(training.error(), "");
-  const Result<ImageSet> test = load_test_set(job.train);
-  if (!test) return report_error(test.error(), "");
+  if (!training) return report_data_error(training.error(), "");
+  const Result<ImageSet> test = load_test_set(job.train, *training);
+  if (!test) return report_data_error(test.error(), "");
   ProgressBar bar(stderr, options.quiet ? ProgressBar::Style::kOff : ProgressBar::style_for(stderr), "");
   const StandaloneOptions standalone{
       .job = std::move(job), .ranks = options.ranks, .nodes = options.nodes, .device = *choice};
@@ -113,11 +118,11 @@ int run_rank(const Options& options, JobConfig job, const DeviceRequest& device)
     sender.emplace(std::move(*made));
   }
   const Result<ImageSet> training = load_training_set(job.train);
-  if (!training) return report_error(training.error(), who);
+  if (!training) return report_data_error(training.error(), who);
   std::optional<ImageSet> test;
   if (topology.rank == 0 || is_elastic(job)) {  // there, any rank may become the first
-    Result<ImageSet> loaded = load_test_set(job.train);
-    if (!loaded) return report_error(loaded.error(), who);
+    Result<ImageSet> loaded = load_test_set(job.train, *training);
+    if (!loaded) return report_data_error(loaded.error(), who);
     test = std::move(*loaded);
   }
   // Only one rank draws a bar, and none if somebody else shows the progress of all.
@@ -135,7 +140,8 @@ int run_rank(const Options& options, JobConfig job, const DeviceRequest& device)
       train_rank(trainer, *training, test ? &*test : nullptr, bar, sender ? &*sender : nullptr, stop_signal);
   if (!summary) return report_error(summary.error(), who);
   print(*summary, options);
-  return 0;
+  if (!summary->not_saved.empty()) return kExitFailed;
+  return summary->stopped ? kExitStopped : 0;
 }
 
 int run(int argc, char** argv) {
@@ -196,11 +202,7 @@ int run(int argc, char** argv) {
       ->capture_default_str()
       ->needs(standalone);
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
-  }
+  if (const auto status = parse_command_line(app, argc, argv)) return *status;
   if (!options.standalone) {
     for (const CLI::Option* option : places) {
       if (option->count() > 0) continue;

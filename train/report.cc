@@ -69,6 +69,8 @@ std::string to_json(const RunSummary& summary) {
       {"bytes_pushed", summary.bytes_pushed},
       {"bytes_pulled", summary.bytes_pulled},
       {"stopped", summary.stopped},
+      {"stop_reason", summary.stop_reason},
+      {"not_saved", summary.not_saved},
       {"resumed_from", summary.resumed_from},
       {"restarts", summary.restarts},
       {"device", summary.compute.device},
@@ -167,8 +169,9 @@ std::string to_text(const RunSummary& summary) {
   if (summary.stopped) {
     text += "stopped after round " + std::to_string(summary.rounds);
     if (!summary.stop_reason.empty()) text += " (" + summary.stop_reason + ")";
-    text += "; run again to continue\n";
+    text += summary.not_saved.empty() ? "; run again to continue\n" : "\n";
   }
+  if (!summary.not_saved.empty()) text += "not saved: " + summary.not_saved + "\n";
   return text;
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 // What a signal handler can reach: when the first signal came, 0 before. Any thread may run the handler.
 std::atomic<std::uint64_t> g_asked_ms = 0;
+std::atomic<int> g_signal = 0;  // the first one
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 // Only async-signal-safe calls.
@@ -21,7 +22,11 @@ extern "C" void tributary_note_signal(int number) {
   const std::uint64_t now_ms =
       static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
   std::uint64_t asked_ms = 0;
-  if (g_asked_ms.compare_exchange_strong(asked_ms, now_ms) || now_ms < asked_ms + kSameStopSignalMs) return;
+  if (g_asked_ms.compare_exchange_strong(asked_ms, now_ms)) {
+    g_signal = number;
+    return;
+  }
+  if (now_ms < asked_ms + kSameStopSignalMs) return;
   std::signal(number, SIG_DFL);
   std::raise(number);  // taken when the handler returns
 }
@@ -30,6 +35,7 @@ extern "C" void tributary_note_signal(int number) {
 
 StopSignal::StopSignal() {
   g_asked_ms = 0;
+  g_signal = 0;
 }
 
 StopSignal::~StopSignal() {
@@ -56,6 +62,10 @@ void StopSignal::suspend() {
 
 bool StopSignal::requested() const {
   return g_asked_ms != 0;
+}
+
+std::string StopSignal::name() const {
+  return !requested() ? "" : g_signal == SIGTERM ? "SIGTERM" : "SIGINT";
 }
 
 }  // namespace tributary::train

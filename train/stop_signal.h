@@ -6,6 +6,7 @@
 #pragma once
 
 #include <csignal>
+#include <string>
 
 namespace tributary::train {
 
@@ -21,6 +22,7 @@ class StopSignal {
   // While there is no round to complete (attaching): the signals end the process.
   void suspend();
   bool requested() const;
+  std::string name() const;  // "SIGINT"; empty: not requested
 
  private:
   bool armed_ = false;

@@ -139,7 +139,8 @@ class Trainer {
     resumed_ = complete_ = pushed_ = gated_ = session_->resume_round();
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
-    if (complete_.value > 0) note("going on after round " + std::to_string(complete_.value));
+    note(complete_.value > 0 ? "going on after round " + std::to_string(complete_.value)
+                             : "starting at round 0: no state of this job is saved");
     if (complete_ < last_ && compute_.lost_inner_state(complete_.next())) {
       note("the inner optimizer's state begins anew: it is kept from round to round, but not on disk");
     }
@@ -342,15 +343,23 @@ class Trainer {
         summary_.test = *evaluation;
       }
     }
-    if (finished) {
-      if (Status status = session_->finish(LeaveKind::kFinished); !status) return tl::unexpected(status.error());
-      return ViewEnd::kFinished;
+    const std::string told =
+        finished || !stop_signal_.requested()
+            ? std::string()
+            : "rank " + std::to_string(topology_.rank) + " was told to stop (" + stop_signal_.name() + ")";
+    Status saved = session_->finish(finished ? LeaveKind::kFinished : LeaveKind::kStopped, told);
+    // A worker that is gone before it took note may know this rank's last round, or not: the job then says.
+    if (finished && !saved) return tl::unexpected(saved.error());
+    if (saved) saved = session_->saved();
+    if (finished && !saved && may_come_back(saved.error())) return tl::unexpected(saved.error());
+    summary_.not_saved = saved ? std::string() : saved.error().message;
+    if (!finished) {
+      summary_.stop_reason = session_->stop_reason().empty() ? told : session_->stop_reason();
+      note("stopped after round " + std::to_string(complete_.value) +
+           (summary_.stop_reason.empty() ? "" : ": " + summary_.stop_reason));
     }
-    summary_.stop_reason = state == StepState::kStopped ? session_->stop_reason() : std::string();
-    if (Status status = session_->finish(LeaveKind::kStopped); !status && state != StepState::kStopped) {
-      note("the worker did not confirm the stop: " + status.error().message);
-    }
-    return ViewEnd::kStopped;
+    if (!saved) note("not saved: " + summary_.not_saved);
+    return finished ? ViewEnd::kFinished : ViewEnd::kStopped;
   }
 
   Result<std::string> digest_of_parameters() {

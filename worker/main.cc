@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/command_line.h"
 #include "common/config_toml.h"
 #include "common/daemon_main.h"
 #include "common/log.h"
@@ -52,10 +53,6 @@ int main(int argc, char** argv) {
   std::string config_path;
   app.add_option("--config", config_path, "worker.toml: coordinator, socket, limits, log (see configs/worker.toml)")
       ->required();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : tributary::kExitUsage;
-  }
+  if (const auto status = tributary::parse_command_line(app, argc, argv)) return *status;
   return tributary::run_daemon("tributary-worker", [&] { return start(config_path); });
 }

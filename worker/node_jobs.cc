@@ -248,7 +248,9 @@ void NodeJobs::detach(TrainerId trainer, const Detach& detach, std::uint64_t now
     return;
   }
   place->left = detach.kind;
+  if (detach.kind == LeaveKind::kStopped && entry->stopped_by.empty()) entry->stopped_by = detach.message;
   if (entry->phase == Phase::kRunning) leave_if_all_detached(*entry, now_ms);
+  tell_saved(*entry);
 }
 
 void NodeJobs::gone(TrainerId trainer, std::uint64_t now_ms) {
@@ -317,6 +319,7 @@ bool NodeJobs::drained() const {
   const bool busy = std::ranges::any_of(entries_, [&](const Entry& entry) {
     return entry.phase == Phase::kRunning ||
            (entry.phase == Phase::kOver && entry.in_order && std::ranges::any_of(entry.places, awaited)) ||
+           (!drain_done_ && awaits_saved(entry)) ||
            (!drain_done_ &&
             (entry.phase == Phase::kJoining || entry.phase == Phase::kAgreeing || entry.phase == Phase::kLeft));
   });

@@ -150,6 +150,7 @@ class NodeJobs {
     bool gradients_move = false;  // AttachRequest::gradients_move
     bool connected = true;
     std::optional<LeaveKind> left;
+    bool told_end = false;  // what came of the job's state
   };
   struct Entry {
     std::string name, job_json;
@@ -168,6 +169,9 @@ class NodeJobs {
     std::optional<LeaveJob> leave;  // left: what was said
     std::uint64_t next_ms = 0;      // joining: try again then; left: repeat then (0: no)
     bool in_order = false;          // over: by a stop in good order, after which its trainers give what they keep
+    std::string stopped_by;         // who asked for the stop, in words; empty: nobody, or not known
+    StopJob ended;                  // over in good order: as the coordinator said
+    std::optional<Status> saved;    // whether the state that it ended with is
     std::optional<StopJob> stop;    // running: to be carried out when its answers are in, or at stop_by_ms
     std::uint64_t stop_by_ms = 0;
     std::string last_refusal;
@@ -205,6 +209,7 @@ class NodeJobs {
   void on(const PeerAddress& m, std::uint64_t now_ms);
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
+  void on(const SnapshotDone& m);
   void on(const StopJob& m, std::uint64_t now_ms);
   void on(const ControlError& m, std::uint64_t now_ms);
   Status begin(Entry& entry, const JobWelcome& m, std::uint64_t now_ms);
@@ -220,6 +225,9 @@ class NodeJobs {
   void leave_if_all_detached(Entry& entry, std::uint64_t now_ms);
   void leave(Entry& entry, LeaveKind kind, const std::string& message);
   void stop_others(Entry& entry, Round round);
+  static bool awaits_saved(const Entry& entry);
+  void settle(Entry& entry, const Status& saved);
+  void tell_saved(Entry& entry);
   void end_view(Entry& entry, StopKind kind, Round round, const std::string& reason);
   void fail_view(Entry& entry, const Error& error);
   void close_lanes(Entry& entry, bool keep);

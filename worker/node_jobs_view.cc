@@ -1,6 +1,7 @@
 // What happens to a view of a job: welcome, stops, losses, leaving.
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "worker/host_reducer.h"
 #include "worker/node_jobs.h"
@@ -43,7 +44,7 @@ void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
                       std::is_same_v<M, PeerAddress>) {
           on(m, now_ms);
         } else if constexpr (std::is_same_v<M, StopRequest> || std::is_same_v<M, SnapshotAt> ||
-                             std::is_same_v<M, SnapshotCommit>) {
+                             std::is_same_v<M, SnapshotCommit> || std::is_same_v<M, SnapshotDone>) {
           on(m);
         } else if constexpr (std::is_same_v<M, DrainDone>) {
           drain_done_ = true;
@@ -254,17 +255,63 @@ void NodeJobs::on(const SnapshotCommit& m) {
 
 // ---- Ending ----
 
+// What came of the state that a view ended with.
+void NodeJobs::on(const SnapshotDone& m) {
+  for (Entry& entry : entries_) {
+    if (entry.id == m.job && entry.view == m.view) settle(entry, m.ok ? Status() : fail(ErrorCode::kStore, m.message));
+  }
+}
+
+// Trainers have left in good order, and wait to hear whether what they trained is saved.
+bool NodeJobs::awaits_saved(const Entry& entry) {
+  return (entry.phase == Phase::kLeft || (entry.phase == Phase::kOver && entry.in_order)) && !entry.saved &&
+         std::ranges::any_of(entry.places,
+                             [](const auto& place) { return place.second.connected && place.second.left; });
+}
+
+void NodeJobs::settle(Entry& entry, const Status& saved) {
+  // While it still waits for the answers of its last round it has been told of the stop.
+  if ((entry.phase < Phase::kLeft && !entry.stop) || entry.saved) return;
+  if (!saved) logger_->error("{}: not saved: {}", job_in_words(entry.name), saved.error().message);
+  entry.saved = saved;
+  if (entry.phase == Phase::kLeft) {
+    entry.phase = Phase::kOver;
+    entry.in_order = true;
+  }
+  tell_saved(entry);
+}
+
+void NodeJobs::tell_saved(Entry& entry) {
+  if (!entry.saved || entry.phase != Phase::kOver) return;
+  for (auto& [local_rank, place] : entry.places) {
+    if (!place.connected || !place.left || std::exchange(place.told_end, true)) continue;
+    if (!*entry.saved) {
+      trainers_.send(place.trainer, AttachError{entry.saved->error().code, entry.saved->error().message});
+    }
+    trainers_.send(place.trainer, AttachStopped{entry.ended.kind, entry.ended.round, entry.ended.reason});
+  }
+}
+
 void NodeJobs::on(const StopRequest& m) {
   Entry* entry = in_view(m.job, m.view);
   if (entry && entry->agreement) entry->agreement->stop_requested = true;
   if (!entry || entry->phase != Phase::kRunning) return;
   logger_->info("{}: asked to stop after its round: {}", job_in_words(entry->name), m.reason);
+  entry->stopped_by = m.reason;
   entry->job->set_state(RegionState::kStopRequested);
 }
 
 void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
   Entry* entry = in_view(m.job, m.view);
-  if (!entry) return;
+  if (!entry) {
+    // The state that it ended with was not written everywhere when somebody was lost.
+    for (Entry& over : entries_) {
+      if (m.kind == StopKind::kRestart && over.id == m.job && over.view == m.view) {
+        settle(over, fail(ErrorCode::kUnavailable, m.reason));
+      }
+    }
+    return;
+  }
   // Of a stop in good order that is under way nothing is repeated but that the view is over.
   if (m.kind == StopKind::kRestart && entry->stop && entry->stop->kind != StopKind::kRestart) return;
   if (entry->phase == Phase::kAgreeing) {
@@ -273,7 +320,10 @@ void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
                      {ErrorCode::kStopped, job_in_words(entry->name) + " was stopped before it began: " + m.reason});
   }
   if (entry->phase == Phase::kLeft) {
+    if (m.kind == StopKind::kRestart) return settle(*entry, fail(ErrorCode::kUnavailable, m.reason));
     entry->phase = Phase::kOver;
+    entry->in_order = true;
+    entry->ended = m;
     return;
   }
   // A stop at a round boundary overtakes this node's last answers now and then: they are let in first. (With backup
@@ -292,8 +342,9 @@ void NodeJobs::coordinator_restarted(std::uint64_t now_ms) {
     if (entry.phase == Phase::kRunning) {
       end_view(entry, StopKind::kRestart, Round(entry.job->min_version().value),
                "the coordinator was restarted or had lost sight of this node");
-    } else if (entry.phase == Phase::kLeft) {
-      entry.phase = Phase::kOver;
+    } else if (entry.phase == Phase::kLeft || entry.phase == Phase::kOver) {
+      settle(entry, fail(ErrorCode::kUnavailable,
+                         "the coordinator was restarted, or had lost sight of this node, before it said so"));
     } else if (entry.phase == Phase::kAgreeing) {
       join_again(entry, now_ms + kJoinRetryMs);
     } else if (entry.phase == Phase::kJoining) {
@@ -312,7 +363,8 @@ void NodeJobs::close_lanes(Entry& entry, bool keep) {
 
 // The reason goes before the state, so that a trainer that sees the state finds the reason.
 void NodeJobs::end_view(Entry& entry, StopKind kind, Round round, const std::string& reason) {
-  logger_->info("{}: view {} is over at round {}: {}", job_in_words(entry.name), entry.view.value, round.value, reason);
+  logger_->log(kind == StopKind::kRestart ? spdlog::level::warn : spdlog::level::info,
+               "{}: view {} is over at round {}: {}", job_in_words(entry.name), entry.view.value, round.value, reason);
   for (const auto& [local_rank, place] : entry.places) {
     if (place.connected && !place.left) trainers_.send(place.trainer, AttachStopped{kind, round, reason});
   }
@@ -320,6 +372,11 @@ void NodeJobs::end_view(Entry& entry, StopKind kind, Round round, const std::str
   close_lanes(entry, kind != StopKind::kRestart && entry.job && entry.job->min_version().value == round.value);
   entry.phase = Phase::kOver;
   entry.in_order = kind != StopKind::kRestart;
+  entry.ended = StopJob{entry.id, entry.view, kind, round, reason};
+  entry.next_ms = 0;
+  // Ranks that had finished already are still there, and can go on with the others.
+  if (kind == StopKind::kRestart) settle(entry, fail(ErrorCode::kUnavailable, reason));
+  tell_saved(entry);
 }
 
 void NodeJobs::fail_view(Entry& entry, const Error& error) {
@@ -330,6 +387,7 @@ void NodeJobs::fail_view(Entry& entry, const Error& error) {
   if (entry.job) entry.job->set_state(RegionState::kFailed);
   close_lanes(entry, false);
   entry.phase = Phase::kOver;
+  settle(entry, tl::unexpected(error));
 }
 
 void NodeJobs::leave(Entry& entry, LeaveKind kind, const std::string& message) {
@@ -350,11 +408,17 @@ void NodeJobs::leave_if_all_detached(Entry& entry, std::uint64_t now_ms) {
     return;
   }
   // One rank that stopped instead of finishing means that the job is to be resumed.
-  leave(entry, left(LeaveKind::kStopped) ? LeaveKind::kStopped : LeaveKind::kFinished, {});
+  const LeaveKind kind = left(LeaveKind::kStopped) ? LeaveKind::kStopped : LeaveKind::kFinished;
+  leave(entry, kind, kind == LeaveKind::kStopped ? entry.stopped_by : std::string());
   logger_->info("{}: all ranks of this node left at round {}", job_in_words(entry.name), entry.leave->round.value);
   close_lanes(entry, true);
   entry.phase = Phase::kLeft;
   entry.next_ms = now_ms + kLeaveRepeatMs;
+  if (entry.stop && entry.stop->kind != StopKind::kRestart) {  // as the coordinator has said already
+    entry.phase = Phase::kOver;
+    entry.in_order = true;
+    entry.ended = *entry.stop;
+  }
 }
 
 void NodeJobs::stop_others(Entry& entry, Round round) {
@@ -364,7 +428,9 @@ void NodeJobs::stop_others(Entry& entry, Round round) {
     if (!place.connected || place.left) continue;
     trainers_.send(place.trainer,
                    AttachStopped{StopKind::kStopped, round,
-                                 "another rank of this node left after round " + std::to_string(round.value)});
+                                 entry.stopped_by.empty()
+                                     ? "another rank of this node left after round " + std::to_string(round.value)
+                                     : entry.stopped_by});
   }
   entry.job->set_state(RegionState::kStopped);
 }
@@ -424,9 +490,14 @@ void NodeJobs::tick(std::uint64_t now_ms) {
     if (entry.phase == Phase::kRunning) tick_running(entry, now_ms);
     if (entry.phase == Phase::kJoining && due) join(entry, now_ms);
     if (entry.phase == Phase::kAgreeing) tick_agreeing(entry, now_ms);
-    if (entry.phase == Phase::kLeft && due) {
-      coordinator_.send(*entry.leave);
-      entry.next_ms = now_ms + kLeaveRepeatMs;
+    // Until its end is known, and what came of the state.
+    if (entry.phase == Phase::kLeft || awaits_saved(entry)) {
+      if (due && entry.phase == Phase::kLeft) coordinator_.send(*entry.leave);
+      if (due && entry.phase == Phase::kOver) {
+        coordinator_.send(
+            LeaveJob{entry.id, entry.view, entry.node, LeaveKind::kStopped, entry.ended.round, {}, entry.name});
+      }
+      if (due || entry.next_ms == 0) entry.next_ms = now_ms + kLeaveRepeatMs;
     }
   }
   redo_.tick(now_ms);

@@ -61,6 +61,7 @@ struct Session::Impl {
   Round given;                  // the newest that the worker has
   bool gone = false;            // the worker closed the socket
   bool detach_acknowledged = false;
+  bool told_end = false;  // the worker has said, after the detach, what came of the job's state
 
   // What was lent is closed before the socket is: the worker frees it after that.
   ~Impl() {
@@ -202,7 +203,10 @@ void Session::Impl::read_socket() {
       return;
     }
     if (!*got) return;
-    if (auto* message = std::get_if<AttachStopped>(&(*got)->message)) stopped = std::move(*message);
+    if (auto* message = std::get_if<AttachStopped>(&(*got)->message)) {
+      stopped = std::move(*message);
+      told_end = detach_acknowledged;
+    }
     if (auto* message = std::get_if<AttachError>(&(*got)->message)) failure = Error{message->code, message->message};
     if (std::holds_alternative<DetachReply>((*got)->message)) detach_acknowledged = true;
   }
@@ -523,6 +527,21 @@ Status Session::finish(LeaveKind kind, const std::string& message) {
                                            " did not take note of the detach within " +
                                            std::to_string(kReplyTimeout.count()) + " ms");
     }
+    pollfd item{impl_->socket.fd(), POLLIN, 0};
+    ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
+  }
+}
+
+// No deadline: writing takes as long as it takes. The worker ends the wait if nothing will come any more.
+Status Session::saved() {
+  if (!impl_->detach_acknowledged) {
+    return fail(ErrorCode::kInvalidArgument,
+                "the worker daemon has not taken note that this rank left; finish() first");
+  }
+  while (true) {
+    impl_->read_socket();
+    if (impl_->told_end) return impl_->failure ? tl::unexpected(*impl_->failure) : Status();
+    if (impl_->gone) return tl::unexpected(impl_->unavailable());
     pollfd item{impl_->socket.fd(), POLLIN, 0};
     ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
   }

@@ -9,6 +9,7 @@
 //     session->wait();                                           // new parameters are in parameters(t)
 //   }
 //   session->finish(LeaveKind::kFinished);
+//   session->saved();                                            // an error if the final state is not durable
 // A trainer on a GPU gives SessionOptions::device. If on_device(), gradients and parameters are memory of that device,
 // which the worker lends: gradient_device(t) and parameters_device(t) instead of gradient(t) and parameters(t). ready()
 // then means that the gradient is final on the device (call it from a host callback on the stream), and after wait()
@@ -156,8 +157,13 @@ class Session {
   // The worker's reason after kStopped / kRestart.
   std::string stop_reason() const;
   SessionStats stats() const;  // any thread
-  // Blocks until the worker has taken note; the session is unusable afterwards.
+  // Blocks until the worker has taken note; all that can be asked afterwards is saved() and stop_reason(). message:
+  // why; of a stop, who asked for it, which every rank is told.
   Status finish(LeaveKind kind, const std::string& message = {});
+  // After finish() in good order: blocks until the state that the job ended with is saved, and every node's ranks have
+  // left. kStore: it is not, and why. kUnavailable: nobody knows, because a daemon was lost meanwhile. (A job of mode
+  // "allreduce" is saved by node 0, whose log says if that fails.)
+  Status saved();
 
  private:
   struct Impl;

@@ -113,8 +113,9 @@ TEST_CASE(
     const auto pids = daemons_of(dir);
     REQUIRE(eventually([&] { return round_of(dir) >= 50; }));
     call.process().send_signal(SIGINT);
-    CHECK(call.wait() == 0);
+    CHECK(call.wait() == 75);  // run again
     CHECK(has(call.out(), "stopped after round"));
+    CHECK(has(call.out(), "was told to stop"));
     CHECK(has(call.out(), "the same command goes on from there"));
     CHECK(all_gone(pids));
   }
@@ -239,7 +240,7 @@ TEST_CASE("status prints jobs, servers and workers of a running cluster, and say
     CHECK(daemons.at(0).at("status").at("kind") == "server");
     CHECK(daemons.at(3).at("status").at("kind") == "worker");
     call.process().send_signal(SIGTERM);
-    CHECK(call.wait() == 0);
+    CHECK(call.wait() == 75);
   }
   const TempDir other;
   Call none(other, {"status", "--base-dir", dir / "run"});
@@ -248,6 +249,38 @@ TEST_CASE("status prints jobs, servers and workers of a running cluster, and say
   Call nobody(other, {"status", "--admin", "127.0.0.1:1"});
   CHECK(nobody.wait() == 1);
   CHECK(has(nobody.error(), "127.0.0.1:1"));
+}
+
+TEST_CASE("wrong usage is status 2 everywhere, and a mistyped command is told the one that is meant") {
+  const TempDir dir;
+  const auto usage = [&](const std::vector<std::string>& arguments) {
+    Call call(dir, arguments);
+    CHECK(call.wait() == 2);
+    CHECK(call.out() == "");
+    return call.error();
+  };
+  CHECK(has(usage({"stauts"}), "did you mean 'tributary status'?"));
+  CHECK(has(usage({"bench", "pushpul"}), "did you mean 'tributary bench pushpull'?"));
+  CHECK(has(usage({"down", "--help"}), "did you mean 'tributary lab down'?"));
+  CHECK(
+      has(usage({"nothing-like-it"}), "'tributary nothing-like-it' is no command; 'tributary --help' lists them all"));
+  CHECK(has(usage({}), "subcommand is required"));
+  CHECK(has(usage({"up"}), "job is required"));
+  CHECK(has(usage({"up", "a.toml", "--no-such-option"}), "--no-such-option"));
+  CHECK(has(usage({"up", "a.toml", "--transport", "pigeon"}), "pigeon"));
+  CHECK(has(usage({"up", dir / "missing.toml"}), "missing.toml"));
+  Call help(dir, {"up", "--help"});
+  CHECK(help.wait() == 0);
+  CHECK(has(help.out(), "75"));
+}
+
+TEST_CASE("up returns what its trainers said") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "no-data"});
+  const std::string missing = dir / "nowhere";
+  Call call(dir, with(up(dir, job_file), {"--set", "train.data_dir=\"" + missing + "\""}));
+  CHECK(call.wait() == 2);
+  CHECK(has(call.error(), missing));
 }
 
 TEST_CASE("bench pushpull measures, beside a ceiling, and checks that all nodes have the same parameters") {

@@ -248,7 +248,7 @@ void ServerSim::send(PeerId to, const ControlMessage& message) {
   coordinator_listener_->send(to, Packet{std::move(said), {}, {}});
 }
 
-void ServerSim::log(const std::string& line) {
+void ServerSim::log(const std::string& line, LogLevel) {
   world_.say("coordinator", line);
 }
 

@@ -152,7 +152,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   void send(PeerId to, const ControlMessage& message) override;
   Status save(const JobRecord& record) override { return store_.save(record); }
   Status remove(JobId job) override { return store_.remove(job); }
-  void log(const std::string& line) override;
+  void log(const std::string& line, LogLevel level) override;
 
   ClusterWorld& world_;
   const std::uint16_t index_;

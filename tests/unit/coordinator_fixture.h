@@ -223,7 +223,11 @@ class Cluster : public CoordinatorOutput {
     registry.erase(job.value);
     return {};
   }
-  void log(const std::string& line) override { logged.push_back(line); }
+  void log(const std::string& line, LogLevel level) override {
+    logged.push_back(line);
+    if (level == LogLevel::kError) errors.push_back(line);
+    if (level == LogLevel::kWarning) warnings.push_back(line);
+  }
   std::vector<JobRecord> records() const {
     std::vector<JobRecord> all;
     for (const auto& [id, record] : registry) all.push_back(record);
@@ -238,7 +242,8 @@ class Cluster : public CoordinatorOutput {
   std::vector<std::pair<PeerId, ControlMessage>> sent;
   std::optional<OpenJob> last_open;
   std::map<std::uint64_t, JobRecord> registry;
-  std::vector<std::string> logged;
+  std::vector<std::string> logged;  // all of them
+  std::vector<std::string> warnings, errors;
   bool save_fails = false;
   std::map<std::uint64_t, std::pair<Version, Version>> keeps;  // by peer: lowest and highest version
   std::vector<std::pair<PeerId, StopJob>> ended_views;

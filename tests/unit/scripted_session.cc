@@ -202,4 +202,11 @@ Status Session::finish(LeaveKind kind, const std::string& message) {
   return {};
 }
 
+Status Session::saved() {
+  if (World::current->saved_errors.empty()) return {};
+  const Error error = World::current->saved_errors.back();
+  World::current->saved_errors.pop_back();
+  return tl::unexpected(error);
+}
+
 }  // namespace tributary

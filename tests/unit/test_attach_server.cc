@@ -366,7 +366,44 @@ TEST_CASE(
   node.coordinator.await<LeaveJob>();
   CHECK_FALSE(node.server->drained());
   node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kStopped, Round(1), "node 0 was stopped"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // three ticks
+  CHECK_FALSE(node.server->drained());
+  bool saved = false;
+  SUBCASE("and its state is saved") {
+    saved = true;
+  }
+  SUBCASE("and its state could not be saved") {}
+  node.server->on_control(SnapshotDone{JobId(99), ViewId(1), Round(1), saved, 0, saved ? "" : "server 1: disk full"});
   CHECK(eventually([&] { return node.server->drained(); }));
+  const Status told = sessions[0]->saved();
+  CHECK(told.has_value() == saved);
+  if (!saved) CHECK(told.error().code == ErrorCode::kStore);
+  if (!saved) CHECK(told.error().message == "server 1: disk full");
+  CHECK(sessions[0]->stop_reason() == "node 0 was stopped");
+}
+
+TEST_CASE("a rank that has finished hears if what it trained is lost with another, or with the coordinator") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  CHECK(sessions[0]->finish(LeaveKind::kFinished));
+  SUBCASE("another rank fails") {
+    CHECK(sessions[1]->finish(LeaveKind::kFailed, "out of memory"));
+  }
+  SUBCASE("a server is lost while it writes") {
+    CHECK(sessions[1]->finish(LeaveKind::kFinished));
+    node.coordinator.await<LeaveJob>();
+    node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kFinished, Round(0), "training is complete"});
+    node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "server 1 is lost"});
+  }
+  SUBCASE("the coordinator is") {
+    CHECK(sessions[1]->finish(LeaveKind::kFinished));
+    node.coordinator.await<LeaveJob>();
+    node.server->on_coordinator_restarted();
+  }
+  const Status saved = sessions[0]->saved();
+  REQUIRE_FALSE(saved);
+  CHECK(may_come_back(saved.error()));
 }
 
 TEST_CASE("a drained worker stays for trainers that have not detached from a view that ended in good order") {

@@ -13,6 +13,132 @@ using namespace testing;
 
 // ---- Stopping and finishing ----
 
+TEST_CASE("nodes are told what came of the state that a job ended with") {
+  Cluster cluster(2);
+  cluster.everybody(2);
+  cluster.run(2);
+  cluster.leave(0, LeaveKind::kStopped, 12, "rank 1 was told to stop (SIGINT)");
+  CHECK(cluster.only<StopJob>(worker_peer(1))->reason == "rank 1 was told to stop (SIGINT)");
+  CHECK(cluster.count<SnapshotDone>() == 0);
+  cluster.done(0, 12);
+  CHECK(cluster.count<SnapshotDone>() == 0);
+  bool ok = true;
+  SUBCASE("it is saved") {}
+  SUBCASE("server 1 could not save its part") {
+    ok = false;
+  }
+  cluster.done(1, 12, ok);
+  CHECK(cluster.phase() == "idle");
+  for (std::uint32_t w = 0; w < 2; ++w) {
+    const auto told = cluster.only<SnapshotDone>(worker_peer(w));
+    REQUIRE(told);
+    CHECK(told->ok == ok);
+    CHECK(told->round == Round(12));
+    CHECK(told->message.starts_with("server 1: disk full; there is no snapshot") == !ok);
+  }
+  CHECK(cluster.errors.empty() == ok);
+  CHECK(cluster.job().not_saved == (ok ? "" : "server 1: disk full"));
+  // To a node that has not heard it.
+  cluster.sent.clear();
+  cluster.leave(1, LeaveKind::kStopped, 12);
+  const auto again = cluster.only<SnapshotDone>(worker_peer(1));
+  REQUIRE(again);
+  CHECK(again->ok == ok);
+}
+
+TEST_CASE("a snapshot that cannot be recorded is not saved") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  cluster.run(1);
+  cluster.leave(0, LeaveKind::kFinished, 12);
+  cluster.save_fails = true;
+  cluster.done(0, 12);
+  const auto told = cluster.only<SnapshotDone>(worker_peer(0));
+  REQUIRE(told);
+  CHECK_FALSE(told->ok);
+  CHECK(told->message.find("server 0 cannot record") != std::string::npos);
+}
+
+TEST_CASE("servers without a store: nodes hear of it if the job was stopped, or asked for snapshots") {
+  Cluster cluster(1);
+  ServerHello hello = cluster.hello_of(0);
+  hello.store = false;
+  cluster.say(server_peer(0), hello);
+  cluster.worker(0);
+  LeaveKind kind = LeaveKind::kFinished;
+  JoinOptions options;
+  options.config.snapshot = SnapshotConfig{};
+  bool missed = true;
+  SUBCASE("complete, and nobody asked") {
+    missed = false;
+  }
+  SUBCASE("complete, and somebody asked") {
+    options.config.snapshot.every_rounds = 10;
+  }
+  SUBCASE("stopped") {
+    kind = LeaveKind::kStopped;
+  }
+  cluster.run(1, options);
+  cluster.leave(0, kind, 12);
+  cluster.done(0, 12, false);
+  CHECK(cluster.only<SnapshotDone>(worker_peer(0))->ok == !missed);
+  CHECK(cluster.errors.empty() == !missed);
+}
+
+TEST_CASE("who asked for a stop is told to all, and outlives the coordinator") {
+  Cluster cluster(2);
+  cluster.everybody(2);
+  cluster.run(2);
+  std::string who;
+  SUBCASE("server 0") {
+    who = "server 0 was told to stop";
+    cluster.core.drain(cluster.now);
+  }
+  SUBCASE("server 1") {
+    who = "server 1 was told to stop";
+    cluster.say(server_peer(1), DrainRequest{server_incarnation(1)});
+  }
+  SUBCASE("a worker") {
+    who = "worker host0 was told to stop";
+    cluster.say(worker_peer(0), DrainRequest{worker_incarnation(0)});
+  }
+  CHECK(cluster.only<StopRequest>(worker_peer(1))->reason == who);
+  cluster.leave(1, LeaveKind::kStopped, 12);
+  CHECK(cluster.only<StopJob>(worker_peer(0))->reason == who);
+  cluster.all_done(12);
+  CHECK(cluster.job().last_stop == who);
+  Cluster next(2, cluster.records());
+  CHECK(next.job().last_stop == who);
+  CHECK(next.job().max_version == Version(12));  // of a job that does not run: what there is of it
+}
+
+TEST_CASE("losses, refused peers and nodes that lag are warnings") {
+  Cluster cluster(2);
+  cluster.everybody(2);
+  cluster.run(2);
+  CHECK(cluster.warnings.empty());
+  ServerHello wrong = cluster.hello_of(1);
+  wrong.servers = 3;
+  cluster.say(PeerId(77), wrong);
+  CHECK(cluster.warnings.size() == 1);
+  cluster.leave(0, LeaveKind::kFailed, 3, "rank 0 died");
+  REQUIRE(cluster.warnings.size() == 2);
+  CHECK(cluster.warnings[1].find("rank 0 died") != std::string::npos);
+}
+
+TEST_CASE("two workers of one name are told apart") {
+  Cluster cluster(1);
+  cluster.everybody(1);
+  cluster.say(worker_peer(1), WorkerHello{"host0", worker_incarnation(1)});
+  REQUIRE(cluster.warnings.size() == 1);
+  CHECK(cluster.warnings[0].find("host0 (2)") != std::string::npos);
+  cluster.say(worker_peer(1), WorkerHello{"host0", worker_incarnation(1)});  // says hello again
+  CHECK(cluster.warnings.size() == 1);
+  cluster.run(2);
+  cluster.say(worker_peer(1), DrainRequest{worker_incarnation(1)});
+  CHECK(cluster.only<StopRequest>(worker_peer(0))->reason == "worker host0 (2) was told to stop");
+}
+
 TEST_CASE("a job is finished when every node is, its state kept by every shard, and resumes when it is joined again") {
   Cluster cluster(2);
   cluster.everybody(2);

@@ -143,12 +143,35 @@ TEST_CASE("A missing file is named with its directory and the cure") {
 TEST_CASE("An unknown data set is refused by name") {
   TrainConfig config;
   config.dataset = "imagenet";
-  for (const auto& set : {load_training_set(config), load_test_set(config)}) {
+  for (const auto& set : {load_training_set(config), load_test_set(config, ImageSet())}) {
     REQUIRE_FALSE(set.has_value());
     CHECK(set.error().code == ErrorCode::kConfig);
     CHECK(has(set.error().message, "\"imagenet\""));
     CHECK(has(set.error().message, "\"fashion-mnist\""));
   }
+}
+
+TEST_CASE("Test images of another size than the training images are refused, naming both") {
+  const Directory directory;
+  TrainConfig config;
+  config.data_dir = directory.path();
+  directory.write("train-images-idx3-ubyte", images_file());
+  directory.write("train-labels-idx1-ubyte", labels_file());
+  directory.write("t10k-labels-idx1-ubyte", labels_file());
+  Bytes wide;  // as many bytes in an image, and other sides
+  for (const std::uint32_t number : {0x803u, 3u, 1u, 4u}) append_number(wide, number);
+  wide.resize(16 + 12);
+  directory.write("t10k-images-idx3-ubyte", wide);
+  const auto training = load_training_set(config);
+  REQUIRE(training);
+  const auto test = load_test_set(config, *training);
+  REQUIRE_FALSE(test);
+  CHECK(test.error().code == ErrorCode::kMalformed);
+  for (const char* words :
+       {"train-images-idx3-ubyte has images of 2 x 2", "t10k-images-idx3-ubyte has images of 1 x 4"})
+    CHECK(has(test.error().message, words));
+  directory.write("t10k-images-idx3-ubyte", images_file());
+  CHECK(load_test_set(config, *training));
 }
 
 TEST_CASE("Files of the wrong kind are refused with both magic numbers") {

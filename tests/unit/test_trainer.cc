@@ -222,6 +222,8 @@ TEST_CASE("SIGTERM and SIGINT stop the run after the open round") {
     CHECK(stopped->stopped);
     CHECK(stopped->rounds == 6);
     CHECK(run.world.finishes.back() == std::pair{LeaveKind::kStopped, std::uint64_t{6}});
+    CHECK(run.world.finish_message ==
+          (signal == SIGINT ? "rank 0 was told to stop (SIGINT)" : "rank 0 was told to stop (SIGTERM)"));
     run.world.on_round = nullptr;
     run.expect_complete(run.train());
   }
@@ -237,6 +239,26 @@ TEST_CASE("When another rank left, the open round is void and the summary is abo
   CHECK(stopped->stop_reason == "as scripted");
   CHECK(stopped->digest.size() == 32);
   run.expect_complete(run.train());
+}
+
+TEST_CASE("A state that could not be saved is in the summary, with the reason") {
+  Run run;
+  run.world.saved_errors = {{ErrorCode::kStore, "server 1: disk full"}};
+  const auto summary = run.train();
+  run.expect_complete(summary);
+  CHECK(summary->not_saved == "server 1: disk full");
+  CHECK(to_text(*summary).find("not saved: server 1: disk full") != std::string::npos);
+  CHECK(to_json(*summary).find(R"("not_saved":"server 1: disk full")") != std::string::npos);
+  CHECK(run.log().find("starting at round 0") != std::string::npos);
+}
+
+TEST_CASE("A server that is lost before the last state is saved: the run ends once more") {
+  Run run;
+  run.world.saved_errors = {{ErrorCode::kUnavailable, "server 1 is lost"}};
+  const auto summary = run.train();
+  run.expect_complete(summary);
+  CHECK(summary->not_saved.empty());
+  CHECK(summary->restarts == 1);
 }
 
 TEST_CASE("After a restart the run goes on from the snapshot and ends in the reference's bits") {
