@@ -228,7 +228,7 @@ int run(int argc, char** argv) {
 }  // namespace tributary::train
 
 int main(int argc, char** argv) {
-  int code = tributary::train::kExitFailed;
+  int code = tributary::kExitFailed;
   const tributary::Status ran = tributary::contained([&]() -> tributary::Status {
     code = tributary::train::run(argc, argv);
     return {};
