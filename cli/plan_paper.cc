@@ -27,6 +27,7 @@ Scenario cluster(ExchangeMode mode, std::uint32_t nodes, std::uint32_t gpus) {
   s.inside = kNvSwitch;
   s.goodput = 1.0;
   s.payload_bytes = kPayload;
+  s.transfer_bytes = 0.0;  // the closed forms know no chunks
   s.compute_s = kCompute;
   return s;
 }
