@@ -40,6 +40,15 @@ void ControlJobs::on(const OpenJob& m) {
   job.kept = m.kept;
   std::vector<ShardJob> parts;
   if (const Status status = prepare(m, job, parts); !status) return opened(m.job, m.view, status);
+  const auto keeps = [&](const ShardJob& part) {
+    return std::ranges::find(parked_.at(m.job).lanes, part.lane) != parked_.at(m.job).lanes.end();
+  };
+  if (m.kept && (parts.size() != parked_.at(m.job).lanes.size() || !std::ranges::all_of(parts, keeps))) {
+    return opened(
+        m.job, m.view,
+        fail(ErrorCode::kTopology, "the state that server " + std::to_string(config_.index) + " kept of job '" +
+                                       job.status.name + "' lies on other lanes than the view puts its chunks on"));
+  }
   parked_.erase(m.job);  // now the lanes' again
   for (ShardJob& part : parts) {
     auto gauges = std::make_shared<LaneJobGauges>(part.clocks ? part.nodes : 0);
@@ -176,6 +185,7 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
     part.pull = config->pull;
     part.clocks = clock_rules(*config);
     part.start = m.resume ? m.resume_round : Round(0);
+    part.resumes = m.resume || m.kept;
     part.recovers = recovers(*config);
     part.logs = logs;
     if (logs && job.log->waits) part.log_rounds = fit;

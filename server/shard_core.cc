@@ -365,6 +365,12 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
     return reject(from, init.key, Round(0), ErrorCode::kTopology,
                   "initial values from node " + std::to_string(init.key.node.value) + "; only node 0 sends them");
   }
+  if (job_.resumes) {
+    return reject(from, init.key, Round(0), ErrorCode::kWrongRound,
+                  "initial values of chunk " + std::to_string(init.key.chunk.value) +
+                      ", but the view resumes at round " + std::to_string(job_.start.value) +
+                      " and has the values of that round; pull them");
+  }
   const std::size_t bytes = chunk->elements * sizeof(float);
   if (values.size() != bytes) {
     return reject(from, init.key, Round(0), ErrorCode::kWrongLength,

@@ -106,6 +106,7 @@ struct ShardJob {
   std::uint64_t log_rounds = 0;      // with it: rounds stay open that are further from the last snapshot; 0: none does
   std::optional<ClockRules> clocks;  // none: synchronous rounds. REQUIRES: not with recovers
   Round start;                       // the snapshot behind this view (clocks: every node's begins there); 0: none
+  bool resumes = false;              // every chunk is restored or kept: nobody's initial values are awaited
   std::optional<GateConfig> gate;    // rounds wait for decide(). REQUIRES: no clocks, no residuals
 };
 

@@ -21,9 +21,13 @@ void ShardCore::size_for_nodes() {
 Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step, std::span<const float> params,
                           std::span<const std::span<const float>> slots, const CompressionState& compression,
                           std::span<const std::uint64_t> clocks, const GateDecision& gate) {
-  TRIB_ASSERT(index.value < local_.size() && local_[index.value] != kNotOurs);
+  const bool ours = index.value < local_.size() && local_[index.value] != kNotOurs;
+  if (!ours || chunks_[local_[index.value]].initialised) {
+    return fail(ErrorCode::kStore, "chunk " + std::to_string(index.value) + " cannot be restored on server " +
+                                       std::to_string(job_.shard.value) + " lane " + std::to_string(job_.lane.value) +
+                                       (ours ? ": it has its values already" : ": it does not belong there"));
+  }
   Chunk& chunk = chunks_[local_[index.value]];
-  TRIB_ASSERT(!chunk.initialised);
   const auto expected_slots = static_cast<std::size_t>(job_.optimizer->slots());
   const bool fits =
       params.size() == chunk.elements && slots.size() == expected_slots &&
@@ -137,7 +141,11 @@ void ShardCore::retry() {
 }
 
 Status ShardCore::replay(const LoggedStep& step, std::span<const float> sum) {
-  TRIB_ASSERT(step.chunk.value < local_.size() && local_[step.chunk.value] != kNotOurs);
+  if (step.chunk.value >= local_.size() || local_[step.chunk.value] == kNotOurs) {
+    return fail(ErrorCode::kStore, "the redo log has chunk " + std::to_string(step.chunk.value) +
+                                       ", which does not belong to server " + std::to_string(job_.shard.value) +
+                                       " lane " + std::to_string(job_.lane.value));
+  }
   Chunk& chunk = chunks_[local_[step.chunk.value]];
   const bool applied = step.step != chunk.step;
   if (!chunk.initialised || step.version != chunk.version.next() || sum.size() != (applied ? chunk.elements : 0) ||

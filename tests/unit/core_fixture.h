@@ -111,6 +111,7 @@ struct ShardSetup {
   std::size_t pool_blocks = 0;  // 0: as the shard asks for
   std::optional<ClockRules> clocks;
   std::uint64_t start = 0;
+  bool resumes = false;
   bool recovers = false;
   std::uint64_t log_rounds = 0;
   std::optional<GateConfig> gate;
@@ -138,6 +139,7 @@ class Shard {
     job.pull = setup.pull;
     job.clocks = setup.clocks;
     job.start = Round(setup.start);
+    job.resumes = setup.resumes;
     job.recovers = setup.recovers;
     job.log_rounds = setup.log_rounds;
     job.gate = setup.gate;

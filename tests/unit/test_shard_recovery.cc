@@ -307,4 +307,28 @@ TEST_CASE("rounds that the log need not have room for stay open on all chunks un
   CHECK(shard.version(1) == 4);
 }
 
+TEST_CASE("initial values are refused by a shard that resumes, and the restore that follows is not disturbed") {
+  ShardSetup setup;
+  setup.start = 7;
+  setup.resumes = true;
+  Shard shard(setup);
+  shard.init(1.0f);  // between Lane::open and the restores: from a node that is not in this view's picture
+  REQUIRE(shard.out.errors.size() == 1);
+  CHECK(shard.out.errors[0].first == peer_of(0));
+  CHECK(contains(shard.out.errors[0].second.message, "resumes at round 7"));
+  const std::vector<float> stored(kChunk, 5.0f);
+  const auto restore = [&](std::uint32_t chunk) {
+    return shard.core.restore(ChunkIndex(chunk), Version(7), 7, stored, {}, {}, {}, {});
+  };
+  REQUIRE(restore(0));
+  CHECK(shard.version() == 7);
+  CHECK(all_equal(shard.params(), 5.0f));
+  // A store can say these.
+  const Status twice = restore(0), foreign = restore(99);
+  REQUIRE_FALSE(twice);
+  CHECK(contains(twice.error().message, "has its values already"));
+  REQUIRE_FALSE(foreign);
+  CHECK(contains(foreign.error().message, "does not belong there"));
+}
+
 }  // namespace tributary
