@@ -157,11 +157,8 @@ inline GateVerdict read_verdict(std::uint8_t number) {
   return read_enum(number, GateVerdict::kVoid, "the gate's verdict");
 }
 
-// Steps are multiplied by these: what no gate decides must not get into one.
 inline GateDecision checked(const GateDecision& gate) {
-  const bool sound = std::isfinite(gate.coefficient) && gate.coefficient >= 0.0 && std::isfinite(gate.norm) &&
-                     gate.norm >= 0.0 && std::isfinite(gate.loss_scale) && gate.loss_scale > 0.0f;
-  if (!sound) throw Malformed{"the round gate's decision has a coefficient, norm or loss scale that cannot be"};
+  if (!gate.sound()) throw Malformed{"the round gate's decision has a coefficient, norm or loss scale that cannot be"};
   return gate;
 }
 

@@ -2,6 +2,7 @@
 // next one (common/gate_rules.h). Travels in messages, and is stored with every chunk.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 namespace tributary {
@@ -22,6 +23,11 @@ struct GateDecision {
   std::uint32_t good_rounds = 0;  // in a row, since the scale last changed
   bool known() const { return verdict != GateVerdict::kNone; }
   bool applies() const { return verdict == GateVerdict::kApplied || verdict == GateVerdict::kClipped; }
+  // Something a gate decides. Steps are multiplied by these: what nobody decided must not get into one.
+  bool sound() const {
+    return verdict <= GateVerdict::kVoid && std::isfinite(coefficient) && coefficient >= 0.0 && std::isfinite(norm) &&
+           norm >= 0.0 && std::isfinite(loss_scale) && loss_scale > 0.0f;
+  }
   bool operator==(const GateDecision&) const = default;
 };
 

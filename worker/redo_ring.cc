@@ -6,6 +6,7 @@
 
 #include "common/assert.h"
 #include "common/redo_plan.h"
+#include "worker/node_gather.h"
 
 namespace tributary {
 
@@ -165,7 +166,10 @@ std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) con
   const Entry& kept = entry(chunk, round);
   if (round.value == 0 || kept.round.load(std::memory_order_acquire) != round.value) return {};
   const bool decided = kept.decided.load(std::memory_order_acquire) != 0;
-  return Frame{written(chunk, round), kept.weight, decided ? kept.gate : GateDecision{}};
+  // A copy is looked at: trainers can write here at any time, and a server refuses what cannot be.
+  const Frame frame{written(chunk, round), kept.weight, decided ? kept.gate : GateDecision{}};
+  if (frame.weight > NodeGather::kMaxWeight || !frame.gate.sound() || (decided && !frame.gate.known())) return {};
+  return frame;
 }
 
 void RedoRing::commit(Round round) {
@@ -182,7 +186,8 @@ RedoRing::Range RedoRing::kept(bool decided) const {
       const Entry& kept = entry(ChunkIndex(c), Round(slot));
       if (decided && kept.decided.load(std::memory_order_acquire) == 0) continue;
       const std::uint64_t round = kept.round.load(std::memory_order_acquire);
-      if (round % slots() == slot && round < kImpossibleRound) last = std::max(last, round);
+      const bool sound = round % slots() == slot && round < kImpossibleRound && find(ChunkIndex(c), Round(round));
+      if (sound) last = std::max(last, round);
     }
     std::uint64_t first = last + 1;
     const auto has = [&](Round round) {

@@ -214,6 +214,34 @@ TEST_CASE("entries that cannot be are none") {
   }
 }
 
+TEST_CASE("an entry that a trainer has damaged is not kept") {
+  const auto ring = ring_of();
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
+      fill(*ring, chunk, round);
+      ring->note_decision(ChunkIndex(chunk), Round(round), {GateVerdict::kApplied, 1.0, 2.0, 1.0f, 3});
+    }
+  }
+  REQUIRE(ring->kept(true).last == Round(kRounds));
+  const Scribbler scribbler(*ring);
+  std::uint64_t* const entry = &scribbler.round_of(1, kRounds);  // round, weight, verdict, coefficient, ...
+  SUBCASE("its weight is more than samples can be") {
+    entry[1] = ~0ull;
+  }
+  SUBCASE("its verdict is none of ours") {
+    entry[2] = 200;
+  }
+  SUBCASE("its verdict says that there is none") {
+    entry[2] = 0;
+  }
+  SUBCASE("its coefficient is no number") {
+    entry[3] = ~0ull;
+  }
+  CHECK_FALSE(ring->find(ChunkIndex(1), Round(kRounds)));
+  CHECK(ring->kept().last == Round(kRounds - 1));
+  CHECK(ring->find(ChunkIndex(0), Round(kRounds)));
+}
+
 TEST_CASE("what is no ring of this node and model is refused in words") {
   const auto ring = ring_of();
   const auto why = [](const Result<std::shared_ptr<RedoRing>>& result) {
