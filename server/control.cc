@@ -67,6 +67,7 @@ void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, Checkpoi
   snapshotter_ = snapshotter;
   checkpoints_ = checkpoints;
   heard_ms_ = published_heard_ms_ = steady_ms();
+  heard_waking_ms_ = waking_.at(heard_ms_);
   thread_ = start_thread("control", logger_, [this] { run(); });
 }
 
@@ -109,6 +110,7 @@ bool Control::between_chunks() {
 
 void Control::loaded() {
   heard_ms_ = steady_ms();  // its silence was ours
+  heard_waking_ms_ = waking_.at(heard_ms_);
 }
 
 void Control::post(std::function<void()> event) {
@@ -146,6 +148,7 @@ void Control::receive_batch() {
       continue;
     }
     heard_ms_ = now;
+    heard_waking_ms_ = waking_.at(now);
     std::visit(
         [&](const auto& m) {
           using M = std::decay_t<decltype(m)>;
@@ -227,7 +230,7 @@ void Control::beat() {
 }
 
 void Control::check_silence(std::uint64_t now) {
-  const bool silent = now > heard_ms_ + config_.peer_timeout_ms;
+  const bool silent = waking_.at(now) > heard_waking_ms_ + config_.peer_timeout_ms;
   if (silent && !silence_logged_) {
     logger_->warn("the coordinator at {} has not been heard for {} ms; still trying", coordinator_,
                   config_.peer_timeout_ms);

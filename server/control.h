@@ -29,6 +29,7 @@
 #include "common/layout.h"
 #include "common/log.h"
 #include "common/messages.h"
+#include "common/waking_clock.h"
 #include "server/control_jobs.h"
 #include "server/lane.h"
 #include "server/redo_logs.h"
@@ -50,10 +51,11 @@ struct ControlStatus {
 
 class Control final : public LaneListener, private ControlJobsOutput {
  public:
-  static constexpr int kBatch = 64;                // control messages per turn
-  static constexpr int kHighWater = 1000;          // that wait in ZeroMQ
-  static constexpr std::size_t kMaxOutbox = 1000;  // that wait for the coordinator to be reachable
-  static constexpr std::uint64_t kHelloMs = 1000;  // between hellos while unanswered
+  static constexpr int kBatch = 64;                     // control messages per turn
+  static constexpr int kHighWater = 1000;               // that wait in ZeroMQ
+  static constexpr std::size_t kMaxOutbox = 1000;       // that wait for the coordinator to be reachable
+  static constexpr std::uint64_t kLongestStepMs = 250;  // of the clock that tells the coordinator's silence
+  static constexpr std::uint64_t kHelloMs = 1000;       // between hellos while unanswered
   // A server that was told to stop and has no job waits this long for the coordinator's word before it goes anyway.
   static constexpr std::uint64_t kDrainAloneMs = 1000;
 
@@ -151,6 +153,8 @@ class Control final : public LaneListener, private ControlJobsOutput {
   std::optional<std::string> refused_;
   std::uint64_t coordinator_incarnation_ = 0;
   std::uint64_t hello_ms_ = 0, heartbeat_ms_ = 0, heard_ms_ = 0, drain_ms_ = 0;
+  WakingClock waking_{kLongestStepMs};  // by which the coordinator is silent or not
+  std::uint64_t heard_waking_ms_ = 0;
   bool silence_logged_ = false;
 
   mutable std::mutex status_mutex_;  // guards published_ and published_heard_ms_

@@ -87,15 +87,21 @@ void Coordinator::run() {
     const std::uint64_t now = steady_ms();
     if (now >= next_tick) {
       const std::lock_guard lock(mutex_);
-      core_->tick(now);
+      core_->tick(now_ms());
       noise_.tick(now);
       if (draining_.load(std::memory_order_acquire)) {
-        core_->drain(now);  // again in every tick: a job may have been opening when the order came
+        core_->drain(now_ms());  // again in every tick: a job may have been opening when the order came
         drained_.store(core_->idle(), std::memory_order_release);
       }
       next_tick = now + kTickMs;
     }
   }
+}
+
+std::uint64_t Coordinator::now_ms() {
+  const std::uint64_t steady = steady_ms(), waking = clock_.at(steady);
+  missed_ms_.store(steady - waking, std::memory_order_relaxed);
+  return waking;
 }
 
 void Coordinator::receive_batch() {
@@ -104,7 +110,7 @@ void Coordinator::receive_batch() {
     const int frames = receive_frames(socket_, received) - 1;
     if (frames < 1) return;
     messages_.add();
-    const std::uint64_t now = steady_ms();
+    const std::uint64_t now = now_ms();
     const Result<PeerId> from = peer_from_routing_id(bytes_of(received[0]));
     if (!from) {
       malformed_.add();
@@ -171,7 +177,9 @@ std::vector<CoordinatorCore::JobStatus> Coordinator::jobs() const {
 
 std::vector<CoordinatorCore::PeerStatus> Coordinator::peers() const {
   const std::lock_guard lock(mutex_);
-  return core_->peers();
+  std::vector<CoordinatorCore::PeerStatus> peers = core_->peers();
+  for (auto& peer : peers) peer.last_heard_ms += missed_ms_.load(std::memory_order_relaxed);  // for steady_ms()
+  return peers;
 }
 
 void Coordinator::run_orders() {
@@ -182,7 +190,7 @@ void Coordinator::run_orders() {
   }
   for (const Order& order : orders) {
     const std::lock_guard lock(mutex_);
-    order(steady_ms());
+    order(now_ms());
   }
 }
 

@@ -22,6 +22,7 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/result.h"
+#include "common/waking_clock.h"
 #include "server/coordinator_core.h"
 #include "server/job_registry.h"
 
@@ -36,6 +37,8 @@ struct CoordinatorSettings {
 class Coordinator final : private CoordinatorOutput {
  public:
   static constexpr std::uint64_t kTickMs = 100;
+  // Of its clock: peers are silent only while it could hear them.
+  static constexpr std::uint64_t kLongestStepMs = 250;
   static constexpr int kBatch = 256;  // messages per turn between ticks
   // Control messages per peer that wait on either side. A daemon sends some every second.
   static constexpr int kHighWater = 1000;
@@ -75,6 +78,7 @@ class Coordinator final : private CoordinatorOutput {
   using Order = std::function<void(std::uint64_t now_ms)>;
   Result<std::uint64_t> give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order);
   void run_orders();
+  std::uint64_t now_ms();  // on the coordinator's thread
 
   void send(PeerId to, const ControlMessage& message) override;
   Status save(const JobRecord& record) override;
@@ -88,6 +92,8 @@ class Coordinator final : private CoordinatorOutput {
   EventFd wake_;
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
   LaneCounter messages_, malformed_;
+  WakingClock clock_{kLongestStepMs};        // the thread's: the time that the core gets
+  std::atomic<std::uint64_t> missed_ms_{0};  // that clock_ did not count so far
 
   std::mutex orders_mutex_;
   std::deque<Order> orders_;

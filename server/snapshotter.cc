@@ -81,15 +81,11 @@ void Snapshotter::captured(ChunkSnapshot chunk) {
 
 void Snapshotter::abandon(JobId job, Round round, const std::string& reason) {
   std::vector<ChunkSnapshot> dropped;
-  std::unique_lock lock(mutex_);
-  const auto concerned = [&](const Active& active) {
-    return active.plan.info.job == job && active.plan.info.round == round;
-  };
+  const std::lock_guard lock(mutex_);
   for (Active& active : active_) {
-    if (concerned(active)) abandon_locked(active, reason, dropped);
+    if (active.plan.info.job == job && active.plan.info.round == round) abandon_locked(active, reason, dropped);
   }
   wake_.notify_all();
-  released_.wait(lock, [&] { return writing_ == nullptr || !concerned(*writing_); });
 }
 
 std::size_t Snapshotter::waiting_chunks() const {
@@ -151,10 +147,7 @@ void Snapshotter::run() {
 std::uint64_t Snapshotter::write_next(Active& active, std::unique_lock<std::mutex>& lock) {
   const bool last = active.next == active.plan.chunks.size();
   ChunkSnapshot chunk;
-  if (!last) {
-    chunk = std::move(active.slots[active.next++]);
-    writing_ = &active;
-  }
+  if (!last) chunk = std::move(active.slots[active.next++]);
   lock.unlock();
   // `active` stays: only this thread removes entries. Its plan is constant, its writer this thread's own.
   std::uint64_t written = 0;
@@ -177,10 +170,6 @@ std::uint64_t Snapshotter::write_next(Active& active, std::unique_lock<std::mute
   }
   chunk = {};  // frees the copy that the lanes no longer share
   lock.lock();
-  if (!last) {
-    writing_ = nullptr;
-    released_.notify_all();
-  }
   if (!status || last) end(active, std::move(status), lock);
   return written;
 }

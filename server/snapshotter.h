@@ -45,8 +45,8 @@ class SnapshotOrders {
   // To be called before the lanes are told to capture. An earlier snapshot of the same job whose chunks are not all
   // captured yet can never become complete and is abandoned; one that is only being written still ends first.
   virtual void expect(SnapshotPlan plan) = 0;
-  // The snapshot will not become complete. Nothing happens if it is not under way. When it returns, no buffer of that
-  // snapshot is held here any more; it may wait for the one chunk that is being written.
+  // The snapshot will not become complete. Nothing happens if it is not under way. Waits for no disk: when it
+  // returns no buffer of that snapshot is held here any more but that of the chunk that is being written.
   virtual void abandon(JobId job, Round round, const std::string& reason) = 0;
 };
 
@@ -104,10 +104,8 @@ class Snapshotter final : public SnapshotOrders {
   const Done done_;
   const Log log_;
   mutable std::mutex mutex_;
-  std::condition_variable wake_;      // the writer thread: there may be something to do
-  std::condition_variable released_;  // writing_ has changed
-  std::list<Active> active_;          // in the order of expect(); addresses are stable while the thread works on one
-  const Active* writing_ = nullptr;   // a chunk of it is being written, outside the mutex
+  std::condition_variable wake_;  // the writer thread: there may be something to do
+  std::list<Active> active_;      // in the order of expect(); addresses are stable while the thread works on one
   bool stopping_ = false;
   std::uint64_t pause_until_ns_ = 0;  // the budget is spent until then; the writer thread's own
   std::uint64_t next_told_ns_ = 0;    // its thread's

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint32_t kNoiseLines = 10;
 constexpr std::uint64_t kNoiseIntervalMs = 10'000;
+constexpr std::uint64_t kLongestDelayMs = 250;  // of this thread's turns; more is no silence of the coordinator's
 
 }  // namespace
 
@@ -44,7 +45,8 @@ WorkerControl::WorkerControl(WorkerControlOptions options, WorkerControlListener
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
       wake_(std::move(wake)),
       context_(1),
-      socket_(context_, zmq::socket_type::dealer) {}
+      socket_(context_, zmq::socket_type::dealer),
+      waking_(options_.heartbeat_ms + kLongestDelayMs) {}
 
 WorkerControl::~WorkerControl() {
   stopping_.store(true, std::memory_order_release);
@@ -106,7 +108,7 @@ void WorkerControl::beat(std::uint64_t now_ms) {
   } else {
     transmit(Heartbeat{options_.incarnation, listener_.progress(), listener_.paces()});
   }
-  const bool silent = now_ms > heard_ms_ + options_.peer_timeout_ms;
+  const bool silent = waking_.at(now_ms) > heard_waking_ms_ + options_.peer_timeout_ms;
   if (silent && !warned_) {
     logger_->warn(
         "the coordinator at {} has not been heard for {} ms; running jobs go on, new ones wait for it{}",
@@ -144,6 +146,7 @@ void WorkerControl::receive_batch(std::uint64_t now_ms) {
     zmq::message_t frame;
     if (receive_frames(socket_, {&frame, 1}) == 0) return;
     heard_ms_ = now_ms;
+    heard_waking_ms_ = waking_.at(now_ms);
     if (!ever_met_ && is_lane_reply(bytes_of(frame))) {
       const std::lock_guard lock(mutex_);
       refused_ = lane_as_coordinator("[worker]", options_.coordinator);
@@ -164,6 +167,7 @@ void WorkerControl::receive_batch(std::uint64_t now_ms) {
 
 void WorkerControl::run() {
   heard_ms_ = steady_ms();
+  heard_waking_ms_ = waking_.at(heard_ms_);
   std::uint64_t next_beat = 0;
   while (!stopping_.load(std::memory_order_acquire)) {
     const std::uint64_t before = steady_ms();
@@ -177,7 +181,9 @@ void WorkerControl::run() {
     const std::uint64_t now = steady_ms();
     zmq_poll(items, 2, next_beat > now ? static_cast<long>(next_beat - now) : 0);
     if (items[1].revents != 0) wake_.drain();
-    receive_batch(steady_ms());
+    const std::uint64_t woken = steady_ms();
+    waking_.at(woken);
+    receive_batch(woken);
     flush();
     tell_lost(steady_ms());
   }

@@ -20,6 +20,7 @@
 #include "common/log.h"
 #include "common/messages.h"
 #include "common/result.h"
+#include "common/waking_clock.h"
 #include "worker/control_outbox.h"
 #include "worker/node_jobs.h"
 
@@ -96,6 +97,8 @@ class WorkerControl final : public CoordinatorPort {
   zmq::socket_t socket_;
   std::uint64_t coordinator_ = 0;  // its incarnation; 0: our hello is not answered
   std::uint64_t heard_ms_ = 0;
+  WakingClock waking_;  // by which the coordinator is silent or not
+  std::uint64_t heard_waking_ms_ = 0;
   bool warned_ = false;
   bool ever_met_ = false;
   std::thread thread_;

@@ -1,0 +1,30 @@
+// Patience: a wait that is measured by progress. It is over when nothing has moved for its limit, however long the
+// whole takes: a wait for ten gigabytes over a slow link ends no sooner than one for a byte over a fast one, if both go
+// on. Whoever waits says what grows or changes while it does.
+#pragma once
+
+#include <cstdint>
+
+namespace tributary {
+
+class Patience {
+ public:
+  Patience(std::uint64_t limit_ms, std::uint64_t now_ms) : limit_ms_(limit_ms), since_ms_(now_ms) {}
+
+  // progress: a number that is another one after every step forward.
+  bool over(std::uint64_t progress, std::uint64_t now_ms) {
+    if (progress != progress_) {
+      progress_ = progress;
+      since_ms_ = now_ms;
+    }
+    return now_ms > since_ms_ + limit_ms_;
+  }
+  std::uint64_t limit_ms() const { return limit_ms_; }
+
+ private:
+  std::uint64_t limit_ms_;
+  std::uint64_t since_ms_;
+  std::uint64_t progress_ = 0;
+};
+
+}  // namespace tributary
