@@ -234,6 +234,7 @@ void CoordinatorCore::note_pace(std::uint64_t worker, const NodePace& pace) {
 }
 
 void CoordinatorCore::note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms) {
+  pace.said_ms = now_ms;
   if (progress.max_version < pace.max_version) return;  // overtaken by a newer one on a newer connection
   if (pace.at_ms != 0) {
     // A heartbeat that only introduces another message may follow the last one at once: too close to tell a rate.

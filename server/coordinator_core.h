@@ -173,6 +173,7 @@ class CoordinatorCore {
   struct Pace {
     Version min_version, max_version;
     std::uint64_t at_ms = 0;
+    std::uint64_t said_ms = 0;  // the last heartbeat that named the job, whatever it said
     double rounds_per_ms = 0.0;
     bool measured = false;  // two heartbeats of this view have been compared
   };
@@ -329,6 +330,7 @@ class CoordinatorCore {
   void commit(Job& job, Round round, std::uint64_t now_ms);
   void record_job(Job& job, std::uint64_t now_ms);
   void tick_job(Job& job, std::uint64_t now_ms);
+  std::uint64_t last_sign_of_writing(const Job& job) const;
   static std::uint64_t prepare_bytes(const Job& job);
   bool prepares(const Job& job) const;
   bool has_memory(Job& job, std::uint64_t now_ms);

@@ -11,8 +11,9 @@
 namespace tributary {
 namespace {
 
-// A graceful stop that takes longer (a shard cannot write, a node never leaves) is given up: the last committed
-// snapshot stands.
+// A final snapshot may take as long as servers that have yet to write their part say, with every heartbeat, that they
+// still have the job. One that says so no more (what it was told, or its answer, was lost) is waited for so long.
+// Nodes that have not finished where others have: so long, too.
 constexpr std::uint64_t kStopPatienceMs = 60'000;
 // How long after a refused or missed snapshot the next one is tried; longer each time, up to kMaxSnapshotLeadFactor
 // times as long.
@@ -316,7 +317,7 @@ void CoordinatorCore::record_job(Job& job, std::uint64_t now_ms) {
 
 void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
   if (job.unrecorded && now_ms >= job.record_due_ms) record_job(job, now_ms);
-  if (job.phase == Phase::kStopping && now_ms > job.phase_since_ms + kStopPatienceMs) {
+  if (job.phase == Phase::kStopping && now_ms > last_sign_of_writing(job) + kStopPatienceMs) {
     if (job.not_saved.empty()) job.not_saved = "servers did not write it in time";
     return end_unwritten(job, now_ms);
   }
@@ -342,6 +343,17 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
     miss_snapshot(job, now_ms);
   }
   if (now_ms >= job.snapshot_retry_ms) name_snapshot(job, now_ms);
+}
+
+// Of the server that was silent about it longest, among those whose part of the final snapshot is missing.
+std::uint64_t CoordinatorCore::last_sign_of_writing(const Job& job) const {
+  std::uint64_t last = kNever;
+  for (const std::uint16_t shard : shards_of(job)) {
+    if (job.snapshot_done.contains(shard)) continue;
+    const auto pace = job.pace.find(shard);
+    last = std::min(last, pace == job.pace.end() ? 0 : pace->second.said_ms);
+  }
+  return std::max(job.phase_since_ms, last == kNever ? 0 : last);
 }
 
 void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {

@@ -356,7 +356,7 @@ void Lane::stop_job(JobId job, ViewId view, bool keep, Round round, bool park) {
       publish(steady_ms());
       if (entry.core->keeping()) {
         entry.stop = round;
-        entry.stop_by_ms = steady_ms() + kResidualPatienceMs;
+        entry.patience = {options_.stop_timeout_ms, steady_ms()};
         TRIB_ASSERT(!park);
         return;
       }
@@ -374,15 +374,17 @@ bool Lane::finish_stops(std::uint64_t now) {
   bool waiting = false;
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& entry = at->second;
-    if (!entry.stop || (entry.core->keeping() && now < entry.stop_by_ms)) {
+    if (!entry.stop || (entry.core->keeping() && !entry.patience.over(entry.said, now))) {
       waiting |= entry.stop.has_value();
       ++at;
       continue;
     }
     const bool kept = !entry.core->keeping();
     if (!kept) {
-      logger_->warn("job {}: not all nodes sent their residuals within {} ms of the stop at round {}",
-                    entry.core->job().job.value, kResidualPatienceMs, entry.stop->value);
+      logger_->warn(
+          "job {}: not all nodes sent their residuals of the stop at round {}, and none has said a word for "
+          "{} ms ([limits] stop_timeout_s)",
+          entry.core->job().job.value, entry.stop->value, options_.stop_timeout_ms);
     }
     listener_.lane_stopped(options_.lane, entry.core->job().job, entry.core->job().view, *entry.stop, kept);
     retire(std::move(entry));

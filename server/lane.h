@@ -35,6 +35,7 @@
 #include "common/event_fd.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "common/patience.h"
 #include "common/result.h"
 #include "server/lane_links.h"
 #include "server/pool_preparer.h"
@@ -50,6 +51,9 @@ struct LaneOptions {
   std::uint64_t held_news_ms = 2'000;  // rounds that wait for a snapshot longer than that are worth a line in the log
   // For so long after a snapshot is committed the next one would find its memory; then it goes back to the system.
   std::uint64_t idle_memory_ms = 30'000;
+  // A stop waits for the residuals of nodes that leave. It is given up, and the last committed snapshot stands, when
+  // nothing has come from them for so long: nodes that still wait for answers ask for them.
+  std::uint64_t stop_timeout_ms = 30'000;
 };
 
 // What a lane tells the control thread. Called on the lane's thread: must not block.
@@ -141,7 +145,7 @@ class LaneCommands {
   virtual void committed(JobId job, Round round) = 0;
   virtual void decide(const RoundDecision& decision) = 0;
   // keep: captures every chunk at this round. Replied with lane_stopped(), also if the lane does not have the job. With
-  // encodings that keep residuals the reply may wait for them, up to Lane::kResidualPatienceMs.
+  // encodings that keep residuals the reply waits for them, until no node has said a word for stop_timeout_ms.
   // park: the state stays besides, as with park(), replied with lane_parked() after that. REQUIRES: no residuals.
   virtual void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) = 0;
 };
@@ -164,8 +168,6 @@ class Lane final : public LaneCommands, private ShardOutput {
   static constexpr std::uint64_t kPublishMs = 100;
   // Given back to the system in one turn: some hundred microseconds a MiB.
   static constexpr std::size_t kTrimBytes = 4u << 20;
-  // How long a stop waits for the residuals of nodes that leave; then the last committed snapshot stands.
-  static constexpr std::uint64_t kResidualPatienceMs = 20'000;
 
   // Binds and starts the thread. kConfig: bind is no address; kUnavailable: it is taken. listener must outlive stop().
   static Result<std::unique_ptr<Lane>> start(LaneOptions options, LaneListener& listener, Logger logger);
@@ -206,8 +208,9 @@ class Lane final : public LaneCommands, private ShardOutput {
     Status restored;
     std::size_t steady_blocks = 0;   // of the pool, without snapshots
     std::uint64_t trim_at_ms = 0;    // when what copy-on-write needed goes back, some of it every turn; 0: it stays
-    std::optional<Round> stop;       // waits for residuals, until ...
-    std::uint64_t stop_by_ms = 0;    // ... then
+    std::optional<Round> stop;       // waits for residuals, while `said` grows
+    Patience patience{0, 0};         // of the stop
+    std::uint64_t said = 0;          // messages since the view began
     std::uint64_t held_news_ms = 0;  // when to say that rounds wait for a snapshot; 0: none does
   };
   // One message without its routing id; `frames` counts also those that were dropped because none of ours has so many.

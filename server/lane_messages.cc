@@ -87,6 +87,7 @@ void Lane::dispatch(PeerId from, const M& message, Received& received) {
                         "; attach through the worker, which learns from the coordinator where a job's chunks are");
     }
     ShardCore& core = *found->second.core;
+    ++found->second.said;
     // A message of another view is the core's to refuse, which does not look at what it brings.
     if (received.place.link != 0 && message.key.view == core.job().view) {
       if (Status bound = links_.bind(from, message.key, received.place); !bound) {

@@ -190,6 +190,7 @@ void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64
     acknowledge(*chunk, now_ns);
     chunk->phase = Phase::kKept;
     ++kept_chunks_;
+    kept_ns_ = now_ns;
     return pump(now_ns);
   }
   const bool waits = chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld;
@@ -282,6 +283,7 @@ void ClientCore::keep_residuals(std::uint64_t now_ns) {
   TRIB_ASSERT(push_->keeps_residual() && started());
   if (leaving_) return;
   leaving_ = true;
+  kept_ns_ = now_ns;
   for (Chunk& chunk : chunks_) {
     if (chunk.phase == Phase::kQueued) dequeue(chunk);
     in_flight_ -= chunk.in_flight;
@@ -311,8 +313,17 @@ void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t 
 }
 
 void ClientCore::on_error(ConnectionIndex, const ErrorReply& error) {
-  if (leaving_) {
-    ++stats_.stale;  // the view is over: whoever it concerns has been told by the coordinator
+  // Without a key: the server could not read a message of this job (whose connection it is), and would not read it the
+  // next time. One that it had no memory for it may.
+  const bool unread = error.key == ChunkKey{} && error.code != ErrorCode::kInternal;
+  const Chunk* chunk = error.key.job == job_.job && error.key.view == job_.view ? find(error.key) : nullptr;
+  // About a question that was answered meanwhile, by a server that has closed the job since. Others may still answer.
+  const bool answered =
+      chunk && chunk->delivered && !chunk->redo && error.round.value != 0 && error.round.value <= chunk->version.value;
+  if (leaving_ || answered) {
+    ++stats_.stale;  // leaving: the view is over, and whoever it concerns has been told by the coordinator
+  } else if (unread) {
+    output_.refused({{}, error.round, error.code, "it could not read a message of this node: " + error.message});
   } else if (error.key.job == job_.job && error.key.view == job_.view) {
     output_.refused(error);
   } else {
@@ -335,6 +346,7 @@ void ClientCore::tick(std::uint64_t now_ns) {
       continue;
     }
     if (now_ns - chunk.sent_ns < patience) continue;
+    if (leaving_ && now_ns - std::max(chunk.sent_ns, kept_ns_) < options_.residual_timeout_ns) continue;
     chunk.retransmitted = true;
     if (!pushed || leaving_) {
       send(chunk, now_ns);

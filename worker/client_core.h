@@ -90,6 +90,9 @@ struct ClientOptions {
   // query_interval_ns of a receipt (nothing is wrong then but somebody's slow step, so it is asked rarely).
   std::uint64_t acknowledge_timeout_ns = 2'000'000'000;
   std::uint64_t query_interval_ns = 10'000'000'000;
+  // A residual is sent again when none of them has been acknowledged for so long: each is as large as a chunk's
+  // parameters, and more copies only make a slow link slower.
+  std::uint64_t residual_timeout_ns = 10'000'000'000;
   std::uint64_t scan_interval_ns = 100'000'000;  // how often tick() looks
 };
 
@@ -128,6 +131,7 @@ class ClientCore {
   // The node leaves after the rounds that are answered: sends every chunk's residual. Open pushes are dropped, they
   // will not be answered. REQUIRES: the push encoding keeps residuals, started().
   void keep_residuals(std::uint64_t now_ns);
+  std::size_t kept_chunks() const { return kept_chunks_; }
   bool residuals_kept() const { return kept_chunks_ == job_.chunks.size(); }
 
   Version version(ChunkIndex chunk) const;  // newest delivered
@@ -189,7 +193,8 @@ class ClientCore {
   std::size_t queued_count_ = 0;
   std::size_t delivered_chunks_ = 0;
   std::size_t kept_chunks_ = 0;
-  bool leaving_ = false;  // keep_residuals() was called
+  std::uint64_t kept_ns_ = 0;  // leaving: when the last of them was acknowledged, or the first sent
+  bool leaving_ = false;       // keep_residuals() was called
   std::uint64_t next_scan_ns_ = 0;
   ClientStats stats_;
   LinkMeter pushed_, answered_;

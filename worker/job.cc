@@ -112,6 +112,14 @@ Version NodeJob::min_version() const {
   return Version(lowest == 0 ? 0 : lowest - 1);
 }
 
+std::uint64_t NodeJob::answers() const {
+  std::uint64_t sum = 0;
+  for (std::size_t c = 0; c < spec_.layout->chunks(); ++c) {
+    sum += chunk_words_[c].version_plus_one.load(std::memory_order_acquire);
+  }
+  return sum;
+}
+
 Version NodeJob::max_version() const {
   std::uint64_t highest = 0;
   for (std::size_t c = 0; c < spec_.layout->chunks(); ++c) {

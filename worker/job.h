@@ -128,6 +128,8 @@ class NodeJob {
   // Any thread. Lowest and highest version among all chunks; 0 before the first parameters.
   Version min_version() const;
   Version max_version() const;
+  // Any thread. Grows with every answer.
+  std::uint64_t answers() const;
   // Any thread. Where the node's time went in this view.
   NodePace pace() const;
   // Any thread. Backup workers: the round that all chunks have come to; it is ahead of the versions, which count this

@@ -82,10 +82,10 @@ void WorkerLane::close(std::shared_ptr<NodeJob> job, bool keep) {
     }
     if (at == jobs_.end()) return;
     if (keep) {
-      keeping_.push_back({std::move(*at), now / 1'000'000});
+      keeping_.push_back({std::move(*at), now / 1'000'000, {options_.stop_timeout_ms, now / 1'000'000}});
     } else {
       (*at)->close();
-      closing_.push_back({std::move(*at), now / 1'000'000});
+      closing_.push_back({std::move(*at), now / 1'000'000, {0, 0}});
     }
     jobs_.erase(at);
   });
@@ -93,17 +93,18 @@ void WorkerLane::close(std::shared_ptr<NodeJob> job, bool keep) {
 
 void WorkerLane::finish_keeping(std::uint64_t now) {
   for (auto at = keeping_.begin(); at != keeping_.end();) {
-    const bool late = now - at->since_ms > kKeepPatienceMs;
+    const bool late = at->patience.over(at->job->residuals_kept(), now);
     if (!at->job->kept() && !late) {
       ++at;
       continue;
     }
     if (!at->job->kept()) {
-      logger_->warn("job '{}': the servers did not take all residuals within {} ms; the last snapshot stands",
-                    at->job->job()->spec().name, kKeepPatienceMs);
+      logger_->warn(
+          "job '{}': the servers have taken no residual for {} ms, and {} of them so far; the last snapshot stands",
+          at->job->job()->spec().name, options_.stop_timeout_ms, at->job->residuals_kept());
     }
     at->job->close();
-    closing_.push_back({std::move(at->job), now});
+    closing_.push_back({std::move(at->job), now, {0, 0}});
     at = keeping_.erase(at);
     jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
   }

@@ -31,6 +31,7 @@
 
 #include "common/event_fd.h"
 #include "common/log.h"
+#include "common/patience.h"
 #include "common/result.h"
 #include "worker/job.h"
 
@@ -61,7 +62,8 @@ struct WorkerLaneOptions {
   std::uint16_t index = 0;
   std::uint16_t lanes = 1;
   std::uint64_t window_cap_bytes = 16u << 20;
-  bool local_links = true;  // share memory with servers on this machine
+  bool local_links = true;                 // share memory with servers on this machine
+  std::uint64_t stop_timeout_ms = 30'000;  // what is owed to servers is given up when they take none of it for so long
 };
 
 class WorkerLane {
@@ -69,7 +71,6 @@ class WorkerLane {
   static constexpr int kTickMs = 50;        // time-outs of ClientCore, statistics
   static constexpr int kClosingTickMs = 2;  // while ZeroMQ still holds lent messages
   static constexpr int kBatch = 16;         // messages per connection and turn, so that none starves the others
-  static constexpr std::uint64_t kKeepPatienceMs = 20'000;
   static constexpr std::uint64_t kLentPatienceMs = 10'000;  // then a warning; memory is never unmapped under ZeroMQ
 
   static Result<std::unique_ptr<WorkerLane>> start(WorkerLaneOptions options, WorkerLaneListener& listener,
@@ -86,7 +87,7 @@ class WorkerLane {
   void initial_values(std::shared_ptr<NodeJob> job);
   void room_in_ring(std::shared_ptr<NodeJob> job);
   // keep: the view ended in good order, and what the node still owes the servers (residuals) is sent before the sockets
-  // are closed, within kKeepPatienceMs.
+  // are closed, while servers take it.
   void close(std::shared_ptr<NodeJob> job, bool keep);
   // Jobs of which something is still being sent to the servers after their view ended.
   std::size_t jobs_keeping() const { return jobs_keeping_.load(std::memory_order_acquire); }
@@ -118,6 +119,7 @@ class WorkerLane {
   struct Closing {
     std::unique_ptr<WorkerLaneJob> job;
     std::uint64_t since_ms = 0;
+    Patience patience{0, 0};  // keeping_
     bool warned = false;
   };
   std::vector<Closing> keeping_;  // sending residuals

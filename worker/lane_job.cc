@@ -392,9 +392,11 @@ bool WorkerLaneJob::keep_residuals(std::uint64_t now) {
 
 void WorkerLaneJob::refused(const ErrorReply& error) {
   const bool over = error.code == ErrorCode::kStaleView || error.code == ErrorCode::kUnknownJob;
+  const std::string what = error.key == ChunkKey{} ? std::string("a message")
+                                                   : "chunk " + std::to_string(error.key.chunk.value) + " of round " +
+                                                         std::to_string(error.round.value);
   fail_job({over ? LaneFailure::Kind::kViewOver : LaneFailure::Kind::kRefused, 0,
-            Error{error.code, "a server refused chunk " + std::to_string(error.key.chunk.value) + " of round " +
-                                  std::to_string(error.round.value) + ": " + error.message}});
+            Error{error.code, "a server refused " + what + ": " + error.message}});
 }
 
 // ---- What others see ----

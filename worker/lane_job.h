@@ -59,6 +59,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   // True if there is something to wait for; kept() when it is done.
   bool keep_residuals(std::uint64_t now_ns);
   bool kept() const { return failed_ || client_.residuals_kept(); }
+  std::uint64_t residuals_kept() const { return client_.kept_chunks(); }  // so far
 
  private:
   WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options, std::vector<ChunkIndex> chunks,

@@ -30,6 +30,7 @@
 
 #include "common/log.h"
 #include "common/messages.h"
+#include "common/patience.h"
 #include "common/redo_plan.h"
 #include "worker/allreduce_lane.h"
 #include "worker/job.h"
@@ -73,6 +74,7 @@ struct NodeJobsOptions {
   std::uint64_t incarnation = 0;
   std::uint64_t max_memory = 0;  // bytes for all jobs
   std::uint64_t peer_timeout_ms = 10'000;
+  std::uint64_t stop_timeout_ms = 30'000;  // a stop in good order waits for answers while they come, and so long more
   std::uint32_t max_redo_rounds = kMaxRedoRounds;  // that a redo ring has at most
   std::shared_ptr<NodeDevices> devices;            // null: everything is reduced on the host
 };
@@ -97,10 +99,9 @@ class NodeJobs {
  public:
   static constexpr std::uint32_t kMaxLocalRanks = 256;
   static constexpr std::size_t kMaxJobs = 64;
-  static constexpr std::size_t kMaxJoined = 4 * kMaxJobs;  // joins remembered after their trainers went
-  static constexpr std::uint64_t kJoinRetryMs = 500;       // after "not now" from the coordinator
-  static constexpr std::uint64_t kJoinRepeatMs = 5000;     // while the coordinator says nothing
-  static constexpr std::uint64_t kSettleMs = 2000;  // for answers still under way when a stop at their round arrives
+  static constexpr std::size_t kMaxJoined = 4 * kMaxJobs;   // joins remembered after their trainers went
+  static constexpr std::uint64_t kJoinRetryMs = 500;        // after "not now" from the coordinator
+  static constexpr std::uint64_t kJoinRepeatMs = 5000;      // while the coordinator says nothing
   static constexpr std::uint64_t kLeaveRepeatMs = 5000;     // until the coordinator has said StopJob
   static constexpr std::uint64_t kCheckpointRetryMs = 100;  // while the last view's checkpoint is being written
   static constexpr std::uint64_t kRingRetryMs = 20;         // while a lane has not closed the last view
@@ -166,13 +167,14 @@ class NodeJobs {
     std::shared_ptr<DeviceLender> lent;
     JobId id;
     ViewId view;
-    std::optional<LeaveJob> leave;  // left: what was said
-    std::uint64_t next_ms = 0;      // joining: try again then; left: repeat then (0: no)
-    bool in_order = false;          // over: by a stop in good order, after which its trainers give what they keep
-    std::string stopped_by;         // who asked for the stop, in words; empty: nobody, or not known
-    StopJob ended;                  // over in good order: as the coordinator said
-    std::optional<Status> saved;    // whether the state that it ended with is
-    std::optional<StopJob> stop;    // running: to be carried out when its answers are in, or at stop_by_ms
+    std::optional<LeaveJob> leave;    // left: what was said
+    std::uint64_t next_ms = 0;        // joining: try again then; left: repeat then (0: no)
+    bool in_order = false;            // over: by a stop in good order, after which its trainers give what they keep
+    std::string stopped_by;           // who asked for the stop, in words; empty: nobody, or not known
+    StopJob ended;                    // over in good order: as the coordinator said
+    std::optional<Status> saved;      // whether the state that it ended with is
+    std::optional<StopJob> stop;      // running: to be carried out when its answers are in ...
+    std::optional<Patience> answers;  // ... or no more come; of a restart: at stop_by_ms
     std::uint64_t stop_by_ms = 0;
     std::string last_refusal;
     struct Agreement {

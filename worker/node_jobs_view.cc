@@ -331,7 +331,7 @@ void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
   const bool behind = !entry->job->spec().backups && entry->job->min_version().value < m.round.value;
   if (m.kind != StopKind::kRestart && behind) {
     entry->stop = m;
-    entry->stop_by_ms = now_ms + kSettleMs;
+    entry->answers.emplace(options_.stop_timeout_ms, now_ms);
     return;
   }
   end_view(*entry, m.kind, m.round, m.reason);
@@ -467,7 +467,14 @@ void NodeJobs::tick_running(Entry& entry, std::uint64_t now_ms) {
     const StopJob stop = *entry.stop;
     const bool settled = stop.kind != StopKind::kRestart && entry.job->min_version().value >= stop.round.value;
     if (settled) return end_view(entry, stop.kind, stop.round, stop.reason);
-    if (now_ms >= entry.stop_by_ms) {
+    const bool waits = entry.answers ? !entry.answers->over(entry.job->answers(), now_ms) : now_ms < entry.stop_by_ms;
+    if (!waits) {
+      if (entry.answers) {
+        logger_->warn(
+            "{}: no answer has come for {} ms since the stop at round {}; the parameters here are those of "
+            "round {} in part",
+            job_in_words(entry.name), options_.stop_timeout_ms, stop.round.value, entry.job->min_version().value);
+      }
       if (stop.kind == StopKind::kRestart) leave(entry, LeaveKind::kFailed, stop.reason);
       return end_view(entry, stop.kind, stop.round, stop.reason);
     }

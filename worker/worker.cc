@@ -53,6 +53,7 @@ Status Worker::start_parts() {
   attach.jobs.incarnation = incarnation;
   attach.jobs.max_memory = config_.max_shared_memory;
   attach.jobs.peer_timeout_ms = config_.peer_timeout_ms;
+  attach.jobs.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
   attach.jobs.devices = devices_ = NodeDevices::of_this_machine(config_, logger_);
   auto server = AttachServer::create(attach, *this, *this, logger_);
   if (!server) return tl::unexpected(server.error());
@@ -79,6 +80,7 @@ Status Worker::start_coordinator() {
 Status Worker::start_lanes() {
   for (std::uint16_t i = 0; i < config_.lanes; ++i) {
     WorkerLaneOptions options{.index = i, .lanes = config_.lanes};
+    options.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
     options.local_links = config_.local_transport == "auto";
     if (config_.window_bytes != 0) options.window_cap_bytes = config_.window_bytes;
     auto lane = WorkerLane::start(options, *attach_, logger_);

@@ -229,7 +229,7 @@ void ServerLaneSim::stop_job(JobId job, ViewId view, bool keep, Round round, boo
       publish(entry);
       if (entry.core->keeping()) {
         entry.stop = round;
-        entry.stop_by_ns = server_.now_ns() + Lane::kResidualPatienceMs * 1'000'000;
+        entry.stop_by_ns = server_.now_ns() + LaneOptions().stop_timeout_ms * 1'000'000;
         return;
       }
       if (!park) retire(jobs_, job);

@@ -240,9 +240,31 @@ TEST_CASE("a server's error about this view is passed on, another's is stale") {
   REQUIRE(client.out.refusals.size() == 1);
   CHECK(client.out.refusals[0].message == "too old");
   client.core.on_error(ConnectionIndex(0), ErrorReply{{kJob, ViewId(1), {}, {}}, Round(1), ErrorCode::kStaleView, ""});
-  client.core.on_error(ConnectionIndex(0), ErrorReply{});
   CHECK(client.out.refusals.size() == 1);
-  CHECK(client.core.stats().stale == 2);
+  CHECK(client.core.stats().stale == 1);
+}
+
+TEST_CASE("an error about a round whose answer has come is of the past: the server has closed the job since") {
+  Client client;
+  client.begin(1);
+  client.ready(0, 1);
+  client.answer(0, 1);
+  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(1), ErrorCode::kUnknownJob, "closed"});
+  CHECK(client.out.refusals.empty());
+  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(2), ErrorCode::kUnknownJob, "closed"});
+  CHECK(client.out.refusals.size() == 1);
+}
+
+TEST_CASE("an error without a key is about a message that the server could not read: the job hears of it") {
+  Client client;
+  client.begin(1);
+  // It had no memory for it: that is tried again.
+  client.core.on_error(ConnectionIndex(0), ErrorReply{{}, {}, ErrorCode::kInternal, "no memory"});
+  CHECK(client.out.refusals.empty());
+  client.core.on_error(ConnectionIndex(0), ErrorReply{{}, {}, ErrorCode::kMalformed, "a verdict that cannot be"});
+  REQUIRE(client.out.refusals.size() == 1);
+  CHECK(client.out.refusals[0].code == ErrorCode::kMalformed);
+  CHECK(contains(client.out.refusals[0].message, "a verdict that cannot be"));
 }
 
 TEST_CASE("an unacknowledged push is asked about, and sent again only if the server lacks it") {

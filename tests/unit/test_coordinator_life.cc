@@ -422,11 +422,24 @@ TEST_CASE("a final state that a shard cannot keep leaves the last snapshot stand
   }
   SUBCASE("it never answers") {
     cluster.done(0, 5);
-    cluster.pass(kMinute + 2000, 1);
+    cluster.pass(kMinute + 2000, 1, {server_peer(0), server_peer(1)});  // nor does it say that it still has the job
   }
   CHECK(cluster.phase() == "idle");
   CHECK(cluster.count<SnapshotCommit>() == 0);
   CHECK_FALSE(cluster.job().record.initialised);
+}
+
+TEST_CASE("a final state may take as long to write as its servers say that they still have the job") {
+  Cluster cluster(2);
+  cluster.everybody(1);
+  cluster.run(1);
+  cluster.leave(0, LeaveKind::kStopped, 5);
+  cluster.done(0, 5);
+  cluster.pass(10 * kMinute, 1, {}, 5);
+  CHECK(cluster.phase() == "stopping");
+  cluster.done(1, 5);
+  CHECK(cluster.phase() == "idle");
+  CHECK(cluster.job().record.committed == Round(5));
 }
 
 TEST_CASE("a job stopped before its first round resumes at round 0") {
