@@ -14,8 +14,8 @@
 // or leaves ends the view like one that is lost. Elsewhere a view has as many nodes as the trainers say.
 //
 // A job of mode "allreduce" has no part on servers: it runs as soon as its nodes are there, goes on from the checkpoint
-// that node 0 says it has (JoinJob::checkpoint_round), and is over as soon as it stops, because node 0 keeps its state.
-// What nodes need to connect to each other (PeerAddress) passes through here.
+// that node 0 says it has (JoinJob::checkpoint_round), unless somebody knows of a newer one, and is over as soon as it
+// stops, because node 0 keeps its state. What nodes need to connect to each other (PeerAddress) passes through here.
 #pragma once
 
 #include <cstdint>
@@ -275,6 +275,8 @@ class CoordinatorCore {
   void regather(Job& job, const std::string& reason, std::uint64_t now_ms);
 
   // coordinator_progress.cc: who has progress of a job
+  static bool has_progress(const JobRecord& record) { return record.initialised || record.committed.value != 0; }
+  Status choose_checkpoint(Job& job);
   std::set<JobId> strangers(const std::string& name) const;
   Status may_open_fresh(const Job& job) const;
   void note_strangers(const ServerHello& m);

@@ -176,7 +176,7 @@ Status CoordinatorCore::same_as_others(const Job& job, const JoinJob& m) const {
   const std::string node = "node " + std::to_string(m.node.value);
   const auto other = std::ranges::find_if(job.members, [&](const auto& entry) { return entry.first != m.node.value; });
   const JoinJob* theirs = other == job.members.end() ? nullptr : &other->second.join;
-  if (theirs || job.record.initialised) {
+  if (theirs || has_progress(job.record)) {
     if (Status same = same_as(job, theirs ? theirs->tensors : job.record.tensors,
                               theirs ? theirs->job_json : job.record.job_json, m);
         !same) {
@@ -316,14 +316,7 @@ JobId CoordinatorCore::fresh_id() const {
 // The newest snapshot that every shard of the job has complete: at least the committed one, unless a store was lost. It
 // can be newer: all shards finished it, and the coordinator died before it could commit.
 Status CoordinatorCore::choose_snapshot(Job& job) {
-  if (!job.on_servers()) {
-    // Node 0 has the state, if anybody has. The record knows nothing that outlives it.
-    const Round checkpoint = job.members.begin()->second.join.checkpoint_round;
-    job.resume = checkpoint.value != 0;
-    job.record.initialised = false;
-    job.record.committed = job.resume_round = checkpoint;
-    return {};
-  }
+  if (!job.on_servers()) return choose_checkpoint(job);
   job.resume = job.record.initialised;
   job.resume_round = job.record.committed;
   std::optional<std::set<std::uint64_t>> common;

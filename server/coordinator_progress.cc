@@ -50,6 +50,48 @@ Status CoordinatorCore::may_open_fresh(const Job& job) const {
   return {};
 }
 
+// All-reduce: node 0 has the state, if anybody has. But it may be another machine than before, or have lost its store;
+// then another node has a newer checkpoint, or this coordinator knows how far the job was when it stopped.
+Status CoordinatorCore::choose_checkpoint(Job& job) {
+  const auto& [first_node, first] = *job.members.begin();
+  const Round checkpoint = first.join.checkpoint_round;
+  const auto newest =
+      std::ranges::max_element(job.members, {}, [](const auto& entry) { return entry.second.join.checkpoint_round; });
+  const Round theirs = newest->second.join.checkpoint_round;
+  const std::string has = "node " + std::to_string(first_node) + ", whose checkpoint the job would go on from, has " +
+                          (checkpoint.value == 0 ? "none" : "only round " + std::to_string(checkpoint.value));
+  if (theirs > checkpoint) {
+    const auto worker = workers_.find(newest->second.worker);
+    return fail(ErrorCode::kStore,
+                "node " + std::to_string(newest->first) + " (worker " +
+                    (worker == workers_.end() ? std::string("unknown") : worker->second.hello.name) +
+                    ") has a checkpoint of round " + std::to_string(theirs.value) + " of " + in_words(job) + ", and " +
+                    has +
+                    "; start that machine as node 0, copy the job's folder in allreduce/ below its [store] path " +
+                    "to node 0's, or remove it there to do without it");
+  }
+  Round& known = job.record.committed;
+  if (checkpoint.value == 0 && known.value != 0) {
+    return fail(ErrorCode::kStore,
+                in_words(job) + " was at round " + std::to_string(known.value) + ", and " + has +
+                    " (is [store] path of its worker right, and is it the machine that was node 0?);"
+                    " bring its folder in allreduce/ back, or begin anew: under another job.name, or "
+                    "after " +
+                    (options_.servers == 0 ? std::string("a restart of the worker that serves the "
+                                                         "coordinator")
+                                           : "`tributary job remove " + job.config.name + "`"));
+  }
+  // A stop that was begun, and whose checkpoint was never written: those rounds come again.
+  if (known > checkpoint) {
+    output_.log(in_words(job) + " was at round " + std::to_string(known.value) +
+                ", of which no checkpoint was written; it goes on from round " + std::to_string(checkpoint.value));
+  }
+  job.resume = checkpoint.value != 0;
+  job.record.initialised = false;
+  known = job.resume_round = checkpoint;
+  return {};
+}
+
 // A server is there with what nobody will name by itself.
 void CoordinatorCore::note_strangers(const ServerHello& m) {
   for (const StoredJob& stored : m.stored) {

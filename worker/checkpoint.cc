@@ -47,12 +47,16 @@ std::size_t padded(std::size_t bytes) {
   return (bytes + 7) / 8 * 8;
 }
 
-// The hash keeps different jobs apart.
-fs::path directory_of(const std::string& store_path, std::string_view job_name, std::uint64_t layout_hash) {
-  const std::uint64_t hash =
-      Checksum64().add(job_name.data(), job_name.size()).add(&layout_hash, sizeof layout_hash).value();
+// Every folder of jobs whose names have `job_name`'s form begins so.
+std::string folder_prefix(std::string_view job_name) {
+  return plain_file_name(job_name.substr(0, 64)) + "-";
+}
+
+// The hash keeps apart jobs whose names differ only in what fits no file name.
+fs::path directory_of(const std::string& store_path, std::string_view job_name) {
+  const std::uint64_t hash = Checksum64().add(job_name.data(), job_name.size()).value();
   return fs::path(store_path) / "allreduce" /
-         printed("%s-%016llx", plain_file_name(job_name.substr(0, 64)).c_str(), static_cast<unsigned long long>(hash));
+         (folder_prefix(job_name) + printed("%016llx", static_cast<unsigned long long>(hash)));
 }
 
 std::string file_name(Round round) {
@@ -75,6 +79,15 @@ std::vector<Round> rounds_in(const fs::path& directory) {
   std::ranges::sort(rounds, std::greater());
   return rounds;
 }
+
+struct Found {
+  Round round;
+  fs::path path;
+};
+
+// What may be a checkpoint of the job, newest first. Folders of format 1 have a hash of the layout in their names, too;
+// what is in a folder of such a name and is another job's is left out. A file that cannot be read is not.
+std::vector<Found> files_of(const std::string& store_path, std::string_view job_name);
 
 Status write_file(const std::string& path, const CheckpointView& view) {
   const Layout& layout = *view.layout;
@@ -118,8 +131,8 @@ Status write_file(const std::string& path, const CheckpointView& view) {
 // What a file holds, told piece by piece.
 class Reader {
  public:
-  Reader(std::string path, std::string_view job_name, std::uint64_t layout_hash)
-      : path_(std::move(path)), job_name_(job_name), layout_hash_(layout_hash), file_(open_to_read(path_)) {}
+  Reader(std::string path, std::string_view job_name)
+      : path_(std::move(path)), job_name_(job_name), file_(open_to_read(path_)) {}
 
   Status header(Round round) {
     if (!file_) return tl::unexpected(about(path_, file_.error()));
@@ -138,8 +151,8 @@ class Reader {
     if (end == std::string::npos) return broken("its header is damaged");
     job_json_ = name.substr(end + 1);
     name.resize(end);
-    if (name != job_name_) return broken("it belongs to job '" + name + "'");
-    if (header_.layout_hash != layout_hash_) return broken("it was written for other tensors or another chunk size");
+    foreign_ = name != job_name_;
+    if (foreign_) return broken("it belongs to job '" + name + "'");
     if (header_.round != round.value) return broken("it holds round " + std::to_string(header_.round));
     if (header_.slots > kernels::kMaxSlots || header_.chunks > kMaxChunks || header_.elements > kMaxParameters * 2) {
       return broken("its header has impossible numbers");
@@ -183,6 +196,7 @@ class Reader {
 
   const CheckpointHeader& header() const { return header_; }
   const std::string& job_json() const { return job_json_; }
+  bool foreign() const { return foreign_; }  // whole, as far as its header goes, but another job's
   Status broken(const std::string& flaw) const { return tl::unexpected(flawed(path_, flaw)); }
 
  private:
@@ -196,20 +210,40 @@ class Reader {
 
   const std::string path_;
   const std::string_view job_name_;
-  const std::uint64_t layout_hash_;
   const Result<FileDescriptor> file_;
   std::uint64_t offset_ = 0;
   CheckpointHeader header_;
   std::string job_json_;
+  bool foreign_ = false;
   std::vector<char> block_;
 };
 
-// job_json: what the file says of it.
-Status check(const std::string& path, std::string_view job_name, std::uint64_t layout_hash, Round round,
-             std::string& job_json) {
-  Reader reader(path, job_name, layout_hash);
+std::vector<Found> files_of(const std::string& store_path, std::string_view job_name) {
+  constexpr std::size_t kHashDigits = 16;
+  const fs::path own = directory_of(store_path, job_name);
+  const std::string prefix = folder_prefix(job_name);
+  std::vector<Found> found;
+  std::error_code ignored;
+  for (fs::directory_iterator at(fs::path(store_path) / "allreduce", ignored), end; !ignored && at != end;
+       at.increment(ignored)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with(prefix) || name.size() != prefix.size() + kHashDigits) continue;
+    for (const Round round : rounds_in(at->path())) {
+      const fs::path path = at->path() / file_name(round);
+      if (at->path() != own) {
+        Reader reader(path, job_name);
+        if (!reader.header(round) && reader.foreign()) continue;
+      }
+      found.push_back({round, path});
+    }
+  }
+  std::ranges::stable_sort(found, [](const Found& a, const Found& b) { return a.round > b.round; });
+  return found;
+}
+
+// Is every byte of the file as it was written? reader: new.
+Status check(Reader& reader, Round round) {
   if (Status read = reader.header(round); !read) return read;
-  job_json = reader.job_json();
   std::uint64_t step = 0;
   for (std::uint64_t c = 0; c < reader.header().chunks; ++c) {
     if (Status read = reader.chunk(c, std::nullopt, {}, step); !read) return read;
@@ -217,11 +251,13 @@ Status check(const std::string& path, std::string_view job_name, std::uint64_t l
   return reader.end();
 }
 
+constexpr char kOtherLayout[] = "other tensors, or another chunk size";
+
 }  // namespace
 
 Status write_checkpoint(const std::string& store_path, const CheckpointView& view) {
   TRIB_ASSERT(view.layout != nullptr && view.steps.size() == view.layout->chunks());
-  const fs::path directory = directory_of(store_path, view.job_name, view.layout->hash());
+  const fs::path directory = directory_of(store_path, view.job_name);
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) {
@@ -248,12 +284,15 @@ Status write_checkpoint(const std::string& store_path, const CheckpointView& vie
 Status read_checkpoint(const std::string& store_path, std::string_view job_name, const Layout& layout, Round round,
                        const CheckpointTarget& target) {
   TRIB_ASSERT(target.steps.size() == layout.chunks());
-  const std::string path = directory_of(store_path, job_name, layout.hash()) / file_name(round);
-  Reader reader(path, job_name, layout.hash());
+  const std::vector<Found> files = files_of(store_path, job_name);
+  const auto of_round = std::ranges::find(files, round, &Found::round);
+  Reader reader(of_round != files.end() ? of_round->path : directory_of(store_path, job_name) / file_name(round),
+                job_name);
   if (Status read = reader.header(round); !read) return read;
   const CheckpointHeader& header = reader.header();
-  if (header.chunks != layout.chunks() || header.elements != layout.flat_elements()) {
-    return reader.broken("it was written for other tensors or another chunk size");
+  if (header.layout_hash != layout.hash() || header.chunks != layout.chunks() ||
+      header.elements != layout.flat_elements()) {
+    return reader.broken(std::string("it was written for ") + kOtherLayout);
   }
   if (header.slots != target.slots.size()) {
     return reader.broken("it has " + std::to_string(header.slots) + " state arrays, the job's optimizer has " +
@@ -273,20 +312,26 @@ Status read_checkpoint(const std::string& store_path, std::string_view job_name,
 Result<Round> newest_checkpoint(const std::string& store_path, std::string_view job_name, std::uint64_t layout_hash,
                                 std::string_view job_json) {
   if (store_path.empty()) return Round(0);
-  const fs::path directory = directory_of(store_path, job_name, layout_hash);
   std::optional<Error> first;
-  for (const Round round : rounds_in(directory)) {
-    std::string theirs;
-    Status whole = check(directory / file_name(round), job_name, layout_hash, round, theirs);
-    if (whole && (job_json.empty() || theirs.empty())) return round;
-    if (whole) {
-      const std::string difference = describe_config_difference(theirs, job_json);
-      if (difference.empty()) return round;
-      return fail(ErrorCode::kConfigMismatch, "job '" + std::string(job_name) + "' has a checkpoint of round " +
-                                                  std::to_string(round.value) + " of another training: " + difference +
-                                                  "; or remove '" + directory.string() + "' to begin anew");
+  fs::path directory;
+  for (const auto& [round, path] : files_of(store_path, job_name)) {
+    Reader reader(path, job_name);
+    if (Status whole = check(reader, round); !whole) {
+      if (!first) {
+        first = whole.error();
+        directory = path.parent_path();
+      }
+      continue;
     }
-    if (!first) first = whole.error();
+    std::string difference;
+    if (!job_json.empty() && !reader.job_json().empty())
+      difference = describe_config_difference(reader.job_json(), job_json);
+    if (difference.empty() && reader.header().layout_hash != layout_hash) difference = kOtherLayout;
+    if (difference.empty()) return round;
+    return fail(ErrorCode::kConfigMismatch, "job '" + std::string(job_name) + "' has a checkpoint of round " +
+                                                std::to_string(round.value) + " of another training: " + difference +
+                                                "; train what it was, give the job another name, or remove '" +
+                                                path.parent_path().string() + "' to begin anew");
   }
   if (!first) return Round(0);
   first->message += "; no other checkpoint of the job is whole: remove '" + directory.string() +

@@ -1,6 +1,8 @@
 // Checkpoints of all-reduce jobs: the state of all chunks at one round, in one file of node 0's worker.
 //
-//   STORE/allreduce/JOB-HASH/round-R.ckpt     JOB: the job's name, made fit for a file name; HASH: of name and layout
+//   STORE/allreduce/JOB-HASH/round-R.ckpt     JOB: the job's name, made fit for a file name; HASH: of the name
+//
+// (Earlier releases made the hash of the name and the layout. Such folders are read, too.)
 //
 //   CheckpointHeader | name, a zero, the job's JSON, padded with zeros to 8 bytes |
 //   per chunk: ChunkRecord, parameters, state arrays (fp32)
@@ -67,8 +69,8 @@ Status read_checkpoint(const std::string& store_path, std::string_view job_name,
 
 // The newest round whose checkpoint of this job is whole: it can be read and its checksums hold. Round 0: there is
 // none. An error if there are files but none of them is whole; it names the newest and what is wrong with it.
-// kConfigMismatch if the newest is another training's under the same name (common/job_json.h says what that is);
-// job_json: this job's, empty: not compared.
+// kConfigMismatch if the newest is another training's under the same name (common/job_json.h says what that is), or has
+// another layout: a job never begins anew because it was changed. job_json: this job's, empty: not compared.
 Result<Round> newest_checkpoint(const std::string& store_path, std::string_view job_name, std::uint64_t layout_hash,
                                 std::string_view job_json = {});
 

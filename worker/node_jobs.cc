@@ -201,8 +201,8 @@ void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
           job_in_words(entry.name), why_not);
     }
   }
-  if (entry.config.mode == "allreduce" && entry.node.value == 0) {
-    // Where it goes on is this node's to say.
+  if (entry.config.mode == "allreduce") {
+    // It goes on from node 0's; one of another node says that node 0 was another machine, or has lost its own.
     const Result<Layout> layout = bucket_layout(entry.tensors, entry.config.chunk_bytes);
     if (!layout) return fail_view(entry, layout.error());
     const Result<std::optional<Round>> checkpoint = lanes_.newest_checkpoint(entry.config, *layout);

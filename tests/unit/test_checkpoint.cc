@@ -88,7 +88,6 @@ TEST_CASE("a store without checkpoints of the job has none, and that is no error
   CHECK(newest_checkpoint("", "a job", sample.layout->hash()) == Round(0));
   REQUIRE(sample.write(directory.path(), 5));
   CHECK(newest_checkpoint(directory.path(), "another job", sample.layout->hash()) == Round(0));
-  CHECK(newest_checkpoint(directory.path(), "a job", Sample(2048).layout->hash()) == Round(0));
   const Status missing = sample.read(directory.path(), 6);
   REQUIRE_FALSE(missing);
   CHECK(missing.error().code == ErrorCode::kNotFound);
@@ -216,4 +215,32 @@ TEST_CASE("a checkpoint of another training under the same name is refused with 
   CHECK(mentions(refused.error(), "optimizer.lr"));
   CHECK(mentions(refused.error(), "round 8"));
   REQUIRE(sample.read(directory.path(), 8));
+}
+
+TEST_CASE("a checkpoint of other tensors or chunks under the same name is refused, not passed over") {
+  TempDir directory;
+  Sample sample;
+  REQUIRE(sample.write(directory.path(), 5));
+  const auto refused = newest_checkpoint(directory.path(), "a job", Sample(2048).layout->hash());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kConfigMismatch);
+  CHECK(mentions(refused.error(), "chunk size"));
+  CHECK(mentions(refused.error(), "round 5"));
+  CHECK(mentions(refused.error(), only_file(directory.path()).parent_path().string()));
+}
+
+TEST_CASE("a folder whose name has another hash is read, unless it is another job's") {
+  TempDir directory;
+  Sample sample;
+  REQUIRE(sample.write(directory.path(), 5));
+  const fs::path own = only_file(directory.path()).parent_path();
+  const std::string name = own.filename().string();
+  const fs::path older = own.parent_path() / (name.substr(0, name.size() - 16) + "0123456789abcdef");
+  fs::rename(own, older);
+  CHECK(newest_checkpoint(directory.path(), "a job", sample.layout->hash()) == Round(5));
+  REQUIRE(sample.read(directory.path(), 5));
+  CHECK(newest_checkpoint(directory.path(), "a_job", sample.layout->hash()) == Round(0));
+  REQUIRE(sample.write(directory.path(), 6));
+  CHECK(fs::exists(own / "round-6.ckpt"));
+  CHECK(newest_checkpoint(directory.path(), "a job", sample.layout->hash()) == Round(6));
 }

@@ -106,16 +106,72 @@ TEST_CASE("a server that believes in a cluster without servers is refused") {
   CHECK(error->message.find("2 servers, the coordinator for 0") != std::string::npos);
 }
 
-TEST_CASE("an all-reduce job goes on from the checkpoint of node 0 and of nobody else") {
+TEST_CASE("an all-reduce job goes on from the checkpoint of node 0") {
   Cluster cluster(0);
   cluster.everybody(2);
   cluster.join(0, ring(0, 2, 40));
-  cluster.join(1, ring(1, 2, 90));
+  cluster.join(1, ring(1, 2, 30));  // of a time when it was node 0
   for (std::uint32_t w = 0; w < 2; ++w) {
     CHECK(welcome_of(cluster, w).resume);
     CHECK(welcome_of(cluster, w).resume_round == Round(40));
   }
   CHECK(cluster.job().record.committed == Round(40));
+}
+
+TEST_CASE("an all-reduce job does not open at less than another node has a checkpoint of") {
+  for (const std::uint64_t node_0 : {0, 40}) {
+    CAPTURE(node_0);
+    Cluster cluster(0);
+    cluster.everybody(2);
+    cluster.join(0, ring(0, 2, node_0));
+    cluster.join(1, ring(1, 2, 90));
+    for (std::uint32_t w = 0; w < 2; ++w) {
+      CHECK_FALSE(cluster.only<JobWelcome>(worker_peer(w)));
+      const auto error = cluster.only<ControlError>(worker_peer(w));
+      REQUIRE(error);
+      CHECK(error->code == ErrorCode::kStore);
+      CHECK(error->message.find("node 1 (worker host1) has a checkpoint of round 90") != std::string::npos);
+    }
+    // The machine that has it takes its place.
+    cluster.sent.clear();
+    cluster.join(1, ring(0, 2, 90));
+    cluster.join(0, ring(1, 2, node_0));
+    CHECK(welcome_of(cluster, 0).resume_round == Round(90));
+  }
+}
+
+TEST_CASE("an all-reduce job that was at some round does not begin anew when node 0 has no checkpoint") {
+  for (const bool changed : {false, true}) {
+    CAPTURE(changed);
+    Cluster cluster(2);
+    cluster.everybody(1);
+    join_all(cluster, 1);
+    cluster.say(worker_peer(0), leaving(welcome_of(cluster, 0), 0, LeaveKind::kStopped, 4000));
+    cluster.sent.clear();
+    JoinOptions again = ring(0, 1);
+    if (changed) again.config.train.seed = 5;
+    cluster.join(0, again);
+    CHECK_FALSE(cluster.only<JobWelcome>(worker_peer(0)));
+    const auto error = cluster.only<ControlError>(worker_peer(0));
+    REQUIRE(error);
+    CHECK(error->message.find(changed ? "train.seed" : "was at round 4000") != std::string::npos);
+    if (!changed) CHECK(error->message.find("tributary job remove mnist") != std::string::npos);
+    // Asked to by name.
+    CHECK(cluster.core.remove_job("mnist"));
+    cluster.sent.clear();
+    cluster.join(0, again);
+    CHECK_FALSE(welcome_of(cluster, 0).resume);
+  }
+}
+
+TEST_CASE("an all-reduce job whose last checkpoint was not written goes on from the one before") {
+  Cluster cluster(0);
+  cluster.everybody(1);
+  join_all(cluster, 1);
+  cluster.say(worker_peer(0), leaving(welcome_of(cluster, 0), 0, LeaveKind::kStopped, 70));
+  cluster.sent.clear();
+  join_all(cluster, 1, 40);
+  CHECK(welcome_of(cluster, 0).resume_round == Round(40));
 }
 
 TEST_CASE("what nodes need to connect to each other is passed on to the others, and to nobody else") {
