@@ -345,7 +345,7 @@ ServerLaneSim::Link ServerLaneSim::link(JobId job, ViewId view, NodeRank node) {
   if (found == jobs_.end() || found->second.core->job().view != view) return {};
   const auto number = told_->open(job, view, node, *found->second.pool, found->second.core->chunks());
   if (!number) return {};
-  return {*number, told_};
+  return {*number, told_, found->second.pool};
 }
 
 // What is told instead of `values`, whose reader is taken to have read it at once; empty: no bug is planted there.

@@ -51,6 +51,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   struct Link {
     std::uint32_t number = 0;
     std::weak_ptr<ToldPlaces> server;
+    std::shared_ptr<const BufferPool> mapping;
   };
   Link link(JobId job, ViewId view, NodeRank node);
 

@@ -8,6 +8,9 @@
 namespace tributary::sim {
 namespace {
 
+// How often a lane is slow to read an answer in a server's memory, and all that comes after it, and how slow.
+constexpr double kReadsLate = 0.01;
+constexpr std::uint64_t kMinLateNs = 50'000'000, kMaxLateNs = 800'000'000;
 constexpr std::uint64_t kNoticeNs = 100'000;  // until a server knows that a worker is gone
 
 ClientJob client_job(const NodeJobSpec& spec, const std::vector<ChunkIndex>& chunks,
@@ -61,7 +64,7 @@ WorkerLaneSim::WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared
     if (server == nullptr) continue;
     const NodeJobSpec& spec = job_->spec();
     const ServerLaneSim::Link link = server->link(spec.job, spec.view, spec.node);
-    links_[i] = {link.number, link.server, {}};
+    links_[i] = {link.number, link.server, link.mapping, {}, {}};
   }
   client_.start(worker_.now_ns());
 }
@@ -173,6 +176,20 @@ void WorkerLaneSim::send_init(ConnectionIndex connection, const Init& init) {
 // ---- From the servers to the trainers ----
 
 void WorkerLaneSim::receive(ConnectionIndex from, Packet& packet) {
+  std::deque<Packet>& late = links_[from.value].late;
+  const bool first = late.empty();
+  if (first && (packet.place.bytes == 0 || !world_.random.chance(kReadsLate))) return read(from, packet);
+  late.push_back(std::move(packet));
+  if (!first) return;
+  worker_.after(world_.random.between(kMinLateNs, kMaxLateNs), [this, from, life = std::weak_ptr(life_)] {
+    if (life.expired()) return;
+    std::deque<Packet> packets;
+    packets.swap(links_[from.value].late);
+    for (const Packet& each : packets) read(from, each);
+  });
+}
+
+void WorkerLaneSim::read(ConnectionIndex from, const Packet& packet) {
   if (failed_) return;
   if (packet.place.bytes == 0) return handle(from, packet);
   Link& link = links_[from.value];

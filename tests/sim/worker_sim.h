@@ -42,9 +42,12 @@ class WorkerLaneSim final : private ClientOutput, private ReduceListener {
   struct Link {
     std::uint32_t number = 0;  // 0: nothing is shared
     std::weak_ptr<ToldPlaces> server;
+    std::shared_ptr<const BufferPool> mapping;  // stays when the server is gone
     ReadPlaces read;
+    std::deque<Packet> late;  // arrived, and not looked at yet
   };
   void receive(ConnectionIndex from, Packet& packet);
+  void read(ConnectionIndex from, const Packet& packet);
   void handle(ConnectionIndex from, const Packet& packet);
   void send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload = {});
   void fail_job(LaneFailure failure);
@@ -69,9 +72,10 @@ class WorkerLaneSim final : private ClientOutput, private ReduceListener {
   HostReducer reducer_;
   ClientCore client_;
   std::vector<std::unique_ptr<Dealer>> sockets_;
-  std::vector<Link> links_;                         // by connection
-  std::vector<std::span<const std::byte>> frames_;  // by chunk: the push under way
-  std::vector<std::uint64_t> seen_;                 // [rank * tensors + i]
+  std::vector<Link> links_;                                      // by connection
+  const std::shared_ptr<char> life_ = std::make_shared<char>();  // a view may end before its process
+  std::vector<std::span<const std::byte>> frames_;               // by chunk: the push under way
+  std::vector<std::uint64_t> seen_;                              // [rank * tensors + i]
   std::vector<NodeGather::Complete> complete_, no_room_;
   bool failed_ = false;
 };
