@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/daemon_thread.h"
+#include "common/patience.h"
 #include "common/zmq_util.h"
 
 namespace tributary {
@@ -98,15 +99,15 @@ int serve(const std::string& program, const std::function<Result<Daemon>()>& sta
   const std::uint64_t asked = steady_ms();
   logger.info("stopping: {}; a second signal, a second or more later, stops at once", ::strsignal(signal));
   daemon->drain();
-  const std::uint64_t deadline = asked + std::uint64_t{daemon->stop_timeout_s} * 1000;
+  Patience patience(daemon->stop_timeout_s * 1000ull, asked);
   while (!daemon->drained()) {
     const int second = wait_signal(signals, kDrainPollMs);
     if (second != 0 && steady_ms() - asked >= kSameStopSignalMs) {
       logger.warn("stopped at once by a second signal: what was trained since the last snapshot is lost");
       std::_Exit(kExitSignal + second);
     }
-    if (steady_ms() >= deadline) {
-      const std::string why = daemon->jobs + " could not be stopped in good order within " +
+    if (patience.over(daemon->progress ? daemon->progress() : 0, steady_ms())) {
+      const std::string why = daemon->jobs + " could not be stopped in good order: nothing has moved for " +
                               std::to_string(daemon->stop_timeout_s) +
                               " s ([limits] stop_timeout_s); they resume from their last snapshot";
       logger.error(why);
@@ -114,6 +115,11 @@ int serve(const std::string& program, const std::function<Result<Daemon>()>& sta
       if (daemon->abandon) daemon->abandon(why);
       return kExitFailed;
     }
+  }
+  if (const std::string lost = daemon->not_saved ? daemon->not_saved() : std::string(); !lost.empty()) {
+    logger.error("stopped, but not saved: {}", lost);
+    std::fprintf(stderr, "%s: not saved: %s\n", program.c_str(), lost.c_str());
+    return kExitFailed;
   }
   logger.info("stopped in good order");
   return 0;

@@ -16,7 +16,7 @@ namespace tributary {
 // the main thread.
 struct Daemon {
   Logger logger;
-  std::uint32_t stop_timeout_s = 0;         // from drain() until it is abandoned
+  std::uint32_t stop_timeout_s = 0;         // after drain(), without progress: then it is abandoned
   std::string jobs;                         // what it stops, as the subject of a message: "jobs"
   std::function<std::string()> ready_line;  // for whoever started the process
   // What it cannot serve without, and whether that is there. An error: it never will be, as things are configured; the
@@ -25,6 +25,8 @@ struct Daemon {
   std::function<Result<bool>()> serving;
   std::function<void()> drain;  // begins to stop in good order; drained() is true when that is done
   std::function<bool()> drained;
+  std::function<std::uint64_t()> progress;  // another number after every step of the stop; may be empty
+  std::function<std::string()> not_saved;   // what was to be kept and is not; empty: nothing, as is no function
   std::function<void(const std::string& why)> abandon;  // gives up what could not be stopped in time; may be empty
 };
 

@@ -224,6 +224,7 @@ void ControlJobs::stop_lanes(const Job& job, bool keep, Round round, bool park) 
 void ControlJobs::drop(JobId id, const std::string& why) {
   const Job& job = jobs_.at(id);
   logger_->warn("job '{}' view {} is dropped: {}", job.status.name, job.status.view.value, why);
+  if (job.ending && job.status.snapshot_pending) not_saved_[id] = {job.status.name, *job.status.snapshot_pending, why};
   // A final state that is being written goes on: it stays a good snapshot whatever the coordinator became.
   if (job.status.snapshot_pending && !job.ending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
   stop_lanes(job, false, Round(0));
@@ -355,6 +356,7 @@ void ControlJobs::snapshot_finished(const SnapshotDone& done) {
   const Job* job = find(done.job, done.view);
   if (!job) {  // dropped in the meantime; what is durable can still be resumed from, so the coordinator should know
     if (!done.ok) return;
+    not_saved_.erase(done.job);
     output_.send(done);
     output_.hello();  // a coordinator that does not know the job learns its name
     return;

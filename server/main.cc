@@ -33,6 +33,8 @@ tributary::Result<tributary::Daemon> start(const std::string& config_path) {
   daemon.serving = [server] { return server->serving(); };
   daemon.drain = [server] { server->drain(); };
   daemon.drained = [server] { return server->drained(); };
+  daemon.progress = [server] { return server->progress(); };
+  daemon.not_saved = [server] { return server->not_saved(); };
   return daemon;
 }
 

@@ -142,6 +142,26 @@ void Server::drain() {
   control_->drain();
 }
 
+// What comes from nodes, and what goes to the disk. A server whose own part is done waits for the others as long as the
+// coordinator, which waits for them, is heard.
+std::uint64_t Server::progress() const {
+  const ControlStatus status = control_->status();
+  const bool others = status.jobs.empty() && status.joined && status.silent_ms < config_.peer_timeout_ms;
+  if (others || (snapshotter_ && snapshotter_->at_disk())) return steady_ms();
+  std::uint64_t moved = snapshotter_ ? snapshotter_->written() : 0;
+  for (const auto& lane : lanes_) moved += lane->counters().messages.value();
+  return moved;
+}
+
+std::string Server::not_saved() const {
+  std::string all;
+  for (const NotSaved& lost : control_->status().not_saved) {
+    all += (all.empty() ? "" : "; ") + ("job '" + lost.job) + "' at round " + std::to_string(lost.round.value) + ": " +
+           lost.reason;
+  }
+  return all;
+}
+
 bool Server::drained() {
   if (!control_->drained() || (coordinator_ && !coordinator_->drained())) return false;
   const std::uint64_t now = steady_ms();

@@ -45,6 +45,8 @@ class Server {
   // that is done.
   void drain();
   bool drained();
+  std::uint64_t progress() const;  // of a stop, as Daemon has it
+  std::string not_saved() const;   // likewise
 
   const ServerConfig& config() const { return config_; }
 

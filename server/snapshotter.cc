@@ -148,6 +148,7 @@ std::uint64_t Snapshotter::write_next(Active& active, std::unique_lock<std::mute
   const bool last = active.next == active.plan.chunks.size();
   ChunkSnapshot chunk;
   if (!last) chunk = std::move(active.slots[active.next++]);
+  at_disk_.store(true, std::memory_order_relaxed);
   lock.unlock();
   // `active` stays: only this thread removes entries. Its plan is constant, its writer this thread's own.
   std::uint64_t written = 0;
@@ -168,6 +169,8 @@ std::uint64_t Snapshotter::write_next(Active& active, std::unique_lock<std::mute
   } else if (status) {
     status = active.writer->finish();
   }
+  at_disk_.store(false, std::memory_order_relaxed);
+  written_.fetch_add(written, std::memory_order_relaxed);
   chunk = {};  // frees the copy that the lanes no longer share
   lock.lock();
   if (!status || last) end(active, std::move(status), lock);

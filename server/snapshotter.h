@@ -14,6 +14,7 @@
 // moves, and only while a snapshot is under way. Callbacks run on the writer thread and must not call stop().
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -76,6 +77,10 @@ class Snapshotter final : public SnapshotOrders {
 
   // Chunks captured and not yet written: what copy-on-write may hold in memory now.
   std::size_t waiting_chunks() const;
+  // Any thread. Grows with what is written; a disk that works on one call (a sync of all that a system holds in memory)
+  // says nothing meanwhile.
+  std::uint64_t written() const { return written_.load(std::memory_order_relaxed); }
+  bool at_disk() const { return at_disk_.load(std::memory_order_relaxed); }
 
  private:
   struct Active {
@@ -107,6 +112,8 @@ class Snapshotter final : public SnapshotOrders {
   std::condition_variable wake_;  // the writer thread: there may be something to do
   std::list<Active> active_;      // in the order of expect(); addresses are stable while the thread works on one
   bool stopping_ = false;
+  std::atomic<std::uint64_t> written_{0};
+  std::atomic<bool> at_disk_{false};
   std::uint64_t pause_until_ns_ = 0;  // the budget is spent until then; the writer thread's own
   std::uint64_t next_told_ns_ = 0;    // its thread's
   std::thread thread_;

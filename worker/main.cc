@@ -33,6 +33,7 @@ tributary::Result<tributary::Daemon> start(const std::string& config_path) {
   daemon.serving = [worker] { return worker->serving(); };
   daemon.drain = [worker] { worker->drain(); };
   daemon.drained = [worker] { return worker->drained(); };
+  daemon.progress = [worker] { return worker->progress(); };
   daemon.abandon = [worker](const std::string& why) { worker->abandon(why); };
   return daemon;
 }

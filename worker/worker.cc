@@ -223,6 +223,19 @@ void Worker::drain() {
   if (coordinator_) coordinator_->drain();
 }
 
+// Answers; what is owed to servers has its own patience. A node whose part is done waits for the final snapshot as long
+// as the coordinator, which waits for that, is heard.
+std::uint64_t Worker::progress() const {
+  std::uint64_t answers = 0;
+  bool running = false;
+  for (const NodeJobSummary& summary : attach_->summaries()) {
+    if (!summary.job) continue;
+    running = true;
+    answers += summary.job->answers();
+  }
+  return running || !control_->connected() ? answers : steady_ms();
+}
+
 bool Worker::drained() {
   const bool kept = allreduce_->jobs_keeping() == 0 &&
                     std::ranges::all_of(lanes_, [](const auto& lane) { return lane->jobs_keeping() == 0; });

@@ -47,6 +47,7 @@ class Worker final : private CoordinatorPort, private LanePort, private Allreduc
   // Stops this node's jobs in good order; drained() is true when that is done.
   void drain();
   bool drained();
+  std::uint64_t progress() const;  // of a stop, as Daemon has it
   // Gives up what could not be stopped in good order: the coordinator is told before the destructor returns.
   void abandon(const std::string& reason) { attach_->abandon(reason); }
 
