@@ -204,7 +204,10 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   }
   s.fixed_ports = random.chance(0.5);
   s.drops = random.chance(0.3) ? 0.005 : 0.0;
-  s.shares_memory = Random(seed ^ 0x10ca1ull).chance(0.5);
+  Random shares(seed ^ 0x10ca1ull);
+  s.shares_memory = shares.chance(0.5);
+  // Some with many chunks: then rounds are often half done when somebody is lost.
+  if (s.shares_memory && shares.chance(0.3)) s.parameters = shares.between(6000, 9000);
   if (random.chance(0.3)) {
     s.slow_node = static_cast<std::uint32_t>(random.below(s.nodes));
     s.slow_factor = random.between(2, 5);

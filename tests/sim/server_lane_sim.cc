@@ -348,15 +348,17 @@ ServerLaneSim::Link ServerLaneSim::link(JobId job, ViewId view, NodeRank node) {
   return {*number, told_, found->second.pool};
 }
 
-// What is told instead of `values`, whose reader is taken to have read it at once; empty: no bug is planted there.
+// What is told instead of `values`: a block that nobody shares, so that the next of them finds it free. Empty: no bug
+// is planted there.
 BufferRef ServerLaneSim::planted(const DataMessage& message, const ChunkKey& key, const BufferRef& values) {
   const auto* answer = std::get_if<Answer>(&message);
   if (world_.mutation != Mutation::kUnsharedPrevious || !answer || answer->encoding == EncodingId::kFp32) return {};
   Job& entry = jobs_.at(key.job);
   if (!entry.core->job().recovers || answer->version >= entry.core->version(key.chunk)) return {};
-  BufferRef fresh = entry.pool->acquire(values.size());
-  if (fresh) std::ranges::copy(values.bytes(), fresh.data());
-  return fresh;
+  if (!entry.planted) entry.planted = entry.pool->acquire(entry.pool->block_bytes());
+  if (!entry.planted) return {};
+  std::ranges::copy(values.bytes(), entry.planted.data());
+  return entry.planted;
 }
 
 void ServerLaneSim::send_values(PeerId to, const DataMessage& message, const ChunkKey& key, const BufferRef& values) {
@@ -366,7 +368,7 @@ void ServerLaneSim::send_values(PeerId to, const DataMessage& message, const Chu
   if (place.bytes == 0) return send(to, message, values);
   const auto bytes = values.bytes();
   Packet packet{message, {}, std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()), place};
-  packet.told = told.bytes();
+  packet.told = told.bytes().first(values.size());
   listener_->send(to, std::move(packet));
   if (unshared && !told_->bind(to, key, place)) world_.broken("a place that was just told is not known");
 }

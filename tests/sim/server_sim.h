@@ -58,6 +58,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
  private:
   struct Job {
     std::shared_ptr<BufferPool> pool, log_pool;
+    BufferRef planted;  // told again and again: a planted bug
     std::unique_ptr<ShardCore> core;
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
