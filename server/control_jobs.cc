@@ -172,8 +172,9 @@ void ControlJobs::on(const StopJob& m) {
     reply_done(*job, m.round, false, 0, no_store());
     return finish(m.job);
   }
-  if (status.chunks == 0 || status.snapshot_durable == m.round) {  // nothing to keep, or kept already
-    stop_lanes(*job, false, m.round, park_last(*job, m.round));    // another server may fail to keep its part
+  const bool began_here = status.resumed && status.resume_round == m.round;
+  if (status.chunks == 0 || began_here || status.snapshot_durable == m.round) {  // nothing to keep, or kept already
+    stop_lanes(*job, false, m.round, park_last(*job, m.round));  // another server may fail to keep its part
     reply_done(*job, m.round, true, status.snapshot_bytes, {});
     return finish(m.job);
   }
@@ -212,6 +213,7 @@ void ControlJobs::expect_snapshot(Job& job, Round round, bool paced) {
   for (std::uint32_t c = 0; c < job.layout->chunks(); ++c) {
     if (job.layout->owner(ChunkIndex(c)).shard.value == config_.index) plan.chunks.push_back(ChunkIndex(c));
   }
+  writing_.emplace(job.status.job, job.status.view, round);
   snapshotter_->expect(std::move(plan));
 }
 
@@ -353,6 +355,10 @@ void ControlJobs::lane_stopped(JobId id, ViewId view, Round round, bool kept) {
 }
 
 void ControlJobs::snapshot_finished(const SnapshotDone& done) {
+  if (const auto ended = writing_.find({done.job, done.view, done.round}); ended != writing_.end()) {
+    writing_.erase(ended);
+    cleared(done.job);
+  }
   const Job* job = find(done.job, done.view);
   if (!job) {  // dropped in the meantime; what is durable can still be resumed from, so the coordinator should know
     if (!done.ok) return;

@@ -24,7 +24,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/config.h"
@@ -146,8 +148,11 @@ class ControlJobs {
     ControlJobStatus status;
     std::shared_ptr<const Layout> layout;
     std::vector<LaneIndex> lanes;  // that own chunks of it
-    std::size_t opening = 0;       // lanes that have not opened yet, and a log that has void steps yet
-    Status opened;                 // the first error of a lane
+    // Lanes that have not opened yet, a log that has void steps yet, and snapshots of earlier views that have not
+    // ended.
+    std::size_t opening = 0;
+    bool clearing = false;  // the last of these are some
+    Status opened;          // the first error of a lane
     bool asks_for_snapshots = false;
     bool refused_snapshot = false;  // "no store" was said
     bool missed_snapshot = false;   // the one that is pending was named too late
@@ -175,11 +180,13 @@ class ControlJobs {
   };
 
   Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
-  void forget_snapshots(const OpenJob& m);
+  bool end_snapshots(JobId job);
+  Status forget_snapshots(const Job& job);
   Status load(const Job& job);
   Status replay(const Job& job);
   bool begin_log(const OpenJob& m, const Job& job);
   void log_begun(JobId id, ViewId view);
+  void cleared(JobId id);
   void tell_kept(JobId id, ViewId view, bool any, Version min, Version max);
   Status load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen);
   void opened(JobId id, ViewId view, const Status& status);
@@ -209,6 +216,7 @@ class ControlJobs {
   std::map<JobId, Job> jobs_;
   std::map<JobId, Parked> parked_;
   std::map<JobId, NotSaved> not_saved_;
+  std::multiset<std::tuple<JobId, ViewId, Round>> writing_;  // snapshots that were expected and have not ended
 };
 
 }  // namespace tributary

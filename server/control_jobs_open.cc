@@ -67,16 +67,19 @@ void ControlJobs::on(const OpenJob& m) {
                 [&](const auto& lost) { return lost.first != m.job && lost.second.job == job.status.name; });
   const auto entry = jobs_.emplace(m.job, std::move(job)).first;
   output_.changed();
-  forget_snapshots(m);
+  if (end_snapshots(m.job)) {
+    entry->second.opened = forget_snapshots(entry->second);
+  } else {
+    entry->second.clearing = true;
+    ++entry->second.opening;
+  }
   const bool cuts = begin_log(m, entry->second);
   if (cuts) ++entry->second.opening;
-  if (m.resume && !m.kept) {
-    if (Status loaded = load(entry->second); !loaded) entry->second.opened = std::move(loaded);
-  }
+  if (m.resume && !m.kept && entry->second.opened) entry->second.opened = load(entry->second);
   const Job& placed = entry->second;
   for (const LaneIndex lane : placed.lanes)
     lanes_[lane.value]->opened(m.job, m.view, m.resume && !m.kept && placed.opened);
-  if (placed.lanes.empty()) return opened(m.job, m.view, placed.opened);
+  if (placed.opening == 0) return opened(m.job, m.view, Status(placed.opened));  // no lane has a part of it
   if (!cuts) return;
   logs_->flush(m.job, [this, id = m.job, view = m.view] { output_.post([this, id, view] { log_begun(id, view); }); });
 }
@@ -115,19 +118,50 @@ void ControlJobs::log_begun(JobId id, ViewId view) {
   if (--job->opening == 0) opened(id, view, job->opened);
 }
 
-// What this store has beyond the round that the view begins at was never completed by every server: it belongs to a run
-// that is over, perhaps with another configuration or topology, and must not be taken for a part of this view's
-// snapshots. A fresh job begins before any round.
-void ControlJobs::forget_snapshots(const OpenJob& m) {
+// What this store has beyond the round that the view begins at was never completed by every server: it belongs to a
+// view that is over, perhaps with another configuration or topology, and must not be taken for a part of this view's
+// snapshots. So no view is open here before all of that is gone: what is in the store, and what is still being written.
+// A fresh job begins before any round.
+Status ControlJobs::forget_snapshots(const Job& job) {
+  const ControlJobStatus& status = job.status;
   const auto beyond = [&](const StoredJob& stored) {
-    return stored.job == m.job &&
-           std::ranges::any_of(stored.snapshots, [&](Round round) { return !m.resume || round > m.resume_round; });
+    return stored.job == status.job && std::ranges::any_of(stored.snapshots, [&](Round round) {
+             return !status.resumed || round > status.resume_round;
+           });
   };
-  if (!store_ || std::ranges::none_of(store_->jobs(), beyond)) return;
-  const Status dropped =
-      m.resume ? store_->drop_after(m.job, m.resume_round) : store_->drop_before(m.job, Round(~0ull));
-  if (!dropped) logger_->warn("cannot drop snapshots of an earlier run: {}", dropped.error().message);
+  if (!store_ || std::ranges::none_of(store_->jobs(), beyond)) return {};
+  const Status dropped = status.resumed ? store_->drop_after(status.job, status.resume_round)
+                                        : store_->drop_before(status.job, Round(~0ull));
   output_.hello();  // tells the coordinator what is still there
+  if (dropped) return {};
+  return fail(ErrorCode::kUnavailable,
+              "server " + std::to_string(config_.index) + " has snapshots of an earlier view of job '" + status.name +
+                  "' that must go before the next one opens, and cannot drop them: " + dropped.error().message +
+                  "; then attach again");
+}
+
+// False: some of an earlier view's are still being written.
+bool ControlJobs::end_snapshots(JobId id) {
+  const auto first = writing_.lower_bound({id, ViewId(0), Round(0)});
+  std::vector<Round> rounds;
+  for (auto at = first; at != writing_.end() && std::get<JobId>(*at) == id; ++at) {
+    rounds.push_back(std::get<Round>(*at));
+  }
+  for (const Round round : rounds) snapshotter_->abandon(id, round, "the job's next view opens");
+  return rounds.empty();
+}
+
+// Snapshots of earlier views have ended: then they can go.
+void ControlJobs::cleared(JobId id) {
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end() || !found->second.clearing) return;
+  const auto left = writing_.lower_bound({id, ViewId(0), Round(0)});
+  if (left != writing_.end() && std::get<JobId>(*left) == id) return;
+  Job& job = found->second;
+  job.clearing = false;
+  const Status gone = forget_snapshots(job);
+  if (job.opened && !gone) job.opened = gone;
+  if (--job.opening == 0) opened(id, job.status.view, Status(job.opened));
 }
 
 // Checks the message and makes every lane's part of the job. Lanes without chunks get none.

@@ -106,10 +106,13 @@ void Snapshotter::abandon_locked(Active& active, const std::string& reason, std:
   active.slots.clear();
 }
 
+// Those that are given up go first: somebody may wait for their end, and it costs nothing.
 Snapshotter::Active* Snapshotter::runnable() {
   for (Active& active : active_) {
-    if (!active.abandoned.empty() || active.next == active.plan.chunks.size() || active.present[active.next])
-      return &active;
+    if (!active.abandoned.empty()) return &active;
+  }
+  for (Active& active : active_) {
+    if (active.next == active.plan.chunks.size() || active.present[active.next]) return &active;
   }
   return nullptr;
 }

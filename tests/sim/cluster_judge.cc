@@ -48,6 +48,7 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     }
   } else {
     if (!open.resume && !open.kept) check_strangers(open);
+    if (open.resume) check_cut(open);
     if (newest_ && newest_->open.job != open.job) {
       began_anew_ = true;  // nobody has anything of it, so there is nothing more to be judged
       return;
@@ -88,6 +89,20 @@ void ClusterJudge::check_strangers(const OpenJob& open) const {
       if (stored.job == open.job || stored.snapshots.empty()) continue;
       broken_("the job begins anew, and " + in_words("server", shard) + " has said that it has snapshots of it");
     }
+  }
+}
+
+// What a view begins with is one cut: a round is gone through again in a later view, and need not come to the same.
+void ClusterJudge::check_cut(const OpenJob& open) const {
+  std::set<ViewId> views;
+  for (const ChunkOwner& owner : open.owners) {
+    for (const auto& [handle, snapshot] : disks_[owner.shard.value].snapshots) {
+      if (snapshot.recorded && handle.first == Disk::Key{open.job, open.resume_round}) views.insert(snapshot.view);
+    }
+  }
+  if (views.size() > 1) {
+    broken_("a view begins at " + in_words("round", open.resume_round.value) + " with parts of snapshots of " +
+            in_words("view", views.begin()->value) + " and " + in_words("view", views.rbegin()->value));
   }
 }
 

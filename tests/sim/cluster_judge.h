@@ -119,6 +119,7 @@ class ClusterJudge {
   }
   View* view(JobId job, ViewId id);
   void check_strangers(const OpenJob& open) const;
+  void check_cut(const OpenJob& open) const;
   void set_up(const OpenJob& open);
   void begin(View& view);
   void begin_arrivals(View& view);

@@ -170,6 +170,37 @@ void make_snapshots_rare(ClusterScenario& s) {
   std::ranges::sort(s.faults, {}, &Fault::at_ns);
 }
 
+// Disks that are full in turns: a snapshot that one server has and another has not is left over when the view ends, and
+// cannot be dropped while the next views go through its round again. In jobs that go back to a snapshot with every
+// view.
+void fill_disks_in_turns(ClusterScenario& s) {
+  Random random(s.seed ^ 0xd15c5ull);
+  if (s.servers < 2 || s.elastic || s.gentle || !random.chance(0.06)) return;
+  s.redo_log = "none";
+  s.snapshot_s = 0;
+  s.snapshot_rounds = random.between(15, 25);
+  s.disk_step_ns = random.between(1, 3) * kMs;
+  s.work_ns = random.between(30, 50) * kMs;
+  s.rounds = random.between(80, 120);
+  s.slow_factor = 1;
+  s.kill_at_message = 0.0;
+  s.drops = 0.0;
+  s.faults.clear();
+  const std::uint64_t from = random.between(500, 1000) * kMs, turn = from + random.between(1500, 3000) * kMs;
+  const std::uint64_t until = turn + random.between(4000, 8000) * kMs;
+  const auto kill = [&](std::uint64_t at) {
+    const auto worker = static_cast<std::uint32_t>(s.servers + random.below(s.nodes));
+    s.faults.push_back({Fault::Kind::kKill, at, random.between(kMs, 100 * kMs), {worker}});
+  };
+  s.faults.push_back({Fault::Kind::kDiskFull, from, turn - from, {0}});
+  for (std::uint32_t server = 1; server < s.servers; ++server) {
+    s.faults.push_back({Fault::Kind::kDiskFull, turn, until - turn, {server}});
+  }
+  kill(turn + random.between(1, 50) * kMs);
+  kill(turn + random.between(2000, 3900) * kMs);
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
 }  // namespace
 
 ClusterScenario cluster_scenario_of(std::uint64_t seed) {
@@ -253,6 +284,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   const bool recovers = (s.mode == "sync" && s.backups == 0) || s.mode == "local_sgd";
   if (recovers && plain && s.redo_log == "workers") log_on_disk(s, span);
   if (recovers && plain && !s.logs()) make_snapshots_rare(s);
+  if (!s.rare_snapshots && !s.logs()) fill_disks_in_turns(s);
   lose_registry(s, span);
   return s;
 }

@@ -17,9 +17,9 @@
 // view begins no earlier than what was durable, or, where pushes are kept, than the round that was open, or, with logs,
 // than the round that every server has in memory or on its disk; a step that is taken out of a log again has the bits
 // that it had, servers say of their logs what there is, and what waits for a log gets there; no view is given out
-// twice; no job begins anew while a store has something of it; queues keep their bounds; what a worker reads where it
-// was told is what was answered, however late; snapshots have the bits that they had; and when the faults are over, the
-// training goes on soon and comes to its end.
+// twice; no job begins anew while a store has something of it, or with parts of snapshots of different views; queues
+// keep their bounds; what a worker reads where it was told is what was answered, however late; snapshots have the bits
+// that they had; and when the faults are over, the training goes on soon and comes to its end.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,8 @@ void Disk::fail_power(Random& random) {
   }
 }
 
-StoreSim::StoreSim(Disk& disk, bool sync_records) : disk_(disk), sync_records_(sync_records) {
+StoreSim::StoreSim(Disk& disk, bool sync_records, bool drops_fail)
+    : disk_(disk), sync_records_(sync_records), drops_fail_(drops_fail) {
   std::erase_if(disk_.snapshots, [](const auto& entry) { return !entry.second.recorded; });
 }
 
@@ -100,6 +101,7 @@ Status StoreSim::load(const SnapshotInfo& expected, const std::function<Status(c
 }
 
 Status StoreSim::drop_before(JobId job, Round round) {
+  if (disk_.full) return drops_fail_ ? tl::unexpected(full()) : Status{};
   std::erase_if(disk_.snapshots, [&](const auto& entry) {
     return entry.second.recorded && entry.first.first.first == job && entry.first.first.second < round;
   });
@@ -107,6 +109,7 @@ Status StoreSim::drop_before(JobId job, Round round) {
 }
 
 Status StoreSim::drop_after(JobId job, Round round) {
+  if (disk_.full) return drops_fail_ ? tl::unexpected(full()) : Status{};
   std::erase_if(disk_.snapshots, [&](const auto& entry) {
     return entry.second.recorded && entry.first.first.first == job && entry.first.first.second > round;
   });
@@ -114,6 +117,7 @@ Status StoreSim::drop_after(JobId job, Round round) {
 }
 
 Status StoreSim::drop_job(JobId job) {
+  if (disk_.full) return tl::unexpected(full());
   std::erase_if(disk_.snapshots, [&](const auto& entry) { return entry.first.first.first == job; });
   return {};
 }

@@ -67,8 +67,9 @@ struct Disk {
 
 class StoreSim final : public Store {
  public:
-  // sync_records: false plants a bug: the registry is written without sync.
-  StoreSim(Disk& disk, bool sync_records);
+  // sync_records: false plants a bug: the registry is written without sync. drops_fail: so does this: nobody hears that
+  // a full disk keeps what is to be dropped.
+  StoreSim(Disk& disk, bool sync_records, bool drops_fail = true);
 
   std::vector<StoredJob> jobs() const override;
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
@@ -92,7 +93,7 @@ class StoreSim final : public Store {
 
  private:
   Disk& disk_;
-  const bool sync_records_;
+  const bool sync_records_, drops_fail_;
 };
 
 }  // namespace tributary::sim

@@ -29,7 +29,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
       index_(index),
       incarnation_(world.fresh_incarnation()),
       name_("server " + std::to_string(index)),
-      store_(disk, world.mutation != Mutation::kUnsyncedRegistry),
+      store_(disk, world.mutation != Mutation::kUnsyncedRegistry, world.mutation != Mutation::kFailedDrop),
       snapshots_(
           *this, store_,
           {.step_ns = world.scenario.disk_step_ns, .syncs = world.mutation != Mutation::kUnsyncedSnapshot},

@@ -80,6 +80,7 @@ enum class Mutation {
   kTornRecord,        // a redo log does not end where a record is not whole
   kLossyLog,          // a redo log at its bound drops steps of a job that waits for it
   kUnknownBound,      // the coordinator names snapshots as if redo logs had room for everything
+  kFailedDrop,        // a view opens on a server that could not drop what an earlier view has left
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
   kForgottenJob,      // the coordinator takes no notice of what stores have of jobs that its registry does not know
   kNoSpareSlot,       // a rank writes a gradient where a round lies in the ring that is still kept

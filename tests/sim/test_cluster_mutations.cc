@@ -84,6 +84,10 @@ TEST_CASE("a redo log at its bound that drops what it should hold back is found"
   CHECK(first_seed_that_finds(Mutation::kLossyLog) < kSeedsForMutation);
 }
 
+TEST_CASE("a view that opens on a server with what it could not drop of an earlier one is found") {
+  CHECK(first_seed_that_finds(Mutation::kFailedDrop) < kSeedsForMutation);
+}
+
 TEST_CASE("a schedule by rounds that keeps the snapshots that nodes need from being named is found") {
   CHECK(first_seed_that_finds(Mutation::kFarSnapshot) < kSeedsForMutation);
 }

@@ -322,4 +322,66 @@ TEST_CASE("what a job ends with stays in memory until it is committed, and is to
   CHECK(std::ranges::find(server.lane.said, "reopen") != server.lane.said.end());
 }
 
+TEST_CASE("no view opens on a server that cannot drop what an earlier view has left of later rounds") {
+  Server server;
+  for (const std::uint64_t round : {5, 10}) {
+    const auto left = server.store.create({JobId(7), "job", Round(round), 0, "sgd", 1});
+    REQUIRE(server.store.record(left));
+  }
+  OpenJob open = server.open_message(2);
+  open.kept = false;
+  SUBCASE("as a fresh one") {}
+  SUBCASE("that resumes before them") {
+    open.resume = true;
+    open.resume_round = Round(5);
+  }
+  server.disk.full = true;
+  server.jobs.on(open);
+  server.jobs.lane_opened(JobId(7), ViewId(2), {});
+  const auto refused = server.take<ShardReady>();
+  REQUIRE(refused.size() == 1);
+  CHECK_FALSE(refused[0].ok);
+  CHECK(refused[0].code == ErrorCode::kUnavailable);
+  CHECK(refused[0].message.find("full") != std::string::npos);
+  CHECK_FALSE(server.jobs.contains(JobId(7)));
+  CHECK(server.store.jobs()[0].snapshots.size() == 2);
+  server.disk.full = false;
+  open.view = ViewId(3);
+  open.resume = false;
+  server.jobs.on(open);
+  server.jobs.lane_opened(JobId(7), ViewId(3), {});
+  const auto ready = server.take<ShardReady>();
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].ok);
+  CHECK(server.store.jobs().empty());
+}
+
+TEST_CASE("no view opens before an earlier one's last snapshot has ended, and is dropped") {
+  Server server;
+  server.open(1);
+  server.jobs.on(StopJob{JobId(7), ViewId(1), StopKind::kStopped, Round(9), "stopped"});
+  REQUIRE(server.snapshots.expected.size() == 1);
+  server.sent.clear();
+  server.open(2);
+  CHECK(server.take<ShardReady>().empty());
+  // It was too late to give it up.
+  const auto written = server.store.create(server.snapshots.expected[0].info);
+  REQUIRE(server.store.record(written));
+  SUBCASE("its disk has room") {
+    server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(1), Round(9), true, 1, {}});
+    const auto ready = server.take<ShardReady>();
+    REQUIRE(ready.size() == 1);
+    CHECK(ready[0].ok);
+    CHECK(ready[0].view == ViewId(2));
+    CHECK(server.store.jobs().empty());
+  }
+  SUBCASE("it has not") {
+    server.disk.full = true;
+    server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(1), Round(9), true, 1, {}});
+    const auto ready = server.take<ShardReady>();
+    REQUIRE(ready.size() == 1);
+    CHECK_FALSE(ready[0].ok);
+  }
+}
+
 }  // namespace tributary
