@@ -136,7 +136,7 @@ TEST_CASE("a job survives the way to JSON and back, with the same bits in every 
     job.push = static_cast<EncodingId>(random() % 3);
     job.optimizer.lr = std::ldexp(real() + 1e-9, static_cast<int>(random() % 60) - 30);
     job.optimizer.beta1 = real();
-    job.optimizer.eps = std::numeric_limits<double>::denorm_min() * static_cast<double>(random() % 9 + 1);
+    job.optimizer.eps = std::ldexp(1.0 + real(), -140);
     job.schedule.min_lr_ratio = real();
     job.snapshot.every_rounds = random();
     job.train.seed = random();

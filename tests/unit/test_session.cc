@@ -445,7 +445,8 @@ TEST_CASE("a rank that breaks the rules is told so, the others are asked to atta
   node.server->lane_failed(node.lanes.job(), {LaneFailure::Kind::kTrainer, 1, {ErrorCode::kWrongRound, "ready twice"}});
   const auto culprit = sessions[1]->wait();
   REQUIRE_FALSE(culprit);
-  CHECK(culprit.error().message == "ready twice");
+  CHECK(contains(culprit.error().message, "trainer rank 1"));
+  CHECK(contains(culprit.error().message, "broke the rules: ready twice"));
   CHECK(state_of(sessions[0]->wait()) == StepState::kRestart);
   CHECK(contains(sessions[0]->stop_reason(), "trainer rank 1"));
   CHECK(contains(node.coordinator.await<LeaveJob>().message, "broke the rules: ready twice"));

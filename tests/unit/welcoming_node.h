@@ -19,7 +19,7 @@
 
 namespace tributary::testing {
 
-// A worker daemon with its lanes, and a coordinator that welcomes everybody at once.
+// A worker daemon with its lanes, and a coordinator that welcomes everybody at once and says that all is saved.
 class WelcomingNode final : public LanePort, public CoordinatorPort, private AllreducePort {
  public:
   static constexpr std::uint64_t kChunkElements = 1024;
@@ -49,6 +49,10 @@ class WelcomingNode final : public LanePort, public CoordinatorPort, private All
   std::string socket() const { return directory_ / "w.sock"; }
 
   void send(const ControlMessage& message) override {
+    if (const auto* leave = std::get_if<LeaveJob>(&message); leave && leave->kind == LeaveKind::kFinished) {
+      attach_->on_control(StopJob{leave->job, leave->view, StopKind::kFinished, leave->round, "training is complete"});
+      attach_->on_control(SnapshotDone{leave->job, leave->view, leave->round, true, 0, {}});
+    }
     const auto* join = std::get_if<JoinJob>(&message);
     if (join == nullptr) return;
     const ShardSlots one{};
