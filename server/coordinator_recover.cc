@@ -39,9 +39,12 @@ void CoordinatorCore::park(Job& job) {
 // can begin with it.
 void CoordinatorCore::end_unwritten(Job& job, std::uint64_t now_ms) {
   const std::string round = std::to_string(job.snapshot.value_or(Round()).value);
-  // Where there is no store and nobody asked for one, a job that has come to its end has given all it was to give.
+  // Where there is no store and nobody asked for one, a job that has come to its end has given all it was to give; one
+  // that was to keep nothing has so wherever it stops.
   const bool stores = std::ranges::all_of(servers_, [](const auto& entry) { return entry.second.hello.store; });
-  const bool missed = stores || job.stop_kind != StopKind::kFinished || asks_for_snapshots(job.config.snapshot);
+  const bool wanted = job.stop_kind == StopKind::kFinished ? asks_for_snapshots(job.config.snapshot)
+                                                           : !declines_snapshots(job.config.snapshot);
+  const bool missed = stores || wanted;
   if (missed) {
     output_.log("the state of " + in_words(job) + " at round " + round + " is not saved: " + not_saved_in_words(job),
                 LogLevel::kError);

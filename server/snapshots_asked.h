@@ -12,4 +12,9 @@ inline bool asks_for_snapshots(const SnapshotConfig& config) {
   return config.every_rounds != 0 || (config.every_s != 0 && config.every_s != unsaid.every_s);
 }
 
+// Somebody said that nothing is to be kept: then a stop loses nothing that was wanted, either.
+inline bool declines_snapshots(const SnapshotConfig& config) {
+  return config.every_rounds == 0 && config.every_s == 0;
+}
+
 }  // namespace tributary
