@@ -181,7 +181,7 @@ TEST_CASE("a misspelt key and an impossible value in a job are refused before an
   REQUIRE(process);
   auto status = process->wait(kPatience);
   REQUIRE(status);
-  CHECK(status->code == 1);
+  CHECK(status->code == 2);
   CHECK(has(last_lines(dir / "log", 9), "misspelt.toml:"));
   CHECK(has(last_lines(dir / "log", 9), "did you mean 'epochs'"));
   CHECK_FALSE(std::filesystem::exists(dir / "run"));
@@ -191,7 +191,7 @@ TEST_CASE("a misspelt key and an impossible value in a job are refused before an
   REQUIRE(process);
   status = process->wait(kPatience);
   REQUIRE(status);
-  CHECK(status->code == 1);
+  CHECK(status->code == 2);
   CHECK(has(last_lines(dir / "log2", 9), "optimizer.lr"));
 }
 
