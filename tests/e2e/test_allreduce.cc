@@ -228,7 +228,7 @@ TEST_CASE("all-reduce: a typing error in the algorithm, and an encoding, are ref
     REQUIRE(process);
     const auto status = process->wait(kPatience);
     REQUIRE(status);
-    CHECK(status->code == 1);
+    CHECK(status->code == 2);
     return last_lines(dir / "log", 9);
   };
   const std::string typo = said({"job.mode=\"allreduce\"", "allreduce.algorithm=\"hierachical\""});
@@ -322,7 +322,7 @@ TEST_CASE("tributary up of a job on servers without any is refused") {
   REQUIRE(up);
   const auto status = up->wait(kPatience);
   REQUIRE(status);
-  CHECK(status->code == 1);
+  CHECK(status->code == 2);
   CHECK(has(last_lines(dir / "log", 9), "--servers 0"));
 }
 
