@@ -73,6 +73,8 @@ Status claim_run_folder(const std::string& folder) {
     for (const fs::path& entry : *entries) {
       const std::string name = entry.filename();
       if (!is_run_file(name) && !is_store(name) && name != "logs" && name != "sockets") continue;
+      std::error_code error;
+      if (fs::is_directory(entry, error) && fs::is_empty(entry, error)) continue;  // a disk mounted there, for instance
       return fail(ErrorCode::kInvalidArgument,
                   "the folder " + folder + " is no run of tributary, and has " + name +
                       ", which a run would write over; give an empty folder or a new one (--base-dir)");
