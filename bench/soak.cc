@@ -48,8 +48,9 @@ struct Bound {
 };
 // What is no growth: arenas that fill, tables that double, RocksDB's write buffer and logs, which have bounds.
 constexpr Bound kBounds[kQuantities] = {{512 << 10, 64}, {4, 0}, {2, 0}, {1 << 20, 64}};
-// A finished job stays: its record, and its last snapshot with RocksDB's structures for it.
-constexpr Bound kBoundsOfJobs[kQuantities] = {{512 << 10, 128 << 10}, {4, 0}, {2, 0}, {1 << 20, 64 << 10}};
+// A finished job stays: its record, and its last snapshot with RocksDB's structures for it, whose files are open, 128
+// at most (max_open_files in server/rocks_options.cc).
+constexpr Bound kBoundsOfJobs[kQuantities] = {{512 << 10, 128 << 10}, {4 + 128, 0}, {2, 0}, {1 << 20, 64 << 10}};
 
 struct Sample {
   double unit = 0.0;
