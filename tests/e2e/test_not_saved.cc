@@ -156,10 +156,18 @@ TEST_CASE("servers without a store: a job that asks for snapshots fails for it, 
     CHECK(health_of(cluster->servers()[0]) == 200);
   }
   SUBCASE("it is stopped, and cannot go on") {
-    start_trainers(*cluster, write_job(dir, {.name = "stopped", .rounds = 1'000'000}));
+    start_trainers(*cluster,
+                   write_job(dir, {.name = "stopped", .rounds = 1'000'000, .snapshot_every_rounds = 1'000'000}));
     REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 20; }));
     cluster->trainers()[0].process.send_signal(SIGTERM);
     check_not_saved(*cluster, "server 0 has no store configured");
+  }
+  SUBCASE("it is stopped, and was to keep nothing") {
+    start_trainers(*cluster, write_job(dir, {.name = "careless", .rounds = 1'000'000}));
+    REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 20; }));
+    cluster->trainers()[0].process.send_signal(SIGTERM);
+    CHECK(statuses(*cluster) == std::vector<int>{75, 75});
+    CHECK(health_of(cluster->servers()[0]) == 200);
   }
   CHECK(cluster->stop().empty());
 }

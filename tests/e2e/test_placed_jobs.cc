@@ -49,7 +49,7 @@ TEST_CASE("a job that leaves one server without chunks trains, is kept, and goes
 
     const Json idle = status_of(cluster->servers()[0]);
     CHECK(idle.at("jobs").at(0).at("chunks") == 0);
-    CHECK(idle.at("memory").at("formula_bytes") == 0);
+    CHECK(idle.at("memory").at("state_bytes") == 0);
 
     const std::string table = dir / "table.log";
     auto process = Process::spawn(
