@@ -284,7 +284,9 @@ void NodeJobs::settle(Entry& entry, const Status& saved) {
 void NodeJobs::tell_saved(Entry& entry) {
   if (!entry.saved || entry.phase != Phase::kOver) return;
   for (auto& [local_rank, place] : entry.places) {
-    if (!place.connected || !place.left || std::exchange(place.told_end, true)) continue;
+    // One that failed has been told why, and asks for nothing that was to be saved.
+    if (!place.connected || !place.left || *place.left == LeaveKind::kFailed) continue;
+    if (std::exchange(place.told_end, true)) continue;
     if (!*entry.saved) {
       trainers_.send(place.trainer, AttachError{entry.saved->error().code, entry.saved->error().message});
     }
@@ -441,9 +443,12 @@ void NodeJobs::lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailur
   Entry& entry = *at;
   switch (failure.kind) {
     case LaneFailure::Kind::kTrainer: {
-      const auto place = entry.places.find(failure.local_rank);
-      if (place != entry.places.end() && place->second.connected) refuse(place->second.trainer, failure.error);
-      lost(entry, failure.local_rank, "broke the rules: " + failure.error.message, now_ms);
+      const std::string broke = "broke the rules: " + failure.error.message;
+      if (const auto place = entry.places.find(failure.local_rank);
+          place != entry.places.end() && place->second.connected) {
+        refuse(place->second.trainer, {failure.error.code, who(entry, failure.local_rank) + " " + broke});
+      }
+      lost(entry, failure.local_rank, broke, now_ms);
       break;
     }
     case LaneFailure::Kind::kRefused:

@@ -513,6 +513,8 @@ TEST_CASE("a welcome that is said again changes nothing, and that of a view whic
   CHECK(node.lanes.opened() == 1);
 }
 
+// Without a descriptor UBSan takes every object's table for unreadable memory: it asks with a pipe.
+#ifndef TRIBUTARY_SANITIZED
 namespace {
 
 // Sets the soft limit of descriptors to those that are open, until it is destroyed.
@@ -556,6 +558,7 @@ TEST_CASE("without descriptors a trainer waits to be accepted, and costs no proc
   REQUIRE(client.send(request));
   CHECK(answer(client));  // it was accepted after all
 }
+#endif
 
 TEST_CASE("a tensor's name that is no UTF-8 is refused, with its number and what to do") {
   FakeNode node;
