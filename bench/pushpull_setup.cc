@@ -163,6 +163,7 @@ Status PushPullBenchmark::slice() {
   measured_.cpu.servers += cpu_last.servers - cpu_first.servers;
   measured_.cpu.workers += cpu_last.workers - cpu_first.workers;
   measured_.cpu.trainers += cpu_last.trainers - cpu_first.trainers;
+  if (auto ok = watch_memory(); !ok) return ok;
   return ranks_.pause(healthy());
 }
 
@@ -232,6 +233,22 @@ Result<PushPullBenchmark::Kept> PushPullBenchmark::kept() {
   return kept;
 }
 
+// While rounds go on. What is kept is each server's most, and the highest ratio of the two at one time.
+Status PushPullBenchmark::watch_memory() {
+  measured_.owned_bytes.resize(cluster_.servers().size());
+  measured_.formula_bytes.resize(cluster_.servers().size());
+  for (std::size_t i = 0; i < cluster_.servers().size(); ++i) {
+    const auto text = http_get(cluster_.servers()[i].admin, "/metrics", kScrapeTimeout);
+    if (!text) return tl::unexpected(text.error());
+    const double formula = metric(*text, "tributary_memory_formula_bytes");
+    const double owned = metric(*text, "tributary_owned_bytes");
+    measured_.owned_bytes[i] = std::max(measured_.owned_bytes[i], static_cast<std::uint64_t>(owned));
+    measured_.formula_bytes[i] = std::max(measured_.formula_bytes[i], static_cast<std::uint64_t>(formula));
+    if (formula > 0.0) measured_.memory_ratio = std::max(measured_.memory_ratio, owned / formula);
+  }
+  return {};
+}
+
 Result<Json> PushPullBenchmark::ask_daemons() {
   double window = 0.0, socket_bytes = 0.0;
   for (Daemon& worker : cluster_.workers()) {
@@ -240,21 +257,13 @@ Result<Json> PushPullBenchmark::ask_daemons() {
     window = std::max(window, metric(*text, "tributary_worker_window_bytes"));
     socket_bytes += metric(*text, "tributary_worker_socket_payload_bytes_total");
   }
-  Json owned_bytes = Json::array(), formulas = Json::array();
-  double ratio = 0.0;
-  for (Daemon& server : cluster_.servers()) {
-    const auto text = http_get(server.admin, "/metrics", kScrapeTimeout);
-    if (!text) return tl::unexpected(text.error());
-    const double formula = metric(*text, "tributary_memory_formula_bytes");
-    const double owned = metric(*text, "tributary_owned_bytes");
-    owned_bytes.push_back(static_cast<std::uint64_t>(owned));
-    formulas.push_back(static_cast<std::uint64_t>(formula));
-    if (formula > 0.0) ratio = std::max(ratio, owned / formula);
-  }
   const auto chunk = static_cast<double>(std::max<std::uint64_t>(ranks_.chunk_bytes(), 1));
   Json found = {{"socket_payload_bytes", static_cast<std::uint64_t>(socket_bytes)},
                 {"window", {{"bytes", window}, {"chunks", window / chunk}}},
-                {"memory", {{"server_bytes", owned_bytes}, {"formula_bytes", formulas}, {"ratio", ratio}}}};
+                {"memory",
+                 {{"server_bytes", measured_.owned_bytes},
+                  {"formula_bytes", measured_.formula_bytes},
+                  {"ratio", measured_.memory_ratio}}}};
   if (options_.device) {
     if (auto ok = ask_devices(found); !ok) return tl::unexpected(ok.error());
   }

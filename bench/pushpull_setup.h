@@ -60,12 +60,15 @@ class PushPullBenchmark {
   struct Measured {
     std::vector<double> slices, pushed, pulled;  // GB/s
     double seconds = 0.0, gigabytes = 0.0, rounds = 0.0;
+    std::vector<std::uint64_t> owned_bytes, formula_bytes;  // of servers, in order: the most
+    double memory_ratio = 0.0;                              // of the two at one time, the highest
     Cpu cpu;
   };
 
   Cpu cpu_now();
   Ranks::Healthy healthy();
   Result<Kept> kept();  // as the servers say now
+  Status watch_memory();
   Result<nlohmann::ordered_json> ask_daemons();
   Status ask_devices(nlohmann::ordered_json& found);  // what the first node's devices did, in its worker's words
   nlohmann::ordered_json rates() const;

@@ -1,13 +1,17 @@
 #include "cli/run_summary.h"
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
+#include "cluster/http_client.h"
 #include "cluster/trainer_result.h"
 #include "common/printed.h"
 
 namespace tributary::cli {
 namespace {
+
+constexpr std::chrono::milliseconds kStatusTimeout{2'000};
 
 double megabytes(const nlohmann::ordered_json& bytes) {
   return bytes.get<double>() * 1e-6;
@@ -55,10 +59,15 @@ nlohmann::ordered_json server_usage(LocalCluster& cluster) {
   auto all = nlohmann::ordered_json::array();
   for (Daemon& server : cluster.servers()) {
     const ProcessUsage usage = server.process.usage();
+    nlohmann::ordered_json owned;  // null: it does not answer any more
+    if (const auto text = http_get(server.admin, "/status", kStatusTimeout)) {
+      const auto status = nlohmann::ordered_json::parse(*text, nullptr, false);
+      if (status.is_object() && status.contains("memory")) owned = status["memory"]["max_owned_bytes"];
+    }
     all.push_back({{"name", server.name},
                    {"lanes", server.lanes.size()},
                    {"cpu_seconds", usage.cpu_seconds},
-                   {"resident_peak_bytes", usage.resident_peak_bytes}});
+                   {"max_owned_bytes", std::move(owned)}});
   }
   return all;
 }
@@ -194,9 +203,10 @@ std::string summary_text(const nlohmann::ordered_json& s) {
     text += printed("  a sample     %.0f bytes pushed and pulled, all nodes together\n", a_sample.get<double>());
   }
   for (const auto& server : s.at("servers")) {
-    text +=
-        printed("  %-12s %.1f CPU-seconds, at most %.0f MB resident\n", server.at("name").get<std::string>().c_str(),
-                server.at("cpu_seconds").get<double>(), megabytes(server.at("resident_peak_bytes")));
+    text += printed("  %-12s %.1f CPU-seconds", server.at("name").get<std::string>().c_str(),
+                    server.at("cpu_seconds").get<double>());
+    const auto owned = server.value("max_owned_bytes", nlohmann::ordered_json());
+    text += owned.is_number() ? printed(", at most %.0f MB of its own\n", megabytes(owned)) : "\n";
   }
   text += "  digest       " + s.at("digest").get<std::string>() + "\n";
   return text;

@@ -15,6 +15,8 @@ namespace tributary {
 inline constexpr std::uint32_t kMinRedoRounds = 16, kMaxRedoRounds = 256;
 // Disk is cheaper, but after a loss all of them are taken again.
 inline constexpr std::uint32_t kMaxLoggedRounds = 4096;
+// That are pushed, at most, from when a snapshot's round is near until it is on the disks.
+inline constexpr std::uint64_t kRoundsOfSnapshot = 32;
 
 // Jobs of synchronous rounds of all nodes, whose encodings leave nothing behind on the nodes. (A residual is lost with
 // its view, and with it the bits: those jobs go back to the last snapshot, which has it. So do those with LAMB, because
@@ -38,11 +40,19 @@ inline std::uint64_t push_bytes(const Layout& layout, EncodingSpec push) {
   return bytes;
 }
 
+// Rounds that are of use to a job: those since the last snapshot, twice, because a snapshot is taken when half of them
+// are kept. By time nobody knows beforehand how many that are.
+inline std::uint64_t redo_rounds_of_use(const SnapshotConfig& snapshot) {
+  if (snapshot.every_s != 0 || snapshot.every_rounds == 0) return kMaxRedoRounds;
+  return 2 * (std::min<std::uint64_t>(snapshot.every_rounds, kMaxRedoRounds) + kRoundsOfSnapshot);
+}
+
 // Rounds that a node keeps; 0: none.
 inline std::uint32_t redo_rounds(const JobConfig& config, std::uint64_t bytes_of_round) {
   if (!recovers(config) || logs_steps(config) || bytes_of_round == 0) return 0;
   const std::uint64_t fits = (std::uint64_t{config.recovery.redo_mb} << 20) / bytes_of_round;
-  return fits < kMinRedoRounds ? 0 : static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, kMaxRedoRounds));
+  const std::uint64_t rounds = std::min<std::uint64_t>({fits, kMaxRedoRounds, redo_rounds_of_use(config.snapshot)});
+  return fits < kMinRedoRounds ? 0 : static_cast<std::uint32_t>(rounds);
 }
 
 }  // namespace tributary

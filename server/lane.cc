@@ -460,6 +460,7 @@ void Lane::publish(std::uint64_t now) {
   counters_.max_held_bytes.set(static_cast<double>(total.max_held_bytes));
   counters_.withheld.set(static_cast<double>(total.withheld));
   counters_.pool_bytes.set(static_cast<double>(pool_bytes));
+  counters_.max_pool_bytes.set(std::max(counters_.max_pool_bytes.value(), static_cast<double>(pool_bytes)));
   counters_.links.set(static_cast<double>(links_.size()));
   counters_.mapped_bytes.set(static_cast<double>(links_.mapped_bytes()));
   dirty_ = false;

@@ -81,7 +81,7 @@ struct alignas(64) LaneCounters {
   LaneCounter socket_payload_bytes, shared_payload_bytes;
   LaneCounter pushes, duplicates, rejected, answers, steps, out_of_place_steps, starved, push_bytes, answer_bytes;
   LaneCounter late_pushes;  // with backup workers: dropped, because their round was complete
-  LaneGauge jobs, held_frames, held_bytes, max_held_bytes, withheld, pool_bytes, links, mapped_bytes;
+  LaneGauge jobs, held_frames, held_bytes, max_held_bytes, withheld, pool_bytes, max_pool_bytes, links, mapped_bytes;
   std::uint64_t dropped() const { return dropped_full.value() + dropped_unreachable.value(); }
 };
 

@@ -43,7 +43,7 @@ MemoryTerms memory_formula(const ShardMemory& shard) {
 }
 
 std::uint64_t process_formula(std::size_t lanes) {
-  return (std::uint64_t{24} + 4 * lanes) << 20;
+  return (std::uint64_t{12} + lanes) << 20;
 }
 
 std::uint64_t anonymous_bytes() {

@@ -21,8 +21,8 @@
 //     sums       A                                   with a gate: rounds that wait for their decision
 //     snapshot   blocks kept by copy-on-write        while a snapshot is being written, and half a minute longer
 //     log        steps on their way to the disk      redo_log = "disk": at most P * 4 (a round) and kMaxLogBytes a lane
-//     process    24 MiB + 4 MiB a lane               once, without any job: stacks, sockets, RocksDB's tables. It does
-//                                                    not grow with the model
+//     process    12 MiB + 1 MiB a lane               once, without any job: stacks, sockets, RocksDB's tables. It does
+//                                                    not grow with the model (measured: up to 9 MiB)
 //
 // What workers on this machine share with it (their frames, and what they keep for lost servers) is theirs, and so is
 // the programs' code, which all processes have in common: neither is counted, here or in tributary_owned_bytes.

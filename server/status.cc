@@ -96,6 +96,13 @@ std::uint64_t owned_bytes(const std::vector<const Lane*>& lanes) {
   return bytes;
 }
 
+// The most of that so far: of shared memory, which is nearly all, each lane's most.
+std::uint64_t max_owned_bytes(const std::vector<const Lane*>& lanes) {
+  std::uint64_t bytes = anonymous_bytes();
+  for (const Lane* lane : lanes) bytes += static_cast<std::uint64_t>(lane->counters().max_pool_bytes.value());
+  return bytes;
+}
+
 std::uint64_t mapped_bytes(const std::vector<const Lane*>& lanes) {
   std::uint64_t bytes = 0;
   for (const Lane* lane : lanes) bytes += static_cast<std::uint64_t>(lane->counters().mapped_bytes.value());
@@ -128,6 +135,7 @@ std::string status_json(const ServerParts& parts) {
                  {"not_saved", std::move(not_saved)},
                  {"memory",
                   {{"owned_bytes", owned_bytes(parts.lanes)},
+                   {"max_owned_bytes", max_owned_bytes(parts.lanes)},
                    {"formula_bytes", memory.total()},
                    {"state_bytes", memory.state},
                    {"answers_bytes", memory.answers},

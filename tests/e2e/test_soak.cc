@@ -38,7 +38,7 @@ TEST_CASE("a server has no more memory of its own than the formula says, at any 
       const auto& memory = result->at("memory");
       CHECK_MESSAGE(memory.at("ratio").get<double>() <= 1.0, memory.dump());
       // Beside the process's fixed part, what is there is most of what the formula says.
-      const double fixed = 64e6;
+      const double fixed = 32e6;
       CHECK_MESSAGE(
           memory.at("formula_bytes").at(0).get<double>() < 1.5 * memory.at("server_bytes").at(0).get<double>() + fixed,
           memory.dump());

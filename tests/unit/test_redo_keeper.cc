@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "common/redo_plan.h"
 #include "worker/redo_keeper.h"
 
 namespace tributary {
@@ -58,6 +59,21 @@ TEST_CASE("a ring is kept after the end of its job until a snapshot has all of i
   later.tensors = join.tensors;
   k.keeper->describe(k.config, later);
   CHECK(later.redo_job == JobId());
+}
+
+TEST_CASE("a ring has the rounds that are of use to its job, no more than fit, and no more than any job needs") {
+  JobConfig config;
+  config.recovery.redo_mb = 256;
+  CHECK(redo_rounds(config, 1u << 20) == kMaxRedoRounds);
+  CHECK(redo_rounds(config, 4u << 20) == 64);
+  CHECK(redo_rounds(config, 32u << 20) == 0);
+  config.snapshot.every_rounds = 10;  // and by time: how many rounds that are nobody knows
+  CHECK(redo_rounds(config, 1u << 20) == kMaxRedoRounds);
+  config.snapshot.every_s = 0;
+  CHECK(redo_rounds(config, 1u << 20) == 2 * (10 + kRoundsOfSnapshot));
+  CHECK(redo_rounds(config, 4u << 20) == 64);
+  config.snapshot.every_rounds = ~0ull;
+  CHECK(redo_rounds(config, 1u << 20) == kMaxRedoRounds);
 }
 
 TEST_CASE("a ring ages from the beginning of its view on") {
