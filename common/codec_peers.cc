@@ -63,6 +63,7 @@ void write(Root::Builder out, const Heartbeat& m) {
     progress[i].setMinVersion(m.progress[i].min_version.value);
     progress[i].setMaxVersion(m.progress[i].max_version.value);
     progress[i].setPrepared(m.progress[i].prepared);
+    progress[i].setWriting(m.progress[i].writing);
   }
   auto paces = body.initPaces(size_of(m.paces));
   for (unsigned i = 0; i < paces.size(); ++i) {
@@ -74,6 +75,7 @@ void write(Root::Builder out, const Heartbeat& m) {
     paces[i].setReduceNs(m.paces[i].reduce_ns);
     paces[i].setNetworkNs(m.paces[i].network_ns);
     paces[i].setSamples(m.paces[i].samples);
+    paces[i].setAnswers(m.paces[i].answers);
   }
 }
 
@@ -138,14 +140,15 @@ Heartbeat read(wire::Heartbeat::Reader in) {
   m.progress.reserve(progress.size());
   for (auto entry : progress) {
     m.progress.push_back({JobId(entry.getJob()), ViewId(entry.getView()), Version(entry.getMinVersion()),
-                          Version(entry.getMaxVersion()), entry.getPrepared()});
+                          Version(entry.getMaxVersion()), entry.getPrepared(), entry.getWriting()});
   }
   const auto paces = in.getPaces();
   check_count(paces.size(), kMaxJobs, "the list of paces");
   m.paces.reserve(paces.size());
   for (auto entry : paces) {
     m.paces.push_back({JobId(entry.getJob()), ViewId(entry.getView()), NodeRank(entry.getNode()), entry.getRounds(),
-                       entry.getComputeNs(), entry.getReduceNs(), entry.getNetworkNs(), entry.getSamples()});
+                       entry.getComputeNs(), entry.getReduceNs(), entry.getNetworkNs(), entry.getSamples(),
+                       entry.getAnswers()});
   }
   return m;
 }

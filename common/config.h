@@ -16,6 +16,12 @@ struct LogConfig {
   std::string file;            // empty: standard error
 };
 
+// A link's, in whatever unit a cluster states them. Beyond that shares of a model are no longer numbers to reckon with.
+inline constexpr double kMinBandwidth = 1e-3, kMaxBandwidth = 1e15;
+inline bool is_bandwidth(double value) {
+  return value >= kMinBandwidth && value <= kMaxBandwidth;
+}
+
 struct ServerConfig {
   std::uint16_t index = 0;                           // 0 is the coordinator
   std::uint16_t servers = 1;                         // how many the cluster has; the coordinator waits for all

@@ -164,7 +164,7 @@ void check_admin(Faults& f, const std::string& admin, const std::string& section
 void check_host(Faults& f, const std::string& host, double bandwidth, const std::string& section) {
   f.check(host.size() <= kMaxJobName, section + ".host",
           "must have at most " + std::to_string(kMaxJobName) + " characters, or be \"\" to be found out");
-  f.check(positive(bandwidth), section + ".bandwidth", "must be a finite number above 0");
+  f.check(is_bandwidth(bandwidth), section + ".bandwidth", "must be a number from 0.001 to 1e15");
 }
 
 // Server lanes listen at `bind`: a port for each, side by side.

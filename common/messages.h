@@ -177,6 +177,7 @@ struct JobProgress {
   Version min_version;
   Version max_version;
   bool prepared = false;  // servers: what the last PrepareSnapshot asked for is there
+  bool writing = false;   // servers: a snapshot of the job has been asked for here, and has not ended
 };
 // Where a node's time went, in total since the view began: its own, not that in which it waited for others.
 struct NodePace {
@@ -188,6 +189,7 @@ struct NodePace {
   std::uint64_t reduce_ns = 0;   // summing and encoding
   std::uint64_t network_ns = 0;  // from then until a server has the last of it
   std::uint64_t samples = 0;     // that its gradients were sums over (any weight)
+  std::uint64_t answers = 0;     // grows with every answer that the node takes
 };
 struct Heartbeat {
   std::uint64_t incarnation = 0;

@@ -89,6 +89,7 @@ struct JobProgress {
   minVersion @2 :UInt64;
   maxVersion @3 :UInt64;
   prepared @4 :Bool;  # servers: what prepareSnapshot asked for is there
+  writing @5 :Bool;  # servers: a snapshot was asked for, and has not ended
 }
 
 struct NodePace {  # where a node's time went, in total since the view began
@@ -100,6 +101,7 @@ struct NodePace {  # where a node's time went, in total since the view began
   reduceNs @5 :UInt64;  # summing and encoding
   networkNs @6 :UInt64;  # from then until a server has the last of it
   samples @7 :UInt64;  # that its gradients were sums over
+  answers @8 :UInt64;  # grows with every answer that the node takes
 }
 
 struct Heartbeat {  # daemon -> coordinator

@@ -45,7 +45,9 @@ std::vector<JobProgress> ControlJobs::progress() const {
   for (const auto& [id, job] : jobs_) {
     if (job.status.chunks == 0) continue;                    // owns nothing, so it is never behind
     const bool prepared = !store_ || job.status.prepared();  // without one there is nothing to prepare for
-    progress.push_back({id, job.status.view, job.status.min_version(), job.status.max_version(), prepared});
+    const bool writing =
+        std::ranges::any_of(writing_, [&](const auto& snapshot) { return std::get<JobId>(snapshot) == id; });
+    progress.push_back({id, job.status.view, job.status.min_version(), job.status.max_version(), prepared, writing});
   }
   return progress;
 }

@@ -17,8 +17,8 @@
 namespace tributary {
 namespace {
 
-// A save that waits this long for its snapshot (nobody trains, or no snapshot succeeds) is given up; and any, when a
-// server does not answer for so long (state over disk speed, so very long).
+// A save that waits this long for its snapshot (nobody trains, or no snapshot succeeds) is given up, but not while one
+// is being taken; and any, when a server does not answer for so long (state over disk speed, so very long).
 constexpr std::uint64_t kWaitingPatienceMs = 600'000;
 constexpr std::uint64_t kWorkingPatienceMs = 4 * 3'600'000;
 
@@ -357,6 +357,8 @@ void CoordinatorCore::tick_checkpoints(std::uint64_t now_ms) {
     if (status.over()) continue;
     const bool waiting = status.step == CheckpointStep::kWaiting;
     if (now_ms <= status.begun_ms + (waiting ? kWaitingPatienceMs : kWorkingPatienceMs)) continue;
+    const auto job = jobs_.find(status.job);
+    if (waiting && job != jobs_.end() && job->second.snapshot) continue;
     end_checkpoint(checkpoint,
                    waiting ? "no snapshot was committed in time; does the job make progress? --committed saves the "
                              "newest one that there is"

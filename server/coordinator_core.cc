@@ -2,10 +2,10 @@
 #include "server/coordinator_core.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "common/job_json.h"
+#include "common/printed.h"
 
 namespace tributary {
 namespace {
@@ -89,10 +89,10 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
                       "; make [server] index and servers agree in all configuration files");
   }
   if (m.lane_endpoints.empty()) return refuse(from, ErrorCode::kInvalidArgument, who + " names no lane");
-  if (!std::isfinite(m.bandwidth) || m.bandwidth <= 0.0) {
-    return refuse(
-        from, ErrorCode::kInvalidArgument,
-        who + " has bandwidth " + std::to_string(m.bandwidth) + "; [server] bandwidth must be a number above 0");
+  if (!is_bandwidth(m.bandwidth)) {
+    return refuse(from, ErrorCode::kInvalidArgument,
+                  who + " has bandwidth " + printed("%g", m.bandwidth) +
+                      "; [server] bandwidth must be a number from 0.001 to 1e15");
   }
   Server& server = servers_[m.shard.value];
   const bool known = server.hello.incarnation == m.incarnation;
@@ -130,10 +130,10 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
 }
 
 void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms) {
-  if (!std::isfinite(m.bandwidth) || m.bandwidth <= 0.0) {
+  if (!is_bandwidth(m.bandwidth)) {
     return refuse(from, ErrorCode::kInvalidArgument,
-                  "worker " + m.name + " has bandwidth " + std::to_string(m.bandwidth) +
-                      "; [worker] bandwidth must be a number above 0");
+                  "worker " + m.name + " has bandwidth " + printed("%g", m.bandwidth) +
+                      "; [worker] bandwidth must be a number from 0.001 to 1e15");
   }
   const auto known = workers_.find(m.incarnation);
   const auto outlived = std::ranges::find_if(workers_, [&](const auto& entry) {
@@ -224,6 +224,7 @@ void CoordinatorCore::note_pace(std::uint64_t worker, const NodePace& pace) {
   if (!job || job->phase != Phase::kRunning) return;
   const auto member = job->members.find(pace.node.value);
   if (member == job->members.end() || member->second.worker != worker) return;
+  member->second.answers = pace.answers;
   if (!job->stragglers) job->stragglers.emplace(has_deadline(job->config));
   const auto news = job->stragglers->note(pace);
   if (!news) return;
@@ -235,6 +236,7 @@ void CoordinatorCore::note_pace(std::uint64_t worker, const NodePace& pace) {
 
 void CoordinatorCore::note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms) {
   pace.said_ms = now_ms;
+  if (progress.writing) pace.wrote_ms = now_ms;
   if (progress.max_version < pace.max_version) return;  // overtaken by a newer one on a newer connection
   if (pace.at_ms != 0) {
     // A heartbeat that only introduces another message may follow the last one at once: too close to tell a rate.

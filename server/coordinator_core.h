@@ -29,6 +29,7 @@
 #include "common/config.h"
 #include "common/layout.h"
 #include "common/messages.h"
+#include "common/patience.h"
 #include "common/redo_plan.h"
 #include "common/result.h"
 #include "server/checkpoint_orders.h"
@@ -162,6 +163,7 @@ class CoordinatorCore {
     JoinJob join;
     std::optional<LeaveJob> left;
     std::uint32_t addresses = 0;  // PeerAddress messages passed on
+    std::uint64_t answers = 0;    // as its last pace says
     bool leaving = false;         // elastic: its worker is being stopped, the job is not
   };
   // Who may give what ranks keep: also after its node has left the view.
@@ -173,7 +175,8 @@ class CoordinatorCore {
   struct Pace {
     Version min_version, max_version;
     std::uint64_t at_ms = 0;
-    std::uint64_t said_ms = 0;  // the last heartbeat that named the job, whatever it said
+    std::uint64_t said_ms = 0;   // the last heartbeat that named the job, whatever it said
+    std::uint64_t wrote_ms = 0;  // the last one that said that a snapshot is being written
     double rounds_per_ms = 0.0;
     bool measured = false;  // two heartbeats of this view have been compared
   };
@@ -206,7 +209,7 @@ class CoordinatorCore {
     std::uint64_t prepare_bytes = 0;                  // of memory that the largest shard needs for one
     std::optional<std::uint64_t> preparing_since_ms;  // shards were asked to get that
     std::set<std::uint16_t> prepared;                 // these have
-    std::optional<std::uint64_t> lagging_since_ms;    // some nodes have finished, others not
+    std::optional<Patience> lagging;                  // some nodes have finished, others not
     bool unrecorded = false;                          // the record has changed, and is to be saved
     bool untold = false;                              // that its snapshot is committed: told when the record is saved
     bool record_failed = false;                       // and that was logged
@@ -332,7 +335,7 @@ class CoordinatorCore {
   void commit(Job& job, Round round, std::uint64_t now_ms);
   void record_job(Job& job, std::uint64_t now_ms);
   void tick_job(Job& job, std::uint64_t now_ms);
-  std::uint64_t last_sign_of_writing(const Job& job) const;
+  std::uint64_t last_sign(const Job& job, std::uint64_t Pace::*sign, std::uint64_t since_ms) const;
   static std::uint64_t prepare_bytes(const Job& job);
   bool prepares(const Job& job) const;
   bool has_memory(Job& job, std::uint64_t now_ms);

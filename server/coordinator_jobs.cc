@@ -11,15 +11,16 @@
 namespace tributary {
 namespace {
 
-// A final snapshot may take as long as servers that have yet to write their part say, with every heartbeat, that they
-// still have the job. One that says so no more (what it was told, or its answer, was lost) is waited for so long.
-// Nodes that have not finished where others have: so long, too.
-constexpr std::uint64_t kStopPatienceMs = 60'000;
+// A snapshot may take as long as servers that have yet to write their part say so with every heartbeat: that they
+// write, or, of a final one, that they still have the job. One that says so no more (what it was told, or its answer,
+// was lost) is waited for so long.
+constexpr std::uint64_t kWritingPatienceMs = 60'000;
+// Nodes that have not finished where others have, and take no answers any more: their ranks may evaluate before they
+// say that they are done.
+constexpr std::uint64_t kLagPatienceMs = 600'000;
 // How long after a refused or missed snapshot the next one is tried; longer each time, up to kMaxSnapshotLeadFactor
 // times as long.
 constexpr std::uint64_t kSnapshotRetryMs = 1'000;
-// A snapshot that a shard neither finishes nor refuses (its answer was lost) is given up after this long.
-constexpr std::uint64_t kSnapshotPatienceMs = 600'000;
 constexpr std::uint64_t kRecordRetryMs = 1'000;  // a record that could not be saved
 // A snapshot round is named this far ahead of the fastest shard, so that the message is there before the round is.
 constexpr double kSnapshotLeadMs = 300.0;
@@ -214,7 +215,7 @@ void CoordinatorCore::become_idle(Job& job, std::uint64_t now_ms) {
   fail_checkpoints_of(job, job.last_stop, now_ms);
   job.members.clear();
   job.ready.clear();
-  job.lagging_since_ms.reset();
+  job.lagging.reset();
   job.snapshot.reset();
   job.snapshot_done.clear();
   job.preparing_since_ms.reset();
@@ -317,7 +318,8 @@ void CoordinatorCore::record_job(Job& job, std::uint64_t now_ms) {
 
 void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
   if (job.unrecorded && now_ms >= job.record_due_ms) record_job(job, now_ms);
-  if (job.phase == Phase::kStopping && now_ms > last_sign_of_writing(job) + kStopPatienceMs) {
+  if (job.phase == Phase::kStopping &&
+      now_ms > last_sign(job, &Pace::said_ms, job.phase_since_ms) + kWritingPatienceMs) {
     if (job.not_saved.empty()) job.not_saved = "servers did not write it in time";
     return end_unwritten(job, now_ms);
   }
@@ -328,14 +330,16 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
   if (finished != job.members.end()) {
     // Finished nodes push no more: the others either finish now or wait for ever. (If all had, the stop would have
     // begun.)
-    if (!job.lagging_since_ms) job.lagging_since_ms = now_ms;
-    if (now_ms > *job.lagging_since_ms + kStopPatienceMs) {
+    std::uint64_t answers = 0;
+    for (const auto& [node, member] : job.members) answers += member.answers;
+    if (!job.lagging) job.lagging.emplace(kLagPatienceMs, now_ms);
+    if (job.lagging->over(answers, now_ms)) {
       begin_stop(job, StopKind::kStopped, stop_round(job, finished->second.left->round),
                  "some nodes finished, others did not follow", now_ms);
     }
     return;
   }
-  if (job.snapshot && now_ms > job.snapshot_named_ms + kSnapshotPatienceMs) {
+  if (job.snapshot && now_ms > last_sign(job, &Pace::wrote_ms, job.snapshot_named_ms) + kWritingPatienceMs) {
     job.not_saved = "servers did not write it in time";
     output_.log("snapshot of round " + std::to_string(job.snapshot->value) + " of " + in_words(job) +
                     " did not come in time; another one is tried",
@@ -345,15 +349,16 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
   if (now_ms >= job.snapshot_retry_ms) name_snapshot(job, now_ms);
 }
 
-// Of the server that was silent about it longest, among those whose part of the final snapshot is missing.
-std::uint64_t CoordinatorCore::last_sign_of_writing(const Job& job) const {
+// Of the server that was silent about it longest, among those whose part of the snapshot is missing; not before
+// `since_ms`.
+std::uint64_t CoordinatorCore::last_sign(const Job& job, std::uint64_t Pace::*sign, std::uint64_t since_ms) const {
   std::uint64_t last = kNever;
   for (const std::uint16_t shard : shards_of(job)) {
     if (job.snapshot_done.contains(shard)) continue;
     const auto pace = job.pace.find(shard);
-    last = std::min(last, pace == job.pace.end() ? 0 : pace->second.said_ms);
+    last = std::min(last, pace == job.pace.end() ? 0 : pace->second.*sign);
   }
-  return std::max(job.phase_since_ms, last == kNever ? 0 : last);
+  return std::max(since_ms, last == kNever ? 0 : last);
 }
 
 void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {

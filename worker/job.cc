@@ -145,7 +145,7 @@ NodeJob::PushEnd NodeJob::push_end(ChunkIndex chunk, Round round) const {
 
 // Lanes work side by side: what the slowest of them takes is what the node takes. Those without chunks have no rounds.
 NodePace NodeJob::pace() const {
-  NodePace pace{.job = spec_.job, .view = spec_.view, .node = spec_.node};
+  NodePace pace{.job = spec_.job, .view = spec_.view, .node = spec_.node, .answers = answers()};
   for (const LaneJobStats& lane : *stats_) {
     const std::uint64_t rounds = lane.rounds.load(std::memory_order_relaxed);
     if (rounds == 0) continue;

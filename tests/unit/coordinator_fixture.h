@@ -152,9 +152,10 @@ class Cluster : public CoordinatorOutput {
     for (std::uint16_t i = 0; i < servers_; ++i) done(i, round);
   }
   void beat_server(std::uint16_t index, std::uint64_t min_version = 0, std::uint64_t max_version = 0,
-                   bool prepared = false) {
+                   bool prepared = false, bool writing = false) {
     Heartbeat beat{server_incarnation(index), {}};
-    if (last_open) beat.progress = {{open().job, open().view, Version(min_version), Version(max_version), prepared}};
+    if (last_open)
+      beat.progress = {{open().job, open().view, Version(min_version), Version(max_version), prepared, writing}};
     say(server_peer(index), beat);
   }
   void beat_worker(std::uint32_t w) { say(worker_peer(w), Heartbeat{worker_incarnation(w), {}}); }

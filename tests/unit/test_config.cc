@@ -391,7 +391,7 @@ TEST_CASE("impossible values of the daemons are refused") {
       {"[server]\nlanes = 65", "server.lanes = 65: must be at most 64"},
       {"[server]\nadmin = '8080'", "server.admin = '8080': must be \"HOST:PORT\""},
       {"[server]\nadmin = 'a:65536'", "must be \"HOST:PORT\""},
-      {"[server]\nbandwidth = 0.0", "server.bandwidth = 0.0: must be a finite number above 0"},
+      {"[server]\nbandwidth = 0.0", "server.bandwidth = 0.0: must be a number from 0.001 to 1e15"},
       {"[store]\nio_mb_per_s = 0", "store.io_mb_per_s = 0: must be at least 1"},
       {"[limits]\nheartbeat_ms = 0", "limits.heartbeat_ms = 0: must be at least 1"},
       {"[limits]\npeer_timeout_ms = 1500", "must be at least twice heartbeat_ms (1000)"},

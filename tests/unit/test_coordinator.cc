@@ -42,7 +42,7 @@ TEST_CASE("a server of a cluster of another size is refused in words") {
     check_error(cluster, server_peer(1), ErrorCode::kInvalidArgument, {"names no lane"});
   }
   SUBCASE("a bandwidth that is no weight") {
-    for (const double bandwidth : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    for (const double bandwidth : {0.0, -1.0, 1e-300, 1e300, std::numeric_limits<double>::infinity(), std::nan("")}) {
       cluster.sent.clear();
       hello.bandwidth = bandwidth;
       cluster.say(server_peer(1), hello);

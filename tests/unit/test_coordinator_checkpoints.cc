@@ -171,6 +171,26 @@ TEST_CASE("a save that waits for a job that stops without a snapshot, or makes n
   CHECK(cluster.count<DropCheckpoint>() == 0);
 }
 
+TEST_CASE("a save waits for a snapshot as long as that is being written") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1);
+  cluster.pass(3000, 1, {}, 10);
+  const std::uint64_t id = save(cluster);
+  cluster.pass(1000, 1, {}, 20);
+  const auto at = cluster.only<SnapshotAt>(server_peer(0));
+  REQUIRE(at);
+  for (int s = 0; s < 1800; ++s) {
+    cluster.now += 1000;
+    for (const std::uint16_t server : {0, 1}) cluster.beat_server(server, 100, 100, false, true);
+    cluster.beat_worker(0);
+    cluster.core.tick(cluster.now);
+  }
+  CHECK(status(cluster, id).step == CheckpointStep::kWaiting);
+  cluster.all_done(at->round.value);
+  CHECK(status(cluster, id).step == CheckpointStep::kWriting);
+}
+
 TEST_CASE("saves that cannot be are refused") {
   StoppedCluster it;
   Cluster& cluster = it.cluster;

@@ -208,6 +208,70 @@ TEST_CASE("a snapshot whose message was lost does not end all snapshots") {
   }
 }
 
+TEST_CASE("a snapshot takes as long as servers say that they write, and is tried again when they no longer do") {
+  Cluster cluster(2);
+  cluster.everybody(1);
+  cluster.run(1, with_snapshots(10, 0));
+  std::uint64_t version = 0;
+  const auto minute = [&](bool writes) {
+    for (int s = 0; s < 60; ++s) {
+      cluster.now += 1000;
+      version += 50;
+      cluster.beat_server(0, version, version);  // it is done, or never was told
+      cluster.beat_server(1, version, version, false, writes);
+      cluster.beat_worker(0);
+      cluster.core.tick(cluster.now);
+    }
+  };
+  minute(true);
+  const auto at = cluster.only<SnapshotAt>(server_peer(1));
+  REQUIRE(at);
+  SUBCASE("an hour") {
+    cluster.done(0, at->round.value);
+    for (int i = 0; i < 60; ++i) minute(true);
+    CHECK(cluster.warnings.empty());
+    CHECK(cluster.count<SnapshotAt>() == 3);  // all members; no other one
+    cluster.done(1, at->round.value);
+    CHECK(cluster.registry.begin()->second.committed == at->round);
+  }
+  SUBCASE("one of them lost the order") {
+    for (int i = 0; i < 2; ++i) minute(true);
+    REQUIRE_FALSE(cluster.warnings.empty());
+    CHECK(cluster.warnings[0].find("did not come in time; another one is tried") != std::string::npos);
+    CHECK(cluster.to<SnapshotAt>(server_peer(0)).size() > 1);
+  }
+}
+
+TEST_CASE("a node that lags after others have finished has as long as it takes answers, and no longer") {
+  Cluster cluster(1);
+  cluster.everybody(2);
+  cluster.run(2);
+  cluster.leave(0, LeaveKind::kFinished, 5);
+  const auto minute = [&](std::uint64_t answers) {
+    cluster.now += kMinute;
+    cluster.beat_server(0, 5, 5);
+    cluster.beat_worker(0);
+    NodePace pace{.job = cluster.open().job, .view = cluster.open().view, .node = NodeRank(1), .answers = answers};
+    cluster.say(worker_peer(1), Heartbeat{worker_incarnation(1), {}, {pace}});
+    cluster.core.tick(cluster.now);
+  };
+  std::uint64_t answers = 0;
+  while (answers < 100) minute(++answers);
+  REQUIRE(cluster.count<StopJob>() == 0);
+  SUBCASE("it finishes") {
+    cluster.leave(1, LeaveKind::kFinished, 5);
+    REQUIRE(cluster.only<StopJob>(server_peer(0)));
+    CHECK(cluster.only<StopJob>(server_peer(0))->kind == StopKind::kFinished);
+  }
+  SUBCASE("it takes no more of them") {
+    for (int i = 0; i < 9; ++i) minute(answers);
+    CHECK(cluster.count<StopJob>() == 0);
+    for (int i = 0; i < 3; ++i) minute(answers);
+    REQUIRE(cluster.only<StopJob>(server_peer(0)));
+    CHECK(cluster.only<StopJob>(server_peer(0))->kind == StopKind::kStopped);
+  }
+}
+
 TEST_CASE("a heartbeat that was overtaken does not make the pace absurd") {
   Cluster cluster(1);
   cluster.everybody(1);

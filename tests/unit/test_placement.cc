@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/config.h"
 #include "common/placement.h"
 
 namespace {
@@ -202,6 +203,20 @@ TEST_CASE("no grid of shares beats the optimum on random clusters, and its time 
     double steepest = 0.0;
     for (const PlacementHost& host : hosts) steepest = std::max(steepest, 14.0 / host.bandwidth);
     CHECK(grid <= placement.time_factor + 3.0 / kSteps * steepest);
+  }
+}
+
+TEST_CASE("shares of hosts as unlike as a cluster may state them add up to the whole") {
+  const double bandwidths[] = {tributary::kMinBandwidth, 1.0, tributary::kMaxBandwidth};
+  for (const double a : bandwidths) {
+    for (const double b : bandwidths) {
+      for (const double c : bandwidths) {
+        const Placement placement = solve({{a, 1, 1}, {b, 2, 1}, {c, 0, 3}, {a, 3, 0}}, {0.25, 1.0});
+        double sum = 0.0;
+        for (const double share : placement.shares) sum += share;
+        CHECK(sum == doctest::Approx(1.0));
+      }
+    }
   }
 }
 
