@@ -156,7 +156,7 @@ std::vector<Case> all_cases(const GpuKernelBenchOptions& options) {
       cuda::fp32_to_bf16(values, a.n, a.halves, s);
     });
     add("fp32 to fp16", 2, true, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
-      cuda::fp32_to_fp16(values, a.n, a.halves, s);
+      cuda::fp32_to_fp16(values, a.n, 0x1p-7f, a.halves, s);
     });
     add("facts", 0, true, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
       cuda::gradient_facts(values, a.n, a.facts, a.block_facts, s);

@@ -70,8 +70,8 @@ void stream_chunk(const BenchChunk& chunk, std::size_t inputs, std::size_t array
 
 void fused_chunk(const BenchChunk& chunk, std::size_t inputs, const kernels::Optimizer& optimizer,
                  const kernels::StepScalars& scalars) {
-  std::array<const std::byte*, kMaxInputs> frames;
-  for (std::size_t k = 0; k < inputs; ++k) frames[k] = chunk.frames[k].data();
+  std::array<PushFrame, kMaxInputs> frames;
+  for (std::size_t k = 0; k < inputs; ++k) frames[k] = {chunk.frames[k].data()};
   FusedArgs args;
   args.elements = chunk.elements;
   args.frames = {frames.data(), inputs};

@@ -93,7 +93,7 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
                                               ", rank " + rank.at("rank").dump() + " with digest " +
                                               rank.at("digest").dump() + " after round " + rank.at("rounds").dump());
       }
-      loss_sum += rank.at("train_loss_sum").get<double>();
+      loss_sum += train_loss_sum(rank);
       correct += rank.at("train_correct").get<double>();
       samples += rank.at("train_samples").get<double>();
       compute += rank.at("step_split").at("compute_ms").get<double>();

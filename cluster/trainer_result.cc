@@ -1,5 +1,6 @@
 #include "cluster/trainer_result.h"
 
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -23,6 +24,11 @@ Result<std::vector<nlohmann::ordered_json>> parsed_results(LocalCluster& cluster
     all.push_back(std::move(*result));
   }
   return all;
+}
+
+double train_loss_sum(const nlohmann::ordered_json& result) {
+  const auto& sum = result.at("train_loss_sum");
+  return sum.is_null() ? std::numeric_limits<double>::quiet_NaN() : sum.get<double>();
 }
 
 }  // namespace tributary

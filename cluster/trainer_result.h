@@ -15,4 +15,7 @@ Result<nlohmann::ordered_json> parsed_result(const Trainer& trainer);
 // Of every trainer, in their order.
 Result<std::vector<nlohmann::ordered_json>> parsed_results(LocalCluster& cluster);
 
+// The sum of its samples' losses; NaN if that was no finite number, which JSON has no word for.
+double train_loss_sum(const nlohmann::ordered_json& result);
+
 }  // namespace tributary

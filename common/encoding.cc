@@ -5,6 +5,7 @@
 #include <bit>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -12,6 +13,7 @@
 #include "common/encoding_feedback.h"
 #include "common/encoding_frames.h"
 #include "kernels/cast.h"
+#include "kernels/tree_sum.h"
 
 namespace tributary {
 namespace {
@@ -56,6 +58,10 @@ class HalfEncoding final : public Encoding {
   EncodingSpec spec() const override { return id_; }
   std::string name() const override { return std::string(encoding_name(id_)); }
   std::size_t bytes(std::size_t elements) const override { return elements * sizeof(std::uint16_t); }
+  float push_scale(std::uint64_t weight) const override {
+    if (id_ != EncodingId::kFp16 || weight == 0) return 1.0f;
+    return std::ldexp(1.0f, -static_cast<int>(std::bit_width(weight - 1)));
+  }
 
   void encode(const float* values, std::size_t /*elements*/, std::size_t first, std::size_t count, float* /*residual*/,
               std::byte* frame) const override {
@@ -122,6 +128,12 @@ void Encoding::encode_update(const float* values, std::size_t elements, std::siz
 
 void Encoding::apply(const std::byte* frame, std::size_t elements, float* parameters) const {
   decode(frame, elements, 0, elements, parameters);
+}
+
+void decode_push(const Encoding& encoding, const std::byte* frame, std::uint64_t weight, std::size_t elements,
+                 std::size_t first, std::size_t count, float* out) {
+  encoding.decode(frame, elements, first, count, out);
+  if (const float scale = encoding.push_scale(weight); scale != 1.0f) kernels::scale(out, count, 1.0f / scale);
 }
 
 std::string_view encoding_name(EncodingId id) {

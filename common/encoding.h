@@ -39,6 +39,11 @@ class Encoding {
   // encode() and encode_update() take parts that begin at multiples of this (and end there, or at the chunk's end).
   virtual std::size_t granularity() const { return 1; }
 
+  // A push carries a node's sum of `weight` samples times this; its receiver divides by it again. A power of two, so
+  // that neither costs a bit. Not 1 where the range is too short for sums: fp16 carries the mean, to within a factor of
+  // two (2^-k times the sum, for the least k with 2^k >= weight), so that what overflows does not depend on the batch.
+  virtual float push_scale(std::uint64_t /*weight*/) const { return 1.0f; }
+
   // ---- Its author ----
   virtual bool keeps_residual() const { return false; }
   // Encodes values[0 .. count), which are the values [first, first+count) of a chunk of `elements`, into the chunk's
@@ -69,6 +74,10 @@ class Encoding {
   // What a receiver does to its whole chunk of parameters.
   virtual void apply(const std::byte* frame, std::size_t elements, float* parameters) const;
 };
+
+// Values [first, first+count) of the sum that a push of `weight` samples carries.
+void decode_push(const Encoding& encoding, const std::byte* frame, std::uint64_t weight, std::size_t elements,
+                 std::size_t first, std::size_t count, float* out);
 
 // Never fails for a valid spec. Instances without parameters are shared.
 std::shared_ptr<const Encoding> make_encoding(EncodingSpec spec);

@@ -23,21 +23,27 @@ struct Scratch {
 };
 
 // Values [first, first+count) of a frame of `elements`: where they lie, or decoded into `scratch`.
-const float* values_of(const Encoding& encoding, const std::byte* frame, std::size_t elements, std::size_t first,
-                       std::size_t count, Block& scratch) {
-  if (const float* values = encoding.as_fp32(frame)) return values + first;
-  encoding.decode(frame, elements, first, count, scratch.data());
+const float* pushed(const FusedArgs& args, const PushFrame& frame, std::size_t first, std::size_t count,
+                    Block& scratch) {
+  if (const float* values = args.push->as_fp32(frame.bytes)) return values + first;
+  decode_push(*args.push, frame.bytes, frame.weight, args.elements, first, count, scratch.data());
+  return scratch.data();
+}
+
+const float* pulled(const FusedArgs& args, std::size_t first, std::size_t count, Block& scratch) {
+  if (const float* values = args.pulled_as->as_fp32(args.pulled)) return values + first;
+  args.pulled_as->decode(args.pulled, args.elements, first, count, scratch.data());
   return scratch.data();
 }
 
 // Tree sum of one block over a subtree's frames. As in kernels/tree_sum.cc, the left subtree is the largest power of
 // two below the number of leaves; here the leaves may have to be decoded, so at most a group of them exists at a time.
-void sum_frames(std::span<const std::byte* const> frames, const FusedArgs& args, std::size_t first, std::size_t count,
+void sum_frames(std::span<const PushFrame> frames, const FusedArgs& args, std::size_t first, std::size_t count,
                 float* out, Scratch& scratch, std::size_t level) {
   std::array<const float*, kGroup> inputs;
   if (frames.size() <= kGroup) {
     for (std::size_t k = 0; k < frames.size(); ++k) {
-      inputs[k] = values_of(*args.push, frames[k], args.elements, first, count, scratch.decoded[k]);
+      inputs[k] = pushed(args, frames[k], first, count, scratch.decoded[k]);
     }
     return kernels::tree_sum({inputs.data(), frames.size()}, count, out);
   }
@@ -106,7 +112,7 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
       block.state_out[slot] = args.state_out[slot] + first;
     }
     if (args.frames.size() == 1) {
-      block.grad = values_of(*args.push, args.frames[0], args.elements, first, block.count, sum);
+      block.grad = pushed(args, args.frames[0], first, block.count, sum);
       if (args.sum_out) std::copy_n(block.grad, block.count, args.sum_out + first);
     } else {
       float* out = args.sum_out ? args.sum_out + first : sum.data();
@@ -114,9 +120,8 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
       block.grad = out;
     }
     if (args.lambda != 0.0f) {
-      const float* pulled =
-          values_of(*args.pulled_as, args.pulled, args.elements, first, block.count, scratch.decoded[0]);
-      kernels::compensate_delay({block.count, block.grad, args.scale, args.lambda, block.param_in, pulled, sum.data()});
+      const float* before = pulled(args, first, block.count, scratch.decoded[0]);
+      kernels::compensate_delay({block.count, block.grad, args.scale, args.lambda, block.param_in, before, sum.data()});
       block.grad = sum.data();
       block.grad_scale = 1.0f;
     }

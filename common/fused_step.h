@@ -11,13 +11,19 @@
 
 namespace tributary {
 
+// A node's encoded gradient, and how many samples it is the sum of.
+struct PushFrame {
+  const std::byte* bytes = nullptr;
+  std::uint64_t weight = 1;
+};
+
 struct FusedArgs {
   std::size_t elements = 0;
-  std::span<const std::byte* const> frames;  // encoded gradients in node order; summed as kernels/tree_sum.h defines
-  const Encoding* push = nullptr;            // encoding of the frames
-  float* sum_out = nullptr;                  // the sum of the frames, unscaled, is written there as well, unless null
-  float scale = 1.0f;                        // 1 / total weight: multiplies the sum before the step
-  const float* param_in = nullptr;           // in place (== param_out) or disjoint
+  std::span<const PushFrame> frames;  // in node order; summed as kernels/tree_sum.h defines
+  const Encoding* push = nullptr;     // encoding of the frames
+  float* sum_out = nullptr;           // the sum of the frames, unscaled, is written there as well, unless null
+  float scale = 1.0f;                 // 1 / total weight: multiplies the sum before the step
+  const float* param_in = nullptr;    // in place (== param_out) or disjoint
   float* param_out = nullptr;
   const float* state_in[kernels::kMaxSlots] = {};
   float* state_out[kernels::kMaxSlots] = {};

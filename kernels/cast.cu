@@ -10,7 +10,8 @@ namespace {
 enum class Half { kBf16, kFp16 };
 
 template <int kMost, Half kHalf>
-__global__ void __launch_bounds__(kThreads) encode(const SumInputs inputs, std::size_t count, std::uint16_t* out) {
+__global__ void __launch_bounds__(kThreads)
+    encode(const SumInputs inputs, std::size_t count, [[maybe_unused]] float scale, std::uint16_t* out) {
   for_each_tile(count, [&](auto whole, std::size_t first) {
     Floats values[kVectors];
     TRIBUTARY_UNROLL
@@ -20,8 +21,9 @@ __global__ void __launch_bounds__(kThreads) encode(const SumInputs inputs, std::
       Halves halves;
       TRIBUTARY_UNROLL
       for (int c = 0; c < 4; ++c) {
-        const std::uint32_t bits = std::bit_cast<std::uint32_t>(values[r].v[c]);
-        halves.v[c] = kHalf == Half::kBf16 ? bf16_of(bits) : fp16_of(bits);
+        const float value = values[r].v[c];
+        halves.v[c] = kHalf == Half::kBf16 ? bf16_of(std::bit_cast<std::uint32_t>(value))
+                                           : fp16_of(std::bit_cast<std::uint32_t>(value * scale));
       }
       store<whole>(out, first + block_place(r), count, halves);
     }
@@ -48,20 +50,21 @@ __global__ void __launch_bounds__(kThreads) decode(const std::uint16_t* in, std:
 }
 
 template <Half kHalf>
-void launch_encode(const SumInputs& in, std::size_t count, std::uint16_t* out, Stream stream) {
-  with_most_inputs(in, [&](auto most) { launch(stream, blocks_for(count), encode<most, kHalf>, in, count, out); });
+void launch_encode(const SumInputs& in, std::size_t count, float scale, std::uint16_t* out, Stream stream) {
+  with_most_inputs(in,
+                   [&](auto most) { launch(stream, blocks_for(count), encode<most, kHalf>, in, count, scale, out); });
 }
 
 }  // namespace
 
 void fp32_to_bf16(const SumInputs& in, std::size_t count, std::uint16_t* out, Stream stream) {
-  launch_encode<Half::kBf16>(in, count, out, stream);
+  launch_encode<Half::kBf16>(in, count, 1.0f, out, stream);
 }
 void bf16_to_fp32(const std::uint16_t* in, std::size_t count, float* out, Stream stream) {
   launch(stream, blocks_for(count), decode<Half::kBf16>, in, count, out);
 }
-void fp32_to_fp16(const SumInputs& in, std::size_t count, std::uint16_t* out, Stream stream) {
-  launch_encode<Half::kFp16>(in, count, out, stream);
+void fp32_to_fp16(const SumInputs& in, std::size_t count, float scale, std::uint16_t* out, Stream stream) {
+  launch_encode<Half::kFp16>(in, count, scale, out, stream);
 }
 void fp16_to_fp32(const std::uint16_t* in, std::size_t count, float* out, Stream stream) {
   launch(stream, blocks_for(count), decode<Half::kFp16>, in, count, out);

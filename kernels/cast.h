@@ -18,7 +18,8 @@ namespace cuda {  // kernels/cuda_stream.h says what holds for these
 
 void fp32_to_bf16(const SumInputs& in, std::size_t count, std::uint16_t* out, Stream stream);
 void bf16_to_fp32(const std::uint16_t* in, std::size_t count, float* out, Stream stream);
-void fp32_to_fp16(const SumInputs& in, std::size_t count, std::uint16_t* out, Stream stream);
+// scale: of every value, before the cast.
+void fp32_to_fp16(const SumInputs& in, std::size_t count, float scale, std::uint16_t* out, Stream stream);
 void fp16_to_fp32(const std::uint16_t* in, std::size_t count, float* out, Stream stream);
 
 }  // namespace cuda

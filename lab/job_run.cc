@@ -30,7 +30,7 @@ Result<Json> result_of(const Lab& lab, LocalCluster& cluster, const std::string&
         return fail(ErrorCode::kInternal, "ranks ended with different parameters: digest " + first.at("digest").dump() +
                                               " and " + rank.at("digest").dump());
       }
-      loss_sum += rank.at("train_loss_sum").get<double>();
+      loss_sum += train_loss_sum(rank);
       samples += rank.at("train_samples").get<double>();
     }
     return Json{{"lab", lab.config().name},

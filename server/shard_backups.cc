@@ -47,7 +47,7 @@ bool ShardCore::complete_without_last(Chunk& chunk) {
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     const Contribution& contribution = chunk.contributions[node];
     if (!contribution.present) continue;
-    frames_[pushes++] = contribution.frame.bytes().data();
+    frames_[pushes++] = frame_of(contribution);
     weight += contribution.weight;
     last = last || chunk.clocks[node].last;
   }

@@ -64,8 +64,8 @@ void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, Paylo
 // The push becomes a part of the state. False, and nothing has changed, if the pool has no buffer for it.
 bool ShardCore::advance(Chunk& chunk, NodeClock& clock, const Push& push, const Payload& frame) {
   if (push.weight != 0) {  // one without samples changes nothing but the clock
-    const std::byte* bytes = frame.bytes().data();
-    Step step{{&bytes, 1}, push.weight, push.round.value};
+    const PushFrame pushed{frame.bytes().data(), push.weight};
+    Step step{{&pushed, 1}, push.weight, push.round.value};
     if (job_.clocks->lr_by_staleness && clock.told) {
       const auto missed = static_cast<double>(chunk.version.value - clock.sent_version.value);
       step.lr_divisor = std::max(1.0, missed / static_cast<double>(job_.nodes));

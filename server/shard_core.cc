@@ -215,7 +215,7 @@ bool ShardCore::complete(Chunk& chunk) {
   std::uint64_t weight = 0;
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     weight += chunk.contributions[node].weight;
-    frames_[node] = chunk.contributions[node].frame.bytes().data();
+    frames_[node] = frame_of(chunk.contributions[node]);
   }
   LoggedStep log;
   if (log_pool_ && !begin_log(chunk, log)) return false;
@@ -226,6 +226,10 @@ bool ShardCore::complete(Chunk& chunk) {
   if (log_pool_) end_log(chunk, std::move(log), weight != 0);
   finish_round(chunk);
   return true;
+}
+
+PushFrame ShardCore::frame_of(const Contribution& contribution) {
+  return {contribution.frame.bytes().data(), contribution.weight};
 }
 
 // The open round has been applied, or changes nothing.

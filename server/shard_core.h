@@ -61,6 +61,7 @@
 #include "common/buffer_pool.h"
 #include "common/config.h"
 #include "common/encoding.h"
+#include "common/fused_step.h"
 #include "common/layer_steps.h"
 #include "common/layout.h"
 #include "common/messages.h"
@@ -319,7 +320,7 @@ class ShardCore {
     GateDecision gate, gate_before;           // about the rounds that made this version, and the one before
   };
   struct Step {
-    std::span<const std::byte* const> frames;
+    std::span<const PushFrame> frames;
     std::uint64_t weight = 1;
     std::uint64_t position = 1;  // in the learning rate's schedule
     double lr_divisor = 1.0;
@@ -339,6 +340,7 @@ class ShardCore {
   bool pass_gate(Chunk& chunk);
   const GateDecision* decision_for(const Chunk& chunk) const;
   bool apply_decided(Chunk& chunk, const GateDecision& decision);
+  static PushFrame frame_of(const Contribution& contribution);
   bool take_facts(Chunk& chunk);
   void send_facts();
   void send_norms();
@@ -395,9 +397,9 @@ class ShardCore {
   const std::shared_ptr<const Encoding> push_;
   const std::shared_ptr<const Encoding> pull_;
   std::vector<Chunk> chunks_;
-  std::vector<std::uint32_t> local_;      // chunk index -> position in chunks_, or kNotOurs
-  std::vector<const std::byte*> frames_;  // scratch: nodes pointers
-  std::vector<std::uint32_t> stalled_;    // positions in chunks_
+  std::vector<std::uint32_t> local_;    // chunk index -> position in chunks_, or kNotOurs
+  std::vector<PushFrame> frames_;       // scratch: one a node
+  std::vector<std::uint32_t> stalled_;  // positions in chunks_
   std::size_t initialised_ = 0;
   Version max_version_;
   Round durable_;

@@ -46,7 +46,7 @@ std::uint64_t ShardCore::weight_of(const Chunk& chunk) const {
 bool ShardCore::take_facts(Chunk& chunk) {
   const std::uint64_t weight = weight_of(chunk);
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
-    frames_[node] = chunk.contributions[node].frame.bytes().data();
+    frames_[node] = frame_of(chunk.contributions[node]);
   }
   chunk.facts = GateFacts{.sum_squares = 0.0, .weight = weight, .finite = true};
   if (weight != 0) {
@@ -86,7 +86,7 @@ bool ShardCore::apply_decided(Chunk& chunk, const GateDecision& decided) {
   const bool summed = chunk.facts_of.value == chunk.version.value + 1;
   const std::uint64_t weight = weight_of(chunk);
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
-    frames_[node] = chunk.contributions[node].frame.bytes().data();
+    frames_[node] = frame_of(chunk.contributions[node]);
   }
   LoggedStep log;
   if (log_pool_ && !begin_log(chunk, log)) return false;
@@ -97,7 +97,7 @@ bool ShardCore::apply_decided(Chunk& chunk, const GateDecision& decided) {
     Step step{frames_, weight, chunk.step + 1};
     step.scale = gate_scale(decision, weight);
     step.by_layers = job_.optimizer->layerwise();
-    const std::byte* sum = summed ? chunk.sum.data() : nullptr;
+    const PushFrame sum{summed ? chunk.sum.data() : nullptr};
     if (summed) {
       step.frames = {&sum, 1};
       step.encoding = &encoding_for(EncodingId::kFp32);

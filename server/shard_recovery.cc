@@ -157,7 +157,7 @@ Status ShardCore::replay(const LoggedStep& step, std::span<const float> sum) {
                                        " values at version " + std::to_string(chunk.version.value) + ", step " +
                                        std::to_string(chunk.step));
   }
-  const std::byte* frame = std::as_bytes(sum).data();
+  const PushFrame frame{std::as_bytes(sum).data()};
   Step again{{&frame, 1}};
   again.encoding = &encoding_for(EncodingId::kFp32);
   again.scale = step.scale;

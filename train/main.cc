@@ -52,8 +52,8 @@ CPU: with --device cpu, where there is a GPU):
 
 constexpr const char* kFooter = R"(
 SIGINT or SIGTERM stops the job after the open round; the same command goes on from there. A second one ends this rank at once.
-Exit status: 0 trained to the end; 75 stopped in good order before that, run again to go on; 1 the run failed, or its
-state could not be saved; 2 the command line, the job file or the data set is wrong.)";
+Exit status: 0 trained to the end; 75 stopped in good order before that, run again to go on; 1 the run failed, its
+state could not be saved, or its loss or parameters are no longer finite; 2 the command line, the job file or the data set is wrong.)";
 
 // Errors that the user's input causes, and not the run.
 int exit_status(const Error& error) {
@@ -102,7 +102,7 @@ int run_standalone(const Options& options, JobConfig job, const DeviceRequest& d
   const Result<RunSummary> summary = train_standalone(standalone, *training, &*test, &bar);
   if (!summary) return report_error(summary.error(), "");
   print(*summary, options);
-  return 0;
+  return summary->not_finite.empty() ? 0 : kExitFailed;
 }
 
 int run_rank(const Options& options, JobConfig job, const DeviceRequest& device) {
@@ -140,7 +140,7 @@ int run_rank(const Options& options, JobConfig job, const DeviceRequest& device)
       train_rank(trainer, *training, test ? &*test : nullptr, bar, sender ? &*sender : nullptr, stop_signal);
   if (!summary) return report_error(summary.error(), who);
   print(*summary, options);
-  if (!summary->not_saved.empty()) return kExitFailed;
+  if (!summary->not_saved.empty() || !summary->not_finite.empty()) return kExitFailed;
   return summary->stopped ? kExitStopped : 0;
 }
 

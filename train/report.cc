@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/printed.h"
+#include "train/finite.h"
 
 namespace tributary::train {
 
@@ -71,6 +72,7 @@ std::string to_json(const RunSummary& summary) {
       {"stopped", summary.stopped},
       {"stop_reason", summary.stop_reason},
       {"not_saved", summary.not_saved},
+      {"not_finite", summary.not_finite},
       {"resumed_from", summary.resumed_from},
       {"restarts", summary.restarts},
       {"device", summary.compute.device},
@@ -172,6 +174,7 @@ std::string to_text(const RunSummary& summary) {
     text += summary.not_saved.empty() ? "; run again to continue\n" : "\n";
   }
   if (!summary.not_saved.empty()) text += "not saved: " + summary.not_saved + "\n";
+  if (!summary.not_finite.empty()) text += "not finite: " + summary.not_finite + kNotFiniteAdvice + "\n";
   return text;
 }
 

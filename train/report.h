@@ -41,6 +41,7 @@ struct RunSummary {
   bool stopped = false;
   std::string stop_reason;         // who asked for it
   std::string not_saved;           // why the state that the job ended with is not durable; empty: it is
+  std::string not_finite;          // which of the loss or the parameters is no number any more; empty: none
   BatchStats train;                // the last (maybe partial) epoch: this rank's samples, in standalone runs all
   std::optional<BatchStats> test;  // rank 0's evaluation at the end
   std::string digest;              // empty if the run was stopped where this rank had no complete round in hand
@@ -70,8 +71,8 @@ struct RunSummary {
 //
 //   {"job":...,"rank":...,"model_bytes":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,
 //    "samples":...,"samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per
-//    round,"bytes_pushed","bytes_pulled", "stopped","stop_reason","not_saved","resumed_from","restarts","device":"cpu"
-//    or "cuda:0 NVIDIA
+//    round,"bytes_pushed","bytes_pulled",
+//    "stopped","stop_reason","not_saved","not_finite","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA
 //    ...","blas", "gradient_path":"host" or "device"}
 //
 // with backup workers or a deadline "partial":{"samples_left","rounds_missed","pushes","late_pushes"} (this rank's and

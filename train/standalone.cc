@@ -18,6 +18,7 @@
 #include "common/schedule.h"
 #include "kernels/tree_sum.h"
 #include "train/aligned_floats.h"
+#include "train/finite.h"
 #include "train/rank_compute.h"
 
 namespace tributary::train {
@@ -54,6 +55,7 @@ class Model {
         node_sum_(layout_.chunk_elements()),
         answer_(pull_->bytes(layout_.chunk_elements())),
         frames_(nodes, std::vector<std::byte>(push_->bytes(layout_.chunk_elements()))),
+        weights_(nodes),
         scratch_(push_->scratch_words(layout_.chunk_elements())),
         sum_(has_gate(job) ? layout_.flat_elements() : 0),
         gate_(first_gate_state(job.gate)) {
@@ -87,7 +89,14 @@ class Model {
   }
 
   // Applies the gradients of all ranks, chunk by chunk as servers do: encodings may depend on where a chunk begins.
-  void step(std::uint64_t weight) {
+  // weights: every rank's samples.
+  void step(std::span<const std::uint64_t> weights) {
+    std::uint64_t weight = 0;
+    std::ranges::fill(weights_, 0);
+    for (std::size_t rank = 0; rank < weights.size(); ++rank) {
+      weights_[rank / ranks_per_node_] += weights[rank];
+      weight += weights[rank];
+    }
     if (has_gate(job_)) return step_through_gate(weight);
     ++step_;
     for_each_chunk([&](ChunkRange chunk) {
@@ -106,7 +115,7 @@ class Model {
     for_each_chunk([&](ChunkRange chunk) {
       push(chunk);
       FusedArgs args;
-      const std::vector<const std::byte*> all = frames();
+      const std::vector<PushFrame> all = frames();
       args.elements = chunk.elements;
       args.frames = all;
       args.push = push_.get();
@@ -120,7 +129,7 @@ class Model {
     const float scale = gate_scale(gate_, weight);
     if (optimizer_->layerwise()) find_ratios(scale);
     for_each_chunk([&](ChunkRange chunk) {
-      const auto* sum = reinterpret_cast<const std::byte*>(sum_.data() + chunk.begin);
+      const PushFrame sum{reinterpret_cast<const std::byte*>(sum_.data() + chunk.begin)};
       apply(chunk, {&sum, 1}, encoding_for(EncodingId::kFp32), scale);
     });
   }
@@ -146,10 +155,10 @@ class Model {
     return optimizer_->scalars(step_, scheduled_lr(server_schedule(job_), job_.optimizer.lr, step_));
   }
 
-  std::vector<const std::byte*> frames() const {
-    std::vector<const std::byte*> pointers;
-    for (const auto& frame : frames_) pointers.push_back(frame.data());
-    return pointers;
+  std::vector<PushFrame> frames() const {
+    std::vector<PushFrame> pushed;
+    for (std::size_t node = 0; node < frames_.size(); ++node) pushed.push_back({frames_[node].data(), weights_[node]});
+    return pushed;
   }
 
   // Makes every node's frame of the chunk.
@@ -160,13 +169,15 @@ class Model {
         inputs[i] = gradients_[node * ranks_per_node_ + i].data() + chunk.begin;
       }
       kernels::tree_sum(inputs, chunk.elements, node_sum_.data());
+      const float scale = push_->push_scale(weights_[node]);
+      if (scale != 1.0f) kernels::scale(node_sum_.data(), chunk.elements, scale);
       float* residual = residuals_.empty() ? nullptr : residuals_[node].data() + chunk.begin;
       push_->encode(node_sum_.data(), chunk.elements, 0, chunk.elements, residual, frames_[node].data());
       push_->finish(chunk.elements, residual, frames_[node].data(), scratch_);
     }
   }
 
-  void apply(ChunkRange chunk, std::span<const std::byte* const> frames, const Encoding& encoding, float scale) {
+  void apply(ChunkRange chunk, std::span<const PushFrame> frames, const Encoding& encoding, float scale) {
     FusedArgs args;
     std::vector<LayerPart> parts;
     if (optimizer_->layerwise()) {
@@ -207,6 +218,7 @@ class Model {
   std::vector<AlignedFloats> states_, gradients_;  // by slot; by rank
   std::vector<std::byte> answer_;
   std::vector<std::vector<std::byte>> frames_;  // by node
+  std::vector<std::uint64_t> weights_;          // likewise: samples of the round
   std::vector<std::uint32_t> scratch_;
   std::vector<AlignedFloats> residuals_;  // by node; none if the push encoding keeps none
   std::uint64_t step_ = 0;                // rounds applied
@@ -267,7 +279,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   const std::vector<const float*> parameters = model.seen();
   for (Round round(1); round.value <= summary.last_round; round = round.next()) {
     RoundReport report{.complete = round.value, .round = round.value, .rounds = summary.last_round};
-    std::uint64_t weight = 0;
+    std::vector<std::uint64_t> weights;
     if ((round.value - 1) % sampler.rounds_per_epoch() == 0) summary.train = {};
     const Clock::time_point begin = Clock::now();
     const auto loss_scale = [&model] { return model.gate().loss_scale; };
@@ -281,11 +293,12 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
       if (!stats) return tl::unexpected(stats.error());
       report.stats += **stats;
       report.samples_sum += compute->computed_sum();
-      weight += compute->weight(round, Rank(rank));
+      weights.push_back(compute->weight(round, Rank(rank)));
     }
+    if (summary.not_finite.empty() && !has_gate(job)) summary.not_finite = not_finite(round, report.stats.loss_sum);
     report.split.compute_ns = ns_since(begin);
     const Clock::time_point computed = Clock::now();
-    model.step(weight);
+    model.step(weights);
     if (has_gate(job)) {
       report.gate = model.gate();
       summary.gate.add(report.gate);
@@ -307,6 +320,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
     if (bar != nullptr) bar->round(report, sampler.rounds_per_epoch());
   }
   summary.digest = parameters_digest(model.layout().tensors(), parameters);
+  if (summary.not_finite.empty()) summary.not_finite = not_finite(model.layout().tensors(), parameters);
   return summary;
 }
 

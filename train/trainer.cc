@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/digest.h"
 #include "train/attach_pause.h"
+#include "train/finite.h"
 #include "train/lent_memory.h"
 #include "train/rank_compute.h"
 #include "worker/device_memory_opener.h"
@@ -203,6 +204,7 @@ class Trainer {
       return needed;
     }
     const BatchStats& stats = **computed;
+    look_at(round, stats);
     complete_ = Round(round.value - 1);  // every tensor was waited for
     count_gate();
     pushed_ = round;
@@ -362,9 +364,24 @@ class Trainer {
     return finished ? ViewEnd::kFinished : ViewEnd::kStopped;
   }
 
+  // Said once. With a gate such a round is not applied, and the next one may be as ever.
+  void look_at(Round round, const BatchStats& stats) {
+    const std::string what = not_finite(round, stats.loss_sum);
+    if (what.empty() || told_not_finite_) return;
+    told_not_finite_ = true;
+    const bool gated = has_gate(session_options_.job);
+    if (!gated) summary_.not_finite = what;
+    note("NOT FINITE: " + what + (gated ? "; the gate does not apply such a round" : kNotFiniteAdvice));
+  }
+
+  // Of parameters in hand: their digest. What is not finite among them goes into the summary.
   Result<std::string> digest_of_parameters() {
+    const auto digest = [&](const std::vector<TensorSpec>& tensors, const std::vector<const float*>& values) {
+      if (summary_.not_finite.empty()) summary_.not_finite = not_finite(tensors, values);
+      return parameters_digest(tensors, values);
+    };
     const std::vector<TensorSpec>& tensors = compute_.shape().tensors();
-    if (memory_.place == MemoryPlace::kHost) return parameters_digest(tensors, memory_.parameters);
+    if (memory_.place == MemoryPlace::kHost) return digest(tensors, memory_.parameters);
     std::vector<std::vector<float>> values;
     std::vector<const float*> pointers;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -372,7 +389,7 @@ class Trainer {
       pointers.push_back(values.back().data());
       if (Status status = compute_.read_parameters(t, values.back()); !status) return tl::unexpected(status.error());
     }
-    return parameters_digest(tensors, pointers);
+    return digest(tensors, pointers);
   }
 
   // Only of interest where there is a choice, and said once unless it changes.
@@ -452,6 +469,7 @@ class Trainer {
   RunSummary summary_;
   bool attached_once_ = false;
   bool told_path_ = false;
+  bool told_not_finite_ = false;
   Round best_;       // newest complete round of any view
   Round resumed_;    // where the newest view began
   Round evaluated_;  // round that summary_.test is about

@@ -325,7 +325,7 @@ cudaError_t CudaDeviceApi::encode_on(cudaStream_t stream, const Encode& work) {
       gpu::fp32_to_bf16(values, n, halves, stream);
       break;
     case EncodingId::kFp16:
-      gpu::fp32_to_fp16(values, n, halves, stream);
+      gpu::fp32_to_fp16(values, n, work.scale, halves, stream);
       break;
     case EncodingId::kInt8:
       padded = pad(Int8Frame::scales(n), Int8Frame::values_at(n));

@@ -90,6 +90,7 @@ class DeviceApi {
     EncodingSpec encoding;                   // any of push but fp32
     std::span<const float* const> inputs;    // summed in tree order
     std::size_t elements = 0;                // of the chunk: all of it
+    float scale = 1.0f;                      // of the sum: Encoding::push_scale()
     const float* residual_before = nullptr;  // null unless the encoding keeps one
     float* residual = nullptr;               // after: another array
     std::byte* frame = nullptr;

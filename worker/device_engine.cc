@@ -135,6 +135,7 @@ void DeviceEngine::handle(const DeviceOrder& order) {
   switch (order.kind) {
     case DeviceOrder::Kind::kReduce:
       chunk.with_residual = order.flag;
+      chunk.weight = order.weight;
       chunk.encoded = false;
       arrived(reduce_, order.chunk);
       break;

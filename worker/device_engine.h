@@ -162,6 +162,7 @@ class DeviceEngine {
   std::vector<Device> devices_;
   Line reduce_, deliver_;
   struct ChunkState {
+    std::uint64_t weight = 1;                  // of the reduce order under way
     bool with_residual = false, full = false;  // of the orders under way
     bool encoded = false;                      // the reduce order under way, or the last one, has been issued
     bool moving = false;                       // its residual is being copied

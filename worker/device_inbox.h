@@ -32,6 +32,7 @@ struct DeviceOrder {
   ChunkIndex chunk;
   std::uint32_t position = 0;
   bool flag = false;
+  std::uint64_t weight = 0;  // kReduce: samples in the node's sum
 };
 
 class DeviceInbox {

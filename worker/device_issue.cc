@@ -89,6 +89,7 @@ Result<const void*> DeviceEngine::encode(std::uint32_t position, ChunkIndex chun
     const DeviceApi::Encode work{.encoding = plan_.push->spec(),
                                  .inputs = values,
                                  .elements = elements,
+                                 .scale = plan_.push->push_scale(state.weight),
                                  .residual_before = keeps ? memory_->residual(chunk, state.turn ^ 1u) : nullptr,
                                  .residual = keeps ? memory_->residual(chunk, state.turn) : nullptr,
                                  .frame = staging.frame,

@@ -150,8 +150,8 @@ DeviceReducer::Chunk& DeviceReducer::at(ChunkIndex chunk) {
   return chunks_[local_[chunk.value]];
 }
 
-void DeviceReducer::post(DeviceOrder::Kind kind, ChunkIndex chunk, bool flag) {
-  reduction_->engine_->inbox().post({kind, chunk, 0, flag});
+void DeviceReducer::post(DeviceOrder::Kind kind, ChunkIndex chunk, bool flag, std::uint64_t weight) {
+  reduction_->engine_->inbox().post({kind, chunk, 0, flag, weight});
 }
 
 void DeviceReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) {
@@ -163,7 +163,7 @@ void DeviceReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, 
   state.weight = weight;
   state.with_residual = with_residual;
   ++under_way_;
-  post(DeviceOrder::Kind::kReduce, chunk, with_residual);
+  post(DeviceOrder::Kind::kReduce, chunk, with_residual, weight);
 }
 
 void DeviceReducer::deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) {

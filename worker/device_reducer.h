@@ -135,7 +135,7 @@ class DeviceReducer final : public NodeReducer {
   DeviceReducer(std::shared_ptr<DeviceReduction> reduction, DeviceReduction::Port& port,
                 const std::vector<ChunkIndex>& chunks, ReduceListener& listener);
   Chunk& at(ChunkIndex chunk);
-  void post(DeviceOrder::Kind kind, ChunkIndex chunk, bool flag);
+  void post(DeviceOrder::Kind kind, ChunkIndex chunk, bool flag, std::uint64_t weight = 0);
   void handle(const Event& event);
 
   const std::shared_ptr<DeviceReduction> reduction_;

@@ -109,7 +109,7 @@ void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bo
     return;
   }
   std::byte* out = next_frame(place, chunk, round);
-  encode_sum(place, range, out);
+  encode_sum(place, range, weight, out);
   if (ring_) ring_->publish(chunk, round, weight);
   busy_ns_ += steady_ns() - started;
   const std::size_t frame_bytes = push_->bytes(range.elements);
@@ -123,7 +123,7 @@ std::byte* HostReducer::next_frame(Place& place, ChunkIndex chunk, Round round) 
   return frame(place, layout_->chunk(chunk).elements, place.turn);
 }
 
-void HostReducer::encode_sum(Place& place, ChunkRange range, std::byte* out) {
+void HostReducer::encode_sum(Place& place, ChunkRange range, std::uint64_t weight, std::byte* out) {
   const float* before = nullptr;
   float* residual = nullptr;
   if (push_->keeps_residual()) {
@@ -131,10 +131,11 @@ void HostReducer::encode_sum(Place& place, ChunkRange range, std::byte* out) {
     residual = residual_behind(out, range.elements);
   }
   const bool in_place = push_->id() == EncodingId::kFp32;  // nothing to encode: summed straight into the frame
+  const float scale = push_->push_scale(weight);
   for (std::size_t first = 0; first < range.elements; first += sum_.size()) {
     const std::size_t count = std::min<std::size_t>(sum_.size(), range.elements - first);
     const float* values = gradients_[0] + range.begin + first;
-    if (gradients_.size() > 1 || in_place) {
+    if (gradients_.size() > 1 || in_place || scale != 1.0f) {
       for (std::size_t rank = 0; rank < gradients_.size(); ++rank) {
         inputs_[rank] = gradients_[rank] + range.begin + first;
       }
@@ -143,6 +144,7 @@ void HostReducer::encode_sum(Place& place, ChunkRange range, std::byte* out) {
       values = sum;
     }
     if (in_place) continue;
+    if (scale != 1.0f) kernels::scale(sum_.data(), count, scale);
     if (residual != nullptr) std::copy_n(before + first, count, residual + first);
     push_->encode(values, range.elements, first, count, residual, out);
   }

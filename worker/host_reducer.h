@@ -66,7 +66,7 @@ class HostReducer final : public NodeReducer {
   Place& place_of(ChunkIndex chunk);
   std::byte* frame(const Place& place, std::size_t elements, std::uint8_t turn) const;
   float* residual_behind(std::byte* frame, std::size_t elements) const;
-  void encode_sum(Place& place, ChunkRange range, std::byte* out);
+  void encode_sum(Place& place, ChunkRange range, std::uint64_t weight, std::byte* out);
   std::byte* next_frame(Place& place, ChunkIndex chunk, Round round);
 
   const std::shared_ptr<const Layout> layout_;

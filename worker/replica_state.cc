@@ -51,7 +51,7 @@ ReplicaState::ReplicaState(std::shared_ptr<const Layout> layout, const JobConfig
 void ReplicaState::step(ChunkIndex chunk, const float* sum, std::uint64_t weight) {
   if (weight == 0) return;
   const ChunkRange range = layout_->chunk(chunk);
-  const std::byte* frame = reinterpret_cast<const std::byte*>(sum);
+  const PushFrame frame{reinterpret_cast<const std::byte*>(sum)};
   FusedArgs args;
   args.elements = range.elements;
   args.frames = {&frame, 1};

@@ -73,6 +73,7 @@ Status FakeDeviceApi::encode(StreamId stream, const Encode& work) {
   operation.run = [encoding, work, inputs = std::move(inputs), words] {
     std::vector<float> values(work.elements);
     kernels::tree_sum(inputs, work.elements, values.data());
+    kernels::scale(values.data(), work.elements, work.scale);
     if (work.residual) std::copy_n(work.residual_before, work.elements, work.residual);
     encoding->encode(values.data(), work.elements, 0, work.elements, work.residual, work.frame);
     encoding->finish(work.elements, work.residual, work.frame, {reinterpret_cast<std::uint32_t*>(work.scratch), words});

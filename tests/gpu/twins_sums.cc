@@ -78,7 +78,9 @@ struct HalfTwins {
 const HalfTwins kHalves[] = {{"bf16", kernels::fp32_to_bf16, kernels::bf16_to_fp32, kernels::fp32_to_bf16_facts,
                               cuda::fp32_to_bf16, cuda::bf16_to_fp32, cuda::fp32_to_bf16_facts},
                              {"fp16", kernels::fp32_to_fp16, kernels::fp16_to_fp32, kernels::fp32_to_fp16_facts,
-                              cuda::fp32_to_fp16, cuda::fp16_to_fp32, cuda::fp32_to_fp16_facts}};
+                              [](const cuda::SumInputs& in, std::size_t count, std::uint16_t* out,
+                                 cuda::Stream stream) { cuda::fp32_to_fp16(in, count, 1.0f, out, stream); },
+                              cuda::fp16_to_fp32, cuda::fp32_to_fp16_facts}};
 
 void check_facts(const std::vector<GradientFacts>& device, const GradientFacts& host) {
   CHECK(device[0].non_finite == host.non_finite);
@@ -107,6 +109,26 @@ TEST_CASE("CUDA casts have the bits of the CPU's, also those of NaNs") {
           half.decode(halves.get(), count, floats.get(), stream());
           check_equal("floats", floats.read(), decoded, Nan::kSameBits);
         }
+      }
+    }
+  });
+}
+
+TEST_CASE("CUDA scales sums on their way to fp16 as the CPU does") {
+  in_all_ways([] {
+    for (const std::size_t n : {1, 3, 8}) {
+      for (const float scale : {0x1p-1f, 0x1p-16f, 0x1p-64f}) {
+        const std::size_t count = 4096 * 2 + 99;
+        CAPTURE(n);
+        CAPTURE(scale);
+        const Inputs in(make_arrays(Values::kWild, n, count, 8));
+        std::vector<float> sum = in.sum();
+        kernels::scale(sum.data(), count, scale);
+        std::vector<std::uint16_t> encoded(count);
+        kernels::fp32_to_fp16(sum.data(), count, encoded.data());
+        const DeviceArray<std::uint16_t> halves(count);
+        cuda::fp32_to_fp16(in.fused(), count, scale, halves.get(), stream());
+        check_equal("halves", halves.read(), encoded);
       }
     }
   });

@@ -44,7 +44,7 @@ void BackupsJudge::push_arrives(const ShardCore& core, const Push& push, std::sp
   node.present = true;
   node.weight = push.weight;
   node.values.resize(chunk.state.params.size());
-  push_->decode(frame.data(), node.values.size(), 0, node.values.size(), node.values.data());
+  decode_push(*push_, frame.data(), push.weight, node.values.size(), 0, node.values.size(), node.values.data());
   ++rounds.arrived;
 }
 

@@ -23,7 +23,7 @@ void ClocksJudge::apply(Chunk& chunk, const Push& push, std::span<const std::byt
   if (push.weight == 0) return;
   const std::size_t elements = state.params.size();
   std::vector<float> gradient(elements);
-  push_->decode(frame.data(), elements, 0, elements, gradient.data());
+  decode_push(*push_, frame.data(), push.weight, elements, 0, elements, gradient.data());
   const float scale = static_cast<float>(1.0 / static_cast<double>(push.weight));
   const Told& told = chunk.told[push.key.node.value];
   const auto lambda = static_cast<float>(setup_.clocks->delay_compensation);

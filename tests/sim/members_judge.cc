@@ -44,7 +44,7 @@ void MembersJudge::push_arrives(const ShardCore&, const Push& push, std::span<co
   if (!mine.values.empty()) return;  // a second copy
   mine.weight = push.weight;
   mine.values.resize(setup_.layout->chunk(push.key.chunk).elements);
-  push_->decode(frame.data(), mine.values.size(), 0, mine.values.size(), mine.values.data());
+  decode_push(*push_, frame.data(), push.weight, mine.values.size(), 0, mine.values.size(), mine.values.data());
 }
 
 std::vector<float> MembersJudge::arrived_of(ChunkIndex chunk, std::uint64_t round, std::uint32_t place,
@@ -85,7 +85,10 @@ MembersJudge::Sum MembersJudge::sum_of(const State& state, ChunkIndex chunk, std
       continue;
     }
     const std::span<float> left = push_->keeps_residual() ? std::span(sum.residuals[place]) : std::span<float>();
-    pushes.push_back(pushed_chunk(*push_, gradients_of(state, chunk, round, place, sum.weight), left));
+    std::uint64_t weight = 0;
+    const std::vector<float> gradient = gradients_of(state, chunk, round, place, weight);
+    pushes.push_back(pushed_chunk(*push_, gradient, weight, left));
+    sum.weight += weight;
   }
   sum.values = add_in_tree_order(std::move(pushes));
   return sum;

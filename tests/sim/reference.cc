@@ -25,11 +25,11 @@ std::vector<float> by_chunk(const Layout& layout, Function&& function) {
   return flat;
 }
 
-std::vector<float> pushed(EncodingSpec spec, const Layout& layout, std::span<const float> values,
+std::vector<float> pushed(EncodingSpec spec, const Layout& layout, std::span<const float> values, std::uint64_t weight,
                           std::span<float> residual) {
   const auto encoding = make_encoding(spec);
   return by_chunk(layout, [&](ChunkRange range) {
-    return pushed_chunk(*encoding, values.subspan(range.begin, range.elements),
+    return pushed_chunk(*encoding, values.subspan(range.begin, range.elements), weight,
                         residual.subspan(range.begin, range.elements));
   });
 }
@@ -87,14 +87,17 @@ std::vector<float> add_in_tree_order(std::vector<std::vector<float>> level) {
   return std::move(level.front());
 }
 
-std::vector<float> pushed_chunk(const Encoding& push, std::span<const float> sum, std::span<float> residual) {
+std::vector<float> pushed_chunk(const Encoding& push, std::span<const float> sum, std::uint64_t weight,
+                                std::span<float> residual) {
   std::vector<std::byte> frame(push.bytes(sum.size()));
   std::vector<std::uint32_t> scratch(push.scratch_words(sum.size()));
   float* left = push.keeps_residual() ? residual.data() : nullptr;
-  push.encode(sum.data(), sum.size(), 0, sum.size(), left, frame.data());
+  std::vector<float> scaled(sum.begin(), sum.end());
+  for (float& value : scaled) value *= push.push_scale(weight);
+  push.encode(scaled.data(), sum.size(), 0, sum.size(), left, frame.data());
   push.finish(sum.size(), left, frame.data(), scratch);
   std::vector<float> out(sum.size());
-  push.decode(frame.data(), sum.size(), 0, sum.size(), out.data());
+  decode_push(push, frame.data(), weight, sum.size(), 0, sum.size(), out.data());
   return out;
 }
 
@@ -137,15 +140,17 @@ Reference::Reference(const ReferenceOptions& o) {
     residuals_.push_back(residuals_.back());
     for (std::uint32_t node = 0; node < o.nodes; ++node) {
       std::vector<std::vector<float>> ranks;
+      std::uint64_t own = 0;
       for (std::uint32_t local = 0; local < o.ranks_per_node; ++local) {
         const std::uint32_t rank = node * o.ranks_per_node + local;
-        weight += sample_weight(o.seed, rank, round);
+        own += sample_weight(o.seed, rank, round);
         std::vector<float>& gradient = ranks.emplace_back(o.elements);
         for (std::uint64_t e = 0; e < o.elements; ++e) {
           gradient[e] = gradient_value(o.seed, rank, round, e, visible_.back()[e]) * gate.loss_scale;
         }
       }
-      node_sums.push_back(pushed(o.push, *o.layout, add_in_tree_order(std::move(ranks)), residuals_.back()[node]));
+      weight += own;
+      node_sums.push_back(pushed(o.push, *o.layout, add_in_tree_order(std::move(ranks)), own, residuals_.back()[node]));
     }
     if (o.reverse_nodes) std::ranges::reverse(node_sums);
     std::vector<float> sum = add_in_tree_order(std::move(node_sums));

@@ -50,7 +50,8 @@ class Reference {
 std::vector<float> add_in_tree_order(std::vector<std::vector<float>> level);
 
 // What arrives of a node's sum of a chunk; `residual`, what it has not said yet, is updated if the encoding keeps one.
-std::vector<float> pushed_chunk(const Encoding& push, std::span<const float> sum, std::span<float> residual);
+std::vector<float> pushed_chunk(const Encoding& push, std::span<const float> sum, std::uint64_t weight,
+                                std::span<float> residual);
 // What trainers see of a chunk after an answer with these parameters, where they saw `seen` before it.
 std::vector<float> pulled_chunk(const Encoding& pull, std::span<const float> params, std::vector<float> seen);
 

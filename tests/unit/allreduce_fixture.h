@@ -302,8 +302,8 @@ class ServerReference {
         }
       }
     }
-    std::vector<const std::byte*> frames;
-    for (const auto& one : gradients) frames.push_back(reinterpret_cast<const std::byte*>(one.data()));
+    std::vector<PushFrame> frames;
+    for (const auto& one : gradients) frames.push_back({reinterpret_cast<const std::byte*>(one.data())});
     FusedArgs args;
     args.elements = layout_.flat_elements();
     args.frames = frames;

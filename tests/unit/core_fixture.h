@@ -30,10 +30,11 @@ inline std::shared_ptr<const Layout> layout_of(std::uint64_t elements, std::uint
   return std::make_shared<const Layout>(*Layout::make({{"w", {elements}}}, kChunk, slots));
 }
 
-// A frame of `count` equal values as they travel.
-inline std::vector<std::byte> frame_of(std::size_t count, float value, EncodingSpec spec = {}) {
+// A frame of `count` equal values as they travel: each the sum of `weight` samples.
+inline std::vector<std::byte> frame_of(std::size_t count, float value, EncodingSpec spec = {},
+                                       std::uint64_t weight = 1) {
   const auto encoding = make_encoding(spec);
-  const std::vector<float> values(count, value);
+  const std::vector<float> values(count, value * encoding->push_scale(weight));
   std::vector<float> residual(count);
   std::vector<std::uint32_t> scratch(encoding->scratch_words(count));
   std::vector<std::byte> frame(encoding->bytes(count));
@@ -168,7 +169,7 @@ class Shard {
   void push_from(PeerId from, std::uint32_t node, std::uint64_t round, float gradient, std::uint32_t chunk = 0,
                  std::uint64_t weight = 1) {
     core.on_push(from, Push{key(node, chunk), Round(round), weight, core.job().push.id},
-                 payload_of(frame_of(elements(chunk), gradient, core.job().push)));
+                 payload_of(frame_of(elements(chunk), gradient, core.job().push, weight)));
   }
   std::span<const float> params(std::uint32_t chunk = 0) const { return core.params(ChunkIndex(chunk)); }
   std::uint64_t version(std::uint32_t chunk = 0) const { return core.version(ChunkIndex(chunk)).value; }

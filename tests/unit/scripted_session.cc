@@ -48,7 +48,7 @@ struct Session::Impl {
     const auto scalars =
         optimizer->scalars(round.value, scheduled_lr(server_schedule(job), job.optimizer.lr, round.value));
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      const auto* frame = reinterpret_cast<const std::byte*>(gradients[t].data());
+      const PushFrame frame{reinterpret_cast<const std::byte*>(gradients[t].data())};
       FusedArgs args;
       args.elements = tensors[t].elements();
       args.frames = {&frame, 1};

@@ -64,7 +64,8 @@ class Training {
     CHECK(push.round == Round(number));
     CHECK(push.weight == 3);
     // What it must be.
-    const std::vector<float> sum = node_.sum(push.chunk);
+    std::vector<float> sum = node_.sum(push.chunk);
+    kernels::scale(sum.data(), n, push_->push_scale(push.weight));
     std::vector<std::byte> expected(push_->bytes(n));
     std::vector<std::uint32_t> scratch(push_->scratch_words(n));
     float* residual = push_->keeps_residual() ? residuals_.data() + range.begin : nullptr;
@@ -77,7 +78,7 @@ class Training {
     }
     // The servers' part.
     std::vector<float> decoded(n);
-    push_->decode(push.payload.data(), n, 0, n, decoded.data());
+    decode_push(*push_, push.payload.data(), push.weight, n, 0, n, decoded.data());
     for (std::size_t i = 0; i < n; ++i) values_[range.begin + i] -= 0.125f * decoded[i];
     std::vector<std::byte> frame(pull_->bytes(n));
     pull_->encode_update(values_.data() + range.begin, n, 0, n, estimate_.data() + range.begin, frame.data());

@@ -117,4 +117,31 @@ TEST_CASE("decoding any range at any address gives the encoded values, rounded a
   }
 }
 
+TEST_CASE("what a push of fp16 carries does not grow with the batch, and costs no bit; others have the range") {
+  for (const EncodingId id : {EncodingId::kFp32, EncodingId::kBf16, EncodingId::kInt8, EncodingId::kOneBit}) {
+    CHECK(encoding_for(id).push_scale(60'000) == 1.0f);
+  }
+  const Encoding& fp16 = encoding_for(EncodingId::kFp16);
+  CHECK(fp16.push_scale(0) == 1.0f);
+  CHECK(fp16.push_scale(1) == 1.0f);
+  CHECK(fp16.push_scale(2) == 0.5f);
+  CHECK(fp16.push_scale(3) == 0.25f);
+  CHECK(fp16.push_scale(60'000) == 0x1p-16f);
+  CHECK(fp16.push_scale(~0ull) == 0x1p-64f);
+  for (const std::uint64_t weight : {1ull, 3ull, 128ull, 60'000ull, 1ull << 40}) {
+    const auto samples = static_cast<float>(weight);
+    // The largest mean that fp16 has.
+    const std::vector<float> sums = {1.09f * samples, -1.09f * samples, 0.001f * samples, 65'504.0f * samples, 0.0f};
+    std::vector<float> scaled = sums, back(sums.size());
+    for (float& value : scaled) value *= fp16.push_scale(weight);
+    std::vector<std::byte> frame(fp16.bytes(sums.size()));
+    fp16.encode(scaled.data(), sums.size(), 0, sums.size(), nullptr, frame.data());
+    decode_push(fp16, frame.data(), weight, sums.size(), 0, sums.size(), back.data());
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      CAPTURE(weight);
+      CHECK(std::fabs(back[i] - sums[i]) <= 0x1p-11f * std::fabs(sums[i]));
+    }
+  }
+}
+
 }  // namespace

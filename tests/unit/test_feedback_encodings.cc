@@ -185,10 +185,10 @@ TEST_CASE("a fused step with a delta encoding gives the bits of step and encodin
   const std::vector<float> gradient = some_values(kElements, 3), start = some_values(kElements, 4);
   std::vector<float> m(kElements), v(kElements), params = start, estimate(kElements), seen = some_values(kElements, 5);
   std::vector<std::byte> answer(pull->bytes(kElements));
-  const std::byte* frame = reinterpret_cast<const std::byte*>(gradient.data());
+  const PushFrame pushed{reinterpret_cast<const std::byte*>(gradient.data())};
   FusedArgs args;
   args.elements = kElements;
-  args.frames = {&frame, 1};
+  args.frames = {&pushed, 1};
   args.push = &encoding_for(EncodingId::kFp32);
   args.scale = 0.5f;
   args.param_in = start.data();

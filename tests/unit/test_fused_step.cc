@@ -60,16 +60,17 @@ void check(const Case& c) {
   const Encoding &push = encoding_for(c.push), &pull = encoding_for(c.pull);
 
   std::vector<std::vector<std::byte>> memory;
-  std::vector<const std::byte*> frames;
+  std::vector<PushFrame> frames;
   std::vector<std::vector<float>> decoded;
   std::vector<const float*> inputs;
   for (std::size_t k = 0; k < c.frames; ++k) {
     const std::vector<float> gradient = some_values(c.elements, static_cast<std::uint32_t>(k + 1));
     memory.emplace_back(push.bytes(c.elements) + c.offset);
     push.encode(gradient.data(), c.elements, 0, c.elements, nullptr, memory.back().data() + c.offset);
-    frames.push_back(memory.back().data() + c.offset);
+    frames.push_back({memory.back().data() + c.offset, 100 * k + 1});
     decoded.emplace_back(c.elements);
-    push.decode(frames.back(), c.elements, 0, c.elements, decoded.back().data());
+    push.decode(frames.back().bytes, c.elements, 0, c.elements, decoded.back().data());
+    kernels::scale(decoded.back().data(), c.elements, 1.0f / push.push_scale(frames.back().weight));
     inputs.push_back(decoded.back().data());
   }
   Chunk start;

@@ -139,9 +139,10 @@ TEST_CASE("several ranks are summed in tree order and encoded, whatever the enco
       for (const ChunkIndex chunk : node.chunks) {
         const ChunkRange range = node.layout->chunk(chunk);
         reducer.reduce(chunk, Round(1), ranks, false);
-        const std::vector<float> sum = node.sum(range);
+        std::vector<float> sum = node.sum(range);
         const Encoding& encoding = encoding_for(id);
         std::vector<std::byte> expected(encoding.bytes(range.elements));
+        kernels::scale(sum.data(), range.elements, encoding.push_scale(ranks));
         encoding.encode(sum.data(), range.elements, 0, range.elements, nullptr, expected.data());
         REQUIRE(out.frame.size() == expected.size());
         CHECK(std::memcmp(out.frame.data(), expected.data(), expected.size()) == 0);

@@ -75,7 +75,7 @@ struct Training {
     for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
       const ChunkRange chunk = layout.chunk(ChunkIndex(c));
       const std::vector<LayerPart> parts = layer_parts(layout, ChunkIndex(c));
-      const auto* frame = reinterpret_cast<const std::byte*>(sum.data() + chunk.begin);
+      const PushFrame frame{reinterpret_cast<const std::byte*>(sum.data() + chunk.begin)};
       FusedArgs args;
       args.elements = chunk.elements;
       args.frames = {&frame, 1};

@@ -43,6 +43,16 @@ TEST_CASE("the average is weighted by samples") {
   CHECK(all_equal(shard.params(), -2.0f));  // (6 + 2) / (3 + 1)
 }
 
+TEST_CASE("sums of any number of samples arrive in 16 bits") {
+  for (const EncodingId push : {EncodingId::kBf16, EncodingId::kFp16}) {
+    Shard shard({.nodes = 2, .push = push});
+    shard.init(0.0f);
+    shard.push(0, 1, 131'072.0f, 0, 65'536);  // a mean of 2: the sum is too large for fp16
+    shard.push(1, 1, 524'288.0f, 0, 65'536);
+    CHECK(all_equal(shard.params(), -5.0f));
+  }
+}
+
 TEST_CASE("a round without samples changes the version and nothing else") {
   ShardSetup setup{.nodes = 2, .optimizer = "adamw"};
   setup.options.weight_decay = 0.5;

@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/unit/synthetic_images.h"
+#include "train/finite.h"
 #include "train/mlp.h"
 #include "train/rank_compute.h"
 #include "train/standalone.h"
@@ -125,6 +127,24 @@ TEST_CASE("A summary counts rounds, samples and the last epoch") {
   CHECK(json.at("test_accuracy").is_null());
   CHECK(json.at("train_samples") == 500);
   CHECK(json.at("step_split").at("compute_ms") > 0.0);
+}
+
+TEST_CASE("A learning rate that is too large ends in words, not in NaN alone") {
+  StandaloneOptions options = small_job();
+  CHECK(train(options, training_set()).not_finite.empty());
+  options.job.optimizer.lr = 1e30;
+  CHECK(train(options, training_set()).not_finite.find("the loss of round ") == 0);
+}
+
+TEST_CASE("What is not finite is named: the round, or the tensor and how many of its values") {
+  CHECK(not_finite(Round(7), 0.5).empty());
+  CHECK(not_finite(Round(7), std::nan("")) == "the loss of round 7 is nan");
+  CHECK(not_finite(Round(8), std::numeric_limits<double>::infinity()) == "the loss of round 8 is inf");
+  std::vector<float> first(100), second(20);
+  const std::vector<TensorSpec> tensors = {{"w", {100}}, {"b", {20}}};
+  CHECK(not_finite(tensors, {first.data(), second.data()}).empty());
+  second[3] = second[19] = std::nanf("");
+  CHECK(not_finite(tensors, {first.data(), second.data()}) == "2 of 20 values of tensor 'b' are not finite");
 }
 
 TEST_CASE("Gradient accumulation sums the same gradient") {

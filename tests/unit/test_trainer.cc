@@ -116,6 +116,7 @@ class Run {
     options_.job.local.optimizer = default_optimizer("adamw");
     options_.job.train.epochs = 5;
   }
+  void take_rate(double lr) { options_.job.optimizer.lr = lr; }
   void allow_backup_workers() { options_.job.sync.backup_workers = 1; }
   void ask_for_device_memory(bool refuses) { options_.device_memory = std::make_shared<Opener>(refuses); }
   std::string log() const {
@@ -250,6 +251,22 @@ TEST_CASE("A state that could not be saved is in the summary, with the reason") 
   CHECK(to_text(*summary).find("not saved: server 1: disk full") != std::string::npos);
   CHECK(to_json(*summary).find(R"("not_saved":"server 1: disk full")") != std::string::npos);
   CHECK(run.log().find("starting at round 0") != std::string::npos);
+}
+
+TEST_CASE("A loss or parameters that are no longer finite are said, once, and are in the summary") {
+  Run run;
+  run.take_rate(1e30);
+  const auto summary = run.train();
+  REQUIRE(summary);
+  CHECK_FALSE(summary->not_finite.empty());
+  CHECK(summary->not_finite.find("the loss of round ") == 0);
+  CHECK(to_json(*summary).find(R"("not_finite":"the loss of round )") != std::string::npos);
+  CHECK(to_text(*summary).find("not finite: the loss of round ") != std::string::npos);
+  const std::string log = run.log();
+  const std::size_t said = log.find("NOT FINITE: the loss of round ");
+  REQUIRE(said != std::string::npos);
+  CHECK(log.find("NOT FINITE", said + 1) == std::string::npos);
+  CHECK(log.find("a smaller optimizer.lr") != std::string::npos);
 }
 
 TEST_CASE("A server that is lost before the last state is saved: the run ends once more") {
