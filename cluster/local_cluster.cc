@@ -16,6 +16,7 @@
 #include <random>
 #include <thread>
 
+#include "cluster/http_client.h"
 #include "cluster/run_folder.h"
 #include "common/assert.h"
 #include "common/exit_codes.h"
@@ -36,6 +37,8 @@ constexpr milliseconds kReadyPoll{5};
 constexpr int kCoordinatorPort = 7070;  // on a host of its own
 // Beyond what a daemon allows itself (stop_timeout_s) before it is killed.
 constexpr std::chrono::seconds kExtraGrace{5};
+// And then whether it answers is looked at, again and again.
+constexpr milliseconds kAnswerTimeout{2'000}, kLookAgain{1'000};
 constexpr std::chrono::seconds kTrainerGrace{5};
 
 std::uint64_t size_of(const std::string& file) {
@@ -428,21 +431,24 @@ milliseconds LocalCluster::grace() const {
 
 std::vector<std::string> LocalCluster::stop() {
   std::vector<std::string> killed;
-  // All of a group are told before the first is waited for.
-  const auto end = [&](auto first, auto last, milliseconds patience) {
+  // All of a group are told before the first is waited for. A daemon takes as long as it gets on, and ends by itself
+  // when nothing has moved for stop_timeout_s: only one that answers nobody any more is killed.
+  const auto end = [&](auto first, auto last) {
     for (auto d = first; d != last; ++d) d->process.send_signal(SIGTERM);
-    const auto until = Clock::now() + patience;
+    const auto until = Clock::now() + grace();
     for (auto d = first; d != last; ++d) {
       if (!d->process || !d->process.running()) continue;
       const auto left = std::max(std::chrono::duration_cast<milliseconds>(until - Clock::now()), milliseconds(0));
-      if (d->process.wait(left)) continue;
+      bool ended = d->process.wait(left).has_value();
+      while (!ended && http_get(d->admin, "/status", kAnswerTimeout)) ended = d->process.wait(kLookAgain).has_value();
+      if (ended || !d->process.running()) continue;
       d->process.terminate(milliseconds(0));
       killed.push_back(d->name);
     }
   };
   const auto others = workers_.begin() + (servers_.empty() && !workers_.empty() ? 1 : 0);
-  end(others, workers_.end(), grace());
-  end(workers_.begin(), others, grace());
+  end(others, workers_.end());
+  end(workers_.begin(), others);
   // With their workers gone, trainers leave by themselves.
   wait_for_trainers(kTrainerGrace);
   for (Trainer& t : trainers_) {
@@ -451,8 +457,8 @@ std::vector<std::string> LocalCluster::stop() {
     killed.push_back("trainer of rank " + std::to_string(t.rank));
   }
   if (!servers_.empty()) {
-    end(servers_.begin() + 1, servers_.end(), grace());
-    end(servers_.begin(), servers_.begin() + 1, grace());
+    end(servers_.begin() + 1, servers_.end());
+    end(servers_.begin(), servers_.begin() + 1);
   }
   std::error_code ignored;
   fs::remove(options_.base_dir + "/cluster.json", ignored);
