@@ -24,14 +24,15 @@ void ControlJobs::park_all(const std::string& why) {
   while (!jobs_.empty()) park(jobs_.begin()->first, why);
 }
 
-void ControlJobs::describe(ServerHello& hello) const {
+void ControlJobs::describe(ServerHello& hello) {
   hello.store = store_ != nullptr;
   if (store_) hello.stored = store_->jobs();
   for (StoredJob& stored : hello.stored) {
     if (logs_) stored.log = logs_->range(stored.job);
   }
-  for (const auto& [id, parked] : parked_) {
+  for (auto& [id, parked] : parked_) {
     const bool pending = parked.parking != 0;
+    parked.asked = parked.asked || pending;  // it will wait for what comes of that
     if (pending || parked.all) hello.kept.push_back({id, parked.min_version, parked.max_version, pending});
   }
   // To a coordinator that is new, these are over.
@@ -97,7 +98,12 @@ void ControlJobs::on(const SnapshotAt& m) {
 }
 
 void ControlJobs::on(const SnapshotCommit& m) {
-  if (const auto last = parked_.find(m.job); last != parked_.end() && last->second.last == m.round) unpark(m.job);
+  if (const auto last = parked_.find(m.job); last != parked_.end() && last->second.last == m.round) {
+    const ViewId view = last->second.view;
+    const bool awaited = last->second.parking != 0 && last->second.asked;
+    unpark(m.job);
+    if (awaited) tell_kept(m.job, view, false, {}, {});
+  }
   if (logs_) logs_->trim(m.job, m.round);
   if (store_) {
     if (const Status dropped = store_->drop_before(m.job, m.round); !dropped) {

@@ -124,7 +124,7 @@ class ControlJobs {
   // It knows nothing of our jobs: they are over, and stay in memory for their next views.
   void park_all(const std::string& why);
   // What a hello and a heartbeat say.
-  void describe(ServerHello& hello) const;
+  void describe(ServerHello& hello);
   std::vector<JobProgress> progress() const;
 
   // The lanes and the snapshotter.

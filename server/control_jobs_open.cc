@@ -344,7 +344,8 @@ void ControlJobs::opened(JobId id, ViewId view, const Status& status) {
     const Job* job = find(id, view);  // else it was refused before it was anything
     logger_->error("job '{}' view {} cannot open: {}", job ? job->status.name : std::to_string(id.value), view.value,
                    ready.message);
-    if (find(id, view)) drop(id, "it could not open");
+    // What lanes kept of the last view is as good for the next one.
+    if (job) job->kept ? park(id, "it could not open") : drop(id, "it could not open");
   }
   output_.send(std::move(ready));
 }

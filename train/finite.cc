@@ -16,7 +16,7 @@ std::string not_finite(Round round, double loss) {
   return "the loss of round " + std::to_string(round.value) + " is " + printed("%g", loss);
 }
 
-std::string not_finite(const std::vector<TensorSpec>& tensors, const std::vector<const float*>& parameters) {
+std::string not_finite(const std::vector<TensorSpec>& tensors, std::span<const float* const> parameters) {
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const kernels::GradientFacts facts = kernels::gradient_facts(parameters[t], tensors[t].elements());
     if (facts.non_finite == 0) continue;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,6 @@ extern const char* const kNotFiniteAdvice;
 // In words, or empty if it is finite.
 std::string not_finite(Round round, double loss);
 // The first tensor that has values which are not finite, and how many, or empty: they all are.
-std::string not_finite(const std::vector<TensorSpec>& tensors, const std::vector<const float*>& parameters);
+std::string not_finite(const std::vector<TensorSpec>& tensors, std::span<const float* const> parameters);
 
 }  // namespace tributary::train

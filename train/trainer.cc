@@ -376,7 +376,7 @@ class Trainer {
 
   // Of parameters in hand: their digest. What is not finite among them goes into the summary.
   Result<std::string> digest_of_parameters() {
-    const auto digest = [&](const std::vector<TensorSpec>& tensors, const std::vector<const float*>& values) {
+    const auto digest = [&](const std::vector<TensorSpec>& tensors, std::span<const float* const> values) {
       if (summary_.not_finite.empty()) summary_.not_finite = not_finite(tensors, values);
       return parameters_digest(tensors, values);
     };

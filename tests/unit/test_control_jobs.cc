@@ -356,6 +356,50 @@ TEST_CASE("no view opens on a server that cannot drop what an earlier view has l
   CHECK(server.store.jobs().empty());
 }
 
+TEST_CASE("state that was kept survives a view that could not open because the disk is full") {
+  Server server;
+  const auto left = server.store.create({JobId(7), "job", Round(10), 0, "sgd", 1});
+  REQUIRE(server.store.record(left));
+  server.open(3);
+  server.restart(3);
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(6));
+  const auto second = server.store.create({JobId(7), "job", Round(12), 0, "sgd", 1});
+  REQUIRE(server.store.record(second));
+  server.sent.clear();
+  server.disk.full = true;
+  server.open(4, true);
+  CHECK(server.lane.said.back() == "park");
+  server.jobs.lane_parked(JobId(7), ViewId(4), true, Version(5), Version(6));
+  const auto kept = server.take<ShardKept>();
+  REQUIRE_FALSE(kept.empty());
+  CHECK(kept.back().any);
+  CHECK(kept.back().max_version == Version(6));
+}
+
+TEST_CASE("whoever hears that lanes have yet to say what they keep of a last state hears what became of it") {
+  Server server;
+  server.open(3);
+  server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kFinished, Round(9), "done"});
+  server.jobs.lane_stopped(JobId(7), ViewId(3), Round(9), true);
+  server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(9), true, 1, ""});
+  ServerHello hello;
+  server.jobs.describe(hello);  // a coordinator that had lost sight of this server
+  REQUIRE(hello.kept.size() == 1);
+  REQUIRE(hello.kept[0].pending);
+  server.sent.clear();
+  bool any = true;
+  SUBCASE("the lane says it") {
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(9), Version(9));
+  }
+  SUBCASE("it is committed first, and nobody needs it") {
+    server.jobs.on(SnapshotCommit{JobId(7), Round(9)});
+    any = false;
+  }
+  const auto kept = server.take<ShardKept>();
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].any == any);
+}
+
 TEST_CASE("no view opens before an earlier one's last snapshot has ended, and is dropped") {
   Server server;
   server.open(1);

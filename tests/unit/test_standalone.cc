@@ -142,9 +142,10 @@ TEST_CASE("What is not finite is named: the round, or the tensor and how many of
   CHECK(not_finite(Round(8), std::numeric_limits<double>::infinity()) == "the loss of round 8 is inf");
   std::vector<float> first(100), second(20);
   const std::vector<TensorSpec> tensors = {{"w", {100}}, {"b", {20}}};
-  CHECK(not_finite(tensors, {first.data(), second.data()}).empty());
+  CHECK(not_finite(tensors, std::vector<const float*>{first.data(), second.data()}).empty());
   second[3] = second[19] = std::nanf("");
-  CHECK(not_finite(tensors, {first.data(), second.data()}) == "2 of 20 values of tensor 'b' are not finite");
+  CHECK(not_finite(tensors, std::vector<const float*>{first.data(), second.data()}) ==
+        "2 of 20 values of tensor 'b' are not finite");
 }
 
 TEST_CASE("Gradient accumulation sums the same gradient") {
