@@ -1,5 +1,5 @@
-// Every target is compiled without floating-point contraction (cmake/TributaryOptions.cmake): this one is compiled as all
-// others are, for a processor that has fused multiply-add.
+// Every target is compiled without floating-point contraction (cmake/TributaryOptions.cmake): this one is compiled as
+// all others are, for a processor that has fused multiply-add.
 #include <doctest/doctest.h>
 
 namespace {
