@@ -22,17 +22,12 @@ struct Scratch {
   alignas(64) std::array<Block, kLevels> partial;
 };
 
-// Values [first, first+count) of a frame of `elements`: where they lie, or decoded into `scratch`.
-const float* pushed(const FusedArgs& args, const PushFrame& frame, std::size_t first, std::size_t count,
-                    Block& scratch) {
-  if (const float* values = args.push->as_fp32(frame.bytes)) return values + first;
-  decode_push(*args.push, frame.bytes, frame.weight, args.elements, first, count, scratch.data());
-  return scratch.data();
-}
-
-const float* pulled(const FusedArgs& args, std::size_t first, std::size_t count, Block& scratch) {
-  if (const float* values = args.pulled_as->as_fp32(args.pulled)) return values + first;
-  args.pulled_as->decode(args.pulled, args.elements, first, count, scratch.data());
+// Values [first, first+count) of a frame of `elements`: where they lie, or decoded into `scratch`. (With the weight 1
+// what an answer says is what a push does.)
+const float* values_of(const Encoding& encoding, const PushFrame& frame, std::size_t elements, std::size_t first,
+                       std::size_t count, Block& scratch) {
+  if (const float* values = encoding.as_fp32(frame.bytes)) return values + first;
+  decode_push(encoding, frame.bytes, frame.weight, elements, first, count, scratch.data());
   return scratch.data();
 }
 
@@ -43,7 +38,7 @@ void sum_frames(std::span<const PushFrame> frames, const FusedArgs& args, std::s
   std::array<const float*, kGroup> inputs;
   if (frames.size() <= kGroup) {
     for (std::size_t k = 0; k < frames.size(); ++k) {
-      inputs[k] = pushed(args, frames[k], first, count, scratch.decoded[k]);
+      inputs[k] = values_of(*args.push, frames[k], args.elements, first, count, scratch.decoded[k]);
     }
     return kernels::tree_sum({inputs.data(), frames.size()}, count, out);
   }
@@ -112,7 +107,7 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
       block.state_out[slot] = args.state_out[slot] + first;
     }
     if (args.frames.size() == 1) {
-      block.grad = pushed(args, args.frames[0], first, block.count, sum);
+      block.grad = values_of(*args.push, args.frames[0], args.elements, first, block.count, sum);
       if (args.sum_out) std::copy_n(block.grad, block.count, args.sum_out + first);
     } else {
       float* out = args.sum_out ? args.sum_out + first : sum.data();
@@ -120,8 +115,9 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
       block.grad = out;
     }
     if (args.lambda != 0.0f) {
-      const float* before = pulled(args, first, block.count, scratch.decoded[0]);
-      kernels::compensate_delay({block.count, block.grad, args.scale, args.lambda, block.param_in, before, sum.data()});
+      const float* pulled =
+          values_of(*args.pulled_as, {args.pulled}, args.elements, first, block.count, scratch.decoded[0]);
+      kernels::compensate_delay({block.count, block.grad, args.scale, args.lambda, block.param_in, pulled, sum.data()});
       block.grad = sum.data();
       block.grad_scale = 1.0f;
     }

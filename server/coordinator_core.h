@@ -335,7 +335,7 @@ class CoordinatorCore {
   void commit(Job& job, Round round, std::uint64_t now_ms);
   void record_job(Job& job, std::uint64_t now_ms);
   void tick_job(Job& job, std::uint64_t now_ms);
-  std::uint64_t last_sign(const Job& job, std::uint64_t Pace::*sign, std::uint64_t since_ms) const;
+  bool silent(const Job& job, std::uint64_t Pace::*sign, std::uint64_t since_ms, std::uint64_t now_ms) const;
   static std::uint64_t prepare_bytes(const Job& job);
   bool prepares(const Job& job) const;
   bool has_memory(Job& job, std::uint64_t now_ms);

@@ -318,8 +318,7 @@ void CoordinatorCore::record_job(Job& job, std::uint64_t now_ms) {
 
 void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
   if (job.unrecorded && now_ms >= job.record_due_ms) record_job(job, now_ms);
-  if (job.phase == Phase::kStopping &&
-      now_ms > last_sign(job, &Pace::said_ms, job.phase_since_ms) + kWritingPatienceMs) {
+  if (job.phase == Phase::kStopping && silent(job, &Pace::said_ms, job.phase_since_ms, now_ms)) {
     if (job.not_saved.empty()) job.not_saved = "servers did not write it in time";
     return end_unwritten(job, now_ms);
   }
@@ -339,7 +338,7 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
     }
     return;
   }
-  if (job.snapshot && now_ms > last_sign(job, &Pace::wrote_ms, job.snapshot_named_ms) + kWritingPatienceMs) {
+  if (job.snapshot && silent(job, &Pace::wrote_ms, job.snapshot_named_ms, now_ms)) {
     job.not_saved = "servers did not write it in time";
     output_.log("snapshot of round " + std::to_string(job.snapshot->value) + " of " + in_words(job) +
                     " did not come in time; another one is tried",
@@ -349,16 +348,16 @@ void CoordinatorCore::tick_job(Job& job, std::uint64_t now_ms) {
   if (now_ms >= job.snapshot_retry_ms) name_snapshot(job, now_ms);
 }
 
-// Of the server that was silent about it longest, among those whose part of the snapshot is missing; not before
-// `since_ms`.
-std::uint64_t CoordinatorCore::last_sign(const Job& job, std::uint64_t Pace::*sign, std::uint64_t since_ms) const {
-  std::uint64_t last = kNever;
-  for (const std::uint16_t shard : shards_of(job)) {
-    if (job.snapshot_done.contains(shard)) continue;
+// Has one of the servers whose part of the snapshot is missing given no sign of it for too long? Asked at every tick:
+// nobody is looked for before `since_ms` is as long ago.
+bool CoordinatorCore::silent(const Job& job, std::uint64_t Pace::*sign, std::uint64_t since_ms,
+                             std::uint64_t now_ms) const {
+  if (now_ms <= since_ms + kWritingPatienceMs) return false;
+  return std::ranges::any_of(shards_of(job), [&](std::uint16_t shard) {
+    if (job.snapshot_done.contains(shard)) return false;
     const auto pace = job.pace.find(shard);
-    last = std::min(last, pace == job.pace.end() ? 0 : pace->second.*sign);
-  }
-  return std::max(since_ms, last == kNever ? 0 : last);
+    return now_ms > (pace == job.pace.end() ? 0 : pace->second.*sign) + kWritingPatienceMs;
+  });
 }
 
 void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {

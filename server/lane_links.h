@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 #include <zmq.hpp>
@@ -50,8 +51,10 @@ class LaneLinks {
   Status bind(PeerId from, const ChunkKey& key, const PayloadPlace& place) { return told_.bind(from, key, place); }
   // What a bound message pushes. kInvalidArgument if it does not lie in a region of that link.
   Result<Payload> payload(const PayloadPlace& place) const;
-  // Where `to` finds these bytes, with a share kept until it has read them; bytes 0: send them.
-  PayloadPlace tell(PeerId to, const ChunkKey& key, const BufferRef& payload) { return told_.tell(to, key, payload); }
+  // ToldPlaces::tell().
+  std::optional<PayloadPlace> tell(PeerId to, const ChunkKey& key, const BufferRef& payload) {
+    return told_.tell(to, key, payload);
+  }
 
   // The job's view is over. Who was told something may still read it.
   void end_view(JobId job);

@@ -170,13 +170,14 @@ bool Lane::send(zmq::message_t routing_id, const DataMessage& message, std::opti
 
 // To a worker that shares memory only the place, with a share in what lies there.
 void Lane::send_values(PeerId to, const DataMessage& message, const ChunkKey& key, const BufferRef& values) {
-  const PayloadPlace place = links_.tell(to, key, values);
-  if (place.bytes == 0) {
+  const std::optional<PayloadPlace> place = links_.tell(to, key, values);
+  if (!place) return;
+  if (place->bytes == 0) {
     counters_.socket_payload_bytes.add(values.size());
     send(routing_id_of(to), message, borrow(values, values.size()));
   } else {
     counters_.shared_payload_bytes.add(values.size());
-    send(routing_id_of(to), message, {}, place);
+    send(routing_id_of(to), message, {}, *place);
   }
 }
 

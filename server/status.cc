@@ -89,24 +89,20 @@ MemoryTerms total_memory(const ServerParts& parts, const ControlStatus& status) 
   return total;
 }
 
+std::uint64_t over_lanes(const std::vector<const Lane*>& lanes, LaneGauge LaneCounters::*gauge) {
+  std::uint64_t sum = 0;
+  for (const Lane* lane : lanes) sum += static_cast<std::uint64_t>((lane->counters().*gauge).value());
+  return sum;
+}
+
 // Anonymous memory, and the shared memory that this process made. Not what workers share with it.
 std::uint64_t owned_bytes(const std::vector<const Lane*>& lanes) {
-  std::uint64_t bytes = anonymous_bytes();
-  for (const Lane* lane : lanes) bytes += static_cast<std::uint64_t>(lane->counters().pool_bytes.value());
-  return bytes;
+  return anonymous_bytes() + over_lanes(lanes, &LaneCounters::pool_bytes);
 }
 
 // The most of that so far: of shared memory, which is nearly all, each lane's most.
 std::uint64_t max_owned_bytes(const std::vector<const Lane*>& lanes) {
-  std::uint64_t bytes = anonymous_bytes();
-  for (const Lane* lane : lanes) bytes += static_cast<std::uint64_t>(lane->counters().max_pool_bytes.value());
-  return bytes;
-}
-
-std::uint64_t mapped_bytes(const std::vector<const Lane*>& lanes) {
-  std::uint64_t bytes = 0;
-  for (const Lane* lane : lanes) bytes += static_cast<std::uint64_t>(lane->counters().mapped_bytes.value());
-  return bytes;
+  return anonymous_bytes() + over_lanes(lanes, &LaneCounters::max_pool_bytes);
 }
 
 }  // namespace
@@ -143,7 +139,7 @@ std::string status_json(const ServerParts& parts) {
                    {"arriving_bytes", memory.arriving},
                    {"snapshot_bytes", memory.snapshot},
                    {"process_bytes", memory.process},
-                   {"mapped_bytes", mapped_bytes(parts.lanes)}}}};
+                   {"mapped_bytes", over_lanes(parts.lanes, &LaneCounters::mapped_bytes)}}}};
   if (parts.coordinator) status["coordinator"] = coordinator_json(*parts.coordinator);
   return status.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

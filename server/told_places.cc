@@ -56,15 +56,17 @@ Status ToldPlaces::bind(PeerId from, const ChunkKey& key, const PayloadPlace& pl
   return {};
 }
 
-PayloadPlace ToldPlaces::tell(PeerId to, const ChunkKey& key, const BufferRef& payload) {
-  if (links_.empty()) return {};
+std::optional<PayloadPlace> ToldPlaces::tell(PeerId to, const ChunkKey& key, const BufferRef& payload) {
+  constexpr PayloadPlace kNowhere;
+  if (links_.empty()) return kNowhere;
   Link* link = find(key);
-  if (link == nullptr || link->peer != to || !link->reads) return {};
-  if (link->told - link->read == link->shares.size()) return {};
+  if (link == nullptr || link->peer != to) return kNowhere;
+  if (!link->reads) return std::nullopt;
+  if (link->told - link->read == link->shares.size()) return kNowhere;
   const auto offset = link->pool->offset(payload.bytes());
-  if (!offset) return {};
+  if (!offset) return kNowhere;
   link->shares[++link->told % link->shares.size()] = payload;
-  return {link->number, 0, *offset, payload.size(), link->told};
+  return PayloadPlace{link->number, 0, *offset, payload.size(), link->told};
 }
 
 void ToldPlaces::end(Link link) {

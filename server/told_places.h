@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,8 @@ class ToldPlaces {
   // kInvalidArgument: not a link of the message's job, view and node, or more was read than told.
   Status bind(PeerId from, const ChunkKey& key, const PayloadPlace& place);
   // Where `to` finds these bytes; bytes 0: nowhere, send them. The worker shares nothing, or has not read for long.
-  PayloadPlace tell(PeerId to, const ChunkKey& key, const BufferRef& payload);
+  // Nothing: its end is gone, and with it whoever would read them.
+  std::optional<PayloadPlace> tell(PeerId to, const ChunkKey& key, const BufferRef& payload);
 
   // The job's view is over: nothing more is told, and what was told stays.
   void end_view(JobId job);

@@ -53,7 +53,8 @@ CPU: with --device cpu, where there is a GPU):
 constexpr const char* kFooter = R"(
 SIGINT or SIGTERM stops the job after the open round; the same command goes on from there. A second one ends this rank at once.
 Exit status: 0 trained to the end; 75 stopped in good order before that, run again to go on; 1 the run failed, its
-state could not be saved, or its loss or parameters are no longer finite; 2 the command line, the job file or the data set is wrong.)";
+state could not be saved, or its loss or parameters are no longer finite; 2 the command line, the job file or the data
+set is wrong.)";
 
 // Errors that the user's input causes, and not the run.
 int exit_status(const Error& error) {

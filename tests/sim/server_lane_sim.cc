@@ -364,13 +364,14 @@ BufferRef ServerLaneSim::planted(const DataMessage& message, const ChunkKey& key
 void ServerLaneSim::send_values(PeerId to, const DataMessage& message, const ChunkKey& key, const BufferRef& values) {
   const BufferRef unshared = planted(message, key, values);
   const BufferRef& told = unshared ? unshared : values;
-  const PayloadPlace place = told_->tell(to, key, told);
-  if (place.bytes == 0) return send(to, message, values);
+  const std::optional<PayloadPlace> place = told_->tell(to, key, told);
+  if (!place) return;
+  if (place->bytes == 0) return send(to, message, values);
   const auto bytes = values.bytes();
-  Packet packet{message, {}, std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()), place};
+  Packet packet{message, {}, std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()), *place};
   packet.told = told.bytes().first(values.size());
   listener_->send(to, std::move(packet));
-  if (unshared && !told_->bind(to, key, place)) world_.broken("a place that was just told is not known");
+  if (unshared && !told_->bind(to, key, *place)) world_.broken("a place that was just told is not known");
 }
 
 void ServerLaneSim::answer(PeerId to, const Answer& header, const BufferRef& payload) {

@@ -37,6 +37,24 @@ struct StoppedCluster {
   Cluster cluster;
 };
 
+// A running job without snapshots of its own, and the one that is named because of a save.
+struct SavedWhileRunning {
+  SavedWhileRunning() {
+    cluster.everybody(1);
+    cluster.run(1);
+    cluster.pass(3000, 1, {}, 10);
+    id = save(cluster);
+    CHECK(cluster.count<SnapshotAt>() == 0);
+    cluster.pass(1000, 1, {}, 20);
+    const auto at = cluster.only<SnapshotAt>(server_peer(0));
+    REQUIRE(at);
+    round = at->round;
+  }
+  Cluster cluster;
+  std::uint64_t id = 0;
+  Round round;
+};
+
 TEST_CASE("a stopped job is written by its shards, then sealed by server 0") {
   StoppedCluster it;
   Cluster& cluster = it.cluster;
@@ -71,24 +89,17 @@ TEST_CASE("a stopped job is written by its shards, then sealed by server 0") {
 
 TEST_CASE(
     "a running job gets a snapshot named, also without a rhythm of its own, and is written when it is committed") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);  // no snapshots by itself
-  cluster.pass(3000, 1, {}, 10);
-  const std::uint64_t id = save(cluster);
-  CHECK(cluster.count<SnapshotAt>() == 0);
-  cluster.pass(1000, 1, {}, 20);
-  const auto at = cluster.only<SnapshotAt>(server_peer(0));
-  REQUIRE(at);
+  SavedWhileRunning it;
+  Cluster& cluster = it.cluster;
   CHECK(cluster.count<WriteCheckpoint>() == 0);
-  cluster.all_done(at->round.value);
+  cluster.all_done(it.round.value);
   const auto write = cluster.only<WriteCheckpoint>(server_peer(1));
   REQUIRE(write);
-  CHECK(write->round == at->round);
+  CHECK(write->round == it.round);
   cluster.sent.clear();
   cluster.pass(10 * kMinute, 1, {}, 400);  // and no more are named
   CHECK(cluster.count<SnapshotAt>() == 0);
-  CHECK(status(cluster, id).step == CheckpointStep::kWriting);
+  CHECK(status(cluster, it.id).step == CheckpointStep::kWriting);
 }
 
 TEST_CASE("a save does not wait for a round of the job's own rhythm") {
@@ -104,22 +115,16 @@ TEST_CASE("a save does not wait for a round of the job's own rhythm") {
 }
 
 TEST_CASE("a snapshot that is missed is tried again, and a stop keeps the state that a save waits for") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
-  cluster.pass(3000, 1, {}, 10);
-  const std::uint64_t id = save(cluster);
-  cluster.pass(1000, 1, {}, 20);
-  const auto at = cluster.only<SnapshotAt>(server_peer(0));
-  REQUIRE(at);
-  cluster.done(1, at->round.value, false);
+  SavedWhileRunning it;
+  Cluster& cluster = it.cluster;
+  cluster.done(1, it.round.value, false);
   cluster.sent.clear();
   cluster.pass(3000, 1, {}, 40);
   CHECK(cluster.only<SnapshotAt>(server_peer(0)));
   cluster.leave(0, LeaveKind::kStopped, 44);
   cluster.all_done(44);
-  CHECK(status(cluster, id).step == CheckpointStep::kWriting);
-  CHECK(status(cluster, id).round == Round(44));
+  CHECK(status(cluster, it.id).step == CheckpointStep::kWriting);
+  CHECK(status(cluster, it.id).round == Round(44));
 }
 
 TEST_CASE("a save fails, and what was written is dropped: a server says why, is lost, or its connection breaks") {
@@ -172,23 +177,17 @@ TEST_CASE("a save that waits for a job that stops without a snapshot, or makes n
 }
 
 TEST_CASE("a save waits for a snapshot as long as that is being written") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
-  cluster.pass(3000, 1, {}, 10);
-  const std::uint64_t id = save(cluster);
-  cluster.pass(1000, 1, {}, 20);
-  const auto at = cluster.only<SnapshotAt>(server_peer(0));
-  REQUIRE(at);
+  SavedWhileRunning it;
+  Cluster& cluster = it.cluster;
   for (int s = 0; s < 1800; ++s) {
     cluster.now += 1000;
     for (const std::uint16_t server : {0, 1}) cluster.beat_server(server, 100, 100, false, true);
     cluster.beat_worker(0);
     cluster.core.tick(cluster.now);
   }
-  CHECK(status(cluster, id).step == CheckpointStep::kWaiting);
-  cluster.all_done(at->round.value);
-  CHECK(status(cluster, id).step == CheckpointStep::kWriting);
+  CHECK(status(cluster, it.id).step == CheckpointStep::kWaiting);
+  cluster.all_done(it.round.value);
+  CHECK(status(cluster, it.id).step == CheckpointStep::kWriting);
 }
 
 TEST_CASE("saves that cannot be are refused") {

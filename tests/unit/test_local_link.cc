@@ -90,7 +90,7 @@ TEST_CASE("lanes that agree read each other's payloads where they lie") {
   for (int i = 1; i <= 8; ++i) {
     const BufferRef answer = both.server.pool.acquire(100);
     std::memset(answer.data(), i, 100);
-    const PayloadPlace place = both.server.links.tell(kPeer, kKey, answer);
+    const PayloadPlace place = both.server.links.tell(kPeer, kKey, answer).value();
     REQUIRE(place.bytes == 100);
     const auto received = both.link.payload(place);
     REQUIRE(received);
@@ -107,11 +107,11 @@ TEST_CASE("what lies elsewhere, or goes to somebody else, takes the socket") {
   CHECK(both.link.place({frames.data() + frames.size() - 1, 2}).bytes == 0);
   CHECK(both.link.place({frames.data() - 1, 2}).bytes == 0);
   BufferPool other(kBlock, 1);
-  CHECK(both.server.links.tell(kPeer, kKey, other.acquire(100)).bytes == 0);
+  CHECK(both.server.links.tell(kPeer, kKey, other.acquire(100))->bytes == 0);
   const BufferRef answer = both.server.pool.acquire(100);
-  CHECK(both.server.links.tell(PeerId(12), kKey, answer).bytes == 0);
-  CHECK(both.server.links.tell(kPeer, {kJob, kView, NodeRank(0), ChunkIndex(0)}, answer).bytes == 0);
-  CHECK(both.server.links.tell(kPeer, {kJob, ViewId(4), kNode, ChunkIndex(0)}, answer).bytes == 0);
+  CHECK(both.server.links.tell(PeerId(12), kKey, answer)->bytes == 0);
+  CHECK(both.server.links.tell(kPeer, {kJob, kView, NodeRank(0), ChunkIndex(0)}, answer)->bytes == 0);
+  CHECK(both.server.links.tell(kPeer, {kJob, ViewId(4), kNode, ChunkIndex(0)}, answer)->bytes == 0);
   CHECK(LaneLink().place(frames).link == 0);
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("what one side has mapped stays readable when the other is gone") {
     }
     const BufferRef answer = server.pool.acquire(kBlock);
     std::memset(answer.data(), 5, kBlock);
-    const auto found = link.payload(server.links.tell(kPeer, kKey, answer));
+    const auto found = link.payload(server.links.tell(kPeer, kKey, answer).value());
     REQUIRE(found);
     received = *found;
     server.links.end_view(kJob);
@@ -184,7 +184,7 @@ TEST_CASE("a worker's end that is gone gives back what it was told, also after t
     std::vector<zmq::pollitem_t> items;
     both.server.links.add_poll_items(items, 0);
     CHECK(items.size() == 2);  // the listener and the link
-    CHECK(both.server.links.tell(kPeer, kKey, both.server.pool.acquire(100)).ticket == 1);
+    CHECK(both.server.links.tell(kPeer, kKey, both.server.pool.acquire(100))->ticket == 1);
     if (over) both.server.links.end_view(kJob);
     both.server.serve();
     CHECK(both.server.pool.in_use() == 1);
@@ -203,8 +203,8 @@ TEST_CASE("what was read last is named in every message, and nothing before it i
   Linked both;
   CHECK(both.link.place({}).ticket == 0);
   const BufferRef answer = both.server.pool.acquire(100);
-  const PayloadPlace first = both.server.links.tell(kPeer, kKey, answer);
-  const PayloadPlace second = both.server.links.tell(kPeer, kKey, answer);
+  const PayloadPlace first = both.server.links.tell(kPeer, kKey, answer).value();
+  const PayloadPlace second = both.server.links.tell(kPeer, kKey, answer).value();
   CHECK(both.link.payload(first));
   REQUIRE(both.link.payload(second));
   both.link.read(second);
