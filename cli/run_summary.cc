@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "cluster/http_client.h"
@@ -79,12 +82,11 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
   try {
     const nlohmann::ordered_json& first = ranks.at(0);
     double loss_sum = 0.0, correct = 0.0, samples = 0.0, compute = 0.0, reduce = 0.0, wait = 0.0;
-    auto devices = nlohmann::ordered_json::array(), paths = nlohmann::ordered_json::array();
+    std::set<std::string> devices, paths, kinds;
     for (const auto& rank : ranks) {
-      const auto device = rank.at("device").get<std::string>();
-      if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
-      const auto path = rank.at("gradient_path").get<std::string>();
-      if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
+      devices.insert(rank.at("device").get<std::string>());
+      paths.insert(rank.at("gradient_path").get<std::string>());
+      kinds.insert(rank.at("computes_with").get<std::string>());
       // Where nodes have clocks of their own and were stopped, each stands where it stood, and has no digest to show.
       const bool apart = (rank.contains("staleness") || rank.contains("partial")) && rank.at("stopped").get<bool>();
       if (rank.at("digest") != first.at("digest") || (rank.at("rounds") != first.at("rounds") && !apart)) {
@@ -137,8 +139,9 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
         {"step_split", {{"compute_ms", compute / n}, {"reduce_ms", reduce / n}, {"wait_ms", wait / n}}},
         {"nodes", std::move(nodes)},
         {"servers", std::move(servers)},
-        {"devices", std::move(devices)},
-        {"gradient_path", paths.size() == 1 ? paths[0] : nlohmann::ordered_json("mixed")},
+        {"devices", devices},
+        {"computed_with", kinds},
+        {"gradient_path", paths.size() == 1 ? *paths.begin() : "mixed"},
     };
     if (first.contains("partial")) summary["partial"] = partial_of(ranks, per_node);
     if (first.contains("staleness")) summary["staleness"] = staleness_of(ranks, per_node);
@@ -208,7 +211,11 @@ std::string summary_text(const nlohmann::ordered_json& s) {
     const auto owned = server.value("max_owned_bytes", nlohmann::ordered_json());
     text += owned.is_number() ? printed(", at most %.0f MB of its own\n", megabytes(owned)) : "\n";
   }
-  text += "  digest       " + s.at("digest").get<std::string>() + "\n";
+  text += "  digest       " + s.at("digest").get<std::string>();
+  for (const char* before = ", computed with "; const auto& kind : s.value("computed_with", nlohmann::ordered_json())) {
+    text += std::exchange(before, " and ") + kind.get<std::string>();
+  }
+  text += "\n";
   return text;
 }
 

@@ -177,6 +177,17 @@ void print_jobs(const std::vector<Answer>& answers) {
     }
   }
   lost.print();
+  Table mixed({"JOB", "NOT COMPUTED WITH ONE KIND OF KERNELS"});
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
+    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
+      std::string kinds;
+      for (const Json& kind : list(job, "computed_with"))
+        kinds += (kinds.empty() ? "" : " and ") + kind.get<std::string>();
+      if (list(job, "computed_with").size() > 1) mixed.add({text(job, "name"), kinds});
+    }
+  }
+  mixed.print();
 }
 
 int show(const std::vector<std::string>& addresses, bool json) {

@@ -38,7 +38,7 @@ Examples:
 --json: one object on standard output, everything else on standard error:
   test_accuracy, train_loss, train_accuracy, digest (of the final parameters), rounds, last_round, completed, stopped, resumed_from (round),
   restarts, seconds, samples_per_s, bytes_per_sample, step_split {compute_ms, reduce_ms, wait_ms}, nodes [{bytes_pushed, bytes_pulled}],
-  servers [{name, lanes, cpu_seconds, max_owned_bytes}], devices [what the ranks computed on, each named once]
+  servers [{name, lanes, cpu_seconds, max_owned_bytes}], devices [what the ranks computed on, each named once], computed_with [the libraries and their kernels, likewise]
 Exit status: 0 trained to the end; 75 stopped in good order before that, the same command goes on; 1 something failed, or the state could not
 be saved; 2 wrong usage, or trainers that say so of the job file or the data set.)";
 

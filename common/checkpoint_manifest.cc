@@ -248,6 +248,14 @@ Manifest read(const Json& root_json) {
   manifest.shards = read_shards(root);
   check_shards(manifest);
   if (root.has("rank_states")) manifest.rank_states = read_rank_states(root);
+  if (root.has("computed_with")) {
+    for (const Json& kind : root.list("computed_with", kMaxComputeKinds)) {
+      if (!kind.is_string() || kind.get<std::string>().size() > kMaxComputeKindBytes) {
+        throw Flaw{ErrorCode::kMalformed, "computed_with has an entry " + Fields::shown(kind)};
+      }
+      add_kind(manifest.computed_with, kind.get<std::string>());
+    }
+  }
   return manifest;
 }
 
@@ -315,6 +323,7 @@ std::string to_json(const Manifest& manifest) {
                      {"optimizer", {{"name", job.optimizer.name}, {"state", state_names(job.optimizer)}}},
                      {"sampler", sampler},
                      {"rank_states", std::move(rank_states)},
+                     {"computed_with", manifest.computed_with},
                      {"shards", std::move(shards)},
                      {"job", Json::parse(manifest.job_json)},
                      {"layout",

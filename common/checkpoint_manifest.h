@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/compute_kinds.h"
 #include "common/config.h"
 #include "common/layout.h"
 #include "common/result.h"
@@ -56,6 +57,7 @@ struct Manifest {
   std::vector<ShardIndex> chunk_shards;  // whose file each chunk is in
   std::vector<ManifestShard> shards;     // by shard; only those with chunks
   RankStates rank_states;
+  ComputeKinds computed_with;
 };
 
 std::string shard_file_name(ShardIndex shard);

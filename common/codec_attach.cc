@@ -22,6 +22,7 @@ void write(Root::Builder out, const AttachRequest& m) {
   write_tensors(body.initTensors(size_of(m.tensors)), m.tensors);
   body.setDevice(text(m.device));
   body.setGradientsMove(m.gradients_move);
+  body.setComputesWith(text(clipped(m.computes_with, kMaxComputeKindBytes)));
 }
 
 void write(Root::Builder out, const AttachReply& m) {
@@ -93,6 +94,7 @@ AttachRequest read(wire::AttachRequest::Reader in) {
   m.tensors = read_tensors(in.getTensors());
   m.device = read_text(in.getDevice(), kMaxDeviceUuid, "the device");
   m.gradients_move = in.getGradientsMove();
+  m.computes_with = read_text(in.getComputesWith(), kMaxComputeKindBytes, "what the rank computes with");
   return m;
 }
 

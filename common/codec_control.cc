@@ -41,6 +41,7 @@ void write(Root::Builder out, const JoinJob& m) {
   body.setRedoLast(m.redo_last.value);
   body.setRedoCapacity(m.redo_capacity);
   body.setRedoMembers(m.redo_members);
+  write_kinds(body.initComputesWith(size_of(m.computes_with)), m.computes_with);
 }
 
 void write(Root::Builder out, const OpenJob& m) {
@@ -260,6 +261,7 @@ JoinJob read(wire::JoinJob::Reader in) {
   m.redo_last = Round(in.getRedoLast());
   m.redo_capacity = in.getRedoCapacity();
   m.redo_members = in.getRedoMembers();
+  m.computes_with = read_kinds(in.getComputesWith());
   return m;
 }
 

@@ -147,6 +147,13 @@ std::vector<std::string> read_texts(capnp::List<capnp::Text>::Reader in, std::si
   return out;
 }
 
+ComputeKinds read_kinds(capnp::List<capnp::Text>::Reader in) {
+  check_count(in.size(), kMaxComputeKinds, "the list of what ranks compute with");
+  ComputeKinds kinds;
+  for (auto kind : in) kinds.insert(read_text(kind, kMaxComputeKindBytes, "what a rank computes with"));
+  return kinds;
+}
+
 std::vector<TensorSpec> read_tensors(capnp::List<record::Tensor>::Reader in) {
   check_count(in.size(), kMaxTensors, "the list of tensors");
   std::vector<TensorSpec> out;

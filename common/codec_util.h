@@ -126,6 +126,10 @@ void write_texts(ListBuilder out, const std::vector<std::string>& values) {
   for (std::size_t i = 0; i < values.size(); ++i) out.set(static_cast<unsigned>(i), text(values[i]));
 }
 
+inline void write_kinds(capnp::List<capnp::Text>::Builder out, const ComputeKinds& kinds) {
+  for (unsigned i = 0; const std::string& kind : kinds) out.set(i++, text(kind));
+}
+
 // ---- Pieces, reading; each throws Malformed for what is out of bounds ----
 
 inline std::vector<std::byte> read_data(capnp::Data::Reader in, std::size_t limit, const char* what) {
@@ -141,6 +145,7 @@ std::string read_text(capnp::Text::Reader in, std::size_t limit, const char* fie
 std::vector<TensorSpec> read_tensors(capnp::List<record::Tensor>::Reader in);
 std::vector<ChunkOwner> read_owners(record::Layout::Reader in);
 std::vector<std::string> read_texts(capnp::List<capnp::Text>::Reader in, std::size_t limit, const char* field);
+ComputeKinds read_kinds(capnp::List<capnp::Text>::Reader in);
 void check_count(std::size_t count, std::size_t limit, const char* field);
 ErrorCode read_error_code(std::uint16_t number);
 // Encoding, LeaveKind, StopKind: `last` is the highest enumerator that this program knows.

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/compute_kinds.h"
 #include "common/gate_decision.h"
 #include "common/ids.h"
 #include "common/layout.h"
@@ -16,7 +17,7 @@
 namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both.
-inline constexpr std::uint16_t kProtocolVersion = 8;
+inline constexpr std::uint16_t kProtocolVersion = 9;
 
 // ---- The data path: worker lane <-> server lane. Frames: header, then the raw payload where noted. ----
 
@@ -214,6 +215,7 @@ struct JoinJob {
   Round redo_first, redo_last;
   std::uint32_t redo_capacity = 0;
   std::uint64_t redo_members = 0;  // JobWelcome::members of the views that they were pushed in
+  ComputeKinds computes_with;      // its ranks
 };
 // Coordinator -> server: own your chunks of this job in this view.
 struct OpenJob {
@@ -453,6 +455,7 @@ struct AttachRequest {
   std::vector<TensorSpec> tensors;
   std::string device;           // UUID of the GPU with this rank's gradients; empty: they are in host memory
   bool gradients_move = false;  // the trainer can write each round's gradient elsewhere
+  std::string computes_with;    // common/compute_kinds.h; empty: not said
 };
 // File descriptors travel with it (SCM_RIGHTS), in this order: node region, gradient region, one eventfd per lane.
 struct AttachReply {

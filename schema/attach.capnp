@@ -33,6 +33,7 @@ struct AttachRequest {
   tensors @7 :List(Records.Tensor);
   device @8 :Text;  # UUID of the GPU that this rank's gradients and parameters are on; empty: in host memory
   gradientsMove @9 :Bool;  # the trainer can write each round's gradient elsewhere
+  computesWith @10 :Text;  # the library that computes gradients, and which of its kernels; empty: not said
 }
 
 # worker -> trainer. With it travel file descriptors: node region, gradient region, one eventfd per lane, and, with `redo`, what the

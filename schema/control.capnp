@@ -128,6 +128,7 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   redoLast @9 :UInt64;
   redoCapacity @10 :UInt32;  # 0: it keeps none
   redoMembers @11 :UInt64;  # JobWelcome.members of the views that they were pushed in
+  computesWith @12 :List(Text);  # what its ranks compute gradients with, each once
 }
 
 struct OpenJob {  # coordinator -> server: own your chunks of this job in this view

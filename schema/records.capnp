@@ -42,6 +42,7 @@ struct JobRecord {
   membersHash @11 :UInt64;
   membersSince @12 :UInt32;
   lastStop @13 :Text;  # why the last view that ended in good order did
+  computedWith @14 :List(Text);  # what ranks computed the state's gradients with, each once
 }
 
 struct KeptRankState {

@@ -154,6 +154,7 @@ void CoordinatorCore::seal_checkpoint(Checkpoint& checkpoint, std::uint64_t now_
   const bool current =
       job != jobs_.end() && job->second.record.job == record.job && job->second.record.committed == record.committed;
   manifest.rank_states = current ? job->second.record.rank_states : record.rank_states;
+  manifest.computed_with = record.computed_with;
   manifest.chunk_elements = record.chunk_elements;
   for (const ChunkOwner owner : record.owners) manifest.chunk_shards.push_back(owner.shard);
   std::ranges::sort(checkpoint.shards, {}, &ManifestShard::shard);
@@ -274,6 +275,7 @@ Result<JobRecord> CoordinatorCore::record_of(const RestoreOrder& order) {
   if (!layout) return tl::unexpected(layout.error());
   record.tensors = manifest.tensors;
   record.rank_states = manifest.rank_states;
+  record.computed_with = manifest.computed_with;
   record.chunk_elements = manifest.chunk_elements;
   record.owners = layout->owners();
   record.world_size = manifest.world_size;

@@ -72,9 +72,10 @@ struct JobRecord {
   bool finished = false;
   // Node ranks of the last view, ascending; empty after a stop in good order.
   std::vector<std::uint32_t> members;
-  ViewNodes view_nodes;    // of the last view, whatever came then
-  RankStates rank_states;  // kept with the committed snapshot
-  std::string last_stop;   // why the last view that ended in good order did
+  ViewNodes view_nodes;        // of the last view, whatever came then
+  RankStates rank_states;      // kept with the committed snapshot
+  std::string last_stop;       // why the last view that ended in good order did
+  ComputeKinds computed_with;  // what ranks computed the state's gradients with
 };
 
 // Of node ranks, ascending: tells views of other nodes apart (JobWelcome::members). Views of the same nodes with others
@@ -294,6 +295,7 @@ class CoordinatorCore {
   void await_not(Job& job, std::uint64_t worker, std::uint64_t now_ms);
   static void await_nobody(Job& job);
   static void settle_members(Job& job);
+  void note_compute_kinds(Job& job);
   bool goes_on_without(const Job& job, std::uint32_t node) const;
   Status let_in(Job& job, const JoinJob& m, std::uint64_t now_ms);
   static std::string awaited(const Job& job);

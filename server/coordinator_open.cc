@@ -17,7 +17,7 @@ namespace {
 bool same_join(const JoinJob& a, const JoinJob& b) {
   const auto all = [](const JoinJob& m) {
     return std::tie(m.job_json, m.tensors, m.node, m.nodes, m.local_world_size, m.world_size, m.checkpoint_round,
-                    m.redo_job, m.redo_first, m.redo_last, m.redo_capacity, m.redo_members);
+                    m.redo_job, m.redo_first, m.redo_last, m.redo_capacity, m.redo_members, m.computes_with);
   };
   return all(a) == all(b);
 }
@@ -246,6 +246,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   status = choose_snapshot(job);
   choose_start(job);
   if (status && !job.resume && job.kept_open.empty()) status = may_open_fresh(job);
+  if (status) note_compute_kinds(job);
   if (status) status = lay_out(job);
   if (status) {
     status = output_.save(record);
@@ -279,6 +280,29 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   for (const auto& [index, server] : servers_) {
     if (server.alive) output_.send(server.peer, open_message(job, index));
   }
+}
+
+// Said when the job's record first has two kinds, or a third, and so once in its life, whoever starts again.
+void CoordinatorCore::note_compute_kinds(Job& job) {
+  ComputeKinds& kinds = job.record.computed_with;
+  if (!job.resume && job.kept_open.empty()) kinds.clear();
+  const std::size_t known = kinds.size();
+  for (const auto& [node, member] : job.members) {
+    for (const std::string& kind : member.join.computes_with) add_kind(kinds, kind);
+  }
+  if (kinds.size() < 2 || kinds.size() == known) return;
+  std::string text;
+  for (const std::string& kind : kinds) {
+    std::string nodes;
+    for (const auto& [node, member] : job.members) {
+      if (member.join.computes_with.contains(kind)) nodes += (nodes.empty() ? "" : ", ") + std::to_string(node);
+    }
+    text += (text.empty() ? "" : "; ") + kind + (nodes.empty() ? " before this view" : " on node " + nodes);
+  }
+  output_.log(in_words(job) + " is not computed with one kind of kernels: " + text +
+                  ". They add in other orders, so its digest will not be that of a run on one kind; with OpenBLAS, the "
+                  "same OPENBLAS_CORETYPE in the environment of all ranks makes them one",
+              LogLevel::kWarning);
 }
 
 void CoordinatorCore::refuse_opening(Job& job, const Error& error, std::uint64_t now_ms) {

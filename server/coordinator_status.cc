@@ -53,6 +53,7 @@ nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
                     {"finished", job.record.finished},
                     {"last_stop", job.last_stop},
                     {"not_saved", job.not_saved},
+                    {"computed_with", job.record.computed_with},
                     {"paces", paces_json(job)},
                     {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
   }

@@ -172,6 +172,7 @@ std::string seal(const JobRecord& record, std::uint32_t format) {
   out.setMembersHash(record.view_nodes.hash);
   out.setMembersSince(record.view_nodes.since.value);
   out.setLastStop(text(clipped(record.last_stop)));
+  codec::write_kinds(out.initComputedWith(static_cast<unsigned>(record.computed_with.size())), record.computed_with);
   auto states = out.initRankStates(static_cast<unsigned>(record.rank_states.size()));
   for (unsigned i = 0; const auto& [rank, state] : record.rank_states) {
     auto entry = states[i++];
@@ -199,6 +200,7 @@ Result<JobRecord> unseal_job(std::string_view bytes, std::string_view what) {
     for (const std::uint32_t node : in.getMembers()) out.members.push_back(node);
     out.view_nodes = {in.getMembersHash(), ViewId(in.getMembersSince())};
     out.last_stop = read_text(in.getLastStop(), kMaxTextBytes, "the reason of the last stop");
+    out.computed_with = read_kinds(in.getComputedWith());
     for (const auto entry : in.getRankStates()) {
       out.rank_states[{entry.getNode(), entry.getLocalRank()}] =
           read_data(entry.getState(), kMaxRankState, "a rank's state");

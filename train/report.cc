@@ -76,7 +76,7 @@ std::string to_json(const RunSummary& summary) {
       {"resumed_from", summary.resumed_from},
       {"restarts", summary.restarts},
       {"device", summary.compute.device},
-      {"blas", summary.compute.blas},
+      {"computes_with", computes_with(summary.compute)},
       {"gradient_path", summary.gradient_path},
   };
   if (summary.test) {
@@ -111,6 +111,11 @@ std::string to_json(const RunSummary& summary) {
   }
   // A job's name may come from anywhere; bytes that are no UTF-8 must not throw.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string computes_with(const DeviceInfo& info) {
+  const std::size_t model = info.device.find(' ');  // "cuda:0 NVIDIA H200"
+  return info.blas + (model == std::string::npos ? "" : " on" + info.device.substr(model));
 }
 
 std::string to_text(const DeviceInfo& info) {
@@ -167,7 +172,9 @@ std::string to_text(const RunSummary& summary) {
                     summary.mean_staleness(), static_cast<unsigned long long>(summary.staleness_max),
                     static_cast<unsigned long long>(summary.pulls));
   }
-  if (!summary.digest.empty()) text += "  digest       " + summary.digest + "\n";
+  if (!summary.digest.empty()) {
+    text += "  digest       " + summary.digest + ", computed with " + computes_with(summary.compute) + "\n";
+  }
   if (summary.stopped) {
     text += "stopped after round " + std::to_string(summary.rounds);
     if (!summary.stop_reason.empty()) text += " (" + summary.stop_reason + ")";

@@ -73,7 +73,7 @@ struct RunSummary {
 //    "samples":...,"samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per
 //    round,"bytes_pushed","bytes_pulled",
 //    "stopped","stop_reason","not_saved","not_finite","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA
-//    ...","blas", "gradient_path":"host" or "device"}
+//    ...","computes_with":"OpenBLAS 0.3.21 (Haswell)","gradient_path":"host" or "device"}
 //
 // with backup workers or a deadline "partial":{"samples_left","rounds_missed","pushes","late_pushes"} (this rank's and
 // its node's; "samples" then counts this rank's alone), with a curve
@@ -84,6 +84,8 @@ struct RunSummary {
 // aggregate by example counts. test_* are null on ranks that do not evaluate.
 std::string to_json(const RunSummary& summary);
 // "cuda:0 NVIDIA H200 with cuBLAS 13.0.2", and in parentheses why it is not something better.
+// As ranks tell it to each other (common/compute_kinds.h).
+std::string computes_with(const DeviceInfo& info);
 std::string to_text(const DeviceInfo& info);
 std::string to_text(const RunSummary& summary);
 

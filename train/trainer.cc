@@ -51,6 +51,7 @@ class Trainer {
     session_options_.topology = options.topology;
     session_options_.keepsake = std::make_shared<SessionKeepsake>();
     session_options_.gradients_move = !compute_.info().cuda;  // what a GPU copies to is pinned
+    session_options_.computes_with = computes_with(compute_.info());
     summary_.job = options.job.name;
     summary_.clocks = has_staleness(options.job);
     summary_.partial = has_backups(options.job) || has_deadline(options.job);

@@ -64,12 +64,12 @@ Status AllreduceDevices::allocate(std::uint32_t position) {
   return {};
 }
 
-float* AllreduceDevices::weight(std::uint32_t position, std::uint32_t slot) const {
+float* AllreduceDevices::tail(std::uint32_t position, std::uint32_t slot) const {
   return arrays_[position].slots + slot * slot_elements();
 }
 
 float* AllreduceDevices::share(std::uint32_t position, std::uint32_t slot) const {
-  return weight(position, slot) + kPart;
+  return tail(position, slot) + kPart;
 }
 
 }  // namespace tributary

@@ -5,8 +5,8 @@
 //   per device  gradients   float[padded]          lent to its rank; a chunk's sum over all ranks takes their place
 //               parameters  float[padded]          lent to its rank
 //               state       float[state elements]  per array of the optimizer; sharded: of this device's chunks only
-//               slots       each: the sum of the node (sharded), and the weight's parts
-//   per device, slots       each: weight's parts out and in, and a chunk's parameters and state on their way to or
+//               slots       each: the sum of the node (sharded), and the tail
+//   per device, slots       each: tail out and in, and a chunk's parameters and state on their way to or
 //   pinned                  from the host
 #pragma once
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "worker/allreduce_plan.h"
-#include "worker/allreduce_weight.h"
+#include "worker/bucket_tail.h"
 #include "worker/device_loan.h"
 
 namespace tributary {
@@ -53,18 +53,18 @@ class AllreduceDevices final : public DeviceLender {
     return arrays_[position].state[array] + plan_.group_of(chunk) * plan_.chunk_elements();
   }
   float* share(std::uint32_t position, std::uint32_t slot) const;  // sharded
-  float* weight(std::uint32_t position, std::uint32_t slot) const;
+  float* tail(std::uint32_t position, std::uint32_t slot) const;
 
   // Pinned. passage: 1 + state arrays, a chunk each.
-  float* weight_out(std::uint32_t position, std::uint32_t slot) const { return pinned(position, slot); }
-  float* weight_in(std::uint32_t position, std::uint32_t slot) const { return pinned(position, slot) + kPart; }
+  float* tail_out(std::uint32_t position, std::uint32_t slot) const { return pinned(position, slot); }
+  float* tail_in(std::uint32_t position, std::uint32_t slot) const { return pinned(position, slot) + kPart; }
   float* passage(std::uint32_t position, std::uint32_t slot, std::uint32_t array) const {
     return pinned(position, slot) + 2 * kPart + array * plan_.chunk_elements();
   }
 
  private:
   static constexpr std::size_t kPart = 64;  // floats: a device's alignment
-  static_assert(kPart >= kWeightParts);
+  static_assert(kPart >= kTailParts);
   struct Arrays {  // of a device
     float *gradients = nullptr, *parameters = nullptr, *slots = nullptr, *pinned = nullptr;
     std::vector<float*> state;

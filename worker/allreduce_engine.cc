@@ -20,7 +20,7 @@ AllreduceEngine::AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, cons
       inbox_(std::move(wake), plan().chunks() + 2 * std::size_t{plan().groups()} * plan().devices()),
       parts_(plan().devices()),
       steps_(plan().chunks()),
-      weights_(plan().chunks()),
+      tails_(plan().chunks()),
       ready_(plan().chunks()),
       kept_(plan().chunks()),
       flights_(AllreduceDevices::kSlots),
@@ -110,8 +110,8 @@ Status AllreduceEngine::connect(std::span<const CommKey> keys) {
   return {};
 }
 
-void AllreduceEngine::ready(ChunkIndex chunk, std::uint64_t weight) {
-  weights_[chunk.value] = weight;
+void AllreduceEngine::ready(ChunkIndex chunk, const BucketTail& tail) {
+  tails_[chunk.value] = tail;
   inbox_.post({DeviceOrder::Kind::kReduce, chunk, 0, false});
 }
 
@@ -171,7 +171,7 @@ void AllreduceEngine::end(const Flight& flight) {
         state.push_back(devices_->passage(owner, flight.slot, array));
         api_.host_access(std::as_bytes(std::span(state.back(), plan().elements(chunk))), false);
       }
-      output_.keep(chunk, state[0], std::span(state).subspan(1), steps_[chunk.value]);
+      output_.keep(chunk, flight.round, state[0], std::span(state).subspan(1), steps_[chunk.value]);
       kept_[chunk.value] = false;
     }
     output_.stepped(chunk, flight.round);
@@ -230,7 +230,7 @@ void AllreduceEngine::begin(bool trial) {
   flights_.push(flight);
 }
 
-// As far as it goes without the host: to the next collective that is not on its streams yet, or to the weights.
+// As far as it goes without the host: to the next collective that is not on its streams yet, or to the tails.
 Status AllreduceEngine::advance(Flight& flight) {
   while (true) {
     Status done;
@@ -247,7 +247,7 @@ Status AllreduceEngine::advance(Flight& flight) {
         flight.stage = Stage::kCollect;
         break;
       case Stage::kCollect:
-        flight.stage = plan().between_nodes() ? Stage::kWeights : Stage::kStep;
+        flight.stage = plan().between_nodes() ? Stage::kTails : Stage::kStep;
         if (plan().between_nodes()) return collect(flight);
         break;
       case Stage::kStep:
@@ -258,7 +258,7 @@ Status AllreduceEngine::advance(Flight& flight) {
       case Stage::kFinish:
         flight.stage = Stage::kEnd;
         return finish(flight);
-      case Stage::kWeights:
+      case Stage::kTails:
       case Stage::kEnd:
         return {};
     }

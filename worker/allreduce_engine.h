@@ -2,11 +2,11 @@
 // on all nodes: groups of chunks from the last to the first, round by round. The scheduling logic without the thread,
 // as device_engine.h; what it puts on the streams is in allreduce_issue.cc.
 //
-//   main   weight to the device ─► [sum in the node] ─► [sum over nodes] ─┐       step ─► [parameters to the node's
-//   devices] ─┐ out                                               weight to the host ─┴─ host ─┘        (a checkpoint's
+//   main   tail to the device ──► [sum in the node] ─► [sum over nodes] ─┐       step ─► [parameters to the node's
+//   devices] ─┐ out                                                 tail to the host ─┴─ host ─┘        (a checkpoint's
 //   copies) ─ host ◄─┘
 //
-// The step's scale is 1 / total weight, and scalars of a step are the host's: so the weight goes through the host
+// The step's scale is 1 / total weight, and scalars of a step are the host's: so the tail goes through the host
 // between the sum and the step. Meanwhile the next groups' sums are on the stream: up to AllreduceDevices::kSlots
 // groups are under way.
 //
@@ -44,8 +44,10 @@ class AllreduceEngineOutput {  // all from step()
   virtual ~AllreduceEngineOutput() = default;
   // Is the state of `chunk` after `round` to be kept? Then keep() follows, before stepped().
   virtual bool wants(ChunkIndex chunk, Round round) = 0;
-  virtual void keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> state,
+  virtual void keep(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
                     std::uint64_t step) = 0;
+  // Another node brought another digest with its gradients of `round`: what to fail with.
+  virtual Error replicas_differ(Round round) = 0;
   // The parameters of `chunk` after `round` are where the trainers read them.
   virtual void stepped(ChunkIndex chunk, Round round) = 0;
   virtual void engine_failed(const Error& error) = 0;
@@ -80,7 +82,7 @@ class AllreduceEngine {
   Status save(ReplicaState& state, Wait wait);
 
   // All local ranks are ready with `chunk`, for its next round. At most once until it is stepped.
-  void ready(ChunkIndex chunk, std::uint64_t weight);
+  void ready(ChunkIndex chunk, const BucketTail& tail);
   void step(std::uint64_t now_ns);
   // When to call step() again if nothing wakes it, after a step at `now_ns`; kIdle: not.
   std::uint64_t next_step_ns(std::uint64_t now_ns) const;
@@ -102,8 +104,8 @@ class AllreduceEngine {
   enum class Stage : std::uint8_t {
     kSum,       // in the node
     kExchange,  // over nodes
-    kCollect,   // the weight
-    kWeights,   // waits for the weights
+    kCollect,   // the tail
+    kTails,     // waits for the tails
     kStep,      // and the parameters to the node's devices
     kFinish,
     kEnd,  // waits for the end of all
@@ -161,7 +163,7 @@ class AllreduceEngine {
   DeviceInbox inbox_;
   std::vector<Device> parts_;                   // by position
   std::vector<std::uint64_t> steps_;            // by chunk
-  std::vector<std::uint64_t> weights_;          // by chunk: of this node; written before its order
+  std::vector<BucketTail> tails_;               // by chunk: of this node; written before its order
   std::vector<std::uint32_t> ready_;            // by chunk: rounds that all local ranks have been ready for
   std::vector<bool> kept_;                      // by chunk: keep() is owed
   std::vector<DeviceCallback> summed_, ended_;  // [group * devices + position]; never moved

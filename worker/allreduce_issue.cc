@@ -24,19 +24,19 @@ float* AllreduceEngine::values(std::uint32_t position, const Flight& flight) con
                           : devices_->gradients(position, plan().chunk_of(flight.group, position));
 }
 
-// The weight on its way to the device, and the sum in the node.
+// The tail on its way to the device, and the sum in the node.
 Status AllreduceEngine::sum(const Flight& flight) {
   for (std::uint32_t position = 0; plan().between_nodes() && position < plan().devices(); ++position) {
     const ChunkIndex chunk = plan().chunk_of(flight.group, position);
     if (!plan().exists(chunk)) continue;
     // What NodeGather knows is the node's: one of the members that add up this chunk here brings it.
     const bool brings = plan().sharded() || position == 0;
-    const std::uint64_t weight = flight.trial ? 1 : brings ? weights_[chunk.value] : 0;
-    float* out = devices_->weight_out(position, flight.slot);
-    api_.host_access(std::as_bytes(std::span(out, kWeightParts)), true);
-    put_weight(weight, out);
-    const Status copied = api_.copy_to_device(parts_[position].main, devices_->weight(position, flight.slot),
-                                              reinterpret_cast<const std::byte*>(out), kWeightParts * sizeof(float));
+    const BucketTail tail = flight.trial ? BucketTail{1, 0} : brings ? tails_[chunk.value] : BucketTail{};
+    float* out = devices_->tail_out(position, flight.slot);
+    api_.host_access(std::as_bytes(std::span(out, kTailParts)), true);
+    put_tail(tail, out);
+    const Status copied = api_.copy_to_device(parts_[position].main, devices_->tail(position, flight.slot),
+                                              reinterpret_cast<const std::byte*>(out), kTailParts * sizeof(float));
     if (!copied) return copied;
   }
   if (!plan().sharded()) return {};
@@ -54,7 +54,7 @@ Status AllreduceEngine::exchange(const Flight& flight) {
     const Device& part = parts_[position];
     Status status = api_.all_reduce(*part.between, part.main, values(position, flight), plan().elements(chunk));
     if (status) {
-      status = api_.all_reduce(*part.between, part.main, devices_->weight(position, flight.slot), kWeightParts);
+      status = api_.all_reduce(*part.between, part.main, devices_->tail(position, flight.slot), kTailParts);
     }
     return status;
   });
@@ -68,8 +68,8 @@ Status AllreduceEngine::collect(Flight& flight) {
     Status status = api_.record(summed, part.main);
     if (status) status = api_.wait(part.out, summed);
     if (status) {
-      status = api_.copy_to_host(part.out, reinterpret_cast<std::byte*>(devices_->weight_in(position, flight.slot)),
-                                 devices_->weight(position, flight.slot), kWeightParts * sizeof(float));
+      status = api_.copy_to_host(part.out, reinterpret_cast<std::byte*>(devices_->tail_in(position, flight.slot)),
+                                 devices_->tail(position, flight.slot), kTailParts * sizeof(float));
     }
     if (status) {
       status = api_.call_host(part.out, &DeviceCallback::post,
@@ -83,11 +83,14 @@ Status AllreduceEngine::collect(Flight& flight) {
 
 Result<std::uint64_t> AllreduceEngine::total_of(std::uint32_t position, const Flight& flight) {
   if (!plan().between_nodes()) {
-    return flight.trial ? plan().members() : weights_[plan().chunk_of(flight.group, position).value];
+    return flight.trial ? plan().members() : tails_[plan().chunk_of(flight.group, position).value].weight;
   }
-  const float* in = devices_->weight_in(position, flight.slot);
-  api_.host_access(std::as_bytes(std::span(in, kWeightParts)), false);
+  const float* in = devices_->tail_in(position, flight.slot);
+  api_.host_access(std::as_bytes(std::span(in, kTailParts)), false);
   const std::uint64_t total = take_weight(in);
+  if (!flight.trial && !same_digest(tails_[plan().chunk_of(flight.group, position).value].digest, plan().nodes, in)) {
+    return tl::unexpected(output_.replicas_differ(flight.round));
+  }
   if (flight.trial && total != plan().members()) {
     return fail(ErrorCode::kDevice, devices_->describe(position) + ": ncclAllReduce of a 1 from each of " +
                                         std::to_string(plan().members()) + " ranks made " + std::to_string(total));

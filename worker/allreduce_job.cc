@@ -26,7 +26,7 @@ std::uint16_t AllreduceJob::streams_of(const AllreduceOptions& options, std::siz
 }
 
 std::uint64_t AllreduceJob::staging_bytes(const Layout& layout, std::size_t members, std::uint16_t streams) {
-  return streams * members * (std::min(layout.chunk_elements(), layout.flat_elements()) + kWeightParts) * sizeof(float);
+  return streams * members * (std::min(layout.chunk_elements(), layout.flat_elements()) + kTailParts) * sizeof(float);
 }
 
 AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSetup setup, AllreduceSurroundings around)
@@ -36,9 +36,10 @@ AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSetup setup, A
       flat_(is_flat(setup_)),
       streams_(streams_of(around_.options, job_->spec().layout->chunks())),
       seen_(job_->spec().layout->tensors().size() * job_->spec().ranks, job_->spec().start.value),
+      digests_(job_->spec().layout->chunks(), setup_.nodes),
       gather_(job_->spec().layout, job_->spec().layout->chunks_owned_by(ShardIndex(0), LaneIndex(0)),
               job_->spec().ranks, job_->spec().start),
-      complete_(job_->spec().layout->chunks(), Complete{job_->spec().start, 0}) {
+      complete_(job_->spec().layout->chunks(), Complete{job_->spec().start, {}}) {
   newly_.reserve(job_->spec().layout->chunks());
   conductor_ = start_thread("conductor", around_.logger, [this] { conduct(); });
 }
@@ -95,8 +96,9 @@ void AllreduceJob::scan() {
       }
     }
     for (const NodeGather::Complete& done : newly_) {
-      complete_[done.chunk.value] = {done.round, done.weight};
-      if (exchange_) exchange_->ready(done.chunk, done.weight);
+      Complete& complete = complete_[done.chunk.value];
+      complete = {done.round, {done.weight, digests_.bring(done.chunk)}};
+      if (exchange_) exchange_->ready(done.chunk, complete.tail);
     }
     if (!status) failed_ = true;
   }
@@ -142,7 +144,7 @@ void AllreduceJob::run_member(Member& member) {
       }
       member.chunk.store(chunk.value, std::memory_order_relaxed);
       member.round.store(round.value, std::memory_order_relaxed);
-      if (Status done = exchange(member, chunk, round, ready.weight); !done) {
+      if (Status done = exchange(member, chunk, round, ready.tail); !done) {
         return fail_call("bucket " + std::to_string(chunk.value) + " of round " + std::to_string(round.value),
                          done.error());
       }
@@ -150,25 +152,25 @@ void AllreduceJob::run_member(Member& member) {
   }
 }
 
-// The local ranks' gradients of one bucket, added in tree order, and behind them the node's weight in parts.
+// The local ranks' gradients of one bucket, added in tree order, and behind them the node's tail.
 class AllreduceJob::Bucket final : public RingSource {
  public:
-  // weight: what NodeGather knows is the node's, so the first member of a node brings it.
-  Bucket(const AllreduceJob& job, const Member& member, ChunkRange range, std::uint64_t weight)
+  // tail: the node's, so its first member brings it.
+  Bucket(const AllreduceJob& job, const Member& member, ChunkRange range, const BucketTail& tail)
       : elements_(range.elements), reduce_ns_(job.job_->header().reduce_ns) {
     const std::uint32_t first = job.flat_ ? member.index : 0;
     const std::uint32_t last = job.flat_ ? member.index + 1 : job.job_->spec().ranks;
     for (std::uint32_t rank = first; rank < last; ++rank) {
       gradients_[ranks_++] = job.job_->gradients(rank) + range.begin;
     }
-    put_weight(member.index == 0 ? weight : 0, weight_.data());
+    put_tail(member.index == 0 ? tail : BucketTail{}, tail_.data());
   }
 
   void fill(std::size_t first, std::size_t count, float* out) override {
     const std::uint64_t began = steady_ns();
     const std::size_t gradients = first < elements_ ? std::min(count, elements_ - first) : 0;
     sum(first, gradients, out);
-    for (std::size_t i = gradients; i < count; ++i) out[i] = weight_[first + i - elements_];
+    for (std::size_t i = gradients; i < count; ++i) out[i] = tail_[first + i - elements_];
     reduce_ns_.fetch_add(steady_ns() - began, std::memory_order_relaxed);
   }
 
@@ -184,7 +186,7 @@ class AllreduceJob::Bucket final : public RingSource {
       }
       kernels::tree_sum(inputs, now, out + done);
     }
-    for (std::size_t i = gradients; i < count; ++i) out[i] = weight_[first + i - elements_] + other[i];
+    for (std::size_t i = gradients; i < count; ++i) out[i] = tail_[first + i - elements_] + other[i];
     reduce_ns_.fetch_add(steady_ns() - began, std::memory_order_relaxed);
   }
 
@@ -205,27 +207,34 @@ class AllreduceJob::Bucket final : public RingSource {
   std::array<const float*, kernels::kMaxSumInputs> gradients_;
   std::size_t ranks_ = 0;
   const std::uint64_t elements_;
-  std::array<float, kWeightParts> weight_;
+  std::array<float, kTailParts> tail_;
   std::atomic<std::uint64_t>& reduce_ns_;
 };
 
-Status AllreduceJob::exchange(Member& member, ChunkIndex chunk, Round round, std::uint64_t weight) {
+Status AllreduceJob::exchange(Member& member, ChunkIndex chunk, Round round, const BucketTail& tail) {
   const ChunkRange range = job_->spec().layout->chunk(chunk);
-  Bucket bucket(*this, member, range, weight);
+  Bucket bucket(*this, member, range, tail);
   member.since_ms.store(steady_ms(), std::memory_order_relaxed);
-  Status summed = member.ring->allreduce(member.staging.data(), range.elements + kWeightParts, bucket);
+  Status summed = member.ring->allreduce(member.staging.data(), range.elements + kTailParts, bucket);
   member.since_ms.store(0, std::memory_order_relaxed);
   if (!summed) return summed;
   // Every member has the same sum: one of them is enough.
-  if (member.index == 0) finish_bucket(member, chunk, round);
-  return {};
+  return member.index == 0 ? finish_bucket(member, chunk, round, tail.digest) : Status();
 }
 
-void AllreduceJob::finish_bucket(Member& member, ChunkIndex chunk, Round round) {
+Status AllreduceJob::finish_bucket(Member& member, ChunkIndex chunk, Round round, std::uint64_t digest) {
   const ChunkRange range = job_->spec().layout->chunk(chunk);
-  state_->step(chunk, member.staging.data(), take_weight(member.staging.data() + range.elements));
+  const float* tail = member.staging.data() + range.elements;
+  if (!same_digest(digest, setup_.nodes, tail)) return tl::unexpected(digests_.difference(round));
+  state_->step(chunk, member.staging.data(), take_weight(tail));
   if (checkpointer_) checkpointer_->reached(chunk, round);
+  if (digests_.due(chunk, round)) {
+    std::vector<const float*> slots;
+    for (const float* slot : state_->slots()) slots.push_back(slot + range.begin);
+    digests_.take(chunk, {state_->parameters() + range.begin, range.elements}, slots, state_->steps()[chunk.value]);
+  }
   publish_bucket(chunk, round);
+  return {};
 }
 
 void AllreduceJob::publish_bucket(ChunkIndex chunk, Round round) {
@@ -237,7 +246,7 @@ void AllreduceJob::publish_bucket(ChunkIndex chunk, Round round) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   // What crosses this node's link: rings over ranks have one member here whose neighbour is elsewhere.
   const std::uint64_t wire =
-      setup_.nodes == 1 ? 0 : ring_bytes((range.elements + kWeightParts) * sizeof(float), ring_size());
+      setup_.nodes == 1 ? 0 : ring_bytes((range.elements + kTailParts) * sizeof(float), ring_size());
   NodeHeader& header = job_->header();
   header.bytes_pushed.fetch_add(wire, kRelaxed);
   header.bytes_pulled.fetch_add(wire, kRelaxed);
@@ -253,13 +262,17 @@ void AllreduceJob::publish_bucket(ChunkIndex chunk, Round round) {
 
 // ---- The device exchange's thread ----
 
-bool AllreduceJob::wants(ChunkIndex, Round round) {
-  return checkpointer_ && checkpointer_->reaches(round);
+bool AllreduceJob::wants(ChunkIndex chunk, Round round) {
+  const bool saved = checkpointer_ && checkpointer_->reaches(round);
+  return saved || digests_.due(chunk, round);
 }
 
-void AllreduceJob::keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> state,
+void AllreduceJob::keep(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
                         std::uint64_t step) {
-  checkpointer_->keep(chunk, parameters, state, step);
+  if (checkpointer_ && checkpointer_->reaches(round)) checkpointer_->keep(chunk, parameters, state, step);
+  if (digests_.due(chunk, round)) {
+    digests_.take(chunk, {parameters, job_->spec().layout->chunk(chunk).elements}, state, step);
+  }
 }
 
 void AllreduceJob::stepped(ChunkIndex chunk, Round round) {

@@ -12,8 +12,8 @@
 // first of which also steps. "Flat" so sends between ranks of a node what a ring over ranks does.
 //
 // A bucket is summed in a staging buffer of the stream. The ranks' gradients are read once, segment by segment, when
-// the ring sends the segment or adds to it (RingSource). The bucket's weight travels behind it, in parts that floats
-// add exactly.
+// the ring sends the segment or adds to it (RingSource). Behind it travels its tail (worker/bucket_tail.h): the weight,
+// and what proves that the nodes' replicas are the same (worker/replica_digests.h).
 //
 // Over GPUs (spec.allreduce_devices) a DeviceExchange takes the place of the streams: the same buckets in the same
 // order, summed by NCCL and stepped where they lie. The control ring is there all the same.
@@ -38,11 +38,13 @@
 #include "common/event_fd.h"
 #include "common/log.h"
 #include "worker/allreduce_lane.h"
+#include "worker/bucket_tail.h"
 #include "worker/checkpointer.h"
 #include "worker/device_exchange.h"
 #include "worker/gloo_ring.h"
 #include "worker/job.h"
 #include "worker/node_gather.h"
+#include "worker/replica_digests.h"
 #include "worker/replica_state.h"
 
 namespace tributary {
@@ -60,8 +62,8 @@ class AllreduceJob final : private AllreduceEngineOutput {
  public:
   static constexpr std::uint16_t kDefaultStreams = 3;
   static constexpr std::uint16_t kMaxStreams = 16;
-  static constexpr std::size_t kMaxMembers = kMaxWeightMembers;  // of a ring
-  static constexpr std::uint64_t kNoticeMs = 30'000;             // of waiting for other nodes, until it is logged
+  static constexpr std::size_t kMaxMembers = kMaxTailMembers;  // of a ring
+  static constexpr std::uint64_t kNoticeMs = 30'000;           // of waiting for other nodes, until it is logged
 
   AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSetup setup, AllreduceSurroundings around);
   ~AllreduceJob() override;  // cuts what is still under way
@@ -98,7 +100,7 @@ class AllreduceJob final : private AllreduceEngineOutput {
   };
   struct Complete {
     Round round;
-    std::uint64_t weight = 0;
+    BucketTail tail;
   };
   using Addresses = std::vector<std::vector<std::byte>>;
 
@@ -119,14 +121,15 @@ class AllreduceJob final : private AllreduceEngineOutput {
   class Bucket;  // what a member adds to one, as RingSource
   void run_member(Member& member);
   Status connect_member(Member& member);
-  Status exchange(Member& member, ChunkIndex chunk, Round round, std::uint64_t weight);
-  void finish_bucket(Member& member, ChunkIndex chunk, Round round);
+  Status exchange(Member& member, ChunkIndex chunk, Round round, const BucketTail& tail);
+  Status finish_bucket(Member& member, ChunkIndex chunk, Round round, std::uint64_t digest);
   void publish_bucket(ChunkIndex chunk, Round round);
 
   // The device exchange's thread.
   bool wants(ChunkIndex chunk, Round round) override;
-  void keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> state,
+  void keep(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
             std::uint64_t step) override;
+  Error replicas_differ(Round round) override { return digests_.difference(round); }
   void stepped(ChunkIndex chunk, Round round) override;
   void engine_failed(const Error& error) override;
 
@@ -147,6 +150,7 @@ class AllreduceJob final : private AllreduceEngineOutput {
   std::vector<std::uint64_t> seen_;               // [rank * tensors + t]: round last seen; the lane's
   std::vector<NodeGather::Complete> newly_;       // scratch; the lane's
   std::unique_ptr<ReplicaState> state_;           // from begin() on
+  ReplicaDigests digests_;                        // taken by who steps, brought by the lane
   std::unique_ptr<Checkpointer> checkpointer_;    // node 0 with a store
   std::unique_ptr<GlooRing> control_;             // from open_rings() on
   std::vector<std::unique_ptr<Member>> members_;  // [stream * members_here() + index], likewise; none on devices

@@ -32,8 +32,8 @@ class Checkpointer {
 
   // `chunk` is at `round`, and stays so during the call.
   void reached(ChunkIndex chunk, Round round);
-  // In its two parts: a chunk has come to `round`, and is to be kept; the values that it had then, whatever has come
-  // since. keep() must follow if reaches() says so.
+  // In its two parts: a chunk has come to `round`, and is to be kept (it may be asked again, and says the same until
+  // then); the values that it had then, whatever has come since. keep() must follow if reaches() says so.
   bool reaches(Round round);
   void keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> slots, std::uint64_t step);
   // Every chunk is at `round`: writes it, if it is not there already, before it returns.

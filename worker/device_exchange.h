@@ -33,7 +33,7 @@ class DeviceExchange final : private AllreduceEngineOutput {
   Status connect(std::span<const CommKey> keys);
   Status load(ReplicaState& state);
   void start();
-  void ready(ChunkIndex chunk, std::uint64_t weight) { engine_->ready(chunk, weight); }
+  void ready(ChunkIndex chunk, const BucketTail& tail) { engine_->ready(chunk, tail); }
   // Whoever waits in connect() or load() is woken, and nothing is issued any more.
   void give_up();
   // Aborts what is under way and waits for the devices. Once is enough.
@@ -48,10 +48,11 @@ class DeviceExchange final : private AllreduceEngineOutput {
   void notice(std::uint64_t now_ns);
 
   bool wants(ChunkIndex chunk, Round round) override { return output_.wants(chunk, round); }
-  void keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> state,
+  void keep(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
             std::uint64_t step) override {
-    output_.keep(chunk, parameters, state, step);
+    output_.keep(chunk, round, parameters, state, step);
   }
+  Error replicas_differ(Round round) override { return output_.replicas_differ(round); }
   void stepped(ChunkIndex chunk, Round round) override { output_.stepped(chunk, round); }
   void engine_failed(const Error& error) override;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/job_json.h"
+#include "common/utf8.h"
 #include "worker/session.h"
 
 namespace tributary {
@@ -75,6 +76,10 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
   }
   if (options_.devices) {
     if (Status status = options_.devices->admit(request.device); !status) return status;
+  }
+  if (!is_utf8(request.computes_with)) {
+    return fail(ErrorCode::kInvalidArgument, "what rank " + std::to_string(request.rank) +
+                                                 " says it computes with is no UTF-8; say it in ASCII, or nothing");
   }
   if (request.tensors.empty())
     return fail(ErrorCode::kInvalidArgument, "no tensor was declared; a job has at least one");
@@ -168,6 +173,7 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
   place.pid = peer_pid > 0 ? peer_pid : request.pid;
   place.device = request.device;
   place.gradients_move = request.gradients_move;
+  place.computes_with = request.computes_with;
   entry->places[request.local_rank] = place;
   if (kept) redo_.adopt(entry->config, entry->node, entry->tensors, std::move(kept), now_ms);
   logger_->info("{}: {} attached ({} of {} local ranks)", job_in_words(entry->name), who(*entry, request.local_rank),
@@ -185,6 +191,7 @@ void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
   message.nodes = entry.world_size / entry.local_world_size;
   message.local_world_size = entry.local_world_size;
   message.world_size = entry.world_size;
+  for (const auto& [local, place] : entry.places) add_kind(message.computes_with, place.computes_with);
   const bool on_host = !options_.devices || !options_.devices->api() ||
                        std::ranges::all_of(entry.places, [](const auto& p) { return p.second.device.empty(); });
   if (on_host) {

@@ -149,6 +149,7 @@ class NodeJobs {
     std::int32_t pid = 0;
     std::string device;           // of its gradients; empty: host memory
     bool gradients_move = false;  // AttachRequest::gradients_move
+    std::string computes_with;
     bool connected = true;
     std::optional<LeaveKind> left;
     bool told_end = false;  // what came of the job's state

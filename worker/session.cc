@@ -318,6 +318,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   impl->keepsake = options.keepsake;
   if (options.device) request.device = options.device->uuid();
   request.gradients_move = options.gradients_move;
+  request.computes_with = options.computes_with;
   // A worker that refuses at once may have closed already: its words are worth more than the failed send.
   std::vector<int> kept;
   if (options.keepsake && options.keepsake->memory) kept.push_back(options.keepsake->memory.get());

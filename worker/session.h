@@ -70,6 +70,7 @@ struct SessionOptions {
   // The trainer asks for gradient(t) anew in every round, and writes all of it before ready(t): then the only rank of a
   // node that pushes fp32 writes each round's gradient to where it is kept for lost servers, which else costs a copy.
   bool gradients_move = false;
+  std::string computes_with = {};  // common/compute_kinds.h: compared with other ranks' and told; empty: not
 };
 
 enum class StepState {

@@ -44,7 +44,7 @@ TEST_CASE("the trainer computes on the CPU when asked to, and says so") {
   const Outcome outcome = train(dir, job_file, "cpu");
   const auto json = result_of(outcome);
   CHECK(json.at("device") == "cpu");
-  CHECK(has(json.at("blas"), "OpenBLAS"));
+  CHECK(has(json.at("computes_with"), "OpenBLAS"));
   CHECK(json.at("digest") == standalone_digest(dir, job_file, 1));
   CHECK(has(outcome.text, "computing on cpu with OpenBLAS"));
   CHECK(has(outcome.text, "device       cpu"));

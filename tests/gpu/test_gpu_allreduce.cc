@@ -91,8 +91,9 @@ TEST_CASE("a communicator that nobody else joins is given up in time, and the de
   plan.nodes = 2;
   struct Output final : AllreduceEngineOutput {
     bool wants(ChunkIndex, Round) override { return false; }
-    void keep(ChunkIndex, const float*, std::span<const float* const>, std::uint64_t) override {}
+    void keep(ChunkIndex, Round, const float*, std::span<const float* const>, std::uint64_t) override {}
     void stepped(ChunkIndex, Round) override {}
+    Error replicas_differ(Round) override { return {}; }
     void engine_failed(const Error&) override {}
   } output;
   const JobConfig config = cluster_config({.optimizer = "sgd"});

@@ -33,7 +33,7 @@ class EngineCluster {
  public:
   struct Node final : AllreduceEngineOutput {
     bool wants(ChunkIndex, Round round) override { return round == wanted; }
-    void keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> state,
+    void keep(ChunkIndex chunk, Round, const float* parameters, std::span<const float* const> state,
               std::uint64_t step) override {
       const std::size_t n = engine->plan().elements(chunk);
       std::vector<float>& values = kept[chunk.value];
@@ -46,6 +46,7 @@ class EngineCluster {
       versions[chunk.value] = round.value;
       if (wanted == round) CHECK(kept.contains(chunk.value));
     }
+    Error replicas_differ(Round) override { return {ErrorCode::kInternal, "replicas differ"}; }
     void engine_failed(const Error& error) override { failures.push_back(error); }
 
     std::shared_ptr<AllreduceDevices> devices;
@@ -128,7 +129,7 @@ class EngineCluster {
     for (std::uint32_t c = 0; c < order.size(); ++c) order[c] = c;
     std::ranges::shuffle(order, random_);
     for (const std::uint32_t c : order) {
-      node.engine->ready(ChunkIndex(c), weight);
+      node.engine->ready(ChunkIndex(c), {weight, 0});
       turn();
     }
   }

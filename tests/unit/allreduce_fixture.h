@@ -20,6 +20,7 @@
 #include "common/job_optimizer.h"
 #include "common/schedule.h"
 #include "worker/allreduce_lane.h"
+#include "worker/replica_digests.h"
 
 namespace tributary::testing {
 
@@ -191,13 +192,14 @@ class AllreduceCluster {
     }
     return true;
   }
+  bool all_at(std::uint64_t version) const {
+    for (std::uint32_t n = 0; n < options_.nodes; ++n) {
+      if (!node_at(n, version)) return false;
+    }
+    return true;
+  }
   bool reaches(std::uint64_t version) const {
-    return soon([&] {
-      for (std::uint32_t n = 0; n < options_.nodes; ++n) {
-        if (!node_at(n, version)) return false;
-      }
-      return true;
-    });
+    return soon([&] { return all_at(version); });
   }
   // Rounds first .. last, all ranks with weight 1.
   void train(std::uint64_t first, std::uint64_t last) {
@@ -213,6 +215,17 @@ class AllreduceCluster {
     const float* from = devices ? devices->parameters(0, ChunkIndex(0)) : job.parameters();
     (devices ? options_.copy : &copy_here)(values.data(), from, values.size() * sizeof(float));
     return values;
+  }
+  // One bit of one parameter on one node, which nothing that trains has changed.
+  void flip_bit(std::uint32_t n, std::uint64_t element) {
+    const NodeJob& job = *nodes_[n]->job;
+    const auto& devices = job.spec().allreduce_devices;
+    float* at = (devices ? devices->parameters(0, ChunkIndex(0)) : nodes_[n]->job->parameters()) + element;
+    std::uint32_t bits = 0;
+    const auto& copy = devices ? options_.copy : &copy_here;
+    copy(&bits, at, sizeof bits);
+    bits ^= 1u << 12;  // of the fraction; the last ones may be rounded away before anybody looks
+    copy(at, &bits, sizeof bits);
   }
   bool no_failures() const {
     for (const auto& node : nodes_) {
@@ -273,6 +286,40 @@ class AllreduceCluster {
   std::shared_ptr<MemoryBudget> budget_ = std::make_shared<MemoryBudget>(64u << 20);
   std::vector<std::unique_ptr<Node>> nodes_;
 };
+
+// All chunks have been compared since some round before, and then a bit flips.
+inline void check_that_other_bits_are_noticed(const ClusterOptions& options) {
+  for (const std::uint64_t element : {std::uint64_t{0}, std::uint64_t{4500}}) {
+    CAPTURE(element);
+    AllreduceCluster cluster(options);
+    cluster.open();
+    cluster.start();
+    REQUIRE(cluster.reaches(0));
+    std::uint64_t round = 0;
+    const std::uint64_t calm = 2 * ReplicaDigests::kRounds;
+    while (round < calm) cluster.train(round + 1, round + 1), ++round;
+    REQUIRE(cluster.no_failures());
+    cluster.flip_bit(options.nodes - 1, element);
+    const auto noticed = [&] {
+      for (std::uint32_t n = 0; n < options.nodes; ++n) {
+        if (cluster.node(n).failures.all().empty()) return false;
+      }
+      return true;
+    };
+    while (cluster.no_failures() && round < calm + ReplicaDigests::kRounds + 2) {
+      cluster.ready_all(++round);
+      REQUIRE(soon([&] { return !cluster.no_failures() || cluster.all_at(round); }));
+    }
+    REQUIRE(soon(noticed));
+    CHECK(round <= calm + ReplicaDigests::kRounds + 1);
+    const LaneFailure failure = cluster.node(0).failures.all().front();
+    CHECK(failure.kind == LaneFailure::Kind::kRefused);
+    INFO(failure.error.message);
+    CHECK(failure.error.message.find("the nodes hold different parameters") != std::string::npos);
+    cluster.close(false);
+    CHECK(cluster.memory_comes_back());
+  }
+}
 
 // What servers make of the same gradients: the fused sum and step over the frames of all ranks (or nodes).
 class ServerReference {

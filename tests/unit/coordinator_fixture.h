@@ -50,6 +50,7 @@ struct JoinOptions {
   std::uint32_t redo_capacity = 0;
   std::vector<std::uint32_t> redo_nodes = {};  // of the views they were pushed in; empty: 0 to nodes - 1
   JobConfig config = config_of("");            // its name is `job`
+  ComputeKinds computes_with = {};
 };
 
 // Of a node that keeps the pushes of 16 rounds, and waits when it can keep no more.
@@ -120,6 +121,7 @@ class Cluster : public CoordinatorOutput {
     join.redo_first = Round(options.redo_first);
     join.redo_last = Round(options.redo_last);
     join.redo_capacity = options.redo_capacity;
+    join.computes_with = options.computes_with;
     std::vector<std::uint32_t> nodes = options.redo_nodes;
     for (std::uint32_t node = 0; node < std::min(options.nodes, 2048u) && options.redo_nodes.empty(); ++node)
       nodes.push_back(node);

@@ -59,6 +59,9 @@ void randomise(Random& random, T& value) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     value.resize(below(random, 40));
     for (char& c : value) c = static_cast<char>(random());
+  } else if constexpr (std::is_same_v<T, ComputeKinds>) {
+    value.clear();
+    for (std::uint64_t i = below(random, 5); i > 0; --i) value.insert(std::string(1 + below(random, 40), 'k'));
   } else if constexpr (IsVector<T>::value) {
     value.resize(below(random, 5));
     for (auto& element : value) randomise(random, element);

@@ -150,6 +150,12 @@ TEST_CASE("checkpoints are written while training goes on, and hold one round ea
   CHECK(standing->value <= last);
 }
 
+TEST_CASE("a replica that is not the others' any more is noticed, and ends the view on all nodes") {
+  check_that_other_bits_are_noticed({.nodes = 2});
+  check_that_other_bits_are_noticed({.nodes = 3, .optimizer = "sgd"});
+  check_that_other_bits_are_noticed({.nodes = 2, .ranks = 2, .algorithm = "flat"});
+}
+
 TEST_CASE("a lost node ends the view on its neighbour, while the coordinator's word is awaited") {
   AllreduceCluster cluster({.nodes = 2});
   cluster.open();

@@ -136,6 +136,14 @@ TEST_CASE("checkpoints of jobs on devices are taken while training goes on, and 
   CHECK(cluster.memory_comes_back());
 }
 
+TEST_CASE("a replica on devices that is not the others' any more is noticed, and ends the view on all nodes") {
+  for (const char* algorithm : {"hierarchical", "flat"}) {
+    const OnDevices on({.nodes = 2, .ranks = 2, .algorithm = algorithm});
+    const Runner runner(on.api);
+    check_that_other_bits_are_noticed(on.options);
+  }
+}
+
 TEST_CASE("a lost node ends the view of a job on devices, and what hangs is aborted") {
   const OnDevices on({.nodes = 2});
   const Runner runner(on.api);

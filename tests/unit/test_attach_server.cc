@@ -65,6 +65,24 @@ TEST_CASE("the join names what all local ranks agreed on, once all are there") {
   CHECK(second.get());
 }
 
+TEST_CASE("the join says what the ranks compute with, each kind once") {
+  FakeNode node;
+  node.run();
+  std::vector<FakeNode::Attached> ranks;
+  for (const char* kind : {"B", "A", "B", ""}) {
+    SessionOptions options = node.session_options(static_cast<std::uint32_t>(ranks.size()), 4);
+    options.computes_with = kind;
+    ranks.push_back(node.attach(options));
+  }
+  CHECK(node.coordinator.await<JoinJob>().computes_with == ComputeKinds{"A", "B"});
+  node.welcome();
+  for (auto& rank : ranks) CHECK(rank.get());
+  SessionOptions options = node.session_options();
+  options.job.name = "another";
+  options.computes_with = "\xff";
+  CHECK(contains(error_of(node.attach(options)).message, "is no UTF-8"));
+}
+
 TEST_CASE("contradicting ranks are refused before anything is opened") {
   FakeNode node;
   node.run();

@@ -28,6 +28,7 @@ Manifest sample() {
   manifest.chunk_shards = {ShardIndex(0), ShardIndex(2), ShardIndex(0), ShardIndex(2)};
   manifest.shards = {{"shard-0.bin", ShardIndex(0), 2, 123, std::string(32, 'a')},
                      {"shard-2.bin", ShardIndex(2), 2, 456, std::string(32, 'b')}};
+  manifest.computed_with = {"A", "B"};
   manifest.rank_states[{1, 3}] = {std::byte{0x00}, std::byte{0xaf}, std::byte{0xff}};
   return manifest;
 }
@@ -57,6 +58,7 @@ TEST_CASE("a manifest reads back as it was written") {
   CHECK(read->view == manifest.view);
   CHECK(read->nodes == manifest.nodes);
   CHECK(read->rank_states == manifest.rank_states);
+  CHECK(read->computed_with == manifest.computed_with);
   CHECK(read->world_size == manifest.world_size);
   CHECK(read->tensors == manifest.tensors);
   CHECK(read->chunk_elements == manifest.chunk_elements);
@@ -92,9 +94,13 @@ TEST_CASE("a manifest that contradicts itself is refused, and says where") {
 TEST_CASE("what ranks keep may be missing, as in older manifests, but not damaged") {
   Json json = Json::parse(to_json(sample()));
   json.erase("rank_states");
+  json.erase("computed_with");
   const auto read = manifest_from_json(json.dump());
   REQUIRE_MESSAGE(read, read.error().message);
   CHECK(read->rank_states.empty());
+  CHECK(read->computed_with.empty());
+  CHECK(contains(flaw([](Json& j) { j["computed_with"][0] = 7; }, ErrorCode::kMalformed),
+                 "computed_with has an entry 7"));
   for (const std::string state : {"0", "0g", "XY"}) {
     CHECK(contains(flaw([&](Json& j) { j["rank_states"][0]["state"] = state; }, ErrorCode::kMalformed), "hexadecimal"));
   }

@@ -218,6 +218,12 @@ TEST_CASE("values that no peer of ours sends are refused by name") {
   join.tensors.assign(kMaxTensors + 1, {});
   CHECK(contains(refusal(join), "the list of tensors has 1048577 entries"));
   join = {};
+  join.computes_with = {std::string(kMaxComputeKindBytes + 1, 'k')};
+  CHECK(contains(refusal(join), "what a rank computes with has 129 bytes"));
+  join = {};
+  for (std::size_t i = 0; i <= kMaxComputeKinds; ++i) join.computes_with.insert(std::to_string(i));
+  CHECK(contains(refusal(join), "the list of what ranks compute with has 17 entries"));
+  join = {};
   join.job_json = std::string(codec::kMaxJobJsonBytes + 1, 'j');
   CHECK(contains(refusal(join), "the job configuration has 1048577 bytes"));
   LeaveJob leave;
