@@ -86,6 +86,7 @@ class Lanes final : private WorkerLaneListener {
         if (other.get() != this) other->lane->peer_address(address);
       }
     }
+    void checkpointed(const SnapshotDone&) override {}
     Lanes* lanes = nullptr;
     std::unique_ptr<AllreduceLane> lane;
     std::shared_ptr<NodeJob> job;

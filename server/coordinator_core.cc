@@ -369,7 +369,7 @@ void CoordinatorCore::lose_worker(std::uint64_t incarnation, const std::string& 
   for (auto& [name, job] : jobs_) {
     const auto member =
         std::ranges::find_if(job.members, [&](const auto& entry) { return entry.second.worker == incarnation; });
-    if (member != job.members.end() && !member->second.left) {
+    if (member != job.members.end() && (!member->second.left || job.phase == Phase::kStopping)) {
       lose_member(job, member->first, "node " + std::to_string(member->first) + " is lost: " + reason, now_ms);
     }
     await_not(job, incarnation, now_ms);
@@ -395,6 +395,10 @@ void CoordinatorCore::lose_member(Job& job, std::uint32_t node, const std::strin
       return;
     }
     begin_stop(job, StopKind::kStopped, stop_round(job, finished->second.left->round), reason, now_ms);
+  } else if (job.phase == Phase::kStopping && !job.on_servers() && node == job.members.begin()->first) {
+    job.stop_failed = true;
+    job.not_saved = reason + ", and had not said that its last checkpoint is written";
+    end_unwritten(job, now_ms);
   }
 }
 

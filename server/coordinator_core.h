@@ -218,6 +218,7 @@ class CoordinatorCore {
     bool stop_requested = false;
     StopKind stop_kind = StopKind::kRestart;
     bool stop_failed = false;
+    std::optional<SnapshotDone> checkpoint;  // all-reduce: what node 0 said of the view's end
     std::string last_stop;
     std::string not_saved;  // why the newest snapshot that was wanted is not there; empty: it is
     std::optional<JobPlacement> placement;
@@ -305,6 +306,8 @@ class CoordinatorCore {
   void note_kept(const ServerHello& m, bool known);
   void park(Job& job);
   void end_unwritten(Job& job, std::uint64_t now_ms);
+  void checkpointed(const Worker& worker, const SnapshotDone& m, std::uint64_t now_ms);
+  void end_checkpointed(Job& job, std::uint64_t now_ms);
   void tell_saved(const Job& job, bool saved);
   void tell_saved_again(PeerId to, const LeaveJob& m);
   std::string not_saved_in_words(const Job& job) const;

@@ -183,14 +183,10 @@ void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std
   send_servers(job, stop);
   send_members(job, stop);
   if (job.on_servers()) return;
-  // Node 0 keeps the state, and says so when it joins again. (A finished job that is joined again finds nothing to do.)
-  job.record.committed = round;
-  job.record.finished = kind == StopKind::kFinished;
-  if (const Status saved = output_.save(job.record); !saved) {
-    output_.log("cannot record the end of " + in_words(job) + ": " + saved.error().message, LogLevel::kError);
-  }
-  tell_saved(job, true);  // by node 0, which says itself if it cannot
-  become_idle(job, now_ms);
+  // Node 0 alone keeps the state, and says when it is written. It may have, or be gone.
+  const auto& [node, keeper] = *job.members.begin();
+  if (job.checkpoint) return end_checkpointed(job, now_ms);
+  if (!workers_.contains(keeper.worker)) lose_member(job, node, "node " + std::to_string(node) + " is lost", now_ms);
 }
 
 void CoordinatorCore::restart(Job& job, const std::string& reason, std::uint64_t now_ms) {
@@ -225,6 +221,7 @@ void CoordinatorCore::become_idle(Job& job, std::uint64_t now_ms) {
 }
 
 void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms) {
+  if (const Worker* worker = worker_at(from)) return checkpointed(*worker, m, now_ms);
   Server* server = server_at(from);
   const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
   if (!server || found == jobs_.end()) return;

@@ -41,7 +41,9 @@ void CoordinatorCore::end_unwritten(Job& job, std::uint64_t now_ms) {
   const std::string round = std::to_string(job.snapshot.value_or(Round()).value);
   // Where there is no store and nobody asked for one, a job that has come to its end has given all it was to give; one
   // that was to keep nothing has so wherever it stops.
-  const bool stores = std::ranges::all_of(servers_, [](const auto& entry) { return entry.second.hello.store; });
+  const bool stores = job.on_servers()
+                          ? std::ranges::all_of(servers_, [](const auto& entry) { return entry.second.hello.store; })
+                          : job.stop_failed;  // else node 0 has none
   const bool wanted = job.stop_kind == StopKind::kFinished ? asks_for_snapshots(job.config.snapshot)
                                                            : !declines_snapshots(job.config.snapshot);
   const bool missed = stores || wanted;
@@ -55,6 +57,44 @@ void CoordinatorCore::end_unwritten(Job& job, std::uint64_t now_ms) {
                               "the state of round " + round + " could not be written"});
     park(job);
   }
+  become_idle(job, now_ms);
+}
+
+// All-reduce: what became of the state that the view ended with, which node 0 alone keeps. It says so again until it is
+// answered, and may say it before all others have left.
+void CoordinatorCore::checkpointed(const Worker& worker, const SnapshotDone& m, std::uint64_t now_ms) {
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
+  if (found == jobs_.end()) {
+    output_.send(worker.peer, StopJob{m.job, m.view, StopKind::kRestart, m.round, "nobody knows this job any more"});
+    return;
+  }
+  Job& job = found->second;
+  const bool open = job.phase == Phase::kRunning || job.phase == Phase::kStopping;
+  const bool keeper = open && job.record.view == m.view && !job.on_servers() &&
+                      job.members.begin()->second.worker == worker.hello.incarnation;
+  if (!keeper) {
+    return tell_saved_again(worker.peer, LeaveJob{m.job, m.view, {}, LeaveKind::kStopped, m.round, {}, {}});
+  }
+  job.checkpoint = m;
+  if (job.phase == Phase::kStopping) end_checkpointed(job, now_ms);
+}
+
+void CoordinatorCore::end_checkpointed(Job& job, std::uint64_t now_ms) {
+  const SnapshotDone& kept = *job.checkpoint;
+  if (!kept.ok || kept.round < *job.snapshot) {
+    job.stop_failed = !kept.ok || kept.round.value != 0;
+    job.not_saved = !kept.ok                ? kept.message
+                    : kept.round.value == 0 ? "node 0 keeps no checkpoints; set [store] path in its worker.toml"
+                                            : "node 0 stopped at round " + std::to_string(kept.round.value);
+    return end_unwritten(job, now_ms);
+  }
+  job.not_saved.clear();
+  job.record.committed = kept.round;
+  job.record.finished = job.stop_kind == StopKind::kFinished;
+  if (const Status saved = output_.save(job.record); !saved) {
+    output_.log("cannot record the end of " + in_words(job) + ": " + saved.error().message, LogLevel::kError);
+  }
+  tell_saved(job, true);
   become_idle(job, now_ms);
 }
 
@@ -79,6 +119,7 @@ void CoordinatorCore::tell_saved_again(PeerId to, const LeaveJob& m) {
 
 // Why it is not, and what there is instead.
 std::string CoordinatorCore::not_saved_in_words(const Job& job) const {
+  if (!job.on_servers()) return job.not_saved;
   const std::string instead = job.record.initialised
                                   ? "the newest snapshot is that of round " + std::to_string(job.record.committed.value)
                                   : "there is no snapshot, so the job begins anew";

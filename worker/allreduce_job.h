@@ -31,6 +31,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -78,7 +79,9 @@ class AllreduceJob final : private AllreduceEngineOutput {
   void scan();
   void tick(std::uint64_t now_ms);
   void close(bool keep);
-  bool kept() const { return kept_.load(std::memory_order_acquire); }    // nothing is kept (any more)
+  bool kept() const { return kept_.load(std::memory_order_acquire); }  // nothing is kept (any more)
+  // REQUIRES: kept(). On this node's disk, after close(keep = true).
+  SnapshotDone left() const;
   bool ended() const { return ended_.load(std::memory_order_acquire); }  // its threads are done
 
   static std::uint16_t streams_of(const AllreduceOptions& options, std::size_t chunks);
@@ -116,6 +119,8 @@ class AllreduceJob final : private AllreduceEngineOutput {
   Status pass_values_on();
   void publish_start();
   void end(bool began);
+  Status last_checkpoint();
+  SnapshotDone what_is_left(const Status& saved, Round newest) const;
 
   // Members'.
   class Bucket;  // what a member adds to one, as RingSource
@@ -166,6 +171,7 @@ class AllreduceJob final : private AllreduceEngineOutput {
   bool begun_ = false;                                         // training
   bool closing_ = false, keep_ = false, failed_ = false, cut_ = false;
 
+  std::optional<SnapshotDone> left_;  // written before kept_; nothing: the view failed
   std::atomic<bool> kept_{false}, ended_{false};
   std::thread conductor_;
 };

@@ -96,7 +96,12 @@ void AllreduceLane::close(std::shared_ptr<NodeJob> job, bool keep) {
   command([this, job = std::move(job), keep]() mutable {
     const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job() == job; });
     if (at == jobs_.end()) {
-      if (keep) jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
+      if (!keep) return;
+      jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
+      const NodeJobSpec& spec = job->spec();
+      if (spec.node.value == 0) {
+        port_.checkpointed({spec.job, spec.view, {}, false, 0, "node 0's lane could not begin the view"});
+      }
       return;
     }
     (*at)->close(keep);
@@ -118,6 +123,7 @@ void AllreduceLane::finish_closing() {
   for (Closing& entry : closing_) {
     if (!entry.keeping || !entry.job->kept()) continue;
     entry.keeping = false;
+    if (entry.job->job()->spec().node.value == 0) port_.checkpointed(entry.job->left());
     jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
   }
   std::erase_if(closing_, [&](Closing& entry) {

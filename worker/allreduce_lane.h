@@ -7,7 +7,8 @@
 // its checkpoint of a resumed one). Every chunk of the layout belongs to (shard 0, lane 0), so that the session rings
 // this lane's doorbell; chunks are the buckets of the collectives.
 //
-// When the view ends: close(keep = true) after a stop at a round boundary. Node 0 then writes a checkpoint, and every
+// When the view ends: close(keep = true) after a stop at a round boundary. Node 0 then writes a checkpoint, which the
+// coordinator, and through it all trainers, hear of (AllreducePort::checkpointed); and every
 // node keeps its connections until its neighbours have what they need of it (kKeepPatienceMs at most). close(keep =
 // false) cuts the connections at once. Either wakes the job's threads wherever they wait.
 #pragma once
@@ -43,6 +44,9 @@ class AllreducePort {
  public:
   virtual ~AllreducePort() = default;
   virtual void publish(const PeerAddress& address) = 0;  // on the lane's threads
+  // Node 0's, once after close(keep = true): what became of the state that the view ended with. round: of the
+  // checkpoint that there is (0: this worker keeps none).
+  virtual void checkpointed(const SnapshotDone& done) = 0;  // on the lane's threads
 };
 
 // What a job needs beyond NodeJobSpec. The spec's endpoints and devices (those of the node reduction) are not used.

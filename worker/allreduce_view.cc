@@ -62,6 +62,7 @@ void AllreduceJob::close(bool keep) {
     if (closing_) return;
     closing_ = true;
     keep_ = keep && begun_ && !failed_;
+    if (keep && !begun_ && !failed_) left_ = what_is_left({}, job_->spec().start);  // as it began
     for (const auto& member : members_) member->ring->abort();
     if (exchange_ && !keep_) exchange_->give_up();
     // A view that ends in good order needs the control ring for its last words.
@@ -358,12 +359,14 @@ void AllreduceJob::publish_start() {
 }
 
 void AllreduceJob::end(bool began) {
+  const NodeJobSpec& spec = job_->spec();
   bool keep = false;
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return closing_; });
     keep = keep_ && began;
   }
+  Status saved;
   for (const auto& member : members_) {
     if (member->thread.joinable()) member->thread.join();
   }
@@ -375,27 +378,18 @@ void AllreduceJob::end(bool began) {
     }
     exchange_->stop();
     if (keep && checkpointer_) {
-      if (const Status saved = exchange_->save(*state_); !saved) {
-        around_.logger->error("job '{}': no last checkpoint: {}", job_->spec().name, saved.error().message);
-        checkpointer_.reset();
-      }
+      saved = exchange_->save(*state_);
     }
   }
   if (keep) {
-    const NodeJobSpec& spec = job_->spec();
     // Only when both neighbours have all they need of this node may its connections close.
     const Status parted = control_->say_goodbye(milliseconds(AllreduceLane::kKeepPatienceMs));
     if (!parted && parted.error().code != ErrorCode::kStopped) {
       around_.logger->info("job '{}': {} leaves without the others' goodbye: {}", spec.name, place(),
                            parted.error().message);
     }
-    const Version reached = job_->min_version();
-    if (checkpointer_ && reached == job_->max_version() && reached.value > spec.start.value) {
-      // What is wrong with the store is in the log; the last checkpoint stands.
-      static_cast<void>(checkpointer_->finish(Round(reached.value)));
-    } else if (checkpointer_ && reached != job_->max_version()) {
-      around_.logger->warn("job '{}': the buckets are not all at one round; the last checkpoint stands", spec.name);
-    }
+    if (saved && checkpointer_) saved = last_checkpoint();
+    left_ = what_is_left(saved, checkpointer_ ? std::max(checkpointer_->written(), spec.start) : spec.start);
   }
   checkpointer_.reset();  // waits for what is being written
   std::vector<std::unique_ptr<Member>> members;
@@ -405,6 +399,28 @@ void AllreduceJob::end(bool began) {
   members.swap(members_);
   exchange.swap(exchange_);
   control.swap(control_);
+}
+
+Status AllreduceJob::last_checkpoint() {
+  const Version reached = job_->min_version();
+  if (reached != job_->max_version()) return fail(ErrorCode::kStore, "its buckets are not all at one round");
+  return reached.value > job_->spec().start.value ? checkpointer_->finish(Round(reached.value)) : Status();
+}
+
+SnapshotDone AllreduceJob::left() const {
+  return left_ ? *left_ : what_is_left(fail(ErrorCode::kUnavailable, "the view failed before"), job_->spec().start);
+}
+
+// saved: the state that the view ended with, or why not. newest: the checkpoint that there is if it is not.
+SnapshotDone AllreduceJob::what_is_left(const Status& saved, Round newest) const {
+  const NodeJobSpec& spec = job_->spec();
+  if (around_.options.store_path.empty()) return {spec.job, spec.view, Round(), true, 0, {}};
+  const Round reached = std::max(Round(job_->min_version().value), spec.start);
+  if (saved) return {spec.job, spec.view, reached, true, 0, {}};
+  std::string text = "node 0's checkpoint of round " + std::to_string(reached.value) + ": " + saved.error().message;
+  text += newest.value != 0 ? "; the newest one is that of round " + std::to_string(newest.value)
+                            : "; there is no other, so the job begins anew";
+  return {spec.job, spec.view, newest, false, 0, std::move(text)};
 }
 
 }  // namespace tributary

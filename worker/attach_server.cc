@@ -106,6 +106,10 @@ void AttachServer::lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure
   });
 }
 
+void AttachServer::checkpointed(const SnapshotDone& done) {
+  post([done](NodeJobs& jobs, std::uint64_t now) { jobs.checkpointed(done, now); });
+}
+
 void AttachServer::on_control(ControlMessage message) {
   post([message = std::move(message)](NodeJobs& jobs, std::uint64_t now) { jobs.on_control(message, now); });
 }

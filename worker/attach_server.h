@@ -50,6 +50,7 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
 
   // Any thread.
   void lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure) override;
+  void checkpointed(const SnapshotDone& done);
   void on_control(ControlMessage message) override;
   void on_coordinator_restarted() override;
   std::vector<JobProgress> progress() const override;

@@ -128,6 +128,8 @@ class NodeJobs {
 
   // The lanes.
   void lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailure& failure, std::uint64_t now_ms);
+  // All-reduce, node 0: what the view's end left on the disk. Told to the coordinator until it has said what follows.
+  void checkpointed(const SnapshotDone& done, std::uint64_t now_ms);
 
   void tick(std::uint64_t now_ms);  // about every 100 ms
 
@@ -234,6 +236,7 @@ class NodeJobs {
   void end_view(Entry& entry, StopKind kind, Round round, const std::string& reason);
   void fail_view(Entry& entry, const Error& error);
   void close_lanes(Entry& entry, bool keep);
+  void forget_checkpointed(JobId job, ViewId view);
   void tick_running(Entry& entry, std::uint64_t now_ms);
 
   const NodeJobsOptions options_;
@@ -248,7 +251,12 @@ class NodeJobs {
     ViewId view;
     NodeRank node;  // as the job knows it
   };
+  struct Checkpointed {
+    SnapshotDone done;
+    std::uint64_t next_ms = 0;
+  };
   std::map<JobId, Begun> begun_;            // the last view of each job; at most kMaxJoined
+  std::vector<Checkpointed> checkpointed_;  // not answered; at most kMaxJobs
   std::map<std::string, NodeRank> joined_;  // by job name: joins that the coordinator has not answered
   bool draining_ = false;
   bool drain_done_ = false;

@@ -257,6 +257,7 @@ void NodeJobs::on(const SnapshotCommit& m) {
 
 // What came of the state that a view ended with.
 void NodeJobs::on(const SnapshotDone& m) {
+  forget_checkpointed(m.job, m.view);
   for (Entry& entry : entries_) {
     if (entry.id == m.job && entry.view == m.view) settle(entry, m.ok ? Status() : fail(ErrorCode::kStore, m.message));
   }
@@ -303,7 +304,18 @@ void NodeJobs::on(const StopRequest& m) {
   entry->job->set_state(RegionState::kStopRequested);
 }
 
+void NodeJobs::checkpointed(const SnapshotDone& done, std::uint64_t now_ms) {
+  coordinator_.send(done);
+  if (checkpointed_.size() >= kMaxJobs) checkpointed_.erase(checkpointed_.begin());
+  checkpointed_.push_back({done, now_ms + kLeaveRepeatMs});
+}
+
+void NodeJobs::forget_checkpointed(JobId job, ViewId view) {
+  std::erase_if(checkpointed_, [&](const Checkpointed& c) { return c.done.job == job && c.done.view == view; });
+}
+
 void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
+  if (m.kind == StopKind::kRestart) forget_checkpointed(m.job, m.view);
   Entry* entry = in_view(m.job, m.view);
   if (!entry) {
     // The state that it ended with was not written everywhere when somebody was lost.
@@ -340,6 +352,7 @@ void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
 }
 
 void NodeJobs::coordinator_restarted(std::uint64_t now_ms) {
+  checkpointed_.clear();
   for (Entry& entry : entries_) {
     if (entry.phase == Phase::kRunning) {
       end_view(entry, StopKind::kRestart, Round(entry.job->min_version().value),
@@ -371,7 +384,12 @@ void NodeJobs::end_view(Entry& entry, StopKind kind, Round round, const std::str
     if (place.connected && !place.left) trainers_.send(place.trainer, AttachStopped{kind, round, reason});
   }
   if (entry.job) entry.job->set_state(kind == StopKind::kRestart ? RegionState::kRestart : RegionState::kStopped);
-  close_lanes(entry, kind != StopKind::kRestart && entry.job && entry.job->min_version().value == round.value);
+  const bool whole = entry.job && entry.job->min_version().value == round.value;
+  if (kind != StopKind::kRestart && !whole && entry.job && entry.job->spec().allreduce &&
+      entry.job->spec().node.value == 0) {
+    checkpointed({entry.id, entry.view, {}, false, 0, "node 0 has not got the last round in time"}, 0);
+  }
+  close_lanes(entry, kind != StopKind::kRestart && whole);
   entry.phase = Phase::kOver;
   entry.in_order = kind != StopKind::kRestart;
   entry.ended = StopJob{entry.id, entry.view, kind, round, reason};
@@ -511,6 +529,11 @@ void NodeJobs::tick(std::uint64_t now_ms) {
       }
       if (due || entry.next_ms == 0) entry.next_ms = now_ms + kLeaveRepeatMs;
     }
+  }
+  for (Checkpointed& unanswered : checkpointed_) {
+    if (now_ms < unanswered.next_ms) continue;
+    coordinator_.send(unanswered.done);
+    unanswered.next_ms = now_ms + kLeaveRepeatMs;
   }
   redo_.tick(now_ms);
   erase_finished();

@@ -61,6 +61,7 @@ class Worker final : private CoordinatorPort, private LanePort, private Allreduc
 
   void send(const ControlMessage& message) override { control_->send(message); }
   void publish(const PeerAddress& address) override { control_->send(address); }
+  void checkpointed(const SnapshotDone& done) override { attach_->checkpointed(done); }
   std::vector<int> doorbells(bool allreduce) const override;
   void open(const std::shared_ptr<NodeJob>& job) override;
   void open_allreduce(const std::shared_ptr<NodeJob>& job, AllreduceSetup setup) override;

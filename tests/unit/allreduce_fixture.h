@@ -101,6 +101,16 @@ class AllreduceCluster {
  public:
   struct Node final : AllreducePort {
     void publish(const PeerAddress& address) override { cluster->forward(address); }
+    void checkpointed(const SnapshotDone& done) override {
+      const std::lock_guard lock(mutex);
+      checkpoints.push_back(done);
+    }
+    std::vector<SnapshotDone> all_checkpoints() {
+      const std::lock_guard lock(mutex);
+      return checkpoints;
+    }
+    std::mutex mutex;
+    std::vector<SnapshotDone> checkpoints;
     AllreduceCluster* cluster = nullptr;
     LaneFailures failures;
     std::unique_ptr<AllreduceLane> lane;

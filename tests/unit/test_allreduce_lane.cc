@@ -1,3 +1,5 @@
+#include <fstream>
+
 #include "tests/unit/allreduce_fixture.h"
 #include "tests/unit/temp_dir.h"
 #include "worker/checkpoint.h"
@@ -98,6 +100,11 @@ TEST_CASE("a resumed job goes on to the bits of one that was not stopped") {
     cluster.train(1, 3);
     cluster.close(true);
     REQUIRE(cluster.memory_comes_back());
+    const auto kept = cluster.node(0).all_checkpoints();
+    REQUIRE(kept.size() == 1);
+    CHECK(kept[0].ok);
+    CHECK(kept[0].round == Round(3));
+    CHECK(cluster.node(1).all_checkpoints().empty());
   }
   options.start = Round(3);
   options.view = 2;
@@ -109,6 +116,40 @@ TEST_CASE("a resumed job goes on to the bits of one that was not stopped") {
   for (std::uint64_t round = 1; round <= 6; ++round) servers.round(round, 4, 4);
   CHECK(same_bits(cluster.parameters(0), servers.parameters()));
   CHECK(same_bits(cluster.parameters(1), servers.parameters()));
+}
+
+// What node 0 says when a view of three rounds ends.
+SnapshotDone said_at_the_end(const ClusterOptions& options, bool in_order = true, std::uint64_t rounds = 3) {
+  AllreduceCluster cluster(options);
+  cluster.open();
+  if (rounds > 0) {
+    cluster.start();
+    REQUIRE(cluster.reaches(0));
+    cluster.train(1, rounds);
+  }
+  cluster.close(in_order);
+  REQUIRE(cluster.memory_comes_back());
+  const auto kept = cluster.node(0).all_checkpoints();
+  REQUIRE(kept.size() == (in_order ? 1 : 0));
+  return kept.empty() ? SnapshotDone{} : kept[0];
+}
+
+TEST_CASE("node 0 says what the end of a view left on its disk: nothing without a store, or why it could not") {
+  const SnapshotDone without = said_at_the_end({.nodes = 2});
+  CHECK(without.ok);
+  CHECK(without.round == Round(0));
+  TempDir directory;
+  const std::string file = directory / "a-file";
+  std::ofstream(file) << "no folder";
+  const SnapshotDone failed = said_at_the_end({.nodes = 2, .store = file});
+  CHECK_FALSE(failed.ok);
+  CHECK(failed.message.find("node 0's checkpoint of round 3: ") == 0);
+  CHECK(failed.message.find("there is no other, so the job begins anew") != std::string::npos);
+  said_at_the_end({.nodes = 2, .store = directory.path()}, false);
+  // A stop before the first parameters were there.
+  const SnapshotDone early = said_at_the_end({.nodes = 2, .store = directory.path()}, true, 0);
+  CHECK(early.ok);
+  CHECK(early.round == Round(0));
 }
 
 TEST_CASE("checkpoints are written while training goes on, and hold one round each") {
@@ -231,6 +272,7 @@ TEST_CASE("an address that is none of this machine's is refused with what to set
   LaneFailures failures;
   struct Nobody final : AllreducePort {
     void publish(const PeerAddress&) override {}
+    void checkpointed(const SnapshotDone&) override {}
   } nobody;
   AllreduceOptions lane_options;
   for (const char* address : {"192.0.2.1", "no such name"}) {

@@ -39,6 +39,46 @@ TEST_CASE("every node says which checkpoint it has when it joins an all-reduce j
   }
 }
 
+TEST_CASE("what became of a last checkpoint is told to the coordinator until it answers") {
+  struct : TrainerPort {
+    void send(TrainerId, const AttachMessage&, std::span<const int>) override {}
+  } trainers;
+  FakeCoordinator coordinator;
+  FakeLanes lanes(1);
+  NodeJobs jobs({}, trainers, coordinator, lanes,
+                std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()));
+  const auto said = [&] { return coordinator.all<SnapshotDone>().size(); };
+  std::uint64_t now = 1000;
+  const auto pass = [&] { jobs.tick(now += NodeJobs::kLeaveRepeatMs); };
+  const SnapshotDone done{JobId(99), ViewId(2), Round(7), true, 0, {}};
+  jobs.checkpointed(done, now);
+  CHECK(said() == 1);
+  CHECK(coordinator.all<SnapshotDone>().back().round == Round(7));
+  jobs.tick(now + 10);
+  CHECK(said() == 1);
+  pass();
+  CHECK(said() == 2);
+  jobs.on_control(SnapshotDone{JobId(99), ViewId(1), Round(7), true, 0, {}}, now);  // of another view
+  pass();
+  CHECK(said() == 3);
+  SUBCASE("with what the others hear") {
+    jobs.on_control(done, now);
+  }
+  SUBCASE("that the view counts for nothing") {
+    jobs.on_control(StopJob{done.job, done.view, StopKind::kRestart, Round(3), "a node was lost"}, now);
+  }
+  SUBCASE("never, because it is another one") {
+    jobs.coordinator_restarted(now);
+  }
+  pass();
+  CHECK(said() == 3);
+  for (std::size_t i = 0; i < 2 * NodeJobs::kMaxJobs; ++i)
+    jobs.checkpointed({JobId(i), ViewId(1), {}, true, 0, {}}, now);
+  const std::size_t before = said();
+  pass();
+  CHECK(said() == before + NodeJobs::kMaxJobs);
+}
+
 TEST_CASE("a job on servers says nothing of checkpoints") {
   FakeNode node;
   node.lanes.set_checkpoint(std::optional<Round>(Round(40)));

@@ -30,6 +30,10 @@ LeaveJob leaving(const JobWelcome& welcome, std::uint32_t node, LeaveKind kind, 
   return {welcome.job, welcome.view, NodeRank(node), kind, Round(round), {}, {}};
 }
 
+SnapshotDone kept(const JobWelcome& welcome, std::uint64_t round) {
+  return {welcome.job, welcome.view, Round(round), true, 0, {}};
+}
+
 PeerAddress address(const JobWelcome& welcome, std::uint32_t node, const std::string& key = "k") {
   return {welcome.job, welcome.view, NodeRank(node), key, {std::byte{1}, std::byte{2}}};
 }
@@ -146,7 +150,9 @@ TEST_CASE("an all-reduce job that was at some round does not begin anew when nod
     Cluster cluster(2);
     cluster.everybody(1);
     join_all(cluster, 1);
-    cluster.say(worker_peer(0), leaving(welcome_of(cluster, 0), 0, LeaveKind::kStopped, 4000));
+    const JobWelcome welcome = welcome_of(cluster, 0);
+    cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kStopped, 4000));
+    cluster.say(worker_peer(0), kept(welcome, 4000));
     cluster.sent.clear();
     JoinOptions again = ring(0, 1);
     if (changed) again.config.train.seed = 5;
@@ -164,11 +170,13 @@ TEST_CASE("an all-reduce job that was at some round does not begin anew when nod
   }
 }
 
-TEST_CASE("an all-reduce job whose last checkpoint was not written goes on from the one before") {
+TEST_CASE("an all-reduce job whose last checkpoint is gone goes on from the one before") {
   Cluster cluster(0);
   cluster.everybody(1);
   join_all(cluster, 1);
-  cluster.say(worker_peer(0), leaving(welcome_of(cluster, 0), 0, LeaveKind::kStopped, 70));
+  const JobWelcome welcome = welcome_of(cluster, 0);
+  cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kStopped, 70));
+  cluster.say(worker_peer(0), kept(welcome, 70));
   cluster.sent.clear();
   join_all(cluster, 1, 40);
   CHECK(welcome_of(cluster, 0).resume_round == Round(40));
@@ -233,7 +241,7 @@ TEST_CASE("addresses of a job on servers are not passed on") {
   CHECK(cluster.sent.empty());
 }
 
-TEST_CASE("an all-reduce job that stops is over at once, and can be joined again") {
+TEST_CASE("an all-reduce job that stops is over when node 0 has written it, and can be joined again") {
   Cluster cluster(0);
   cluster.everybody(2);
   join_all(cluster, 2);
@@ -246,8 +254,21 @@ TEST_CASE("an all-reduce job that stops is over at once, and can be joined again
     CHECK(stop->kind == StopKind::kStopped);
     CHECK(stop->round == Round(70));
   }
+  CHECK(cluster.phase() == "stopping");
+  CHECK(cluster.count<SnapshotDone>() == 0);
+  cluster.sent.clear();
+  cluster.say(worker_peer(0), kept(welcome, 70));
+  for (std::uint32_t w = 0; w < 2; ++w) {
+    const auto done = cluster.only<SnapshotDone>(worker_peer(w));
+    REQUIRE(done);
+    CHECK(done->ok);
+  }
   CHECK(cluster.phase() == "idle");
   CHECK_FALSE(cluster.job().record.finished);
+  // Said again, because it was not answered in time.
+  cluster.sent.clear();
+  cluster.say(worker_peer(0), kept(welcome, 70));
+  CHECK(cluster.only<SnapshotDone>(worker_peer(0)));
   // The other node's words come late, and change nothing.
   cluster.sent.clear();
   cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kStopped, 70));
@@ -268,10 +289,101 @@ TEST_CASE("an all-reduce job is finished when all nodes have finished") {
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kFinished, 100));
   CHECK(cluster.phase() == "running");
+  bool early = false;
+  SUBCASE("and node 0's checkpoint is written when they have") {}
+  SUBCASE("and was before") { early = true; }
+  if (early) cluster.say(worker_peer(0), kept(welcome, 100));
+  CHECK(cluster.phase() == "running");
   cluster.say(worker_peer(1), leaving(welcome, 1, LeaveKind::kFinished, 100));
+  if (!early) {
+    CHECK(cluster.phase() == "stopping");
+    cluster.pass(30 * kMinute, 2);  // as long as it takes
+    CHECK(cluster.phase() == "stopping");
+    cluster.say(worker_peer(0), kept(welcome, 100));
+  }
   CHECK(cluster.phase() == "idle");
   CHECK(cluster.job().record.finished);
   CHECK(cluster.job().record.committed == Round(100));
+  CHECK(cluster.errors.empty());
+}
+
+TEST_CASE("a last checkpoint that is not written is told to all nodes, and the job goes on from the one before") {
+  Cluster cluster(0);
+  cluster.everybody(2);
+  join_all(cluster, 2, 40);
+  const JobWelcome welcome = welcome_of(cluster, 0);
+  cluster.say(worker_peer(1), leaving(welcome, 1, LeaveKind::kStopped, 100));
+  cluster.sent.clear();
+  std::string why;
+  SUBCASE("the disk is full") {
+    why = "node 0's checkpoint of round 100: disk full";
+    cluster.say(worker_peer(0), SnapshotDone{welcome.job, welcome.view, Round(40), false, 0, why});
+  }
+  SUBCASE("its worker is lost") {
+    why = "node 0 is lost";
+    cluster.pass(kTimeoutMs + 2000, 2, {worker_peer(0)});
+  }
+  SUBCASE("its trainers fail in the last moment") {
+    why = "node 0 failed: out of memory";
+    LeaveJob failed = leaving(welcome, 0, LeaveKind::kFailed, 100);
+    failed.message = "out of memory";
+    cluster.say(worker_peer(0), failed);
+  }
+  SUBCASE("there is no store, and snapshots were asked for") {
+    why = "set [store] path";
+    cluster.say(worker_peer(0), kept(welcome, 0));
+  }
+  const auto done = cluster.only<SnapshotDone>(worker_peer(1));
+  REQUIRE(done);
+  CHECK_FALSE(done->ok);
+  CHECK(done->message.find(why) != std::string::npos);
+  CHECK(cluster.phase() == "idle");
+  CHECK(cluster.job().not_saved.find(why) != std::string::npos);
+  CHECK_FALSE(cluster.job().record.finished);
+  CHECK(cluster.job().record.committed == Round(40));
+  REQUIRE(cluster.errors.size() == 1);
+  CHECK(cluster.errors[0].find("is not saved") != std::string::npos);
+}
+
+TEST_CASE("a node that is lost after it finished, with all that was to be kept, is told of when the others have") {
+  Cluster cluster(0);
+  cluster.everybody(2);
+  join_all(cluster, 2);
+  const JobWelcome welcome = welcome_of(cluster, 0);
+  cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kFinished, 100));
+  cluster.pass(kTimeoutMs + 2000, 2, {worker_peer(0)});
+  CHECK(cluster.phase() == "running");
+  cluster.say(worker_peer(1), leaving(welcome, 1, LeaveKind::kFinished, 100));
+  CHECK(cluster.phase() == "idle");
+  CHECK(cluster.job().not_saved.find("node 0 is lost") != std::string::npos);
+}
+
+TEST_CASE("without a store a job of which nobody asked to keep anything ends well") {
+  Cluster cluster(0);
+  cluster.everybody(1);
+  JoinOptions options = ring(0, 1);
+  options.config.snapshot = {};
+  cluster.join(0, options);
+  const JobWelcome welcome = welcome_of(cluster, 0);
+  cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kFinished, 100));
+  cluster.sent.clear();
+  cluster.say(worker_peer(0), kept(welcome, 0));
+  const auto done = cluster.only<SnapshotDone>(worker_peer(0));
+  REQUIRE(done);
+  CHECK(done->ok);
+  CHECK(cluster.phase() == "idle");
+  // It begins anew when it is started again: there is nothing to go on from, and nothing that is lost.
+  cluster.sent.clear();
+  cluster.join(0, options);
+  CHECK_FALSE(welcome_of(cluster, 0).resume);
+}
+
+TEST_CASE("what a worker says of a job that nobody knows is answered, so that it stops saying it") {
+  Cluster cluster(0);
+  cluster.everybody(1);
+  cluster.sent.clear();
+  cluster.say(worker_peer(0), SnapshotDone{JobId(5), ViewId(1), Round(7), true, 0, {}});
+  CHECK(cluster.only<StopJob>(worker_peer(0)));
 }
 
 TEST_CASE("a lost node ends the view of an all-reduce job; everybody is told who it was") {
@@ -298,6 +410,8 @@ TEST_CASE("a worker that is stopped takes its all-reduce jobs to the end of a ro
   CHECK(cluster.count<StopRequest>() == 2);
   CHECK(cluster.count<DrainDone>() == 0);
   cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kStopped, 9));
+  CHECK(cluster.count<DrainDone>() == 0);  // trainers wait to hear whether it is saved
+  cluster.say(worker_peer(0), kept(welcome, 9));
   CHECK(cluster.only<DrainDone>(worker_peer(1)));
 }
 

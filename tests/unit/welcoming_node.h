@@ -92,6 +92,7 @@ class WelcomingNode final : public LanePort, public CoordinatorPort, private All
 
  private:
   void publish(const PeerAddress&) override { FAIL("there is no other node"); }
+  void checkpointed(const SnapshotDone&) override {}
 
   const std::string endpoint_;
   TempDir directory_;
