@@ -32,8 +32,8 @@ on a bridge of their own; nothing of this machine's network is touched. Needs ro
   sudo tributary lab run LAB.toml                 train the file's job
   sudo tributary lab down LAB.toml                take it down, and whatever a crash left of it; --all: every lab
 
-`lab run` uses a lab that is up, or brings it up for the run. Ctrl-C stops everything in good order; twice leaves at once, and `lab down` then
-removes what is left. Exit status: 0 done, 1 something failed, 2 it cannot be begun.)";
+`lab run` uses a lab that is up, or brings it up for the run. It measures: Ctrl-C ends all processes, keeps nothing of the training, and takes down
+what the run brought up; twice leaves at once, and `lab down` then removes what is left. Exit status: 0 done, 1 something failed, 2 it cannot be begun.)";
 
 int complain(const char* what, const Error& error, int status = kFailed) {
   std::fprintf(stderr, "tributary lab %s: %s\n", what, error.message.c_str());

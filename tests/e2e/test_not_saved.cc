@@ -140,6 +140,36 @@ TEST_CASE("a job that ends on a full disk is not saved, its server is not well, 
   CHECK(cluster->stop().empty());
 }
 
+TEST_CASE("an all-reduce job whose last checkpoint finds no room is not saved, which every rank of every node says") {
+  const TempDir dir;
+  fs::create_directories(dir / "run/store-worker-0");
+  const auto disk = SmallDisk::mount(4u << 20, dir / "run/store-worker-0");
+  if (!disk) return;
+  const std::string job_file = write_job(dir, {.name = "ring", .rounds = 1'000'000});
+  ClusterOptions options = options_in(dir / "run");
+  options.servers = 0;
+  options.nodes = 2;
+  {
+    const auto cluster = start(options);
+    start_trainers(*cluster, job_file, {"job.mode=\"allreduce\""});
+    REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 20; }));
+    disk->fill();
+    terminate(*cluster);
+    check_not_saved(*cluster, "node 0's checkpoint of round");
+    CHECK(has(results(*cluster)[0].at("not_saved"), "No space left"));
+    CHECK(has(results(*cluster)[0].at("not_saved"), "so the job begins anew"));
+  }
+  disk->make_room();
+  const auto cluster = start(options);
+  start_trainers(*cluster, job_file, {"job.mode=\"allreduce\"", "train.max_rounds=10"});
+  finish_training(*cluster);
+  CHECK(statuses(*cluster) == std::vector<int>{0, 0});
+  for (const Trainer& trainer : cluster->trainers()) {
+    CHECK(has(all_of(trainer.log_file, trainer.log_from), "starting at round 0"));
+  }
+  CHECK(cluster->stop().empty());
+}
+
 TEST_CASE("servers without a store: a job that asks for snapshots fails for it, and one that is stopped") {
   const TempDir dir;
   ClusterOptions options = one_server(dir);
