@@ -50,6 +50,8 @@ void CoordinatorCore::end_unwritten(Job& job, std::uint64_t now_ms) {
   if (missed) {
     output_.log("the state of " + in_words(job) + " at round " + round + " is not saved: " + not_saved_in_words(job),
                 LogLevel::kError);
+  } else {
+    job.not_saved.clear();
   }
   tell_saved(job, !missed);
   if (job.on_servers() && recovers(job.config)) {

@@ -123,6 +123,7 @@ void AllreduceLane::finish_closing() {
   for (Closing& entry : closing_) {
     if (!entry.keeping || !entry.job->kept()) continue;
     entry.keeping = false;
+    // Before anybody takes the worker for done.
     if (entry.job->job()->spec().node.value == 0) port_.checkpointed(entry.job->left());
     jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
   }

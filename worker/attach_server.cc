@@ -96,6 +96,7 @@ void AttachServer::post(Command command) {
   {
     const std::lock_guard lock(mutex_);
     commands_.push_back(std::move(command));
+    drained_.store(false, std::memory_order_release);  // until it has been looked at
   }
   wake_.notify();
 }
@@ -238,8 +239,8 @@ void AttachServer::close_broken(std::uint64_t now_ms) {
 void AttachServer::refresh() {
   auto fresh = jobs_->summaries();
   memory_used_.store(jobs_->budget().used(), std::memory_order_relaxed);
-  drained_.store(jobs_->drained(), std::memory_order_release);
   const std::lock_guard lock(mutex_);
+  drained_.store(jobs_->drained() && commands_.empty(), std::memory_order_release);
   summaries_.swap(fresh);
 }
 

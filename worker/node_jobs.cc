@@ -330,7 +330,7 @@ bool NodeJobs::drained() const {
            (!drain_done_ &&
             (entry.phase == Phase::kJoining || entry.phase == Phase::kAgreeing || entry.phase == Phase::kLeft));
   });
-  return draining_ && !busy;
+  return draining_ && !busy && (drain_done_ || checkpointed_.empty());
 }
 
 void NodeJobs::drain() {

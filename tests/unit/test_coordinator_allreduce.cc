@@ -372,6 +372,7 @@ TEST_CASE("without a store a job of which nobody asked to keep anything ends wel
   REQUIRE(done);
   CHECK(done->ok);
   CHECK(cluster.phase() == "idle");
+  CHECK(cluster.job().not_saved.empty());
   // It begins anew when it is started again: there is nothing to go on from, and nothing that is lost.
   cluster.sent.clear();
   cluster.join(0, options);
