@@ -15,6 +15,7 @@
 #include "bench/sample_gradients.h"
 #include "bench/timing.h"
 #include "kernels/cast.h"
+#include "kernels/cuda_copy.h"
 #include "kernels/cuda_optimizer.h"
 #include "kernels/facts.h"
 #include "kernels/int8.h"
@@ -78,8 +79,8 @@ Status fill(float* array, std::size_t count, std::uint32_t seed) {
   const std::vector<float> part = bench::sample_gradients(std::min<std::size_t>(count, 1u << 22), seed);
   for (std::size_t first = 0; first < count; first += part.size()) {
     const std::size_t here = std::min(part.size(), count - first);
-    const cudaError_t error = cudaMemcpy(array + first, part.data(), here * sizeof(float), cudaMemcpyHostToDevice);
-    if (Status status = checked(error, "cudaMemcpy to the device"); !status) return status;
+    const cudaError_t error = kernels::cuda::copy_and_wait(array + first, part.data(), here * sizeof(float));
+    if (Status status = checked(error, "copying to the device"); !status) return status;
   }
   return {};
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/cuda_devices.h"
+#include "kernels/cuda_copy.h"
 #include "worker/cuda_error.h"
 #include "worker/device_memory_opener.h"
 
@@ -25,7 +26,7 @@ constexpr std::size_t kCopies = 256, kCopyRepeats = 3;
 RankDevice rank_device(std::shared_ptr<DeviceMemoryOpener> opener, int device, std::string name) {
   const auto copy = [device, name](void* to, const void* from, std::size_t bytes) -> Status {
     if (Status selected = cuda_status(cudaSetDevice(device), name, "cudaSetDevice"); !selected) return selected;
-    return cuda_status(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), name, "cudaMemcpy");
+    return cuda_status(kernels::cuda::copy_and_wait(to, from, bytes), name, "copying");
   };
   return {std::move(opener), copy, copy};
 }

@@ -40,13 +40,13 @@ std::string nccl_left_out() {
 
 Result<DynamicLibrary> open_cublas() {
   return DynamicLibrary::open("cuBLAS", {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"},
-                              "install cuBLAS of the CUDA toolkit, or name its folder in LD_LIBRARY_PATH");
+                              "install cuBLAS of the CUDA toolkit or PyPI's nvidia-cublas, or name its folder in LD_LIBRARY_PATH");
 }
 
 Result<DynamicLibrary> open_nccl() {
   return DynamicLibrary::open(
       "NCCL", {"libnccl.so.2", "libnccl.so"},
-      "install NVIDIA's package libnccl2, or name its folder in LD_LIBRARY_PATH; a node with one "
+      "install NVIDIA's package libnccl2 or PyPI's nvidia-nccl-cu13, or name its folder in LD_LIBRARY_PATH; a node with one "
       "GPU needs none");
 }
 

@@ -3,12 +3,23 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <cstdlib>
+#include <vector>
+
+#include "common/python_packages.h"
+
 namespace tributary {
 
 namespace {
 
 // Where the toolkit's own installer puts libraries without telling the dynamic linker.
-constexpr const char* kToolkitFolder = "/usr/local/cuda/lib64/";
+constexpr const char* kToolkitFolder = "/usr/local/cuda/lib64";
+
+// Of an environment variable; empty if there is none.
+std::string value_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr ? value : "";
+}
 
 std::string last_error() {
   const char* text = ::dlerror();
@@ -20,13 +31,16 @@ std::string last_error() {
 Result<DynamicLibrary> DynamicLibrary::open(std::string what, std::initializer_list<const char*> candidates,
                                             std::string_view cure) {
   std::string tried;
+  std::vector<std::string> folders = python_library_folders(value_of("PATH"), value_of("HOME"));
+  folders.insert(folders.begin(), kToolkitFolder);
   for (const char* candidate : candidates) {
     const std::string name = candidate;
     // RTLD_NOW: a library that lacks something fails here, with a message, and not in the middle of training.
     void* handle = ::dlopen(candidate, RTLD_NOW | RTLD_LOCAL);
     std::string why = handle == nullptr ? last_error() : std::string();
-    if (handle == nullptr && name.find('/') == std::string::npos) {
-      handle = ::dlopen((kToolkitFolder + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+    for (auto folder = folders.begin(); handle == nullptr && folder != folders.end(); ++folder) {
+      if (name.find('/') != std::string::npos) break;
+      handle = ::dlopen((*folder + "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL);
       if (handle == nullptr) ::dlerror();  // taken off: the first reason is the one that tells
     }
     if (handle != nullptr) return DynamicLibrary(std::move(what), name, handle);

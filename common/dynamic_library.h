@@ -19,9 +19,9 @@ namespace tributary {
 
 class DynamicLibrary {
  public:
-  // Tries the candidates in order, each as the dynamic linker searches (LD_LIBRARY_PATH, run path, its cache) and then
-  // in the folder where NVIDIA's toolkit is installed by default. kNotFound says what was looked for, why each
-  // candidate did not load, and `cure`.
+  // Tries the candidates in order, each as the dynamic linker searches (LD_LIBRARY_PATH, run path, its cache), then in
+  // the folder where NVIDIA's toolkit is installed by default, then in Python's packages (common/python_packages.h).
+  // kNotFound says what was looked for, why each candidate did not load, and `cure`.
   static Result<DynamicLibrary> open(std::string what, std::initializer_list<const char*> candidates,
                                      std::string_view cure);
 

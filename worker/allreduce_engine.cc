@@ -4,6 +4,7 @@
 
 #include "common/assert.h"
 #include "common/job_optimizer.h"
+#include "worker/settle_pace.h"
 
 namespace tributary {
 
@@ -135,7 +136,8 @@ void AllreduceEngine::step(std::uint64_t now_ns) {
 
 std::uint64_t AllreduceEngine::next_step_ns(std::uint64_t now_ns) const {
   if (failed_) return kIdle;
-  if (connecting_ || settling_) return now_ns + kSettleNs;
+  if (connecting_) return now_ns + kConnectStepNs;
+  if (settling_) return next_ask_ns(settling_since_ns_, now_ns);
   return flights_.empty() ? kIdle : now_ns + std::min(kWatchNs, devices_->timeout_ns() / 4 + 1);
 }
 
@@ -270,6 +272,7 @@ Status AllreduceEngine::advance(Flight& flight) {
     if (!ready) return tl::unexpected(ready.error());
     if (!*ready) {
       settling_ = flight.slot;
+      settling_since_ns_ = now_ns_;
       since_ns_ = now_ns_;
       return {};
     }

@@ -55,7 +55,6 @@ class AllreduceEngineOutput {  // all from step()
 
 class AllreduceEngine {
  public:
-  static constexpr std::uint64_t kSettleNs = 1'000'000;   // how often communicators that are not settled are asked
   static constexpr std::uint64_t kWatchNs = 100'000'000;  // how often errors and time-outs are looked for
   static constexpr std::uint64_t kIdle = ~0ull;
 
@@ -170,6 +169,7 @@ class AllreduceEngine {
   std::vector<DeviceOrder> orders_;             // scratch
   FixedQueue<Flight> flights_;                  // oldest first
   std::optional<std::uint32_t> settling_;       // slot of the flight whose collective is not on its streams yet
+  std::uint64_t settling_since_ns_ = 0;
   std::uint32_t next_group_ = 0;
   std::uint32_t rounds_ = 0;  // begun since the start, all groups but those from next_group_ down
   const Round start_;

@@ -1,6 +1,7 @@
 #include "worker/device_engine.h"
 
 #include "common/assert.h"
+#include "worker/settle_pace.h"
 
 namespace tributary {
 namespace {
@@ -124,7 +125,8 @@ void DeviceEngine::step(std::uint64_t now_ns) {
 
 std::uint64_t DeviceEngine::next_step_ns(std::uint64_t now_ns) const {
   if (failed_) return kIdle;
-  if (!connected_ || begun_) return now_ns + kSettleNs;
+  if (!connected_) return now_ns + kConnectStepNs;
+  if (begun_) return next_ask_ns(begun_ns_, now_ns);
   const bool under_way = !reduce_.issued.empty() || !deliver_.issued.empty() || moving_ != 0;
   return under_way ? now_ns + std::min(kWatchNs, options_.timeout_ns / 4 + 1) : kIdle;
 }

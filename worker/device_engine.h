@@ -50,7 +50,6 @@ class DeviceEngineOutput {  // all from step()
 
 class DeviceEngine {
  public:
-  static constexpr std::uint64_t kSettleNs = 1'000'000;   // how often communicators that are not settled are asked
   static constexpr std::uint64_t kWatchNs = 100'000'000;  // how often errors and time-outs are looked for
   static constexpr std::uint64_t kIdle = ~0ull;
 

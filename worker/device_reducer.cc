@@ -10,7 +10,8 @@ namespace tributary {
 namespace {
 
 constexpr std::uint32_t kNone = ~0u;
-constexpr int kWaitMs = 100;  // of one sleep while waiting for a residual: then failures are looked for
+constexpr std::uint64_t kWaitNs =
+    100'000'000;  // of one sleep while waiting for a residual: then failures are looked for
 // An event of each kind a chunk may have pending.
 constexpr std::size_t kEventsPerChunk = 3;
 
@@ -119,7 +120,7 @@ void DeviceReduction::wait_for(const Port& port) const {
   if (options_.pump) {
     options_.pump();
   } else {
-    sleep_on(port.wake.fd(), kWaitMs);
+    sleep_on(port.wake.fd(), kWaitNs);
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <poll.h>
+#include <time.h>
 
 #include <atomic>
 #include <chrono>
@@ -17,16 +18,19 @@ namespace tributary {
 // For work under way when a job is over, before and after an abort.
 inline constexpr std::uint64_t kDevicesQuietMs = 5'000;
 
-inline void sleep_on(int fd, int timeout_ms) {
+inline constexpr std::uint64_t kForEver = ~0ull;
+
+inline void sleep_on(int fd, std::uint64_t ns) {
   pollfd item{fd, POLLIN, 0};
-  ::poll(&item, 1, timeout_ms);
+  const timespec time{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  ::ppoll(&item, 1, ns == kForEver ? nullptr : &time, nullptr);
 }
 
-// Until its wake() is written or the engine wants to be stepped again.
+// Until its wake() is written or the engine wants to be stepped again: not at all, if that is now.
 template <class Engine>
 void sleep_until_next(const Engine& engine, int wake_fd, std::uint64_t stepped_ns) {
   const std::uint64_t next = engine.next_step_ns(stepped_ns);
-  sleep_on(wake_fd, next == Engine::kIdle ? -1 : static_cast<int>((next - stepped_ns + 999'999) / 1'000'000));
+  if (next > stepped_ns) sleep_on(wake_fd, next == Engine::kIdle ? kForEver : next - stepped_ns);
 }
 
 // When nothing is to come any more: waits until the devices are done, aborts what is not done by then, and leaves its

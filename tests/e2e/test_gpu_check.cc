@@ -16,6 +16,7 @@ class Fake {
     fs::create_directories(dir_ / "path");
   }
   std::string bin() const { return dir_ / "bundle/bin"; }
+  std::string out() const { return dir_ / "out"; }
   const TempDir& dir() const { return dir_; }
 
   void script(const std::string& path, const std::string& body) const {
@@ -56,7 +57,9 @@ esac)");
                                      "exec \"$0\" \"$@\" 2>'" + (dir_ / "stderr") + "'",
                                      std::string(TRIBUTARY_SOURCE_DIR) + "/bench/gpu_check",
                                      "--bin",
-                                     bin()};
+                                     bin(),
+                                     "--out",
+                                     out()};
     argv.insert(argv.end(), more.begin(), more.end());
     const std::string out = dir_ / "stdout";
     fs::remove(out);
@@ -100,9 +103,10 @@ TEST_CASE("gpu_check says that there is no GPU") {
     return;
   }
   fake.script(fake.dir() / "path/nvidia-smi", "exit 9");
-  const nlohmann::json result = fake.run(2);
+  const nlohmann::json result = fake.run(2, {"--budget", "60"});
   CHECK(result.at("status") == "no GPU");
   CHECK(result.at("steps").empty());
+  CHECK(result.at("seconds").get<double>() < 60.0);
   CHECK_FALSE(result.at("reason").get<std::string>().empty());
 }
 
@@ -138,8 +142,59 @@ TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps 
   std::ifstream sanitized(fake.dir() / "sanitized");
   std::string line;
   std::size_t lines = 0;
-  for (; std::getline(sanitized, line); ++lines) CHECK(line.find("--error-exitcode") != std::string::npos);
-  CHECK(lines == 4);
+  for (; std::getline(sanitized, line); ++lines) {
+    CHECK(line.find("--error-exitcode") != std::string::npos);
+    // Tests make calls fail, and look at what is said.
+    CHECK((line.find("--report-api-errors no") != std::string::npos) == (line.find("memcheck") != std::string::npos));
+  }
+  CHECK(lines == 8);
+  // What tells most comes first.
+  std::vector<std::string> order;
+  for (const auto& one : result.at("steps")) order.push_back(one.at("name").get<std::string>().substr(0, 5));
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  CHECK(order == std::vector<std::string>{"docto", "bench", "test_", "train", "memch", "racec", "syncc", "initc"});
+  // Each step's object was written when it ended, the whole at the end.
+  std::ifstream written(fake.out() + "/steps.jsonl");
+  for (const auto& one : result.at("steps")) {
+    REQUIRE(std::getline(written, line));
+    CHECK(nlohmann::json::parse(line) == one);
+  }
+  std::ifstream whole(fake.out() + "/gpu_check.json");
+  CHECK(nlohmann::json::parse(whole) == result);
+}
+
+TEST_CASE("gpu_check ends when its budget is spent, and says what was left out for it") {
+  Fake fake;
+  fake.gpu();
+  fake.tributary("0.89");
+  fake.program("test_gpu_endless", "sleep 100 & wait");
+  fake.program("test_gpu_later", kDoctestEnd);
+  const nlohmann::json result = fake.run(1, {"--budget", "8"});
+  CHECK(result.at("seconds").get<double>() < 20.0);
+  CHECK(step(result, "bench gpu-kernels").at("status") == "passed");
+  CHECK(step(result, "test_gpu_endless").at("status") == "failed");
+  CHECK(step(result, "test_gpu_endless").at("seconds").get<double>() < 10.0);
+  CHECK(step(result, "test_gpu_later").at("status") == "skipped");
+  CHECK(step(result, "test_gpu_later").at("reason") == "the budget is spent (--budget)");
+}
+
+TEST_CASE("gpu_check counts cases without the library they are about as skipped, and tests hear what is required") {
+  Fake fake;
+  fake.gpu();
+  fake.tributary("0.89");
+  const std::string skipped = "echo 'x.cc:26: MESSAGE: skipped: NCCL cannot be loaded'";
+  fake.program("test_gpu_none",
+               skipped + "; echo '[doctest] test cases: 1 | 1 passed | 0 failed | 0 skipped'; echo $TRIBUTARY_REQUIRE");
+  fake.program("test_gpu_some", skipped + "; echo '[doctest] test cases: 3 | 3 passed | 0 failed | 0 skipped'");
+  fake.program("test_gpu_needs", "test \"$TRIBUTARY_REQUIRE\" = nccl,cublas && exit 1; exit 0");
+  nlohmann::json result = fake.run(0, {"--only", "^test_"});
+  CHECK(step(result, "test_gpu_none").at("status") == "skipped");
+  CHECK(step(result, "test_gpu_none").at("reason") == "NCCL cannot be loaded");
+  CHECK(step(result, "test_gpu_some").at("status") == "passed");
+  CHECK(step(result, "test_gpu_some").at("figures").at("passed") == 2);
+  CHECK(step(result, "test_gpu_some").at("figures").at("skipped") == 1);
+  result = fake.run(1, {"--only", "^test_", "--require", "nccl,cublas"});
+  CHECK(step(result, "test_gpu_needs").at("status") == "failed");
 }
 
 TEST_CASE("gpu_check fails with a test, a sanitizer's finding, a step that takes too long, and a poor accuracy") {

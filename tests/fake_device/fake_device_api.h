@@ -65,6 +65,9 @@ struct FakeDeviceOptions {
   std::uint64_t seed = 1;
   std::size_t device_bytes = 1u << 30;  // of each device
   std::size_t pinned_bytes = 1u << 30;  // together
+  // How long after a group's end its collectives are on their streams, by the clock: NCCL puts them there on a thread
+  // of its own. 0: after some questions.
+  std::uint64_t settle_ns = 0;
   FakeFaults faults;
 };
 
@@ -80,6 +83,9 @@ class FakeDeviceApi final : public DeviceApi {
     while (run_one()) {
     }
   }
+
+  // Until it is let go nothing settles.
+  void hold_settling(bool hold);
 
   // ---- What was found ----
   std::vector<std::string> violations() const;
@@ -199,7 +205,8 @@ class FakeDeviceApi final : public DeviceApi {
   // The ranks that were created by one call: those of one process.
   struct Party {
     std::vector<CommId> comms;
-    std::uint64_t settle_in = 0;  // questions until it is
+    std::uint64_t settle_in = 0;   // questions until it is
+    std::uint64_t settles_ns = 0;  // not before, by the clock
     bool never = false;
     std::vector<std::pair<StreamId, Operation>> launches;  // put on the streams when settled
   };
@@ -250,6 +257,7 @@ class FakeDeviceApi final : public DeviceApi {
   std::map<StreamId, Stream> streams_;
   std::map<EventId, Event> events_;
   std::map<CommId, Comm> comms_;
+  bool settling_held_ = false;
   std::uint64_t last_id_ = 0;
   std::size_t last_actor_ = 0;
   Clock host_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/clock.h"
 #include "common/encoding.h"
 #include "kernels/tree_sum.h"
 #include "tests/fake_device/fake_device_api.h"
@@ -165,6 +166,11 @@ std::vector<CommId> FakeDeviceApi::join(const std::shared_ptr<CommSet>& set, std
   return party->comms;
 }
 
+void FakeDeviceApi::hold_settling(bool hold) {
+  const Lock lock = enter("hold_settling");
+  settling_held_ = hold;
+}
+
 Result<bool> FakeDeviceApi::comm_settled(CommId id) {
   const Lock lock = enter("comm_settled");
   const auto at = comms_.find(id);
@@ -179,6 +185,7 @@ Result<bool> FakeDeviceApi::comm_settled(CommId id) {
     --party.settle_in;
     return false;
   }
+  if (settling_held_ || (party.settles_ns != 0 && steady_ns() < party.settles_ns)) return false;
   for (auto& [stream, operation] : party.launches) --streams_.at(stream).unsettled;
   for (auto& [stream, operation] : party.launches) {
     // As if it had been called now: the host knows no less.
@@ -204,7 +211,8 @@ Status FakeDeviceApi::group_end() {
     if (!comms_.contains(id)) continue;
     const CommSet& set = *comms_.at(id).set;
     Party& party = *comms_.at(id).party;
-    if (!party.launches.empty()) party.settle_in = random_() % kMostQuestions;
+    if (!party.launches.empty() && options_.settle_ns == 0) party.settle_in = random_() % kMostQuestions;
+    if (!party.launches.empty() && options_.settle_ns != 0) party.settles_ns = steady_ns() + options_.settle_ns;
     for (const CommId other : party.comms) {
       // With a planned failure of a call the others never come.
       if (comms_.contains(other) && comms_.at(other).calls != comms_.at(id).calls && !set.broken) {

@@ -2,6 +2,8 @@
 // lane to the kernels is what several nodes run.
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda_copy.h"
+#include "tests/gpu/required_library.h"
 #include "tests/unit/allreduce_fixture.h"
 #include "tests/unit/temp_dir.h"
 #include "worker/checkpoint.h"
@@ -18,11 +20,11 @@ std::shared_ptr<DeviceApi> device_with_nccl() {
   static const auto api = make_cuda_device_api();
   REQUIRE_MESSAGE(api.has_value(), (api ? "" : api.error().message));
   const auto version = (*api)->collectives_version();
-  if (version || version.error().code != ErrorCode::kNotFound) {
-    REQUIRE_MESSAGE(version.has_value(), (version ? "" : version.error().message));
+  if (version) {
+    MESSAGE(*version);
     return *api;
   }
-  MESSAGE("skipped: " << version.error().message);
+  skip_without("nccl", version.error());
   return nullptr;
 }
 
@@ -31,7 +33,7 @@ ClusterOptions one_rank(std::shared_ptr<DeviceApi> api) {
   options.devices = std::move(api);
   options.always_collectives = true;
   options.copy = [](void* to, const void* from, std::size_t bytes) {
-    REQUIRE(cudaMemcpy(to, from, bytes, cudaMemcpyDefault) == cudaSuccess);
+    REQUIRE(kernels::cuda::copy_and_wait(to, from, bytes) == cudaSuccess);
   };
   return options;
 }

@@ -16,7 +16,9 @@
 #include <string>
 #include <thread>
 
+#include "kernels/cuda_copy.h"
 #include "tests/fake_device/fake_device_api.h"
+#include "tests/gpu/required_library.h"
 #include "worker/cuda_device_api.h"
 #include "worker/device_memory_opener.h"
 #include "worker/device_reducer.h"
@@ -173,7 +175,7 @@ void reduce_on_device(std::uint32_t ranks, EncodingSpec push, EncodingSpec pull,
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     gradients.push_back(values_of(layout->flat_elements(), 100 + rank));
     const std::size_t bytes = gradients.back().size() * sizeof(float);
-    REQUIRE(cudaMemcpy(reduction->memory().gradients(rank, 0), gradients.back().data(), bytes, cudaMemcpyDefault) ==
+    REQUIRE(kernels::cuda::copy_and_wait(reduction->memory().gradients(rank, 0), gradients.back().data(), bytes) ==
             cudaSuccess);
   }
   for (const auto& gradient : gradients) pointers.push_back(gradient.data());
@@ -213,8 +215,8 @@ void reduce_on_device(std::uint32_t ranks, EncodingSpec push, EncodingSpec pull,
     }
     REQUIRE(wait_for(*reducer, lane, [&] { return lane.deliveries == chunks.size(); }));
     std::vector<float> got(parameters.size());
-    REQUIRE(cudaMemcpy(got.data(), reduction->memory().parameters(0, 0), got.size() * sizeof(float),
-                       cudaMemcpyDefault) == cudaSuccess);
+    REQUIRE(kernels::cuda::copy_and_wait(got.data(), reduction->memory().parameters(0, 0),
+                                         got.size() * sizeof(float)) == cudaSuccess);
     CHECK(std::memcmp(got.data(), parameters.data(), got.size() * sizeof(float)) == 0);
   }
   CHECK(reducer->busy_ns() > 0);
@@ -298,11 +300,7 @@ TEST_CASE("one, two and four ranks on one device are reduced to the host's bits,
 
 TEST_CASE("nccl = always runs the collectives of one device") {
   const auto version = real_device()->collectives_version();
-  if (!version && version.error().code == ErrorCode::kNotFound) {
-    MESSAGE("skipped: " << version.error().message);  // one device works without it
-    return;
-  }
-  REQUIRE_MESSAGE(version.has_value(), (version ? "" : version.error().message));
+  if (!version) return skip_without("nccl", version.error());  // one device works without it
   MESSAGE(*version);
   for (const std::uint32_t ranks : {1u, 4u}) {
     reduce_on_device(ranks, {}, EncodingId::kBf16, true);
@@ -340,10 +338,10 @@ TEST_CASE("the other process" * doctest::skip()) {
   auto* memory = static_cast<float*>(need(opener->open(handle.bytes)));
   std::vector<float> values(1000);
   const std::size_t bytes = values.size() * sizeof(float);
-  REQUIRE(cudaMemcpy(values.data(), memory, bytes, cudaMemcpyDefault) == cudaSuccess);
+  REQUIRE(kernels::cuda::copy_and_wait(values.data(), memory, bytes) == cudaSuccess);
   CHECK(values == values_of(1000, 9));
   for (float& value : values) value *= 2.0f;
-  REQUIRE(cudaMemcpy(memory, values.data(), bytes, cudaMemcpyDefault) == cudaSuccess);
+  REQUIRE(kernels::cuda::copy_and_wait(memory, values.data(), bytes) == cudaSuccess);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   opener->close(memory);
 }

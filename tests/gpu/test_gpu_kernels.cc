@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/cuda_copy.h"
 #include "tests/gpu/kernel_twins.h"
 
 namespace tributary::twins {
@@ -33,13 +34,13 @@ void device_free(void* at) noexcept {
 }
 
 void copy_to_device(void* to, const void* from, std::size_t bytes) {
-  check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+  check(kernels::cuda::copy_and_wait(to, from, bytes), "copying to the device");
 }
 
 void copy_from_device(void* to, const void* from, std::size_t bytes) {
   check(cudaGetLastError(), "a launch");
   check(cudaStreamSynchronize(stream()), "a kernel");
-  check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy from the device");
+  check(kernels::cuda::copy_and_wait(to, from, bytes), "copying from the device");
 }
 
 kernels::cuda::Stream stream() {

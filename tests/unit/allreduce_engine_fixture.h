@@ -16,6 +16,7 @@
 #include "common/job_optimizer.h"
 #include "tests/fake_device/fake_device_api.h"
 #include "worker/allreduce_engine.h"
+#include "worker/settle_pace.h"
 
 namespace tributary::testing {
 

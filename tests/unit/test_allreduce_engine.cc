@@ -191,6 +191,25 @@ TEST_CASE("communicators that cannot be made, or never settle, are told with the
   alone.close();
 }
 
+TEST_CASE("a group that has just ended is asked after again and again, later ones now and then") {
+  EngineCluster cluster(setup_of({1, 2, "hierarchical", false}));
+  REQUIRE(cluster.connect());
+  cluster.load();
+  AllreduceEngine& engine = *cluster.nodes[0]->engine;
+  CHECK(engine.next_step_ns(cluster.now_ns) == AllreduceEngine::kIdle);
+  cluster.api->hold_settling(true);
+  for (std::uint32_t c = 0; c < cluster.layout->chunks(); ++c) engine.ready(ChunkIndex(c), {1, 0});
+  const std::uint64_t began = cluster.now_ns;
+  engine.step(began);
+  CHECK(engine.next_step_ns(began) == began);
+  CHECK(engine.next_step_ns(began + kSettleSpinNs - 1) == began + kSettleSpinNs - 1);
+  const std::uint64_t later = began + kSettleSpinNs;
+  CHECK(engine.next_step_ns(later) == later + kSettleStepNs);
+  cluster.api->hold_settling(false);
+  REQUIRE(cluster.reached(1));
+  cluster.close();
+}
+
 TEST_CASE("a first exchange that hangs has a time-out, and names itself") {
   EngineSetup setup = setup_of({2, 2, "hierarchical", false});
   setup.faults.collective = Fault::kHangs;

@@ -55,7 +55,7 @@ class Runtime {
     for (const auto& stream : streams_) pending += stream->queue.size();
     return {.calls = calls_,
             .pending = pending,
-            .alive = device_.size() + pinned_.size() + streams_.size() + events_.size(),
+            .alive = device_.size() + pinned_.size() + streams_.size() - 1 + events_.size(),
             .registered = registered_.size(),
             .host_bytes = host_bytes_};
   }
@@ -92,6 +92,7 @@ class Runtime {
   }
 
   cudaStream_t stream_of(const void* stream) {
+    if (stream == cudaStreamLegacy) return legacy_;
     for (const auto& known : streams_) {
       if (known.get() == stream) return known.get();
     }
@@ -103,7 +104,7 @@ class Runtime {
   }
 
   cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-    const bool in = kind == cudaMemcpyHostToDevice;
+    const bool in = kind == cudaMemcpyHostToDevice || (kind == cudaMemcpyDefault && is_device(to, bytes));
     const void* host = in ? from : to;
     require_device(in ? to : from, bytes);
     host_bytes_ += bytes;
@@ -119,10 +120,18 @@ class Runtime {
     return wait([=] { return stream->queue.empty(); });
   }
 
+  cudaError_t copy_now(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    const auto idle = [this] { return legacy_->queue.empty(); };
+    if (const cudaError_t error = wait(idle); error != cudaSuccess) return error;
+    const cudaError_t error = copy(to, from, bytes, kind, legacy_);
+    return error != cudaSuccess || (is_device(to, bytes) && !is_pinned(from, bytes)) ? error : wait(idle);
+  }
+
+  bool is_device(const void* at, std::size_t bytes) const {
+    return within(device_, at, bytes) || within(lent_, at, bytes);
+  }
   void require_device(const void* at, std::size_t bytes) const {
-    if (!within(device_, at, bytes) && !within(lent_, at, bytes)) {
-      throw std::logic_error("an access outside of device memory");
-    }
+    if (!is_device(at, bytes)) throw std::logic_error("an access outside of device memory");
   }
   void lend(void* memory, std::size_t bytes) { lent_[static_cast<const std::byte*>(memory)] = bytes; }
   void take_back(void* memory) {
@@ -228,6 +237,7 @@ class Runtime {
   bool in_host_function_ = false;
   std::map<const std::byte*, std::size_t> registered_, lent_;
   std::vector<std::unique_ptr<CUstream_st>> streams_;
+  const cudaStream_t legacy_ = make_stream();
   std::set<cudaEvent_t> events_;
 };
 
@@ -351,6 +361,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   CALL_THAT_FAILS_AT_ONCE;
   const std::uint64_t record = runtime().known(event)->recorded;
   return runtime().wait([=] { return event->completed >= record; });
+}
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  CALL;
+  return runtime().copy_now(to, from, bytes, kind);
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   CALL;

@@ -1,0 +1,23 @@
+// Libraries that a machine with a GPU may lack (NCCL, cuBLAS). A case that looks for one in vain is skipped, and says
+// so; where the variable TRIBUTARY_REQUIRE names the library, as bench/gpu_check --require sets it, the case fails.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "common/result.h"
+
+namespace tributary::testing {
+
+// library: "nccl" or "cublas". missing: why it cannot be used.
+inline void skip_without(const std::string& library, const Error& missing) {
+  const char* required = std::getenv("TRIBUTARY_REQUIRE");
+  const std::string list = "," + std::string(required != nullptr ? required : "") + ",";
+  REQUIRE_MESSAGE(list.find("," + library + ",") == std::string::npos, missing.message);
+  REQUIRE_MESSAGE(missing.code == ErrorCode::kNotFound, missing.message);  // it is there, and does not work
+  MESSAGE("skipped: " << missing.message);
+}
+
+}  // namespace tributary::testing
