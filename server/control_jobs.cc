@@ -171,7 +171,10 @@ void ControlJobs::on(const StopJob& m) {
                                   std::to_string(m.view.value) + " on server " + std::to_string(config_.index)});
     return;
   }
-  if (job->ending) return;
+  if (job->ending) {  // said again: nodes get on
+    for (const LaneIndex lane : job->lanes) lanes_[lane.value]->await_longer(m.job, m.view);
+    return;
+  }
   logger_->info("job '{}' stops at round {}: {}", job->status.name, m.round.value, m.reason);
   ControlJobStatus& status = job->status;
   status.phase = "stopping";

@@ -9,7 +9,8 @@
 //   SnapshotCommit  older snapshots go
 //   RoundDecision   to the lanes; their facts of rounds went the other way
 //   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. (What a next view
-//                   could go on with stays in memory besides, until that snapshot is committed: it may fail.)
+//                   could go on with stays in memory besides, until that snapshot is committed: it may fail.) Said
+//                   again while lanes wait for residuals, because nodes get on: they wait longer.
 //                   restart: it stays in memory for the next view -> ShardKept
 //
 // Without a store jobs run, but nothing is kept: the first SnapshotAt of a view and every final StopJob are answered

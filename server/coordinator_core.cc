@@ -221,10 +221,11 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
 // Who lags is told when it begins and when it is over.
 void CoordinatorCore::note_pace(std::uint64_t worker, const NodePace& pace) {
   Job* job = job_in_view(pace.job, pace.view);
-  if (!job || job->phase != Phase::kRunning) return;
+  if (!job || (job->phase != Phase::kRunning && job->phase != Phase::kStopping)) return;
   const auto member = job->members.find(pace.node.value);
   if (member == job->members.end() || member->second.worker != worker) return;
-  member->second.answers = pace.answers;
+  const bool gets_on = std::exchange(member->second.answers, pace.answers) != pace.answers;
+  if (job->phase == Phase::kStopping) return gets_on ? await_longer(*job) : void();
   if (!job->stragglers) job->stragglers.emplace(has_deadline(job->config));
   const auto news = job->stragglers->note(pace);
   if (!news) return;

@@ -334,6 +334,7 @@ class CoordinatorCore {
   void on(PeerId from, const PeerAddress& m, std::uint64_t now_ms);
   Round stop_round(const Job& job, Round left) const;
   void request_stop(Job& job, const std::string& reason);
+  void await_longer(const Job& job);
   void begin_stop(Job& job, StopKind kind, Round round, const std::string& reason, std::uint64_t now_ms);
   void restart(Job& job, const std::string& reason, std::uint64_t now_ms);
   void become_idle(Job& job, std::uint64_t now_ms);

@@ -97,6 +97,10 @@ void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
     return lose_member(*job, m.node.value, who + " failed: " + (m.message.empty() ? "no reason given" : m.message),
                        now_ms);
   }
+  if (job->phase == Phase::kStopping) {
+    member.left = m;
+    return await_longer(*job);
+  }
   if (job->phase != Phase::kRunning) return;
   if (m.kind == LeaveKind::kStopped && member.leaving && goes_on_without(*job, m.node.value)) {
     output_.send(worker->peer, StopJob{m.job, m.view, StopKind::kStopped, m.round, who + " was stopped"});
@@ -166,6 +170,12 @@ void CoordinatorCore::request_stop(Job& job, const std::string& reason) {
   job.last_stop = reason;
   output_.log(in_words(job) + " is asked to stop after its round: " + reason);
   send_members(job, StopRequest{job.record.job, job.record.view, reason});
+}
+
+// A server hears nothing of a node that still takes answers of the others, and waits for what it keeps all the same.
+void CoordinatorCore::await_longer(const Job& job) {
+  send_servers(job,
+               StopJob{job.record.job, job.record.view, job.stop_kind, job.snapshot.value_or(Round()), job.last_stop});
 }
 
 void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std::string& reason,

@@ -370,6 +370,13 @@ void Lane::stop_job(JobId job, ViewId view, bool keep, Round round, bool park) {
   });
 }
 
+void Lane::await_longer(JobId job, ViewId view) {
+  post([this, job, view] {
+    const auto found = jobs_.find(job);
+    if (found != jobs_.end() && found->second.core->job().view == view) ++found->second.said;
+  });
+}
+
 bool Lane::finish_stops(std::uint64_t now) {
   bool waiting = false;
   for (auto at = jobs_.begin(); at != jobs_.end();) {

@@ -52,7 +52,8 @@ struct LaneOptions {
   // For so long after a snapshot is committed the next one would find its memory; then it goes back to the system.
   std::uint64_t idle_memory_ms = 30'000;
   // A stop waits for the residuals of nodes that leave. It is given up, and the last committed snapshot stands, when
-  // nothing has come from them for so long: nodes that still wait for answers ask for them.
+  // nothing has come from them for so long, and nobody has said that they get on (await_longer()): a node that still
+  // takes the answers of another server says nothing here.
   std::uint64_t stop_timeout_ms = 30'000;
 };
 
@@ -148,6 +149,8 @@ class LaneCommands {
   // encodings that keep residuals the reply waits for them, until no node has said a word for stop_timeout_ms.
   // park: the state stays besides, as with park(), replied with lane_parked() after that. REQUIRES: no residuals.
   virtual void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) = 0;
+  // Nodes of this job get on, if not here: a stop that waits for residuals waits anew.
+  virtual void await_longer(JobId job, ViewId view) = 0;
 };
 
 class Lane final : public LaneCommands, private ShardOutput {
@@ -195,6 +198,7 @@ class Lane final : public LaneCommands, private ShardOutput {
   void committed(JobId job, Round round) override;
   void decide(const RoundDecision& decision) override;
   void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) override;
+  void await_longer(JobId job, ViewId view) override;
   // Ends the thread: no listener call and no message after it. Idempotent.
   void stop();
 

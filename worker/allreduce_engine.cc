@@ -305,8 +305,15 @@ std::string AllreduceEngine::where(const Flight& flight) const {
   return flight.trial ? text : text + " of round " + std::to_string(flight.round.value);
 }
 
-// Once all nodes have been heard, a wait may be one for their trainers.
-Status AllreduceEngine::watch() const {
+// Once all nodes have been heard, a wait may be one for their trainers: but not one of a device with a fault.
+Status AllreduceEngine::watch() {
+  if (!flights_.empty() && now_ns_ >= asked_ns_ + kWatchNs) {
+    asked_ns_ = now_ns_;
+    for (std::uint32_t position = 0; position < plan().devices(); ++position) {
+      const Status asked = fault_on(api_, {parts_[position].main, parts_[position].out});
+      if (!asked) return fail(asked.error().code, devices_->describe(position) + ": " + asked.error().message);
+    }
+  }
   if (tried_ && plan().nodes > 1) return {};
   const std::uint64_t timeout = devices_->timeout_ns();
   const std::string limit = std::to_string(timeout / 1'000'000) + " ms";

@@ -134,7 +134,7 @@ class AllreduceEngine {
   Status advance(Flight& flight);
   void end(const Flight& flight);
   Result<bool> settled();
-  Status watch() const;
+  Status watch();
   void fail_with(const Error& error);
   std::string where(const Flight& flight) const;
 
@@ -176,6 +176,7 @@ class AllreduceEngine {
   std::uint64_t count_ = 0;  // flights ever begun
   bool connecting_ = false, tried_ = false, failed_ = false, devices_lost_ = false;
   std::uint64_t since_ns_ = 0;  // since when communicators are waited for
+  std::uint64_t asked_ns_ = 0;  // when devices were asked for faults
   std::uint64_t now_ns_ = 0;
 };
 

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
@@ -140,5 +141,15 @@ class DeviceApi {
   // The host is about to read (or write) pinned memory.
   virtual void host_access(std::span<const std::byte> /*pinned*/, bool /*write*/) {}
 };
+
+// What the device says of the work on these streams, if a fault has ended it (an illegal access, a lost device): then
+// no host function comes any more, collectives with that device hang, and only who asks is told.
+inline Status fault_on(DeviceApi& api, std::initializer_list<StreamId> streams) {
+  for (const StreamId stream : streams) {
+    const Result<bool> idle = stream == StreamId() ? Result<bool>(true) : api.idle(stream);
+    if (!idle) return tl::unexpected(idle.error());
+  }
+  return {};
+}
 
 }  // namespace tributary

@@ -279,7 +279,16 @@ Status DeviceEngine::check_collectives() {
 }
 
 // Whether everything under way still makes progress.
-Status DeviceEngine::watch() const {
+Status DeviceEngine::watch() {
+  const bool under_way = !reduce_.issued.empty() || !deliver_.issued.empty() || moving_ != 0;
+  if (under_way && now_ns_ >= asked_ns_ + kWatchNs) {
+    asked_ns_ = now_ns_;
+    for (std::uint32_t position = 0; position < plan_.width(); ++position) {
+      const Device& device = devices_[position];
+      const Status asked = fault_on(api_, {device.up, device.out, device.in, device.down});
+      if (!asked) return fail(asked.error().code, plan_.describe(api_, position) + ": " + asked.error().message);
+    }
+  }
   const std::string limit = std::to_string(options_.timeout_ns / 1'000'000) + " ms";
   if (!connected_ || begun_) {
     if (now_ns_ - begun_ns_ <= options_.timeout_ns) return {};

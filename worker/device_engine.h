@@ -133,7 +133,7 @@ class DeviceEngine {
   Status finish(Way way, const Issued& issued);
   Status check_collectives();
   Result<bool> settled();
-  Status watch() const;
+  Status watch();
 
   // device_issue.cc: what is put on the streams.
   Status begin_reduce(std::uint32_t group, std::uint32_t slot);
@@ -174,6 +174,7 @@ class DeviceEngine {
   std::vector<const float*> inputs_;             // scratch, a pointer per rank
   std::optional<std::pair<Way, Issued>> begun_;  // its collective is not settled
   std::uint64_t begun_ns_ = 0;                   // since when communicators are waited for
+  std::uint64_t asked_ns_ = 0;                   // when devices were asked for faults
   bool connected_ = true;
   bool failed_ = false;
   FixedQueue<Move> moves_;    // of residuals, to be issued

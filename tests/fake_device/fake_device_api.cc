@@ -78,6 +78,10 @@ Error FakeDeviceApi::error(std::uint32_t device, const std::string& operation, c
   return {ErrorCode::kDevice, infos_[device].name + ": " + operation + ": " + why};
 }
 
+Error FakeDeviceApi::fault(std::uint32_t device, const std::string& operation) const {
+  return error(device, operation, "an illegal memory access was encountered");
+}
+
 std::string FakeDeviceApi::name(const Stream& stream, const std::string& operation) const {
   return operation + " on " + infos_[stream.device].name + "/" + stream.label;
 }
@@ -109,6 +113,7 @@ void FakeDeviceApi::give(const void* memory, std::optional<std::uint32_t> device
   const auto* begin = at->first;
   const auto* end = begin + at->second.bytes;
   for (const auto& [id, stream] : streams_) {
+    if (lost_.contains(stream.device)) continue;
     for (const Operation& operation : stream.operations) {
       for (const Touch& touch : operation.touches) {
         const auto* used = static_cast<const std::byte*>(touch.memory);
@@ -116,7 +121,7 @@ void FakeDeviceApi::give(const void* memory, std::optional<std::uint32_t> device
       }
     }
   }
-  if (const auto who = at->second.history.unknown(host_)) {
+  if (const auto who = at->second.history.unknown(host_); who && lost_.empty()) {
     violation("memory is freed without waiting for '" + *who + "'");
   }
   (device ? device_used_[*device] : pinned_used_) -= at->second.bytes;
@@ -204,13 +209,15 @@ void FakeDeviceApi::destroy_stream(StreamId id) {
   const Lock lock = enter("destroy_stream");
   const auto at = streams_.find(id);
   if (at == streams_.end()) return violation("a stream is destroyed that does not exist");
-  if (!at->second.operations.empty()) violation("stream " + at->second.label + " is destroyed while work is on it");
+  if (!at->second.operations.empty() && !lost_.contains(at->second.device))
+    violation("stream " + at->second.label + " is destroyed while work is on it");
   streams_.erase(at);
 }
 
 Result<bool> FakeDeviceApi::idle(StreamId id) {
   const Lock lock = enter("idle");
   const Stream& stream = streams_.at(id);
+  if (lost_.contains(stream.device)) return tl::unexpected(fault(stream.device, "idle"));
   if (!stream.operations.empty()) return false;
   host_.join(stream.clock);
   return true;
@@ -243,6 +250,7 @@ Status FakeDeviceApi::put(const char* call, StreamId id, Operation operation) {
     return {};
   }
   Stream& stream = at->second;
+  if (lost_.contains(stream.device)) return tl::unexpected(fault(stream.device, call));
   if (stream.unsettled != 0) {
     violation(std::string(call) + " on " + stream.label + " before the collective before it was settled");
   }
@@ -285,7 +293,7 @@ Status FakeDeviceApi::call_host(StreamId stream, HostCallback callback, void* co
 // ---- The scheduler ----
 
 bool FakeDeviceApi::runnable(const Stream& stream, StreamId id) {
-  if (stream.operations.empty()) return false;
+  if (stream.operations.empty() || lost_.contains(stream.device)) return false;
   const Operation& head = stream.operations.front();
   if (head.kind == Operation::Kind::kWait) {
     const auto event = events_.find(head.event);
@@ -323,6 +331,10 @@ void FakeDeviceApi::execute(StreamId id) {
   stream.clock.join(operation.issued);
   switch (operation.kind) {
     case Operation::Kind::kWork: {
+      if (options_.faults.kernel_faults == work_++) {
+        lost_.insert(stream.device);
+        break;
+      }
       const std::uint64_t time = stream.clock.tick(stream.actor);
       for (const Touch& what : operation.touches) touch(what, stream.actor, time, stream.clock, operation.what);
       operation.run();

@@ -54,7 +54,10 @@ struct FakeFaults {
   std::uint32_t position = 0;
   std::uint64_t turns = 0;
 
-  std::optional<std::uint64_t> copy_fails;        // the n-th copy's call, from 0
+  std::optional<std::uint64_t> copy_fails;  // the n-th copy's call, from 0
+  // The n-th kernel or copy that runs, from 0, is a fault: its device works on nothing any more, no host function comes
+  // from there, collectives with it hang, and only who asks the device is told.
+  std::optional<std::uint64_t> kernel_faults;
   bool communicators_hang = false;                // create_comms() never settles
   std::optional<std::string> communicators_fail;  // create_comms() returns this
   std::string ignored_event;                      // waits for events of this label do nothing: a planted bug
@@ -229,6 +232,7 @@ class FakeDeviceApi final : public DeviceApi {
   void touch(const Touch& what, std::size_t actor, std::uint64_t time, const Clock& knows, const std::string& by);
   std::string name(const Stream& stream, const std::string& operation) const;
   Error error(std::uint32_t device, const std::string& operation, const std::string& why) const;
+  Error fault(std::uint32_t device, const std::string& operation) const;
   Status put(const char* call, StreamId stream, Operation operation);
   void check_touches(const Stream& stream, const Operation& operation);
   Result<void*> take(std::optional<std::uint32_t> device, std::size_t bytes, const char* purpose);
@@ -258,6 +262,8 @@ class FakeDeviceApi final : public DeviceApi {
   std::map<EventId, Event> events_;
   std::map<CommId, Comm> comms_;
   bool settling_held_ = false;
+  std::set<std::uint32_t> lost_;  // devices, after a fault
+  std::uint64_t work_ = 0;        // kernels and copies that ran
   std::uint64_t last_id_ = 0;
   std::size_t last_actor_ = 0;
   Clock host_;

@@ -294,7 +294,8 @@ bool FakeDeviceApi::can_execute(const Collective& collective) {
   if (options_.faults.collective == FakeFaults::Collective::kHangs && set.first == options_.faults.at) return false;
   return std::ranges::all_of(collective.parts, [&](const Collective::Part& part) {
     const Stream& stream = streams_.at(part.stream);
-    return !stream.operations.empty() && stream.operations.front().collective.get() == &collective;
+    return !lost_.contains(stream.device) && !stream.operations.empty() &&
+           stream.operations.front().collective.get() == &collective;
   });
 }
 

@@ -220,6 +220,14 @@ void ServerLaneSim::facts(const RoundFacts& facts) {
   server_.lane_says([lane = lane_, facts](ControlJobs& jobs) { jobs.lane_facts(lane, facts); });
 }
 
+void ServerLaneSim::await_longer(JobId job, ViewId view) {
+  post([this, job, view] {
+    const auto found = jobs_.find(job);
+    if (found == jobs_.end() || found->second.core->job().view != view || !found->second.stop) return;
+    found->second.stop_by_ns = server_.now_ns() + LaneOptions().stop_timeout_ms * 1'000'000;
+  });
+}
+
 void ServerLaneSim::stop_job(JobId job, ViewId view, bool keep, Round round, bool park) {
   post([this, job, view, keep, round, park] {
     bool kept = false;

@@ -42,6 +42,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void committed(JobId job, Round round) override;
   void decide(const RoundDecision& decision) override;
   void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) override;
+  void await_longer(JobId job, ViewId view) override;
 
   const std::string& endpoint() const { return endpoint_; }
   std::optional<Version> held(JobId job, ViewId view, ChunkIndex chunk) const;

@@ -262,6 +262,24 @@ TEST_CASE("a call that fails, and an error that comes later, end the job with th
   }
 }
 
+TEST_CASE("a fault on a device, which neither NCCL nor a host function tells of, is found and named") {
+  for (const Shape& shape :
+       {Shape{2, 1, "hierarchical", false}, Shape{2, 2, "flat", false}, Shape{1, 2, "flat", false}}) {
+    EngineSetup setup = setup_of(shape);
+    setup.timeout_ms = 1'000'000;
+    setup.faults.kernel_faults = 300;  // in the rounds
+    EngineCluster cluster(setup);
+    REQUIRE(cluster.connect());
+    cluster.load();
+    for (std::uint64_t round = 1; round <= 20 && cluster.round(round, 1); ++round) {
+    }
+    REQUIRE(cluster.until([&] { return cluster.now_ns += 1'000'000, cluster.failed(); }));
+    CHECK(contains(cluster.failures(), "fake:"));  // whose it is
+    CHECK(contains(cluster.failures(), "an illegal memory access was encountered"));
+    cluster.close();
+  }
+}
+
 TEST_CASE("a copy that fails ends the job, too") {
   for (const std::uint64_t at : {0u, 40u}) {
     EngineSetup setup = setup_of({2, 1, "flat", false});

@@ -31,6 +31,7 @@ struct FakeLane final : LaneCommands {
   void committed(JobId, Round) override { said.emplace_back("committed"); }
   void decide(const RoundDecision&) override { said.emplace_back("decide"); }
   void stop_job(JobId, ViewId, bool, Round, bool park) override { said.emplace_back(park ? "stop and park" : "stop"); }
+  void await_longer(JobId, ViewId) override { said.emplace_back("await longer"); }
   std::vector<std::string> said;
   std::shared_ptr<LaneJobGauges> gauges;  // of the job opened last
 };
@@ -374,6 +375,18 @@ TEST_CASE("state that was kept survives a view that could not open because the d
   REQUIRE_FALSE(kept.empty());
   CHECK(kept.back().any);
   CHECK(kept.back().max_version == Version(6));
+}
+
+TEST_CASE("a stop that is said again while lanes wait for residuals makes them wait longer, and nothing else") {
+  Server server;
+  server.open(3);
+  const StopJob stop{JobId(7), ViewId(3), StopKind::kStopped, Round(9), "stopped"};
+  server.jobs.on(stop);
+  const std::size_t before = server.lane.said.size();
+  server.jobs.on(stop);
+  REQUIRE(server.lane.said.size() == before + 1);
+  CHECK(server.lane.said.back() == "await longer");
+  CHECK(server.take<SnapshotDone>().empty());
 }
 
 TEST_CASE("whoever hears that lanes have yet to say what they keep of a last state hears what became of it") {

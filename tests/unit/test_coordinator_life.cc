@@ -187,8 +187,10 @@ TEST_CASE("one node that stops at a round stops the job there") {
   CHECK(stop->round == Round(12));
   CHECK(stop->reason == "Ctrl-C");
   cluster.leave(1, LeaveKind::kStopped, 12);  // said again
-  cluster.leave(0, LeaveKind::kStopped, 12);
   CHECK(cluster.count<StopJob>() == 4);
+  cluster.leave(0, LeaveKind::kStopped, 12);
+  CHECK(cluster.to<StopJob>(worker_peer(0)).size() == 1);  // servers hear it again, as nodes get on
+  CHECK(cluster.to<StopJob>(server_peer(0)).size() == 2);
   cluster.all_done(12);
   CHECK(cluster.job().record.committed == Round(12));
   CHECK_FALSE(cluster.job().record.finished);
@@ -551,6 +553,40 @@ TEST_CASE("a server lost while the final state is written matters only if its pa
     cluster.pass(kTimeoutMs + 2000, 1, {server_peer(0)});
     CHECK_FALSE(cluster.job().record.initialised);
   }
+  CHECK(cluster.phase() == "idle");
+}
+
+TEST_CASE("servers that wait for what nodes keep hear it while nodes get on with taking answers of others") {
+  Cluster cluster(2);
+  cluster.everybody(2);
+  cluster.run(2);
+  cluster.leave(0, LeaveKind::kStopped, 8);
+  CHECK(cluster.only<StopJob>(server_peer(1)));
+  cluster.sent.clear();
+  NodePace pace;
+  pace.job = cluster.open().job;
+  pace.view = cluster.open().view;
+  pace.node = NodeRank(1);
+  const auto beats = [&](std::uint64_t answers) {
+    pace.answers = answers;
+    cluster.sent.clear();
+    cluster.say(worker_peer(1), Heartbeat{worker_incarnation(1), {}, {pace}});
+    for (const std::uint16_t s : {0, 1}) CHECK(cluster.to<StopJob>(server_peer(s)).size() <= 1);
+    return cluster.count<StopJob>();
+  };
+  CHECK(beats(3) == 2);
+  CHECK(beats(3) == 0);
+  CHECK(beats(4) == 2);
+  cluster.sent.clear();
+  cluster.leave(1, LeaveKind::kStopped, 8);  // now it sends what it keeps
+  const auto again = cluster.only<StopJob>(server_peer(0));
+  REQUIRE(again);
+  CHECK(again->kind == StopKind::kStopped);
+  CHECK(again->round == Round(8));
+  cluster.sent.clear();
+  cluster.leave(1, LeaveKind::kStopped, 8);
+  CHECK(cluster.count<StopJob>() == 0);
+  cluster.all_done(8);
   CHECK(cluster.phase() == "idle");
 }
 

@@ -115,6 +115,37 @@ TEST_CASE("stopping a job captures its final state, and its memory goes when the
   CHECK(server.lane->counters().pushes.value() == 1);  // counters outlive the job
 }
 
+TEST_CASE("a stop waits for residuals while somebody says that nodes get on, and not for ever") {
+  Listener listener;
+  LaneOptions options;
+  options.bind = "tcp://127.0.0.1:*";
+  options.stop_timeout_ms = 400;
+  auto lane = Lane::start(options, listener, quiet_logger());
+  REQUIRE_MESSAGE(lane, (lane ? "" : lane.error().message));
+  ShardJob job = small_job(1, 1);
+  job.push = EncodingSpec{EncodingId::kInt8};
+  (*lane)->open(std::move(job), std::make_shared<LaneJobGauges>());
+  (*lane)->opened(JobId(7), ViewId(1), false);
+  REQUIRE(listener.opened());
+  RawClient client((*lane)->endpoint());
+  initialise(client, 1, 10.0f);
+  (*lane)->stop_job(JobId(7), ViewId(1), true, Round(0), false);
+  for (int i = 0; i < 15; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    (*lane)->await_longer(JobId(7), ViewId(1));
+  }
+  client.send(Query{key_of(0), Round(1)});
+  CHECK(client.expect<Resend>());  // it is still there
+  const auto stopped = listener.stopped();
+  REQUIRE(stopped);
+  CHECK_FALSE(stopped->kept);
+  (*lane)->await_longer(JobId(7), ViewId(1));  // and it may be said too late
+  client.send(Query{key_of(0), Round(1)});
+  const auto error = client.expect<ErrorReply>();
+  REQUIRE(error);
+  CHECK(error->code == ErrorCode::kUnknownJob);
+}
+
 TEST_CASE("a job that is not at the named round is stopped without a final state") {
   OneLane server;
   server.open(1, 2);
