@@ -39,15 +39,16 @@ std::string nccl_left_out() {
 }
 
 Result<DynamicLibrary> open_cublas() {
-  return DynamicLibrary::open("cuBLAS", {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"},
-                              "install cuBLAS of the CUDA toolkit or PyPI's nvidia-cublas, or name its folder in LD_LIBRARY_PATH");
+  return DynamicLibrary::open(
+      "cuBLAS", {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"},
+      "install cuBLAS of the CUDA toolkit or PyPI's nvidia-cublas, or name its folder in LD_LIBRARY_PATH");
 }
 
 Result<DynamicLibrary> open_nccl() {
-  return DynamicLibrary::open(
-      "NCCL", {"libnccl.so.2", "libnccl.so"},
-      "install NVIDIA's package libnccl2 or PyPI's nvidia-nccl-cu13, or name its folder in LD_LIBRARY_PATH; a node with one "
-      "GPU needs none");
+  return DynamicLibrary::open("NCCL", {"libnccl.so.2", "libnccl.so"},
+                              "install NVIDIA's package libnccl2 or PyPI's nvidia-nccl-cu13, or name its folder in "
+                              "LD_LIBRARY_PATH; a node with one "
+                              "GPU needs none");
 }
 
 std::string cublas_version(const DynamicLibrary& cublas) {

@@ -81,7 +81,8 @@ std::vector<Watched> watched(LocalCluster& cluster) {
 }
 
 Status not_interrupted(const RunOptions& run) {
-  if (run.interrupted && run.interrupted()) return fail(ErrorCode::kStopped, "interrupted; all processes were ended, and nothing of the training is kept");
+  if (run.interrupted && run.interrupted())
+    return fail(ErrorCode::kStopped, "interrupted; all processes were ended, and nothing of the training is kept");
   return {};
 }
 

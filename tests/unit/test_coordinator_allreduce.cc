@@ -291,7 +291,9 @@ TEST_CASE("an all-reduce job is finished when all nodes have finished") {
   CHECK(cluster.phase() == "running");
   bool early = false;
   SUBCASE("and node 0's checkpoint is written when they have") {}
-  SUBCASE("and was before") { early = true; }
+  SUBCASE("and was before") {
+    early = true;
+  }
   if (early) cluster.say(worker_peer(0), kept(welcome, 100));
   CHECK(cluster.phase() == "running");
   cluster.say(worker_peer(1), leaving(welcome, 1, LeaveKind::kFinished, 100));
