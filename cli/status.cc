@@ -55,6 +55,17 @@ struct Answer {
   std::string error;
 };
 
+// What coordinators among those asked say of their jobs.
+std::vector<Json> jobs_of(const std::vector<Answer>& answers) {
+  std::vector<Json> all;
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
+    const Json& jobs = list(a.status.at("coordinator"), "jobs");
+    all.insert(all.end(), jobs.begin(), jobs.end());
+  }
+  return all;
+}
+
 void print_servers(const std::vector<Answer>& answers) {
   Table table({"SERVER", "ADMIN", "PID", "UP", "LANES", "JOBS", "PUSHED", "ANSWERED", "REFUSED", "MEMORY", "FORMULA"});
   for (const Answer& a : answers) {
@@ -114,27 +125,24 @@ std::string factor(const Json& predicted, const char* key) {
 void print_placement(const std::vector<Answer>& answers) {
   Table shares({"JOB", "SERVER", "PLACED", "SHARE", "BYTES", "CHUNKS"});
   Table exchanges({"JOB", "EXCHANGE", "RING", "BOTTLENECK"});
-  for (const Answer& a : answers) {
-    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
-    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
-      if (!job.contains("placement") || !job.at("placement").is_object()) continue;
-      const Json& placement = job.at("placement");
-      for (const Json& server : list(placement, "servers")) {
-        const std::string colocated = text(server, "colocated");
-        shares.add({text(job, "name"), text(server, "server"),
-                    colocated == "true"    ? "beside a worker"
-                    : colocated == "false" ? "on its own"
-                                           : "-",
-                    amount(100.0 * number(server, "share"), 1, "%"), amount(number(server, "bytes"), 1e6, "MB"),
-                    text(server, "chunks")});
-      }
-      const Json predicted = placement.value("predicted", Json());
-      if (predicted.is_object()) {
-        exchanges.add({text(job, "name"), factor(predicted, "factor"), factor(predicted, "ring_factor"),
-                       text(predicted, "bottleneck")});
-      } else {
-        exchanges.add({text(job, "name"), "-", "-", "not predicted: " + text(placement, "basis")});
-      }
+  for (const Json& job : jobs_of(answers)) {
+    if (!job.contains("placement") || !job.at("placement").is_object()) continue;
+    const Json& placement = job.at("placement");
+    for (const Json& server : list(placement, "servers")) {
+      const std::string colocated = text(server, "colocated");
+      shares.add({text(job, "name"), text(server, "server"),
+                  colocated == "true"    ? "beside a worker"
+                  : colocated == "false" ? "on its own"
+                                         : "-",
+                  amount(100.0 * number(server, "share"), 1, "%"), amount(number(server, "bytes"), 1e6, "MB"),
+                  text(server, "chunks")});
+    }
+    const Json predicted = placement.value("predicted", Json());
+    if (predicted.is_object()) {
+      exchanges.add({text(job, "name"), factor(predicted, "factor"), factor(predicted, "ring_factor"),
+                     text(predicted, "bottleneck")});
+    } else {
+      exchanges.add({text(job, "name"), "-", "-", "not predicted: " + text(placement, "basis")});
     }
   }
   shares.print();
@@ -144,15 +152,12 @@ void print_placement(const std::vector<Answer>& answers) {
 // How long nodes take for a round, only where it is known, and who lags behind the others.
 void print_paces(const std::vector<Answer>& answers) {
   Table table({"JOB", "NODE", "COMPUTE", "REDUCTION", "NETWORK", "LAGS"});
-  for (const Answer& a : answers) {
-    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
-    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
-      for (const Json& pace : list(job, "paces")) {
-        const Json lag = pace.value("lags", Json());
-        table.add({text(job, "name"), text(pace, "node") + " " + text(pace, "worker"),
-                   amount(number(pace, "compute_ms"), 1, "ms"), amount(number(pace, "reduction_ms"), 1, "ms"),
-                   amount(number(pace, "network_ms"), 1, "ms"), lag.is_object() ? text(lag, "text") : "-"});
-      }
+  for (const Json& job : jobs_of(answers)) {
+    for (const Json& pace : list(job, "paces")) {
+      const Json lag = pace.value("lags", Json());
+      table.add({text(job, "name"), text(pace, "node") + " " + text(pace, "worker"),
+                 amount(number(pace, "compute_ms"), 1, "ms"), amount(number(pace, "reduction_ms"), 1, "ms"),
+                 amount(number(pace, "network_ms"), 1, "ms"), lag.is_object() ? text(lag, "text") : "-"});
     }
   }
   table.print();
@@ -160,32 +165,23 @@ void print_paces(const std::vector<Answer>& answers) {
 
 void print_jobs(const std::vector<Answer>& answers) {
   Table table({"JOB", "PHASE", "VIEW", "NODES", "RANKS", "ROUND", "DURABLE", "CHUNKS", "LAST STOP"});
-  for (const Answer& a : answers) {
-    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
-    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
-      table.add({text(job, "name"), text(job, "finished") == "true" ? "finished" : text(job, "phase"),
-                 text(job, "view"), text(job, "joined") + " of " + text(job, "nodes"), text(job, "world_size"),
-                 rounds(job), text(job, "committed"), text(job, "chunks"), text(job, "last_stop")});
-    }
+  for (const Json& job : jobs_of(answers)) {
+    table.add({text(job, "name"), text(job, "finished") == "true" ? "finished" : text(job, "phase"), text(job, "view"),
+               text(job, "joined") + " of " + text(job, "nodes"), text(job, "world_size"), rounds(job),
+               text(job, "committed"), text(job, "chunks"), text(job, "last_stop")});
   }
   table.print();
   Table lost({"JOB", "NOT SAVED"});
-  for (const Answer& a : answers) {
-    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
-    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
-      if (const std::string why = job.value("not_saved", ""); !why.empty()) lost.add({text(job, "name"), why});
-    }
+  for (const Json& job : jobs_of(answers)) {
+    if (const std::string why = job.value("not_saved", ""); !why.empty()) lost.add({text(job, "name"), why});
   }
   lost.print();
   Table mixed({"JOB", "NOT COMPUTED WITH ONE KIND OF KERNELS"});
-  for (const Answer& a : answers) {
-    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
-    for (const Json& job : list(a.status.at("coordinator"), "jobs")) {
-      std::string kinds;
-      for (const Json& kind : list(job, "computed_with"))
-        kinds += (kinds.empty() ? "" : " and ") + kind.get<std::string>();
-      if (list(job, "computed_with").size() > 1) mixed.add({text(job, "name"), kinds});
-    }
+  for (const Json& job : jobs_of(answers)) {
+    std::string kinds;
+    for (const Json& kind : list(job, "computed_with"))
+      kinds += (kinds.empty() ? "" : " and ") + kind.get<std::string>();
+    if (list(job, "computed_with").size() > 1) mixed.add({text(job, "name"), kinds});
   }
   mixed.print();
 }

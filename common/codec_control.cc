@@ -41,7 +41,7 @@ void write(Root::Builder out, const JoinJob& m) {
   body.setRedoLast(m.redo_last.value);
   body.setRedoCapacity(m.redo_capacity);
   body.setRedoMembers(m.redo_members);
-  write_kinds(body.initComputesWith(size_of(m.computes_with)), m.computes_with);
+  write_texts(body.initComputesWith(size_of(m.computes_with)), m.computes_with);
 }
 
 void write(Root::Builder out, const OpenJob& m) {

@@ -121,13 +121,9 @@ inline void write_gate(record::GateDecision::Builder out, const GateDecision& ga
   out.setNorm(gate.norm);
 }
 
-template <class ListBuilder>
-void write_texts(ListBuilder out, const std::vector<std::string>& values) {
-  for (std::size_t i = 0; i < values.size(); ++i) out.set(static_cast<unsigned>(i), text(values[i]));
-}
-
-inline void write_kinds(capnp::List<capnp::Text>::Builder out, const ComputeKinds& kinds) {
-  for (unsigned i = 0; const std::string& kind : kinds) out.set(i++, text(kind));
+// values: a range of std::string.
+inline void write_texts(capnp::List<capnp::Text>::Builder out, const auto& values) {
+  for (unsigned i = 0; const std::string& value : values) out.set(i++, text(value));
 }
 
 // ---- Pieces, reading; each throws Malformed for what is out of bounds ----

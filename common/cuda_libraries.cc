@@ -47,8 +47,7 @@ Result<DynamicLibrary> open_cublas() {
 Result<DynamicLibrary> open_nccl() {
   return DynamicLibrary::open("NCCL", {"libnccl.so.2", "libnccl.so"},
                               "install NVIDIA's package libnccl2 or PyPI's nvidia-nccl-cu13, or name its folder in "
-                              "LD_LIBRARY_PATH; a node with one "
-                              "GPU needs none");
+                              "LD_LIBRARY_PATH; a node with one GPU needs none");
 }
 
 std::string cublas_version(const DynamicLibrary& cublas) {

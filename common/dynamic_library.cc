@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <vector>
 
 #include "common/python_packages.h"
@@ -26,23 +28,28 @@ std::string last_error() {
   return text != nullptr ? text : "unknown error";
 }
 
+// Where the dynamic linker does not look. nullptr: nowhere there.
+void* open_in_known_folders(const std::string& name) {
+  std::vector<std::string> folders{kToolkitFolder};
+  std::ranges::move(python_library_folders(value_of("PATH"), value_of("HOME")), std::back_inserter(folders));
+  for (const std::string& folder : folders) {
+    if (void* handle = ::dlopen((folder + "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
+    ::dlerror();  // taken off: the linker's own reason is the one that tells
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 Result<DynamicLibrary> DynamicLibrary::open(std::string what, std::initializer_list<const char*> candidates,
                                             std::string_view cure) {
   std::string tried;
-  std::vector<std::string> folders = python_library_folders(value_of("PATH"), value_of("HOME"));
-  folders.insert(folders.begin(), kToolkitFolder);
   for (const char* candidate : candidates) {
     const std::string name = candidate;
     // RTLD_NOW: a library that lacks something fails here, with a message, and not in the middle of training.
     void* handle = ::dlopen(candidate, RTLD_NOW | RTLD_LOCAL);
     std::string why = handle == nullptr ? last_error() : std::string();
-    for (auto folder = folders.begin(); handle == nullptr && folder != folders.end(); ++folder) {
-      if (name.find('/') != std::string::npos) break;
-      handle = ::dlopen((*folder + "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (handle == nullptr) ::dlerror();  // taken off: the first reason is the one that tells
-    }
+    if (handle == nullptr && name.find('/') == std::string::npos) handle = open_in_known_folders(name);
     if (handle != nullptr) return DynamicLibrary(std::move(what), name, handle);
     // The dynamic linker's text begins with the name it looked for.
     tried += (tried.empty() ? "" : "; ") + (why.starts_with(name) ? why : name + ": " + why);

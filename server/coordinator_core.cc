@@ -268,11 +268,10 @@ void CoordinatorCore::moved(const Server& server) {
     if (job.phase == Phase::kRunning && job.snapshot && !job.snapshot_done.contains(shard)) {
       output_.send(server.peer, SnapshotAt{job.record.job, job.record.view, *job.snapshot});
     } else if (job.phase == Phase::kStopping && job.snapshot && !job.snapshot_done.contains(shard)) {
-      output_.send(server.peer, StopJob{job.record.job, job.record.view, job.stop_kind, *job.snapshot, job.last_stop});
+      output_.send(server.peer, stop_message(job));
     } else if ((job.phase == Phase::kIdle || job.phase == Phase::kGathering) && job.parking.contains(shard)) {
       // What it keeps of the last view is still to be said.
-      output_.send(server.peer,
-                   StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, job.last_stop});
+      output_.send(server.peer, cut_message(job));
     }
   }
 }
@@ -288,7 +287,7 @@ void CoordinatorCore::moved(std::uint64_t incarnation, const Worker& worker) {
       if (job.stop_requested) output_.send(worker.peer, StopRequest{job.record.job, job.record.view, job.last_stop});
       if (job.snapshot) output_.send(worker.peer, SnapshotAt{job.record.job, job.record.view, *job.snapshot});
     } else if (job.phase == Phase::kStopping && job.snapshot) {
-      output_.send(worker.peer, StopJob{job.record.job, job.record.view, job.stop_kind, *job.snapshot, job.last_stop});
+      output_.send(worker.peer, stop_message(job));
     }
   }
 }

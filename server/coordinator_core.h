@@ -309,7 +309,7 @@ class CoordinatorCore {
   void checkpointed(const Worker& worker, const SnapshotDone& m, std::uint64_t now_ms);
   void end_checkpointed(Job& job, std::uint64_t now_ms);
   void tell_saved(const Job& job, bool saved);
-  void tell_saved_again(PeerId to, const LeaveJob& m);
+  void tell_saved_again(PeerId to, JobId id, ViewId view, Round round);
   std::string not_saved_in_words(const Job& job) const;
   void choose_start(Job& job);
   static void choose_logged_start(Job& job, const std::set<std::uint16_t>& shards);
@@ -334,6 +334,8 @@ class CoordinatorCore {
   void on(PeerId from, const PeerAddress& m, std::uint64_t now_ms);
   Round stop_round(const Job& job, Round left) const;
   void request_stop(Job& job, const std::string& reason);
+  static StopJob stop_message(const Job& job);
+  static StopJob cut_message(const Job& job);
   void await_longer(const Job& job);
   void begin_stop(Job& job, StopKind kind, Round round, const std::string& reason, std::uint64_t now_ms);
   void restart(Job& job, const std::string& reason, std::uint64_t now_ms);
@@ -351,7 +353,8 @@ class CoordinatorCore {
   static std::uint64_t snapshot_due(const Job& job, std::uint64_t now_ms);
   void miss_snapshot(Job& job, std::uint64_t now_ms);
   std::set<std::uint16_t> shards_of(const Job& job) const;
-  Job* job_in_view(JobId id, ViewId view);
+  Job* job_with(JobId id);                  // nullptr: nobody knows it
+  Job* job_in_view(JobId id, ViewId view);  // nullptr: it is not, or no view is open
   void send_members(const Job& job, const ControlMessage& message);
   void send_servers(const Job& job, const ControlMessage& message);
   void refuse(PeerId to, ErrorCode code, std::string message, const std::string& job = {});

@@ -41,13 +41,15 @@ void CoordinatorCore::set_phase(Job& job, Phase phase, std::uint64_t now_ms) {
   job.phase_since_ms = now_ms;
 }
 
-CoordinatorCore::Job* CoordinatorCore::job_in_view(JobId id, ViewId view) {
-  const auto it = std::ranges::find_if(jobs_, [&](const auto& entry) {
-    const Job& job = entry.second;
-    return job.record.job == id && job.record.view == view && job.phase != Phase::kIdle &&
-           job.phase != Phase::kGathering;
-  });
+CoordinatorCore::Job* CoordinatorCore::job_with(JobId id) {
+  const auto it = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == id; });
   return it == jobs_.end() ? nullptr : &it->second;
+}
+
+CoordinatorCore::Job* CoordinatorCore::job_in_view(JobId id, ViewId view) {
+  Job* job = job_with(id);
+  const bool open = job && job->phase != Phase::kIdle && job->phase != Phase::kGathering;
+  return open && job->record.view == view ? job : nullptr;
 }
 
 void CoordinatorCore::send_members(const Job& job, const ControlMessage& message) {
@@ -82,12 +84,13 @@ void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
     if (at == candidate.members.end() || at->second.worker != worker->hello.incarnation) return false;
     return m.job.value == 0 ? name == m.name : candidate.record.job == m.job && candidate.record.view == m.view;
   });
-  if (found == jobs_.end()) return tell_saved_again(worker->peer, m);
+  const auto again = [&] {
+    if (m.job.value != 0 && m.kind != LeaveKind::kFailed) tell_saved_again(worker->peer, m.job, m.view, m.round);
+  };
+  if (found == jobs_.end()) return again();
   Job* job = &found->second;
   // Of the view that is over: its trainers still wait to hear what came of it, while others have come for the next one.
-  if (job->phase == Phase::kGathering && m.job.value != 0 && m.kind != LeaveKind::kFailed) {
-    return tell_saved_again(worker->peer, m);
-  }
+  if (job->phase == Phase::kGathering && m.job.value != 0 && m.kind != LeaveKind::kFailed) return again();
   Member& member = job->members.at(m.node.value);
   if (member.left) return;  // said again, because the answer takes its time
   const std::string who = "node " + std::to_string(m.node.value);
@@ -172,10 +175,19 @@ void CoordinatorCore::request_stop(Job& job, const std::string& reason) {
   send_members(job, StopRequest{job.record.job, job.record.view, reason});
 }
 
+// The round that the view under way ends with.
+StopJob CoordinatorCore::stop_message(const Job& job) {
+  return {job.record.job, job.record.view, job.stop_kind, job.snapshot.value_or(Round()), job.last_stop};
+}
+
+// The view has ended in the middle of a round.
+StopJob CoordinatorCore::cut_message(const Job& job) {
+  return {job.record.job, job.record.view, StopKind::kRestart, job.record.committed, job.last_stop};
+}
+
 // A server hears nothing of a node that still takes answers of the others, and waits for what it keeps all the same.
 void CoordinatorCore::await_longer(const Job& job) {
-  send_servers(job,
-               StopJob{job.record.job, job.record.view, job.stop_kind, job.snapshot.value_or(Round()), job.last_stop});
+  send_servers(job, stop_message(job));
 }
 
 void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std::string& reason,
@@ -189,9 +201,8 @@ void CoordinatorCore::begin_stop(Job& job, StopKind kind, Round round, const std
   await_nobody(job);
   set_phase(job, Phase::kStopping, now_ms);
   output_.log(in_words(job) + " stops at round " + std::to_string(round.value) + ": " + reason);
-  const StopJob stop{job.record.job, job.record.view, kind, round, reason};
-  send_servers(job, stop);
-  send_members(job, stop);
+  send_servers(job, stop_message(job));
+  send_members(job, stop_message(job));
   if (job.on_servers()) return;
   // Node 0 alone keeps the state, and says when it is written. It may have, or be gone.
   const auto& [node, keeper] = *job.members.begin();
@@ -209,9 +220,8 @@ void CoordinatorCore::restart(Job& job, const std::string& reason, std::uint64_t
               LogLevel::kWarning);
   if (job.phase == Phase::kStopping) job.not_saved = reason;
   job.stop_kind = StopKind::kRestart;
-  const StopJob stop{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason};
-  send_servers(job, stop);
-  send_members(job, stop);
+  send_servers(job, cut_message(job));
+  send_members(job, cut_message(job));
   park(job);
   await_again(job, now_ms);
   become_idle(job, now_ms);
@@ -233,9 +243,9 @@ void CoordinatorCore::become_idle(Job& job, std::uint64_t now_ms) {
 void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms) {
   if (const Worker* worker = worker_at(from)) return checkpointed(*worker, m, now_ms);
   Server* server = server_at(from);
-  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
-  if (!server || found == jobs_.end()) return;
-  Job& job = found->second;
+  Job* const known = job_with(m.job);
+  if (!server || !known) return;
+  Job& job = *known;
   // The view may have ended meanwhile: what it has made durable is as good to go on from. Of older views nothing is
   // taken, the rounds may have been gone through again since.
   if (job.record.view != m.view) return;

@@ -468,7 +468,7 @@ void CoordinatorCore::regather(Job& job, const std::string& reason, std::uint64_
   if (job.phase == Phase::kOpening) {
     output_.log(in_words(job) + " gives view " + std::to_string(job.record.view.value) + " up while opening: " + reason,
                 LogLevel::kWarning);
-    send_servers(job, StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed, reason});
+    send_servers(job, cut_message(job));
     park(job);
   }
   job.ready.clear();

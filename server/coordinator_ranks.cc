@@ -22,9 +22,9 @@ std::size_t total_bytes(const RankStates& states) {
 
 void CoordinatorCore::on(PeerId from, const NodeRankState& m, std::uint64_t) {
   const Worker* worker = worker_at(from);
-  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
-  if (!worker || found == jobs_.end() || !found->second.on_servers()) return;
-  Job& job = found->second;
+  Job* const known = job_with(m.job);
+  if (!worker || !known || !known->on_servers()) return;
+  Job& job = *known;
   // The view may have just ended. A later one may have gone back. What is not of the worker's own ranks is left out (a
   // coordinator that is new does not know whose they are).
   if (job.record.view != m.view || m.kept.round < job.record.committed) return;

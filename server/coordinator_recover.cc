@@ -65,18 +65,16 @@ void CoordinatorCore::end_unwritten(Job& job, std::uint64_t now_ms) {
 // All-reduce: what became of the state that the view ended with, which node 0 alone keeps. It says so again until it is
 // answered, and may say it before all others have left.
 void CoordinatorCore::checkpointed(const Worker& worker, const SnapshotDone& m, std::uint64_t now_ms) {
-  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
-  if (found == jobs_.end()) {
+  Job* const known = job_with(m.job);
+  if (!known) {
     output_.send(worker.peer, StopJob{m.job, m.view, StopKind::kRestart, m.round, "nobody knows this job any more"});
     return;
   }
-  Job& job = found->second;
+  Job& job = *known;
   const bool open = job.phase == Phase::kRunning || job.phase == Phase::kStopping;
   const bool keeper = open && job.record.view == m.view && !job.on_servers() &&
                       job.members.begin()->second.worker == worker.hello.incarnation;
-  if (!keeper) {
-    return tell_saved_again(worker.peer, LeaveJob{m.job, m.view, {}, LeaveKind::kStopped, m.round, {}, {}});
-  }
+  if (!keeper) return tell_saved_again(worker.peer, m.job, m.view, m.round);
   job.checkpoint = m;
   if (job.phase == Phase::kStopping) end_checkpointed(job, now_ms);
 }
@@ -106,17 +104,17 @@ void CoordinatorCore::tell_saved(const Job& job, bool saved) {
                                  saved ? std::string() : not_saved_in_words(job)});
 }
 
-// The same, to a node that has not heard it and says again that it left.
-void CoordinatorCore::tell_saved_again(PeerId to, const LeaveJob& m) {
-  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
-  if (m.job.value == 0 || m.kind == LeaveKind::kFailed || found == jobs_.end()) return;
-  const Job& job = found->second;
-  if (job.record.view != m.view || job.stop_kind == StopKind::kRestart) {  // it was cut, or nobody knows any more
-    output_.send(to, StopJob{m.job, m.view, StopKind::kRestart, job.record.committed, "the view is over"});
+// The same, to a node that has not heard it and says again with which round it ended.
+void CoordinatorCore::tell_saved_again(PeerId to, JobId id, ViewId view, Round round) {
+  const Job* const known = job_with(id);
+  if (!known) return;
+  const Job& job = *known;
+  if (job.record.view != view || job.stop_kind == StopKind::kRestart) {  // it was cut, or nobody knows any more
+    output_.send(to, StopJob{id, view, StopKind::kRestart, job.record.committed, "the view is over"});
     return;
   }
   const bool saved = job.not_saved.empty();
-  output_.send(to, SnapshotDone{m.job, m.view, m.round, saved, 0, saved ? std::string() : not_saved_in_words(job)});
+  output_.send(to, SnapshotDone{id, view, round, saved, 0, saved ? std::string() : not_saved_in_words(job)});
 }
 
 // Why it is not, and what there is instead.
@@ -134,9 +132,9 @@ std::string CoordinatorCore::not_saved_in_words(const Job& job) const {
 
 void CoordinatorCore::on(PeerId from, const ShardKept& m, std::uint64_t now_ms) {
   const Server* server = server_at(from);
-  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.job == m.job; });
-  if (!server || found == jobs_.end()) return;
-  Job& job = found->second;
+  Job* const known = job_with(m.job);
+  if (!server || !known) return;
+  Job& job = *known;
   if (job.phase != Phase::kIdle && job.phase != Phase::kGathering) return;  // of a view before
   const std::uint16_t shard = server->hello.shard.value;
   job.parking.erase(shard);

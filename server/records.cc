@@ -172,7 +172,7 @@ std::string seal(const JobRecord& record, std::uint32_t format) {
   out.setMembersHash(record.view_nodes.hash);
   out.setMembersSince(record.view_nodes.since.value);
   out.setLastStop(text(clipped(record.last_stop)));
-  codec::write_kinds(out.initComputedWith(static_cast<unsigned>(record.computed_with.size())), record.computed_with);
+  codec::write_texts(out.initComputedWith(static_cast<unsigned>(record.computed_with.size())), record.computed_with);
   auto states = out.initRankStates(static_cast<unsigned>(record.rank_states.size()));
   for (unsigned i = 0; const auto& [rank, state] : record.rank_states) {
     auto entry = states[i++];

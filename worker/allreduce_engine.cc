@@ -80,7 +80,7 @@ AllreduceEngine::~AllreduceEngine() {
     for (const auto* events : {&part.summed, &part.stepped}) {
       for (const EventId event : *events) api_.destroy_event(event);
     }
-    for (const StreamId stream : {part.main, part.out}) {
+    for (const StreamId stream : part.streams()) {
       if (stream != StreamId()) api_.destroy_stream(stream);
     }
   }
@@ -137,7 +137,7 @@ void AllreduceEngine::step(std::uint64_t now_ns) {
 std::uint64_t AllreduceEngine::next_step_ns(std::uint64_t now_ns) const {
   if (failed_) return kIdle;
   if (connecting_) return now_ns + kConnectStepNs;
-  if (settling_) return next_ask_ns(settling_since_ns_, now_ns);
+  if (settling_) return next_ask_ns(since_ns_, now_ns);
   return flights_.empty() ? kIdle : now_ns + std::min(kWatchNs, devices_->timeout_ns() / 4 + 1);
 }
 
@@ -272,7 +272,6 @@ Status AllreduceEngine::advance(Flight& flight) {
     if (!ready) return tl::unexpected(ready.error());
     if (!*ready) {
       settling_ = flight.slot;
-      settling_since_ns_ = now_ns_;
       since_ns_ = now_ns_;
       return {};
     }
@@ -310,7 +309,7 @@ Status AllreduceEngine::watch() {
   if (!flights_.empty() && now_ns_ >= asked_ns_ + kWatchNs) {
     asked_ns_ = now_ns_;
     for (std::uint32_t position = 0; position < plan().devices(); ++position) {
-      const Status asked = fault_on(api_, {parts_[position].main, parts_[position].out});
+      const Status asked = fault_on(api_, parts_[position].streams());
       if (!asked) return fail(asked.error().code, devices_->describe(position) + ": " + asked.error().message);
     }
   }
@@ -353,12 +352,7 @@ void AllreduceEngine::abort_collectives() {
 
 bool AllreduceEngine::quiet() {
   for (const Device& part : parts_) {
-    for (const StreamId stream : {part.main, part.out}) {
-      if (stream == StreamId()) continue;
-      const Result<bool> idle = api_.idle(stream);
-      // A device that answers with an error works on nothing any more.
-      if (idle && !*idle) return false;
-    }
+    if (!is_quiet(api_, part.streams())) return false;
   }
   return true;
 }

@@ -23,6 +23,7 @@
 // Thread rule: ready() from any thread; everything else on one at a time.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -121,6 +122,7 @@ class AllreduceEngine {
     StreamId main, out;
     std::optional<CommId> in_node, between;
     std::vector<EventId> summed, stepped;  // by slot
+    std::array<StreamId, 2> streams() const { return {main, out}; }
   };
 
   AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, const JobConfig& config,
@@ -169,7 +171,6 @@ class AllreduceEngine {
   std::vector<DeviceOrder> orders_;             // scratch
   FixedQueue<Flight> flights_;                  // oldest first
   std::optional<std::uint32_t> settling_;       // slot of the flight whose collective is not on its streams yet
-  std::uint64_t settling_since_ns_ = 0;
   std::uint32_t next_group_ = 0;
   std::uint32_t rounds_ = 0;  // begun since the start, all groups but those from next_group_ down
   const Round start_;

@@ -227,11 +227,10 @@ Status AllreduceJob::finish_bucket(Member& member, ChunkIndex chunk, Round round
   const float* tail = member.staging.data() + range.elements;
   if (!same_digest(digest, setup_.nodes, tail)) return tl::unexpected(digests_.difference(round));
   state_->step(chunk, member.staging.data(), take_weight(tail));
-  if (checkpointer_) checkpointer_->reached(chunk, round);
-  if (digests_.due(chunk, round)) {
+  if (wants(chunk, round)) {
     std::vector<const float*> slots;
     for (const float* slot : state_->slots()) slots.push_back(slot + range.begin);
-    digests_.take(chunk, {state_->parameters() + range.begin, range.elements}, slots, state_->steps()[chunk.value]);
+    keep(chunk, round, state_->parameters() + range.begin, slots, state_->steps()[chunk.value]);
   }
   publish_bucket(chunk, round);
   return {};
@@ -260,7 +259,7 @@ void AllreduceJob::publish_bucket(ChunkIndex chunk, Round round) {
   job_->announce();
 }
 
-// ---- The device exchange's thread ----
+// ---- What is kept of a chunk; the device exchange's thread, or a stream's ----
 
 bool AllreduceJob::wants(ChunkIndex chunk, Round round) {
   const bool saved = checkpointer_ && checkpointer_->reaches(round);

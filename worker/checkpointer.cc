@@ -83,14 +83,6 @@ void Checkpointer::keep(ChunkIndex chunk, const float* parameters, std::span<con
   if (--left_ == 0) changed_.notify_all();
 }
 
-void Checkpointer::reached(ChunkIndex chunk, Round round) {
-  if (!reaches(round)) return;
-  const std::uint64_t begin = layout_->chunk(chunk).begin;
-  std::vector<const float*> slots;
-  for (const float* slot : state_.slots()) slots.push_back(slot + begin);
-  keep(chunk, state_.parameters() + begin, slots, state_.steps()[chunk.value]);
-}
-
 Round Checkpointer::written() const {
   const std::lock_guard lock(mutex_);
   return written_;

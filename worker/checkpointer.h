@@ -2,9 +2,7 @@
 // Node 0's, in all-reduce jobs. A chunk is copied when it reaches the round; when all have, a thread of low priority
 // writes the file (worker/checkpoint.h). One checkpoint at a time: one that becomes due meanwhile is of a later round.
 //
-// reached() copies from a state on the host; who has it elsewhere asks reaches() and hands the values in with keep().
-//
-// Thread rule: reached() from any thread, one at a time for a chunk; finish() when no reached() can come any more.
+// Thread rule: reaches() and keep() from any thread, one at a time for a chunk; finish() when none can come any more.
 #pragma once
 
 #include <condition_variable>
@@ -30,10 +28,8 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // `chunk` is at `round`, and stays so during the call.
-  void reached(ChunkIndex chunk, Round round);
-  // In its two parts: a chunk has come to `round`, and is to be kept (it may be asked again, and says the same until
-  // then); the values that it had then, whatever has come since. keep() must follow if reaches() says so.
+  // A chunk has come to `round`. Is it to be kept? Then keep() must follow, with the values that it had then, whatever
+  // has come since; until it does, the answer stays the same.
   bool reaches(Round round);
   void keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> slots, std::uint64_t step);
   // Every chunk is at `round`: writes it, if it is not there already, before it returns.
@@ -53,7 +49,7 @@ class Checkpointer {
   ReplicaState& state_;
   const Logger logger_;
 
-  // Copies, allocated for the first checkpoint. Written by reached(), each chunk's part by one thread; read by the
+  // Copies, allocated for the first checkpoint. Written by keep(), each chunk's part by one thread; read by the
   // writer once all are there.
   std::vector<FloatArray> copies_;  // parameters, then state arrays
   std::vector<std::uint64_t> copied_steps_;

@@ -144,12 +144,22 @@ class DeviceApi {
 
 // What the device says of the work on these streams, if a fault has ended it (an illegal access, a lost device): then
 // no host function comes any more, collectives with that device hang, and only who asks is told.
-inline Status fault_on(DeviceApi& api, std::initializer_list<StreamId> streams) {
+inline Status fault_on(DeviceApi& api, std::span<const StreamId> streams) {
   for (const StreamId stream : streams) {
     const Result<bool> idle = stream == StreamId() ? Result<bool>(true) : api.idle(stream);
     if (!idle) return tl::unexpected(idle.error());
   }
   return {};
+}
+
+// Nothing runs on these streams. A device that answers with an error works on nothing any more.
+inline bool is_quiet(DeviceApi& api, std::span<const StreamId> streams) {
+  for (const StreamId stream : streams) {
+    if (stream == StreamId()) continue;
+    const Result<bool> idle = api.idle(stream);
+    if (idle && !*idle) return false;
+  }
+  return true;
 }
 
 }  // namespace tributary

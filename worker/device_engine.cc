@@ -99,7 +99,7 @@ DeviceEngine::~DeviceEngine() {
         if (event != EventId()) api_.destroy_event(event);
       }
     }
-    for (const StreamId stream : {device.up, device.out, device.in, device.down}) {
+    for (const StreamId stream : device.streams()) {
       if (stream != StreamId()) api_.destroy_stream(stream);
     }
   }
@@ -127,8 +127,7 @@ std::uint64_t DeviceEngine::next_step_ns(std::uint64_t now_ns) const {
   if (failed_) return kIdle;
   if (!connected_) return now_ns + kConnectStepNs;
   if (begun_) return next_ask_ns(begun_ns_, now_ns);
-  const bool under_way = !reduce_.issued.empty() || !deliver_.issued.empty() || moving_ != 0;
-  return under_way ? now_ns + std::min(kWatchNs, options_.timeout_ns / 4 + 1) : kIdle;
+  return under_way() ? now_ns + std::min(kWatchNs, options_.timeout_ns / 4 + 1) : kIdle;
 }
 
 void DeviceEngine::handle(const DeviceOrder& order) {
@@ -280,12 +279,10 @@ Status DeviceEngine::check_collectives() {
 
 // Whether everything under way still makes progress.
 Status DeviceEngine::watch() {
-  const bool under_way = !reduce_.issued.empty() || !deliver_.issued.empty() || moving_ != 0;
-  if (under_way && now_ns_ >= asked_ns_ + kWatchNs) {
+  if (under_way() && now_ns_ >= asked_ns_ + kWatchNs) {
     asked_ns_ = now_ns_;
     for (std::uint32_t position = 0; position < plan_.width(); ++position) {
-      const Device& device = devices_[position];
-      const Status asked = fault_on(api_, {device.up, device.out, device.in, device.down});
+      const Status asked = fault_on(api_, devices_[position].streams());
       if (!asked) return fail(asked.error().code, plan_.describe(api_, position) + ": " + asked.error().message);
     }
   }
@@ -336,12 +333,7 @@ void DeviceEngine::abort_collectives() {
 bool DeviceEngine::quiet() {
   if (!memory_) return true;
   for (const Device& device : devices_) {
-    for (const StreamId stream : {device.up, device.out, device.in, device.down}) {
-      if (stream == StreamId()) continue;
-      const Result<bool> idle = api_.idle(stream);
-      // A device that answers with an error works on nothing any more.
-      if (idle && !*idle) return false;
-    }
+    if (!is_quiet(api_, device.streams())) return false;
   }
   return true;
 }

@@ -115,6 +115,7 @@ class DeviceEngine {
     };
     std::vector<Slot> slots;
     std::vector<std::uint32_t> ranks;
+    std::array<StreamId, 4> streams() const { return {up, out, in, down}; }
   };
   struct Move {  // of a residual
     ChunkIndex chunk;
@@ -133,6 +134,7 @@ class DeviceEngine {
   Status finish(Way way, const Issued& issued);
   Status check_collectives();
   Result<bool> settled();
+  bool under_way() const { return !reduce_.issued.empty() || !deliver_.issued.empty() || moving_ != 0; }
   Status watch();
 
   // device_issue.cc: what is put on the streams.

@@ -10,8 +10,8 @@ namespace tributary {
 namespace {
 
 constexpr std::uint32_t kNone = ~0u;
-constexpr std::uint64_t kWaitNs =
-    100'000'000;  // of one sleep while waiting for a residual: then failures are looked for
+// Of one sleep while a residual is waited for: then failures are looked for.
+constexpr std::uint64_t kWaitNs = 100'000'000;
 // An event of each kind a chunk may have pending.
 constexpr std::size_t kEventsPerChunk = 3;
 

@@ -34,6 +34,14 @@ SnapshotDone kept(const JobWelcome& welcome, std::uint64_t round) {
   return {welcome.job, welcome.view, Round(round), true, 0, {}};
 }
 
+// Node 0, the only one, is stopped after `round` and has written it.
+void stop_and_keep(Cluster& cluster, std::uint64_t round) {
+  const JobWelcome welcome = welcome_of(cluster, 0);
+  cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kStopped, round));
+  cluster.say(worker_peer(0), kept(welcome, round));
+  cluster.sent.clear();
+}
+
 PeerAddress address(const JobWelcome& welcome, std::uint32_t node, const std::string& key = "k") {
   return {welcome.job, welcome.view, NodeRank(node), key, {std::byte{1}, std::byte{2}}};
 }
@@ -150,10 +158,7 @@ TEST_CASE("an all-reduce job that was at some round does not begin anew when nod
     Cluster cluster(2);
     cluster.everybody(1);
     join_all(cluster, 1);
-    const JobWelcome welcome = welcome_of(cluster, 0);
-    cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kStopped, 4000));
-    cluster.say(worker_peer(0), kept(welcome, 4000));
-    cluster.sent.clear();
+    stop_and_keep(cluster, 4000);
     JoinOptions again = ring(0, 1);
     if (changed) again.config.train.seed = 5;
     cluster.join(0, again);
@@ -174,10 +179,7 @@ TEST_CASE("an all-reduce job whose last checkpoint is gone goes on from the one 
   Cluster cluster(0);
   cluster.everybody(1);
   join_all(cluster, 1);
-  const JobWelcome welcome = welcome_of(cluster, 0);
-  cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kStopped, 70));
-  cluster.say(worker_peer(0), kept(welcome, 70));
-  cluster.sent.clear();
+  stop_and_keep(cluster, 70);
   join_all(cluster, 1, 40);
   CHECK(welcome_of(cluster, 0).resume_round == Round(40));
 }
