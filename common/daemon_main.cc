@@ -18,6 +18,7 @@ namespace tributary {
 namespace {
 
 constexpr long kIdleWaitMs = 60'000;
+constexpr long kBrokenPollMs = 500;
 constexpr long kDrainPollMs = 20;
 constexpr long kServingPollMs = 10;
 constexpr std::uint64_t kQuietWaitMs = 1000;  // before it is said what is waited for
@@ -77,6 +78,13 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &files);  // as far as it may
 }
 
+int give_up(const std::string& program, const Daemon& daemon, const std::string& why) {
+  daemon.logger->error(why);
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), why.c_str());
+  if (daemon.abandon) daemon.abandon(why);
+  return kExitFailed;
+}
+
 int serve(const std::string& program, const std::function<Result<Daemon>()>& start) {
   const sigset_t signals = take_stop_signals();
   raise_descriptor_limit();
@@ -95,7 +103,11 @@ int serve(const std::string& program, const std::function<Result<Daemon>()>& sta
     std::fflush(stdout);
     logger.info("serving: {}", daemon->ready_line());
   }
-  while (signal == 0) signal = wait_signal(signals, kIdleWaitMs);
+  while (signal == 0) {
+    signal = wait_signal(signals, daemon->broken ? kBrokenPollMs : kIdleWaitMs);
+    const std::string why = signal == 0 && daemon->broken ? daemon->broken() : std::string();
+    if (!why.empty()) return give_up(program, *daemon, why);
+  }
   const std::uint64_t asked = steady_ms();
   logger.info("stopping: {}; a second signal, a second or more later, stops at once", ::strsignal(signal));
   daemon->drain();
@@ -110,10 +122,7 @@ int serve(const std::string& program, const std::function<Result<Daemon>()>& sta
       const std::string why = daemon->jobs + " could not be stopped in good order: nothing has moved for " +
                               std::to_string(daemon->stop_timeout_s) +
                               " s ([limits] stop_timeout_s); they resume from their last snapshot";
-      logger.error(why);
-      std::fprintf(stderr, "%s: %s\n", program.c_str(), why.c_str());
-      if (daemon->abandon) daemon->abandon(why);
-      return kExitFailed;
+      return give_up(program, *daemon, why);
     }
   }
   if (const std::string lost = daemon->not_saved ? daemon->not_saved() : std::string(); !lost.empty()) {

@@ -23,6 +23,9 @@ struct Daemon {
   // process ends with it. Null: it serves from its start.
   std::string waits_for;
   std::function<Result<bool>()> serving;
+  // Why the process cannot go on and must be started anew; empty: it can. It then gives up what it does and ends with
+  // kExitFailed, for its supervisor. Null: nothing is like that.
+  std::function<std::string()> broken;
   std::function<void()> drain;  // begins to stop in good order; drained() is true when that is done
   std::function<bool()> drained;
   std::function<std::uint64_t()> progress;  // another number after every step of the stop; may be empty

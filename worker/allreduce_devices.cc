@@ -10,6 +10,7 @@ AllreduceDevices::AllreduceDevices(std::shared_ptr<DeviceApi> api, AllreducePlan
       plan_(std::move(plan)),
       state_arrays_(state_arrays),
       timeout_ns_(timeout_ns),
+      blocks_(*api_),
       arrays_(plan_.devices()) {}
 
 Result<std::shared_ptr<AllreduceDevices>> AllreduceDevices::create(std::shared_ptr<DeviceApi> api, AllreducePlan plan,
@@ -24,16 +25,9 @@ Result<std::shared_ptr<AllreduceDevices>> AllreduceDevices::create(std::shared_p
   return self;
 }
 
-AllreduceDevices::~AllreduceDevices() {
-  for (const auto& [device, block] : blocks_) api_->free(device, block);
-  for (void* block : pinned_blocks_) api_->free_pinned(block);
-}
-
 Result<float*> AllreduceDevices::take(std::uint32_t position, std::size_t elements, const char* purpose) {
-  const DeviceIndex device = plan_.node.devices[position];
-  const Result<void*> block = api_->allocate(device, elements * sizeof(float), purpose);
+  const Result<void*> block = blocks_.take(plan_.node.devices[position], elements * sizeof(float), purpose);
   if (!block) return tl::unexpected(block.error());
-  blocks_.emplace_back(device, *block);
   return static_cast<float*>(*block);
 }
 
@@ -54,9 +48,8 @@ Status AllreduceDevices::allocate(std::uint32_t position) {
   if (!slots) return tl::unexpected(slots.error());
   arrays.slots = *slots;
   const DeviceIndex device = plan_.node.devices[position];
-  const auto pinned = api_->allocate_pinned(device, kSlots * pinned_slot_bytes(), "staging");
+  const auto pinned = blocks_.take_pinned(device, kSlots * pinned_slot_bytes(), "staging");
   if (!pinned) return tl::unexpected(pinned.error());
-  pinned_blocks_.push_back(*pinned);
   arrays.pinned = static_cast<float*>(*pinned);
   auto loan = make_loan(*api_, device, *gradients, *parameters, plan_.padded_elements() * sizeof(float));
   if (!loan) return tl::unexpected(loan.error());

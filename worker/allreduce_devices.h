@@ -15,6 +15,7 @@
 
 #include "worker/allreduce_plan.h"
 #include "worker/bucket_tail.h"
+#include "worker/device_blocks.h"
 #include "worker/device_loan.h"
 
 namespace tributary {
@@ -26,11 +27,10 @@ class AllreduceDevices final : public DeviceLender {
   // state_arrays: of the optimizer. kLimit, or the api's own words.
   static Result<std::shared_ptr<AllreduceDevices>> create(std::shared_ptr<DeviceApi> api, AllreducePlan plan,
                                                           std::uint32_t state_arrays, std::uint64_t timeout_ns);
-  ~AllreduceDevices() override;  // REQUIRES: no work that uses it is under way
   AllreduceDevices(const AllreduceDevices&) = delete;
   AllreduceDevices& operator=(const AllreduceDevices&) = delete;
   // Frees nothing: a device hangs, and work on it may still touch the memory.
-  void abandon() { blocks_.clear(), pinned_blocks_.clear(); }
+  void abandon() { blocks_.abandon(); }
 
   DeviceApi& api() const { return *api_; }
   const AllreducePlan& plan() const { return plan_; }
@@ -85,8 +85,7 @@ class AllreduceDevices final : public DeviceLender {
   const AllreducePlan plan_;
   const std::uint32_t state_arrays_;
   const std::uint64_t timeout_ns_;
-  std::vector<std::pair<DeviceIndex, void*>> blocks_;
-  std::vector<void*> pinned_blocks_;
+  DeviceBlocks blocks_;
   std::vector<Arrays> arrays_;  // by position
   std::vector<DeviceLoan> loans_;
 };

@@ -1,6 +1,7 @@
 #include "worker/allreduce_engine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/assert.h"
 #include "common/job_optimizer.h"
@@ -18,7 +19,8 @@ AllreduceEngine::AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, cons
       lr_(config.optimizer.lr),
       schedule_(config.schedule),
       // An order a chunk, and two completions a group and device.
-      inbox_(std::move(wake), plan().chunks() + 2 * std::size_t{plan().groups()} * plan().devices()),
+      inbox_(std::make_shared<DeviceInbox>(std::move(wake),
+                                           plan().chunks() + 2 * std::size_t{plan().groups()} * plan().devices())),
       parts_(plan().devices()),
       steps_(plan().chunks()),
       tails_(plan().chunks()),
@@ -64,8 +66,8 @@ Status AllreduceEngine::set_up() {
   for (std::uint32_t group = 0; group < plan().groups(); ++group) {
     const ChunkIndex chunk = plan().chunk_of(group, 0);
     for (std::uint32_t position = 0; position < plan().devices(); ++position) {
-      summed_.push_back({&inbox_, {DeviceOrder::Kind::kReduced, chunk, position}});
-      ended_.push_back({&inbox_, {DeviceOrder::Kind::kDelivered, chunk, position}});
+      summed_.push_back(inbox_->callback({DeviceOrder::Kind::kReduced, chunk, position}));
+      ended_.push_back(inbox_->callback({DeviceOrder::Kind::kDelivered, chunk, position}));
     }
   }
   return {};
@@ -113,7 +115,7 @@ Status AllreduceEngine::connect(std::span<const CommKey> keys) {
 
 void AllreduceEngine::ready(ChunkIndex chunk, const BucketTail& tail) {
   tails_[chunk.value] = tail;
-  inbox_.post({DeviceOrder::Kind::kReduce, chunk, 0, false});
+  inbox_->post({DeviceOrder::Kind::kReduce, chunk, 0, false});
 }
 
 // ---- One step ----
@@ -121,14 +123,14 @@ void AllreduceEngine::ready(ChunkIndex chunk, const BucketTail& tail) {
 void AllreduceEngine::step(std::uint64_t now_ns) {
   now_ns_ = now_ns;
   if (connecting_ && since_ns_ == 0) since_ns_ = now_ns;
-  inbox_.take(orders_);
+  inbox_->take(orders_);
   if (failed_) return;
   const auto checked = [this](const Status& status) {
     if (!status && !failed_) fail_with(status.error());
     return status.has_value();
   };
   // Before completions are passed on: a collective that ended with an error may have let its stream go on.
-  const Result<bool> errors = settled();
+  const Result<std::uint32_t> errors = unsettled();
   if (!checked(errors ? Status() : tl::unexpected(errors.error()))) return;
   for (const DeviceOrder& order : orders_) handle(order);
   if (checked(issue())) checked(watch());
@@ -184,9 +186,10 @@ void AllreduceEngine::end(const Flight& flight) {
 
 Status AllreduceEngine::issue() {
   if (connecting_ || settling_) {
-    const Result<bool> ready = settled();
-    if (!ready) return tl::unexpected(ready.error());
-    if (!*ready) return {};
+    const Result<std::uint32_t> missing = unsettled();
+    if (!missing) return tl::unexpected(missing.error());
+    if (connecting_ && std::exchange(unconnected_, *missing) > *missing) since_ns_ = now_ns_;
+    if (*missing != 0) return {};
     if (connecting_) {
       connecting_ = false;
       begin(true);
@@ -194,6 +197,7 @@ Status AllreduceEngine::issue() {
     if (settling_) {
       Flight* flight = flights_.find([slot = *settling_](const Flight& one) { return one.slot == slot; });
       settling_.reset();
+      launch_.let_go();
       if (Status done = advance(*flight); !done) return done;
     }
   }
@@ -268,20 +272,21 @@ Status AllreduceEngine::advance(Flight& flight) {
       if (!done) return done;
       continue;
     }
-    const Result<bool> ready = settled();
-    if (!ready) return tl::unexpected(ready.error());
-    if (!*ready) {
+    const Result<std::uint32_t> missing = unsettled();
+    if (!missing) return tl::unexpected(missing.error());
+    if (*missing != 0) {
       settling_ = flight.slot;
       since_ns_ = now_ns_;
       return {};
     }
+    launch_.let_go();
   }
 }
 
 // ---- Failure ----
 
-Result<bool> AllreduceEngine::settled() {
-  bool all = true;
+Result<std::uint32_t> AllreduceEngine::unsettled() {
+  std::uint32_t count = 0;
   for (std::uint32_t position = 0; position < plan().devices(); ++position) {
     for (const auto& comm : {parts_[position].in_node, parts_[position].between}) {
       if (!comm) continue;
@@ -289,10 +294,10 @@ Result<bool> AllreduceEngine::settled() {
       if (!one) {
         return fail(one.error().code, devices_->describe(position) + ": NCCL reports " + one.error().message);
       }
-      all &= *one;
+      if (!*one) ++count;
     }
   }
-  return all;
+  return count;
 }
 
 std::string AllreduceEngine::where(const Flight& flight) const {
@@ -348,6 +353,14 @@ void AllreduceEngine::abort_collectives() {
       comm->reset();
     }
   }
+  launch_.let_go();
+}
+
+void AllreduceEngine::abandon() {
+  api_.keep(inbox_);
+  api_.keep(optimizer_);
+  devices_->abandon();
+  devices_lost_ = true;
 }
 
 bool AllreduceEngine::quiet() {

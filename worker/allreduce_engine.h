@@ -69,7 +69,7 @@ class AllreduceEngine {
   AllreduceEngine& operator=(const AllreduceEngine&) = delete;
 
   const AllreducePlan& plan() const { return devices_->plan(); }
-  const EventFd& wake() const { return inbox_.wake(); }
+  const EventFd& wake() const { return inbox_->wake(); }
   // Begins to connect. keys: plan().communicators() of them, if it has any between nodes.
   Status connect(std::span<const CommKey> keys);
   bool connected() const { return tried_; }  // step() until then
@@ -98,7 +98,8 @@ class AllreduceEngine {
   // ---- The end ----
   bool quiet();
   void abort_collectives();
-  void abandon() { devices_->abandon(), devices_lost_ = true; }
+  // Frees nothing: a device hangs, and what is on its streams may still come.
+  void abandon();
 
  private:
   enum class Stage : std::uint8_t {
@@ -135,7 +136,7 @@ class AllreduceEngine {
   void begin(bool trial);
   Status advance(Flight& flight);
   void end(const Flight& flight);
-  Result<bool> settled();
+  Result<std::uint32_t> unsettled();
   Status watch();
   void fail_with(const Error& error);
   std::string where(const Flight& flight) const;
@@ -158,26 +159,28 @@ class AllreduceEngine {
   const std::shared_ptr<AllreduceDevices> devices_;
   DeviceApi& api_;
   AllreduceEngineOutput& output_;
-  const std::unique_ptr<kernels::Optimizer> optimizer_;
+  const std::shared_ptr<kernels::Optimizer> optimizer_;
   const double lr_;
   const ScheduleConfig schedule_;
-  DeviceInbox inbox_;
-  std::vector<Device> parts_;                   // by position
-  std::vector<std::uint64_t> steps_;            // by chunk
-  std::vector<BucketTail> tails_;               // by chunk: of this node; written before its order
-  std::vector<std::uint32_t> ready_;            // by chunk: rounds that all local ranks have been ready for
-  std::vector<bool> kept_;                      // by chunk: keep() is owed
-  std::vector<DeviceCallback> summed_, ended_;  // [group * devices + position]; never moved
-  std::vector<DeviceOrder> orders_;             // scratch
-  FixedQueue<Flight> flights_;                  // oldest first
-  std::optional<std::uint32_t> settling_;       // slot of the flight whose collective is not on its streams yet
+  const std::shared_ptr<DeviceInbox> inbox_;
+  std::vector<Device> parts_;                    // by position
+  std::vector<std::uint64_t> steps_;             // by chunk
+  std::vector<BucketTail> tails_;                // by chunk: of this node; written before its order
+  std::vector<std::uint32_t> ready_;             // by chunk: rounds that all local ranks have been ready for
+  std::vector<bool> kept_;                       // by chunk: keep() is owed
+  std::vector<DeviceCallback*> summed_, ended_;  // [group * devices + position]
+  std::vector<DeviceOrder> orders_;              // scratch
+  FixedQueue<Flight> flights_;                   // oldest first
+  std::optional<std::uint32_t> settling_;        // slot of the flight whose collective is not on its streams yet
+  LaunchGate::Hold launch_;                      // until it is
   std::uint32_t next_group_ = 0;
   std::uint32_t rounds_ = 0;  // begun since the start, all groups but those from next_group_ down
   const Round start_;
   std::uint64_t count_ = 0;  // flights ever begun
   bool connecting_ = false, tried_ = false, failed_ = false, devices_lost_ = false;
-  std::uint64_t since_ns_ = 0;  // since when communicators are waited for
-  std::uint64_t asked_ns_ = 0;  // when devices were asked for faults
+  std::uint64_t since_ns_ = 0;     // since when communicators are waited for, or the last of them connected
+  std::uint32_t unconnected_ = 0;  // devices' communicators, while connecting
+  std::uint64_t asked_ns_ = 0;     // when devices were asked for faults
   std::uint64_t now_ns_ = 0;
 };
 

@@ -11,6 +11,7 @@ namespace tributary {
 // Calls for several communicators. group_end() is called whatever happened.
 template <class Each>
 Status AllreduceEngine::in_group(Each each) {
+  launch_ = api_.launches().launch();
   if (Status done = api_.group_start(); !done) return done;
   Status status;
   for (std::uint32_t position = 0; position < plan().devices() && status; ++position) status = each(position);
@@ -73,7 +74,7 @@ Status AllreduceEngine::collect(Flight& flight) {
     }
     if (status) {
       status = api_.call_host(part.out, &DeviceCallback::post,
-                              &summed_[std::size_t{flight.group} * plan().devices() + position]);
+                              summed_[std::size_t{flight.group} * plan().devices() + position]);
     }
     if (!status) return status;
     ++flight.missing;
@@ -153,7 +154,7 @@ Status AllreduceEngine::finish(Flight& flight) {
     }
     if (status) {
       status = api_.call_host(part.out, &DeviceCallback::post,
-                              &ended_[std::size_t{flight.group} * plan().devices() + position]);
+                              ended_[std::size_t{flight.group} * plan().devices() + position]);
     }
     if (!status) return status;
     ++flight.missing;

@@ -258,6 +258,10 @@ class CudaDeviceApi final : public DeviceApi {
     if (Status loaded = load_nccl(); !loaded) return tl::unexpected(loaded.error());
     return nccl_->version();
   }
+  std::string lost() const override {
+    const std::lock_guard lock(lost_mutex_);
+    return lost_;
+  }
   std::vector<std::string> collectives_settings() const override {
     std::vector<std::string> settings;
     for (char** entry = environ; entry && *entry; ++entry) {
@@ -274,7 +278,12 @@ class CudaDeviceApi final : public DeviceApi {
     return status(cudaSetDevice(cuda_index_[device]), device, "cudaSetDevice");
   }
   Status status(cudaError_t code, std::uint32_t device, const char* operation) const {
-    return cuda_status(code, infos_[device].name, operation);
+    Status told = cuda_status(code, infos_[device].name, operation);
+    if (!told && ends_process(code)) {
+      const std::lock_guard lock(lost_mutex_);
+      if (lost_.empty()) lost_ = told.error().message;
+    }
+    return told;
   }
   Status status(cudaError_t code, const CudaStream& stream, const char* operation) const {
     if (code == cudaSuccess) return {};
@@ -291,7 +300,9 @@ class CudaDeviceApi final : public DeviceApi {
 
   std::vector<DeviceInfo> infos_;
   std::vector<int> cuda_index_;  // of infos_
-  std::mutex mutex_;             // guards the loading of nccl_
+  mutable std::mutex lost_mutex_;
+  mutable std::string lost_;  // what was told first
+  std::mutex mutex_;          // guards the loading of nccl_
   std::unique_ptr<NcclCollectives> nccl_;
 };
 

@@ -5,6 +5,7 @@
 // Semantics are CUDA's. Work put on a stream starts in order and completes later; calls return at once. Host memory of
 // copies is pinned memory from here. A Status says what could not be begun; what fails later makes later calls on the
 // device fail, or a communicator (comm_settled). Every message names device, operation and the library's own text.
+// Memory is taken and given back while no group is half launched: DeviceBlocks sees to that.
 //
 // Thread rule: any thread; work on one stream, and all communicator calls, from one thread at a time. Host callbacks
 // must not call anything of this class.
@@ -13,7 +14,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "common/ids.h"
 #include "common/result.h"
 #include "kernels/optimizer.h"
+#include "worker/launch_gate.h"
 
 namespace tributary {
 
@@ -137,9 +140,25 @@ class DeviceApi {
   virtual Result<std::string> collectives_version() = 0;
   virtual std::vector<std::string> collectives_settings() const = 0;  // "NCCL_SOCKET_IFNAME=eth0", sorted
 
+  // ---- For all users of the devices together ----
+  LaunchGate& launches() { return launches_; }
+  // What late host functions of hung devices may still touch, for as long as there may be any.
+  void keep(std::shared_ptr<void> what) {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back(std::move(what));
+  }
+  // Why this process can use its devices no more; empty: it can. After a fault in a kernel, or the loss of a device,
+  // CUDA refuses every call until the process ends. Whatever was told of it has kUnavailable.
+  virtual std::string lost() const = 0;
+
   // ---- For implementations that check ----
   // The host is about to read (or write) pinned memory.
   virtual void host_access(std::span<const std::byte> /*pinned*/, bool /*write*/) {}
+
+ private:
+  LaunchGate launches_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<void>> kept_;
 };
 
 // What the device says of the work on these streams, if a fault has ended it (an illegal access, a lost device): then

@@ -18,7 +18,7 @@ DeviceEngine::DeviceEngine(DeviceApi& api, DevicePlan plan, DeviceEngineOptions 
       plan_(std::move(plan)),
       options_(options),
       output_(output),
-      inbox_(std::move(wake), kOrdersPerChunk * plan_.groups() * plan_.width()),
+      inbox_(std::make_shared<DeviceInbox>(std::move(wake), kOrdersPerChunk * plan_.groups() * plan_.width())),
       devices_(plan_.width()),
       reduce_(plan_.groups(), options.ahead),
       deliver_(plan_.groups(), options.ahead),
@@ -71,13 +71,13 @@ Status DeviceEngine::set_up() {
   for (std::uint32_t c = 0; c < chunks; ++c) {
     const ChunkIndex chunk(c);
     const std::uint32_t position = plan_.position_of(chunk);
-    reduced_.push_back({&inbox_, {DeviceOrder::Kind::kReduced, chunk, position}});
-    moved_.push_back({&inbox_, {DeviceOrder::Kind::kResidualMoved, chunk, position}});
+    reduced_.push_back(inbox_->callback({DeviceOrder::Kind::kReduced, chunk, position}));
+    moved_.push_back(inbox_->callback({DeviceOrder::Kind::kResidualMoved, chunk, position}));
   }
   for (std::uint32_t group = 0; group < plan_.groups(); ++group) {
     reduce_.waiting[group] = deliver_.waiting[group] = plan_.chunks_in(group);
     for (std::uint32_t position = 0; position < plan_.width(); ++position) {
-      delivered_.push_back({&inbox_, {DeviceOrder::Kind::kDelivered, plan_.chunk_at(group, 0), position}});
+      delivered_.push_back(inbox_->callback({DeviceOrder::Kind::kDelivered, plan_.chunk_at(group, 0), position}));
     }
   }
 
@@ -110,7 +110,7 @@ DeviceEngine::~DeviceEngine() {
 void DeviceEngine::step(std::uint64_t now_ns) {
   now_ns_ = now_ns;
   if (!connected_ && begun_ns_ == 0) begun_ns_ = now_ns;
-  inbox_.take(orders_);
+  inbox_->take(orders_);
   if (failed_) return;
   const auto checked = [this](const Status& status) {
     if (!status && !failed_) fail_with(status.error());
@@ -208,6 +208,7 @@ Status DeviceEngine::issue() {
     if (begun_) {
       const auto [way, issued] = *begun_;
       begun_.reset();
+      launch_.let_go();
       if (Status done = finish(way, issued); !done) return done;
     }
   }
@@ -249,6 +250,7 @@ Status DeviceEngine::begin(Way way) {
       begun_ns_ = now_ns_;
       return {};
     }
+    launch_.let_go();
   }
   return finish(way, issued);
 }
@@ -328,6 +330,7 @@ void DeviceEngine::abort_collectives() {
     if (device.comm) api_.abort(*device.comm);
     device.comm.reset();
   }
+  launch_.let_go();
 }
 
 bool DeviceEngine::quiet() {
@@ -339,6 +342,7 @@ bool DeviceEngine::quiet() {
 }
 
 void DeviceEngine::abandon() {
+  api_.keep(inbox_);
   if (memory_) memory_->abandon();
   memory_.reset();
 }

@@ -66,7 +66,7 @@ class DeviceEngine {
   // When to call step() again if the inbox stays empty, after a step at `now_ns`; kIdle: not.
   std::uint64_t next_step_ns(std::uint64_t now_ns) const;
 
-  DeviceInbox& inbox() { return inbox_; }
+  DeviceInbox& inbox() { return *inbox_; }
   const DevicePlan& plan() const { return plan_; }
   DeviceMemory& memory() { return *memory_; }
   bool failed() const { return failed_; }
@@ -158,7 +158,7 @@ class DeviceEngine {
   const DevicePlan plan_;
   const DeviceEngineOptions options_;
   DeviceEngineOutput& output_;
-  DeviceInbox inbox_;
+  const std::shared_ptr<DeviceInbox> inbox_;
   std::unique_ptr<DeviceMemory> memory_;
   std::vector<Device> devices_;
   Line reduce_, deliver_;
@@ -170,11 +170,12 @@ class DeviceEngine {
     std::uint8_t turn = 0;                     // which residual was written last
   };
   std::vector<ChunkState> chunks_;
-  // By chunk; by group and position; by chunk. Never moved: callbacks point into them.
-  std::vector<DeviceCallback> reduced_, delivered_, moved_;
+  // By chunk; by group and position; by chunk.
+  std::vector<DeviceCallback*> reduced_, delivered_, moved_;
   std::vector<DeviceOrder> orders_;              // scratch
   std::vector<const float*> inputs_;             // scratch, a pointer per rank
   std::optional<std::pair<Way, Issued>> begun_;  // its collective is not settled
+  LaunchGate::Hold launch_;                      // until it is
   std::uint64_t begun_ns_ = 0;                   // since when communicators are waited for
   std::uint64_t asked_ns_ = 0;                   // when devices were asked for faults
   bool connected_ = true;

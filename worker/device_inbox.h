@@ -4,9 +4,13 @@
 // Its size is fixed: a chunk has at most one order of each kind pending, a device one completion per group and
 // direction. All-reduce jobs (allreduce_engine.h) use kReduce, kReduced (the weights of the group that `chunk` begins
 // are there) and kDelivered.
+//
+// It owns what host callbacks are given. One that comes late, from a device that hung, may find its engine gone: the
+// inbox must outlive it (DeviceApi::keep()).
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <vector>
 
@@ -35,6 +39,15 @@ struct DeviceOrder {
   std::uint64_t weight = 0;  // kReduce: samples in the node's sum
 };
 
+class DeviceInbox;
+
+// What a host callback on a stream is given: where to post what.
+struct DeviceCallback {
+  DeviceInbox* inbox = nullptr;
+  DeviceOrder order;
+  static void post(void* callback);
+};
+
 class DeviceInbox {
  public:
   DeviceInbox(EventFd wake, std::size_t capacity) : wake_(std::move(wake)), capacity_(capacity) {
@@ -43,6 +56,8 @@ class DeviceInbox {
   DeviceInbox(const DeviceInbox&) = delete;
   DeviceInbox& operator=(const DeviceInbox&) = delete;
 
+  // For as long as this lives. Before work begins.
+  DeviceCallback* callback(const DeviceOrder& order) { return &callbacks_.emplace_back(DeviceCallback{this, order}); }
   // Any thread; never blocks for long, calls nothing of CUDA's.
   void post(const DeviceOrder& order) {
     bool first = false;
@@ -68,18 +83,14 @@ class DeviceInbox {
  private:
   const EventFd wake_;
   const std::size_t capacity_;
+  std::deque<DeviceCallback> callbacks_;  // which stay where they are
   std::mutex mutex_;
   std::vector<DeviceOrder> orders_;
 };
 
-// What a host callback on a stream is given: where to post what. It must not move while work is under way.
-struct DeviceCallback {
-  DeviceInbox* inbox = nullptr;
-  DeviceOrder order;
-  static void post(void* callback) {
-    auto* record = static_cast<DeviceCallback*>(callback);
-    record->inbox->post(record->order);
-  }
-};
+inline void DeviceCallback::post(void* callback) {
+  const auto* record = static_cast<const DeviceCallback*>(callback);
+  record->inbox->post(record->order);
+}
 
 }  // namespace tributary

@@ -36,6 +36,7 @@ Status DeviceEngine::begin_reduce(std::uint32_t group, std::uint32_t slot) {
     if (!summed) return summed;
   }
   if (!plan_.collectives()) return {};
+  launch_ = api_.launches().launch();
   if (Status done = api_.group_start(); !done) return done;
   Status status;
   for (std::uint32_t position = 0; position < plan_.width() && status; ++position) {
@@ -67,7 +68,7 @@ Status DeviceEngine::finish_reduce(std::uint32_t group, std::uint32_t slot) {
                                  plan_.elements(chunk) * sizeof(float));
     }
     if (status) status = api_.record(events.sent, device.out);
-    if (status) status = api_.call_host(device.out, &DeviceCallback::post, &reduced_[chunk.value]);
+    if (status) status = api_.call_host(device.out, &DeviceCallback::post, reduced_[chunk.value]);
     if (!status) return status;
   }
   return {};
@@ -112,6 +113,7 @@ Status DeviceEngine::begin_deliver(std::uint32_t group, std::uint32_t slot) {
     if (Status done = deliver_chunk(position, plan_.chunk_at(group, position), slot); !done) return done;
   }
   if (!plan_.collectives()) return {};
+  launch_ = api_.launches().launch();
   if (Status done = api_.group_start(); !done) return done;
   Status status;
   for (std::uint32_t position = 0; position < plan_.width() && status; ++position) {
@@ -150,7 +152,7 @@ Status DeviceEngine::finish_deliver(std::uint32_t group, std::uint32_t slot) {
     Status status;
     if (plan_.collectives()) status = api_.record(device.slots[slot].gathered, device.down);
     if (status) {
-      status = api_.call_host(device.down, &DeviceCallback::post, &delivered_[group * plan_.width() + position]);
+      status = api_.call_host(device.down, &DeviceCallback::post, delivered_[group * plan_.width() + position]);
     }
     if (!status) return status;
   }
@@ -176,7 +178,7 @@ Status DeviceEngine::move_residual(const Move& move) {
     status =
         api_.copy_to_host(stream, place, memory_->residual(move.chunk, turned ? chunk.turn ^ 1u : chunk.turn), bytes);
   }
-  if (status) status = api_.call_host(stream, &DeviceCallback::post, &moved_[move.chunk.value]);
+  if (status) status = api_.call_host(stream, &DeviceCallback::post, moved_[move.chunk.value]);
   return status;
 }
 

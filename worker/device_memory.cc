@@ -26,7 +26,7 @@ std::size_t area_bytes(const DevicePlan& plan) {
 }  // namespace
 
 DeviceMemory::DeviceMemory(DeviceApi& api, const DevicePlan& plan, std::uint32_t slots)
-    : api_(api), plan_(plan), slot_count_(slots) {}
+    : api_(api), plan_(plan), slot_count_(slots), blocks_(api) {}
 
 Result<std::unique_ptr<DeviceMemory>> DeviceMemory::allocate(DeviceApi& api, const DevicePlan& plan,
                                                              std::uint32_t slots) {
@@ -35,19 +35,8 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::allocate(DeviceApi& api, con
   return memory;
 }
 
-DeviceMemory::~DeviceMemory() {
-  for (const auto& [device, block] : blocks_) api_.free(device, block);
-  for (void* block : pinned_blocks_) api_.free_pinned(block);
-}
-
 std::uint64_t DeviceMemory::pinned_bytes(const DevicePlan& plan) {
   return std::uint64_t{plan.groups()} * plan.width() * area_bytes(plan);
-}
-
-Result<void*> DeviceMemory::take(std::uint32_t position, std::size_t bytes, const char* purpose) {
-  Result<void*> block = api_.allocate(plan_.devices[position], bytes, purpose);
-  if (block) blocks_.emplace_back(plan_.devices[position], *block);
-  return block;
 }
 
 Status DeviceMemory::allocate_all() {
@@ -105,9 +94,8 @@ Status DeviceMemory::allocate_device(std::uint32_t position) {
     }
   }
 
-  const auto areas = api_.allocate_pinned(plan_.devices[position], plan_.groups() * area_bytes(plan_), "frames");
+  const auto areas = blocks_.take_pinned(plan_.devices[position], plan_.groups() * area_bytes(plan_), "frames");
   if (!areas) return tl::unexpected(areas.error());
-  pinned_blocks_.push_back(*areas);
   areas_.push_back(static_cast<std::byte*>(*areas));
   return {};
 }

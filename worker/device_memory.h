@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/messages.h"
+#include "worker/device_blocks.h"
 #include "worker/device_plan.h"
 
 namespace tributary {
@@ -36,11 +37,10 @@ class DeviceMemory {
 
   // kLimit or the api's own words. The plan and the api outlive it.
   static Result<std::unique_ptr<DeviceMemory>> allocate(DeviceApi& api, const DevicePlan& plan, std::uint32_t slots);
-  ~DeviceMemory();  // frees; REQUIRES: no work that uses it is under way
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
   // Frees nothing: a device hangs, and work on it may still touch the memory.
-  void abandon() { blocks_.clear(), pinned_blocks_.clear(); }
+  void abandon() { blocks_.abandon(); }
 
   // Pinned bytes that a job with this plan takes.
   static std::uint64_t pinned_bytes(const DevicePlan& plan);
@@ -66,13 +66,14 @@ class DeviceMemory {
   DeviceMemory(DeviceApi& api, const DevicePlan& plan, std::uint32_t slots);
   Status allocate_all();
   Status allocate_device(std::uint32_t position);
-  Result<void*> take(std::uint32_t position, std::size_t bytes, const char* purpose);
+  Result<void*> take(std::uint32_t position, std::size_t bytes, const char* purpose) {
+    return blocks_.take(plan_.devices[position], bytes, purpose);
+  }
 
   DeviceApi& api_;
   const DevicePlan& plan_;
   const std::uint32_t slot_count_;
-  std::vector<std::pair<DeviceIndex, void*>> blocks_;
-  std::vector<void*> pinned_blocks_;
+  DeviceBlocks blocks_;
   std::vector<float*> gradients_;   // by rank
   std::vector<float*> parameters_;  // by position, as all below
   std::vector<float*> residuals_;

@@ -44,7 +44,7 @@ struct LaneFailure {
   enum class Kind {
     kTrainer,   // `local_rank` broke the rules
     kRefused,   // a server refused something
-    kViewOver,  // a server does not know this view (any more): the coordinator is about to say why
+    kViewOver,  // a server does not know this view any more, or this node's devices are lost: it goes on in another
   };
   Kind kind = Kind::kRefused;
   std::uint32_t local_rank = 0;

@@ -381,7 +381,9 @@ void WorkerLaneJob::residual_restored(ChunkIndex chunk, std::span<const std::byt
 }
 
 void WorkerLaneJob::reducer_failed(Error error) {
-  fail_job({LaneFailure::Kind::kRefused, 0, std::move(error)});
+  // A lost device: the daemon ends, and whoever attaches to the next one goes on.
+  const bool lost = error.code == ErrorCode::kUnavailable;
+  fail_job({lost ? LaneFailure::Kind::kViewOver : LaneFailure::Kind::kRefused, 0, std::move(error)});
 }
 
 bool WorkerLaneJob::keep_residuals(std::uint64_t now) {

@@ -31,6 +31,7 @@ tributary::Result<tributary::Daemon> start(const std::string& config_path) {
   daemon.ready_line = [worker] { return worker->ready_line(); };
   daemon.waits_for = worker->waits_for();
   daemon.serving = [worker] { return worker->serving(); };
+  daemon.broken = [worker] { return worker->broken(); };
   daemon.drain = [worker] { worker->drain(); };
   daemon.drained = [worker] { return worker->drained(); };
   daemon.progress = [worker] { return worker->progress(); };

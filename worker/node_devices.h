@@ -49,6 +49,7 @@ class NodeDevices {
   // For status.
   const std::string& mode() const { return config_.node_reduction; }
   const DeviceApi* api() const { return api_.get(); }
+  std::string lost() const { return api_ ? api_->lost() : std::string(); }  // DeviceApi::lost()
   const std::string& why_none() const { return why_none_; }
   const std::string& collectives() const { return collectives_; }  // version, or why there is none; empty: not needed
   const std::vector<std::string>& settings() const { return settings_; }

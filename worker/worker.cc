@@ -138,7 +138,7 @@ Status Worker::start_admin() {
   handlers.status_json = [parts] { return status_json(parts); };
   handlers.log = [logger = logger_](const std::string& line) { logger->critical(line); };
   handlers.metrics_text = [this] { return metrics_.render(); };
-  handlers.healthy = [this] { return control_->connected(); };
+  handlers.healthy = [this] { return control_->connected() && broken().empty(); };
   auto admin = AdminHttp::start(config_.admin, std::move(handlers));
   if (!admin) return tl::unexpected(admin.error());
   admin_ = std::move(*admin);
@@ -174,6 +174,14 @@ std::string Worker::waits_for() const {
 Result<bool> Worker::serving() const {
   if (const auto refused = control_->refused()) return fail(ErrorCode::kConfig, *refused);
   return control_->connected();
+}
+
+std::string Worker::broken() const {
+  const std::string lost = devices_->lost();
+  return lost.empty() ? lost
+                      : lost +
+                            "; CUDA refuses this process everything from now on: it ends, to be started anew. Its "
+                            "trainers attach again when it is back";
 }
 
 std::vector<int> Worker::doorbells(bool allreduce) const {

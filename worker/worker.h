@@ -44,6 +44,8 @@ class Worker final : private CoordinatorPort, private LanePort, private Allreduc
   std::string waits_for() const;
   Result<bool> serving() const;
 
+  std::string broken() const;  // as Daemon has it
+
   // Stops this node's jobs in good order; drained() is true when that is done.
   void drain();
   bool drained();

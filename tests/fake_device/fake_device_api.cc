@@ -79,7 +79,21 @@ Error FakeDeviceApi::error(std::uint32_t device, const std::string& operation, c
 }
 
 Error FakeDeviceApi::fault(std::uint32_t device, const std::string& operation) const {
-  return error(device, operation, "an illegal memory access was encountered");
+  Error told = error(device, operation, "an illegal memory access was encountered");
+  told.code = ErrorCode::kUnavailable;
+  return told;
+}
+
+std::string FakeDeviceApi::lost() const {
+  const std::lock_guard lock(mutex_);
+  return lost_.empty() ? std::string() : fault(*lost_.begin(), "lost").message;
+}
+
+void FakeDeviceApi::check_no_launch(const char* call) const {
+  const auto launching = [](const auto& comm) { return !comm.second.party->launches.empty(); };
+  if (std::ranges::any_of(comms_, launching)) {
+    violation(std::string(call) + " while a group of collectives is half launched");
+  }
 }
 
 std::string FakeDeviceApi::name(const Stream& stream, const std::string& operation) const {
@@ -130,21 +144,25 @@ void FakeDeviceApi::give(const void* memory, std::optional<std::uint32_t> device
 
 Result<void*> FakeDeviceApi::allocate(DeviceIndex device, std::size_t bytes, const char* purpose) {
   const Lock lock = enter("allocate");
+  check_no_launch("allocate");
   return take(device.value, bytes, purpose);
 }
 
 void FakeDeviceApi::free(DeviceIndex device, void* memory) {
   const Lock lock = enter("free");
+  check_no_launch("free");
   give(memory, device.value);
 }
 
 Result<void*> FakeDeviceApi::allocate_pinned(DeviceIndex, std::size_t bytes, const char* purpose) {
   const Lock lock = enter("allocate_pinned");
+  check_no_launch("allocate_pinned");
   return take(std::nullopt, bytes, purpose);
 }
 
 void FakeDeviceApi::free_pinned(void* memory) {
   const Lock lock = enter("free_pinned");
+  check_no_launch("free_pinned");
   give(memory, std::nullopt);
 }
 
@@ -293,7 +311,7 @@ Status FakeDeviceApi::call_host(StreamId stream, HostCallback callback, void* co
 // ---- The scheduler ----
 
 bool FakeDeviceApi::runnable(const Stream& stream, StreamId id) {
-  if (stream.operations.empty() || lost_.contains(stream.device)) return false;
+  if (stream.operations.empty() || lost_.contains(stream.device) || (stream.hung && !let_go_)) return false;
   const Operation& head = stream.operations.front();
   if (head.kind == Operation::Kind::kWait) {
     const auto event = events_.find(head.event);
@@ -325,6 +343,11 @@ void FakeDeviceApi::execute(StreamId id) {
     const std::shared_ptr<Collective> collective = stream.operations.front().collective;
     const auto part = std::ranges::find(collective->parts, id, &Collective::Part::stream);
     if (!part->over) return execute_collective(*collective);  // the streams go on in turns of their own
+  }
+  if (stream.operations.front().kind == Operation::Kind::kWork && options_.faults.kernel_hangs == work_) {
+    ++work_;
+    stream.hung = true;
+    return;
   }
   const Operation operation = std::move(stream.operations.front());
   stream.operations.pop_front();

@@ -10,7 +10,8 @@
 //   order       any two conflicting accesses, of operations or the host (host_access()), are ordered by streams,
 //   events,
 //               collectives, callbacks and calls; independently of the order that happened (happens_before.h)
-//   memory      accesses lie within live blocks; nothing is freed while work may touch it; exported pointers are bases
+//   memory      accesses lie within live blocks; nothing is freed while work may touch it; exported pointers are bases;
+//               nothing is taken or freed while a group of collectives is half launched
 //   NCCL        calls for several communicators are in a group; all ranks call the same collective with the same count,
 //   in
 //               the same order; streams are not used between group_end() and comm_settled(); aborted ones not at all
@@ -58,6 +59,8 @@ struct FakeFaults {
   // The n-th kernel or copy that runs, from 0, is a fault: its device works on nothing any more, no host function comes
   // from there, collectives with it hang, and only who asks the device is told.
   std::optional<std::uint64_t> kernel_faults;
+  // The n-th kernel or copy that comes to run, from 0, does not, nor what is behind it on its stream: until let_go().
+  std::optional<std::uint64_t> kernel_hangs;
   bool communicators_hang = false;                // create_comms() never settles
   std::optional<std::string> communicators_fail;  // create_comms() returns this
   std::string ignored_event;                      // waits for events of this label do nothing: a planted bug
@@ -89,6 +92,10 @@ class FakeDeviceApi final : public DeviceApi {
 
   // Until it is let go nothing settles.
   void hold_settling(bool hold);
+  // How many calls that make communicators, counted from the first, may get what they wait for.
+  void let_connect(std::uint64_t calls);
+  // What hangs by kernel_hangs goes on.
+  void let_go();
 
   // ---- What was found ----
   std::vector<std::string> violations() const;
@@ -140,6 +147,7 @@ class FakeDeviceApi final : public DeviceApi {
   Status all_reduce(CommId comm, StreamId stream, float* values, std::size_t count) override;
   void abort(CommId comm) override;
   void destroy(CommId comm) override;
+  std::string lost() const override;
   Result<std::string> collectives_version() override { return "fake NCCL"; }
   std::vector<std::string> collectives_settings() const override { return {"NCCL_FAKE=1"}; }
   void host_access(std::span<const std::byte> pinned, bool write) override;
@@ -191,6 +199,7 @@ class FakeDeviceApi final : public DeviceApi {
     Clock clock;
     std::deque<Operation> operations;
     std::size_t unsettled = 0;  // collectives that are not on it yet
+    bool hung = false;
   };
   struct Event {
     std::string label;
@@ -211,6 +220,7 @@ class FakeDeviceApi final : public DeviceApi {
     std::uint64_t settle_in = 0;   // questions until it is
     std::uint64_t settles_ns = 0;  // not before, by the clock
     bool never = false;
+    std::uint64_t number = 0;                              // of the call
     std::vector<std::pair<StreamId, Operation>> launches;  // put on the streams when settled
   };
   struct Comm {
@@ -248,6 +258,7 @@ class FakeDeviceApi final : public DeviceApi {
   std::vector<CommId> join(const std::shared_ptr<CommSet>& set, std::span<const CommSeat> seats);
   Status copy(const char* call, StreamId stream, std::byte* to, const std::byte* from, std::size_t bytes);
   void drop(CommId comm, Comm& known);
+  void check_no_launch(const char* call) const;
 
   const FakeDeviceOptions options_;
   std::vector<DeviceInfo> infos_;
@@ -261,7 +272,8 @@ class FakeDeviceApi final : public DeviceApi {
   std::map<StreamId, Stream> streams_;
   std::map<EventId, Event> events_;
   std::map<CommId, Comm> comms_;
-  bool settling_held_ = false;
+  bool settling_held_ = false, let_go_ = false;
+  std::uint64_t parties_ = 0, may_connect_ = ~0ull;
   std::set<std::uint32_t> lost_;  // devices, after a fault
   std::uint64_t work_ = 0;        // kernels and copies that ran
   std::uint64_t last_id_ = 0;

@@ -152,6 +152,7 @@ std::vector<CommId> FakeDeviceApi::join(const std::shared_ptr<CommSet>& set, std
   auto party = std::make_shared<Party>();
   party->settle_in = random_() % kMostQuestions;
   party->never = options_.faults.communicators_hang;
+  party->number = parties_++;
   for (const CommSeat& seat : seats) {
     const auto same = [&](const auto& other) { return comms_.at(other.second).device == seat.device.value; };
     if (std::ranges::any_of(set->comms, same)) violation("two ranks of a communicator on one device");
@@ -171,6 +172,16 @@ void FakeDeviceApi::hold_settling(bool hold) {
   settling_held_ = hold;
 }
 
+void FakeDeviceApi::let_connect(std::uint64_t calls) {
+  const Lock lock = enter("let_connect");
+  may_connect_ = calls;
+}
+
+void FakeDeviceApi::let_go() {
+  const Lock lock = enter("let_go");
+  let_go_ = true;
+}
+
 Result<bool> FakeDeviceApi::comm_settled(CommId id) {
   const Lock lock = enter("comm_settled");
   const auto at = comms_.find(id);
@@ -180,7 +191,8 @@ Result<bool> FakeDeviceApi::comm_settled(CommId id) {
   }
   if (at->second.error) return tl::unexpected(*at->second.error);
   Party& party = *at->second.party;
-  if (party.never || at->second.set->joined < at->second.set->size) return false;
+  const bool connects = !party.never && party.number < may_connect_;
+  if (!connects || at->second.set->joined < at->second.set->size) return false;
   if (party.settle_in != 0) {
     --party.settle_in;
     return false;

@@ -210,6 +210,65 @@ TEST_CASE("a group that has just ended is asked after again and again, later one
   cluster.close();
 }
 
+TEST_CASE("connecting has its time as long as communicators get ready, however many there are") {
+  EngineSetup setup = setup_of({2, 2, "hierarchical", false});
+  EngineCluster cluster(setup);
+  const std::uint64_t step = setup.timeout_ms * 1'000'000 * 9 / 10;
+  cluster.api->let_connect(0);
+  CHECK_FALSE(cluster.connect());
+  const auto connected = [&] {
+    return std::ranges::all_of(cluster.nodes, [](const auto& node) { return node->engine->connected(); });
+  };
+  const auto turns = [&] {
+    for (int i = 0; i < 2000 && !cluster.failed(); ++i) cluster.turn();
+  };
+  SUBCASE("one after another") {
+    // Of each node one in it and two over both nodes. The last two come together: it takes both nodes to connect one.
+    for (const std::uint64_t calls : {1, 4, 6}) {
+      cluster.now_ns += step;
+      CHECK_FALSE(connected());
+      cluster.api->let_connect(calls);
+      turns();
+    }
+    REQUIRE_MESSAGE(cluster.until(connected), cluster.failures());
+    cluster.load();
+    REQUIRE(cluster.round(1));
+  }
+  SUBCASE("none any more") {
+    cluster.api->let_connect(4);
+    turns();
+    cluster.now_ns += step;
+    turns();
+    CHECK_FALSE(cluster.failed());
+    cluster.now_ns += step;
+    turns();
+    REQUIRE(cluster.failed());
+    CHECK(
+        contains(cluster.failures(), "the communicators of 2 ranks (ncclCommInitRankConfig) took longer than 1000 ms"));
+  }
+  cluster.close();
+}
+
+TEST_CASE("what comes late from a device that hung finds what it writes into, though the engine is gone") {
+  EngineSetup setup = setup_of({1, 2, "flat", false});
+  setup.faults.kernel_hangs = 200;
+  EngineCluster cluster(setup);
+  REQUIRE(cluster.connect());
+  cluster.load();
+  for (std::uint64_t round = 1; round <= 20 && cluster.round(round, 1); ++round) {
+  }
+  auto& node = *cluster.nodes[0];
+  node.engine->abort_collectives();
+  CHECK_FALSE(cluster.until([&] { return node.engine->quiet(); }, 5000));
+  node.engine->abandon();
+  node.engine.reset();
+  node.devices.reset();
+  CHECK(cluster.api->live().blocks != 0);
+  cluster.api->let_go();
+  cluster.api->run_all();  // host functions of the last groups, among others
+  CHECK(cluster.api->violations().empty());
+}
+
 TEST_CASE("a first exchange that hangs has a time-out, and names itself") {
   EngineSetup setup = setup_of({2, 2, "hierarchical", false});
   setup.faults.collective = Fault::kHangs;
@@ -276,6 +335,10 @@ TEST_CASE("a fault on a device, which neither NCCL nor a host function tells of,
     REQUIRE(cluster.until([&] { return cluster.now_ns += 1'000'000, cluster.failed(); }));
     CHECK(contains(cluster.failures(), "fake:"));  // whose it is
     CHECK(contains(cluster.failures(), "an illegal memory access was encountered"));
+    CHECK(contains(cluster.api->lost(), "an illegal memory access was encountered"));
+    for (const auto& node : cluster.nodes) {
+      for (const Error& error : node->failures) CHECK(error.code == ErrorCode::kUnavailable);
+    }
     cluster.close();
   }
 }

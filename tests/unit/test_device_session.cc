@@ -242,6 +242,28 @@ TEST_CASE("frames of devices reach a server on this machine in shared memory, th
   }
 }
 
+TEST_CASE("a device that is lost ends the view, not the job: the next daemon goes on") {
+  FakeDeviceOptions options{.devices = 2};
+  options.faults.kernel_faults = 12;  // the second chunk or so of the round
+  const auto api = std::make_shared<FakeDeviceApi>(options);
+  const Runner runner(api);
+  FakeServerLane server;
+  LaneNode node;
+  node.open({server.endpoint()}, 2, 9 * kLaneChunkElements, api);
+  node.start();
+  REQUIRE(node.reaches(0));
+  node.ready(0, 1, 1.0f);
+  node.ready(1, 1, 1.0f);
+  REQUIRE(soon([&] { return node.failures.all().size() == 1; }));
+  const LaneFailure failure = node.failures.all()[0];
+  CHECK(failure.kind == LaneFailure::Kind::kViewOver);
+  CHECK(failure.error.code == ErrorCode::kUnavailable);
+  CHECK(failure.error.message.find("an illegal memory access was encountered") != std::string::npos);
+  CHECK(node.memory_comes_back());
+  NodeDevices devices(WorkerConfig(), api, "", std::make_shared<spdlog::logger>("test"));
+  CHECK(devices.lost().find("an illegal memory access was encountered") != std::string::npos);
+}
+
 TEST_CASE("a collective that hangs ends the job with words, and the lane serves the next one") {
   FakeDeviceOptions options{.devices = 2};
   options.faults.collective = FakeFaults::Collective::kHangs;

@@ -89,6 +89,28 @@ TEST_CASE("a daemon stops at once when a second signal comes later") {
   CHECK(WEXITSTATUS(status) == kExitSignal + SIGINT);
 }
 
+TEST_CASE("a daemon that cannot go on says why, gives up what it does and ends for its supervisor") {
+  const int status = in_child([](int) {
+    bool told = false;
+    std::uint64_t broken_at = 0;
+    const int code = run_daemon("test", [&]() -> Result<Daemon> {
+      Daemon daemon;
+      daemon.logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+      daemon.ready_line = [&] {
+        broken_at = steady_ms() + 100;
+        return std::string("ready");
+      };
+      daemon.broken = [&] { return steady_ms() < broken_at ? std::string() : std::string("the device is lost"); };
+      daemon.drain = [] { ::_exit(7); };
+      daemon.abandon = [&](const std::string& why) { told = why == "the device is lost"; };
+      return daemon;
+    });
+    return told ? code : 8;
+  });
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == kExitFailed);
+}
+
 TEST_CASE("a trainer takes signals that come together as one request") {
   const int status = in_child([](int) {
     train::StopSignal stop;
