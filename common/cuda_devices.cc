@@ -36,12 +36,6 @@ int numa_node_of(std::string pci_bus_id) {
   return in ? node : -1;
 }
 
-// Debian's and Ubuntu's name of it: "cuda-compat-13-0".
-std::string compatibility_package(std::string runtime) {
-  std::ranges::replace(runtime, '.', '-');
-  return "cuda-compat-" + runtime;
-}
-
 // What the user can do about a machine on which the driver shows no device.
 std::string why_none(cudaError_t error, const CudaSystem& system) {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -53,10 +47,7 @@ std::string why_none(cudaError_t error, const CudaSystem& system) {
         return "no NVIDIA driver is installed (libcuda.so.1 is not there); install one that serves CUDA " +
                system.runtime + " or newer";
       }
-      return "the NVIDIA driver serves CUDA " + system.driver + ", older than this build's " + system.runtime +
-             "; install a newer driver, or NVIDIA's package " + compatibility_package(system.runtime) +
-             " (data-centre GPUs: a newer driver library beside the driver), or a bundle built with CUDA " +
-             system.driver.substr(0, system.driver.find('.'));
+      return driver_too_old(system);
     case cudaSuccess:
     case cudaErrorNoDevice:
       return "the NVIDIA driver shows no device" + (hidden.empty() ? "; see whether nvidia-smi lists one" : hidden);

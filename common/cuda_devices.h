@@ -35,8 +35,17 @@ struct CudaSystem {
   std::string no_devices;  // why there are none, and what to do; empty if there are
 };
 
+// For a process that runs collectives. CUDA loads a kernel when it is launched first, and loading may wait for what
+// runs on the device: with NCCL's kernels under way, for ever. So all are loaded at the start
+// (CUDA_MODULE_LOADING=EAGER); an environment that says otherwise is left alone. Before the first thread and the first
+// call of CUDA.
+void load_kernels_at_start();
+
 // Asks the driver; starts it up if need be, which takes a moment. Do not fork afterwards without exec.
 CudaSystem inspect_cuda();
+
+// What helps where the driver serves an older CUDA than this build's.
+std::string driver_too_old(const CudaSystem& system);
 
 // Whether `from` can reach memory of `to` directly, over NVLink or PCIe.
 bool cuda_peer_access(int from, int to);

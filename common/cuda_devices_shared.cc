@@ -1,4 +1,6 @@
 // What needs no CUDA, and so is the same in both builds.
+#include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -8,6 +10,19 @@ namespace tributary {
 
 std::string CudaDevice::describe() const {
   return "cuda:" + std::to_string(index) + " " + name;
+}
+
+std::string driver_too_old(const CudaSystem& system) {
+  std::string package = "cuda-compat-" + system.runtime;  // as NVIDIA calls it for Debian, Ubuntu and RHEL
+  std::ranges::replace(package, '.', '-');
+  return "the NVIDIA driver serves CUDA " + system.driver + ", older than this build's " + system.runtime +
+         "; install a newer driver, or NVIDIA's package " + package +
+         " (data-centre GPUs: a newer driver library beside the driver), or take a build with the toolkit of CUDA " +
+         system.driver.substr(0, system.driver.find('.'));
+}
+
+void load_kernels_at_start() {
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
 // First line: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul ..."; the word before the release

@@ -194,7 +194,7 @@ class CoordinatorCore {
     std::uint64_t gather_until_ms = 0;
     ViewNodes began;                              // record.view_nodes of the last view that was not given up opening
     std::map<std::uint32_t, RankHolder> holders;  // of the view that opens, by node
-    std::map<RankKey, std::map<Round, std::vector<std::byte>>> rank_states;  // not committed yet
+    std::map<RankKey, std::map<Round, std::vector<std::byte>>> rank_states;  // not committed (yet)
     std::optional<Round> joins_after;          // somebody wants to join, after a later snapshot than this
     std::set<std::uint16_t> ready;             // shards that opened
     std::map<std::uint32_t, Pace> pace;        // by shard; all-reduce: by node
@@ -367,6 +367,7 @@ class CoordinatorCore {
   // coordinator_ranks.cc: what trainers keep with a snapshot
   void on(PeerId from, const NodeRankState& m, std::uint64_t now_ms);
   void commit_rank_states(Job& job, Round round);
+  static void keep_rank_states(Job& job);
   void miss_rank_states(const Job& job);
   static std::vector<std::vector<std::byte>> rank_states_of(const Job& job, std::uint32_t node);
 

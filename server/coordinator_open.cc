@@ -267,7 +267,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   }
   job.kept.clear();  // the lanes', or nobody's, from now on
   job.ready.clear();
-  job.rank_states.clear();
+  keep_rank_states(job);
   job.checkpoint.reset();
   job.pace.clear();
   job.stragglers.reset();

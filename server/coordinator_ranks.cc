@@ -1,6 +1,7 @@
 // What trainers keep with the state of a job, beside the parameters: generators of random numbers, samplers of their
 // own (Session::keep). A rank gives it for the round that a snapshot is named for, and for the round that it stops
-// after; it is committed with the snapshot, into the job's record, and comes back when a view begins at that round.
+// after; it is committed with the snapshot, into the job's record, and comes back when a view begins at that round. A
+// view that begins where servers were, and no snapshot is, has what ranks gave for that round in the view before.
 #include <algorithm>
 #include <cstdint>
 
@@ -67,6 +68,19 @@ void CoordinatorCore::commit_rank_states(Job& job, Round round) {
   }
 }
 
+// A view is about to begin: what belongs to other rounds is of rounds that are over, or will be gone through again.
+void CoordinatorCore::keep_rank_states(Job& job) {
+  const bool anew = !job.resume && job.kept_open.empty();
+  for (auto& [rank, pending] : job.rank_states) {
+    std::erase_if(pending, [&](const auto& kept) { return anew || kept.first != job.start; });
+  }
+  std::size_t bytes = 0;
+  std::erase_if(job.rank_states, [&](const auto& entry) {
+    for (const auto& [round, state] : entry.second) bytes += state.size();
+    return entry.second.empty() || bytes > kMaxRankStatesBytes;
+  });
+}
+
 // A view begins at the committed snapshot: those whose state is not there begin it anew, which nobody else would
 // notice.
 void CoordinatorCore::miss_rank_states(const Job& job) {
@@ -85,14 +99,20 @@ void CoordinatorCore::miss_rank_states(const Job& job) {
               std::to_string(job.record.committed.value) + ", and begin that anew");
 }
 
-// For the node's welcome, if its view begins at the committed snapshot.
+// For the node's welcome: what its ranks gave for the round that the view begins at.
 std::vector<std::vector<std::byte>> CoordinatorCore::rank_states_of(const Job& job, std::uint32_t node) {
   std::vector<std::vector<std::byte>> states;
-  if (!job.resume || job.start != job.record.committed) return states;
-  for (auto at = job.record.rank_states.lower_bound({node, 0});
-       at != job.record.rank_states.end() && at->first.node == node && at->first.local_rank < kMaxRankStates; ++at) {
-    states.resize(at->first.local_rank + 1);
-    states.back() = at->second;
+  const auto add = [&](const RankKey& rank, const std::vector<std::byte>& state) {
+    if (rank.node != node || rank.local_rank >= kMaxRankStates) return;
+    states.resize(std::max<std::size_t>(states.size(), rank.local_rank + 1));
+    states[rank.local_rank] = state;
+  };
+  if (job.resume && job.start == job.record.committed) {
+    for (const auto& [rank, state] : job.record.rank_states) add(rank, state);
+  } else {
+    for (const auto& [rank, pending] : job.rank_states) {
+      if (const auto kept = pending.find(job.start); kept != pending.end()) add(rank, kept->second);
+    }
   }
   return states;
 }

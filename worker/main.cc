@@ -6,6 +6,7 @@
 
 #include "common/command_line.h"
 #include "common/config_toml.h"
+#include "common/cuda_devices.h"
 #include "common/daemon_main.h"
 #include "common/log.h"
 #include "common/version.h"
@@ -56,5 +57,6 @@ int main(int argc, char** argv) {
   app.add_option("--config", config_path, "worker.toml: coordinator, socket, limits, log (see configs/worker.toml)")
       ->required();
   if (const auto status = tributary::parse_command_line(app, argc, argv)) return *status;
+  tributary::load_kernels_at_start();
   return tributary::run_daemon("tributary-worker", [&] { return start(config_path); });
 }

@@ -22,9 +22,9 @@ namespace {
 constexpr std::chrono::milliseconds kLivenessInterval{50};
 // How long the worker may take to say why the view ended, or that it has taken note of a detach.
 constexpr std::chrono::milliseconds kReplyTimeout{10'000};
-// Of keep(): the open round, and those before it that a stop may be after or a snapshot may still be named for.
 constexpr std::chrono::milliseconds kConnectPause{100};  // between tries to reach a worker that does not listen yet
 constexpr std::chrono::milliseconds kQuietWait{3'000};   // before it is said that others are waited for
+// Of keep(): the open round, and those before it that a stop may be after or a snapshot may still be named for.
 constexpr std::size_t kRoundsKept = 3;
 constexpr std::size_t kRoundsOfStop = 2;  // a stop is after the last one of them that is complete
 
@@ -58,7 +58,7 @@ struct Session::Impl {
   float* device_parameters = nullptr;
   std::shared_ptr<SessionKeepsake> keepsake;
   std::vector<RankState> kept;  // of the last rounds, oldest first
-  Round given;                  // the newest that the worker has
+  std::vector<Round> given;     // of these, what the worker has: a stop may be after an earlier round than a snapshot
   bool gone = false;            // the worker closed the socket
   bool detach_acknowledged = false;
   bool told_end = false;  // the worker has said, after the detach, what came of the job's state
@@ -180,8 +180,9 @@ std::span<const std::byte> Session::Impl::state_at_start() const {
 }
 
 Status Session::Impl::give(const RankState& state) {
-  if (state.round <= given) return {};
-  given = state.round;
+  if (std::ranges::find(given, state.round) != given.end()) return {};
+  std::erase_if(given, [this](Round round) { return round < kept.front().round; });
+  given.push_back(state.round);
   if (auto sent = socket.send(state); !sent) return tl::unexpected(unavailable());
   return {};
 }

@@ -431,7 +431,7 @@ void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span
   if (words[0] != rank || words[1] != spec.start.value) {
     return broken_(who + " with the state of " + in_words("rank", words[0]) + " after " + in_words("round", words[1]));
   }
-  if (own) return;
+  if (own || spec.start != committed_) return;
   // The round may have been gone through more than once: it is the snapshot's.
   for (const Disk& disk : disks_) {
     for (const auto& [handle, snapshot] : disk.snapshots) {

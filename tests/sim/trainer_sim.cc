@@ -133,7 +133,7 @@ void TrainerSim::on(const AttachReply& reply, const std::shared_ptr<FileDescript
   job_ = worker ? worker->memory(reply.job, reply.view) : nullptr;
   if (!job_) return attach_again("the view is over already");
   resume_ = reply.resume_round;
-  given_ = Round();
+  given_.clear();
   const auto own = std::ranges::find(own_states_, resume_, &RankState::round);
   const bool lived = reply.state.empty() && own != own_states_.end();
   const std::vector<std::byte>& state = lived ? own->state : reply.state;
@@ -293,8 +293,7 @@ void TrainerSim::give_for_snapshot() {
 }
 
 void TrainerSim::give(const RankState& state) {
-  if (state.round <= given_) return;
-  given_ = state.round;
+  if (!given_.insert(state.round).second) return;
   world_.judge.gives(rank_, state.round);
   say([state](NodeJobs& jobs, TrainerId id) { jobs.rank_state(id, state); });
 }

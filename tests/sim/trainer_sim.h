@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "common/file_descriptor.h"
@@ -68,7 +69,7 @@ class TrainerSim final : public Process {
   std::shared_ptr<FileDescriptor> kept_;        // SessionKeepsake
   std::vector<RankState> states_, own_states_;  // kept in this session, and in the one before
   std::optional<Round> knows_;                  // own_states_ has that of this round
-  Round given_;                                 // the newest that the worker has
+  std::set<Round> given_;                       // of states_, what the worker has
   std::optional<AttachStopped> stopped_;
   std::optional<Error> failure_;
 };

@@ -91,6 +91,38 @@ TEST_CASE("a view that begins elsewhere than at the snapshot brings nothing back
   CHECK(welcome.rank_states.empty());
 }
 
+TEST_CASE("a view that begins where the servers were brings back what ranks gave for that round, and keeps it") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.all_done(40);
+  welcomed(cluster, 2);
+  keep(cluster, 1, 0, 49, "before");
+  keep(cluster, 1, 0, 50, "of the round");
+  keep(cluster, 0, 1, 50, "as well");
+  keep(cluster, 1, 0, 51, "gone through again");
+  for (std::uint16_t i = 0; i < 2; ++i) cluster.keep(i, 50, 51);
+  cluster.leave(0, LeaveKind::kFailed, 50, "a trainer died");
+  cluster.sent.clear();
+  const JobWelcome welcome = welcomed(cluster, 2);
+  CHECK(welcome.resume_round == Round(50));
+  REQUIRE(welcome.rank_states.size() == 1);
+  CHECK(welcome.rank_states[0] == bytes_of("of the round"));
+  const auto other = cluster.only<JobWelcome>(worker_peer(0));
+  REQUIRE(other);
+  REQUIRE(other->rank_states.size() == 2);
+  CHECK(other->rank_states[1] == bytes_of("as well"));
+  // The view stops at once: nobody has come further, and nothing was said again.
+  cluster.leave(0, LeaveKind::kStopped, 50);
+  cluster.all_done(50);
+  CHECK(cluster.job().record.committed == Round(50));
+  CHECK(cluster.job().record.rank_states.size() == 2);
+  // What belonged to a round that is gone through again is not there.
+  keep(cluster, 1, 0, 51, "once more");
+  CHECK(cluster.job().record.rank_states.at({1, 0}) == bytes_of("of the round"));
+}
+
 TEST_CASE("a state of another view, or of somebody else's node, is not taken") {
   Cluster cluster;
   cluster.everybody(3);

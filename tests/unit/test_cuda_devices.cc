@@ -1,6 +1,7 @@
 // Passes with and without CUDA in the build, and with and without a device in the machine.
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "common/cuda_devices.h"
@@ -24,6 +25,26 @@ TEST_CASE("There are CUDA devices, or a reason why there are none that says what
     CHECK(device.memory > 0);
     if (device.major < kMinComputeMajor) CHECK_FALSE(device.unusable.empty());
   }
+}
+
+TEST_CASE("A driver that is too old for this build is told with all that helps") {
+  CudaSystem system;
+  system.runtime = "13.0";
+  system.driver = "12.4";
+  const std::string text = driver_too_old(system);
+  CHECK(text.find("serves CUDA 12.4, older than this build's 13.0") != std::string::npos);
+  CHECK(text.find("cuda-compat-13-0") != std::string::npos);
+  CHECK(text.find("toolkit of CUDA 12") != std::string::npos);
+}
+
+TEST_CASE("Kernels are loaded at the start unless the environment says when") {
+  ::unsetenv("CUDA_MODULE_LOADING");
+  load_kernels_at_start();
+  CHECK(std::string(::getenv("CUDA_MODULE_LOADING")) == "EAGER");
+  ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  load_kernels_at_start();
+  CHECK(std::string(::getenv("CUDA_MODULE_LOADING")) == "LAZY");
+  ::unsetenv("CUDA_MODULE_LOADING");
 }
 
 TEST_CASE("A device is called by its number and name") {

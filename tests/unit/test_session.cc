@@ -107,6 +107,27 @@ TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot
   CHECK((*session)->keep(Round(5), std::vector<std::byte>(kMaxRankState + 1)).error().code == ErrorCode::kLimit);
 }
 
+TEST_CASE("what a rank keeps is given for the round that it stops after, though a later one was given for a snapshot") {
+  FakeNode node;
+  node.run();
+  auto session = std::move(node.sessions(1)[0]);
+  node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(3)});
+  REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == 3; }));
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    REQUIRE(session->keep(Round(round), std::vector<std::byte>(3, static_cast<std::byte>(round))));
+    ready_all(*session);
+    if (round == 3) break;  // other nodes stop before they get there
+    node.lanes.complete(Round(round));
+    CHECK(state_of(session->wait()) == StepState::kContinue);
+  }
+  CHECK(node.coordinator.await<NodeRankState>().kept.round == Round(3));
+  CHECK(session->finish(LeaveKind::kStopped));
+  const NodeRankState sent = node.coordinator.await<NodeRankState>(2);
+  CHECK(sent.kept.round == Round(2));
+  CHECK(sent.kept.state == std::vector<std::byte>(3, std::byte{2}));
+  CHECK(node.coordinator.all<NodeRankState>().size() == 2);
+}
+
 TEST_CASE("what a rank keeps is given for a snapshot that is named late") {
   const auto state = [](std::uint64_t value) { return std::vector<std::byte>(3, static_cast<std::byte>(value)); };
   FakeNode node;
