@@ -22,4 +22,14 @@ namespace tributary::kernels::cuda {
 
 using Stream = ::CUstream_st*;
 
+// What error feedback adds to the values, and where it leaves the rest: the same array, or another of which nothing is
+// read. Null: there is none.
+struct Residual {
+  const float* before = nullptr;
+  float* after = nullptr;
+
+  Residual(float* in_place) : before(in_place), after(in_place) {}  // NOLINT(google-explicit-constructor): most are
+  Residual(const float* old_values, float* new_values) : before(old_values), after(new_values) {}
+};
+
 }  // namespace tributary::kernels::cuda

@@ -23,10 +23,10 @@ __device__ __forceinline__ Quantizer quantizer_for(std::uint32_t largest) {
   return {a / 127.0f, 127.0f / a, false};
 }
 
-// memory: the residual or the estimate.
+// memory: the residual, or the estimate in place.
 template <int kMost, Feedback kFeedback>
 __global__ void __launch_bounds__(kThreads)
-    encode(const SumInputs inputs, std::size_t count, float* memory, float* scales, std::int8_t* q) {
+    encode(const SumInputs inputs, std::size_t count, const Residual memory, float* scales, std::int8_t* q) {
   // As the CPU twin rounds: adding 1.5 * 2^23 puts the unit at the float's last bit.
   constexpr float kToInteger = 0x1.8p23f;
   for_each_tile(count, [&](auto whole, std::size_t first) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
     TRIBUTARY_UNROLL
     for (int r = 0; r < kVectors; ++r) {
       x[r] = load_sum<kMost, whole>(inputs, first + warp_place(r), count);
-      if constexpr (kFeedback != Feedback::kNone) old[r] = load<whole>(memory, first + warp_place(r), count);
+      if constexpr (kFeedback != Feedback::kNone) old[r] = load<whole>(memory.before, first + warp_place(r), count);
     }
     if constexpr (kFeedback != Feedback::kNone) {
       TRIBUTARY_UNROLL
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
           if constexpr (kFeedback == Feedback::kEstimate) next.v[c] = old[r].v[c] + sent;
         }
         store<whole>(q, first + warp_place(r), count, quantized);
-        if constexpr (kFeedback != Feedback::kNone) store<whole>(memory, first + warp_place(r), count, next);
+        if constexpr (kFeedback != Feedback::kNone) store<whole>(memory.after, first + warp_place(r), count, next);
       }
     }
   });
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <Feedback kFeedback>
-void launch_encode(const SumInputs& values, std::size_t count, float* memory, float* scales, std::int8_t* q,
+void launch_encode(const SumInputs& values, std::size_t count, Residual memory, float* scales, std::int8_t* q,
                    Stream stream) {
   with_most_inputs(values, [&](auto most) {
     launch(stream, blocks_for(count), encode<most, kFeedback>, values, count, memory, scales, q);
@@ -115,14 +115,15 @@ void launch_encode(const SumInputs& values, std::size_t count, float* memory, fl
 
 }  // namespace
 
-void int8_encode(const SumInputs& values, std::size_t count, float* residual, float* scales, std::int8_t* q,
+void int8_encode(const SumInputs& values, std::size_t count, Residual residual, float* scales, std::int8_t* q,
                  Stream stream) {
-  if (residual == nullptr) return launch_encode<Feedback::kNone>(values, count, nullptr, scales, q, stream);
+  if (residual.after == nullptr) return launch_encode<Feedback::kNone>(values, count, nullptr, scales, q, stream);
   launch_encode<Feedback::kResidual>(values, count, residual, scales, q, stream);
 }
 void int8_encode_delta(const float* target, std::size_t count, float* estimate, float* scales, std::int8_t* q,
                        Stream stream) {
-  launch(stream, blocks_for(count), encode<1, Feedback::kEstimate>, SumInputs(target), count, estimate, scales, q);
+  launch(stream, blocks_for(count), encode<1, Feedback::kEstimate>, SumInputs(target), count, Residual(estimate),
+         scales, q);
 }
 void int8_decode(const float* scales, const std::int8_t* q, std::size_t count, float* out, Stream stream) {
   launch(stream, blocks_for(count), decode<false>, scales, q, count, out);

@@ -47,7 +47,7 @@ void int8_decode_add(const std::byte* scales, const std::int8_t* q, std::size_t 
 namespace cuda {  // kernels/cuda_stream.h says what holds for these
 
 // values: the tree sum of the inputs.
-void int8_encode(const SumInputs& values, std::size_t count, float* residual, float* scales, std::int8_t* q,
+void int8_encode(const SumInputs& values, std::size_t count, Residual residual, float* scales, std::int8_t* q,
                  Stream stream);
 void int8_encode_delta(const float* target, std::size_t count, float* estimate, float* scales, std::int8_t* q,
                        Stream stream);

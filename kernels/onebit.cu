@@ -45,7 +45,7 @@ __device__ __forceinline__ void store_bits(const std::uint32_t (&words)[kWordsOf
 
 template <int kMost>
 __global__ void __launch_bounds__(kThreads)
-    encode(const SumInputs inputs, std::size_t count, float* residual, float* scales, std::uint8_t* bits) {
+    encode(const SumInputs inputs, std::size_t count, const Residual residual, float* scales, std::uint8_t* bits) {
   TRIBUTARY_SHARED(float[kSumLanes], shared);
   TRIBUTARY_SHARED(std::uint32_t[kWordsOfTile], words);
   TRIBUTARY_SHARED(float, scale_of_all);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
     TRIBUTARY_UNROLL
     for (int r = 0; r < kVectors; ++r) {
       x[r] = load_sum<kMost, whole>(inputs, first + block_place(r), count);
-      old[r] = load<whole>(residual, first + block_place(r), count);
+      old[r] = load<whole>(residual.before, first + block_place(r), count);
     }
     float lanes[4] = {};
     TRIBUTARY_UNROLL
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int r = 0; r < kVectors; ++r) {
       TRIBUTARY_UNROLL
       for (float& value : x[r].v) value = lost ? 0.0f : value - (value < 0.0f ? -scale : scale);
-      store<whole>(residual, first + block_place(r), count, x[r]);
+      store<whole>(residual.after, first + block_place(r), count, x[r]);
     }
     if (lost) {  // the same for all threads
       if (threadIdx.x < kWordsOfTile) words[threadIdx.x] = 0;
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void onebit_encode(const SumInputs& values, std::size_t count, float* residual, float* scales, std::uint8_t* bits,
+void onebit_encode(const SumInputs& values, std::size_t count, Residual residual, float* scales, std::uint8_t* bits,
                    Stream stream) {
   with_most_inputs(values, [&](auto most) {
     launch(stream, blocks_for(count), encode<most>, values, count, residual, scales, bits);

@@ -32,7 +32,7 @@ void onebit_decode(const std::byte* scales, const std::uint8_t* bits, std::size_
 namespace cuda {  // kernels/cuda_stream.h says what holds for these
 
 // values: the tree sum of the inputs.
-void onebit_encode(const SumInputs& values, std::size_t count, float* residual, float* scales, std::uint8_t* bits,
+void onebit_encode(const SumInputs& values, std::size_t count, Residual residual, float* scales, std::uint8_t* bits,
                    Stream stream);
 // A whole array.
 void onebit_decode(const float* scales, const std::uint8_t* bits, std::size_t count, float* out, Stream stream);

@@ -129,7 +129,7 @@ struct BlockHistogram {
 // kMost = 0: nothing is added.
 template <int kMost>
 __global__ void __launch_bounds__(kThreads)
-    upper(const SumInputs added, float* residual, std::size_t elements, Scratch* scratch) {
+    upper(const SumInputs added, const Residual residual, std::size_t elements, Scratch* scratch) {
   TRIBUTARY_SHARED(BlockHistogram<kSteps>, histogram);
   histogram.clear();
   for_each_tile(elements, [&](auto whole, std::size_t first) {
@@ -137,13 +137,13 @@ __global__ void __launch_bounds__(kThreads)
     TRIBUTARY_UNROLL
     for (int r = 0; r < kVectors; ++r) {
       const std::size_t i = first + block_place(r);
-      x[r] = load<whole>(residual, i, elements);
+      x[r] = load<whole>(residual.before, i, elements);
       if constexpr (kMost > 0) x[r] = load_sum<kMost, whole>(added, i, elements) + x[r];
     }
     TRIBUTARY_UNROLL
     for (int r = 0; r < kVectors; ++r) {
       const std::size_t i = first + block_place(r);
-      if constexpr (kMost > 0) store<whole>(residual, i, elements, x[r]);
+      if constexpr (kMost > 0) store<whole>(residual.after, i, elements, x[r]);
       TRIBUTARY_UNROLL
       for (int c = 0; c < 4; ++c) {
         if (whole || i + c < elements) histogram.add(magnitude_bits(x[r].v[c]) >> kStepShift);
@@ -376,8 +376,9 @@ __global__ void __launch_bounds__(kThreads) decode(const std::uint32_t* counts, 
 
 }  // namespace
 
-void topk_select(const SumInputs& added, float* residual, std::size_t elements, std::size_t k, TopKSelection selection,
-                 std::uint32_t* counts, float* values, std::uint16_t* offsets, void* scratch_bytes, Stream stream) {
+void topk_select(const SumInputs& added, Residual residual, std::size_t elements, std::size_t k,
+                 TopKSelection selection, std::uint32_t* counts, float* values, std::uint16_t* offsets,
+                 void* scratch_bytes, Stream stream) {
   Scratch* scratch = static_cast<Scratch*>(scratch_bytes);
   const unsigned blocks = blocks_for(elements, kMaxShares);
   const std::uint32_t wanted = static_cast<std::uint32_t>(k);
@@ -389,11 +390,11 @@ void topk_select(const SumInputs& added, float* residual, std::size_t elements, 
                      [&](auto most) { launch(stream, blocks, upper<most>, added, residual, elements, scratch); });
   }
   if (selection == TopKSelection::kEstimated) {
-    return launch_take<1>(residual, elements, wanted, scratch, counts, values, offsets, stream);
+    return launch_take<1>(residual.after, elements, wanted, scratch, counts, values, offsets, stream);
   }
-  launch(stream, blocks, digit<1>, residual, elements, wanted, scratch);
-  launch(stream, blocks, digit<2>, residual, elements, wanted, scratch);
-  launch_take<3>(residual, elements, wanted, scratch, counts, values, offsets, stream);
+  launch(stream, blocks, digit<1>, residual.after, elements, wanted, scratch);
+  launch(stream, blocks, digit<2>, residual.after, elements, wanted, scratch);
+  launch_take<3>(residual.after, elements, wanted, scratch, counts, values, offsets, stream);
 }
 
 void topk_decode(const std::uint32_t* counts, const float* values, const std::uint16_t* offsets, std::size_t elements,

@@ -46,9 +46,11 @@ namespace cuda {  // kernels/cuda_stream.h says what holds for these
 // every array.
 inline constexpr std::size_t kTopKScratchBytes = 49152;
 
-// As above, after residual[i] = added[i] + residual[i]; added may have no inputs: the residual is taken as it is.
-void topk_select(const SumInputs& added, float* residual, std::size_t elements, std::size_t k, TopKSelection selection,
-                 std::uint32_t* counts, float* values, std::uint16_t* offsets, void* scratch, Stream stream);
+// As above, after residual[i] = added[i] + residual[i]; added may have no inputs: the residual is taken as it is, in
+// place.
+void topk_select(const SumInputs& added, Residual residual, std::size_t elements, std::size_t k,
+                 TopKSelection selection, std::uint32_t* counts, float* values, std::uint16_t* offsets, void* scratch,
+                 Stream stream);
 // A whole array. REQUIRES: topk_valid() on the host.
 void topk_decode(const std::uint32_t* counts, const float* values, const std::uint16_t* offsets, std::size_t elements,
                  float* out, Stream stream);

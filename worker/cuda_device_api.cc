@@ -318,12 +318,7 @@ cudaError_t CudaDeviceApi::encode_on(cudaStream_t stream, const Encode& work) {
     gpu::tree_sum(work.inputs, n, sum, stream);
     values = sum;
   }
-  // The kernels replace residuals in place.
-  if (work.residual) {
-    const cudaError_t copied =
-        cudaMemcpyAsync(work.residual, work.residual_before, n * sizeof(float), cudaMemcpyDeviceToDevice, stream);
-    if (copied != cudaSuccess) return copied;
-  }
+  const gpu::Residual residual(work.residual_before, work.residual);
   // Padding between the parts of a frame is zero; a longer chunk's frame may have been here.
   const auto pad = [&](std::size_t from, std::size_t to) {
     return from == to ? cudaSuccess : cudaMemsetAsync(work.frame + from, 0, to - from, stream);
@@ -340,17 +335,17 @@ cudaError_t CudaDeviceApi::encode_on(cudaStream_t stream, const Encode& work) {
       break;
     case EncodingId::kInt8:
       padded = pad(Int8Frame::scales(n), Int8Frame::values_at(n));
-      gpu::int8_encode(values, n, work.residual, floats,
+      gpu::int8_encode(values, n, residual, floats,
                        reinterpret_cast<std::int8_t*>(work.frame + Int8Frame::values_at(n)), stream);
       break;
     case EncodingId::kOneBit:
       padded = pad(OneBitFrame::scales(n), OneBitFrame::signs_at(n));
-      gpu::onebit_encode(values, n, work.residual, floats,
+      gpu::onebit_encode(values, n, residual, floats,
                          reinterpret_cast<std::uint8_t*>(work.frame + OneBitFrame::signs_at(n)), stream);
       break;
     case EncodingId::kTopK: {
       const TopKFrame at(n, work.encoding.keep_ppm);
-      gpu::topk_select(values, work.residual, n, at.kept,
+      gpu::topk_select(values, residual, n, at.kept,
                        work.encoding.estimated ? kernels::TopKSelection::kEstimated : kernels::TopKSelection::kExact,
                        reinterpret_cast<std::uint32_t*>(work.frame),
                        reinterpret_cast<float*>(work.frame + at.values_at()),

@@ -30,6 +30,14 @@ void check_int8(const Inputs& in, bool with_residual, Values residual_kind) {
   check_equal("scales", device_scales.read(), scales);
   check_equal("q", device_q.read(), q);
   check_equal("residual", device_residual.read(), residual);
+  if (with_residual) {
+    const std::vector<float> old = make_values(residual_kind, count, 90);
+    const DeviceArray<float> before(old), after(count);
+    cuda::int8_encode(in.fused(), count, {before.get(), after.get()}, device_scales.get(), device_q.get(), stream());
+    check_equal("q, residual elsewhere", device_q.read(), q);
+    check_equal("residual elsewhere", after.read(), residual);
+    check_equal("residual before", before.read(), old);
+  }
 
   std::vector<float> decoded(count), sum = make_values(Values::kGradients, count, 91);
   const DeviceArray<float> device_decoded(count), device_sum(sum);
@@ -131,11 +139,17 @@ void check_onebit(const Inputs& in, Values residual_kind) {
   const DeviceArray<float> device_residual(residual), device_scales(blocks), device_decoded(count);
   const DeviceArray<std::uint8_t> device_bits(bits.size());
   for (int round = 0; round < 2; ++round) {
+    const std::vector<float> old = residual;
+    const DeviceArray<float> before(old), after(count);
+    cuda::onebit_encode(in.fused(), count, {before.get(), after.get()}, device_scales.get(), device_bits.get(),
+                        stream());
     kernels::onebit_encode(values.data(), count, residual.data(), scales.data(), bits.data());
     cuda::onebit_encode(in.fused(), count, device_residual.get(), device_scales.get(), device_bits.get(), stream());
     check_equal("scales", device_scales.read(), scales);
     check_equal("bits", device_bits.read(), bits);
     check_equal("residual", device_residual.read(), residual);
+    check_equal("residual elsewhere", after.read(), residual);
+    check_equal("residual before", before.read(), old);
   }
   kernels::onebit_decode(bytes_of(scales), bits.data(), 0, count, decoded.data());
   cuda::onebit_decode(device_scales.get(), device_bits.get(), count, device_decoded.get(), stream());
@@ -203,6 +217,14 @@ void check_topk(const std::vector<float>& start, const Inputs& added, std::size_
   check_equal("values", device_values.read(), values, Nan::kSameBits);
   check_equal("residual", device_residual.read(), residual, Nan::kSameBits);
   device_scratch.read();  // its guard
+  if (!added.host.empty()) {
+    const DeviceArray<float> before(start), after(elements);
+    cuda::topk_select(inputs, {before.get(), after.get()}, elements, k, selection, device_counts.get(),
+                      device_values.get(), device_offsets.get(), device_scratch.get(), stream());
+    check_equal("values, residual elsewhere", device_values.read(), values, Nan::kSameBits);
+    check_equal("residual elsewhere", after.read(), residual, Nan::kSameBits);
+    check_equal("residual before", before.read(), start, Nan::kSameBits);
+  }
   kernels::topk_decode(bytes_of(counts), bytes_of(values), bytes_of(offsets), elements, 0, elements, decoded.data());
   cuda::topk_decode(device_counts.get(), device_values.get(), device_offsets.get(), elements, device_decoded.get(),
                     stream());
