@@ -6,8 +6,8 @@
 namespace tributary {
 namespace {
 
-// Orders of a chunk: reduce, deliver, two for its residual; completions: reduced, residual moved, and a delivery per
-// device and group, which are as many as chunks.
+// Orders of a chunk: reduce, deliver, two for its residual; completions: reduced, arrived, residual moved, and a
+// delivery per device and group, which are as many as chunks.
 constexpr std::size_t kOrdersPerChunk = 8;
 
 }  // namespace
@@ -23,6 +23,7 @@ DeviceEngine::DeviceEngine(DeviceApi& api, DevicePlan plan, DeviceEngineOptions 
       reduce_(plan_.groups(), options.ahead),
       deliver_(plan_.groups(), options.ahead),
       chunks_(plan_.layout->chunks()),
+      gathers_(options.ahead),
       moves_(2 * plan_.layout->chunks()) {}
 
 Result<std::unique_ptr<DeviceEngine>> DeviceEngine::create(DeviceApi& api, DevicePlan plan, DeviceEngineOptions options,
@@ -46,8 +47,13 @@ Status DeviceEngine::set_up() {
   for (std::uint32_t position = 0; position < plan_.width(); ++position) {
     Device& device = devices_[position];
     device.ranks = plan_.ranks_on(position);
-    const std::pair<StreamId*, const char*> streams[] = {
-        {&device.up, "up"}, {&device.out, "out"}, {&device.in, "in"}, {&device.down, "down"}};
+    const std::pair<StreamId*, const char*> streams[] = {{&device.up, "up"},
+                                                         {&device.out, "out"},
+                                                         {&device.in, "in"},
+                                                         {&device.down, "down"},
+                                                         {&device.told_out, "told out"},
+                                                         {&device.told_in, "told in"},
+                                                         {&device.told_down, "told down"}};
     for (const auto& [stream, label] : streams) {
       auto made = api_.create_stream(plan_.devices[position], label);
       if (!made) return tl::unexpected(made.error());
@@ -72,6 +78,7 @@ Status DeviceEngine::set_up() {
     const ChunkIndex chunk(c);
     const std::uint32_t position = plan_.position_of(chunk);
     reduced_.push_back(inbox_->callback({DeviceOrder::Kind::kReduced, chunk, position}));
+    arrived_.push_back(inbox_->callback({DeviceOrder::Kind::kArrived, chunk, position}));
     moved_.push_back(inbox_->callback({DeviceOrder::Kind::kResidualMoved, chunk, position}));
   }
   for (std::uint32_t group = 0; group < plan_.groups(); ++group) {
@@ -157,6 +164,13 @@ void DeviceEngine::handle(const DeviceOrder& order) {
         busy_ns_.store(busy_ns() + now_ns_ - busy_since_ns_, std::memory_order_relaxed);
       }
       break;
+    case DeviceOrder::Kind::kArrived: {
+      Issued* found = deliver_.issued.find([group](const Issued& one) { return one.group == group && one.arriving; });
+      TRIB_ASSERT(found);
+      deliver_.since_ns = now_ns_;
+      if (--found->arriving == 0) gathers_.push(group);
+      break;
+    }
     case DeviceOrder::Kind::kDelivered:
       completed(deliver_, group);
       break;
@@ -213,10 +227,12 @@ Status DeviceEngine::issue() {
     }
   }
   while (!begun_) {
-    if (!deliver_.ready.empty() && deliver_.issued.size() < options_.ahead) {
-      if (Status done = begin(Way::kDeliver); !done) return done;
+    if (!gathers_.empty()) {
+      if (Status done = begin_gather(); !done) return done;
+    } else if (!deliver_.ready.empty() && deliver_.issued.size() < options_.ahead) {
+      if (Status done = begin_deliver(); !done) return done;
     } else if (!reduce_.ready.empty() && reduce_.issued.size() < options_.ahead) {
-      if (Status done = begin(Way::kReduce); !done) return done;
+      if (Status done = begin_reduce(); !done) return done;
     } else {
       break;
     }
@@ -224,24 +240,50 @@ Status DeviceEngine::issue() {
   return {};
 }
 
-Status DeviceEngine::begin(Way way) {
-  Line& line = this->line(way);
+DeviceEngine::Issued& DeviceEngine::begin(Line& line) {
   Issued issued;
   issued.group = line.ready.front().group;
   issued.ready_ns = line.ready.front().since_ns;
   issued.slot = static_cast<std::uint32_t>(line.count % options_.slots);
-  issued.missing = way == Way::kReduce ? plan_.chunks_in(issued.group) : plan_.width();
   issued.number = ++issued_count_;
   line.ready.pop();
   ++line.count;
-  if (line.issued.empty()) {
-    line.since_ns = now_ns_;
-    if (way == Way::kReduce) busy_since_ns_ = now_ns_;
-  }
+  if (line.issued.empty()) line.since_ns = now_ns_;
   line.issued.push(issued);
-  const Status begun =
-      way == Way::kReduce ? begin_reduce(issued.group, issued.slot) : begin_deliver(issued.group, issued.slot);
-  if (!begun) return begun;
+  return line.issued.back();
+}
+
+Status DeviceEngine::begin_reduce() {
+  if (reduce_.issued.empty()) busy_since_ns_ = now_ns_;
+  Issued& issued = begin(reduce_);
+  issued.missing = plan_.chunks_in(issued.group);
+  if (Status begun = scatter(issued.group, issued.slot); !begun) return begun;
+  return settle(Way::kReduce, issued);
+}
+
+Status DeviceEngine::begin_deliver() {
+  Issued& issued = begin(deliver_);
+  issued.missing = plan_.width();
+  if (plan_.collectives()) issued.arriving = plan_.chunks_in(issued.group);
+  for (std::uint32_t position = 0; position < plan_.chunks_in(issued.group); ++position) {
+    const Status done = deliver_chunk(position, plan_.chunk_at(issued.group, position), issued.slot);
+    if (!done) return done;
+  }
+  return {};
+}
+
+Status DeviceEngine::begin_gather() {
+  const std::uint32_t group = gathers_.front();
+  gathers_.pop();
+  Issued* issued = deliver_.issued.find([group](const Issued& one) { return one.group == group && one.missing != 0; });
+  TRIB_ASSERT(issued);
+  issued->number = ++issued_count_;
+  if (Status begun = gather(group); !begun) return begun;
+  return settle(Way::kDeliver, *issued);
+}
+
+// The rest follows when its collective is on its streams.
+Status DeviceEngine::settle(Way way, const Issued& issued) {
   if (plan_.collectives()) {
     const Result<bool> ready = settled();
     if (!ready) return tl::unexpected(ready.error());

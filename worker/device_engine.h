@@ -5,6 +5,10 @@
 // A group is issued when all its chunks are there. Per direction at most `ahead` groups are under way; staging memory
 // is there for `slots` of them, the others wait on the device. Deliveries go first: trainers wait for them.
 //
+// A gather is issued when its input is there, as the host is told, and not behind an event: NCCL runs the calls of a
+// communicator one after another, whatever stream they are on, so one that waited for a copy would hold back the sums.
+// Host functions have streams of their own behind events, because the host's answer takes longer than the next copy.
+//
 // NCCL may put collectives on their streams later than its calls return (a communicator's first ones: it connects).
 // Nothing else is issued until it has ("settled"), because what follows on these streams must come after them.
 //
@@ -93,8 +97,9 @@ class DeviceEngine {
   struct Issued {
     std::uint32_t group = 0, slot = 0;
     std::uint64_t ready_ns = 0;
-    std::uint32_t missing = 0;  // completions
-    std::uint64_t number = 0;   // in the order of issue, of both directions
+    std::uint32_t missing = 0;   // completions
+    std::uint32_t arriving = 0;  // deliveries that a gather ends: chunks whose answers are not on their devices yet
+    std::uint64_t number = 0;    // in the order of issue, of both directions
   };
   // One direction.
   struct Line {
@@ -108,6 +113,7 @@ class DeviceEngine {
   };
   struct Device {
     StreamId up, out, in, down;
+    StreamId told_out, told_in, told_down;  // host functions, when those have come to an event
     std::optional<CommId> comm;
     struct Slot {
       EventId encoded, sent, arrived, decoded;
@@ -115,7 +121,7 @@ class DeviceEngine {
     };
     std::vector<Slot> slots;
     std::vector<std::uint32_t> ranks;
-    std::array<StreamId, 4> streams() const { return {up, out, in, down}; }
+    std::array<StreamId, 7> streams() const { return {up, out, in, down, told_out, told_in, told_down}; }
   };
   struct Move {  // of a residual
     ChunkIndex chunk;
@@ -130,7 +136,11 @@ class DeviceEngine {
   void arrived(Line& line, ChunkIndex chunk);
   void completed(Line& line, std::uint32_t group);
   Status issue();
-  Status begin(Way way);
+  Status begin_reduce();
+  Status begin_deliver();
+  Issued& begin(Line& line);
+  Status begin_gather();
+  Status settle(Way way, const Issued& issued);
   Status finish(Way way, const Issued& issued);
   Status check_collectives();
   Result<bool> settled();
@@ -138,10 +148,11 @@ class DeviceEngine {
   Status watch();
 
   // device_issue.cc: what is put on the streams.
-  Status begin_reduce(std::uint32_t group, std::uint32_t slot);
+  Status scatter(std::uint32_t group, std::uint32_t slot);
   Status finish_reduce(std::uint32_t group, std::uint32_t slot);
-  Status begin_deliver(std::uint32_t group, std::uint32_t slot);
+  Status gather(std::uint32_t group);
   Status finish_deliver(std::uint32_t group, std::uint32_t slot);
+  Status tell(StreamId stream, EventId event, DeviceCallback* what);
   Result<const void*> encode(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot);
   Status deliver_chunk(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot);
   Status move_residual(const Move& move);
@@ -170,14 +181,15 @@ class DeviceEngine {
     std::uint8_t turn = 0;                     // which residual was written last
   };
   std::vector<ChunkState> chunks_;
-  // By chunk; by group and position; by chunk.
-  std::vector<DeviceCallback*> reduced_, delivered_, moved_;
-  std::vector<DeviceOrder> orders_;              // scratch
-  std::vector<const float*> inputs_;             // scratch, a pointer per rank
-  std::optional<std::pair<Way, Issued>> begun_;  // its collective is not settled
-  LaunchGate::Hold launch_;                      // until it is
-  std::uint64_t begun_ns_ = 0;                   // since when communicators are waited for
-  std::uint64_t asked_ns_ = 0;                   // when devices were asked for faults
+  std::vector<DeviceCallback*> reduced_, arrived_, moved_;  // by chunk
+  std::vector<DeviceCallback*> delivered_;                  // by group and position
+  FixedQueue<std::uint32_t> gathers_;                       // groups whose input is there
+  std::vector<DeviceOrder> orders_;                         // scratch
+  std::vector<const float*> inputs_;                        // scratch, a pointer per rank
+  std::optional<std::pair<Way, Issued>> begun_;             // its collective is not settled
+  LaunchGate::Hold launch_;                                 // until it is
+  std::uint64_t begun_ns_ = 0;                              // since when communicators are waited for
+  std::uint64_t asked_ns_ = 0;                              // when devices were asked for faults
   bool connected_ = true;
   bool failed_ = false;
   FixedQueue<Move> moves_;    // of residuals, to be issued

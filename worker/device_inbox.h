@@ -29,6 +29,7 @@ struct DeviceOrder {
     kFetchResidual,
     // From the devices.
     kReduced,    // chunk's frame is in pinned memory
+    kArrived,    // chunk's answer is in the parameters of its own device
     kDelivered,  // `chunk` is the group's first; the group's parameters are on the device of `position`
     kResidualMoved,
   };

@@ -25,7 +25,7 @@ const float* DeviceEngine::scatter_input(std::uint32_t position, std::uint32_t g
 }
 
 // Up to the collective, which may not be on its streams yet when this returns.
-Status DeviceEngine::begin_reduce(std::uint32_t group, std::uint32_t slot) {
+Status DeviceEngine::scatter(std::uint32_t group, std::uint32_t slot) {
   for (std::uint32_t position = 0; position < plan_.width(); ++position) {
     const Device& device = devices_[position];
     // What the slot's last use left for the host has been copied.
@@ -68,7 +68,7 @@ Status DeviceEngine::finish_reduce(std::uint32_t group, std::uint32_t slot) {
                                  plan_.elements(chunk) * sizeof(float));
     }
     if (status) status = api_.record(events.sent, device.out);
-    if (status) status = api_.call_host(device.out, &DeviceCallback::post, reduced_[chunk.value]);
+    if (status) status = tell(device.told_out, events.sent, reduced_[chunk.value]);
     if (!status) return status;
   }
   return {};
@@ -108,20 +108,10 @@ bool DeviceEngine::copies_directly(ChunkIndex chunk) const {
   return chunks_[chunk.value].full || plan_.pull->id() == EncodingId::kFp32;
 }
 
-Status DeviceEngine::begin_deliver(std::uint32_t group, std::uint32_t slot) {
-  for (std::uint32_t position = 0; position < plan_.chunks_in(group); ++position) {
-    if (Status done = deliver_chunk(position, plan_.chunk_at(group, position), slot); !done) return done;
-  }
-  if (!plan_.collectives()) return {};
-  launch_ = api_.launches().launch();
-  if (Status done = api_.group_start(); !done) return done;
-  Status status;
-  for (std::uint32_t position = 0; position < plan_.width() && status; ++position) {
-    const Device& device = devices_[position];
-    status = api_.all_gather(*device.comm, device.down, memory_->parameters(position, group), plan_.chunk_elements());
-  }
-  keep_first(status, api_.group_end());
-  return status;
+// The host is told when `event`, as it was recorded last, has come.
+Status DeviceEngine::tell(StreamId stream, EventId event, DeviceCallback* what) {
+  const Status waits = api_.wait(stream, event);
+  return waits ? api_.call_host(stream, &DeviceCallback::post, what) : waits;
 }
 
 Status DeviceEngine::deliver_chunk(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot) {
@@ -139,21 +129,35 @@ Status DeviceEngine::deliver_chunk(std::uint32_t position, ChunkIndex chunk, std
     if (status) status = api_.copy_to_device(device.in, staging, memory_->answer(chunk), plan_.pull->bytes(elements));
   }
   if (status) status = api_.record(events.arrived, device.in);
-  if (status) status = api_.wait(device.down, events.arrived);
-  if (direct || !status) return status;
-  status = api_.apply(device.down, plan_.pull->spec(), staging, elements, parameters);
-  if (status) status = api_.record(events.decoded, device.down);
+  if (status && !direct) {
+    status = api_.wait(device.down, events.arrived);
+    if (status) status = api_.apply(device.down, plan_.pull->spec(), staging, elements, parameters);
+    if (status) status = api_.record(events.decoded, device.down);
+  }
+  if (!status) return status;
+  const EventId there = direct ? events.arrived : events.decoded;
+  // A device alone has all of the group.
+  return tell(device.told_in, there, plan_.collectives() ? arrived_[chunk.value] : delivered_[plan_.group_of(chunk)]);
+}
+
+Status DeviceEngine::gather(std::uint32_t group) {
+  launch_ = api_.launches().launch();
+  if (Status done = api_.group_start(); !done) return done;
+  Status status;
+  for (std::uint32_t position = 0; position < plan_.width() && status; ++position) {
+    const Device& device = devices_[position];
+    status = api_.all_gather(*device.comm, device.down, memory_->parameters(position, group), plan_.chunk_elements());
+  }
+  keep_first(status, api_.group_end());
   return status;
 }
 
 Status DeviceEngine::finish_deliver(std::uint32_t group, std::uint32_t slot) {
   for (std::uint32_t position = 0; position < plan_.width(); ++position) {
     const Device& device = devices_[position];
-    Status status;
-    if (plan_.collectives()) status = api_.record(device.slots[slot].gathered, device.down);
-    if (status) {
-      status = api_.call_host(device.down, &DeviceCallback::post, delivered_[group * plan_.width() + position]);
-    }
+    const EventId gathered = device.slots[slot].gathered;
+    Status status = api_.record(gathered, device.down);
+    if (status) status = tell(device.told_down, gathered, delivered_[group * plan_.width() + position]);
     if (!status) return status;
   }
   return {};
@@ -193,9 +197,13 @@ std::string DeviceEngine::stuck(Way way, const Issued& issued) const {
       return reached && *reached;
     };
     const auto add = [&device](std::string& list) { list += (list.empty() ? "" : "; ") + device; };
-    if (plan_.collectives() && !passed(way == Way::kReduce ? events.scattered : events.gathered)) {
+    const bool exists = plan_.exists(plan_.chunk_at(issued.group, position));
+    if (issued.arriving != 0) {
+      const bool direct = exists && copies_directly(plan_.chunk_at(issued.group, position));
+      if (exists && !passed(direct ? events.arrived : events.decoded)) add(other);
+    } else if (plan_.collectives() && !passed(way == Way::kReduce ? events.scattered : events.gathered)) {
       add(collective);
-    } else if (way == Way::kReduce && plan_.exists(plan_.chunk_at(issued.group, position)) && !passed(events.sent)) {
+    } else if (way == Way::kReduce && exists && !passed(events.sent)) {
       add(other);
     } else if (way == Way::kDeliver && !plan_.collectives()) {
       add(other);

@@ -16,6 +16,7 @@ class FixedQueue {
   std::size_t size() const { return size_; }
   T& front() { return items_[first_]; }
   const T& front() const { return items_[first_]; }
+  T& back() { return items_[(first_ + size_ - 1) % items_.size()]; }
   void push(const T& item) {
     TRIB_ASSERT(size_ < items_.size());
     items_[(first_ + size_++) % items_.size()] = item;

@@ -74,6 +74,11 @@ std::size_t FakeDeviceApi::waits() const {
   return waits_;
 }
 
+std::vector<std::string> FakeDeviceApi::mixed_streams() const {
+  const std::lock_guard lock(mutex_);
+  return {mixed_.begin(), mixed_.end()};
+}
+
 Error FakeDeviceApi::error(std::uint32_t device, const std::string& operation, const std::string& why) const {
   return {ErrorCode::kDevice, infos_[device].name + ": " + operation + ": " + why};
 }
@@ -272,6 +277,9 @@ Status FakeDeviceApi::put(const char* call, StreamId id, Operation operation) {
   if (stream.unsettled != 0) {
     violation(std::string(call) + " on " + stream.label + " before the collective before it was settled");
   }
+  stream.works |= operation.kind == Operation::Kind::kWork;
+  stream.calls |= operation.kind == Operation::Kind::kCall;
+  if (stream.works && stream.calls) mixed_.insert(stream.label);
   operation.what = name(stream, operation.what.empty() ? call : operation.what);
   operation.issued = host_;
   stream.operations.push_back(std::move(operation));

@@ -107,6 +107,8 @@ class FakeDeviceApi final : public DeviceApi {
   std::size_t aborted() const;      // communicators
   std::size_t collectives() const;  // that were executed
   std::size_t waits() const;        // for events, that were issued
+  // Labels of streams that have had both host functions and copies or kernels.
+  std::vector<std::string> mixed_streams() const;
   // What a handle of export_memory() leads to; null if it was freed.
   void* opened(const IpcHandle& handle) const;
 
@@ -199,7 +201,7 @@ class FakeDeviceApi final : public DeviceApi {
     Clock clock;
     std::deque<Operation> operations;
     std::size_t unsettled = 0;  // collectives that are not on it yet
-    bool hung = false;
+    bool hung = false, works = false, calls = false;
   };
   struct Event {
     std::string label;
@@ -273,6 +275,7 @@ class FakeDeviceApi final : public DeviceApi {
   std::map<EventId, Event> events_;
   std::map<CommId, Comm> comms_;
   bool settling_held_ = false, let_go_ = false;
+  std::set<std::string> mixed_;
   std::uint64_t parties_ = 0, may_connect_ = ~0ull;
   std::set<std::uint32_t> lost_;  // devices, after a fault
   std::uint64_t work_ = 0;        // kernels and copies that ran

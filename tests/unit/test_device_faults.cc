@@ -181,6 +181,36 @@ TEST_CASE("a reduce-scatter that hangs is told from a gather") {
   node.close();
 }
 
+TEST_CASE("an answer whose copy hangs holds back no sum of the node, and is named") {
+  DeviceSetup setup = four_devices(12);
+  setup.faults.kernel_hangs = 0;
+  DeviceNode node(setup);
+  REQUIRE(node.open());
+  const std::vector<std::byte> answer(node.layout->chunk_elements() * sizeof(float));
+  for (std::uint32_t c = 0; c < setup.devices; ++c) {
+    node.reducer(ChunkIndex(c)).deliver(ChunkIndex(c), Version(0), true, answer);
+  }
+  for (int i = 0; i < 2000; ++i) node.turn();  // all that can be done for it
+  for (std::uint32_t rank = 0; rank < node.ranks(); ++rank) node.gradient(rank);
+  for (const ChunkIndex chunk : node.shuffled_chunks()) {
+    if (chunk.value >= setup.devices) node.reducer(chunk).reduce(chunk, Round(1), 1, false);
+  }
+  CHECK(node.until([&] { return node.reduced().size() == node.layout->chunks() - setup.devices; }));
+  CHECK(node.delivered().empty());
+  SUBCASE("it goes on") {
+    node.api->let_go();
+    CHECK(node.until([&] { return node.delivered().size() == setup.devices; }));
+    CHECK(node.api->mixed_streams().empty());
+  }
+  SUBCASE("it does not") {
+    node.now_ns += 2'000'000'000;
+    REQUIRE(node.until([&] { return node.failed(); }));
+    CHECK(contains(node.lanes[0]->failures[0].message, "the copy to the device of chunks 0 to 3 on device "));
+    node.api->let_go();
+  }
+  node.close();
+}
+
 TEST_CASE("a collective that is late, but within its time, is waited for") {
   DeviceSetup setup = four_devices(5);
   setup.faults.collective = Fault::kLate;
