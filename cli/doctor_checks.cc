@@ -176,6 +176,13 @@ class Judge {
     ok("driver", (cuda.driver_module.empty() ? std::string("release unknown") : cuda.driver_module) +
                      ", serves CUDA up to " + cuda.driver);
     for (const CudaDevice& device : cuda.devices) one_device(device);
+    if (cuda.mps.empty()) {
+      note("MPS", "does not run: a worker and its trainers take turns on each device",
+           "start nvidia-cuda-mps-control -d before them, as the same user; it matters most with several ranks a "
+           "device, and where collectives go on while trainers compute");
+    } else {
+      ok("MPS", "in " + cuda.mps + ": processes share a device at the same time");
+    }
     if (f_.no_peer_access.empty()) {
       if (cuda.devices.size() > 1) ok("peer access", "between all devices");
     } else {
@@ -360,6 +367,7 @@ nlohmann::ordered_json doctor_json(const MachineFacts& facts, const std::vector<
             {"runtime", facts.cuda.runtime},
             {"driver", facts.cuda.driver},
             {"driver_module", facts.cuda.driver_module},
+            {"mps", facts.cuda.mps},
             {"no_devices", facts.cuda.no_devices},
             {"devices", std::move(devices)}}},
           {"cublas", library(facts.cublas)},

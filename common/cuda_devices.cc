@@ -97,6 +97,7 @@ CudaSystem inspect_cuda() {
   CudaSystem system;
   system.built = true;
   system.driver_module = nvidia_driver_module();
+  system.mps = mps_folder();
   int version = 0;
   if (cudaRuntimeGetVersion(&version) == cudaSuccess) system.runtime = version_text(version);
   if (cudaDriverGetVersion(&version) == cudaSuccess && version > 0) system.driver = version_text(version);

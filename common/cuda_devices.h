@@ -31,6 +31,7 @@ struct CudaSystem {
   std::string runtime;        // version of the runtime in this program: "13.0"; empty without CUDA in the build
   std::string driver;         // newest CUDA version that the driver serves: "13.0"; empty without a driver
   std::string driver_module;  // release of the kernel's driver module: "580.65.06"; empty if there is none
+  std::string mps;            // mps_folder()
   std::vector<CudaDevice> devices;
   std::string no_devices;  // why there are none, and what to do; empty if there are
 };
@@ -52,6 +53,11 @@ bool cuda_peer_access(int from, int to);
 
 // Why memory of a device cannot be lent to other processes (CUDA IPC); empty: it can. Allocates a little there.
 std::string cuda_ipc_problem(int device);
+
+// Where programs meet NVIDIA's Multi-Process Service; empty: it does not run. Without it the contexts of several
+// processes on one device, a worker's and its trainers', take turns by time slices, so a collective that waits for a
+// part of itself crawls while a trainer computes. CUDA_MPS_PIPE_DIRECTORY, or NVIDIA's default.
+std::string mps_folder();
 
 // The kernel's driver module as /proc tells, which needs no CUDA; empty if it is not loaded.
 std::string nvidia_driver_module();

@@ -1,8 +1,10 @@
 // What needs no CUDA, and so is the same in both builds.
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 #include "common/cuda_devices.h"
 
@@ -19,6 +21,13 @@ std::string driver_too_old(const CudaSystem& system) {
          "; install a newer driver, or NVIDIA's package " + package +
          " (data-centre GPUs: a newer driver library beside the driver), or take a build with the toolkit of CUDA " +
          system.driver.substr(0, system.driver.find('.'));
+}
+
+std::string mps_folder() {
+  const char* named = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  const std::string folder = named != nullptr && *named != '\0' ? named : "/tmp/nvidia-mps";
+  std::error_code error;
+  return std::filesystem::exists(folder + "/control", error) ? folder : std::string();
 }
 
 void load_kernels_at_start() {

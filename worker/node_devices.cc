@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "common/clock.h"
+#include "common/cuda_devices.h"
 #include "common/job_optimizer.h"
 #include "worker/cuda_device_api.h"
 
@@ -20,6 +21,7 @@ NodeDevices::NodeDevices(const WorkerConfig& config, std::shared_ptr<DeviceApi> 
     : config_(config), api_(std::move(api)), why_none_(std::move(why_none)), logger_(std::move(logger)) {
   if (!api_) return;
   settings_ = api_->collectives_settings();
+  mps_ = mps_folder();
   if (api_->devices().size() == 1 && config_.nccl != "always") return;
   const auto version = api_->collectives_version();
   collectives_ = version ? *version : version.error().message;
@@ -43,6 +45,10 @@ std::shared_ptr<NodeDevices> NodeDevices::of_this_machine(const WorkerConfig& co
   for (const DeviceInfo& info : devices->api()->devices()) {
     logger->info("{}, {}, {} MB, NUMA node {}", info.name, info.uuid, info.memory / 1'000'000,
                  info.numa_node < 0 ? std::string("unknown") : std::to_string(info.numa_node));
+  }
+  if (devices->mps().empty()) {
+    logger->info(
+        "MPS does not run: this worker and its trainers take turns on each device; tributary doctor says more");
   }
   logger->info("{}", devices->collectives().empty() ? "one device: only all-reduce jobs over several nodes need NCCL"
                                                     : devices->collectives());

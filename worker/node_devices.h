@@ -53,6 +53,7 @@ class NodeDevices {
   const std::string& why_none() const { return why_none_; }
   const std::string& collectives() const { return collectives_; }  // version, or why there is none; empty: not needed
   const std::vector<std::string>& settings() const { return settings_; }
+  const std::string& mps() const { return mps_; }  // mps_folder() at the start, if there are devices
 
  private:
   Result<AllreducePlan> allreduce_plan(const JobConfig& config, std::shared_ptr<const Layout> layout,
@@ -69,6 +70,7 @@ class NodeDevices {
   Logger logger_;
   std::string collectives_;
   std::vector<std::string> settings_;
+  std::string mps_;
   std::vector<std::weak_ptr<DeviceLender>> opened_;
 };
 

@@ -33,6 +33,7 @@ Json devices_json(const NodeDevices& devices) {
     }
   }
   Json out = {{"mode", devices.mode()}, {"devices", std::move(list)}};
+  if (devices.api()) out["mps"] = !devices.mps().empty();
   if (!devices.api()) out["why_no_devices"] = devices.why_none();
   if (const std::string lost = devices.lost(); !lost.empty()) out["lost"] = lost;
   if (!devices.collectives().empty()) out["nccl"] = devices.collectives();

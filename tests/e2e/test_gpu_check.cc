@@ -132,6 +132,7 @@ TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps 
   CHECK(step(result, "doctor").at("figures").at("doctor") == true);
   CHECK(step(result, "bench gpu-kernels").at("figures").at("gb_per_s").at(1) == 2);
   CHECK(step(result, "bench gpu-pipeline").at("status") == "skipped");
+  CHECK(step(result, "train cuda, 4 ranks, MPS").at("reason") == "nvidia-cuda-mps-control is not on PATH");
   for (const char* name : {"train cpu, 2 ranks", "train cuda, 2 ranks", "train cuda, 4 ranks"}) {
     CHECK(step(result, name).at("status") == "passed");
     CHECK(step(result, name).at("figures").at("rounds") == 7);
@@ -161,6 +162,25 @@ TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps 
   }
   std::ifstream whole(fake.out() + "/gpu_check.json");
   CHECK(nlohmann::json::parse(whole) == result);
+}
+
+TEST_CASE("gpu_check trains once more under MPS, which it starts and ends") {
+  Fake fake;
+  fake.gpu();
+  fake.tributary("0.8851");
+  const std::string said = fake.dir() / "mps";
+  fake.script(fake.dir() / "path/nvidia-cuda-mps-control",
+              "case \"$1\" in -d) touch \"$CUDA_MPS_PIPE_DIRECTORY/control\"; echo began >>'" + said +
+                  "' ;; *) read word; test -e \"$CUDA_MPS_PIPE_DIRECTORY/control\" && echo \"$word\" >>'" + said +
+                  "' ;; esac");
+  nlohmann::json result = fake.run(0, {"--data", "/data", "--only", "train"});
+  CHECK(step(result, "train cuda, 4 ranks, MPS").at("status") == "passed");
+  CHECK(step(result, "train cuda, 4 ranks, MPS").at("figures").at("rounds") == 7);
+  std::ifstream in(said);
+  CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == "began\nquit\n");
+  fake.script(fake.dir() / "path/nvidia-cuda-mps-control", "echo 'no right to' >&2; exit 1");
+  result = fake.run(0, {"--data", "/data", "--only", "train"});
+  CHECK(step(result, "train cuda, 4 ranks, MPS").at("reason") == "nvidia-cuda-mps-control -d: no right to");
 }
 
 TEST_CASE("gpu_check ends when its budget is spent, and says what was left out for it") {

@@ -1,7 +1,10 @@
 // Passes with and without CUDA in the build, and with and without a device in the machine.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "common/cuda_devices.h"
@@ -45,6 +48,17 @@ TEST_CASE("Kernels are loaded at the start unless the environment says when") {
   load_kernels_at_start();
   CHECK(std::string(::getenv("CUDA_MODULE_LOADING")) == "LAZY");
   ::unsetenv("CUDA_MODULE_LOADING");
+}
+
+TEST_CASE("MPS is where its daemon's pipe is, and nowhere else") {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("mps-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  ::setenv("CUDA_MPS_PIPE_DIRECTORY", folder.c_str(), 1);
+  CHECK(mps_folder().empty());
+  std::ofstream(folder / "control") << "";
+  CHECK(mps_folder() == folder);
+  ::unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("A device is called by its number and name") {

@@ -30,6 +30,7 @@ MachineFacts healthy() {
   facts.cuda.built = true;
   facts.cuda.runtime = facts.cuda.driver = "13.0";
   facts.cuda.driver_module = "580.65.06";
+  facts.cuda.mps = "/tmp/nvidia-mps";
   for (int i = 0; i < 2; ++i) {
     CudaDevice device;
     device.index = i;
@@ -67,6 +68,17 @@ TEST_CASE("A healthy machine has no problem and no note") {
   CHECK(has(text, "25000 Mbit/s"));
   CHECK(has(text, "2.28.9 in /lib/libnccl.so.2"));
   CHECK(has(text, "0 problems, 0 notes"));
+}
+
+TEST_CASE("GPUs without MPS are a note, and a machine without GPUs needs none") {
+  MachineFacts facts = healthy();
+  CHECK(has(check_of(facts, "MPS").found, "/tmp/nvidia-mps"));
+  facts.cuda.mps.clear();
+  CHECK(check_of(facts, "MPS").level == CheckLevel::kNote);
+  CHECK(has(check_of(facts, "MPS").advice, "nvidia-cuda-mps-control -d"));
+  facts.cuda.devices.clear();
+  const auto checks = judge(facts);
+  CHECK(std::ranges::find(checks, "MPS", &Check::name) == checks.end());
 }
 
 TEST_CASE("A machine without GPUs is healthy too") {
