@@ -43,6 +43,7 @@ struct JobRecord {
   membersSince @12 :UInt32;
   lastStop @13 :Text;  # why the last view that ended in good order did
   computedWith @14 :List(Text);  # what ranks computed the state's gradients with, each once
+  membersFirst @15 :UInt64;  # the first round that they have made all chunks of
 }
 
 struct KeptRankState {

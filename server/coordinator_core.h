@@ -56,6 +56,7 @@ struct CoordinatorOptions {
 struct ViewNodes {
   std::uint64_t hash = 0;  // members_hash(); 0: there has been no view
   ViewId since;
+  Round first;  // from here on they have made all chunks; others may have made some of the round before
 };
 
 // A job as the registry keeps it for ever.
@@ -296,6 +297,7 @@ class CoordinatorCore {
   void await_not(Job& job, std::uint64_t worker, std::uint64_t now_ms);
   static void await_nobody(Job& job);
   static void settle_members(Job& job);
+  static void settle_first_round(Job& job);
   void note_compute_kinds(Job& job);
   bool goes_on_without(const Job& job, std::uint32_t node) const;
   Status let_in(Job& job, const JoinJob& m, std::uint64_t now_ms);

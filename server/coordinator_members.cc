@@ -71,7 +71,7 @@ void CoordinatorCore::settle_members(Job& job) {
   job.nodes = static_cast<std::uint32_t>(job.members.size());
   job.record.world_size = job.nodes * job.members.begin()->second.join.local_world_size;
   const auto& members = job.record.members;
-  ViewNodes nodes{members_hash(members, job.began.since), job.began.since};
+  ViewNodes nodes{members_hash(members, job.began.since), job.began.since, job.began.first};
   if (job.began.hash != 0 && job.began.hash != nodes.hash) {
     nodes.since = job.record.view.next();
     nodes.hash = members_hash(members, nodes.since);
@@ -79,6 +79,16 @@ void CoordinatorCore::settle_members(Job& job) {
   job.record.view_nodes = nodes;
   job.holders.clear();
   for (const auto& [node, member] : job.members) job.holders[node] = {member.worker, member.join.local_world_size};
+}
+
+// A server may be a round further, with some chunks, than where a view begins: it was brought there by the nodes of the
+// view before.
+void CoordinatorCore::settle_first_round(Job& job) {
+  ViewNodes& nodes = job.record.view_nodes;
+  if (nodes.since != job.record.view || nodes.hash == job.began.hash) return;
+  Round most = job.start;
+  for (const std::uint16_t shard : job.kept_open) most = std::max(most, Round(job.kept.at(shard).max_version.value));
+  nodes.first = most.next();
 }
 
 // May the others go on when this node leaves a running view?

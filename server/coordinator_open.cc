@@ -245,6 +245,7 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   record.finished = false;
   status = choose_snapshot(job);
   choose_start(job);
+  settle_first_round(job);
   if (status && !job.resume && job.kept_open.empty()) status = may_open_fresh(job);
   if (status) note_compute_kinds(job);
   if (status) status = lay_out(job);

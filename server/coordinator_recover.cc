@@ -181,6 +181,7 @@ std::optional<Round> CoordinatorCore::reach_of_redo(const Job& job) const {
     const bool some = join.redo_job == job.record.job && join.redo_last >= join.redo_first;
     if (some && join.redo_members != job.record.view_nodes.hash) return {};  // sums of other nodes' pushes
     if (some && join.redo_first.value > job.resume_round.value + 1) return {};
+    if (some && job.record.view_nodes.first > job.resume_round.next()) return {};  // others' pushes would be missing
     reach = std::min(reach, some ? std::max(join.redo_last, job.resume_round) : job.resume_round);
   }
   return reach;

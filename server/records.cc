@@ -171,6 +171,7 @@ std::string seal(const JobRecord& record, std::uint32_t format) {
   for (unsigned i = 0; i < members.size(); ++i) members.set(i, record.members[i]);
   out.setMembersHash(record.view_nodes.hash);
   out.setMembersSince(record.view_nodes.since.value);
+  out.setMembersFirst(record.view_nodes.first.value);
   out.setLastStop(text(clipped(record.last_stop)));
   codec::write_texts(out.initComputedWith(static_cast<unsigned>(record.computed_with.size())), record.computed_with);
   auto states = out.initRankStates(static_cast<unsigned>(record.rank_states.size()));
@@ -198,7 +199,7 @@ Result<JobRecord> unseal_job(std::string_view bytes, std::string_view what) {
     out.initialised = in.getInitialised();
     out.finished = in.getFinished();
     for (const std::uint32_t node : in.getMembers()) out.members.push_back(node);
-    out.view_nodes = {in.getMembersHash(), ViewId(in.getMembersSince())};
+    out.view_nodes = {in.getMembersHash(), ViewId(in.getMembersSince()), Round(in.getMembersFirst())};
     out.last_stop = read_text(in.getLastStop(), kMaxTextBytes, "the reason of the last stop");
     out.computed_with = read_kinds(in.getComputedWith());
     for (const auto entry : in.getRankStates()) {

@@ -116,7 +116,7 @@ inline JobRecord sample_job(std::uint64_t id) {
   record.committed = Round(400);
   record.initialised = true;
   record.members = {0, 3};
-  record.view_nodes = {0x123456789abcdef0, ViewId(4)};
+  record.view_nodes = {0x123456789abcdef0, ViewId(4), Round(397)};
   record.rank_states[{3, 1}] = {std::byte{7}, std::byte{0}};
   record.last_stop = "server 1 was stopped";
   record.computed_with = {"OpenBLAS 0.3.21 (Haswell)", "OpenBLAS 0.3.21 (Zen)"};
@@ -128,7 +128,8 @@ inline bool equal(const JobRecord& a, const JobRecord& b) {
          a.owners == b.owners && a.world_size == b.world_size && a.view == b.view && a.committed == b.committed &&
          a.initialised == b.initialised && a.finished == b.finished && a.members == b.members &&
          a.view_nodes.hash == b.view_nodes.hash && a.view_nodes.since == b.view_nodes.since &&
-         a.rank_states == b.rank_states && a.last_stop == b.last_stop && a.computed_with == b.computed_with;
+         a.view_nodes.first == b.view_nodes.first && a.rank_states == b.rank_states && a.last_stop == b.last_stop &&
+         a.computed_with == b.computed_with;
 }
 
 }  // namespace tributary::testing

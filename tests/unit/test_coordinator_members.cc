@@ -351,4 +351,52 @@ TEST_CASE("what nodes pushed before a view of others is not summed again, and on
   CHECK(ran.redo_after.empty());
 }
 
+TEST_CASE("a chunk that the nodes before had brought further is not summed again by others") {
+  // Servers were at rounds 10 and 11 when node 2 joined, and the view began at 10: of round 11 some chunks are of two
+  // nodes. Then server 1 is lost.
+  const auto start = [](std::uint64_t snapshot) {
+    Cluster cluster;
+    JoinOptions options = elastic();
+    options.redo_capacity = 64;
+    running_pair(cluster, options);
+    const auto snapshot_of = [&](std::uint64_t round) {
+      for (std::uint16_t i = 0; i < 2; ++i) {
+        cluster.say(server_peer(i), SnapshotDone{cluster.open().job, cluster.open().view, Round(round), true, 1, ""});
+      }
+    };
+    snapshot_of(10);
+    cluster.worker(2);
+    join_as(cluster, 2, 3, options);
+    for (std::uint32_t w = 0; w < 2; ++w) join_as(cluster, w, 2, options);
+    REQUIRE(cluster.open().nodes == 3);
+    REQUIRE(cluster.open().kept);
+    cluster.all_ready();
+    const JobWelcome welcome = welcome_of(cluster, 2);
+    CHECK(welcome.resume_round == Round(10));
+    if (snapshot != 10) snapshot_of(snapshot);
+    cluster.keep(0, 14, 15);
+    ServerHello again = cluster.hello_of(1);
+    again.incarnation = 99;
+    again.stored = {StoredJob{cluster.open().job, "mnist", 0, {Round(10), Round(snapshot)}}};
+    cluster.pass(kTimeoutMs + 2000, 3, {server_peer(1)}, 8);
+    cluster.say(server_peer(1), again);
+    options.redo_job = cluster.open().job;
+    options.redo_first = 11;
+    options.redo_last = 15;
+    cluster.sent.clear();
+    for (std::uint32_t w = 0; w < 3; ++w) {
+      options.node = w;
+      options.nodes = 3;
+      JoinJob join = cluster.join_of(options);
+      join.redo_members = welcome.members;
+      cluster.say(worker_peer(w), join);
+    }
+    REQUIRE(cluster.phase() == "opening");
+    cluster.all_ready();
+    return welcome_of(cluster, 0).resume_round;
+  };
+  CHECK(start(10) == Round(10));
+  CHECK(start(11) == Round(14));
+}
+
 }  // namespace tributary
