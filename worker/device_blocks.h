@@ -14,7 +14,9 @@ namespace tributary {
 class DeviceBlocks {
  public:
   explicit DeviceBlocks(DeviceApi& api) : api_(api) {}  // which outlives it
-  ~DeviceBlocks() {                                     // REQUIRES: no work that uses them is under way
+  // REQUIRES: no work that uses them is under way.
+  ~DeviceBlocks() {
+    if (blocks_.empty() && pinned_.empty()) return;
     const LaunchGate::Hold hold = api_.launches().memory();
     for (const auto& [device, block] : blocks_) api_.free(device, block);
     for (void* block : pinned_) api_.free_pinned(block);
