@@ -24,6 +24,7 @@ DeviceEngine::DeviceEngine(DeviceApi& api, DevicePlan plan, DeviceEngineOptions 
       deliver_(plan_.groups(), options.ahead),
       chunks_(plan_.layout->chunks()),
       gathers_(options.ahead),
+      begun_(options.ahead),
       moves_(2 * plan_.layout->chunks()) {}
 
 Result<std::unique_ptr<DeviceEngine>> DeviceEngine::create(DeviceApi& api, DevicePlan plan, DeviceEngineOptions options,
@@ -133,7 +134,7 @@ void DeviceEngine::step(std::uint64_t now_ns) {
 std::uint64_t DeviceEngine::next_step_ns(std::uint64_t now_ns) const {
   if (failed_) return kIdle;
   if (!connected_) return now_ns + kConnectStepNs;
-  if (begun_) return next_ask_ns(begun_ns_, now_ns);
+  if (!begun_.empty()) return next_ask_ns(begun_ns_, now_ns);
   return under_way() ? now_ns + std::min(kWatchNs, options_.timeout_ns / 4 + 1) : kIdle;
 }
 
@@ -210,23 +211,19 @@ void DeviceEngine::completed(Line& line, std::uint32_t group) {
 // ---- Issuing ----
 
 Status DeviceEngine::issue() {
-  for (; !begun_ && !moves_.empty() && !chunks_[moves_.front().chunk.value].moving; moves_.pop()) {
+  for (; begun_.empty() && !moves_.empty() && !chunks_[moves_.front().chunk.value].moving; moves_.pop()) {
     if (moving_++ == 0) moving_since_ns_ = now_ns_;
     if (Status done = move_residual(moves_.front()); !done) return done;
   }
-  if (!connected_ || begun_) {
+  if (!connected_ || !begun_.empty()) {
     const Result<bool> ready = settled();
     if (!ready) return tl::unexpected(ready.error());
     if (!*ready) return {};
     connected_ = true;
-    if (begun_) {
-      const auto [way, issued] = *begun_;
-      begun_.reset();
-      launch_.let_go();
-      if (Status done = finish(way, issued); !done) return done;
-    }
+    launch_.let_go();
+    if (Status done = finish(); !done) return done;
   }
-  while (!begun_) {
+  while (begun_.empty()) {
     if (!gathers_.empty()) {
       if (Status done = begin_gather(); !done) return done;
     } else if (!deliver_.ready.empty() && deliver_.issued.size() < options_.ahead) {
@@ -253,12 +250,17 @@ DeviceEngine::Issued& DeviceEngine::begin(Line& line) {
   return line.issued.back();
 }
 
+// As many groups at a time as have staging memory of their own.
 Status DeviceEngine::begin_reduce() {
-  if (reduce_.issued.empty()) busy_since_ns_ = now_ns_;
-  Issued& issued = begin(reduce_);
-  issued.missing = plan_.chunks_in(issued.group);
-  if (Status begun = scatter(issued.group, issued.slot); !begun) return begun;
-  return settle(Way::kReduce, issued);
+  begun_way_ = Way::kReduce;
+  while (!reduce_.ready.empty() && reduce_.issued.size() < options_.ahead && begun_.size() < options_.slots) {
+    if (reduce_.issued.empty()) busy_since_ns_ = now_ns_;
+    Issued& issued = begin(reduce_);
+    issued.missing = plan_.chunks_in(issued.group);
+    begun_.push(issued);
+  }
+  if (Status begun = scatter(); !begun) return begun;
+  return settle();
 }
 
 Status DeviceEngine::begin_deliver() {
@@ -273,32 +275,40 @@ Status DeviceEngine::begin_deliver() {
 }
 
 Status DeviceEngine::begin_gather() {
-  const std::uint32_t group = gathers_.front();
-  gathers_.pop();
-  Issued* issued = deliver_.issued.find([group](const Issued& one) { return one.group == group && one.missing != 0; });
-  TRIB_ASSERT(issued);
-  issued->number = ++issued_count_;
-  if (Status begun = gather(group); !begun) return begun;
-  return settle(Way::kDeliver, *issued);
+  begun_way_ = Way::kDeliver;
+  for (; !gathers_.empty(); gathers_.pop()) {
+    Issued* issued = deliver_.issued.find(
+        [group = gathers_.front()](const Issued& one) { return one.group == group && one.missing != 0; });
+    TRIB_ASSERT(issued);
+    issued->number = ++issued_count_;
+    begun_.push(*issued);
+  }
+  if (Status begun = gather(); !begun) return begun;
+  return settle();
 }
 
-// The rest follows when its collective is on its streams.
-Status DeviceEngine::settle(Way way, const Issued& issued) {
+// The rest follows when the collectives are on their streams.
+Status DeviceEngine::settle() {
   if (plan_.collectives()) {
     const Result<bool> ready = settled();
     if (!ready) return tl::unexpected(ready.error());
     if (!*ready) {
-      begun_ = {way, issued};
       begun_ns_ = now_ns_;
       return {};
     }
     launch_.let_go();
   }
-  return finish(way, issued);
+  return finish();
 }
 
-Status DeviceEngine::finish(Way way, const Issued& issued) {
-  return way == Way::kReduce ? finish_reduce(issued.group, issued.slot) : finish_deliver(issued.group, issued.slot);
+Status DeviceEngine::finish() {
+  for (; !begun_.empty(); begun_.pop()) {
+    const Issued& issued = begun_.front();
+    const Status done = begun_way_ == Way::kReduce ? finish_reduce(issued.group, issued.slot)
+                                                   : finish_deliver(issued.group, issued.slot);
+    if (!done) return done;
+  }
+  return {};
 }
 
 // ---- Failure ----
@@ -331,7 +341,7 @@ Status DeviceEngine::watch() {
     }
   }
   const std::string limit = std::to_string(options_.timeout_ns / 1'000'000) + " ms";
-  if (!connected_ || begun_) {
+  if (!connected_ || !begun_.empty()) {
     if (now_ns_ - begun_ns_ <= options_.timeout_ns) return {};
     std::string who;
     for (std::uint32_t position = 0; position < plan_.width(); ++position) {
@@ -339,8 +349,8 @@ Status DeviceEngine::watch() {
       if (!one || !*one) who += (who.empty() ? "" : "; ") + plan_.describe(api_, position);
     }
     const std::string what = connected_
-                                 ? std::string(begun_->first == Way::kReduce ? "ncclReduceScatter" : "ncclAllGather") +
-                                       " of " + chunks_in_words(begun_->second.group)
+                                 ? std::string(begun_way_ == Way::kReduce ? "ncclReduceScatter" : "ncclAllGather") +
+                                       " of " + chunks_in_words(begun_.front().group)
                                  : std::string("ncclCommInitRankConfig");
     return fail(ErrorCode::kDevice, what + " was not taken up within " + limit + ": waiting for " + who +
                                         "; NCCL_DEBUG=INFO in the worker's environment tells what NCCL waits for");

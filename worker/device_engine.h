@@ -7,7 +7,9 @@
 //
 // A gather is issued when its input is there, as the host is told, and not behind an event: NCCL runs the calls of a
 // communicator one after another, whatever stream they are on, so one that waited for a copy would hold back the sums.
-// Host functions have streams of their own behind events, because the host's answer takes longer than the next copy.
+// Groups that are ready at the same time are one NCCL group: each takes a launch, and some tens of microseconds to
+// settle. Host functions have streams of their own behind events, because the host's answer takes longer than the next
+// copy.
 //
 // NCCL may put collectives on their streams later than its calls return (a communicator's first ones: it connects).
 // Nothing else is issued until it has ("settled"), because what follows on these streams must come after them.
@@ -140,18 +142,20 @@ class DeviceEngine {
   Status begin_deliver();
   Issued& begin(Line& line);
   Status begin_gather();
-  Status settle(Way way, const Issued& issued);
-  Status finish(Way way, const Issued& issued);
+  Status settle();
+  Status finish();
   Status check_collectives();
   Result<bool> settled();
   bool under_way() const { return !reduce_.issued.empty() || !deliver_.issued.empty() || moving_ != 0; }
   Status watch();
 
   // device_issue.cc: what is put on the streams.
-  Status scatter(std::uint32_t group, std::uint32_t slot);
+  Status scatter();
   Status finish_reduce(std::uint32_t group, std::uint32_t slot);
-  Status gather(std::uint32_t group);
+  Status gather();
   Status finish_deliver(std::uint32_t group, std::uint32_t slot);
+  template <class Each>
+  Status in_group(Each each);
   Status tell(StreamId stream, EventId event, DeviceCallback* what);
   Result<const void*> encode(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot);
   Status deliver_chunk(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot);
@@ -186,7 +190,8 @@ class DeviceEngine {
   FixedQueue<std::uint32_t> gathers_;                       // groups whose input is there
   std::vector<DeviceOrder> orders_;                         // scratch
   std::vector<const float*> inputs_;                        // scratch, a pointer per rank
-  std::optional<std::pair<Way, Issued>> begun_;             // its collective is not settled
+  FixedQueue<Issued> begun_;                                // whose collectives are not settled
+  Way begun_way_ = Way::kReduce;                            // of them
   LaunchGate::Hold launch_;                                 // until it is
   std::uint64_t begun_ns_ = 0;                              // since when communicators are waited for
   std::uint64_t asked_ns_ = 0;                              // when devices were asked for faults

@@ -3,15 +3,6 @@
 #include "worker/device_engine.h"
 
 namespace tributary {
-namespace {
-
-// The first failure of several calls that must all be made.
-void keep_first(Status& first, Status next) {
-  if (first) first = std::move(next);
-}
-
-}  // namespace
-
 std::span<const float* const> DeviceEngine::gradients_of(std::uint32_t position, std::uint32_t group) {
   const std::vector<std::uint32_t>& ranks = devices_[position].ranks;
   for (std::size_t i = 0; i < ranks.size(); ++i) inputs_[i] = memory_->gradients(ranks[i], group);
@@ -25,27 +16,38 @@ const float* DeviceEngine::scatter_input(std::uint32_t position, std::uint32_t g
 }
 
 // Up to the collective, which may not be on its streams yet when this returns.
-Status DeviceEngine::scatter(std::uint32_t group, std::uint32_t slot) {
+Status DeviceEngine::scatter() {
   for (std::uint32_t position = 0; position < plan_.width(); ++position) {
     const Device& device = devices_[position];
-    // What the slot's last use left for the host has been copied.
-    if (Status done = api_.wait(device.up, device.slots[slot].sent); !done) return done;
-    if (!plan_.collectives() || device.ranks.size() == 1) continue;
-    const Status summed =
-        api_.sum(device.up, gradients_of(position, group), plan_.group_elements(), memory_->slot(position, slot).sum);
-    if (!summed) return summed;
+    for (std::size_t i = 0; i < begun_.size(); ++i) {
+      const Issued& issued = begun_[i];
+      // What the slot's last use left for the host has been copied.
+      if (Status done = api_.wait(device.up, device.slots[issued.slot].sent); !done) return done;
+      if (!plan_.collectives() || device.ranks.size() == 1) continue;
+      const Status summed = api_.sum(device.up, gradients_of(position, issued.group), plan_.group_elements(),
+                                     memory_->slot(position, issued.slot).sum);
+      if (!summed) return summed;
+    }
   }
+  return in_group([this](std::uint32_t position, const Issued& issued) {
+    const Device& device = devices_[position];
+    return api_.reduce_scatter(*device.comm, device.up, scatter_input(position, issued.group, issued.slot),
+                               memory_->slot(position, issued.slot).share, plan_.chunk_elements());
+  });
+}
+
+// One NCCL group, of all that has begun. It is ended whatever happened.
+template <class Each>
+Status DeviceEngine::in_group(Each each) {
   if (!plan_.collectives()) return {};
   launch_ = api_.launches().launch();
   if (Status done = api_.group_start(); !done) return done;
   Status status;
-  for (std::uint32_t position = 0; position < plan_.width() && status; ++position) {
-    const Device& device = devices_[position];
-    status = api_.reduce_scatter(*device.comm, device.up, scatter_input(position, group, slot),
-                                 memory_->slot(position, slot).share, plan_.chunk_elements());
+  for (std::uint32_t position = 0; position < plan_.width(); ++position) {
+    for (std::size_t i = 0; i < begun_.size() && status; ++i) status = each(position, begun_[i]);
   }
-  keep_first(status, api_.group_end());
-  return status;
+  Status ended = api_.group_end();
+  return status ? std::move(ended) : status;
 }
 
 Status DeviceEngine::finish_reduce(std::uint32_t group, std::uint32_t slot) {
@@ -140,16 +142,12 @@ Status DeviceEngine::deliver_chunk(std::uint32_t position, ChunkIndex chunk, std
   return tell(device.told_in, there, plan_.collectives() ? arrived_[chunk.value] : delivered_[plan_.group_of(chunk)]);
 }
 
-Status DeviceEngine::gather(std::uint32_t group) {
-  launch_ = api_.launches().launch();
-  if (Status done = api_.group_start(); !done) return done;
-  Status status;
-  for (std::uint32_t position = 0; position < plan_.width() && status; ++position) {
+Status DeviceEngine::gather() {
+  return in_group([this](std::uint32_t position, const Issued& issued) {
     const Device& device = devices_[position];
-    status = api_.all_gather(*device.comm, device.down, memory_->parameters(position, group), plan_.chunk_elements());
-  }
-  keep_first(status, api_.group_end());
-  return status;
+    return api_.all_gather(*device.comm, device.down, memory_->parameters(position, issued.group),
+                           plan_.chunk_elements());
+  });
 }
 
 Status DeviceEngine::finish_deliver(std::uint32_t group, std::uint32_t slot) {

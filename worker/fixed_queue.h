@@ -16,6 +16,8 @@ class FixedQueue {
   std::size_t size() const { return size_; }
   T& front() { return items_[first_]; }
   const T& front() const { return items_[first_]; }
+  T& operator[](std::size_t i) { return items_[(first_ + i) % items_.size()]; }  // from the front
+  const T& operator[](std::size_t i) const { return items_[(first_ + i) % items_.size()]; }
   T& back() { return items_[(first_ + size_ - 1) % items_.size()]; }
   void push(const T& item) {
     TRIB_ASSERT(size_ < items_.size());

@@ -69,6 +69,11 @@ std::size_t FakeDeviceApi::collectives() const {
   return executed_;
 }
 
+std::size_t FakeDeviceApi::groups() const {
+  const std::lock_guard lock(mutex_);
+  return groups_ended_;
+}
+
 std::size_t FakeDeviceApi::waits() const {
   const std::lock_guard lock(mutex_);
   return waits_;

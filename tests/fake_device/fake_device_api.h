@@ -106,6 +106,7 @@ class FakeDeviceApi final : public DeviceApi {
   Live live() const;
   std::size_t aborted() const;      // communicators
   std::size_t collectives() const;  // that were executed
+  std::size_t groups() const;       // that had collectives
   std::size_t waits() const;        // for events, that were issued
   // Labels of streams that have had both host functions and copies or kernels.
   std::vector<std::string> mixed_streams() const;
@@ -285,7 +286,7 @@ class FakeDeviceApi final : public DeviceApi {
   std::map<std::thread::id, Group> groups_;
   std::map<std::uint64_t, std::shared_ptr<CommSet>> keys_;  // by number in the key; null: nobody has joined
   std::uint64_t copies_ = 0, turns_ = 0;
-  std::size_t aborted_ = 0, executed_ = 0, waits_ = 0;
+  std::size_t aborted_ = 0, executed_ = 0, waits_ = 0, groups_ended_ = 0;
 };
 
 }  // namespace tributary::testing

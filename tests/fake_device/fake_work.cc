@@ -219,6 +219,7 @@ Status FakeDeviceApi::group_end() {
   Group& group = groups_[std::this_thread::get_id()];
   if (--group.depth < 0) violation("group_end without group_start");
   if (group.depth != 0) return {};
+  groups_ended_ += group.comms.empty() ? 0 : 1;
   for (const CommId id : group.comms) {
     if (!comms_.contains(id)) continue;
     const CommSet& set = *comms_.at(id).set;

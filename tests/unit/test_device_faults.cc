@@ -211,6 +211,29 @@ TEST_CASE("an answer whose copy hangs holds back no sum of the node, and is name
   node.close();
 }
 
+TEST_CASE("groups of chunks that are ready together are one NCCL group") {
+  DeviceNode node(four_devices(13));
+  REQUIRE(node.open());
+  const std::vector<std::byte> answer(node.layout->chunk_elements() * sizeof(float));
+  const auto bytes = [&](ChunkIndex chunk) { return node.layout->chunk(chunk).elements * sizeof(float); };
+  const std::size_t groups = node.reduction->plan().groups();
+  for (const ChunkIndex chunk : node.shuffled_chunks()) {
+    node.reducer(chunk).deliver(chunk, Version(0), true, std::span(answer).first(bytes(chunk)));
+  }
+  node.step();
+  while (node.api->run_one()) {
+  }
+  CHECK(node.until([&] { return node.delivered().size() == node.layout->chunks(); }));
+  const std::size_t delivered = node.api->groups();
+  CHECK(delivered < groups);
+  for (std::uint32_t rank = 0; rank < node.ranks(); ++rank) node.gradient(rank);
+  for (const ChunkIndex chunk : node.shuffled_chunks()) node.reducer(chunk).reduce(chunk, Round(1), 1, false);
+  CHECK(node.until([&] { return node.reduced().size() == node.layout->chunks(); }));
+  CHECK(node.api->groups() - delivered < groups);  // two at a time have staging memory here
+  CHECK(node.api->collectives() == 2 * groups);
+  node.close();
+}
+
 TEST_CASE("a collective that is late, but within its time, is waited for") {
   DeviceSetup setup = four_devices(5);
   setup.faults.collective = Fault::kLate;
