@@ -81,14 +81,14 @@ void CoordinatorCore::settle_members(Job& job) {
   for (const auto& [node, member] : job.members) job.holders[node] = {member.worker, member.join.local_world_size};
 }
 
-// A server may be a round further, with some chunks, than where a view begins: it was brought there by the nodes of the
-// view before.
+// A server may be a round further, with some chunks, than where a view begins: it was brought there by the nodes of a
+// view before. What lies beyond that is made (again) by these.
 void CoordinatorCore::settle_first_round(Job& job) {
-  ViewNodes& nodes = job.record.view_nodes;
-  if (nodes.since != job.record.view || nodes.hash == job.began.hash) return;
   Round most = job.start;
   for (const std::uint16_t shard : job.kept_open) most = std::max(most, Round(job.kept.at(shard).max_version.value));
-  nodes.first = most.next();
+  ViewNodes& nodes = job.record.view_nodes;
+  const bool others = nodes.hash != job.began.hash;
+  nodes.first = others ? most.next() : std::min(nodes.first, most.next());
 }
 
 // May the others go on when this node leaves a running view?

@@ -353,8 +353,8 @@ TEST_CASE("what nodes pushed before a view of others is not summed again, and on
 
 TEST_CASE("a chunk that the nodes before had brought further is not summed again by others") {
   // Servers were at rounds 10 and 11 when node 2 joined, and the view began at 10: of round 11 some chunks are of two
-  // nodes. Then server 1 is lost.
-  const auto start = [](std::uint64_t snapshot) {
+  // nodes, until all servers are lost. Then server 1 is lost.
+  const auto start = [](std::uint64_t snapshot, bool all_lost) {
     Cluster cluster;
     JoinOptions options = elastic();
     options.redo_capacity = 64;
@@ -374,29 +374,41 @@ TEST_CASE("a chunk that the nodes before had brought further is not summed again
     const JobWelcome welcome = welcome_of(cluster, 2);
     CHECK(welcome.resume_round == Round(10));
     if (snapshot != 10) snapshot_of(snapshot);
+    const auto comes_again = [&](std::uint16_t i, std::uint64_t incarnation) {
+      ServerHello again = cluster.hello_of(i);
+      again.incarnation = incarnation;
+      again.stored = {StoredJob{cluster.open().job, "mnist", 0, {Round(10), Round(snapshot)}}};
+      cluster.say(server_peer(i), again);
+    };
+    const auto opens = [&] {
+      cluster.sent.clear();
+      for (std::uint32_t w = 0; w < 3; ++w) {
+        options.node = w;
+        options.nodes = 3;
+        JoinJob join = cluster.join_of(options);
+        join.redo_members = welcome.members;
+        cluster.say(worker_peer(w), join);
+      }
+      REQUIRE(cluster.phase() == "opening");
+      cluster.all_ready();
+      return welcome_of(cluster, 0).resume_round;
+    };
+    if (all_lost) {
+      cluster.pass(kTimeoutMs + 2000, 3, {server_peer(0), server_peer(1)}, 8);
+      for (std::uint16_t i = 0; i < 2; ++i) comes_again(i, 90);
+      CHECK(opens() == Round(10));
+    }
     cluster.keep(0, 14, 15);
-    ServerHello again = cluster.hello_of(1);
-    again.incarnation = 99;
-    again.stored = {StoredJob{cluster.open().job, "mnist", 0, {Round(10), Round(snapshot)}}};
     cluster.pass(kTimeoutMs + 2000, 3, {server_peer(1)}, 8);
-    cluster.say(server_peer(1), again);
+    comes_again(1, 99);
     options.redo_job = cluster.open().job;
     options.redo_first = 11;
     options.redo_last = 15;
-    cluster.sent.clear();
-    for (std::uint32_t w = 0; w < 3; ++w) {
-      options.node = w;
-      options.nodes = 3;
-      JoinJob join = cluster.join_of(options);
-      join.redo_members = welcome.members;
-      cluster.say(worker_peer(w), join);
-    }
-    REQUIRE(cluster.phase() == "opening");
-    cluster.all_ready();
-    return welcome_of(cluster, 0).resume_round;
+    return opens();
   };
-  CHECK(start(10) == Round(10));
-  CHECK(start(11) == Round(14));
+  CHECK(start(10, false) == Round(10));
+  CHECK(start(11, false) == Round(14));
+  CHECK(start(10, true) == Round(14));
 }
 
 }  // namespace tributary
