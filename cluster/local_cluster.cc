@@ -18,6 +18,7 @@
 
 #include "cluster/http_client.h"
 #include "cluster/run_folder.h"
+#include "cluster/stop_wait.h"
 #include "common/assert.h"
 #include "common/exit_codes.h"
 
@@ -37,8 +38,6 @@ constexpr milliseconds kReadyPoll{5};
 constexpr int kCoordinatorPort = 7070;  // on a host of its own
 // Beyond what a daemon allows itself (stop_timeout_s) before it is killed.
 constexpr std::chrono::seconds kExtraGrace{5};
-// And then whether it answers is looked at, again and again.
-constexpr milliseconds kAnswerTimeout{2'000}, kLookAgain{1'000};
 constexpr std::chrono::seconds kTrainerGrace{5};
 
 std::uint64_t size_of(const std::string& file) {
@@ -431,17 +430,14 @@ milliseconds LocalCluster::grace() const {
 
 std::vector<std::string> LocalCluster::stop() {
   std::vector<std::string> killed;
-  // All of a group are told before the first is waited for. A daemon takes as long as it gets on, and ends by itself
-  // when nothing has moved for stop_timeout_s: only one that answers nobody any more is killed.
+  // All of a group are told before the first is waited for. Only one that answers nobody any more is killed.
   const auto end = [&](auto first, auto last) {
     for (auto d = first; d != last; ++d) d->process.send_signal(SIGTERM);
-    const auto until = Clock::now() + grace();
+    StopWait wait(grace());
     for (auto d = first; d != last; ++d) {
       if (!d->process || !d->process.running()) continue;
-      const auto left = std::max(std::chrono::duration_cast<milliseconds>(until - Clock::now()), milliseconds(0));
-      bool ended = d->process.wait(left).has_value();
-      while (!ended && http_get(d->admin, "/status", kAnswerTimeout)) ended = d->process.wait(kLookAgain).has_value();
-      if (ended || !d->process.running()) continue;
+      const auto answers = [&](milliseconds within) { return http_get(d->admin, "/status", within).has_value(); };
+      if (wait.ended(d->process, answers)) continue;
       d->process.terminate(milliseconds(0));
       killed.push_back(d->name);
     }

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "cluster/process.h"
+#include "cluster/stop_wait.h"
 
 namespace tributary {
 namespace {
@@ -187,6 +188,30 @@ TEST_CASE("the last lines of a file are those asked for, from the offset asked f
   CHECK(last_lines(file, 9) == "  one\n  two\n  three");
   CHECK(last_lines(file, 9, 8) == "  three");
   CHECK(last_lines(file, 9, 14) == "  (nothing)");
+}
+
+TEST_CASE("a daemon that stops is waited for while it answers, however long it takes") {
+  Process process = shell("sleep 4");
+  int asked = 0;
+  StopWait wait(milliseconds(1500));
+  CHECK(wait.ended(process, [&](milliseconds) { return ++asked > 0; }));
+  CHECK(asked >= 2);
+}
+
+TEST_CASE("a daemon whose pages are closed already, and that has not quite ended, is waited for") {
+  Process process = shell("sleep 2");
+  StopWait wait(milliseconds(20'000));
+  CHECK(wait.ended(process, [](milliseconds) { return false; }));
+}
+
+TEST_CASE("a daemon that answers nobody any more is not waited for beyond the limit") {
+  Process first = shell("sleep 60");
+  Process second = shell("sleep 60");
+  StopWait wait(milliseconds(1500));
+  CHECK_FALSE(wait.ended(first, [](milliseconds) { return false; }));
+  int asked = 0;
+  CHECK_FALSE(wait.ended(second, [&](milliseconds) { return ++asked < 0; }));
+  CHECK(asked == 1);  // the limit was for both
 }
 
 }  // namespace
