@@ -241,7 +241,9 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   begun->start = start;
   redoing_ =
       !scenario_.logs() && start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
-  if (ring_gap_ && !gap_until_) gap_until_ = welcome.resume_round;
+  if (!ring_gap_ || gap_until_) return;
+  // Of the round that other nodes had opened, chunks that servers kept have those nodes' sums.
+  gap_until_ = others && synchronous() ? Round(*std::ranges::max_element(reached_)) : welcome.resume_round;
 }
 
 // What nodes kept in views of other nodes, or before those, is of no use. A coordinator that came while such a view was

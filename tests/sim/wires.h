@@ -6,6 +6,7 @@
 // another PeerId. Nothing passes between two machines while they are cut off from each other.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -34,7 +35,7 @@ class Process {
 
   void after(std::uint64_t delay_ns, std::function<void()> action);
   // As a machine that swaps, or SIGSTOP: whatever is due before then waits until then.
-  void hold_until(std::uint64_t at_ns) { *held_until_ = at_ns; }
+  void hold_until(std::uint64_t at_ns) { *held_until_ = std::max(*held_until_, at_ns); }
   std::uint32_t machine() const { return machine_; }
   std::uint64_t now_ns() const { return clock_.now_ns(); }
 
