@@ -42,6 +42,7 @@ void write(Root::Builder out, const JoinJob& m) {
   body.setRedoCapacity(m.redo_capacity);
   body.setRedoMembers(m.redo_members);
   write_texts(body.initComputesWith(size_of(m.computes_with)), m.computes_with);
+  body.setOnDevices(m.on_devices);
 }
 
 void write(Root::Builder out, const OpenJob& m) {
@@ -262,6 +263,7 @@ JoinJob read(wire::JoinJob::Reader in) {
   m.redo_capacity = in.getRedoCapacity();
   m.redo_members = in.getRedoMembers();
   m.computes_with = read_kinds(in.getComputesWith());
+  m.on_devices = in.getOnDevices();
   return m;
 }
 

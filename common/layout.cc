@@ -266,8 +266,7 @@ std::vector<ChunkIndex> Layout::chunks_owned_by(ShardIndex shard, LaneIndex lane
 }
 
 std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards,
-                                     std::uint32_t nodes, bool one_machine) {
-  constexpr std::uint64_t kHigh = 1u << 20;  // bytes
+                                     std::uint32_t nodes, bool one_machine, std::uint64_t largest) {
   constexpr double kChunksPerLane = 8, kTail = 0.02;
   const std::uint64_t low = one_machine ? 64u << 10 : 16u << 10;
   double total_weight = 0.0;
@@ -281,12 +280,12 @@ std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<cons
     });
   };
   // The nearest power of two: above this a chunk of half the size is nearer.
-  double most = static_cast<double>(kHigh);
+  double most = static_cast<double>(largest);
   if (!one_machine) {
     const double in_tail = 2.0 * static_cast<double>(shards.size()) + static_cast<double>(nodes);
     most = std::sqrt(2.0) * kTail * static_cast<double>(flat_elements * sizeof(float)) / in_tail;
   }
-  std::uint64_t chunk_bytes = kHigh;
+  std::uint64_t chunk_bytes = largest;
   while (chunk_bytes > low && (static_cast<double>(chunk_bytes) > most || !enough(chunk_bytes))) chunk_bytes /= 2;
   return chunk_bytes / sizeof(float);
 }

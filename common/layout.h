@@ -95,17 +95,22 @@ class Layout {
   std::uint64_t hash_ = 0;
 };
 
+// fp32 bytes of a chunk that nobody chose: on hosts a larger one is no faster, but devices have a launch, a copy and a
+// collective to pay for each.
+inline constexpr std::uint64_t kLargestChunkBytes = 1u << 20, kLargestDeviceChunkBytes = 4u << 20;
+
 // Default chunk size in elements, a power of two of bytes.
 //
 // On one machine: the largest such that every lane of every server gets at least 8 chunks (so that pushes, steps and
-// answers overlap), within 64 KiB .. 1 MiB of fp32; a message costs more there than what it waits for.
+// answers overlap), within 64 KiB .. `largest` of fp32; a message costs more there than what it waits for.
 //
 // Over a network of k servers and n nodes the last answers of a round can begin only when the last pushes are in: then
 // a server still sends n answers of its last chunk, and up to 2k chunks were in the window. So a round of M bytes takes
 // about 1 + (2k + n) * chunk / M times as long as its bytes; the chunk is what makes that 2 % (the nearest power of
-// two), within 16 KiB .. 1 MiB, and no lane gets fewer than 8.
+// two), within 16 KiB .. `largest`, and no lane gets fewer than 8.
 std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards,
-                                     std::uint32_t nodes, bool one_machine);
+                                     std::uint32_t nodes, bool one_machine,
+                                     std::uint64_t largest = kLargestChunkBytes);
 
 // The same for the buckets of an all-reduce job. It does not depend on the number of nodes: a checkpoint fits any.
 std::uint64_t default_bucket_elements(std::uint64_t flat_elements);

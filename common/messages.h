@@ -216,6 +216,7 @@ struct JoinJob {
   std::uint32_t redo_capacity = 0;
   std::uint64_t redo_members = 0;  // JobWelcome::members of the views that they were pushed in
   ComputeKinds computes_with;      // its ranks
+  bool on_devices = false;         // its ranks' gradients are on GPUs, which add them up
 };
 // Coordinator -> server: own your chunks of this job in this view.
 struct OpenJob {

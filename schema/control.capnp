@@ -129,6 +129,7 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   redoCapacity @10 :UInt32;  # 0: it keeps none
   redoMembers @11 :UInt64;  # JobWelcome.members of the views that they were pushed in
   computesWith @12 :List(Text);  # what its ranks compute gradients with, each once
+  onDevices @13 :Bool;  # its ranks' gradients are on GPUs, which add them up
 }
 
 struct OpenJob {  # coordinator -> server: own your chunks of this job in this view

@@ -22,7 +22,9 @@ JobHosts CoordinatorCore::hosts_of(const Job& job) const {
     const WorkerHello& hello = workers_.at(member.worker).hello;
     workers.push_back({"worker " + hello.name, hello.host, hello.bandwidth});
   }
-  return hosts_of_job(servers, workers);
+  JobHosts hosts = hosts_of_job(servers, workers);
+  hosts.on_devices = std::ranges::any_of(job.members, [](const auto& entry) { return entry.second.join.on_devices; });
+  return hosts;
 }
 
 // A fresh job gets its chunks and owners, by what the hosts' links can carry. One that has state, in snapshots or in

@@ -44,6 +44,7 @@ struct JobHosts {
   std::vector<std::size_t> of_server;    // host of each server; kUnknownHosts: none
   std::vector<double> server_bandwidth;  // as each server states it
   std::uint32_t workers = 0;
+  bool on_devices = false;                  // some node's gradients are added up on GPUs
   std::vector<std::string> contradictions;  // sentences: daemons of one host that state different bandwidths
   // B: the slowest link of a host with workers, so that a ring over them takes 2(n-1)/n times M/B.
   double unit_bandwidth = 1.0;

@@ -194,6 +194,7 @@ void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
   for (const auto& [local, place] : entry.places) add_kind(message.computes_with, place.computes_with);
   const bool on_host = !options_.devices || !options_.devices->api() ||
                        std::ranges::all_of(entry.places, [](const auto& p) { return p.second.device.empty(); });
+  message.on_devices = !on_host;
   if (on_host) {
     if (redo_.busy(entry.name)) {
       entry.next_ms = now_ms + kRingRetryMs;

@@ -51,6 +51,7 @@ struct JoinOptions {
   std::vector<std::uint32_t> redo_nodes = {};  // of the views they were pushed in; empty: 0 to nodes - 1
   JobConfig config = config_of("");            // its name is `job`
   ComputeKinds computes_with = {};
+  bool on_devices = false;
 };
 
 // Of a node that keeps the pushes of 16 rounds, and waits when it can keep no more.
@@ -122,6 +123,7 @@ class Cluster : public CoordinatorOutput {
     join.redo_last = Round(options.redo_last);
     join.redo_capacity = options.redo_capacity;
     join.computes_with = options.computes_with;
+    join.on_devices = options.on_devices;
     std::vector<std::uint32_t> nodes = options.redo_nodes;
     for (std::uint32_t node = 0; node < std::min(options.nodes, 2048u) && options.redo_nodes.empty(); ++node)
       nodes.push_back(node);

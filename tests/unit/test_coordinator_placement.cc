@@ -228,6 +228,20 @@ TEST_CASE("where a daemon's host is not known, or there is only one, servers own
   }
 }
 
+TEST_CASE("chunks of a large model are larger where a node adds its gradients up on GPUs") {
+  const auto chunk_bytes = [](std::uint64_t elements, bool on_devices) {
+    JoinOptions options;
+    options.tensors = {{"w", {elements}}};
+    options.on_devices = on_devices;
+    const Placed job({{"here", 1.0}}, {{"here"}, {"here"}}, options);
+    return job.cluster.open().chunk_elements * sizeof(float);
+  };
+  constexpr std::uint64_t kLarge = 64u << 20, kSmall = 1u << 20;
+  CHECK(chunk_bytes(kLarge, false) == kLargestChunkBytes);
+  CHECK(chunk_bytes(kLarge, true) == kLargestDeviceChunkBytes);
+  CHECK(chunk_bytes(kSmall, true) == chunk_bytes(kSmall, false));  // every lane has work
+}
+
 TEST_CASE("daemons of a host that state different bandwidths are told of, and the largest counts") {
   const Placed job({{"s0", 10.0}, {"s1", 10.0}, {"w0", 1.0}}, {{"w0", 10.0}, {"w1", 10.0}, {"w2", 10.0}});
   CHECK(job.logged("server 2 and worker n0 share the link of host 'w0' but state bandwidths from 1 to 10"));

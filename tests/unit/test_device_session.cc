@@ -42,6 +42,7 @@ TEST_CASE("trainers on devices are lent their gradients and their device's param
     node.run();
     const std::vector<std::shared_ptr<FakeOpener>> openers = {devices.opener(1), devices.opener(0), devices.opener(1)};
     auto sessions = attach_all(node, openers);
+    CHECK(node.coordinator.all<JoinJob>().back().on_devices);
     const auto job = node.lanes.job();
     REQUIRE(job->spec().devices);
     CHECK(job->spec().devices->plan().width() == 2);

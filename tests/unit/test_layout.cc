@@ -321,6 +321,9 @@ TEST_CASE(
   CHECK(default_chunk_elements(31 * kMiB, equal_shards(2, 2), 2, true) == kMiB / 2);
   CHECK(default_chunk_elements(4 * kMiB, equal_shards(2, 2), 2, true) == kMiB / 8);
   CHECK(default_chunk_elements(100, equal_shards(2, 2), 2, true) == kMiB / 16);
+  // Where devices add gradients up, with as many for every lane.
+  CHECK(default_chunk_elements(1024 * kMiB, equal_shards(2, 2), 2, true, kLargestDeviceChunkBytes) == 4 * kMiB);
+  CHECK(default_chunk_elements(32 * kMiB, equal_shards(2, 2), 2, true, kLargestDeviceChunkBytes) == kMiB);
   const std::vector<ShardSlots> uneven = {{1, 3.0}, {1, 1.0}};  // the second gets a quarter
   CHECK(default_chunk_elements(32 * kMiB, uneven, 2, true) == kMiB);
   CHECK(default_chunk_elements(31 * kMiB, uneven, 2, true) == kMiB / 2);
