@@ -402,6 +402,7 @@ void add_bench(CLI::App& app, int& exit_status) {
   add_optimizer(*command, exit_status);
   add_kernels(*command, exit_status);
   add_gpu_kernels(*command, exit_status);
+  add_bench_gpu_costs(*command, exit_status);
   add_echo_server(*command, exit_status);
   add_bench_ranks(*command, exit_status);
   add_bench_staleness(*command, exit_status);

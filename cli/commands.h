@@ -26,5 +26,6 @@ void add_bench_stragglers(CLI::App& bench, int& exit_status);
 void add_bench_compare(CLI::App& bench, int& exit_status);
 void add_bench_checkpoint(CLI::App& bench, int& exit_status);
 void add_bench_soak(CLI::App& bench, int& exit_status);
+void add_bench_gpu_costs(CLI::App& bench, int& exit_status);
 
 }  // namespace tributary::cli

@@ -109,10 +109,10 @@ inline constexpr std::uint64_t kLargestChunkBytes = 1u << 20, kLargestDeviceChun
 // about 1 + (2k + n) * chunk / M times as long as its bytes; the chunk is what makes that 2 % (the nearest power of
 // two), within 16 KiB .. `largest`, and no lane gets fewer than 8.
 std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards,
-                                     std::uint32_t nodes, bool one_machine,
-                                     std::uint64_t largest = kLargestChunkBytes);
+                                     std::uint32_t nodes, bool one_machine, std::uint64_t largest = kLargestChunkBytes);
 
-// The same for the buckets of an all-reduce job. It does not depend on the number of nodes: a checkpoint fits any.
+// The same for the buckets of an all-reduce job: from 512 KiB, at least 8 of them, to 16 MiB, at least 16. It does not
+// depend on the number of nodes: a checkpoint fits any.
 std::uint64_t default_bucket_elements(std::uint64_t flat_elements);
 
 // The layout of an all-reduce job, whose chunks (buckets) nobody owns: all of one lane of one shard. chunk_bytes: as

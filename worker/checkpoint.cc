@@ -251,7 +251,7 @@ Status check(Reader& reader, Round round) {
   return reader.end();
 }
 
-constexpr char kOtherLayout[] = "other tensors, or another chunk size";
+constexpr char kOtherLayout[] = "other tensors, or another [job] chunk_bytes";
 
 }  // namespace
 

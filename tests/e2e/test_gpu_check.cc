@@ -39,7 +39,10 @@ class Fake {
   '--help '*) printf '  up    train\n  doctor   look\n  bench   measure\n' ;;
   'doctor '*) echo '{"doctor":true}' ;;
   'bench --help') printf '  pushpull  x\n  gpu-kernels  y\n' ;;
-  'bench gpu-kernels') echo 'warming up' >&2; echo '{"gb_per_s":[1,2]}' ;;
+  'bench gpu-kernels') echo 'warming up' >&2; cat <<END
+{"asked":"$*","gb_per_s":[1,2],"copy_gb_per_s":4000,"results":[{"kernel":"slow one","one_pass":true,"ratio":0.5}]}
+END
+    ;;
   'up --help') echo '  --device TEXT' ;;
   'up '*) case "$*" in
       *'--device cpu'*) echo '{"test_accuracy":0.89,"samples_per_s":5,"seconds":1.5,"rounds":7,"devices":["cpu"]}' ;;
@@ -130,7 +133,17 @@ TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps 
     CHECK(step(result, name).at("figures").at("skipped") == 1);
   }
   CHECK(step(result, "doctor").at("figures").at("doctor") == true);
-  CHECK(step(result, "bench gpu-kernels").at("figures").at("gb_per_s").at(1) == 2);
+  const nlohmann::json& kernels = step(result, "bench gpu-kernels, 2^28 values").at("figures");
+  CHECK(kernels.at("gb_per_s").at(1) == 2);
+  CHECK(kernels.at("asked") == "bench gpu-kernels --elements 268435456 --json");
+  CHECK(step(result, "bench gpu-costs").at("status") == "skipped");
+  const std::string page = last_lines(fake.out() + "/gpu_check.txt", 1000);
+  for (const char* said :
+       {"gpu_check: passed", "name Some \"quoted\" GPU", "1 of one pass below 0.85 of it; slow one 0.50",
+        "train cuda, 4 ranks: accuracy 0.8851, 50 samples/s, gradients on the device",
+        "skipped: bench gpu-costs: this build's 'tributary bench' has no gpu-costs"}) {
+    CHECK_MESSAGE(page.find(said) != std::string::npos, said, "\n", page);
+  }
   CHECK(step(result, "bench gpu-pipeline").at("status") == "skipped");
   CHECK(step(result, "train cuda, 4 ranks, MPS").at("reason") == "nvidia-cuda-mps-control is not on PATH");
   for (const char* name : {"train cpu, 2 ranks", "train cuda, 2 ranks", "train cuda, 4 ranks"}) {
@@ -191,7 +204,7 @@ TEST_CASE("gpu_check ends when its budget is spent, and says what was left out f
   fake.program("test_gpu_later", kDoctestEnd);
   const nlohmann::json result = fake.run(1, {"--budget", "8"});
   CHECK(result.at("seconds").get<double>() < 20.0);
-  CHECK(step(result, "bench gpu-kernels").at("status") == "passed");
+  CHECK(step(result, "bench gpu-kernels, 2^18 values").at("status") == "passed");
   CHECK(step(result, "test_gpu_endless").at("status") == "failed");
   CHECK(step(result, "test_gpu_endless").at("seconds").get<double>() < 10.0);
   CHECK(step(result, "test_gpu_later").at("status") == "skipped");
@@ -250,7 +263,7 @@ TEST_CASE("gpu_check says why it skips, and that nothing was checked") {
   }
   fake.tributary("0.89");
   const nlohmann::json only = fake.run(0, {"--only", "^bench"});
-  CHECK(step(only, "bench gpu-kernels").at("status") == "passed");
+  CHECK(step(only, "bench gpu-kernels, 2^18 values").at("status") == "passed");
   CHECK(step(only, "doctor").at("status") == "skipped");
   CHECK(step(only, "train").at("reason") == "no data set: give --data DIR");
 }

@@ -294,9 +294,14 @@ TEST_CASE("impossible chunk sizes, shards and owners are refused") {
   CHECK(contains(refusal(Layout::with_owners(tensors, kSmallest, std::vector<ChunkOwner>(2))), "owners for 2"));
 }
 
-TEST_CASE("buckets of all-reduce jobs are an eighth of the model, from 512 KiB to 4 MiB, and have one owner") {
+TEST_CASE(
+    "buckets of all-reduce jobs are an eighth of the model up to 4 MiB, then a sixteenth up to 16, and have one "
+    "owner") {
   constexpr std::uint64_t kMiB = (1u << 20) / sizeof(float);
-  CHECK(default_bucket_elements(1024 * kMiB) == 4 * kMiB);
+  CHECK(default_bucket_elements(1024 * kMiB) == 16 * kMiB);
+  CHECK(default_bucket_elements(256 * kMiB) == 16 * kMiB);
+  CHECK(default_bucket_elements(255 * kMiB) == 8 * kMiB);
+  CHECK(default_bucket_elements(64 * kMiB) == 4 * kMiB);
   CHECK(default_bucket_elements(32 * kMiB) == 4 * kMiB);
   CHECK(default_bucket_elements(31 * kMiB) == 2 * kMiB);
   CHECK(default_bucket_elements(kMiB) == kMiB / 2);

@@ -1,0 +1,47 @@
+// `tributary bench gpu-costs`: what single operations on a GPU cost, as the device path uses them: a launch, a copy, an
+// event, a host function; the link at several sizes; and what other processes on the device change.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+
+namespace tributary::bench {
+
+struct GpuCostsOptions {
+  int device = 0;            // as the CUDA runtime counts
+  unsigned repetitions = 9;  // each figure is the median of so many
+  std::vector<std::size_t> sizes = {256u << 10, 1u << 20, 4u << 20, 16u << 20, 64u << 20};  // of copies, bytes
+  std::size_t link_bytes = 256u << 20;  // copied each way for a figure of the link, at least four times the size
+};
+
+// Of this process alone:
+//   calls_us   launch, copy, record, wait, host_function: the thread's time for one call, of many on a busy stream;
+//              launch_and_wait: one kernel, until a waiting thread goes on
+//   host_function_gap_us   by which a host function behind each copy delays the next, on the same stream
+//   links      rows {bytes, memory "pinned" or "registered", direction "to_host", "to_device" or "both", callbacks,
+//              gb_per_s}; both: the sum of the two
+// Errors: kInvalidArgument, kUnavailable without a device or in a build without CUDA, kLimit without memory.
+Result<nlohmann::ordered_json> run_gpu_costs(const GpuCostsOptions& options);
+
+// What another process on the same device does, for those below.
+enum class GpuPeer {
+  kBusy,    // computes until it is killed
+  kFault,   // makes a kernel fail, and prints who learns of it, as JSON
+  kImport,  // opens `handle` twice, prints what came of it, and waits until it is killed
+  kExport,  // prints a handle, and waits until it is killed
+};
+int run_gpu_peer(GpuPeer peer, int device, const std::string& handle);
+
+// With processes that run `program` bench gpu-peer:
+//   time_slicing   launch_and_wait_us alone and beside a process that computes
+//   fault          a peer's kernel reads no memory of its own: error, told_after_ms, host_function_ran, later_calls
+//                  ("cudaMalloc": "...") in that process; here: what a call here says after it
+//   ipc            opened_twice, importer_killed (freed, and memory that came back), exporter_killed (a copy from its
+//                  memory)
+Result<nlohmann::ordered_json> run_gpu_peers(int device, const std::string& program);
+
+}  // namespace tributary::bench
