@@ -224,7 +224,7 @@ TEST_CASE("a checkpoint of other tensors or chunks under the same name is refuse
   const auto refused = newest_checkpoint(directory.path(), "a job", Sample(2048).layout->hash());
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == ErrorCode::kConfigMismatch);
-  CHECK(mentions(refused.error(), "chunk size"));
+  CHECK(mentions(refused.error(), "chunk_bytes"));
   CHECK(mentions(refused.error(), "round 5"));
   CHECK(mentions(refused.error(), only_file(directory.path()).parent_path().string()));
 }
