@@ -96,10 +96,10 @@ int busy(GpuScope& scope) {
   return 1;
 }
 
-int fault(GpuScope& scope) {
+int fault(GpuScope& scope, int device) {
   const cudaStream_t stream = scope.stream(), other = scope.stream();
   if (!scope.status()) return 1;
-  static std::atomic<bool> ran{false};
+  static std::atomic<bool> ran{false};  // a late host function may still come when this returns
   // Nobody has memory there.
   auto* nowhere = reinterpret_cast<float*>(std::uintptr_t{1} << 46);
   const auto begin = Clock::now();
@@ -116,7 +116,7 @@ int fault(GpuScope& scope) {
   Json out = {{"error", in_words(error)}, {"told_after_ms", told}, {"host_function_ran", ran.load()}};
   out["later_calls"] = {{"cudaStreamQuery of another stream", in_words(cudaStreamQuery(other))},
                         {"cudaMalloc", in_words(cudaMalloc(&memory, 256))},
-                        {"cudaSetDevice", in_words(cudaSetDevice(0))}};
+                        {"cudaSetDevice", in_words(cudaSetDevice(device))}};
   say(out.dump());
   return 0;
 }
@@ -311,7 +311,7 @@ int run_gpu_peer(GpuPeer peer, int device, const std::string& handle) {
         status = busy(scope);
         break;
       case GpuPeer::kFault:
-        status = fault(scope);
+        status = fault(scope, device);
         break;
       case GpuPeer::kImport:
         status = import(handle, device);
