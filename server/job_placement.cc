@@ -121,10 +121,9 @@ Result<Layout> place_chunks(const std::vector<TensorSpec>& tensors, std::uint64_
     std::vector<ShardSlots> owning;
     std::ranges::copy_if(slots, std::back_inserter(owning), [](const ShardSlots& s) { return s.weight > 0.0; });
     const std::uint64_t size =
-        chunk_elements != 0
-            ? chunk_elements
-            : default_chunk_elements(flat, owning, hosts.workers, one_machine,
-                                     hosts.on_devices ? kLargestDeviceChunkBytes : kLargestChunkBytes);
+        chunk_elements != 0 ? chunk_elements
+                            : default_chunk_elements(flat, owning, hosts.workers, one_machine,
+                                                     hosts.on_devices ? kLargestDeviceChunkBytes : kLargestChunkBytes);
     double total = 0.0;
     for (const ShardSlots& s : owning) total += s.weight;
     auto smallest = slots.end();
