@@ -1,6 +1,6 @@
 #include "cluster/stop_wait.h"
 
-#include <algorithm>
+#include "common/clock.h"
 
 namespace tributary {
 namespace {
@@ -12,19 +12,14 @@ constexpr milliseconds kLookAgain{1'000};
 // An answer may stand behind what a daemon sends on a slow link: 10 s are 12 MB at 10 Mbit/s.
 constexpr milliseconds kAnswerTimeout{10'000};
 
-std::uint64_t now_ms() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(now).count());
-}
-
 }  // namespace
 
-StopWait::StopWait(milliseconds limit) : patience_(static_cast<std::uint64_t>(limit.count()), now_ms()) {}
+StopWait::StopWait(milliseconds limit) : patience_(static_cast<std::uint64_t>(limit.count()), steady_ms()) {}
 
 bool StopWait::ended(Process& process, const Ask& answers) {
   while (!process.wait(kLookAgain)) {
     if (answers(kAnswerTimeout)) ++answers_;
-    if (patience_.over(answers_, now_ms())) return !process.running();
+    if (patience_.over(answers_, steady_ms())) return !process.running();
   }
   return true;
 }
