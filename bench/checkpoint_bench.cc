@@ -70,7 +70,7 @@ class Exchange {
       session.job.optimizer.lr = 1e-3;
       session.job.snapshot = {.every_s = 0, .every_rounds = 0};
       // It names snapshots of its own, as often as nodes' memory for what they pushed asks: no stretch would be quiet.
-      session.job.recovery.redo_log = "none";
+      session.job.recovery.redo_mb = 0;
       session.topology = {.rank = node, .world_size = options.nodes, .node_rank = node};
       threads_.emplace_back([this, session] {
         const Status trained = train(session);

@@ -127,7 +127,6 @@ struct Case {
 
 // The copy first. A decoder comes behind its encoder, whose frame it reads; parameters are `out`.
 std::vector<Case> all_cases(const GpuKernelBenchOptions& options) {
-  using kernels::TopKSelection;
   constexpr double kScales8 = 4.0 / kernels::kInt8Block, kScales1 = 4.0 / kernels::kOneBitBlock;
   const double sent = options.top_k;
   std::vector<Case> cases = {
@@ -175,16 +174,10 @@ std::vector<Case> all_cases(const GpuKernelBenchOptions& options) {
     add("onebit encode", 8.125 + kScales1, true, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
       cuda::onebit_encode(values, a.n, a.residual, a.scales, a.signs, s);
     });
-    // The values, the residual read five times and written once, and what is sent; estimated: read three times.
-    add("topk encode exact", 24 + 10 * sent, false, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
-      cuda::topk_select(values, a.residual, a.n, a.k, TopKSelection::kExact, a.counts, a.top_values, a.top_offsets,
-                        a.scratch, s);
+    // The values, the residual read five times and written once, and what is sent.
+    add("topk encode", 24 + 10 * sent, false, [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
+      cuda::topk_select(values, a.residual, a.n, a.k, a.counts, a.top_values, a.top_offsets, a.scratch, s);
     });
-    add("topk encode estimated", 16 + 10 * sent, false,
-        [](const Arrays& a, const cuda::SumInputs& values, cudaStream_t s) {
-          cuda::topk_select(values, a.residual, a.n, a.k, TopKSelection::kEstimated, a.counts, a.top_values,
-                            a.top_offsets, a.scratch, s);
-        });
   }
   cases.push_back({"int8 encode delta", 13 + kScales8, true, [](const Arrays& a, cudaStream_t s) {
                      cuda::int8_encode_delta(a.inputs[0], a.n, a.estimate, a.scales, a.q, s);

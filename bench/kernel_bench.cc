@@ -102,11 +102,11 @@ std::vector<Case> all_cases(const KernelBenchOptions& options) {
     return a.counts.data() + c.index * topk_groups(a.options.chunk_elements);
   };
   // The values join the residual, then the largest leave it.
-  const auto select = [=](Arrays& a, const Chunk& c, TopKSelection selection) {
+  const auto select = [=](Arrays& a, const Chunk& c) {
     float* residual = a.residual_top.data() + c.first;
     const std::array<const float*, 2> both = {residual, gradient(a, c)};
     tree_sum(both, c.count, residual);
-    topk_select(residual, c.count, k_of(a, c), selection, counts(a, c), a.top_values.data() + c.index * a.k,
+    topk_select(residual, c.count, k_of(a, c), counts(a, c), a.top_values.data() + c.index * a.k,
                 a.top_offsets.data() + c.index * a.k, a.scratch.data());
   };
   const auto sum = [](Arrays& a, const Chunk& c, std::size_t inputs) {
@@ -158,9 +158,7 @@ std::vector<Case> all_cases(const KernelBenchOptions& options) {
        [=](Arrays& a, const Chunk& c) {
          onebit_decode(bytes_of(scales1(a, c)), signs(a, c), 0, c.count, &a.out[c.first]);
        }},
-      {"topk encode exact", 12 + 6 * sent, [=](Arrays& a, const Chunk& c) { select(a, c, TopKSelection::kExact); }},
-      {"topk encode estimated", 12 + 6 * sent,
-       [=](Arrays& a, const Chunk& c) { select(a, c, TopKSelection::kEstimated); }},
+      {"topk encode", 12 + 6 * sent, select},
       {"topk decode", 4 + 6 * sent,
        [=](Arrays& a, const Chunk& c) {
          topk_decode(bytes_of(counts(a, c)), bytes_of(&a.top_values[c.index * a.k]),

@@ -46,11 +46,11 @@ struct PushPullOptions {
 // object's fields are explained by `tributary bench pushpull --help`. Call it on the main thread: it starts daemons.
 Result<nlohmann::ordered_json> run_pushpull(const PushPullOptions& options);
 
-// What surviving costs: three clusters of the same kind, whose slices take turns. off: a store, and nothing is written;
-// workers: snapshots, and nodes keep what they push; disk: snapshots, and servers log their steps. After its slice a
-// cluster finishes what it is writing before the next one's begins, and who goes first changes from slice to slice.
-// kInvalidArgument: the model is so large that nothing would be kept. kUnavailable: no slice had a snapshot
-// with "workers", or something ended. kTimeout: a snapshot does not end.
+// What surviving costs: two clusters of the same kind, whose slices take turns. off: a store, and nothing is written;
+// redo: snapshots, and nodes keep what they push. After its slice a cluster finishes what it is writing before the next
+// one's begins, and who goes first changes from slice to slice. kInvalidArgument: the model is so large that nothing
+// would be kept. kUnavailable: no slice had a snapshot with "redo", or something ended. kTimeout: a snapshot does not
+// end.
 Result<nlohmann::ordered_json> run_durability(const PushPullOptions& options);
 
 }  // namespace tributary::bench

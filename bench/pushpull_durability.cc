@@ -9,7 +9,6 @@
 #include "bench/sample_model.h"
 #include "common/median.h"
 #include "common/redo_plan.h"
-#include "server/redo_record.h"
 
 namespace tributary::bench {
 
@@ -17,35 +16,30 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// Rounds that nodes (redo_log "workers") or servers' logs ("disk") keep. 0: they have no room for enough.
+// Rounds that nodes keep. 0: they have no room for enough.
 Result<std::uint32_t> kept_rounds(const PushPullOptions& options, const PushPullBenchmark& benchmark) {
   const JobConfig job = pushpull_job(options);
   const auto layout =
       Layout::make(sample_tensors(options.model_bytes), benchmark.chunk_bytes() / sizeof(float),
                    std::vector<ShardSlots>(options.servers, ShardSlots{.lanes = benchmark.lanes(), .weight = 1.0}));
   if (!layout) return tl::unexpected(layout.error());
-  if (!logs_steps(job)) return redo_rounds(job, push_bytes(*layout, job.push));
-  return log_rounds(job, layout->owners(), layout->chunk_elements());
+  return redo_rounds(job, push_bytes(*layout, job.push));
 }
 
 // The same, or kInvalidArgument with what would do: where nothing is kept there is nothing to measure.
 Result<std::uint32_t> some_kept_rounds(const PushPullOptions& options, const PushPullBenchmark& benchmark) {
   const auto kept = kept_rounds(options, benchmark);
   if (!kept || *kept > 0) return kept;
-  const bool disk = options.recovery.redo_log == "disk";
-  const auto room = [disk](PushPullOptions& one) -> std::uint32_t& {
-    return disk ? one.recovery.log_mb : one.recovery.redo_mb;
-  };
   const auto enough = [&](const PushPullOptions& one) { return kept_rounds(one, benchmark).value_or(1) > 0; };
   PushPullOptions larger = options, smaller = options;
-  while (!enough(larger) && room(larger) < (1u << 24)) room(larger) = std::max(2 * room(larger), 64u);
+  std::uint32_t& room = larger.recovery.redo_mb;
+  while (!enough(larger) && room < (1u << 24)) room = std::max(2 * room, 64u);
   while (!enough(smaller) && smaller.model_bytes > (1u << 20)) smaller.model_bytes /= 2;
-  const std::string option = disk ? "--log-mb " : "--redo-mb ";
-  return fail(ErrorCode::kInvalidArgument,
-              "with redo_log \"" + options.recovery.redo_log + "\" nothing is kept of a model of " +
-                  std::to_string(options.model_bytes) + " bytes, as fewer than " + std::to_string(kMinRedoRounds) +
-                  " rounds fit " + option + std::to_string(room(smaller)) + "; give " + option +
-                  std::to_string(room(larger)) + ", or --model-bytes " + std::to_string(smaller.model_bytes));
+  return fail(ErrorCode::kInvalidArgument, "nothing is kept of a model of " + std::to_string(options.model_bytes) +
+                                               " bytes, as fewer than " + std::to_string(kMinRedoRounds) +
+                                               " rounds fit --redo-mb " + std::to_string(options.recovery.redo_mb) +
+                                               "; give --redo-mb " + std::to_string(room) + ", or --model-bytes " +
+                                               std::to_string(smaller.model_bytes));
 }
 
 }  // namespace
@@ -58,18 +52,18 @@ Result<Json> run_durability(const PushPullOptions& options) {
     PushPullBenchmark::Kept written = {};
     std::uint64_t first_snapshot = 0;  // the newest before the slices
   };
-  Variant variants[3] = {{"off", {}}, {"workers", {}}, {"disk", {}}};
+  Variant variants[2] = {{"off", {}}, {"redo", {}}};
   for (Variant& variant : variants) {
     PushPullOptions one = options;
     one.store = true;
     one.ceiling = false;
     one.ranks_write = true;
-    one.recovery.redo_log = variant.name == std::string("off") ? "none" : variant.name;
+    if (&variant == &variants[0]) one.recovery.redo_mb = 0;
     auto setup = PushPullSetup::start(one);
     if (!setup) return tl::unexpected(setup.error());
     variant.setup = std::move(*setup);
     if (auto ok = variant.setup->benchmark().wait_paused(); !ok) return tl::unexpected(ok.error());
-    if (one.recovery.redo_log == "none") continue;
+    if (one.recovery.redo_mb == 0) continue;
     const auto kept = some_kept_rounds(one, variant.setup->benchmark());
     if (!kept) return tl::unexpected(kept.error());
     variant.kept_rounds = *kept;
@@ -94,11 +88,10 @@ Result<Json> run_durability(const PushPullOptions& options) {
       variant.written = *written;
     }
   }
-  // What "workers" costs is snapshots as much as copies. (A log may have room for all of the run.)
+  // What it costs is snapshots as much as copies.
   if (variants[1].written.newest_snapshot == variants[1].first_snapshot) {
     return fail(ErrorCode::kUnavailable,
-                "no slice had a snapshot with redo_log \"workers\", so this says nothing of what they cost; give more "
-                "--seconds");
+                "no slice had a snapshot, so this says nothing of what they cost; give more --seconds");
   }
   Json result;
   const std::vector<double> off = variants[0].setup->benchmark().slices();
@@ -116,7 +109,6 @@ Result<Json> run_durability(const PushPullOptions& options) {
     entry["kept_rounds"] = variant.kept_rounds;
     entry["snapshot_bytes"] = variant.written.snapshot_bytes;
     entry["newest_snapshot"] = variant.written.newest_snapshot;
-    entry["log_bytes"] = variant.written.log_bytes;
     for (const char* key :
          {"servers", "nodes", "ranks_per_node", "model_bytes", "optimizer", "transport", "chunk_bytes"})
       result[key] = measured->at(key);

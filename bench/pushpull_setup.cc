@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 bool takes_snapshots(const PushPullOptions& options) {
-  return options.store && options.recovery.redo_log != "none";
+  return options.store && options.recovery.redo_mb != 0;
 }
 
 }  // namespace
@@ -226,9 +226,6 @@ Result<PushPullBenchmark::Kept> PushPullBenchmark::kept() {
     kept.busy = kept.busy || (snapshot.at("pending").is_number() && snapshot.at("pending") <= job.at("min_version"));
     kept.snapshot_bytes += snapshot.at("bytes").get<std::uint64_t>();
     if (snapshot.at("durable").is_number()) kept.newest_snapshot = snapshot.at("durable").get<std::uint64_t>();
-    if (job.at("redo_log").is_null()) continue;
-    kept.busy = kept.busy || job.at("redo_log").at("queued_steps") != 0;
-    kept.log_bytes += job.at("redo_log").at("written_bytes").get<std::uint64_t>();
   }
   return kept;
 }

@@ -26,7 +26,7 @@ class PushPullBenchmark {
   // What the servers have on disk.
   struct Kept {
     bool busy = false;  // there is more to write
-    std::uint64_t snapshot_bytes = 0, log_bytes = 0;
+    std::uint64_t snapshot_bytes = 0;
     std::uint64_t newest_snapshot = 0;  // its round; 0: none yet
   };
 

@@ -93,10 +93,9 @@ std::string job_toml(const StragglerOptions& o, const std::string& variant, std:
     optimizer = "[optimizer]\nname = \"sgd\"\nlr = 0.7\nmomentum = 0.9\nnesterov = true\n";
   } else {
     text += "\"sync\"\n";
-    if (variant == "backup") text += "[sync]\nbackup_workers = 1\n";
     if (variant == "weighted") text += "[sync]\ndeadline_ms = " + std::to_string(deadline_ms) + "\n";
   }
-  text += optimizer + "[snapshot]\nevery_s = 0\n[recovery]\nredo_log = \"none\"\n";
+  text += optimizer + "[snapshot]\nevery_s = 0\n[recovery]\nredo_mb = 0\n";
   text += printed(
       "[train]\nhidden = [128]\nepochs = 100000\nglobal_batch = %u\naccumulation = %u\nseed = %llu\n"
       "eval_every_epochs = 100000\n",
@@ -175,47 +174,31 @@ Json accuracy_at_end(const Json& curve) {
   return sum / static_cast<double>(looks);
 }
 
-// Which part of what a rank computed came into the parameters.
-double counted_share(const Json& rank) {
-  if (!rank.contains("partial")) return 1.0;
-  const auto pushes = rank.at("partial").at("pushes").get<double>();
-  return pushes == 0.0 ? 1.0 : 1.0 - std::min(rank.at("partial").at("late_pushes").get<double>() / pushes, 1.0);
-}
-
 Json result_of(const Outcome& outcome, const StragglerOptions& o) {
-  const auto total = [&](std::uint64_t at_ns, bool counted) {
+  const auto total = [&](std::uint64_t at_ns) {
     double sum = 0.0;
-    for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
-      sum += outcome.tally.samples(rank, at_ns) * (counted ? counted_share(outcome.ranks[rank]) : 1.0);
-    }
+    for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) sum += outcome.tally.samples(rank, at_ns);
     return sum;
   };
   const double seconds = static_cast<double>(outcome.end_ns - outcome.begin_ns) * 1e-9;
-  const double samples = total(outcome.end_ns, false) - total(outcome.begin_ns, false);
-  const double counted = total(outcome.end_ns, true) - total(outcome.begin_ns, true);
+  const double samples = total(outcome.end_ns) - total(outcome.begin_ns);
   double left = 0.0;
-  for (const Json& rank : outcome.ranks) {
-    if (rank.contains("partial")) left += rank.at("partial").at("samples_left").get<double>();
-  }
+  for (const Json& rank : outcome.ranks) left += rank.value("samples_left", 0.0);
   Json curve = Json::array();
   for (const Json& point : outcome.ranks.front().value("curve", Json::array())) {
     const auto at_ns = point.at("at_ns").get<std::uint64_t>();
     if (at_ns > outcome.end_ns) break;
     const double at = (static_cast<double>(at_ns) - static_cast<double>(outcome.tally.started_ns())) * 1e-9;
     curve.push_back({{"seconds", at},
-                     {"samples", total(at_ns, false)},
-                     {"counted", total(at_ns, true)},
+                     {"samples", total(at_ns)},
                      {"round", point.at("round")},
                      {"test_accuracy", point.at("test_accuracy")}});
   }
   Json run = {{"seconds", seconds},
               {"samples", samples},
-              {"counted", counted},
               {"samples_per_s", samples / seconds},
-              {"counted_per_s", counted / seconds},
               {"rounds", outcome.ranks.front().at("rounds")},
               {"left", left},
-              {"late_share", 1.0 - (samples > 0.0 ? counted / samples : 1.0)},
               {"bytes_pushed", outcome.ranks.front().at("bytes_pushed")},
               {"test_accuracy", accuracy_at_end(curve)}};
   run["compute_ms"] = Json::array();
@@ -279,7 +262,7 @@ std::string flaw_of(const Json& earlier) {
     for (const char* key : {"slowdown", "variant"}) {
       if (!run.contains(key) || !run.at(key).is_string()) return which + "text \"" + key + "\"";
     }
-    for (const char* key : {"samples_per_s", "counted_per_s", "ideal_per_s", "ratio"}) {
+    for (const char* key : {"samples_per_s", "ideal_per_s", "ratio"}) {
       if (!number_of(run, key)) return which + "number \"" + key + "\"";
     }
     for (const char* key : {"compute_ms", "curve"}) {
@@ -288,7 +271,7 @@ std::string flaw_of(const Json& earlier) {
     const auto is_number = [](const Json& ms) { return ms.is_number(); };
     if (!std::ranges::all_of(run.at("compute_ms"), is_number)) return which + "numbers in \"compute_ms\"";
     for (const Json& point : run.at("curve")) {
-      for (const char* key : {"seconds", "samples", "counted", "test_accuracy"}) {
+      for (const char* key : {"seconds", "samples", "test_accuracy"}) {
         if (!number_of(point, key)) return which + "number \"" + key + "\" in its curve";
       }
     }
@@ -321,8 +304,7 @@ const std::vector<Slowdown>& slowdowns() {
 }
 
 const std::vector<std::string>& straggler_variants() {
-  static const std::vector<std::string> all = {"sync",  "weighted", "backup", "ssp-1",
-                                               "ssp-4", "ssp-16",   "async",  "diloco"};
+  static const std::vector<std::string> all = {"sync", "weighted", "ssp-1", "ssp-4", "ssp-16", "async", "diloco"};
   return all;
 }
 
@@ -356,15 +338,14 @@ Result<Json> run_stragglers(const StragglerOptions& options, const Json& earlier
     Json run = {{"slowdown", slowdown.name}, {"variant", variant}};
     run.update(*measured);
     const Json* calm = find("none", "sync");
-    const double calm_per_s = (calm == nullptr ? run : *calm).at("counted_per_s").get<double>();
+    const double calm_per_s = (calm == nullptr ? run : *calm).at("samples_per_s").get<double>();
     const double ideal = calm_per_s / options.nodes * ideal_nodes(options.nodes, slowdown);
     run["ideal_per_s"] = ideal;
-    run["ratio"] = run.at("counted_per_s").get<double>() / ideal;
+    run["ratio"] = run.at("samples_per_s").get<double>() / ideal;
     if (options.tell) {
       const Json& accuracy = run.at("test_accuracy");
-      options.tell(printed("%-8s %-8s %7.0f samples/s computed, %7.0f count: %.3f of the ideal; test accuracy %.4f",
-                           slowdown.name.c_str(), variant.c_str(), run.at("samples_per_s").get<double>(),
-                           run.at("counted_per_s").get<double>(), run.at("ratio").get<double>(),
+      options.tell(printed("%-8s %-8s %7.0f samples/s: %.3f of the ideal; test accuracy %.4f", slowdown.name.c_str(),
+                           variant.c_str(), run.at("samples_per_s").get<double>(), run.at("ratio").get<double>(),
                            accuracy.is_number() ? accuracy.get<double>() : 0.0));
     }
     if (Json* old = find(slowdown.name, variant)) {

@@ -25,7 +25,7 @@ struct Slowdown {
 };
 // none, constant (3 times), random (5 times in 10 % of the steps).
 const std::vector<Slowdown>& slowdowns();
-// sync, weighted, backup, ssp-1, ssp-4, ssp-16, async, diloco.
+// sync, weighted, ssp-1, ssp-4, ssp-16, async, diloco.
 const std::vector<std::string>& straggler_variants();
 
 struct StragglerOptions {
@@ -52,9 +52,8 @@ double ideal_nodes(std::uint32_t nodes, const Slowdown& slowdown);
 //
 // {options: {nodes, batch, micro_batches, us_per_sample, seconds, seed, deadline_ms}, runs: [{slowdown, variant,
 // seconds,
-//  samples (computed by all nodes), counted (those that came into the parameters), samples_per_s, counted_per_s,
-//  ideal_per_s, ratio (counted_per_s by ideal_per_s), rounds (of node 0), left, late_share, test_accuracy (mean of
-//  the curve's last five), curve: [{seconds (since training began), samples, counted, round, test_accuracy}]}]}
+//  samples (of all nodes), samples_per_s, ideal_per_s, ratio (of these), rounds (of node 0), left, test_accuracy (mean
+//  of the curve's last five), curve: [{seconds (since training began), samples, round, test_accuracy}]}]}
 // kMalformed: `earlier` lacks something.
 Result<nlohmann::ordered_json> run_stragglers(const StragglerOptions& options, const nlohmann::ordered_json& earlier);
 

@@ -14,7 +14,6 @@ from report import STYLE, Figures, colour, table
 NAMES = {
     "sync": "sync",
     "weighted": "sync, work-weighted",
-    "backup": "sync, 1 backup worker",
     "ssp-1": "ssp, s = 1",
     "ssp-4": "ssp, s = 4",
     "ssp-16": "ssp, s = 16",
@@ -31,12 +30,11 @@ SLOWDOWNS = {
 def throughput(figures, runs):
     figure, axes = figures.rows(len(runs))
     for row, run in enumerate(runs):
-        axes.barh(row, run["samples_per_s"], height=0.55, color=colour(row), alpha=0.35)
-        axes.barh(row, run["counted_per_s"], height=0.55, color=colour(row))
-        axes.annotate(f"{run['counted_per_s']:.0f}", (run["samples_per_s"], row), xytext=(6, 0), textcoords="offset points", va="center")
+        axes.barh(row, run["samples_per_s"], height=0.55, color=colour(row))
+        axes.annotate(f"{run['samples_per_s']:.0f}", (run["samples_per_s"], row), xytext=(6, 0), textcoords="offset points", va="center")
     axes.axvline(runs[0]["ideal_per_s"], color="#888", linestyle=":", label="ideal: n − 1 + 1/f nodes")
     axes.set_yticks(range(len(runs)), [NAMES[run["variant"]] for run in runs])
-    axes.set_xlabel("samples a second that came into the parameters (pale: computed, and dropped as too late)")
+    axes.set_xlabel("samples a second")
     axes.set_xlim(left=0)
     axes.margins(x=0.12)
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.45 if len(runs) < 3 else -0.2))
@@ -64,14 +62,12 @@ def section(name, runs, figures):
     text += figures.svg(throughput(figures, runs), "Of all nodes together.")
     goal = 0.98 * max(run["test_accuracy"] or 0 for run in runs)
     text += table(
-        ("variant", "samples/s computed", "that count", "of the ideal", "too late", "left for want of time", f"to {100 * goal:.1f} % accuracy", "accuracy at the end (mean of 5)"),
+        ("variant", "samples/s", "of the ideal", "left for want of time", f"to {100 * goal:.1f} % accuracy", "accuracy at the end (mean of 5)"),
         [
             (
                 NAMES[run["variant"]],
                 f"{run['samples_per_s']:.0f}",
-                f"{run['counted_per_s']:.0f}",
                 f"{run['ratio']:.3f}",
-                f"{100 * run['late_share']:.1f} %",
                 f"{run['left']:.0f}",
                 seconds_to(run, goal),
                 f"{100 * (run['test_accuracy'] or 0):.2f} %",
@@ -80,7 +76,7 @@ def section(name, runs, figures):
         ],
     )
     text += figures.svg(accuracy(figures, runs, "seconds", "seconds since training began"), "Test accuracy against wall time.")
-    text += figures.svg(accuracy(figures, runs, "counted", "thousand samples that count", 1e-3), "The same against samples.")
+    text += figures.svg(accuracy(figures, runs, "samples", "thousand samples", 1e-3), "The same against samples.")
     return text
 
 

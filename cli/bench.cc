@@ -32,9 +32,9 @@ link. The options are there to see what they are worth.
   memory {server_bytes, formula_bytes, ratio} (after every slice, the most; ARCHITECTURE.md: memory of a server), digest (equal on all nodes: checked)
 --durability: ranks write their gradients in every round, as trainers do (a node's only rank, with fp32, to where it is kept). Slices
   begin when rings have been gone round once and the first snapshots are written. Give more --slices if the machine is noisy.
-  --json: off, workers, disk {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s,
-  cpu_seconds_per_gb, kept_rounds (that nodes or logs have room for), snapshot_bytes (of the newest, all servers),
-  newest_snapshot (its round), log_bytes}. Refused where nothing would be kept: 16 rounds of the model must fit --redo-mb)";
+  --json: off, redo {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s,
+  cpu_seconds_per_gb, kept_rounds (that nodes have room for), snapshot_bytes (of the newest, all servers),
+  newest_snapshot (its round)}. Refused where nothing would be kept: 16 rounds of the model must fit --redo-mb)";
 
 struct PushPullArguments {
   bench::PushPullOptions options;
@@ -87,7 +87,7 @@ int print_durability(const PushPullArguments& arguments, const Result<nlohmann::
     std::printf("%s\n", result->dump().c_str());
     return 0;
   }
-  for (const char* name : {"off", "workers", "disk"}) {
+  for (const char* name : {"off", "redo"}) {
     const auto& one = result->at(name);
     const auto kept = one.at("kept_rounds").get<unsigned>();
     std::printf("%-8s %.2f GB/s each way, %.3f of off, %.2f CPU-seconds per GB%s\n", name,
@@ -147,10 +147,8 @@ void add_push_pull(CLI::App& bench_app, int& exit_status) {
   command->add_option("--nodes", arguments->options.nodes, "worker daemons")->capture_default_str();
   auto durability = std::make_shared<bool>(false);
   command->add_flag("--durability", *durability,
-                    "compare what surviving costs: snapshots off, redo_log workers, and disk");
+                    "compare what surviving costs: with snapshots and what nodes keep, and without");
   command->add_option("--redo-mb", arguments->options.recovery.redo_mb, "with --durability: memory of a node")
-      ->capture_default_str();
-  command->add_option("--log-mb", arguments->options.recovery.log_mb, "with --durability: disk space of a server's log")
       ->capture_default_str();
   command->callback([arguments, durability, &exit_status] {
     finish_options(*arguments);

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kFooter = R"(
 Trains on Fashion-MNIST with one slow node, the last one, each variant for the same time: sync, weighted (sync with a deadline: late nodes
-send what they managed), backup (sync without the last one), ssp-1, ssp-4, ssp-16, async, diloco (10 local steps a round). Slowdowns: constant (3 times
+send what they managed), ssp-1, ssp-4, ssp-16, async, diloco (10 local steps a round). Slowdowns: constant (3 times
 as long), random (5 times, in 10 % of the steps), none. A run without slowdown comes first: it says what the ideal is, (n - 1 + 1/f)
 nodes' samples a second, and how long the deadline is. Computing is mostly sleeping, so that nodes do not slow down each other.
 

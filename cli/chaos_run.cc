@@ -251,11 +251,10 @@ class Chaos {
 Result<Json> run_chaos(const ChaosOptions& options) {
   const auto job = load_job_config(options.job_file, options.overrides);
   if (!job) return tl::unexpected(job.error());
-  if (has_backups(*job) || has_deadline(*job)) {
-    return fail(ErrorCode::kInvalidArgument,
-                "job '" + job->name +
-                    "' has backup workers or a deadline, so that no two runs end in the same bits; set "
-                    "sync.backup_workers=0 and sync.deadline_ms=0");
+  if (has_deadline(*job)) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "job '" + job->name + "' has a deadline, so that no two runs end in the same bits; set sync.deadline_ms=0");
   }
   if (job->mode != "sync") {
     return fail(ErrorCode::kInvalidArgument,

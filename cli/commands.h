@@ -11,7 +11,6 @@ void add_up(CLI::App& app, int& exit_status);
 void add_status(CLI::App& app, int& exit_status);
 void add_bench(CLI::App& app, int& exit_status);
 void add_chaos(CLI::App& app, int& exit_status);
-void add_sim(CLI::App& app, int& exit_status);
 void add_plan(CLI::App& app, int& exit_status);
 void add_doctor(CLI::App& app, int& exit_status);
 void add_lab(CLI::App& app, int& exit_status);

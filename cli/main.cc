@@ -31,7 +31,6 @@ int main(int argc, char** argv) {
   tributary::cli::add_status(app, exit_status);
   tributary::cli::add_bench(app, exit_status);
   tributary::cli::add_chaos(app, exit_status);
-  tributary::cli::add_sim(app, exit_status);
   tributary::cli::add_plan(app, exit_status);
   tributary::cli::add_doctor(app, exit_status);
   tributary::cli::add_lab(app, exit_status);

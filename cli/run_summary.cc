@@ -34,23 +34,9 @@ nlohmann::ordered_json staleness_of(const std::vector<nlohmann::ordered_json>& r
           {"max", static_cast<std::uint64_t>(most)}};
 }
 
-// Of all ranks: what was left for want of time, or came too late. Pushes are the nodes', which their ranks all report.
-nlohmann::ordered_json partial_of(const std::vector<nlohmann::ordered_json>& ranks, std::uint32_t per_node) {
-  std::uint64_t left = 0, missed = 0, pushes = 0, late = 0;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto& one = ranks[rank].at("partial");
-    left += one.at("samples_left").get<std::uint64_t>();
-    if (rank % per_node != 0) continue;
-    missed += one.at("rounds_missed").get<std::uint64_t>();
-    pushes += one.at("pushes").get<std::uint64_t>();
-    late += one.at("late_pushes").get<std::uint64_t>();
-  }
-  return {{"samples_left", left}, {"rounds_missed", missed}, {"pushes", pushes}, {"late_pushes", late}};
-}
-
-// With backup workers or a deadline a rank knows only of its own samples.
+// With a deadline a rank knows only of its own samples.
 double over_ranks(const std::vector<nlohmann::ordered_json>& ranks, const char* key) {
-  if (!ranks.front().contains("partial")) return ranks.front().at(key).get<double>();
+  if (!ranks.front().contains("samples_left")) return ranks.front().at(key).get<double>();
   double sum = 0.0;
   for (const auto& rank : ranks) sum += rank.at(key).get<double>();
   return sum;
@@ -88,7 +74,8 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
       paths.insert(rank.at("gradient_path").get<std::string>());
       kinds.insert(rank.at("computes_with").get<std::string>());
       // Where nodes have clocks of their own and were stopped, each stands where it stood, and has no digest to show.
-      const bool apart = (rank.contains("staleness") || rank.contains("partial")) && rank.at("stopped").get<bool>();
+      const bool apart =
+          (rank.contains("staleness") || rank.contains("samples_left")) && rank.at("stopped").get<bool>();
       if (rank.at("digest") != first.at("digest") || (rank.at("rounds") != first.at("rounds") && !apart)) {
         return fail(ErrorCode::kInternal, "ranks ended with different parameters: rank 0 with digest " +
                                               first.at("digest").dump() + " after round " + first.at("rounds").dump() +
@@ -143,7 +130,9 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
         {"computed_with", kinds},
         {"gradient_path", paths.size() == 1 ? *paths.begin() : "mixed"},
     };
-    if (first.contains("partial")) summary["partial"] = partial_of(ranks, per_node);
+    if (first.contains("samples_left")) {
+      summary["samples_left"] = static_cast<std::uint64_t>(over_ranks(ranks, "samples_left"));
+    }
     if (first.contains("staleness")) summary["staleness"] = staleness_of(ranks, per_node);
     if (first.contains("gate")) summary["gate"] = first.at("gate");  // all ranks heard the same
     return summary;
@@ -166,12 +155,8 @@ std::string summary_text(const nlohmann::ordered_json& s) {
   }
   text += printed("  throughput   %.0f samples/s over %.1f s\n", s.at("samples_per_s").get<double>(),
                   s.at("seconds").get<double>());
-  if (s.contains("partial")) {
-    const auto& partial = s.at("partial");
-    const auto number_of = [&](const char* key) { return partial.at(key).get<unsigned long long>(); };
-    text +=
-        printed("  late         %llu samples left for want of time, %llu rounds missed, %llu of %llu chunks too late\n",
-                number_of("samples_left"), number_of("rounds_missed"), number_of("late_pushes"), number_of("pushes"));
+  if (s.contains("samples_left")) {
+    text += "  late         " + s.at("samples_left").dump() + " samples left for want of time\n";
   }
   if (s.contains("gate")) {
     text += "  gate         " + s.at("gate").at("clipped").dump() + " rounds clipped, " +

@@ -88,7 +88,6 @@ std::string redo(const Json& job) {
   const Json kept = job.value("redo", Json());
   if (!kept.is_object()) return "-";
   std::string words = number(kept, "rounds") == 0.0 ? "nothing" : text(kept, "rounds") + " rounds";
-  if (const double waits = number(kept, "waits_ms"); waits > 0.0) words += ", full for " + amount(waits, 1e3, "s");
   return words;
 }
 

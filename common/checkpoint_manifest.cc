@@ -274,7 +274,7 @@ std::string checkpoint_name(std::string_view job_name, Round round) {
 std::vector<std::string> state_names(const OptimizerConfig& config) {
   const auto optimizer = make_optimizer(config);
   std::vector<std::string> names;
-  if (config.name == "adam" || config.name == "adamw" || config.name == "lamb") names = {"exp_avg", "exp_avg_sq"};
+  if (config.name == "adam" || config.name == "adamw") names = {"exp_avg", "exp_avg_sq"};
   if (config.name == "lion") names = {"exp_avg"};
   if (config.name == "adagrad") names = {"sum"};
   if (config.name == "sgd") names = {"momentum_buffer"};

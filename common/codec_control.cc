@@ -57,7 +57,6 @@ void write(Root::Builder out, const OpenJob& m) {
   body.setResume(m.resume);
   body.setResumeRound(m.resume_round.value);
   body.setKept(m.kept);
-  body.setReplayTo(m.replay_to.value);
 }
 
 void write(Root::Builder out, const ShardKept& m) {
@@ -67,8 +66,6 @@ void write(Root::Builder out, const ShardKept& m) {
   body.setAny(m.any);
   body.setMinVersion(m.min_version.value);
   body.setMaxVersion(m.max_version.value);
-  body.setLogFirst(m.log.first.value);
-  body.setLogLast(m.log.last.value);
 }
 
 void write(Root::Builder out, const RoundFacts& m) {
@@ -76,7 +73,6 @@ void write(Root::Builder out, const RoundFacts& m) {
   body.setJob(m.job.value);
   body.setView(m.view.value);
   body.setRound(m.round.value);
-  body.setPhase(static_cast<std::uint8_t>(m.phase));
   write_gate(body.initBefore(), m.before);
   write_gate(body.initDecided(), m.decided);
   auto chunks = body.initChunks(size_of(m.chunks));
@@ -87,13 +83,6 @@ void write(Root::Builder out, const RoundFacts& m) {
     chunks[i].setSumSquares(chunk.facts.sum_squares);
     chunks[i].setWeight(chunk.facts.weight);
   }
-  auto norms = body.initNorms(size_of(m.norms));
-  for (unsigned i = 0; i < norms.size(); ++i) {
-    norms[i].setChunk(m.norms[i].chunk.value);
-    norms[i].setTensor(m.norms[i].tensor);
-    norms[i].setParams(m.norms[i].params);
-    norms[i].setUpdate(m.norms[i].update);
-  }
 }
 
 void write(Root::Builder out, const RoundDecision& m) {
@@ -101,10 +90,7 @@ void write(Root::Builder out, const RoundDecision& m) {
   body.setJob(m.job.value);
   body.setView(m.view.value);
   body.setRound(m.round.value);
-  body.setPhase(static_cast<std::uint8_t>(m.phase));
   write_gate(body.initDecision(), m.decision);
-  auto ratios = body.initRatios(size_of(m.ratios));
-  for (unsigned i = 0; i < ratios.size(); ++i) ratios.set(i, m.ratios[i]);
 }
 
 void write(Root::Builder out, const ShardReady& m) {
@@ -272,7 +258,6 @@ RoundFacts read(wire::RoundFacts::Reader in) {
   m.job = JobId(in.getJob());
   m.view = ViewId(in.getView());
   m.round = Round(in.getRound());
-  m.phase = read_enum(in.getPhase(), GatePhase::kUpdate, "the gate's phase");
   m.before = read_gate(in.getBefore());
   m.decided = read_gate(in.getDecided());
   for (const auto chunk : in.getChunks()) {
@@ -280,9 +265,6 @@ RoundFacts read(wire::RoundFacts::Reader in) {
       throw Malformed{"the sum of squares of finite gradients is negative or not finite"};
     }
     m.chunks.push_back({ChunkIndex(chunk.getChunk()), {chunk.getSumSquares(), chunk.getWeight(), chunk.getFinite()}});
-  }
-  for (const auto part : in.getNorms()) {
-    m.norms.push_back({ChunkIndex(part.getChunk()), part.getTensor(), part.getParams(), part.getUpdate()});
   }
   return m;
 }
@@ -292,9 +274,7 @@ RoundDecision read(wire::RoundDecision::Reader in) {
   m.job = JobId(in.getJob());
   m.view = ViewId(in.getView());
   m.round = Round(in.getRound());
-  m.phase = read_enum(in.getPhase(), GatePhase::kUpdate, "the gate's phase");
   m.decision = read_gate(in.getDecision());
-  for (const float ratio : in.getRatios()) m.ratios.push_back(ratio);
   return m;
 }
 
@@ -311,7 +291,6 @@ OpenJob read(wire::OpenJob::Reader in) {
   m.resume = in.getResume();
   m.resume_round = Round(in.getResumeRound());
   m.kept = in.getKept();
-  m.replay_to = Round(in.getReplayTo());
   return m;
 }
 
@@ -359,12 +338,8 @@ ControlMessage read(Root::Reader root) {
       return read(root.getOpenJob());
     case Root::SHARD_KEPT: {
       const auto body = root.getShardKept();
-      return ShardKept{JobId(body.getJob()),
-                       ViewId(body.getView()),
-                       body.getAny(),
-                       Version(body.getMinVersion()),
-                       Version(body.getMaxVersion()),
-                       {Round(body.getLogFirst()), Round(body.getLogLast())}};
+      return ShardKept{JobId(body.getJob()), ViewId(body.getView()), body.getAny(), Version(body.getMinVersion()),
+                       Version(body.getMaxVersion())};
     }
     case Root::NODE_RANK_STATE: {
       const auto body = root.getNodeRankState();

@@ -49,7 +49,6 @@ void write(Header::Builder out, const Push& m) {
   body.setResidual(static_cast<wire::ResidualUse>(m.residual));
   body.setLast(m.last);
   body.setRedo(m.redo);
-  body.setBeyond(m.beyond);
   write_gate(out, m.gate);
 }
 void write(Header::Builder out, const Init&) {
@@ -72,12 +71,10 @@ void write(Header::Builder out, const Receipt& m) {
 void write(Header::Builder out, const Answer& m) {
   auto body = out.initAnswer();
   body.setVersion(m.version.value);
-  body.setDurable(m.durable.value);
   body.setEncoding(static_cast<wire::Encoding>(m.encoding));
   body.setSnapshotRound(m.snapshot_round.value);
   body.setResidualSent(m.residual_sent);
   body.setSlowest(m.slowest.value);
-  body.setDropped(m.dropped);
   write_gate(out, m.gate);
 }
 void write(Header::Builder out, const Residual& m) {
@@ -109,8 +106,7 @@ DataMessage read(Header::Reader in) {
                   codec::read_enum(body.getResidual(), ResidualUse::kAlone, "the use of the residual"),
                   body.getLast(),
                   body.getRedo(),
-                  read_gate(in),
-                  body.getBeyond()};
+                  read_gate(in)};
     }
     case Header::INIT:
       return Init{key};
@@ -125,12 +121,10 @@ DataMessage read(Header::Reader in) {
       const auto body = in.getAnswer();
       return Answer{key,
                     Version(body.getVersion()),
-                    Version(body.getDurable()),
                     read_encoding(body.getEncoding()),
                     Round(body.getSnapshotRound()),
                     body.getResidualSent(),
                     Round(body.getSlowest()),
-                    body.getDropped(),
                     read_gate(in)};
     }
     case Header::RESIDUAL:

@@ -22,8 +22,6 @@ void write(Root::Builder out, const ServerHello& m) {
     entry.setJob(job.job.value);
     entry.setName(text(job.name));
     entry.setLayoutHash(job.layout_hash);
-    entry.setLogFirst(job.log.first.value);
-    entry.setLogLast(job.log.last.value);
     auto rounds = entry.initSnapshots(size_of(job.snapshots));
     for (unsigned r = 0; r < rounds.size(); ++r) rounds.set(r, job.snapshots[r].value);
   }
@@ -105,7 +103,6 @@ ServerHello read(wire::ServerHello::Reader in) {
     check_count(rounds.size(), kMaxStoredSnapshots, "a stored job's list of snapshots");
     job.snapshots.reserve(rounds.size());
     for (auto round : rounds) job.snapshots.emplace_back(round);
-    job.log = {Round(entry.getLogFirst()), Round(entry.getLogLast())};
     m.stored.push_back(std::move(job));
   }
   m.host = read_text(in.getHost(), kMaxNameBytes, "the server's host");

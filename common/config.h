@@ -70,7 +70,7 @@ struct WorkerConfig {
 };
 
 struct OptimizerConfig {
-  std::string name = "sgd";  // sgd, adam, adamw, adagrad, lion, lamb
+  std::string name = "sgd";  // sgd, adam, adamw, adagrad, lion
   double lr = 0.01;
   double weight_decay = 0.0;         // adamw and lion: decoupled. Default 0.01 for adamw, 0 for the others, as PyTorch
   double momentum = 0.0;             // sgd
@@ -117,7 +117,6 @@ struct AllreduceConfig {
 
 // Mode sync: what a round does about nodes that are late.
 struct SyncConfig {
-  std::uint32_t backup_workers = 0;  // a round completes without so many of the nodes, the last ones
   // A rank computes for so long in a round, sums up what it managed, and leaves the rest of its samples; 0: all of
   // them.
   std::uint32_t deadline_ms = 0;
@@ -125,9 +124,7 @@ struct SyncConfig {
 
 // Modes ssp and async: pushes are applied as they arrive (server/shard_core.h).
 struct SspConfig {
-  std::uint64_t staleness = 3;      // ssp: by how many clocks a node may run ahead of the slowest
-  bool lr_by_staleness = false;     // an old push counts less
-  double delay_compensation = 0.0;  // lambda of DC-ASGD; 0: none
+  std::uint64_t staleness = 3;  // ssp: by how many clocks a node may run ahead of the slowest
 };
 
 // Mode local_sgd: a rank is a replica that takes local steps of its own, and its gradient of a round is by how much
@@ -153,14 +150,9 @@ struct GateConfig {
 inline constexpr float kMinLossScale = 0x1p-120f, kMaxLossScale = 0x1p120f;
 
 struct RecoveryConfig {
-  // workers: nodes keep what they pushed until a snapshot covers it; disk: servers log what their steps depend on; none
-  std::string redo_log = "workers";
-  // Memory of a node (workers), or disk space of a server's log (disk), MiB. None is kept if fewer than 16 rounds fit.
+  // Memory of a node for what it pushed since the last snapshot (worker/redo_ring.h), MiB; nothing is kept if fewer
+  // than 16 rounds fit. 0: nothing ever is, and after a loss of servers the job goes back to its last snapshot.
   std::uint32_t redo_mb = 256;
-  std::uint32_t log_mb = 4096;
-  // When no more fits and the servers' snapshot is old: go_on: rounds that are kept no longer are computed again after
-  // a loss of servers; wait: for the snapshot. With disk also when it is full.
-  std::string when_full = "go_on";
 };
 
 // Who takes part. "wait": always as many nodes as the trainers say. "continue": the nodes that are there.
@@ -193,24 +185,14 @@ struct JobConfig {
   TrainConfig train;
 };
 
-// Rounds that complete without the last nodes.
-inline bool has_backups(const JobConfig& job) {
-  return job.mode == "sync" && job.sync.backup_workers > 0;
-}
-
 // Rounds in which nodes do what they manage in time.
 inline bool has_deadline(const JobConfig& job) {
   return job.mode == "sync" && job.sync.deadline_ms > 0;
 }
 
-// Modes in which pushes are applied as they arrive.
-inline bool has_staleness(const JobConfig& job) {
-  return job.mode == "ssp" || job.mode == "async";
-}
-
-// Every node has a clock of its own.
+// Modes in which every node has a clock of its own: pushes are applied as they arrive.
 inline bool has_clocks(const JobConfig& job) {
-  return has_staleness(job) || has_backups(job);
+  return job.mode == "ssp" || job.mode == "async";
 }
 
 inline bool has_local_steps(const JobConfig& job) {
@@ -219,7 +201,7 @@ inline bool has_local_steps(const JobConfig& job) {
 
 // Whether a round waits for one decision about all of its chunks.
 inline bool has_gate(const JobConfig& job) {
-  return job.gate.clip_norm > 0.0 || job.gate.loss_scale != "none" || job.optimizer.name == "lamb";
+  return job.gate.clip_norm > 0.0 || job.gate.loss_scale != "none";
 }
 
 // What loss_scale says: a number above 0, or none if it is no power of two between the bounds.

@@ -17,16 +17,13 @@ namespace {
 constexpr std::size_t kMaxSocketPath = 107;  // sockaddr_un::sun_path without its terminator
 constexpr std::uint32_t kMinWindowBytes = 64u << 10;
 
-constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion", "lamb"};
+constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
 constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
 constexpr std::string_view kModes[] = {"sync", "ssp", "async", "local_sgd", "allreduce"};
 constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
-constexpr std::string_view kRedoLogs[] = {"workers", "disk", "none"};
-constexpr std::string_view kWhenFull[] = {"go_on", "wait"};
 constexpr std::uint32_t kMaxRedoMb = 1u << 20;
 constexpr std::string_view kOnWorkerLoss[] = {"wait", "continue"};
 constexpr std::uint32_t kMaxRejoinMs = 3'600'000;
-constexpr std::uint32_t kMaxBackupWorkers = 1u << 16;
 constexpr std::uint32_t kMaxDeadlineMs = 3'600'000;
 constexpr std::string_view kLocalTransports[] = {"auto", "socket"};
 constexpr std::string_view kDatasets[] = {"fashion-mnist"};
@@ -45,9 +42,9 @@ const std::vector<Applicability>& optimizer_keys() {
       {"momentum", {"sgd"}},
       {"dampening", {"sgd"}},
       {"nesterov", {"sgd"}},
-      {"beta1", {"adam", "adamw", "lion", "lamb"}},
-      {"beta2", {"adam", "adamw", "lion", "lamb"}},
-      {"eps", {"adam", "adamw", "adagrad", "lamb"}},
+      {"beta1", {"adam", "adamw", "lion"}},
+      {"beta2", {"adam", "adamw", "lion"}},
+      {"eps", {"adam", "adamw", "adagrad"}},
       {"lr_decay", {"adagrad"}},
       {"initial_accumulator", {"adagrad"}},
   };
@@ -246,8 +243,6 @@ void check_local(Faults& f, const JobConfig& job) {
               std::to_string(kMaxLocalSteps) + " (50 to 500 are usual)",
           "job.mode");
   check_optimizer(f, job, job.local.optimizer, "local", "local.optimizer");
-  f.check(job.local.optimizer.name != "lamb", "local.optimizer",
-          "must be another one: lamb needs norms of whole tensors, which only the servers of mode \"sync\" find");
 }
 
 void check_schedule(Faults& f, const JobConfig& job) {
@@ -291,30 +286,23 @@ void check_membership(Faults& f, const JobConfig& c) {
   f.check(c.membership.min_nodes >= 1, "membership.min_nodes", "must be at least 1");
   f.check(c.membership.rejoin_ms >= 1 && c.membership.rejoin_ms <= kMaxRejoinMs, "membership.rejoin_ms",
           "must be from 1 to " + std::to_string(kMaxRejoinMs) + " (an hour)");
-  f.check(!is_elastic(c) || c.membership.min_nodes > c.sync.backup_workers, "membership.min_nodes",
-          "must be more than sync.backup_workers = " + std::to_string(c.sync.backup_workers) +
-              ": a round needs a node that it waits for",
-          "sync.backup_workers");
   f.check(!is_elastic(c) || c.mode != "allreduce", "membership.on_worker_loss",
           "must be \"wait\" with mode \"allreduce\": its state is with the nodes, and only node 0 keeps it",
           "job.mode");
 }
 
 void check_clocks(Faults& f, const JobConfig& c) {
-  f.check(not_negative(c.ssp.delay_compensation), "ssp.delay_compensation", "must be 0 or a finite number above 0");
   if (!has_clocks(c)) return;
-  const std::string mode = has_backups(c) ? std::string("with backup workers: ") : "with mode \"" + c.mode + "\": ";
-  const std::string because = has_backups(c) ? "sync.backup_workers" : "job.mode";
+  const std::string mode = "with mode \"" + c.mode + "\": ";
   f.check(!make_encoding(c.push)->keeps_residual(), "encoding.push",
-          "must be fp32, bf16 or fp16 " + mode + "the others keep residuals, which its snapshots cannot hold", because);
+          "must be fp32, bf16 or fp16 " + mode + "the others keep residuals, which its snapshots cannot hold",
+          "job.mode");
   f.check(!make_encoding(c.pull)->is_delta(), "encoding.pull",
           "must be fp32, bf16 or fp16 " + mode + "changes need an estimate that all nodes share, and nodes differ",
-          because);
+          "job.mode");
 }
 
 void check_sync(Faults& f, const SyncConfig& sync) {
-  f.check(sync.backup_workers <= kMaxBackupWorkers, "sync.backup_workers",
-          "must be at most " + std::to_string(kMaxBackupWorkers) + ", and less than the job has nodes");
   f.check(sync.deadline_ms <= kMaxDeadlineMs, "sync.deadline_ms",
           "must be at most " + std::to_string(kMaxDeadlineMs) + " (an hour), or 0 for rounds of whole batches");
 }
@@ -339,13 +327,7 @@ void check_gate(Faults& f, const JobConfig& c) {
           "must be a power of two up to 1 (0.5 is usual)");
   f.at_least_one(g.growth_interval, "gate.growth_interval");
   if (!has_gate(c)) return;
-  const char* key = g.clip_norm > 0.0        ? "gate.clip_norm"
-                    : g.loss_scale != "none" ? "gate.loss_scale"
-                                             : "optimizer.name";
-  f.check(!has_backups(c), key,
-          "needs rounds that are the same in all chunks, and with backup workers each chunk has its own: remove "
-          "sync.backup_workers",
-          "sync.backup_workers");
+  const char* key = g.clip_norm > 0.0 ? "gate.clip_norm" : "gate.loss_scale";
   f.check(c.mode == "sync", key,
           "needs mode \"sync\": it waits for one decision about a whole round, and with mode \"" + c.mode +
               "\" there is none to wait for; clip in the trainer instead",
@@ -356,29 +338,13 @@ void check_gate(Faults& f, const JobConfig& c) {
       key);
 }
 
-// What a server's log can bring back is the server's: not what encodings leave on the nodes, nor clocks.
-void check_disk_log(Faults& f, const JobConfig& c) {
-  if (c.recovery.redo_log != "disk") return;
-  f.check((c.mode == "sync" && !has_backups(c)) || has_local_steps(c), "recovery.redo_log",
-          std::string("\"disk\" is for rounds of all nodes: set \"none\" with ") +
-              (has_backups(c) ? "backup workers" : "mode \"" + c.mode + "\""),
-          has_backups(c) ? "sync.backup_workers" : "job.mode");
-  f.check(c.optimizer.name != "lamb", "recovery.redo_log",
-          "\"disk\" does not keep the trust ratios that lamb needs: set \"none\"", "optimizer.name");
-  const std::string why = " with redo_log = \"disk\": what the others keep beside the parameters is not logged";
-  f.check(!make_encoding(c.push)->keeps_residual(), "encoding.push", "must be fp32, bf16 or fp16" + why,
-          "recovery.redo_log");
-  f.check(!make_encoding(c.pull)->is_delta(), "encoding.pull", "must be fp32, bf16 or fp16" + why, "recovery.redo_log");
-}
-
 }  // namespace
 
 OptimizerConfig default_optimizer(std::string_view name) {
   OptimizerConfig o;
   o.name = name;
-  if (name == "adam" || name == "adamw" || name == "lamb") o.lr = 0.001;
-  if (name == "adamw" || name == "lamb") o.weight_decay = 0.01;
-  if (name == "lamb") o.eps = 1e-6;
+  if (name == "adam" || name == "adamw") o.lr = 0.001;
+  if (name == "adamw") o.weight_decay = 0.01;
   if (name == "adagrad") o.eps = 1e-10;
   if (name == "lion") {
     o.lr = 0.0001;
@@ -412,7 +378,7 @@ std::string why_inapplicable(const JobConfig& config, std::string_view key) {
   if (key.starts_with("allreduce.") && config.mode != "allreduce" && contains(kModes, config.mode)) {
     return "mode \"" + config.mode + "\" has no all-reduce: remove the key or set job.mode to \"allreduce\"";
   }
-  if (key.starts_with("ssp.") && !has_staleness(config) && contains(kModes, config.mode)) {
+  if (key.starts_with("ssp.") && !has_clocks(config) && contains(kModes, config.mode)) {
     return "mode \"" + config.mode +
            "\" knows no staleness: remove the key or set job.mode to \"ssp\" (or \"async\", without a bound)";
   }
@@ -468,13 +434,8 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   check_optimizer(f, c, c.optimizer, "optimizer", "optimizer.name");
   check_local(f, c);
   check_schedule(f, c);
-  f.one_of(c.recovery.redo_log, kRedoLogs, "recovery.redo_log");
-  f.one_of(c.recovery.when_full, kWhenFull, "recovery.when_full");
-  f.check(c.recovery.redo_mb >= 1 && c.recovery.redo_mb <= kMaxRedoMb, "recovery.redo_mb",
-          "must be from 1 to " + std::to_string(kMaxRedoMb) + " (1 TiB)");
-  f.check(c.recovery.log_mb >= 1 && c.recovery.log_mb <= kMaxRedoMb, "recovery.log_mb",
-          "must be from 1 to " + std::to_string(kMaxRedoMb) + " (1 TiB)");
-  check_disk_log(f, c);
+  f.check(c.recovery.redo_mb <= kMaxRedoMb, "recovery.redo_mb",
+          "must be at most " + std::to_string(kMaxRedoMb) + " (1 TiB), or 0 to keep nothing");
   check_membership(f, c);
   check_train(f, c.train);
   return f.take();

@@ -169,12 +169,10 @@ std::optional<EncodingSpec> parse_encoding(std::string_view name) {
   for (std::size_t id = 0; id < std::size(kNames); ++id) {
     if (name == kNames[id] && static_cast<EncodingId>(id) != EncodingId::kTopK) return static_cast<EncodingId>(id);
   }
-  constexpr std::string_view kPrefix = "topk:", kSuffix = ":estimated";
+  constexpr std::string_view kPrefix = "topk:";
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
   EncodingSpec spec = EncodingId::kTopK;
-  spec.estimated = name.ends_with(kSuffix);
-  if (spec.estimated) name.remove_suffix(kSuffix.size());
   const auto ppm = parse_ppm(name);
   if (!ppm) return std::nullopt;
   spec.keep_ppm = *ppm;

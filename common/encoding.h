@@ -84,13 +84,12 @@ std::shared_ptr<const Encoding> make_encoding(EncodingSpec spec);
 // REQUIRES: id takes no parameters (all but kTopK).
 const Encoding& encoding_for(EncodingId id);
 
-// "fp32", "bf16", "fp16", "int8", "topk:0.01", "topk:0.01:estimated", "onebit", "int8-delta".
+// "fp32", "bf16", "fp16", "int8", "topk:0.01", "onebit", "int8-delta".
 std::optional<EncodingSpec> parse_encoding(std::string_view name);
 bool usable_for_push(EncodingSpec spec);
 bool usable_for_pull(EncodingSpec spec);
 // In words, for messages: "fp32, bf16, ...".
-inline constexpr std::string_view kPushEncodings =
-    "fp32, bf16, fp16, int8, topk:R (R from 0.000001 to 1), topk:R:estimated, onebit";
+inline constexpr std::string_view kPushEncodings = "fp32, bf16, fp16, int8, topk:R (R from 0.000001 to 1), onebit";
 inline constexpr std::string_view kPullEncodings = "fp32, bf16, fp16, int8-delta";
 // Of a job's key "push" or "pull".
 constexpr std::string_view encodings_for(std::string_view key) {

@@ -118,7 +118,7 @@ class TopKEncoding final : public Encoding {
     std::string digits = std::to_string(TopKFrame::kMillion + spec_.keep_ppm).substr(1);
     while (digits.size() > 1 && digits.back() == '0') digits.pop_back();
     const std::string ratio = spec_.keep_ppm == TopKFrame::kMillion ? "1" : "0." + digits;
-    return "topk:" + ratio + (spec_.estimated ? ":estimated" : "");
+    return "topk:" + ratio;
   }
   std::size_t bytes(std::size_t elements) const override { return parts(elements).bytes(); }
   bool keeps_residual() const override { return true; }
@@ -135,9 +135,7 @@ class TopKEncoding final : public Encoding {
     TRIB_ASSERT(scratch.size() >= scratch_words(elements));
     const TopKFrame at = parts(elements);
     float* values = floats(frame + at.values_at());
-    kernels::topk_select(residual, elements, at.kept,
-                         spec_.estimated ? kernels::TopKSelection::kEstimated : kernels::TopKSelection::kExact,
-                         reinterpret_cast<std::uint32_t*>(frame), values,
+    kernels::topk_select(residual, elements, at.kept, reinterpret_cast<std::uint32_t*>(frame), values,
                          reinterpret_cast<std::uint16_t*>(frame + at.offsets_at()), scratch.data());
   }
 

@@ -5,7 +5,6 @@
 #include <bit>
 
 #include "common/assert.h"
-#include "kernels/delay_compensation.h"
 #include "kernels/tree_sum.h"
 
 namespace tributary {
@@ -51,29 +50,6 @@ void sum_frames(std::span<const PushFrame> frames, const FusedArgs& args, std::s
   kernels::tree_sum({inputs.data(), 2}, count, out);
 }
 
-// Each tensor's part of a block with its own ratio.
-void step_by_parts(const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars, const FusedArgs& args,
-                   std::size_t first, const kernels::BlockArgs& block) {
-  auto part = std::ranges::upper_bound(args.parts, first, {}, &LayerPart::begin) - 1;
-  for (std::size_t done = 0; done < block.count; ++part) {
-    const auto next = part + 1;
-    const std::size_t end = next == args.parts.end() ? args.elements : next->begin;
-    kernels::BlockArgs piece = block;
-    piece.count = std::min(first + block.count, end) - first - done;
-    piece.grad += done;
-    piece.param_in += done;
-    piece.param_out += done;
-    for (int slot = 0; slot < optimizer.slots(); ++slot) {
-      piece.state_in[slot] += done;
-      piece.state_out[slot] += done;
-    }
-    kernels::StepScalars own = scalars;
-    own.a[kernels::kLayerStep] *= args.ratios[part->tensor];
-    optimizer.step(own, piece);
-    done += piece.count;
-  }
-}
-
 }  // namespace
 
 void fused_sum(const FusedArgs& args, float* out) {
@@ -92,7 +68,6 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
   TRIB_ASSERT(!args.answer || args.pull->is_delta() == (args.estimate_out != nullptr));
   const std::size_t step = args.answer ? std::max(kFusedBlock, args.pull->granularity()) : kFusedBlock;
   TRIB_ASSERT(step <= kMaxFusedBlock);
-  TRIB_ASSERT(args.lambda == 0.0f || (args.pulled != nullptr && args.pulled_as != nullptr));
   Scratch scratch;  // on the stack, about 16 KiB
   alignas(64) Block sum;
 
@@ -108,24 +83,11 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
     }
     if (args.frames.size() == 1) {
       block.grad = values_of(*args.push, args.frames[0], args.elements, first, block.count, sum);
-      if (args.sum_out) std::copy_n(block.grad, block.count, args.sum_out + first);
     } else {
-      float* out = args.sum_out ? args.sum_out + first : sum.data();
-      sum_frames(args.frames, args, first, block.count, out, scratch, 0);
-      block.grad = out;
-    }
-    if (args.lambda != 0.0f) {
-      const float* pulled =
-          values_of(*args.pulled_as, {args.pulled}, args.elements, first, block.count, scratch.decoded[0]);
-      kernels::compensate_delay({block.count, block.grad, args.scale, args.lambda, block.param_in, pulled, sum.data()});
+      sum_frames(args.frames, args, first, block.count, sum.data(), scratch, 0);
       block.grad = sum.data();
-      block.grad_scale = 1.0f;
     }
-    if (args.parts.empty()) {
-      optimizer.step(scalars, block);
-    } else {
-      step_by_parts(optimizer, scalars, args, first, block);
-    }
+    optimizer.step(scalars, block);
     if (!args.answer) continue;
     float* estimate = args.estimate_out == nullptr ? nullptr : args.estimate_out + first;
     if (args.estimate_out != args.estimate_in) std::copy_n(args.estimate_in + first, block.count, estimate);

@@ -6,7 +6,6 @@
 #include <span>
 
 #include "common/encoding.h"
-#include "common/layer_steps.h"
 #include "kernels/optimizer.h"
 
 namespace tributary {
@@ -21,20 +20,11 @@ struct FusedArgs {
   std::size_t elements = 0;
   std::span<const PushFrame> frames;  // in node order; summed as kernels/tree_sum.h defines
   const Encoding* push = nullptr;     // encoding of the frames
-  float* sum_out = nullptr;           // the sum of the frames, unscaled, is written there as well, unless null
   float scale = 1.0f;                 // 1 / total weight: multiplies the sum before the step
   const float* param_in = nullptr;    // in place (== param_out) or disjoint
   float* param_out = nullptr;
   const float* state_in[kernels::kMaxSlots] = {};
   float* state_out[kernels::kMaxSlots] = {};
-  // Delay compensation (kernels/delay_compensation.h), unless lambda is 0: the parameters that the gradient was
-  // computed from, as the frame of an answer.
-  float lambda = 0.0f;
-  const std::byte* pulled = nullptr;
-  const Encoding* pulled_as = nullptr;
-  // Layer-wise optimizers: which tensors the elements belong to, and the ratio of each tensor.
-  std::span<const LayerPart> parts;
-  std::span<const float> ratios;
   const Encoding* pull = nullptr;  // encodes param_out into `answer`, unless answer is null
   std::byte* answer = nullptr;
   const float* estimate_in = nullptr;  // pull->is_delta(): what the receivers hold, before ...

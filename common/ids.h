@@ -45,7 +45,6 @@ enum class EncodingId : std::uint8_t {
 struct EncodingSpec {
   EncodingId id = EncodingId::kFp32;
   std::uint32_t keep_ppm = 0;  // top-k: how many of a million values are sent
-  bool estimated = false;      // top-k: TopKSelection::kEstimated
 
   constexpr EncodingSpec() = default;
   constexpr EncodingSpec(EncodingId encoding) : id(encoding) {}  // NOLINT: most have no parameters

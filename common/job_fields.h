@@ -38,12 +38,9 @@ void visit_job_fields(Config& c, Visitor&& visit) {
 
   visit("allreduce", "algorithm", c.allreduce.algorithm);
 
-  visit("sync", "backup_workers", c.sync.backup_workers);
   visit("sync", "deadline_ms", c.sync.deadline_ms);
 
   visit("ssp", "staleness", c.ssp.staleness);
-  visit("ssp", "lr_by_staleness", c.ssp.lr_by_staleness);
-  visit("ssp", "delay_compensation", c.ssp.delay_compensation);
 
   visit("optimizer", "name", c.optimizer.name);
   if constexpr (!std::is_const_v<Config>) c.optimizer = default_outer_optimizer(c.mode, c.optimizer.name);
@@ -72,10 +69,7 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   visit("snapshot", "every_s", c.snapshot.every_s);
   visit("snapshot", "every_rounds", c.snapshot.every_rounds);
 
-  visit("recovery", "redo_log", c.recovery.redo_log);
   visit("recovery", "redo_mb", c.recovery.redo_mb);
-  visit("recovery", "log_mb", c.recovery.log_mb);
-  visit("recovery", "when_full", c.recovery.when_full);
 
   visit("membership", "on_worker_loss", c.membership.on_worker_loss);
   visit("membership", "min_nodes", c.membership.min_nodes);

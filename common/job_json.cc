@@ -12,6 +12,7 @@
 #include "common/config_check.h"
 #include "common/encoding.h"
 #include "common/job_fields.h"
+#include "common/retired_keys.h"
 
 namespace tributary {
 namespace {
@@ -131,7 +132,12 @@ class Reader {
       if (known == known_.end()) return "unknown section " + shown(section);
       if (!keys.is_object()) return section + " = " + shown(keys) + ": must be an object";
       for (const auto& [key, value] : keys.items()) {
-        if (!known->second.contains(key)) return "unknown key " + shown(key) + " in " + section;
+        if (known->second.contains(key)) continue;
+        const RetiredKey* const retired = retired_key(section, key);
+        if (!retired) return "unknown key " + shown(key) + " in " + section;
+        if (retired->meant_nothing.empty() || compact(value) == retired->meant_nothing) continue;
+        return dotted_key(section, key) + " = " + shown(value) + ": there is no such key any more; " +
+               std::string(retired->instead);
       }
     }
     return std::nullopt;
@@ -239,10 +245,16 @@ std::uint64_t config_hash(const JobConfig& config) {
   json root = without_ignorable(to_json(config));
   // Came later: a job that has no use for it keeps the hash that it always had.
   if (config.mode != "allreduce") root.erase("allreduce");
-  if (!has_staleness(config)) root.erase("ssp");
-  if (!has_backups(config) && !has_deadline(config)) root.erase("sync");
+  if (!has_clocks(config)) root.erase("ssp");
+  if (!has_deadline(config)) root.erase("sync");
   if (!has_local_steps(config)) root.erase("local");
   if (!has_gate(config)) root.erase("gate");
+  // And one that never used a key that is no more has the hash that it had with it.
+  for (const RetiredKey& retired : kRetiredKeys) {
+    const auto section = root.find(std::string(retired.section));
+    if (section == root.end() || retired.meant_nothing.empty()) continue;
+    (*section)[std::string(retired.key)] = json::parse(retired.meant_nothing);
+  }
   const std::string bytes = compact(root);
   return XXH3_64bits(bytes.data(), bytes.size());
 }

@@ -17,7 +17,7 @@
 namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both.
-inline constexpr std::uint16_t kProtocolVersion = 9;
+inline constexpr std::uint16_t kProtocolVersion = 10;
 
 // ---- The data path: worker lane <-> server lane. Frames: header, then the raw payload where noted. ----
 
@@ -54,8 +54,6 @@ struct Push {
   bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
   bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
   GateDecision gate;  // redo, in a job with a gate: what was decided about that round
-  // Backup workers: the chunk had its last round before its author got it, as a stop keeps chunks where they are.
-  bool beyond = false;
 };
 // Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.
 struct Init {
@@ -86,15 +84,11 @@ struct Receipt {
 struct Answer {
   ChunkKey key;
   Version version;
-  Version durable;  // newest version of this chunk that is in a committed snapshot
   EncodingId encoding = EncodingId::kFp32;
   Round snapshot_round;        // the push of this round must bring its residual; 0: none
   bool residual_sent = false;  // a Residual went before this answer
-  // Clocks: every node's pushes up to this one are in the parameters. Sync, also with backup workers: the rounds that
-  // are.
-  Round slowest;
-  bool dropped = false;  // backup workers: the round was complete without the push that this answers
-  GateDecision gate;     // in a job with a gate: about the round that made this version
+  Round slowest;               // clocks: every node's pushes up to this one are in the parameters; else the version
+  GateDecision gate;           // in a job with a gate: about the round that made this version
 };
 // The node's residual of a resumed chunk, before its first answer. + payload (fp32).
 struct Residual {
@@ -130,17 +124,11 @@ using DataMessage = std::variant<Push, Init, Pull, Query, Receipt, Answer, Resid
 
 // ---- The control path: every daemon <-> the coordinator. One frame. ----
 
-// What a server's redo log has of a job (server/redo_log.h): all rounds from first to last; last < first: none.
-struct LoggedRounds {
-  Round first{1}, last;
-  bool operator==(const LoggedRounds&) const = default;
-};
 struct StoredJob {  // a job found in a server's store
   JobId job;
   std::string name;
   std::uint64_t layout_hash = 0;
   std::vector<Round> snapshots;  // complete consistent snapshots, ascending
-  LoggedRounds log{};
 };
 struct KeptJob {  // state of a job's last view that a server has in memory
   JobId job;
@@ -230,7 +218,6 @@ struct OpenJob {
   bool resume = false;  // load the snapshot of resume_round; else wait for Init
   Round resume_round;
   bool kept = false;  // go on with what is in memory; resume and resume_round then say what is in the store
-  Round replay_to{};  // with resume: then take the logged steps up to this round again; 0: none
 };
 // Server -> coordinator: reply to StopJob(kRestart): what it has in memory to go on from.
 struct ShardKept {
@@ -238,7 +225,6 @@ struct ShardKept {
   ViewId view;
   bool any = false;
   Version min_version, max_version;
-  LoggedRounds log{};
 };
 struct ShardReady {  // server -> coordinator: reply to OpenJob; code/message if it failed
   JobId job;
@@ -324,37 +310,22 @@ struct ChunkFacts {
   GateFacts facts;
   bool operator==(const ChunkFacts&) const = default;
 };
-// Of one tensor's part in a chunk, for layer-wise step sizes.
-struct TensorNorms {
-  ChunkIndex chunk;
-  std::uint32_t tensor = 0;
-  double params = 0.0, update = 0.0;  // sums of squares
-  bool operator==(const TensorNorms&) const = default;
-};
-enum class GatePhase : std::uint8_t {
-  kGradient = 0,  // the whole gradient: clip, skip
-  kUpdate = 1,    // what it would change: tensor by tensor, how far
-};
 // Server -> coordinator: what a lane's chunks have of this round; or, with `decided`, what was decided about it, told
 // by a lane whose chunks have it already. Repeated until RoundDecision comes.
 struct RoundFacts {
   JobId job;
   ViewId view;
   Round round;
-  GatePhase phase = GatePhase::kGradient;
-  GateDecision before;             // of the round before
-  GateDecision decided;            // of this one, or kNone
-  std::vector<ChunkFacts> chunks;  // kUpdate: only their numbers matter
-  std::vector<TensorNorms> norms;  // kUpdate: of all their parts
+  GateDecision before;   // of the round before
+  GateDecision decided;  // of this one, or kNone
+  std::vector<ChunkFacts> chunks;
 };
 // Coordinator -> servers.
 struct RoundDecision {
   JobId job;
   ViewId view;
   Round round;
-  GatePhase phase = GatePhase::kGradient;
   GateDecision decision;
-  std::vector<float> ratios;  // kUpdate: by tensor
 };
 
 // Coordinator -> workers: finish the open round, then leave. Sent on a graceful stop of any member.

@@ -13,23 +13,14 @@ namespace tributary {
 // Fewer are not worth their memory: snapshots would have to follow each other too closely. More than the most are of no
 // use to any job.
 inline constexpr std::uint32_t kMinRedoRounds = 16, kMaxRedoRounds = 256;
-// Disk is cheaper, but after a loss all of them are taken again.
-inline constexpr std::uint32_t kMaxLoggedRounds = 4096;
 // That are pushed, at most, from when a snapshot's round is near until it is on the disks.
 inline constexpr std::uint64_t kRoundsOfSnapshot = 32;
 
 // Jobs of synchronous rounds of all nodes, whose encodings leave nothing behind on the nodes. (A residual is lost with
-// its view, and with it the bits: those jobs go back to the last snapshot, which has it. So do those with LAMB, because
-// nodes do not keep every tensor's trust ratio of every round.)
+// its view, and with it the bits: those jobs go back to the last snapshot, which has it.)
 inline bool recovers(const JobConfig& config) {
-  return ((config.mode == "sync" && !has_backups(config)) || has_local_steps(config)) &&
-         config.recovery.redo_log != "none" && config.optimizer.name != "lamb" &&
+  return (config.mode == "sync" || has_local_steps(config)) && config.recovery.redo_mb != 0 &&
          !make_encoding(config.push)->keeps_residual() && !make_encoding(config.pull)->is_delta();
-}
-
-// Servers log what their steps depend on (server/redo_log.h), and nodes keep nothing.
-inline bool logs_steps(const JobConfig& config) {
-  return config.recovery.redo_log == "disk" && recovers(config);
 }
 
 // Bytes that a node pushes in a round.
@@ -49,7 +40,7 @@ inline std::uint64_t redo_rounds_of_use(const SnapshotConfig& snapshot) {
 
 // Rounds that a node keeps; 0: none.
 inline std::uint32_t redo_rounds(const JobConfig& config, std::uint64_t bytes_of_round) {
-  if (!recovers(config) || logs_steps(config) || bytes_of_round == 0) return 0;
+  if (!recovers(config) || bytes_of_round == 0) return 0;
   const std::uint64_t fits = (std::uint64_t{config.recovery.redo_mb} << 20) / bytes_of_round;
   const std::uint64_t rounds = std::min<std::uint64_t>({fits, kMaxRedoRounds, redo_rounds_of_use(config.snapshot)});
   return fits < kMinRedoRounds ? 0 : static_cast<std::uint32_t>(rounds);

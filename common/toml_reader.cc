@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/encoding.h"
+#include "common/retired_keys.h"
 
 namespace tributary {
 namespace {
@@ -359,6 +360,10 @@ void TomlReader::refuse_unknown_section(const std::string& name, const toml::nod
 }
 
 void TomlReader::refuse_unknown_key(const std::string& section, const std::string& key, const toml::node& node) {
+  if (const RetiredKey* const retired = retired_key(section, key)) {
+    return add(dotted_key(section, key), node.source().begin.line,
+               dotted_key(section, key) + ": there is no such key any more; " + std::string(retired->instead));
+  }
   const std::vector<std::string>& keys = known_.at(section);
   std::string cure = "; the keys of [" + section + "] are " + joined(keys);
   if (const std::optional<std::string> meant = nearest(key, keys)) {

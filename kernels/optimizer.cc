@@ -8,7 +8,6 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Optimizer
   if (name == "adamw") return make_adamw(options);
   if (name == "adagrad") return make_adagrad(options);
   if (name == "lion") return make_lion(options);
-  if (name == "lamb") return make_lamb(options);
   return nullptr;
 }
 

@@ -82,8 +82,6 @@ void optimizer_step(const Optimizer& optimizer, const StepScalars& scalars, cons
       return launch_step<StepFormula::kAdagrad>(scalars, block, stream);
     case StepFormula::kLion:
       return launch_step<StepFormula::kLion>(scalars, block, stream);
-    case StepFormula::kLamb:
-      return;  // steps only on servers; jobs that would want it elsewhere are refused
   }
 }
 

@@ -1,6 +1,6 @@
-// Optimizer steps behind one interface, a file each (sgd.cc, adam.cc, adamw.cc, adagrad.cc, lion.cc, lamb.cc). The
-// formulae are PyTorch's; Lion (Chen et al. 2023) and LAMB follow their papers. Used by the servers, by the standalone
-// reference, and by workers in all-reduce mode.
+// Optimizer steps behind one interface, a file each (sgd.cc, adam.cc, adamw.cc, adagrad.cc, lion.cc). The formulae
+// are PyTorch's; Lion (Chen et al. 2023) follows its paper. Used by the servers, by the standalone reference, and by
+// workers in all-reduce mode.
 //
 // A step is element-wise: the same bits whatever the block, chunk or shard an element lies in, and on every instruction
 // set (the kernels are compiled without floating-point contraction). The formula of one element stands in a header
@@ -29,10 +29,7 @@ struct StepElement {
 };
 
 // Which formula a step is: what a device must know beside the scalars.
-enum class StepFormula : std::uint8_t { kSgd, kSgdMomentum, kSgdNesterov, kAdam, kAdamW, kAdagrad, kLion, kLamb };
-
-// Of StepScalars::a: what layer-wise optimizers multiply a tensor's ratio with.
-inline constexpr int kLayerStep = 7;
+enum class StepFormula : std::uint8_t { kSgd, kSgdMomentum, kSgdNesterov, kAdam, kAdamW, kAdagrad, kLion };
 
 struct BlockArgs {
   std::size_t count = 0;
@@ -60,12 +57,6 @@ class Optimizer {
   virtual StepScalars scalars(std::uint64_t t, double lr) const = 0;
   virtual void step(const StepScalars& scalars, const BlockArgs& block) const = 0;
   virtual StepFormula formula() const = 0;
-
-  // Is the step's length another one for each tensor? Then a step is along direction(), a.a[kLayerStep] times the
-  // tensor's ratio of norms (common/layer_steps.h) far.
-  virtual bool layerwise() const { return false; }
-  // What step() would move the parameters along; nothing is changed. REQUIRES: layerwise().
-  virtual void direction(const StepScalars& /*scalars*/, const BlockArgs& /*block*/, float* /*out*/) const {}
 };
 
 std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions& options);
@@ -73,8 +64,7 @@ std::unique_ptr<Optimizer> make_adam(const OptimizerOptions& options);
 std::unique_ptr<Optimizer> make_adamw(const OptimizerOptions& options);
 std::unique_ptr<Optimizer> make_adagrad(const OptimizerOptions& options);
 std::unique_ptr<Optimizer> make_lion(const OptimizerOptions& options);
-std::unique_ptr<Optimizer> make_lamb(const OptimizerOptions& options);
-// By name ("sgd", "adam", "adamw", "adagrad", "lion", "lamb"); null for an unknown one.
+// By name ("sgd", "adam", "adamw", "adagrad", "lion"); null for an unknown one.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerOptions& options);
 
 }  // namespace tributary::kernels

@@ -98,13 +98,13 @@ std::size_t collect_keys(const float* x, std::size_t elements, std::int32_t low,
   return count;
 }
 
-// Takes every key above `last` and the first `wanted` of those in [first, last].
+// Takes every key above the threshold and the first `wanted` of those on it.
 TRIBUTARY_MULTIVERSION
-void take_above(float* residual, std::size_t elements, std::int32_t first, std::int32_t last, std::size_t wanted,
+void take_above(float* residual, std::size_t elements, std::int32_t threshold, std::size_t wanted,
                 std::uint32_t* counts, float* values, std::uint16_t* offsets) {
   std::fill_n(counts, topk_groups(elements), 0u);
-  for_each_between(residual, elements, first, 0x7fffffff, [&](std::size_t i) {
-    if (key_of(residual[i]) <= last) {
+  for_each_between(residual, elements, threshold, 0x7fffffff, [&](std::size_t i) {
+    if (key_of(residual[i]) == threshold) {
       if (wanted == 0) return;
       --wanted;
     }
@@ -142,25 +142,19 @@ std::size_t lower_bound(const std::byte* offsets, std::size_t begin, std::size_t
 
 }  // namespace
 
-void topk_select(float* residual, std::size_t elements, std::size_t k, TopKSelection selection, std::uint32_t* counts,
-                 float* values, std::uint16_t* offsets, std::uint32_t* scratch) {
+void topk_select(float* residual, std::size_t elements, std::size_t k, std::uint32_t* counts, float* values,
+                 std::uint16_t* offsets, std::uint32_t* scratch) {
   const Place step = find_step(residual, elements, k);
-  std::uint32_t first = step.digit << kStepShift;
-  std::uint32_t last = first | ((1u << kStepShift) - 1);
-  std::size_t wanted = step.wanted;
-  if (selection == TopKSelection::kExact) {
-    std::size_t candidates =
-        collect_keys(residual, elements, static_cast<std::int32_t>(first), static_cast<std::int32_t>(last), scratch);
-    const Place middle = find_digit(scratch, candidates, kMiddleShift, wanted);
-    const auto other = [&](std::uint32_t key) { return (key >> kMiddleShift) % kDigits != middle.digit; };
-    candidates = static_cast<std::size_t>(std::remove_if(scratch, scratch + candidates, other) - scratch);
-    const Place low = find_digit(scratch, candidates, 0, middle.wanted);
-    first |= (middle.digit << kMiddleShift) | low.digit;
-    last = first;
-    wanted = low.wanted;
-  }
-  take_above(residual, elements, static_cast<std::int32_t>(first), static_cast<std::int32_t>(last), wanted, counts,
-             values, offsets);
+  const std::uint32_t first = step.digit << kStepShift;
+  const std::uint32_t last = first | ((1u << kStepShift) - 1);
+  std::size_t candidates =
+      collect_keys(residual, elements, static_cast<std::int32_t>(first), static_cast<std::int32_t>(last), scratch);
+  const Place middle = find_digit(scratch, candidates, kMiddleShift, step.wanted);
+  const auto other = [&](std::uint32_t key) { return (key >> kMiddleShift) % kDigits != middle.digit; };
+  candidates = static_cast<std::size_t>(std::remove_if(scratch, scratch + candidates, other) - scratch);
+  const Place low = find_digit(scratch, candidates, 0, middle.wanted);
+  const auto threshold = static_cast<std::int32_t>(first | (middle.digit << kMiddleShift) | low.digit);
+  take_above(residual, elements, threshold, low.wanted, counts, values, offsets);
 }
 
 bool topk_valid(const std::byte* counts, const std::byte* offsets, std::size_t elements, std::size_t k) {

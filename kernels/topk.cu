@@ -2,13 +2,13 @@
 //
 //   clear   the histograms and the groups' counts
 //   upper   x = added + residual, and the histogram of the magnitudes' upper 11 bits
-//   digit   exact only, twice: the histogram of the next 10 bits, of magnitudes that share the bits found so far
+//   digit   twice: the histogram of the next 10 bits, of magnitudes that share the bits found so far
 //   count   how many values of each block's share lie above the threshold, and how many on it
 //   take    the sent values, in index order, to where the counts of the blocks before say
 //
 // Each launch after `upper` finds the threshold of the histograms before it anew, in every block: a few kilobytes from
-// the second-level cache cost less than a launch of their own. So values are read five times (estimated: three times)
-// and written once; of a chunk of 1 MiB all but the first time from the second-level cache.
+// the second-level cache cost less than a launch of their own. So values are read five times and
+// written once; of a chunk of 1 MiB all but the first time from the second-level cache.
 #include "kernels/device.cuh"
 #include "kernels/topk.h"
 
@@ -192,11 +192,10 @@ __device__ __forceinline__ Pair classify(float value, const Threshold& threshold
   return key > threshold.value ? kOneAbove : kOneOn;
 }
 
-template <int kDigitsKnown>
 __global__ void __launch_bounds__(kThreads)
     count(const float* residual, std::size_t elements, std::uint32_t k, Scratch* scratch) {
   TRIBUTARY_SHARED(std::uint32_t[2], total);
-  const Threshold threshold = find_threshold<kDigitsKnown>(scratch, k);
+  const Threshold threshold = find_threshold<3>(scratch, k);
   if (threadIdx.x < 2) total[threadIdx.x] = 0;
   __syncthreads();
   const Share share = share_of_block(elements);
@@ -250,14 +249,13 @@ __device__ __forceinline__ Before before_block(const Scratch* scratch) {
   return {total[0], total[1]};
 }
 
-template <int kDigitsKnown>
 __global__ void __launch_bounds__(kThreads)
     take(float* residual, std::size_t elements, std::uint32_t k, const Scratch* scratch, std::uint32_t* counts,
          float* values, std::uint16_t* offsets) {
   // One for even tiles and one for odd ones: a warp may be one tile ahead of another that still reads.
   TRIBUTARY_SHARED(Pair[2][kWarps], pair_of_warp);
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const Threshold threshold = find_threshold<kDigitsKnown>(scratch, k);
+  const Threshold threshold = find_threshold<3>(scratch, k);
   const Share share = share_of_block(elements);
   Before before_tile = before_block(scratch);
   for (std::size_t first = share.begin; first < share.end; first += kTile) {
@@ -311,14 +309,6 @@ __global__ void __launch_bounds__(kThreads)
     if (threadIdx.x == 0 && sent != 0) atomicAdd(&counts[first / kTopKGroup], sent);
     before_tile = next;
   }
-}
-
-template <int kDigitsKnown>
-void launch_take(float* residual, std::size_t elements, std::uint32_t k, Scratch* scratch, std::uint32_t* counts,
-                 float* values, std::uint16_t* offsets, Stream stream) {
-  const unsigned shares = blocks_for(elements, kMaxShares);  // the same for both, because they meet in the scratch
-  launch(stream, shares, count<kDigitsKnown>, residual, elements, k, scratch);
-  launch(stream, shares, take<kDigitsKnown>, residual, elements, k, scratch, counts, values, offsets);
 }
 
 // ---- Decoding ----
@@ -376,9 +366,8 @@ __global__ void __launch_bounds__(kThreads) decode(const std::uint32_t* counts, 
 
 }  // namespace
 
-void topk_select(const SumInputs& added, Residual residual, std::size_t elements, std::size_t k,
-                 TopKSelection selection, std::uint32_t* counts, float* values, std::uint16_t* offsets,
-                 void* scratch_bytes, Stream stream) {
+void topk_select(const SumInputs& added, Residual residual, std::size_t elements, std::size_t k, std::uint32_t* counts,
+                 float* values, std::uint16_t* offsets, void* scratch_bytes, Stream stream) {
   Scratch* scratch = static_cast<Scratch*>(scratch_bytes);
   const unsigned blocks = blocks_for(elements, kMaxShares);
   const std::uint32_t wanted = static_cast<std::uint32_t>(k);
@@ -389,12 +378,11 @@ void topk_select(const SumInputs& added, Residual residual, std::size_t elements
     with_most_inputs(added,
                      [&](auto most) { launch(stream, blocks, upper<most>, added, residual, elements, scratch); });
   }
-  if (selection == TopKSelection::kEstimated) {
-    return launch_take<1>(residual.after, elements, wanted, scratch, counts, values, offsets, stream);
-  }
   launch(stream, blocks, digit<1>, residual.after, elements, wanted, scratch);
   launch(stream, blocks, digit<2>, residual.after, elements, wanted, scratch);
-  launch_take<3>(residual.after, elements, wanted, scratch, counts, values, offsets, stream);
+  // As many blocks for both, because they meet in the scratch.
+  launch(stream, blocks, count, residual.after, elements, wanted, scratch);
+  launch(stream, blocks, take, residual.after, elements, wanted, scratch, counts, values, offsets);
 }
 
 void topk_decode(const std::uint32_t* counts, const float* values, const std::uint16_t* offsets, std::size_t elements,

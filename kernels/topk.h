@@ -2,10 +2,7 @@
 // the residual for later rounds (Stich et al. 2018).
 //
 // Order of magnitude: the value's bits without the sign, as an integer (so NaN > infinity > finite); among equals the
-// lower index comes first. kExact takes the first k in that order. kEstimated compares only the 11 upper bits of the
-// magnitude (exponent and 3 bits: the steps [1, 1.125), [1.125, 1.25), ... of each octave) and fills up in index order:
-// one histogram instead of three. No value left out is in a higher step than a sent one, so it is less than 1/8 larger
-// (below 2^-126: less than 2^-129 larger). Both are deterministic: the same set on CPUs and GPUs.
+// lower index comes first. The first k in that order are taken: the same set on CPUs and GPUs.
 //
 // A sent value travels as it is, so residual + sent == input bit by bit.
 #pragma once
@@ -19,8 +16,6 @@ namespace tributary::kernels {
 
 inline constexpr std::size_t kTopKGroup = 65536;  // elements that a 16-bit offset reaches
 
-enum class TopKSelection { kExact, kEstimated };
-
 constexpr std::size_t topk_groups(std::size_t elements) {
   return (elements + kTopKGroup - 1) / kTopKGroup;
 }
@@ -28,8 +23,8 @@ constexpr std::size_t topk_groups(std::size_t elements) {
 // residual: in x, out x without what is sent (+0 there). 1 <= k <= elements < 2^32. counts[g]: how many of the k lie in
 // group g; values[i], offsets[i]: the sent ones in index order, offset within their group. scratch: elements keys may
 // be needed, the caller lends `elements` words so that nothing is allocated.
-void topk_select(float* residual, std::size_t elements, std::size_t k, TopKSelection selection, std::uint32_t* counts,
-                 float* values, std::uint16_t* offsets, std::uint32_t* scratch);
+void topk_select(float* residual, std::size_t elements, std::size_t k, std::uint32_t* counts, float* values,
+                 std::uint16_t* offsets, std::uint32_t* scratch);
 
 // Whether counts and offsets of a received frame describe k ascending places within `elements`. Reads topk_groups()
 // counts and at most k offsets, whatever they say. Any address.
@@ -48,9 +43,8 @@ inline constexpr std::size_t kTopKScratchBytes = 49152;
 
 // As above, after residual[i] = added[i] + residual[i]; added may have no inputs: the residual is taken as it is, in
 // place.
-void topk_select(const SumInputs& added, Residual residual, std::size_t elements, std::size_t k,
-                 TopKSelection selection, std::uint32_t* counts, float* values, std::uint16_t* offsets, void* scratch,
-                 Stream stream);
+void topk_select(const SumInputs& added, Residual residual, std::size_t elements, std::size_t k, std::uint32_t* counts,
+                 float* values, std::uint16_t* offsets, void* scratch, Stream stream);
 // A whole array. REQUIRES: topk_valid() on the host.
 void topk_decode(const std::uint32_t* counts, const float* values, const std::uint16_t* offsets, std::size_t elements,
                  float* out, Stream stream);

@@ -45,8 +45,6 @@ struct StoredJob {  # a job found in a server's store
   name @1 :Text;
   layoutHash @2 :UInt64;
   snapshots @3 :List(UInt64);  # rounds of complete snapshots, ascending
-  logFirst @4 :UInt64;  # what its redo log has: all rounds from the first to the last (less: none)
-  logLast @5 :UInt64;
 }
 
 struct KeptJob {  # state of a job's last view that a server has in memory
@@ -141,7 +139,6 @@ struct OpenJob {  # coordinator -> server: own your chunks of this job in this v
   resume @5 :Bool;  # load the snapshot of resumeRound; else wait for Init
   resumeRound @6 :UInt64;
   kept @7 :Bool;  # go on with what is in memory; resume and resumeRound then say what is in the store
-  replayTo @8 :UInt64;  # with resume: then take the logged steps up to this round again; 0: none
 }
 
 struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it has in memory to go on from
@@ -150,8 +147,6 @@ struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it 
   any @2 :Bool;
   minVersion @3 :UInt64;
   maxVersion @4 :UInt64;
-  logFirst @5 :UInt64;  # as in StoredJob
-  logLast @6 :UInt64;
 }
 
 struct ShardReady {  # server -> coordinator: reply to OpenJob
@@ -235,31 +230,20 @@ struct ChunkFacts {
   weight @3 :UInt64;
 }
 
-struct TensorNorms {  # of one tensor's part in a chunk
-  chunk @0 :UInt32;
-  tensor @1 :UInt32;
-  params @2 :Float64;  # sums of squares
-  update @3 :Float64;
-}
-
 struct RoundFacts {  # server -> coordinator: what a lane's chunks have of this round
   job @0 :UInt64;
   view @1 :UInt32;
   round @2 :UInt64;
-  phase @3 :UInt8;  # GatePhase
-  before @4 :Records.GateDecision;  # of the round before
-  decided @5 :Records.GateDecision;  # of this one, by a lane whose chunks have it already
-  chunks @6 :List(ChunkFacts);  # with phase 1 only their numbers matter
-  norms @7 :List(TensorNorms);  # phase 1
+  before @3 :Records.GateDecision;  # of the round before
+  decided @4 :Records.GateDecision;  # of this one, by a lane whose chunks have it already
+  chunks @5 :List(ChunkFacts);
 }
 
 struct RoundDecision {  # coordinator -> servers
   job @0 :UInt64;
   view @1 :UInt32;
   round @2 :UInt64;
-  phase @3 :UInt8;
-  decision @4 :Records.GateDecision;
-  ratios @5 :List(Float32);  # phase 1: by tensor
+  decision @3 :Records.GateDecision;
 }
 
 enum LeaveKind {

@@ -36,18 +36,18 @@ struct DataHeader {
   chunk @4 :UInt32;
 
   # Between lanes that share memory: where the payload lies, instead of the payload frame (PayloadPlace in common/messages.h).
-  link @24 :UInt32;  # 0: nothing is shared. Given without a payload, it asks for the answer in shared memory
-  region @25 :UInt32;
-  offset @26 :UInt64;
-  bytes @27 :UInt64;  # 0: no payload, or in a frame
-  ticket @40 :UInt64;  # server -> worker: of this place, counted per link; worker -> server: the newest that it has read
+  link @23 :UInt32;  # 0: nothing is shared. Given without a payload, it asks for the answer in shared memory
+  region @24 :UInt32;
+  offset @25 :UInt64;
+  bytes @26 :UInt64;  # 0: no payload, or in a frame
+  ticket @37 :UInt64;  # server -> worker: of this place, counted per link; worker -> server: the newest that it has read
 
   # In a job with a gate: what was decided about the round that an answer's version is of, or that a push with redo repeats.
-  gateVerdict @33 :UInt8;  # GateVerdict; 0: none
-  gateScale @34 :Float32;  # for the next round
-  gateGood @35 :UInt32;
-  gateCoefficient @36 :Float64;
-  gateNorm @37 :Float64;
+  gateVerdict @32 :UInt8;  # GateVerdict; 0: none
+  gateScale @33 :Float32;  # for the next round
+  gateGood @34 :UInt32;
+  gateCoefficient @35 :Float64;
+  gateNorm @36 :Float64;
 
   union {
     # worker -> server; + payload: node-summed gradient of the chunk for `round`.
@@ -55,10 +55,9 @@ struct DataHeader {
       round @5 :UInt64;
       weight @6 :UInt64;  # samples behind the sum; the server divides by the total over nodes
       encoding @7 :Encoding;
-      residual @19 :ResidualUse;
-      last @31 :Bool;  # modes with clocks: the author's last push; its answer is to hold every node's up to this round
-      redo @28 :Bool;  # of a round that this server lost: answered with a receipt when it is applied again
-      beyond @39 :Bool;  # backup workers: the chunk had its last round before; answered like a late push
+      residual @18 :ResidualUse;
+      last @30 :Bool;  # modes with clocks: the author's last push; its answer is to hold every node's up to this round
+      redo @27 :Bool;  # of a round that this server lost: answered with a receipt when it is applied again
     }
     # worker -> server; + payload: initial parameters, fp32. Answered with version 0.
     init @8 :Void;
@@ -69,37 +68,35 @@ struct DataHeader {
     # worker -> server: what became of my push?
     query :group {
       round @10 :UInt64;
-      redo @29 :Bool;  # of a push with redo
+      redo @28 :Bool;  # of a push with redo
     }
     # server -> worker: the push has arrived and waits for the other nodes.
     receipt :group {
       round @11 :UInt64;
-      residualKept @23 :Bool;  # of a push with a residual alone; an earlier push of the round may have a late receipt too
-      applied @30 :Bool;  # of a push with redo: the round is complete, the next one may come
+      residualKept @22 :Bool;  # of a push with a residual alone; an earlier push of the round may have a late receipt too
+      applied @29 :Bool;  # of a push with redo: the round is complete, the next one may come
     }
     # server -> worker; + payload: parameters at `version`.
     answer :group {
       version @12 :UInt64;  # modes with clocks: the reader's own clock that is answered
-      durable @13 :UInt64;  # newest version of this chunk in a committed snapshot
-      encoding @14 :Encoding;  # of a delta encoding the first answer of a view is fp32: the values themselves
-      snapshotRound @20 :UInt64;  # the push of this round must bring its residual; 0: none is named
-      residualSent @21 :Bool;  # the node's residual, of a resumed job, went before this answer
-      slowest @32 :UInt64;  # modes with clocks: every node's pushes up to this round are in the parameters; backup workers: the chunk's round
-      dropped @38 :Bool;  # backup workers: the round was complete without the push that this answers
+      encoding @13 :Encoding;  # of a delta encoding the first answer of a view is fp32: the values themselves
+      snapshotRound @19 :UInt64;  # the push of this round must bring its residual; 0: none is named
+      residualSent @20 :Bool;  # the node's residual, of a resumed job, went before this answer
+      slowest @31 :UInt64;  # modes with clocks: every node's pushes up to this round are in the parameters
     }
     # server -> worker: the push is not here; send it again.
     resend :group {
-      round @15 :UInt64;
+      round @14 :UInt64;
     }
     # server -> worker, before the first answer of a resumed chunk; + payload: this node's residual at `version`, fp32.
     residual :group {
-      version @22 :UInt64;
+      version @21 :UInt64;
     }
     # To the author of a message that could not be accepted.
     error :group {
-      round @16 :UInt64;
-      code @17 :UInt16;  # ErrorCode of common/result.h
-      message @18 :Text;
+      round @15 :UInt64;
+      code @16 :UInt16;  # ErrorCode of common/result.h
+      message @17 :Text;
     }
   }
 }

@@ -59,10 +59,8 @@ Control::~Control() {
   context_.close();
 }
 
-void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints,
-                    RedoLogs* logs) {
-  jobs_.start({lanes.begin(), lanes.end()}, snapshotter, logs);
-  logs_ = logs;
+void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints) {
+  jobs_.start({lanes.begin(), lanes.end()}, snapshotter);
   lanes_ = std::move(lanes);
   snapshotter_ = snapshotter;
   checkpoints_ = checkpoints;
@@ -314,11 +312,6 @@ void Control::lane_facts(LaneIndex lane, RoundFacts facts) {
 // On the lane's thread: chunks that nobody expects any more are dropped by the snapshotter.
 void Control::lane_captured(ChunkSnapshot snapshot) {
   snapshotter_->captured(std::move(snapshot));
-}
-
-// On the lane's thread.
-void Control::lane_logged(LoggedStep step) {
-  if (logs_) logs_->append(std::move(step));
 }
 
 void Control::snapshot_finished(const SnapshotDone& done) {

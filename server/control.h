@@ -32,7 +32,6 @@
 #include "common/waking_clock.h"
 #include "server/control_jobs.h"
 #include "server/lane.h"
-#include "server/redo_logs.h"
 #include "server/snapshotter.h"
 #include "server/store.h"
 
@@ -66,9 +65,8 @@ class Control final : public LaneListener, private ControlJobsOutput {
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  // Starts the thread. lanes, and snapshotter, checkpoints and logs (null without a store), must outlive stop().
-  void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints = nullptr,
-             RedoLogs* logs = nullptr);
+  // Starts the thread. lanes, and snapshotter and checkpoints (null without a store), must outlive stop().
+  void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints = nullptr);
   // Asks the coordinator to stop this server's jobs in good order; drained() is true when that is done.
   void drain();
   bool drained() const { return drained_.load(std::memory_order_acquire); }
@@ -83,7 +81,6 @@ class Control final : public LaneListener, private ControlJobsOutput {
   void lane_parked(LaneIndex lane, JobId job, ViewId view, bool any, Version min, Version max) override;
   void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) override;
   void lane_captured(ChunkSnapshot snapshot) override;
-  void lane_logged(LoggedStep step) override;
   void lane_facts(LaneIndex lane, RoundFacts facts) override;
   void snapshot_finished(const SnapshotDone& done);
   // CheckpointService's callback: any thread.
@@ -124,7 +121,7 @@ class Control final : public LaneListener, private ControlJobsOutput {
   bool between_chunks() override;
   void loaded() override;
   void changed() override { publish(); }
-  void post(std::function<void()> event) override;
+  void post(std::function<void()> event);
   std::uint64_t now_ms() const override { return steady_ms(); }
 
   const ServerConfig config_;
@@ -136,7 +133,6 @@ class Control final : public LaneListener, private ControlJobsOutput {
   std::vector<Lane*> lanes_;
   Snapshotter* snapshotter_ = nullptr;
   CheckpointService* checkpoints_ = nullptr;
-  RedoLogs* logs_ = nullptr;
   EventFd wake_;
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
 

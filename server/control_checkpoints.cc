@@ -34,7 +34,6 @@ void Control::on(const DropCheckpoint& m) {
     return;
   }
   jobs_.unpark(m.job);
-  if (logs_) logs_->drop(m.job);
   checkpoints_->drop(m);
 }
 

@@ -33,18 +33,6 @@ std::uint64_t ControlJobStatus::withheld() const {
   return result;
 }
 
-std::uint64_t ControlJobStatus::stalled() const {
-  std::uint64_t result = 0;
-  for (const auto& lane : gauges) result += lane->stalled.load(std::memory_order_relaxed);
-  return result;
-}
-
-std::uint64_t ControlJobStatus::late_pushes() const {
-  std::uint64_t result = 0;
-  for (const auto& lane : gauges) result += lane->late_pushes.load(std::memory_order_relaxed);
-  return result;
-}
-
 std::vector<std::pair<Round, Round>> ControlJobStatus::clocks() const {
   std::vector<std::pair<Round, Round>> result;
   for (const auto& lane : gauges) {
@@ -62,7 +50,6 @@ MemoryTerms ControlJobStatus::memory_terms() const {
   ShardMemory shard = memory;
   for (const auto& lane : gauges) {
     shard.max_held_bytes += lane->max_held_bytes.load(std::memory_order_relaxed);
-    shard.log_bytes += lane->log_bytes.load(std::memory_order_relaxed);
   }
   const MemoryTerms steady = memory_formula(shard);
   if (!snapshot_pending && !snapshot_durable) return steady;

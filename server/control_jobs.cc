@@ -12,12 +12,9 @@ std::string ControlJobs::no_store() const {
   return "server " + std::to_string(config_.index) + " has no store configured; set [store] path in its configuration";
 }
 
-void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogOrders* logs,
-                        std::uint32_t max_logged_rounds) {
+void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots) {
   lanes_ = std::move(lanes);
   snapshotter_ = snapshots;
-  logs_ = logs;
-  max_logged_rounds_ = max_logged_rounds;
 }
 
 void ControlJobs::park_all(const std::string& why) {
@@ -27,9 +24,6 @@ void ControlJobs::park_all(const std::string& why) {
 void ControlJobs::describe(ServerHello& hello) {
   hello.store = store_ != nullptr;
   if (store_) hello.stored = store_->jobs();
-  for (StoredJob& stored : hello.stored) {
-    if (logs_) stored.log = logs_->range(stored.job);
-  }
   for (auto& [id, parked] : parked_) {
     const bool pending = parked.parking != 0;
     parked.asked = parked.asked || pending;  // it will wait for what comes of that
@@ -55,10 +49,7 @@ std::vector<JobProgress> ControlJobs::progress() const {
 
 std::vector<ControlJobStatus> ControlJobs::statuses() const {
   std::vector<ControlJobStatus> all;
-  for (const auto& [id, job] : jobs_) {
-    all.push_back(job.status);
-    if (job.log && logs_) all.back().log = logs_->status(id);
-  }
+  for (const auto& [id, job] : jobs_) all.push_back(job.status);
   return all;
 }
 
@@ -102,16 +93,15 @@ void ControlJobs::on(const SnapshotCommit& m) {
     const ViewId view = last->second.view;
     const bool awaited = last->second.parking != 0 && last->second.asked;
     unpark(m.job);
-    if (awaited) tell_kept(m.job, view, false, {}, {});
+    if (awaited) output_.send(ShardKept{m.job, view, false, {}, {}});
   }
-  if (logs_) logs_->trim(m.job, m.round);
   if (store_) {
     if (const Status dropped = store_->drop_before(m.job, m.round); !dropped) {
       logger_->warn("cannot drop snapshots before round {}: {}", m.round.value, dropped.error().message);
     }
   }
   if (const auto found = jobs_.find(m.job); found != jobs_.end()) {
-    for (const LaneIndex lane : found->second.lanes) lanes_[lane.value]->committed(m.job, m.round);
+    for (const LaneIndex lane : found->second.lanes) lanes_[lane.value]->snapshot_written(m.job);
   }
 }
 
@@ -142,10 +132,7 @@ void ControlJobs::repeat_facts(std::uint64_t now) {
 void ControlJobs::on(const RoundDecision& m) {
   Job* job = find(m.job, m.view);
   if (!job || !job->status.gate) return;
-  std::erase_if(job->undecided, [&](const auto& entry) {
-    const RoundFacts& facts = entry.second;
-    return facts.round < m.round || (facts.round == m.round && facts.phase <= m.phase);
-  });
+  std::erase_if(job->undecided, [&](const auto& entry) { return entry.second.round <= m.round; });
   ControlJobStatus& status = job->status;
   if (m.round > status.gate_round) {
     status.gate_round = m.round;
@@ -255,7 +242,7 @@ void ControlJobs::park(JobId id, const std::string& why) {
   const bool whole = job.status.phase == "running" || job.kept;  // else it is still being loaded
   if (!job.recovers || job.ending || job.lanes.empty() || !whole) {
     drop(id, why);
-    return tell_kept(id, view, false, {}, {});
+    return output_.send(ShardKept{id, view, false, {}, {}});
   }
   logger_->warn("job '{}' view {} is over: {}; its state stays in memory", job.status.name, view.value, why);
   if (job.status.snapshot_pending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
@@ -267,27 +254,14 @@ void ControlJobs::park(JobId id, const std::string& why) {
 // The coordinator asks what is kept: it hears of it when all lanes have said.
 void ControlJobs::tell_parked(JobId id, ViewId view) {
   const auto kept = parked_.find(id);
-  if (kept == parked_.end()) return tell_kept(id, view, false, {}, {});
+  if (kept == parked_.end()) return output_.send(ShardKept{id, view, false, {}, {}});
   kept->second.asked = true;
   if (kept->second.parking == 0) parked(id, kept->second);
 }
 
 // All lanes have said what they keep.
 void ControlJobs::parked(JobId id, const Parked& state) {
-  tell_kept(id, state.view, state.all, state.min_version, state.max_version);
-}
-
-// With what the log has, when all that is on its way to it is there.
-void ControlJobs::tell_kept(JobId id, ViewId view, bool any, Version min, Version max) {
-  if (!logs_) return output_.send(ShardKept{id, view, any, min, max});
-  logs_->flush(id, [this, id, view, any, min, max] {
-    output_.post([this, id, view, any, min, max] {
-      // Opened again, or dropped, in the meantime: this is of the past, and would be taken for what the next view kept.
-      const auto kept = parked_.find(id);
-      if (kept == parked_.end() ? any || jobs_.contains(id) : kept->second.view != view) return;
-      output_.send(ShardKept{id, view, any, min, max, logs_->range(id)});
-    });
-  });
+  output_.send(ShardKept{id, state.view, state.all, state.min_version, state.max_version});
 }
 
 void ControlJobs::unpark(JobId id) {
@@ -306,7 +280,7 @@ void ControlJobs::tick() {
   const ViewId view = old->second.view;
   logger_->warn("job '{}': nobody came back for the state of view {}; it is dropped", old->second.name, view.value);
   unpark(id);
-  tell_kept(id, view, false, {}, {});
+  output_.send(ShardKept{id, view, false, {}, {}});
 }
 
 void ControlJobs::reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message) {

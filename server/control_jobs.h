@@ -2,8 +2,7 @@
 // taken. No threads, sockets or clocks of its own: messages and events come in, actions go out through the ports. The
 // control thread (control.h) and the simulator (tests/sim) drive the same class.
 //
-//   OpenJob         lay the job out, give every lane its part, load the resume round from the store and take the logged
-//                   steps after it again -> ShardReady
+//   OpenJob         lay the job out, give every lane its part, load the resume round from the store -> ShardReady
 //   PrepareSnapshot the lanes get memory for it; heartbeats say when they have
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
@@ -37,7 +36,6 @@
 #include "common/redo_plan.h"
 #include "server/lane.h"
 #include "server/memory_formula.h"
-#include "server/redo_logs.h"
 #include "server/snapshotter.h"
 #include "server/store.h"
 
@@ -66,9 +64,8 @@ struct ControlJobStatus {
   std::optional<Round> snapshot_durable;
   std::uint64_t snapshot_bytes = 0;
   std::string snapshot_error;  // of the last one that failed
-  std::optional<RedoLogStatus> log;
-  bool gate = false;  // the job has one; then:
-  Round gate_round;   // the newest round that was decided, in this view
+  bool gate = false;           // the job has one; then:
+  Round gate_round;            // the newest round that was decided, in this view
   GateDecision decision;
   std::uint64_t rounds_clipped = 0, rounds_skipped = 0;  // in this view
   ShardMemory memory;                                    // without what the gauges know
@@ -80,8 +77,6 @@ struct ControlJobStatus {
   std::uint64_t pool_bytes() const;
   bool prepared() const;  // all lanes are, for a snapshot
   std::uint64_t withheld() const;
-  std::uint64_t stalled() const;
-  std::uint64_t late_pushes() const;
   // By node, in modes with clocks: on the chunks where it is last and furthest.
   std::vector<std::pair<Round, Round>> clocks() const;
   MemoryTerms memory_terms() const;
@@ -97,8 +92,6 @@ class ControlJobsOutput {
   virtual bool between_chunks() = 0;
   virtual void loaded() = 0;   // nobody listened to the coordinator since the first of these calls
   virtual void changed() = 0;  // of jobs()
-  // Any thread: to be called later, on the thread of ControlJobs.
-  virtual void post(std::function<void()> call) = 0;
   virtual std::uint64_t now_ms() const = 0;
 };
 
@@ -110,10 +103,8 @@ class ControlJobs {
 
   // store: null if there is none.
   ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output);
-  // Before anything else. snapshots and logs: null without a store.
-  // max_logged_rounds: as CoordinatorOptions has it.
-  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, RedoLogOrders* logs = nullptr,
-             std::uint32_t max_logged_rounds = kMaxLoggedRounds);
+  // Before anything else. snapshots: null without a store.
+  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots);
 
   // The coordinator.
   void on(const OpenJob& m);
@@ -149,8 +140,7 @@ class ControlJobs {
     ControlJobStatus status;
     std::shared_ptr<const Layout> layout;
     std::vector<LaneIndex> lanes;  // that own chunks of it
-    // Lanes that have not opened yet, a log that has void steps yet, and snapshots of earlier views that have not
-    // ended.
+    // Lanes that have not opened yet, and snapshots of earlier views that have not ended.
     std::size_t opening = 0;
     bool clearing = false;  // the last of these are some
     Status opened;          // the first error of a lane
@@ -159,9 +149,7 @@ class ControlJobs {
     bool missed_snapshot = false;   // the one that is pending was named too late
     bool ending = false;            // goes when its final snapshot is done
     bool recovers = false;
-    bool kept = false;                       // it goes on with what was in memory
-    std::optional<RedoLogOrders::Plan> log;  // none: its steps are not logged
-    Round replay_to;                         // from resume_round on, out of the log
+    bool kept = false;  // it goes on with what was in memory
     // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
     // that it has is not answered otherwise.)
     std::map<LaneIndex, RoundFacts> undecided;
@@ -184,11 +172,7 @@ class ControlJobs {
   bool end_snapshots(JobId job);
   Status forget_snapshots(const Job& job);
   Status load(const Job& job);
-  Status replay(const Job& job);
-  bool begin_log(const OpenJob& m, const Job& job);
-  void log_begun(JobId id, ViewId view);
   void cleared(JobId id);
-  void tell_kept(JobId id, ViewId view, bool any, Version min, Version max);
   Status load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen);
   void opened(JobId id, ViewId view, const Status& status);
   void stop_lanes(const Job& job, bool keep, Round round, bool park = false) const;
@@ -212,8 +196,6 @@ class ControlJobs {
   ControlJobsOutput& output_;
   std::vector<LaneCommands*> lanes_;
   SnapshotOrders* snapshotter_ = nullptr;
-  RedoLogOrders* logs_ = nullptr;
-  std::uint32_t max_logged_rounds_ = kMaxLoggedRounds;
   std::map<JobId, Job> jobs_;
   std::map<JobId, Parked> parked_;
   std::map<JobId, NotSaved> not_saved_;

@@ -14,10 +14,7 @@ namespace {
 std::optional<ClockRules> clock_rules(const JobConfig& config) {
   if (!has_clocks(config)) return std::nullopt;
   ClockRules rules;
-  if (has_backups(config)) rules.backups = config.sync.backup_workers;
   if (config.mode == "ssp") rules.staleness = config.ssp.staleness;
-  rules.lr_by_staleness = config.ssp.lr_by_staleness;
-  rules.delay_compensation = config.ssp.delay_compensation;
   return rules;
 }
 
@@ -73,49 +70,11 @@ void ControlJobs::on(const OpenJob& m) {
     entry->second.clearing = true;
     ++entry->second.opening;
   }
-  const bool cuts = begin_log(m, entry->second);
-  if (cuts) ++entry->second.opening;
   if (m.resume && !m.kept && entry->second.opened) entry->second.opened = load(entry->second);
   const Job& placed = entry->second;
   for (const LaneIndex lane : placed.lanes)
     lanes_[lane.value]->opened(m.job, m.view, m.resume && !m.kept && placed.opened);
   if (placed.opening == 0) return opened(m.job, m.view, Status(placed.opened));  // no lane has a part of it
-  if (!cuts) return;
-  logs_->flush(m.job, [this, id = m.job, view = m.view] { output_.post([this, id, view] { log_begun(id, view); }); });
-}
-
-// The log goes on where the view begins. One of a fresh job, or of a job that wants none any more, goes. True if it is
-// about to hear that later steps are void.
-bool ControlJobs::begin_log(const OpenJob& m, const Job& job) {
-  if (!logs_) return false;
-  if (!job.log || (!m.resume && !m.kept)) logs_->drop(m.job);
-  if (!job.log || job.status.chunks == 0) return false;
-  const Round start = std::max(m.resume ? m.resume_round : Round(0), m.replay_to);
-  logs_->begin(*job.log, m.kept ? std::nullopt : std::optional(start));
-  return !m.kept;
-}
-
-// Not before the log says so is the view open: if this process died then, the void steps would be taken for the view's.
-void ControlJobs::log_begun(JobId id, ViewId view) {
-  Job* job = find(id, view);
-  if (!job || job->opening == 0) return;
-  const std::optional<RedoLogStatus> log = logs_->status(id);
-  if (job->opened && log && !log->error.empty()) {
-    if (job->log->waits) {
-      job->opened = fail(ErrorCode::kUnavailable,
-                         "server " + std::to_string(config_.index) + " cannot write to its redo log of job '" +
-                             job->status.name + "', which has steps that are void now: " + log->error +
-                             "; free space on its disk, or raise recovery.log_mb, and attach again");
-    } else {
-      logger_->warn(
-          "job '{}': the redo log begins anew, because it has void steps and cannot be written ({}); it is of use when "
-          "there is a snapshot",
-          job->status.name, log->error);
-      logs_->drop(id);
-      logs_->begin(*job->log, std::nullopt);
-    }
-  }
-  if (--job->opening == 0) opened(id, view, job->opened);
 }
 
 // What this store has beyond the round that the view begins at was never completed by every server: it belongs to a
@@ -173,7 +132,7 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
   std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(config->optimizer);
   if (!optimizer) {
     return fail(ErrorCode::kConfig, "optimizer.name = \"" + config->optimizer.name +
-                                        "\" is unknown to this server; use sgd, adam, adamw, adagrad, lion or lamb");
+                                        "\" is unknown to this server; use sgd, adam, adamw, adagrad or lion");
   }
   if (m.resume && !store_) return fail(ErrorCode::kStore, no_store() + " to resume job '" + config->name + "'");
   if (m.nodes == 0) return fail(ErrorCode::kTopology, "job '" + config->name + "' has no nodes");
@@ -196,13 +155,6 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
     job.status.elements += elements;
     job.status.memory.largest_chunk = std::max(job.status.memory.largest_chunk, elements);
   }
-  const std::uint32_t fit = logs_ ? log_rounds(*config, m.owners, m.chunk_elements, max_logged_rounds_) : 0;
-  const bool logs = fit != 0;
-  if (logs) {
-    const RedoLog::Limits limits{redo_file_bytes(*config), std::uint64_t{config->recovery.log_mb} << 20};
-    job.log = {m.job, config->name, job.status.chunks, limits, config->recovery.when_full == "wait"};
-  }
-  job.replay_to = m.replay_to;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     if (chunks[lane] == 0) continue;
     ShardJob part;
@@ -221,8 +173,6 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
     part.start = m.resume ? m.resume_round : Round(0);
     part.resumes = m.resume || m.kept;
     part.recovers = recovers(*config);
-    part.logs = logs;
-    if (logs && job.log->waits) part.log_rounds = fit;
     if (has_gate(*config)) part.gate = config->gate;
     parts.push_back(std::move(part));
   }
@@ -266,33 +216,7 @@ Status ControlJobs::load(const Job& job) {
         job.status.elements * sizeof(float) * (1 + static_cast<std::uint64_t>(job.status.memory.slots)) / 1'000'000,
         output_.now_ms() - started);
   }
-  return loaded && job.replay_to > job.status.resume_round ? replay(job) : loaded;
-}
-
-Status ControlJobs::replay(const Job& job) {
-  if (!logs_) return fail(ErrorCode::kStore, no_store() + " to take logged steps again from");
-  const std::uint64_t started = output_.now_ms();
-  std::uint64_t steps = 0;
-  const Status replayed = logs_->replay(
-      job.status.job, job.status.resume_round, job.replay_to,
-      [&](const LoggedStep& step, std::span<const float> sum) -> Status {
-        if (!output_.between_chunks()) return fail(ErrorCode::kStopped, "the server is being stopped");
-        if (step.chunk.value >= job.layout->chunks() || job.layout->owner(step.chunk).shard.value != config_.index) {
-          return fail(ErrorCode::kStore, "the redo log of job '" + job.status.name + "' has chunk " +
-                                             std::to_string(step.chunk.value) +
-                                             ", which does not belong to this server; start it with the store it had");
-        }
-        ++steps;
-        lanes_[job.layout->owner(step.chunk).lane.value]->replay(job.status.job, step,
-                                                                 std::vector<float>(sum.begin(), sum.end()));
-        return {};
-      });
-  output_.loaded();
-  if (replayed) {
-    logger_->info("job '{}' took {} logged steps again, up to round {}, in {} ms", job.status.name, steps,
-                  job.replay_to.value, output_.now_ms() - started);
-  }
-  return replayed;
+  return loaded;
 }
 
 Status ControlJobs::load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen) {

@@ -350,7 +350,6 @@ void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason
   for (auto& [name, job] : jobs_) {
     if (!job.on_servers()) continue;
     job.kept.erase(index);
-    job.logs.erase(index);
     job.parking.erase(index);
     if (job.phase == Phase::kOpening) {
       regather(job, reason, now_ms);

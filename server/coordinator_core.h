@@ -45,8 +45,7 @@ struct CoordinatorOptions {
   std::uint16_t servers = 1;  // 0: a cluster for all-reduce jobs only
   std::uint64_t incarnation = 0;
   std::uint64_t peer_timeout_ms = 10000;
-  std::uint64_t job_id_seed = 0;                       // random per process: makes the ids of new jobs
-  std::uint32_t max_logged_rounds = kMaxLoggedRounds;  // that a redo log has at most
+  std::uint64_t job_id_seed = 0;  // random per process: makes the ids of new jobs
   // Shards with as much state, or more, are asked to get memory before a snapshot is named. Less than that is there
   // before the round is.
   std::uint64_t prepare_from_bytes = 16u << 20;
@@ -180,7 +179,7 @@ class CoordinatorCore {
     std::uint64_t said_ms = 0;   // the last heartbeat that named the job, whatever it said
     std::uint64_t wrote_ms = 0;  // the last one that said that a snapshot is being written
     double rounds_per_ms = 0.0;
-    bool measured = false;  // two heartbeats of this view have been compared
+    bool measured = false;  // two heartbeats of a view have been compared, of this one or of one before
   };
   struct Job {
     JobRecord record;
@@ -227,7 +226,6 @@ class CoordinatorCore {
     // Recovery: what shards kept of the last view, and who has yet to say. Then, of the view that opens:
     std::map<std::uint16_t, KeptJob> kept;
     std::set<std::uint16_t> parking;
-    std::map<std::uint16_t, LoggedRounds> logs;
     Round start;                        // where it begins: at or after resume_round
     std::set<std::uint16_t> kept_open;  // shards that go on with what they kept
     std::uint32_t redo_capacity = 0;    // rounds that every node can keep; 0: some keep none
@@ -314,13 +312,11 @@ class CoordinatorCore {
   void tell_saved_again(PeerId to, JobId id, ViewId view, Round round);
   std::string not_saved_in_words(const Job& job) const;
   void choose_start(Job& job);
-  static void choose_logged_start(Job& job, const std::set<std::uint16_t>& shards);
   std::optional<Round> reach_of_redo(const Job& job) const;
   bool keeps_redo(const Job& job) const;
-  bool waits_for_snapshots(const Job& job) const;
   std::vector<Version> redo_after(const Job& job) const;
   static std::uint64_t redo_pause_ms(std::uint64_t bytes);
-  std::optional<std::uint64_t> redo_round(const Job& job, const SnapshotNeeds& needs, std::uint64_t now_ms) const;
+  bool redo_wants_snapshot(const Job& job, const SnapshotNeeds& needs, std::uint64_t now_ms) const;
   std::string beginning_in_words(const Job& job) const;
 
   // coordinator_gate.cc: one decision about a whole round

@@ -151,19 +151,17 @@ void CoordinatorCore::on(PeerId from, const PeerAddress& m, std::uint64_t) {
 }
 
 // The round that a stop is known by, when a node has left after `left` and has all answers of it: with synchronous
-// rounds no chunk is before that. With backup workers none is, either, but others may be rounds further. In modes of
-// bounded staleness `left` is the count of that node alone, and the others stop wherever they are: the round is one
-// that all of them are known to have passed on all chunks. The state that is kept says for each chunk which pushes
-// beyond that it has, and they are not applied again when the job goes on. (Heartbeats tell of the past: a snapshot may
-// have been committed since, of a round that all have passed, too.)
+// rounds no chunk is before that. In modes of bounded staleness `left` is the count of that node alone, and the others
+// stop wherever they are: the round is one that all of them are known to have passed on all chunks. The state that is
+// kept says for each chunk which pushes beyond that it has, and they are not applied again when the job goes on.
+// (Heartbeats tell of the past: a snapshot may have been committed since, of a round that all have passed, too.)
 Round CoordinatorCore::stop_round(const Job& job, Round left) const {
   if (!has_clocks(job.config)) return left;
-  Round passed(std::numeric_limits<std::uint64_t>::max());
+  Round passed = left;
   for (const std::uint16_t shard : shards_of(job)) {
     const auto pace = job.pace.find(shard);
     passed = std::min(passed, pace == job.pace.end() ? Round(0) : Round(pace->second.min_version.value));
   }
-  passed = has_backups(job.config) ? std::max(passed, left) : std::min(passed, left);
   return std::max({passed, job.resume_round, job.record.committed});
 }
 
@@ -288,7 +286,6 @@ void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_m
     job.missed_snapshots = 0;
     job.snapshot_due_ms = snapshot_due(job, now_ms);
     job.redo_due_ms = now_ms + redo_pause_ms(job.snapshot_bytes);
-    if (waits_for_snapshots(job)) name_snapshot(job, now_ms);
   }
 }
 
@@ -378,11 +375,8 @@ bool CoordinatorCore::silent(const Job& job, std::uint64_t Pace::*sign, std::uin
 }
 
 void CoordinatorCore::miss_snapshot(Job& job, std::uint64_t now_ms) {
-  // The last round that nodes can reach without it was not passed: that one failed for another reason.
-  const bool passed = waits_for_snapshots(job) && job.snapshot->value < job.record.committed.value + job.redo_capacity;
   job.snapshot.reset();
   ++job.missed_snapshots;
-  if (passed) return name_snapshot(job, now_ms);
   job.snapshot_retry_ms = now_ms + kSnapshotRetryMs * std::min(job.missed_snapshots, kMaxSnapshotLeadFactor);
   if (job.snapshot_due_ms != kNever) job.snapshot_due_ms = job.snapshot_retry_ms;
 }
@@ -397,10 +391,9 @@ std::uint64_t CoordinatorCore::prepare_bytes(const Job& job) {
   return largest * job.record.chunk_elements * sizeof(float) * arrays;
 }
 
-// Do shards get memory before a snapshot is named? Not where nodes wait for snapshots: there the next one is named
-// as soon as one is committed, and what was got for the first stays.
+// Do shards get memory before a snapshot is named?
 bool CoordinatorCore::prepares(const Job& job) const {
-  return job.prepare_bytes >= options_.prepare_from_bytes && !waits_for_snapshots(job);
+  return job.prepare_bytes >= options_.prepare_from_bytes;
 }
 
 // Have they got it? Asks them to, the first time.
@@ -421,7 +414,7 @@ std::optional<std::uint64_t> CoordinatorCore::next_to_name(const Job& job, std::
   const double ahead_ms = kSnapshotLeadMs + static_cast<double>(asked ? 0 : job.prepare_bytes / kPreparedBytesPerMs);
   double reach = 0.0;
   for (const auto& [shard, pace] : job.pace) {
-    if (!pace.measured) return std::nullopt;  // a guess would be passed before it arrives
+    if (!pace.measured || pace.at_ms == 0) return std::nullopt;  // a guess would be passed before it arrives
     const double age = static_cast<double>(now_ms - pace.at_ms);
     const double lead =
         (age + ahead_ms) * static_cast<double>(std::min(job.missed_snapshots + 1, kMaxSnapshotLeadFactor));
@@ -441,8 +434,7 @@ void CoordinatorCore::name_snapshot(Job& job, std::uint64_t now_ms) {
   needs.every_rounds = job.config.snapshot.every_rounds;
   const bool joins = job.joins_after && job.record.committed <= *job.joins_after;
   needs.awaited = (joins || save_waits(job)) && !job.stop_requested;
-  needs.redo = redo_round(job, needs, now_ms);
-  if (waits_for_snapshots(job)) needs.last = job.record.committed.value + job.redo_capacity;
+  needs.redo = redo_wants_snapshot(job, needs, now_ms);
   const std::optional<NamedSnapshot> named = snapshot_to_name(needs);
   if (!named) return;
   if (job.snapshot && (now_ms < job.snapshot_named_ms + kSnapshotFarMs ||

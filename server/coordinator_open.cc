@@ -9,7 +9,6 @@
 #include "common/redo_plan.h"
 #include "kernels/tree_sum.h"
 #include "server/coordinator_core.h"
-#include "server/redo_record.h"
 
 namespace tributary {
 namespace {
@@ -39,13 +38,6 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
                   "job '" + name + "' has mode \"" + config->mode +
                       "\", and this cluster has no servers: start servers and let the workers connect to server 0, or "
                       "set job.mode = \"allreduce\"",
-                  name);
-  }
-  if (has_backups(*config) && config->sync.backup_workers >= m.nodes) {
-    return refuse(from, ErrorCode::kTopology,
-                  "job '" + name + "' has " + std::to_string(m.nodes) +
-                      " nodes and sync.backup_workers = " + std::to_string(config->sync.backup_workers) +
-                      ": a round needs a node that it waits for; set backup_workers to less than the number of nodes",
                   name);
   }
   const bool created = !jobs_.contains(name);
@@ -271,11 +263,12 @@ void CoordinatorCore::open_if_complete(Job& job, std::uint64_t now_ms) {
   job.ready.clear();
   keep_rank_states(job);
   job.checkpoint.reset();
-  job.pace.clear();
+  // How fast its shards go is no news: else a job that loses somebody every second would never have a snapshot.
+  for (auto& [shard, pace] : job.pace) pace = {.rounds_per_ms = pace.rounds_per_ms, .measured = pace.measured};
   job.stragglers.reset();
   job.missed_snapshots = 0;
   job.gate.reset();
-  if (has_gate(job.config)) job.gate.emplace(job.config.gate, job.record.owners.size(), job.record.tensors.size());
+  if (has_gate(job.config)) job.gate.emplace(job.config.gate, job.record.owners.size());
   set_phase(job, Phase::kOpening, now_ms);
   output_.log(in_words(job) + " opens view " + std::to_string(record.view.value) + " with " +
               std::to_string(job.nodes) + " nodes, " + beginning_in_words(job));
@@ -326,7 +319,6 @@ OpenJob CoordinatorCore::open_message(const Job& job, std::uint16_t shard) const
   open.resume = job.resume;
   open.resume_round = job.resume_round;
   open.kept = job.kept_open.contains(shard);
-  if (logs_steps(job.config) && job.resume && !open.kept && job.start > job.resume_round) open.replay_to = job.start;
   return open;
 }
 
@@ -415,7 +407,7 @@ JobWelcome CoordinatorCore::welcome_message(const Job& job, std::uint32_t node) 
   welcome.resume = job.resume || !job.kept_open.empty();
   welcome.resume_round = job.start;
   welcome.committed = job.record.committed;
-  welcome.redo = keeps_redo(job) && !logs_steps(job.config);
+  welcome.redo = keeps_redo(job);
   welcome.redo_after = redo_after(job);
   // In a view nodes count from 0, in the order of the ranks that they are known by.
   welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(job.members.begin(), job.members.find(node))));
@@ -426,17 +418,8 @@ JobWelcome CoordinatorCore::welcome_message(const Job& job, std::uint32_t node) 
 }
 
 void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
-  if (logs_steps(job.config)) {
-    job.redo_capacity =
-        log_rounds(job.config, job.record.owners, job.record.chunk_elements, options_.max_logged_rounds);
-    if (job.redo_capacity == 0) {
-      output_.log(in_words(job) + " has no redo log: fewer than " + std::to_string(kMinRedoRounds) +
-                      " rounds fit into recovery.log_mb = " + std::to_string(job.config.recovery.log_mb) + "; raise it",
-                  LogLevel::kWarning);
-    }
-  }
   for (const auto& [node, member] : job.members) {
-    if (!job.on_servers() || !recovers(job.config) || logs_steps(job.config)) break;
+    if (!job.on_servers() || !recovers(job.config)) break;
     if (member.join.redo_capacity >= kMinRedoRounds) continue;
     output_.log(
         "node " + std::to_string(node) + " of " + in_words(job) +

@@ -4,9 +4,8 @@
 // in memory, each at version r or r+1 for the least r: no node pushes a chunk of round r+2 before it has all of r+1. Of
 // those at r+1 they have the parameters before the last step, too (ShardJob::recovers), and what nodes push of round
 // r+1 again is known there. A server that was lost loads the last committed snapshot, and the nodes push again what
-// they pushed since, if each of them still has it; or, with recovery.redo_log = "disk", it takes the steps in its own
-// log again. If any of that cannot be had, the view begins at the snapshot, and what servers kept is dropped: the
-// rounds since are computed again.
+// they pushed since, if each of them still has it. If any of that cannot be had, the view begins at the snapshot, and
+// what servers kept is dropped: the rounds since are computed again.
 #include <algorithm>
 
 #include "common/redo_plan.h"
@@ -138,7 +137,6 @@ void CoordinatorCore::on(PeerId from, const ShardKept& m, std::uint64_t now_ms) 
   if (job.phase != Phase::kIdle && job.phase != Phase::kGathering) return;  // of a view before
   const std::uint16_t shard = server->hello.shard.value;
   job.parking.erase(shard);
-  job.logs[shard] = m.log;
   if (m.any) {
     job.kept[shard] = {m.job, m.min_version, m.max_version, false};
   } else {
@@ -155,8 +153,6 @@ void CoordinatorCore::note_kept(const ServerHello& m, bool known) {
       job.kept.erase(m.shard.value);
       job.parking.erase(m.shard.value);
     }
-    const auto stored = std::ranges::find(m.stored, job.record.job, &StoredJob::job);
-    job.logs[m.shard.value] = stored == m.stored.end() ? LoggedRounds{} : stored->log;
     const auto kept = std::ranges::find(m.kept, job.record.job, &KeptJob::job);
     if (kept == m.kept.end() || job.record.job.value == 0) continue;
     if (kept->pending) {
@@ -198,7 +194,6 @@ void CoordinatorCore::choose_start(Job& job) {
     job.redo_capacity = std::min(job.redo_capacity, member.join.redo_capacity);
   const std::set<std::uint16_t> shards = shards_of(job);
   if (shards.empty() || !recovers(job.config)) return;
-  if (logs_steps(job.config)) return choose_logged_start(job, shards);
   // As the servers have it, if all of them have something and are not more than a round apart.
   Round slowest(~0ull);
   Version fastest;
@@ -234,38 +229,9 @@ void CoordinatorCore::choose_start(Job& job) {
   job.start = std::max(start, job.resume_round);
 }
 
-// With logs on the servers' disks: a shard that has nothing in memory can be had at every round from the snapshot to
-// the last that its log has. One that has something, but is more than a round ahead of what the others can have, loads
-// and takes its steps again like those.
-void CoordinatorCore::choose_logged_start(Job& job, const std::set<std::uint16_t>& shards) {
-  const auto reach = [&](std::uint16_t shard) {
-    const auto log = job.logs.find(shard);
-    const bool some = log != job.logs.end() && log->second.first.value <= job.resume_round.value + 1;
-    return some ? std::max(log->second.last, job.resume_round) : job.resume_round;
-  };
-  std::set<std::uint16_t> kept;
-  for (const std::uint16_t shard : shards) {
-    if (job.kept.contains(shard)) kept.insert(shard);
-  }
-  while (true) {
-    if (kept.size() < shards.size() && !job.resume) return;  // a lost shard never had a snapshot
-    Round start(~0ull);
-    for (const std::uint16_t shard : shards) {
-      start = std::min(start, kept.contains(shard) ? Round(job.kept.at(shard).min_version.value) : reach(shard));
-    }
-    const std::size_t ahead = std::erase_if(
-        kept, [&](std::uint16_t shard) { return job.kept.at(shard).max_version.value > start.value + 1; });
-    if (ahead != 0) continue;
-    if (start < job.resume_round) return;
-    job.start = start;
-    job.kept_open = std::move(kept);
-    return;
-  }
-}
-
 std::vector<Version> CoordinatorCore::redo_after(const Job& job) const {
   std::vector<Version> versions;
-  if (!job.on_servers() || logs_steps(job.config) || job.start == job.resume_round) return versions;
+  if (!job.on_servers() || job.start == job.resume_round) return versions;
   // Those without chunks lack nothing.
   const std::set<std::uint16_t> shards = shards_of(job);
   for (const auto& [index, server] : servers_) {
@@ -283,36 +249,20 @@ std::string CoordinatorCore::beginning_in_words(const Job& job) const {
   const std::size_t lost = shards_of(job).size() - job.kept_open.size();
   if (lost == 0) return "at round " + round + ", as the servers have it";
   return "at round " + round + ": " + std::to_string(lost) + " of " + std::to_string(shards_of(job).size()) +
-         " servers load " + snapshot +
-         (logs_steps(job.config) ? ", and take the steps in their logs again"
-                                 : ", and the nodes push again what came after it");
+         " servers load " + snapshot + ", and the nodes push again what came after it";
 }
 
-// Do nodes that can keep no more wait for a snapshot?
-bool CoordinatorCore::waits_for_snapshots(const Job& job) const {
-  return keeps_redo(job) && job.config.recovery.when_full == "wait";
-}
-
-// Nodes keep the pushes of redo_capacity rounds, so a snapshot is wanted half of that after the last one. If they wait
-// for it, it is named at once, and if the shards are past that already (heartbeats tell of the past) it is the last
-// round that can be reached without it, which cannot be missed. If they do not, it is named as far ahead as any (where
-// rounds are short that is much of a ring, so at once), and writing must not cost much: on average kRedoBytesPerMs of
-// each shard. Also while a job stops: a node may wait for one to finish its round.
-std::optional<std::uint64_t> CoordinatorCore::redo_round(const Job& job, const SnapshotNeeds& needs,
-                                                         std::uint64_t now_ms) const {
-  if (!keeps_redo(job) || job.pace.empty()) return {};
+// Nodes keep the pushes of redo_capacity rounds, so a snapshot is wanted half of that after the last one. It is named
+// as far ahead as any (where rounds are short that is much of a ring, so at once), and writing must not cost much: on
+// average kRedoBytesPerMs of each shard.
+bool CoordinatorCore::redo_wants_snapshot(const Job& job, const SnapshotNeeds& needs, std::uint64_t now_ms) const {
+  if (!keeps_redo(job) || job.pace.empty() || !needs.next || job.stop_requested) return false;
   for (const auto& [shard, pace] : job.pace) {
-    if (pace.min_version.value <= job.start.value && pace.min_version.value <= job.record.committed.value) return {};
+    if (pace.min_version.value <= job.start.value && pace.min_version.value <= job.record.committed.value) return false;
   }
-  // Neither rings nor logs are of use before there is a snapshot to load.
-  const bool first = !job.record.initialised;
-  const std::uint64_t wanted = first ? 0 : job.record.committed.value + job.redo_capacity / 2;
-  if (!waits_for_snapshots(job)) {
-    const bool now = needs.next && *needs.next >= wanted && now_ms >= job.redo_due_ms && !job.stop_requested;
-    return now ? needs.next : std::nullopt;
-  }
-  const std::uint64_t ahead = job.missed_snapshots == 0 ? 2 : job.redo_capacity;
-  return std::max(wanted, needs.fastest + ahead);
+  // Rings are of no use before there is a snapshot to load.
+  const std::uint64_t wanted = job.record.initialised ? job.record.committed.value + job.redo_capacity / 2 : 0;
+  return *needs.next >= wanted && now_ms >= job.redo_due_ms;
 }
 
 }  // namespace tributary

@@ -17,7 +17,6 @@ namespace {
 
 constexpr std::uint32_t kNoiseLines = 10;
 constexpr std::uint64_t kNoiseIntervalMs = 10'000;
-constexpr long kStalledPollMs = 1;  // while a round waits for the disk
 constexpr long kIdlePollMs = 1000;  // for the log limiter's last word; commands and messages wake the lane at once
 constexpr std::string_view kIpc = "ipc://";
 
@@ -35,7 +34,14 @@ void add_stats(ShardStats& total, const ShardStats& stats) {
   total.held_bytes += stats.held_bytes;
   total.max_held_bytes = std::max(total.max_held_bytes, stats.max_held_bytes);
   total.withheld += stats.withheld;
-  total.dropped += stats.dropped;
+}
+
+Status restore_into(ShardCore& core, const RestoredChunk& chunk) {
+  const std::vector<std::span<const float>> slots(chunk.slots.begin(), chunk.slots.end());
+  std::vector<NodeResidual> residuals;
+  for (const auto& [node, values] : chunk.residuals) residuals.push_back({node, values});
+  return core.restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots,
+                      {chunk.estimate, chunk.nodes, residuals}, chunk.clocks, chunk.gate);
 }
 
 void raise_to(LaneCounter& counter, std::uint64_t total) {
@@ -107,16 +113,12 @@ void Lane::run() {
     noise_.tick(now);
     const bool stopping = finish_stops(now);
     const bool trimming = trim_some(now);
-    const bool stalled = retry_stalled(now);
     const bool soon = dirty_ || !retired_.empty() || stopping || links_.pending();
     poll_items_.clear();
     poll_items_.push_back({socket_.handle(), 0, ZMQ_POLLIN, 0});
     poll_items_.push_back({nullptr, wake_.fd(), ZMQ_POLLIN, 0});
     links_.add_poll_items(poll_items_, now);
-    const long wait = more || trimming ? 0
-                      : stalled        ? kStalledPollMs
-                      : soon           ? static_cast<long>(kPublishMs)
-                                       : kIdlePollMs;
+    const long wait = more || trimming ? 0 : soon ? static_cast<long>(kPublishMs) : kIdlePollMs;
     const bool some = zmq_poll(poll_items_.data(), static_cast<int>(poll_items_.size()), wait) > 0;
     if (some && poll_items_[1].revents != 0) run_commands();
     const bool asked = some && std::any_of(poll_items_.begin() + 2, poll_items_.end(),
@@ -130,58 +132,6 @@ void Lane::run() {
 
 void Lane::captured(ChunkSnapshot snapshot) {
   listener_.lane_captured(std::move(snapshot));
-}
-
-void Lane::logged(LoggedStep step) {
-  listener_.lane_logged(std::move(step));
-}
-
-// As the job now wants it: a view may begin with another configuration than the one before.
-void Lane::set_log(Job& entry) {
-  const ShardJob& job = entry.core->job();
-  if (!job.logs) {
-    entry.core->log_to(nullptr);
-    if (entry.log_pool) retired_.push_back(std::move(entry.log_pool));
-    return;
-  }
-  if (!entry.log_pool) {
-    const std::vector<ChunkIndex> chunks = job.layout->chunks_owned_by(job.shard, job.lane);
-    std::size_t largest = 1;
-    for (const ChunkIndex chunk : chunks) largest = std::max(largest, job.layout->chunk(chunk).elements);
-    const std::size_t block = redo_block_bytes(largest);
-    const std::size_t blocks = std::min(chunks.size(), std::max<std::size_t>(kMaxLogBytes / block, 4));
-    entry.log_pool = std::make_unique<BufferPool>(block, std::max<std::size_t>(blocks, 4));
-  }
-  entry.core->log_to(entry.log_pool.get());
-}
-
-// It says nothing of a wait that ends soon, and then not too often.
-void Lane::tell_held(JobId id, Job& job, std::uint64_t now) {
-  const auto held = job.core->held();
-  if (!held) {
-    job.held_news_ms = 0;
-  } else if (job.held_news_ms == 0) {
-    job.held_news_ms = now + options_.held_news_ms;
-  } else if (now >= job.held_news_ms) {
-    job.held_news_ms = now + kNoiseIntervalMs;
-    logger_->warn(
-        "job {}: round {} waits until there is a newer snapshot than that of round {}: the redo log has room for {} "
-        "rounds (recovery.log_mb), and recovery.when_full is \"wait\"; if servers cannot write (see their logs), make "
-        "room on their disks, else raise recovery.log_mb or [store] io_mb_per_s",
-        id.value, held->round.value, held->covered.value, job.core->job().log_rounds);
-  }
-}
-
-bool Lane::retry_stalled(std::uint64_t now) {
-  bool some = false;
-  for (auto& [id, job] : jobs_) {
-    if (job.core->stalled() != 0 || job.held_news_ms != 0) tell_held(id, job, now);
-    if (job.core->stalled() == 0) continue;
-    job.core->retry();
-    some |= job.core->stalled() != 0;
-    dirty_ = true;
-  }
-  return some;
 }
 
 void Lane::facts(const RoundFacts& facts) {
@@ -232,7 +182,6 @@ void Lane::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
         largest * sizeof(float),
         ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes, job.recovers, clocks, gate));
     entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
-    set_log(entry);
     jobs_.emplace(job.job, std::move(entry));
   });
 }
@@ -245,7 +194,6 @@ void Lane::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
     TRIB_ASSERT(!kept.empty());
     kept.mapped().gauges = std::move(gauges);
     kept.mapped().restored = kept.mapped().core->reopen(std::move(job));
-    if (kept.mapped().restored) set_log(kept.mapped());
     jobs_.insert(std::move(kept));
   });
 }
@@ -286,43 +234,22 @@ void Lane::drop_parked(JobId job) {
 
 void Lane::restore(JobId job, RestoredChunk restored) {
   const std::size_t bytes = restored.bytes();
-  const ChunkIndex index = restored.chunk;
-  post_restored(job, bytes, index, [chunk = std::move(restored)](ShardCore& core) {
-    const std::vector<std::span<const float>> slots(chunk.slots.begin(), chunk.slots.end());
-    std::vector<NodeResidual> residuals;
-    for (const auto& [node, values] : chunk.residuals) residuals.push_back({node, values});
-    return core.restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots,
-                        {chunk.estimate, chunk.nodes, residuals}, chunk.clocks, chunk.gate);
-  });
-}
-
-void Lane::replay(JobId job, LoggedStep step, std::vector<float> sum) {
-  const std::size_t bytes = sum.size() * sizeof(float);
-  const ChunkIndex index = step.chunk;
-  post_restored(job, bytes, index, [step = std::move(step), values = std::move(sum)](ShardCore& core) {
-    return core.replay(step, values);
-  });
-}
-
-// Has `restored` put `bytes` into the core, on the lane's thread.
-template <class Restored>
-void Lane::post_restored(JobId job, std::size_t bytes, ChunkIndex chunk, Restored restored) {
   {
     std::unique_lock lock(mutex_);
     restored_.wait(lock, [&] { return restore_bytes_ == 0 || restore_bytes_ + bytes <= kMaxRestoreBytes; });
     restore_bytes_ += bytes;
   }
-  post([this, job, bytes, chunk, what = std::make_shared<Restored>(std::move(restored))]() mutable {
+  post([this, job, bytes, chunk = std::make_shared<RestoredChunk>(std::move(restored))]() mutable {
     Job& entry = jobs_.at(job);
     if (entry.restored) {
       try {
-        entry.restored = (*what)(*entry.core);
+        entry.restored = restore_into(*entry.core, *chunk);
       } catch (const std::bad_alloc&) {
-        entry.restored = fail(ErrorCode::kLimit, "no memory left for chunk " + std::to_string(chunk.value) +
+        entry.restored = fail(ErrorCode::kLimit, "no memory left for chunk " + std::to_string(chunk->chunk.value) +
                                                      "; use more servers or a smaller model");
       }
     }
-    what.reset();
+    chunk.reset();
     {
       const std::lock_guard lock(mutex_);
       restore_bytes_ -= bytes;
@@ -413,7 +340,6 @@ void Lane::retire(Job job) {
   links_.end_view(job.core->job().job);
   job.core.reset();
   retired_.push_back(std::move(job.pool));
-  if (job.log_pool) retired_.push_back(std::move(job.log_pool));
 }
 
 void Lane::free_retired() {
@@ -437,9 +363,6 @@ void Lane::publish(std::uint64_t now) {
     job.gauges->links.store(links_.size_of(id), std::memory_order_relaxed);
     job.gauges->pool_bytes.store(job.pool->allocated_bytes(), std::memory_order_relaxed);
     job.gauges->withheld.store(job.core->stats().withheld, std::memory_order_relaxed);
-    job.gauges->log_bytes.store(job.log_pool ? job.log_pool->allocated_bytes() : 0, std::memory_order_relaxed);
-    job.gauges->stalled.store(job.core->stalled(), std::memory_order_relaxed);
-    job.gauges->late_pushes.store(job.core->stats().dropped, std::memory_order_relaxed);
     for (std::uint32_t node = 0; node < job.gauges->clocks.size(); ++node) {
       const auto [last, furthest] = job.core->clock_range(NodeRank(node));
       job.gauges->clocks[node].last.store(last.value, std::memory_order_relaxed);
@@ -458,7 +381,6 @@ void Lane::publish(std::uint64_t now) {
   raise_to(counters_.steps, total.steps);
   raise_to(counters_.out_of_place_steps, total.out_of_place_steps);
   raise_to(counters_.starved, total.starved);
-  raise_to(counters_.late_pushes, total.dropped);
   raise_to(counters_.push_bytes, total.push_bytes);
   raise_to(counters_.answer_bytes, total.answer_bytes);
   counters_.jobs.set(static_cast<double>(jobs_.size()));

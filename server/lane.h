@@ -68,7 +68,6 @@ class LaneListener {
   // kept: every chunk was captured at `round` (false as well if it was not asked for).
   virtual void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) = 0;
   virtual void lane_captured(ChunkSnapshot snapshot) = 0;
-  virtual void lane_logged(LoggedStep) {}
   // Of a job with a gate: ShardOutput::facts(), and when it opens ShardCore::decided().
   virtual void lane_facts(LaneIndex /*lane*/, RoundFacts /*facts*/) {}
 };
@@ -81,7 +80,6 @@ struct alignas(64) LaneCounters {
   // Payload bytes of messages, by the way they went: over the socket, or in memory shared with the worker.
   LaneCounter socket_payload_bytes, shared_payload_bytes;
   LaneCounter pushes, duplicates, rejected, answers, steps, out_of_place_steps, starved, push_bytes, answer_bytes;
-  LaneCounter late_pushes;  // with backup workers: dropped, because their round was complete
   LaneGauge jobs, held_frames, held_bytes, max_held_bytes, withheld, pool_bytes, max_pool_bytes, links, mapped_bytes;
   std::uint64_t dropped() const { return dropped_full.value() + dropped_unreachable.value(); }
 };
@@ -95,10 +93,8 @@ struct alignas(64) LaneJobGauges {
   std::atomic<bool> initialised{false};
   std::atomic<bool> prepared{false};  // what the last prepare_snapshot() was for
   std::atomic<std::uint64_t> max_held_bytes{0}, pool_bytes{0};
-  std::atomic<std::uint64_t> log_bytes{0};  // of memory, for steps that are being logged
-  std::atomic<std::uint64_t> stalled{0};    // chunks whose round waits for the log
-  std::atomic<std::uint64_t> links{0};      // nodes whose memory the lane has mapped
-  std::atomic<std::uint64_t> withheld{0}, late_pushes{0};
+  std::atomic<std::uint64_t> links{0};  // nodes whose memory the lane has mapped
+  std::atomic<std::uint64_t> withheld{0};
   struct Clock {
     std::atomic<std::uint64_t> last{0}, furthest{0};  // on the chunks where it is so
   };
@@ -136,14 +132,13 @@ class LaneCommands {
   // One chunk of the job opened last. Blocks while Lane::kMaxRestoreBytes wait. REQUIRES: owned by this lane, each
   // once.
   virtual void restore(JobId job, RestoredChunk chunk) = 0;
-  // A logged step of a chunk that was restored. Blocks as restore() does.
-  virtual void replay(JobId job, LoggedStep step, std::vector<float> sum) = 0;
   // Ends open() and its restores; replied with lane_opened(). With `restored`, every chunk must have been.
   virtual void opened(JobId job, ViewId view, bool restored) = 0;
   // Gets memory for the copy-on-write of the next snapshot, and says so in the gauges.
   virtual void prepare_snapshot(JobId job, ViewId view) = 0;
   virtual void snapshot_at(JobId job, ViewId view, Round round) = 0;
-  virtual void committed(JobId job, Round round) = 0;
+  // What copy-on-write needed for it can go, after a while.
+  virtual void snapshot_written(JobId job) = 0;
   virtual void decide(const RoundDecision& decision) = 0;
   // keep: captures every chunk at this round. Replied with lane_stopped(), also if the lane does not have the job. With
   // encodings that keep residuals the reply waits for them, until no node has said a word for stop_timeout_ms.
@@ -166,8 +161,6 @@ class Lane final : public LaneCommands, private ShardOutput {
   static constexpr int kSendHighWater = 65536;
   // Restored bytes that wait for the lane's thread; the thread that loads them is held beyond.
   static constexpr std::size_t kMaxRestoreBytes = 32u << 20;
-  // Of steps on their way to the log. Beyond, rounds wait for the disk.
-  static constexpr std::size_t kMaxLogBytes = 256u << 20;
   static constexpr std::uint64_t kPublishMs = 100;
   // Given back to the system in one turn: some hundred microseconds a MiB.
   static constexpr std::size_t kTrimBytes = 4u << 20;
@@ -191,11 +184,10 @@ class Lane final : public LaneCommands, private ShardOutput {
   void park(JobId job, ViewId view) override;
   void drop_parked(JobId job) override;
   void restore(JobId job, RestoredChunk chunk) override;
-  void replay(JobId job, LoggedStep step, std::vector<float> sum) override;
   void opened(JobId job, ViewId view, bool restored) override;
   void prepare_snapshot(JobId job, ViewId view) override;
   void snapshot_at(JobId job, ViewId view, Round round) override;
-  void committed(JobId job, Round round) override;
+  void snapshot_written(JobId job) override;
   void decide(const RoundDecision& decision) override;
   void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) override;
   void await_longer(JobId job, ViewId view) override;
@@ -205,17 +197,15 @@ class Lane final : public LaneCommands, private ShardOutput {
  private:
   struct Job {
     std::unique_ptr<BufferPool> pool;  // declared first: the core's buffers go back to it
-    std::unique_ptr<BufferPool> log_pool;
-    PoolPreparer preparer;  // of pool
+    PoolPreparer preparer;             // of pool
     std::unique_ptr<ShardCore> core;
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
-    std::size_t steady_blocks = 0;   // of the pool, without snapshots
-    std::uint64_t trim_at_ms = 0;    // when what copy-on-write needed goes back, some of it every turn; 0: it stays
-    std::optional<Round> stop;       // waits for residuals, while `said` grows
-    Patience patience{0, 0};         // of the stop
-    std::uint64_t said = 0;          // messages since the view began
-    std::uint64_t held_news_ms = 0;  // when to say that rounds wait for a snapshot; 0: none does
+    std::size_t steady_blocks = 0;  // of the pool, without snapshots
+    std::uint64_t trim_at_ms = 0;   // when what copy-on-write needed goes back, some of it every turn; 0: it stays
+    std::optional<Round> stop;      // waits for residuals, while `said` grows
+    Patience patience{0, 0};        // of the stop
+    std::uint64_t said = 0;         // messages since the view began
   };
   // One message without its routing id; `frames` counts also those that were dropped because none of ours has so many.
   struct Received {
@@ -235,11 +225,6 @@ class Lane final : public LaneCommands, private ShardOutput {
   void refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
   Result<Payload> take_payload(Received& received, bool copy);
   Result<LaneLinks::Shared> find_pool(const LinkRequest& request);
-  void set_log(Job& entry);
-  bool retry_stalled(std::uint64_t now);  // true if some chunks still wait for the log
-  void tell_held(JobId id, Job& job, std::uint64_t now);
-  template <class Restored>
-  void post_restored(JobId job, std::size_t bytes, ChunkIndex chunk, Restored restored);
   void set_aside(JobId job, ViewId view);
   void run_commands();
   void post(std::function<void()> command);
@@ -259,7 +244,6 @@ class Lane final : public LaneCommands, private ShardOutput {
   void resend(PeerId to, const Resend& header) override;
   void error(PeerId to, const ErrorReply& header) override;
   void captured(ChunkSnapshot snapshot) override;
-  void logged(LoggedStep step) override;
   void facts(const RoundFacts& facts) override;
 
   const LaneOptions options_;

@@ -36,11 +36,10 @@ void Lane::snapshot_at(JobId job, ViewId view, Round round) {
   });
 }
 
-void Lane::committed(JobId job, Round round) {
-  post([this, job, round] {
+void Lane::snapshot_written(JobId job) {
+  post([this, job] {
     const auto found = jobs_.find(job);
     if (found == jobs_.end()) return;
-    found->second.core->snapshot_committed(round);
     found->second.preparer.end();
     found->second.trim_at_ms = std::max<std::uint64_t>(steady_ms() + options_.idle_memory_ms, 1);
   });

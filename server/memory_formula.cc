@@ -18,7 +18,6 @@ MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
   held += other.held;
   arriving += other.arriving;
   snapshot += other.snapshot;
-  log += other.log;
   sums += other.sums;
   process += other.process;
   return *this;
@@ -38,7 +37,6 @@ MemoryTerms memory_formula(const ShardMemory& shard) {
   terms.held = shard.max_held_bytes;
   terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);
   terms.snapshot = shard.snapshot_bytes;
-  terms.log = shard.log_bytes;
   return terms;
 }
 

@@ -20,7 +20,6 @@
 //                                                    yet; at most one push of each chunk
 //     sums       A                                   with a gate: rounds that wait for their decision
 //     snapshot   blocks kept by copy-on-write        while a snapshot is being written, and half a minute longer
-//     log        steps on their way to the disk      redo_log = "disk": at most P * 4 (a round) and kMaxLogBytes a lane
 //     process    12 MiB + 1 MiB a lane               once, without any job: stacks, sockets, RocksDB's tables. It does
 //                                                    not grow with the model (measured: up to 9 MiB)
 //
@@ -55,14 +54,13 @@ struct ShardMemory {
   bool recovers = false;             // keeps the parameters before the last step
   std::uint64_t max_held_bytes = 0;  // most gradient bytes held at once so far
   std::uint64_t snapshot_bytes = 0;  // kept by copy-on-write now
-  std::uint64_t log_bytes = 0;       // of blocks for steps on their way to the redo log
 };
 
 struct MemoryTerms {
-  std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, told = 0, sums = 0, log = 0,
+  std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, told = 0, sums = 0,
                 process = 0;
   std::uint64_t blocks() const { return state + answers + estimate + told + sums; }  // of pools, without snapshots
-  std::uint64_t total() const { return blocks() + held + arriving + snapshot + log + process; }
+  std::uint64_t total() const { return blocks() + held + arriving + snapshot + process; }
   MemoryTerms& operator+=(const MemoryTerms& other);
 };
 

@@ -5,9 +5,6 @@
 // some are a round ahead. Whoever has them says what was decided (RoundFacts::decided), and whoever asks is told that;
 // it is never decided anew. Facts carry the decision of the round before, so nothing is kept here from view to view.
 //
-// A layer-wise optimizer asks a second time about a round that is applied: with the norms of its tensors' parts, for
-// the tensors' ratios.
-//
 // Facts may come twice, late and in any order. Bounded: facts of one round, and the newest decision.
 #pragma once
 
@@ -22,7 +19,7 @@ namespace tributary {
 
 class RoundGate {
  public:
-  RoundGate(GateConfig config, std::size_t chunks, std::size_t tensors);
+  RoundGate(GateConfig config, std::size_t chunks);
 
   struct Reply {
     std::optional<RoundDecision> decision;
@@ -35,20 +32,13 @@ class RoundGate {
   const GateDecision& decided() const { return decided_; }
 
  private:
-  Result<Reply> on_norms(const RoundFacts& facts);
   RoundDecision decision(const RoundFacts& facts) const;
-  bool begin(Round& gathered, Round round);
 
   GateConfig config_;
-  std::size_t tensors_;
   std::vector<GateFacts> facts_;  // by chunk, of round_
   std::vector<bool> there_;
   std::size_t count_ = 0;
-  Round round_;        // whose facts are being gathered
-  Round norms_round_;  // whose norms are, or were
-  std::vector<TensorNorms> norms_;
-  std::vector<float> ratios_;
-  Round ratios_round_;
+  Round round_;  // whose facts are being gathered
   Round decided_round_;
   GateDecision decided_;
 };

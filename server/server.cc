@@ -55,11 +55,6 @@ Status Server::start_parts() {
   }
 
   if (store_) {
-    std::vector<JobId> stored;
-    for (const StoredJob& job : store_->jobs()) stored.push_back(job.job);
-    auto logs = RedoLogs::open(config_.store_path + "/redo", stored, warn);
-    if (!logs) return tl::unexpected(logs.error());
-    logs_ = std::move(*logs);
     Snapshotter::Options options;
     options.io_bytes_per_s = std::uint64_t{config_.store_io_mb_per_s} * 1'000'000;
     snapshotter_ = std::make_unique<Snapshotter>(
@@ -70,7 +65,7 @@ Status Server::start_parts() {
         [this](const CheckpointDone& done) { control_->checkpoint_finished(done); },
         [logger = logger_](const std::string& line) { logger->info(line); });
   }
-  control_->start(lane_pointers, snapshotter_.get(), checkpoints_.get(), logs_.get());
+  control_->start(lane_pointers, snapshotter_.get(), checkpoints_.get());
 
   if (!config_.admin.empty()) {
     ServerParts parts;
@@ -109,7 +104,6 @@ Server::~Server() {
   checkpoints_.reset();
   for (const auto& lane : lanes_) lane->stop();
   snapshotter_.reset();
-  logs_.reset();
   lanes_.clear();
   coordinator_.reset();
   control_.reset();

@@ -62,7 +62,6 @@ class Server {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<Snapshotter> snapshotter_;
   std::unique_ptr<CheckpointService> checkpoints_;
-  std::unique_ptr<RedoLogs> logs_;
   Metrics metrics_;
   std::unique_ptr<AdminHttp> admin_;
   std::uint64_t drained_ms_ = 0;  // when the last part was done; 0: not yet

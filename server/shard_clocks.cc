@@ -37,10 +37,6 @@ void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, Paylo
                   "push of chunk " + std::to_string(push.key.chunk.value) + ": its " + push_->name() +
                       " frame contradicts itself; the sender has a bug or the frame was damaged");
   }
-  if (backups()) {
-    clock.from = from;
-    return take_backup_push(chunk, push, std::move(frame));
-  }
   const std::uint64_t slowest = chunk.slowest;
   if (round <= clock.applied) {
     ++stats_.duplicates;  // the state that was restored has it already
@@ -65,16 +61,8 @@ void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, Paylo
 bool ShardCore::advance(Chunk& chunk, NodeClock& clock, const Push& push, const Payload& frame) {
   if (push.weight != 0) {  // one without samples changes nothing but the clock
     const PushFrame pushed{frame.bytes().data(), push.weight};
-    Step step{{&pushed, 1}, push.weight, push.round.value};
-    if (job_.clocks->lr_by_staleness && clock.told) {
-      const auto missed = static_cast<double>(chunk.version.value - clock.sent_version.value);
-      step.lr_divisor = std::max(1.0, missed / static_cast<double>(job_.nodes));
-    }
-    if (job_.clocks->delay_compensation != 0.0 && clock.sent) {
-      step.pulled = clock.sent.data();
-    } else {
-      clock.sent.reset();  // its reader is done with it: the step may write there
-    }
+    const Step step{{&pushed, 1}, push.weight, push.round.value};
+    clock.sent.reset();  // its reader is done with it: the step may write there
     if (!apply(chunk, step)) return false;
   }
   chunk.version = chunk.version.next();
@@ -103,11 +91,9 @@ void ShardCore::send_clock_answer(Chunk& chunk, NodeRank node) {
     clock.told = true;
     clock.sent = chunk.encoded ? chunk.encoded : chunk.params;
     clock.sent_slowest = progress(chunk).value;
-    clock.sent_version = chunk.version;
   }
-  Answer header{{job_.job, job_.view, node, chunk.index}, Version(clock.asked), Version(durable_.value), pull_->id()};
+  Answer header{{job_.job, job_.view, node, chunk.index}, Version(clock.asked), pull_->id()};
   header.slowest = Round(clock.sent_slowest);
-  header.dropped = clock.dropped;
   ++stats_.answers;
   stats_.answer_bytes += clock.sent.size();
   output_.answer(clock.from, header, clock.sent);
@@ -124,8 +110,6 @@ void ShardCore::answer_clock_pull(PeerId to, Chunk& chunk, NodeRank node) {
 void ShardCore::repeat_answer(Chunk& chunk, NodeRank node, Round round) {
   NodeClock& clock = chunk.clocks[node.value];
   if (!clock.withheld) return send_clock_answer(chunk, node);
-  // Maybe the round was put off because the pool was empty.
-  if (backups() && chunk.arrived >= quorum() && complete_without_last(chunk)) return;
   output_.receipt(clock.from, Receipt{{job_.job, job_.view, node, chunk.index}, round});
 }
 
@@ -138,7 +122,7 @@ void ShardCore::on_clock_query(PeerId from, Chunk& chunk, const Query& query) {
 }
 
 Status ShardCore::restore_clocks(Chunk& chunk, std::span<const std::uint64_t> clocks) {
-  if (clocks.size() != job_.nodes || backups()) return {};  // other nodes wrote it
+  if (clocks.size() != job_.nodes) return {};  // other nodes wrote it
   if (std::ranges::any_of(clocks, [&](std::uint64_t clock) { return clock < job_.start.value; })) {
     return fail(ErrorCode::kStore, "chunk " + std::to_string(chunk.index.value) +
                                        " in the store lacks pushes of rounds that it is said to have; check the disk, "

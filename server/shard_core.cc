@@ -18,7 +18,6 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
       local_(job_.layout->chunks(), kNotOurs) {
   TRIB_ASSERT(!job_.recovers || (!job_.clocks && !push_->keeps_residual() && !pull_->is_delta()));
   TRIB_ASSERT(!job_.gate || (!job_.clocks && !push_->keeps_residual()));
-  TRIB_ASSERT(!job_.optimizer->layerwise() || (job_.gate && !job_.recovers));
   const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
   chunks_.resize(owned.size());
   for (std::size_t i = 0; i < owned.size(); ++i) {
@@ -27,7 +26,6 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
     chunk.elements = job_.layout->chunk(owned[i]).elements;
     if (push_->keeps_residual()) chunk.residuals.resize(job_.nodes);
     if (job_.gate) chunk.gate = first_gate_state(*job_.gate);
-    if (job_.optimizer->layerwise()) chunk.parts = layer_parts(*job_.layout, chunk.index);
     if (job_.clocks) {
       chunk.slowest = job_.start.value;
       chunk.clocks.resize(job_.nodes);
@@ -217,13 +215,9 @@ bool ShardCore::complete(Chunk& chunk) {
     weight += chunk.contributions[node].weight;
     frames_[node] = frame_of(chunk.contributions[node]);
   }
-  LoggedStep log;
-  if (log_pool_ && !begin_log(chunk, log)) return false;
-  Step step{frames_, weight, chunk.step + 1};
-  if (log_pool_) step.log = &log;
+  const Step step{frames_, weight, chunk.step + 1};
   // A round without samples changes nothing but the version.
   if (weight != 0 ? !apply(chunk, step) : !answer_no_change(chunk)) return false;
-  if (log_pool_) end_log(chunk, std::move(log), weight != 0);
   finish_round(chunk);
   return true;
 }
@@ -303,16 +297,6 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
   args.frames = step.frames;
   args.push = step.encoding ? step.encoding : push_.get();
   args.scale = step.scale.value_or(static_cast<float>(1.0 / static_cast<double>(step.weight)));
-  if (step.log) args.sum_out = redo_sum_in(step.log->block);
-  if (step.pulled) {
-    args.lambda = static_cast<float>(job_.clocks->delay_compensation);
-    args.pulled = step.pulled;
-    args.pulled_as = pull_.get();
-  }
-  if (step.by_layers) {
-    args.parts = chunk.parts;
-    args.ratios = ratios_;
-  }
   args.param_in = chunk.params.floats().data();
   args.param_out = next[0].floats().data();
   for (int s = 0; s < optimizer.slots(); ++s) {
@@ -328,11 +312,7 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
     args.estimate_out = next[estimate].floats().data();
   }
   ++chunk.step;
-  const double lr = step.lr.value_or(scheduled_lr(job_.schedule, job_.lr, step.position) / step.lr_divisor);
-  if (step.log) {
-    step.log->scale = args.scale;
-    step.log->lr = lr;
-  }
+  const double lr = scheduled_lr(job_.schedule, job_.lr, step.position);
   fused_step(optimizer, optimizer.scalars(chunk.step, lr), args);
   if (job_.recovers) keep_previous(chunk);
   for (std::size_t i = 0; i < count; ++i) *current[i] = std::move(next[i]);
@@ -344,7 +324,7 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
 
 void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply) {
   const ChunkKey key{job_.job, job_.view, node, chunk.index};
-  Answer header{key, chunk.version, Version(durable_.value), pull_->id()};
+  Answer header{key, chunk.version, pull_->id()};
   const BufferRef* payload = chunk.encoded ? &chunk.encoded : &chunk.params;
   if (reply == Reply::kWhole && chunk.estimate) {
     header.encoding = EncodingId::kFp32;
@@ -442,10 +422,7 @@ void ShardCore::capture(Chunk& chunk, Round round) {
   for (HeldResidual& held : chunk.residuals) {
     if (!held.owner.empty()) snapshot.residuals.push_back(std::exchange(held, {}));
   }
-  // With backup workers the version says it all: what a node pushes for an older one is dropped.
-  for (const NodeClock& clock : chunk.clocks) {
-    if (!backups()) snapshot.clocks.push_back(clock.applied);
-  }
+  for (const NodeClock& clock : chunk.clocks) snapshot.clocks.push_back(clock.applied);
   snapshot.gate = chunk.gate;
   output_.captured(std::move(snapshot));
   if (uncaptured_ > 0 && --uncaptured_ == 0) snapshot_round_.reset();
@@ -473,9 +450,7 @@ bool ShardCore::snapshot_at(Round round) {
 }
 
 bool ShardCore::stop(bool keep, Round round) {
-  stalled_.clear();
   for (Chunk& chunk : chunks_) {
-    chunk.stalled = false;
     for (Contribution& contribution : chunk.contributions) {
       contribution.frame.reset();
       contribution.present = false;

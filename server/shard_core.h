@@ -18,10 +18,6 @@
 // Snapshots are copy-on-write by reference count: when a chunk reaches the snapshot round its buffers are shared with
 // the sink; the next step then finds them not unique and writes into fresh ones.
 //
-// With a log (log_to()) every step's gradient sum is written into a block of another pool, too, and handed out with
-// what else the step depended on; replay() takes such a step again. Where that pool has no block, the round stays open
-// (stalled()) until the owner tries again (retry()): so a slow disk slows training down and loses nothing.
-//
 // Encodings with error feedback: what a node could not say in its push (its residual) is state too, kept by the node.
 // Answers name the round of the next snapshot, and the pushes of that round bring the residual behind their frames; it
 // is held with the chunk's snapshot. A node that leaves sends the residual alone, and stop() waits for all of them. On
@@ -34,16 +30,10 @@
 // next push (a repeated question gets the same bytes), so that several nodes may read, in shared memory, too, while the
 // chunk goes on: with n nodes there are at most n + 1 generations of parameters. shard_clocks.cc has that part.
 //
-// Backup workers (ClockRules::backups; shard_backups.cc): rounds as above, but one of a chunk is complete with the
-// first nodes - backups pushes that were computed from its parameters. A later one is dropped, counted, and answered at
-// once with the parameters as they are, so that its author goes on from the round that the others are at. Nodes have
-// clocks, because a late node's count of rounds falls behind the chunk's.
-//
 // A gate (ShardJob::gate; shard_gate.cc): a round whose frames are all there is not applied before there is a decision
 // about the whole of it, from outside. The frames are summed into one buffer of the pool and let go; their facts go out
-// when all chunks of this core have them, and decide() applies the round. (A layer-wise optimizer asks twice: then also
-// the norms of tensors go out, and decide() comes again, with a ratio for each.) Each chunk keeps what was decided
-// about its last two versions: answers say it, and a snapshot has it.
+// when all chunks of this core have them, and decide() applies the round. Each chunk keeps what was decided about its
+// last two versions: answers say it, and a snapshot has it.
 //
 // If the pool has no fresh one (answers that a peer does not take, snapshots that are written slowly), the round stays
 // open with all its frames and the senders have receipts; the next query or second copy of a push tries again. Nothing
@@ -62,12 +52,10 @@
 #include "common/config.h"
 #include "common/encoding.h"
 #include "common/fused_step.h"
-#include "common/layer_steps.h"
 #include "common/layout.h"
 #include "common/messages.h"
 #include "common/payload.h"
 #include "kernels/optimizer.h"
-#include "server/redo_record.h"
 
 namespace tributary {
 
@@ -78,15 +66,6 @@ struct ClockRules {
   // at clock c + 1 holds all pushes up to clock c - s, and its own. 0: nodes go clock by clock, as in synchronous
   // rounds, but every push is a step of its own.
   std::uint64_t staleness = kUnbounded;
-  // The step of a push is divided by its staleness tau = max(1, m / n), m: pushes applied to the chunk between the
-  // parameters that its gradient was computed from and itself. Nodes of one speed have m = n - 1, hence tau = 1; a node
-  // f times slower than the others has tau near f. (Zhang et al. 2016, "Staleness-aware async-SGD": lr / tau; tau
-  // counted there in updates, here in clocks of the others, so that it does not depend on the number of nodes.)
-  bool lr_by_staleness = false;
-  // Lambda of DC-ASGD (kernels/delay_compensation.h); 0: none. What the node had is what it was answered.
-  double delay_compensation = 0.0;
-  // Not 0: synchronous rounds that do not wait for the last so many nodes; the rules above do not count then.
-  std::uint32_t backups = 0;
 };
 
 // Everything a lane must know to own its part of a job in a view.
@@ -103,8 +82,6 @@ struct ShardJob {
   EncodingSpec push;
   EncodingSpec pull;
   bool recovers = false;             // keep the parameters before the last step
-  bool logs = false;                 // the owner calls log_to()
-  std::uint64_t log_rounds = 0;      // with it: rounds stay open that are further from the last snapshot; 0: none does
   std::optional<ClockRules> clocks;  // none: synchronous rounds. REQUIRES: not with recovers
   Round start;                       // the snapshot behind this view (clocks: every node's begins there); 0: none
   bool resumes = false;              // every chunk is restored or kept: nobody's initial values are awaited
@@ -160,7 +137,6 @@ class ShardOutput {
   virtual void resend(PeerId to, const Resend& header) = 0;
   virtual void error(PeerId to, const ErrorReply& header) = 0;
   virtual void captured(ChunkSnapshot snapshot) = 0;
-  virtual void logged(LoggedStep) {}
   // With a gate: every chunk of this core has its facts of a round.
   virtual void facts(const RoundFacts& /*facts*/) {}
 };
@@ -178,7 +154,6 @@ struct ShardStats {
   std::uint64_t held_frames = 0, held_bytes = 0;  // now
   std::uint64_t max_held_bytes = 0;
   std::uint64_t withheld = 0;  // clocks: answers that wait for slower nodes now
-  std::uint64_t dropped = 0;   // backup workers: pushes that came after their round
 };
 
 class ShardCore {
@@ -207,20 +182,6 @@ class ShardCore {
   Status restore(ChunkIndex chunk, Version version, std::uint64_t step, std::span<const float> params,
                  std::span<const std::span<const float>> slots, const CompressionState& compression = {},
                  std::span<const std::uint64_t> clocks = {}, const GateDecision& gate = {});
-
-  // From now on steps are logged, in blocks of `pool` (redo_block_bytes() of the largest chunk); null: they are not.
-  // REQUIRES: job().recovers.
-  void log_to(BufferPool* pool) { log_pool_ = pool; }
-  // Chunks whose round is complete but for a block of that pool, and another try.
-  std::size_t stalled() const { return stalled_.size(); }
-  void retry();
-  // Of those, one that waits for a newer snapshot than that of `covered` (ShardJob::log_rounds); none: they do not.
-  struct Held {
-    Round round, covered;
-  };
-  std::optional<Held> held() const;
-  // Takes a logged step again, with its sum. kStore: it does not follow the chunk's state; kLimit: no buffer.
-  Status replay(const LoggedStep& step, std::span<const float> sum);
 
   // The state goes on in another view, which may have another number of nodes. REQUIRES: stop(false, ...).
   // kTopology: it is not the same training on the same chunks, or it has encodings with error feedback, whose residuals
@@ -251,7 +212,6 @@ class ShardCore {
   // until they are there and everything is captured.
   bool stop(bool keep, Round round);
   bool keeping() const { return kept_round_.has_value(); }
-  void snapshot_committed(Round round) { durable_ = round; }
 
   const ShardJob& job() const { return job_; }
   const ShardStats& stats() const { return stats_; }
@@ -287,17 +247,14 @@ class ShardCore {
     bool last = false;          // wants everybody's pushes up to it
     bool withheld = false;      // its answer waits
     bool told = false;          // its answer was made
-    bool dropped = false;       // backup workers: the push that is answered was too late
     BufferRef sent;             // that, as it went out, until the next push is applied
     std::uint64_t sent_slowest = 0;
-    Version sent_version;  // of the chunk
   };
   struct Chunk {
     ChunkIndex index;
     std::size_t elements = 0;
     bool initialised = false;
     bool captured = false;  // for snapshot_round_
-    bool stalled = false;   // is in stalled_
     Version version;
     std::uint64_t step = 0;
     BufferRef params;
@@ -312,24 +269,17 @@ class ShardCore {
     std::vector<HeldResidual> residuals;      // by node, at this version; without owner: none
     std::vector<NodeClock> clocks;            // by node; empty in synchronous mode
     std::uint64_t slowest = 0;                // of them, applied
-    bool over = false;                        // backup workers: there is no round after this version
     BufferRef sum;                            // gate: of the open round's frames, which are gone
     GateFacts facts;                          // of it ...
     Round facts_of;                           // ... if it is this one
-    std::vector<LayerPart> parts;             // layer-wise optimizers
     GateDecision gate, gate_before;           // about the rounds that made this version, and the one before
   };
   struct Step {
     std::span<const PushFrame> frames;
     std::uint64_t weight = 1;
-    std::uint64_t position = 1;  // in the learning rate's schedule
-    double lr_divisor = 1.0;
-    bool by_layers = false;
+    std::uint64_t position = 1;          // in the learning rate's schedule
     std::optional<float> scale;          // of the sum; none: 1 / weight
-    std::optional<double> lr;            // none: as scheduled
     const Encoding* encoding = nullptr;  // of the frames; null: the job's push encoding
-    const std::byte* pulled = nullptr;   // what the gradient was computed from, if delays are compensated
-    LoggedStep* log = nullptr;           // has a block: to be filled in
   };
 
   Chunk* find(PeerId from, const ChunkKey& key, Round round);
@@ -343,19 +293,11 @@ class ShardCore {
   static PushFrame frame_of(const Contribution& contribution);
   bool take_facts(Chunk& chunk);
   void send_facts();
-  void send_norms();
   std::uint64_t weight_of(const Chunk& chunk) const;
   void note_decision(Round round, const GateDecision& decision);
   bool apply(Chunk& chunk, const Step& step);
   BufferRef writable(const BufferRef& buffer);
   BufferRef before_previous(const Chunk& chunk);
-  bool begin_log(Chunk& chunk, LoggedStep& log);
-  void complete_or_stall(Chunk& chunk);
-  Round covered() const { return std::max(durable_, job_.start); }
-  bool holds_back(const Chunk& chunk) const {
-    return job_.log_rounds != 0 && chunk.version.value >= covered().value + job_.log_rounds;
-  }
-  void end_log(const Chunk& chunk, LoggedStep log, bool applied);
   bool answer_no_change(Chunk& chunk);
   void take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values);
   void hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values);
@@ -371,11 +313,8 @@ class ShardCore {
   void capture(Chunk& chunk, Round round);
   bool allocate(Chunk& chunk);
   void initialise(Chunk& chunk);
-  bool backups() const { return job_.clocks && job_.clocks->backups > 0; }
   // What a snapshot's round is about.
-  Version progress(const Chunk& chunk) const {
-    return job_.clocks && !backups() ? Version(chunk.slowest) : chunk.version;
-  }
+  Version progress(const Chunk& chunk) const { return job_.clocks ? Version(chunk.slowest) : chunk.version; }
   Status restore_clocks(Chunk& chunk, std::span<const std::uint64_t> clocks);
   void on_clock_push(PeerId from, Chunk& chunk, const Push& push, Payload frame);
   void on_clock_query(PeerId from, Chunk& chunk, const Query& query);
@@ -383,26 +322,19 @@ class ShardCore {
   void release_answers(Chunk& chunk);
   void repeat_answer(Chunk& chunk, NodeRank node, Round round);
   void send_clock_answer(Chunk& chunk, NodeRank node);
-  std::uint32_t quorum() const;
-  void take_backup_push(Chunk& chunk, const Push& push, Payload frame);
-  bool complete_without_last(Chunk& chunk);
-  void answer_push(Chunk& chunk, std::uint32_t node);
 
   static constexpr std::uint32_t kNotOurs = ~0u;  // in local_
 
   ShardJob job_;
   BufferPool& pool_;
-  BufferPool* log_pool_ = nullptr;
   ShardOutput& output_;
   const std::shared_ptr<const Encoding> push_;
   const std::shared_ptr<const Encoding> pull_;
   std::vector<Chunk> chunks_;
-  std::vector<std::uint32_t> local_;    // chunk index -> position in chunks_, or kNotOurs
-  std::vector<PushFrame> frames_;       // scratch: one a node
-  std::vector<std::uint32_t> stalled_;  // positions in chunks_
+  std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_, or kNotOurs
+  std::vector<PushFrame> frames_;     // scratch: one a node
   std::size_t initialised_ = 0;
   Version max_version_;
-  Round durable_;
   std::optional<Round> snapshot_round_;
   std::optional<Round> kept_round_;  // a stop that waits for residuals
   std::size_t uncaptured_ = 0;
@@ -410,8 +342,6 @@ class ShardCore {
   GateDecision decided_;
   Round facts_round_;            // ... and the round that is being summed,
   std::size_t facts_there_ = 0;  // by so many chunks
-  std::vector<float> ratios_;    // layer-wise optimizers: of tensors, ...
-  Round ratios_of_;              // ... in this round
   ShardStats stats_;
 };
 

@@ -1,4 +1,6 @@
 // ShardCore's part in the round gate: what a chunk does between its last frame and the decision about its round.
+#include <new>
+
 #include "common/assert.h"
 #include "common/fused_step.h"
 #include "common/gate_rules.h"
@@ -31,9 +33,7 @@ const GateDecision* ShardCore::decision_for(const Chunk& chunk) const {
   for (const Contribution& contribution : chunk.contributions) {
     if (contribution.redo && contribution.gate.known()) return &contribution.gate;
   }
-  if (decided_round_.value != chunk.version.value + 1) return nullptr;
-  const bool waits = job_.optimizer->layerwise() && decided_.applies() && ratios_of_ != decided_round_;
-  return waits ? nullptr : &decided_;
+  return decided_round_.value == chunk.version.value + 1 ? &decided_ : nullptr;
 }
 
 std::uint64_t ShardCore::weight_of(const Chunk& chunk) const {
@@ -88,26 +88,18 @@ bool ShardCore::apply_decided(Chunk& chunk, const GateDecision& decided) {
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     frames_[node] = frame_of(chunk.contributions[node]);
   }
-  LoggedStep log;
-  if (log_pool_ && !begin_log(chunk, log)) return false;
   const bool applies = weight != 0 && decision.applies() && chunk.facts.finite;
   if (!applies) {
     if (!answer_no_change(chunk)) return false;
   } else {
     Step step{frames_, weight, chunk.step + 1};
     step.scale = gate_scale(decision, weight);
-    step.by_layers = job_.optimizer->layerwise();
     const PushFrame sum{summed ? chunk.sum.data() : nullptr};
     if (summed) {
       step.frames = {&sum, 1};
       step.encoding = &encoding_for(EncodingId::kFp32);
     }
-    if (log_pool_) step.log = &log;
     if (!apply(chunk, step)) return false;
-  }
-  if (log_pool_) {
-    log.gate = decision;
-    end_log(chunk, std::move(log), applies);
   }
   chunk.gate_before = chunk.gate;
   chunk.gate = decision;
@@ -126,47 +118,17 @@ void ShardCore::note_decision(Round round, const GateDecision& decision) {
 
 void ShardCore::decide(const RoundDecision& m) {
   if (!job_.gate || chunks_.empty() || m.view != job_.view || !m.decision.known()) return;
-  const bool layerwise = job_.optimizer->layerwise();
-  if (m.phase == GatePhase::kGradient) {
-    const bool open = m.round > decided_round_ && m.round.value <= max_version_.value + 1;
-    if (!open) return;
-    note_decision(m.round, m.decision);
-    if (layerwise && m.decision.applies()) return send_norms();
-  } else {
-    const bool fits = layerwise && m.round == decided_round_ && m.ratios.size() == job_.layout->tensors().size();
-    if (!fits || ratios_of_ == m.round) return;
-    ratios_ = m.ratios;
-    ratios_of_ = m.round;
-  }
+  const bool open = m.round > decided_round_ && m.round.value <= max_version_.value + 1;
+  if (!open) return;
+  note_decision(m.round, m.decision);
   for (Chunk& chunk : chunks_) {
-    if (chunk.version.value + 1 == m.round.value && chunk.arrived == job_.nodes) complete_or_stall(chunk);
+    if (chunk.version.value + 1 != m.round.value || chunk.arrived != job_.nodes) continue;
+    try {
+      complete(chunk);
+    } catch (const std::bad_alloc&) {
+      ++stats_.starved;  // the pushes' authors ask again
+    }
   }
-}
-
-// Every chunk has the sum of the round that was decided about: none goes on without the ratios.
-void ShardCore::send_norms() {
-  RoundFacts facts;
-  facts.job = job_.job;
-  facts.view = job_.view;
-  facts.round = decided_round_;
-  facts.phase = GatePhase::kUpdate;
-  facts.before = chunks_.front().gate;
-  const kernels::Optimizer& optimizer = *job_.optimizer;
-  for (const Chunk& chunk : chunks_) {
-    facts.chunks.push_back({chunk.index, {}});
-    if (!chunk.sum) continue;
-    LayerArgs args;
-    args.chunk = chunk.index;
-    args.elements = chunk.elements;
-    args.parts = chunk.parts;
-    args.sum = chunk.sum.floats().data();
-    args.scale = gate_scale(decided_, weight_of(chunk));
-    args.params = chunk.params.floats().data();
-    for (int s = 0; s < optimizer.slots(); ++s) args.state[s] = chunk.slots[s].floats().data();
-    const double lr = scheduled_lr(job_.schedule, job_.lr, chunk.step + 1);
-    add_layer_norms(optimizer, optimizer.scalars(chunk.step + 1, lr), args, facts.norms);
-  }
-  output_.facts(facts);
 }
 
 std::optional<RoundFacts> ShardCore::decided() const {

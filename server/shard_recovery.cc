@@ -1,7 +1,6 @@
 // ShardCore's part in recovery: state out of the store, state that outlives its view, and parameters at the round that
 // a view begins with.
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include "common/assert.h"
@@ -93,90 +92,6 @@ BufferRef ShardCore::before_previous(const Chunk& chunk) {
   return fresh;
 }
 
-// A block for what this round will have depended on; false, and the chunk waits for one, if there is none, or if the
-// log need not have room for that round before there is a snapshot. (Else some chunks would be past the round that is
-// named for it while others waited for room, and it could never be taken.)
-bool ShardCore::begin_log(Chunk& chunk, LoggedStep& log) {
-  if (!holds_back(chunk)) log.block = log_pool_->acquire(redo_block_bytes(chunk.elements));
-  if (log.block) return true;
-  if (!std::exchange(chunk.stalled, true)) stalled_.push_back(local_[chunk.index.value]);
-  return false;
-}
-
-// The open round has been applied, or is void; its version is still to come.
-void ShardCore::end_log(const Chunk& chunk, LoggedStep log, bool applied) {
-  log.job = job_.job;
-  log.view = job_.view;
-  log.chunk = chunk.index;
-  log.version = chunk.version.next();
-  log.step = chunk.step;
-  log.elements = applied ? chunk.elements : 0;
-  output_.logged(std::move(log));
-}
-
-// Outside of a push, whose author asks again, nobody else would try it once more.
-void ShardCore::complete_or_stall(Chunk& chunk) {
-  try {
-    complete(chunk);  // or is stalled
-  } catch (const std::bad_alloc&) {
-    ++stats_.starved;
-    if (!std::exchange(chunk.stalled, true)) stalled_.push_back(local_[chunk.index.value]);
-  }
-}
-
-std::optional<ShardCore::Held> ShardCore::held() const {
-  const auto at = std::ranges::find_if(stalled_, [&](std::uint32_t position) { return holds_back(chunks_[position]); });
-  if (at == stalled_.end()) return {};
-  return Held{Round(chunks_[*at].version.value + 1), covered()};
-}
-
-void ShardCore::retry() {
-  std::vector<std::uint32_t> waiting;
-  waiting.swap(stalled_);
-  for (const std::uint32_t position : waiting) {
-    Chunk& chunk = chunks_[position];
-    chunk.stalled = false;
-    if (chunk.arrived == job_.nodes) complete_or_stall(chunk);
-  }
-}
-
-Status ShardCore::replay(const LoggedStep& step, std::span<const float> sum) {
-  if (step.chunk.value >= local_.size() || local_[step.chunk.value] == kNotOurs) {
-    return fail(ErrorCode::kStore, "the redo log has chunk " + std::to_string(step.chunk.value) +
-                                       ", which does not belong to server " + std::to_string(job_.shard.value) +
-                                       " lane " + std::to_string(job_.lane.value));
-  }
-  Chunk& chunk = chunks_[local_[step.chunk.value]];
-  const bool applied = step.step != chunk.step;
-  if (!chunk.initialised || step.version != chunk.version.next() || sum.size() != (applied ? chunk.elements : 0) ||
-      (applied && step.step != chunk.step + 1)) {
-    return fail(ErrorCode::kStore, "the redo log has version " + std::to_string(step.version.value) + ", step " +
-                                       std::to_string(step.step) + ", of chunk " + std::to_string(step.chunk.value) +
-                                       " with a sum of " + std::to_string(sum.size()) +
-                                       " values, which does not follow its " + std::to_string(chunk.elements) +
-                                       " values at version " + std::to_string(chunk.version.value) + ", step " +
-                                       std::to_string(chunk.step));
-  }
-  const PushFrame frame{std::as_bytes(sum).data()};
-  Step again{{&frame, 1}};
-  again.encoding = &encoding_for(EncodingId::kFp32);
-  again.scale = step.scale;
-  again.lr = step.lr;
-  if (applied ? !apply(chunk, again) : !answer_no_change(chunk)) {
-    return fail(ErrorCode::kLimit, "no buffer left to take version " + std::to_string(step.version.value) +
-                                       " of chunk " + std::to_string(step.chunk.value) +
-                                       " again; attach again in a moment");
-  }
-  chunk.version = step.version;
-  max_version_ = std::max(max_version_, chunk.version);
-  if (step.gate.known()) {
-    chunk.gate_before = chunk.gate;
-    chunk.gate = step.gate;
-    note_decision(Round(chunk.version.value), step.gate);
-  }
-  return {};
-}
-
 void ShardCore::answer_pulls(Chunk& chunk) {
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     WaitingPull& pull = chunk.waiting_pulls[node];
@@ -198,7 +113,7 @@ void ShardCore::keep_previous(Chunk& chunk) {
 
 void ShardCore::answer_previous(PeerId to, Chunk& chunk, NodeRank node) {
   const ChunkKey key{job_.job, job_.view, node, chunk.index};
-  Answer header{key, Version(chunk.version.value - 1), Version(durable_.value), pull_->id()};
+  Answer header{key, Version(chunk.version.value - 1), pull_->id()};
   header.gate = chunk.gate_before;
   const BufferRef* payload = &chunk.previous;
   if (pull_->id() != EncodingId::kFp32) {

@@ -7,12 +7,11 @@ namespace tributary {
 std::optional<NamedSnapshot> snapshot_to_name(const SnapshotNeeds& needs) {
   std::optional<NamedSnapshot> nearest;
   const auto offer = [&](std::uint64_t round, const char* why) {
-    round = std::min(round, needs.last);
     if (!nearest || round < nearest->round) nearest = NamedSnapshot{round, why};
   };
-  if (needs.redo) offer(*needs.redo, "nodes that keep what they pushed since the last one");
   if (!needs.next) return nearest;
   const std::uint64_t next = *needs.next;
+  if (needs.redo) offer(next, "nodes that keep what they pushed since the last one");
   if (needs.awaited) offer(next, "a save or a node that waits for it");
   if (!needs.due) return nearest;
   if (needs.every_rounds == 0) {

@@ -14,11 +14,10 @@ struct SnapshotNeeds {
   std::uint64_t fastest = 0;  // version of the fastest shard, when last heard
   // The first round that shards hear of before they are there. None: not known yet, or nothing has been trained.
   std::optional<std::uint64_t> next;
-  bool due = false;                   // by the job's own schedule,
-  std::uint64_t every_rounds = 0;     // at a multiple of this; 0: at any round
-  bool awaited = false;               // a save, or a node that joins, waits for the next one
-  std::optional<std::uint64_t> redo;  // of this round, for nodes that keep what they pushed since the last one
-  std::uint64_t last = ~0ull;         // nodes that wait for snapshots get no further without one
+  bool due = false;                // by the job's own schedule,
+  std::uint64_t every_rounds = 0;  // at a multiple of this; 0: at any round
+  bool awaited = false;            // a save, or a node that joins, waits for the next one
+  bool redo = false;               // nodes that keep what they pushed since the last one have room for few more rounds
 };
 
 struct NamedSnapshot {

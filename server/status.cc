@@ -26,7 +26,6 @@ Json lane_json(const Lane& lane) {
           {"answers", c.answers.value()},
           {"answer_bytes", c.answer_bytes.value()},
           {"steps", c.steps.value()},
-          {"late_pushes", c.late_pushes.value()},
           {"out_of_place_steps", c.out_of_place_steps.value()},
           {"starved", c.starved.value()},
           {"duplicates", c.duplicates.value()},
@@ -44,13 +43,6 @@ Json job_status_json(const ControlJobStatus& job) {
   Json snapshot = {{"bytes", job.snapshot_bytes}, {"error", job.snapshot_error}};
   snapshot["pending"] = job.snapshot_pending ? Json(job.snapshot_pending->value) : Json(nullptr);
   snapshot["durable"] = job.snapshot_durable ? Json(job.snapshot_durable->value) : Json(nullptr);
-  Json log(nullptr);
-  if (job.log) {
-    log = {
-        {"first", job.log->range.first.value}, {"last", job.log->range.last.value}, {"bytes", job.log->bytes},
-        {"bound_bytes", job.log->bound_bytes}, {"queued_steps", job.log->queued},   {"written_bytes", job.log->written},
-        {"dropped_steps", job.log->dropped},   {"stalled_chunks", job.stalled()},   {"error", job.log->error}};
-  }
   Json clocks = Json::array();
   for (const auto& [last, furthest] : job.clocks()) clocks.push_back({{"min", last.value}, {"max", furthest.value}});
   Json gate = nullptr;
@@ -73,11 +65,9 @@ Json job_status_json(const ControlJobStatus& job) {
           {"max_version", job.max_version().value},
           {"clocks", std::move(clocks)},
           {"withheld_answers", job.withheld()},
-          {"late_pushes", job.late_pushes()},
           {"resumed_from", job.resumed ? Json(job.resume_round.value) : Json(nullptr)},
           {"gate", std::move(gate)},
           {"snapshot", std::move(snapshot)},
-          {"redo_log", std::move(log)},
           {"memory_formula_bytes", job.memory_terms().total()},
           {"pool_bytes", job.pool_bytes()}};
 }
@@ -165,8 +155,6 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
     counter("starved_total", "Steps put off because every buffer was still being sent or kept by a snapshot.",
             c.starved);
     counter("duplicates_total", "Pushes and initial values that had been received before.", c.duplicates);
-    counter("late_pushes_total", "Pushes dropped because their round was complete without them (backup workers).",
-            c.late_pushes);
     counter("rejected_total", "Messages refused with an error to their author.", c.rejected);
     counter("socket_payload_bytes_total", "Payload bytes both ways that crossed a socket.", c.socket_payload_bytes);
     counter("shared_payload_bytes_total", "Payload bytes both ways in memory shared with a worker.",

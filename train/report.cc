@@ -84,10 +84,7 @@ std::string to_json(const RunSummary& summary) {
     json["test_loss"] = summary.test->mean_loss();
   }
   if (summary.partial) {
-    json["partial"] = {{"samples_left", summary.samples_left},
-                       {"rounds_missed", summary.rounds_missed},
-                       {"pushes", summary.pushes},
-                       {"late_pushes", summary.late_pushes}};
+    json["samples_left"] = summary.samples_left;
   }
   if (!summary.curve.empty()) {
     nlohmann::ordered_json curve = nlohmann::ordered_json::array();
@@ -155,10 +152,8 @@ std::string to_text(const RunSummary& summary) {
             " pulled by this node\n";
   }
   if (summary.partial) {
-    text += printed(
-        "  late         %llu samples left for want of time; %llu rounds missed, %llu of %llu chunks too late\n",
-        static_cast<unsigned long long>(summary.samples_left), static_cast<unsigned long long>(summary.rounds_missed),
-        static_cast<unsigned long long>(summary.late_pushes), static_cast<unsigned long long>(summary.pushes));
+    text += printed("  late         %llu samples left for want of time\n",
+                    static_cast<unsigned long long>(summary.samples_left));
   }
   if (summary.gate.rounds > 0) {
     text += printed("  gate         %llu of %llu rounds clipped, %llu skipped; last norm %.4g, next loss scale %g\n",

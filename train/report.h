@@ -54,10 +54,9 @@ struct RunSummary {
   bool clocks = false;
   std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
 
-  // Mode sync with backup workers or a deadline, this rank alone: samples that it was dealt and left for want of time,
-  // and rounds that the others did without it. By its node: chunks that it pushed, and those that came too late.
+  // Mode sync with a deadline: samples that this rank was dealt and left for want of time.
   bool partial = false;
-  std::uint64_t samples_left = 0, rounds_missed = 0, pushes = 0, late_pushes = 0;
+  std::uint64_t samples_left = 0;
   std::vector<CurvePoint> curve;  // of TrainerOptions::curve_ms
 
   double seconds() const { return static_cast<double>(split.total_ns()) * 1e-9; }
@@ -75,8 +74,7 @@ struct RunSummary {
 //    "stopped","stop_reason","not_saved","not_finite","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA
 //    ...","computes_with":"OpenBLAS 0.3.21 (Haswell)","gradient_path":"host" or "device"}
 //
-// with backup workers or a deadline "partial":{"samples_left","rounds_missed","pushes","late_pushes"} (this rank's and
-// its node's; "samples" then counts this rank's alone), with a curve
+// with a deadline "samples_left" (by this rank; "samples" then counts this rank's alone), with a curve
 // "curve":[{"at_ns","round","test_accuracy","test_loss"}], in jobs with a gate "gate":{"rounds","clipped","skipped",
 // "gradient_norm" of the last round,"loss_scale" of the next}, in modes ssp and async
 // "staleness":{"pulls","mean","max"} (by how many clocks the slowest node was behind, over all chunks that this node

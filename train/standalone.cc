@@ -127,27 +127,10 @@ class Model {
     if (!gate_.applies()) return;
     ++step_;
     const float scale = gate_scale(gate_, weight);
-    if (optimizer_->layerwise()) find_ratios(scale);
     for_each_chunk([&](ChunkRange chunk) {
       const PushFrame sum{reinterpret_cast<const std::byte*>(sum_.data() + chunk.begin)};
       apply(chunk, {&sum, 1}, encoding_for(EncodingId::kFp32), scale);
     });
-  }
-
-  void find_ratios(float scale) {
-    std::vector<TensorNorms> norms;
-    for_each_chunk([&](ChunkRange chunk) {
-      const std::vector<LayerPart> parts = layer_parts(layout_, index_of(chunk));
-      LayerArgs args{.chunk = index_of(chunk),
-                     .elements = chunk.elements,
-                     .parts = parts,
-                     .sum = sum_.data() + chunk.begin,
-                     .scale = scale,
-                     .params = master_.data() + chunk.begin};
-      for (std::size_t slot = 0; slot < states_.size(); ++slot) args.state[slot] = states_[slot].data() + chunk.begin;
-      add_layer_norms(*optimizer_, scalars(), args, norms);
-    });
-    ratios_ = trust_ratios(layout_.tensors().size(), std::move(norms));
   }
 
   // Of the step that is being taken.
@@ -179,11 +162,6 @@ class Model {
 
   void apply(ChunkRange chunk, std::span<const PushFrame> frames, const Encoding& encoding, float scale) {
     FusedArgs args;
-    std::vector<LayerPart> parts;
-    if (optimizer_->layerwise()) {
-      args.parts = parts = layer_parts(layout_, index_of(chunk));
-      args.ratios = ratios_;
-    }
     args.elements = chunk.elements;
     args.frames = frames;
     args.push = &encoding;
@@ -198,10 +176,6 @@ class Model {
     if (pull_->is_delta()) args.estimate_in = args.estimate_out = seen_.data() + chunk.begin;
     fused_step(*optimizer_, scalars(), args);
     if (!pull_->is_delta()) pull_->apply(answer_.data(), chunk.elements, seen_.data() + chunk.begin);
-  }
-
-  ChunkIndex index_of(ChunkRange chunk) const {
-    return ChunkIndex(static_cast<std::uint32_t>(chunk.begin / layout_.chunk_elements()));
   }
 
   template <class Function>
@@ -224,7 +198,6 @@ class Model {
   std::uint64_t step_ = 0;                // rounds applied
   AlignedFloats sum_;                     // with a gate: of all frames
   GateDecision gate_;
-  std::vector<float> ratios_;  // layer-wise optimizers: of this round's step
 };
 
 Status check(const StandaloneOptions& options) {
@@ -253,8 +226,8 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   const JobConfig& job = options.job;
   std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(job.optimizer);
   if (!optimizer) {
-    return fail(ErrorCode::kConfig, "optimizer.name = \"" + job.optimizer.name +
-                                        "\" is unknown; use sgd, adam, adamw, adagrad, lion or lamb");
+    return fail(ErrorCode::kConfig,
+                "optimizer.name = \"" + job.optimizer.name + "\" is unknown; use sgd, adam, adamw, adagrad or lion");
   }
   const ShardSlots one_server;
   std::uint64_t chunk_elements = job.chunk_bytes / sizeof(float);

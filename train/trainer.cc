@@ -53,8 +53,8 @@ class Trainer {
     session_options_.gradients_move = !compute_.info().cuda;  // what a GPU copies to is pinned
     session_options_.computes_with = computes_with(compute_.info());
     summary_.job = options.job.name;
-    summary_.clocks = has_staleness(options.job);
-    summary_.partial = has_backups(options.job) || has_deadline(options.job);
+    summary_.clocks = has_clocks(options.job);
+    summary_.partial = has_deadline(options.job);
     curve_ns_ = options.curve_ms * 1'000'000ull;
     summary_.rank = options.topology.rank;
     summary_.world_size = options.topology.world_size;
@@ -159,10 +159,6 @@ class Trainer {
     while (pushed_ < last_ && state && *state == StepState::kContinue) {
       const Clock::time_point begin = Clock::now();
       blocked_ns_ = 0;
-      if (has_backups(session_options_.job)) {
-        state = skip_missed_rounds();
-        if (!state || *state != StepState::kContinue || pushed_ == last_) break;
-      }
       state = stop_signal_.requested() ? settle(StepState::kStopRequested) : train_round(pushed_.next(), begin);
     }
     best_ = std::max(best_, complete_);
@@ -247,19 +243,6 @@ class Trainer {
     report.complete = complete_.value;
     report.samples_sum = compute_.computed_sum();
     tell(report);
-    return state;
-  }
-
-  // Backup workers: the job may have gone on without this node, which goes on where the others are. All answers are
-  // waited for before it looks: then the round that the job has come to stays what it is until every rank of the node
-  // is ready again, so that all of them skip the same rounds and end together.
-  Result<StepState> skip_missed_rounds() {
-    Result<StepState> state = settle(StepState::kContinue);
-    if (!state || (*state != StepState::kContinue && *state != StepState::kStopRequested)) return state;
-    const Round settled = std::min(session_->settled_round(), last_);
-    if (settled <= pushed_) return state;
-    summary_.rounds_missed += settled.value - pushed_.value;
-    pushed_ = complete_ = gated_ = settled;
     return state;
   }
 
@@ -425,14 +408,12 @@ class Trainer {
     summary_.bytes_pulled += view_stats_.bytes_pulled;
     summary_.pulls += view_stats_.pulls;
     summary_.staleness_sum += view_stats_.staleness_sum;
-    summary_.late_pushes += view_stats_.late;
     summary_.staleness_max = std::max(summary_.staleness_max, view_stats_.staleness_max);
     view_stats_ = {};
   }
 
   void tell(const RoundReport& report) {
     summary_.rounds_here += 1;
-    summary_.pushes += session_->layout().chunks();
     summary_.samples_here += report.global_samples;
     summary_.train += report.stats;
     summary_.split += report.split;

@@ -83,8 +83,6 @@ struct NodeHeader {
   std::atomic<std::uint64_t> pulls{0};
   std::atomic<std::uint64_t> staleness_sum{0};
   std::atomic<std::uint64_t> staleness_max{0};
-  // Backup workers: chunks whose push came after their round.
-  std::atomic<std::uint64_t> late{0};
   // Written by trainers, all the same, before they are ready for that round: after it comes none. 0: not known.
   std::atomic<std::uint64_t> last_round{0};
   // Written by the worker: a snapshot will be of this round, so ranks give what they keep with it. 0: none is named.
@@ -93,9 +91,6 @@ struct NodeHeader {
 };
 struct ChunkWord {
   std::atomic<std::uint64_t> version_plus_one{0};  // 0: no parameters yet
-  // Answer::slowest of these parameters; written before the version. With backup workers it is the round that the job
-  // has come to, which a node that was late has missed some of.
-  std::atomic<std::uint64_t> settled{0};
 };
 struct RankHeader {
   std::uint64_t magic = kRankRegionMagic;

@@ -123,7 +123,6 @@ void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
     stats_.push_bytes += chunk.in_flight;
     if (chunk.wants_residual) push.residual = ResidualUse::kBehind;
     push.last = chunk.last;
-    push.beyond = chunk.beyond;
   }
   output_.send_push(chunk.connection, push);
 }
@@ -165,15 +164,13 @@ void ClientCore::initial_values_ready(std::uint64_t now_ns) {
   pump(now_ns);
 }
 
-void ClientCore::gradient_ready(ChunkIndex index, Round round, std::uint64_t weight, std::uint64_t now_ns, bool last,
-                                bool beyond) {
+void ClientCore::gradient_ready(ChunkIndex index, Round round, std::uint64_t weight, std::uint64_t now_ns, bool last) {
   TRIB_ASSERT(index.value < local_.size() && local_[index.value] != kNotOurs);
   Chunk& chunk = chunks_[local_[index.value]];
   TRIB_ASSERT(chunk.delivered && chunk.phase == Phase::kIdle && round.value == chunk.version.value + 1);
   chunk.round = round;
   chunk.weight = weight;
   chunk.last = last;
-  chunk.beyond = beyond;
   chunk.retransmitted = false;
   enqueue(chunk);
   pump(now_ns);

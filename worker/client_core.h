@@ -113,9 +113,8 @@ class ClientCore {
   void initial_values_ready(std::uint64_t now_ns);
   // The node's gradient of `chunk` for `round` is complete.
   // REQUIRES: started() for that chunk, round == version + 1, idle. wants_residual() says what the payload must hold.
-  // last, beyond: those of Push.
-  void gradient_ready(ChunkIndex chunk, Round round, std::uint64_t weight, std::uint64_t now_ns, bool last = false,
-                      bool beyond = false);
+  // last: Push::last.
+  void gradient_ready(ChunkIndex chunk, Round round, std::uint64_t weight, std::uint64_t now_ns, bool last = false);
 
   // From connection `from`. Anything that does not fit what is open is counted as stale and dropped.
   void on_receipt(ConnectionIndex from, const Receipt& receipt, std::uint64_t now_ns);
@@ -160,7 +159,6 @@ class ClientCore {
     std::uint64_t held = 0;       // bytes of a push that is acknowledged and waits for other nodes'
     std::uint64_t sent_ns = 0;    // last send or query
     bool last = false;            // Push::last
-    bool beyond = false;          // Push::beyond
     bool retransmitted = false;   // no rate sample from it (Karn's rule)
     bool wants_residual = false;  // a snapshot is named for the next round
     bool has_residual = false;    // restored

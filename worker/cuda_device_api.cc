@@ -345,9 +345,7 @@ cudaError_t CudaDeviceApi::encode_on(cudaStream_t stream, const Encode& work) {
       break;
     case EncodingId::kTopK: {
       const TopKFrame at(n, work.encoding.keep_ppm);
-      gpu::topk_select(values, residual, n, at.kept,
-                       work.encoding.estimated ? kernels::TopKSelection::kEstimated : kernels::TopKSelection::kExact,
-                       reinterpret_cast<std::uint32_t*>(work.frame),
+      gpu::topk_select(values, residual, n, at.kept, reinterpret_cast<std::uint32_t*>(work.frame),
                        reinterpret_cast<float*>(work.frame + at.values_at()),
                        reinterpret_cast<std::uint16_t*>(work.frame + at.offsets_at()), scratch, stream);
       break;

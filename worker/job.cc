@@ -128,19 +128,8 @@ Version NodeJob::max_version() const {
   return Version(highest == 0 ? 0 : highest - 1);
 }
 
-Round NodeJob::settled_round() const {
-  std::uint64_t lowest = ~0ull;
-  for (std::size_t c = 0; c < spec_.layout->chunks(); ++c) {
-    lowest = std::min(lowest, chunk_words_[c].settled.load(std::memory_order_relaxed));
-  }
-  return Round(lowest);
-}
-
-NodeJob::PushEnd NodeJob::push_end(ChunkIndex chunk, Round round) const {
-  const std::uint64_t last_round = header().last_round.load(std::memory_order_relaxed);
-  if (!spec_.backups) return {.last = round.value == last_round};
-  const std::uint64_t makes = chunk_words_[chunk.value].settled.load(std::memory_order_relaxed) + 1;
-  return {.last = last_round != 0 && makes >= last_round, .beyond = last_round != 0 && makes > last_round};
+bool NodeJob::is_last(Round round) const {
+  return round.value == header().last_round.load(std::memory_order_relaxed);
 }
 
 // Lanes work side by side: what the slowest of them takes is what the node takes. Those without chunks have no rounds.

@@ -54,8 +54,7 @@ struct NodeJobSpec {
   bool init = false;  // this node sends the initial values
   std::uint32_t ranks = 1;
   bool allreduce = false;  // of the lane for such jobs
-  bool staleness = false;  // modes ssp and async
-  bool backups = false;    // rounds go on without the last nodes
+  bool clocks = false;     // modes ssp and async
   std::string mode = "sync";
   std::uint64_t lane_memory = 0;  // bytes that the lanes take for it beside what NodeJob allocates (all-reduce)
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
@@ -81,10 +80,8 @@ struct alignas(64) LaneJobStats {
   std::atomic<std::uint64_t> push_rate{0}, answer_rate{0}, base_rtt_ns{0};
   // Where the time of rounds went (pace_meter.h); without reduce_ns.
   std::atomic<std::uint64_t> rounds{0}, compute_ns{0}, network_ns{0}, samples{0};
-  std::atomic<std::uint64_t> late{0};  // backup workers: pushes that came after their round
   std::atomic<std::uint64_t> malformed{0}, send_failures{0}, reduce_ns{0}, lent_messages{0};
-  std::atomic<std::uint64_t> redone{0};         // pushes of rounds that a server lost
-  std::atomic<std::uint64_t> redo_waits_ms{0};  // how long a round has waited for a snapshot; 0: it does not
+  std::atomic<std::uint64_t> redone{0};                              // pushes of rounds that a server lost
   std::atomic<std::uint64_t> connections{0}, shared_connections{0};  // the second: of the first, with shared memory
   // Payload bytes of messages both ways, by the way they went.
   std::atomic<std::uint64_t> socket_payload_bytes{0}, shared_payload_bytes{0};
@@ -132,15 +129,8 @@ class NodeJob {
   std::uint64_t answers() const;
   // Any thread. Where the node's time went in this view.
   NodePace pace() const;
-  // Any thread. Backup workers: the round that all chunks have come to; it is ahead of the versions, which count this
-  // node's own pushes, by what the node has missed.
-  Round settled_round() const;
-  // Any thread. Push::last and Push::beyond of a push of `chunk` for `round`. With backup workers rounds are the
-  // servers' count, and what is pushed now makes the one after what came last.
-  struct PushEnd {
-    bool last = false, beyond = false;
-  };
-  PushEnd push_end(ChunkIndex chunk, Round round) const;
+  // Any thread. Is `round` the job's last one, as its trainers say?
+  bool is_last(Round round) const;
   // Did local rank `rank` call ready for a round beyond `round`?
   bool beyond(std::uint32_t rank, Round round) const;
 

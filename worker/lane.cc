@@ -65,12 +65,6 @@ void WorkerLane::initial_values(std::shared_ptr<NodeJob> job) {
   });
 }
 
-void WorkerLane::room_in_ring(std::shared_ptr<NodeJob> job) {
-  command([this, job = std::move(job)] {
-    if (WorkerLaneJob* found = find(job.get())) found->reduce_waiting(steady_ns());
-  });
-}
-
 void WorkerLane::close(std::shared_ptr<NodeJob> job, bool keep) {
   if (keep) jobs_keeping_.fetch_add(1, std::memory_order_acq_rel);  // before anybody can look
   command([this, job = std::move(job), keep]() mutable {

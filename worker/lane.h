@@ -85,7 +85,6 @@ class WorkerLane {
   // Any thread.
   void open(std::shared_ptr<NodeJob> job);
   void initial_values(std::shared_ptr<NodeJob> job);
-  void room_in_ring(std::shared_ptr<NodeJob> job);
   // keep: the view ended in good order, and what the node still owes the servers (residuals) is sent before the sockets
   // are closed, while servers take it.
   void close(std::shared_ptr<NodeJob> job, bool keep);

@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::uint32_t kNoiseLines = 10;
 constexpr std::uint64_t kNoiseIntervalMs = 10'000;
-constexpr std::uint64_t kNoRoomIsNewsNs = 2'000'000'000;
 
 ClientJob client_job(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
                      const std::vector<ConnectionIndex>& connections) {
@@ -121,7 +120,6 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptio
       frames_(job_->spec().layout->chunks()),
       seen_(gather_.tensors().size() * job_->spec().ranks, job_->spec().start.value) {
   complete_.reserve(chunks_.size());
-  no_room_.reserve(chunks_.size());
 }
 
 WorkerLaneJob::~WorkerLaneJob() = default;
@@ -181,44 +179,16 @@ void WorkerLaneJob::scan() {
   }
   if (complete_.empty()) return;
   pace_.gathered(complete_.size(), complete_.back().weight, steady_ns(), reducer_->busy_ns());
-  const RedoRing* ring = job_->spec().redo.get();
   for (const NodeGather::Complete& done : complete_) {
-    if (ring && !ring->room(done.round)) {
-      no_room_.push_back(done);
-    } else {
-      reducer_->reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
-    }
-  }
-}
-
-void WorkerLaneJob::reduce_waiting(std::uint64_t now) {
-  if (no_room_.empty() || failed_) return;
-  const RedoRing& ring = *job_->spec().redo;
-  const auto waits = [&](const NodeGather::Complete& done) { return !ring.room(done.round); };
-  const auto room = std::ranges::stable_partition(no_room_, waits);
-  for (const NodeGather::Complete& done : room) reducer_->reduce(done.chunk, done.round, done.weight, false);
-  no_room_.erase(room.begin(), room.end());
-  if (no_room_.empty()) {
-    no_room_since_ns_ = 0;
-  } else if (no_room_since_ns_ == 0) {
-    no_room_since_ns_ = now;
-  } else if (now - no_room_since_ns_ > kNoRoomIsNewsNs) {
-    noise_.warn("job '" + job_->spec().name + "': round " + std::to_string(no_room_.front().round.value) +
-                    " waits until the servers have a newer snapshot than that of round " +
-                    std::to_string(ring.committed().value) + ": this node keeps the pushes of " +
-                    std::to_string(ring.rounds()) +
-                    " rounds for lost servers, and no more; if servers cannot write (see their logs), make room on "
-                    "their disks, else raise recovery.redo_mb or [store] io_mb_per_s",
-                now / 1'000'000);
+    reducer_->reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
   }
 }
 
 void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
   frames_[chunk.value] = payload;
-  const NodeJob::PushEnd end = job_->push_end(chunk, round);
   const std::uint64_t now = steady_ns();
   pace_.reduced(now, reducer_->busy_ns());
-  client_.gradient_ready(chunk, round, weight, now, end.last, end.beyond);
+  client_.gradient_ready(chunk, round, weight, now, job_->is_last(round));
 }
 
 void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
@@ -351,9 +321,7 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
     reducer_->release(chunk);
     frames_[chunk.value] = {};
   }
-  job_->chunk_words()[chunk.value].settled.store(answer.slowest.value, std::memory_order_relaxed);
-  if (answer.dropped) ++late_;
-  if (job_->spec().staleness) {
+  if (job_->spec().clocks) {
     const std::uint64_t behind =
         answer.version.value > answer.slowest.value ? answer.version.value - answer.slowest.value : 0;
     ++pulls_;
@@ -362,7 +330,6 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
   }
   const Round round(answer.version.value);
   if (RedoRing* ring = job_->spec().redo.get()) {
-    ring->commit(Round(answer.durable.value));
     ring->note_decision(chunk, round, answer.gate);
   }
   if (answer.gate.known()) job_->header().gate[round.value % kGateWords].write(round.value, answer.gate);
@@ -411,8 +378,6 @@ void WorkerLaneJob::publish() {
     header.reduce_ns.fetch_add(reduce - reported_reduce_ns_, std::memory_order_relaxed);
     header.bytes_pushed.fetch_add(bytes_sent_ - reported_pushed_, std::memory_order_relaxed);
     header.bytes_pulled.fetch_add(pulled - reported_pulled_, std::memory_order_relaxed);
-    header.late.fetch_add(late_ - reported_late_, std::memory_order_relaxed);
-    reported_late_ = late_;
     if (pulls_ != 0) {
       header.pulls.fetch_add(pulls_, std::memory_order_relaxed);
       header.staleness_sum.fetch_add(staleness_sum_, std::memory_order_relaxed);
@@ -431,7 +396,6 @@ void WorkerLaneJob::publish() {
 
 void WorkerLaneJob::tick(std::uint64_t now) {
   if (!failed_) client_.tick(now);
-  reduce_waiting(now);
   noise_.tick(now / 1'000'000);
   const ClientStats& stats = client_.stats();
   LaneJobStats& out = job_->lane_stats(lane_);
@@ -448,12 +412,10 @@ void WorkerLaneJob::tick(std::uint64_t now) {
   out.resends.store(stats.resends, kRelaxed);
   out.queries.store(stats.queries, kRelaxed);
   out.redone.store(stats.redone, kRelaxed);
-  out.redo_waits_ms.store(no_room_since_ns_ == 0 ? 0 : (now - no_room_since_ns_) / 1'000'000, kRelaxed);
   out.stale.store(stats.stale, kRelaxed);
   out.malformed.store(malformed_, kRelaxed);
   out.send_failures.store(send_failures_, kRelaxed);
   out.reduce_ns.store(reducer_->busy_ns(), kRelaxed);
-  out.late.store(late_, kRelaxed);
   out.rounds.store(pace_.rounds(), kRelaxed);
   out.compute_ns.store(pace_.compute_ns(), kRelaxed);
   out.network_ns.store(pace_.network_ns(), kRelaxed);

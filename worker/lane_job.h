@@ -39,8 +39,6 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
 
   // Takes what servers on this machine say to the wish to share memory; when all have, the job begins.
   void settle_links(std::uint64_t now_ns);
-  // Reduces what waited for room in the redo ring, as far as there is some now.
-  void reduce_waiting(std::uint64_t now_ns);
   void initial_values(std::uint64_t now_ns);
   // Up to `batch` messages per connection. True if a connection may have more.
   bool receive(int batch);
@@ -107,12 +105,9 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::vector<std::span<const std::byte>> frames_;  // by chunk index: the payload of the push under way
   std::vector<std::uint64_t> seen_;                 // [rank * tensors + i]: round last seen of gather_.tensors()[i]
   std::vector<NodeGather::Complete> complete_;      // scratch
-  std::vector<NodeGather::Complete> no_room_;       // gradients that wait for a snapshot; at most one a chunk
-  std::uint64_t no_room_since_ns_ = 0;
   std::uint64_t reported_reduce_ns_ = 0, reported_pushed_ = 0, reported_pulled_ = 0;
   std::uint64_t socket_payload_bytes_ = 0, shared_payload_bytes_ = 0;
   std::uint64_t bytes_sent_ = 0, malformed_ = 0, send_failures_ = 0;
-  std::uint64_t late_ = 0, reported_late_ = 0;                       // backup workers
   std::uint64_t pulls_ = 0, staleness_sum_ = 0, staleness_max_ = 0;  // since the last publish()
   RedoRing::Use ring_use_;
   bool answered_some_ = false;

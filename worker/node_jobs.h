@@ -65,8 +65,6 @@ class LanePort {
   // As checkpoint.h. Nothing while a job that is over still writes one.
   virtual Result<std::optional<Round>> newest_checkpoint(const JobConfig& config, const Layout& layout) const = 0;
   virtual void initial_values(const std::shared_ptr<NodeJob>& job) = 0;
-  // The job's redo ring has room again.
-  virtual void room_in_ring(const std::shared_ptr<NodeJob>& job) = 0;
   virtual void close(const std::shared_ptr<NodeJob>& job, bool keep) = 0;  // as WorkerLane::close()
 };
 

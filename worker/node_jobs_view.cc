@@ -131,8 +131,7 @@ Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const La
   spec.locals = m.locals;
   spec.mode = entry.config.mode;
   spec.allreduce = entry.config.mode == "allreduce";
-  spec.staleness = has_staleness(entry.config);
-  spec.backups = has_backups(entry.config);
+  spec.clocks = has_clocks(entry.config);
   spec.redo_after = m.redo_after;
   auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m, now_ms);
   if (!redo) return tl::unexpected(redo.error());
@@ -243,14 +242,8 @@ void NodeJobs::on(const SnapshotAt& m) {
 
 // A snapshot has everything up to that round: pushes up to it are not needed any more.
 void NodeJobs::on(const SnapshotCommit& m) {
-  bool running = false;
-  for (const Entry& entry : entries_) {
-    if (!entry.job || entry.id != m.job || !entry.job->spec().redo) continue;
-    entry.job->spec().redo->commit(m.round);
-    lanes_.room_in_ring(entry.job);
-    running = true;
-  }
-  if (!running) redo_.covered(m.job, m.round);
+  const auto keeps = [&](const Entry& entry) { return entry.job && entry.id == m.job && entry.job->spec().redo; };
+  if (std::ranges::none_of(entries_, keeps)) redo_.covered(m.job, m.round);
 }
 
 // ---- Ending ----
@@ -340,9 +333,8 @@ void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
     entry->ended = m;
     return;
   }
-  // A stop at a round boundary overtakes this node's last answers now and then: they are let in first. (With backup
-  // workers a late node has none to come.)
-  const bool behind = !entry->job->spec().backups && entry->job->min_version().value < m.round.value;
+  // A stop at a round boundary overtakes this node's last answers now and then: they are let in first.
+  const bool behind = entry->job->min_version().value < m.round.value;
   if (m.kind != StopKind::kRestart && behind) {
     entry->stop = m;
     entry->answers.emplace(options_.stop_timeout_ms, now_ms);
@@ -411,7 +403,7 @@ void NodeJobs::fail_view(Entry& entry, const Error& error) {
 }
 
 void NodeJobs::leave(Entry& entry, LeaveKind kind, const std::string& message) {
-  const Round round = entry.job->spec().backups ? entry.job->settled_round() : Round(entry.job->min_version().value);
+  const Round round(entry.job->min_version().value);
   entry.leave = LeaveJob{entry.id, entry.view, entry.node, kind, round, message, entry.name};
   coordinator_.send(*entry.leave);
 }

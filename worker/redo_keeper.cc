@@ -49,7 +49,7 @@ std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
     return {};
   }
   const auto layout = Layout::unowned(join.tensors);
-  if (!layout || !recovers(config) || logs_steps(config)) return {};
+  if (!layout || !recovers(config)) return {};
   const std::uint32_t rounds = rounds_for(config, *layout);
   if (rounds == 0) {
     const std::uint64_t round = push_bytes(*layout, config.push);
@@ -92,8 +92,8 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
       return fail(ErrorCode::kLimit, job_in_words(config.name) + " needs " + std::to_string(bytes) +
                                          " bytes to keep what it pushes, " + std::to_string(budget_->used()) + " of " +
                                          std::to_string(budget_->limit()) +
-                                         " are taken; raise [limits] max_shared_memory in worker.toml, lower "
-                                         "recovery.redo_mb, or set recovery.redo_log = \"none\"");
+                                         " are taken; raise [limits] max_shared_memory in worker.toml, or lower "
+                                         "recovery.redo_mb (0: nothing is kept)");
     }
     auto ring = RedoRing::create(m.job, node, layout, config.push, rounds);
     if (!ring) {
@@ -106,8 +106,6 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
   // Rounds that other nodes took part in could not be summed again as they were.
   ring.forget_after(ring.members() == m.members ? m.resume_round : Round());
   ring.set_members(m.members);
-  ring.commit(m.committed);
-  ring.set_waits(config.recovery.when_full == "wait");
   return kept->second.ring;
 }
 

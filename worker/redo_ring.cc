@@ -137,7 +137,6 @@ bool RedoRing::fits(JobId job, const Layout& layout, EncodingSpec push) const {
 }
 
 std::byte* RedoRing::frame(ChunkIndex chunk, Round round) {
-  TRIB_ASSERT(room(round));
   entry(chunk, round).round.store(0, std::memory_order_release);
   return memory_.data() + slot_offset(round) + places_.frame_at[chunk.value];
 }
@@ -170,12 +169,6 @@ std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) con
   const Frame frame{written(chunk, round), kept.weight, decided ? kept.gate : GateDecision{}};
   if (frame.weight > NodeGather::kMaxWeight || !frame.gate.sound() || (decided && !frame.gate.known())) return {};
   return frame;
-}
-
-void RedoRing::commit(Round round) {
-  std::uint64_t known = committed_.load(std::memory_order_relaxed);
-  while (known < round.value && !committed_.compare_exchange_weak(known, round.value, std::memory_order_release)) {
-  }
 }
 
 RedoRing::Range RedoRing::kept(bool decided) const {

@@ -7,14 +7,13 @@
 //     Header | Entry[chunk][slot] | slot 0: frame of chunk 0 | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
 // Round r lies in slot r % slots. There is a slot more than rounds are kept: that of the open round, which a rank may
 // write while all the others are still wanted. An entry names its round only while its frame is complete: a process
-// that dies in the middle leaves none. A round is pushed when the one that many rounds ago is committed, that is, when
-// the servers' snapshot has it (room()), or if nobody wants to wait for that, when its turn comes.
+// that dies in the middle leaves none. The oldest round gives way to the newest, whether a snapshot has it or not.
 //
 // Trainers can write to the memory, so that what is in it is believed only as far as it harms nobody: an entry that
 // cannot be is none.
 //
-// Thread rule: frame(), publish() and find() of a chunk by the lane that owns it; commit(), room() and in_use() by any
-// thread; the rest while no lane uses it, that is, while in_use() is false.
+// Thread rule: frame(), publish() and find() of a chunk by the lane that owns it; in_use() by any thread; the rest
+// while no lane uses it, that is, while in_use() is false.
 #pragma once
 
 #include <atomic>
@@ -51,7 +50,7 @@ class RedoRing {
   // Was it made for this job on this layout?
   bool fits(JobId job, const Layout& layout, EncodingSpec push) const;
 
-  // Where the frame of a round is to be written; what was there is forgotten. REQUIRES: room(round).
+  // Where the frame of a round is to be written; what was there is forgotten.
   std::byte* frame(ChunkIndex chunk, Round round);
   // Where a rank writes the gradient of a round itself: as flat as the model's, from slot_offset(round) on. It may
   // begin as soon as its chunks of the round before are published: what is there is wanted by nobody then. Only with
@@ -91,15 +90,6 @@ class RedoRing {
   std::uint64_t members() const;
   void set_members(std::uint64_t members);
 
-  // Snapshots have everything up to `round`, and of that nothing is needed any more.
-  void commit(Round round);
-  Round committed() const { return Round(committed_.load(std::memory_order_acquire)); }
-  // waits: a round's place is not used again before it is committed; else the oldest round gives way.
-  void set_waits(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
-  bool room(Round round) const {
-    return !waits_.load(std::memory_order_relaxed) || round.value <= committed().value + rounds_;
-  }
-
  private:
   struct Header;
   struct Entry;
@@ -119,8 +109,6 @@ class RedoRing {
   const EncodingSpec push_;
   const std::uint32_t rounds_;
   const Places places_;
-  std::atomic<std::uint64_t> committed_{0};
-  std::atomic<bool> waits_{true};
   std::atomic<std::uint32_t> users_{0};
 };
 

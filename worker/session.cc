@@ -490,14 +490,6 @@ Result<StepState> Session::wait() {
   return impl_->after(waited);
 }
 
-Round Session::settled_round() const {
-  std::uint64_t lowest = ~0ull;
-  for (std::size_t c = 0; c < impl_->layout->chunks(); ++c) {
-    lowest = std::min(lowest, impl_->chunk_words[c].settled.load(std::memory_order_relaxed));
-  }
-  return Round(lowest);
-}
-
 GateDecision Session::gate(Round round) const {
   return impl_->node->gate[round.value % kGateWords].read(round.value);
 }
@@ -509,8 +501,8 @@ std::string Session::stop_reason() const {
 SessionStats Session::stats() const {
   const NodeHeader& node = *impl_->node;
   const auto get = [](const std::atomic<std::uint64_t>& total) { return total.load(std::memory_order_relaxed); };
-  return {get(node.reduce_ns),     get(node.bytes_pushed),  get(node.bytes_pulled), get(node.pulls),
-          get(node.staleness_sum), get(node.staleness_max), get(node.late)};
+  return {get(node.reduce_ns), get(node.bytes_pushed),  get(node.bytes_pulled),
+          get(node.pulls),     get(node.staleness_sum), get(node.staleness_max)};
 }
 
 Status Session::finish(LeaveKind kind, const std::string& message) {

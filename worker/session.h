@@ -85,7 +85,6 @@ struct SessionStats {  // totals of this node since the attach
   // Modes ssp and async: chunks that were answered, and by how many clocks the slowest node was behind this one in
   // them.
   std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
-  std::uint64_t late = 0;  // backup workers: chunks whose push came after their round
 };
 
 // Of an attach, or of a session: whether attaching again may help, because somebody is gone or was gone, and may be
@@ -149,11 +148,6 @@ class Session {
   // kUnavailable: the worker daemon is gone. Other errors: the worker's words (a push was refused, ...).
   Result<StepState> wait(std::size_t tensor);
   Result<StepState> wait();
-
-  // Backup workers (sync.backup_workers): the round that the job has come to, as far as all answers so far say. A node
-  // that was late has missed rounds: its next gradient is for the round after this one. In other jobs it is what the
-  // answered ready() were for.
-  Round settled_round() const;
 
   // The worker's reason after kStopped / kRestart.
   std::string stop_reason() const;

@@ -94,8 +94,7 @@ Json job_json(const NodeJobSummary& summary) {
                  {"compute_seconds", static_cast<double>(pace.compute_ns) / 1e9},
                  {"reduce_seconds", static_cast<double>(pace.reduce_ns) / 1e9},
                  {"network_seconds", static_cast<double>(pace.network_ns) / 1e9}};
-  if (job.spec().backups) out["late_pushes"] = totals.late;
-  if (job.spec().staleness) {
+  if (job.spec().clocks) {
     const auto get = [](const std::atomic<std::uint64_t>& total) { return total.load(std::memory_order_relaxed); };
     const NodeHeader& node = job.header();
     const std::uint64_t pulls = get(node.pulls);
@@ -106,7 +105,7 @@ Json job_json(const NodeJobSummary& summary) {
   }
   // What is kept for lost servers: of how many rounds, how long a round has waited for a snapshot, pushes made again.
   if (!job.spec().allreduce) {
-    out["redo"] = {{"rounds", redo_rounds_of(job)}, {"waits_ms", totals.redo_waits_ms}, {"redone", totals.redone}};
+    out["redo"] = {{"rounds", redo_rounds_of(job)}, {"redone", totals.redone}};
   }
   out["memory_bytes"] = job.budget_bytes();
   out["reduced_on"] = reduced_on(job);
@@ -160,9 +159,7 @@ JobTotals totals_of(const NodeJob& job) {
     t.malformed += get(s.malformed);
     t.send_failures += get(s.send_failures);
     t.reduce_ns += get(s.reduce_ns);
-    t.late += get(s.late);
     t.redone += get(s.redone);
-    t.redo_waits_ms = std::max(t.redo_waits_ms, get(s.redo_waits_ms));
     t.lent_messages += get(s.lent_messages);
     t.connections += get(s.connections);
     t.shared_connections += get(s.shared_connections);
@@ -234,14 +231,8 @@ void register_metrics(Metrics& metrics, const WorkerParts& parts) {
       per_job(attach, [](const NodeJob& job) { return static_cast<double>(job.pace().network_ns) / 1e9; }));
   metrics.counters("tributary_worker_rounds_total", "Rounds that the times of this node are about.",
                    per_job(attach, [](const NodeJob& job) { return static_cast<double>(job.pace().rounds); }));
-  metrics.counters("tributary_worker_late_pushes_total",
-                   "Pushes that came after their round was complete (backup workers).",
-                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).late); }));
   metrics.gauges("tributary_worker_redo_rounds", "Rounds whose pushes are kept for lost servers; 0: none are.",
                  per_job(attach, [](const NodeJob& job) { return static_cast<double>(redo_rounds_of(job)); }));
-  metrics.gauges(
-      "tributary_worker_redo_waits_seconds", "How long a round has waited for a snapshot to make room for its pushes.",
-      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).redo_waits_ms) / 1e3; }));
   metrics.counters("tributary_worker_redone_total", "Pushes made again for servers that had lost them.",
                    per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).redone); }));
   metrics.counters("tributary_worker_resends_total", "Pushes that a server asked for again.",

@@ -217,10 +217,6 @@ void Worker::initial_values(const std::shared_ptr<NodeJob>& job) {
   for (const auto& lane : lanes_) lane->initial_values(job);
 }
 
-void Worker::room_in_ring(const std::shared_ptr<NodeJob>& job) {
-  for (const auto& lane : lanes_) lane->room_in_ring(job);
-}
-
 void Worker::close(const std::shared_ptr<NodeJob>& job, bool keep) {
   if (job->spec().allreduce) return allreduce_->close(job, keep);
   for (const auto& lane : lanes_) lane->close(job, keep);

@@ -70,7 +70,6 @@ class Worker final : private CoordinatorPort, private LanePort, private Allreduc
   void peer_address(const PeerAddress& address) override;
   Result<std::optional<Round>> newest_checkpoint(const JobConfig& config, const Layout& layout) const override;
   void initial_values(const std::shared_ptr<NodeJob>& job) override;
-  void room_in_ring(const std::shared_ptr<NodeJob>& job) override;
   void close(const std::shared_ptr<NodeJob>& job, bool keep) override;
 
   WorkerConfig config_;

@@ -52,8 +52,7 @@ TEST_CASE(
   const TempDir dir;
   for (const std::string mode : {"ssp", "async"}) {
     const std::string job_file = write_job(dir, {.name = mode, .chunk_bytes = 8192, .rounds = 300});
-    std::vector<std::string> overrides = {"job.mode=\"" + mode + "\"", "ssp.lr_by_staleness=true",
-                                          "ssp.delay_compensation=0.04"};
+    std::vector<std::string> overrides = {"job.mode=\"" + mode + "\""};
     if (mode == "ssp") overrides.push_back("ssp.staleness=2");
     for (const Transport transport : {Transport::kShm, Transport::kTcp}) {
       ClusterOptions options = two_by_two(dir);

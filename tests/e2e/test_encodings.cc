@@ -16,7 +16,7 @@ struct Pair {
 };
 constexpr Pair kPairs[] = {{"int8", "int8-delta"},
                            {"topk:0.05", "fp32"},
-                           {"topk:0.02:estimated", "bf16"},
+                           {"topk:0.02", "bf16"},
                            {"onebit", "int8-delta"},
                            {"bf16", "int8-delta"}};
 

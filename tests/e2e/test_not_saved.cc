@@ -84,7 +84,7 @@ TEST_CASE("a stop on a full disk: every rank says that nothing is saved and fail
   if (!disk) return;
   // Without snapshots before the stop.
   const std::string job_file =
-      write_job(dir, {.name = "full", .rounds = 1'000'000, .extra = "[recovery]\nredo_log = \"none\"\n"});
+      write_job(dir, {.name = "full", .rounds = 1'000'000, .extra = "[recovery]\nredo_mb = 0\n"});
   {
     const auto cluster = start(one_server(dir));
     start_trainers(*cluster, job_file);

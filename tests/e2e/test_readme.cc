@@ -31,7 +31,6 @@ const std::vector<Rule>& rules() {
       {"tributary bench ", Way::kNotRun,
        "measures, on a machine that does nothing else; test_up, test_late_nodes, unit tests"},
       {"tributary lab ", Way::kNotRun, "root; test_lab"},
-      {"tributary sim ", Way::kNotRun, "a minute and more; test_simulation, test_cluster_simulation"},
       {"tributary chaos ", Way::kNotRun, "minutes; test_chaos"},
       {"tributary checkpoint restore", Way::kNotRun, "a cluster on other machines; test_checkpoints"},
       {"tributary plan --measure", Way::kWhileTraining, ""},

@@ -17,12 +17,12 @@ TEST_CASE(
 
 TEST_CASE("after kill -9 of a server a new start resumes from a snapshot, says its round, and ends in the same bits") {
   const TempDir dir;
-  // Without a redo log: with it snapshots are named by what nodes can keep as well.
+  // Without rings: with them snapshots are named by what nodes can keep as well.
   const std::string job_file = write_job(dir, {.name = "kill",
                                                .chunk_bytes = 8192,
                                                .rounds = kRounds,
                                                .snapshot_every_rounds = 40,
-                                               .extra = "[recovery]\nredo_log = \"none\"\n"});
+                                               .extra = "[recovery]\nredo_mb = 0\n"});
   const std::string reference = standalone_digest(dir, job_file, 4);
   std::uint64_t committed = 0;
   {

@@ -29,7 +29,7 @@ using namespace tributary::testing;
 
 namespace {
 
-constexpr const char* kPushes[] = {"bf16", "fp16", "int8", "onebit", "topk:0.01", "topk:0.03:estimated"};
+constexpr const char* kPushes[] = {"bf16", "fp16", "int8", "onebit", "topk:0.01", "topk:0.03"};
 
 std::shared_ptr<DeviceApi> real_device() {
   static const auto api = make_cuda_device_api();  // starting the driver takes a second

@@ -8,7 +8,6 @@ namespace tributary::twins {
 namespace {
 
 namespace cuda = kernels::cuda;
-using kernels::TopKSelection;
 
 template <class T>
 const std::byte* bytes_of(const std::vector<T>& values) {
@@ -190,7 +189,7 @@ std::vector<std::size_t> ks_for(std::size_t elements) {
 }
 
 // added: nothing, or the inputs of a sum.
-void check_topk(const std::vector<float>& start, const Inputs& added, std::size_t k, TopKSelection selection) {
+void check_topk(const std::vector<float>& start, const Inputs& added, std::size_t k) {
   const std::size_t elements = start.size(), groups = kernels::topk_groups(elements);
   std::vector<float> residual = start, values(k), decoded(elements);
   std::vector<std::uint32_t> counts(groups), scratch(elements);
@@ -208,9 +207,8 @@ void check_topk(const std::vector<float>& start, const Inputs& added, std::size_
     kernels::tree_sum(both, elements, x.data());
     residual = x;
   }
-  kernels::topk_select(residual.data(), elements, k, selection, counts.data(), values.data(), offsets.data(),
-                       scratch.data());
-  cuda::topk_select(inputs, device_residual.get(), elements, k, selection, device_counts.get(), device_values.get(),
+  kernels::topk_select(residual.data(), elements, k, counts.data(), values.data(), offsets.data(), scratch.data());
+  cuda::topk_select(inputs, device_residual.get(), elements, k, device_counts.get(), device_values.get(),
                     device_offsets.get(), device_scratch.get(), stream());
   check_equal("counts", device_counts.read(), counts);
   check_equal("offsets", device_offsets.read(), offsets);
@@ -219,8 +217,8 @@ void check_topk(const std::vector<float>& start, const Inputs& added, std::size_
   device_scratch.read();  // its guard
   if (!added.host.empty()) {
     const DeviceArray<float> before(start), after(elements);
-    cuda::topk_select(inputs, {before.get(), after.get()}, elements, k, selection, device_counts.get(),
-                      device_values.get(), device_offsets.get(), device_scratch.get(), stream());
+    cuda::topk_select(inputs, {before.get(), after.get()}, elements, k, device_counts.get(), device_values.get(),
+                      device_offsets.get(), device_scratch.get(), stream());
     check_equal("values, residual elsewhere", device_values.read(), values, Nan::kSameBits);
     check_equal("residual elsewhere", after.read(), residual, Nan::kSameBits);
     check_equal("residual before", before.read(), start, Nan::kSameBits);
@@ -239,17 +237,13 @@ TEST_CASE("CUDA top-k chooses the CPU's set in the CPU's order") {
     for (Values kind : {Values::kGradients, Values::kTies, Values::kDenormal, Values::kSpecial}) {
       const std::vector<float> start = make_values(kind, elements, 16);
       for (std::size_t k : ks_for(elements)) {
-        for (TopKSelection selection : {TopKSelection::kExact, TopKSelection::kEstimated}) {
-          CAPTURE(elements);
-          CAPTURE(k);
-          CAPTURE(static_cast<int>(kind));
-          CAPTURE(static_cast<int>(selection));
-          use_way_of(combination++);
-          check_topk(start, nothing, k, selection);
-        }
+        CAPTURE(elements);
+        CAPTURE(k);
+        CAPTURE(static_cast<int>(kind));
+        use_way_of(combination++);
+        check_topk(start, nothing, k);
       }
     }
-    ++combination;  // so that a way does not stay with one of the two selections
   }
 }
 
@@ -261,8 +255,7 @@ TEST_CASE("CUDA top-k adds up to eight inputs to the residual first") {
         CAPTURE(elements);
         const Inputs added(make_arrays(kFiniteValues[n % 4], n, elements, 17));
         const std::vector<float> start = make_values(kFiniteValues[n % 4], elements, 18);
-        check_topk(start, added, 1 + elements / 20, TopKSelection::kExact);
-        check_topk(start, added, 1 + elements / 20, TopKSelection::kEstimated);
+        check_topk(start, added, 1 + elements / 20);
       }
     }
   });
@@ -275,7 +268,7 @@ TEST_CASE("CUDA top-k of equal values sends the first ones") {
       const std::vector<float> start(2 * 65536 + 4196, value);
       for (std::size_t k : {std::size_t{1}, std::size_t{4096}, std::size_t{65537}, start.size()}) {
         CAPTURE(k);
-        check_topk(start, nothing, k, TopKSelection::kExact);
+        check_topk(start, nothing, k);
       }
     }
   });
@@ -284,8 +277,8 @@ TEST_CASE("CUDA top-k of equal values sends the first ones") {
 TEST_CASE("CUDA top-k of several groups sends each group's values") {
   in_all_ways([] {
     const std::vector<float> start = make_values(Values::kWild, 3 * 65536 + 8000, 19);
-    check_topk(start, Inputs({}), 5000, TopKSelection::kExact);
-    check_topk(start, Inputs({}), 100000, TopKSelection::kEstimated);
+    check_topk(start, Inputs({}), 5000);
+    check_topk(start, Inputs({}), 100000);
   });
 }
 
@@ -294,8 +287,8 @@ TEST_CASE("CUDA top-k whose values lie in the last group only leaves the others 
     const Inputs nothing({});
     std::vector<float> start(3 * 65536 + 4096, 0.001f);
     for (std::size_t i = 0; i < 900; ++i) start[3 * 65536 + 4 * i] = -1.0f - static_cast<float>(i);
-    check_topk(start, nothing, 900, TopKSelection::kExact);
-    check_topk(start, nothing, 850, TopKSelection::kEstimated);
+    check_topk(start, nothing, 900);
+    check_topk(start, nothing, 850);
   });
 }
 

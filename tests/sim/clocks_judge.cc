@@ -6,6 +6,104 @@
 
 namespace tributary::sim {
 
+std::string ClocksJudge::at(const ChunkKey& key) {
+  return "node " + std::to_string(key.node.value) + " chunk " + std::to_string(key.chunk.value) + ": ";
+}
+
+ClocksJudge::ClocksJudge(const JudgeSetup& setup, const SavedState* saved, Broken broken)
+    : Judge(std::move(broken)), setup_(setup), push_(make_encoding(setup.push)), pull_(make_encoding(setup.pull)) {
+  const std::uint32_t nodes = setup.scenario.nodes;
+  for (std::uint32_t c = 0; c < setup.layout->chunks(); ++c) {
+    Chunk& chunk = chunks_.emplace_back();
+    chunk.told.resize(nodes);
+    chunk.state = saved ? (*saved)[c] : fresh_chunk(setup, ChunkIndex(c));
+    // Those of other nodes are nobody's.
+    if (chunk.state.clocks.size() != nodes) chunk.state.clocks.assign(nodes, setup.start.value);
+  }
+  delivered_.assign(nodes, std::vector<std::vector<float>>(chunks_.size()));
+}
+
+void ClocksJudge::push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame) {
+  core_ = &core;
+  handled_ = push;
+  frame_ = frame;
+}
+
+void ClocksJudge::push_handled() {
+  follow();
+  core_ = nullptr;
+}
+
+// If the server has applied the push that it handles, so do we.
+void ClocksJudge::follow() {
+  if (!core_) return;
+  Chunk& chunk = chunks_[handled_.key.chunk.value];
+  const std::uint64_t theirs = core_->version(handled_.key.chunk).value;
+  if (theirs == chunk.state.version.value) return;
+  if (theirs != chunk.state.version.value + 1) return broken(at(handled_.key) + "one push moved the version by more");
+  apply(chunk, handled_, frame_);
+  if (!same_bits(core_->params(handled_.key.chunk), chunk.state.params)) {
+    broken(at(handled_.key) + "the parameters after clock " + std::to_string(handled_.round.value) +
+           " are not those of the order in which the pushes were applied");
+  }
+}
+
+void ClocksJudge::answers(const Answer& answer, std::span<const std::byte> payload) {
+  follow();
+  Chunk& chunk = chunks_[answer.key.chunk.value];
+  Told& told = chunk.told[answer.key.node.value];
+  const std::uint64_t clock = answer.version.value;
+  if (told.any && told.clock == clock) {
+    if (!std::ranges::equal(payload, told.bytes) || answer.slowest.value != told.slowest) {
+      broken(at(answer.key) + "clock " + std::to_string(clock) + " was answered in two ways");
+    }
+    return;
+  }
+  check_answer(chunk, answer);
+  const std::size_t elements = chunk.state.params.size();
+  told.any = true;
+  told.clock = clock;
+  told.slowest = answer.slowest.value;
+  told.bytes.resize(pull_->bytes(elements));
+  pull_->encode(chunk.state.params.data(), elements, 0, elements, nullptr, told.bytes.data());
+  told.values.resize(elements);
+  pull_->decode(told.bytes.data(), elements, 0, elements, told.values.data());
+  if (!std::ranges::equal(payload, told.bytes)) {
+    broken(at(answer.key) + "the answer to clock " + std::to_string(clock) + " is not the parameters as they are");
+  }
+}
+
+void ClocksJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) {
+  const Told& told = chunks_[chunk.value].told[node];
+  if (!told.any || told.clock != version.value || !same_bits(params, told.values)) {
+    broken(at({{}, {}, NodeRank(node), chunk}) + "what arrived for clock " + std::to_string(version.value) +
+           " is not what was sent");
+  }
+  delivered_[node][chunk.value].assign(params.begin(), params.end());
+}
+
+void ClocksJudge::captured(const ChunkSnapshot& snapshot) {
+  follow();
+  const Chunk& chunk = chunks_[snapshot.chunk.value];
+  captured_[{snapshot.chunk.value, snapshot.round.value, snapshot.version.value}] = chunk.state;
+  check_captured(chunk, snapshot);
+}
+
+void ClocksJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) {
+  const auto found = captured_.find({snapshot.chunk.value, snapshot.round.value, snapshot.version.value});
+  if (found == captured_.end()) return broken("a snapshot has a version that its chunk was never captured at");
+  const SavedChunk& then = found->second;
+  bool same = same_bits(params, then.params) && snapshot.step == then.step &&
+              (snapshot.clocks.empty() || snapshot.clocks == then.clocks);
+  for (std::size_t s = 0; s < then.slots.size() && same; ++s) {
+    same = same_bits(snapshot.slots[s].floats(), then.slots[s]);
+  }
+  if (!same) {
+    broken("snapshot of chunk " + std::to_string(snapshot.chunk.value) + " for round " +
+           std::to_string(snapshot.round.value) + " is not the state that was captured");
+  }
+}
+
 std::uint64_t ClocksJudge::slowest(const Chunk& chunk) {
   return *std::ranges::min_element(chunk.state.clocks);
 }
@@ -18,25 +116,14 @@ void ClocksJudge::apply(Chunk& chunk, const Push& push, std::span<const std::byt
            std::to_string(clock) + "'s");
   }
   clock = push.round.value;
-  const std::uint64_t version = state.version.value;
   state.version = state.version.next();
   if (push.weight == 0) return;
   const std::size_t elements = state.params.size();
   std::vector<float> gradient(elements);
   decode_push(*push_, frame.data(), push.weight, elements, 0, elements, gradient.data());
   const float scale = static_cast<float>(1.0 / static_cast<double>(push.weight));
-  const Told& told = chunk.told[push.key.node.value];
-  const auto lambda = static_cast<float>(setup_.clocks->delay_compensation);
-  for (std::size_t e = 0; e < elements; ++e) {
-    gradient[e] *= scale;
-    if (lambda == 0.0f || !told.any) continue;
-    gradient[e] += lambda * gradient[e] * gradient[e] * (state.params[e] - told.values[e]);
-  }
-  double lr = scheduled_lr(setup_.schedule, setup_.lr, push.round.value);
-  if (setup_.clocks->lr_by_staleness && told.any) {
-    lr /= std::max(1.0, static_cast<double>(version - told.version) / static_cast<double>(setup_.scenario.nodes));
-  }
-  take_step(setup_, state, gradient, lr);
+  for (float& value : gradient) value *= scale;
+  take_step(setup_, state, gradient, scheduled_lr(setup_.schedule, setup_.lr, push.round.value));
 }
 
 // The last round's answers are to hold everything.

@@ -9,7 +9,6 @@
 #include "common/redo_plan.h"
 #include "common/schedule.h"
 #include "server/coordinator_core.h"
-#include "tests/sim/clocks_judge.h"
 #include "tests/sim/disk_sim.h"
 
 namespace tributary::sim {
@@ -33,7 +32,7 @@ ClusterJudge::View* ClusterJudge::view(JobId job, ViewId id) {
 }
 
 bool ClusterJudge::recovers() const {
-  return synchronous() && scenario_.redo_log != "none" && !make_encoding(setup_.push)->keeps_residual() &&
+  return synchronous() && scenario_.redo && !make_encoding(setup_.push)->keeps_residual() &&
          !make_encoding(setup_.pull)->is_delta();
 }
 
@@ -64,8 +63,6 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     fresh.open = open;
     fresh.nodes = nodes;
     fresh.deaths = deaths_;
-    fresh.deaths_of = deaths_of_;
-    if (scenario_.logs()) fresh.logged_floor = logged_floor(open);
     begin(fresh);
     newest_ = &fresh;
     ++outcome_.views;
@@ -74,10 +71,8 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
   for (std::uint32_t c = 0; c < open.owners.size(); ++c) {
     if (open.owners[c].shard.value != shard) continue;
     if (open.kept) opened.versions.erase(c);  // as the server has it
-    if (!open.kept) opened.versions[c] = open.resume ? std::max(open.resume_round, open.replay_to).value : 0;
+    if (!open.kept) opened.versions[c] = open.resume ? open.resume_round.value : 0;
   }
-  if (!open.kept && !opened.welcomed) in_memory_.erase(shard);
-  opened.replays |= open.replay_to > open.resume_round;
   if (open.kept) opened.kept.insert(shard);
   ++(open.kept ? outcome_.kept : outcome_.restored);
 }
@@ -123,7 +118,6 @@ void ClusterJudge::set_up(const OpenJob& open) {
   setup_.deadline = scenario_.deadline;
   if (!synchronous()) {
     setup_.clocks.emplace();
-    setup_.clocks->backups = scenario_.backups;
     if (scenario_.mode == "ssp") setup_.clocks->staleness = scenario_.staleness;
   } else if (!scenario_.elastic && !scenario_.deadline) {
     rounds_ = std::make_unique<RoundsJudge>(setup_, false, broken_);
@@ -133,7 +127,7 @@ void ClusterJudge::set_up(const OpenJob& open) {
 }
 
 void ClusterJudge::begin(View& view) {
-  if (!synchronous()) return begin_arrivals(view);
+  if (!synchronous()) return begin_clocks(view);
   view.sync = rounds_.get();
   if (rounds_) return;
   view.members =
@@ -141,7 +135,7 @@ void ClusterJudge::begin(View& view) {
   view.sync = view.members.get();
 }
 
-void ClusterJudge::begin_arrivals(View& view) {
+void ClusterJudge::begin_clocks(View& view) {
   SavedState saved(setup_.layout->chunks());
   if (view.open.resume) {
     std::size_t found = 0;
@@ -160,24 +154,17 @@ void ClusterJudge::begin_arrivals(View& view) {
   setup.scenario.nodes = view.open.nodes;
   setup.start = view.open.resume ? view.open.resume_round : Round();
   const SavedState* begins_with = view.open.resume ? &saved : nullptr;
-  if (scenario_.backups == 0) {
-    view.arrivals = std::make_unique<ClocksJudge>(setup, begins_with, broken_);
-  } else {
-    auto backups = std::make_unique<BackupsJudge>(setup, begins_with, broken_);
-    view.backups = backups.get();
-    view.arrivals = std::move(backups);
-  }
+  view.clocks = std::make_unique<ClocksJudge>(setup, begins_with, broken_);
 }
 
 // The round that a view must not begin before.
 std::uint64_t ClusterJudge::floor(const View& view) const {
   if (!recovers()) return any_commit_ ? committed_.value : 0;
-  if (scenario_.logs()) return view.logged_floor;
   if (!server_lost_ && !redoing_) return complete_;
   if (last_failed_) return committed_.value;
   if (!any_commit_) return 0;
-  // What rings have at most is their number of rounds, the open one among them, if nobody waits for snapshots.
-  const bool fits = scenario_.when_full == "wait" || complete_ + 1 <= committed_.value + scenario_.ring_rounds;
+  // What rings have at most is their number of rounds, the open one among them.
+  const bool fits = complete_ + 1 <= committed_.value + scenario_.ring_rounds;
   const bool covered = !ring_gap_ && fits;
   // What was decided about a round that nobody had an answer to is lost with its server.
   const bool undecided = setup_.gate && complete_ > committed_.value;
@@ -204,7 +191,7 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   check_rings(*begun, welcome.members, others);
   const std::uint64_t start = welcome.resume_round.value;
   // The round that was open may be complete in the nodes' rings.
-  if (synchronous() && start > complete_ + (scenario_.logs() ? 0 : 1)) {
+  if (synchronous() && start > complete_ + 1) {
     broken_("a view begins at " + in_words("round", start) + ", beyond " + in_words("the complete round", complete_));
   }
   if (const std::uint64_t least = floor(*begun); start < least) {
@@ -230,17 +217,11 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
     const std::uint64_t known = *std::ranges::max_element(reached_) + (begun->kept.empty() ? 0 : 1);
     if (begun->members && before != begun->nodes) begun->members->forget_decisions_after(known);
   }
-  for (const ChunkOwner& owner : begun->open.owners) {
-    const std::uint16_t shard = owner.shard.value;
-    if (deaths_of_[shard] == begun->deaths_of[shard]) in_memory_.insert(shard);
-  }
-  outcome_.replayed += begun->replays ? 1 : 0;
   began_under_ = begun->coordinator;
   server_lost_ = deaths_ != begun->deaths;
   last_failed_ = false;
   begun->start = start;
-  redoing_ =
-      !scenario_.logs() && start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
+  redoing_ = start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
   if (!ring_gap_ || gap_until_) return;
   // Of the round that other nodes had opened, chunks that servers kept have those nodes' sums.
   gap_until_ = others && synchronous() ? Round(*std::ranges::max_element(reached_)) : welcome.resume_round;
@@ -312,25 +293,19 @@ void ClusterJudge::push_arrives(const ShardCore& core, const Push& push, std::sp
       }
     }
   } else {
-    of->arrivals->push_arrives(core, push, frame);
+    of->clocks->push_arrives(core, push, frame);
   }
 }
 
 void ClusterJudge::push_handled(const ShardCore& core, const Push& push) {
   View* of = view(push.key.job, push.key.view);
   if (!of) return;
-  if (!synchronous()) return of->arrivals->push_handled();
+  if (!synchronous()) return of->clocks->push_handled();
   look_at(*of, core, push.key.chunk);
-}
-
-void ClusterJudge::query_arrives(const ShardCore& core, const Query& query) {
-  View* of = view(query.key.job, query.key.view);
-  if (of && of->backups) of->backups->query_arrives(core, query.key.chunk);
 }
 
 void ClusterJudge::query_handled(const ShardCore& core, const Query& query) {
   View* of = view(query.key.job, query.key.view);
-  if (of && of->backups) of->backups->push_handled();
   // It may have found a block for a round that had waited for one.
   if (of && of->sync && of->versions.contains(query.key.chunk.value)) look_at(*of, core, query.key.chunk);
 }
@@ -374,7 +349,7 @@ void ClusterJudge::reach(std::uint32_t chunk, std::uint64_t version) {
 
 void ClusterJudge::answers(const Answer& answer, std::span<const std::byte> payload) {
   if (synchronous()) return;
-  if (View* of = view(answer.key.job, answer.key.view)) of->arrivals->answers(answer, payload);
+  if (View* of = view(answer.key.job, answer.key.view)) of->clocks->answers(answer, payload);
 }
 
 void ClusterJudge::restores(const ShardCore& core, const RestoredChunk& chunk) {
@@ -391,7 +366,7 @@ void ClusterJudge::restores(const ShardCore& core, const RestoredChunk& chunk) {
 
 void ClusterJudge::captured(const ChunkSnapshot& snapshot) {
   View* of = view(snapshot.job, snapshot.view);
-  if (of && of->arrivals) of->arrivals->captured(snapshot);
+  if (of && of->clocks) of->clocks->captured(snapshot);
 }
 
 void ClusterJudge::snapshot_read(const ChunkSnapshot& snapshot) {
@@ -467,13 +442,11 @@ void ClusterJudge::delivered(std::uint32_t who, const NodeJobSpec& spec, ChunkIn
 
 void ClusterJudge::trained(std::uint32_t node, const NodeJobSpec& spec, std::span<const float> params) {
   View* of = view(spec.job, spec.view);
-  if (!of || (!of->sync && !of->backups)) return;
+  if (!of || !of->sync) return;
   for (std::uint32_t c = 0; c < setup_.layout->chunks(); ++c) {
     const ChunkIndex chunk(c);
     const ChunkRange range = setup_.layout->chunk(chunk);
-    const std::span<const float> right =
-        of->backups ? of->backups->final_values(chunk) : of->sync->visible(chunk, scenario_.rounds);
-    if (!same_bits(params.subspan(range.begin, range.elements), right)) {
+    if (!same_bits(params.subspan(range.begin, range.elements), of->sync->visible(chunk, scenario_.rounds))) {
       return broken_(in_words("node", node) + " ends with other parameters than the reference's");
     }
   }

@@ -14,8 +14,7 @@
 
 #include "common/messages.h"
 #include "server/shard_core.h"
-#include "tests/sim/arrival_judge.h"
-#include "tests/sim/backups_judge.h"
+#include "tests/sim/clocks_judge.h"
 #include "tests/sim/cluster_simulation.h"
 #include "tests/sim/judge.h"
 #include "tests/sim/members_judge.h"
@@ -41,20 +40,13 @@ class ClusterJudge {
   void committed(Round round);
   void decides(const RoundDecision& decision);
   // What it hears.
-  void hears_log(std::uint16_t shard, const LoggedRounds& log) { logs_heard_[shard] = log; }
   void hears_stored(std::uint16_t shard, const std::vector<StoredJob>& stored) { stored_heard_[shard] = stored; }
 
   // What servers do.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame);
   void push_handled(const ShardCore& core, const Push& push);
-  void query_arrives(const ShardCore& core, const Query& query);
   void query_handled(const ShardCore& core, const Query& query);
-  void decided(const ShardCore& core);  // or rounds that waited for the log
-  // With logs on the servers' disks: a step was taken again; and what a server says that its log has. written: its disk
-  // took all steps.
-  void replayed(const ShardCore& core, const LoggedStep& step);
-  void tells_log(std::uint16_t shard, JobId job, const LoggedRounds& log, bool idle) const;
-  void tells_kept(std::uint16_t shard, const ShardKept& kept, bool written) const;
+  void decided(const ShardCore& core);
   void answers(const Answer& answer, std::span<const std::byte> payload);
   // Out of the store.
   void restores(const ShardCore& core, const RestoredChunk& chunk);
@@ -72,12 +64,9 @@ class ClusterJudge {
   void trained(std::uint32_t node, const NodeJobSpec& view, std::span<const float> params);
 
   // What is lost.
-  void server_died(std::uint16_t shard) {
-    if (scenario_.logs()) check_lost_log(shard);
+  void server_died() {
     server_lost_ = true;
     ++deaths_;
-    ++deaths_of_[shard];
-    in_memory_.erase(shard);
   }
   // A last state could not be written, and the servers go: nobody has it, as trainers that are through take their rings
   // with them.
@@ -99,17 +88,13 @@ class ClusterJudge {
     OpenJob open;
     std::vector<std::uint32_t> nodes;
     // What its states are compared with: one of the three, sync either of the latter two.
-    std::unique_ptr<ArrivalJudge> arrivals;
-    BackupsJudge* backups = nullptr;  // it may be one of these
+    std::unique_ptr<ClocksJudge> clocks;
     std::unique_ptr<MembersJudge> members;
     SyncJudge* sync = nullptr;
-    Judge& judge() const { return arrivals ? static_cast<Judge&>(*arrivals) : *sync; }
+    Judge& judge() const { return clocks ? static_cast<Judge&>(*clocks) : *sync; }
     bool welcomed = false;
     std::uint64_t start = 0;
-    std::uint64_t deaths = 0;  // of servers, until it opened
-    std::map<std::uint16_t, std::uint64_t> deaths_of;
-    std::uint64_t logged_floor = 0;                   // with logs: the round that can be had
-    bool replays = false;                             // some shard takes logged steps again
+    std::uint64_t deaths = 0;                         // of servers, until it opened
     std::set<std::uint16_t> kept;                     // shards that go on with what they have in memory
     std::map<std::uint32_t, std::uint64_t> versions;  // by chunk, as their servers have them
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> at;  // by node and chunk, delivered
@@ -122,19 +107,13 @@ class ClusterJudge {
   void check_cut(const OpenJob& open) const;
   void set_up(const OpenJob& open);
   void begin(View& view);
-  void begin_arrivals(View& view);
-  bool synchronous() const {
-    return (scenario_.mode == "sync" && scenario_.backups == 0) || scenario_.mode == "local_sgd";
-  }
+  void begin_clocks(View& view);
+  bool synchronous() const { return scenario_.mode == "sync" || scenario_.mode == "local_sgd"; }
   bool recovers() const;
   void check_rings(const View& begun, std::uint64_t name, bool others);
   void look_at(View& of, const ShardCore& core, ChunkIndex chunk);
   void reach(std::uint32_t chunk, std::uint64_t version);
   std::uint64_t floor(const View& view) const;
-  std::uint64_t logged_floor(const OpenJob& open) const;
-  std::uint64_t reach(const LoggedRounds& log, Round snapshot) const;
-  void check_lost_log(std::uint16_t shard) const;
-  std::uint64_t reach_on_disk(std::uint16_t shard, JobId job, Round snapshot) const;
 
   const ClusterScenario& scenario_;
   const std::vector<Disk>& disks_;
@@ -157,9 +136,6 @@ class ClusterJudge {
   bool any_commit_ = false;
   bool server_lost_ = false;  // since the last view that ran was opened
   std::uint64_t deaths_ = 0;
-  std::map<std::uint16_t, std::uint64_t> deaths_of_;
-  std::set<std::uint16_t> in_memory_;  // shards that have been through the last view that ran
-  std::map<std::uint16_t, LoggedRounds> logs_heard_;
   std::map<std::uint16_t, std::vector<StoredJob>> stored_heard_;
   bool began_anew_ = false;
   std::set<std::pair<std::uint32_t, std::uint64_t>> given_;                                // ranks' states

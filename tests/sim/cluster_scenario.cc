@@ -90,11 +90,10 @@ Fault gentle_fault_of(const ClusterScenario& s, Random& random, std::uint64_t sp
 // Nodes that come late, go for a while, or for ever. (Only one that came late goes for ever: trainers that are started
 // again after a stop in good order wait for as many nodes as the first ones said.)
 void make_elastic(ClusterScenario& s, Random& random, std::uint64_t span_ns) {
-  const std::uint32_t least = s.backups + 1;
   s.elastic = true;
-  s.nodes = static_cast<std::uint32_t>(random.between(std::max(2u, least), 4));
-  s.first_nodes = static_cast<std::uint32_t>(random.between(least, s.nodes));
-  s.min_nodes = static_cast<std::uint32_t>(random.chance(0.7) ? least : random.between(least, s.first_nodes));
+  s.nodes = static_cast<std::uint32_t>(random.between(2, 4));
+  s.first_nodes = static_cast<std::uint32_t>(random.between(1, s.nodes));
+  s.min_nodes = static_cast<std::uint32_t>(random.chance(0.7) ? 1 : random.between(1, s.first_nodes));
   s.rejoin_ms = static_cast<std::uint32_t>(random.between(300, 5000));
   const auto who = [&](std::uint32_t node) { return std::vector<std::uint32_t>{s.servers + node}; };
   for (std::uint32_t node = s.first_nodes; node < s.nodes; ++node) {
@@ -111,32 +110,6 @@ void make_elastic(ClusterScenario& s, Random& random, std::uint64_t span_ns) {
   }
 }
 
-// Some jobs have logs on the servers' disks: then servers are lost more often than elsewhere, and snapshots are rare in
-// half of them, because it is the time between two of them that logs are for. Drawn apart: the other seeds stay what
-// they are without this.
-void log_on_disk(ClusterScenario& s, std::uint64_t span_ns) {
-  Random random(s.seed ^ 0x10995ull);
-  if (!random.chance(1.0 / 3)) return;
-  s.redo_log = "disk";
-  if (random.chance(0.5)) s.snapshot_rounds = s.snapshot_s = 0;
-  const std::uint64_t losses = s.gentle ? 0 : random.below(5);
-  for (std::uint64_t i = 0; i < losses; ++i) {
-    const Fault::Kind kind = random.chance(0.4) ? Fault::Kind::kPower : Fault::Kind::kKill;
-    std::vector<std::uint32_t> who = some(random, s.servers);
-    if (random.chance(0.5)) {
-      who.resize(s.servers);
-      std::iota(who.begin(), who.end(), 0);
-    }
-    s.faults.push_back({kind, random.below(span_ns), random.between(kMs, 300 * kMs), std::move(who)});
-  }
-  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
-  if (!random.chance(0.4)) return;
-  s.log_rounds = static_cast<std::uint32_t>(random.between(16, 20));
-  if (random.chance(0.4)) return;
-  s.disk_step_ns = random.between(50, 400) * kMs;  // snapshots that come too late for it
-  s.rounds = random.between(30, 60);
-}
-
 // Server 0's store is lost, or was never the one that the job began with. Drawn apart, as above.
 void lose_registry(ClusterScenario& s, std::uint64_t span_ns) {
   Random random(s.seed ^ 0x57079eull);
@@ -145,14 +118,13 @@ void lose_registry(ClusterScenario& s, std::uint64_t span_ns) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
-// Rounds that are slow enough for rings to be covered by snapshots that nobody waits for, and a schedule that would
+// Rounds that are slow enough for rings to be covered by snapshots, and a schedule that would
 // have its own far behind that. Servers and workers die, rarely.
 void make_snapshots_rare(ClusterScenario& s) {
   Random random(s.seed ^ 0x4a4e5ull);
   if (s.elastic || s.gentle || !random.chance(0.08)) return;
   s.rare_snapshots = true;
-  s.when_full = "go_on";
-  s.redo_log = "workers";
+  s.redo = true;
   s.snapshot_s = 0;
   s.snapshot_rounds = s.ring_rounds * random.between(2, 5);
   s.disk_step_ns = random.between(1, 3) * kMs;
@@ -176,7 +148,7 @@ void make_snapshots_rare(ClusterScenario& s) {
 void fill_disks_in_turns(ClusterScenario& s) {
   Random random(s.seed ^ 0xd15c5ull);
   if (s.servers < 2 || s.elastic || s.gentle || !random.chance(0.06)) return;
-  s.redo_log = "none";
+  s.redo = false;
   s.snapshot_s = 0;
   s.snapshot_rounds = random.between(15, 25);
   s.disk_step_ns = random.between(1, 3) * kMs;
@@ -222,13 +194,11 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   s.work_ns = random.between(5, 40) * kMs;
   s.ring_rounds = static_cast<std::uint32_t>(random.between(16, 20));
   s.gradients_move = Random(seed ^ 0x4109e5ull).chance(0.7);
-  s.when_full = random.chance(0.5) ? "wait" : "go_on";
   if (random.chance(0.5)) s.snapshot_rounds = random.between(2, 8);
   if (random.chance(0.5)) s.snapshot_s = 1;
   s.prepares = Random(seed ^ 0x93e9a3eull).chance(0.25);
   s.disk_step_ns = random.chance(0.2) ? random.between(20, 200) * kMs : random.between(1, 5) * kMs;
-  if (random.chance(0.15)) {  // a disk that training has to wait for
-    s.when_full = "wait";
+  if (random.chance(0.15)) {  // a disk that rings outrun
     s.disk_step_ns = random.between(100, 500) * kMs;
     s.work_ns = random.between(15, 40) * kMs;
     s.rounds = random.between(30, 60);
@@ -253,7 +223,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
     s.push = kPushes[random.below(std::size(kPushes))];
     s.pull = s.push == std::string("fp32") || random.chance(0.3) ? "int8-delta" : "fp32";
   } else if (kind < 0.4) {
-    s.redo_log = "none";
+    s.redo = false;
   } else if (kind < 0.6) {
     if (random.chance(0.7)) s.clip_norm = 0.25 * static_cast<double>(random.between(1, 40));
     if (random.chance(0.5)) s.loss_scale = "dynamic";
@@ -261,9 +231,8 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   const std::uint64_t span = s.rounds * s.work_ns * 2 + 1500 * kMs;
   const bool gated = s.clip_norm > 0.0 || s.loss_scale != "none";
   const bool plain = s.pull != "int8-delta" && !(s.push == "int8" || s.push == "onebit" || s.push.starts_with("topk"));
-  if (s.mode == "sync" && !gated && plain && random.chance(0.4)) {
-    s.deadline = s.nodes == 1 || random.chance(0.5);
-    if (!s.deadline) s.backups = static_cast<std::uint32_t>(random.between(1, s.nodes - 1));
+  if (s.mode == "sync" && !gated && plain && random.chance(0.2)) {
+    s.deadline = true;
     s.slow_node = static_cast<std::uint32_t>(random.below(s.nodes));
     s.slow_factor = random.between(1, 4);
   }
@@ -280,11 +249,10 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   std::ranges::sort(s.faults, {}, &Fault::at_ns);
   s.kill_at_message = faults > 0 && !s.gentle && random.chance(0.4) ? 0.01 : 0.0;
   // What is pushed then is how far a replica has moved: to everybody but the trainers it is a gradient.
-  if (s.mode == "sync" && !gated && !s.deadline && s.backups == 0 && random.chance(0.15)) s.mode = "local_sgd";
-  const bool recovers = (s.mode == "sync" && s.backups == 0) || s.mode == "local_sgd";
-  if (recovers && plain && s.redo_log == "workers") log_on_disk(s, span);
-  if (recovers && plain && !s.logs()) make_snapshots_rare(s);
-  if (!s.rare_snapshots && !s.logs()) fill_disks_in_turns(s);
+  if (s.mode == "sync" && !gated && !s.deadline && random.chance(0.15)) s.mode = "local_sgd";
+  const bool recovers = s.mode == "sync" || s.mode == "local_sgd";
+  if (recovers && plain) make_snapshots_rare(s);
+  if (!s.rare_snapshots) fill_disks_in_turns(s);
   lose_registry(s, span);
   return s;
 }
@@ -315,7 +283,6 @@ std::string ClusterScenario::describe() const {
                      " ranks, " + std::to_string(parameters) + " parameters, " + std::to_string(rounds) +
                      " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", mode " + mode;
   if (mode == "ssp") text += " with staleness " + std::to_string(staleness);
-  if (backups > 0) text += ", " + std::to_string(backups) + " backup workers";
   if (deadline) text += ", work-weighted rounds";
   if (elastic) {
     text += ", elastic: " + std::to_string(first_nodes) + " nodes at first, at least " + std::to_string(min_nodes) +
@@ -323,11 +290,9 @@ std::string ClusterScenario::describe() const {
   }
   if (clip_norm > 0.0) text += ", clipped at " + std::to_string(clip_norm);
   if (loss_scale != "none") text += ", loss scale " + loss_scale;
-  text += ", redo_log " + redo_log;
-  if (log_rounds > 0) text += " of " + std::to_string(log_rounds) + " rounds";
-  text += ", rings of " + std::to_string(ring_rounds) + " rounds" +
-          (gradients_move ? " that gradients are written into" : "") + ", when full " + when_full +
-          ", snapshots every " + std::to_string(snapshot_s) + " s and " + std::to_string(snapshot_rounds) + " rounds" +
+  text += (redo ? ", rings of " : ", no rings of ") + std::to_string(ring_rounds) + " rounds" +
+          (gradients_move ? " that gradients are written into" : "") + ", snapshots every " +
+          std::to_string(snapshot_s) + " s and " + std::to_string(snapshot_rounds) + " rounds" +
           (prepares ? " when there is memory" : "") + ", disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " +
           std::to_string(work_ns / kMs) + " ms a round";
   if (shares_memory) text += ", answers in shared memory";

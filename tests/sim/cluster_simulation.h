@@ -1,9 +1,9 @@
-// A whole cluster under a virtual clock: servers with their coordinator, stores and redo logs, workers with their redo
+// A whole cluster under a virtual clock: servers with their coordinator and stores, workers with their redo
 // rings, and trainers, each a process that can be killed at any event, several at once, server 0 too; connections that
 // break, cuts between machines, processes that are held up, disks that are slow or full, power that fails with writes
-// unsynced, machines that are gone with their rings, and stores that are lost, with the logs beside them; logs that are
-// at their bound. In elastic jobs nodes also come late, leave in good order, come back, and go for ever, also where
-// rounds have a gate, or encodings leave something to say later.
+// unsynced, machines that are gone with their rings, and stores that are lost. In elastic jobs nodes also come late,
+// leave in good order, come back, and go for ever, also where rounds have a gate, or encodings leave something to say
+// later.
 //
 // The classes that decide are the daemons' own: CoordinatorCore, ControlJobs, ShardCore, NodeJobs with RedoKeeper and
 // RedoRing, ClientCore, NodeGather, HostReducer. simulation.h has the round logic alone, on a worse network.
@@ -11,15 +11,12 @@
 // Checked at every event (cluster_judge.h): what nodes are given are the bits of one process that adds the gradients in
 // tree order, or, where nodes have clocks, of a replay of the order of arrival, with the bound kept and the reader's
 // own pushes in, or, in elastic jobs, those of the nodes of each round's view, under a decision that follows from them;
-// no node takes part in a view that has other nodes, or repeats what it pushed before one; with backup workers a round
-// is made of the first pushes that are in time, and the others are answered as dropped, and counted; a rank gets back
+// no node takes part in a view that has other nodes, or repeats what it pushed before one; a rank gets back
 // the state that it kept for the round that its view begins at; each push is applied once; versions grow by one, and a
-// view begins no earlier than what was durable, or, where pushes are kept, than the round that was open, or, with logs,
-// than the round that every server has in memory or on its disk; a step that is taken out of a log again has the bits
-// that it had, servers say of their logs what there is, and what waits for a log gets there; no view is given out
-// twice; no job begins anew while a store has something of it, or with parts of snapshots of different views; queues
-// keep their bounds; what a worker reads where it was told is what was answered, however late; snapshots have the bits
-// that they had; and when the faults are over, the training goes on soon and comes to its end.
+// view begins no earlier than what was durable, or, where pushes are kept, than the round that was open; no view is
+// given out twice; no job begins anew while a store has something of it, or with parts of snapshots of different views;
+// queues keep their bounds; what a worker reads where it was told is what was answered, however late; snapshots have
+// the bits that they had; and when the faults are over, the training goes on soon and comes to its end.
 #pragma once
 
 #include <cstdint>
@@ -38,16 +35,13 @@ struct ClusterScenario {
   std::string optimizer, push = "fp32", pull = "fp32";
   std::string mode = "sync";  // sync, local_sgd, ssp, async
   std::uint64_t staleness = 0;
-  std::uint32_t backups = 0;  // sync: rounds are complete without so many nodes
-  bool deadline = false;      // sync: ranks sum up what they manage, which is something else every time
+  bool deadline = false;  // sync: ranks sum up what they manage, which is something else every time
   // common/gate_rules.h; 0 and "none": no gate.
   double clip_norm = 0.0;
   std::string loss_scale = "none";
   GateConfig gate() const;
   float first_scale() const { return loss_scale == "dynamic" ? 262144.0f : 1.0f; }  // too large for fp16
-  std::string redo_log = "workers", when_full = "go_on";
-  bool logs() const { return redo_log == "disk"; }  // on the servers' disks
-  std::uint32_t log_rounds = 0;                     // that a log has room for; 0: for all
+  bool redo = true;                                                                 // nodes keep what they pushed
   std::uint32_t ring_rounds = 16;
   bool gradients_move = false;  // the only rank of a node may write them into the ring
   std::uint64_t snapshot_rounds = 0;
@@ -105,17 +99,14 @@ struct ClusterOutcome {
   std::uint64_t kept = 0;      // shards that went on with what they had in memory
   std::uint64_t restored = 0;  // that loaded a snapshot
   std::uint64_t redone = 0;    // views that begin after the snapshot with pushes that nodes kept
-  std::uint64_t replayed = 0;  // views that begin after the snapshot with steps out of servers' logs
   std::uint64_t resends = 0;
   std::uint64_t longest_pause_ns = 0;  // from the end of the faults to the next complete round
   bool stopped_for_lost_store = false;
   bool began_anew = false;              // nobody had anything of the job any more
   std::uint64_t joins = 0, leaves = 0;  // of nodes while the job runs
   std::uint64_t states = 0;             // that ranks got back
-  std::uint64_t late = 0;               // pushes that were dropped (backup workers)
   std::uint64_t memberships = 0;        // views that begin with other nodes than the one before
   std::uint64_t inherited = 0;          // rounds that were decided about in an earlier view (elastic, with a gate)
-  std::uint64_t at_bound = 0;           // times that a log had no more room
   std::uint64_t gathered = 0;           // chunks whose residuals went to another number of nodes
 };
 

@@ -36,7 +36,6 @@ JobConfig config_of(const ClusterScenario& scenario) {
     config.local.steps = 4;
     config.local.keep_state = false;
   }
-  config.sync.backup_workers = scenario.backups;
   if (scenario.deadline) config.sync.deadline_ms = 100;
   config.optimizer = default_optimizer(scenario.optimizer);
   config.optimizer.lr = 0.05;
@@ -47,8 +46,7 @@ JobConfig config_of(const ClusterScenario& scenario) {
   config.snapshot.every_rounds = scenario.snapshot_rounds;
   config.snapshot.every_s = scenario.snapshot_s;
   config.gate = scenario.gate();
-  config.recovery.redo_log = scenario.redo_log;
-  config.recovery.when_full = scenario.when_full;
+  if (!scenario.redo) config.recovery.redo_mb = 0;
   config.membership = scenario.membership();
   return config;
 }
@@ -209,7 +207,7 @@ void ClusterWorld::start_server(std::uint32_t index) {
 
 void ClusterWorld::kill_server(std::uint32_t index, std::uint64_t for_ns) {
   Server& server = servers_[index];
-  if (server.process) judge.server_died(static_cast<std::uint16_t>(index));
+  if (server.process) judge.server_died();
   server.process.reset();
   clock.after(for_ns, [this, index, plan = ++server.starts] {
     if (servers_[index].starts == plan) start_server(index);
@@ -371,7 +369,9 @@ void ClusterWorld::plant(ControlMessage& message) const {
     for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
       if (nodes_[node].worker) here.push_back(node);
     }
-    const JobRecord record = servers_.front().process->coordinator()->jobs().front().record;
+    const std::vector<CoordinatorCore::JobStatus> jobs = servers_.front().process->coordinator()->jobs();
+    if (jobs.empty()) return;  // it has lost its store
+    const JobRecord& record = jobs.front().record;
     join->redo_members = members_hash(here, record.view_nodes.since);
     if (join->redo_members != record.view_nodes.hash) join->redo_members = members_hash(here, record.view.next());
   }
@@ -482,8 +482,6 @@ ClusterOutcome ClusterWorld::run() {
   outcome_.virtual_ns = clock.now_ns();
   outcome_.packets = wires.packets();
   outcome_.resends = resends;
-  outcome_.late = late;
-  outcome_.at_bound = logs_full;
   return outcome_;
 }
 

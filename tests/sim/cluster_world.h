@@ -85,7 +85,7 @@ class ClusterWorld {
   const std::string job_json;
   const std::vector<TensorSpec> tensors;
   Random random;
-  std::uint64_t resends = 0, late = 0, logs_full = 0;
+  std::uint64_t resends = 0;
 
  private:
   const bool trace_;

@@ -33,14 +33,6 @@ void Disk::fail_power(Random& random) {
       at = jobs.erase(at);
     }
   }
-  for (auto& [job, log] : logs) {
-    for (LogRecord& record : log.records) {
-      if (record.synced) continue;
-      const std::uint64_t fate = random.below(3);
-      record.lost |= fate == 0;
-      record.torn |= fate == 1;
-    }
-  }
 }
 
 StoreSim::StoreSim(Disk& disk, bool sync_records, bool drops_fail)

@@ -1,19 +1,16 @@
-// A server's disk in a simulated cluster, the store on it, and what redo logs have there. As the real one
+// A server's disk in a simulated cluster and the store on it. As the real one
 // (server/store.h): the chunks of a snapshot go into files, which are synced; then a synced record makes them a
 // snapshot. What was not synced when the power failed is there, lost, or torn, each piece for itself; of a process that
-// is killed everything is there. A snapshot without its record is a leftover, and dropped at open. Of a redo log it is
-// each record for itself.
+// is killed everything is there. A snapshot without its record is a leftover, and dropped at open.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "server/redo_record.h"
 #include "server/store.h"
 #include "tests/sim/judge.h"
 #include "tests/sim/random.h"
@@ -41,25 +38,9 @@ struct Disk {
     bool synced = false;
     std::optional<JobRecord> before;  // the one that is lost with it
   };
-  // Of a redo log (server/redo_log.h).
-  struct LogRecord {
-    std::uint32_t file = 0;
-    std::optional<Version> cut;  // instead of a step
-    LoggedStep step;
-    std::vector<float> sum;
-    bool synced = false, torn = false, lost = false;
-  };
-  struct Log {
-    std::deque<LogRecord> records;
-    std::uint32_t chunks = 0;  // as the heads say
-    void sync() {
-      for (LogRecord& record : records) record.synced = true;
-    }
-  };
   using Key = std::pair<JobId, Round>;
   std::map<std::pair<Key, std::uint32_t>, Snapshot> snapshots;  // by generation
   std::map<JobId, Record> jobs;
-  std::map<JobId, Log> logs;
   bool full = false;
 
   void fail_power(Random& random);

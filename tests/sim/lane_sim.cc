@@ -92,10 +92,8 @@ void LaneSim::facts(const RoundFacts& facts) {
   if (world_.mutation == Mutation::kBeforeTheGate) {
     std::vector<GateFacts> own;
     for (const ChunkFacts& chunk : facts.chunks) own.push_back(chunk.facts);
-    RoundDecision decision{facts.job, facts.view, facts.round, facts.phase, {}, {}};
-    decision.decision = facts.phase == GatePhase::kGradient ? decide_gate(*world_.setup.gate, facts.before, own)
-                                                            : core_->decided()->decided;
-    decision.ratios = trust_ratios(world_.layout->tensors().size(), facts.norms);
+    const RoundDecision decision{facts.job, facts.view, facts.round,
+                                 decide_gate(*world_.setup.gate, facts.before, own)};
     return world_.network.after(0, [this, decision] { core_->decide(decision); });
   }
   undecided_ = facts;
@@ -108,7 +106,7 @@ void LaneSim::ask_gate() {
 }
 
 void LaneSim::decide(const RoundDecision& decision) {
-  if (undecided_ && undecided_->round == decision.round && undecided_->phase <= decision.phase) undecided_.reset();
+  if (undecided_ && undecided_->round == decision.round) undecided_.reset();
   core_->decide(decision);
 }
 

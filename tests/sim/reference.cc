@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/gate_rules.h"
-#include "common/layer_steps.h"
 #include "common/schedule.h"
 #include "tests/sim/random.h"
 
@@ -42,33 +41,6 @@ std::vector<float> pulled(EncodingSpec spec, const Layout& layout, std::span<con
     const std::span<const float> before = seen.subspan(range.begin, range.elements);
     return pulled_chunk(*encoding, params.subspan(range.begin, range.elements), {before.begin(), before.end()});
   });
-}
-
-// Tensor by tensor: norms first, then the step.
-void step_by_layers(const ReferenceOptions& o, const kernels::StepScalars& scalars, const kernels::BlockArgs& all) {
-  std::vector<LayerPart> parts;
-  for (std::uint32_t t = 0; t < o.layout->tensors().size(); ++t) parts.push_back({t, o.layout->tensor_offset(t)});
-  LayerArgs args{
-      .chunk = ChunkIndex(0), .elements = all.count, .parts = parts, .sum = all.grad, .params = all.param_in};
-  for (int slot = 0; slot < o.optimizer->slots(); ++slot) args.state[slot] = all.state_in[slot];
-  std::vector<TensorNorms> norms;
-  add_layer_norms(*o.optimizer, scalars, args, norms);
-  const std::vector<float> ratios = trust_ratios(parts.size(), norms);
-  for (std::size_t p = 0; p < parts.size(); ++p) {
-    kernels::BlockArgs block = all;
-    const std::size_t begin = parts[p].begin;
-    block.count = (p + 1 < parts.size() ? parts[p + 1].begin : all.count) - begin;
-    block.grad += begin;
-    block.param_in += begin;
-    block.param_out += begin;
-    for (int slot = 0; slot < o.optimizer->slots(); ++slot) {
-      block.state_in[slot] += begin;
-      block.state_out[slot] += begin;
-    }
-    kernels::StepScalars own = scalars;
-    own.a[kernels::kLayerStep] *= ratios[p];
-    o.optimizer->step(own, block);
-  }
 }
 
 }  // namespace
@@ -168,11 +140,7 @@ Reference::Reference(const ReferenceOptions& o) {
       block.param_in = block.param_out = params.data();
       for (std::size_t s = 0; s < slots.size(); ++s) block.state_in[s] = block.state_out[s] = slots[s].data();
       const kernels::StepScalars scalars = o.optimizer->scalars(step, scheduled_lr(o.schedule, o.lr, step));
-      if (o.optimizer->layerwise()) {
-        step_by_layers(o, scalars, block);
-      } else {
-        o.optimizer->step(scalars, block);
-      }
+      o.optimizer->step(scalars, block);
     }
     master_.push_back(params);
     // A round that is not applied sends no change.

@@ -13,8 +13,6 @@ std::string Scenario::describe() const {
          std::to_string(duplicate) + ", mode " + mode +
          (mode == "sync" ? ""
                          : (mode == "ssp" ? " with staleness " + std::to_string(staleness) : "") +
-                               (lr_by_staleness ? ", step size by staleness" : "") +
-                               (delay_compensation != 0.0 ? ", delays compensated" : "") +
                                (restarts ? ", cut off after " + std::to_string(cut_after_events) + " events" : "")) +
          (clip_norm > 0.0 ? ", clipped at " + std::to_string(clip_norm) : "") +
          (loss_scale != "none" ? ", loss scale " + loss_scale : "");
@@ -46,8 +44,7 @@ Scenario scenario_of(std::uint64_t seed) {
   s.parameters = random.between(1000, 7000);
   s.rounds = random.between(2, 6);
   static constexpr const char* kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
-  static constexpr const char* kPushes[] = {"fp32",  "fp32", "bf16", "fp16", "int8", "topk:0.03", "topk:0.01:estimated",
-                                            "onebit"};
+  static constexpr const char* kPushes[] = {"fp32", "fp32", "bf16", "fp16", "int8", "topk:0.03", "topk:0.01", "onebit"};
   static constexpr const char* kPulls[] = {"fp32", "fp32", "bf16", "fp16", "int8-delta", "int8-delta"};
   s.optimizer = kOptimizers[random.below(5)];
   s.push = kPushes[random.below(std::size(kPushes))];
@@ -60,7 +57,6 @@ Scenario scenario_of(std::uint64_t seed) {
     if (s.push.starts_with("int8") || s.push.starts_with("topk") || s.push == "onebit" || !random.chance(0.5)) return s;
     if (random.chance(0.7)) s.clip_norm = 0.25 * static_cast<double>(random.between(1, 40));
     if (random.chance(0.5)) s.loss_scale = random.chance(0.8) ? "dynamic" : "64";
-    if (random.chance(0.3)) s.optimizer = "lamb";
     return s;
   }
   s.mode = random.chance(0.75) ? "ssp" : "async";
@@ -68,8 +64,6 @@ Scenario scenario_of(std::uint64_t seed) {
   s.rounds = random.between(4, 12);
   s.push = s.push.starts_with("fp") || s.push.starts_with("bf") ? s.push : "fp32";
   s.pull = s.pull.starts_with("int8") ? "fp32" : s.pull;
-  s.lr_by_staleness = random.chance(0.3);
-  s.delay_compensation = random.chance(0.3) ? 0.04 : 0.0;
   s.restarts = random.chance(0.4);
   s.cut_after_events = random.between(200, 4000);
   return s;

@@ -12,7 +12,6 @@ constexpr std::uint64_t kMaxPrepareNs = 500'000'000;
 constexpr std::uint64_t kMaxSlowCommandNs = 30'000'000;
 constexpr double kSlowCommand = 0.02;
 constexpr std::size_t kMaxCommands = 256;
-constexpr std::uint64_t kStalledPollNs = 5'000'000;
 
 std::string endpoint_of(const ClusterWorld& world, const ServerSim& server, LaneIndex lane) {
   const std::string place = "server-" + std::to_string(server.index()) + ":" + std::to_string(lane.value);
@@ -49,8 +48,6 @@ void ServerLaneSim::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
   post([this, job = std::move(job), gauges = std::move(gauges)] {
     retire(jobs_, job.job);
     retire(parked_, job.job);
-    ShardJob opened = job;
-    if (world_.mutation == Mutation::kShortQuorum && job.clocks && job.clocks->backups > 0) ++opened.clocks->backups;
     Job entry;
     entry.gauges = gauges;
     std::size_t chunks = 0, largest = 1;
@@ -61,8 +58,7 @@ void ServerLaneSim::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
     entry.pool = std::make_shared<BufferPool>(
         largest * sizeof(float), ShardCore::pool_blocks(chunks, job.optimizer->slots(), job.pull, job.push, job.nodes,
                                                         job.recovers, job.clocks.has_value(), job.gate.has_value()));
-    entry.core = std::make_unique<ShardCore>(opened, *entry.pool, static_cast<ShardOutput&>(*this));
-    set_log(entry);
+    entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
     jobs_.emplace(job.job, std::move(entry));
   });
 }
@@ -77,33 +73,7 @@ void ServerLaneSim::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) 
     ShardJob next = job;
     if (world_.mutation == Mutation::kOldNodes) next.nodes = kept.mapped().core->job().nodes;
     kept.mapped().restored = kept.mapped().core->reopen(next);
-    if (kept.mapped().restored) set_log(kept.mapped());
     jobs_.insert(std::move(kept));
-  });
-}
-
-void ServerLaneSim::set_log(Job& entry) {
-  const ShardJob& job = entry.core->job();
-  if (job.logs && !entry.log_pool) {
-    const std::vector<ChunkIndex> chunks = job.layout->chunks_owned_by(job.shard, job.lane);
-    std::size_t largest = 1;
-    for (const ChunkIndex chunk : chunks) largest = std::max<std::size_t>(largest, job.layout->chunk(chunk).elements);
-    entry.log_pool = std::make_shared<BufferPool>(redo_block_bytes(largest), std::max<std::size_t>(chunks.size(), 4));
-  }
-  entry.core->log_to(job.logs ? entry.log_pool.get() : nullptr);
-}
-
-void ServerLaneSim::retry_stalled_soon() {
-  const bool stalled = std::ranges::any_of(jobs_, [](const auto& entry) { return entry.second.core->stalled() != 0; });
-  if (!stalled || std::exchange(retrying_, true)) return;
-  server_.after(kStalledPollNs, [this] {
-    retrying_ = false;
-    for (auto& [id, job] : jobs_) {
-      if (job.core->stalled() == 0) continue;
-      job.core->retry();
-      world_.judge.decided(*job.core);
-    }
-    retry_stalled_soon();
   });
 }
 
@@ -155,15 +125,6 @@ void ServerLaneSim::restore(JobId job, RestoredChunk restored) {
   });
 }
 
-void ServerLaneSim::replay(JobId job, LoggedStep step, std::vector<float> sum) {
-  post([this, job, logged = std::move(step), values = std::move(sum)] {
-    Job& entry = jobs_.at(job);
-    if (!entry.restored) return;
-    entry.restored = entry.core->replay(logged, values);
-    if (entry.restored) world_.judge.replayed(*entry.core, logged);
-  });
-}
-
 void ServerLaneSim::opened(JobId job, ViewId view, bool restored) {
   post([this, job, view, restored] {
     Job& entry = jobs_.at(job);
@@ -199,12 +160,6 @@ void ServerLaneSim::snapshot_at(JobId job, ViewId view, Round round) {
   });
 }
 
-void ServerLaneSim::committed(JobId job, Round round) {
-  post([this, job, round] {
-    if (const auto found = jobs_.find(job); found != jobs_.end()) found->second.core->snapshot_committed(round);
-  });
-}
-
 void ServerLaneSim::decide(const RoundDecision& decision) {
   post([this, decision] {
     const auto found = jobs_.find(decision.job);
@@ -212,7 +167,6 @@ void ServerLaneSim::decide(const RoundDecision& decision) {
     ShardCore& core = *found->second.core;
     core.decide(decision);
     world_.judge.decided(core);
-    retry_stalled_soon();
   });
 }
 
@@ -279,7 +233,6 @@ void ServerLaneSim::retire(Job job) {
   job.core.reset();
   retired_.push_back(job.pool);
   world_.retire(std::move(job.pool));  // packets and snapshots may still refer to its blocks
-  if (job.log_pool) world_.retire(std::move(job.log_pool));
 }
 
 void ServerLaneSim::retire(std::map<JobId, Job>& jobs, JobId job) {
@@ -320,14 +273,12 @@ void ServerLaneSim::receive(PeerId from, Packet& packet) {
           core.on_pull(from, m);
         } else if constexpr (std::is_same_v<M, Query>) {
           const bool current = m.key.view == core.job().view && core.initialised();
-          if (current) world_.judge.query_arrives(core, m);
           core.on_query(from, m);
           if (current) world_.judge.query_handled(core, m);
         } else {
           world_.broken("a server got a message that only servers send");
         }
         check_bounds(core);
-        retry_stalled_soon();
       },
       message);
 }
@@ -394,10 +345,6 @@ void ServerLaneSim::residual(PeerId to, const Residual& header, const BufferRef&
 void ServerLaneSim::captured(ChunkSnapshot snapshot) {
   world_.judge.captured(snapshot);
   server_.captured(std::move(snapshot));
-}
-
-void ServerLaneSim::logged(LoggedStep step) {
-  server_.logged(std::move(step));
 }
 
 }  // namespace tributary::sim

@@ -35,15 +35,6 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
           {.step_ns = world.scenario.disk_step_ns, .syncs = world.mutation != Mutation::kUnsyncedSnapshot},
           [this](const ChunkSnapshot& snapshot) { world_.judge.snapshot_read(snapshot); },
           [this](const SnapshotDone& done) { lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); }); }),
-      logs_(*this, disk, store_.jobs(),
-            {.step_ns = world.scenario.disk_step_ns,
-             .file_records = world.scenario.log_rounds == 0 ? 16u : 4u,
-             .bound_rounds = world.scenario.log_rounds,
-             .at_bound = [&world] { ++world.logs_full; },
-             .cuts = world.mutation != Mutation::kUncutLog,
-             .flushes = world.mutation != Mutation::kEarlyRange,
-             .checks = world.mutation != Mutation::kTornRecord,
-             .holds = world.mutation != Mutation::kLossyLog}),
       jobs_(config_of(world.scenario, index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),
       coordinator_id_(world.fresh_incarnation()) {
   std::vector<LaneCommands*> commands;
@@ -51,17 +42,14 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
     lanes_.push_back(std::make_unique<ServerLaneSim>(world, *this, LaneIndex(lane)));
     commands.push_back(lanes_.back().get());
   }
-  const std::uint32_t fit = world.scenario.log_rounds;
-  jobs_.start(std::move(commands), &snapshots_, &logs_, fit == 0 ? kMaxLoggedRounds : fit);
+  jobs_.start(std::move(commands), &snapshots_);
   if (index == 0) {
     CoordinatorOptions options;
     options.servers = static_cast<std::uint16_t>(world.scenario.servers);
     options.incarnation = coordinator_id_;
     options.job_id_seed = world.fresh_incarnation();
     options.peer_timeout_ms = ClusterWorld::kPeerTimeoutMs;
-    const bool knows = world.scenario.log_rounds != 0 && world.mutation != Mutation::kUnknownBound;
     options.prepare_from_bytes = world.scenario.prepares ? 0 : options.prepare_from_bytes;
-    if (knows) options.max_logged_rounds = world.scenario.log_rounds;
     coordinator_ =
         std::make_unique<CoordinatorCore>(options, *store_.registry(), static_cast<CoordinatorOutput&>(*this));
     coordinator_listener_ = std::make_unique<Listener>(
@@ -93,12 +81,6 @@ void ServerSim::lane_says(std::function<void(ControlJobs&)> what) {
     what(jobs_);
     turn();
   });
-}
-
-// Only what waits for a log comes from elsewhere than the control thread.
-void ServerSim::post(std::function<void()> call) {
-  if (!world_.scenario.logs()) return call();
-  lane_says([call = std::move(call)](ControlJobs&) { call(); });
 }
 
 void ServerSim::turn() {
@@ -155,9 +137,6 @@ void ServerSim::say_hello() {
   }
   hello.exclusive = "store of " + name_;
   jobs_.describe(hello);
-  for (const StoredJob& stored : hello.stored) {
-    world_.judge.tells_log(index_, stored.job, stored.log, logs_.idle(stored.job));
-  }
   send_now(hello);
   hello_ms_ = now_ms();
 }
@@ -180,9 +159,6 @@ bool ServerSim::send_now(const ControlMessage& message) {
 }
 
 void ServerSim::send(ControlMessage message) {
-  if (const auto* kept = std::get_if<ShardKept>(&message)) {
-    world_.judge.tells_kept(index_, *kept, logs_.whole(kept->job));
-  }
   if (outbox_.size() >= kMaxOutbox) return world_.broken("a server has too much to say to its coordinator");
   outbox_.push_back(std::move(message));
   flush();
@@ -197,7 +173,6 @@ void ServerSim::flush() {
 
 void ServerSim::listen(PeerId from, const ControlMessage& message) {
   if (const auto* hello = std::get_if<ServerHello>(&message)) {
-    world_.judge.hears_log(hello->shard.value, hello->stored.empty() ? LoggedRounds{} : hello->stored.front().log);
     world_.judge.hears_stored(hello->shard.value, hello->stored);
     peers_[from] = hello->incarnation;
     servers_[hello->incarnation] = hello->shard.value;
@@ -206,9 +181,6 @@ void ServerSim::listen(PeerId from, const ControlMessage& message) {
     worker_nodes_[worker->incarnation] = WorkerSim::node_of(worker->name);
   } else if (const auto* beat = std::get_if<Heartbeat>(&message)) {
     peers_[from] = beat->incarnation;
-  }
-  if (const auto* kept = std::get_if<ShardKept>(&message)) {
-    if (const auto server = server_of(from)) world_.judge.hears_log(*server, kept->log);
   }
   world_.say_message("coordinator", "from " + name_of(from) + ":", message);
   if (const auto* done = std::get_if<SnapshotDone>(&message); done && !done->ok) {

@@ -15,7 +15,6 @@
 #include "server/coordinator_core.h"
 #include "server/told_places.h"
 #include "tests/sim/disk_sim.h"
-#include "tests/sim/redo_logs_sim.h"
 #include "tests/sim/snapshots_sim.h"
 #include "tests/sim/wires.h"
 
@@ -35,11 +34,10 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void park(JobId job, ViewId view) override;
   void drop_parked(JobId job) override;
   void restore(JobId job, RestoredChunk chunk) override;
-  void replay(JobId job, LoggedStep step, std::vector<float> sum) override;
   void opened(JobId job, ViewId view, bool restored) override;
   void prepare_snapshot(JobId job, ViewId view) override;
   void snapshot_at(JobId job, ViewId view, Round round) override;
-  void committed(JobId job, Round round) override;
+  void snapshot_written(JobId) override {}
   void decide(const RoundDecision& decision) override;
   void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) override;
   void await_longer(JobId job, ViewId view) override;
@@ -58,7 +56,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
 
  private:
   struct Job {
-    std::shared_ptr<BufferPool> pool, log_pool;
+    std::shared_ptr<BufferPool> pool;
     BufferRef planted;  // told again and again: a planted bug
     std::unique_ptr<ShardCore> core;
     std::shared_ptr<LaneJobGauges> gauges;
@@ -67,8 +65,6 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
     std::uint64_t stop_by_ns = 0;
   };
   void post(std::function<void()> command);
-  void set_log(Job& entry);
-  void retry_stalled_soon();
   void receive(PeerId from, Packet& packet);
   void push(PeerId from, ShardCore& core, Push message, const Packet& packet);
   void check_bounds(const ShardCore& core);
@@ -86,7 +82,6 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   void resend(PeerId to, const Resend& header) override { send(to, header); }
   void error(PeerId to, const ErrorReply& header) override { send(to, header); }
   void captured(ChunkSnapshot snapshot) override;
-  void logged(LoggedStep step) override;
   void facts(const RoundFacts& facts) override;
 
   ClusterWorld& world_;
@@ -98,7 +93,6 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   const std::shared_ptr<ToldPlaces> told_ = std::make_shared<ToldPlaces>();  // weak elsewhere: links of workers
   std::uint64_t commands_until_ns_ = 0;
   std::size_t commands_ = 0;  // that wait
-  bool retrying_ = false;     // rounds that wait for the log
   std::unique_ptr<Listener> listener_;
 };
 
@@ -130,7 +124,6 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
     return found == lanes_.end() ? nullptr : found->get();
   }
   void captured(ChunkSnapshot snapshot) { snapshots_.captured(std::move(snapshot)); }
-  void logged(LoggedStep step) { logs_.append(std::move(step)); }
 
  private:
   // server/control.cc
@@ -148,7 +141,6 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   bool between_chunks() override { return true; }
   void loaded() override {}
   void changed() override {}
-  void post(std::function<void()> call) override;
   std::uint64_t now_ms() const override { return now_ns() / 1'000'000; }
 
   // server/coordinator.cc
@@ -163,7 +155,6 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   const std::string name_;
   StoreSim store_;
   SnapshotsSim snapshots_;
-  RedoLogsSim logs_;
   std::vector<std::unique_ptr<ServerLaneSim>> lanes_;
   ControlJobs jobs_;
   bool joined_ = false;

@@ -29,15 +29,13 @@ struct Scenario {
   // sync, ssp or async; what follows is for the latter two.
   std::string mode = "sync";
   std::uint64_t staleness = 0;
-  bool lr_by_staleness = false;
-  double delay_compensation = 0.0;
   bool restarts = false;
   std::uint64_t cut_after_events = 0;
   // Synchronous rounds: common/gate_rules.h. 0 and "none": no gate.
   double clip_norm = 0.0;
   std::string loss_scale = "none";
   GateConfig gate() const;
-  bool gated() const { return clip_norm > 0.0 || loss_scale != "none" || optimizer == "lamb"; }
+  bool gated() const { return clip_norm > 0.0 || loss_scale != "none"; }
   // How many times as long as others a node takes for its work.
   std::uint64_t slowness(std::uint32_t node) const;
   std::string describe() const;
@@ -64,7 +62,6 @@ enum class Mutation {
   kBeforeTheGate,     // gate: a lane decides by itself, by its own chunks
   // Of whole clusters (cluster_simulation.h):
   kSecondCopy,        // a second copy of a push counts as one of the next round
-  kEarlyTrim,         // a place in a redo ring is used again before a snapshot covers its round
   kLostStop,          // a server is told only once that a view is over
   kUnsyncedSnapshot,  // a snapshot's record is written before its files are synced
   kUnsyncedRegistry,  // the coordinator's records are not synced
@@ -72,14 +69,8 @@ enum class Mutation {
   kOldRing,           // elastic: a ring keeps rounds that other nodes took part in, and nobody asks
   kFirstScale,        // elastic, with a gate: ranks that attach begin with the job's first loss scale
   kLostResiduals,     // elastic: what another number of nodes had not said yet is dropped
-  kShortQuorum,       // backup workers: a round is complete with one push less
   kOtherWeight,       // a push that is made again does not have its own number of samples
   kMixedStates,       // what the ranks of a node keep is mixed up
-  kUncutLog,          // a redo log keeps steps that are void, because the view goes back
-  kEarlyRange,        // a server says what its redo log has before all of it is there
-  kTornRecord,        // a redo log does not end where a record is not whole
-  kLossyLog,          // a redo log at its bound drops steps of a job that waits for it
-  kUnknownBound,      // the coordinator names snapshots as if redo logs had room for everything
   kFailedDrop,        // a view opens on a server that could not drop what an earlier view has left
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
   kForgottenJob,      // the coordinator takes no notice of what stores have of jobs that its registry does not know

@@ -23,11 +23,6 @@ TEST_CASE("a server that applies a second copy of a push is found") {
   CHECK(first_seed_that_finds(Mutation::kSecondCopy) < kSeedsForMutation);
 }
 
-TEST_CASE("a redo ring that gives up a round before a snapshot covers it is found") {
-  CHECK(first_seed_that_finds(Mutation::kEarlyTrim) < kSeedsForMutation);
-  CHECK(first_seed_that_finds(Mutation::kNoSpareSlot) < kSeedsForMutation);
-}
-
 TEST_CASE("the end of a view that is told to a server only once is found") {
   CHECK(first_seed_that_finds(Mutation::kLostStop) < kSeedsForMutation);
 }
@@ -56,32 +51,12 @@ TEST_CASE("what nodes had not said yet and is lost when their number changes is 
   CHECK(first_seed_that_finds(Mutation::kLostResiduals) < kSeedsForMutation);
 }
 
-TEST_CASE("a round with backup workers that is complete with one push less is found") {
-  CHECK(first_seed_that_finds(Mutation::kShortQuorum) < kSeedsForMutation);
-}
-
 TEST_CASE("a push that is made again with another number of samples is found") {
   CHECK(first_seed_that_finds(Mutation::kOtherWeight) < kSeedsForMutation);
 }
 
 TEST_CASE("ranks that get each other's state back are found") {
   CHECK(first_seed_that_finds(Mutation::kMixedStates) < kSeedsForMutation);
-}
-
-TEST_CASE("a redo log whose void steps stay in it is found") {
-  CHECK(first_seed_that_finds(Mutation::kUncutLog) < kSeedsForMutation);
-}
-
-TEST_CASE("a server that says what its redo log has before all of it is there is found") {
-  CHECK(first_seed_that_finds(Mutation::kEarlyRange) < kSeedsForMutation);
-}
-
-TEST_CASE("a redo log with a record that is not whole is found") {
-  CHECK(first_seed_that_finds(Mutation::kTornRecord) < kSeedsForMutation);
-}
-
-TEST_CASE("a redo log at its bound that drops what it should hold back is found") {
-  CHECK(first_seed_that_finds(Mutation::kLossyLog) < kSeedsForMutation);
 }
 
 TEST_CASE("a view that opens on a server with what it could not drop of an earlier one is found") {
@@ -94,10 +69,6 @@ TEST_CASE("a schedule by rounds that keeps the snapshots that nodes need from be
 
 TEST_CASE("a coordinator that begins a job anew which stores have snapshots of is found") {
   CHECK(first_seed_that_finds(Mutation::kForgottenJob) < kSeedsForMutation);
-}
-
-TEST_CASE("a coordinator that does not know how much a redo log has room for is found") {
-  CHECK(first_seed_that_finds(Mutation::kUnknownBound) < kSeedsForMutation);
 }
 
 TEST_CASE("parameters that are told without a share, and read when they are others', are found") {

@@ -19,7 +19,7 @@ void run_seeds(std::uint64_t first) {
     const Outcome outcome = run(seed);
     if (!outcome.ok) {
       FAIL_CHECK(outcome.failure << "\n  " << outcome.scenario.describe()
-                                 << "\n  replay: tributary sim --seeds 1 --from " << seed);
+                                 << "\n  replay: build/release/bin/simulate --seeds 1 --from " << seed);
     }
     resends += outcome.resends;
     snapshots += outcome.snapshots;

@@ -189,7 +189,6 @@ void TrainerSim::look() {
   if (phase_ == Phase::kStarting) {
     job_->header().last_round.store(world_.scenario.rounds, std::memory_order_relaxed);
     pushed_ = ready_ = resume_;
-    skip_missed_rounds();
   }
   complete_ = pushed_;
   moved_ = complete_ > resume_;
@@ -210,13 +209,6 @@ void TrainerSim::over() {
   after(kReplyTimeoutNs, [this, attempt = attaches_] {
     if (phase_ == Phase::kOver && attempt == attaches_) attach_again("the worker has given the job up");
   });
-}
-
-// As train/trainer.cc: of what has been answered by now.
-void TrainerSim::skip_missed_rounds() {
-  if (!job_->spec().backups || pushed_.value >= world_.scenario.rounds) return;
-  const std::uint64_t settled = std::min(job_->settled_round().value, world_.scenario.rounds);
-  pushed_ = std::max(pushed_, Round(settled));
 }
 
 void TrainerSim::next() {
@@ -269,7 +261,6 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
   if (tensor == 0) {
     pushed_ = Round(round);
     ready_ = ready_.next();
-    skip_missed_rounds();
     phase_ = Phase::kWaiting;
     return look();
   }

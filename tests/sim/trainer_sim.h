@@ -45,7 +45,6 @@ class TrainerSim final : public Process {
   void look();
   bool all_at(Round round) const;
   void over();
-  void skip_missed_rounds();
   void next();
   std::uint64_t samples_of(std::uint64_t round) const;
   void compute(std::uint64_t round, std::size_t tensors_left);
@@ -62,10 +61,10 @@ class TrainerSim final : public Process {
   std::uint64_t attaches_ = 0;
   std::shared_ptr<NodeJob> job_;  // the memory
   Round resume_, complete_, pushed_;
-  Round ready_;               // counts what it has given to the session; with backup workers rounds may be skipped
-  std::uint64_t weight_ = 0;  // of the round that it computes
-  std::uint32_t idle_ = 0;    // attach_pause()
-  bool moved_ = false;        // a round of this session is complete
+  Round ready_;                                 // counts what it has given to the session
+  std::uint64_t weight_ = 0;                    // of the round that it computes
+  std::uint32_t idle_ = 0;                      // attach_pause()
+  bool moved_ = false;                          // a round of this session is complete
   std::shared_ptr<FileDescriptor> kept_;        // SessionKeepsake
   std::vector<RankState> states_, own_states_;  // kept in this session, and in the one before
   std::optional<Round> knows_;                  // own_states_ has that of this round

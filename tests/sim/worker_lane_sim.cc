@@ -107,32 +107,15 @@ void WorkerLaneSim::scan() {
       }
     }
   }
-  RedoRing* ring = job_->spec().redo.get();
-  if (ring && world_.mutation == Mutation::kEarlyTrim) ring->commit(Round(~0ull >> 1));
   for (const NodeGather::Complete& done : complete_) {
-    if (ring && !ring->room(done.round)) {
-      no_room_.push_back(done);
-    } else {
-      reducer_.reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
-    }
+    reducer_.reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
   }
-}
-
-void WorkerLaneSim::reduce_waiting() {
-  if (no_room_.empty() || failed_) return;
-  const RedoRing& ring = *job_->spec().redo;
-  const auto waits = [&](const NodeGather::Complete& done) { return !ring.room(done.round); };
-  const auto room = std::ranges::stable_partition(no_room_, waits);
-  const std::vector<NodeGather::Complete> now(room.begin(), room.end());
-  no_room_.erase(room.begin(), room.end());
-  for (const NodeGather::Complete& done : now) reducer_.reduce(done.chunk, done.round, done.weight, false);
 }
 
 void WorkerLaneSim::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
   frames_[chunk.value] = payload;
   world_.judge.made(worker_.node(), chunk, round, weight, payload);
-  const NodeJob::PushEnd end = job_->push_end(chunk, round);
-  client_.gradient_ready(chunk, round, weight, worker_.now_ns(), end.last, end.beyond);
+  client_.gradient_ready(chunk, round, weight, worker_.now_ns(), job_->is_last(round));
 }
 
 void WorkerLaneSim::send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload) {
@@ -227,11 +210,8 @@ void WorkerLaneSim::answered(const Answer& answer, bool whole, std::span<const s
     reducer_.release(chunk);
     frames_[chunk.value] = {};
   }
-  job_->chunk_words()[chunk.value].settled.store(answer.slowest.value, std::memory_order_relaxed);
-  if (answer.dropped) ++world_.late;
   const Round round(answer.version.value);
   if (RedoRing* ring = job_->spec().redo.get()) {
-    ring->commit(Round(answer.durable.value));
     ring->note_decision(chunk, round, answer.gate);
   }
   if (answer.gate.known()) job_->header().gate[round.value % kGateWords].write(round.value, answer.gate);
@@ -270,7 +250,6 @@ void WorkerLaneSim::refused(const ErrorReply& error) {
 
 void WorkerLaneSim::tick() {
   if (!failed_) client_.tick(worker_.now_ns());
-  reduce_waiting();
   const std::uint64_t unit = job_->spec().layout->chunk_elements() * sizeof(float);
   const std::uint64_t allowed = std::max(world_.scenario.window_bytes, residual_offset(unit) + unit);
   if (client_.in_flight_bytes() > allowed) world_.broken("more bytes are in flight than the window allows");

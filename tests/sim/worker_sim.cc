@@ -223,10 +223,6 @@ void WorkerSim::initial_values(const std::shared_ptr<NodeJob>& job) {
   command([this, job] { each_lane(job, [](WorkerLaneSim& lane) { lane.initial_values(); }); });
 }
 
-void WorkerSim::room_in_ring(const std::shared_ptr<NodeJob>& job) {
-  command([this, job] { each_lane(job, [](WorkerLaneSim& lane) { lane.reduce_waiting(); }); });
-}
-
 void WorkerSim::close(const std::shared_ptr<NodeJob>& job, bool keep) {
   if (!dealer_) return;  // it is being killed
   world_.wake_trainers(node_);

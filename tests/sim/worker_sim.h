@@ -33,7 +33,6 @@ class WorkerLaneSim final : private ClientOutput, private ReduceListener {
   const std::shared_ptr<NodeJob>& job() const { return job_; }
   void initial_values();
   void scan();
-  void reduce_waiting();
   void tick();
   bool keep_residuals();
   bool kept() const { return failed_ || client_.residuals_kept(); }
@@ -76,7 +75,7 @@ class WorkerLaneSim final : private ClientOutput, private ReduceListener {
   const std::shared_ptr<char> life_ = std::make_shared<char>();  // a view may end before its process
   std::vector<std::span<const std::byte>> frames_;               // by chunk: the push under way
   std::vector<std::uint64_t> seen_;                              // [rank * tensors + i]
-  std::vector<NodeGather::Complete> complete_, no_room_;
+  std::vector<NodeGather::Complete> complete_;
   bool failed_ = false;
 };
 
@@ -128,7 +127,6 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
     return std::nullopt;
   }
   void initial_values(const std::shared_ptr<NodeJob>& job) override;
-  void room_in_ring(const std::shared_ptr<NodeJob>& job) override;
   void close(const std::shared_ptr<NodeJob>& job, bool keep) override;
   void command(std::function<void()> action);
   template <class Function>

@@ -34,8 +34,6 @@ std::optional<ClockRules> clocks_of(const Scenario& scenario) {
   if (scenario.mode == "sync") return std::nullopt;
   ClockRules rules;
   if (scenario.mode == "ssp") rules.staleness = scenario.staleness;
-  rules.lr_by_staleness = scenario.lr_by_staleness;
-  rules.delay_compensation = scenario.delay_compensation;
   return rules;
 }
 
@@ -72,7 +70,7 @@ World::World(const Scenario& scenario, Mutation mutation_in, ViewId view_in, con
   setup.clocks = clocks_of(scenario);
   if (scenario.gated()) {
     setup.gate = scenario.gate();
-    gate.emplace(*setup.gate, layout->chunks(), layout->tensors().size());
+    gate.emplace(*setup.gate, layout->chunks());
   }
   const auto report = [this](const std::string& what) { broken(what); };
   if (setup.clocks) {
@@ -96,7 +94,7 @@ void World::gate_hears(LaneSim& from, const RoundFacts& facts) {
   const Result<RoundGate::Reply> reply = gate->on_facts(facts);
   if (!reply) return broken("the gate refused facts: " + reply.error().message);
   if (!reply->decision) return;
-  if (reply->for_all && facts.phase == GatePhase::kGradient) {
+  if (reply->for_all) {
     clipped += reply->decision->decision.verdict == GateVerdict::kClipped ? 1 : 0;
     skipped += reply->decision->decision.verdict == GateVerdict::kSkipped ? 1 : 0;
   }

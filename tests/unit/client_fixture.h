@@ -91,7 +91,7 @@ struct Client {
   ChunkKey key(std::uint32_t chunk) const { return {kJob, kView, NodeRank(0), ChunkIndex(chunk)}; }
   void answer(std::uint32_t chunk, std::uint64_t version, std::size_t bytes = kBytes) {
     const std::vector<std::byte> payload(bytes);
-    core.on_answer(ConnectionIndex(0), Answer{key(chunk), Version(version), {}, EncodingId::kFp32}, payload, now);
+    core.on_answer(ConnectionIndex(0), Answer{key(chunk), Version(version), EncodingId::kFp32}, payload, now);
   }
   void receipt(std::uint32_t chunk, std::uint64_t round) {
     core.on_receipt(ConnectionIndex(0), Receipt{key(chunk), Round(round)}, now);

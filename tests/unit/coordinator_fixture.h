@@ -54,11 +54,10 @@ struct JoinOptions {
   bool on_devices = false;
 };
 
-// Of a node that keeps the pushes of 16 rounds, and waits when it can keep no more.
+// Of a node that keeps the pushes of 16 rounds.
 inline JoinOptions keeping() {
   JoinOptions options;
   options.redo_capacity = 16;
-  options.config.recovery.when_full = "wait";
   return options;
 }
 

@@ -74,7 +74,6 @@ class ShardRecorder final : public ShardOutput {
   void resend(PeerId to, const Resend& header) override { resends.emplace_back(to, header); }
   void error(PeerId to, const ErrorReply& header) override { errors.emplace_back(to, header); }
   void captured(ChunkSnapshot snapshot) override { snapshots.push_back(std::move(snapshot)); }
-  void logged(LoggedStep step) override { log.push_back(std::move(step)); }
   void facts(const RoundFacts& facts) override { rounds.push_back(facts); }
 
   // As if everything had been sent.
@@ -98,7 +97,6 @@ class ShardRecorder final : public ShardOutput {
   std::vector<std::pair<PeerId, Resend>> resends;
   std::vector<std::pair<PeerId, ErrorReply>> errors;
   std::vector<ChunkSnapshot> snapshots;
-  std::vector<LoggedStep> log;
   std::vector<RoundFacts> rounds;
 };
 
@@ -114,7 +112,6 @@ struct ShardSetup {
   std::uint64_t start = 0;
   bool resumes = false;
   bool recovers = false;
-  std::uint64_t log_rounds = 0;
   std::optional<GateConfig> gate;
 };
 
@@ -142,7 +139,6 @@ class Shard {
     job.start = Round(setup.start);
     job.resumes = setup.resumes;
     job.recovers = setup.recovers;
-    job.log_rounds = setup.log_rounds;
     job.gate = setup.gate;
     return job;
   }

@@ -90,7 +90,6 @@ class FakeLanes final : public LanePort {
     return checkpoint_;
   }
   void initial_values(const std::shared_ptr<NodeJob>& job) override { publish(*job, Version(0)); }
-  void room_in_ring(const std::shared_ptr<NodeJob>&) override {}
   void close(const std::shared_ptr<NodeJob>& job, bool /*keep*/) override {
     const std::lock_guard lock(mutex_);
     if (job_ == job) job_.reset();

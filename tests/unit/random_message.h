@@ -36,8 +36,6 @@ void randomise(Random& random, T& value) {
     value = below(random, 2) != 0;
   } else if constexpr (std::is_same_v<T, ErrorCode>) {
     value = static_cast<ErrorCode>(below(random, 1 + static_cast<unsigned>(ErrorCode::kDevice)));
-  } else if constexpr (std::is_same_v<T, GatePhase>) {
-    value = static_cast<GatePhase>(below(random, 2));
   } else if constexpr (std::is_same_v<T, GateDecision>) {
     value = {};  // without a verdict there is nothing in it
     if (below(random, 4) == 0) return;

@@ -173,12 +173,6 @@ GateDecision Session::gate(Round) const {
   return {};
 }
 
-Round Session::settled_round() const {
-  // While answers are under way the ranks of a node would not all read the same.
-  CHECK_FALSE(impl_->pending());
-  return Round(World::current->round.value + World::current->missed);
-}
-
 void Session::ready(std::size_t tensor, std::uint64_t weight) {
   REQUIRE_FALSE(impl_->is_ready[tensor]);
   const bool first = std::none_of(impl_->is_ready.begin(), impl_->is_ready.end(), [](bool r) { return r; });

@@ -30,7 +30,6 @@ struct World {
   std::vector<Error> attach_errors;  // of the next attaches, the last one first
   std::vector<Error> start_errors;
   std::vector<Error> saved_errors;      // of the next ends, the last one first
-  std::uint64_t missed = 0;             // backup workers: rounds that the job is ahead of what is answered here
   std::function<void(Round)> on_round;  // when the first tensor of a round becomes ready
 
   bool lends = true;                        // device memory, to whoever asks for it

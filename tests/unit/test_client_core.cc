@@ -186,7 +186,7 @@ TEST_CASE("what belongs to nothing that is open is counted and dropped") {
   const auto foreign = [&](ChunkKey key) {
     const std::uint64_t before = client.core.stats().stale;
     const std::vector<std::byte> payload(kBytes);
-    client.core.on_answer(ConnectionIndex(0), Answer{key, Version(1), {}, EncodingId::kFp32}, payload, client.now);
+    client.core.on_answer(ConnectionIndex(0), Answer{key, Version(1), EncodingId::kFp32}, payload, client.now);
     client.core.on_receipt(ConnectionIndex(0), Receipt{key, Round(1)}, client.now);
     client.core.on_resend(ConnectionIndex(0), Resend{key, Round(1)}, client.now);
     CHECK(client.core.stats().stale == before + 3);
@@ -226,7 +226,7 @@ TEST_CASE("an answer of a wrong length or encoding is refused in words and not d
   CHECK(contains(client.out.refusals[0].message, "4092"));
   CHECK(contains(client.out.refusals[0].message, "4096"));
   const std::vector<std::byte> half(kBytes / 2);
-  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), {}, EncodingId::kBf16}, half, client.now);
+  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), EncodingId::kBf16}, half, client.now);
   REQUIRE(client.out.refusals.size() == 2);
   CHECK(contains(client.out.refusals[1].message, "bf16"));
   CHECK(client.out.delivered.empty());

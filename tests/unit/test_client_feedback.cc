@@ -12,7 +12,7 @@ TEST_CASE("an answer that names the next round's snapshot makes its push bring t
   client.ready(0, 1);
   CHECK(client.out.pushes.back().second.residual == ResidualUse::kNone);
   const std::vector<std::byte> payload(kBytes);
-  Answer answer{client.key(0), Version(1), {}, EncodingId::kFp32, Round(2), false};
+  Answer answer{client.key(0), Version(1), EncodingId::kFp32, Round(2), false};
   client.core.on_answer(ConnectionIndex(0), answer, payload, client.now);
   REQUIRE(client.core.wants_residual(ChunkIndex(0)));
   client.ready(0, 2);
@@ -28,7 +28,7 @@ TEST_CASE("a resumed chunk begins only with its residual; if that is lost the pu
   Client client({.start = 5, .push = EncodingId::kInt8});
   client.core.start(client.now);
   const std::vector<std::byte> payload(kBytes);
-  const Answer answer{client.key(0), Version(5), {}, EncodingId::kFp32, Round(0), true};
+  const Answer answer{client.key(0), Version(5), EncodingId::kFp32, Round(0), true};
   client.core.on_answer(ConnectionIndex(0), answer, payload, client.now);
   CHECK(client.out.delivered.empty());
   client.pass(10'001 * kMs);
@@ -89,10 +89,10 @@ TEST_CASE("of a delta encoding the first answer is whole and the others are chan
   CHECK(client.out.whole_[0]);
   client.ready(0, 1);
   const std::vector<std::byte> bf16(kBytes / 2);
-  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), {}, EncodingId::kBf16}, bf16, client.now);
+  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), EncodingId::kBf16}, bf16, client.now);
   REQUIRE(client.out.refusals.size() == 1);  // not what an answer of this job may be
   const std::vector<std::byte> change(make_encoding(EncodingId::kInt8Delta)->bytes(kChunk));
-  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), {}, EncodingId::kInt8Delta}, change,
+  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), EncodingId::kInt8Delta}, change,
                         client.now);
   REQUIRE(client.out.delivered.size() == 2);
   CHECK_FALSE(client.out.whole_[1]);
@@ -107,7 +107,7 @@ TEST_CASE("a repeated pull that reaches the server late brings the awaited round
   REQUIRE(client.out.delivered.size() == 2);
   CHECK(client.out.whole_[1]);
   const std::vector<std::byte> change(make_encoding(EncodingId::kInt8Delta)->bytes(kChunk));
-  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), {}, EncodingId::kInt8Delta}, change,
+  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), EncodingId::kInt8Delta}, change,
                         client.now);  // the delta comes after all: it must not be added again
   CHECK(client.out.delivered.size() == 2);
   CHECK(client.out.refusals.empty());

@@ -27,12 +27,11 @@ std::string refused(const std::string& text, const std::string& mode = "sync") {
 
 }  // namespace
 
-TEST_CASE("a job has a gate if it clips, scales its loss, or has an optimizer that needs whole tensors") {
+TEST_CASE("a job has a gate if it clips or scales its loss") {
   CHECK_FALSE(has_gate(parsed("")));
   CHECK_FALSE(has_gate(parsed("[gate]\nclip_norm = 0.0\nloss_scale = 'none'\n")));
   CHECK(has_gate(parsed("[gate]\nclip_norm = 1.5\n")));
   CHECK(has_gate(parsed("[gate]\nloss_scale = '1024'\n")));
-  CHECK(has_gate(parsed("[optimizer]\nname = 'lamb'\n")));
   const JobConfig job = parsed("[gate]\nloss_scale = 'dynamic'\n");
   CHECK(has_gate(job));
   CHECK(initial_loss_scale(job.gate) == 65536.0);
@@ -40,15 +39,6 @@ TEST_CASE("a job has a gate if it clips, scales its loss, or has an optimizer th
   CHECK(initial_loss_scale(parsed("[gate]\nloss_scale = '1024'\n").gate) == 1024.0);
   CHECK(initial_loss_scale(parsed("[gate]\nloss_scale = '0.5'\n").gate) == 0.5);
   CHECK(initial_loss_scale(parsed("").gate) == 1.0);
-}
-
-TEST_CASE("LAMB has the defaults of its kind, and goes back to the last snapshot after a loss") {
-  const JobConfig job = parsed("[optimizer]\nname = 'lamb'\n");
-  CHECK(job.optimizer.lr == 0.001);
-  CHECK(job.optimizer.weight_decay == 0.01);
-  CHECK(job.optimizer.eps == 1e-6);
-  CHECK_FALSE(recovers(job));
-  CHECK(recovers(parsed("[gate]\nclip_norm = 1.0\n")));
 }
 
 TEST_CASE("keys of the gate are refused where they make no sense") {
@@ -72,9 +62,6 @@ TEST_CASE("a gate is refused in modes that have no whole round, and with encodin
   CHECK(contains(refused("[gate]\nclip_norm = 1.0\n", "async"), "with mode \"async\" there is none to wait for"));
   CHECK(contains(refused("[gate]\nloss_scale = 'dynamic'\n", "allreduce"), "gate.loss_scale = 'dynamic': needs mode"));
   CHECK(contains(refused("[gate]\nloss_scale = '2'\n[local]\nsteps = 5\n", "local_sgd"), "needs mode \"sync\""));
-  CHECK(contains(refused("[optimizer]\nname = 'lamb'\n", "allreduce"), "optimizer.name = 'lamb': needs mode \"sync\""));
-  CHECK(contains(refused("[local]\nsteps = 5\noptimizer = 'lamb'\n", "local_sgd"),
-                 "local.optimizer = 'lamb': must be another one"));
   for (const char* push : {"int8", "topk:0.01", "onebit"}) {
     CHECK(contains(refused("[encoding]\npush = '" + std::string(push) + "'\n[gate]\nclip_norm = 1.0\n"),
                    "must be fp32, bf16 or fp16 with a gate"));

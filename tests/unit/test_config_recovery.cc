@@ -1,16 +1,17 @@
-// The keys of [recovery].
+// The keys of [recovery], and keys that are no more.
 #include <doctest/doctest.h>
 
 #include <string>
 
 #include "common/config_toml.h"
+#include "common/job_json.h"
 #include "common/redo_plan.h"
 
 namespace tributary {
 namespace {
 
 Result<JobConfig> job_of(const std::string& text) {
-  return parse_job_config(text, "job.toml", {});
+  return parse_job_config("[job]\nname = 'j'\n" + text, "job.toml", {});
 }
 
 std::string refused(const std::string& text) {
@@ -18,37 +19,49 @@ std::string refused(const std::string& text) {
   return job ? std::string() : job.error().message;
 }
 
-constexpr const char* kDisk = "[recovery]\nredo_log = \"disk\"\n";
+std::string refused_json(const std::string& text) {
+  const auto job = job_from_json(text);
+  return job ? std::string() : job.error().message;
+}
 
 }  // namespace
 
-TEST_CASE("a log on disk is read, and nodes then keep nothing") {
-  const auto job = job_of(std::string(kDisk) + "log_mb = 512\n[job]\nname = 'j'\n");
-  REQUIRE(job);
-  CHECK(job->recovery.log_mb == 512);
-  CHECK(recovers(*job));
-  CHECK(logs_steps(*job));
-  CHECK(redo_rounds(*job, 1000) == 0);
-  const auto plain = job_of("[job]\nname = 'j'\n");
-  REQUIRE(plain);
-  CHECK_FALSE(logs_steps(*plain));
-  CHECK(redo_rounds(*plain, 1000) > 0);
+TEST_CASE("a job's nodes keep what they push within redo_mb, or nothing") {
+  const auto plain = job_of(""), some = job_of("[recovery]\nredo_mb = 1\n"), none = job_of("[recovery]\nredo_mb = 0\n");
+  REQUIRE((plain && some && none));
+  CHECK(redo_rounds(*plain, 1000) == kMaxRedoRounds);
+  CHECK(redo_rounds(*some, 1u << 14) == 64);
+  CHECK(redo_rounds(*some, 1u << 17) == 0);  // fewer than are worth it
+  CHECK(recovers(*some));
+  CHECK_FALSE(recovers(*none));
+  CHECK(redo_rounds(*none, 1000) == 0);
+  CHECK(refused("[recovery]\nredo_mb = 1048577\n").find("must be at most 1048576 (1 TiB), or 0") != std::string::npos);
 }
 
-TEST_CASE("a log on disk is refused where it could not bring the job back") {
-  const auto with = [](const std::string& text) { return refused(std::string(kDisk) + text); };
-  CHECK(with("[job]\nname = 'j'\nmode = 'ssp'\n").find("is for rounds of all nodes: set \"none\" with mode \"ssp\"") !=
+TEST_CASE("a key that is no more is refused in a job file with what to set instead") {
+  CHECK(
+      refused("[sync]\nbackup_workers = 1\n") ==
+      "job.toml:4: sync.backup_workers: there is no such key any more; set sync.deadline_ms: then late nodes send what "
+      "they managed");
+  CHECK(refused("[recovery]\nredo_log = 'disk'\n").find("set recovery.redo_mb") != std::string::npos);
+  CHECK(refused("[recovery]\nwhen_full = 'wait'\n").find("nobody waits") != std::string::npos);
+  CHECK(refused("mode = 'ssp'\n[ssp]\nlr_by_staleness = true\n").find("lower ssp.staleness") != std::string::npos);
+}
+
+TEST_CASE("a record of a job that had such a key is read where it meant nothing, and the job is the same") {
+  const auto read = job_from_json(
+      R"({"job":{"name":"j","mode":"sync"},"recovery":{"log_mb":4096,"redo_log":"disk","redo_mb":256,"when_full":"wait"},)"
+      R"("ssp":{"delay_compensation":0.0,"lr_by_staleness":false,"staleness":3},)"
+      R"("sync":{"backup_workers":0,"deadline_ms":150}})");
+  REQUIRE_MESSAGE(read, read.error().message);
+  CHECK(read->sync.deadline_ms == 150);
+  CHECK(refused_json(R"({"job":{"name":"j"},"sync":{"backup_workers":1}})").find("set sync.deadline_ms") !=
         std::string::npos);
-  CHECK(with("[job]\nname = 'j'\n[sync]\nbackup_workers = 1\n").find("set \"none\" with backup workers") !=
+  CHECK(refused_json(R"({"job":{"name":"j"},"sync":{"backup":1}})").find("unknown key \"backup\"") !=
         std::string::npos);
-  CHECK(with("[job]\nname = 'j'\n[encoding]\npush = 'int8'\n").find("must be fp32, bf16 or fp16 with redo_log") !=
-        std::string::npos);
-  CHECK(with("[job]\nname = 'j'\n[encoding]\npull = 'int8-delta'\n").find("must be fp32, bf16 or fp16 with redo_log") !=
-        std::string::npos);
-  CHECK(with("[job]\nname = 'j'\n[optimizer]\nname = 'lamb'\nlr = 0.01\n").find("trust ratios that lamb needs") !=
-        std::string::npos);
-  CHECK(refused("[job]\nname = 'j'\n[recovery]\nlog_mb = 0\n").find("recovery.log_mb") != std::string::npos);
-  CHECK(refused("[job]\nname = 'j'\n[recovery]\nredo_log = 'tape'\n").find("workers, disk") != std::string::npos);
+  // As stores have them, written before those keys went.
+  CHECK(config_hash(*job_of("[sync]\ndeadline_ms = 150\n")) == 3611883832129543692ull);
+  CHECK(config_hash(*job_of("mode = 'ssp'\n")) == 2188322806359975038ull);
 }
 
 }  // namespace tributary

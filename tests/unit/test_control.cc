@@ -241,8 +241,7 @@ TEST_CASE("facts of a gated round are told until there is a decision, which open
     }
   }
   CHECK(chunks == std::set<std::uint32_t>{0, 1, 2});
-  coordinator.send(RoundDecision{
-      JobId(7), ViewId(1), Round(1), GatePhase::kGradient, {GateVerdict::kClipped, 0.5, 110.0, 1.0f, 0}, {}});
+  coordinator.send(RoundDecision{JobId(7), ViewId(1), Round(1), {GateVerdict::kClipped, 0.5, 110.0, 1.0f, 0}});
   for (std::uint32_t c = 0; c < 3; ++c) {
     std::vector<float> values;
     const auto answer = node.of(c).expect<Answer>(&values);

@@ -24,11 +24,10 @@ struct FakeLane final : LaneCommands {
   void park(JobId, ViewId) override { said.emplace_back("park"); }
   void drop_parked(JobId) override { said.emplace_back("drop parked"); }
   void restore(JobId, RestoredChunk) override { said.emplace_back("restore"); }
-  void replay(JobId, LoggedStep, std::vector<float>) override { said.emplace_back("replay"); }
   void opened(JobId, ViewId, bool) override { said.emplace_back("opened"); }
   void prepare_snapshot(JobId, ViewId) override { said.emplace_back("prepare"); }
   void snapshot_at(JobId, ViewId, Round) override { said.emplace_back("snapshot"); }
-  void committed(JobId, Round) override { said.emplace_back("committed"); }
+  void snapshot_written(JobId) override { said.emplace_back("written"); }
   void decide(const RoundDecision&) override { said.emplace_back("decide"); }
   void stop_job(JobId, ViewId, bool, Round, bool park) override { said.emplace_back(park ? "stop and park" : "stop"); }
   void await_longer(JobId, ViewId) override { said.emplace_back("await longer"); }
@@ -42,43 +41,19 @@ struct FakeSnapshots final : SnapshotOrders {
   std::vector<SnapshotPlan> expected;
 };
 
-// A log that has its steps on the disk when the test says so.
-struct FakeLogs final : RedoLogOrders {
-  void begin(const Plan&, std::optional<Round> after) override { begun.push_back(after); }
-  void drop(JobId) override { ++dropped; }
-  void trim(JobId, Round) override {}
-  void flush(JobId, std::function<void()> done) override { flushes.push_back(std::move(done)); }
-  LoggedRounds range(JobId) const override { return log; }
-  Status replay(JobId, Round, Round, const RedoLog::Each&) override { return {}; }
-  std::optional<RedoLogStatus> status(JobId) const override { return RedoLogStatus{.error = error}; }
-  void flushed() {
-    const std::function<void()> first = std::move(flushes.front());
-    flushes.erase(flushes.begin());
-    first();
-  }
-  LoggedRounds log{Round(1), Round(5)};
-  std::string error;
-  std::vector<std::optional<Round>> begun;
-  int dropped = 0;
-  std::vector<std::function<void()>> flushes;
-};
-
 struct Server final : ControlJobsOutput {
-  explicit Server(bool logs_steps = false) { jobs.start({&lane}, &snapshots, logs_steps ? &logs : nullptr); }
+  Server() { jobs.start({&lane}, &snapshots); }
   void send(ControlMessage message) override { sent.push_back(std::move(message)); }
   void send_or_drop(const ControlMessage& message) override { sent.push_back(message); }
   void hello() override {}
   bool between_chunks() override { return true; }
   void loaded() override {}
   void changed() override {}
-  void post(std::function<void()> call) override { call(); }
   std::uint64_t now_ms() const override { return 1000; }
 
   OpenJob open_message(std::uint32_t view, bool kept = false) const {
     JobConfig config;
     config.name = "job";
-    config.recovery.redo_log = redo_log;
-    config.recovery.when_full = when_full;
     OpenJob open;
     open.job = JobId(7);
     open.view = ViewId(view);
@@ -104,10 +79,8 @@ struct Server final : ControlJobsOutput {
     return found;
   }
 
-  std::string redo_log = "workers", when_full = "go_on";
   FakeLane lane;
   FakeSnapshots snapshots;
-  FakeLogs logs;
   sim::Disk disk;
   sim::StoreSim store{disk, true};
   std::vector<ControlMessage> sent;
@@ -147,104 +120,6 @@ TEST_CASE("state that was kept survives a view that never got further than openi
   REQUIRE(kept.size() == 1);
   CHECK(kept[0].any);
   CHECK(kept[0].max_version == Version(6));
-}
-
-TEST_CASE("what waits for a log is not said of a view that comes after") {
-  Server server(true);
-  server.open(3);
-  server.restart(3);
-  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(6));
-  server.restart(3);  // asked again
-  REQUIRE(server.logs.flushes.size() == 2);
-  CHECK(server.take<ShardKept>().empty());
-  server.logs.flushed();
-  auto kept = server.take<ShardKept>();
-  REQUIRE(kept.size() == 1);
-  CHECK(kept[0].any);
-  CHECK(kept[0].log == server.logs.log);
-  SUBCASE("the next view goes on with it") {
-    server.open(4, true);
-    server.restart(4);
-    server.jobs.lane_parked(JobId(7), ViewId(4), true, Version(6), Version(6));
-  }
-  SUBCASE("the next view begins elsewhere, and has nothing yet") {
-    server.jobs.on(server.open_message(4));
-    server.restart(4);
-  }
-  REQUIRE(server.logs.flushes.size() == 2);
-  server.logs.flushed();
-  server.logs.flushed();
-  kept = server.take<ShardKept>();
-  REQUIRE(kept.size() == 1);
-  CHECK(kept[0].view == ViewId(4));
-  server.restart(4);
-  server.open(5, kept[0].any);
-  server.restart(5);
-  server.jobs.lane_parked(JobId(7), ViewId(5), true, Version(7), Version(7));
-  server.logs.flushed();
-  server.logs.flushed();
-  kept = server.take<ShardKept>();
-  REQUIRE(kept.size() == 1);
-  CHECK(kept[0].min_version == Version(7));
-}
-
-TEST_CASE("a view is not open before its log says which steps are void") {
-  Server server(true);
-  server.redo_log = "disk";
-  SUBCASE("it does soon") {
-    server.open(3);
-    CHECK(server.logs.begun == std::vector<std::optional<Round>>{Round(0)});
-    CHECK(server.take<ShardReady>().empty());
-    REQUIRE(server.logs.flushes.size() == 1);
-    server.logs.flushed();
-    const auto ready = server.take<ShardReady>();
-    REQUIRE(ready.size() == 1);
-    CHECK(ready[0].ok);
-    server.restart(3);
-    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(6));
-    server.logs.flushed();
-    server.sent.clear();
-    server.open(4, true);  // nothing is void
-    CHECK(server.take<ShardReady>().size() == 1);
-    CHECK(server.logs.flushes.empty());
-    CHECK_FALSE(server.logs.begun.back());
-  }
-  SUBCASE("the view is over before it does") {
-    server.open(3);
-    server.restart(3);
-    server.open(4);
-    REQUIRE(server.logs.flushes.size() == 3);  // one of them is for what is kept
-    server.logs.flushed();
-    CHECK(server.take<ShardReady>().empty());
-    server.logs.flushed();
-    server.logs.flushed();
-    const auto ready = server.take<ShardReady>();
-    REQUIRE(ready.size() == 1);
-    CHECK(ready[0].view == ViewId(4));
-  }
-  SUBCASE("the disk is full, and training waits") {
-    server.when_full = "wait";
-    server.open(3);
-    server.logs.error = "no space left on device";
-    server.logs.flushed();
-    const auto ready = server.take<ShardReady>();
-    REQUIRE(ready.size() == 1);
-    CHECK_FALSE(ready[0].ok);
-    CHECK(ready[0].code == ErrorCode::kUnavailable);
-    CHECK(ready[0].message.find("no space left on device") != std::string::npos);
-    CHECK_FALSE(server.jobs.contains(JobId(7)));
-  }
-  SUBCASE("the disk is full, and training goes on") {
-    server.open(3);
-    const int dropped = server.logs.dropped;
-    server.logs.error = "no space left on device";
-    server.logs.flushed();
-    CHECK(server.logs.dropped == dropped + 1);
-    CHECK(server.logs.begun == std::vector<std::optional<Round>>{Round(0), std::nullopt});
-    const auto ready = server.take<ShardReady>();
-    REQUIRE(ready.size() == 1);
-    CHECK(ready[0].ok);
-  }
 }
 
 TEST_CASE("lanes are told to get memory for a snapshot, and heartbeats say when all have it") {

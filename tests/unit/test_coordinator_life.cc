@@ -216,26 +216,6 @@ TEST_CASE("nodes with clocks of their own stop wherever they are, at a round tha
   CHECK(cluster.job().record.committed == Round(8));
 }
 
-TEST_CASE("with backup workers the round of a stop is the furthest that all chunks are known to have had") {
-  Cluster cluster;
-  cluster.everybody(2);
-  JoinOptions options;
-  options.config.sync.backup_workers = 1;
-  cluster.run(2, options);
-  cluster.beat_server(0, 9, 11);
-  cluster.beat_server(1, 8, 10);
-  std::uint64_t left = 12, stops_at = 12;
-  SUBCASE("by the answers of the node that left") {}
-  SUBCASE("by heartbeats, if it was late") {
-    left = 5;
-    stops_at = 8;
-  }
-  cluster.leave(1, LeaveKind::kStopped, left);
-  const auto stop = cluster.only<StopJob>(server_peer(0));
-  REQUIRE(stop);
-  CHECK(stop->round == Round(stops_at));
-}
-
 TEST_CASE("nodes with clocks of their own do not stop before the snapshot that they have") {
   Cluster cluster;
   cluster.everybody(2);
@@ -296,9 +276,8 @@ TEST_CASE("a worker on a new connection hears again of the snapshot that its ran
   cluster.everybody(1);
   JoinOptions options;
   options.redo_capacity = 16;
-  options.config.recovery.when_full = "wait";
   cluster.run(1, options);
-  cluster.pass(1000, 1, {}, 3);
+  cluster.pass(2000, 1, {}, 3);
   const auto named = cluster.only<SnapshotAt>(worker_peer(0));
   REQUIRE(named);
   cluster.say(PeerId(8888), Heartbeat{worker_incarnation(0), {}});
@@ -629,22 +608,6 @@ TEST_CASE("a node that lags is named to people while it does, and forgotten with
   CHECK(told("has caught up with the others") == 1);
   cluster.leave(1, LeaveKind::kFailed, 3);
   CHECK(cluster.job().paces.empty());
-}
-
-TEST_CASE("backup workers leave at least one node that rounds wait for") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  JoinOptions options{.nodes = 2};
-  options.config.sync.backup_workers = 2;
-  cluster.join(0, options);
-  const auto refused = cluster.only<ControlError>(worker_peer(0));
-  REQUIRE(refused);
-  CHECK(refused->code == ErrorCode::kTopology);
-  CHECK(refused->message.find("sync.backup_workers = 2") != std::string::npos);
-  CHECK(cluster.core.jobs().empty());
-  options.config.sync.backup_workers = 1;
-  cluster.run(2, options);
-  CHECK(cluster.phase() == "running");
 }
 
 }  // namespace tributary

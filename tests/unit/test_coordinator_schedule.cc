@@ -13,7 +13,6 @@ namespace {
 JoinOptions rare_by_rounds() {
   JoinOptions options = keeping();
   options.redo_capacity = 256;
-  options.config.recovery.when_full = "go_on";
   options.config.snapshot.every_rounds = 1000;
   return options;
 }
@@ -111,7 +110,7 @@ TEST_CASE("a node that joins a job that cannot recover does not wait for a snaps
   Cluster cluster(1);
   cluster.everybody(2);
   JoinOptions options = with_snapshots(0, 1000);
-  options.config.recovery.redo_log = "none";
+  options.config.recovery.redo_mb = 0;
   options.config.membership.on_worker_loss = "continue";
   cluster.run(1, options);
   Training training{cluster};

@@ -88,9 +88,7 @@ const std::vector<Change>& ignorable_changes() {
       {"train.eval_every_epochs", [](JobConfig& c) { c.train.eval_every_epochs = 99; }},
       {"train.data_dir", [](JobConfig& c) { c.train.data_dir = "/elsewhere"; }},
       {"snapshot.every_s", [](JobConfig& c) { c.snapshot.every_s = 99; }},
-      {"recovery.redo_log", [](JobConfig& c) { c.recovery.redo_log = "none"; }},
       {"recovery.redo_mb", [](JobConfig& c) { c.recovery.redo_mb = 99; }},
-      {"recovery.when_full", [](JobConfig& c) { c.recovery.when_full = "wait"; }},
       {"snapshot.every_rounds", [](JobConfig& c) { c.snapshot.every_rounds = 99; }},
   };
   return changes;
@@ -99,7 +97,8 @@ const std::vector<Change>& ignorable_changes() {
 }  // namespace
 
 TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
-  // Stored with every job, and hashed: keys may be added with a default, nothing else may change.
+  // Stored with every job, and hashed: keys may be added with a default, or retired (retired_keys.h); nothing else may
+  // change.
   CHECK(
       to_canonical_json(some_job()) ==
       R"({"allreduce":{"algorithm":"hierarchical"},"encoding":{"pull":"fp32","push":"fp32"},)"
@@ -111,11 +110,11 @@ TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
       R"("membership":{"min_nodes":1,"on_worker_loss":"wait","rejoin_ms":10000},)"
       R"("optimizer":{"beta1":0.9,"beta2":0.999,"dampening":0.0,"eps":1e-08,"initial_accumulator":0.0,"lr":0.001,)"
       R"("lr_decay":0.0,"momentum":0.0,"name":"adamw","nesterov":false,"weight_decay":0.01},)"
-      R"("recovery":{"log_mb":4096,"redo_log":"workers","redo_mb":256,"when_full":"go_on"},)"
+      R"("recovery":{"redo_mb":256},)"
       R"("schedule":{"min_lr_ratio":0.0,"name":"cosine","step_gamma":0.1,"step_rounds":0,"total_rounds":100,"warmup_rounds":0},)"
       R"("snapshot":{"every_rounds":0,"every_s":60},)"
-      R"("ssp":{"delay_compensation":0.0,"lr_by_staleness":false,"staleness":3},)"
-      R"("sync":{"backup_workers":0,"deadline_ms":0},)"
+      R"("ssp":{"staleness":3},)"
+      R"("sync":{"deadline_ms":0},)"
       R"("train":{"accumulation":1,"dataset":"fashion-mnist","epochs":5,"eval_every_epochs":1,"global_batch":256,)"
       R"("hidden":[256,128],"max_rounds":0,"seed":1}})");
 }

@@ -23,14 +23,13 @@ TEST_CASE("a snapshot captures every chunk at its round, and a commit shows in l
   CHECK(captured->chunk == ChunkIndex(0));
   CHECK(captured->version == Version(1));
   CHECK(captured->params.floats()[5] == 9.0f);  // the second round went elsewhere
-  server.lane->committed(JobId(7), Round(1));
+  server.lane->snapshot_written(JobId(7));
   // Chunk 1 is still at version 0: the lanes cannot capture another round before it has reached this one.
   server.lane->snapshot_at(JobId(7), ViewId(1), Round(5));
   CHECK(server.listener.snapshot() == false);
   client.push(key_of(0), 3, filled(2.0f));
   const auto answer = client.expect<Answer>();
   REQUIRE(answer);
-  CHECK(answer->durable == Version(1));
 }
 
 TEST_CASE("memory for a snapshot is there before the first step after it, and its lane says so") {
@@ -79,7 +78,7 @@ TEST_CASE("the next snapshot soon finds the last one's memory; when none comes i
     one_round(client, 3, 7.0f);
     REQUIRE(server.listener.captured());
     REQUIRE(eventually([&] { return bytes() > steady; }));
-    server.lane->committed(JobId(7), Round(2));
+    server.lane->snapshot_written(JobId(7));
     if (idle_memory_ms > 1) {
       // Figures are published every 100 ms while there is something to do.
       for (std::uint64_t round = 4; round < 8; ++round) {
@@ -295,36 +294,6 @@ TEST_CASE("a restore that lacks a chunk, or brings one of another size, is repor
   REQUIRE(status);
   REQUIRE_FALSE(*status);
   CHECK(status->error().code == ErrorCode::kWrongLength);
-}
-
-TEST_CASE("rounds that wait for a snapshot, because the log need not have room for them, are told of in the log") {
-  const auto sink = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(16);
-  OneLane one("tcp://127.0.0.1:*", std::make_shared<spdlog::logger>("test", sink));
-  ShardJob job = small_job(1, 1);
-  job.recovers = job.logs = true;
-  job.log_rounds = 1;
-  one.lane->open(job, std::make_shared<LaneJobGauges>());
-  one.lane->opened(job.job, ViewId(1), false);
-  REQUIRE(one.listener.opened());
-  RawClient client(one.lane->endpoint());
-  initialise(client, 1, 5.0f);
-  one_round(client, 1, 4.0f);
-  client.push(key_of(0), 2, filled(2.0f));
-  const auto told = [&] {
-    for (const std::string& line : sink->last_formatted()) {
-      if (line.find("round 2 waits until there is a newer snapshot than that of round 0") != std::string::npos)
-        return true;
-    }
-    return false;
-  };
-  CHECK(eventually(told));
-  one.lane->committed(job.job, Round(1));
-  std::optional<Reply> reply;
-  do {
-    reply = client.receive();
-    REQUIRE(reply);
-  } while (!std::holds_alternative<Answer>(reply->message));
-  CHECK(std::get<Answer>(reply->message).version == Version(2));
 }
 
 }  // namespace

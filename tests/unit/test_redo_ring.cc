@@ -82,9 +82,6 @@ TEST_CASE("frames are found until a later round takes their place") {
   }
   CHECK(ring->kept().first == Round(1));
   CHECK(ring->kept().last == Round(kRounds));
-  CHECK_FALSE(ring->room(Round(kRounds + 1)));
-  ring->commit(Round(1));
-  REQUIRE(ring->room(Round(kRounds + 1)));
   fill(*ring, 0, kRounds + 1);
   CHECK(holds(*ring, 0, kRounds + 1));
   CHECK_FALSE(ring->find(ChunkIndex(0), Round(1)));
@@ -112,7 +109,6 @@ TEST_CASE("the place of the open round is none of a round that is kept, and is f
     for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
       CHECK(ring->written(ChunkIndex(chunk), Round(round)).data() ==
             static_cast<const void*>(flat + layout().chunk(ChunkIndex(chunk)).begin));
-      ring->commit(Round(round - 1));
       ring->publish(ChunkIndex(chunk), Round(round), round);
     }
   }
@@ -154,15 +150,6 @@ TEST_CASE("a frame that is being written is not found, nor its round counted") {
   ring->frame(ChunkIndex(1), Round(2));
   CHECK_FALSE(ring->find(ChunkIndex(1), Round(2)));
   CHECK(ring->kept().last == Round(1));
-}
-
-TEST_CASE("what snapshots have never becomes less") {
-  const auto ring = ring_of();
-  ring->commit(Round(9));
-  ring->commit(Round(3));
-  CHECK(ring->committed() == Round(9));
-  CHECK(ring->room(Round(13)));
-  CHECK_FALSE(ring->room(Round(14)));
 }
 
 TEST_CASE("rounds that are gone through again are forgotten") {

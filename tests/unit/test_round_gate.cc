@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/gate_rules.h"
-#include "common/layer_steps.h"
 #include "common/layout.h"
 #include "server/round_gate.h"
 
@@ -178,7 +177,7 @@ TEST_CASE("a dynamic scale backs off when a round is skipped and grows after as 
 }
 
 TEST_CASE("the gate decides when all chunks' facts are there, in any order, once") {
-  RoundGate gate(clipping(1.0), 3, 1);
+  RoundGate gate(clipping(1.0), 3);
   CHECK_FALSE(gate.on_facts(told(1, {chunk(2, 16.0)}))->decision);
   CHECK_FALSE(gate.on_facts(told(1, {chunk(2, 16.0)}))->decision);  // a second copy counts once
   CHECK_FALSE(gate.on_facts(told(1, {chunk(0, 9.0)}))->decision);
@@ -187,7 +186,7 @@ TEST_CASE("the gate decides when all chunks' facts are there, in any order, once
   CHECK(reply->for_all);
   CHECK(reply->decision->round == Round(1));
   CHECK(reply->decision->decision.norm == 5.0);
-  RoundGate other(clipping(1.0), 3, 1);
+  RoundGate other(clipping(1.0), 3);
   const auto same = other.on_facts(told(1, {chunk(0, 9.0), chunk(1, 0.0), chunk(2, 16.0)}));
   CHECK(same->decision->decision == reply->decision->decision);
   SUBCASE("who asks again is told again, alone") {
@@ -206,7 +205,7 @@ TEST_CASE("the gate decides when all chunks' facts are there, in any order, once
 }
 
 TEST_CASE("a round that somebody has already is not decided again") {
-  RoundGate gate(clipping(1.0), 2, 1);
+  RoundGate gate(clipping(1.0), 2);
   RoundFacts known = told(4, {});
   known.decided = GateDecision{GateVerdict::kClipped, 0.25, 4.0, 1.0f, 0};
   SUBCASE("told before others ask") {
@@ -232,34 +231,11 @@ TEST_CASE("a round that somebody has already is not decided again") {
   CHECK(gate.on_facts(told(5, {chunk(1, 0.0)}))->decision->round == Round(5));
 }
 
-TEST_CASE("facts of chunks and tensors that a job does not have are refused") {
-  RoundGate gate(clipping(1.0), 2, 3);
+TEST_CASE("facts of chunks that a job does not have are refused") {
+  RoundGate gate(clipping(1.0), 2);
   const auto refused = gate.on_facts(told(1, {chunk(2, 1.0)}));
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == ErrorCode::kMalformed);
-  RoundFacts norms = told(1, {});
-  norms.norms.push_back({ChunkIndex(0), 3, 1.0, 1.0});
-  CHECK_FALSE(gate.on_facts(norms));
-}
-
-TEST_CASE("a layer-wise optimizer is told every tensor's ratio, once all parts are there") {
-  RoundGate gate({}, 2, 3);
-  REQUIRE(gate.on_facts(told(1, {chunk(0, 1.0), chunk(1, 1.0)}))->decision);
-  RoundFacts first = told(1, {chunk(0, 0.0)}), second = told(1, {chunk(1, 0.0)});
-  first.phase = second.phase = GatePhase::kUpdate;
-  first.norms = {{ChunkIndex(0), 0, 16.0, 4.0}, {ChunkIndex(0), 1, 5.0, 1.0}};
-  second.norms = {{ChunkIndex(1), 1, 4.0, 3.0}, {ChunkIndex(1), 2, 7.0, 0.0}};
-  CHECK_FALSE(gate.on_facts(second)->decision);
-  CHECK_FALSE(gate.on_facts(second)->decision);
-  const auto reply = gate.on_facts(first);
-  REQUIRE(reply->decision);
-  CHECK(reply->for_all);
-  CHECK(reply->decision->phase == GatePhase::kUpdate);
-  CHECK(reply->decision->ratios == std::vector<float>{2.0f, 1.5f, 1.0f});
-  const auto again = gate.on_facts(first);
-  REQUIRE(again->decision);
-  CHECK_FALSE(again->for_all);
-  CHECK(again->decision->ratios == reply->decision->ratios);
 }
 
 }  // namespace tributary

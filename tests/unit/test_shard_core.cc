@@ -352,16 +352,6 @@ TEST_CASE("answers and stats count bytes as they travel") {
   CHECK(stats.steps == 2);
 }
 
-TEST_CASE("the durable version travels with every answer") {
-  Shard shard;
-  shard.init(0.0f);
-  shard.push(0, 1, 1.0f);
-  CHECK(shard.out.answers.back().header.durable == Version(0));
-  shard.core.snapshot_committed(Round(1));
-  shard.push(0, 2, 1.0f);
-  CHECK(shard.out.answers.back().header.durable == Version(1));
-}
-
 TEST_CASE("the learning rate follows the schedule by rounds applied") {
   Shard reference({.lr = 1.0});
   ShardJob job = reference.job({.lr = 1.0});

@@ -23,7 +23,7 @@ ShardSetup gated(std::uint32_t nodes = 2, std::uint64_t elements = kChunk) {
 }
 
 RoundDecision decision_of(std::uint64_t round, double coefficient, GateVerdict verdict = GateVerdict::kClipped) {
-  return {kJob, kView, Round(round), GatePhase::kGradient, {verdict, coefficient, 3.0, 1.0f, 5}, {}};
+  return {kJob, kView, Round(round), {verdict, coefficient, 3.0, 1.0f, 5}};
 }
 
 }  // namespace
@@ -113,7 +113,7 @@ TEST_CASE("a round without samples waits, too, and is void") {
   shard.push(1, 1, 5.0f, 0, 0);
   REQUIRE(shard.out.rounds.size() == 1);
   CHECK(shard.out.rounds[0].chunks[0].facts.weight == 0);
-  RoundGate gate(*gated().gate, 1, 1);
+  RoundGate gate(*gated().gate, 1);
   const auto reply = gate.on_facts(shard.out.rounds[0]);
   REQUIRE(reply->decision);
   shard.core.decide(*reply->decision);
@@ -129,7 +129,7 @@ TEST_CASE("a gate that takes nothing away leaves the bits that there are without
     plain.push = with.push = *parse_encoding(encoding);
     plain.pull = with.pull = *parse_encoding(encoding);
     Shard first(plain), second(with);
-    RoundGate gate(*with.gate, 1, 1);
+    RoundGate gate(*with.gate, 1);
     first.init(1.5f);
     second.init(1.5f);
     for (std::uint64_t round = 1; round <= 5; ++round) {
@@ -269,86 +269,12 @@ TEST_CASE("a restored chunk goes on with the loss scale that it was kept with") 
   CHECK(shard.out.answers[0].header.gate == kept);
   shard.push(0, 7, 256.0f);
   REQUIRE(shard.out.rounds.size() == 1);
-  RoundGate gate(*setup.gate, 1, 1);
+  RoundGate gate(*setup.gate, 1);
   const auto reply = gate.on_facts(shard.out.rounds[0]);
   REQUIRE(reply->decision);
   CHECK(reply->decision->decision.good_rounds == 18);
   shard.core.decide(*reply->decision);
   CHECK(all_equal(shard.params(), 1.0f));  // 2 - 256 / 256
-}
-
-TEST_CASE("LAMB's step goes as far along every tensor as its norms say") {
-  ShardSetup setup = gated(1);
-  setup.optimizer = "lamb";
-  setup.lr = 0.5;
-  Shard shard(setup);
-  shard.init(4.0f);
-  shard.push(0, 1, 2.0f);
-  REQUIRE(shard.out.rounds.size() == 1);
-  RoundGate gate(*setup.gate, 1, 1);
-  shard.core.decide(*gate.on_facts(shard.out.rounds[0])->decision);
-  CHECK(shard.version() == 0);
-  REQUIRE(shard.out.rounds.size() == 2);
-  CHECK(shard.out.rounds[1].phase == GatePhase::kUpdate);
-  const auto ratios = gate.on_facts(shard.out.rounds[1]);
-  REQUIRE(ratios->decision);
-  // Adam's first direction is the gradient's sign, so the update has norm sqrt(n), and the parameters 4 sqrt(n).
-  CHECK(ratios->decision->ratios[0] == doctest::Approx(4.0).epsilon(1e-6));
-  shard.core.decide(*ratios->decision);
-  CHECK(shard.version() == 1);
-  CHECK(shard.params()[0] == doctest::Approx(4.0 - 0.5 * 4.0).epsilon(1e-6));
-  CHECK(shard.out.answers.size() == 1);
-}
-
-TEST_CASE(
-    "rounds that were clipped, skipped or put off for want of a block are logged, and replay with their decisions") {
-  ShardSetup setup = gated(2, 2 * kChunk);
-  setup.recovers = true;
-  setup.lr = 0.1;
-  setup.options.momentum = 0.9;
-  BufferPool blocks(redo_block_bytes(kChunk), 2);
-  Shard shard(setup), again(setup);
-  shard.core.log_to(&blocks);
-  shard.init(1.0f);
-  again.init(1.0f);
-  const GateVerdict verdicts[] = {GateVerdict::kApplied, GateVerdict::kClipped, GateVerdict::kSkipped,
-                                  GateVerdict::kClipped};
-  std::uint64_t round = 0;
-  for (const GateVerdict verdict : verdicts) {
-    ++round;
-    for (std::uint32_t chunk = 0; chunk < 2; ++chunk) {
-      for (std::uint32_t node = 0; node < 2; ++node) {
-        shard.push(node, round, 0.3f * static_cast<float>(node + round), chunk, 3);
-      }
-    }
-    const BufferRef taken = round == 2 ? blocks.acquire(1) : BufferRef();
-    shard.core.decide(decision_of(round, verdict == GateVerdict::kClipped ? 0.37 : 1.0, verdict));
-    if (taken) {
-      CHECK(shard.core.stalled() == 1);
-      CHECK(shard.version(1) == round - 1);
-      REQUIRE(shard.out.log.size() == 1);
-      const LoggedStep first = shard.out.log[0];
-      REQUIRE(again.core.replay(first, {redo_sum_in(first.block), first.elements}));
-      shard.out.log.clear();
-    }
-    if (round == 2) {
-      shard.core.retry();  // `first` is written
-      CHECK(shard.core.stalled() == 0);
-    }
-    for (const LoggedStep& step : shard.out.log) {
-      CHECK((step.elements == 0) == (verdict == GateVerdict::kSkipped));
-      REQUIRE(again.core.replay(step, {redo_sum_in(step.block), step.elements}));
-    }
-    shard.out.log.clear();
-    shard.out.clear();
-  }
-  for (std::uint32_t chunk = 0; chunk < 2; ++chunk) {
-    CHECK(again.version(chunk) == 4);
-    CHECK(std::ranges::equal(shard.params(chunk), again.params(chunk)));
-  }
-  REQUIRE(again.core.decided());
-  CHECK(again.core.decided()->round == Round(4));
-  CHECK(again.core.decided()->decided == shard.core.decided()->decided);
 }
 
 }  // namespace tributary

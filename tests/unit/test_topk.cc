@@ -14,7 +14,6 @@ namespace {
 using namespace tributary;
 using namespace tributary::testing;
 using kernels::kTopKGroup;
-using kernels::TopKSelection;
 
 std::uint32_t key_of(float value) {
   return bits_of(value) & 0x7fffffffu;
@@ -38,23 +37,23 @@ struct Frame {
   }
 };
 
-Frame select(std::vector<float>& residual, std::size_t k, TopKSelection selection) {
+Frame select(std::vector<float>& residual, std::size_t k) {
   Frame frame;
   frame.counts.assign(kernels::topk_groups(residual.size()), 0xdeadbeefu);
   frame.values.resize(k);
   frame.offsets.resize(k);
   std::vector<std::uint32_t> scratch(residual.size());
-  kernels::topk_select(residual.data(), residual.size(), k, selection, frame.counts.data(), frame.values.data(),
+  kernels::topk_select(residual.data(), residual.size(), k, frame.counts.data(), frame.values.data(),
                        frame.offsets.data(), scratch.data());
   return frame;
 }
 
 // The first k places in the order of the header, by comparing everything; then in index order.
-std::vector<std::size_t> reference_places(const std::vector<float>& x, std::size_t k, int shift) {
+std::vector<std::size_t> reference_places(const std::vector<float>& x, std::size_t k) {
   std::vector<std::size_t> places(x.size());
   std::iota(places.begin(), places.end(), std::size_t{0});
   std::stable_sort(places.begin(), places.end(),
-                   [&](std::size_t a, std::size_t b) { return key_of(x[a]) >> shift > key_of(x[b]) >> shift; });
+                   [&](std::size_t a, std::size_t b) { return key_of(x[a]) > key_of(x[b]); });
   places.resize(k);
   std::sort(places.begin(), places.end());
   return places;
@@ -92,81 +91,61 @@ TEST_CASE(
          {1u, 2u, 3u, 5u, 63u, 64u, 65u, 255u, 256u, 257u, 1000u, 65535u, 65536u, 65537u, 140001u}) {
       const std::vector<float> x = make_values(kind, elements, static_cast<std::uint32_t>(elements));
       for (std::size_t k : some_k(elements)) {
-        for (TopKSelection selection : {TopKSelection::kExact, TopKSelection::kEstimated}) {
-          CAPTURE(static_cast<int>(kind));
-          CAPTURE(elements);
-          CAPTURE(k);
-          CAPTURE(static_cast<int>(selection));
-          const int shift = selection == TopKSelection::kExact ? 0 : 20;
-          const Frame expected = reference_frame(x, reference_places(x, k, shift));
-          std::vector<float> residual = x;
-          const Frame frame = select(residual, k, selection);
-          CHECK(frame.counts == expected.counts);
-          CHECK(frame.offsets == expected.offsets);
-          CHECK(same_values(frame.values, expected.values));
-          CHECK(frame.valid(elements));
-          // Bit by bit: either the one or the other has the value, the other one +0.
-          const std::vector<float> sent = frame.decoded(elements);
-          std::size_t wrong = 0, next = 0;
-          for (std::size_t group = 0, i = 0; group < frame.counts.size(); ++group) {
-            for (std::size_t n = 0; n < frame.counts[group]; ++n, ++i) {
-              const std::size_t place = group * kTopKGroup + frame.offsets[i];
-              for (; next < place; ++next)
-                wrong += bits_of(sent[next]) != 0 || bits_of(residual[next]) != bits_of(x[next]);
-              wrong += bits_of(sent[place]) != bits_of(x[place]) || bits_of(residual[place]) != 0;
-              next = place + 1;
-            }
+        CAPTURE(static_cast<int>(kind));
+        CAPTURE(elements);
+        CAPTURE(k);
+        const Frame expected = reference_frame(x, reference_places(x, k));
+        std::vector<float> residual = x;
+        const Frame frame = select(residual, k);
+        CHECK(frame.counts == expected.counts);
+        CHECK(frame.offsets == expected.offsets);
+        CHECK(same_values(frame.values, expected.values));
+        CHECK(frame.valid(elements));
+        // Bit by bit: either the one or the other has the value, the other one +0.
+        const std::vector<float> sent = frame.decoded(elements);
+        std::size_t wrong = 0, next = 0;
+        for (std::size_t group = 0, i = 0; group < frame.counts.size(); ++group) {
+          for (std::size_t n = 0; n < frame.counts[group]; ++n, ++i) {
+            const std::size_t place = group * kTopKGroup + frame.offsets[i];
+            for (; next < place; ++next)
+              wrong += bits_of(sent[next]) != 0 || bits_of(residual[next]) != bits_of(x[next]);
+            wrong += bits_of(sent[place]) != bits_of(x[place]) || bits_of(residual[place]) != 0;
+            next = place + 1;
           }
-          for (; next < elements; ++next)
-            wrong += bits_of(sent[next]) != 0 || bits_of(residual[next]) != bits_of(x[next]);
-          CHECK(wrong == 0);
         }
+        for (; next < elements; ++next)
+          wrong += bits_of(sent[next]) != 0 || bits_of(residual[next]) != bits_of(x[next]);
+        CHECK(wrong == 0);
       }
     }
-  }
-}
-
-TEST_CASE("estimated top-k leaves out nothing that is larger than a sent value by an eighth or more") {
-  for (Values kind : {Values::kGradients, Values::kWild, Values::kHuge, Values::kTiny}) {
-    CAPTURE(static_cast<int>(kind));
-    const std::vector<float> x = make_values(kind, 100000, 9);
-    std::vector<float> residual = x;
-    const Frame frame = select(residual, 1000, TopKSelection::kEstimated);
-    double smallest_sent = std::numeric_limits<double>::infinity(), largest_left = 0.0;
-    for (float value : frame.values) smallest_sent = std::min(smallest_sent, std::fabs(static_cast<double>(value)));
-    for (float value : residual) largest_left = std::max(largest_left, std::fabs(static_cast<double>(value)));
-    CHECK(largest_left < std::max(smallest_sent * 1.125, smallest_sent + 0x1p-129));
-    if (kind == Values::kGradients) CHECK(largest_left > smallest_sent);  // else the bound would not have been tried
   }
 }
 
 TEST_CASE("top-k error feedback: every value is sent in the end, and the residual stays bounded") {
   constexpr std::size_t kElements = 2000, kSent = 40;
-  for (TopKSelection selection : {TopKSelection::kExact, TopKSelection::kEstimated}) {
-    std::vector<double> given(kElements), received(kElements);
-    std::vector<float> residual(kElements, 0.0f);
-    float largest_early = 0.0f, largest_late = 0.0f;
-    for (std::uint32_t round = 0; round < 1200; ++round) {
-      const std::vector<float> values = make_values(Values::kGradients, kElements, round);
-      for (std::size_t i = 0; i < kElements; ++i) {
-        const float with_drift = values[i] + (i % 2 == 0 ? 0.003f : -0.003f);
-        residual[i] += with_drift;
-        given[i] += static_cast<double>(with_drift);
-      }
-      const Frame frame = select(residual, kSent, selection);
-      const std::vector<float> sent = frame.decoded(kElements);
-      for (std::size_t i = 0; i < kElements; ++i) {
-        received[i] += static_cast<double>(sent[i]);
-        float& largest = round < 600 ? largest_early : largest_late;
-        largest = std::max(largest, std::fabs(residual[i]));
-      }
-    }
+  std::vector<double> given(kElements), received(kElements);
+  std::vector<float> residual(kElements, 0.0f);
+  float largest_early = 0.0f, largest_late = 0.0f;
+  for (std::uint32_t round = 0; round < 1200; ++round) {
+    const std::vector<float> values = make_values(Values::kGradients, kElements, round);
     for (std::size_t i = 0; i < kElements; ++i) {
-      REQUIRE(std::fabs(given[i] - received[i] - static_cast<double>(residual[i])) < 1200 * 0x1p-22);
-      REQUIRE(received[i] != 0.0);
+      const float with_drift = values[i] + (i % 2 == 0 ? 0.003f : -0.003f);
+      residual[i] += with_drift;
+      given[i] += static_cast<double>(with_drift);
     }
-    CHECK(largest_late < 1.25f * largest_early);
+    const Frame frame = select(residual, kSent);
+    const std::vector<float> sent = frame.decoded(kElements);
+    for (std::size_t i = 0; i < kElements; ++i) {
+      received[i] += static_cast<double>(sent[i]);
+      float& largest = round < 600 ? largest_early : largest_late;
+      largest = std::max(largest, std::fabs(residual[i]));
+    }
   }
+  for (std::size_t i = 0; i < kElements; ++i) {
+    REQUIRE(std::fabs(given[i] - received[i] - static_cast<double>(residual[i])) < 1200 * 0x1p-22);
+    REQUIRE(received[i] != 0.0);
+  }
+  CHECK(largest_late < 1.25f * largest_early);
 }
 
 TEST_CASE("any part of a top-k frame, at any address, decodes to that part of the whole") {
@@ -174,7 +153,7 @@ TEST_CASE("any part of a top-k frame, at any address, decodes to that part of th
   std::vector<float> x = make_values(Values::kWild, kElements, 8);
   // Nothing of the second group is sent.
   std::fill(x.begin() + kTopKGroup, x.begin() + 2 * kTopKGroup, 0.0f);
-  const Frame frame = select(x, 2500, TopKSelection::kExact);
+  const Frame frame = select(x, 2500);
   REQUIRE(frame.counts[1] == 0);
   const std::vector<float> whole = frame.decoded(kElements);
   for (std::size_t offset : {0u, 1u, 2u, 3u}) {

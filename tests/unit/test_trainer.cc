@@ -117,7 +117,6 @@ class Run {
     options_.job.train.epochs = 5;
   }
   void take_rate(double lr) { options_.job.optimizer.lr = lr; }
-  void allow_backup_workers() { options_.job.sync.backup_workers = 1; }
   void ask_for_device_memory(bool refuses) { options_.device_memory = std::make_shared<Opener>(refuses); }
   std::string log() const {
     std::string text(4096, '\0');
@@ -182,34 +181,6 @@ TEST_CASE("A stop request in the last round does not keep the job from finishing
   Run run;
   run.world.states[kRounds] = StepState::kStopRequested;
   run.expect_complete(run.train());
-}
-
-TEST_CASE("With backup workers a rank looks for rounds that it missed only when its answers are in") {
-  Run run;
-  run.allow_backup_workers();
-  const auto summary = run.train();  // the scripted session checks every look
-  run.expect_complete(summary);
-  CHECK(summary->rounds_missed == 0);
-}
-
-TEST_CASE("With backup workers a rank goes on where the others are, and ends with them though it is behind") {
-  for (const bool stop : {false, true}) {  // a stop request in the last round does not keep it from finishing
-    CAPTURE(stop);
-    Run run;
-    run.allow_backup_workers();
-    run.world.on_round = [&](Round round) {
-      if (round.value == 4) run.world.missed = 3;
-      if (round.value == 5) run.world.missed = kRounds - 5;
-    };
-    if (stop) run.world.states[5] = StepState::kStopRequested;
-    const auto summary = run.train();
-    REQUIRE(summary.has_value());
-    CHECK_FALSE(summary->stopped);
-    CHECK(summary->rounds == kRounds);
-    CHECK(summary->rounds_here == 5);
-    CHECK(summary->rounds_missed == kRounds - 5);
-    CHECK(run.world.finishes.back() == std::pair{LeaveKind::kFinished, std::uint64_t{5}});
-  }
 }
 
 TEST_CASE("SIGTERM and SIGINT stop the run after the open round") {

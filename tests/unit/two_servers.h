@@ -8,11 +8,11 @@
 namespace tributary::testing {
 
 struct TwoServers : Cluster {
-  // A new process of server `index`, with the snapshot of round 40 and this log in its store.
-  void server_comes_back(std::uint16_t index, LoggedRounds log = {}) {
+  // A new process of server `index`, with the snapshot of round 40 in its store.
+  void server_comes_back(std::uint16_t index) {
     ServerHello hello = hello_of(index);
     hello.incarnation = 500 + index;
-    hello.stored = {StoredJob{open().job, "mnist", 0, {Round(40)}, log}};
+    hello.stored = {StoredJob{open().job, "mnist", 0, {Round(40)}}};
     now += kTimeoutMs / 4;
     for (std::uint16_t i = 0; i < 2; ++i) {
       if (i != index) beat_server(i);

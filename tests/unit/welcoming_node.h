@@ -84,7 +84,6 @@ class WelcomingNode final : public LanePort, public CoordinatorPort, private All
     if (job->spec().allreduce) return allreduce_->initial_values(job);
     lane_->initial_values(job);
   }
-  void room_in_ring(const std::shared_ptr<NodeJob>&) override {}
   void close(const std::shared_ptr<NodeJob>& job, bool keep) override {
     if (job->spec().allreduce) return allreduce_->close(job, keep);
     lane_->close(job, keep);

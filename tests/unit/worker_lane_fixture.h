@@ -102,7 +102,7 @@ class FakeServerLane {
       send_now(socket_, to, true);
       send_now(socket_, noise, false);
     }
-    send(id, Answer{key, chunk.version, Version(0), EncodingId::kFp32},
+    send(id, Answer{key, chunk.version, EncodingId::kFp32},
          {reinterpret_cast<const std::byte*>(chunk.values.data()), chunk.values.size() * sizeof(float)});
   }
   void send(zmq::message_t& id, const DataMessage& message, std::span<const std::byte> payload) {

@@ -1,16 +1,15 @@
-// tributary sim: the round logic under a bad network, and whole clusters whose processes die, seed by seed; how a
-// failing seed of the tests is replayed.
+// simulate: the round logic under a bad network, and whole clusters whose processes die, seed by seed; how a failing
+// seed of the tests is replayed.
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <memory>
 #include <string>
 
-#include "cli/commands.h"
 #include "tests/sim/cluster_simulation.h"
 #include "tests/sim/simulation.h"
 
-namespace tributary::cli {
+namespace tributary {
 namespace {
 
 struct SimOptions {
@@ -45,12 +44,11 @@ bool run_cluster(std::uint64_t seed, const SimOptions& options) {
   say(seed, "cluster", outcome.failure, outcome.scenario.describe());
   std::printf(
       "  %llu events, %llu packets, %llu kills, %llu views (%llu shards went on with what they had, %llu began anew or "
-      "loaded; %llu views with pushes that nodes had kept, %llu with steps out of logs), %llu snapshots, %llu pushes "
+      "loaded; %llu views with pushes that nodes had kept), %llu snapshots, %llu pushes "
       "sent again, %.3f s of virtual "
       "time, %.3f s from the last fault to the next round\n",
       number(outcome.events), number(outcome.packets), number(outcome.kills), number(outcome.views),
-      number(outcome.kept), number(outcome.restored), number(outcome.redone), number(outcome.replayed),
-      number(outcome.commits), number(outcome.resends), static_cast<double>(outcome.virtual_ns) * 1e-9,
+      number(outcome.kept), number(outcome.restored), number(outcome.redone), number(outcome.commits), number(outcome.resends), static_cast<double>(outcome.virtual_ns) * 1e-9,
       static_cast<double>(outcome.longest_pause_ns) * 1e-9);
   return outcome.ok;
 }
@@ -66,28 +64,27 @@ bool run_world(const char* world, bool (*run)(std::uint64_t, const SimOptions&),
 }
 
 }  // namespace
+}  // namespace tributary
 
-void add_sim(CLI::App& app, int& exit_status) {
-  auto options = std::make_shared<SimOptions>();
-  CLI::App* command = app.add_subcommand("sim", "run the round logic and whole clusters under faults, seed by seed");
-  command->footer(
+int main(int argc, char** argv) {
+  using namespace tributary;
+  SimOptions options;
+  CLI::App app("Runs the round logic and whole clusters under faults, seed by seed.");
+  app.footer(
       "\nTwo worlds: \"data\" is the round logic on a network that delays, reorders, repeats and loses messages; "
       "\"cluster\" is whole clusters whose processes, machines, connections and disks fail. A seed decides everything. "
       "Replay one with\n"
-      "  tributary sim --world cluster --seeds 1 --from SEED --trace");
-  command->add_option("--world", options->world, "data, cluster or both")
+      "  simulate --world cluster --seeds 1 --from SEED --trace");
+  app.add_option("--world", options.world, "data, cluster or both")
       ->check(CLI::IsMember({"data", "cluster", "both"}))
       ->capture_default_str();
-  command->add_option("--seeds", options->seeds, "how many seeds")->capture_default_str();
-  command->add_option("--from", options->from, "the first one")->capture_default_str();
-  command->add_flag("--verbose", options->verbose, "say what each seed was");
-  command->add_flag("--trace", options->trace, "cluster: what every process says, and what goes wrong");
-  command->callback([options, &exit_status] {
-    bool passed = true;
-    if (options->world != "cluster") passed = run_world("data", run_data, *options) && passed;
-    if (options->world != "data") passed = run_world("cluster", run_cluster, *options) && passed;
-    if (!passed) exit_status = 1;
-  });
+  app.add_option("--seeds", options.seeds, "how many seeds")->capture_default_str();
+  app.add_option("--from", options.from, "the first one")->capture_default_str();
+  app.add_flag("--verbose", options.verbose, "say what each seed was");
+  app.add_flag("--trace", options.trace, "cluster: what every process says, and what goes wrong");
+  CLI11_PARSE(app, argc, argv);
+  bool passed = true;
+  if (options.world != "cluster") passed = run_world("data", run_data, options) && passed;
+  if (options.world != "data") passed = run_world("cluster", run_cluster, options) && passed;
+  return passed ? 0 : 1;
 }
-
-}  // namespace tributary::cli
