@@ -41,6 +41,8 @@ void write(Root::Builder out, const JoinJob& m) {
   body.setRedoLast(m.redo_last.value);
   body.setRedoCapacity(m.redo_capacity);
   body.setRedoMembers(m.redo_members);
+  body.setResidualFirst(m.residual_first.value);
+  body.setResidualLast(m.residual_last.value);
   write_texts(body.initComputesWith(size_of(m.computes_with)), m.computes_with);
   body.setOnDevices(m.on_devices);
 }
@@ -248,6 +250,8 @@ JoinJob read(wire::JoinJob::Reader in) {
   m.redo_last = Round(in.getRedoLast());
   m.redo_capacity = in.getRedoCapacity();
   m.redo_members = in.getRedoMembers();
+  m.residual_first = Round(in.getResidualFirst());
+  m.residual_last = Round(in.getResidualLast());
   m.computes_with = read_kinds(in.getComputesWith());
   m.on_devices = in.getOnDevices();
   return m;

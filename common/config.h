@@ -199,6 +199,11 @@ inline bool has_local_steps(const JobConfig& job) {
   return job.mode == "local_sgd";
 }
 
+// Rounds that all nodes make together, on servers: after a loss such a job goes on at the round that was open.
+inline bool has_rounds(const JobConfig& job) {
+  return job.mode == "sync" || has_local_steps(job);
+}
+
 // Whether a round waits for one decision about all of its chunks.
 inline bool has_gate(const JobConfig& job) {
   return job.gate.clip_norm > 0.0 || job.gate.loss_scale != "none";

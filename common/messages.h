@@ -203,8 +203,10 @@ struct JoinJob {
   Round redo_first, redo_last;
   std::uint32_t redo_capacity = 0;
   std::uint64_t redo_members = 0;  // JobWelcome::members of the views that they were pushed in
-  ComputeKinds computes_with;      // its ranks
-  bool on_devices = false;         // its ranks' gradients are on GPUs, which add them up
+  // Encodings with error feedback: the rounds after which it knows what it has not said yet (last < first: none).
+  Round residual_first{1}, residual_last;
+  ComputeKinds computes_with;  // its ranks
+  bool on_devices = false;     // its ranks' gradients are on GPUs, which add them up
 };
 // Coordinator -> server: own your chunks of this job in this view.
 struct OpenJob {

@@ -1,4 +1,4 @@
-// Which jobs can go on where they were after a loss, and how much their nodes keep for that.
+// How much a job's nodes keep of what they push, to push it again to servers that lost it.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +15,6 @@ namespace tributary {
 inline constexpr std::uint32_t kMinRedoRounds = 16, kMaxRedoRounds = 256;
 // That are pushed, at most, from when a snapshot's round is near until it is on the disks.
 inline constexpr std::uint64_t kRoundsOfSnapshot = 32;
-
-// Jobs of synchronous rounds of all nodes, whose encodings leave nothing behind on the nodes. (A residual is lost with
-// its view, and with it the bits: those jobs go back to the last snapshot, which has it.)
-inline bool recovers(const JobConfig& config) {
-  return (config.mode == "sync" || has_local_steps(config)) && config.recovery.redo_mb != 0 &&
-         !make_encoding(config.push)->keeps_residual() && !make_encoding(config.pull)->is_delta();
-}
 
 // Bytes that a node pushes in a round.
 inline std::uint64_t push_bytes(const Layout& layout, EncodingSpec push) {
@@ -40,7 +33,7 @@ inline std::uint64_t redo_rounds_of_use(const SnapshotConfig& snapshot) {
 
 // Rounds that a node keeps; 0: none.
 inline std::uint32_t redo_rounds(const JobConfig& config, std::uint64_t bytes_of_round) {
-  if (!recovers(config) || bytes_of_round == 0) return 0;
+  if (!has_rounds(config) || bytes_of_round == 0) return 0;
   const std::uint64_t fits = (std::uint64_t{config.recovery.redo_mb} << 20) / bytes_of_round;
   const std::uint64_t rounds = std::min<std::uint64_t>({fits, kMaxRedoRounds, redo_rounds_of_use(config.snapshot)});
   return fits < kMinRedoRounds ? 0 : static_cast<std::uint32_t>(rounds);

@@ -126,6 +126,8 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   redoLast @9 :UInt64;
   redoCapacity @10 :UInt32;  # 0: it keeps none
   redoMembers @11 :UInt64;  # JobWelcome.members of the views that they were pushed in
+  residualFirst @14 :UInt64;  # the rounds after which it knows what it has not said yet (last < first: none)
+  residualLast @15 :UInt64;
   computesWith @12 :List(Text);  # what its ranks compute gradients with, each once
   onDevices @13 :Bool;  # its ranks' gradients are on GPUs, which add them up
 }

@@ -172,12 +172,12 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
     part.clocks = clock_rules(*config);
     part.start = m.resume ? m.resume_round : Round(0);
     part.resumes = m.resume || m.kept;
-    part.recovers = recovers(*config);
+    part.recovers = has_rounds(*config);
     if (has_gate(*config)) part.gate = config->gate;
     parts.push_back(std::move(part));
   }
 
-  job.recovers = recovers(*config);
+  job.recovers = has_rounds(*config);
   job.asks_for_snapshots = asks_for_snapshots(config->snapshot);
   ControlJobStatus& status = job.status;
   status.job = m.job;

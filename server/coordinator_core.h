@@ -313,6 +313,7 @@ class CoordinatorCore {
   std::string not_saved_in_words(const Job& job) const;
   void choose_start(Job& job);
   std::optional<Round> reach_of_redo(const Job& job) const;
+  static bool residuals_at(const Job& job, Round round);
   bool keeps_redo(const Job& job) const;
   std::vector<Version> redo_after(const Job& job) const;
   static std::uint64_t redo_pause_ms(std::uint64_t bytes);

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "common/checksum.h"
-#include "common/redo_plan.h"
+#include "common/encoding.h"
 #include "server/coordinator_core.h"
 
 namespace tributary {
@@ -110,7 +110,7 @@ Status CoordinatorCore::let_in(Job& job, const JoinJob& m, std::uint64_t now_ms)
                     std::to_string(m.node.value));
   }
   if (Status same = same_as_others(job, m); !same) return same;  // who does not fit disturbs nobody
-  if (!recovers(job.config)) {
+  if (!has_rounds(job.config) || make_encoding(job.config.push)->keeps_residual()) {
     // It will go back to a snapshot: to a new one.
     if (!job.joins_after) job.joins_after = job.record.committed;
     if (job.record.committed <= *job.joins_after) {

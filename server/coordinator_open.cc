@@ -419,7 +419,7 @@ JobWelcome CoordinatorCore::welcome_message(const Job& job, std::uint32_t node) 
 
 void CoordinatorCore::welcome(Job& job, std::uint64_t now_ms) {
   for (const auto& [node, member] : job.members) {
-    if (!job.on_servers() || !recovers(job.config)) break;
+    if (!job.on_servers() || !has_rounds(job.config)) break;
     if (member.join.redo_capacity >= kMinRedoRounds) continue;
     output_.log(
         "node " + std::to_string(node) + " of " + in_words(job) +

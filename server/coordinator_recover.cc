@@ -8,6 +8,7 @@
 // what servers kept is dropped: the rounds since are computed again.
 #include <algorithm>
 
+#include "common/encoding.h"
 #include "common/redo_plan.h"
 #include "server/coordinator_core.h"
 #include "server/snapshot_schedule.h"
@@ -53,7 +54,7 @@ void CoordinatorCore::end_unwritten(Job& job, std::uint64_t now_ms) {
     job.not_saved.clear();
   }
   tell_saved(job, !missed);
-  if (job.on_servers() && recovers(job.config)) {
+  if (has_rounds(job.config)) {
     send_servers(job, StopJob{job.record.job, job.record.view, StopKind::kRestart, job.record.committed,
                               "the state of round " + round + " could not be written"});
     park(job);
@@ -122,7 +123,7 @@ std::string CoordinatorCore::not_saved_in_words(const Job& job) const {
   const std::string instead = job.record.initialised
                                   ? "the newest snapshot is that of round " + std::to_string(job.record.committed.value)
                                   : "there is no snapshot, so the job begins anew";
-  const bool in_memory = job.on_servers() && recovers(job.config) && !draining_;
+  const bool in_memory = has_rounds(job.config) && !draining_;
   return job.not_saved + "; " + instead +
          (in_memory ? "; while the servers run, the state stays in their memory for 10 minutes: mend the cause and "
                       "start the job again with the same command"
@@ -165,7 +166,7 @@ void CoordinatorCore::note_kept(const ServerHello& m, bool known) {
 }
 
 bool CoordinatorCore::keeps_redo(const Job& job) const {
-  return job.on_servers() && job.redo_capacity >= kMinRedoRounds && recovers(job.config) &&
+  return has_rounds(job.config) && job.redo_capacity >= kMinRedoRounds &&
          std::ranges::all_of(servers_, [](const auto& entry) { return entry.second.hello.store; });
 }
 
@@ -193,7 +194,7 @@ void CoordinatorCore::choose_start(Job& job) {
   for (const auto& [node, member] : job.members)
     job.redo_capacity = std::min(job.redo_capacity, member.join.redo_capacity);
   const std::set<std::uint16_t> shards = shards_of(job);
-  if (shards.empty() || !recovers(job.config)) return;
+  if (shards.empty() || !has_rounds(job.config)) return;
   // As the servers have it, if all of them have something and are not more than a round apart.
   Round slowest(~0ull);
   Version fastest;
@@ -208,7 +209,8 @@ void CoordinatorCore::choose_start(Job& job) {
   as_kept = as_kept && slowest >= job.resume_round && fastest.value <= slowest.value + 1;
   const std::optional<Round> reach = job.resume ? reach_of_redo(job) : std::nullopt;  // else a lost shard has nothing
   const bool once_more = reach && *reach >= reached;  // what was reached can be had again
-  if (as_kept && (!reach || slowest.value + 1 >= reach->value) && (slowest >= reached || !once_more)) {
+  if (as_kept && residuals_at(job, slowest) && (!reach || slowest.value + 1 >= reach->value) &&
+      (slowest >= reached || !once_more)) {
     job.start = slowest;
     job.kept_open = shards;
     return;
@@ -227,6 +229,20 @@ void CoordinatorCore::choose_start(Job& job) {
   std::erase_if(job.kept_open,
                 [&](std::uint16_t shard) { return job.kept.at(shard).max_version.value > start.value + 1; });
   job.start = std::max(start, job.resume_round);
+  if (residuals_at(job, job.start)) return;
+  job.start = job.resume_round;
+  job.kept_open.clear();
+}
+
+// Servers that go on with what they have in memory do not know what nodes have not said yet: every node must know it
+// itself, of the round that the view begins at. (It is in snapshots.)
+bool CoordinatorCore::residuals_at(const Job& job, Round round) {
+  if (!make_encoding(job.config.push)->keeps_residual()) return true;
+  return std::ranges::all_of(job.members, [&](const auto& entry) {
+    const JoinJob& join = entry.second.join;
+    return join.redo_job == job.record.job && join.redo_members == job.record.view_nodes.hash &&
+           join.residual_first <= round && round <= join.residual_last;
+  });
 }
 
 std::vector<Version> CoordinatorCore::redo_after(const Job& job) const {

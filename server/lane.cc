@@ -282,9 +282,8 @@ void Lane::stop_job(JobId job, ViewId view, bool keep, Round round, bool park) {
       kept = entry.core->stop(keep, round) && keep;
       publish(steady_ms());
       if (entry.core->keeping()) {
-        entry.stop = round;
+        entry.stop = Job::Stop{round, park};
         entry.patience = {options_.stop_timeout_ms, steady_ms()};
-        TRIB_ASSERT(!park);
         return;
       }
       if (!park) {
@@ -305,24 +304,33 @@ void Lane::await_longer(JobId job, ViewId view) {
 }
 
 bool Lane::finish_stops(std::uint64_t now) {
+  std::vector<JobId> over;
   bool waiting = false;
-  for (auto at = jobs_.begin(); at != jobs_.end();) {
-    Job& entry = at->second;
-    if (!entry.stop || (entry.core->keeping() && !entry.patience.over(entry.said, now))) {
-      waiting |= entry.stop.has_value();
-      ++at;
-      continue;
-    }
+  for (auto& [id, entry] : jobs_) {
+    if (!entry.stop) continue;
+    const bool waits = entry.core->keeping() && !entry.patience.over(entry.said, now);
+    waiting |= waits;
+    if (!waits) over.push_back(id);
+  }
+  for (const JobId id : over) {
+    const Job& entry = jobs_.at(id);
+    const auto [round, park] = *entry.stop;
+    const ViewId view = entry.core->job().view;
     const bool kept = !entry.core->keeping();
     if (!kept) {
       logger_->warn(
           "job {}: not all nodes sent their residuals of the stop at round {}, and none has said a word for "
           "{} ms ([limits] stop_timeout_s)",
-          entry.core->job().job.value, entry.stop->value, options_.stop_timeout_ms);
+          id.value, round.value, options_.stop_timeout_ms);
     }
-    listener_.lane_stopped(options_.lane, entry.core->job().job, entry.core->job().view, *entry.stop, kept);
-    retire(std::move(entry));
-    at = jobs_.erase(at);
+    listener_.lane_stopped(options_.lane, id, view, round, kept);
+    jobs_.at(id).stop.reset();
+    if (park) {
+      jobs_.at(id).core->stop(false, Round());
+      set_aside(id, view);
+    } else {
+      retire(jobs_, id);
+    }
   }
   return waiting;
 }

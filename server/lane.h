@@ -142,7 +142,7 @@ class LaneCommands {
   virtual void decide(const RoundDecision& decision) = 0;
   // keep: captures every chunk at this round. Replied with lane_stopped(), also if the lane does not have the job. With
   // encodings that keep residuals the reply waits for them, until no node has said a word for stop_timeout_ms.
-  // park: the state stays besides, as with park(), replied with lane_parked() after that. REQUIRES: no residuals.
+  // park: the state stays besides, as with park(), replied with lane_parked() after that.
   virtual void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) = 0;
   // Nodes of this job get on, if not here: a stop that waits for residuals waits anew.
   virtual void await_longer(JobId job, ViewId view) = 0;
@@ -203,9 +203,13 @@ class Lane final : public LaneCommands, private ShardOutput {
     Status restored;
     std::size_t steady_blocks = 0;  // of the pool, without snapshots
     std::uint64_t trim_at_ms = 0;   // when what copy-on-write needed goes back, some of it every turn; 0: it stays
-    std::optional<Round> stop;      // waits for residuals, while `said` grows
-    Patience patience{0, 0};        // of the stop
-    std::uint64_t said = 0;         // messages since the view began
+    struct Stop {
+      Round round;
+      bool park = false;
+    };
+    std::optional<Stop> stop;  // waits for residuals, while `said` grows
+    Patience patience{0, 0};   // of the stop
+    std::uint64_t said = 0;    // messages since the view began
   };
   // One message without its routing id; `frames` counts also those that were dropped because none of ours has so many.
   struct Received {

@@ -16,7 +16,7 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
       push_(make_encoding(job_.push)),
       pull_(make_encoding(job_.pull)),
       local_(job_.layout->chunks(), kNotOurs) {
-  TRIB_ASSERT(!job_.recovers || (!job_.clocks && !push_->keeps_residual() && !pull_->is_delta()));
+  TRIB_ASSERT(!job_.recovers || !job_.clocks);
   TRIB_ASSERT(!job_.gate || (!job_.clocks && !push_->keeps_residual()));
   const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
   chunks_.resize(owned.size());
@@ -24,7 +24,6 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
     Chunk& chunk = chunks_[i];
     chunk.index = owned[i];
     chunk.elements = job_.layout->chunk(owned[i]).elements;
-    if (push_->keeps_residual()) chunk.residuals.resize(job_.nodes);
     if (job_.gate) chunk.gate = first_gate_state(*job_.gate);
     if (job_.clocks) {
       chunk.slowest = job_.start.value;
@@ -288,7 +287,8 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
   BufferRef next[kernels::kMaxSlots + 3];
   std::uint64_t shared = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const bool kept = i == 0 && job_.recovers;  // what it was stays, and the step writes where it was before that
+    // What nodes hold stays as it was, and the step writes where it was before that.
+    const bool kept = job_.recovers && current[i] == &(chunk.estimate ? chunk.estimate : chunk.params);
     if (!kept && !current[i]->unique()) ++shared;
     if (!(next[i] = kept ? before_previous(chunk) : writable(*current[i]))) return false;
   }

@@ -11,9 +11,9 @@
 // again); a copy of a completed one is answered with the parameters as they are; older ones are dropped.
 //
 // Recovery (shard_recovery.cc): a core outlives its view, and goes on in the next one. With `recovers` a chunk keeps
-// the parameters before its last step, because a view begins where the chunk that is behind is: a node that lost what
-// it had then gets those, and its push of the round that is complete here already changes nothing. What a server lost,
-// the nodes push again round by round (Push::redo), each acknowledged with a receipt when it is applied.
+// what nodes hold of it before its last step, because a view begins where the chunk that is behind is: a node that lost
+// what it had then gets those, and its push of the round that is complete here already changes nothing. What a server
+// lost, the nodes push again round by round (Push::redo), each acknowledged with a receipt when it is applied.
 //
 // Snapshots are copy-on-write by reference count: when a chunk reaches the snapshot round its buffers are shared with
 // the sink; the next step then finds them not unique and writes into fresh ones.
@@ -81,7 +81,7 @@ struct ShardJob {
   ScheduleConfig schedule;
   EncodingSpec push;
   EncodingSpec pull;
-  bool recovers = false;             // keep the parameters before the last step
+  bool recovers = false;             // keep what nodes held before the last step
   std::optional<ClockRules> clocks;  // none: synchronous rounds. REQUIRES: not with recovers
   Round start;                       // the snapshot behind this view (clocks: every node's begins there); 0: none
   bool resumes = false;              // every chunk is restored or kept: nobody's initial values are awaited
@@ -184,8 +184,7 @@ class ShardCore {
                  std::span<const std::uint64_t> clocks = {}, const GateDecision& gate = {});
 
   // The state goes on in another view, which may have another number of nodes. REQUIRES: stop(false, ...).
-  // kTopology: it is not the same training on the same chunks, or it has encodings with error feedback, whose residuals
-  // are lost with a view.
+  // kTopology: it is not the same training on the same chunks.
   Status reopen(ShardJob job);
 
   void on_push(PeerId from, const Push& push, Payload frame);
@@ -258,7 +257,7 @@ class ShardCore {
     Version version;
     std::uint64_t step = 0;
     BufferRef params;
-    BufferRef previous;          // recovers: params before the last step; empty before the first one
+    BufferRef previous;          // recovers: what nodes held before the last step; empty before the first one
     BufferRef previous_encoded;  // as answers carry them, once somebody was answered so
     BufferRef slots[kernels::kMaxSlots];
     BufferRef encoded;   // what answers carry, when the pull encoding is not fp32
@@ -306,7 +305,8 @@ class ShardCore {
   void send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply);
   void answer_clock_pull(PeerId to, Chunk& chunk, NodeRank node);
   void answer_pulls(Chunk& chunk);
-  void keep_previous(Chunk& chunk);
+  static const BufferRef& held_by_nodes(const Chunk& chunk) { return chunk.estimate ? chunk.estimate : chunk.params; }
+  static void keep_previous(Chunk& chunk);
   void answer_previous(PeerId to, Chunk& chunk, NodeRank node);
   void size_for_nodes();
   bool restore_residuals(Chunk& chunk, const CompressionState& compression);

@@ -13,6 +13,7 @@ void ShardCore::size_for_nodes() {
   for (Chunk& chunk : chunks_) {
     chunk.contributions.resize(job_.nodes);
     chunk.waiting_pulls.resize(job_.nodes);
+    if (push_->keeps_residual()) chunk.residuals.resize(job_.nodes);
   }
   frames_.resize(job_.nodes);
 }
@@ -76,7 +77,7 @@ Status ShardCore::reopen(ShardJob job) {
     return no("the model is laid out differently now");
   }
   if (!(job.push == job_.push) || !(job.pull == job_.pull)) return no("its encodings have changed");
-  if (!job_.recovers || push_->keeps_residual()) return no("it was not kept to go on from");
+  if (!job_.recovers) return no("it was not kept to go on from");
   if (!initialised()) return no("some of its chunks never got their initial values");
   job_ = std::move(job);
   size_for_nodes();
@@ -107,16 +108,18 @@ void ShardCore::answer_pulls(Chunk& chunk) {
 
 // What it was stays, instead of what it was before that.
 void ShardCore::keep_previous(Chunk& chunk) {
-  chunk.previous = chunk.params;
+  chunk.previous = held_by_nodes(chunk);
   chunk.previous_encoded.reset();
 }
 
 void ShardCore::answer_previous(PeerId to, Chunk& chunk, NodeRank node) {
   const ChunkKey key{job_.job, job_.view, node, chunk.index};
-  Answer header{key, Version(chunk.version.value - 1), pull_->id()};
+  // To a node that lost what it had a change says nothing.
+  const EncodingId id = pull_->is_delta() ? EncodingId::kFp32 : pull_->id();
+  Answer header{key, Version(chunk.version.value - 1), id};
   header.gate = chunk.gate_before;
   const BufferRef* payload = &chunk.previous;
-  if (pull_->id() != EncodingId::kFp32) {
+  if (id != EncodingId::kFp32) {
     BufferRef& encoded = chunk.previous_encoded;  // one for all nodes: their readers may keep it for long
     if (!encoded) {
       encoded = pool_.acquire(pull_->bytes(chunk.elements));

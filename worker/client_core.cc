@@ -29,7 +29,7 @@ ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions o
       no_link_(connections, false),
       queued_((job_.chunks.size() + 63) / 64) {
   TRIB_ASSERT(job_.chunks.size() == job_.connections.size());
-  TRIB_ASSERT(job_.redo_after.empty() || (job_.redo_after.size() == job_.chunks.size() && !push_->keeps_residual()));
+  TRIB_ASSERT(job_.redo_after.empty() || job_.redo_after.size() == job_.chunks.size());
   chunks_.resize(job_.chunks.size());
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     Chunk& chunk = chunks_[i];

@@ -35,7 +35,7 @@ std::size_t place_size(const Encoding& push, std::size_t elements) {
 
 HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
                          std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
-                         ReduceListener& listener, std::shared_ptr<RedoRing> ring)
+                         ReduceListener& listener, std::shared_ptr<RedoRing> ring, Round start)
     : layout_(std::move(layout)),
       gradients_(std::move(gradients)),
       parameters_(parameters),
@@ -48,13 +48,17 @@ HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector
       inputs_(gradients_.size()),
       sum_(std::max(kBlock, push_->granularity())) {
   TRIB_ASSERT(!gradients_.empty() && gradients_.size() <= kernels::kMaxSumInputs);
-  TRIB_ASSERT(!ring_ || !push_->keeps_residual());
   TRIB_ASSERT(!written_in_ring() || (ring_ && sends_gradients(gradients_.size(), push)));
   const bool own = !ring_ && !sends_gradients(gradients_.size(), push);
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const std::size_t elements = layout_->chunk(chunks[i]).elements;
     local_[chunks[i].value] = static_cast<std::uint32_t>(i);
     places_[i].offset = frame_bytes_;
+    places_[i].round = start;
+    if (ring_ && push_->keeps_residual() && !ring_->has_residual(chunks[i], start)) {
+      std::fill_n(residual_after(chunks[i], start), elements, 0.0f);  // nothing, unless the servers have it
+      ring_->publish_residual(chunks[i], start);
+    }
     if (own) frame_bytes_ += place_size(*push_, elements);
     scratch_.resize(std::max(scratch_.size(), push_->scratch_words(elements)));
   }
@@ -79,12 +83,16 @@ HostReducer::Place& HostReducer::place_of(ChunkIndex chunk) {
   return places_[local_[chunk.value]];
 }
 
-std::byte* HostReducer::frame(const Place& place, std::size_t elements, std::uint8_t turn) const {
-  return frames_.data() + place.offset + turn * frame_size(*push_, elements);
+// Of the frame of that round, and of the residual after it.
+std::byte* HostReducer::area(ChunkIndex chunk, Round round) {
+  if (ring_ && push_->keeps_residual()) return ring_->area(chunk, round);
+  const std::size_t turn = push_->keeps_residual() ? round.value % 2 : 0;
+  return frames_.data() + place_of(chunk).offset + turn * frame_size(*push_, layout_->chunk(chunk).elements);
 }
 
-float* HostReducer::residual_behind(std::byte* frame, std::size_t elements) const {
-  return reinterpret_cast<float*>(frame + residual_offset(push_->bytes(elements)));
+float* HostReducer::residual_after(ChunkIndex chunk, Round round) {
+  const std::size_t frame_bytes = push_->bytes(layout_->chunk(chunk).elements);
+  return reinterpret_cast<float*>(area(chunk, round) + residual_offset(frame_bytes));
 }
 
 void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) {
@@ -108,27 +116,28 @@ void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bo
     listener_.reduced(chunk, round, weight, bytes);
     return;
   }
-  std::byte* out = next_frame(place, chunk, round);
-  encode_sum(place, range, weight, out);
+  std::byte* out = ring_ ? ring_->frame(chunk, round) : area(chunk, round);
+  place.round = round;
+  encode_sum(chunk, round, weight, out);
   if (ring_) ring_->publish(chunk, round, weight);
-  busy_ns_ += steady_ns() - started;
   const std::size_t frame_bytes = push_->bytes(range.elements);
+  if (ring_ && with_residual) {
+    std::memcpy(area(chunk, round), out, frame_bytes);
+    out = area(chunk, round);
+  }
+  busy_ns_ += steady_ns() - started;
   const std::size_t bytes = with_residual ? residual_offset(frame_bytes) + range.elements * sizeof(float) : frame_bytes;
   listener_.reduced(chunk, round, weight, {out, bytes});
 }
 
-std::byte* HostReducer::next_frame(Place& place, ChunkIndex chunk, Round round) {
-  if (ring_) return ring_->frame(chunk, round);
-  if (push_->keeps_residual()) place.turn ^= 1;
-  return frame(place, layout_->chunk(chunk).elements, place.turn);
-}
-
-void HostReducer::encode_sum(Place& place, ChunkRange range, std::uint64_t weight, std::byte* out) {
+void HostReducer::encode_sum(ChunkIndex chunk, Round round, std::uint64_t weight, std::byte* out) {
+  const ChunkRange range = layout_->chunk(chunk);
   const float* before = nullptr;
   float* residual = nullptr;
   if (push_->keeps_residual()) {
-    before = residual_behind(frame(place, range.elements, place.turn ^ 1), range.elements);
-    residual = residual_behind(out, range.elements);
+    before = residual_after(chunk, Round(round.value - 1));
+    residual = residual_after(chunk, round);
+    if (ring_) ring_->begin_residual(chunk, round);
   }
   const bool in_place = push_->id() == EncodingId::kFp32;  // nothing to encode: summed straight into the frame
   const float scale = push_->push_scale(weight);
@@ -149,6 +158,7 @@ void HostReducer::encode_sum(Place& place, ChunkRange range, std::uint64_t weigh
     push_->encode(values, range.elements, first, count, residual, out);
   }
   push_->finish(range.elements, residual, out, scratch_);
+  if (ring_ && residual) ring_->publish_residual(chunk, round);
 }
 
 void HostReducer::deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) {
@@ -169,20 +179,20 @@ void HostReducer::release(ChunkIndex chunk) {
 }
 
 void HostReducer::restore_residual(ChunkIndex chunk, std::span<const std::byte> values) {
-  Place& place = place_of(chunk);
-  const std::size_t elements = layout_->chunk(chunk).elements;
-  TRIB_ASSERT(push_->keeps_residual() && !place.lent && values.size() == elements * sizeof(float));
-  std::memcpy(residual_behind(frame(place, elements, place.turn), elements), values.data(), values.size());
+  const Place& place = place_of(chunk);
+  TRIB_ASSERT(push_->keeps_residual() && !place.lent &&
+              values.size() == layout_->chunk(chunk).elements * sizeof(float));
+  if (ring_) ring_->begin_residual(chunk, place.round);
+  std::memcpy(residual_after(chunk, place.round), values.data(), values.size());
+  if (ring_) ring_->publish_residual(chunk, place.round);
 }
 
 std::span<const std::byte> HostReducer::residual(ChunkIndex chunk) {
   TRIB_ASSERT(push_->keeps_residual());
   const Place& place = place_of(chunk);
-  const std::size_t elements = layout_->chunk(chunk).elements;
   // A round that is still open will not be completed any more: what counts is the residual before it.
-  const std::uint8_t turn = place.lent ? place.turn ^ 1 : place.turn;
-  const float* values = residual_behind(frame(place, elements, turn), elements);
-  return std::as_bytes(std::span(values, elements));
+  const Round round(place.round.value - (place.lent ? 1 : 0));
+  return std::as_bytes(std::span(residual_after(chunk, round), layout_->chunk(chunk).elements));
 }
 
 }  // namespace tributary

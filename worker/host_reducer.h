@@ -3,13 +3,14 @@
 // memory is the frame. Answers are decoded straight into the parameters that the ranks map.
 //
 // Frames live in one shared memory made when the job opens (bounded by the model's wire size), from which servers on
-// this machine read them; nothing is allocated per chunk. Encodings that keep a residual have two places per chunk,
-// each a frame with a residual behind it, which take turns: until the answer to round r has come the residual after
-// round r-1 is still there, because the job may end at r-1 (the last round that all nodes completed). So they cost
-// twice the model's fp32 size.
+// this machine read them; nothing is allocated per chunk. Encodings that keep a residual have two areas per chunk, each
+// a frame with a residual behind it, for even and for odd rounds: until the answer to round r has come the residual
+// after round r-1 is still there, because the job may end or go on at r-1 (the last round that all nodes completed). So
+// they cost twice the model's fp32 size.
 //
-// With a RedoRing frames lie in that instead, each round's in a place of its own. One rank with fp32 either writes its
-// gradients there itself, or its own memory is sent as ever and the ring gets a copy.
+// With a RedoRing frames lie in that instead, each round's in a place of its own, and so do these areas; a frame is
+// copied to its residual when both are wanted. One rank with fp32 either writes its gradients there itself, or its own
+// memory is sent as ever and the ring gets a copy.
 //
 // Thread rule: the owning lane's thread. Frames may still be read by ZeroMQ after release(); the lane keeps the
 // reducer alive until ZeroMQ has given all of them back. A server that reads them has a mapping of its own.
@@ -31,10 +32,10 @@ class HostReducer final : public NodeReducer {
  public:
   // gradients: every local rank's flat array (layout.flat_elements() values), in rank order; parameters: the node's
   // flat array. They outlive the reducer. One null pointer: that rank writes its gradients into the ring (REQUIRES: a
-  // ring, fp32). std::bad_alloc: there is no memory for the frames.
+  // ring, fp32). start: the round before the first. std::bad_alloc: there is no memory for the frames.
   HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
               std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
-              ReduceListener& listener, std::shared_ptr<RedoRing> ring = {});
+              ReduceListener& listener, std::shared_ptr<RedoRing> ring = {}, Round start = {});
 
   void reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) override;
   void deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) override;
@@ -58,16 +59,15 @@ class HostReducer final : public NodeReducer {
  private:
   struct Place {
     std::size_t offset = 0;  // of its first frame
-    std::uint8_t turn = 0;   // which of its two frames was encoded last, or restored
+    Round round;             // encoded last
     bool lent = false;       // between reduced() and release(): rounds must not overlap
   };
 
   bool written_in_ring() const { return gradients_.front() == nullptr; }
   Place& place_of(ChunkIndex chunk);
-  std::byte* frame(const Place& place, std::size_t elements, std::uint8_t turn) const;
-  float* residual_behind(std::byte* frame, std::size_t elements) const;
-  void encode_sum(Place& place, ChunkRange range, std::uint64_t weight, std::byte* out);
-  std::byte* next_frame(Place& place, ChunkIndex chunk, Round round);
+  std::byte* area(ChunkIndex chunk, Round round);
+  float* residual_after(ChunkIndex chunk, Round round);
+  void encode_sum(ChunkIndex chunk, Round round, std::uint64_t weight, std::byte* out);
 
   const std::shared_ptr<const Layout> layout_;
   const std::vector<const float*> gradients_;

@@ -56,7 +56,7 @@ std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const std::vector<
   std::vector<const float*> gradients;
   for (std::uint32_t rank = 0; rank < spec.ranks; ++rank) gradients.push_back(job.gradients(rank));
   return std::make_unique<HostReducer>(spec.layout, chunks, std::move(gradients), job.parameters(), spec.push,
-                                       spec.pull, listener, spec.redo);
+                                       spec.pull, listener, spec.redo, spec.start);
 }
 
 }  // namespace

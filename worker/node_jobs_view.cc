@@ -11,7 +11,7 @@ namespace {
 
 // May a view of the job begin so? What the welcome says of redo is what lanes and reducers count on.
 Status redo_fits(const JobConfig& config, const Layout& layout, const JobWelcome& m) {
-  if (m.redo && !recovers(config)) {
+  if (m.redo && !has_rounds(config)) {
     return fail(ErrorCode::kMalformed, "the coordinator wants the pushes of " + job_in_words(config.name) +
                                            " to be kept, whose configuration rules that out; coordinator and workers "
                                            "must be of the same release");

@@ -17,7 +17,7 @@ RedoKeeper::~RedoKeeper() {
 
 void RedoKeeper::adopt(const JobConfig& config, NodeRank node, const std::vector<TensorSpec>& tensors,
                        FileDescriptor fd, std::uint64_t now_ms) {
-  if (kept_.contains(config.name) || !recovers(config)) return;
+  if (kept_.contains(config.name) || !has_rounds(config)) return;
   auto ring = RedoRing::adopt(std::move(fd), node, tensors, config.push);
   if (!ring) return logger_->info("{}: {}", job_in_words(config.name), ring.error().message);
   const std::uint64_t bytes = (*ring)->memory().size();
@@ -46,10 +46,13 @@ std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
     join.redo_last = range.last;
     join.redo_capacity = ring.rounds();
     join.redo_members = ring.members();
+    const RedoRing::Range residuals = ring.residuals();
+    join.residual_first = residuals.first;
+    join.residual_last = residuals.last;
     return {};
   }
   const auto layout = Layout::unowned(join.tensors);
-  if (!layout || !recovers(config)) return {};
+  if (!layout || !has_rounds(config) || config.recovery.redo_mb == 0) return {};
   const std::uint32_t rounds = rounds_for(config, *layout);
   if (rounds == 0) {
     const std::uint64_t round = push_bytes(*layout, config.push);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/assert.h"
+#include "common/messages.h"
 #include "common/redo_plan.h"
 #include "worker/node_gather.h"
 
@@ -12,7 +13,7 @@ namespace tributary {
 
 // Both are read by other processes of the same release; the numbers say whether that holds.
 struct RedoRing::Header {
-  static constexpr std::uint64_t kMagic = 0x33303030'4f444552;  // "REDO0003"
+  static constexpr std::uint64_t kMagic = 0x34303030'4f444552;  // "REDO0004"
   std::uint64_t magic = kMagic;
   std::uint64_t job = 0, layout_hash = 0, chunk_elements = 0;
   std::uint32_t node = 0, rounds = 0, push_id = 0, reserved = 0;
@@ -24,11 +25,14 @@ struct RedoRing::Entry {
   std::uint64_t weight = 0;
   GateDecision gate;
   std::atomic<std::uint32_t> decided{0};  // `gate` is there
+  // Of the first two slots' entries: the round after which the residual in this area is, plus 1; 0: none is there.
+  std::atomic<std::uint64_t> residual{0};
 };
 
 namespace {
 
 constexpr std::size_t kAlign = 64;
+constexpr std::uint32_t kGenerations = 2;  // of residuals
 // No job has as many rounds: whoever says so wrote nonsense.
 constexpr std::uint64_t kImpossibleRound = ~0ull / 2;
 
@@ -48,6 +52,13 @@ RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t 
     slot_bytes += aligned(frame_bytes.back());
   }
   end = begin + slots * slot_bytes;
+  if (!encoding->keeps_residual()) return;
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    const std::size_t elements = layout.chunk(ChunkIndex(c)).elements;
+    area_bytes.push_back(aligned(residual_offset(frame_bytes[c]) + elements * sizeof(float)));
+    area_at.push_back(end);
+    end += kGenerations * area_bytes.back();
+  }
 }
 
 std::uint64_t RedoRing::bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
@@ -78,6 +89,7 @@ Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, con
   header->push_id = static_cast<std::uint32_t>(push.id);
   const std::shared_ptr<RedoRing> ring(new RedoRing(std::move(*memory), layout, push, rounds, std::move(places)));
   new (ring->entries()) Entry[layout.chunks() * std::size_t{ring->slots()}];
+  for (std::uint32_t c = 0; c < ring->places_.area_at.size(); ++c) ring->publish_residual(ChunkIndex(c), Round(0));
   return ring;
 }
 
@@ -194,10 +206,59 @@ RedoRing::Range RedoRing::kept(bool decided) const {
   return places_.frame_at.empty() ? Range{} : all;
 }
 
+// That of the area which `round` takes its turn in.
+std::atomic<std::uint64_t>& RedoRing::residual_round(ChunkIndex chunk, Round round) const {
+  return entry(chunk, Round(round.value % kGenerations)).residual;
+}
+
+std::byte* RedoRing::area(ChunkIndex chunk, Round round) const {
+  TRIB_ASSERT(chunk.value < places_.area_at.size());
+  return memory_.data() + places_.area_at[chunk.value] + round.value % kGenerations * places_.area_bytes[chunk.value];
+}
+
+void RedoRing::begin_residual(ChunkIndex chunk, Round round) {
+  residual_round(chunk, round).store(0, std::memory_order_release);
+}
+
+void RedoRing::publish_residual(ChunkIndex chunk, Round round) {
+  residual_round(chunk, round).store(round.value + 1, std::memory_order_release);
+}
+
+bool RedoRing::has_residual(ChunkIndex chunk, Round round) const {
+  return residual_round(chunk, round).load(std::memory_order_acquire) == round.value + 1;
+}
+
+RedoRing::Range RedoRing::residuals() const {
+  const auto all_have = [&](Round round) {
+    for (std::uint32_t c = 0; c < places_.area_at.size(); ++c) {
+      if (!has_residual(ChunkIndex(c), round)) return false;
+    }
+    return true;
+  };
+  Range found;
+  if (places_.area_at.empty()) return found;
+  for (std::uint32_t generation = 0; generation < kGenerations; ++generation) {
+    const std::uint64_t said = residual_round(ChunkIndex(0), Round(generation)).load(std::memory_order_acquire);
+    if (said == 0 || said > kImpossibleRound || !all_have(Round(said - 1))) continue;
+    const Round round(said - 1);
+    if (found.last < found.first) {
+      found = {round, round};
+    } else if (round.next() == found.first) {
+      found.first = round;
+    } else if (round == found.last.next()) {
+      found.last = round;
+    } else if (round > found.last) {
+      found = {round, round};
+    }
+  }
+  return found;
+}
+
 void RedoRing::forget_after(Round round) {
   for (std::uint32_t c = 0; c < places_.frame_at.size(); ++c) {
     for (std::uint32_t slot = 0; slot < slots(); ++slot) {
       Entry& kept = entry(ChunkIndex(c), Round(slot));
+      if (kept.residual.load(std::memory_order_relaxed) > round.value + 1) kept.residual.store(0);
       if (kept.round.load(std::memory_order_relaxed) > round.value) kept.round.store(0, std::memory_order_release);
     }
   }

@@ -5,9 +5,15 @@
 //
 // Layout of the memory:
 //     Header | Entry[chunk][slot] | slot 0: frame of chunk 0 | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
+//            | chunk 0: area of even rounds | of odd ones | chunk 1: ...
 // Round r lies in slot r % slots. There is a slot more than rounds are kept: that of the open round, which a rank may
 // write while all the others are still wanted. An entry names its round only while its frame is complete: a process
 // that dies in the middle leaves none. The oldest round gives way to the newest, whether a snapshot has it or not.
+//
+// Encodings with error feedback: behind the slots lies, for each chunk, what the node had not said after a round (its
+// residual, without which a round cannot be computed again to the same bits), for the last two rounds in turns: the one
+// that is being encoded overwrites the one before the last. It is preceded by room for the frame, as a snapshot wants
+// both in one piece. A residual, too, has its round only while it is complete.
 //
 // Trainers can write to the memory, so that what is in it is believed only as far as it harms nobody: an entry that
 // cannot be is none.
@@ -83,6 +89,16 @@ class RedoRing {
     Round first{1}, last;
   };
   Range kept(bool decided = false) const;
+  // Of encodings with error feedback: frame | padding to residual_offset() | residual after `round`. 0: as a job
+  // begins.
+  std::byte* area(ChunkIndex chunk, Round round) const;
+  // It is about to be written; it is complete.
+  void begin_residual(ChunkIndex chunk, Round round);
+  void publish_residual(ChunkIndex chunk, Round round);
+  bool has_residual(ChunkIndex chunk, Round round) const;
+  // The rounds after which every chunk's is here; last < first: none.
+  Range residuals() const;
+
   // Later rounds are gone through again.
   void forget_after(Round round);
 
@@ -97,12 +113,14 @@ class RedoRing {
   struct Places {
     Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds);
     std::vector<std::size_t> frame_bytes, frame_at;  // by chunk: of one frame; from where its slot begins
-    std::size_t begin = 0, slot_bytes = 0, end = 0;  // of all slots; of one
+    std::vector<std::size_t> area_bytes, area_at;    // by chunk: of one area; both are 0 if there are none
+    std::size_t begin = 0, slot_bytes = 0, end = 0;  // of all slots; of one; of all
   };
   RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds, Places places);
   Header& header() const;
   void* entries() const;
   Entry& entry(ChunkIndex chunk, Round round) const;
+  std::atomic<std::uint64_t>& residual_round(ChunkIndex chunk, Round round) const;
 
   SharedMemory memory_;
   const std::uint64_t layout_hash_;

@@ -31,9 +31,8 @@ ClusterJudge::View* ClusterJudge::view(JobId job, ViewId id) {
   return found == views_.end() ? nullptr : &found->second;
 }
 
-bool ClusterJudge::recovers() const {
-  return synchronous() && scenario_.redo && !make_encoding(setup_.push)->keeps_residual() &&
-         !make_encoding(setup_.pull)->is_delta();
+bool ClusterJudge::keeps_residual() const {
+  return make_encoding(setup_.push)->keeps_residual();
 }
 
 // ---- The coordinator ----
@@ -159,13 +158,14 @@ void ClusterJudge::begin_clocks(View& view) {
 
 // The round that a view must not begin before.
 std::uint64_t ClusterJudge::floor(const View& view) const {
-  if (!recovers()) return any_commit_ ? committed_.value : 0;
+  const bool residuals_gone = keeps_residual() && (residuals_lost_ || !scenario_.redo);
+  if (!synchronous() || residuals_gone) return any_commit_ ? committed_.value : 0;
   if (!server_lost_ && !redoing_) return complete_;
   if (last_failed_) return committed_.value;
   if (!any_commit_) return 0;
   // What rings have at most is their number of rounds, the open one among them.
   const bool fits = complete_ + 1 <= committed_.value + scenario_.ring_rounds;
-  const bool covered = !ring_gap_ && fits;
+  const bool covered = scenario_.redo && !ring_gap_ && fits;
   // What was decided about a round that nobody had an answer to is lost with its server.
   const bool undecided = setup_.gate && complete_ > committed_.value;
   // A new coordinator does not know where the view before began: a shard that was being brought up to there, and lacked
@@ -219,7 +219,7 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   }
   began_under_ = begun->coordinator;
   server_lost_ = deaths_ != begun->deaths;
-  last_failed_ = false;
+  last_failed_ = residuals_lost_ = false;
   begun->start = start;
   redoing_ = start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
   if (!ring_gap_ || gap_until_) return;
@@ -265,7 +265,7 @@ void ClusterJudge::store_lost(std::uint16_t shard) {
 }
 
 void ClusterJudge::ring_lost() {
-  ring_gap_ = true;
+  ring_gap_ = residuals_lost_ = true;
   gap_until_.reset();
 }
 
@@ -276,8 +276,10 @@ void ClusterJudge::push_arrives(const ShardCore& core, const Push& push, std::sp
   if (!of) return broken_("a push is of a view that never opened");
   const std::uint32_t chunk = push.key.chunk.value;
   const std::uint32_t node = of->nodes.at(push.key.node.value);
-  const std::uint64_t hash = Checksum64().add(&push.weight, sizeof push.weight).add(frame.data(), frame.size()).value();
-  if (push.residual == ResidualUse::kNone && !made_.contains({node, chunk, push.round.value, hash})) {
+  const std::size_t frame_bytes = make_encoding(setup_.push)->bytes(setup_.layout->chunk(push.key.chunk).elements);
+  const std::uint64_t hash =
+      Checksum64().add(&push.weight, sizeof push.weight).add(frame.data(), std::min(frame.size(), frame_bytes)).value();
+  if (push.residual != ResidualUse::kAlone && !made_.contains({node, chunk, push.round.value, hash})) {
     broken_(in_words("node", node) + " pushes " + in_words("round", push.round.value) + " of " +
             in_words("chunk", chunk) + " as it has never made it");
   }

@@ -109,7 +109,7 @@ class ClusterJudge {
   void begin(View& view);
   void begin_clocks(View& view);
   bool synchronous() const { return scenario_.mode == "sync" || scenario_.mode == "local_sgd"; }
-  bool recovers() const;
+  bool keeps_residual() const;
   void check_rings(const View& begun, std::uint64_t name, bool others);
   void look_at(View& of, const ShardCore& core, ChunkIndex chunk);
   void reach(std::uint32_t chunk, std::uint64_t version);
@@ -145,6 +145,7 @@ class ClusterJudge {
   bool redoing_ = false;  // a server is being brought up to the others
   bool store_lost_ = false;
   bool ring_gap_ = false;           // some node lacks pushes after the last snapshot
+  bool residuals_lost_ = false;     // some node does not know what it has not said: since the last view that ran
   std::optional<Round> gap_until_;  // a snapshot of this round makes up for it
 };
 

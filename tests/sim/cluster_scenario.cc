@@ -144,11 +144,16 @@ void make_snapshots_rare(ClusterScenario& s) {
 
 // Disks that are full in turns: a snapshot that one server has and another has not is left over when the view ends, and
 // cannot be dropped while the next views go through its round again. In jobs that go back to a snapshot with every
-// view.
+// view, because nobody keeps what nodes have not said yet.
 void fill_disks_in_turns(ClusterScenario& s) {
   Random random(s.seed ^ 0xd15c5ull);
   if (s.servers < 2 || s.elastic || s.gentle || !random.chance(0.06)) return;
   s.redo = false;
+  s.mode = "sync";
+  s.push = "int8";
+  s.clip_norm = 0.0;
+  s.loss_scale = "none";
+  s.deadline = false;
   s.snapshot_s = 0;
   s.snapshot_rounds = random.between(15, 25);
   s.disk_step_ns = random.between(1, 3) * kMs;
@@ -206,7 +211,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   s.fixed_ports = random.chance(0.5);
   s.drops = random.chance(0.3) ? 0.005 : 0.0;
   Random shares(seed ^ 0x10ca1ull);
-  s.shares_memory = shares.chance(0.5);
+  s.shares_memory = shares.chance(0.6);
   // Some with many chunks: then rounds are often half done when somebody is lost.
   if (s.shares_memory && shares.chance(0.3)) s.parameters = shares.between(6000, 9000);
   if (random.chance(0.3)) {
@@ -218,7 +223,6 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
     s.mode = random.chance(0.7) ? "ssp" : "async";
     s.staleness = random.below(4);
   } else if (kind < 0.3) {
-    // What was not sent is lost with a view: these jobs go back to their snapshots.
     static constexpr const char* kPushes[] = {"int8", "topk:0.03", "onebit", "fp32"};
     s.push = kPushes[random.below(std::size(kPushes))];
     s.pull = s.push == std::string("fp32") || random.chance(0.3) ? "int8-delta" : "fp32";
@@ -251,7 +255,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   // What is pushed then is how far a replica has moved: to everybody but the trainers it is a gradient.
   if (s.mode == "sync" && !gated && !s.deadline && random.chance(0.15)) s.mode = "local_sgd";
   const bool recovers = s.mode == "sync" || s.mode == "local_sgd";
-  if (recovers && plain) make_snapshots_rare(s);
+  if (recovers) make_snapshots_rare(s);
   if (!s.rare_snapshots) fill_disks_in_turns(s);
   lose_registry(s, span);
   return s;

@@ -191,6 +191,7 @@ void ServerLaneSim::stop_job(JobId job, ViewId view, bool keep, Round round, boo
       publish(entry);
       if (entry.core->keeping()) {
         entry.stop = round;
+        entry.parks = park;
         entry.stop_by_ns = server_.now_ns() + LaneOptions().stop_timeout_ms * 1'000'000;
         return;
       }
@@ -218,7 +219,14 @@ void ServerLaneSim::tick() {
         jobs.lane_stopped(id, view, round, false);
       });
     }
-    retire(jobs_, id);
+    job.stop.reset();
+    if (job.parks) {
+      const ViewId view = job.core->job().view;
+      job.core->stop(false, Round());
+      set_aside(id, view);
+    } else {
+      retire(jobs_, id);
+    }
   }
 }
 

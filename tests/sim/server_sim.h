@@ -62,6 +62,7 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
     std::optional<Round> stop;
+    bool parks = false;  // after it
     std::uint64_t stop_by_ns = 0;
   };
   void post(std::function<void()> command);

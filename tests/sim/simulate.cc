@@ -48,7 +48,8 @@ bool run_cluster(std::uint64_t seed, const SimOptions& options) {
       "sent again, %.3f s of virtual "
       "time, %.3f s from the last fault to the next round\n",
       number(outcome.events), number(outcome.packets), number(outcome.kills), number(outcome.views),
-      number(outcome.kept), number(outcome.restored), number(outcome.redone), number(outcome.commits), number(outcome.resends), static_cast<double>(outcome.virtual_ns) * 1e-9,
+      number(outcome.kept), number(outcome.restored), number(outcome.redone), number(outcome.commits),
+      number(outcome.resends), static_cast<double>(outcome.virtual_ns) * 1e-9,
       static_cast<double>(outcome.longest_pause_ns) * 1e-9);
   return outcome.ok;
 }

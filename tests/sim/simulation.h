@@ -69,6 +69,7 @@ enum class Mutation {
   kOldRing,           // elastic: a ring keeps rounds that other nodes took part in, and nobody asks
   kFirstScale,        // elastic, with a gate: ranks that attach begin with the job's first loss scale
   kLostResiduals,     // elastic: what another number of nodes had not said yet is dropped
+  kForgottenWords,    // a node begins a view as if it had said all that it had to say
   kOtherWeight,       // a push that is made again does not have its own number of samples
   kMixedStates,       // what the ranks of a node keep is mixed up
   kFailedDrop,        // a view opens on a server that could not drop what an earlier view has left

@@ -51,6 +51,10 @@ TEST_CASE("what nodes had not said yet and is lost when their number changes is 
   CHECK(first_seed_that_finds(Mutation::kLostResiduals) < kSeedsForMutation);
 }
 
+TEST_CASE("a node that has forgotten what it has not said is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenWords) < kSeedsForMutation);
+}
+
 TEST_CASE("a push that is made again with another number of samples is found") {
   CHECK(first_seed_that_finds(Mutation::kOtherWeight) < kSeedsForMutation);
 }

@@ -49,7 +49,7 @@ WorkerLaneSim::WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared
       job_(std::move(job)),
       gather_(job_->spec().layout, chunks, job_->spec().ranks, job_->spec().start),
       reducer_(job_->spec().layout, chunks, gradients_of(*job_), job_->parameters(), job_->spec().push,
-               job_->spec().pull, static_cast<ReduceListener&>(*this), job_->spec().redo),
+               job_->spec().pull, static_cast<ReduceListener&>(*this), job_->spec().redo, job_->spec().start),
       client_(client_job(job_->spec(), chunks, std::move(connections)), static_cast<std::uint16_t>(endpoints.size()),
               ClientOptions{.window_cap_bytes = world.scenario.window_bytes}, *this),
       frames_(job_->spec().layout->chunks()),
@@ -114,7 +114,8 @@ void WorkerLaneSim::scan() {
 
 void WorkerLaneSim::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
   frames_[chunk.value] = payload;
-  world_.judge.made(worker_.node(), chunk, round, weight, payload);
+  const std::size_t frame_bytes = make_encoding(job_->spec().push)->bytes(job_->spec().layout->chunk(chunk).elements);
+  world_.judge.made(worker_.node(), chunk, round, weight, payload.first(frame_bytes));
   client_.gradient_ready(chunk, round, weight, worker_.now_ns(), job_->is_last(round));
 }
 

@@ -198,6 +198,11 @@ void WorkerSim::each_lane(const std::shared_ptr<NodeJob>& job, Function&& functi
 void WorkerSim::open(const std::shared_ptr<NodeJob>& job) {
   command([this, job] {
     const Layout& layout = *job->spec().layout;
+    const bool forgets = world_.mutation == Mutation::kForgottenWords && job->spec().redo &&
+                         make_encoding(job->spec().push)->keeps_residual();
+    for (std::uint32_t c = 0; c < layout.chunks() && forgets; ++c) {
+      job->spec().redo->begin_residual(ChunkIndex(c), job->spec().start);
+    }
     for (std::uint16_t index = 0; index < world_.scenario.lanes; ++index) {
       std::vector<ChunkIndex> chunks;
       std::vector<ConnectionIndex> connections;

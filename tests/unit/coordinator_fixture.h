@@ -47,6 +47,7 @@ struct JoinOptions {
   std::uint64_t checkpoint = 0;  // all-reduce: round
   JobId redo_job = {};           // whose pushes the node has, from first to last
   std::uint64_t redo_first = 1, redo_last = 0;
+  std::uint64_t residual_first = 1, residual_last = 0;
   std::uint32_t redo_capacity = 0;
   std::vector<std::uint32_t> redo_nodes = {};  // of the views they were pushed in; empty: 0 to nodes - 1
   JobConfig config = config_of("");            // its name is `job`
@@ -120,6 +121,8 @@ class Cluster : public CoordinatorOutput {
     join.redo_job = options.redo_job;
     join.redo_first = Round(options.redo_first);
     join.redo_last = Round(options.redo_last);
+    join.residual_first = Round(options.residual_first);
+    join.residual_last = Round(options.residual_last);
     join.redo_capacity = options.redo_capacity;
     join.computes_with = options.computes_with;
     join.on_devices = options.on_devices;

@@ -372,4 +372,65 @@ TEST_CASE("a job whose last state could not be written goes on from what its ser
   CHECK(welcome.redo_after == std::vector<Version>{Version(60), Version(60)});
 }
 
+TEST_CASE("servers go on with what they have only if every node knows what it has not said") {
+  TwoServers cluster;
+  cluster.everybody(2);
+  JoinOptions options = keeping();
+  options.config.push = EncodingId::kInt8;
+  cluster.run(2, options);
+  cluster.all_done(40);
+  cluster.sent.clear();
+  const auto rejoin = [&](std::uint32_t w, std::uint64_t residual_first, std::uint64_t residual_last,
+                          std::vector<std::uint32_t> nodes = {}) {
+    JoinOptions again = options;
+    again.node = w;
+    again.nodes = 2;
+    again.redo_job = cluster.open().job;
+    again.redo_first = 41;
+    again.redo_last = residual_last;
+    again.residual_first = residual_first;
+    again.residual_last = residual_last;
+    again.redo_nodes = std::move(nodes);
+    cluster.join(w, again);
+  };
+  cluster.keep(0, 52, 53);
+  SUBCASE("a node was lost, and all know") {
+    cluster.keep(1, 53, 53);
+    cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+    rejoin(0, 52, 53);
+    rejoin(1, 51, 52);
+    REQUIRE(cluster.opened(0));
+    CHECK(cluster.opened(0)->kept);
+    CHECK(cluster.welcome().resume_round == Round(52));
+  }
+  SUBCASE("a server was lost, and all know") {
+    cluster.server_comes_back(1);
+    rejoin(0, 52, 53);
+    rejoin(1, 51, 52);
+    REQUIRE(cluster.opened(0));
+    CHECK(cluster.opened(0)->kept);
+    const JobWelcome welcome = cluster.welcome();
+    CHECK(welcome.resume_round == Round(52));
+    CHECK(welcome.redo_after == std::vector<Version>{Version(52), Version(40)});
+  }
+  SUBCASE("one does not: the snapshot has it") {
+    cluster.keep(1, 53, 53);
+    cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+    rejoin(0, 52, 53);
+    SUBCASE("because it has nothing") {
+      rejoin(1, 1, 0);
+    }
+    SUBCASE("because it knows of other rounds") {
+      rejoin(1, 53, 53);
+    }
+    SUBCASE("because that was among other nodes") {
+      rejoin(1, 52, 53, {0, 2});
+    }
+    REQUIRE(cluster.opened(0));
+    CHECK_FALSE(cluster.opened(0)->kept);
+    CHECK(cluster.opened(0)->resume_round == Round(40));
+    CHECK(cluster.welcome().resume_round == Round(40));
+  }
+}
+
 }  // namespace tributary

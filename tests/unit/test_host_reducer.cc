@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <random>
 
 #include "kernels/tree_sum.h"
@@ -207,13 +209,64 @@ TEST_CASE("feedback encodings carry what was left of one round into the next, an
   }
 }
 
+TEST_CASE("feedback encodings go on from a ring where another process stopped, in the same bits") {
+  for (const char* name : {"int8", "topk:0.1", "onebit"}) {
+    CAPTURE(name);
+    const EncodingSpec spec = *parse_encoding(name);
+    Node node(2, {5000, 77});
+    Collected calm, out;
+    HostReducer undisturbed(node.layout, node.chunks, node.pointers, node.parameters.data(), spec, {}, calm);
+    const auto ring = RedoRing::create(JobId(5), NodeRank(0), *node.layout, spec, 4);
+    REQUIRE(ring);
+    std::unique_ptr<HostReducer> reducer;
+    const auto begin = [&](std::uint64_t start) {
+      (*ring)->forget_after(Round(start));
+      reducer = std::make_unique<HostReducer>(node.layout, node.chunks, node.pointers, node.parameters.data(), spec,
+                                              EncodingSpec{}, out, *ring, Round(start));
+      CHECK(reducer->frame_bytes() == 0);
+    };
+    const auto reduce = [&](std::uint64_t round, bool with_residual) {
+      for (const ChunkIndex chunk : node.chunks) {
+        reducer->reduce(chunk, Round(round), 2, with_residual);
+        reducer->release(chunk);
+      }
+    };
+    begin(0);
+    for (std::uint64_t round = 1; round <= 3; ++round) reduce(round, false);
+    SUBCASE("at the last round") {
+      begin(3);
+    }
+    SUBCASE("at the one before: that round is made again") {
+      begin(2);
+      reduce(3, false);
+    }
+    for (std::uint64_t round = 1; round <= 5; ++round) {
+      for (const ChunkIndex chunk : node.chunks) {
+        const bool with_residual = round == 4;
+        undisturbed.reduce(chunk, Round(round), 2, with_residual);
+        undisturbed.release(chunk);
+        const auto kept = (*ring)->find(chunk, Round(round));
+        if (round <= 3) {
+          REQUIRE(kept);
+          CHECK(std::ranges::equal(kept->bytes, calm.frame));
+          continue;
+        }
+        reducer->reduce(chunk, Round(round), 2, with_residual);
+        CHECK(std::ranges::equal(out.frame, calm.frame));
+        reducer->release(chunk);
+        CHECK(std::ranges::equal(reducer->residual(chunk), undisturbed.residual(chunk)));
+      }
+    }
+  }
+}
+
 TEST_CASE("a restored residual is added to the first round's sum") {
   Node node(1, {1024});
   const auto encoding = make_encoding(EncodingId::kInt8);
   std::vector<float> residual(1024, 0.375f);
   Collected out;
   HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), EncodingId::kInt8,
-                      EncodingId::kFp32, out);
+                      EncodingId::kFp32, out, {}, Round(7));
   reducer.restore_residual(ChunkIndex(0), std::as_bytes(std::span(residual)));
   reducer.reduce(ChunkIndex(0), Round(8), 1, false);
   const std::size_t elements = node.layout->chunk(ChunkIndex(0)).elements;

@@ -152,6 +152,40 @@ TEST_CASE("a frame that is being written is not found, nor its round counted") {
   CHECK(ring->kept().last == Round(1));
 }
 
+TEST_CASE("what a node has not said is known of the last two rounds that are complete on all chunks") {
+  const auto ring = ring_of(EncodingId::kInt8);
+  const auto are = [&](std::uint64_t first, std::uint64_t last) {
+    const RedoRing::Range range = ring->residuals();
+    return range.first == Round(first) && range.last == Round(last);
+  };
+  const auto encode = [&](std::uint64_t round) {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
+      ring->begin_residual(ChunkIndex(chunk), Round(round));
+      ring->publish_residual(ChunkIndex(chunk), Round(round));
+    }
+  };
+  CHECK(are(0, 0));  // nothing, as a job begins
+  encode(1);
+  CHECK(are(0, 1));
+  CHECK(ring->area(ChunkIndex(1), Round(0)) == ring->area(ChunkIndex(1), Round(2)));
+  CHECK(ring->area(ChunkIndex(1), Round(0)) != ring->area(ChunkIndex(1), Round(1)));
+  ring->begin_residual(ChunkIndex(1), Round(2));  // and no further, because the process dies
+  CHECK(are(1, 1));
+  ring->publish_residual(ChunkIndex(1), Round(2));
+  CHECK(are(1, 1));  // not all chunks are there yet
+  encode(2);
+  CHECK(are(1, 2));
+  const auto again = RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, EncodingId::kInt8);
+  REQUIRE(again);
+  CHECK((*again)->residuals().last == Round(2));
+  ring->forget_after(Round(1));
+  CHECK(are(1, 1));
+  ring->forget_after(Round(0));
+  CHECK(ring->residuals().last < ring->residuals().first);
+  const auto plain = ring_of();
+  CHECK(plain->residuals().last < plain->residuals().first);
+}
+
 TEST_CASE("rounds that are gone through again are forgotten") {
   const auto ring = ring_of();
   for (std::uint64_t round = 1; round <= 3; ++round) {

@@ -174,8 +174,8 @@ TEST_CASE("a welcome whose rules of redo do not fit the job is refused in words"
   node.run();
   SessionOptions options = node.session_options();
   std::string words;
-  SUBCASE("pushes are to be kept that have residuals") {
-    options.job.push = EncodingId::kOneBit;
+  SUBCASE("pushes are to be kept of nodes with clocks of their own") {
+    options.job.mode = "ssp";
     words = "configuration rules that out";
   }
   SUBCASE("servers are missing in the list of what they have") {
@@ -184,7 +184,7 @@ TEST_CASE("a welcome whose rules of redo do not fit the job is refused in words"
   auto attached = node.attach(options);
   node.coordinator.await<JoinJob>();
   JobWelcome message = node.welcome_message(1, Round(3));
-  if (options.job.push.id == EncodingId::kOneBit) {
+  if (options.job.mode == "ssp") {
     message.redo = true;
   } else {
     message.owners.back().shard = ShardIndex(1);

@@ -138,6 +138,33 @@ TEST_CASE("the step before the last one is in the answers' encoding") {
   CHECK(shard.out.answers[0].payload.bytes()[1] == std::byte{0x41});  // 10 = 0x4120 in bf16
 }
 
+TEST_CASE(
+    "where answers are changes, nodes that begin a round behind get what all held, and then that round's change") {
+  ShardSetup setup = recovering(1);
+  setup.pull = EncodingId::kInt8Delta;
+  Shard shard(setup);
+  shard.init(10.0f);
+  shard.push(0, 1, 2.0f);
+  shard.push(0, 2, 0.3f);
+  const std::vector<std::byte> change(shard.out.answers.back().payload.bytes().begin(),
+                                      shard.out.answers.back().payload.bytes().end());
+  shard.out.clear();
+  shard.core.on_pull(peer_of(0), Pull{Shard::key(0), Version(1)});
+  REQUIRE(shard.out.answers.size() == 1);
+  CHECK(shard.out.answers[0].header.version == Version(1));
+  CHECK(shard.out.answers[0].header.encoding == EncodingId::kFp32);
+  std::vector<float> held(shard.out.answers[0].payload.floats().begin(), shard.out.answers[0].payload.floats().end());
+  CHECK(held[0] == doctest::Approx(8.0f).epsilon(0.01));
+  shard.push(0, 2, 0.3f);
+  REQUIRE(shard.out.answers.size() == 2);
+  CHECK(std::ranges::equal(shard.out.answers[1].payload.bytes(), change));
+  make_encoding(EncodingId::kInt8Delta)->apply(change.data(), held.size(), held.data());
+  shard.out.clear();
+  shard.core.on_pull(peer_of(0), Pull{Shard::key(0), Version(2)});
+  REQUIRE(shard.out.answers.size() == 1);
+  CHECK(std::ranges::equal(shard.out.answers[0].payload.floats(), held));
+}
+
 TEST_CASE("a round without samples has the same parameters before and after") {
   Shard shard(recovering(1));
   shard.init(10.0f);
