@@ -13,7 +13,7 @@
 
 namespace tributary::bench {
 
-inline constexpr std::uint64_t kEchoInFlight = 16;  // 64 were slower (ARCHITECTURE.md)
+inline constexpr std::uint64_t kEchoInFlight = 16;  // 64 were slower (docs/data-path.md)
 
 struct EchoOptions {
   Transport transport = Transport::kTcp;

@@ -29,7 +29,7 @@ link. The options are there to see what they are worth.
   socket_payload_bytes (of gradients and parameters that crossed a socket, counted by the workers: 0 with shm),
   with shm: tcp_gb_per_s_each_way (a second cluster of the same kind over tcp, whose slices take turns with these), ratio_to_tcp,
   tcp_cpu_seconds_per_gb, tcp_slices_gb_per_s,
-  memory {server_bytes, formula_bytes, ratio} (after every slice, the most; ARCHITECTURE.md: memory of a server), digest (equal on all nodes: checked)
+  memory {server_bytes, formula_bytes, ratio} (after every slice, the most; docs/bounds.md), digest (equal on all nodes: checked)
 --durability: ranks write their gradients in every round, as trainers do (a node's only rank, with fp32, to where it is kept). Slices
   begin when rings have been gone round once and the first snapshots are written. Give more --slices if the machine is noisy.
   --json: off, redo {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s,

@@ -7,7 +7,7 @@
 //
 // The blocks lie in one shared memory whose address space is taken whole at the first acquire(), and whose pages come
 // and go with the blocks: so a process on the same machine that maps share() once reads every buffer of the pool at
-// offset(), those that come later too (ARCHITECTURE.md, "Payloads on one machine").
+// offset(), those that come later too (docs/data-path.md).
 //
 // Memory for a block costs the kernel some 200 us a MiB (its pages are zeroed and mapped one by one). Before a burst,
 // such as a snapshot's copy-on-write, another thread can pay that: expect() and prepare_one().

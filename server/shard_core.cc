@@ -198,7 +198,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
 
 // After a push that is held. The sender of the last one missing gets a receipt like all others, although its answer
 // follows at once: an answer is large and queues behind the other nodes', so that acknowledgements by answers alone
-// would slow down just the node that is last, and it would stay last (ARCHITECTURE.md, "Flow control and loss").
+// would slow down just the node that is last, and it would stay last (docs/data-path.md).
 void ShardCore::settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round) {
   const bool alone = job_.nodes == 1;
   if (!alone) output_.receipt(from, Receipt{key, round});

@@ -14,7 +14,7 @@
 // One window for all connections, because they share this node's link. It also keeps the nodes in step: a node cannot
 // run ahead at one server and fall behind at another by more than the window, and only chunks that all nodes have
 // pushed can be answered. (With a window for each connection TCP's unfairness between them made nodes drift apart, and
-// a fifth of a round passed after the last push; ARCHITECTURE.md, "Flow control and loss".)
+// a fifth of a round passed after the last push; docs/data-path.md.)
 //
 // Encodings with error feedback: an answer may name the round of a snapshot, whose push then brings the node's residual
 // behind its frame; a resumed node gets its residual before its first answer; and a node that leaves sends the

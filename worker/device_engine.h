@@ -1,6 +1,6 @@
 // DeviceEngine: issues all device work of one job, in one order: sums, collectives, encodes, copies, decodes. The
 // scheduling logic without the thread: orders come in through an inbox, step() does what can be done now, completions
-// go out through DeviceEngineOutput. ARCHITECTURE.md, "GPU nodes", has streams and events.
+// go out through DeviceEngineOutput. docs/gpu-nodes.md has streams and events.
 //
 // A group is issued when all its chunks are there. Per direction at most `ahead` groups are under way; staging memory
 // is there for `slots` of them, the others wait on the device. Deliveries go first: trainers wait for them.

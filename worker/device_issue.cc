@@ -1,4 +1,4 @@
-// What DeviceEngine puts on the streams, group by group. Read with the table of events in ARCHITECTURE.md, "GPU nodes".
+// What DeviceEngine puts on the streams, group by group. Read with the table of events in docs/gpu-nodes.md.
 #include "common/assert.h"
 #include "worker/device_engine.h"
 

@@ -1,4 +1,4 @@
-// DevicePlan: which chunk, rank and device belong together in one job on this node (ARCHITECTURE.md, "GPU nodes").
+// DevicePlan: which chunk, rank and device belong together in one job on this node (docs/gpu-nodes.md).
 //
 // "Position" is a device's place among the job's devices: its NCCL rank, and which chunk of each group is its own.
 #pragma once

@@ -11,7 +11,7 @@
 //
 // Thread rule: one thread at a time, but abort() from any. Gloo's input and output runs on a thread of the device; what
 // it throws there (a peer that does not speak its protocol, a call of the kernel that cannot fail) ends the process:
-// ARCHITECTURE.md, "All-reduce mode", says why, and what is seen of it.
+// docs/allreduce.md says why, and what is seen of it.
 #pragma once
 
 #include <chrono>

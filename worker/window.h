@@ -1,7 +1,7 @@
 // WindowController: how many unacknowledged bytes a worker lane may have under way. Pure.
 //
 // Too little leaves the link idle; too much fills queues on the way until TCP backs off, and lets the nodes drift apart
-// (measured on emulated links, see ARCHITECTURE.md). The controller steers by delay: it lets the acknowledgement time
+// (measured on emulated links, see docs/data-path.md). The controller steers by delay: it lets the acknowledgement time
 // settle at base_rtt + target_queue, where base_rtt is the lowest time seen. Once per such time,
 //     window = window * (base_rtt + target_queue) / mean acknowledgement time,        floor <= window <= cap
 // (the law of FAST TCP, Wei et al. 2006), half of the way at a time and only if the window was what held the sender
