@@ -16,7 +16,7 @@
 #include "server/checkpoint_convert.h"
 #include "server/checkpoint_directory.h"
 #include "server/checkpoint_file.h"
-#include "server/records.h"
+#include "server/chunk_record.h"
 
 namespace tributary {
 namespace {
@@ -147,46 +147,6 @@ Result<Layout> lay_out(const std::vector<const SafetensorsEntry*>& tensors, cons
   return Layout::unowned(std::move(specs), elements);
 }
 
-// The chunk's arrays, fresh but for the parameters, as they lie in a checkpoint.
-class FreshChunk {
- public:
-  FreshChunk(const kernels::Optimizer& optimizer, std::uint64_t chunk_elements)
-      : optimizer_(optimizer), slots_(static_cast<std::size_t>(optimizer.slots())) {
-    for (std::size_t s = 0; s < slots_.size(); ++s) {
-      slots_[s].assign(chunk_elements, optimizer.initial_state(static_cast<int>(s)));
-    }
-  }
-
-  StoredChunk make(ChunkIndex chunk, const std::vector<float>& parameters) {
-    records::ChunkHeader header;
-    header.chunk = chunk;
-    header.elements = parameters.size();
-    header.slots = static_cast<std::uint8_t>(slots_.size());
-    header.optimizer = optimizer_.name();
-    StoredChunk out{
-        chunk,
-        {{chunk_key(chunk, kHeaderPart), {}}, {chunk_key(chunk, kParamsPart), bytes(parameters, parameters.size())}}};
-    for (std::size_t s = 0; s < slots_.size(); ++s) {
-      out.entries.push_back(
-          {chunk_key(chunk, static_cast<std::uint8_t>(kSlotsPart + s)), bytes(slots_[s], parameters.size())});
-    }
-    Checksum64 checksum;
-    for (std::size_t i = 1; i < out.entries.size(); ++i) checksum.add(out.entries[i].value);
-    header.checksum = checksum.value();
-    sealed_ = records::seal(header);
-    out.entries.front().value = sealed_;
-    return out;
-  }
-
- private:
-  static std::string_view bytes(const std::vector<float>& values, std::size_t count) {
-    return {reinterpret_cast<const char*>(values.data()), count * sizeof(float)};
-  }
-  const kernels::Optimizer& optimizer_;
-  std::vector<std::vector<float>> slots_;
-  std::string sealed_;
-};
-
 }  // namespace
 
 Result<ConversionResult> import_safetensors(const std::string& file, const ImportOptions& options) {
@@ -212,12 +172,25 @@ Result<ConversionResult> import_safetensors(const std::string& file, const Impor
   auto writer = CheckpointFileWriter::create((fs::path(partial) / shard_file_name(shard)).string(),
                                              {shard, Round(0), layout->hash()});
   if (!writer) return give_up(writer.error());
-  FreshChunk fresh(*optimizer, layout->chunk_elements());
+  std::vector<std::vector<float>> fresh;  // state arrays
+  for (int slot = 0; slot < optimizer->slots(); ++slot) {
+    fresh.emplace_back(layout->chunk_elements(), optimizer->initial_state(slot));
+  }
   std::vector<std::uint16_t> halves;
   std::vector<float> parameters;
   for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
     Status done = read_chunk(*source, *tensors, *layout, ChunkIndex(c), halves, parameters);
-    if (done) done = (*writer)->add(fresh.make(ChunkIndex(c), parameters));
+    if (!done) return give_up(done.error());
+    std::vector<const float*> arrays{parameters.data()};
+    for (const auto& slot : fresh) arrays.push_back(slot.data());
+    records::ChunkHeader header;
+    header.chunk = ChunkIndex(c);
+    header.elements = parameters.size();
+    header.slots = static_cast<std::uint8_t>(fresh.size());
+    header.optimizer = optimizer->name();
+    std::string sealed;
+    done = (*writer)->add(
+        records::compose_chunk(header, records::stored_state(header.chunk, arrays, header.elements), sealed));
     if (!done) return give_up(done.error());
   }
   if (Status done = (*writer)->finish(); !done) return give_up(done.error());

@@ -9,7 +9,7 @@
 
 #include "common/checksum.h"
 #include "server/checkpoint_file.h"
-#include "server/records.h"
+#include "server/chunk_record.h"
 
 namespace tributary {
 namespace {

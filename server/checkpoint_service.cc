@@ -15,8 +15,8 @@
 #include "server/checkpoint_directory.h"
 #include "server/checkpoint_file.h"
 #include "server/checkpoint_reader.h"
+#include "server/chunk_record.h"
 #include "server/disk_space.h"
-#include "server/records.h"
 #include "server/snapshot_file.h"
 
 namespace tributary {

@@ -1,55 +1,10 @@
 #include "server/records.h"
 
-#include <xxhash.h>
-
-#include <cstring>
-
-#include "common/codec_util.h"
 #include "schema/records.capnp.h"
+#include "server/record_seal.h"
 
 namespace tributary::records {
-namespace {
-
 using namespace codec;
-
-constexpr std::size_t kChecksumBytes = sizeof(std::uint64_t);
-
-std::string seal_message(capnp::MessageBuilder& builder) {
-  const std::vector<std::byte> body = to_bytes(builder);
-  const std::uint64_t checksum = XXH3_64bits(body.data(), body.size());
-  std::string out(kChecksumBytes + body.size(), '\0');
-  std::memcpy(out.data(), &checksum, kChecksumBytes);
-  std::memcpy(out.data() + kChecksumBytes, body.data(), body.size());
-  return out;
-}
-
-template <class T, class Root, class Decode>
-Result<T> unseal_message(std::string_view bytes, std::string_view what, Decode&& decode) {
-  const auto damaged = [&](const std::string& why) {
-    return Error{ErrorCode::kStore, std::string(what) + " is damaged: " + why +
-                                        "; check the disk, then restore the store from a copy or remove it"};
-  };
-  std::uint64_t checksum = 0;
-  if (bytes.size() < kChecksumBytes) {
-    return tl::unexpected<Error>(damaged("it has only " + std::to_string(bytes.size()) + " bytes"));
-  }
-  std::memcpy(&checksum, bytes.data(), kChecksumBytes);
-  bytes.remove_prefix(kChecksumBytes);
-  if (XXH3_64bits(bytes.data(), bytes.size()) != checksum) {
-    return tl::unexpected<Error>(damaged("its checksum does not match its bytes"));
-  }
-  const auto message = std::as_bytes(std::span(bytes));
-  const auto format = peek_u32(message);
-  if (!format) return tl::unexpected<Error>(damaged("it is no record"));
-  if (*format > kStoreFormat) {
-    return fail(ErrorCode::kStoreFormat, std::string(what) + " has store format " + std::to_string(*format) +
-                                             ", this program reads formats up to " + std::to_string(kStoreFormat) +
-                                             "; install the newer Tributary that wrote it, or use another store");
-  }
-  return decode_message<T, Root>(message, decode).map_error(damaged);
-}
-
-}  // namespace
 
 std::string seal(const StoreIdentity& record, std::uint32_t format) {
   capnp::MallocMessageBuilder builder;
@@ -94,61 +49,6 @@ Result<SnapshotRecord> unseal_snapshot(std::string_view bytes, std::string_view 
     out.chunks.reserve(chunks.size());
     for (auto chunk : chunks) out.chunks.emplace_back(chunk);
     out.info.chunks = static_cast<std::uint32_t>(out.chunks.size());
-    return out;
-  });
-}
-
-std::string seal(const ChunkHeader& record, std::uint32_t format) {
-  capnp::MallocMessageBuilder builder;
-  auto out = builder.initRoot<record::ChunkHeader>();
-  out.setFormat(format);
-  out.setJob(record.job.value);
-  out.setRound(record.round.value);
-  out.setChunk(record.chunk.value);
-  out.setSlots(record.slots);
-  out.setVersion(record.version.value);
-  out.setStep(record.step);
-  out.setElements(record.elements);
-  out.setOptimizer(text(record.optimizer));
-  out.setChecksum(record.checksum);
-  out.setEstimate(record.estimate);
-  out.setNodes(static_cast<std::uint16_t>(record.nodes));
-  auto residuals = out.initResidualNodes(static_cast<unsigned>(record.residual_nodes.size()));
-  for (unsigned i = 0; i < residuals.size(); ++i)
-    residuals.set(i, static_cast<std::uint16_t>(record.residual_nodes[i]));
-  auto clocks = out.initClocks(static_cast<unsigned>(record.clocks.size()));
-  for (unsigned i = 0; i < clocks.size(); ++i) clocks.set(i, record.clocks[i]);
-  if (record.gate.known()) write_gate(out.initGate(), record.gate);
-  return seal_message(builder);
-}
-
-Result<ChunkHeader> unseal_chunk(std::string_view bytes, std::string_view what) {
-  return unseal_message<ChunkHeader, record::ChunkHeader>(bytes, what, [](record::ChunkHeader::Reader in) {
-    ChunkHeader out;
-    out.job = JobId(in.getJob());
-    out.round = Round(in.getRound());
-    out.chunk = ChunkIndex(in.getChunk());
-    out.version = Version(in.getVersion());
-    out.step = in.getStep();
-    out.elements = in.getElements();
-    out.slots = in.getSlots();
-    out.optimizer = read_text(in.getOptimizer(), kMaxNameBytes, "the optimizer's name");
-    out.checksum = in.getChecksum();
-    out.estimate = in.getEstimate();
-    out.nodes = in.getNodes();
-    for (const std::uint16_t node : in.getResidualNodes()) {
-      if (node >= out.nodes || (!out.residual_nodes.empty() && node <= out.residual_nodes.back())) {
-        throw Malformed{"it claims residuals of nodes that are not there"};
-      }
-      out.residual_nodes.push_back(node);
-    }
-    for (const std::uint64_t clock : in.getClocks()) out.clocks.push_back(clock);
-    out.gate = read_gate(in.getGate());
-    if (!out.clocks.empty() && out.clocks.size() != out.nodes) throw Malformed{"it has not every node's clock"};
-    if (out.elements > kMaxChunkBytes / sizeof(float) || out.slots > kernels::kMaxSlots) {
-      throw Malformed{"it claims " + std::to_string(out.elements) + " elements and " + std::to_string(out.slots) +
-                      " state arrays"};
-    }
     return out;
   });
 }

@@ -12,10 +12,6 @@
 namespace tributary {
 namespace {
 
-rocksdb::Slice slice(std::span<const std::byte> values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size()};
-}
-
 std::string what_chunk(ChunkIndex chunk, const SnapshotInfo& info) {
   return "chunk " + std::to_string(chunk.value) + " of the " + describe(info);
 }
@@ -98,44 +94,29 @@ Status SnapshotFileWriter::add(const ChunkSnapshot& chunk) {
                                           std::to_string(chunk.job.value) + " at round " +
                                           std::to_string(chunk.round.value) + " was given to the " + describe(info_));
   }
-  // Every array with its key, in key order.
-  std::vector<std::pair<std::string, std::span<const std::byte>>> arrays;
-  const auto add_array = [&](std::string key, const BufferRef& buffer) {
-    arrays.emplace_back(std::move(key), buffer.bytes());
-  };
   records::ChunkHeader header{
       chunk.job, chunk.round, chunk.chunk, chunk.version, chunk.step, chunk.params.floats().size(), 0, info_.optimizer,
       0};
-  add_array(chunk_key(chunk.chunk, kParamsPart), chunk.params);
+  std::vector<StoredEntry> arrays;  // in the order of their keys
+  const auto add_array = [&](std::string key, std::span<const std::byte> values) {
+    arrays.push_back({std::move(key), {reinterpret_cast<const char*>(values.data()), values.size()}});
+  };
+  add_array(chunk_key(chunk.chunk, kParamsPart), chunk.params.bytes());
   while (header.slots < kernels::kMaxSlots && chunk.slots[header.slots]) {
-    add_array(chunk_key(chunk.chunk, static_cast<std::uint8_t>(kSlotsPart + header.slots)), chunk.slots[header.slots]);
-    ++header.slots;
+    const auto part = static_cast<std::uint8_t>(kSlotsPart + header.slots);
+    add_array(chunk_key(chunk.chunk, part), chunk.slots[header.slots++].bytes());
   }
   header.estimate = static_cast<bool>(chunk.estimate);
-  if (header.estimate) add_array(chunk_key(chunk.chunk, kEstimatePart), chunk.estimate);
+  if (header.estimate) add_array(chunk_key(chunk.chunk, kEstimatePart), chunk.estimate.bytes());
   header.nodes = chunk.nodes;
   header.clocks = chunk.clocks;
   header.gate = chunk.gate;
   for (const HeldResidual& residual : chunk.residuals) {
     header.residual_nodes.push_back(residual.node);
-    arrays.emplace_back(residual_key(chunk.chunk, residual.node), residual.values);
+    add_array(residual_key(chunk.chunk, residual.node), residual.values);
   }
-  Checksum64 checksum;
-  for (const auto& [key, values] : arrays) {
-    if (values.size() != header.elements * sizeof(float)) {
-      return fail(ErrorCode::kInternal, what_chunk(chunk.chunk, info_) + " has " + std::to_string(header.elements) +
-                                            " parameters but an array of " + std::to_string(values.size()) + " bytes");
-    }
-    checksum.add(values.data(), values.size());
-  }
-  header.checksum = checksum.value();
-
-  if (Status begun = begin_chunk(chunk.chunk); !begun) return begun;
-  if (auto status = put(chunk_key(chunk.chunk, kHeaderPart), records::seal(header)); !status) return status;
-  for (const auto& [key, values] : arrays) {
-    if (auto status = put(key, slice(values)); !status) return status;
-  }
-  return end_chunk();
+  std::string sealed;
+  return add(records::compose_chunk(std::move(header), std::move(arrays), sealed));
 }
 
 Status SnapshotFileWriter::close() {

@@ -25,8 +25,6 @@
 
 namespace tributary {
 
-inline constexpr std::uint32_t kStoreFormat = 4;  // older ones are read
-
 // A chunk as loaded; spans are valid during the callback only.
 struct LoadedChunk {
   ChunkIndex chunk;

@@ -5,7 +5,6 @@
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/daemon_thread.h"
-#include "common/job_json.h"
 #include "worker/allreduce_job.h"
 
 namespace tributary {
@@ -116,9 +115,8 @@ Status AllreduceJob::begin() {
   if (!state) return tl::unexpected(state.error());
   state_ = std::move(*state);
   if (spec.node.value == 0 && !around_.options.store_path.empty()) {
-    checkpointer_ =
-        std::make_unique<Checkpointer>(around_.options.store_path, spec.name, to_canonical_json(setup_.config),
-                                       spec.layout, setup_.config.snapshot, spec.start, *state_, around_.logger);
+    checkpointer_ = std::make_unique<Checkpointer>(around_.options.store_path, setup_.config, spec.layout, spec.start,
+                                                   *state_, around_.logger);
   }
   if (Status opened = open_rings(); !opened) return opened;
   if (Status connected = on_devices() ? connect_devices() : wait_for_members(); !connected) return connected;
@@ -301,8 +299,8 @@ Status AllreduceJob::first_values() {
       return fail(ErrorCode::kStore, "the job is to go on from round " + std::to_string(spec.start.value) +
                                          ", but this worker keeps no checkpoints; set [store] path in worker.toml");
     }
-    return read_checkpoint(around_.options.store_path, spec.name, *spec.layout, spec.start,
-                           {job_->parameters(), state_->slots(), state_->steps()});
+    return ReplicaCheckpoints(around_.options.store_path, setup_.config, *spec.layout)
+        .read(spec.start, {job_->parameters(), state_->slots(), state_->steps()});
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return initial_ || failed_ || closing_; });

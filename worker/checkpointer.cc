@@ -17,14 +17,12 @@ constexpr int kNiceness = 10;
 
 }  // namespace
 
-Checkpointer::Checkpointer(std::string store_path, std::string job_name, std::string job_json,
-                           std::shared_ptr<const Layout> layout, SnapshotConfig config, Round start,
-                           ReplicaState& state, Logger logger)
-    : store_path_(std::move(store_path)),
-      job_name_(std::move(job_name)),
-      job_json_(std::move(job_json)),
+Checkpointer::Checkpointer(std::string store_path, const JobConfig& job, std::shared_ptr<const Layout> layout,
+                           Round start, ReplicaState& state, Logger logger)
+    : job_name_(job.name),
       layout_(std::move(layout)),
-      config_(config),
+      checkpoints_(std::move(store_path), job, *layout_),
+      config_(job.snapshot),
       state_(state),
       logger_(std::move(logger)),
       copied_steps_(layout_->chunks(), 0),
@@ -88,18 +86,9 @@ Round Checkpointer::written() const {
   return written_;
 }
 
-Status Checkpointer::write(Round round, const float* parameters, std::span<const float* const> slots,
-                           std::span<const std::uint64_t> steps) {
-  CheckpointView view;
-  view.job_name = job_name_;
-  view.job_json = job_json_;
-  view.layout = layout_.get();
-  view.round = round;
-  view.parameters = parameters;
-  view.slots = slots;
-  view.steps = steps;
+Status Checkpointer::write(Round round, const ReplicaView& view) {
   const std::uint64_t began = steady_ms();
-  Status written = write_checkpoint(store_path_, view);
+  Status written = checkpoints_.write(round, view);
   if (written) {
     logger_->info("job '{}': checkpoint of round {} written in {} ms", job_name_, round.value, steady_ms() - began);
   } else {
@@ -120,7 +109,7 @@ void Checkpointer::run() {
     lock.unlock();
     std::vector<const float*> slots;
     for (std::size_t i = 1; i < copies_.size(); ++i) slots.push_back(copies_[i].data());
-    const bool written = write(round, copies_[0].data(), slots, copied_steps_).has_value();
+    const bool written = write(round, {copies_[0].data(), slots, copied_steps_}).has_value();
     lock.lock();
     if (written) written_ = round;
     capturing_ = Round();
@@ -136,7 +125,7 @@ Status Checkpointer::finish(Round round) {
     if (written_ == round) return {};
   }
   const std::vector<const float*> slots(state_.slots().begin(), state_.slots().end());
-  Status written = write(round, state_.parameters(), slots, state_.steps());
+  Status written = write(round, {state_.parameters(), slots, state_.steps()});
   if (!written) return written;
   const std::lock_guard lock(mutex_);
   written_ = round;

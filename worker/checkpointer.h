@@ -1,6 +1,7 @@
 // Checkpointer: keeps the state of all chunks at one round while training goes on, and writes it in the background.
 // Node 0's, in all-reduce jobs. A chunk is copied when it reaches the round; when all have, a thread of low priority
-// writes the file (worker/checkpoint.h). One checkpoint at a time: one that becomes due meanwhile is of a later round.
+// writes it (worker/replica_checkpoints.h). One checkpoint at a time: one that becomes due meanwhile is of a later
+// round.
 //
 // Thread rule: reaches() and keep() from any thread, one at a time for a chunk; finish() when none can come any more.
 #pragma once
@@ -15,15 +16,15 @@
 
 #include "common/config.h"
 #include "common/log.h"
-#include "worker/checkpoint.h"
+#include "worker/replica_checkpoints.h"
 #include "worker/replica_state.h"
 
 namespace tributary {
 
 class Checkpointer {
  public:
-  Checkpointer(std::string store_path, std::string job_name, std::string job_json, std::shared_ptr<const Layout> layout,
-               SnapshotConfig config, Round start, ReplicaState& state, Logger logger);
+  Checkpointer(std::string store_path, const JobConfig& job, std::shared_ptr<const Layout> layout, Round start,
+               ReplicaState& state, Logger logger);
   ~Checkpointer();  // what is being written is finished
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
@@ -40,11 +41,11 @@ class Checkpointer {
  private:
   bool due(Round round, std::uint64_t now_ms) const;
   void run();
-  Status write(Round round, const float* parameters, std::span<const float* const> slots,
-               std::span<const std::uint64_t> steps);
+  Status write(Round round, const ReplicaView& view);
 
-  const std::string store_path_, job_name_, job_json_;
+  const std::string job_name_;
   const std::shared_ptr<const Layout> layout_;
+  const ReplicaCheckpoints checkpoints_;
   const SnapshotConfig config_;
   ReplicaState& state_;
   const Logger logger_;

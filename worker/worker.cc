@@ -10,9 +10,8 @@
 #include "common/clock.h"
 #include "common/host_identity.h"
 #include "common/incarnation.h"
-#include "common/job_json.h"
-#include "worker/checkpoint.h"
 #include "worker/local_address.h"
+#include "worker/replica_checkpoints.h"
 #include "worker/status.h"
 
 namespace tributary {
@@ -206,8 +205,7 @@ void Worker::peer_address(const PeerAddress& address) {
 Result<std::optional<Round>> Worker::newest_checkpoint(const JobConfig& config, const Layout& layout) const {
   if (config_.store_path.empty()) return std::optional<Round>(Round());
   if (allreduce_->jobs_keeping() != 0) return std::optional<Round>();
-  const Result<Round> newest =
-      tributary::newest_checkpoint(config_.store_path, config.name, layout.hash(), to_canonical_json(config));
+  const Result<Round> newest = ReplicaCheckpoints(config_.store_path, config, layout).newest();
   if (!newest) return tl::unexpected(newest.error());
   return std::optional<Round>(*newest);
 }

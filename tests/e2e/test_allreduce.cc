@@ -46,7 +46,7 @@ void wait_for_checkpoint(LocalCluster& cluster) {
     std::error_code error;
     for (const auto& entry :
          std::filesystem::recursive_directory_iterator(cluster.base_dir() + "/store-worker-0", error)) {
-      if (entry.path().extension() == ".ckpt") return true;
+      if (entry.path().filename() == "COMPLETE" && entry.path().parent_path().extension() != ".partial") return true;
     }
     return false;
   }));

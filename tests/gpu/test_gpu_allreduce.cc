@@ -6,7 +6,6 @@
 #include "tests/gpu/required_library.h"
 #include "tests/unit/allreduce_fixture.h"
 #include "tests/unit/temp_dir.h"
-#include "worker/checkpoint.h"
 #include "worker/cuda_device_api.h"
 #include "worker/device_exchange.h"
 

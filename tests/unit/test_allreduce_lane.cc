@@ -2,7 +2,7 @@
 
 #include "tests/unit/allreduce_fixture.h"
 #include "tests/unit/temp_dir.h"
-#include "worker/checkpoint.h"
+#include "worker/replica_checkpoints.h"
 
 using namespace tributary;
 using namespace tributary::testing;
@@ -78,13 +78,14 @@ TEST_CASE("a node that left after its round unblocks nobody before the stop, and
   CHECK(cluster.no_failures());
 
   const Layout layout = cluster_layout(options.chunk_elements);
-  const auto newest = newest_checkpoint(directory.path(), "job", layout.hash());
+  const ReplicaCheckpoints checkpoints(directory.path(), cluster_config(options), layout);
+  const auto newest = checkpoints.newest();
   REQUIRE(newest);
   CHECK(newest->value == 3);
   std::vector<float> values(layout.flat_elements()), first(values.size()), second(values.size());
   std::vector<std::uint64_t> steps(layout.chunks());
   float* const slots[] = {first.data(), second.data()};
-  REQUIRE(read_checkpoint(directory.path(), "job", layout, *newest, {values.data(), slots, steps}));
+  REQUIRE(checkpoints.read(*newest, {values.data(), slots, steps}));
   CHECK(same_bits(values, reached));
   CHECK(steps == std::vector<std::uint64_t>(layout.chunks(), 3));
 }
@@ -161,6 +162,7 @@ TEST_CASE("checkpoints are written while training goes on, and hold one round ea
   REQUIRE(cluster.reaches(0));
   ServerReference servers(options);
   const Layout layout = cluster_layout(options.chunk_elements);
+  const ReplicaCheckpoints checkpoints(directory.path(), cluster_config(options), layout);
   std::vector<std::vector<float>> after{servers.parameters()};  // by round
   Round newest;
   std::size_t seen = 0;
@@ -169,7 +171,7 @@ TEST_CASE("checkpoints are written while training goes on, and hold one round ea
     cluster.train(round, round);
     servers.round(round, 2, 2);
     after.push_back(servers.parameters());
-    const auto found = newest_checkpoint(directory.path(), "job", layout.hash());
+    const auto found = checkpoints.newest();
     REQUIRE(found);
     if (*found == newest) continue;
     newest = *found;
@@ -177,7 +179,7 @@ TEST_CASE("checkpoints are written while training goes on, and hold one round ea
     std::vector<float> values(layout.flat_elements()), first(values.size()), second(values.size());
     std::vector<std::uint64_t> steps(layout.chunks());
     float* const slots[] = {first.data(), second.data()};
-    REQUIRE(read_checkpoint(directory.path(), "job", layout, newest, {values.data(), slots, steps}));
+    REQUIRE(checkpoints.read(newest, {values.data(), slots, steps}));
     CHECK(same_bits(values, after[newest.value]));
     CHECK(steps == std::vector<std::uint64_t>(layout.chunks(), newest.value));
   }
@@ -185,7 +187,7 @@ TEST_CASE("checkpoints are written while training goes on, and hold one round ea
   const std::uint64_t last = after.size() - 1;
   cluster.close(false);
   CHECK(cluster.memory_comes_back());
-  const auto standing = newest_checkpoint(directory.path(), "job", layout.hash());
+  const auto standing = checkpoints.newest();
   REQUIRE(standing);
   CHECK(standing->value >= newest.value);
   CHECK(standing->value <= last);

@@ -3,7 +3,7 @@
 #include "tests/unit/allreduce_fixture.h"
 #include "tests/unit/device_node_fixture.h"
 #include "tests/unit/temp_dir.h"
-#include "worker/checkpoint.h"
+#include "worker/replica_checkpoints.h"
 
 using namespace tributary;
 using namespace tributary::testing;
@@ -113,6 +113,7 @@ TEST_CASE("checkpoints of jobs on devices are taken while training goes on, and 
   REQUIRE(cluster.reaches(0));
   ServerReference servers(on.options);
   const Layout layout = cluster_layout(on.options.chunk_elements);
+  const ReplicaCheckpoints checkpoints(directory.path(), cluster_config(on.options), layout);
   std::vector<std::vector<float>> after{servers.parameters()};  // by round
   Round newest;
   for (std::uint64_t round = 1; newest.value == 0 || newest.value + 4 > round; ++round) {
@@ -120,14 +121,14 @@ TEST_CASE("checkpoints of jobs on devices are taken while training goes on, and 
     cluster.train(round, round);
     servers.round(round, 4, 4);
     after.push_back(servers.parameters());
-    const auto found = newest_checkpoint(directory.path(), "job", layout.hash());
+    const auto found = checkpoints.newest();
     REQUIRE(found);
     if (*found == newest) continue;
     newest = *found;
     std::vector<float> values(layout.flat_elements()), first(values.size()), second(values.size());
     std::vector<std::uint64_t> steps(layout.chunks());
     float* const slots[] = {first.data(), second.data()};
-    REQUIRE(read_checkpoint(directory.path(), "job", layout, newest, {values.data(), slots, steps}));
+    REQUIRE(checkpoints.read(newest, {values.data(), slots, steps}));
     CHECK(same_bits(values, after[newest.value]));
     CHECK(steps == std::vector<std::uint64_t>(layout.chunks(), newest.value));
     if (round > 20) break;

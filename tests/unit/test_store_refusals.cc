@@ -31,7 +31,7 @@ TEST_CASE("a store of a newer format is refused with both numbers") {
   });
   const std::string message = refusal(Store::open(dir / "s", 0), ErrorCode::kStoreFormat);
   CHECK(contains(message, "format 99"));
-  CHECK(contains(message, "up to " + std::to_string(kStoreFormat)));
+  CHECK(contains(message, "up to " + std::to_string(records::kStoreFormat)));
   CHECK(contains(message, dir / "s"));
 }
 
@@ -144,7 +144,7 @@ TEST_CASE("records of a snapshot that do not belong together are refused by name
          other.optimizer = "lion";
          m[header0] = records::seal(other);
        }},
-      {"store format 5", [&](auto& m) { m[header0] = records::seal(good, kStoreFormat + 1); }},
+      {"store format 5", [&](auto& m) { m[header0] = records::seal(good, records::kStoreFormat + 1); }},
       {"its estimate is missing",
        [&](auto& m) {
          auto other = good;
@@ -271,7 +271,7 @@ TEST_CASE("a registry record of a newer format or with flipped bits is refused b
     REQUIRE(store->save(sample_job(1)).has_value());
   }
   edit(dir / "s", [](rocksdb::DB& db) {
-    REQUIRE(db.Put(rocksdb::WriteOptions(), "job/x", records::seal(sample_job(2), kStoreFormat + 1)).ok());
+    REQUIRE(db.Put(rocksdb::WriteOptions(), "job/x", records::seal(sample_job(2), records::kStoreFormat + 1)).ok());
   });
   CHECK(contains(refusal(open_store(dir / "s")->registry(), ErrorCode::kStoreFormat), "job/x"));
   const std::string sealed = records::seal(sample_job(2));

@@ -1,0 +1,223 @@
+#include "worker/replica_checkpoints.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+#include "common/assert.h"
+#include "common/checkpoint_manifest.h"
+#include "common/clock.h"
+#include "common/durable_file.h"
+#include "common/job_json.h"
+#include "server/checkpoint_directory.h"
+#include "server/checkpoint_file.h"
+#include "server/checkpoint_reader.h"
+#include "server/chunk_record.h"
+#include "worker/earlier_checkpoint.h"
+
+namespace tributary {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kKept = 2;
+constexpr char kFolder[] = "allreduce";
+constexpr char kOtherLayout[] = "other tensors, or another [job] chunk_bytes";
+
+Error about(const std::string& path, const Error& error) {
+  const std::string& message = error.message;
+  return {error.code, message.find(path) == std::string::npos ? "checkpoint '" + path + "': " + message : message};
+}
+
+// What the file system said (common/durable_file.h), about a checkpoint that is written.
+Error unwritten(const std::string& path, Error error) {
+  error = about(path, error);
+  error.message += "; look at the place that [store] path in worker.toml names";
+  return error;
+}
+
+// The first flaw ends the reading.
+Status read_whole(const std::string& path, const Manifest& manifest,
+                  const std::function<Status(const StoredChunk&)>& each) {
+  CheckpointVisitor visitor;
+  visitor.chunk = each;
+  visitor.flaw = [](std::string what) { return tl::unexpected(Error{ErrorCode::kStore, std::move(what)}); };
+  const Status read = read_checkpoint(path, manifest, shards_of(manifest), visitor);
+  if (!read) return tl::unexpected(about(path, read.error()));
+  return {};
+}
+
+}  // namespace
+
+ReplicaCheckpoints::ReplicaCheckpoints(std::string store_path, JobConfig job, const Layout& layout)
+    : store_path_(std::move(store_path)), job_(std::move(job)), layout_(layout) {}
+
+std::string ReplicaCheckpoints::path_of(Round round) const {
+  return (fs::path(store_path_) / kFolder / checkpoint_name(job_.name, round)).string();
+}
+
+std::vector<Round> ReplicaCheckpoints::rounds() const {
+  std::vector<Round> rounds;
+  std::error_code ignored;
+  for (fs::directory_iterator at(fs::path(store_path_) / kFolder, ignored), end; !ignored && at != end;
+       at.increment(ignored)) {
+    const std::string name = at->path().filename().string();
+    const char* const first = name.data() + name.rfind('-') + 1;  // without one: the whole name
+    std::uint64_t round = 0;
+    const auto [stop, error] = std::from_chars(first, name.data() + name.size(), round);
+    if (error == std::errc() && round > 0 && checkpoint_name(job_.name, Round(round)) == name)
+      rounds.push_back(Round(round));
+  }
+  std::ranges::sort(rounds, std::greater());
+  return rounds;
+}
+
+Status ReplicaCheckpoints::write(Round round, const ReplicaView& view) const {
+  if (Status written = write_as(to_canonical_json(job_), round, view); !written) return written;
+  return remove_older();
+}
+
+Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, const ReplicaView& view) const {
+  TRIB_ASSERT(view.steps.size() == layout_.chunks());
+  const std::string path = path_of(round), partial = path + kPartialSuffix;
+  std::error_code error;
+  fs::create_directories(partial, error);
+  if (error) {
+    return tl::unexpected(unwritten(path, file_error("create the directory", partial, error.value())));
+  }
+  const auto give_up = [&](const Error& why) {
+    fs::remove_all(partial, error);
+    return tl::unexpected(unwritten(path, why));
+  };
+  const ShardIndex shard(0);
+  const std::string file = shard_file_name(shard);
+  auto writer = CheckpointFileWriter::create((fs::path(partial) / file).string(), {shard, round, layout_.hash()});
+  if (!writer) return give_up(writer.error());
+  for (std::uint32_t c = 0; c < layout_.chunks(); ++c) {
+    const ChunkRange range = layout_.chunk(ChunkIndex(c));
+    std::vector<const float*> arrays{view.parameters + range.begin};
+    for (const float* slot : view.slots) arrays.push_back(slot + range.begin);
+    records::ChunkHeader header;
+    header.round = round;
+    header.chunk = ChunkIndex(c);
+    header.version = Version(view.steps[c]);
+    header.step = view.steps[c];
+    header.elements = range.elements;
+    header.slots = static_cast<std::uint8_t>(view.slots.size());
+    header.optimizer = job_.optimizer.name;
+    std::string sealed;
+    const StoredChunk chunk =
+        records::compose_chunk(header, records::stored_state(header.chunk, arrays, header.elements), sealed);
+    if (Status added = (*writer)->add(chunk); !added) return give_up(added.error());
+  }
+  if (Status finished = (*writer)->finish(); !finished) return give_up(finished.error());
+
+  Manifest manifest;
+  manifest.created = utc_now();
+  manifest.job_json = job_json;
+  manifest.round = round;
+  manifest.tensors = layout_.tensors();
+  manifest.chunk_elements = layout_.chunk_elements();
+  manifest.chunk_shards.assign(layout_.chunks(), shard);
+  manifest.shards = {
+      {file, shard, static_cast<std::uint32_t>(layout_.chunks()), (*writer)->bytes(), (*writer)->checksum()}};
+  Result<bool> sealed = seal_checkpoint(partial, path, to_json(manifest));
+  if (!sealed && sealed.error().code == ErrorCode::kStore) {
+    // What is there of that round is damaged, or of a training that was given up: it is not what ranks go on from.
+    fs::remove_all(path, error);
+    sealed = seal_checkpoint(partial, path, to_json(manifest));
+  }
+  if (!sealed) return give_up(sealed.error());
+  return {};
+}
+
+Status ReplicaCheckpoints::remove_older() const {
+  const std::vector<Round> there = rounds();
+  std::error_code ignored;
+  for (std::size_t i = kKept; i < there.size(); ++i) fs::remove_all(path_of(there[i]), ignored);
+  return {};
+}
+
+Status ReplicaCheckpoints::read(Round round, const ReplicaTarget& target) const {
+  TRIB_ASSERT(target.steps.size() == layout_.chunks());
+  const std::string path = path_of(round);
+  const Result<Manifest> manifest = open_checkpoint(path);
+  if (!manifest) return tl::unexpected(manifest.error());
+  const auto refuse = [&](const std::string& why) {
+    return fail(ErrorCode::kStore, "checkpoint '" + path + "': " + why);
+  };
+  if (manifest->round != round) return refuse("it holds round " + std::to_string(manifest->round.value));
+  if (layout_of(*manifest).hash() != layout_.hash()) return refuse(std::string("it was written for ") + kOtherLayout);
+  const std::size_t slots = state_names(job_of(*manifest).optimizer).size();
+  if (slots != target.slots.size()) {
+    return refuse("it has " + std::to_string(slots) + " state arrays, the job's optimizer has " +
+                  std::to_string(target.slots.size()));
+  }
+  return read_whole(path, *manifest, [&](const StoredChunk& chunk) -> Status {
+    const Result<records::ChunkHeader> header = records::unseal_chunk(chunk.entries.front().value, "its header");
+    if (!header) return tl::unexpected(header.error());
+    if (header->step > round.value) {
+      return refuse("chunk " + std::to_string(chunk.chunk.value) + " claims more steps than rounds");
+    }
+    if (chunk.entries.size() != 2 + slots) return refuse("it is of a job of another mode");
+    const ChunkRange range = layout_.chunk(chunk.chunk);
+    for (std::size_t array = 0; array <= slots; ++array) {
+      float* const to = array == 0 ? target.parameters : target.slots[array - 1];
+      const std::string_view values = chunk.entries[1 + array].value;
+      std::memcpy(to + range.begin, values.data(), values.size());
+    }
+    target.steps[chunk.chunk.value] = header->step;
+    return {};
+  });
+}
+
+Result<Round> ReplicaCheckpoints::newest() const {
+  if (store_path_.empty()) return Round(0);
+  std::vector<Round> there = rounds();
+  if (there.empty()) {
+    const Result<std::optional<EarlierCheckpoint>> earlier = newest_earlier(store_path_, job_.name, layout_);
+    if (!earlier) return tl::unexpected(earlier.error());
+    if (!*earlier) return Round(0);
+    const EarlierCheckpoint& found = **earlier;
+    std::vector<const float*> slots;
+    for (std::size_t i = 1; i < found.arrays.size(); ++i) slots.push_back(found.arrays[i].data());
+    const Result<JobConfig> then = found.job_json.empty() ? job_ : job_from_json(found.job_json);
+    if (!then)
+      return fail(then.error().code,
+                  "the job of an earlier checkpoint in '" + store_path_ + "': " + then.error().message);
+    const Status written =
+        write_as(to_canonical_json(*then), found.round, {found.arrays[0].data(), slots, found.steps});
+    if (!written) return tl::unexpected(written.error());
+    there = {found.round};
+  }
+  std::optional<Error> first;
+  for (const Round round : there) {
+    const std::string path = path_of(round);
+    const Result<Manifest> manifest = open_checkpoint(path);
+    Status whole = manifest ? read_whole(path, *manifest, [](const StoredChunk&) -> Status { return {}; })
+                            : tl::unexpected(manifest.error());
+    if (whole && manifest->round != round) {
+      whole =
+          fail(ErrorCode::kStore, "checkpoint '" + path + "': it holds round " + std::to_string(manifest->round.value));
+    }
+    if (!whole) {
+      if (!first) first = whole.error();
+      continue;
+    }
+    std::string difference = describe_config_difference(manifest->job_json, to_canonical_json(job_));
+    if (difference.empty() && layout_of(*manifest).hash() != layout_.hash()) difference = kOtherLayout;
+    if (difference.empty()) return round;
+    return fail(ErrorCode::kConfigMismatch, "job '" + job_.name + "' has a checkpoint of round " +
+                                                std::to_string(round.value) + " of another training: " + difference +
+                                                "; train what it was, give the job another name, or remove '" + path +
+                                                "' to begin anew");
+  }
+  first->message += "; no other checkpoint of the job is whole: remove '" + path_of(there.front()) +
+                    "' to begin the job anew, or bring its files back";
+  return tl::unexpected(*first);
+}
+
+}  // namespace tributary
