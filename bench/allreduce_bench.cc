@@ -1,5 +1,9 @@
-#include "bench/allreduce_bench.h"
-
+// `tributary bench allreduce`: rounds of the workers' all-reduce lanes (worker/allreduce_lane.h) on the loopback
+// interface, beside the Gloo library's own ring of equal size (bench/gloo_baseline.h) in the same run, in turns.
+//
+// A node is a lane and a thread for each trainer, all in this process. Trainers do no computing: all gradients of a
+// round are ready at once, last tensor first, and the round is over when every node has all new parameters. So nothing
+// is hidden behind a backward pass or behind the next round: what is compared is the exchange.
 #include <spdlog/sinks/null_sink.h>
 #include <unistd.h>
 
@@ -7,18 +11,36 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <thread>
 
 #include "bench/gloo_baseline.h"
+#include "bench/measurements.h"
 #include "bench/timing.h"
 #include "common/log.h"
+#include "common/result.h"
+#include "common/zmq_util.h"
 #include "worker/allreduce_lane.h"
 #include "worker/futex.h"
 
 namespace tributary::bench {
 namespace {
+
+struct AllreduceBenchOptions {
+  std::uint32_t nodes = 2;
+  std::uint32_t ranks_per_node = 1;
+  std::uint64_t model_bytes = 64u << 20;
+  std::string algorithm = "hierarchical";
+  std::string optimizer = "adamw";
+  std::uint64_t chunk_bytes = 0;  // 0: the default
+  std::uint16_t streams = 0;      // 0: the default
+  std::uint32_t rounds = 10;      // in each turn
+  std::uint32_t turns = 5;
+};
 
 using Clock = std::chrono::steady_clock;
 
@@ -200,8 +222,7 @@ class Lanes final : private WorkerLaneListener {
   std::string error_;
 };
 
-}  // namespace
-
+// Fields: explained by `tributary bench allreduce --help`. Checks at the end that all nodes have the same parameters.
 Result<nlohmann::ordered_json> run_allreduce_bench(const AllreduceBenchOptions& options) {
   if (options.nodes < 2) return fail(ErrorCode::kInvalidArgument, "--nodes must be at least 2: one node sends nothing");
   if (options.ranks_per_node < 1 || options.rounds < 1 || options.turns < 1) {
@@ -257,6 +278,41 @@ Result<nlohmann::ordered_json> run_allreduce_bench(const AllreduceBenchOptions& 
   result["ratio_to_gloo"] = median(to_gloo);
   result["ratio_to_gloo_step"] = median(to_gloo_step);
   return result;
+}
+
+}  // namespace
+
+Measurement allreduce() {
+  const auto add = [](CLI::App& command, AllreduceBenchOptions& o) {
+    command.add_option("--nodes", o.nodes)->capture_default_str();
+    command.add_option("--ranks-per-node", o.ranks_per_node, "trainers at each")->capture_default_str();
+    add_bytes(command, "--model-bytes", o.model_bytes, "fp32 parameters, as 64MiB")->capture_default_str();
+    command.add_option("--algorithm", o.algorithm)
+        ->check(CLI::IsMember({"flat", "hierarchical"}))
+        ->capture_default_str();
+    add_optimizer(command, o.optimizer);
+    add_bytes(command, "--chunk-bytes", o.chunk_bytes, "of a bucket (default: from the model)");
+    command.add_option("--streams", o.streams, "collectives under way at a time (default: the workers')");
+    command.add_option("--rounds", o.rounds, "in each turn")->capture_default_str();
+    command.add_option("--turns", o.turns)->capture_default_str();
+  };
+  return {
+      .name = "allreduce",
+      .summary = "rounds of all-reduce jobs beside Gloo's own ring",
+      .words =
+          R"(Nodes are lanes of this process on the loopback interface; everything shares this machine's cores, the optimizer's step on
+every node included.
+
+Fields: round_ms (from all gradients being ready to all nodes having all parameters; median over turns of medians over
+  rounds), gb_per_s (model bytes by it), chunk_bytes (of a bucket), exchange_ms (rounds of weight 0: the same sums, and no
+  step), gloo_ms (one call of gloo::allreduce, ring, over the whole model, nothing else), gloo_step_ms (that call and then
+  the same optimizer's step on every node), ratio_exchange_to_gloo (exchange_ms by gloo_ms, within a turn), ratio_to_gloo
+  and ratio_to_gloo_step (round_ms by them, within a turn))",
+      .columns = "",
+      .add = measures<AllreduceBenchOptions>(add, [](AllreduceBenchOptions& options, MeasurementRun& run) {
+        tune_malloc_for_frames();
+        return yield(run, run_allreduce_bench(options));
+      })};
 }
 
 }  // namespace tributary::bench

@@ -1,27 +1,47 @@
-#include "bench/checkpoint_bench.h"
-
+// `tributary bench checkpoint`: what saving a checkpoint costs the rounds that go on meanwhile.
+//
+// Trainers attach from threads of this process and only exchange, round after round. Quiet stretches and saves take
+// turns; the rounds that a save overlaps are compared with the others. A pause would show as a long round, and as a
+// long time in which no tensor arrives.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "bench/measurements.h"
 #include "bench/sample_model.h"
 #include "bench/scratch_folder.h"
 #include "bench/stall_watch.h"
 #include "cluster/http_client.h"
+#include "cluster/local_cluster.h"
 #include "common/median.h"
+#include "common/result.h"
 #include "server/checkpoint_directory.h"
 #include "worker/session.h"
 
 namespace tributary::bench {
 namespace {
+
+struct CheckpointBenchOptions {
+  std::uint16_t servers = 2;
+  std::uint32_t nodes = 2;                 // of one rank each
+  std::uint64_t state_bytes = 1ull << 30;  // parameters and AdamW's state, over all servers
+  std::uint32_t saves = 3;
+  double quiet_seconds = 6.0;       // before each save
+  std::uint32_t compute_ms = 0;     // that ranks sleep between rounds
+  std::uint32_t io_mb_per_s = 200;  // of each server
+  Transport transport = Transport::kShm;
+};
 
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
@@ -274,8 +294,8 @@ class Bench {
   std::vector<Save> saves_;
 };
 
-}  // namespace
-
+// The object's fields are explained by `tributary bench checkpoint --help`. The last checkpoint is verified. Call it on
+// the main thread: it starts daemons.
 Result<Json> run_checkpoint_bench(const CheckpointBenchOptions& options) {
   const ScratchFolder folder;
   if (folder.path.empty()) return fail(ErrorCode::kIo, "cannot create a folder in /tmp");
@@ -295,6 +315,37 @@ Result<Json> run_checkpoint_bench(const CheckpointBenchOptions& options) {
   if (result && !killed.empty())
     return fail(ErrorCode::kTimeout, killed.front() + " did not stop in time and was killed");
   return result;
+}
+
+}  // namespace
+
+Measurement checkpoint() {
+  const auto add = [](CLI::App& command, CheckpointBenchOptions& o) {
+    command.add_option("--servers", o.servers, "servers")->check(CLI::Range(1, 64));
+    command.add_option("--nodes", o.nodes, "nodes of one rank each")->check(CLI::Range(1, 64));
+    add_bytes(command, "--state", o.state_bytes, "parameters and AdamW's state, over all servers, as 1GiB");
+    command.add_option("--saves", o.saves, "how many")->check(CLI::Range(1, 100));
+    command.add_option("--quiet", o.quiet_seconds, "seconds before each save")->check(CLI::Range(0.5, 600.0));
+    command.add_option("--compute-ms", o.compute_ms, "that ranks sleep between rounds")->check(CLI::Range(0, 10'000));
+    command.add_option("--io-mb-per-s", o.io_mb_per_s, "store.io_mb_per_s of each server");
+  };
+  return {.name = "checkpoint",
+          .summary = "what saving a checkpoint costs the rounds meanwhile",
+          .words = R"(Fields:
+  pause_ms         longest round while saving, less the median of the quiet ones
+  gap_ms           the same of the longest time of a round in which no tensor arrived
+  noise_ms, gap_noise_ms  the same of the longest quiet round: what is no more than this may be chance
+  quiet, saving    {rounds, median_round_ms, longest_round_ms, median_gap_ms, longest_gap_ms}; then the
+                   longest of both with stalls, and stalled_ms in total
+  stalls_known     times in which no core of the machine ran anything (a hypervisor gave it none) are taken
+                   out of all times above; false: they are in, because this process may not have real-time
+                   priority, by which they are found
+  slowest          the longest rounds while saving {round_ms, after_order_ms}
+  save_seconds     of each save, from the order to COMPLETE, the snapshot included)",
+          .columns = "",
+          .add = measures<CheckpointBenchOptions>(add, [](CheckpointBenchOptions& options, MeasurementRun& run) {
+            return yield(run, run_checkpoint_bench(options));
+          })};
 }
 
 }  // namespace tributary::bench

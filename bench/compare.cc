@@ -1,18 +1,40 @@
-#include "bench/compare.h"
-
+// `tributary bench compare`: the variants of a lab file in turn on the same lab, again and again (A B A B), beside the
+// cost model's prediction.
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/compare_words.h"
 #include "bench/lab_prediction.h"
+#include "bench/measurements.h"
 #include "common/config_toml.h"
 #include "common/encoding.h"
 #include "common/median.h"
 #include "common/printed.h"
+#include "common/result.h"
+#include "lab/lab.h"
+#include "lab/lab_run.h"
+#include "lab/network_namespace.h"
 
 namespace tributary::bench {
 namespace {
+
+struct CompareOptions {
+  lab::ExchangeOptions exchange;                 // and the run's folder, overrides for all variants, interruption
+  std::uint32_t repetitions = 3;                 // of every variant
+  bool with_job = true;                          // also train the lab file's job, if it has one
+  std::function<void(const std::string&)> tell;  // one line at a time
+};
+
+// Variants without servers in a lab that has none, and those that the file does not give:
+//   servers as the file has them; flat ring; Gloo's own ring
+std::vector<lab::LabVariant> variants_of(const lab::LabConfig& config);
 
 using Json = nlohmann::ordered_json;
 
@@ -253,8 +275,6 @@ class Comparison {
   std::vector<std::vector<Json>> exchanges_, jobs_;  // by variant and repetition
 };
 
-}  // namespace
-
 std::vector<lab::LabVariant> variants_of(const lab::LabConfig& config) {
   if (!config.variants.empty()) return config.variants;
   std::vector<lab::LabVariant> variants;
@@ -265,9 +285,113 @@ std::vector<lab::LabVariant> variants_of(const lab::LabConfig& config) {
   return variants;
 }
 
+// {lab {name, rate_mbit, hosts[], links[], goodput_bytes_per_s, goodput_from}, model_bytes, repetitions, variants
+// [{name,
+//   mode, overrides[], exchange {seconds {median, min, max, all[]}, ratio, wire_bytes [{host, sent, received}] (of a
+//   round), cpu_seconds (of a round), machine_busy, drops, retransmits, binds (in words), predicted {seconds,
+//   bottleneck, network_s, latency_s, tail_s, inside_s} or null, predicted_why_not, error (measured over predicted,
+//   less 1)}, job (or null) {step_seconds {...}, step_split, seconds, test_accuracy, train_loss, digest, rounds,
+//   samples, model_bytes, wire_bytes, wire_bytes_per_sample (all links together), cpu_seconds, machine_busy, drops,
+//   retransmits, binds, predicted, error, curve}}],
+//  speedups [{of, over, times}] (exchange medians; over the last variant)}
 Result<Json> run_compare(const lab::Lab& lab, const CompareOptions& options) {
   if (options.repetitions == 0) return fail(ErrorCode::kInvalidArgument, "repetitions = 0: give at least one");
   return Comparison(lab, options).run();
+}
+
+struct CompareArguments {
+  std::vector<std::string> files;
+  std::string report, base_dir;
+  CompareOptions options;
+  std::uint32_t repetitions = 0;
+  bool no_job = false, no_verify = false;
+};
+
+Status write_report(const std::string& folder, const Json& result, MeasurementRun& run) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const std::string data = folder + "/results.json";
+  std::ofstream out(data, std::ios::trunc);
+  out << result.dump(1) << "\n";
+  out.close();
+  if (error || !out) return fail(ErrorCode::kIo, "cannot write " + data + "; is its folder writable?");
+  return run.draw("compare", data, folder + "/report.html");
+}
+
+// One lab, from up to down.
+Result<Json> compare_in(const lab::LabConfig& config, const CompareArguments& a, MeasurementRun& run) {
+  auto lab = lab::Lab::up(config, true, run.interrupted);
+  if (!lab) return tl::unexpected(lab.error());
+  if ((*lab)->links().empty() && !a.no_verify) {
+    constexpr double kSeconds = 1.0;
+    if (auto ok = (*lab)->verify(kSeconds, run.interrupted); !ok) return tl::unexpected(ok.error());
+  }
+  CompareOptions o = a.options;
+  o.exchange.run.base_dir = (a.base_dir.empty() ? "runs" : a.base_dir) + "/" + config.name;
+  o.exchange.run.interrupted = run.interrupted;
+  if (o.exchange.model_bytes == 0) o.exchange.model_bytes = config.exchange.model_bytes;
+  if (o.exchange.rounds == 0) o.exchange.rounds = config.exchange.rounds;
+  o.exchange.warmup = config.exchange.warmup;
+  o.exchange.optimizer = config.exchange.optimizer;
+  o.repetitions = a.repetitions == 0 ? config.compare.repetitions : a.repetitions;
+  o.with_job = !a.no_job;
+  o.tell = [&](const std::string& line) { run.tell(config.name + ": " + line); };
+  return run_compare(**lab, o);
+}
+
+Status measure(CompareArguments& a, MeasurementRun& run) {
+  std::vector<lab::LabConfig> configs;  // all files are read before the first lab is up
+  for (const std::string& file : a.files) {
+    auto config = lab::load_lab_config(file);
+    if (!config) return tl::unexpected(config.error());
+    configs.push_back(std::move(*config));
+  }
+  if (auto ok = lab::may_make_namespaces(); !ok) return ok;
+  Json results = {{"labs", Json::array()}};
+  for (const lab::LabConfig& config : configs) {
+    auto result = compare_in(config, a, run);
+    if (!result) return tl::unexpected(result.error());
+    results["labs"].push_back(std::move(*result));
+  }
+  run.row(results);
+  return a.report.empty() ? Status() : write_report(a.report, results, run);
+}
+
+}  // namespace
+
+Measurement compare() {
+  const auto add = [](CLI::App& command, CompareArguments& a) {
+    a.options.exchange.model_bytes = 0;
+    a.options.exchange.rounds = 0;
+    command.add_option("labs", a.files, "the TOML file of each lab")->required()->type_name("LAB.toml");
+    command.add_option("--report", a.report, "write results.json and report.html there")->type_name("DIR");
+    command.add_option("--repetitions", a.repetitions, "of every variant (default: the file's)");
+    add_overrides(command, a.options.exchange.run.overrides);
+    add_bytes(command, "--model-bytes", a.options.exchange.model_bytes, "fp32 parameters of the exchanges, as 16MiB");
+    command.add_option("--rounds", a.options.exchange.rounds, "measured, of each exchange");
+    command
+        .add_option("--base-dir", a.base_dir,
+                    "folder for files of the runs, with one of the lab's name in it (default: runs)")
+        ->type_name("FOLDER");
+    command.add_flag("--no-job", a.no_job, "only the exchanges");
+    command.add_flag("--no-verify", a.no_verify, "take the links' goodput from their rates, without iperf3");
+  };
+  return {
+      .name = "compare",
+      .summary = "modes and encodings in turn on the same lab, with a report",
+      .words =
+          R"(Runs the [[variants]] of a lab file in turn on the same lab, [compare] repetitions times: each variant's exchange alone, and the file's job if it
+has one. Without variants: the servers of the file, the flat ring, and Gloo's own ring. Several files are several labs, one after the other. Needs
+what `tributary lab` needs.
+
+--report writes DIR/results.json and DIR/report.html, which needs no network connection to be read: all times beside the cost model's
+predictions; then, for each lab, step time by variant, where a step's time goes, loss against wall time, bytes on each host's wire, and which
+resource binds, in words.)",
+      .columns =
+          "name,exchange.seconds.median,exchange.ratio,exchange.predicted.seconds,exchange.error,exchange.binds,"
+          "job.step_seconds.median,job.seconds,job.wire_bytes_per_sample,job.test_accuracy,of,times,over",
+      .stops = true,
+      .add = measures<CompareArguments>(add, measure)};
 }
 
 }  // namespace tributary::bench

@@ -1,9 +1,12 @@
-#include "bench/elastic.h"
-
+// `tributary bench elastic`: a job whose nodes come and go while it trains. Real daemons and built-in trainers on this
+// machine; nodes join by starting their trainers, and leave by SIGTERM to their worker, as spot machines end.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -11,15 +14,35 @@
 #include <vector>
 
 #include "bench/elastic_coverage.h"
+#include "bench/measurements.h"
+#include "cluster/local_cluster.h"
 #include "cluster/progress_socket.h"
 #include "cluster/trainer_result.h"
 #include "common/config_toml.h"
 #include "common/exit_codes.h"
+#include "common/result.h"
 #include "train/dataset.h"
 #include "train/sampler.h"
 
 namespace tributary::bench {
 namespace {
+
+struct ElasticOptions {
+  std::string job_file;
+  std::vector<std::string> overrides;         // as --set takes them
+  std::vector<std::uint32_t> nodes{2, 4, 3};  // of each phase; phases have equally many rounds
+  std::uint16_t servers = 2;
+  std::uint32_t ranks_per_node = 1;
+  Transport transport = Transport::kShm;
+  std::string base_dir;
+  std::string bin_dir;  // as ClusterOptions::bin_dir
+  std::string device = "cpu";
+  // Every sample takes so long more, asleep (train/slow_motion.h): nodes do not slow down each other on few processors.
+  double us_per_sample = 0.0;
+  bool only = false;  // without a run with the first phase's nodes from beginning to end
+  std::function<bool()> interrupted = [] { return false; };
+  std::function<void(const std::string&)> tell = [](const std::string&) {};
+};
 
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
@@ -239,8 +262,12 @@ class Run {
   std::uint32_t seen_ = 0;   // nodes that ever did
 };
 
-}  // namespace
-
+// {phases: [{nodes, world_size, rounds, seconds, samples_per_s, first_round_after_s}], rounds, test_accuracy,
+//  coverage: {rounds_whole, rounds_wrong, rounds_seen, rounds_dealt_twice} (bench/elastic_coverage.h),
+//  fixed: {nodes, test_accuracy, samples_per_s} or null}
+// first_round_after_s: from the order to join or leave until a rank of the view with the new nodes holds the first
+// round that this view completed, and has computed the next gradient from it.
+// kInvalidArgument: fewer than one phase or node. kUnavailable: a process ended that should not have.
 Result<Json> run_elastic(const ElasticOptions& options) {
   if (options.nodes.empty() || std::ranges::find(options.nodes, 0u) != options.nodes.end()) {
     return fail(ErrorCode::kInvalidArgument, "every phase needs at least one node, as in --nodes 2,4,3");
@@ -250,7 +277,7 @@ Result<Json> run_elastic(const ElasticOptions& options) {
   auto result = Run(options, options.nodes, "elastic", *sampler).run();
   if (!result) return result;
   (*result)["fixed"] = nullptr;
-  if (!options.fixed) return result;
+  if (options.only) return result;
   options.tell("now with " + std::to_string(options.nodes.front()) + " nodes from beginning to end");
   const auto fixed = Run(options, {options.nodes.front()}, "fixed", *sampler).run();
   if (!fixed) return fixed;
@@ -258,6 +285,42 @@ Result<Json> run_elastic(const ElasticOptions& options) {
                         {"test_accuracy", fixed->at("test_accuracy")},
                         {"samples_per_s", fixed->at("phases").at(0).at("samples_per_s")}};
   return result;
+}
+
+}  // namespace
+
+Measurement elastic() {
+  const auto add = [](CLI::App& command, ElasticOptions& o) {
+    command.add_option("job", o.job_file, "job file (TOML)")->required()->type_name("JOB.toml");
+    add_overrides(command, o.overrides);
+    command.add_option("--nodes", o.nodes, "of each phase")->delimiter(',')->capture_default_str();
+    command.add_option("--servers", o.servers)->capture_default_str();
+    command.add_option("--ranks-per-node", o.ranks_per_node)->capture_default_str();
+    add_transport(command, o.transport);
+    command.add_option("--device", o.device, "as tributary-train has it")->capture_default_str();
+    command.add_option("--us-per-sample", o.us_per_sample, "that every sample takes more, asleep: a slower computer")
+        ->capture_default_str();
+    command.add_option("--base-dir", o.base_dir, "where stores and logs go")->required()->type_name("DIR");
+    command.add_flag("--only", o.only, "without the run with a fixed number of nodes");
+  };
+  return {
+      .name = "elastic",
+      .summary = "nodes that join and leave while a job trains",
+      .words =
+          R"(Trains the job with as many nodes as the first number says; when its share of the rounds is through, nodes join or leave while training
+goes on, as the next number says. Nodes leave by SIGTERM to their worker. Real daemons and trainers on this machine.
+
+Fields: phases (nodes, rounds, samples_per_s, first_round_after_s: from the order to join or leave until a rank holds
+the first round that the new nodes completed), test_accuracy, coverage (rounds_whole: rounds in which the ranks of one view computed, as they told, just
+the samples that the round has, each once; rounds_wrong: others; rounds_seen: of which anything was told; rounds_dealt_twice: open when the nodes
+changed), fixed (the same job with the first number of nodes throughout).)",
+      .columns = "",
+      .stops = true,
+      .add = measures<ElasticOptions>(add, [](ElasticOptions& options, MeasurementRun& run) {
+        options.interrupted = run.interrupted;
+        options.tell = run.tell;
+        return yield(run, run_elastic(options));
+      })};
 }
 
 }  // namespace tributary::bench

@@ -1,17 +1,37 @@
-#include "bench/exchange_rank.h"
-
+// `tributary bench exchange-rank`: one rank of a job that computes nothing. It attaches to its host's worker as a
+// trainer does, declares all gradients ready at once, waits for all parameters, and notes when each round began and
+// ended. What `tributary lab run --exchange` starts on every host.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
+#include "bench/bench_rank.h"
+#include "bench/measurements.h"
 #include "bench/sample_model.h"
 #include "bench/timing.h"
 #include "common/clock.h"
+#include "common/config.h"
 #include "common/digest.h"
+#include "common/result.h"
 #include "lab/gate.h"
+#include "worker/session.h"
 
 namespace tributary::bench {
 namespace {
+
+struct ExchangeRankOptions {
+  BenchRank rank;
+  std::uint64_t model_bytes = 16u << 20;
+  std::uint32_t rounds = 10;
+  std::uint32_t warmup = 3;
+  // A tensor's next gradient is ready as soon as its parameters came, without waiting for the other tensors.
+  bool flowing = false;
+  std::string gate;  // folder (lab/gate.h); empty: no gates
+};
 
 using Json = nlohmann::ordered_json;
 
@@ -34,7 +54,7 @@ class ExchangeRank {
 
  private:
   Status prepare() {
-    const std::uint32_t rank = options_.topology.rank;
+    const std::uint32_t rank = options_.rank.topology.rank;
     if (rank == 0 && session_->fresh()) {
       for (std::size_t t = 0; t < tensors_.size(); ++t) std::ranges::fill(session_->initial(t), kInitial);
     }
@@ -53,14 +73,14 @@ class ExchangeRank {
   }
 
   Status begin_measuring() {
-    if (auto ok = lab::pass_gate(options_.gate, lab::kGateBefore, options_.topology.rank); !ok) return ok;
+    if (auto ok = lab::pass_gate(options_.gate, lab::kGateBefore, options_.rank.topology.rank); !ok) return ok;
     before_ = session_->stats();
     return {};
   }
 
   Status end_measuring() {
     after_ = session_->stats();
-    return lab::pass_gate(options_.gate, lab::kGateAfter, options_.topology.rank);
+    return lab::pass_gate(options_.gate, lab::kGateAfter, options_.rank.topology.rank);
   }
 
   Status separate() {
@@ -119,7 +139,7 @@ class ExchangeRank {
       seconds.push_back(1e-9 * static_cast<double>(end_ns_[i] - begin_ns_[i]));
     std::uint64_t model_bytes = 0;
     for (const TensorSpec& t : tensors_) model_bytes += t.elements() * sizeof(float);
-    return {{"rank", options_.topology.rank},
+    return {{"rank", options_.rank.topology.rank},
             {"rounds", options_.rounds},
             {"model_bytes", model_bytes},
             {"begin_ns", begin_ns_},
@@ -138,14 +158,37 @@ class ExchangeRank {
   std::vector<std::uint64_t> begin_ns_, end_ns_;
 };
 
-}  // namespace
-
+// {rank, rounds, model_bytes, begin_ns[], end_ns[] (of the monotonic clock, which all processes of a machine share; of
+// the measured rounds), median_seconds, bytes_pushed, bytes_pulled (of this node, in the measured rounds), chunk_bytes,
+// digest}
 Result<Json> run_exchange_rank(const ExchangeRankOptions& options) {
   if (options.rounds == 0) return fail(ErrorCode::kInvalidArgument, "rounds = 0: at least one must be measured");
   std::vector<TensorSpec> tensors = sample_tensors(options.model_bytes);
-  auto session = Session::attach({.socket = options.socket, .job = options.job, .topology = options.topology}, tensors);
+  auto session = Session::attach(
+      {.socket = options.rank.socket, .job = options.rank.job, .topology = options.rank.topology}, tensors);
   if (!session) return tl::unexpected(session.error());
   return ExchangeRank(options, std::move(tensors), std::move(*session)).run();
+}
+
+}  // namespace
+
+Measurement exchange_rank() {
+  const auto add = [](CLI::App& command, ExchangeRankOptions& o) {
+    add_rank(command, o.rank);
+    command.add_option("--model-bytes", o.model_bytes);
+    command.add_option("--rounds", o.rounds);
+    command.add_option("--warmup", o.warmup);
+    command.add_flag("--flowing", o.flowing);
+    command.add_option("--gate", o.gate);
+  };
+  return {.name = "exchange-rank",
+          .summary = "",
+          .words = "a rank that computes nothing",
+          .columns = "",
+          .add = measures<ExchangeRankOptions>(add, [](ExchangeRankOptions& options, MeasurementRun& run) -> Status {
+            if (auto ready = options.rank.begin(); !ready) return ready;
+            return yield(run, run_exchange_rank(options));
+          })};
 }
 
 }  // namespace tributary::bench

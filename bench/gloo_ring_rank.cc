@@ -1,21 +1,36 @@
-#include "bench/gloo_ring_rank.h"
-
+// `tributary bench gloo-ring-rank`: one rank of Gloo's own ring all-reduce, without anything of ours: the rival that
+// `tributary lab run --baseline gloo` measures on the same hosts.
 #include <gloo/rendezvous/file_store.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "bench/gloo_rank.h"
+#include "bench/measurements.h"
 #include "bench/timing.h"
 #include "common/clock.h"
 #include "common/digest.h"
+#include "common/result.h"
 #include "lab/gate.h"
 
 namespace tributary::bench {
 namespace {
+
+struct GlooRingOptions {
+  std::uint32_t rank = 0, size = 1;
+  std::string address;  // of this host, which the others connect to
+  std::string store;    // folder, the same for all ranks, in which they find each other; new for every run
+  std::uint64_t model_bytes = 16u << 20;
+  std::uint32_t rounds = 10;
+  std::uint32_t warmup = 3;
+  std::string gate;  // folder (lab/gate.h); empty: no gates
+};
 
 using Json = nlohmann::ordered_json;
 
@@ -63,8 +78,7 @@ Json run(const GlooRingOptions& options) {
           {"digest", digest.hex()}};
 }
 
-}  // namespace
-
+// The fields of run_exchange_rank, but for those of our daemons. The digest is of the sums, which are checked.
 Result<Json> run_gloo_ring_rank(const GlooRingOptions& options) {
   if (options.rounds == 0 || options.size == 0 || options.rank >= options.size)
     return fail(ErrorCode::kInvalidArgument, "give at least one round, and a rank below the number of ranks");
@@ -73,6 +87,28 @@ Result<Json> run_gloo_ring_rank(const GlooRingOptions& options) {
   } catch (const std::exception& e) {
     return fail(ErrorCode::kUnavailable, std::string("Gloo: ") + e.what());
   }
+}
+
+}  // namespace
+
+Measurement gloo_ring_rank() {
+  const auto add = [](CLI::App& command, GlooRingOptions& o) {
+    command.add_option("--rank", o.rank)->required();
+    command.add_option("--size", o.size)->required();
+    command.add_option("--address", o.address)->required();
+    command.add_option("--store", o.store)->required();
+    command.add_option("--model-bytes", o.model_bytes);
+    command.add_option("--rounds", o.rounds);
+    command.add_option("--warmup", o.warmup);
+    command.add_option("--gate", o.gate);
+  };
+  return {.name = "gloo-ring-rank",
+          .summary = "",
+          .words = "a rank of Gloo's own ring",
+          .columns = "",
+          .add = measures<GlooRingOptions>(add, [](GlooRingOptions& options, MeasurementRun& run) {
+            return yield(run, run_gloo_ring_rank(options));
+          })};
 }
 
 }  // namespace tributary::bench

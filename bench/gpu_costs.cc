@@ -49,8 +49,7 @@ class Costs {
     // Whole pages: that is what is pinned.
     const std::size_t bytes = (2 * most + kPage - 1) / kPage * kPage;
     registered_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes)));
-    if (!registered_)
-      return fail(ErrorCode::kLimit, "bench gpu-costs: no " + std::to_string(bytes) + " bytes of memory");
+    if (!registered_) return fail(ErrorCode::kLimit, "no " + std::to_string(bytes) + " bytes of memory");
     std::memset(registered_.get(), 0, bytes);
     scope_.register_memory(registered_.get(), bytes);
     half_ = most;
@@ -169,7 +168,7 @@ class Costs {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   std::unique_ptr<std::byte, Free> registered_;
-  GpuScope scope_{"bench gpu-costs"};
+  GpuScope scope_{"CUDA"};
   cudaStream_t stream_ = nullptr, other_ = nullptr;
   cudaEvent_t event_ = nullptr;
   void *device_ = nullptr, *pinned_ = nullptr;
@@ -177,9 +176,7 @@ class Costs {
 };
 
 Status check(const GpuCostsOptions& options) {
-  const auto bad = [](const std::string& what) {
-    return fail(ErrorCode::kInvalidArgument, "bench gpu-costs: " + what);
-  };
+  const auto bad = [](const std::string& what) { return fail(ErrorCode::kInvalidArgument, what); };
   if (options.repetitions == 0 || options.repetitions > kMaxRepetitions) {
     return bad("repetitions = " + std::to_string(options.repetitions) + "; give 1 to " +
                std::to_string(kMaxRepetitions));

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/gpu_scope.h"
 #include "bench/sample_gradients.h"
 #include "bench/timing.h"
 #include "kernels/cast.h"
@@ -32,61 +33,19 @@ constexpr std::size_t kMaxElements = (std::size_t{1} << 32) - 1;  // what top-k 
 constexpr unsigned kMaxRepetitions = 10000;
 constexpr std::size_t kInputs = 8;
 
-Status checked(cudaError_t error, const std::string& what) {
-  if (error == cudaSuccess) return {};
-  const std::string message = "bench gpu-kernels: " + what + ": " + cudaGetErrorString(error);
-  (void)cudaGetLastError();  // it has been told
-  if (error == cudaErrorMemoryAllocation) return fail(ErrorCode::kLimit, message + "; give fewer elements");
-  if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver || error == cudaErrorInvalidDevice) {
-    return fail(ErrorCode::kUnavailable, message + "; is there an NVIDIA GPU with its driver? see nvidia-smi");
-  }
-  return fail(ErrorCode::kInternal, message);
-}
-
-struct DeviceFree {
-  void operator()(void* at) const { (void)cudaFree(at); }
-};
-struct StreamDestroy {
-  void operator()(cudaStream_t stream) const { (void)cudaStreamDestroy(stream); }
-};
-struct EventDestroy {
-  void operator()(cudaEvent_t event) const { (void)cudaEventDestroy(event); }
-};
-using StreamPointer = std::unique_ptr<CUstream_st, StreamDestroy>;
-using EventPointer = std::unique_ptr<CUevent_st, EventDestroy>;
-
-// Allocates arrays until one fails; the first failure is kept.
-class DeviceMemory {
- public:
-  template <class T>
-  T* array(std::size_t count) {
-    void* at = nullptr;
-    const std::size_t bytes = std::max<std::size_t>(count * sizeof(T), 16);
-    if (status_) status_ = checked(cudaMalloc(&at, bytes), std::to_string(bytes) + " bytes of device memory");
-    all_.emplace_back(at);
-    if (status_) status_ = checked(cudaMemset(at, 0, bytes), "cudaMemset");
-    return static_cast<T*>(at);
-  }
-  const Status& status() const { return status_; }
-
- private:
-  Status status_;
-  std::vector<std::unique_ptr<void, DeviceFree>> all_;
-};
-
 // Fills an array by repeating what fits into a few megabytes.
-Status fill(float* array, std::size_t count, std::uint32_t seed) {
+void fill(bench::GpuScope& scope, float* array, std::size_t count, std::uint32_t seed) {
   const std::vector<float> part = bench::sample_gradients(std::min<std::size_t>(count, 1u << 22), seed);
   for (std::size_t first = 0; first < count; first += part.size()) {
     const std::size_t here = std::min(part.size(), count - first);
-    const cudaError_t error = kernels::cuda::copy_and_wait(array + first, part.data(), here * sizeof(float));
-    if (Status status = checked(error, "copying to the device"); !status) return status;
+    if (!scope.status()) return;
+    scope.check(kernels::cuda::copy_and_wait(array + first, part.data(), here * sizeof(float)),
+                "copying to the device");
   }
-  return {};
 }
 
 struct Arrays {
-  DeviceMemory memory;
+  bench::GpuScope& scope;
   std::size_t n, k;
   std::array<const float*, kInputs> inputs;
   float *out, *residual, *estimate, *state[2], *scales, *top_values;
@@ -97,20 +56,28 @@ struct Arrays {
   void* scratch;
   kernels::GradientFacts *facts, *block_facts;
 
-  explicit Arrays(const GpuKernelBenchOptions& options) : n(options.elements) {
+  template <class T>
+  T* array(std::size_t count) {
+    const std::size_t bytes = std::max<std::size_t>(count * sizeof(T), 16);
+    void* at = scope.memory(bytes);
+    if (scope.status()) scope.check(cudaMemset(at, 0, bytes), "cudaMemset");
+    return static_cast<T*>(at);
+  }
+
+  Arrays(bench::GpuScope& around, const GpuKernelBenchOptions& options) : scope(around), n(options.elements) {
     k = std::clamp<std::size_t>(static_cast<std::size_t>(std::ceil(options.top_k * static_cast<double>(n))), 1, n);
-    for (const float*& input : inputs) input = memory.array<float>(n);
-    for (float** array : {&out, &residual, &estimate, &state[0], &state[1]}) *array = memory.array<float>(n);
-    scales = memory.array<float>(kernels::int8_blocks(n));
-    top_values = memory.array<float>(k);
-    halves = memory.array<std::uint16_t>(n);
-    top_offsets = memory.array<std::uint16_t>(k);
-    q = memory.array<std::int8_t>(n);
-    signs = memory.array<std::uint8_t>((n + 7) / 8);
-    counts = memory.array<std::uint32_t>(kernels::topk_groups(n));
-    scratch = memory.array<std::byte>(cuda::kTopKScratchBytes);
-    facts = memory.array<kernels::GradientFacts>(1);
-    block_facts = memory.array<kernels::GradientFacts>(cuda::facts_scratch_elements(n));
+    for (const float*& input : inputs) input = array<float>(n);
+    for (float** one : {&out, &residual, &estimate, &state[0], &state[1]}) *one = array<float>(n);
+    scales = array<float>(kernels::int8_blocks(n));
+    top_values = array<float>(k);
+    halves = array<std::uint16_t>(n);
+    top_offsets = array<std::uint16_t>(k);
+    q = array<std::int8_t>(n);
+    signs = array<std::uint8_t>((n + 7) / 8);
+    counts = array<std::uint32_t>(kernels::topk_groups(n));
+    scratch = array<std::byte>(cuda::kTopKScratchBytes);
+    facts = array<kernels::GradientFacts>(1);
+    block_facts = array<kernels::GradientFacts>(cuda::facts_scratch_elements(n));
   }
 
   cuda::SumInputs first(std::size_t count) const {
@@ -217,90 +184,62 @@ std::vector<Case> all_cases(const GpuKernelBenchOptions& options) {
 Status check(const GpuKernelBenchOptions& options) {
   const auto bad = [](std::string message) { return fail(ErrorCode::kInvalidArgument, std::move(message)); };
   if (options.elements == 0 || options.elements > kMaxElements) {
-    return bad("bench gpu-kernels: elements = " + std::to_string(options.elements) + "; give 1 to 2^32 - 1");
+    return bad("elements = " + std::to_string(options.elements) + "; give 1 to 2^32 - 1");
   }
   if (!(options.top_k > 0.0 && options.top_k <= 1.0)) {
-    return bad("bench gpu-kernels: top_k = " + std::to_string(options.top_k) + "; give more than 0, up to 1");
+    return bad("top_k = " + std::to_string(options.top_k) + "; give more than 0, up to 1");
   }
   if (options.repetitions == 0 || options.repetitions > kMaxRepetitions) {
-    return bad("bench gpu-kernels: repetitions = " + std::to_string(options.repetitions) + "; give 1 to 10000");
+    return bad("repetitions = " + std::to_string(options.repetitions) + "; give 1 to 10000");
   }
   return {};
 }
 
-struct Clock {
-  StreamPointer stream;
-  EventPointer start, stop;
-
-  Status create() {
-    cudaStream_t new_stream = nullptr;
-    if (Status s = checked(cudaStreamCreateWithFlags(&new_stream, cudaStreamNonBlocking), "cudaStreamCreate"); !s) {
-      return s;
-    }
-    stream.reset(new_stream);
-    for (EventPointer* event : {&start, &stop}) {
-      cudaEvent_t created = nullptr;
-      if (Status s = checked(cudaEventCreate(&created), "cudaEventCreate"); !s) return s;
-      event->reset(created);
-    }
-    return {};
-  }
-
-  Result<double> seconds(const Case& one, const Arrays& arrays) const {
-    cudaError_t error = cudaEventRecord(start.get(), stream.get());
-    if (error == cudaSuccess) {
-      one.run(arrays, stream.get());
-      error = cudaGetLastError();
-    }
-    if (error == cudaSuccess) error = cudaEventRecord(stop.get(), stream.get());
-    if (error == cudaSuccess) error = cudaEventSynchronize(stop.get());
-    float milliseconds = 0.0f;
-    if (error == cudaSuccess) error = cudaEventElapsedTime(&milliseconds, start.get(), stop.get());
-    if (Status status = checked(error, one.name); !status) return tl::unexpected(status.error());
-    return static_cast<double>(milliseconds) * 1e-3;
-  }
-};
-
 }  // namespace
 
 Result<nlohmann::json> run_gpu_kernel_bench(const GpuKernelBenchOptions& options) {
-  const auto failed = [](const Status& status) { return tl::unexpected(status.error()); };
-  if (Status status = check(options); !status) return failed(status);
-  cudaDeviceProp properties{};
-  const std::string device = "device " + std::to_string(options.device);
-  if (Status status = checked(cudaGetDeviceProperties(&properties, options.device), device); !status) {
-    return failed(status);
-  }
-  if (Status status = checked(cudaSetDevice(options.device), device); !status) return failed(status);
-  Clock clock;
-  if (Status status = clock.create(); !status) return failed(status);
-  const Arrays arrays(options);
-  if (!arrays.memory.status()) return failed(arrays.memory.status());
-  for (std::size_t i = 0; i < kInputs; ++i) {
-    float* input = const_cast<float*>(arrays.inputs[i]);
-    if (Status status = fill(input, arrays.n, static_cast<std::uint32_t>(i + 1)); !status) return failed(status);
-  }
+  if (Status status = check(options); !status) return tl::unexpected(status.error());
+  bench::GpuScope scope("CUDA");
+  scope.select(options.device);
+  const cudaStream_t stream = scope.stream();
+  const cudaEvent_t start = scope.event(true), stop = scope.event(true);
+  const Arrays arrays(scope, options);
+  for (std::size_t i = 0; i < kInputs; ++i)
+    fill(scope, const_cast<float*>(arrays.inputs[i]), arrays.n, static_cast<std::uint32_t>(i + 1));
+  const auto seconds_of = [&](const Case& one) {
+    if (scope.status()) scope.check(cudaEventRecord(start, stream), "cudaEventRecord");
+    if (scope.status()) one.run(arrays, stream);
+    scope.check(cudaGetLastError(), one.name.c_str());
+    if (scope.status()) scope.check(cudaEventRecord(stop, stream), "cudaEventRecord");
+    if (scope.status()) scope.check(cudaEventSynchronize(stop), one.name.c_str());
+    float milliseconds = 0.0f;
+    if (scope.status()) scope.check(cudaEventElapsedTime(&milliseconds, start, stop), "cudaEventElapsedTime");
+    return static_cast<double>(milliseconds) * 1e-3;
+  };
   const std::vector<Case> cases = all_cases(options);
   std::vector<std::vector<double>> seconds(cases.size()), ratios(cases.size());
   for (unsigned repetition = 0; repetition <= options.repetitions; ++repetition) {
     double copy_rate = 0.0;
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      const Result<double> taken = clock.seconds(cases[i], arrays);
-      if (!taken) return tl::unexpected(taken.error());
-      const double rate = cases[i].bytes_per_value / *taken;
+      const double taken = seconds_of(cases[i]);
+      if (!scope.status()) return tl::unexpected(scope.status().error());
+      const double rate = cases[i].bytes_per_value / taken;
       if (i == 0) copy_rate = rate;
       if (repetition == 0) continue;  // the first one warms up
-      seconds[i].push_back(*taken);
+      seconds[i].push_back(taken);
       ratios[i].push_back(rate / copy_rate);
     }
   }
   const auto gb_per_s = [&](std::size_t i) {
     return cases[i].bytes_per_value * static_cast<double>(arrays.n) / bench::median(seconds[i]) * 1e-9;
   };
-  nlohmann::json out = {
-      {"device", properties.name},          {"elements", options.elements}, {"top_k", options.top_k},
-      {"repetitions", options.repetitions}, {"clock", "cuda_events"},       {"copy_gb_per_s", gb_per_s(0)},
-      {"results", nlohmann::json::array()}};
+  nlohmann::json out = {{"device", scope.name()},
+                        {"elements", options.elements},
+                        {"top_k", options.top_k},
+                        {"repetitions", options.repetitions},
+                        {"clock", "cuda_events"},
+                        {"copy_gb_per_s", gb_per_s(0)},
+                        {"results", nlohmann::json::array()}};
   for (std::size_t i = 1; i < cases.size(); ++i) {
     out["results"].push_back({{"kernel", cases[i].name},
                               {"bytes_per_value", cases[i].bytes_per_value},

@@ -31,7 +31,7 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr const char* kWho = "bench gpu-costs";
+constexpr const char* kWho = "CUDA";
 constexpr std::size_t kShared = 256u << 20;  // bytes that are lent: enough to be seen when they come back
 constexpr std::size_t kSmall = 1024;         // floats of a launch that costs nothing but itself
 constexpr unsigned kLaunches = 200;

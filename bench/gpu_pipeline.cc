@@ -3,11 +3,11 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "bench/gpu_costs.h"
 #include "common/cuda_devices.h"
 #include "kernels/cuda_copy.h"
 #include "worker/cuda_error.h"
@@ -16,11 +16,7 @@
 namespace tributary::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
-
-// Copies at a time and in all, for the link's rate.
-constexpr std::size_t kCopies = 256, kCopyRepeats = 3;
 
 // Synchronous copies on the ranks' device, from any thread.
 RankDevice rank_device(std::shared_ptr<DeviceMemoryOpener> opener, int device, std::string name) {
@@ -29,32 +25,6 @@ RankDevice rank_device(std::shared_ptr<DeviceMemoryOpener> opener, int device, s
     return cuda_status(kernels::cuda::copy_and_wait(to, from, bytes), name, "copying");
   };
   return {std::move(opener), copy, copy};
-}
-
-// The link alone: what copies of chunks between pinned memory and the device reach, GB/s.
-Result<double> link_rate(const std::string& name, std::size_t chunk_bytes, bool to_host) {
-  void *device = nullptr, *host = nullptr;
-  cudaStream_t stream = nullptr;
-  Status status = cuda_status(cudaMalloc(&device, chunk_bytes), name, "cudaMalloc");
-  if (status) status = cuda_status(cudaHostAlloc(&host, chunk_bytes, 0), name, "cudaHostAlloc");
-  if (status) status = cuda_status(cudaStreamCreate(&stream), name, "cudaStreamCreate");
-  double best = 0.0;
-  for (std::size_t repeat = 0; repeat < kCopyRepeats && status; ++repeat) {
-    const auto begin = Clock::now();
-    for (std::size_t i = 0; i < kCopies && status; ++i) {
-      const cudaError_t copied = to_host ? cudaMemcpyAsync(host, device, chunk_bytes, cudaMemcpyDeviceToHost, stream)
-                                         : cudaMemcpyAsync(device, host, chunk_bytes, cudaMemcpyHostToDevice, stream);
-      status = cuda_status(copied, name, "cudaMemcpyAsync");
-    }
-    if (status) status = cuda_status(cudaStreamSynchronize(stream), name, "cudaStreamSynchronize");
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    best = std::max(best, 1e-9 * static_cast<double>(kCopies * chunk_bytes) / seconds);
-  }
-  if (stream) cudaStreamDestroy(stream);
-  cudaFreeHost(host);
-  cudaFree(device);
-  if (!status) return tl::unexpected(status.error());
-  return best;
 }
 
 // A chunk is always somewhere on its way: as soon as its parameters are there its next gradient is ready. So a round's
@@ -90,16 +60,16 @@ Result<Json> run_gpu_pipeline(const GpuPipelineOptions& options) {
   if (!result) return result;
 
   const auto chunk = result->at("chunk_bytes").get<std::size_t>();
-  Status selected = cuda_status(cudaSetDevice(options.device), name, "cudaSetDevice");
-  if (!selected) return tl::unexpected(selected.error());
-  const auto to_host = link_rate(name, chunk, true);
-  if (!to_host) return tl::unexpected(to_host.error());
-  const auto to_device = link_rate(name, chunk, false);
-  if (!to_device) return tl::unexpected(to_device.error());
+  const auto costs = run_gpu_costs({.device = options.device, .repetitions = 3, .sizes = {chunk}});
+  if (!costs) return costs;
   (*result)["device"] = name;
   (*result)["nccl"] = options.nccl;
   (*result)["time_split"] = time_split(*result);
-  (*result)["link"] = {{"device_to_host_gb_per_s", *to_host}, {"host_to_device_gb_per_s", *to_device}};
+  for (const auto& row : costs->at("links")) {
+    if (row.at("memory") != "pinned" || row.at("callbacks") == true || row.at("direction") == "both") continue;
+    const bool up = row.at("direction") == "to_host";
+    (*result)["link"][up ? "device_to_host_gb_per_s" : "host_to_device_gb_per_s"] = row.at("gb_per_s");
+  }
   return result;
 }
 

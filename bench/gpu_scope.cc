@@ -42,9 +42,9 @@ cudaStream_t GpuScope::stream() {
   return made;
 }
 
-cudaEvent_t GpuScope::event() {
+cudaEvent_t GpuScope::event(bool timed) {
   cudaEvent_t made = nullptr;
-  if (status_) check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  if (status_) check(cudaEventCreateWithFlags(&made, timed ? 0u : cudaEventDisableTiming), "cudaEventCreateWithFlags");
   if (made) events_.push_back(made);
   return made;
 }

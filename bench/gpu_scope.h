@@ -25,7 +25,7 @@ class GpuScope {
 
   void select(int device);
   cudaStream_t stream();
-  cudaEvent_t event();
+  cudaEvent_t event(bool timed = false);
   void* memory(std::size_t bytes);  // the device's
   void* pinned(std::size_t bytes);
   void register_memory(void* memory, std::size_t bytes);  // which outlives this

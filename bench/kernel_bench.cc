@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/measurements.h"
 #include "bench/sample_gradients.h"
 #include "bench/timing.h"
 #include "kernels/cast.h"
@@ -181,17 +182,17 @@ double timed(Arrays& arrays, const Case& one) {
 Status check(const KernelBenchOptions& options) {
   const auto bad = [](std::string message) { return fail(ErrorCode::kInvalidArgument, std::move(message)); };
   if (options.elements == 0 || options.elements > kMaxElements) {
-    return bad("bench kernels: elements = " + std::to_string(options.elements) + "; give 1 to 2^32");
+    return bad("elements = " + std::to_string(options.elements) + "; give 1 to 2^32");
   }
   if (options.chunk_elements == 0 || options.chunk_elements > options.elements) {
-    return bad("bench kernels: chunk_elements = " + std::to_string(options.chunk_elements) +
-               "; give 1 to the number of elements, " + std::to_string(options.elements));
+    return bad("chunk_elements = " + std::to_string(options.chunk_elements) + "; give 1 to the number of elements, " +
+               std::to_string(options.elements));
   }
   if (!(options.top_k > 0.0 && options.top_k <= 1.0)) {
-    return bad("bench kernels: top_k = " + std::to_string(options.top_k) + "; give more than 0, up to 1");
+    return bad("top_k = " + std::to_string(options.top_k) + "; give more than 0, up to 1");
   }
   if (!(options.seconds > 0.0 && options.seconds <= kMaxSeconds)) {
-    return bad("bench kernels: seconds = " + std::to_string(options.seconds) + "; give more than 0, up to 3600");
+    return bad("seconds = " + std::to_string(options.seconds) + "; give more than 0, up to 3600");
   }
   return {};
 }
@@ -242,9 +243,31 @@ Result<nlohmann::json> run_kernel_bench(const KernelBenchOptions& options) {
   try {
     return measure(options);
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::kLimit, "bench kernels: no memory for the arrays of " + std::to_string(options.elements) +
-                                       " values; give fewer elements");
+    return fail(ErrorCode::kLimit,
+                "no memory for the arrays of " + std::to_string(options.elements) + " values; give fewer elements");
   }
 }
+
+namespace bench {
+
+Measurement kernels() {
+  const auto add = [](CLI::App& command, KernelBenchOptions& o) {
+    add_bytes(command, "--elements", o.elements, "values")->capture_default_str();
+    add_bytes(command, "--chunk-elements", o.chunk_elements, "values that one call handles")->capture_default_str();
+    command.add_option("--top-k", o.top_k, "share of the values that top-k sends")
+        ->check(CLI::Range(1e-6, 1.0))
+        ->capture_default_str();
+    command.add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  };
+  return {.name = "kernels",
+          .summary = "the CPU kernels on one core beside memcpy",
+          .words = "Fields: bench/kernel_bench.h",
+          .columns = "kernel,gb_per_s,ratio",
+          .add = measures<KernelBenchOptions>(add, [](KernelBenchOptions& options, MeasurementRun& run) {
+            return yield(run, run_kernel_bench(options));
+          })};
+}
+
+}  // namespace bench
 
 }  // namespace tributary

@@ -11,6 +11,7 @@
 #include <span>
 #include <thread>
 
+#include "bench/measurements.h"
 #include "bench/timing.h"
 #include "common/buffer_pool.h"
 #include "common/fused_step.h"
@@ -108,22 +109,21 @@ double timed_pass(std::span<const BenchChunk> chunks, unsigned threads,
 Status check(const OptimizerBenchOptions& options) {
   const auto bad = [](std::string message) { return fail(ErrorCode::kInvalidArgument, std::move(message)); };
   if (options.elements == 0 || options.elements > kMaxElements) {
-    return bad("bench optimizer: elements = " + std::to_string(options.elements) + "; give 1 to 2^33");
+    return bad("elements = " + std::to_string(options.elements) + "; give 1 to 2^33");
   }
   if (options.chunk_bytes == 0 || options.chunk_bytes > kMaxChunkBytes || options.chunk_bytes % sizeof(float) != 0) {
-    return bad("bench optimizer: chunk_bytes = " + std::to_string(options.chunk_bytes) +
-               "; give a multiple of 4 up to 1 GiB");
+    return bad("chunk_bytes = " + std::to_string(options.chunk_bytes) + "; give a multiple of 4 up to 1 GiB");
   }
   if (!(options.seconds > 0.0 && options.seconds <= kMaxSeconds)) {
-    return bad("bench optimizer: seconds = " + std::to_string(options.seconds) + "; give more than 0, up to 3600");
+    return bad("seconds = " + std::to_string(options.seconds) + "; give more than 0, up to 3600");
   }
   if (options.threads == 0 || options.threads > kMaxThreads) {
-    return bad("bench optimizer: threads = " + std::to_string(options.threads) + "; give 1 to 256");
+    return bad("threads = " + std::to_string(options.threads) + "; give 1 to 256");
   }
-  if (options.inputs.empty()) return bad("bench optimizer: no number of inputs; give some of 1, 2, 4, 8");
+  if (options.inputs.empty()) return bad("no number of inputs; give some of 1, 2, 4, 8");
   for (unsigned inputs : options.inputs) {
     if (inputs != 1 && inputs != 2 && inputs != 4 && inputs != 8) {
-      return bad("bench optimizer: inputs = " + std::to_string(inputs) + "; give some of 1, 2, 4, 8");
+      return bad("inputs = " + std::to_string(inputs) + "; give some of 1, 2, 4, 8");
     }
   }
   return {};
@@ -221,15 +221,37 @@ Result<nlohmann::json> run_optimizer_bench(const OptimizerBenchOptions& options)
   defaults.momentum = 0.9;
   const std::unique_ptr<kernels::Optimizer> optimizer = kernels::make_optimizer(options.optimizer, defaults);
   if (!optimizer) {
-    return fail(ErrorCode::kInvalidArgument, "bench optimizer: unknown optimizer '" + options.optimizer +
-                                                 "'; give one of sgd, adam, adamw, adagrad, lion");
+    return fail(ErrorCode::kInvalidArgument,
+                "unknown optimizer '" + options.optimizer + "'; give one of sgd, adam, adamw, adagrad, lion");
   }
   try {
     return measure(options, *optimizer);
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::kLimit, "bench optimizer: no memory for the arrays of " + std::to_string(options.elements) +
-                                       " parameters; give fewer elements");
+    return fail(ErrorCode::kLimit,
+                "no memory for the arrays of " + std::to_string(options.elements) + " parameters; give fewer elements");
   }
 }
+
+namespace bench {
+
+Measurement optimizer() {
+  const auto add = [](CLI::App& command, OptimizerBenchOptions& o) {
+    add_optimizer(command, o.optimizer);
+    add_bytes(command, "--elements", o.elements, "parameters")->capture_default_str();
+    add_bytes(command, "--chunk-bytes", o.chunk_bytes, "fp32 bytes of a chunk")->capture_default_str();
+    command.add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+    command.add_option("--threads", o.threads)->capture_default_str();
+    command.add_option("--inputs", o.inputs, "numbers of gradient frames")->delimiter(',')->capture_default_str();
+  };
+  return {.name = "optimizer",
+          .summary = "the servers' fused sum and step beside the memory's bandwidth",
+          .words = "Fields: bench/optimizer_bench.h",
+          .columns = "inputs,parameters_per_s,gb_per_s,ratio",
+          .add = measures<OptimizerBenchOptions>(add, [](OptimizerBenchOptions& options, MeasurementRun& run) {
+            return yield(run, run_optimizer_bench(options));
+          })};
+}
+
+}  // namespace bench
 
 }  // namespace tributary

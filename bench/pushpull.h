@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "bench/measurement.h"
 #include "bench/pushpull_ranks.h"
 #include "cluster/local_cluster.h"
 #include "common/ids.h"
@@ -52,5 +53,9 @@ Result<nlohmann::ordered_json> run_pushpull(const PushPullOptions& options);
 // would be kept. kUnavailable: no slice had a snapshot with "redo", or something ended. kTimeout: a snapshot does not
 // end.
 Result<nlohmann::ordered_json> run_durability(const PushPullOptions& options);
+
+// What pushpull and gpu-pipeline share: their options, and what must be done before either.
+void add_exchange_options(CLI::App& command, PushPullOptions& options);
+void begin_exchange(PushPullOptions& options, const MeasurementRun& run);
 
 }  // namespace tributary::bench

@@ -1,28 +1,50 @@
-#include "bench/staleness.h"
-
+// `tributary bench staleness`: does the bound on staleness hold? Servers, workers and ranks as real processes; the
+// ranks count themselves what their parameters hold (staleness_rank.h).
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/measurements.h"
 #include "bench/scratch_folder.h"
-#include "bench/staleness_rank.h"
+#include "cluster/local_cluster.h"
 #include "cluster/trainer_result.h"
+#include "common/result.h"
 
 namespace tributary::bench {
 namespace {
+
+struct StalenessOptions {
+  std::vector<std::string> bounds = {"3"};     // as on the command line
+  std::optional<std::uint64_t> staleness = 3;  // of this run; none: async
+  std::uint16_t servers = 2;
+  std::uint32_t nodes = 3;
+  std::uint32_t ranks_per_node = 1;
+  std::uint32_t chunks = 32;
+  std::uint64_t pulls = 10'000;  // at least so many, over all nodes
+  std::uint32_t slow_us = 400;   // staleness_rank.h
+  std::uint64_t seed = 1;
+  Transport transport = Transport::kShm;
+  double seconds = 600.0;  // at most
+  std::string program;     // tributary
+};
 
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kPoll{5};
+constexpr unsigned kChunkBytes = 4096;  // the smallest there are; a rank's tensors are chunks
 
 Result<std::string> write_job(const std::string& folder, const StalenessOptions& options) {
   const std::string path = folder + "/job.toml";
   std::ofstream out(path);
-  out << "[job]\nname = \"staleness\"\nchunk_bytes = " << kStalenessChunk * sizeof(float) << "\nmode = \""
+  out << "[job]\nname = \"staleness\"\nchunk_bytes = " << kChunkBytes << "\nmode = \""
       << (options.staleness ? "ssp" : "async") << "\"\n";
   if (options.staleness) out << "[ssp]\nstaleness = " << *options.staleness << "\n";
   out << "[optimizer]\nname = \"sgd\"\nlr = 1.0\n[snapshot]\nevery_s = 0\n";
@@ -77,8 +99,9 @@ Json summary_of(const StalenessOptions& options, const std::vector<Json>& ranks)
           {"told_agrees", agrees}};
 }
 
-}  // namespace
-
+// {staleness (null: async), nodes, ranks_per_node, clocks, chunks, transport, pulls (of nodes), violations (of all
+// ranks, by kind, and total), first_violation, max_staleness, mean_staleness, histogram (by staleness, without zeros at
+// its end), told_agrees (what the answers say is what the parameters show), seconds}
 Result<Json> run_staleness(const StalenessOptions& options) {
   if (options.nodes == 0 || options.ranks_per_node == 0 || options.chunks == 0) {
     return fail(ErrorCode::kInvalidArgument, "nodes, ranks per node and chunks must be at least 1");
@@ -127,6 +150,56 @@ Result<Json> run_staleness(const StalenessOptions& options) {
   result.update(summary_of(options, *ranks));
   result["seconds"] = seconds;
   return result;
+}
+
+// "async" or a number.
+std::string check_bound(const std::string& text) {
+  const bool digits = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string::npos;
+  return digits || text == "async" ? "" : "use a number of clocks, or async";
+}
+
+}  // namespace
+
+Measurement staleness() {
+  const auto add = [](CLI::App& command, StalenessOptions& o) {
+    command.add_option("--staleness", o.bounds, "bounds, one run each, as 0,1,4,16 or async")
+        ->delimiter(',')
+        ->check(CLI::Validator([](const std::string& text) { return check_bound(text); }, "BOUND"))
+        ->capture_default_str();
+    command.add_option("--servers", o.servers)->capture_default_str();
+    command.add_option("--nodes", o.nodes)->capture_default_str();
+    command.add_option("--ranks-per-node", o.ranks_per_node)->capture_default_str();
+    command.add_option("--chunks", o.chunks, "of 4 KiB")->capture_default_str();
+    command.add_option("--pulls", o.pulls, "at least, over all nodes")->capture_default_str();
+    command.add_option("--slow-us", o.slow_us, "longest sleep of the slow node before a push")->capture_default_str();
+    command.add_option("--seed", o.seed)->capture_default_str();
+    add_transport(command, o.transport);
+    command.add_option("--seconds", o.seconds, "at most, for each")->capture_default_str();
+  };
+  return {
+      .name = "staleness",
+      .summary = "does the bound on staleness hold, as ranks see it?",
+      .words =
+          R"(Servers, workers and ranks run as processes of their own on this machine. With plain SGD and learning rate 1 the ranks make gradients
+from which every parameter counts the pushes of one node; so each rank sees for itself, in every chunk it pulls, what the
+servers promise: that its own pushes are in there, each once, and those of all nodes up to its clock minus the bound. One node at a
+time is slowed at random.
+
+A row for each bound: staleness, clocks, pulls (chunks answered to nodes), violations {own, stale, ahead, torn, lost, end,
+total}, first_violation, max_staleness, mean_staleness, histogram (pulls by staleness: the reader's clock minus the slowest
+node's push in the chunk), told_agrees (whether the answers' own figures say the same). Exit status 1 if there is any violation.)",
+      .columns = "",
+      .add = measures<StalenessOptions>(add, [](StalenessOptions& options, MeasurementRun& run) -> Status {
+        options.program = run.program;
+        for (const std::string& bound : options.bounds) {
+          options.staleness.reset();
+          if (bound != "async") options.staleness = std::stoull(bound);
+          const auto result = run_staleness(options);
+          if (auto ok = yield(run, result); !ok) return ok;
+          if (result->at("violations").at("total").get<std::uint64_t>() != 0) run.held = false;
+        }
+        return {};
+      })};
 }
 
 }  // namespace tributary::bench

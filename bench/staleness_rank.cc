@@ -1,17 +1,58 @@
-#include "bench/staleness_rank.h"
-
+// `tributary bench staleness-rank`: one rank of a job of mode "ssp" or "async" that can tell from its parameters alone
+// which pushes they hold, and so counts itself what the servers promise.
+//
+// Plain SGD with learning rate 1. A node's gradient is -1 where the position in the chunk is the node's rank modulo the
+// number of nodes, and 0 elsewhere. So a parameter at a position of node j is the number of j's pushes that were
+// applied to its chunk. A tensor is a chunk, each with its own clock.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "bench/bench_rank.h"
+#include "bench/measurements.h"
+#include "common/config.h"
 #include "common/digest.h"
+#include "common/result.h"
+#include "worker/session.h"
 
 namespace tributary::bench {
 namespace {
+
+struct StalenessRankOptions {
+  BenchRank rank;
+  std::uint32_t chunks = 32;
+  std::uint64_t clocks = 100;
+  // Of every `period` clocks of its own a node is the slow one for a share of 1 / nodes, which periods is drawn from
+  // the seed; then it sleeps up to so long before each chunk's push.
+  std::uint64_t period = 20;
+  std::uint32_t slow_us = 400;
+  std::uint64_t seed = 1;
+};
+
+// After each clock c of each chunk, with value[j] the parameter at positions of node j, s the staleness of the job:
+//   own    value[own node] != c           a push of its own is missing, or was applied twice
+//   stale  value[j] < c - s               the bound is broken
+//   ahead  value[j] > c + s + 1           j was let go too early
+//   torn   values of one node differ within the chunk, or are no whole numbers
+// A job that goes on from a snapshot begins with values first[j], some of which are ahead of the clock that all nodes
+// begin at; until the clock has passed it, first[own node] stands for c in the first and the third line, and first[j]
+// bounds the third, too: those pushes are applied, whether their authors have repeated them yet or not.
+//   lost   first[j] is below that clock: the snapshot lacks pushes that it is said to have
+// A rank that is asked to stop does; one whose view ends attaches again, at most kMaxAttaches times in all.
+//
+// {rank, node, clock (reached), stopped, attaches, resumed_from (at the first attach), pulls, violations {own, stale,
+// ahead, torn, lost, end}, max_staleness, staleness_sum, told_sum, told_max, histogram (by staleness: c minus the
+// smallest value; the last entry is for all beyond), first_violation, digest} told_*: what the answers themselves said.
+// end: chunks that do not hold exactly all pushes after the last clock.
+inline constexpr std::uint32_t kMaxAttaches = 50;
 
 using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
@@ -34,8 +75,8 @@ class StalenessRank {
  public:
   StalenessRank(const StalenessRankOptions& options, std::vector<TensorSpec> tensors)
       : options_(options),
-        nodes_(options.topology.world_size / options.topology.local_world_size),
-        own_(options.topology.node_rank),
+        nodes_(options.rank.topology.world_size / options.rank.topology.local_world_size),
+        own_(options.rank.topology.node_rank),
         tensors_(std::move(tensors)),
         histogram_(kHistogram) {}
 
@@ -62,11 +103,11 @@ class StalenessRank {
  private:
   // From the attach to the last clock (kContinue), a stop, or the view's end.
   Result<StepState> view() {
-    auto attached =
-        Session::attach({.socket = options_.socket, .job = options_.job, .topology = options_.topology}, tensors_);
+    auto attached = Session::attach(
+        {.socket = options_.rank.socket, .job = options_.rank.job, .topology = options_.rank.topology}, tensors_);
     if (!attached) return tl::unexpected(attached.error());
     session_ = std::move(*attached);
-    if (session_->fresh() && options_.topology.rank == 0) {
+    if (session_->fresh() && options_.rank.topology.rank == 0) {
       for (std::size_t t = 0; t < tensors_.size(); ++t) std::ranges::fill(session_->initial(t), 0.0f);
     }
     if (auto ok = session_->start(); !ok) {
@@ -137,8 +178,8 @@ class StalenessRank {
     bool torn = false;
     for (std::size_t e = nodes_; e < values.size(); ++e) torn |= values[e] != values[e - nodes_];
     std::uint64_t slowest = clock;
-    const bool bounded = options_.job.mode == "ssp";
-    const std::uint64_t s = options_.job.ssp.staleness;
+    const bool bounded = options_.rank.job.mode == "ssp";
+    const std::uint64_t s = options_.rank.job.ssp.staleness;
     const std::uint64_t own = std::max(clock, first_[tensor][own_]);
     for (std::uint32_t node = 0; node < nodes_; ++node) {
       const auto pushes = applied(tensor, node);
@@ -180,7 +221,7 @@ class StalenessRank {
   Json report(const std::string& digest) const {
     const SessionStats said = attaches_ == 1 ? told() : session_->stats();
     return {
-        {"rank", options_.topology.rank},
+        {"rank", options_.rank.topology.rank},
         {"node", own_},
         {"clock", clock_},
         {"stopped", stopped_},
@@ -213,19 +254,40 @@ class StalenessRank {
   std::string first_violation_;
 };
 
-}  // namespace
-
 Result<Json> run_staleness_rank(const StalenessRankOptions& options) {
-  if (!has_clocks(options.job)) {
-    return fail(ErrorCode::kInvalidArgument, "job.mode = \"" + options.job.mode + "\": must be ssp or async");
+  if (!has_clocks(options.rank.job)) {
+    return fail(ErrorCode::kInvalidArgument, "job.mode = \"" + options.rank.job.mode + "\": must be ssp or async");
   }
   if (options.chunks == 0 || options.clocks == 0 || options.period == 0) {
     return fail(ErrorCode::kInvalidArgument, "chunks, clocks and period must be at least 1");
   }
+  if (options.rank.job.chunk_bytes == 0) {
+    return fail(ErrorCode::kInvalidArgument, "job.chunk_bytes = 0: must be given, as every tensor is a chunk");
+  }
   std::vector<TensorSpec> tensors;
   for (std::uint32_t t = 0; t < options.chunks; ++t)
-    tensors.push_back({"chunk" + std::to_string(t), {kStalenessChunk}});
+    tensors.push_back({"chunk" + std::to_string(t), {options.rank.job.chunk_bytes / sizeof(float)}});
   return StalenessRank(options, std::move(tensors)).run();
+}
+
+}  // namespace
+
+Measurement staleness_rank() {
+  const auto add = [](CLI::App& command, StalenessRankOptions& o) {
+    add_rank(command, o.rank);
+    command.add_option("--chunks", o.chunks);
+    command.add_option("--clocks", o.clocks);
+    command.add_option("--slow-us", o.slow_us);
+    command.add_option("--seed", o.seed);
+  };
+  return {.name = "staleness-rank",
+          .summary = "",
+          .words = "a rank that counts pushes",
+          .columns = "",
+          .add = measures<StalenessRankOptions>(add, [](StalenessRankOptions& options, MeasurementRun& run) -> Status {
+            if (auto ready = options.rank.begin(); !ready) return ready;
+            return yield(run, run_staleness_rank(options));
+          })};
 }
 
 }  // namespace tributary::bench

@@ -1,24 +1,68 @@
-#include "bench/stragglers.h"
-
+// `tributary bench stragglers`: what a slow node costs, mode by mode. Real servers, workers and trainers on this
+// machine train the same model on Fashion-MNIST for the same time, one node slowed down.
+//
+// Computing is mostly sleeping: every sample takes so many microseconds more than its arithmetic (train/slow_motion.h),
+// several times as many on the slow node. So nodes have processors of their own, as it were, on a machine with fewer;
+// and a slow node does not leave its processor to the others.
 #include <signal.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "bench/measurements.h"
 #include "bench/scratch_folder.h"
 #include "cluster/local_cluster.h"
 #include "cluster/progress_socket.h"
 #include "cluster/trainer_result.h"
 #include "common/clock.h"
+#include "common/durable_file.h"
 #include "common/printed.h"
+#include "common/result.h"
 
 namespace tributary::bench {
 namespace {
+
+// What happens to the last node. Its steps take `factor` times as long: all of them, or some, drawn at random.
+struct Slowdown {
+  std::string name;
+  double factor = 1.0, chance = 1.0;
+  // How many times as long its steps take on average.
+  double mean() const { return 1.0 + (factor - 1.0) * chance; }
+};
+// none, constant (3 times), random (5 times in 10 % of the steps).
+const std::vector<Slowdown>& slowdowns();
+// sync, weighted, ssp-1, ssp-4, ssp-16, async, diloco.
+const std::vector<std::string>& straggler_variants();
+
+struct StragglerOptions {
+  std::vector<std::string> slowdowns = {"constant", "random"};
+  std::vector<std::string> variants;  // empty: all
+  std::uint32_t nodes = 4;
+  std::uint32_t batch = 64;  // samples a step and node
+  std::uint32_t micro_batches = 16;
+  double us_per_sample = 1500.0;
+  double seconds = 20.0;  // of each run
+  std::uint64_t seed = 1;
+  std::string base_dir;  // for the runs' files; empty: a folder in /tmp that is removed
+  std::string report;    // folder; empty: none
+  std::function<void(const std::string&)> tell;
+  std::function<bool()> interrupted;
+  // What there is after each run, so that whoever is interrupted keeps it. An error ends the measurement.
+  std::function<Status(const nlohmann::ordered_json& so_far)> keep;
+};
+
+// What throughput could be if nobody ever waited for the slow node, and it did what it manages: n - 1 + 1 / f nodes.
+double ideal_nodes(std::uint32_t nodes, const Slowdown& slowdown);
 
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
@@ -296,8 +340,6 @@ Status check(const StragglerOptions& o) {
   return {};
 }
 
-}  // namespace
-
 const std::vector<Slowdown>& slowdowns() {
   static const std::vector<Slowdown> all = {{"none", 1.0, 1.0}, {"constant", 3.0, 1.0}, {"random", 5.0, 0.1}};
   return all;
@@ -312,6 +354,14 @@ double ideal_nodes(std::uint32_t nodes, const Slowdown& slowdown) {
   return static_cast<double>(nodes) - 1.0 + 1.0 / slowdown.mean();
 }
 
+// earlier: what an earlier call gave, or null. Its runs stay, but for those that are done again; so does the calm run
+// that everything is compared with. It must have been made with the same options.
+//
+// {options: {nodes, batch, micro_batches, us_per_sample, seconds, seed, deadline_ms}, runs: [{slowdown, variant,
+// seconds,
+//  samples (of all nodes), samples_per_s, ideal_per_s, ratio (of these), rounds (of node 0), left, test_accuracy (mean
+//  of the curve's last five), curve: [{seconds (since training began), samples, round, test_accuracy}]}]}
+// kMalformed: `earlier` lacks something.
 Result<Json> run_stragglers(const StragglerOptions& options, const Json& earlier) {
   if (Status status = check(options); !status) return tl::unexpected(status.error());
   Json result = {{"options", options_json(options)}, {"runs", Json::array()}};
@@ -371,6 +421,86 @@ Result<Json> run_stragglers(const StragglerOptions& options, const Json& earlier
     }
   }
   return result;
+}
+
+Result<Json> read_earlier(const std::string& path) {
+  std::ifstream in(path);
+  if (!in) return Json();
+  Json earlier = Json::parse(in, nullptr, false);
+  if (!earlier.is_object()) {
+    return fail(ErrorCode::kMalformed, path + " is not what this command wrote; move it away or give another folder");
+  }
+  return earlier;
+}
+
+// Whole or not at all: it has what earlier calls measured.
+Status write_data(const std::string& data, const Json& result) {
+  const std::string fresh = data + ".new";
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(data).parent_path(), error);
+  if (auto ok = write_small_file(fresh, result.dump(1) + "\n"); !ok) return ok;
+  return rename_durably(fresh, data);
+}
+
+Status measure(StragglerOptions& options, MeasurementRun& run) {
+  options.interrupted = run.interrupted;
+  options.tell = run.tell;
+  const std::string data = options.report + "/stragglers.json";
+  Json earlier;
+  if (!options.report.empty()) {
+    auto read = read_earlier(data);
+    if (!read) return tl::unexpected(read.error());
+    earlier = std::move(*read);
+    options.keep = [&](const Json& so_far) { return write_data(data, so_far); };
+  }
+  const auto result = run_stragglers(options, earlier);
+  if (!result && result.error().code == ErrorCode::kMalformed && !options.report.empty()) {
+    return fail(ErrorCode::kMalformed, data + " is not what this command wrote: " + result.error().message +
+                                           "; move it away or give another folder");
+  }
+  if (auto ok = yield(run, result); !ok || options.report.empty()) return ok;
+  if (auto ok = write_data(data, *result); !ok) return ok;
+  return run.draw("stragglers", data, options.report + "/stragglers.html");
+}
+
+}  // namespace
+
+Measurement stragglers() {
+  const auto add = [](CLI::App& command, StragglerOptions& o) {
+    command.add_option("--slowdown", o.slowdowns, "none, constant, random")->delimiter(',')->capture_default_str();
+    command.add_option("--variants", o.variants, "some of them, as sync,weighted (default: all)")->delimiter(',');
+    command.add_option("--seconds", o.seconds, "of each run")->check(CLI::Range(1.0, 3600.0))->capture_default_str();
+    command.add_option("--nodes", o.nodes, "of one rank each")->check(CLI::Range(2, 64))->capture_default_str();
+    command.add_option("--batch", o.batch, "samples a step and node")
+        ->check(CLI::Range(1, 4096))
+        ->capture_default_str();
+    command.add_option("--micro-batches", o.micro_batches, "of a step")
+        ->check(CLI::Range(2, 4096))
+        ->capture_default_str();
+    command.add_option("--us-per-sample", o.us_per_sample, "that computing takes, asleep")
+        ->check(CLI::Range(1.0, 1e6))
+        ->capture_default_str();
+    command.add_option("--seed", o.seed)->capture_default_str();
+    command.add_option("--base-dir", o.base_dir, "keep the files of the last run there")->type_name("FOLDER");
+    command.add_option("--report", o.report, "write stragglers.json and stragglers.html there")->type_name("DIR");
+  };
+  return {
+      .name = "stragglers",
+      .summary = "what a slow node costs, mode by mode",
+      .words =
+          R"(Trains on Fashion-MNIST with one slow node, the last one, each variant for the same time: sync, weighted (sync with a deadline: late nodes
+send what they managed), ssp-1, ssp-4, ssp-16, async, diloco (10 local steps a round). Slowdowns: constant (3 times
+as long), random (5 times, in 10 % of the steps), none. A run without slowdown comes first: it says what the ideal is, (n - 1 + 1/f)
+nodes' samples a second, and how long the deadline is. Computing is mostly sleeping, so that nodes do not slow down each other.
+
+Fields: options; runs [{slowdown, variant, seconds, samples (of all nodes), samples_per_s, ideal_per_s, ratio (of
+these), rounds (of node 0), left, test_accuracy (mean of the curve's last five), curve [{seconds (since training began), samples, round,
+test_accuracy}]}].
+With --report, DIR/stragglers.json keeps the runs of earlier calls with the same options, and
+DIR/stragglers.html draws all of them; stragglers.json is written after each run, so that one that is interrupted loses no other.)",
+      .columns = "slowdown,variant,samples_per_s,ideal_per_s,ratio,rounds,left,test_accuracy",
+      .stops = true,
+      .add = measures<StragglerOptions>(add, measure)};
 }
 
 }  // namespace tributary::bench

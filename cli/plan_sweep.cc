@@ -87,7 +87,7 @@ Result<std::string> sweep_csv(const Scenario& scenario, const Sweep& sweep) {
 }
 
 Status plot_sweep(const std::string& csv_file, const std::string& picture) {
-  return run_plot_script("plot_sweep.py", {csv_file, picture}, picture);
+  return draw_plots("sweep", csv_file, picture);
 }
 
 }  // namespace tributary::cli

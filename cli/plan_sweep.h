@@ -1,4 +1,4 @@
-// A sweep of the cost model over one quantity: CSV, and a plot of it by bench/plot_sweep.py.
+// A sweep of the cost model over one quantity: CSV, and a plot of it by bench/draw.py.
 #pragma once
 
 #include <cstdint>

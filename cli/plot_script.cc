@@ -11,11 +11,11 @@ namespace {
 constexpr std::chrono::minutes kPlotTimeout{2};
 constexpr int kNoMatplotlib = 3;
 
-Result<std::string> find_script(const std::string& name) {
+Result<std::string> find_script() {
   const std::filesystem::path tool = executable_dir();
   std::string sought;
   for (const char* relative : {"../bench/", "../../../bench/"}) {
-    const std::filesystem::path path = (tool / (relative + name)).lexically_normal();
+    const std::filesystem::path path = (tool / (std::string(relative) + "draw.py")).lexically_normal();
     std::error_code error;
     if (std::filesystem::exists(path, error)) return path.string();
     sought += (sought.empty() ? "" : " nor ") + path.string();
@@ -33,25 +33,25 @@ std::vector<std::string> python() {
 
 }  // namespace
 
-Status run_plot_script(const std::string& name, const std::vector<std::string>& arguments, const std::string& what) {
-  const auto path = find_script(name);
+Status draw_plots(const std::string& kind, const std::string& data, const std::string& page) {
+  const auto path = find_script();
   if (!path) return tl::unexpected<Error>(path.error());
   ProcessOptions options;
   options.argv = python();
   const std::string interpreter = options.argv.back();
   options.argv.push_back(*path);
-  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  options.argv.insert(options.argv.end(), {kind, data, page});
   auto child = Process::spawn(options);
   if (!child) {
     return fail(ErrorCode::kNotFound, "plots need Python: " + child.error().message + "; install python3-matplotlib");
   }
   const auto status = child->wait(kPlotTimeout);
-  if (!status) return fail(ErrorCode::kTimeout, *path + " did not make " + what + " within two minutes");
+  if (!status) return fail(ErrorCode::kTimeout, *path + " did not make " + page + " within two minutes");
   if (status->code == kNoMatplotlib) {
     return fail(ErrorCode::kNotFound,
                 "plots need matplotlib, which " + interpreter + " does not have; install python3-matplotlib");
   }
-  if (!status->ok()) return fail(ErrorCode::kIo, *path + " could not make " + what + ": it " + status->describe());
+  if (!status->ok()) return fail(ErrorCode::kIo, *path + " could not make " + page + ": it " + status->describe());
   return {};
 }
 

@@ -1,4 +1,4 @@
-// Runs one of our Python scripts that draw with matplotlib.
+// Pictures, drawn with Python and matplotlib.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace tributary::cli {
 
-// name: of a script in bench/, beside an installed tool or in the source tree that the tool was built in. Such a script
-// ends with status 3 if there is no matplotlib. Errors say what to install. what: what it makes, for messages.
-Status run_plot_script(const std::string& name, const std::vector<std::string>& arguments, const std::string& what);
+// Runs bench/draw.py, beside an installed tool or in the source tree that the tool was built in. kind, data, page: its
+// arguments. Errors say what to install.
+Status draw_plots(const std::string& kind, const std::string& data, const std::string& page);
 
 }  // namespace tributary::cli

@@ -2,7 +2,7 @@
 # else is there or is not.
 #
 #   bin/      the programs             lib/       every shared library that they need, but glibc's and the driver's
-#   configs/  job and daemon files     bench/     gpu_check, plot_sweep.py
+#   configs/  job and daemon files     bench/     gpu_check, draw.py
 #   licences/ of the libraries
 #
 # `make bundle` (scripts/make_bundle.sh) packs and checks it.
@@ -38,9 +38,7 @@ function(tributary_install)
 
   install(TARGETS ${programs} RUNTIME DESTINATION bin)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/configs DESTINATION .)
-  install(PROGRAMS ${CMAKE_SOURCE_DIR}/bench/gpu_check ${CMAKE_SOURCE_DIR}/bench/report.py
-    ${CMAKE_SOURCE_DIR}/bench/stragglers_report.py
-    ${CMAKE_SOURCE_DIR}/bench/plot_sweep.py DESTINATION bench)
+  install(PROGRAMS ${CMAKE_SOURCE_DIR}/bench/gpu_check ${CMAKE_SOURCE_DIR}/bench/draw.py DESTINATION bench)
   install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION .)
   set(files "")
   foreach(program ${programs})

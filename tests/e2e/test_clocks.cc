@@ -89,9 +89,10 @@ TEST_CASE("the ranks themselves see that the bound holds and every push is appli
   for (const char* transport : {"shm", "tcp"}) {
     const TempDir dir;
     const std::string log = dir / "observer.log";
-    auto process = Process::spawn({.argv = {bin("tributary"), "bench", "staleness", "--staleness", "0,1,async",
-                                            "--pulls", "4000", "--ranks-per-node", "2", "--transport", transport},
-                                   .log_file = log});
+    auto process =
+        Process::spawn({.argv = {bin("tributary"), "bench", "staleness", "--json", "--staleness", "0,1,async",
+                                 "--pulls", "4000", "--ranks-per-node", "2", "--transport", transport},
+                        .log_file = log});
     REQUIRE_MESSAGE(process, process.error().message);
     const auto status = process->wait(kPatience * 2);
     REQUIRE(status);

@@ -31,7 +31,7 @@ void start_nodes(LocalCluster& cluster, const std::string& job_file, std::vector
 nlohmann::json bench_elastic(const TempDir& dir, const std::string& job_file, const std::string& arguments) {
   const std::string log = dir / "elastic.log", out = dir / "elastic.json";
   const std::string command = bin("tributary") + " bench elastic " + job_file + " " + arguments +
-                              " --us-per-sample 250 --base-dir " + (dir / "run") + " > " + out;
+                              " --json --us-per-sample 250 --base-dir " + (dir / "run") + " > " + out;
   auto process = Process::spawn({.argv = {"/bin/sh", "-c", command}, .log_file = log});
   REQUIRE_MESSAGE(process, process.error().message);
   const auto status = process->wait(std::chrono::milliseconds(240'000));

@@ -52,7 +52,7 @@ TEST_CASE("bench gpu-costs says what failed, and gives back what it had") {
     emulation::start_runtime({.seed = 1, .failing_call = call});
     const auto out = run_gpu_costs(small());
     if (out) continue;  // it was one that gives back
-    CHECK_MESSAGE(out.error().message.starts_with("bench gpu-costs: "), out.error().message);
+    CHECK_MESSAGE(out.error().message.starts_with("CUDA: "), out.error().message);
     CHECK(emulation::runtime_counts().registered == 0);
   }
 }

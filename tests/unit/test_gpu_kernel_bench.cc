@@ -13,7 +13,6 @@ TEST_CASE("bench gpu-kernels measures every kernel where there is a device, and 
   const Result<nlohmann::json> result = run_gpu_kernel_bench(options);
   if (!result) {
     CHECK(result.error().code == ErrorCode::kUnavailable);
-    CHECK(result.error().message.starts_with("bench gpu-kernels: "));
     CHECK(result.error().message.size() > 40);
     return;
   }

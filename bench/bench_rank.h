@@ -1,0 +1,39 @@
+// What every rank has that a measurement starts as a process of its own: the job's file and the worker's socket on its
+// command line, its place in the environment.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/measurement.h"
+#include "common/config_toml.h"
+#include "worker/session.h"
+
+namespace tributary::bench {
+
+struct BenchRank {
+  std::string job_file;
+  std::vector<std::string> overrides;
+  std::string socket;  // the worker's
+  JobConfig job;       // from here on: set by begin()
+  Topology topology;
+
+  Status begin() {
+    auto read = load_job_config(job_file, overrides);
+    if (!read) return tl::unexpected(read.error());
+    auto place = Topology::from_environment();
+    if (!place) return tl::unexpected(place.error());
+    job = std::move(*read);
+    topology = *place;
+    return {};
+  }
+};
+
+inline void add_rank(CLI::App& command, BenchRank& rank) {
+  command.add_option("--job", rank.job_file)->required();
+  add_overrides(command, rank.overrides);
+  command.add_option("--worker", rank.socket)->required();
+}
+
+}  // namespace tributary::bench

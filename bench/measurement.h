@@ -1,0 +1,78 @@
+// What `tributary bench` is made of. A measurement is a file in this folder with its options, what it does, and what
+// its rows mean; and a line in bench/measurements.cc. Whoever runs it (cli/bench.cc) prints the rows, as JSON or as
+// tables, and draws.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cluster/local_cluster.h"
+#include "common/result.h"
+
+namespace tributary::bench {
+
+// What a measurement has around it while it runs.
+struct MeasurementRun {
+  std::string program;                              // `tributary`, for processes of its own
+  std::function<bool()> interrupted;                // has somebody asked it to end?
+  std::function<void(const std::string&)> tell;     // how far it is, a line
+  std::function<void(nlohmann::ordered_json)> row;  // something measured, printed at once
+  // Draws `page` from `data` (a JSON file) with bench/draw.py; kind: which of its pictures.
+  std::function<Status(const std::string& kind, const std::string& data, const std::string& page)> draw;
+  bool held = true;  // whether what the system promises did; if not, the exit status is 1
+};
+
+struct Measurement {
+  const char* name;
+  const char* summary;  // empty: a process that other measurements start; it is not listed
+  const char* words;    // for --help: how it measures, and the fields of its rows
+  const char* columns;  // of tables, as "name,exchange.seconds"; empty: all
+  bool stops = false;   // it asks `interrupted`, so that what it has started ends in good order
+  // Adds its options to `command`, and gives what runs it with them.
+  std::function<std::function<Status(MeasurementRun&)>(CLI::App& command)> add;
+};
+
+template <class Options>
+auto measures(void (*add)(CLI::App&, Options&), Status (*run)(Options&, MeasurementRun&)) {
+  return [add, run](CLI::App& command) -> std::function<Status(MeasurementRun&)> {
+    auto options = std::make_shared<Options>();
+    add(command, *options);
+    return [options, run](MeasurementRun& around) { return run(*options, around); };
+  };
+}
+
+// A measurement of one row.
+template <class Json>
+Status yield(MeasurementRun& run, const Result<Json>& result) {
+  if (!result) return tl::unexpected(result.error());
+  run.row(nlohmann::ordered_json(*result));
+  return {};
+}
+
+inline CLI::Option* add_bytes(CLI::App& command, const std::string& name, auto& bytes, const std::string& what) {
+  return command.add_option(name, bytes, what)->transform(CLI::AsSizeValue(false));
+}
+inline void add_transport(CLI::App& command, Transport& transport) {
+  command
+      .add_option_function<std::string>("--transport",
+                                        [&transport](const std::string& name) { transport = transport_named(name); })
+      ->check(CLI::IsMember({"tcp", "ipc", "shm"}))
+      ->default_str(transport_name(transport));
+}
+inline void add_optimizer(CLI::App& command, std::string& optimizer) {
+  command.add_option("--optimizer", optimizer, "sgd, adam, adamw, adagrad, lion")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw", "adagrad", "lion"}))
+      ->capture_default_str();
+}
+inline void add_overrides(CLI::App& command, std::vector<std::string>& overrides) {
+  command.add_option("--set", overrides, "override a key of the job file, as train.epochs=2; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+}  // namespace tributary::bench
