@@ -34,7 +34,7 @@
 #include "common/log.h"
 #include "common/messages.h"
 #include "common/redo_plan.h"
-#include "server/lane.h"
+#include "server/lane_commands.h"
 #include "server/memory_formula.h"
 #include "server/snapshotter.h"
 #include "server/store.h"

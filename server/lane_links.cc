@@ -59,7 +59,7 @@ void LaneLinks::serve(std::uint64_t now_ms, const FindPool& find_pool) {
 LinkReply LaneLinks::grant(LinkReceived<LinkRequest>& request, const FindPool& find_pool, FileDescriptor& buffers) {
   const auto refuse = [](Error why) { return LinkReply{0, std::move(why)}; };
   const LinkRequest& m = request.message;
-  const Result<Shared> shared = find_pool(m);
+  const Result<LaneJobs::Shared> shared = find_pool(m);
   if (!shared) return refuse(shared.error());
   if (request.fds.empty() || request.fds.size() > kMaxLinkRegions) {
     return refuse({ErrorCode::kMalformed, "a link of " + std::to_string(request.fds.size()) + " regions; 1 to " +
@@ -100,11 +100,6 @@ void LaneLinks::forget_those_over() {
     if (!told_.current(link)) peer.regions.clear();
   }
   std::erase_if(peers_, [&](const auto& entry) { return !entry.second.socket && !told_.current(entry.first); });
-}
-
-void LaneLinks::end_view(JobId job) {
-  told_.end_view(job);
-  forget_those_over();
 }
 
 void LaneLinks::end() {

@@ -22,7 +22,7 @@
 #include "common/buffer_pool.h"
 #include "common/local_link.h"
 #include "common/payload.h"
-#include "server/told_places.h"
+#include "server/lane_jobs.h"
 
 namespace tributary {
 
@@ -30,13 +30,10 @@ class LaneLinks {
  public:
   static constexpr std::size_t kMaxPending = 64;  // connections whose request has not come yet
 
-  // What a lane shares of a job.
-  struct Shared {
-    BufferPool* pool = nullptr;
-    std::size_t chunks = 0;
-  };
   // Of the job, if this lane has it in that view and with that node; else what is wrong.
-  using FindPool = std::function<Result<Shared>(const LinkRequest&)>;
+  using FindPool = std::function<Result<LaneJobs::Shared>(const LinkRequest&)>;
+
+  explicit LaneLinks(ToldPlaces& told) : told_(told) {}
 
   // Without it nobody can link, and everything goes over sockets.
   Status listen(std::string name);
@@ -47,17 +44,11 @@ class LaneLinks {
   void serve(std::uint64_t now_ms, const FindPool& find_pool);
   bool pending() const { return !pending_.empty(); }  // something will be overdue
 
-  // ToldPlaces::bind(), before the message is looked at.
-  Status bind(PeerId from, const ChunkKey& key, const PayloadPlace& place) { return told_.bind(from, key, place); }
   // What a bound message pushes. kInvalidArgument if it does not lie in a region of that link.
   Result<Payload> payload(const PayloadPlace& place) const;
-  // ToldPlaces::tell().
-  std::optional<PayloadPlace> tell(PeerId to, const ChunkKey& key, const BufferRef& payload) {
-    return told_.tell(to, key, payload);
-  }
 
-  // The job's view is over. Who was told something may still read it.
-  void end_view(JobId job);
+  // What views that are over pushed over: call it when one has ended.
+  void forget_those_over();
   // The lane ends: nothing is written any more, so that nothing needs to be kept from it.
   void end();
 
@@ -76,13 +67,12 @@ class LaneLinks {
   };
 
   LinkReply grant(LinkReceived<LinkRequest>& request, const FindPool& find_pool, FileDescriptor& buffers);
-  void forget_those_over();
 
   std::string name_;
   FileDescriptor listener_;
   AcceptPause pause_;
   std::vector<Pending> pending_;
-  ToldPlaces told_;
+  ToldPlaces& told_;
   std::map<std::uint32_t, Peer> peers_;  // by link
 };
 

@@ -10,18 +10,16 @@
 #include <thread>
 #include <utility>
 
-#include "common/buffer_pool.h"
 #include "common/daemon_thread.h"
 #include "server/background_thread.h"
+#include "server/lane_jobs.h"
 
 namespace tributary {
 
 // Thread rule: the pool's owning thread. The pool must outlive this object, or what it began must have ended: end().
-class PoolPreparer {
+class PoolPreparer final : public PoolPreparing {
  public:
-  // For `blocks` blocks beyond those in use. What was begun before is given up. done: called once, on the thread or in
-  // this call, when the memory is there or no more can be had; not if it is given up.
-  void begin(BufferPool& pool, std::size_t blocks, std::function<void()> done) {
+  void begin(BufferPool& pool, std::size_t blocks, std::function<void()> done) override {
     end();
     const std::size_t missing = pool.expect(blocks);
     if (missing == 0) return done();
@@ -40,7 +38,7 @@ class PoolPreparer {
     }
   }
   // Waits for one block at most.
-  void end() { work_.reset(); }
+  void end() override { work_.reset(); }
 
  private:
   struct Work {

@@ -46,8 +46,8 @@ Status Server::start_parts() {
   const std::uint16_t lanes = config_.lanes != 0 ? config_.lanes : default_lanes(std::thread::hardware_concurrency());
   std::vector<Lane*> lane_pointers;
   for (std::uint16_t i = 0; i < lanes; ++i) {
-    LaneOptions options{ShardIndex(config_.index), LaneIndex(i), config_.bind, config_.advertise};
-    options.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
+    LaneOptions options{{ShardIndex(config_.index), LaneIndex(i)}, config_.bind, config_.advertise};
+    options.jobs.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
     Result<std::unique_ptr<Lane>> lane = Lane::start(std::move(options), *control_, logger_);
     if (!lane) return tl::unexpected(lane.error());
     lane_pointers.push_back(lane->get());

@@ -1,5 +1,5 @@
 // ShardCore: the round logic of one job's chunks on one lane. Pure: no threads, sockets, clocks or disks; messages in,
-// actions out through ShardOutput. The lane (server/lane.h) and the simulator (tests/sim) drive the same class.
+// actions out through ShardOutput. LaneJobs and the simulator (tests/sim) drive the same class.
 //
 // Synchronous rounds, chunk by chunk: a chunk at version v collects one push of round v+1 from every node of the view;
 // the last one triggers the fused sum and step (common/fused_step.h), and every contributor gets the new parameters.

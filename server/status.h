@@ -9,7 +9,7 @@
 #include "common/metrics.h"
 #include "server/control.h"
 #include "server/coordinator.h"
-#include "server/lane.h"
+#include "server/lane_gauges.h"
 #include "server/snapshotter.h"
 
 namespace tributary {

@@ -5,8 +5,9 @@
 // leave in good order, come back, and go for ever, also where rounds have a gate, or encodings leave something to say
 // later.
 //
-// The classes that decide are the daemons' own: CoordinatorCore, ControlJobs, ShardCore, NodeJobs with RedoKeeper and
-// RedoRing, ClientCore, NodeGather, HostReducer. simulation.h has the round logic alone, on a worse network.
+// The classes that decide are the daemons' own: CoordinatorCore, ControlJobs, LaneJobs with ShardCore, NodeJobs with
+// RedoKeeper and RedoRing, ClientCore, NodeGather, HostReducer. simulation.h has the round logic alone, on a worse
+// network.
 //
 // Checked at every event (cluster_judge.h): what nodes are given are the bits of one process that adds the gradients in
 // tree order, or, where nodes have clocks, of a replay of the order of arrival, with the bound kept and the reader's

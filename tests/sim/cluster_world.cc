@@ -8,6 +8,7 @@
 
 #include "common/config_check.h"
 #include "common/job_json.h"
+#include "tests/sim/planted.h"
 
 namespace tributary::sim {
 namespace {
@@ -486,6 +487,7 @@ ClusterOutcome ClusterWorld::run() {
 }
 
 ClusterOutcome run_cluster(std::uint64_t seed, Mutation mutation, bool trace) {
+  planted_mutation = mutation;
   ClusterWorld world(cluster_scenario_of(seed), mutation, trace);
   return world.run();
 }

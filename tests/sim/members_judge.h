@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "common/gate_decision.h"
-#include "server/lane.h"
+#include "server/lane_commands.h"
 #include "tests/sim/rounds_judge.h"
 
 namespace tributary::sim {

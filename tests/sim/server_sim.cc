@@ -64,7 +64,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
   dealer_ =
       std::make_unique<Dealer>(world.wires, *this, "coordinator", true, [this](Packet& packet) { receive(packet); });
   control_tick_ = [this] {
-    for (const auto& lane : lanes_) lane->tick();
+    for (const auto& lane : lanes_) lane->turn();
     turn();
     after(joined_ && outbox_.empty() ? kControlTickNs : kBusyTickNs, control_tick_);
   };

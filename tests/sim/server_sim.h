@@ -13,7 +13,7 @@
 
 #include "server/control_jobs.h"
 #include "server/coordinator_core.h"
-#include "server/told_places.h"
+#include "server/queued_lane.h"
 #include "tests/sim/disk_sim.h"
 #include "tests/sim/snapshots_sim.h"
 #include "tests/sim/wires.h"
@@ -23,28 +23,20 @@ namespace tributary::sim {
 class ClusterWorld;
 class ServerSim;
 
-// server/lane.h: commands are carried out in order, a moment after they were given.
-class ServerLaneSim final : public LaneCommands, private ShardOutput {
+// LaneJobs on the simulated network: commands are carried out in order, a moment after they were given.
+class ServerLaneSim final : public QueuedLane, private LaneOutput, private LaneListener {
  public:
   ServerLaneSim(ClusterWorld& world, ServerSim& server, LaneIndex lane);
   ~ServerLaneSim() override;
 
-  void open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) override;
+  // As LaneJobs does, with judges and planted bugs around it.
   void reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) override;
-  void park(JobId job, ViewId view) override;
-  void drop_parked(JobId job) override;
   void restore(JobId job, RestoredChunk chunk) override;
-  void opened(JobId job, ViewId view, bool restored) override;
-  void prepare_snapshot(JobId job, ViewId view) override;
-  void snapshot_at(JobId job, ViewId view, Round round) override;
-  void snapshot_written(JobId) override {}
   void decide(const RoundDecision& decision) override;
-  void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) override;
-  void await_longer(JobId job, ViewId view) override;
 
   const std::string& endpoint() const { return endpoint_; }
   std::optional<Version> held(JobId job, ViewId view, ChunkIndex chunk) const;
-  void tick();  // stops that wait for residuals, gauges, pools of jobs that are over
+  void turn() { jobs_.turn(); }
   // As LaneLinks::grant(): this node's worker maps the buffers of the job, and is told where answers lie in them.
   // link 0: the job is not open here in that view.
   struct Link {
@@ -55,43 +47,30 @@ class ServerLaneSim final : public LaneCommands, private ShardOutput {
   Link link(JobId job, ViewId view, NodeRank node);
 
  private:
-  struct Job {
-    std::shared_ptr<BufferPool> pool;
-    BufferRef planted;  // told again and again: a planted bug
-    std::unique_ptr<ShardCore> core;
-    std::shared_ptr<LaneJobGauges> gauges;
-    Status restored;
-    std::optional<Round> stop;
-    bool parks = false;  // after it
-    std::uint64_t stop_by_ns = 0;
-  };
-  void post(std::function<void()> command);
+  void post(std::function<void(LaneJobs&)> command) override;
   void receive(PeerId from, Packet& packet);
-  void push(PeerId from, ShardCore& core, Push message, const Packet& packet);
   void check_bounds(const ShardCore& core);
-  void set_aside(JobId job, ViewId view);
-  void publish(Job& job);
-  void retire(Job job);
-  void retire(std::map<JobId, Job>& jobs, JobId job);
-  void send(PeerId to, DataMessage message, BufferRef payload = {});
-  void send_values(PeerId to, const DataMessage& message, const ChunkKey& key, const BufferRef& values);
-  BufferRef planted(const DataMessage& message, const ChunkKey& key, const BufferRef& values);
 
-  void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
-  void residual(PeerId to, const Residual& header, const BufferRef& values) override;
-  void receipt(PeerId to, const Receipt& header) override { send(to, header); }
-  void resend(PeerId to, const Resend& header) override { send(to, header); }
-  void error(PeerId to, const ErrorReply& header) override { send(to, header); }
-  void captured(ChunkSnapshot snapshot) override;
-  void facts(const RoundFacts& facts) override;
+  // LaneOutput
+  std::uint64_t now_ms() const override;
+  void send(PeerId to, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) override;
+  std::unique_ptr<PoolPreparing> preparing() override;
+  void refused(const std::string&) override {}
+  void warn(const std::string&) override {}
+
+  // LaneListener: as server/control.cc
+  void lane_opened(LaneIndex lane, JobId job, ViewId view, const Status& status) override;
+  void lane_snapshot(LaneIndex lane, JobId job, ViewId view, Round round, bool started) override;
+  void lane_parked(LaneIndex lane, JobId job, ViewId view, bool any, Version min, Version max) override;
+  void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) override;
+  void lane_captured(ChunkSnapshot snapshot) override;
+  void lane_facts(LaneIndex lane, RoundFacts facts) override;
 
   ClusterWorld& world_;
   ServerSim& server_;
-  const LaneIndex lane_;
   const std::string endpoint_;
-  std::map<JobId, Job> jobs_, parked_;
-  std::vector<std::shared_ptr<BufferPool>> retired_;
-  const std::shared_ptr<ToldPlaces> told_ = std::make_shared<ToldPlaces>();  // weak elsewhere: links of workers
+  LaneJobs jobs_;
+  const std::shared_ptr<ToldPlaces> told_;  // of jobs_, as long as this process lives: links of workers hold it weakly
   std::uint64_t commands_until_ns_ = 0;
   std::size_t commands_ = 0;  // that wait
   std::unique_ptr<Listener> listener_;

@@ -78,6 +78,15 @@ enum class Mutation {
   kNoSpareSlot,       // a rank writes a gradient where a round lies in the ring that is still kept
   kUnsharedPrevious,  // encoded parameters of the round before are told without a share in their buffer
   kEmptiedPool,       // a job's pool is given back while workers may still read what they were told of it
+  // Inside the lanes' own code (tests/sim/plant.py):
+  kParkedTooNew,       // a lane says of what it keeps that it is newer than it is
+  kUnparked,           // a lane says that it keeps nothing, and lets it go
+  kUnfinishedStop,     // a stop does not wait for residuals
+  kForgottenClocks,    // a restored chunk does not know its nodes' clocks
+  kForgottenFacts,     // a lane that opens does not say again what is not decided
+  kForgottenEstimate,  // a restored chunk does not know what nodes believe its parameters to be
+  kForgottenQuery,     // queries are not answered
+  kDroppedResend,      // nobody is asked to send again
 };
 
 Scenario scenario_of(std::uint64_t seed);

@@ -83,4 +83,38 @@ TEST_CASE("a pool that is emptied under workers that have not read what they wer
   CHECK(first_seed_that_finds(Mutation::kEmptiedPool) < kSeedsForMutation);
 }
 
+// ---- Inside the lanes' own code ----
+
+TEST_CASE("a lane that says of what it keeps that it is newer than it is is found") {
+  CHECK(first_seed_that_finds(Mutation::kParkedTooNew) < kSeedsForMutation);
+}
+
+TEST_CASE("a lane that lets go what the next view should find is found") {
+  CHECK(first_seed_that_finds(Mutation::kUnparked) < kSeedsForMutation);
+}
+
+TEST_CASE("a stop that does not wait for residuals is found") {
+  CHECK(first_seed_that_finds(Mutation::kUnfinishedStop) < kSeedsForMutation);
+}
+
+TEST_CASE("a restored chunk that does not know its nodes' clocks is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenClocks) < kSeedsForMutation);
+}
+
+TEST_CASE("a lane that does not say again what is not decided is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenFacts) < kSeedsForMutation);
+}
+
+TEST_CASE("a restored chunk that does not know what nodes believe is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenEstimate) < kSeedsForMutation);
+}
+
+TEST_CASE("a lane that answers no queries is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenQuery) < kSeedsForMutation);
+}
+
+TEST_CASE("a lane that asks nobody to send again is found") {
+  CHECK(first_seed_that_finds(Mutation::kDroppedResend) < kSeedsForMutation);
+}
+
 }  // namespace tributary::sim

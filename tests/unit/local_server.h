@@ -16,7 +16,7 @@ namespace tributary::testing {
 // One server lane, opened for whatever job a node begins, with plain SGD of learning rate 1.
 struct LocalServer {
   explicit LocalServer(std::uint32_t of_nodes = 1) : nodes(of_nodes) {
-    auto started = Lane::start({ShardIndex(0), LaneIndex(0), "tcp://127.0.0.1:*", ""}, listener, quiet_logger());
+    auto started = Lane::start({{ShardIndex(0), LaneIndex(0)}, "tcp://127.0.0.1:*", ""}, listener, quiet_logger());
     REQUIRE(started);
     lane = std::move(*started);
   }

@@ -9,7 +9,7 @@ struct OneLane {
   explicit OneLane(const std::string& bind = "tcp://127.0.0.1:*", const Logger& logger = quiet_logger(),
                    std::uint64_t idle_memory_ms = 60'000) {
     Result<std::unique_ptr<Lane>> started =
-        Lane::start({ShardIndex(0), LaneIndex(0), bind, "", 20, idle_memory_ms}, listener, logger);
+        Lane::start({{.idle_memory_ms = idle_memory_ms}, bind, ""}, listener, logger);
     REQUIRE_MESSAGE(started, (started ? "" : started.error().message));
     lane = std::move(*started);
   }

@@ -99,7 +99,7 @@ struct SmallServer {
     std::vector<Lane*> pointers;
     for (std::uint16_t i = 0; i < 2; ++i) {
       lanes.push_back(
-          std::move(*Lane::start({ShardIndex(0), LaneIndex(i), "tcp://127.0.0.1:*", ""}, *control, quiet_logger())));
+          std::move(*Lane::start({{ShardIndex(0), LaneIndex(i)}, "tcp://127.0.0.1:*", ""}, *control, quiet_logger())));
       pointers.push_back(lanes.back().get());
     }
     if (store) {

@@ -215,7 +215,7 @@ TEST_CASE("an address that is taken is refused by name, also where ZeroMQ would 
     const bool tcp = bind.starts_with("tcp");
     const std::string address = tcp ? server.lane->endpoint() : bind;
     Listener listener;
-    const auto second = Lane::start({ShardIndex(1), LaneIndex(0), address, ""}, listener, quiet_logger());
+    const auto second = Lane::start({{ShardIndex(1), LaneIndex(0)}, address, ""}, listener, quiet_logger());
     REQUIRE_FALSE(second);
     CHECK(second.error().code == ErrorCode::kUnavailable);
     CHECK(second.error().message.find(address) != std::string::npos);

@@ -118,7 +118,7 @@ TEST_CASE("a stop waits for residuals while somebody says that nodes get on, and
   Listener listener;
   LaneOptions options;
   options.bind = "tcp://127.0.0.1:*";
-  options.stop_timeout_ms = 400;
+  options.jobs.stop_timeout_ms = 400;
   auto lane = Lane::start(options, listener, quiet_logger());
   REQUIRE_MESSAGE(lane, (lane ? "" : lane.error().message));
   ShardJob job = small_job(1, 1);

@@ -13,7 +13,7 @@ using namespace testing;
 
 struct Server {
   Server() {
-    auto started = Lane::start({ShardIndex(0), LaneIndex(0), "tcp://127.0.0.1:*", ""}, listener, quiet_logger());
+    auto started = Lane::start({{ShardIndex(0), LaneIndex(0)}, "tcp://127.0.0.1:*", ""}, listener, quiet_logger());
     REQUIRE(started);
     lane = std::move(*started);
   }

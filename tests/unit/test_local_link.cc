@@ -36,13 +36,14 @@ SharedMemory memory_of(std::size_t bytes, int value) {
 struct ServerSide {
   explicit ServerSide(ShardIndex shard = ShardIndex(0)) { REQUIRE(links.listen(new_link_name(shard, LaneIndex(0)))); }
   void serve(std::uint64_t now_ms = 0) {
-    links.serve(now_ms, [this](const LinkRequest& request) -> Result<LaneLinks::Shared> {
-      if (request.job == kJob && request.view == kView && request.node.value < 2) return LaneLinks::Shared{&pool, 4};
+    links.serve(now_ms, [this](const LinkRequest& request) -> Result<LaneJobs::Shared> {
+      if (request.job == kJob && request.view == kView && request.node.value < 2) return LaneJobs::Shared{pool, 4};
       return fail(ErrorCode::kUnknownJob, "no such job here");
     });
   }
-  BufferPool pool{kBlock, 8};
-  LaneLinks links;
+  std::shared_ptr<BufferPool> pool = std::make_shared<BufferPool>(kBlock, 8);
+  ToldPlaces told;
+  LaneLinks links{told};
 };
 
 struct WorkerSide {
@@ -63,7 +64,7 @@ struct Linked {
     server.serve();
     REQUIRE(link.poll(0));
     REQUIRE(link.shared());
-    REQUIRE(server.links.bind(kPeer, kKey, link.place({})));
+    REQUIRE(server.told.bind(kPeer, kKey, link.place({})));
   }
   ServerSide server;
   WorkerSide worker;
@@ -88,9 +89,9 @@ TEST_CASE("lanes that agree read each other's payloads where they lie") {
   }
   // Buffers that are acquired later are found, too.
   for (int i = 1; i <= 8; ++i) {
-    const BufferRef answer = both.server.pool.acquire(100);
+    const BufferRef answer = both.server.pool->acquire(100);
     std::memset(answer.data(), i, 100);
-    const PayloadPlace place = both.server.links.tell(kPeer, kKey, answer).value();
+    const PayloadPlace place = both.server.told.tell(kPeer, kKey, answer).value();
     REQUIRE(place.bytes == 100);
     const auto received = both.link.payload(place);
     REQUIRE(received);
@@ -107,11 +108,11 @@ TEST_CASE("what lies elsewhere, or goes to somebody else, takes the socket") {
   CHECK(both.link.place({frames.data() + frames.size() - 1, 2}).bytes == 0);
   CHECK(both.link.place({frames.data() - 1, 2}).bytes == 0);
   BufferPool other(kBlock, 1);
-  CHECK(both.server.links.tell(kPeer, kKey, other.acquire(100))->bytes == 0);
-  const BufferRef answer = both.server.pool.acquire(100);
-  CHECK(both.server.links.tell(PeerId(12), kKey, answer)->bytes == 0);
-  CHECK(both.server.links.tell(kPeer, {kJob, kView, NodeRank(0), ChunkIndex(0)}, answer)->bytes == 0);
-  CHECK(both.server.links.tell(kPeer, {kJob, ViewId(4), kNode, ChunkIndex(0)}, answer)->bytes == 0);
+  CHECK(both.server.told.tell(kPeer, kKey, other.acquire(100))->bytes == 0);
+  const BufferRef answer = both.server.pool->acquire(100);
+  CHECK(both.server.told.tell(PeerId(12), kKey, answer)->bytes == 0);
+  CHECK(both.server.told.tell(kPeer, {kJob, kView, NodeRank(0), ChunkIndex(0)}, answer)->bytes == 0);
+  CHECK(both.server.told.tell(kPeer, {kJob, ViewId(4), kNode, ChunkIndex(0)}, answer)->bytes == 0);
   CHECK(LaneLink().place(frames).link == 0);
 }
 
@@ -144,9 +145,9 @@ TEST_CASE("a place that does not lie in what was shared is refused, whatever its
     if (place.region == 0) CHECK_FALSE(both.link.payload({place.link, 0, place.offset + (1u << 20), place.bytes}));
   }
   CHECK(both.server.links.payload({link, 0, kRegion - 10, 10}));
-  CHECK_FALSE(both.server.links.bind(kPeer, kKey, {link + 1, 0, 0, 0}));
-  CHECK_FALSE(both.server.links.bind(kPeer, {kJob, kView, NodeRank(0), ChunkIndex(0)}, {link, 0, 0, 0}));
-  CHECK_FALSE(both.server.links.bind(kPeer, {kJob, ViewId(4), kNode, ChunkIndex(0)}, {link, 0, 0, 0}));
+  CHECK_FALSE(both.server.told.bind(kPeer, kKey, {link + 1, 0, 0, 0}));
+  CHECK_FALSE(both.server.told.bind(kPeer, {kJob, kView, NodeRank(0), ChunkIndex(0)}, {link, 0, 0, 0}));
+  CHECK_FALSE(both.server.told.bind(kPeer, {kJob, ViewId(4), kNode, ChunkIndex(0)}, {link, 0, 0, 0}));
 }
 
 TEST_CASE("what one side has mapped stays readable when the other is gone") {
@@ -160,17 +161,18 @@ TEST_CASE("what one side has mapped stays readable when the other is gone") {
       link = worker.ask(server);
       server.serve();
       REQUIRE(link.poll(0));
-      REQUIRE(server.links.bind(kPeer, kKey, link.place({})));
+      REQUIRE(server.told.bind(kPeer, kKey, link.place({})));
       auto payload = server.links.payload(link.place(worker.frames.bytes().first(kBlock)));
       REQUIRE(payload);
       held.emplace(std::move(*payload));
     }
-    const BufferRef answer = server.pool.acquire(kBlock);
+    const BufferRef answer = server.pool->acquire(kBlock);
     std::memset(answer.data(), 5, kBlock);
-    const auto found = link.payload(server.links.tell(kPeer, kKey, answer).value());
+    const auto found = link.payload(server.told.tell(kPeer, kKey, answer).value());
     REQUIRE(found);
     received = *found;
-    server.links.end_view(kJob);
+    server.told.end_view(kJob);
+    server.links.forget_those_over();
     CHECK(server.links.size() == 0);
     CHECK(std::ranges::all_of(held->bytes(), [](std::byte b) { return b == std::byte{1}; }));
   }
@@ -184,15 +186,16 @@ TEST_CASE("a worker's end that is gone gives back what it was told, also after t
     std::vector<zmq::pollitem_t> items;
     both.server.links.add_poll_items(items, 0);
     CHECK(items.size() == 2);  // the listener and the link
-    CHECK(both.server.links.tell(kPeer, kKey, both.server.pool.acquire(100))->ticket == 1);
-    if (over) both.server.links.end_view(kJob);
+    CHECK(both.server.told.tell(kPeer, kKey, both.server.pool->acquire(100))->ticket == 1);
+    if (over) both.server.told.end_view(kJob);
+    both.server.links.forget_those_over();
     both.server.serve();
-    CHECK(both.server.pool.in_use() == 1);
+    CHECK(both.server.pool->in_use() == 1);
     if (over) CHECK(both.server.links.mapped_bytes() == 0);
     both.link = LaneLink();
     REQUIRE(zmq_poll(items.data(), 2, 1000) == 1);
     both.server.serve();
-    CHECK(both.server.pool.in_use() == 0);
+    CHECK(both.server.pool->in_use() == 0);
     items.clear();
     both.server.links.add_poll_items(items, 0);
     CHECK(items.size() == 1);
@@ -202,16 +205,16 @@ TEST_CASE("a worker's end that is gone gives back what it was told, also after t
 TEST_CASE("what was read last is named in every message, and nothing before it is read any more") {
   Linked both;
   CHECK(both.link.place({}).ticket == 0);
-  const BufferRef answer = both.server.pool.acquire(100);
-  const PayloadPlace first = both.server.links.tell(kPeer, kKey, answer).value();
-  const PayloadPlace second = both.server.links.tell(kPeer, kKey, answer).value();
+  const BufferRef answer = both.server.pool->acquire(100);
+  const PayloadPlace first = both.server.told.tell(kPeer, kKey, answer).value();
+  const PayloadPlace second = both.server.told.tell(kPeer, kKey, answer).value();
   CHECK(both.link.payload(first));
   REQUIRE(both.link.payload(second));
   both.link.read(second);
   CHECK(both.link.place({}).ticket == second.ticket);
   CHECK_FALSE(both.link.payload(first));
   CHECK_FALSE(both.link.payload(second));
-  CHECK(both.server.links.bind(kPeer, kKey, both.link.place({})));
+  CHECK(both.server.told.bind(kPeer, kKey, both.link.place({})));
   CHECK(answer.unique());
 }
 

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Writes a copy of a source in which bugs are planted.
+
+usage: plant.py SOURCE COPY
+
+A bug is a line (or a part of one) that must be in the source exactly once, and what stands for it where the bug is
+planted. `BUG` in the second stands for the condition. Fails if a line is not there any more: then the bug has to follow
+the code.
+"""
+import pathlib
+import sys
+from typing import Dict, List, Tuple
+
+BUGS: Dict[str, List[Tuple[str, str, str]]] = {
+    "lane_jobs.cc": [
+        ("kEmptiedPool", "  told_.end_view(job.core->job().job);\n  job.core.reset();", "  told_.end_view(job.core->job().job);\n  if (BUG) told_.clear();\n  job.core.reset();"),
+        ("kParkedTooNew", "    min = entry->core->min_version();\n", "    min = BUG ? entry->core->max_version().next() : entry->core->min_version();\n"),
+        ("kUnparked", "    any = entry->core->initialised();\n", "    any = entry->core->initialised() && !BUG;\n"),
+        ("kUnfinishedStop", "    if (entry->core->keeping()) {\n", "    if (!BUG && entry->core->keeping()) {\n"),
+        ("kForgottenClocks", "chunk.clocks, chunk.gate);", "BUG ? std::vector<std::uint64_t>() : chunk.clocks, chunk.gate);"),
+        ("kForgottenFacts", "known = entry.core->decided(); status && known)", "known = entry.core->decided(); status && known && !BUG)"),
+        ("kForgottenEstimate", "{chunk.estimate, chunk.nodes, residuals}", "{BUG ? std::vector<float>() : chunk.estimate, chunk.nodes, residuals}"),
+    ],
+    "lane_jobs_messages.cc": [
+        ("kUnsharedPrevious", "  output_.send(to, message, values, *place);\n", "  if (BUG && place->bytes != 0) (void)told_.bind(to, key, *place);\n  output_.send(to, message, values, *place);\n"),
+        ("kForgottenQuery", "core.on_query(from, message);", "if (!BUG) core.on_query(from, message);"),
+        ("kDroppedResend", "  output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error", "  if (!BUG) output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error"),
+    ],
+}
+
+
+def main(source: str, copy: str) -> int:
+    text = pathlib.Path(source).read_text(encoding="utf-8")
+    for name, line, bug in BUGS[pathlib.Path(source).name]:
+        if text.count(line) != 1:
+            print(f"plant.py: {source} has {text.count(line)} times, instead of once, what bug {name} replaces:\n{line}", file=sys.stderr)
+            return 1
+        text = text.replace(line, bug.replace("BUG", f"sim::planted(sim::Mutation::{name})"))
+    first = text.index("#include")
+    text = text[:first] + '#include "tests/sim/planted.h"\n' + text[first:]
+    pathlib.Path(copy).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,14 @@
+// Bugs planted inside the lanes' own code: tests/sim/plant.py writes copies of product sources in which each bug stands
+// beside the line it replaces. Only the programs that look for planted bugs link those copies.
+#pragma once
+
+#include "tests/sim/simulation.h"
+
+namespace tributary::sim {
+
+inline thread_local Mutation planted_mutation = Mutation::kNone;  // of the world that runs on this thread
+inline bool planted(Mutation mutation) {
+  return planted_mutation == mutation;
+}
+
+}  // namespace tributary::sim
