@@ -1,5 +1,5 @@
-// README's commands, in its order, as somebody who reads it for the first time types them: every line of its `sh`
-// blocks is run, or is named here with the reason why not.
+// The commands of README and of the notes for users that it names first, in their order, as somebody who reads them for
+// the first time types them: every line of their `sh` blocks is run, or is named here with the reason why not.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -37,7 +37,7 @@ const std::vector<Rule>& rules() {
       {"tributary status", Way::kWhileTraining, ""},
       {"tributary checkpoint", Way::kWhileTraining, ""},
       {"tributary up", Way::kRun, " --set train.max_rounds=400 --device cpu"},
-      {"tributary-train", Way::kRun, " --set train.max_rounds=20 --device cpu"},
+      {"tributary-train", Way::kRun, " --set train.max_rounds=20"},
       {"tributary doctor", Way::kRun, " || test $? = 1"},  // 1: this machine has a problem
   };
   return all;
@@ -86,7 +86,7 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return text;
 }
 
-TEST_CASE("README's commands do what it says, in its order") {
+TEST_CASE("the commands of README and of the notes for users do what they say, in their order") {
   if (!std::filesystem::exists(TrainConfig{}.data_dir)) {
     std::printf("skipped: no Fashion-MNIST in %s\n", TrainConfig{}.data_dir.c_str());
     return;
@@ -116,7 +116,10 @@ TEST_CASE("README's commands do what it says, in its order") {
   std::vector<bool> used(rules().size());
   std::string first_up;
   int commands = 0;
-  for (const std::string& line : commands_of(text_of(std::string(TRIBUTARY_SOURCE_DIR) + "/README.md"))) {
+  std::string text;
+  for (const char* file : {"/README.md", "/docs/training.md", "/docs/machines.md", "/docs/measuring.md"})
+    text += text_of(std::string(TRIBUTARY_SOURCE_DIR) + file) + "\n";
+  for (const std::string& line : commands_of(text)) {
     ++commands;
     // A comment after the command, which more arguments would otherwise be part of.
     const auto comment = line.find(" #");
@@ -137,7 +140,7 @@ TEST_CASE("README's commands do what it says, in its order") {
   }
   CHECK(commands > 30);
   for (std::size_t i = 0; i < used.size(); ++i) {
-    CHECK_MESSAGE(used[i], "README has no command that begins with '" << rules()[i].begins << "': drop its rule");
+    CHECK_MESSAGE(used[i], "nothing has a command that begins with '" << rules()[i].begins << "': drop its rule");
   }
 
   // What is for another terminal: beside the first job, as long as that takes. Some of it has an answer only after some
