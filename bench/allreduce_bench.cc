@@ -308,7 +308,6 @@ Fields: round_ms (from all gradients being ready to all nodes having all paramet
   step), gloo_ms (one call of gloo::allreduce, ring, over the whole model, nothing else), gloo_step_ms (that call and then
   the same optimizer's step on every node), ratio_exchange_to_gloo (exchange_ms by gloo_ms, within a turn), ratio_to_gloo
   and ratio_to_gloo_step (round_ms by them, within a turn))",
-      .columns = "",
       .add = measures<AllreduceBenchOptions>(add, [](AllreduceBenchOptions& options, MeasurementRun& run) {
         tune_malloc_for_frames();
         return yield(run, run_allreduce_bench(options));

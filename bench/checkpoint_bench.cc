@@ -342,7 +342,6 @@ Measurement checkpoint() {
                    priority, by which they are found
   slowest          the longest rounds while saving {round_ms, after_order_ms}
   save_seconds     of each save, from the order to COMPLETE, the snapshot included)",
-          .columns = "",
           .add = measures<CheckpointBenchOptions>(add, [](CheckpointBenchOptions& options, MeasurementRun& run) {
             return yield(run, run_checkpoint_bench(options));
           })};

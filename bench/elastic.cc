@@ -314,7 +314,6 @@ Fields: phases (nodes, rounds, samples_per_s, first_round_after_s: from the orde
 the first round that the new nodes completed), test_accuracy, coverage (rounds_whole: rounds in which the ranks of one view computed, as they told, just
 the samples that the round has, each once; rounds_wrong: others; rounds_seen: of which anything was told; rounds_dealt_twice: open when the nodes
 changed), fixed (the same job with the first number of nodes throughout).)",
-      .columns = "",
       .stops = true,
       .add = measures<ElasticOptions>(add, [](ElasticOptions& options, MeasurementRun& run) {
         options.interrupted = run.interrupted;

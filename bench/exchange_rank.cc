@@ -182,9 +182,7 @@ Measurement exchange_rank() {
     command.add_option("--gate", o.gate);
   };
   return {.name = "exchange-rank",
-          .summary = "",
           .words = "a rank that computes nothing",
-          .columns = "",
           .add = measures<ExchangeRankOptions>(add, [](ExchangeRankOptions& options, MeasurementRun& run) -> Status {
             if (auto ready = options.rank.begin(); !ready) return ready;
             return yield(run, run_exchange_rank(options));

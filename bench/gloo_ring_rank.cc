@@ -103,9 +103,7 @@ Measurement gloo_ring_rank() {
     command.add_option("--gate", o.gate);
   };
   return {.name = "gloo-ring-rank",
-          .summary = "",
           .words = "a rank of Gloo's own ring",
-          .columns = "",
           .add = measures<GlooRingOptions>(add, [](GlooRingOptions& options, MeasurementRun& run) {
             return yield(run, run_gloo_ring_rank(options));
           })};

@@ -46,7 +46,6 @@ Fields: those of `tributary bench pushpull`, and
     The rest is the window's queue, the wire, the server and the way back,
   link {device_to_host_gb_per_s, host_to_device_gb_per_s} (copies of chunks alone), reduced_on, device_times (totals
   of the worker))",
-      .columns = "",
       .add = measures<GpuPipelineOptions>(add, [](GpuPipelineOptions& options, MeasurementRun& run) {
         begin_exchange(options.exchange, run);
         return yield(run, run_gpu_pipeline(options));
@@ -89,7 +88,6 @@ Fields: device, repetitions,
   peers {time_slicing {alone_us, beside_another_us} (launch_and_wait beside a process that computes),
     fault {error, told_after_ms, host_function_ran, later_calls, here} (a kernel of another process fails: what that process is told, and
     what a call here says after it), ipc {opened_twice, importer_killed, exporter_killed}}; problem where one could not be run)",
-          .columns = "",
           .add = measures<GpuCostsOptions>(add, measure_costs)};
 }
 
@@ -104,9 +102,7 @@ Measurement gpu_peer() {
     command.add_option("--handle", o.handle);
   };
   return {.name = "gpu-peer",
-          .summary = "",
           .words = "another process on the GPU, for gpu-costs",
-          .columns = "",
           .add = measures<PeerOptions>(add, [](PeerOptions& o, MeasurementRun& run) -> Status {
             run.held = run_gpu_peer(o.peer, o.device, o.handle) == 0;
             return {};

@@ -28,10 +28,10 @@ struct MeasurementRun {
 
 struct Measurement {
   const char* name;
-  const char* summary;  // empty: a process that other measurements start; it is not listed
-  const char* words;    // for --help: how it measures, and the fields of its rows
-  const char* columns;  // of tables, as "name,exchange.seconds"; empty: all
-  bool stops = false;   // it asks `interrupted`, so that what it has started ends in good order
+  const char* summary = "";  // empty: a process that other measurements start; it is not listed
+  const char* words;         // for --help: how it measures, and the fields of its rows
+  const char* columns = "";  // of tables, as "name,exchange.seconds"; empty: all
+  bool stops = false;        // it asks `interrupted`, so that what it has started ends in good order
   // Adds its options to `command`, and gives what runs it with them.
   std::function<std::function<Status(MeasurementRun&)>(CLI::App& command)> add;
 };

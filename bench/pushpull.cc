@@ -122,7 +122,6 @@ Fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 byte
   Fields: off, redo {gb_per_s_each_way, ratio_to_off (median over slices, which take turns), rounds_per_s,
   cpu_seconds_per_gb, kept_rounds (that nodes have room for), snapshot_bytes (of the newest, all servers),
   newest_snapshot (its round)}. Refused where nothing would be kept: 16 rounds of the model must fit --redo-mb)",
-      .columns = "",
       .add = measures<Arguments>(add, [](Arguments& a, MeasurementRun& run) {
         begin_exchange(a.options, run);
         return yield(run, a.durability ? run_durability(a.options) : run_pushpull(a.options));
@@ -139,9 +138,7 @@ Measurement echo_server() {
     command.add_option("--folder", o.folder);
   };
   return {.name = "echo-server",
-          .summary = "",
           .words = "the other process of pushpull's ceiling",
-          .columns = "",
           .add = measures<EchoOptions>(add, [](EchoOptions& options, MeasurementRun&) -> Status {
             return run_echo_server(options) == 0 ? Status() : fail(ErrorCode::kUnavailable, "the echo ended");
           })};

@@ -188,7 +188,6 @@ time is slowed at random.
 A row for each bound: staleness, clocks, pulls (chunks answered to nodes), violations {own, stale, ahead, torn, lost, end,
 total}, first_violation, max_staleness, mean_staleness, histogram (pulls by staleness: the reader's clock minus the slowest
 node's push in the chunk), told_agrees (whether the answers' own figures say the same). Exit status 1 if there is any violation.)",
-      .columns = "",
       .add = measures<StalenessOptions>(add, [](StalenessOptions& options, MeasurementRun& run) -> Status {
         options.program = run.program;
         for (const std::string& bound : options.bounds) {

@@ -281,9 +281,7 @@ Measurement staleness_rank() {
     command.add_option("--seed", o.seed);
   };
   return {.name = "staleness-rank",
-          .summary = "",
           .words = "a rank that counts pushes",
-          .columns = "",
           .add = measures<StalenessRankOptions>(add, [](StalenessRankOptions& options, MeasurementRun& run) -> Status {
             if (auto ready = options.rank.begin(); !ready) return ready;
             return yield(run, run_staleness_rank(options));

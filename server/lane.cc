@@ -79,7 +79,8 @@ void Lane::stop() {
 void Lane::run() {
   while (running_) {
     const bool more = receive_batch();
-    std::uint64_t wait = more ? 0 : jobs_.turn();
+    const std::uint64_t duties = jobs_.turn();
+    std::uint64_t wait = more ? 0 : duties;
     const std::uint64_t now = now_ms();
     noise_.tick(now);
     if (links_.pending()) wait = std::min(wait, LaneJobs::kPublishMs);
@@ -93,7 +94,7 @@ void Lane::run() {
                                            [](const zmq::pollitem_t& item) { return item.revents != 0; });
     if (asked || links_.pending()) {
       links_.serve(now_ms(), [this](const LinkRequest& request) { return jobs_.shared(request); });
-      count_links();
+      count_mapped();
     }
   }
 }
@@ -115,11 +116,10 @@ void Lane::run_commands() {
   }
   for (const auto& command : commands) command(jobs_);
   links_.forget_those_over();
-  count_links();
+  count_mapped();
 }
 
-void Lane::count_links() {
-  jobs_.counters().links.set(static_cast<double>(links_.size()));
+void Lane::count_mapped() {
   jobs_.counters().mapped_bytes.set(static_cast<double>(links_.mapped_bytes()));
   jobs_.changed();
 }

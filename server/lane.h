@@ -79,7 +79,7 @@ class Lane final : public QueuedLane, private LaneOutput {
   void receive(zmq::message_t (&frames)[3], int after_routing_id);
   Result<Payload> take_payload(zmq::message_t& frame, const PayloadPlace& place, bool copy);
   void run_commands();
-  void count_links();
+  void count_mapped();
   void post(std::function<void(LaneJobs&)> command) override;
   bool send(zmq::message_t routing_id, const DataMessage& message, std::optional<zmq::message_t> payload,
             const PayloadPlace& place);

@@ -323,6 +323,7 @@ void LaneJobs::publish(std::uint64_t now) {
   counters_.withheld.set(static_cast<double>(total.withheld));
   counters_.pool_bytes.set(static_cast<double>(pool_bytes));
   counters_.max_pool_bytes.set(std::max(counters_.max_pool_bytes.value(), static_cast<double>(pool_bytes)));
+  counters_.links.set(static_cast<double>(told_.size()));
   dirty_ = false;
   next_publish_ms_ = now + kPublishMs;
 }

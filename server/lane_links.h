@@ -52,8 +52,6 @@ class LaneLinks {
   // The lane ends: nothing is written any more, so that nothing needs to be kept from it.
   void end();
 
-  std::size_t size() const { return told_.size(); }
-  std::size_t size_of(JobId job) const { return told_.size_of(job); }
   std::uint64_t mapped_bytes() const;  // of the workers' memory
 
  private:

@@ -67,6 +67,7 @@ Result<std::optional<EarlierCheckpoint>> read_file(const std::string& path, std:
   }
   EarlierCheckpoint found;
   found.round = Round(header.round);
+  found.path = path;
   found.job_json = name.substr(end + 1);
   found.arrays.assign(1 + header.slots, std::vector<float>(layout.flat_elements()));
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {

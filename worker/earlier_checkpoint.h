@@ -20,6 +20,7 @@ namespace tributary {
 
 struct EarlierCheckpoint {
   Round round;
+  std::string path;
   std::string job_json;                    // empty in the oldest
   std::vector<std::vector<float>> arrays;  // parameters, then state arrays: layout.flat_elements() values each
   std::vector<std::uint64_t> steps;        // by chunk

@@ -59,12 +59,14 @@ std::string ReplicaCheckpoints::path_of(Round round) const {
   return (fs::path(store_path_) / kFolder / checkpoint_name(job_.name, round)).string();
 }
 
-std::vector<Round> ReplicaCheckpoints::rounds() const {
+std::vector<Round> ReplicaCheckpoints::rounds(const std::string& suffix) const {
   std::vector<Round> rounds;
   std::error_code ignored;
   for (fs::directory_iterator at(fs::path(store_path_) / kFolder, ignored), end; !ignored && at != end;
        at.increment(ignored)) {
-    const std::string name = at->path().filename().string();
+    std::string name = at->path().filename().string();
+    if (!name.ends_with(suffix)) continue;
+    name.resize(name.size() - suffix.size());
     const char* const first = name.data() + name.rfind('-') + 1;  // without one: the whole name
     std::uint64_t round = 0;
     const auto [stop, error] = std::from_chars(first, name.data() + name.size(), round);
@@ -77,7 +79,8 @@ std::vector<Round> ReplicaCheckpoints::rounds() const {
 
 Status ReplicaCheckpoints::write(Round round, const ReplicaView& view) const {
   if (Status written = write_as(to_canonical_json(job_), round, view); !written) return written;
-  return remove_older();
+  remove_older();
+  return {};
 }
 
 Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, const ReplicaView& view) const {
@@ -134,11 +137,24 @@ Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, co
   return {};
 }
 
-Status ReplicaCheckpoints::remove_older() const {
-  const std::vector<Round> there = rounds();
+// And what a crash left half written.
+void ReplicaCheckpoints::remove_older() const {
+  const std::vector<Round> there = rounds(), partial = rounds(kPartialSuffix);
   std::error_code ignored;
   for (std::size_t i = kKept; i < there.size(); ++i) fs::remove_all(path_of(there[i]), ignored);
-  return {};
+  for (const Round round : partial) fs::remove_all(path_of(round) + kPartialSuffix, ignored);
+}
+
+// Of what `path` holds: is it of this job and layout? The message has the first difference.
+Status ReplicaCheckpoints::same_training(Round round, const std::string& path, const std::string& job_json,
+                                         std::uint64_t layout_hash) const {
+  std::string difference = describe_config_difference(job_json, to_canonical_json(job_));
+  if (difference.empty() && layout_hash != layout_.hash()) difference = kOtherLayout;
+  if (difference.empty()) return {};
+  return fail(ErrorCode::kConfigMismatch, "job '" + job_.name + "' has a checkpoint of round " +
+                                              std::to_string(round.value) + " of another training: " + difference +
+                                              "; train what it was, give the job another name, or remove '" + path +
+                                              "' to begin anew");
 }
 
 Status ReplicaCheckpoints::read(Round round, const ReplicaTarget& target) const {
@@ -188,8 +204,9 @@ Result<Round> ReplicaCheckpoints::newest() const {
     if (!then)
       return fail(then.error().code,
                   "the job of an earlier checkpoint in '" + store_path_ + "': " + then.error().message);
-    const Status written =
-        write_as(to_canonical_json(*then), found.round, {found.arrays[0].data(), slots, found.steps});
+    const std::string json = to_canonical_json(*then);
+    Status written = same_training(found.round, found.path, json, layout_.hash());
+    if (written) written = write_as(json, found.round, {found.arrays[0].data(), slots, found.steps});
     if (!written) return tl::unexpected(written.error());
     there = {found.round};
   }
@@ -207,13 +224,9 @@ Result<Round> ReplicaCheckpoints::newest() const {
       if (!first) first = whole.error();
       continue;
     }
-    std::string difference = describe_config_difference(manifest->job_json, to_canonical_json(job_));
-    if (difference.empty() && layout_of(*manifest).hash() != layout_.hash()) difference = kOtherLayout;
-    if (difference.empty()) return round;
-    return fail(ErrorCode::kConfigMismatch, "job '" + job_.name + "' has a checkpoint of round " +
-                                                std::to_string(round.value) + " of another training: " + difference +
-                                                "; train what it was, give the job another name, or remove '" + path +
-                                                "' to begin anew");
+    const Status same = same_training(round, path, manifest->job_json, layout_of(*manifest).hash());
+    if (!same) return tl::unexpected(same.error());
+    return round;
   }
   first->message += "; no other checkpoint of the job is whole: remove '" + path_of(there.front()) +
                     "' to begin the job anew, or bring its files back";

@@ -52,9 +52,12 @@ class ReplicaCheckpoints {
   std::string path_of(Round round) const;
 
  private:
-  std::vector<Round> rounds() const;  // of the directories there are, whole or not, newest first
+  // Of the directories there are whose names end so, whole or not, newest first.
+  std::vector<Round> rounds(const std::string& suffix = {}) const;
   Status write_as(const std::string& job_json, Round round, const ReplicaView& view) const;
-  Status remove_older() const;
+  void remove_older() const;
+  Status same_training(Round round, const std::string& path, const std::string& job_json,
+                       std::uint64_t layout_hash) const;
 
   const std::string store_path_;
   const JobConfig job_;

@@ -73,7 +73,7 @@ struct Linked {
 
 TEST_CASE("lanes that agree read each other's payloads where they lie") {
   Linked both;
-  CHECK(both.server.links.size() == 1);
+  CHECK(both.server.told.size() == 1);
   CHECK(both.server.links.mapped_bytes() == 3 * kRegion);
   for (SharedMemory* region : {&both.worker.frames, &both.worker.parameters}) {
     const std::span<const std::byte> sent = region->bytes().subspan(1000, 500);
@@ -173,7 +173,7 @@ TEST_CASE("what one side has mapped stays readable when the other is gone") {
     received = *found;
     server.told.end_view(kJob);
     server.links.forget_those_over();
-    CHECK(server.links.size() == 0);
+    CHECK(server.told.size() == 0);
     CHECK(std::ranges::all_of(held->bytes(), [](std::byte b) { return b == std::byte{1}; }));
   }
   CHECK(std::ranges::all_of(held->bytes(), [](std::byte b) { return b == std::byte{1}; }));
@@ -225,7 +225,7 @@ TEST_CASE("a new link of a node takes the place of the one before") {
   LaneLink link = again.ask(both.server);
   both.server.serve();
   REQUIRE(link.poll(0));
-  CHECK(both.server.links.size() == 1);
+  CHECK(both.server.told.size() == 1);
   CHECK_FALSE(both.server.links.payload(before));
   CHECK(both.server.links.payload(link.place(again.frames.bytes().first(8))));
 }
@@ -237,7 +237,7 @@ Error refusal(ServerSide& server, LaneLink link) {
   REQUIRE_FALSE(status);
   CHECK_FALSE(link.asked());
   CHECK_FALSE(link.shared());
-  CHECK(server.links.size() == 0);
+  CHECK(server.told.size() == 0);
   CHECK_FALSE(server.links.pending());
   return status.error();
 }
@@ -266,7 +266,7 @@ Error refused_by_hand(std::span<const std::byte> bytes, std::span<const int> fds
   REQUIRE(*reply);
   CHECK((*reply)->message.link == 0);
   CHECK((*reply)->fds.empty());
-  CHECK(server.links.size() == 0);
+  CHECK(server.told.size() == 0);
   return (*reply)->message.why;
 }
 

@@ -303,6 +303,29 @@ TEST_CASE("a checkpoint of an earlier release is brought into the form of this o
   CHECK(sample.newest(directory.path()) == Round(9));
 }
 
+TEST_CASE("an earlier checkpoint of another training is refused with the first difference") {
+  TempDir directory;
+  Sample sample;
+  write_earlier(directory.path(), sample, 4);
+  sample.job.optimizer.name = "lion";
+  const auto refused = sample.newest(directory.path());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kConfigMismatch);
+  CHECK(mentions(refused.error(), "optimizer.name"));
+  CHECK(mentions(refused.error(), "round-4.ckpt"));
+}
+
+TEST_CASE("what a crash left half written goes with the next checkpoint, and nothing of other jobs does") {
+  TempDir directory;
+  Sample sample, other;
+  other.job.name = "a-job-2";
+  for (const Sample* one : {&sample, &other})
+    fs::create_directories(one->of(directory.path()).path_of(Round(3)) + ".partial");
+  REQUIRE(sample.write(directory.path(), 5));
+  CHECK_FALSE(fs::exists(sample.of(directory.path()).path_of(Round(3)) + ".partial"));
+  CHECK(fs::exists(other.of(directory.path()).path_of(Round(3)) + ".partial"));
+}
+
 TEST_CASE("of earlier checkpoints, a whole one stands in for a damaged one; none that is whole is an error") {
   TempDir directory;
   Sample sample;
