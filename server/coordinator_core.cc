@@ -189,7 +189,7 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
       }
       if (job->on_servers()) continue;
       for (const auto& [node, member] : job->members) {
-        if (member.worker == m.incarnation) note_progress(job->pace[node], progress, now_ms);
+        if (member.worker == m.incarnation) note_progress(job->pace[node], job->start, progress, now_ms);
       }
     }
     for (const NodePace& pace : m.paces) note_pace(m.incarnation, pace);
@@ -207,7 +207,7 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
       Job* job = job_in_view(progress.job, progress.view);
       if (!job || !job->on_servers()) continue;
       if (job->preparing_since_ms && progress.prepared) job->prepared.insert(server->first);
-      note_progress(job->pace[server->first], progress, now_ms);
+      note_progress(job->pace[server->first], job->start, progress, now_ms);
     }
   } else {
     // Unknown here: we restarted, gave it up, or its index was taken over. Incarnation 0 is nobody's: it makes the peer
@@ -235,15 +235,17 @@ void CoordinatorCore::note_pace(std::uint64_t worker, const NodePace& pace) {
               news->lag ? LogLevel::kWarning : LogLevel::kInfo);
 }
 
-void CoordinatorCore::note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms) {
+// Rounds that nodes push again are made as fast as the network goes, and tell nothing of what comes after `start`.
+void CoordinatorCore::note_progress(Pace& pace, Round start, const JobProgress& progress, std::uint64_t now_ms) {
   pace.said_ms = now_ms;
   if (progress.writing) pace.wrote_ms = now_ms;
   if (progress.max_version < pace.max_version) return;  // overtaken by a newer one on a newer connection
   if (pace.at_ms != 0) {
     // A heartbeat that only introduces another message may follow the last one at once: too close to tell a rate.
     if (now_ms < pace.at_ms + kMinPaceMs) return;
-    pace.rounds_per_ms = static_cast<double>(progress.max_version.value - pace.max_version.value) /
-                         static_cast<double>(now_ms - pace.at_ms);
+    const std::uint64_t made =
+        std::max(progress.max_version.value, start.value) - std::max(pace.max_version.value, start.value);
+    pace.rounds_per_ms = static_cast<double>(made) / static_cast<double>(now_ms - pace.at_ms);
     pace.measured = true;
   }
   pace.min_version = progress.min_version;

@@ -257,7 +257,7 @@ class CoordinatorCore {
   void moved(std::uint64_t incarnation, const Worker& worker);
   void answer_drains();
   void note_pace(std::uint64_t worker, const NodePace& pace);
-  static void note_progress(Pace& pace, const JobProgress& progress, std::uint64_t now_ms);
+  static void note_progress(Pace& pace, Round start, const JobProgress& progress, std::uint64_t now_ms);
 
   // coordinator_open.cc: gathering and opening a view
   void on(PeerId from, const JoinJob& m, std::uint64_t now_ms);

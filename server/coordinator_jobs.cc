@@ -421,6 +421,8 @@ std::optional<std::uint64_t> CoordinatorCore::next_to_name(const Job& job, std::
     reach = std::max(reach, static_cast<double>(pace.max_version.value) + pace.rounds_per_ms * lead);
   }
   if (reach == 0.0) return std::nullopt;
+  // Of rounds that nodes push again there are no residuals any more, and a node is through with them at any moment.
+  reach = std::max(reach, static_cast<double>(job.start.value));
   return static_cast<std::uint64_t>(std::ceil(std::min(reach, kMaxRound))) + 2;
 }
 

@@ -28,7 +28,7 @@
 #include "common/messages.h"
 #include "common/result.h"
 #include "worker/job.h"
-#include "worker/lane.h"
+#include "worker/lane_listener.h"
 
 namespace tributary {
 

@@ -56,6 +56,14 @@ ClientCore::Chunk* ClientCore::find(const ChunkKey& key) {
   return &chunks_[local_[key.chunk.value]];
 }
 
+ClientCore::Chunk* ClientCore::hear(const ChunkKey& key, std::uint64_t now_ns) {
+  Chunk* chunk = find(key);
+  if (!chunk) return nullptr;
+  ++stats_.heard;
+  heard_ns_ = now_ns;
+  return chunk;
+}
+
 ChunkKey ClientCore::key(const Chunk& chunk) const {
   return {job_.job, job_.view, job_.node, chunk.index};
 }
@@ -177,7 +185,7 @@ void ClientCore::gradient_ready(ChunkIndex index, Round round, std::uint64_t wei
 }
 
 void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64_t now_ns) {
-  Chunk* chunk = find(receipt.key);
+  Chunk* chunk = hear(receipt.key, now_ns);
   if (!chunk) return;
   if (leaving_) {
     if (chunk->phase != Phase::kSent || !receipt.residual_kept || receipt.round.value != chunk->version.value) {
@@ -187,7 +195,6 @@ void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64
     acknowledge(*chunk, now_ns);
     chunk->phase = Phase::kKept;
     ++kept_chunks_;
-    kept_ns_ = now_ns;
     return pump(now_ns);
   }
   const bool waits = chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld;
@@ -217,7 +224,7 @@ void ClientCore::redo_applied(Chunk& chunk, std::uint64_t now_ns) {
 
 void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<const std::byte> payload,
                            std::uint64_t now_ns) {
-  Chunk* chunk = find(answer.key);
+  Chunk* chunk = hear(answer.key, now_ns);
   if (!chunk) return;
   const bool open = chunk->phase == Phase::kQueued || chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld;
   const std::uint64_t awaited = chunk->delivered ? chunk->round.value : job_.start.value;
@@ -253,8 +260,9 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   pump(now_ns);
 }
 
-void ClientCore::on_residual(ConnectionIndex, const Residual& residual, std::span<const std::byte> values) {
-  Chunk* chunk = find(residual.key);
+void ClientCore::on_residual(ConnectionIndex, const Residual& residual, std::span<const std::byte> values,
+                             std::uint64_t now_ns) {
+  Chunk* chunk = hear(residual.key, now_ns);
   if (!chunk) return;
   if (chunk->delivered || chunk->has_residual || residual.version != job_.start) {
     ++stats_.stale;
@@ -280,7 +288,6 @@ void ClientCore::keep_residuals(std::uint64_t now_ns) {
   TRIB_ASSERT(push_->keeps_residual() && started());
   if (leaving_) return;
   leaving_ = true;
-  kept_ns_ = now_ns;
   for (Chunk& chunk : chunks_) {
     if (chunk.phase == Phase::kQueued) dequeue(chunk);
     in_flight_ -= chunk.in_flight;
@@ -334,7 +341,7 @@ void ClientCore::tick(std::uint64_t now_ns) {
   for (Chunk& chunk : chunks_) {
     std::uint64_t patience = 0;
     const bool pushed = chunk.delivered || chunk.redo;
-    if (chunk.phase == Phase::kSent && pushed) {
+    if (chunk.phase == Phase::kSent && pushed && !leaving_) {
       patience = options_.acknowledge_timeout_ns +
                  kSmoothedTimes * static_cast<std::uint64_t>(smoothed_ns_[chunk.connection.value]);
     } else if (chunk.phase == Phase::kSent || chunk.phase == Phase::kHeld) {
@@ -342,8 +349,7 @@ void ClientCore::tick(std::uint64_t now_ns) {
     } else {
       continue;
     }
-    if (now_ns - chunk.sent_ns < patience) continue;
-    if (leaving_ && now_ns - std::max(chunk.sent_ns, kept_ns_) < options_.residual_timeout_ns) continue;
+    if (now_ns - std::max(chunk.sent_ns, heard_ns_) < patience) continue;
     chunk.retransmitted = true;
     if (!pushed || leaving_) {
       send(chunk, now_ns);

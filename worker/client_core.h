@@ -86,19 +86,19 @@ class ClientOutput {
 struct ClientOptions {
   std::uint64_t window_cap_bytes = 16u << 20;
   bool over_link = true;  // false: all servers are on this machine, and the window stays at its cap
-  // Overdue: no acknowledgement within this plus 8 times the smoothed acknowledgement time; no answer within
-  // query_interval_ns of a receipt (nothing is wrong then but somebody's slow step, so it is asked rarely).
+  // Overdue: no acknowledgement of a push within this plus 8 times the smoothed acknowledgement time; no answer within
+  // query_interval_ns of a receipt (nothing is wrong then but somebody's slow step, so it is asked rarely), and none to
+  // what is as large as a chunk's parameters: a pull, a residual. Both count from the last word of any server: while
+  // something arrives, what is missing may be behind it, and more copies only make a slow link slower.
   std::uint64_t acknowledge_timeout_ns = 2'000'000'000;
   std::uint64_t query_interval_ns = 10'000'000'000;
-  // A residual is sent again when none of them has been acknowledged for so long: each is as large as a chunk's
-  // parameters, and more copies only make a slow link slower.
-  std::uint64_t residual_timeout_ns = 10'000'000'000;
   std::uint64_t scan_interval_ns = 100'000'000;  // how often tick() looks
 };
 
 struct ClientStats {
   std::uint64_t pushes = 0, push_bytes = 0, answers = 0, answer_bytes = 0, resends = 0, queries = 0, stale = 0;
   std::uint64_t redone = 0;  // pushes of rounds that a server lost
+  std::uint64_t heard = 0;   // words of servers about what was sent: receipts, answers, residuals; stale ones, too
 };
 
 class ClientCore {
@@ -119,7 +119,8 @@ class ClientCore {
   // From connection `from`. Anything that does not fit what is open is counted as stale and dropped.
   void on_receipt(ConnectionIndex from, const Receipt& receipt, std::uint64_t now_ns);
   void on_answer(ConnectionIndex from, const Answer& answer, std::span<const std::byte> payload, std::uint64_t now_ns);
-  void on_residual(ConnectionIndex from, const Residual& residual, std::span<const std::byte> values);
+  void on_residual(ConnectionIndex from, const Residual& residual, std::span<const std::byte> values,
+                   std::uint64_t now_ns);
   void on_resend(ConnectionIndex from, const Resend& resend, std::uint64_t now_ns);
   void on_error(ConnectionIndex from, const ErrorReply& error);
   // Time-outs; call about every scan_interval_ns or more often.
@@ -166,6 +167,7 @@ class ClientCore {
   };
 
   Chunk* find(const ChunkKey& key);
+  Chunk* hear(const ChunkKey& key, std::uint64_t now_ns);
   void enqueue(Chunk& chunk);
   void dequeue(Chunk& chunk);
   void pump(std::uint64_t now_ns);
@@ -191,8 +193,8 @@ class ClientCore {
   std::size_t queued_count_ = 0;
   std::size_t delivered_chunks_ = 0;
   std::size_t kept_chunks_ = 0;
-  std::uint64_t kept_ns_ = 0;  // leaving: when the last of them was acknowledged, or the first sent
-  bool leaving_ = false;       // keep_residuals() was called
+  std::uint64_t heard_ns_ = 0;  // the last of stats_.heard
+  bool leaving_ = false;        // keep_residuals() was called
   std::uint64_t next_scan_ns_ = 0;
   ClientStats stats_;
   LinkMeter pushed_, answered_;

@@ -4,7 +4,7 @@
 
 #include "common/clock.h"
 #include "common/daemon_thread.h"
-#include "worker/lane_job.h"
+#include "worker/job_connections.h"
 
 namespace tributary {
 
@@ -48,7 +48,7 @@ void WorkerLane::open(std::shared_ptr<NodeJob> job) {
   RedoRing::Use ring;  // counted before anybody can look
   if (job->spec().redo) ring = RedoRing::use(job->spec().redo);
   command([this, job = std::move(job), ring = std::move(ring)]() mutable {
-    auto opened = WorkerLaneJob::open(job, options_, context_, listener_, logger_);
+    auto opened = JobConnections::open(job, options_, context_, listener_, logger_);
     if (opened) {
       (*opened)->hold(std::move(ring));
       jobs_.push_back(std::move(*opened));
@@ -61,25 +61,25 @@ void WorkerLane::open(std::shared_ptr<NodeJob> job) {
 
 void WorkerLane::initial_values(std::shared_ptr<NodeJob> job) {
   command([this, job = std::move(job)] {
-    if (WorkerLaneJob* found = find(job.get())) found->initial_values(steady_ns());
+    if (JobConnections* found = find(job.get())) found->job().initial_values();
   });
 }
 
 void WorkerLane::close(std::shared_ptr<NodeJob> job, bool keep) {
   if (keep) jobs_keeping_.fetch_add(1, std::memory_order_acq_rel);  // before anybody can look
   command([this, job = std::move(job), keep]() mutable {
-    const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job() == job; });
-    const std::uint64_t now = steady_ns();
-    if (keep && (at == jobs_.end() || !(*at)->keep_residuals(now))) {
+    const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->memory() == job; });
+    const std::uint64_t now = steady_ms();
+    if (keep && (at == jobs_.end() || !(*at)->job().keep_residuals())) {
       jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
       keep = false;
     }
     if (at == jobs_.end()) return;
     if (keep) {
-      keeping_.push_back({std::move(*at), now / 1'000'000, {options_.stop_timeout_ms, now / 1'000'000}});
+      keeping_.push_back({std::move(*at), now, {options_.stop_timeout_ms, now}});
     } else {
       (*at)->close();
-      closing_.push_back({std::move(*at), now / 1'000'000, {0, 0}});
+      closing_.push_back({std::move(*at), now, {0, 0}});
     }
     jobs_.erase(at);
   });
@@ -87,15 +87,15 @@ void WorkerLane::close(std::shared_ptr<NodeJob> job, bool keep) {
 
 void WorkerLane::finish_keeping(std::uint64_t now) {
   for (auto at = keeping_.begin(); at != keeping_.end();) {
-    const bool late = at->patience.over(at->job->residuals_kept(), now);
-    if (!at->job->kept() && !late) {
+    const bool late = at->patience.over(at->job->job().heard(), now);
+    if (!at->job->job().kept() && !late) {
       ++at;
       continue;
     }
-    if (!at->job->kept()) {
+    if (!at->job->job().kept()) {
       logger_->warn(
-          "job '{}': the servers have taken no residual for {} ms, and {} of them so far; the last snapshot stands",
-          at->job->job()->spec().name, options_.stop_timeout_ms, at->job->residuals_kept());
+          "job '{}': no server has said a word for {} ms; {} residuals are kept so far, and the last snapshot stands",
+          at->job->memory()->spec().name, options_.stop_timeout_ms, at->job->job().residuals_kept());
     }
     at->job->close();
     closing_.push_back({std::move(at->job), now, {0, 0}});
@@ -104,8 +104,8 @@ void WorkerLane::finish_keeping(std::uint64_t now) {
   }
 }
 
-WorkerLaneJob* WorkerLane::find(const NodeJob* job) {
-  const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job().get() == job; });
+JobConnections* WorkerLane::find(const NodeJob* job) {
+  const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->memory().get() == job; });
   return at == jobs_.end() ? nullptr : at->get();
 }
 
@@ -128,7 +128,7 @@ void WorkerLane::finish_closing(std::uint64_t now) {
       entry.warned = true;
       logger_->warn(
           "job '{}': ZeroMQ still holds {} messages {} ms after its sockets were closed; their memory stays mapped",
-          entry.job->job()->spec().name, entry.job->outstanding(), now - entry.since_ms);
+          entry.job->memory()->spec().name, entry.job->outstanding(), now - entry.since_ms);
     }
     return false;
   });
@@ -154,20 +154,20 @@ void WorkerLane::run() {
     if (rung) doorbell_.drain();
     more = false;
     for (auto& job : jobs_) {
-      job->settle_links(steady_ns());
+      job->settle_links();
       more |= job->receive(kBatch);
-      job->poll_reducer();
-      if (rung) job->scan();
-      job->publish();
+      job->job().poll_reducer();
+      if (rung) job->job().scan();
+      job->job().publish();
     }
     for (auto& entry : keeping_) {
       more |= entry.job->receive(kBatch);
-      entry.job->poll_reducer();
+      entry.job->job().poll_reducer();
     }
     const std::uint64_t now = steady_ns();
     if (now >= next_tick_ns) {
-      for (auto& job : jobs_) job->tick(now);
-      for (auto& entry : keeping_) entry.job->tick(now);
+      for (auto& job : jobs_) job->tick();
+      for (auto& entry : keeping_) entry.job->tick();
       next_tick_ns = now + kTickMs * 1'000'000ull;
     }
     if (!keeping_.empty()) finish_keeping(now / 1'000'000);

@@ -1,5 +1,5 @@
 // WorkerLane: a thread, and for every job one DEALER socket per server lane it serves, in a ZeroMQ context of its own.
-// The thin shell around NodeGather, NodeReducer and ClientCore: the thread that notices a ready gradient also sums,
+// The thin shell around WorkerLaneJobs and their JobConnections: the thread that notices a ready gradient also sums,
 // encodes and sends it, and writes the answer into the node region. Lane w serves the server lanes l with
 // l % lanes == w.
 //
@@ -34,37 +34,11 @@
 #include "common/patience.h"
 #include "common/result.h"
 #include "worker/job.h"
+#include "worker/lane_job.h"
 
 namespace tributary {
 
-class WorkerLaneJob;
-
-// Why a job cannot go on, seen from a lane.
-struct LaneFailure {
-  enum class Kind {
-    kTrainer,   // `local_rank` broke the rules
-    kRefused,   // a server refused something
-    kViewOver,  // a server does not know this view any more, or this node's devices are lost: it goes on in another
-  };
-  Kind kind = Kind::kRefused;
-  std::uint32_t local_rank = 0;
-  Error error;
-};
-
-class WorkerLaneListener {
- public:
-  virtual ~WorkerLaneListener() = default;
-  // On the lane's thread, at most once per job and lane.
-  virtual void lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure) = 0;
-};
-
-struct WorkerLaneOptions {
-  std::uint16_t index = 0;
-  std::uint16_t lanes = 1;
-  std::uint64_t window_cap_bytes = 16u << 20;
-  bool local_links = true;                 // share memory with servers on this machine
-  std::uint64_t stop_timeout_ms = 30'000;  // what is owed to servers is given up when they take none of it for so long
-};
+class JobConnections;
 
 class WorkerLane {
  public:
@@ -100,7 +74,7 @@ class WorkerLane {
   void take_commands();
   void finish_keeping(std::uint64_t now_ms);
   void finish_closing(std::uint64_t now_ms);
-  WorkerLaneJob* find(const NodeJob* job);
+  JobConnections* find(const NodeJob* job);
 
   const WorkerLaneOptions options_;
   WorkerLaneListener& listener_;
@@ -114,9 +88,9 @@ class WorkerLane {
 
   // The thread's.
   zmq::context_t context_;
-  std::vector<std::unique_ptr<WorkerLaneJob>> jobs_;
+  std::vector<std::unique_ptr<JobConnections>> jobs_;
   struct Closing {
-    std::unique_ptr<WorkerLaneJob> job;
+    std::unique_ptr<JobConnections> job;
     std::uint64_t since_ms = 0;
     Patience patience{0, 0};  // keeping_
     bool warned = false;

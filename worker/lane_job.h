@@ -1,73 +1,94 @@
-// WorkerLaneJob: one job on one worker lane. Connects the cores (NodeGather, NodeReducer, ClientCore) to the job's
-// sockets and shared memory. Thread rule: the lane's thread.
+// WorkerLaneJob: one job on one worker lane, all but its sockets: from tensors that become ready to pushes, and from
+// answers to parameters that trainers see. Connects the cores (NodeGather, NodeReducer, ClientCore) to each other and
+// to the node's shared memory. The lane (through worker/job_connections.h) and the simulator drive this class. Thread
+// rule: the lane's thread.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
-#include <utility>
+#include <string>
 #include <vector>
-#include <zmq.hpp>
 
-#include "common/log.h"
-#include "common/zmq_util.h"
 #include "worker/client_core.h"
-#include "worker/frame_copies.h"
 #include "worker/host_reducer.h"
 #include "worker/job.h"
-#include "worker/lane.h"
-#include "worker/lane_link.h"
+#include "worker/lane_listener.h"
 #include "worker/node_gather.h"
 #include "worker/pace_meter.h"
 
 namespace tributary {
 
+// What one worker lane serves of a layout: the server lanes l with l % lanes == index, a connection to each.
+struct LaneChunks {
+  std::vector<ChunkIndex> chunks;            // ascending
+  std::vector<ConnectionIndex> connections;  // of each of them
+  std::vector<ChunkOwner> owners;            // by connection
+
+  static LaneChunks of(const Layout& layout, std::uint16_t index, std::uint16_t lanes);
+};
+
+struct WorkerLaneOptions {
+  std::uint16_t index = 0;
+  std::uint16_t lanes = 1;
+  std::uint64_t window_cap_bytes = 16u << 20;
+  bool local_links = true;                 // share memory with servers on this machine
+  std::uint64_t stop_timeout_ms = 30'000;  // what is owed to servers is given up when they take none of it for so long
+};
+
+class WorkerLaneOutput {
+ public:
+  virtual ~WorkerLaneOutput() = default;
+  virtual std::uint64_t now_ns() const = 0;
+  // False: not taken. A full queue and a lost message look the same to ClientCore, whose time-outs repeat both.
+  // payload: empty, or lies in the node's memory: a push's until its answer, initial values until theirs.
+  virtual bool send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) = 0;
+  // A line for the log; servers can cause as many as they like.
+  virtual void refused(const std::string& line) = 0;
+  // Once.
+  virtual void failed(LaneFailure failure) = 0;
+};
+
 class WorkerLaneJob final : private ClientOutput, private ReduceListener {
  public:
-  // kUnavailable if an endpoint cannot be used.
-  static Result<std::unique_ptr<WorkerLaneJob>> open(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options,
-                                                     zmq::context_t& context, WorkerLaneListener& listener,
-                                                     Logger logger);
-  ~WorkerLaneJob() override;  // REQUIRES: closed() or the context is closed
+  // kLimit without memory for frames; errors of devices.
+  static Result<std::unique_ptr<WorkerLaneJob>> open(std::shared_ptr<NodeJob> job, const LaneChunks& lane,
+                                                     const WorkerLaneOptions& options, WorkerLaneOutput& output);
 
   const std::shared_ptr<NodeJob>& job() const { return job_; }
-  void add_poll_items(std::vector<zmq::pollitem_t>& items);
+  const NodeReducer& reducer() const { return *reducer_; }
+  const ClientCore& client() const { return client_; }
+  bool failed() const { return failed_; }
 
-  // Held until close().
-  void hold(RedoRing::Use ring) { ring_use_ = std::move(ring); }
+  // Payloads of this connection lie in memory shared with its server, while others' cross the network. Before start().
+  void crosses_no_link(ConnectionIndex connection) { client_.crosses_no_link(connection); }
+  // Connections can be used.
+  void start();
+  // They lie in the node's memory. Before or after start().
+  void initial_values();
 
-  // Takes what servers on this machine say to the wish to share memory; when all have, the job begins.
-  void settle_links(std::uint64_t now_ns);
-  void initial_values(std::uint64_t now_ns);
-  // Up to `batch` messages per connection. True if a connection may have more.
-  bool receive(int batch);
+  // From connection `from`; `payload` can be read during the call.
+  void receive(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload);
   // What devices have completed since.
   void poll_reducer() { reducer_->poll(); }
   // Looks for tensors that became ready.
   void scan();
-  // Makes what was received and sent since the last call known to trainers and status.
-  void publish();
-  void tick(std::uint64_t now_ns);
-  // Closes the sockets; then outstanding() falls to 0 when ZeroMQ's I/O thread is done.
-  void close();
-  std::uint64_t outstanding() const { return lent_.outstanding(); }
+  // Makes what was received and sent since the last call known to trainers. True if they have something to look for.
+  bool publish();
+  // Time-outs, and what status shows.
+  void tick();
 
-  // The view ended in good order: residuals, if the job's push encoding keeps any, go to the servers before close().
+  // The view ended in good order: residuals, if the job's push encoding keeps any, go to the servers.
   // True if there is something to wait for; kept() when it is done.
-  bool keep_residuals(std::uint64_t now_ns);
+  bool keep_residuals();
   bool kept() const { return failed_ || client_.residuals_kept(); }
   std::uint64_t residuals_kept() const { return client_.kept_chunks(); }  // so far
+  std::uint64_t heard() const { return client_.stats().heard; }           // grows while servers say something
 
  private:
-  WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options, std::vector<ChunkIndex> chunks,
-                std::vector<ConnectionIndex> connections, std::uint16_t connection_count, WorkerLaneListener& listener,
-                Logger logger);
-  Status connect(zmq::context_t& context, const std::vector<ChunkOwner>& owners);
-  void ask_links(const std::vector<ChunkOwner>& owners, std::uint64_t now_ns);
-  Result<std::vector<const SharedMemory*>> regions();
-  void not_shared(std::size_t connection, const Error& why);
-  void receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& frame, int frames);
+  WorkerLaneJob(std::shared_ptr<NodeJob> job, const LaneChunks& lane, const WorkerLaneOptions& options,
+                WorkerLaneOutput& output);
   void fail_job(LaneFailure failure);
   std::optional<RedoRing::Frame> kept_frame(ChunkIndex chunk, Round round);
   void send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload = {});
@@ -76,8 +97,8 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::uint64_t kept_weight(ChunkIndex chunk, Round round) override;
   GateDecision kept_decision(ChunkIndex chunk, Round round) override;
   void send_init(ConnectionIndex connection, const Init& init) override;
-  void send_pull(ConnectionIndex connection, const Pull& pull) override;
-  void send_query(ConnectionIndex connection, const Query& query) override;
+  void send_pull(ConnectionIndex connection, const Pull& pull) override { send(connection, pull); }
+  void send_query(ConnectionIndex connection, const Query& query) override { send(connection, query); }
   void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) override;
   void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override;
   void refused(const ErrorReply& error) override;
@@ -87,29 +108,22 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
 
   const std::shared_ptr<NodeJob> job_;
   const std::uint16_t lane_;
-  const std::vector<ChunkIndex> chunks_;
-  WorkerLaneListener& listener_;
-  Logger logger_;
-  RateLimitedLog noise_;
-  LentMemory lent_;  // of all sockets
+  WorkerLaneOutput& output_;
   NodeGather gather_;
   PaceMeter pace_;
   std::unique_ptr<NodeReducer> reducer_;
   ClientCore client_;
-  std::vector<zmq::socket_t> sockets_;              // by connection
-  std::vector<LaneLink> links_;                     // by connection
-  std::vector<ChunkOwner> servers_;                 // by connection
-  FrameCopies copies_;                              // allocated if links want them
-  bool settled_ = false;                            // no link is waited for; client_ has started
-  bool initial_values_wait_ = false;                // for that
+  bool started_ = false;
+  bool initial_values_wait_ = false;                // for start()
   std::vector<std::span<const std::byte>> frames_;  // by chunk index: the payload of the push under way
   std::vector<std::uint64_t> seen_;                 // [rank * tensors + i]: round last seen of gather_.tensors()[i]
   std::vector<NodeGather::Complete> complete_;      // scratch
-  std::uint64_t reported_reduce_ns_ = 0, reported_pushed_ = 0, reported_pulled_ = 0;
-  std::uint64_t socket_payload_bytes_ = 0, shared_payload_bytes_ = 0;
-  std::uint64_t bytes_sent_ = 0, malformed_ = 0, send_failures_ = 0;
+  struct Told {
+    std::uint64_t reduce_ns = 0, pushed = 0, pulled = 0;
+  };
+  Told told_;  // in the node's header, by the last publish()
+  std::uint64_t bytes_sent_ = 0, send_failures_ = 0;
   std::uint64_t pulls_ = 0, staleness_sum_ = 0, staleness_max_ = 0;  // since the last publish()
-  RedoRing::Use ring_use_;
   bool answered_some_ = false;
   bool failed_ = false;
 };

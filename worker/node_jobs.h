@@ -34,7 +34,7 @@
 #include "common/redo_plan.h"
 #include "worker/allreduce_lane.h"
 #include "worker/job.h"
-#include "worker/lane.h"
+#include "worker/lane_listener.h"
 #include "worker/node_devices.h"
 #include "worker/redo_keeper.h"
 

@@ -54,7 +54,10 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     if (newest_ && newest_->open.job == open.job && newest_->open.view >= open.view) {
       broken_(in_words("view", open.view.value) + " opens after " + in_words("view", newest_->open.view.value));
     }
-    if (!began_with_.empty() && nodes != began_with_) others_opened_.insert(coordinator);
+    if (!began_with_.empty() && nodes != began_with_) {
+      others_opened_.insert(coordinator);
+      residuals_lost_ = true;  // servers let go of what only the nodes before could go on with, even if it never begins
+    }
     if (nodes.size() != open.nodes) broken_(in_words("view", open.view.value) + " does not count its nodes");
     if (!setup_.layout) set_up(open);
     View& fresh = views_[{open.job, open.view}];
@@ -158,7 +161,7 @@ void ClusterJudge::begin_clocks(View& view) {
 
 // The round that a view must not begin before.
 std::uint64_t ClusterJudge::floor(const View& view) const {
-  const bool residuals_gone = keeps_residual() && (residuals_lost_ || !scenario_.redo);
+  const bool residuals_gone = keeps_residual() && (residuals_lost_ || lost_before_ || !scenario_.redo);
   if (!synchronous() || residuals_gone) return any_commit_ ? committed_.value : 0;
   if (!server_lost_ && !redoing_) return complete_;
   if (last_failed_) return committed_.value;
@@ -219,7 +222,8 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   }
   began_under_ = begun->coordinator;
   server_lost_ = deaths_ != begun->deaths;
-  last_failed_ = residuals_lost_ = false;
+  last_failed_ = false;
+  lost_before_ |= std::exchange(residuals_lost_, false);
   begun->start = start;
   redoing_ = start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
   if (!ring_gap_ || gap_until_) return;
@@ -346,7 +350,8 @@ void ClusterJudge::look_at(View& of, const ShardCore& core, ChunkIndex index) {
 
 void ClusterJudge::reach(std::uint32_t chunk, std::uint64_t version) {
   reached_[chunk] = std::max(reached_[chunk], version);
-  complete_ = *std::ranges::min_element(reached_);
+  const std::uint64_t before = std::exchange(complete_, *std::ranges::min_element(reached_));
+  if (complete_ > before) lost_before_ = false;
 }
 
 void ClusterJudge::answers(const Answer& answer, std::span<const std::byte> payload) {

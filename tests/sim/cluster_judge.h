@@ -145,7 +145,8 @@ class ClusterJudge {
   bool redoing_ = false;  // a server is being brought up to the others
   bool store_lost_ = false;
   bool ring_gap_ = false;           // some node lacks pushes after the last snapshot
-  bool residuals_lost_ = false;     // some node does not know what it has not said: since the last view that ran
+  bool residuals_lost_ = false;     // some node does not know what it has not said: since the last view began
+  bool lost_before_ = false;        // the same of views before, until every node has been seen to make a round
   std::optional<Round> gap_until_;  // a snapshot of this round makes up for it
 };
 

@@ -12,61 +12,50 @@ namespace {
 constexpr double kReadsLate = 0.01;
 constexpr std::uint64_t kMinLateNs = 50'000'000, kMaxLateNs = 800'000'000;
 constexpr std::uint64_t kNoticeNs = 100'000;  // until a server knows that a worker is gone
+constexpr std::uint64_t kMaxAskNs = 500'000;  // until a server on this machine has said whether it shares memory
 
-ClientJob client_job(const NodeJobSpec& spec, const std::vector<ChunkIndex>& chunks,
-                     std::vector<ConnectionIndex> connections) {
-  ClientJob client;
-  client.job = spec.job;
-  client.view = spec.view;
-  client.node = spec.node;
-  client.layout = spec.layout;
-  client.chunks = chunks;
-  client.connections = std::move(connections);
-  client.start = Version(spec.start.value);
-  client.push = spec.push;
-  client.pull = spec.pull;
-  client.init = spec.init;
-  if (spec.redo && !spec.redo_after.empty()) {
-    for (const ChunkIndex chunk : chunks)
-      client.redo_after.push_back(spec.redo_after[spec.layout->owner(chunk).shard.value]);
-  }
-  return client;
-}
-
-std::vector<const float*> gradients_of(const NodeJob& job) {
-  std::vector<const float*> gradients;
-  for (std::uint32_t rank = 0; rank < job.spec().ranks; ++rank) gradients.push_back(job.gradients(rank));
-  return gradients;
+std::size_t frame_bytes(const NodeJob& job, ChunkIndex chunk) {
+  return make_encoding(job.spec().push)->bytes(job.spec().layout->chunk(chunk).elements);
 }
 
 }  // namespace
 
-WorkerLaneSim::WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> job,
-                             std::vector<ChunkIndex> chunks, std::vector<ConnectionIndex> connections,
-                             const std::vector<std::string>& endpoints)
+WorkerLaneSim::WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> memory,
+                             std::uint16_t index)
     : world_(world),
       worker_(worker),
-      job_(std::move(job)),
-      gather_(job_->spec().layout, chunks, job_->spec().ranks, job_->spec().start),
-      reducer_(job_->spec().layout, chunks, gradients_of(*job_), job_->parameters(), job_->spec().push,
-               job_->spec().pull, static_cast<ReduceListener&>(*this), job_->spec().redo, job_->spec().start),
-      client_(client_job(job_->spec(), chunks, std::move(connections)), static_cast<std::uint16_t>(endpoints.size()),
-              ClientOptions{.window_cap_bytes = world.scenario.window_bytes}, *this),
-      frames_(job_->spec().layout->chunks()),
-      seen_(gather_.tensors().size() * job_->spec().ranks, job_->spec().start.value) {
-  for (std::uint16_t i = 0; i < endpoints.size(); ++i) {
-    sockets_.push_back(std::make_unique<Dealer>(world.wires, worker, endpoints[i], false,
-                                                [this, i](Packet& packet) { receive(ConnectionIndex(i), packet); }));
+      memory_(std::move(memory)),
+      lane_(LaneChunks::of(*memory_->spec().layout, index, static_cast<std::uint16_t>(world.scenario.lanes))) {
+  WorkerLaneOptions options;
+  options.index = index;
+  options.window_cap_bytes = world.scenario.window_bytes;
+  job_ = WorkerLaneJob::open(memory_, lane_, options, *this).value();
+  std::vector<std::string> endpoints;
+  for (const ChunkOwner& owner : lane_.owners) {
+    endpoints.push_back(memory_->spec().endpoints[owner.shard.value][owner.lane.value]);
+    const ConnectionIndex connection(static_cast<std::uint16_t>(sockets_.size()));
+    sockets_.push_back(std::make_unique<Dealer>(world.wires, worker, endpoints.back(), false,
+                                                [this, connection](Packet& packet) { receive(connection, packet); }));
   }
   links_.resize(endpoints.size());
-  for (std::size_t i = 0; i < endpoints.size() && world.scenario.shares_memory; ++i) {
-    ServerLaneSim* server = world.lane_at(endpoints[i]);
+  if (!world.scenario.shares_memory) {
+    job_->start();
+    return;
+  }
+  worker.after(world.random.below(kMaxAskNs), [this, endpoints, life = std::weak_ptr(life_)] {
+    if (!life.expired()) settle_links(endpoints);
+  });
+}
+
+void WorkerLaneSim::settle_links(const std::vector<std::string>& endpoints) {
+  const NodeJobSpec& spec = memory_->spec();
+  for (std::size_t i = 0; i < endpoints.size(); ++i) {
+    ServerLaneSim* server = world_.lane_at(endpoints[i]);
     if (server == nullptr) continue;
-    const NodeJobSpec& spec = job_->spec();
     const ServerLaneSim::Link link = server->link(spec.job, spec.view, spec.node);
     links_[i] = {link.number, link.server, link.mapping, {}, {}};
   }
-  client_.start(worker_.now_ns());
+  job_->start();
 }
 
 WorkerLaneSim::~WorkerLaneSim() {
@@ -78,83 +67,40 @@ WorkerLaneSim::~WorkerLaneSim() {
   }
 }
 
-void WorkerLaneSim::initial_values() {
-  if (!failed_ && job_->spec().init) client_.initial_values_ready(worker_.now_ns());
-}
-
-void WorkerLaneSim::fail_job(LaneFailure failure) {
-  if (std::exchange(failed_, true)) return;
-  worker_.lane_failed(job_, std::move(failure));
+std::uint64_t WorkerLaneSim::now_ns() const {
+  return worker_.now_ns();
 }
 
 // ---- From the trainers to the servers ----
 
 void WorkerLaneSim::scan() {
-  if (failed_) return;
-  const std::vector<std::uint32_t>& tensors = gather_.tensors();
-  complete_.clear();
-  for (std::uint32_t rank = 0; rank < job_->spec().ranks; ++rank) {
-    const TensorWord* words = job_->tensor_words(rank);
-    std::uint64_t* seen = seen_.data() + rank * tensors.size();
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const TensorWord& word = words[tensors[i]];
-      const std::uint64_t round = word.round.load(std::memory_order_acquire);
-      if (round == seen[i]) continue;
-      seen[i] = round;
-      const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
-      if (Status status = gather_.on_tensor(rank, tensors[i], Round(round), weight, complete_); !status) {
-        return fail_job({LaneFailure::Kind::kTrainer, rank, status.error()});
-      }
+  job_->scan();
+  const RedoRing* ring = memory_->spec().redo.get();
+  for (const ChunkIndex chunk : lane_.chunks) {
+    if (!ring || job_->failed() || job_->client().idle(chunk)) continue;
+    const Round round(job_->client().version(chunk).value + 1);
+    if (const auto kept = ring->find(chunk, round)) {
+      world_.judge.made(worker_.node(), chunk, round, kept->weight, kept->bytes.first(frame_bytes(*memory_, chunk)));
     }
   }
-  for (const NodeGather::Complete& done : complete_) {
-    reducer_.reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
+}
+
+bool WorkerLaneSim::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
+  Packet packet{message, {}, {}};
+  if (auto* push = std::get_if<Push>(&std::get<DataMessage>(packet.message))) {
+    if (push->redo && world_.mutation == Mutation::kOtherWeight) ++push->weight;
+    if (!push->redo && push->residual != ResidualUse::kAlone) {
+      const ChunkIndex chunk = push->key.chunk;
+      world_.judge.made(worker_.node(), chunk, push->round, push->weight, payload.first(frame_bytes(*memory_, chunk)));
+    }
   }
-}
-
-void WorkerLaneSim::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
-  frames_[chunk.value] = payload;
-  const std::size_t frame_bytes = make_encoding(job_->spec().push)->bytes(job_->spec().layout->chunk(chunk).elements);
-  world_.judge.made(worker_.node(), chunk, round, weight, payload.first(frame_bytes));
-  client_.gradient_ready(chunk, round, weight, worker_.now_ns(), job_->is_last(round));
-}
-
-void WorkerLaneSim::send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload) {
-  Packet packet{std::move(message), {}, {}};
   const Link& link = links_[connection.value];
   packet.place.link = link.number;
   packet.place.ticket = link.read.newest();
   if (!payload.empty()) {
     packet.copied = std::make_shared<const std::vector<std::byte>>(payload.begin(), payload.end());
   }
-  sockets_[connection.value]->send(std::move(packet));
-}
-
-void WorkerLaneSim::send_push(ConnectionIndex connection, const Push& push) {
-  const ChunkIndex chunk = push.key.chunk;
-  std::span<const std::byte> payload =
-      push.residual == ResidualUse::kAlone ? reducer_.residual(chunk) : frames_[chunk.value];
-  if (push.redo) payload = job_->spec().redo->find(chunk, push.round).value().bytes;
-  send(connection, push, payload);
-}
-
-std::uint64_t WorkerLaneSim::kept_weight(ChunkIndex chunk, Round round) {
-  const auto kept = job_->spec().redo->find(chunk, round);
-  if (!kept)
-    world_.broken(worker_.name() + " is to push round " + std::to_string(round.value) + " again and has it not");
-  if (!kept) return 0;
-  return kept->weight + (world_.mutation == Mutation::kOtherWeight ? 1 : 0);
-}
-
-GateDecision WorkerLaneSim::kept_decision(ChunkIndex chunk, Round round) {
-  const auto kept = job_->spec().redo->find(chunk, round);
-  return kept ? kept->gate : GateDecision();
-}
-
-void WorkerLaneSim::send_init(ConnectionIndex connection, const Init& init) {
-  const ChunkRange range = job_->spec().layout->chunk(init.key.chunk);
-  const auto* values = reinterpret_cast<const std::byte*>(job_->parameters() + range.begin);
-  send(connection, init, {values, range.elements * sizeof(float)});
+  return sockets_[connection.value]->send(std::move(packet));
 }
 
 // ---- From the servers to the trainers ----
@@ -174,7 +120,7 @@ void WorkerLaneSim::receive(ConnectionIndex from, Packet& packet) {
 }
 
 void WorkerLaneSim::read(ConnectionIndex from, const Packet& packet) {
-  if (failed_) return;
+  if (job_->failed()) return;
   if (packet.place.bytes == 0) return handle(from, packet);
   Link& link = links_[from.value];
   if (packet.place.link != link.number) return world_.broken(worker_.name() + " is told a place of another link");
@@ -187,73 +133,35 @@ void WorkerLaneSim::read(ConnectionIndex from, const Packet& packet) {
 }
 
 void WorkerLaneSim::handle(ConnectionIndex from, const Packet& packet) {
-  const std::uint64_t now = worker_.now_ns();
   const DataMessage& message = std::get<DataMessage>(packet.message);
-  if (const auto* answer = std::get_if<Answer>(&message)) {
-    client_.on_answer(from, *answer, packet.payload(), now);
-  } else if (const auto* receipt = std::get_if<Receipt>(&message)) {
-    client_.on_receipt(from, *receipt, now);
-  } else if (const auto* residual = std::get_if<Residual>(&message)) {
-    client_.on_residual(from, *residual, packet.payload());
-  } else if (const auto* resend = std::get_if<Resend>(&message)) {
-    ++world_.resends;
-    client_.on_resend(from, *resend, now);
-  } else if (const auto* error = std::get_if<ErrorReply>(&message)) {
-    client_.on_error(from, *error);
-  } else {
-    world_.broken("a node got a message that only nodes send");
-  }
-}
-
-void WorkerLaneSim::answered(const Answer& answer, bool whole, std::span<const std::byte> payload) {
-  const ChunkIndex chunk = answer.key.chunk;
-  if (!frames_[chunk.value].empty()) {
-    reducer_.release(chunk);
-    frames_[chunk.value] = {};
-  }
-  const Round round(answer.version.value);
-  if (RedoRing* ring = job_->spec().redo.get()) {
-    ring->note_decision(chunk, round, answer.gate);
-  }
-  if (answer.gate.known()) job_->header().gate[round.value % kGateWords].write(round.value, answer.gate);
-  reducer_.deliver(chunk, answer.version, whole, payload);
-}
-
-void WorkerLaneSim::delivered(ChunkIndex chunk, Version version) {
-  gather_.answered(chunk);
-  const ChunkRange range = job_->spec().layout->chunk(chunk);
-  world_.judge.delivered(worker_.node(), job_->spec(), chunk, version,
-                         {job_->parameters() + range.begin, range.elements});
-  job_->chunk_words()[chunk.value].version_plus_one.store(version.value + 1, std::memory_order_release);
-  job_->announce();
+  if (std::holds_alternative<Resend>(message)) ++world_.resends;
+  job_->receive(from, message, packet.payload());
+  if (!job_->publish()) return;
+  // What trainers see now, of the chunk that was answered.
+  const ChunkIndex chunk = std::get<Answer>(message).key.chunk;
+  const ChunkRange range = memory_->spec().layout->chunk(chunk);
+  const Version version(memory_->chunk_words()[chunk.value].version_plus_one.load(std::memory_order_acquire) - 1);
+  world_.judge.delivered(worker_.node(), memory_->spec(), chunk, version,
+                         {memory_->parameters() + range.begin, range.elements});
   world_.wake_trainers(worker_.node());
 }
 
-void WorkerLaneSim::residual_restored(ChunkIndex chunk, std::span<const std::byte> values) {
-  reducer_.restore_residual(chunk, values);
+void WorkerLaneSim::refused(const std::string& line) {
+  world_.broken(worker_.name() + ": " + line);
 }
 
-void WorkerLaneSim::reducer_failed(Error error) {
-  world_.broken("a reducer failed: " + error.message);
-}
-
-bool WorkerLaneSim::keep_residuals() {
-  if (failed_ || !make_encoding(job_->spec().push)->keeps_residual() || !client_.started()) return false;
-  client_.keep_residuals(worker_.now_ns());
-  return !client_.residuals_kept();
-}
-
-void WorkerLaneSim::refused(const ErrorReply& error) {
-  const bool over = error.code == ErrorCode::kStaleView || error.code == ErrorCode::kUnknownJob;
-  if (!over) world_.broken(worker_.name() + " was refused: " + error.message);
-  fail_job({over ? LaneFailure::Kind::kViewOver : LaneFailure::Kind::kRefused, 0, Error{error.code, error.message}});
+void WorkerLaneSim::failed(LaneFailure failure) {
+  if (failure.kind == LaneFailure::Kind::kRefused) {
+    world_.broken(worker_.name() + " cannot go on: " + failure.error.message);
+  }
+  worker_.lane_failed(memory_, std::move(failure));
 }
 
 void WorkerLaneSim::tick() {
-  if (!failed_) client_.tick(worker_.now_ns());
-  const std::uint64_t unit = job_->spec().layout->chunk_elements() * sizeof(float);
+  job_->tick();
+  const std::uint64_t unit = memory_->spec().layout->chunk_elements() * sizeof(float);
   const std::uint64_t allowed = std::max(world_.scenario.window_bytes, residual_offset(unit) + unit);
-  if (client_.in_flight_bytes() > allowed) world_.broken("more bytes are in flight than the window allows");
+  if (job_->client().in_flight_bytes() > allowed) world_.broken("more bytes are in flight than the window allows");
   for (const auto& socket : sockets_) {
     if (socket->waiting() >= Dealer::kHighWater) world_.broken("a socket's queue is full");
   }

@@ -46,7 +46,7 @@ WorkerSim::WorkerSim(ClusterWorld& world, std::uint32_t node)
     jobs_->tick(now_ms());
     for (const auto& lane : lanes_) lane->tick();
     for (const auto& lane : keeping_) lane->tick();
-    std::erase_if(keeping_, [](const auto& lane) { return lane->kept(); });
+    std::erase_if(keeping_, [](const auto& lane) { return lane->job().kept(); });
     flush();
     after(kTickNs, tick_);
   };
@@ -191,7 +191,7 @@ void WorkerSim::command(std::function<void()> action) {
 template <class Function>
 void WorkerSim::each_lane(const std::shared_ptr<NodeJob>& job, Function&& function) {
   for (const auto& lane : lanes_) {
-    if (lane->job() == job) function(*lane);
+    if (lane->memory() == job) function(*lane);
   }
 }
 
@@ -204,28 +204,14 @@ void WorkerSim::open(const std::shared_ptr<NodeJob>& job) {
       job->spec().redo->begin_residual(ChunkIndex(c), job->spec().start);
     }
     for (std::uint16_t index = 0; index < world_.scenario.lanes; ++index) {
-      std::vector<ChunkIndex> chunks;
-      std::vector<ConnectionIndex> connections;
-      std::vector<std::string> endpoints;
-      std::map<std::pair<std::uint16_t, std::uint16_t>, ConnectionIndex> known;
-      for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
-        const ChunkOwner owner = layout.owner(ChunkIndex(c));
-        if (owner.lane.value % world_.scenario.lanes != index) continue;
-        const auto [entry, added] = known.try_emplace({owner.shard.value, owner.lane.value},
-                                                      ConnectionIndex(static_cast<std::uint16_t>(endpoints.size())));
-        if (added) endpoints.push_back(job->spec().endpoints[owner.shard.value][owner.lane.value]);
-        chunks.push_back(ChunkIndex(c));
-        connections.push_back(entry->second);
-      }
-      if (chunks.empty()) continue;
-      lanes_.push_back(
-          std::make_unique<WorkerLaneSim>(world_, *this, job, std::move(chunks), std::move(connections), endpoints));
+      if (LaneChunks::of(layout, index, static_cast<std::uint16_t>(world_.scenario.lanes)).chunks.empty()) continue;
+      lanes_.push_back(std::make_unique<WorkerLaneSim>(world_, *this, job, index));
     }
   });
 }
 
 void WorkerSim::initial_values(const std::shared_ptr<NodeJob>& job) {
-  command([this, job] { each_lane(job, [](WorkerLaneSim& lane) { lane.initial_values(); }); });
+  command([this, job] { each_lane(job, [](WorkerLaneSim& lane) { lane.job().initial_values(); }); });
 }
 
 void WorkerSim::close(const std::shared_ptr<NodeJob>& job, bool keep) {
@@ -233,9 +219,9 @@ void WorkerSim::close(const std::shared_ptr<NodeJob>& job, bool keep) {
   world_.wake_trainers(node_);
   command([this, job, keep] {
     for (auto& lane : lanes_) {
-      if (lane->job() == job && keep && lane->keep_residuals()) keeping_.push_back(std::move(lane));
+      if (lane->memory() == job && keep && lane->job().keep_residuals()) keeping_.push_back(std::move(lane));
     }
-    std::erase_if(lanes_, [&](const auto& lane) { return !lane || lane->job() == job; });
+    std::erase_if(lanes_, [&](const auto& lane) { return !lane || lane->memory() == job; });
   });
 }
 

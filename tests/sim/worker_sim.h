@@ -1,6 +1,6 @@
-// A worker process of a simulated cluster: NodeJobs with its redo rings, ClientCore, NodeGather and HostReducer as the
-// daemon has them. What is written anew here is what their shells do with threads and sockets (worker/control.cc,
-// worker/lane_job.cc, worker/attach_server.cc).
+// A worker process of a simulated cluster: NodeJobs with its redo rings, and WorkerLaneJobs as the daemon has
+// them. What is written anew here is what their shells do with threads and sockets (worker/control.cc,
+// worker/job_connections.cc, worker/attach_server.cc).
 #pragma once
 
 #include <deque>
@@ -11,9 +11,7 @@
 
 #include "server/told_places.h"
 #include "tests/sim/wires.h"
-#include "worker/client_core.h"
-#include "worker/host_reducer.h"
-#include "worker/node_gather.h"
+#include "worker/lane_job.h"
 #include "worker/node_jobs.h"
 #include "worker/read_places.h"
 
@@ -23,19 +21,16 @@ class ClusterWorld;
 class TrainerSim;
 class WorkerSim;
 
-// worker/lane_job.h: one view of the job on one lane.
-class WorkerLaneSim final : private ClientOutput, private ReduceListener {
+// worker/job_connections.h: the connections of one view of the job on one lane.
+class WorkerLaneSim final : private WorkerLaneOutput {
  public:
-  WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> job, std::vector<ChunkIndex> chunks,
-                std::vector<ConnectionIndex> connections, const std::vector<std::string>& endpoints);
+  WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> memory, std::uint16_t index);
   ~WorkerLaneSim() override;  // a moment later servers notice that nobody reads what they told
 
-  const std::shared_ptr<NodeJob>& job() const { return job_; }
-  void initial_values();
+  WorkerLaneJob& job() { return *job_; }
+  const std::shared_ptr<NodeJob>& memory() const { return memory_; }
   void scan();
   void tick();
-  bool keep_residuals();
-  bool kept() const { return failed_ || client_.residuals_kept(); }
 
  private:
   struct Link {
@@ -45,38 +40,24 @@ class WorkerLaneSim final : private ClientOutput, private ReduceListener {
     ReadPlaces read;
     std::deque<Packet> late;  // arrived, and not looked at yet
   };
+  void settle_links(const std::vector<std::string>& endpoints);
   void receive(ConnectionIndex from, Packet& packet);
   void read(ConnectionIndex from, const Packet& packet);
   void handle(ConnectionIndex from, const Packet& packet);
-  void send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload = {});
-  void fail_job(LaneFailure failure);
 
-  void send_push(ConnectionIndex connection, const Push& push) override;
-  void send_init(ConnectionIndex connection, const Init& init) override;
-  void send_pull(ConnectionIndex connection, const Pull& pull) override { send(connection, pull); }
-  void send_query(ConnectionIndex connection, const Query& query) override { send(connection, query); }
-  std::uint64_t kept_weight(ChunkIndex chunk, Round round) override;
-  GateDecision kept_decision(ChunkIndex chunk, Round round) override;
-  void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) override;
-  void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override;
-  void refused(const ErrorReply& error) override;
-  void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) override;
-  void delivered(ChunkIndex chunk, Version version) override;
-  void reducer_failed(Error error) override;
+  std::uint64_t now_ns() const override;
+  bool send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) override;
+  void refused(const std::string& line) override;
+  void failed(LaneFailure failure) override;
 
   ClusterWorld& world_;
   WorkerSim& worker_;
-  const std::shared_ptr<NodeJob> job_;
-  NodeGather gather_;
-  HostReducer reducer_;
-  ClientCore client_;
+  const std::shared_ptr<NodeJob> memory_;
+  const LaneChunks lane_;
+  std::unique_ptr<WorkerLaneJob> job_;
   std::vector<std::unique_ptr<Dealer>> sockets_;
   std::vector<Link> links_;                                      // by connection
   const std::shared_ptr<char> life_ = std::make_shared<char>();  // a view may end before its process
-  std::vector<std::span<const std::byte>> frames_;               // by chunk: the push under way
-  std::vector<std::uint64_t> seen_;                              // [rank * tensors + i]
-  std::vector<NodeGather::Complete> complete_;
-  bool failed_ = false;
 };
 
 class WorkerSim final : public Process, private TrainerPort, private CoordinatorPort, private LanePort {

@@ -78,6 +78,22 @@ TEST_CASE("a first pull that stays without answer is repeated, with the initial 
   CHECK(client.core.in_flight_bytes() == 0);
 }
 
+TEST_CASE("while servers say something nothing is sent again: what is missing may be behind it") {
+  Client client({.chunks = 3, .connections = 3});
+  client.core.start(client.now);
+  client.pass(8'000 * kMs);
+  client.answer(0, 0);
+  client.pass(8'000 * kMs);
+  CHECK(client.out.pulls.size() == 3);
+  client.ready(0, 1);
+  client.receipt(0, 1);
+  client.pass(9'900 * kMs);
+  CHECK(client.out.pulls.size() == 3);
+  client.pass(200 * kMs);
+  CHECK(client.out.pulls.size() == 5);
+  CHECK(client.out.queries.size() == 1);
+}
+
 TEST_CASE("of what waits for the window the chunk that lies first goes first") {
   Client client({.chunks = 5, .window = kBytes});
   client.begin(5);

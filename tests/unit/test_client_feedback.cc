@@ -33,9 +33,10 @@ TEST_CASE("a resumed chunk begins only with its residual; if that is lost the pu
   CHECK(client.out.delivered.empty());
   client.pass(10'001 * kMs);
   CHECK(client.out.pulls.size() == 2);
-  client.core.on_residual(ConnectionIndex(0), Residual{client.key(0), Version(5)}, payload);
+  client.core.on_residual(ConnectionIndex(0), Residual{client.key(0), Version(5)}, payload, client.now);
   CHECK(client.out.restored == std::vector<std::pair<ChunkIndex, std::size_t>>{{ChunkIndex(0), kBytes}});
-  client.core.on_residual(ConnectionIndex(0), Residual{client.key(0), Version(5)}, payload);  // a second copy
+  client.core.on_residual(ConnectionIndex(0), Residual{client.key(0), Version(5)}, payload,
+                          client.now);  // a second copy
   CHECK(client.out.restored.size() == 1);
   client.core.on_answer(ConnectionIndex(0), answer, payload, client.now);
   CHECK(client.out.delivered.size() == 1);
@@ -45,7 +46,8 @@ TEST_CASE("a resumed chunk begins only with its residual; if that is lost the pu
 TEST_CASE("a residual that does not fit the chunk is the server's mistake") {
   Client client({.push = EncodingId::kInt8});
   client.core.start(client.now);
-  client.core.on_residual(ConnectionIndex(0), Residual{client.key(0), Version(0)}, std::vector<std::byte>(8));
+  client.core.on_residual(ConnectionIndex(0), Residual{client.key(0), Version(0)}, std::vector<std::byte>(8),
+                          client.now);
   REQUIRE(client.out.refusals.size() == 1);
   CHECK(client.out.refusals[0].code == ErrorCode::kWrongLength);
 }
@@ -68,6 +70,11 @@ TEST_CASE("a node that leaves sends every residual within its window until each 
   kept(0);
   CHECK(client.out.pushes.size() == 2);
   client.pass(9'900 * kMs);  // it may only be slow
+  CHECK(client.out.pushes.size() == 2);
+  const std::uint64_t heard = client.core.stats().heard;
+  client.answer(2, 0);  // late, and sent before what is waited for: the link gets on
+  CHECK(client.core.stats().heard == heard + 1);
+  client.pass(9'900 * kMs);
   CHECK(client.out.pushes.size() == 2);
   client.pass(200 * kMs);  // lost: sent again
   CHECK(client.out.pushes.size() == 3);

@@ -107,6 +107,34 @@ TEST_CASE("all servers lost: the pushes that every node has decide how far it go
   CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
 }
 
+TEST_CASE("no snapshot is named of rounds that are pushed again, and how fast they are made tells nothing") {
+  Running cluster;
+  cluster.server_comes_back(0);
+  cluster.server_comes_back(1);
+  cluster.rejoin(0, 41, 54);
+  cluster.rejoin(1, 38, 53);
+  REQUIRE(cluster.welcome().resume_round == Round(53));
+  std::uint64_t later = 0;
+  SUBCASE("slowly") {
+    later = 43;
+  }
+  SUBCASE("fast") {
+    later = 53;
+  }
+  for (const std::uint64_t version : {std::uint64_t{41}, later}) {
+    CHECK(cluster.count<SnapshotAt>() == 0);
+    cluster.now += 1000;
+    for (std::uint16_t i = 0; i < 2; ++i) {
+      Heartbeat beat{500u + i, {}};
+      beat.progress = {{cluster.open().job, cluster.open().view, Version(version), Version(version), false, false}};
+      cluster.say(cluster.peers[i], beat);
+    }
+    cluster.core.tick(cluster.now);
+  }
+  REQUIRE(cluster.only<SnapshotAt>(cluster.peers[0]));
+  CHECK(cluster.only<SnapshotAt>(cluster.peers[0])->round == Round(55));
+}
+
 TEST_CASE("a server that is beyond what every node can push again loads its snapshot, as the lost one does") {
   Running cluster;
   cluster.keep(0, 53, 54);
