@@ -26,6 +26,12 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
         ("kForgottenQuery", "core.on_query(from, message);", "if (!BUG) core.on_query(from, message);"),
         ("kDroppedResend", "  output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error", "  if (!BUG) output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error"),
     ],
+    "lane_job.cc": [
+        ("kOtherWeight", "  return kept ? kept->weight : 0;", "  return (kept ? kept->weight : 0) + (BUG ? 1 : 0);"),
+        ("kForgottenDecision", "    ring->note_decision(chunk, round, answer.gate);", "    if (!BUG) ring->note_decision(chunk, round, answer.gate);"),
+        ("kDroppedResidual", "  reducer_->restore_residual(chunk, values);", "  if (!BUG) reducer_->restore_residual(chunk, values);"),
+        ("kForgottenRedo", "spec.redo_after[spec.layout->owner(chunk).shard.value]);", "BUG ? client.start : spec.redo_after[spec.layout->owner(chunk).shard.value]);"),
+    ],
 }
 
 

@@ -70,7 +70,6 @@ enum class Mutation {
   kFirstScale,        // elastic, with a gate: ranks that attach begin with the job's first loss scale
   kLostResiduals,     // elastic: what another number of nodes had not said yet is dropped
   kForgottenWords,    // a node begins a view as if it had said all that it had to say
-  kOtherWeight,       // a push that is made again does not have its own number of samples
   kMixedStates,       // what the ranks of a node keep is mixed up
   kFailedDrop,        // a view opens on a server that could not drop what an earlier view has left
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
@@ -87,6 +86,10 @@ enum class Mutation {
   kForgottenEstimate,  // a restored chunk does not know what nodes believe its parameters to be
   kForgottenQuery,     // queries are not answered
   kDroppedResend,      // nobody is asked to send again
+  kOtherWeight,        // a push that is made again does not have its own number of samples
+  kForgottenDecision,  // a node does not keep what was decided about a round
+  kDroppedResidual,    // a node begins without the residual that a server restored
+  kForgottenRedo,      // a node does not push again what servers lack
 };
 
 Scenario scenario_of(std::uint64_t seed);

@@ -117,4 +117,16 @@ TEST_CASE("a lane that asks nobody to send again is found") {
   CHECK(first_seed_that_finds(Mutation::kDroppedResend) < kSeedsForMutation);
 }
 
+TEST_CASE("a node that does not keep what was decided is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenDecision) < kSeedsForMutation);
+}
+
+TEST_CASE("a node that drops the residual that a server restored is found") {
+  CHECK(first_seed_that_finds(Mutation::kDroppedResidual) < kSeedsForMutation);
+}
+
+TEST_CASE("a node that does not push again what servers lack is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenRedo) < kSeedsForMutation);
+}
+
 }  // namespace tributary::sim

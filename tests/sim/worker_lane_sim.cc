@@ -87,8 +87,7 @@ void WorkerLaneSim::scan() {
 
 bool WorkerLaneSim::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
   Packet packet{message, {}, {}};
-  if (auto* push = std::get_if<Push>(&std::get<DataMessage>(packet.message))) {
-    if (push->redo && world_.mutation == Mutation::kOtherWeight) ++push->weight;
+  if (const auto* push = std::get_if<Push>(&std::get<DataMessage>(packet.message))) {
     if (!push->redo && push->residual != ResidualUse::kAlone) {
       const ChunkIndex chunk = push->key.chunk;
       world_.judge.made(worker_.node(), chunk, push->round, push->weight, payload.first(frame_bytes(*memory_, chunk)));
