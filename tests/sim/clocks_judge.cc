@@ -12,7 +12,7 @@ std::string ClocksJudge::at(const ChunkKey& key) {
 
 ClocksJudge::ClocksJudge(const JudgeSetup& setup, const SavedState* saved, Broken broken)
     : Judge(std::move(broken)), setup_(setup), push_(make_encoding(setup.push)), pull_(make_encoding(setup.pull)) {
-  const std::uint32_t nodes = setup.scenario.nodes;
+  const std::uint32_t nodes = setup.nodes;
   for (std::uint32_t c = 0; c < setup.layout->chunks(); ++c) {
     Chunk& chunk = chunks_.emplace_back();
     chunk.told.resize(nodes);
@@ -128,7 +128,7 @@ void ClocksJudge::apply(Chunk& chunk, const Push& push, std::span<const std::byt
 
 // The last round's answers are to hold everything.
 bool ClocksJudge::bound_kept(std::uint64_t clock, std::uint64_t slowest) const {
-  if (clock == setup_.scenario.rounds) return slowest >= clock;
+  if (clock == setup_.rounds) return slowest >= clock;
   return setup_.clocks->staleness == ClockRules::kUnbounded || slowest + setup_.clocks->staleness >= clock;
 }
 
@@ -154,7 +154,7 @@ void ClocksJudge::ended() {
   for (std::uint32_t c = 0; c < chunks_.size(); ++c) {
     const std::string chunk = "chunk " + std::to_string(c);
     for (const std::uint64_t clock : chunks_[c].state.clocks) {
-      if (clock != setup_.scenario.rounds) broken(chunk + " ends at clock " + std::to_string(clock));
+      if (clock != setup_.rounds) broken(chunk + " ends at clock " + std::to_string(clock));
     }
     for (const auto& node : delivered_) {
       if (!same_bits(node[c], delivered_[0][c])) broken(chunk + ": nodes end with different parameters");

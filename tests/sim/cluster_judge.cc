@@ -106,11 +106,10 @@ void ClusterJudge::check_cut(const OpenJob& open) const {
 void ClusterJudge::set_up(const OpenJob& open) {
   const Result<JobConfig> config = job_from_json(open.job_json);
   setup_.layout = std::make_shared<const Layout>(*Layout::with_owners(open.tensors, open.chunk_elements, open.owners));
-  setup_.scenario.seed = scenario_.seed;
-  setup_.scenario.nodes = scenario_.nodes;
-  setup_.scenario.ranks_per_node = scenario_.ranks;
-  setup_.scenario.rounds = scenario_.rounds;
-  setup_.scenario.mode = scenario_.mode;
+  setup_.seed = scenario_.seed;
+  setup_.nodes = scenario_.nodes;
+  setup_.ranks_per_node = scenario_.ranks;
+  setup_.rounds = scenario_.rounds;
   setup_.push = config->push;
   setup_.pull = config->pull;
   setup_.optimizer = make_optimizer(config->optimizer);
@@ -122,7 +121,7 @@ void ClusterJudge::set_up(const OpenJob& open) {
     setup_.clocks.emplace();
     if (scenario_.mode == "ssp") setup_.clocks->staleness = scenario_.staleness;
   } else if (!scenario_.elastic && !scenario_.deadline) {
-    rounds_ = std::make_unique<RoundsJudge>(setup_, false, broken_);
+    rounds_ = std::make_unique<RoundsJudge>(setup_, broken_);
   }
   reached_.resize(setup_.layout->chunks());
   stepped_in_.resize(setup_.layout->chunks());
@@ -153,7 +152,7 @@ void ClusterJudge::begin_clocks(View& view) {
     if (found != saved.size() && !store_lost_) broken_("a view begins at a snapshot that the disks do not have");
   }
   JudgeSetup setup = setup_;
-  setup.scenario.nodes = view.open.nodes;
+  setup.nodes = view.open.nodes;
   setup.start = view.open.resume ? view.open.resume_round : Round();
   const SavedState* begins_with = view.open.resume ? &saved : nullptr;
   view.clocks = std::make_unique<ClocksJudge>(setup, begins_with, broken_);

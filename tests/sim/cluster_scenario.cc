@@ -130,7 +130,7 @@ void make_snapshots_rare(ClusterScenario& s) {
   s.disk_step_ns = random.between(1, 3) * kMs;
   s.work_ns = random.between(120, 200) * kMs;
   s.slow_factor = 1;
-  s.drops = 0.0;
+  s.disorder = {};
   s.kill_at_message = 0.0;
   s.rounds = random.between(100, 130);
   s.faults.clear();
@@ -161,7 +161,7 @@ void fill_disks_in_turns(ClusterScenario& s) {
   s.rounds = random.between(80, 120);
   s.slow_factor = 1;
   s.kill_at_message = 0.0;
-  s.drops = 0.0;
+  s.disorder = {};
   s.faults.clear();
   const std::uint64_t from = random.between(500, 1000) * kMs, turn = from + random.between(1500, 3000) * kMs;
   const std::uint64_t until = turn + random.between(4000, 8000) * kMs;
@@ -176,6 +176,16 @@ void fill_disks_in_turns(ClusterScenario& s) {
   kill(turn + random.between(1, 50) * kMs);
   kill(turn + random.between(2000, 3900) * kMs);
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
+// A network that loses, repeats and reorders what lanes and workers send each other, as no TCP does. Drawn apart.
+void disturb_network(ClusterScenario& s) {
+  Random random(s.seed ^ 0xd150deull);
+  if (s.shares_memory || s.gentle || !random.chance(0.3)) return;
+  s.disorder.loses = random.chance(0.5) ? 0.01 : 0.0;
+  s.disorder.repeats = random.chance(0.5) ? 0.1 : 0.0;
+  s.disorder.overtakes = random.chance(0.5) ? 0.2 : 0.0;
+  s.rounds = std::min<std::uint64_t>(s.rounds, 20);
 }
 
 }  // namespace
@@ -209,7 +219,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
     s.rounds = random.between(30, 60);
   }
   s.fixed_ports = random.chance(0.5);
-  s.drops = random.chance(0.3) ? 0.005 : 0.0;
+  s.disorder.drops = random.chance(0.3) ? 0.005 : 0.0;
   Random shares(seed ^ 0x10ca1ull);
   s.shares_memory = shares.chance(0.6);
   // Some with many chunks: then rounds are often half done when somebody is lost.
@@ -254,6 +264,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   s.kill_at_message = faults > 0 && !s.gentle && random.chance(0.4) ? 0.01 : 0.0;
   // What is pushed then is how far a replica has moved: to everybody but the trainers it is a gradient.
   if (s.mode == "sync" && !gated && !s.deadline && random.chance(0.15)) s.mode = "local_sgd";
+  disturb_network(s);
   const bool recovers = s.mode == "sync" || s.mode == "local_sgd";
   if (recovers) make_snapshots_rare(s);
   if (!s.rare_snapshots) fill_disks_in_turns(s);
@@ -300,6 +311,9 @@ std::string ClusterScenario::describe() const {
           (prepares ? " when there is memory" : "") + ", disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " +
           std::to_string(work_ns / kMs) + " ms a round";
   if (shares_memory) text += ", answers in shared memory";
+  if (disorder.loses > 0.0) text += ", messages are lost";
+  if (disorder.repeats > 0.0) text += ", messages come twice";
+  if (disorder.overtakes > 0.0) text += ", messages overtake each other";
   if (slow_factor > 1) text += ", node " + std::to_string(slow_node) + " x " + std::to_string(slow_factor);
   for (const Fault& fault : faults) {
     text += "\n    at " + std::to_string(fault.at_ns / kMs) + " ms for " +

@@ -6,8 +6,7 @@
 // later.
 //
 // The classes that decide are the daemons' own: CoordinatorCore, ControlJobs, LaneJobs with ShardCore, NodeJobs with
-// RedoKeeper and RedoRing, ClientCore, NodeGather, HostReducer. simulation.h has the round logic alone, on a worse
-// network.
+// RedoKeeper and RedoRing, WorkerLaneJob with ClientCore, NodeGather, HostReducer.
 //
 // Checked at every event (cluster_judge.h): what nodes are given are the bits of one process that adds the gradients in
 // tree order, or, where nodes have clocks, of a replay of the order of arrival, with the bound kept and the reader's
@@ -25,7 +24,8 @@
 #include <vector>
 
 #include "common/config.h"
-#include "tests/sim/simulation.h"
+#include "tests/sim/mutation.h"
+#include "tests/sim/wires.h"
 
 namespace tributary::sim {
 
@@ -59,7 +59,7 @@ struct ClusterScenario {
   std::uint32_t first_nodes = 0;  // of them, at the beginning
   std::uint32_t min_nodes = 1, rejoin_ms = 10'000;
   MembershipConfig membership() const;
-  double drops = 0.0;  // of what lanes send
+  Disorder disorder;  // of what lanes and workers send each other
   // Workers are told where answers lie in servers' memory, and read them when their turn comes.
   bool shares_memory = false;
   struct Fault {
@@ -113,8 +113,8 @@ struct ClusterOutcome {
 
 ClusterScenario cluster_scenario_of(std::uint64_t seed);
 // trace: every process's words, and the faults, on standard output.
-// To plant another bug: a name in Mutation, where it does its harm (ClusterWorld::plant() for what servers do with
-// pushes), and a case in test_cluster_simulation.cc.
+// To plant another bug: a name in Mutation, what it does (a line in plant.py, or in the simulated shells), and a case
+// in test_cluster_mutations.cc.
 ClusterOutcome run_cluster(std::uint64_t seed, Mutation mutation = Mutation::kNone, bool trace = false);
 
 }  // namespace tributary::sim

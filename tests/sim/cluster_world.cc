@@ -24,6 +24,7 @@ constexpr std::uint64_t kRelaunchNs = 3 * kSecond;
 constexpr std::uint32_t kMaxRelaunches = 50;
 // A view that nothing has happened to for so long has the snapshots that its nodes' rings need.
 constexpr std::uint64_t kSettledNs = 8 * kSecond;
+constexpr std::uint64_t kLossNs = 10 * kSecond;  // a round
 
 JobConfig config_of(const ClusterScenario& scenario) {
   JobConfig config;
@@ -118,7 +119,6 @@ ClusterWorld::ClusterWorld(const ClusterScenario& scenario_in, Mutation mutation
             return server ? server->held(owner.lane, job, view, chunk) : std::nullopt;
           },
           [this](const std::string& what) { broken(what); }),
-      clock({}, 0),
       wires(clock, scenario_in.seed ^ 0x3317ull) {
   outcome_.scenario = scenario;
   nodes_.resize(scenario.nodes);
@@ -342,18 +342,6 @@ bool ClusterWorld::told(const ServerSim& coordinator, PeerId to, const ControlMe
   return true;
 }
 
-void ClusterWorld::plant(const ShardCore& core, Push& push) {
-  if (mutation != Mutation::kSecondCopy || !core.initialised()) return;
-  const std::uint64_t version = core.version(push.key.chunk).value;
-  if (core.job().clocks) {
-    std::uint64_t& last = last_rounds_[(push.key.view.value * 64ull + push.key.node.value) * 64 + push.key.chunk.value];
-    if (last == push.round.value) push.round = push.round.next();
-    last = push.round.value;
-  } else if (push.round.value <= version) {
-    push.round = Round(version + 1);
-  }
-}
-
 void ClusterWorld::plant(ControlMessage& message) const {
   if (auto* hello = std::get_if<ServerHello>(&message); hello && mutation == Mutation::kForgottenJob) {
     const std::vector<CoordinatorCore::JobStatus> jobs = servers_.front().process->coordinator()->jobs();
@@ -446,8 +434,10 @@ void ClusterWorld::check_progress() {
   const bool goes_on = judge.deliveries() > *deliveries_then_ || some_done;
   if (goes_on && outcome_.longest_pause_ns == 0) outcome_.longest_pause_ns = now - faults_over_ns_;
   const std::uint64_t rounds_ns = scenario.rounds * scenario.work_ns * scenario.slow_factor * 4;
-  if (!goes_on && now > faults_over_ns_ + kPatienceNs) broken("nothing goes on after the last fault");
-  if (now > faults_over_ns_ + kEndPatienceNs + rounds_ns) broken("the job does not come to its end");
+  // A lost message is missed when nothing else has come for some seconds.
+  const std::uint64_t losses_ns = scenario.disorder.loses > 0.0 ? scenario.rounds * kLossNs : 0;
+  if (!goes_on && now > faults_over_ns_ + kPatienceNs + losses_ns) broken("nothing goes on after the last fault");
+  if (now > faults_over_ns_ + kEndPatienceNs + rounds_ns + losses_ns) broken("the job does not come to its end");
 }
 
 ClusterOutcome ClusterWorld::run() {

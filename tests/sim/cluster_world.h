@@ -12,10 +12,10 @@
 #include "tests/sim/cluster_judge.h"
 #include "tests/sim/cluster_simulation.h"
 #include "tests/sim/disk_sim.h"
-#include "tests/sim/network.h"
 #include "tests/sim/random.h"
 #include "tests/sim/server_sim.h"
 #include "tests/sim/trainer_sim.h"
+#include "tests/sim/virtual_clock.h"
 #include "tests/sim/wires.h"
 #include "tests/sim/worker_sim.h"
 
@@ -46,7 +46,6 @@ class ClusterWorld {
   // The coordinator sends this. False: it does not arrive.
   bool told(const ServerSim& coordinator, PeerId to, const ControlMessage& message);
   // A push is about to be handled; a planted bug may have made another of it.
-  void plant(const ShardCore& core, Push& push);
   void plant(ControlMessage& message) const;  // to the coordinator
 
  private:
@@ -100,7 +99,7 @@ class ClusterWorld {
   std::vector<std::shared_ptr<BufferPool>> pools_;
 
  public:
-  Network clock;
+  VirtualClock clock;
   Wires wires;
 
  private:
@@ -108,7 +107,6 @@ class ClusterWorld {
   std::vector<Server> servers_;
   TrainerId last_trainer_;
   std::set<std::pair<std::uint16_t, ViewId>> stops_told_;
-  std::map<std::uint64_t, std::uint64_t> last_rounds_;  // for plant()
   std::uint64_t faults_over_ns_ = 0, struck_ns_ = 0;
   std::optional<std::uint64_t> deliveries_then_;  // when the faults were over
   std::uint64_t since_done_ns_ = 0;

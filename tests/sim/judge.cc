@@ -8,7 +8,7 @@ SavedChunk fresh_chunk(const JudgeSetup& setup, ChunkIndex index) {
   SavedChunk chunk;
   const ChunkRange range = setup.layout->chunk(index);
   for (std::uint64_t e = 0; e < range.elements; ++e) {
-    chunk.params.push_back(initial_value(setup.scenario.seed, range.begin + e));
+    chunk.params.push_back(initial_value(setup.seed, range.begin + e));
   }
   for (int s = 0; s < setup.optimizer->slots(); ++s) {
     chunk.slots.emplace_back(range.elements, setup.optimizer->initial_state(s));

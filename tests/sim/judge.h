@@ -1,5 +1,6 @@
-// What a simulated run is checked against, event by event. The world (world.h) tells what happens; the judge knows what
-// should: rounds_judge.h for synchronous rounds, clocks_judge.h for nodes with clocks of their own.
+// What the rounds of a simulated view are checked against, event by event. cluster_judge.h tells what happens; the
+// judge knows what should: rounds_judge.h for synchronous rounds, members_judge.h for those whose nodes change,
+// clocks_judge.h for nodes with clocks of their own.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,13 @@
 #include "common/layout.h"
 #include "kernels/optimizer.h"
 #include "server/shard_core.h"
-#include "tests/sim/simulation.h"
 
 namespace tributary::sim {
 
 // What the servers' cores are told as well.
 struct JudgeSetup {
-  Scenario scenario;
+  std::uint64_t seed = 0, rounds = 0;
+  std::uint32_t nodes = 1, ranks_per_node = 1;
   std::shared_ptr<const Layout> layout;
   EncodingSpec push, pull;
   std::shared_ptr<const kernels::Optimizer> optimizer;

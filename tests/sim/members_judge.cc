@@ -62,12 +62,12 @@ std::vector<float> MembersJudge::gradients_of(const State& state, ChunkIndex chu
                                               std::uint32_t place, std::uint64_t& weight) const {
   const std::uint64_t begin = setup_.layout->chunk(chunk).begin;
   std::vector<std::vector<float>> ranks;
-  for (std::uint32_t local = 0; local < setup_.scenario.ranks_per_node; ++local) {
-    const std::uint32_t rank = nodes_[place] * setup_.scenario.ranks_per_node + local;
-    weight += sample_weight(setup_.scenario.seed, rank, round);
+  for (std::uint32_t local = 0; local < setup_.ranks_per_node; ++local) {
+    const std::uint32_t rank = nodes_[place] * setup_.ranks_per_node + local;
+    weight += sample_weight(setup_.seed, rank, round);
     std::vector<float>& gradient = ranks.emplace_back(state.params.size());
     for (std::size_t e = 0; e < gradient.size(); ++e) {
-      gradient[e] = gradient_value(setup_.scenario.seed, rank, round, begin + e, state.visible[e]);
+      gradient[e] = gradient_value(setup_.seed, rank, round, begin + e, state.visible[e]);
       if (setup_.gate) gradient[e] *= state.gate.loss_scale;
     }
   }

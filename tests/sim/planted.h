@@ -2,7 +2,7 @@
 // beside the line it replaces. Only the programs that look for planted bugs link those copies.
 #pragma once
 
-#include "tests/sim/simulation.h"
+#include "tests/sim/mutation.h"
 
 namespace tributary::sim {
 

@@ -124,7 +124,6 @@ Reference::Reference(const ReferenceOptions& o) {
       weight += own;
       node_sums.push_back(pushed(o.push, *o.layout, add_in_tree_order(std::move(ranks)), own, residuals_.back()[node]));
     }
-    if (o.reverse_nodes) std::ranges::reverse(node_sums);
     std::vector<float> sum = add_in_tree_order(std::move(node_sums));
     std::uint64_t step = steps_.back();
     // As one chunk: the tree is the same.

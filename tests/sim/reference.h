@@ -25,7 +25,6 @@ struct ReferenceOptions {
   ScheduleConfig schedule;
   std::shared_ptr<const kernels::Optimizer> optimizer;
   std::optional<GateConfig> gate;
-  bool reverse_nodes = false;  // a planted bug: nodes are added from the last to the first
 };
 
 class Reference {

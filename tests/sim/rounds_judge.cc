@@ -5,13 +5,13 @@
 namespace tributary::sim {
 namespace {
 
-ReferenceOptions reference_options(const JudgeSetup& setup, bool reverse_nodes) {
+ReferenceOptions reference_options(const JudgeSetup& setup) {
   ReferenceOptions options;
-  options.seed = setup.scenario.seed;
-  options.nodes = setup.scenario.nodes;
-  options.ranks_per_node = setup.scenario.ranks_per_node;
+  options.seed = setup.seed;
+  options.nodes = setup.nodes;
+  options.ranks_per_node = setup.ranks_per_node;
   options.elements = setup.layout->flat_elements();
-  options.rounds = setup.scenario.rounds;
+  options.rounds = setup.rounds;
   options.layout = setup.layout;
   options.push = setup.push;
   options.pull = setup.pull;
@@ -19,14 +19,13 @@ ReferenceOptions reference_options(const JudgeSetup& setup, bool reverse_nodes) 
   options.schedule = setup.schedule;
   options.optimizer = setup.optimizer;
   options.gate = setup.gate;
-  options.reverse_nodes = reverse_nodes;
   return options;
 }
 
 }  // namespace
 
-RoundsJudge::RoundsJudge(const JudgeSetup& setup, bool reverse_nodes, Broken broken)
-    : SyncJudge(std::move(broken)), setup_(setup), reference_(reference_options(setup, reverse_nodes)) {}
+RoundsJudge::RoundsJudge(const JudgeSetup& setup, Broken broken)
+    : SyncJudge(std::move(broken)), setup_(setup), reference_(reference_options(setup)) {}
 
 void RoundsJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) {
   if (!same_bits(params, visible(chunk, version.value))) {
@@ -48,7 +47,7 @@ void RoundsJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const f
       broken("the residual of node " + std::to_string(held.node) + " in the " + of_chunk + " is not the reference's");
     }
   }
-  const std::size_t expected = make_encoding(setup_.push)->keeps_residual() ? setup_.scenario.nodes : 0;
+  const std::size_t expected = make_encoding(setup_.push)->keeps_residual() ? setup_.nodes : 0;
   if (snapshot.residuals.size() != expected) broken("a snapshot has not every node's residual");
   if (make_encoding(setup_.pull)->is_delta() &&
       !same_bits(snapshot.estimate.floats(), visible(snapshot.chunk, version))) {

@@ -20,8 +20,7 @@ class SyncJudge : public Judge {
 
 class RoundsJudge final : public SyncJudge {
  public:
-  // reverse_nodes: a planted bug, see ReferenceOptions.
-  RoundsJudge(const JudgeSetup& setup, bool reverse_nodes, Broken broken);
+  RoundsJudge(const JudgeSetup& setup, Broken broken);
   void delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) override;
   void snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) override;
   std::span<const float> master(ChunkIndex chunk, std::uint64_t version) const override {

@@ -46,7 +46,7 @@ ServerLaneSim::ServerLaneSim(ClusterWorld& world, ServerSim& server, LaneIndex l
       jobs_({.shard = ShardIndex(server.index()), .lane = lane}, static_cast<LaneOutput&>(*this),
             static_cast<LaneListener&>(*this)),
       told_(&jobs_.told(), [](ToldPlaces*) {}) {
-  listener_ = std::make_unique<Listener>(world_.wires, server_, endpoint_, world_.scenario.drops,
+  listener_ = std::make_unique<Listener>(world_.wires, server_, endpoint_, world_.scenario.disorder,
                                          [this](PeerId from, Packet& packet) { receive(from, packet); });
 }
 
@@ -152,7 +152,6 @@ void ServerLaneSim::receive(PeerId from, Packet& packet) {
   const ShardCore* core = jobs_.core(job);
   const bool current = core != nullptr && core->job().view == view;
   if (auto* push = std::get_if<Push>(&message); push && current) {
-    world_.plant(*core, *push);
     if (core->initialised()) world_.judge.push_arrives(*core, std::get<Push>(sent), packet.payload());
   }
   const bool initialised = current && core->initialised();

@@ -53,7 +53,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
     coordinator_ =
         std::make_unique<CoordinatorCore>(options, *store_.registry(), static_cast<CoordinatorOutput&>(*this));
     coordinator_listener_ = std::make_unique<Listener>(
-        world.wires, *this, "coordinator", 0.0,
+        world.wires, *this, "coordinator", Disorder{},
         [this](PeerId from, Packet& packet) { listen(from, std::get<ControlMessage>(packet.message)); });
     coordinator_tick_ = [this] {
       coordinator_->tick(now_ms());

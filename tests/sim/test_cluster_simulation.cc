@@ -25,8 +25,7 @@ void run_seeds(std::uint64_t first) {
     const ClusterOutcome outcome = run_cluster(seed);
     if (!outcome.ok) {
       FAIL_CHECK(outcome.failure << "\n  " << outcome.scenario.describe()
-                                 << "\n  replay: build/release/bin/simulate --world cluster --trace --seeds 1 --from "
-                                 << seed);
+                                 << "\n  replay: build/release/bin/simulate --trace --seeds 1 --from " << seed);
     }
     total.kills += outcome.kills;
     total.commits += outcome.commits;
@@ -36,6 +35,7 @@ void run_seeds(std::uint64_t first) {
     total.memberships += outcome.memberships;
     total.inherited += outcome.inherited;
     total.gathered += outcome.gathered;
+    total.resends += outcome.resends;
     total.states += outcome.states;
     lost_stores += outcome.stopped_for_lost_store ? 1 : 0;
   }
@@ -45,6 +45,7 @@ void run_seeds(std::uint64_t first) {
   CHECK(total.kept > 0);
   CHECK(total.restored > 0);
   CHECK(total.memberships > 0);
+  CHECK(total.resends > 0);
   CHECK(total.states > 0);
   if (kSeedsPerCase < 1000) return;  // too few for what is rare
   CHECK(total.redone > 0);

@@ -47,14 +47,24 @@ void Wires::break_some() {
   if (!whole.empty()) break_off(whole[random_.below(whole.size())]);
 }
 
+// Nothing is drawn for what cannot happen: seeds without it are what they were.
+bool Wires::happens(double probability) {
+  return probability > 0.0 && random_.chance(probability);
+}
+
 bool Wires::transmit(const std::shared_ptr<Connection>& connection, bool up, Packet packet, std::size_t high_water) {
   Connection::Way& way = up ? connection->up : connection->down;
   if (way.under_way.size() >= high_water) return false;
   ++packets_;
-  way.under_way.push_back(std::move(packet));
-  way.last_ns = std::max(way.last_ns + 1, clock_.now_ns() + delay());
+  const Disorder& disorder = connection->disorder;
+  if (happens(disorder.loses)) return true;
+  const int copies = happens(disorder.repeats) ? 2 : 1;
   Process& receiver = up ? connection->listener->owner_ : connection->dealer->owner_;
-  receiver.after(way.last_ns - clock_.now_ns(), [this, connection, up] { arrive(connection, up); });
+  for (int i = 0; i < copies; ++i) {
+    way.under_way.push_back(packet);
+    way.last_ns = std::max(way.last_ns + 1, clock_.now_ns() + delay());
+    receiver.after(way.last_ns - clock_.now_ns(), [this, connection, up] { arrive(connection, up); });
+  }
   return true;
 }
 
@@ -67,8 +77,11 @@ void Wires::arrive(const std::shared_ptr<Connection>& connection, bool up) {
     Process& receiver = up ? listener->owner_ : dealer->owner_;
     return receiver.after(kCutRetryNs, [this, connection, up] { arrive(connection, up); });
   }
-  Packet packet = std::move(way.under_way.front());
-  way.under_way.pop_front();
+  const auto next =
+      way.under_way.begin() +
+      static_cast<std::ptrdiff_t>(happens(connection->disorder.overtakes) ? random_.below(way.under_way.size()) : 0);
+  Packet packet = std::move(*next);
+  way.under_way.erase(next);
   if (up) {
     listener->receive_(connection->peer, packet);
   } else {
@@ -89,8 +102,8 @@ void Wires::break_off(const std::shared_ptr<Connection>& connection) {
   }
 }
 
-Listener::Listener(Wires& wires, Process& owner, std::string address, double drops, Receive receive)
-    : wires_(wires), owner_(owner), address_(std::move(address)), drops_(drops), receive_(std::move(receive)) {
+Listener::Listener(Wires& wires, Process& owner, std::string address, const Disorder& disorder, Receive receive)
+    : wires_(wires), owner_(owner), address_(std::move(address)), disorder_(disorder), receive_(std::move(receive)) {
   wires_.listeners_[address_] = this;
 }
 
@@ -109,7 +122,7 @@ Listener::~Listener() {
 
 bool Listener::send(PeerId to, Packet packet) {
   const auto peer = peers_.find(to);
-  if (peer == peers_.end() || (drops_ > 0.0 && wires_.random_.chance(drops_))) return false;
+  if (peer == peers_.end() || wires_.happens(disorder_.drops)) return false;
   return wires_.transmit(peer->second, false, std::move(packet), Dealer::kHighWater);
 }
 
@@ -148,6 +161,7 @@ void Dealer::connect() {
   connection_->listener = found->second;
   connection_->from = owner_.machine();
   connection_->to = found->second->owner_.machine();
+  connection_->disorder = found->second->disorder_;
   found->second->peers_[connection_->peer] = connection_;
   wires_.connections_.push_back(connection_);
   while (!waiting_.empty() && connection_) {

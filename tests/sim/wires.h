@@ -2,8 +2,9 @@
 // DEALER and ROUTER sockets make them over TCP.
 //
 // What a connection carries arrives in order and once, or, when it breaks, up to some message and no further; and what
-// arrives of a broken connection may come after what its successor brings. A dealer connects again by itself, under
-// another PeerId. Nothing passes between two machines while they are cut off from each other.
+// arrives of a broken connection may come after what its successor brings. A listener may ask for less (Disorder). A
+// dealer connects again by itself, under another PeerId. Nothing passes between two machines while they are cut off
+// from each other.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +21,15 @@
 
 #include "common/buffer_pool.h"
 #include "common/messages.h"
-#include "tests/sim/network.h"
 #include "tests/sim/random.h"
+#include "tests/sim/virtual_clock.h"
 
 namespace tributary::sim {
 
 // Ends when it is destroyed: what it was about to do is not done.
 class Process {
  public:
-  Process(Network& clock, std::uint32_t machine) : clock_(clock), machine_(machine) {}
+  Process(VirtualClock& clock, std::uint32_t machine) : clock_(clock), machine_(machine) {}
   virtual ~Process() = default;
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -40,7 +41,7 @@ class Process {
   std::uint64_t now_ns() const { return clock_.now_ns(); }
 
  private:
-  Network& clock_;
+  VirtualClock& clock_;
   const std::uint32_t machine_;
   const std::shared_ptr<std::uint64_t> held_until_ = std::make_shared<std::uint64_t>(0);  // its life
 };
@@ -62,6 +63,14 @@ struct Packet {
 class Dealer;
 class Listener;
 
+// What befalls the messages of a listener's connections, worse than TCP does it: each is a probability.
+struct Disorder {
+  double drops = 0.0;  // a peer takes nothing just then, and the sender is told
+  double loses = 0.0;
+  double repeats = 0.0;
+  double overtakes = 0.0;  // a message comes before others that were sent earlier
+};
+
 struct Connection {
   struct Way {
     std::deque<Packet> under_way;
@@ -72,12 +81,13 @@ struct Connection {
   Listener* listener = nullptr;
   std::uint32_t from = 0, to = 0;  // machines
   bool broken = false;
+  Disorder disorder;
   Way up, down;
 };
 
 class Wires {
  public:
-  Wires(Network& clock, std::uint64_t seed) : clock_(clock), random_(seed) {}
+  Wires(VirtualClock& clock, std::uint64_t seed) : clock_(clock), random_(seed) {}
 
   // These machines and all others do not hear each other until then.
   void cut_off(std::set<std::uint32_t> machines, std::uint64_t until_ns);
@@ -90,11 +100,12 @@ class Wires {
   friend class Dealer;
   friend class Listener;
   std::uint64_t delay();
+  bool happens(double probability);
   bool transmit(const std::shared_ptr<Connection>& connection, bool up, Packet packet, std::size_t high_water);
   void arrive(const std::shared_ptr<Connection>& connection, bool up);
   void break_off(const std::shared_ptr<Connection>& connection);
 
-  Network& clock_;
+  VirtualClock& clock_;
   Random random_;
   std::map<std::string, Listener*> listeners_;
   std::vector<std::weak_ptr<Connection>> connections_;
@@ -104,11 +115,11 @@ class Wires {
   std::uint64_t packets_ = 0;
 };
 
-// A ROUTER socket. drops: the probability that a peer takes nothing just then.
+// A ROUTER socket.
 class Listener {
  public:
   using Receive = std::function<void(PeerId, Packet&)>;
-  Listener(Wires& wires, Process& owner, std::string address, double drops, Receive receive);
+  Listener(Wires& wires, Process& owner, std::string address, const Disorder& disorder, Receive receive);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -120,7 +131,7 @@ class Listener {
   Wires& wires_;
   Process& owner_;
   const std::string address_;
-  const double drops_;
+  const Disorder disorder_;
   const Receive receive_;
   std::map<PeerId, std::shared_ptr<Connection>> peers_;
 };

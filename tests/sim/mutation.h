@@ -1,0 +1,44 @@
+// Planted bugs, to show that the simulator's invariants can fail.
+#pragma once
+
+namespace tributary::sim {
+
+enum class Mutation {
+  kNone,
+  kLostStop,          // a server is told only once that a view is over
+  kUnsyncedSnapshot,  // a snapshot's record is written before its files are synced
+  kUnsyncedRegistry,  // the coordinator's records are not synced
+  kOldNodes,          // elastic: a server goes on with the nodes of the view before
+  kOldRing,           // elastic: a ring keeps rounds that other nodes took part in, and nobody asks
+  kFirstScale,        // elastic, with a gate: ranks that attach begin with the job's first loss scale
+  kLostResiduals,     // elastic: what another number of nodes had not said yet is dropped
+  kForgottenWords,    // a node begins a view as if it had said all that it had to say
+  kMixedStates,       // what the ranks of a node keep is mixed up
+  kFailedDrop,        // a view opens on a server that could not drop what an earlier view has left
+  kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
+  kForgottenJob,      // the coordinator takes no notice of what stores have of jobs that its registry does not know
+  kNoSpareSlot,       // a rank writes a gradient where a round lies in the ring that is still kept
+  kUnsharedPrevious,  // encoded parameters of the round before are told without a share in their buffer
+  kEmptiedPool,       // a job's pool is given back while workers may still read what they were told of it
+  // Inside the product's own code (tests/sim/plant.py):
+  kArrivalOrderSum,    // nodes are added in another order than the tree's
+  kForgetDuplicates,   // a second copy of a push counts as another node's
+  kWriteInPlace,       // a step writes into a buffer that somebody still reads
+  kLooseBound,         // clocks: answers go out a clock too early
+  kApplyTwice,         // clocks: a push that the restored state has is applied again
+  kBeforeTheGate,      // gate: a lane decides by itself, by its own chunks
+  kParkedTooNew,       // a lane says of what it keeps that it is newer than it is
+  kUnparked,           // a lane says that it keeps nothing, and lets it go
+  kUnfinishedStop,     // a stop does not wait for residuals
+  kForgottenClocks,    // a restored chunk does not know its nodes' clocks
+  kForgottenFacts,     // a lane that opens does not say again what is not decided
+  kForgottenEstimate,  // a restored chunk does not know what nodes believe its parameters to be
+  kForgottenQuery,     // queries are not answered
+  kDroppedResend,      // nobody is asked to send again
+  kOtherWeight,        // a push that is made again does not have its own number of samples
+  kForgottenDecision,  // a node does not keep what was decided about a round
+  kDroppedResidual,    // a node begins without the residual that a server restored
+  kForgottenRedo,      // a node does not push again what servers lack
+};
+
+}  // namespace tributary::sim
