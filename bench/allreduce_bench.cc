@@ -127,8 +127,8 @@ class Lanes final : private WorkerLaneListener {
     layout_ = std::make_shared<const Layout>(std::move(*layout));
     AllreduceSetup setup;
     setup.nodes = options_.nodes;
-    setup.config.mode = "allreduce";
-    setup.config.allreduce.algorithm = options_.algorithm;
+    setup.config.mode = Mode::kAllreduce;
+    setup.config.allreduce.algorithm = choice_of<AllreduceAlgorithm>(options_.algorithm).value();
     setup.config.optimizer.name = options_.optimizer;
     setup.config.optimizer.lr = 1e-4;
     setup.config.snapshot = {0, 0};

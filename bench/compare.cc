@@ -164,9 +164,9 @@ class Comparison {
     const auto text = [](std::string_view value) { return "\"" + std::string(value) + "\""; };
     overrides = {"encoding.push=" + text(make_encoding(job->push)->name()),
                  "encoding.pull=" + text(make_encoding(job->pull)->name())};
-    if (job->mode == "allreduce") {
+    if (!on_servers(*job)) {
       overrides.insert(overrides.end(),
-                       {"job.mode=\"allreduce\"", "allreduce.algorithm=" + text(job->allreduce.algorithm)});
+                       {"job.mode=\"allreduce\"", "allreduce.algorithm=" + text(word(job->allreduce.algorithm))});
     }
     return {};
   }

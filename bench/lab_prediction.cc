@@ -32,8 +32,9 @@ Scenario hosts_of(const lab::LabConfig& lab, double model_bytes, double goodput)
 
 Scenario lab_scenario(const lab::LabConfig& lab, const JobConfig& job, double model_bytes, double goodput) {
   Scenario s = hosts_of(lab, model_bytes, goodput);
-  if (job.mode == "allreduce") {
-    s.mode = job.allreduce.algorithm == "flat" ? ExchangeMode::kFlatRing : ExchangeMode::kHierarchicalRing;
+  if (!on_servers(job)) {
+    s.mode = job.allreduce.algorithm == AllreduceAlgorithm::kFlat ? ExchangeMode::kFlatRing
+                                                                  : ExchangeMode::kHierarchicalRing;
     return s;
   }
   if (has_local_steps(job)) s.local_steps = job.local.steps;

@@ -178,7 +178,7 @@ class StalenessRank {
     bool torn = false;
     for (std::size_t e = nodes_; e < values.size(); ++e) torn |= values[e] != values[e - nodes_];
     std::uint64_t slowest = clock;
-    const bool bounded = options_.rank.job.mode == "ssp";
+    const bool bounded = options_.rank.job.mode == Mode::kSsp;
     const std::uint64_t s = options_.rank.job.ssp.staleness;
     const std::uint64_t own = std::max(clock, first_[tensor][own_]);
     for (std::uint32_t node = 0; node < nodes_; ++node) {
@@ -256,7 +256,8 @@ class StalenessRank {
 
 Result<Json> run_staleness_rank(const StalenessRankOptions& options) {
   if (!has_clocks(options.rank.job)) {
-    return fail(ErrorCode::kInvalidArgument, "job.mode = \"" + options.rank.job.mode + "\": must be ssp or async");
+    return fail(ErrorCode::kInvalidArgument,
+                "job.mode = \"" + word(options.rank.job.mode) + "\": must be ssp or async");
   }
   if (options.chunks == 0 || options.clocks == 0 || options.period == 0) {
     return fail(ErrorCode::kInvalidArgument, "chunks, clocks and period must be at least 1");

@@ -256,9 +256,9 @@ Result<Json> run_chaos(const ChaosOptions& options) {
         ErrorCode::kInvalidArgument,
         "job '" + job->name + "' has a deadline, so that no two runs end in the same bits; set sync.deadline_ms=0");
   }
-  if (job->mode != "sync") {
+  if (job->mode != Mode::kSync) {
     return fail(ErrorCode::kInvalidArgument,
-                "job '" + job->name + "' has mode \"" + job->mode +
+                "job '" + job->name + "' has mode \"" + word(job->mode) +
                     "\"; only mode \"sync\" must end in the bits of a calm run (set job.mode=sync)");
   }
   return Chaos(options).run();

@@ -73,11 +73,11 @@ class Up {
     const auto job = load_job_config(options_.job_file, options_.overrides);
     failed_with_ = kExitUsage;
     if (!job) return tl::unexpected(job.error());
-    const bool on_servers = job->mode != "allreduce";
-    options_.cluster.servers = options_.servers.value_or(on_servers ? 1 : 0);
-    if (on_servers && options_.cluster.servers == 0) {
+    const bool with_servers = on_servers(*job);
+    options_.cluster.servers = options_.servers.value_or(with_servers ? 1 : 0);
+    if (with_servers && options_.cluster.servers == 0) {
       return fail(ErrorCode::kInvalidArgument,
-                  "--servers 0: job '" + job->name + "' has mode \"" + job->mode +
+                  "--servers 0: job '" + job->name + "' has mode \"" + word(job->mode) +
                       "\" and needs servers; leave the option out, or set job.mode = \"allreduce\"");
     }
     if (options_.cluster.base_dir.empty()) options_.cluster.base_dir = "runs/" + job->name;

@@ -6,6 +6,19 @@
 
 namespace tributary {
 
+std::string join(std::span<const std::string_view> words, std::string_view last_separator) {
+  std::string out;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) out += i + 1 == words.size() ? last_separator : std::string_view(", ");
+    out += words[i];
+  }
+  return out;
+}
+
+std::string must_be_one_of(std::span<const std::string_view> words) {
+  return "must be one of " + join(words, " or ");
+}
+
 std::uint16_t default_lanes(unsigned hardware_threads) {
   return static_cast<std::uint16_t>(std::clamp(hardware_threads / 4, 1u, 8u));
 }
@@ -22,7 +35,7 @@ std::optional<double> parse_loss_scale(const std::string& text) {
 
 double initial_loss_scale(const GateConfig& config) {
   if (config.loss_scale == "none") return 1.0;
-  return config.loss_scale == "dynamic" ? config.init_scale : parse_loss_scale(config.loss_scale).value_or(1.0);
+  return has_dynamic_scale(config) ? config.init_scale : parse_loss_scale(config.loss_scale).value_or(1.0);
 }
 
 }  // namespace tributary

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/choice.h"
 #include "common/ids.h"
 
 namespace tributary {
@@ -49,8 +50,7 @@ struct WorkerConfig {
   std::string admin = "127.0.0.1:0";
   std::string host;        // as ServerConfig::host
   double bandwidth = 1.0;  // as ServerConfig::bandwidth
-  // Payloads to and from servers on this machine: auto (in shared memory), socket.
-  std::string local_transport = "auto";
+  LocalTransport local_transport = LocalTransport::kAuto;
   // For all-reduce jobs.
   bool serve_coordinator = false;  // be the coordinator oneself (a cluster without servers)
   std::string address;      // where other workers reach this one; empty: this machine's address towards the coordinator
@@ -58,11 +58,9 @@ struct WorkerConfig {
   std::uint16_t lanes = 0;  // 0: from the machine
   std::uint32_t window_bytes = 0;       // cap on unacknowledged bytes per lane; 0: 16 MiB, adapted below that
   std::uint64_t max_shared_memory = 0;  // bytes for attached jobs; 0: half of the machine's memory
-  // Where gradients of ranks on GPUs are summed: auto (on the GPUs if they can), host, device (or the attach is
-  // refused).
-  std::string node_reduction = "auto";
+  NodeReduction node_reduction = NodeReduction::kAuto;
   std::uint32_t collective_timeout_ms = 30000;  // a collective that takes longer hangs
-  std::string nccl = "auto";                    // auto: with several devices; always: also with one
+  NcclUse nccl = NcclUse::kAuto;
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t peer_timeout_ms = 10000;
   std::uint32_t stop_timeout_s = 30;
@@ -84,9 +82,9 @@ struct OptimizerConfig {
 };
 
 struct ScheduleConfig {
-  std::string name = "constant";    // constant, linear, cosine, step
-  std::uint64_t warmup_rounds = 0;  // linear warm-up from lr/warmup_rounds, before any schedule
-  std::uint64_t total_rounds = 0;   // linear, cosine: min_lr_ratio is reached in the step after so many
+  ScheduleKind kind = ScheduleKind::kConstant;  // its key is "name"
+  std::uint64_t warmup_rounds = 0;              // linear warm-up from lr/warmup_rounds, before any schedule
+  std::uint64_t total_rounds = 0;               // linear, cosine: min_lr_ratio is reached in the step after so many
   double min_lr_ratio = 0.0;
   std::uint64_t step_rounds = 0;  // step: every so many rounds ...
   double step_gamma = 0.1;        // ... multiply by this
@@ -112,7 +110,7 @@ struct TrainConfig {
 };
 
 struct AllreduceConfig {
-  std::string algorithm = "hierarchical";  // flat: a ring over all ranks; hierarchical: in the node, then over nodes
+  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kHierarchical;
 };
 
 // Mode sync: what a round does about nodes that are late.
@@ -155,9 +153,9 @@ struct RecoveryConfig {
   std::uint32_t redo_mb = 256;
 };
 
-// Who takes part. "wait": always as many nodes as the trainers say. "continue": the nodes that are there.
+// Who takes part.
 struct MembershipConfig {
-  std::string on_worker_loss = "wait";
+  OnWorkerLoss on_worker_loss = OnWorkerLoss::kWait;
   // With "continue": below this number it waits, too.
   std::uint32_t min_nodes = 1;
   // How long a view waits for nodes of the one before that are not known to be lost.
@@ -166,9 +164,7 @@ struct MembershipConfig {
 
 struct JobConfig {
   std::string name;
-  // sync; local_sgd: replicas that take local steps between rounds; ssp, async: nodes do not wait for each other;
-  // allreduce: without servers
-  std::string mode = "sync";
+  Mode mode = Mode::kSync;
   std::uint64_t chunk_bytes = 0;  // fp32 bytes per chunk; 0: default_chunk_elements()
   EncodingSpec push;              // a round's gradients: see common/encoding.h
   EncodingSpec pull;              // the parameters
@@ -185,23 +181,27 @@ struct JobConfig {
   TrainConfig train;
 };
 
+inline bool on_servers(const JobConfig& job) {
+  return job.mode != Mode::kAllreduce;
+}
+
 // Rounds in which nodes do what they manage in time.
 inline bool has_deadline(const JobConfig& job) {
-  return job.mode == "sync" && job.sync.deadline_ms > 0;
+  return job.mode == Mode::kSync && job.sync.deadline_ms > 0;
 }
 
 // Modes in which every node has a clock of its own: pushes are applied as they arrive.
 inline bool has_clocks(const JobConfig& job) {
-  return job.mode == "ssp" || job.mode == "async";
+  return job.mode == Mode::kSsp || job.mode == Mode::kAsync;
 }
 
 inline bool has_local_steps(const JobConfig& job) {
-  return job.mode == "local_sgd";
+  return job.mode == Mode::kLocalSgd;
 }
 
 // Rounds that all nodes make together, on servers: after a loss such a job goes on at the round that was open.
 inline bool has_rounds(const JobConfig& job) {
-  return job.mode == "sync" || has_local_steps(job);
+  return job.mode == Mode::kSync || has_local_steps(job);
 }
 
 // Whether a round waits for one decision about all of its chunks.
@@ -209,6 +209,9 @@ inline bool has_gate(const JobConfig& job) {
   return job.gate.clip_norm > 0.0 || job.gate.loss_scale != "none";
 }
 
+inline bool has_dynamic_scale(const GateConfig& gate) {
+  return gate.loss_scale == "dynamic";
+}
 // What loss_scale says: a number above 0, or none if it is no power of two between the bounds.
 std::optional<double> parse_loss_scale(const std::string& text);
 // Of the first round. REQUIRES: config is possible.
@@ -216,7 +219,7 @@ double initial_loss_scale(const GateConfig& config);
 
 // Nodes may come and go.
 inline bool is_elastic(const JobConfig& job) {
-  return job.membership.on_worker_loss == "continue";
+  return job.membership.on_worker_loss == OnWorkerLoss::kContinue;
 }
 
 // Lanes of a daemon when the configuration does not say: a quarter of the cores, 1 to 8. Fewer lanes than cores because

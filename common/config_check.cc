@@ -18,17 +18,10 @@ constexpr std::size_t kMaxSocketPath = 107;  // sockaddr_un::sun_path without it
 constexpr std::uint32_t kMinWindowBytes = 64u << 10;
 
 constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
-constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
-constexpr std::string_view kModes[] = {"sync", "ssp", "async", "local_sgd", "allreduce"};
-constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
 constexpr std::uint32_t kMaxRedoMb = 1u << 20;
-constexpr std::string_view kOnWorkerLoss[] = {"wait", "continue"};
 constexpr std::uint32_t kMaxRejoinMs = 3'600'000;
 constexpr std::uint32_t kMaxDeadlineMs = 3'600'000;
-constexpr std::string_view kLocalTransports[] = {"auto", "socket"};
 constexpr std::string_view kDatasets[] = {"fashion-mnist"};
-constexpr std::string_view kNodeReductions[] = {"auto", "host", "device"};
-constexpr std::string_view kNcclModes[] = {"auto", "always"};
 constexpr std::uint32_t kMinCollectiveTimeoutMs = 100;
 constexpr std::string_view kLogLevels[] = {"trace", "debug", "info", "warn", "error"};
 
@@ -64,15 +57,6 @@ bool contains(std::span<const std::string_view> list, std::string_view word) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-std::string join(std::span<const std::string_view> words, std::string_view last_separator) {
-  std::string out;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (i > 0) out += i + 1 == words.size() ? last_separator : std::string_view(", ");
-    out += words[i];
-  }
-  return out;
-}
-
 // Of a value that steps are computed with, in fp32: it must not turn into 0 or infinity there.
 bool same_kind_in_fp32(double v) {
   const float used = static_cast<float>(v);
@@ -86,8 +70,7 @@ class Faults {
   }
   void one_of(std::string_view value, std::span<const std::string_view> known, std::string key) {
     check(contains(known, value), std::move(key),
-          known.size() == 1 ? "the only one there is: " + std::string(known[0])
-                            : "must be one of " + join(known, " or "));
+          known.size() == 1 ? "the only one there is: " + std::string(known[0]) : must_be_one_of(known));
   }
   void check_in_fp32(double value, std::string key) {
     check(same_kind_in_fp32(value), std::move(key),
@@ -207,7 +190,7 @@ void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, 
   f.check(positive(o.lr), key("lr"), "must be a finite number above 0");
   f.check(not_negative(o.weight_decay), key("weight_decay"), "must be 0 or a finite number above 0");
   // A value that the optimizer has no use for is not judged; that it is given at all is another fault.
-  auto has = [&](const char* name) { return why_inapplicable(job, key(name)).empty(); };
+  auto has = [&](const char* name) { return !inapplicable(job, key(name)); };
   if (has("momentum")) {
     f.check(fraction_below_one(o.momentum), key("momentum"), "must be in [0, 1)");
     f.check(fraction(o.dampening), key("dampening"), "must be in [0, 1]");
@@ -247,17 +230,16 @@ void check_local(Faults& f, const JobConfig& job) {
 
 void check_schedule(Faults& f, const JobConfig& job) {
   const ScheduleConfig& s = job.schedule;
-  f.one_of(s.name, kSchedules, "schedule.name");
-  if (s.name == "linear" || s.name == "cosine") {
-    f.check(
-        s.total_rounds > 0, "schedule.total_rounds",
-        "the " + s.name + " schedule needs the round at which it ends: set total_rounds to the job's number of rounds",
-        "schedule.name");
+  if (s.kind == ScheduleKind::kLinear || s.kind == ScheduleKind::kCosine) {
+    f.check(s.total_rounds > 0, "schedule.total_rounds",
+            "the " + word(s.kind) +
+                " schedule needs the round at which it ends: set total_rounds to the job's number of rounds",
+            "schedule.name");
     f.check(s.total_rounds == 0 || s.total_rounds > s.warmup_rounds, "schedule.total_rounds",
             "must be more than warmup_rounds (" + std::to_string(s.warmup_rounds) + ")", "schedule.warmup_rounds");
     f.check(fraction(s.min_lr_ratio), "schedule.min_lr_ratio", "must be in [0, 1]");
   }
-  if (s.name == "step") {
+  if (s.kind == ScheduleKind::kStep) {
     f.check(s.step_rounds > 0, "schedule.step_rounds",
             "the step schedule needs the number of rounds between its steps: set step_rounds", "schedule.name");
     f.check(positive(s.step_gamma) && s.step_gamma <= 1.0, "schedule.step_gamma", "must be in (0, 1]");
@@ -282,18 +264,17 @@ void check_train(Faults& f, const TrainConfig& t) {
 // An answer goes to one node only, at a time of its own: nothing that all nodes share can be sent as a change. And a
 // snapshot holds a node's pushes up to a clock that its author learns too late to send what it has kept back.
 void check_membership(Faults& f, const JobConfig& c) {
-  f.one_of(c.membership.on_worker_loss, kOnWorkerLoss, "membership.on_worker_loss");
   f.check(c.membership.min_nodes >= 1, "membership.min_nodes", "must be at least 1");
   f.check(c.membership.rejoin_ms >= 1 && c.membership.rejoin_ms <= kMaxRejoinMs, "membership.rejoin_ms",
           "must be from 1 to " + std::to_string(kMaxRejoinMs) + " (an hour)");
-  f.check(!is_elastic(c) || c.mode != "allreduce", "membership.on_worker_loss",
+  f.check(!is_elastic(c) || on_servers(c), "membership.on_worker_loss",
           "must be \"wait\" with mode \"allreduce\": its state is with the nodes, and only node 0 keeps it",
           "job.mode");
 }
 
 void check_clocks(Faults& f, const JobConfig& c) {
   if (!has_clocks(c)) return;
-  const std::string mode = "with mode \"" + c.mode + "\": ";
+  const std::string mode = "with mode \"" + word(c.mode) + "\": ";
   f.check(!make_encoding(c.push)->keeps_residual(), "encoding.push",
           "must be fp32, bf16 or fp16 " + mode + "the others keep residuals, which its snapshots cannot hold",
           "job.mode");
@@ -313,7 +294,7 @@ void check_gate(Faults& f, const JobConfig& c) {
   const GateConfig& g = c.gate;
   f.check(not_negative(g.clip_norm), "gate.clip_norm", "must be 0 (no clipping) or a finite number above 0");
   f.check_in_fp32(g.clip_norm, "gate.clip_norm");
-  f.check(g.loss_scale == "none" || g.loss_scale == "dynamic" || parse_loss_scale(g.loss_scale).has_value(),
+  f.check(g.loss_scale == "none" || has_dynamic_scale(g) || parse_loss_scale(g.loss_scale).has_value(),
           "gate.loss_scale", "must be \"none\", \"dynamic\" or a power of two, as \"1024\"");
   const auto power = [](double v, double least, double most) {
     int exponent = 0;
@@ -328,8 +309,8 @@ void check_gate(Faults& f, const JobConfig& c) {
   f.at_least_one(g.growth_interval, "gate.growth_interval");
   if (!has_gate(c)) return;
   const char* key = g.clip_norm > 0.0 ? "gate.clip_norm" : "gate.loss_scale";
-  f.check(c.mode == "sync", key,
-          "needs mode \"sync\": it waits for one decision about a whole round, and with mode \"" + c.mode +
+  f.check(c.mode == Mode::kSync, key,
+          "needs mode \"sync\": it waits for one decision about a whole round, and with mode \"" + word(c.mode) +
               "\" there is none to wait for; clip in the trainer instead",
           "job.mode");
   f.check(
@@ -353,53 +334,54 @@ OptimizerConfig default_optimizer(std::string_view name) {
   return o;
 }
 
-OptimizerConfig default_outer_optimizer(std::string_view mode, std::string_view name) {
+OptimizerConfig default_outer_optimizer(Mode mode, std::string_view name) {
   OptimizerConfig o = default_optimizer(name);
-  if (mode == "local_sgd" && name == "sgd") o.lr = 1.0;
+  if (mode == Mode::kLocalSgd && name == "sgd") o.lr = 1.0;
   return o;
 }
 
-std::string name_key_of(std::string_view section) {
-  return section == "local" ? "local.optimizer" : std::string(section) + ".name";
-}
-
-std::string why_inapplicable(const JobConfig& config, std::string_view key) {
-  auto look_up = [key](const std::vector<Applicability>& table, std::string_view section, std::string_view chosen,
-                       std::span<const std::string_view> known) -> std::string {
-    if (!key.starts_with(section) || !contains(known, chosen)) return "";  // an unknown name is a fault of its own
-    for (const Applicability& a : table) {
-      if (key.substr(section.size()) != a.key || contains(a.owners, chosen)) continue;
-      return std::string(chosen) + " has no " + std::string(a.key) + " (" + join(a.owners, " and ") +
-             (a.owners.size() == 1 ? " has" : " have") + "): remove the key or change " +
-             name_key_of(section.substr(0, section.size() - 1));
-    }
-    return "";
+std::optional<Fault> inapplicable(const JobConfig& config, const std::string& key) {
+  const std::string section = key.substr(0, key.find('.'));
+  const auto of_mode = [&](const std::string& why) {
+    return Fault{key, "job.mode", "mode \"" + word(config.mode) + "\" " + why};
   };
-  if (key.starts_with("allreduce.") && config.mode != "allreduce" && contains(kModes, config.mode)) {
-    return "mode \"" + config.mode + "\" has no all-reduce: remove the key or set job.mode to \"allreduce\"";
+  if (section == "allreduce" && on_servers(config)) {
+    return of_mode("has no all-reduce: remove the key or set job.mode to \"allreduce\"");
   }
-  if (key.starts_with("ssp.") && !has_clocks(config) && contains(kModes, config.mode)) {
-    return "mode \"" + config.mode +
-           "\" knows no staleness: remove the key or set job.mode to \"ssp\" (or \"async\", without a bound)";
+  if (section == "ssp" && !has_clocks(config)) {
+    return of_mode("knows no staleness: remove the key or set job.mode to \"ssp\" (or \"async\", without a bound)");
   }
-  if (key.starts_with("sync.") && config.mode != "sync" && contains(kModes, config.mode)) {
-    return "mode \"" + config.mode +
-           "\" has no late nodes to go on without: remove the key or set job.mode to \"sync\"";
+  if (section == "sync" && config.mode != Mode::kSync) {
+    return of_mode("has no late nodes to go on without: remove the key or set job.mode to \"sync\"");
+  }
+  if (key == "ssp.staleness" && config.mode == Mode::kAsync) {
+    return of_mode("has no bound on staleness: remove the key or set job.mode to \"ssp\"");
+  }
+  if (section == "local" && !has_local_steps(config)) {
+    return of_mode("has no local steps: remove the key or set job.mode to \"local_sgd\"");
   }
   const bool of_scale = key == "gate.init_scale" || key == "gate.growth_factor" || key == "gate.backoff_factor" ||
                         key == "gate.growth_interval";
-  if (of_scale && config.gate.loss_scale != "dynamic") {
-    return "only a dynamic loss scale has it: remove the key or set gate.loss_scale to \"dynamic\"";
+  if (of_scale && !has_dynamic_scale(config.gate)) {
+    return Fault{key, "gate.loss_scale",
+                 "only a dynamic loss scale has it: remove the key or set gate.loss_scale to \"dynamic\""};
   }
-  if (key == "ssp.staleness" && config.mode == "async") {
-    return "mode \"async\" has no bound on staleness: remove the key or set job.mode to \"ssp\"";
-  }
-  if (key.starts_with("local.") && contains(kModes, config.mode) && !has_local_steps(config)) {
-    return "mode \"" + config.mode + "\" has no local steps: remove the key or set job.mode to \"local_sgd\"";
-  }
-  std::string why = look_up(optimizer_keys(), "optimizer.", config.optimizer.name, kOptimizers);
-  if (why.empty()) why = look_up(optimizer_keys(), "local.", config.local.optimizer.name, kOptimizers);
-  return why.empty() ? look_up(schedule_keys(), "schedule.", config.schedule.name, kSchedules) : why;
+  // The key that says which optimizer or schedule the others of its section belong to.
+  const std::string name_key = section == "local" ? "local.optimizer" : section + ".name";
+  const auto look_up = [&](const std::vector<Applicability>& table, std::string_view chosen) -> std::optional<Fault> {
+    for (const Applicability& a : table) {
+      if (key.substr(section.size() + 1) != a.key || contains(a.owners, chosen)) continue;
+      return Fault{key, name_key,
+                   std::string(chosen) + " has no " + std::string(a.key) + " (" + join(a.owners, " and ") +
+                       (a.owners.size() == 1 ? " has" : " have") + "): remove the key or change " + name_key};
+    }
+    return std::nullopt;
+  };
+  if (section == "schedule") return look_up(schedule_keys(), word(config.schedule.kind));
+  if (section != "optimizer" && section != "local") return std::nullopt;
+  const std::string& name = section == "local" ? config.local.optimizer.name : config.optimizer.name;
+  if (!contains(kOptimizers, name)) return std::nullopt;  // a fault of its own
+  return look_up(optimizer_keys(), name);
 }
 
 std::vector<Fault> faults_of(const JobConfig& c) {
@@ -412,7 +394,6 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   f.check(name_ok, "job.name", "must consist of letters, digits, '.', '_' and '-'");
   f.check(c.name.size() <= kMaxJobName, "job.name",
           "must have at most " + std::to_string(kMaxJobName) + " characters, has " + std::to_string(c.name.size()));
-  f.one_of(c.mode, kModes, "job.mode");
   f.check(c.chunk_bytes == 0 || (c.chunk_bytes % (kTensorAlign * sizeof(float)) == 0 &&
                                  c.chunk_bytes >= kMinChunkBytes && c.chunk_bytes <= kMaxChunkBytes),
           "job.chunk_bytes",
@@ -421,8 +402,7 @@ std::vector<Fault> faults_of(const JobConfig& c) {
               ", or 0 to let the size follow from the model");
   f.check(usable_for_push(c.push), "encoding.push", "must be one of " + std::string(kPushEncodings));
   f.check(usable_for_pull(c.pull), "encoding.pull", "must be one of " + std::string(kPullEncodings));
-  f.one_of(c.allreduce.algorithm, kAllreduceAlgorithms, "allreduce.algorithm");
-  if (c.mode == "allreduce") {
+  if (!on_servers(c)) {
     const std::string why =
         "must be fp32 with mode \"allreduce\": a ring adds values on the way, encoded ones cannot be";
     f.check(c.push.id == EncodingId::kFp32, "encoding.push", why, "job.mode");
@@ -471,16 +451,13 @@ std::vector<Fault> faults_of(const WorkerConfig& c) {
   f.check(c.lanes <= kMaxLanes, "worker.lanes",
           "must be at most " + std::to_string(kMaxLanes) + " (0: from the machine)");
   check_host(f, c.host, c.bandwidth, "worker");
-  f.one_of(c.local_transport, kLocalTransports, "worker.local_transport");
   f.check(c.address.empty() || host_ok(c.address), "worker.address",
           "must be a host name or IPv4 address alone, without scheme and port");
   f.check(!c.serve_coordinator || !c.address.empty() || !c.coordinator.starts_with("tcp://0.0.0.0:"), "worker.address",
           "must be this machine's address, because coordinator names none to which one could be found out",
           "worker.coordinator");
-  f.one_of(c.node_reduction, kNodeReductions, "worker.node_reduction");
   f.check(c.collective_timeout_ms >= kMinCollectiveTimeoutMs, "device.collective_timeout_ms",
           "must be at least " + std::to_string(kMinCollectiveTimeoutMs) + " milliseconds");
-  f.one_of(c.nccl, kNcclModes, "device.nccl");
   check_admin(f, c.admin, "worker");
   f.check(c.window_bytes == 0 || c.window_bytes >= kMinWindowBytes, "limits.window_bytes",
           "must be at least " + std::to_string(kMinWindowBytes) + ", or 0 to let the window find the link's capacity");

@@ -2,6 +2,7 @@
 // faults, the JSON reader the peer's key.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,12 +32,10 @@ std::vector<Fault> faults_of(const WorkerConfig& config);
 // The defaults of one optimizer (they differ: see OptimizerConfig). An unknown name keeps the struct's own.
 OptimizerConfig default_optimizer(std::string_view name);
 // Those of [optimizer]: in mode local_sgd plain sgd averages the replicas (lr 1) unless the job says otherwise.
-OptimizerConfig default_outer_optimizer(std::string_view mode, std::string_view name);
+OptimizerConfig default_outer_optimizer(Mode mode, std::string_view name);
 
-// The key that says which optimizer or schedule the keys of a section ("optimizer", "local", "schedule") belong to.
-std::string name_key_of(std::string_view section);
-
-// Why this job has no use for `key` ("optimizer.momentum" with adamw), with who has; empty if it has.
-std::string why_inapplicable(const JobConfig& config, std::string_view key);
+// The key that this job has no use for ("optimizer.momentum" with adamw), because of which one's choice, with who has
+// use for it; none if it has.
+std::optional<Fault> inapplicable(const JobConfig& config, const std::string& key);
 
 }  // namespace tributary

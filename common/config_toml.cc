@@ -115,8 +115,7 @@ Result<JobConfig> parse_job_config(std::string_view text, std::string_view sourc
   // A key that the chosen optimizer or schedule has no use for was set in the belief that it does something.
   std::vector<Fault> useless;
   for (const std::string& key : read.given()) {
-    std::string why = why_inapplicable(c, key);
-    if (!why.empty()) useless.push_back({key, name_key_of(key.substr(0, key.find('.'))), std::move(why)});
+    if (std::optional<Fault> fault = inapplicable(c, key)) useless.push_back(std::move(*fault));
   }
   return checked(read, std::move(c), useless);
 }

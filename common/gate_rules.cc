@@ -54,7 +54,7 @@ GateDecision decide_gate(const GateConfig& config, const GateDecision& before, s
   GateDecision decision;
   decision.loss_scale = before.loss_scale;
   decision.good_rounds = before.good_rounds;
-  const bool dynamic = config.loss_scale == "dynamic";
+  const bool dynamic = has_dynamic_scale(config);
   std::uint64_t weight = 0;
   bool finite = true, one_weight = true;
   for (const GateFacts& chunk : chunks) {

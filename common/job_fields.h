@@ -52,7 +52,7 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   if constexpr (!std::is_const_v<Config>) c.local.optimizer = default_optimizer(c.local.optimizer.name);
   visit_optimizer_fields("local", c.local.optimizer, visit);
 
-  visit("schedule", "name", c.schedule.name);
+  visit("schedule", "name", c.schedule.kind);
   visit("schedule", "warmup_rounds", c.schedule.warmup_rounds);
   visit("schedule", "total_rounds", c.schedule.total_rounds);
   visit("schedule", "min_lr_ratio", c.schedule.min_lr_ratio);

@@ -52,6 +52,10 @@ struct Writer {
   void operator()(std::string_view section, std::string_view key, EncodingSpec spec) {
     (*this)(section, key, make_encoding(spec)->name());
   }
+  template <IsChoice Choice>
+  void operator()(std::string_view section, std::string_view key, const Choice& choice) {
+    (*this)(section, key, word(choice));
+  }
 };
 
 class Reader {
@@ -122,6 +126,15 @@ class Reader {
     } else {
       refuse(section, key, *v, "must be one of " + std::string(encodings_for(key)));
     }
+  }
+
+  template <IsChoice Choice>
+  void operator()(std::string_view section, std::string_view key, Choice& out) {
+    std::string text = word(out);
+    (*this)(section, key, text);
+    const std::optional<Choice> choice = choice_of<Choice>(text);
+    if (choice) out = *choice;
+    if (!choice) refuse(section, key, text, must_be_one_of(words_of(out)));
   }
 
   // After all reads: the first complaint in the order of the reads, then unknown keys.
@@ -244,7 +257,7 @@ bool is_ignorable_key(std::string_view dotted) {
 std::uint64_t config_hash(const JobConfig& config) {
   json root = without_ignorable(to_json(config));
   // Came later: a job that has no use for it keeps the hash that it always had.
-  if (config.mode != "allreduce") root.erase("allreduce");
+  if (on_servers(config)) root.erase("allreduce");
   if (!has_clocks(config)) root.erase("ssp");
   if (!has_deadline(config)) root.erase("sync");
   if (!has_local_steps(config)) root.erase("local");

@@ -12,8 +12,8 @@ double scheduled_lr(const ScheduleConfig& schedule, double lr, std::uint64_t t) 
   TRIB_ASSERT(t >= 1);
   if (t <= schedule.warmup_rounds) return lr * (static_cast<double>(t) / static_cast<double>(schedule.warmup_rounds));
   const std::uint64_t past = t - 1 - schedule.warmup_rounds;  // steps since the warm-up
-  if (schedule.name == "constant") return lr;
-  if (schedule.name == "step") {
+  if (schedule.kind == ScheduleKind::kConstant) return lr;
+  if (schedule.kind == ScheduleKind::kStep) {
     if (schedule.step_rounds == 0) return lr;
     return lr * std::pow(schedule.step_gamma, static_cast<double>(past / schedule.step_rounds));
   }
@@ -21,8 +21,7 @@ double scheduled_lr(const ScheduleConfig& schedule, double lr, std::uint64_t t) 
       schedule.total_rounds > schedule.warmup_rounds ? schedule.total_rounds - schedule.warmup_rounds : 1;
   const double u = std::min(1.0, static_cast<double>(past) / static_cast<double>(length));
   const double floor = schedule.min_lr_ratio;
-  if (schedule.name == "linear") return lr * (1.0 - (1.0 - floor) * u);
-  TRIB_ASSERT(schedule.name == "cosine");  // other names are refused where the configuration is read
+  if (schedule.kind == ScheduleKind::kLinear) return lr * (1.0 - (1.0 - floor) * u);
   return lr * (floor + (1.0 - floor) * (1.0 + std::cos(std::numbers::pi * u)) / 2.0);
 }
 

@@ -190,7 +190,7 @@ void TomlReader::operator()(std::string_view section, std::string_view key, std:
   if (const auto value = node->value_exact<std::string>()) {
     out = *value;
   } else {
-    unreadable(dotted_key(section, key), *node, "must be a string in quotes, is " + type_text(*node));
+    unreadable(section, key, "must be a string in quotes, is " + type_text(*node));
   }
 }
 
@@ -200,7 +200,7 @@ void TomlReader::operator()(std::string_view section, std::string_view key, bool
   if (const auto value = node->value_exact<bool>()) {
     out = *value;
   } else {
-    unreadable(dotted_key(section, key), *node, "must be true or false, is " + type_text(*node));
+    unreadable(section, key, "must be true or false, is " + type_text(*node));
   }
 }
 
@@ -209,11 +209,11 @@ bool TomlReader::read_integer(std::string_view section, std::string_view key, st
   if (!node) return false;
   const auto value = node->value_exact<std::int64_t>();
   if (!value) {
-    unreadable(dotted_key(section, key), *node, "must be a whole number, is " + type_text(*node));
+    unreadable(section, key, "must be a whole number, is " + type_text(*node));
     return false;
   }
   if (*value < 0 || static_cast<std::uint64_t>(*value) > limit) {
-    unreadable(dotted_key(section, key), *node, "must be from 0 to " + std::to_string(limit));
+    unreadable(section, key, "must be from 0 to " + std::to_string(limit));
     return false;
   }
   out = static_cast<std::uint64_t>(*value);
@@ -245,7 +245,7 @@ void TomlReader::operator()(std::string_view section, std::string_view key, doub
   } else if (const auto whole = node->value_exact<std::int64_t>()) {
     out = static_cast<double>(*whole);
   } else {
-    unreadable(dotted_key(section, key), *node, "must be a number, is " + type_text(*node));
+    unreadable(section, key, "must be a number, is " + type_text(*node));
   }
 }
 
@@ -264,7 +264,7 @@ void TomlReader::operator()(std::string_view section, std::string_view key, std:
   if (ok) {
     out = std::move(values);
   } else {
-    unreadable(dotted_key(section, key), *node, "must be an array of whole numbers, as in [256, 128]");
+    unreadable(section, key, "must be an array of whole numbers, as in [256, 128]");
   }
 }
 
@@ -283,7 +283,7 @@ void TomlReader::operator()(std::string_view section, std::string_view key, std:
   if (ok) {
     out = std::move(values);
   } else {
-    unreadable(dotted_key(section, key), *node, "must be an array of strings, as in [\"a\", \"b\"]");
+    unreadable(section, key, "must be an array of strings, as in [\"a\", \"b\"]");
   }
 }
 
@@ -295,11 +295,13 @@ void TomlReader::operator()(std::string_view section, std::string_view key, Enco
   if (spec) {
     out = *spec;
   } else {
-    unreadable(dotted_key(section, key), *node, "must be one of " + std::string(encodings_for(key)));
+    unreadable(section, key, "must be one of " + std::string(encodings_for(key)));
   }
 }
 
-void TomlReader::unreadable(const std::string& dotted, const toml::node& node, const std::string& message) {
+void TomlReader::unreadable(std::string_view section, std::string_view key, const std::string& message) {
+  const std::string dotted = dotted_key(section, key);
+  const toml::node& node = *find(dotted);
   unreadable_.insert(dotted);
   add(dotted, node.source().begin.line, dotted + " = " + value_text(node) + ": " + message);
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -41,6 +42,14 @@ class TomlReader {
   void operator()(std::string_view section, std::string_view key, std::vector<std::uint32_t>& out);
   void operator()(std::string_view section, std::string_view key, std::vector<std::string>& out);
   void operator()(std::string_view section, std::string_view key, EncodingSpec& out);
+  template <IsChoice Choice>
+  void operator()(std::string_view section, std::string_view key, Choice& out) {
+    std::string text = word(out);
+    (*this)(section, key, text);
+    const std::optional<Choice> choice = choice_of<Choice>(text);
+    if (choice) out = *choice;
+    if (!choice) unreadable(section, key, must_be_one_of(words_of(out)));
+  }
 
   // Known keys that the document gives, dotted.
   const std::set<std::string>& given() const { return given_; }
@@ -66,7 +75,7 @@ class TomlReader {
   const toml::node* look_up(std::string_view section, std::string_view key);
   // An integer within [0, limit], or a complaint.
   bool read_integer(std::string_view section, std::string_view key, std::uint64_t limit, std::uint64_t& out);
-  void unreadable(const std::string& dotted, const toml::node& node, const std::string& message);
+  void unreadable(std::string_view section, std::string_view key, const std::string& message);  // REQUIRES: it is there
   void add(const std::string& dotted, std::uint32_t line, const std::string& text);
   void refuse_unknown_section(const std::string& name, const toml::node& node);
   void refuse_unknown_key(const std::string& section, const std::string& key, const toml::node& node);

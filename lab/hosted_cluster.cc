@@ -62,10 +62,11 @@ ClusterOptions cluster_options(const Lab& lab, const RunOptions& run, bool with_
 
 Result<std::unique_ptr<LocalCluster>> start_cluster(const Lab& lab, const RunOptions& run, const JobConfig& job,
                                                     bool store) {
-  const bool with_servers = job.mode != "allreduce";
+  const bool with_servers = on_servers(job);
   if (with_servers && lab.config().servers() == 0) {
     return fail(ErrorCode::kInvalidArgument, "the lab " + lab.config().name + " has no host with a server; mode \"" +
-                                                 job.mode + "\" needs one: give a host runs = \"server\" or \"both\"");
+                                                 word(job.mode) +
+                                                 "\" needs one: give a host runs = \"server\" or \"both\"");
   }
   ClusterOptions options = cluster_options(lab, run, with_servers);
   options.store = store;

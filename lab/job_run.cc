@@ -92,7 +92,7 @@ Result<Json> run_job(const Lab& lab, const RunOptions& options) {
     if (auto ok = healthy(cluster, options); !ok) return tl::unexpected(ok.error());  // how they ended
     const auto after = read_now(lab, processes);
     if (!after) return tl::unexpected(after.error());
-    auto result = result_of(lab, cluster, job->mode);
+    auto result = result_of(lab, cluster, word(job->mode));
     if (!result) return result;
     result->update(curve.result());
     result->update(usage_between(lab, processes, *before, *after));

@@ -82,7 +82,7 @@ Result<Json> run_exchange(const Lab& lab, const ExchangeOptions& options) {
     const auto measured =
         measure_ranks(lab, (*cluster)->trainers(), processes, *gate, [&] { return healthy(**cluster, options.run); });
     if (!measured) return tl::unexpected(measured.error());
-    return exchange_result(lab, job->mode, *measured, processes);
+    return exchange_result(lab, word(job->mode), *measured, processes);
   };
   auto result = measure();
   result ? (*cluster)->stop() : (*cluster)->stop_now();

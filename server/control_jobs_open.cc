@@ -14,7 +14,7 @@ namespace {
 std::optional<ClockRules> clock_rules(const JobConfig& config) {
   if (!has_clocks(config)) return std::nullopt;
   ClockRules rules;
-  if (config.mode == "ssp") rules.staleness = config.ssp.staleness;
+  if (config.mode == Mode::kSsp) rules.staleness = config.ssp.staleness;
   return rules;
 }
 

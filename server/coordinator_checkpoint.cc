@@ -247,7 +247,7 @@ Result<JobRecord> CoordinatorCore::record_of(const RestoreOrder& order) {
   const Manifest& manifest = order.manifest;
   JobConfig config = job_of(manifest);
   config.name = order.name;
-  if (config.mode == "allreduce") {
+  if (!on_servers(config)) {
     return fail(ErrorCode::kInvalidArgument, "a job of mode \"allreduce\" has no state on servers to restore");
   }
   JobRecord record;

@@ -234,7 +234,7 @@ class CoordinatorCore {
 
     std::optional<RoundGate> gate;  // of the view, if the job has one
 
-    bool on_servers() const { return config.mode != "allreduce"; }
+    bool on_servers() const { return tributary::on_servers(config); }
     bool knows(JobId id) const { return id == record.job || older.contains(id); }
   };
 

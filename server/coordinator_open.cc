@@ -33,9 +33,9 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
   if (draining_) {
     return refuse(from, ErrorCode::kStopped, "the cluster is being stopped; attach again when it is back", name);
   }
-  if (options_.servers == 0 && config->mode != "allreduce") {
+  if (options_.servers == 0 && on_servers(*config)) {
     return refuse(from, ErrorCode::kTopology,
-                  "job '" + name + "' has mode \"" + config->mode +
+                  "job '" + name + "' has mode \"" + word(config->mode) +
                       "\", and this cluster has no servers: start servers and let the workers connect to server 0, or "
                       "set job.mode = \"allreduce\"",
                   name);
@@ -198,8 +198,8 @@ Status CoordinatorCore::same_as_others(const Job& job, const JoinJob& m) const {
   }
   if (is_elastic(*a) != is_elastic(*b)) {
     return fail(ErrorCode::kConfigMismatch, in_words(job) + " has membership.on_worker_loss = \"" +
-                                                a->membership.on_worker_loss + "\" on the other nodes, but \"" +
-                                                b->membership.on_worker_loss + "\" on " + node +
+                                                word(a->membership.on_worker_loss) + "\" on the other nodes, but \"" +
+                                                word(b->membership.on_worker_loss) + "\" on " + node +
                                                 "; use the same job file on every node");
   }
   return {};

@@ -37,7 +37,7 @@ nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
     const Result<JobConfig> config = job_from_json(job.record.job_json);
     const bool known = job.record.initialised || job.record.committed.value != 0;
     jobs.push_back({{"name", config ? config->name : ""},
-                    {"mode", config ? config->mode : ""},
+                    {"mode", config ? word(config->mode) : ""},
                     {"id", std::to_string(job.record.job.value)},
                     {"phase", job.phase},
                     {"view", job.record.view.value},

@@ -17,7 +17,7 @@ inline constexpr std::chrono::milliseconds kLongestAttachPause{5'000};
 // the next view waits for its nodes for a while, and the pause is well within that: nodes would take turns otherwise,
 // each going on without those that pause, until these are back and end its view.
 inline std::chrono::milliseconds attach_pause(const MembershipConfig& membership, std::uint32_t idle, bool view_ran) {
-  const bool awaited = view_ran && membership.on_worker_loss == "continue";
+  const bool awaited = view_ran && membership.on_worker_loss == OnWorkerLoss::kContinue;
   const std::chrono::milliseconds longest =
       awaited ? std::clamp(std::chrono::milliseconds(membership.rejoin_ms / 2), kFirstAttachPause, kLongestAttachPause)
               : kLongestAttachPause;

@@ -85,7 +85,9 @@ class AllreduceJob final : private AllreduceEngineOutput {
   bool ended() const { return ended_.load(std::memory_order_acquire); }  // its threads are done
 
   static std::uint16_t streams_of(const AllreduceOptions& options, std::size_t chunks);
-  static bool is_flat(const AllreduceSetup& setup) { return setup.config.allreduce.algorithm == "flat"; }
+  static bool is_flat(const AllreduceSetup& setup) {
+    return setup.config.allreduce.algorithm == AllreduceAlgorithm::kFlat;
+  }
   static std::uint64_t staging_bytes(const Layout& layout, std::size_t members, std::uint16_t streams);
 
  private:

@@ -55,7 +55,7 @@ struct NodeJobSpec {
   std::uint32_t ranks = 1;
   bool allreduce = false;  // of the lane for such jobs
   bool clocks = false;     // modes ssp and async
-  std::string mode = "sync";
+  Mode mode = Mode::kSync;
   std::uint64_t lane_memory = 0;  // bytes that the lanes take for it beside what NodeJob allocates (all-reduce)
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
   std::vector<std::vector<std::string>> locals;     // [shard][lane]; common/local_link.h. Empty or missing: none

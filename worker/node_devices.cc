@@ -22,20 +22,20 @@ NodeDevices::NodeDevices(const WorkerConfig& config, std::shared_ptr<DeviceApi> 
   if (!api_) return;
   settings_ = api_->collectives_settings();
   mps_ = mps_folder();
-  if (api_->devices().size() == 1 && config_.nccl != "always") return;
+  if (api_->devices().size() == 1 && config_.nccl != NcclUse::kAlways) return;
   const auto version = api_->collectives_version();
   collectives_ = version ? *version : version.error().message;
 }
 
 std::shared_ptr<NodeDevices> NodeDevices::of_this_machine(const WorkerConfig& config, const Logger& logger) {
-  if (config.node_reduction == "host") {
+  if (config.node_reduction == NodeReduction::kHost) {
     return std::make_shared<NodeDevices>(config, nullptr, "[worker] node_reduction is \"host\"", logger);
   }
   auto api = make_cuda_device_api();
   const std::string why = api ? std::string() : api.error().message;
   auto devices = std::make_shared<NodeDevices>(config, api ? std::move(*api) : nullptr, why, logger);
   if (!devices->api()) {
-    if (config.node_reduction == "device") {
+    if (config.node_reduction == NodeReduction::kDevice) {
       logger->warn("[worker] node_reduction is \"device\", so every trainer will be refused: {}", why);
     } else {
       logger->info("ranks are reduced on the host: {}", why);
@@ -75,7 +75,7 @@ Status NodeDevices::admit(std::string_view uuid) const {
 // Devices in the order of the first rank on each.
 Result<DevicePlan> NodeDevices::plan(std::span<const std::string> uuids) const {
   DevicePlan plan;
-  plan.always_collectives = config_.nccl == "always";
+  plan.always_collectives = config_.nccl == NcclUse::kAlways;
   for (std::size_t rank = 0; rank < uuids.size(); ++rank) {
     const std::string who = "local rank " + std::to_string(rank);
     if (uuids[rank].empty()) return fail(ErrorCode::kInvalidArgument, who + "'s gradients are in host memory");
@@ -155,7 +155,7 @@ Result<AllreducePlan> NodeDevices::allreduce_plan(const JobConfig& config, std::
   AllreducePlan made;
   made.node = std::move(*devices);
   made.node.layout = std::move(layout);
-  made.flat = config.allreduce.algorithm == "flat";
+  made.flat = config.allreduce.algorithm == AllreduceAlgorithm::kFlat;
   made.nodes = nodes;
   made.rank = node;
   if (!made.collectives()) return made;

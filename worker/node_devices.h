@@ -43,11 +43,13 @@ class NodeDevices {
                                                            std::string& why);
   // "NCCL 2.28.9": what all nodes of an all-reduce job must have in common.
   std::string collectives_number() const;
-  bool required() const { return config_.node_reduction == "device"; }  // refused is what goes over the host
+  bool required() const {
+    return config_.node_reduction == NodeReduction::kDevice;
+  }  // refused is what goes over the host
   std::uint32_t patience_ms() const { return config_.collective_timeout_ms; }
 
   // For status.
-  const std::string& mode() const { return config_.node_reduction; }
+  NodeReduction mode() const { return config_.node_reduction; }
   const DeviceApi* api() const { return api_.get(); }
   std::string lost() const { return api_ ? api_->lost() : std::string(); }  // DeviceApi::lost()
   const std::string& why_none() const { return why_none_; }

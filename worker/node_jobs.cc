@@ -209,7 +209,7 @@ void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
           job_in_words(entry.name), why_not);
     }
   }
-  if (entry.config.mode == "allreduce") {
+  if (!on_servers(entry.config)) {
     // It goes on from node 0's; one of another node says that node 0 was another machine, or has lost its own.
     const Result<Layout> layout = bucket_layout(entry.tensors, entry.config.chunk_bytes);
     if (!layout) return fail_view(entry, layout.error());

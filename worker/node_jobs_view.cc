@@ -109,7 +109,7 @@ Status NodeJobs::begin(Entry& entry, const JobWelcome& m, std::uint64_t now_ms) 
   if (!made) return tl::unexpected(made.error());
   if (Status fits = redo_fits(entry.config, *made, m); !fits) return fits;
   auto layout = std::make_shared<const Layout>(std::move(*made));
-  if (options_.devices && entry.config.mode == "allreduce") return agree(entry, m, std::move(layout), now_ms);
+  if (options_.devices && !on_servers(entry.config)) return agree(entry, m, std::move(layout), now_ms);
   return run(entry, m, std::move(layout), nullptr, {}, now_ms);
 }
 
@@ -130,7 +130,7 @@ Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const La
   spec.endpoints = m.endpoints;
   spec.locals = m.locals;
   spec.mode = entry.config.mode;
-  spec.allreduce = entry.config.mode == "allreduce";
+  spec.allreduce = !on_servers(entry.config);
   spec.clocks = has_clocks(entry.config);
   spec.redo_after = m.redo_after;
   auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m, now_ms);
@@ -232,7 +232,7 @@ void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
 // What another node of an all-reduce job has for this one to connect to it. (This view's welcome came before it.)
 void NodeJobs::on(const PeerAddress& m, std::uint64_t now_ms) {
   Entry* entry = in_view(m.job, m.view);
-  if (entry && entry->config.mode == "allreduce") offered(*entry, m, now_ms);
+  if (entry && !on_servers(entry->config)) offered(*entry, m, now_ms);
 }
 
 void NodeJobs::on(const SnapshotAt& m) {

@@ -32,7 +32,7 @@ Json devices_json(const NodeDevices& devices) {
           {{"name", info.name}, {"uuid", info.uuid}, {"memory_bytes", info.memory}, {"numa_node", info.numa_node}});
     }
   }
-  Json out = {{"mode", devices.mode()}, {"devices", std::move(list)}};
+  Json out = {{"mode", word(devices.mode())}, {"devices", std::move(list)}};
   if (devices.api()) out["mps"] = !devices.mps().empty();
   if (!devices.api()) out["why_no_devices"] = devices.why_none();
   if (const std::string lost = devices.lost(); !lost.empty()) out["lost"] = lost;
@@ -60,7 +60,7 @@ Json job_json(const NodeJobSummary& summary) {
   if (!summary.job) return out;
   const NodeJob& job = *summary.job;
   const JobTotals totals = totals_of(job);
-  out["mode"] = job.spec().mode;
+  out["mode"] = word(job.spec().mode);
   out["id"] = std::to_string(job.spec().job.value);
   out["view"] = job.spec().view.value;
   out["parameters"] = job.spec().layout->parameters();

@@ -80,7 +80,7 @@ Status Worker::start_lanes() {
   for (std::uint16_t i = 0; i < config_.lanes; ++i) {
     WorkerLaneOptions options{.index = i, .lanes = config_.lanes};
     options.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
-    options.local_links = config_.local_transport == "auto";
+    options.local_links = config_.local_transport == LocalTransport::kAuto;
     if (config_.window_bytes != 0) options.window_cap_bytes = config_.window_bytes;
     auto lane = WorkerLane::start(options, *attach_, logger_);
     if (!lane) return tl::unexpected(lane.error());

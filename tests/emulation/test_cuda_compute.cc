@@ -309,7 +309,7 @@ TEST_CASE("a choice of ours falls back to the CPU and says why, a choice of the 
   CHECK(fallen->info().device == "cpu");
   CHECK(fallen->info().note.find("cuda:0: reading the properties failed") != std::string::npos);
   // Also when it is the room for local steps that is not there.
-  job.mode = "local_sgd";
+  job.mode = Mode::kLocalSgd;
   job.local.steps = 2;
   job.local.optimizer.name = "adam";
   use({.seed = 1});

@@ -108,7 +108,7 @@ TEST_CASE("local steps end in the same bits whatever order streams run in, throu
 TEST_CASE("training on the device with local steps learns what the CPU learns, and ends in the same bits every time") {
   StandaloneOptions options;
   options.job.name = "emulated";
-  options.job.mode = "local_sgd";
+  options.job.mode = Mode::kLocalSgd;
   options.job.optimizer.lr = 1.0;
   options.job.local.steps = 4;
   options.job.local.optimizer.name = "adamw";

@@ -119,14 +119,14 @@ Outcome train(const Case& what) {
   options.job.train.global_batch = 32;
   options.job.train.epochs = 2;
   if (what.local_steps) {
-    options.job.mode = "local_sgd";
+    options.job.mode = Mode::kLocalSgd;
     options.job.local.steps = 3;
     options.job.local.optimizer.name = "adam";
     options.job.local.optimizer.lr = 0.003;
     options.job.train.epochs = 4;
   }
   if (what.allreduce) {
-    options.job.mode = "allreduce";
+    options.job.mode = Mode::kAllreduce;
     options.job.optimizer.name = "sgd";
     options.job.optimizer.lr = 0.1;
   }

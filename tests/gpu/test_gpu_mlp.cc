@@ -309,7 +309,7 @@ TEST_CASE("training on the device learns what the CPU learns, and ends in the sa
 
 TEST_CASE("local steps on the device learn what they learn on the CPU, and end in the same bits every time") {
   JobConfig job;
-  job.mode = "local_sgd";
+  job.mode = Mode::kLocalSgd;
   job.optimizer.lr = 1.0;
   job.local.steps = 5;
   job.local.optimizer.name = "adamw";

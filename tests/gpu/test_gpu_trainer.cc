@@ -30,7 +30,7 @@ using testing::WelcomingNode;
 
 std::shared_ptr<NodeDevices> worker_on(const std::string& reduction) {
   WorkerConfig config;
-  config.node_reduction = reduction;
+  config.node_reduction = choice_of<NodeReduction>(reduction).value();
   const auto logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
   if (reduction == "host") return std::make_shared<NodeDevices>(config, nullptr, "not asked for", logger);
   static const auto api = make_cuda_device_api();

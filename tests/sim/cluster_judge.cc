@@ -119,7 +119,7 @@ void ClusterJudge::set_up(const OpenJob& open) {
   setup_.deadline = scenario_.deadline;
   if (!synchronous()) {
     setup_.clocks.emplace();
-    if (scenario_.mode == "ssp") setup_.clocks->staleness = scenario_.staleness;
+    if (scenario_.mode == Mode::kSsp) setup_.clocks->staleness = scenario_.staleness;
   } else if (!scenario_.elastic && !scenario_.deadline) {
     rounds_ = std::make_unique<RoundsJudge>(setup_, broken_);
   }

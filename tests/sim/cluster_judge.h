@@ -108,7 +108,7 @@ class ClusterJudge {
   void set_up(const OpenJob& open);
   void begin(View& view);
   void begin_clocks(View& view);
-  bool synchronous() const { return scenario_.mode == "sync" || scenario_.mode == "local_sgd"; }
+  bool synchronous() const { return scenario_.mode == Mode::kSync || scenario_.mode == Mode::kLocalSgd; }
   bool keeps_residual() const;
   void check_rings(const View& begun, std::uint64_t name, bool others);
   void look_at(View& of, const ShardCore& core, ChunkIndex chunk);

@@ -149,7 +149,7 @@ void fill_disks_in_turns(ClusterScenario& s) {
   Random random(s.seed ^ 0xd15c5ull);
   if (s.servers < 2 || s.elastic || s.gentle || !random.chance(0.06)) return;
   s.redo = false;
-  s.mode = "sync";
+  s.mode = Mode::kSync;
   s.push = "int8";
   s.clip_norm = 0.0;
   s.loss_scale = "none";
@@ -230,7 +230,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   }
   const double kind = static_cast<double>(random.below(100)) / 100.0;
   if (kind < 0.2) {
-    s.mode = random.chance(0.7) ? "ssp" : "async";
+    s.mode = random.chance(0.7) ? Mode::kSsp : Mode::kAsync;
     s.staleness = random.below(4);
   } else if (kind < 0.3) {
     static constexpr const char* kPushes[] = {"int8", "topk:0.03", "onebit", "fp32"};
@@ -245,7 +245,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   const std::uint64_t span = s.rounds * s.work_ns * 2 + 1500 * kMs;
   const bool gated = s.clip_norm > 0.0 || s.loss_scale != "none";
   const bool plain = s.pull != "int8-delta" && !(s.push == "int8" || s.push == "onebit" || s.push.starts_with("topk"));
-  if (s.mode == "sync" && !gated && plain && random.chance(0.2)) {
+  if (s.mode == Mode::kSync && !gated && plain && random.chance(0.2)) {
     s.deadline = true;
     s.slow_node = static_cast<std::uint32_t>(random.below(s.nodes));
     s.slow_factor = random.between(1, 4);
@@ -263,9 +263,9 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   std::ranges::sort(s.faults, {}, &Fault::at_ns);
   s.kill_at_message = faults > 0 && !s.gentle && random.chance(0.4) ? 0.01 : 0.0;
   // What is pushed then is how far a replica has moved: to everybody but the trainers it is a gradient.
-  if (s.mode == "sync" && !gated && !s.deadline && random.chance(0.15)) s.mode = "local_sgd";
+  if (s.mode == Mode::kSync && !gated && !s.deadline && random.chance(0.15)) s.mode = Mode::kLocalSgd;
   disturb_network(s);
-  const bool recovers = s.mode == "sync" || s.mode == "local_sgd";
+  const bool recovers = s.mode == Mode::kSync || s.mode == Mode::kLocalSgd;
   if (recovers) make_snapshots_rare(s);
   if (!s.rare_snapshots) fill_disks_in_turns(s);
   lose_registry(s, span);
@@ -282,7 +282,7 @@ GateConfig ClusterScenario::gate() const {
 }
 
 MembershipConfig ClusterScenario::membership() const {
-  return elastic ? MembershipConfig{"continue", min_nodes, rejoin_ms} : MembershipConfig{};
+  return elastic ? MembershipConfig{OnWorkerLoss::kContinue, min_nodes, rejoin_ms} : MembershipConfig{};
 }
 
 const char* ClusterScenario::Fault::name() const {
@@ -296,8 +296,8 @@ std::string ClusterScenario::describe() const {
   std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(servers) + " servers x " +
                      std::to_string(lanes) + " lanes, " + std::to_string(nodes) + " nodes x " + std::to_string(ranks) +
                      " ranks, " + std::to_string(parameters) + " parameters, " + std::to_string(rounds) +
-                     " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", mode " + mode;
-  if (mode == "ssp") text += " with staleness " + std::to_string(staleness);
+                     " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", mode " + word(mode);
+  if (mode == Mode::kSsp) text += " with staleness " + std::to_string(staleness);
   if (deadline) text += ", work-weighted rounds";
   if (elastic) {
     text += ", elastic: " + std::to_string(first_nodes) + " nodes at first, at least " + std::to_string(min_nodes) +

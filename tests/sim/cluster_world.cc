@@ -34,7 +34,7 @@ JobConfig config_of(const ClusterScenario& scenario) {
   config.push = *parse_encoding(scenario.push);
   config.pull = *parse_encoding(scenario.pull);
   config.ssp.staleness = scenario.staleness;
-  if (scenario.mode == "local_sgd") {
+  if (scenario.mode == Mode::kLocalSgd) {
     config.local.steps = 4;
     config.local.keep_state = false;
   }
@@ -42,7 +42,7 @@ JobConfig config_of(const ClusterScenario& scenario) {
   config.optimizer = default_optimizer(scenario.optimizer);
   config.optimizer.lr = 0.05;
   if (scenario.optimizer == "sgd") config.optimizer.momentum = 0.9;
-  config.schedule.name = "cosine";
+  config.schedule.kind = ScheduleKind::kCosine;
   config.schedule.warmup_rounds = 2;
   config.schedule.total_rounds = scenario.rounds;
   config.snapshot.every_rounds = scenario.snapshot_rounds;

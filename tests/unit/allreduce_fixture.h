@@ -71,8 +71,8 @@ struct ClusterOptions {
 inline JobConfig cluster_config(const ClusterOptions& options) {
   JobConfig config;
   config.name = "job";
-  config.mode = "allreduce";
-  config.allreduce.algorithm = options.algorithm;
+  config.mode = Mode::kAllreduce;
+  config.allreduce.algorithm = choice_of<AllreduceAlgorithm>(options.algorithm).value();
   config.optimizer.name = options.optimizer;
   config.optimizer.lr = 0.01;
   config.optimizer.weight_decay = 0.02;

@@ -19,7 +19,7 @@ struct Member {
     const auto local = static_cast<std::uint32_t>(ranks.size());
     for (std::uint32_t rank = 0; rank < local; ++rank) {
       SessionOptions options = node.session_options(rank, local, local * nodes);
-      options.job.mode = "allreduce";
+      options.job.mode = Mode::kAllreduce;
       options.attach_timeout = patience;
       if (ranks[rank] >= 0) options.device = devices.opener(static_cast<std::uint32_t>(ranks[rank]));
       attached.push_back(node.attach(options));

@@ -13,8 +13,8 @@ using namespace testing;
 SessionOptions ring_options(const FakeNode& node, std::uint32_t node_rank, std::uint32_t nodes) {
   SessionOptions options = node.session_options(0, 1, nodes);
   options.topology.rank = options.topology.node_rank = node_rank;
-  options.job.mode = "allreduce";
-  options.job.allreduce.algorithm = "flat";
+  options.job.mode = Mode::kAllreduce;
+  options.job.allreduce.algorithm = AllreduceAlgorithm::kFlat;
   return options;
 }
 
@@ -131,8 +131,8 @@ TEST_CASE("an all-reduce job is opened with what its lane must know, and its tra
   node.server->on_control(welcome);
   const auto session = session_of(std::move(attached));
   CHECK(node.lanes.setup().nodes == 4);
-  CHECK(node.lanes.setup().config.mode == "allreduce");
-  CHECK(node.lanes.setup().config.allreduce.algorithm == "flat");
+  CHECK(node.lanes.setup().config.mode == Mode::kAllreduce);
+  CHECK(node.lanes.setup().config.allreduce.algorithm == AllreduceAlgorithm::kFlat);
   REQUIRE(node.lanes.job());
   CHECK(node.lanes.job()->spec().allreduce);
   CHECK_FALSE(node.lanes.job()->spec().init);  // node 0's is

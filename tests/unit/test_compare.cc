@@ -92,7 +92,7 @@ TEST_CASE("a lab's layouts are predicted by their closed forms") {
   job.push = job.pull = EncodingId::kBf16;
   CHECK(factor(lab_of(4, 0, 4), job) == doctest::Approx(0.5).epsilon(0.01));
   job = {};
-  job.mode = "allreduce";
+  job.mode = Mode::kAllreduce;
   CHECK(factor(lab_of(4, 0, 4), job) == doctest::Approx(1.5).epsilon(0.01));
   CHECK(factor(lab_of(8, 0, 8), job) == doctest::Approx(1.75).epsilon(0.01));
 }
@@ -100,7 +100,7 @@ TEST_CASE("a lab's layouts are predicted by their closed forms") {
 TEST_CASE("a job with local steps is predicted with as many") {
   JobConfig job;
   CHECK(lab_scenario(lab_of(4, 0, 4), job, 1e6, 1.0).local_steps == 1);
-  job.mode = "local_sgd";
+  job.mode = Mode::kLocalSgd;
   job.local.steps = 50;
   CHECK(lab_scenario(lab_of(4, 0, 4), job, 1e6, 1.0).local_steps == 50);
   CHECK(factor(lab_of(4, 0, 4), job) == doctest::Approx(1.0).epsilon(0.01));

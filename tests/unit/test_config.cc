@@ -73,14 +73,14 @@ TEST_CASE("the example files are accepted and say the defaults that they claim t
 
   const auto ring = load_job_config(example("fashion-mnist-allreduce.toml"));
   REQUIRE_MESSAGE(ring, ring.error().message);
-  CHECK(ring->mode == "allreduce");
-  CHECK(ring->allreduce.algorithm == "hierarchical");
+  CHECK(ring->mode == Mode::kAllreduce);
+  CHECK(ring->allreduce.algorithm == AllreduceAlgorithm::kHierarchical);
   CHECK(ring->optimizer.lr == job->optimizer.lr);
   CHECK(ring->train.hidden == job->train.hidden);
 
   const auto local = load_job_config(example("fashion-mnist-diloco.toml"));
   REQUIRE_MESSAGE(local, local.error().message);
-  CHECK(local->mode == "local_sgd");
+  CHECK(local->mode == Mode::kLocalSgd);
   CHECK(local->local.steps == 50);
   CHECK(local->local.optimizer.name == "adamw");
   CHECK(local->optimizer.nesterov);
@@ -155,9 +155,9 @@ log.file = "w.log"
   CHECK(c->socket == "/tmp/w");
   CHECK(c->admin == "[::1]:80");
   CHECK(c->lanes == 2);
-  CHECK(c->node_reduction == "device");
+  CHECK(c->node_reduction == NodeReduction::kDevice);
   CHECK(c->collective_timeout_ms == 5000);
-  CHECK(c->nccl == "always");
+  CHECK(c->nccl == NcclUse::kAlways);
   CHECK(c->window_bytes == 1048576);
   CHECK(c->max_shared_memory == 5000000000);
   CHECK(c->heartbeat_ms == 3);
@@ -186,7 +186,7 @@ train = {dataset = "fashion-mnist", data_dir = "/d", hidden = [3, 2, 1], epochs 
   CHECK(c->optimizer.weight_decay == 0.5);
   CHECK(c->optimizer.momentum == 0.25);
   CHECK(c->optimizer.dampening == 0.125);
-  CHECK(c->schedule.name == "linear");
+  CHECK(c->schedule.kind == ScheduleKind::kLinear);
   CHECK(c->schedule.warmup_rounds == 5);
   CHECK(c->schedule.total_rounds == 50);
   CHECK(c->schedule.min_lr_ratio == 0.5);
@@ -454,7 +454,7 @@ TEST_CASE("overrides win over the file and over earlier ones, with TOML's types 
   CHECK(c->train.hidden == std::vector<std::uint32_t>{8, 4});
   CHECK(c->name == "other-1.2");
   CHECK(c->push == EncodingId::kBf16);
-  CHECK(c->schedule.name == "cosine");
+  CHECK(c->schedule.kind == ScheduleKind::kCosine);
   CHECK(c->schedule.total_rounds == 9);
   CHECK(c->train.data_dir == "/data/fashion");
   CHECK(c->optimizer.weight_decay == 0.01);

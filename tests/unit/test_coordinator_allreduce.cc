@@ -11,7 +11,7 @@ namespace {
 
 JoinOptions ring(std::uint32_t node, std::uint32_t nodes, std::uint64_t checkpoint = 0) {
   JoinOptions options{.node = node, .nodes = nodes, .checkpoint = checkpoint};
-  options.config.mode = "allreduce";
+  options.config.mode = Mode::kAllreduce;
   options.config.snapshot.every_s = 1;
   return options;
 }

@@ -200,7 +200,7 @@ TEST_CASE("nodes with clocks of their own stop wherever they are, at a round tha
   Cluster cluster;
   cluster.everybody(2);
   JoinOptions options;
-  options.config.mode = "ssp";
+  options.config.mode = Mode::kSsp;
   cluster.run(2, options);
   cluster.beat_server(0, 9, 11);
   cluster.beat_server(1, 8, 10);
@@ -220,7 +220,7 @@ TEST_CASE("nodes with clocks of their own do not stop before the snapshot that t
   Cluster cluster;
   cluster.everybody(2);
   JoinOptions options;
-  options.config.mode = "ssp";
+  options.config.mode = Mode::kSsp;
   options.config.snapshot.every_s = 1;
   cluster.run(2, options);
   for (std::uint64_t second = 0; second < 3 && !cluster.only<SnapshotAt>(server_peer(0)); ++second) {

@@ -11,7 +11,7 @@ namespace {
 
 JoinOptions elastic(std::uint32_t min_nodes = 1) {
   JoinOptions options;
-  options.config.membership.on_worker_loss = "continue";
+  options.config.membership.on_worker_loss = OnWorkerLoss::kContinue;
   options.config.membership.min_nodes = min_nodes;
   options.config.membership.rejoin_ms = 5000;
   return options;
@@ -161,7 +161,7 @@ TEST_CASE("who does not fit the job does not disturb it") {
     join_as(cluster, 2, 3, other);
   }
   SUBCASE("another idea of membership") {
-    other.config.membership.on_worker_loss = "wait";
+    other.config.membership.on_worker_loss = OnWorkerLoss::kWait;
     join_as(cluster, 2, 3, other);
   }
   SUBCASE("a rank that is taken") {
@@ -256,7 +256,7 @@ TEST_CASE("a coordinator that was restarted waits for the nodes of the last view
 TEST_CASE("where nodes that change take a job back to a snapshot, who joins waits for a new one") {
   Cluster cluster;
   JoinOptions options = elastic();
-  options.config.mode = "ssp";
+  options.config.mode = Mode::kSsp;
   cluster.everybody(2);
   cluster.run(2, options);
   cluster.worker(2);

@@ -63,7 +63,7 @@ const std::vector<Change>& identity_changes() {
       {"optimizer.eps", [](JobConfig& c) { c.optimizer.eps = 1e-7; }},
       {"optimizer.lr_decay", [](JobConfig& c) { c.optimizer.lr_decay = 0.5; }},
       {"optimizer.initial_accumulator", [](JobConfig& c) { c.optimizer.initial_accumulator = 0.5; }},
-      {"schedule.name", [](JobConfig& c) { c.schedule.name = "linear"; }},
+      {"schedule.name", [](JobConfig& c) { c.schedule.kind = ScheduleKind::kLinear; }},
       {"schedule.warmup_rounds", [](JobConfig& c) { c.schedule.warmup_rounds = 1; }},
       {"schedule.total_rounds", [](JobConfig& c) { c.schedule.total_rounds = 101; }},
       {"schedule.min_lr_ratio", [](JobConfig& c) { c.schedule.min_lr_ratio = 0.5; }},
@@ -76,7 +76,7 @@ const std::vector<Change>& identity_changes() {
       {"train.global_batch", [](JobConfig& c) { c.train.global_batch = 128; }},
       {"train.accumulation", [](JobConfig& c) { c.train.accumulation = 2; }},
       {"train.seed", [](JobConfig& c) { c.train.seed = 2; }},
-      {"job.mode", [](JobConfig& c) { c.mode = "allreduce"; }},
+      {"job.mode", [](JobConfig& c) { c.mode = Mode::kAllreduce; }},
   };
   return changes;
 }
@@ -254,16 +254,16 @@ TEST_CASE("an unreadable configuration is a difference and says whose it is") {
 TEST_CASE("the hash of a configuration is the same on every machine and in every release") {
   CHECK(config_hash(some_job()) == 2559921522996686991ull);
   JobConfig ring = some_job(), flat = some_job();
-  ring.mode = flat.mode = "allreduce";
-  flat.allreduce.algorithm = "flat";
+  ring.mode = flat.mode = Mode::kAllreduce;
+  flat.allreduce.algorithm = AllreduceAlgorithm::kFlat;
   CHECK(config_hash(ring) != config_hash(flat));
   JobConfig loose = some_job(), tight = some_job();
   tight.ssp.staleness = 1;
   CHECK(config_hash(loose) == config_hash(tight));  // a synchronous job has no use for it
-  loose.mode = tight.mode = "ssp";
+  loose.mode = tight.mode = Mode::kSsp;
   CHECK(config_hash(loose) != config_hash(tight));
   JobConfig ten = some_job();
-  ten.mode = "local_sgd";
+  ten.mode = Mode::kLocalSgd;
   ten.local.steps = 10;
   JobConfig fifty = ten, anew = ten;
   fifty.local.steps = 50;

@@ -28,7 +28,7 @@ const ImageSet& training_set() {
 JobConfig small_job(std::uint32_t steps, const std::string& optimizer = "sgd", double lr = 0.1) {
   JobConfig job;
   job.name = "local";
-  job.mode = "local_sgd";
+  job.mode = Mode::kLocalSgd;
   job.optimizer = default_outer_optimizer(job.mode, "sgd");
   job.local.steps = steps;
   job.local.optimizer = default_optimizer(optimizer);
@@ -40,7 +40,7 @@ JobConfig small_job(std::uint32_t steps, const std::string& optimizer = "sgd", d
 }
 
 JobConfig synchronous(JobConfig job) {
-  job.mode = "sync";
+  job.mode = Mode::kSync;
   job.optimizer = job.local.optimizer;
   job.local = {};
   return job;
@@ -167,7 +167,7 @@ TEST_CASE("A replica moves by the steps that its optimizer takes by itself, with
 
 TEST_CASE("The schedule is counted in local steps of the job") {
   JobConfig job = small_job(4);
-  job.schedule.name = "step";
+  job.schedule.kind = ScheduleKind::kStep;
   job.schedule.step_rounds = 6;
   job.schedule.step_gamma = 0.5;
   RankCompute scheduled = compute_for(job, 1);

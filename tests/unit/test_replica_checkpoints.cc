@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 JobConfig job_named(const std::string& name) {
   JobConfig job;
   job.name = name;
-  job.mode = "allreduce";
+  job.mode = Mode::kAllreduce;
   job.optimizer.name = "adamw";
   return job;
 }

@@ -175,7 +175,7 @@ TEST_CASE("a welcome whose rules of redo do not fit the job is refused in words"
   SessionOptions options = node.session_options();
   std::string words;
   SUBCASE("pushes are to be kept of nodes with clocks of their own") {
-    options.job.mode = "ssp";
+    options.job.mode = Mode::kSsp;
     words = "configuration rules that out";
   }
   SUBCASE("servers are missing in the list of what they have") {
@@ -184,7 +184,7 @@ TEST_CASE("a welcome whose rules of redo do not fit the job is refused in words"
   auto attached = node.attach(options);
   node.coordinator.await<JoinJob>();
   JobWelcome message = node.welcome_message(1, Round(3));
-  if (options.job.mode == "ssp") {
+  if (options.job.mode == Mode::kSsp) {
     message.redo = true;
   } else {
     message.owners.back().shard = ShardIndex(1);

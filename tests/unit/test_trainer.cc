@@ -109,7 +109,7 @@ class Run {
   }
   // Rounds of three local steps: four an epoch, the last of one step.
   void take_local_steps(bool keep_state) {
-    options_.job.mode = "local_sgd";
+    options_.job.mode = Mode::kLocalSgd;
     options_.job.optimizer.lr = 0.7;
     options_.job.local.steps = 3;
     options_.job.local.keep_state = keep_state;

@@ -1,0 +1,87 @@
+// What a configuration chooses among words: an enum whose members are in the order of its words, which are what files,
+// JSON and messages have.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace tributary {
+
+// local_sgd: replicas that take local steps between rounds; ssp, async: nodes do not wait for each other; allreduce:
+// without servers
+enum class Mode : std::uint8_t { kSync, kSsp, kAsync, kLocalSgd, kAllreduce };
+inline constexpr std::string_view kModes[] = {"sync", "ssp", "async", "local_sgd", "allreduce"};
+constexpr std::span<const std::string_view> words_of(Mode) {
+  return kModes;
+}
+
+enum class ScheduleKind : std::uint8_t { kConstant, kLinear, kCosine, kStep };
+inline constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine", "step"};
+constexpr std::span<const std::string_view> words_of(ScheduleKind) {
+  return kSchedules;
+}
+
+// flat: a ring over all ranks; hierarchical: in the node, then over nodes
+enum class AllreduceAlgorithm : std::uint8_t { kFlat, kHierarchical };
+inline constexpr std::string_view kAllreduceAlgorithms[] = {"flat", "hierarchical"};
+constexpr std::span<const std::string_view> words_of(AllreduceAlgorithm) {
+  return kAllreduceAlgorithms;
+}
+
+// wait: always as many nodes as the trainers say; continue: the nodes that are there
+enum class OnWorkerLoss : std::uint8_t { kWait, kContinue };
+inline constexpr std::string_view kOnWorkerLoss[] = {"wait", "continue"};
+constexpr std::span<const std::string_view> words_of(OnWorkerLoss) {
+  return kOnWorkerLoss;
+}
+
+// Payloads to and from servers on a worker's machine: auto (in shared memory), socket
+enum class LocalTransport : std::uint8_t { kAuto, kSocket };
+inline constexpr std::string_view kLocalTransports[] = {"auto", "socket"};
+constexpr std::span<const std::string_view> words_of(LocalTransport) {
+  return kLocalTransports;
+}
+
+// Where gradients of ranks on GPUs are summed: auto (on the GPUs if they can), host, device (or the attach is refused)
+enum class NodeReduction : std::uint8_t { kAuto, kHost, kDevice };
+inline constexpr std::string_view kNodeReductions[] = {"auto", "host", "device"};
+constexpr std::span<const std::string_view> words_of(NodeReduction) {
+  return kNodeReductions;
+}
+
+// auto: with several devices; always: also with one
+enum class NcclUse : std::uint8_t { kAuto, kAlways };
+inline constexpr std::string_view kNcclUses[] = {"auto", "always"};
+constexpr std::span<const std::string_view> words_of(NcclUse) {
+  return kNcclUses;
+}
+
+template <class Choice>
+concept IsChoice = std::is_enum_v<Choice> && requires(Choice choice) {
+  words_of(choice);
+};
+
+template <IsChoice Choice>
+std::string word(Choice choice) {
+  return std::string(words_of(choice)[static_cast<std::size_t>(choice)]);
+}
+
+template <IsChoice Choice>
+std::optional<Choice> choice_of(std::string_view text) {
+  const std::span<const std::string_view> words = words_of(Choice{});
+  const auto at = std::find(words.begin(), words.end(), text);
+  if (at == words.end()) return std::nullopt;
+  return static_cast<Choice>(at - words.begin());
+}
+
+// "a, b or c", with " or " as the last separator.
+std::string join(std::span<const std::string_view> words, std::string_view last_separator);
+// What is said of a word that is none of these.
+std::string must_be_one_of(std::span<const std::string_view> words);
+
+}  // namespace tributary
