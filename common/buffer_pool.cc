@@ -24,8 +24,22 @@ std::size_t round_up(std::size_t n, std::size_t to) {
 
 }  // namespace
 
+BufferRef BufferRef::alone(std::size_t size) {
+  auto block = std::make_unique<detail::BufferBlock>();
+  block->data = static_cast<std::byte*>(::operator new (size, std::align_val_t{kCacheLine}));
+  block->refs.store(1, std::memory_order_relaxed);
+  return adopt(block.release(), size);
+}
+
 void BufferRef::reset() {
-  if (block_ && block_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) block_->pool->recycle(block_);
+  if (block_ && block_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    if (block_->pool) {
+      block_->pool->recycle(block_);
+    } else {
+      ::operator delete (block_->data, std::align_val_t{kCacheLine});
+      delete block_;
+    }
+  }
   block_ = nullptr;
   size_ = 0;
 }

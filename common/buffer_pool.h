@@ -38,7 +38,7 @@ namespace detail {
 struct BufferBlock {
   std::atomic<std::uint32_t> refs{0};
   std::byte* data = nullptr;
-  BufferPool* pool = nullptr;
+  BufferPool* pool = nullptr;  // null: the block is in memory of its own
   BufferBlock* next_free = nullptr;
 };
 }  // namespace detail
@@ -57,6 +57,10 @@ class BufferRef {
     return *this;
   }
   ~BufferRef() { reset(); }
+
+  // A buffer of no pool, in memory of its own: for values on their way between a disk and a pool. Contents unspecified;
+  // std::bad_alloc.
+  static BufferRef alone(std::size_t size);
 
   void reset();
   explicit operator bool() const { return block_ != nullptr; }

@@ -45,6 +45,8 @@ class Payload {
     ops_ = nullptr;
     bytes_ = {};
   }
+  // Of its bytes only the last so many.
+  void keep_last(std::size_t bytes) { bytes_ = bytes_.last(bytes); }
   bool empty() const { return ops_ == nullptr; }
   std::span<const std::byte> bytes() const { return bytes_; }
 

@@ -119,9 +119,9 @@ Status read_values(const Source& source, const SafetensorsEntry& tensor, std::ui
 }
 
 Status read_chunk(const Source& source, const std::vector<const SafetensorsEntry*>& tensors, const Layout& layout,
-                  ChunkIndex chunk, std::vector<std::uint16_t>& halves, std::vector<float>& out) {
+                  ChunkIndex chunk, std::vector<std::uint16_t>& halves, std::span<float> out) {
   const ChunkRange range = layout.chunk(chunk);
-  out.assign(range.elements, 0.0f);  // padding is 0
+  std::ranges::fill(out, 0.0f);  // padding is 0
   const auto [first, last] = layout.tensors_of(chunk);
   for (std::size_t t = first; t < last; ++t) {
     const std::uint64_t offset = layout.tensor_offset(t);
@@ -172,25 +172,22 @@ Result<ConversionResult> import_safetensors(const std::string& file, const Impor
   auto writer = CheckpointFileWriter::create((fs::path(partial) / shard_file_name(shard)).string(),
                                              {shard, Round(0), layout->hash()});
   if (!writer) return give_up(writer.error());
-  std::vector<std::vector<float>> fresh;  // state arrays
-  for (int slot = 0; slot < optimizer->slots(); ++slot) {
-    fresh.emplace_back(layout->chunk_elements(), optimizer->initial_state(slot));
-  }
   std::vector<std::uint16_t> halves;
-  std::vector<float> parameters;
   for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
-    Status done = read_chunk(*source, *tensors, *layout, ChunkIndex(c), halves, parameters);
+    const std::uint64_t elements = layout->chunk(ChunkIndex(c)).elements;
+    ChunkState state;
+    state.params = BufferRef::alone(elements * sizeof(float));
+    for (int slot = 0; slot < optimizer->slots(); ++slot) {
+      state.slots[slot] = BufferRef::alone(elements * sizeof(float));
+      std::ranges::fill(state.slots[slot].floats(), optimizer->initial_state(slot));
+    }
+    Status done = read_chunk(*source, *tensors, *layout, ChunkIndex(c), halves, state.params.floats());
     if (!done) return give_up(done.error());
-    std::vector<const float*> arrays{parameters.data()};
-    for (const auto& slot : fresh) arrays.push_back(slot.data());
     records::ChunkHeader header;
     header.chunk = ChunkIndex(c);
-    header.elements = parameters.size();
-    header.slots = static_cast<std::uint8_t>(fresh.size());
     header.optimizer = optimizer->name();
     std::string sealed;
-    done = (*writer)->add(
-        records::compose_chunk(header, records::stored_state(header.chunk, arrays, header.elements), sealed));
+    done = (*writer)->add(records::compose_chunk(std::move(header), state, sealed));
     if (!done) return give_up(done.error());
   }
   if (Status done = (*writer)->finish(); !done) return give_up(done.error());

@@ -124,23 +124,8 @@ class Reading {
                                          header->optimizer + "', the job needs " + std::to_string(slots_) + " of '" +
                                          optimizer_.name + "'");
     }
-    std::vector<std::string> keys;
-    for (std::size_t array = 0; array <= slots_; ++array) {
-      keys.push_back(chunk_key(stored.chunk, static_cast<std::uint8_t>(kParamsPart + array)));
-    }
-    if (header->estimate) keys.push_back(chunk_key(stored.chunk, kEstimatePart));
-    for (const std::uint32_t node : header->residual_nodes) keys.push_back(residual_key(stored.chunk, node));
-    const auto arrays = std::span(stored.entries).subspan(1);
-    for (const std::string& key : keys) {
-      if (std::ranges::find(arrays, key, &StoredEntry::key) != arrays.end()) continue;
-      return fail(ErrorCode::kStore, "lacks " + part_in_words(key));
-    }
-    if (arrays.size() != keys.size()) return fail(ErrorCode::kStore, "has arrays that its header does not name");
-    Checksum64 checksum;
-    for (const StoredEntry& array : arrays) checksum.add(array.value);
-    if (checksum.value() != header->checksum) {
-      return fail(ErrorCode::kStore, "has arrays that are not those of its header");
-    }
+    const Status whole = records::check_arrays(*header, stored);
+    if (!whole) return fail(ErrorCode::kStore, "is damaged: " + whole.error().message);
     return {};
   }
 

@@ -1,5 +1,10 @@
 #include "server/chunk_record.h"
 
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
 #include "common/assert.h"
 #include "common/checksum.h"
 #include "common/codec_util.h"
@@ -65,26 +70,89 @@ Result<ChunkHeader> unseal_chunk(std::string_view bytes, std::string_view what) 
   });
 }
 
-StoredChunk compose_chunk(ChunkHeader header, std::vector<StoredEntry> arrays, std::string& sealed) {
+namespace {
+
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Of ChunkState::arrays(), by position.
+std::uint8_t part_of_array(std::size_t position) {
+  if (position + 1 == ChunkState::kArrays) return kEstimatePart;
+  return static_cast<std::uint8_t>(kParamsPart + position);
+}
+
+bool has_array(const ChunkHeader& header, std::size_t position) {
+  return position + 1 == ChunkState::kArrays ? header.estimate : position <= header.slots;
+}
+
+}  // namespace
+
+StoredChunk compose_chunk(ChunkHeader header, const ChunkState& state, std::string& sealed) {
+  static_cast<ChunkProgress&>(header) = state;
+  header.elements = state.params.size() / sizeof(float);
+  header.slots = static_cast<std::uint8_t>(std::ranges::count_if(state.slots, &BufferRef::operator bool));
+  header.estimate = static_cast<bool>(state.estimate);
+  StoredChunk out{header.chunk, {{chunk_key(header.chunk, kHeaderPart), {}}}};
   Checksum64 checksum;
-  for (const StoredEntry& array : arrays) {
-    TRIB_ASSERT(array.value.size() == header.elements * sizeof(float));
-    checksum.add(array.value);
+  const auto add = [&](std::string key, std::span<const std::byte> values) {
+    TRIB_ASSERT(values.size() == header.elements * sizeof(float));
+    checksum.add(as_text(values));
+    out.entries.push_back({std::move(key), as_text(values)});
+  };
+  for (std::size_t i = 0; const BufferRef* array : state.arrays()) {
+    if (*array) add(chunk_key(header.chunk, part_of_array(i)), array->bytes());
+    ++i;
+  }
+  for (const NodeResidual& residual : state.residuals) {
+    header.residual_nodes.push_back(residual.node);
+    add(residual_key(header.chunk, residual.node), residual.bytes());
   }
   header.checksum = checksum.value();
   sealed = seal(header);
-  StoredChunk out{header.chunk, {{chunk_key(header.chunk, kHeaderPart), sealed}}};
-  out.entries.insert(out.entries.end(), std::make_move_iterator(arrays.begin()), std::make_move_iterator(arrays.end()));
+  out.entries.front().value = sealed;
   return out;
 }
 
-std::vector<StoredEntry> stored_state(ChunkIndex chunk, std::span<const float* const> arrays, std::uint64_t elements) {
-  std::vector<StoredEntry> out;
-  for (const float* array : arrays) {
-    out.push_back({chunk_key(chunk, static_cast<std::uint8_t>(kParamsPart + out.size())),
-                   {reinterpret_cast<const char*>(array), elements * sizeof(float)}});
+Status check_arrays(const ChunkHeader& header, const StoredChunk& stored) {
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < ChunkState::kArrays; ++i) {
+    if (has_array(header, i)) keys.push_back(chunk_key(stored.chunk, part_of_array(i)));
   }
-  return out;
+  for (const std::uint32_t node : header.residual_nodes) keys.push_back(residual_key(stored.chunk, node));
+  const auto arrays = std::span(stored.entries).subspan(1);
+  Checksum64 checksum;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i >= arrays.size() || arrays[i].key != keys[i]) {
+      return fail(ErrorCode::kStore, part_in_words(keys[i]) + (i == 0 ? " are" : " is") + " missing");
+    }
+    if (arrays[i].value.size() != header.elements * sizeof(float)) {
+      return fail(ErrorCode::kStore, part_in_words(keys[i]) + (i == 0 ? " have " : " has ") +
+                                         std::to_string(arrays[i].value.size()) + " bytes, not " +
+                                         std::to_string(header.elements * sizeof(float)));
+    }
+    checksum.add(arrays[i].value);
+  }
+  if (arrays.size() != keys.size()) return fail(ErrorCode::kStore, "it has arrays that its header does not name");
+  if (checksum.value() != header.checksum) return fail(ErrorCode::kStore, "its checksum does not match its values");
+  return {};
+}
+
+ChunkState state_of(const ChunkHeader& header, const StoredChunk& stored) {
+  ChunkState state;
+  static_cast<ChunkProgress&>(state) = header;
+  auto entry = stored.entries.begin() + 1;
+  const auto copy = [&] {
+    BufferRef values = BufferRef::alone(entry->value.size());
+    std::memcpy(values.data(), entry->value.data(), entry->value.size());
+    ++entry;
+    return values;
+  };
+  for (std::size_t i = 0; BufferRef * array : state.arrays()) {
+    if (has_array(header, i++)) *array = copy();
+  }
+  for (const std::uint32_t node : header.residual_nodes) state.residuals.push_back(NodeResidual::of(node, copy()));
+  return state;
 }
 
 }  // namespace tributary::records

@@ -1,46 +1,45 @@
-// A chunk's header as it lies on disk (server/record_seal.h), and a chunk put together with it.
+// A chunk's state as a store and a checkpoint have it: a header (server/record_seal.h) and the arrays behind it. This
+// is the one place that knows both the type (server/chunk_state.h) and the record (schema/records.capnp).
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "common/gate_decision.h"
 #include "common/ids.h"
 #include "common/result.h"
+#include "server/chunk_state.h"
 #include "server/record_seal.h"
 #include "server/stored_chunk.h"
 
 namespace tributary::records {
 
-struct ChunkHeader {
+struct ChunkHeader : ChunkProgress {
   JobId job;
   Round round;
   ChunkIndex chunk;
-  Version version;
-  std::uint64_t step = 0;
-  std::uint64_t elements = 0;
-  std::uint8_t slots = 0;
   std::string optimizer;
-  std::uint64_t checksum = 0;
+  // What follows it:
+  std::uint64_t elements = 0;  // of each array
+  std::uint8_t slots = 0;
   bool estimate = false;
-  std::uint32_t nodes = 0;
   std::vector<std::uint32_t> residual_nodes;  // ascending
-  std::vector<std::uint64_t> clocks;          // by node
-  GateDecision gate;                          // of a job with a gate
+  std::uint64_t checksum = 0;
 };
 
 // `format`: for tests of refusal, as if written by another version of the program.
 std::string seal(const ChunkHeader& record, std::uint32_t format = kStoreFormat);
 Result<ChunkHeader> unseal_chunk(std::string_view bytes, std::string_view what);
 
-// The chunk with these arrays (all of header.elements values) behind its header, whose checksum is set. `sealed` gets
-// the header's bytes and must outlive the chunk.
-StoredChunk compose_chunk(ChunkHeader header, std::vector<StoredEntry> arrays, std::string& sealed);
+// Of `header` job, round, chunk and optimizer count; the rest follows from the state, whose arrays the entries point
+// into. `sealed` gets the header's bytes and must outlive the chunk.
+StoredChunk compose_chunk(ChunkHeader header, const ChunkState& state, std::string& sealed);
 
-// Entries of a chunk's parameters and state arrays, in this order.
-std::vector<StoredEntry> stored_state(ChunkIndex chunk, std::span<const float* const> arrays, std::uint64_t elements);
+// Every array that the header names is there, with the checksum that it says, and none else. kStore: what is wrong, to
+// go behind "chunk ... is damaged: ".
+Status check_arrays(const ChunkHeader& header, const StoredChunk& stored);
+// A copy of what a chunk holds. REQUIRES: check_arrays().
+ChunkState state_of(const ChunkHeader& header, const StoredChunk& stored);
 
 }  // namespace tributary::records

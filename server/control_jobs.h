@@ -173,7 +173,7 @@ class ControlJobs {
   Status forget_snapshots(const Job& job);
   Status load(const Job& job);
   void cleared(JobId id);
-  Status load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen);
+  Status load_chunk(const Job& job, ChunkIndex chunk, ChunkState state, std::vector<bool>& seen);
   void opened(JobId id, ViewId view, const Status& status);
   void stop_lanes(const Job& job, bool keep, Round round, bool park = false) const;
   bool park_last(const Job& job, Round round);

@@ -191,14 +191,11 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
   if (m.resume) status.snapshot_durable = m.resume_round;
   status.memory.elements = status.elements;
   status.memory.chunks = status.chunks;
-  status.memory.slots = optimizer->slots();
+  if (!parts.empty()) status.memory.arrays = chunk_arrays(parts.front());
   status.memory.nodes = m.nodes;
   status.memory.lanes = static_cast<std::uint16_t>(parts.size());
   status.memory.push = config->push;
-  status.memory.pull = config->pull;
-  status.memory.clocks = has_clocks(*config);
-  status.memory.recovers = job.recovers;
-  status.memory.gate = status.gate = has_gate(*config);
+  status.gate = has_gate(*config);
   return {};
 }
 
@@ -206,49 +203,35 @@ Status ControlJobs::load(const Job& job) {
   if (job.status.chunks == 0) return {};
   std::vector<bool> seen(job.layout->chunks(), false);
   const std::uint64_t started = output_.now_ms();
-  const Status loaded = store_->load(info(job, job.status.resume_round),
-                                     [&](const LoadedChunk& chunk) { return load_chunk(job, chunk, seen); });
+  const Status loaded = store_->load(info(job, job.status.resume_round), [&](ChunkIndex chunk, ChunkState state) {
+    return load_chunk(job, chunk, std::move(state), seen);
+  });
   output_.loaded();
   if (loaded) {
-    logger_->info(
-        "job '{}' loaded round {}: {} chunks, {} MB in {} ms", job.status.name, job.status.resume_round.value,
-        job.status.chunks,
-        job.status.elements * sizeof(float) * (1 + static_cast<std::uint64_t>(job.status.memory.slots)) / 1'000'000,
-        output_.now_ms() - started);
+    logger_->info("job '{}' loaded round {}: {} chunks, {} MB in {} ms", job.status.name, job.status.resume_round.value,
+                  job.status.chunks, job.status.elements * sizeof(float) * job.status.memory.arrays.state / 1'000'000,
+                  output_.now_ms() - started);
   }
   return loaded;
 }
 
-Status ControlJobs::load_chunk(const Job& job, const LoadedChunk& loaded, std::vector<bool>& seen) {
+Status ControlJobs::load_chunk(const Job& job, ChunkIndex chunk, ChunkState state, std::vector<bool>& seen) {
   if (!output_.between_chunks()) return fail(ErrorCode::kStopped, "the server is being stopped");
-  const std::uint32_t index = loaded.chunk.value;
-  const bool ours = index < seen.size() && job.layout->owner(loaded.chunk).shard.value == config_.index;
+  const std::uint32_t index = chunk.value;
+  const bool ours = index < seen.size() && job.layout->owner(chunk).shard.value == config_.index;
   // With clocks the version counts pushes; the lane checks the clocks.
-  const bool other_round = !job.status.memory.clocks && loaded.version.value != job.status.resume_round.value;
+  const bool other_round = job.recovers && state.version.value != job.status.resume_round.value;
   if (!ours || seen[index] || other_round) {
     return fail(ErrorCode::kStore, "the snapshot of round " + std::to_string(job.status.resume_round.value) +
                                        " of job '" + job.status.name + "' has chunk " + std::to_string(index) +
-                                       " at version " + std::to_string(loaded.version.value) +
+                                       " at version " + std::to_string(state.version.value) +
                                        (!ours         ? ", which does not belong to this server"
                                         : seen[index] ? " twice"
                                                       : ", which is another round") +
                                        "; start the server with the store it had");
   }
   seen[index] = true;
-  RestoredChunk chunk;
-  chunk.chunk = loaded.chunk;
-  chunk.version = loaded.version;
-  chunk.step = loaded.step;
-  chunk.params.assign(loaded.params.begin(), loaded.params.end());
-  for (const std::span<const float> slot : loaded.slots) chunk.slots.emplace_back(slot.begin(), slot.end());
-  chunk.estimate.assign(loaded.estimate.begin(), loaded.estimate.end());
-  chunk.nodes = loaded.nodes;
-  chunk.clocks = loaded.clocks;
-  chunk.gate = loaded.gate;
-  for (const NodeResidual& residual : loaded.residuals) {
-    chunk.residuals.emplace_back(residual.node, std::vector<float>(residual.values.begin(), residual.values.end()));
-  }
-  lanes_[job.layout->owner(loaded.chunk).lane.value]->restore(job.status.job, std::move(chunk));
+  lanes_[job.layout->owner(chunk).lane.value]->restore(job.status.job, chunk, std::move(state));
   return {};
 }
 

@@ -124,16 +124,15 @@ void Lane::count_mapped() {
   jobs_.changed();
 }
 
-void Lane::restore(JobId job, RestoredChunk restored) {
-  const std::size_t bytes = restored.bytes();
+void Lane::restore(JobId job, ChunkIndex chunk, ChunkState state) {
+  const std::size_t bytes = state.bytes();
   {
     std::unique_lock lock(mutex_);
     restored_.wait(lock, [&] { return restore_bytes_ == 0 || restore_bytes_ + bytes <= kMaxRestoreBytes; });
     restore_bytes_ += bytes;
   }
-  post([this, job, bytes, chunk = std::make_shared<RestoredChunk>(std::move(restored))](LaneJobs& jobs) mutable {
-    jobs.restore(job, std::move(*chunk));
-    chunk.reset();
+  post([this, job, chunk, bytes, state = std::move(state)](LaneJobs& jobs) mutable {
+    jobs.restore(job, chunk, std::exchange(state, {}));
     {
       const std::lock_guard lock(mutex_);
       restore_bytes_ -= bytes;

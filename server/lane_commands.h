@@ -27,23 +27,6 @@ class LaneListener {
   virtual void lane_facts(LaneIndex /*lane*/, RoundFacts /*facts*/) {}
 };
 
-// A chunk out of the store on its way to the lane.
-struct RestoredChunk {
-  ChunkIndex chunk;
-  Version version;
-  std::uint64_t step = 0;
-  std::vector<float> params;
-  std::vector<std::vector<float>> slots;
-  std::vector<float> estimate;
-  std::uint32_t nodes = 0;
-  std::vector<std::pair<std::uint32_t, std::vector<float>>> residuals;  // by node
-  std::vector<std::uint64_t> clocks;
-  GateDecision gate;
-  std::size_t bytes() const {
-    return params.size() * sizeof(float) * (1 + slots.size() + (estimate.empty() ? 0 : 1) + residuals.size());
-  }
-};
-
 // Carried out in order.
 class LaneCommands {
  public:
@@ -57,7 +40,7 @@ class LaneCommands {
   virtual void drop_parked(JobId job) = 0;
   // One chunk of the job opened last. Blocks while Lane::kMaxRestoreBytes wait. REQUIRES: owned by this lane, each
   // once.
-  virtual void restore(JobId job, RestoredChunk chunk) = 0;
+  virtual void restore(JobId job, ChunkIndex chunk, ChunkState state) = 0;
   // Ends open() and its restores; replied with lane_opened(). With `restored`, every chunk must have been.
   virtual void opened(JobId job, ViewId view, bool restored) = 0;
   // Gets memory for the copy-on-write of the next snapshot, and says so in the gauges.

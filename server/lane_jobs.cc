@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/assert.h"
+#include "server/chunk_arrays.h"
 
 namespace tributary {
 namespace {
@@ -64,12 +65,9 @@ void LaneJobs::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
     ++chunks;
     largest = std::max<std::size_t>(largest, job.layout->chunk(chunk).elements);
   }
-  const int slots = job.optimizer->slots();
-  const bool clocks = job.clocks.has_value(), gate = job.gate.has_value();
-  entry.steady_blocks = ShardCore::steady_blocks(chunks, slots, job.pull, job.recovers, clocks ? job.nodes : 0, gate);
-  entry.pool = std::make_shared<BufferPool>(
-      largest * sizeof(float),
-      ShardCore::pool_blocks(chunks, slots, job.pull, job.push, job.nodes, job.recovers, clocks, gate));
+  const ChunkArrays arrays = chunk_arrays(job);
+  entry.steady_blocks = chunks * arrays.steady();
+  entry.pool = std::make_shared<BufferPool>(largest * sizeof(float), chunks * arrays.most());
   entry.preparing = output_.preparing();
   entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
   jobs_.emplace(job.job, std::move(entry));
@@ -115,17 +113,13 @@ void LaneJobs::drop_parked(JobId job) {
   retire(parked_, job);
 }
 
-void LaneJobs::restore(JobId job, RestoredChunk chunk) {
+void LaneJobs::restore(JobId job, ChunkIndex chunk, ChunkState state) {
   Job& entry = jobs_.at(job);
   if (!entry.restored) return;
-  const std::vector<std::span<const float>> slots(chunk.slots.begin(), chunk.slots.end());
-  std::vector<NodeResidual> residuals;
-  for (const auto& [node, values] : chunk.residuals) residuals.push_back({node, values});
   try {
-    entry.restored = entry.core->restore(chunk.chunk, chunk.version, chunk.step, chunk.params, slots,
-                                         {chunk.estimate, chunk.nodes, residuals}, chunk.clocks, chunk.gate);
+    entry.restored = entry.core->restore(chunk, state);
   } catch (const std::bad_alloc&) {
-    entry.restored = fail(ErrorCode::kLimit, "no memory left for chunk " + std::to_string(chunk.chunk.value) +
+    entry.restored = fail(ErrorCode::kLimit, "no memory left for chunk " + std::to_string(chunk.value) +
                                                  "; use more servers or a smaller model");
   }
 }

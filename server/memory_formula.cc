@@ -26,14 +26,13 @@ MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
 MemoryTerms memory_formula(const ShardMemory& shard) {
   const std::uint64_t array = shard.chunks * (shard.largest_chunk * sizeof(float) + kBlockSlack);
   const std::uint64_t push_bytes = make_encoding(shard.push)->bytes(shard.elements);
-  const auto pull = make_encoding(shard.pull);
   MemoryTerms terms;
-  terms.state = array * (1 + static_cast<std::uint64_t>(shard.slots) + (shard.recovers ? 1 : 0));
+  terms.state = array * (shard.arrays.state + shard.arrays.previous);
   // Kept parameters are what is still being sent.
-  terms.answers = pull->id() == EncodingId::kFp32 && shard.recovers ? 0 : array;
-  terms.told = shard.clocks ? shard.nodes * array : 0;
-  terms.sums = shard.gate ? array : 0;
-  terms.estimate = pull->is_delta() ? array : 0;
+  terms.answers = shard.arrays.encoded == 0 && shard.arrays.previous != 0 ? 0 : array;
+  terms.told = array * shard.arrays.told;
+  terms.sums = array * shard.arrays.sums;
+  terms.estimate = array * shard.arrays.estimate;
   terms.held = shard.max_held_bytes;
   terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);
   terms.snapshot = shard.snapshot_bytes;

@@ -31,6 +31,7 @@
 #include <cstdint>
 
 #include "common/ids.h"
+#include "server/chunk_arrays.h"
 
 namespace tributary {
 
@@ -44,14 +45,10 @@ struct ShardMemory {
   std::uint64_t elements = 0;  // of the chunks this server owns
   std::uint32_t chunks = 0;
   std::uint64_t largest_chunk = 0;  // elements
-  int slots = 0;
+  ChunkArrays arrays;
   std::uint32_t nodes = 1;
   std::uint16_t lanes = 1;
   EncodingSpec push;
-  EncodingSpec pull;
-  bool clocks = false;               // modes ssp and async
-  bool gate = false;                 // rounds wait for one decision
-  bool recovers = false;             // keeps the parameters before the last step
   std::uint64_t max_held_bytes = 0;  // most gradient bytes held at once so far
   std::uint64_t snapshot_bytes = 0;  // kept by copy-on-write now
 };

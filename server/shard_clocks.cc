@@ -38,9 +38,9 @@ void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, Paylo
                       " frame contradicts itself; the sender has a bug or the frame was damaged");
   }
   const std::uint64_t slowest = chunk.slowest;
-  if (round <= clock.applied) {
+  if (round <= chunk.state.clocks[push.key.node.value]) {
     ++stats_.duplicates;  // the state that was restored has it already
-  } else if (!advance(chunk, clock, push, frame)) {
+  } else if (!advance(chunk, push, frame)) {
     return;  // no buffer: as if it had been lost, and its author asks before long
   }
   clock.sent.reset();
@@ -58,16 +58,16 @@ void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, Paylo
 }
 
 // The push becomes a part of the state. False, and nothing has changed, if the pool has no buffer for it.
-bool ShardCore::advance(Chunk& chunk, NodeClock& clock, const Push& push, const Payload& frame) {
+bool ShardCore::advance(Chunk& chunk, const Push& push, const Payload& frame) {
   if (push.weight != 0) {  // one without samples changes nothing but the clock
     const PushFrame pushed{frame.bytes().data(), push.weight};
     const Step step{{&pushed, 1}, push.weight, push.round.value};
-    clock.sent.reset();  // its reader is done with it: the step may write there
+    chunk.clocks[push.key.node.value].sent.reset();  // its reader is done with it: the step may write there
     if (!apply(chunk, step)) return false;
   }
-  chunk.version = chunk.version.next();
-  clock.applied = push.round.value;
-  chunk.slowest = std::ranges::min_element(chunk.clocks, {}, &NodeClock::applied)->applied;
+  chunk.state.version = chunk.state.version.next();
+  chunk.state.clocks[push.key.node.value] = push.round.value;
+  chunk.slowest = std::ranges::min(chunk.state.clocks);
   ++stats_.pushes;
   stats_.push_bytes += frame.bytes().size();
   return true;
@@ -89,7 +89,7 @@ void ShardCore::send_clock_answer(Chunk& chunk, NodeRank node) {
   if (!clock.sent) {
     if (clock.told) return;  // its reader has it: the next push came, and found no buffer
     clock.told = true;
-    clock.sent = chunk.encoded ? chunk.encoded : chunk.params;
+    clock.sent = chunk.encoded ? chunk.encoded : chunk.state.params;
     clock.sent_slowest = progress(chunk).value;
   }
   Answer header{{job_.job, job_.view, node, chunk.index}, Version(clock.asked), pull_->id()};
@@ -121,15 +121,13 @@ void ShardCore::on_clock_query(PeerId from, Chunk& chunk, const Query& query) {
   repeat_answer(chunk, query.key.node, query.round);
 }
 
-Status ShardCore::restore_clocks(Chunk& chunk, std::span<const std::uint64_t> clocks) {
+Status ShardCore::check_clocks(ChunkIndex chunk, std::span<const std::uint64_t> clocks) const {
   if (clocks.size() != job_.nodes) return {};  // other nodes wrote it
   if (std::ranges::any_of(clocks, [&](std::uint64_t clock) { return clock < job_.start.value; })) {
-    return fail(ErrorCode::kStore, "chunk " + std::to_string(chunk.index.value) +
+    return fail(ErrorCode::kStore, "chunk " + std::to_string(chunk.value) +
                                        " in the store lacks pushes of rounds that it is said to have; check the disk, "
                                        "then restore the store from a copy or remove it");
   }
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) chunk.clocks[node].applied = clocks[node];
-  chunk.slowest = *std::ranges::min_element(clocks);
   return {};
 }
 
@@ -137,8 +135,8 @@ std::pair<Round, Round> ShardCore::clock_range(NodeRank node) const {
   if (chunks_.empty() || !job_.clocks) return {};
   std::uint64_t lowest = ~0ull, highest = 0;
   for (const Chunk& chunk : chunks_) {
-    lowest = std::min(lowest, chunk.clocks[node.value].applied);
-    highest = std::max(highest, chunk.clocks[node.value].applied);
+    lowest = std::min(lowest, chunk.state.clocks[node.value]);
+    highest = std::max(highest, chunk.state.clocks[node.value]);
   }
   return {Round(lowest), Round(highest)};
 }

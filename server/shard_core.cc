@@ -7,6 +7,7 @@
 #include "common/fused_step.h"
 #include "common/gate_rules.h"
 #include "common/schedule.h"
+#include "server/chunk_arrays.h"
 
 namespace tributary {
 ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
@@ -24,32 +25,16 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
     Chunk& chunk = chunks_[i];
     chunk.index = owned[i];
     chunk.elements = job_.layout->chunk(owned[i]).elements;
-    if (job_.gate) chunk.gate = first_gate_state(*job_.gate);
+    if (job_.gate) chunk.state.gate = first_gate_state(*job_.gate);
     if (job_.clocks) {
       chunk.slowest = job_.start.value;
       chunk.clocks.resize(job_.nodes);
-      for (NodeClock& clock : chunk.clocks) clock.applied = clock.asked = job_.start.value;
+      chunk.state.clocks.assign(job_.nodes, job_.start.value);
+      for (NodeClock& clock : chunk.clocks) clock.asked = job_.start.value;
     }
     local_[owned[i].value] = static_cast<std::uint32_t>(i);
   }
   size_for_nodes();
-}
-
-std::size_t ShardCore::steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, bool recovers,
-                                     std::uint32_t clocks, bool gate) {
-  const std::size_t encoded = pull == EncodingId::kFp32 ? 0 : 1;
-  const std::size_t estimate = pull == EncodingId::kInt8Delta ? 1 : 0;
-  const std::size_t previous = recovers ? 1 : 0;
-  return chunks * (1 + static_cast<std::size_t>(slots) + encoded + estimate + previous + clocks + (gate ? 1 : 0));
-}
-
-std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push,
-                                   std::uint32_t nodes, bool recovers, bool clocks, bool gate) {
-  // One copy for what runs, one for what a snapshot still holds, and of what answers carry one more that is being sent
-  // (with `recovers` that one is kept anyway).
-  const std::size_t residuals = make_encoding(push)->keeps_residual() ? chunks * nodes : 0;
-  return steady_blocks(chunks, slots, pull, recovers, clocks ? nodes : 0, gate) +
-         steady_blocks(chunks, slots, pull, recovers) + chunks + residuals;
 }
 
 ShardCore::Chunk* ShardCore::find(PeerId from, const ChunkKey& key, Round round) {
@@ -95,10 +80,10 @@ bool ShardCore::allocate(Chunk& chunk) {
     ++stats_.starved;
     return false;
   }
-  chunk.params = std::move(params);
-  std::ranges::move(slots, chunk.slots);
+  chunk.state.params = std::move(params);
+  std::ranges::move(slots, chunk.state.slots);
   chunk.encoded = std::move(encoded);
-  chunk.estimate = std::move(estimate);
+  chunk.state.estimate = std::move(estimate);
   return true;
 }
 
@@ -107,7 +92,7 @@ void ShardCore::initialise(Chunk& chunk) {
   ++initialised_;
   // A delta encoding has nothing to say yet: its first answers are the estimate itself.
   if (chunk.encoded && !pull_->is_delta()) {
-    pull_->encode_update(chunk.params.floats().data(), chunk.elements, 0, chunk.elements, nullptr,
+    pull_->encode_update(chunk.state.params.floats().data(), chunk.elements, 0, chunk.elements, nullptr,
                          chunk.encoded.data());
   }
   answer_pulls(chunk);
@@ -150,18 +135,19 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
                       " lacks the residual that the last answer asked for; worker and server must be of the same "
                       "release");
   }
-  if (!chunk->initialised || push.round.value > chunk->version.value + 1) {
-    return reject(from, push.key, push.round, ErrorCode::kWrongRound,
-                  "push for round " + std::to_string(push.round.value) + " of chunk " +
-                      std::to_string(push.key.chunk.value) + ", which is " +
-                      (chunk->initialised ? "at version " + std::to_string(chunk->version.value) : "not initialised") +
-                      "; pull first");
+  if (!chunk->initialised || push.round.value > chunk->state.version.value + 1) {
+    return reject(
+        from, push.key, push.round, ErrorCode::kWrongRound,
+        "push for round " + std::to_string(push.round.value) + " of chunk " + std::to_string(push.key.chunk.value) +
+            ", which is " +
+            (chunk->initialised ? "at version " + std::to_string(chunk->state.version.value) : "not initialised") +
+            "; pull first");
   }
-  if (push.round.value <= chunk->version.value) {
+  if (push.round.value <= chunk->state.version.value) {
     ++stats_.duplicates;
     if (push.redo) return output_.receipt(from, Receipt{push.key, push.round, false, true});
     // Older than the last round: its sender has long had that answer; a late copy from the network.
-    if (push.round.value == chunk->version.value) send_answer(from, *chunk, push.key.node, Reply::kRound);
+    if (push.round.value == chunk->state.version.value) send_answer(from, *chunk, push.key.node, Reply::kRound);
     return;
   }
   if (push.redo && job_.gate && !push.gate.known()) {
@@ -214,7 +200,7 @@ bool ShardCore::complete(Chunk& chunk) {
     weight += chunk.contributions[node].weight;
     frames_[node] = frame_of(chunk.contributions[node]);
   }
-  const Step step{frames_, weight, chunk.step + 1};
+  const Step step{frames_, weight, chunk.state.step + 1};
   // A round without samples changes nothing but the version.
   if (weight != 0 ? !apply(chunk, step) : !answer_no_change(chunk)) return false;
   finish_round(chunk);
@@ -227,24 +213,24 @@ PushFrame ShardCore::frame_of(const Contribution& contribution) {
 
 // The open round has been applied, or changes nothing.
 void ShardCore::finish_round(Chunk& chunk) {
-  chunk.version = chunk.version.next();
-  max_version_ = std::max(max_version_, chunk.version);
+  chunk.state.version = chunk.state.version.next();
+  max_version_ = std::max(max_version_, chunk.state.version);
   chunk.arrived = 0;
-  const bool captures = snapshot_round_ && !chunk.captured && chunk.version.value == snapshot_round_->value;
+  const bool captures = snapshot_round_ && !chunk.captured && chunk.state.version.value == snapshot_round_->value;
+  drop_residuals(chunk);  // of an older version
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     Contribution& contribution = chunk.contributions[node];
-    if (!chunk.residuals.empty()) chunk.residuals[node] = {};  // of an older version
     stats_.held_bytes -= contribution.frame.bytes().size();
     stats_.held_frames -= contribution.frame.bytes().empty() ? 0 : 1;
     if (captures && push_->keeps_residual()) {
-      const std::span<const std::byte> bytes = contribution.frame.bytes();
-      hold_residual(chunk, node, std::move(contribution.frame), bytes.last(chunk.elements * sizeof(float)));
+      contribution.frame.keep_last(chunk.elements * sizeof(float));
+      hold_residual(chunk, node, std::move(contribution.frame));
     }
     contribution.frame.reset();
     contribution.present = false;
     if (contribution.redo) {
       const ChunkKey key{job_.job, job_.view, NodeRank(node), chunk.index};
-      output_.receipt(contribution.from, Receipt{key, Round(chunk.version.value), false, true});
+      output_.receipt(contribution.from, Receipt{key, Round(chunk.state.version.value), false, true});
     } else {
       send_answer(contribution.from, chunk, NodeRank(node), Reply::kRound);
     }
@@ -277,18 +263,18 @@ bool ShardCore::answer_no_change(Chunk& chunk) {
 // changes: false, or an exception for want of memory, leaves the chunk as it was.
 bool ShardCore::apply(Chunk& chunk, const Step& step) {
   const kernels::Optimizer& optimizer = *job_.optimizer;
-  BufferRef* current[kernels::kMaxSlots + 3] = {&chunk.params};
+  BufferRef* current[ChunkState::kArrays + 1] = {&chunk.state.params};
   std::size_t count = 1;
-  for (int s = 0; s < optimizer.slots(); ++s) current[count++] = &chunk.slots[s];
+  for (int s = 0; s < optimizer.slots(); ++s) current[count++] = &chunk.state.slots[s];
   const std::size_t encoded = count;
   if (chunk.encoded) current[count++] = &chunk.encoded;
   const std::size_t estimate = count;
-  if (chunk.estimate) current[count++] = &chunk.estimate;
-  BufferRef next[kernels::kMaxSlots + 3];
+  if (chunk.state.estimate) current[count++] = &chunk.state.estimate;
+  BufferRef next[ChunkState::kArrays + 1];
   std::uint64_t shared = 0;
   for (std::size_t i = 0; i < count; ++i) {
     // What nodes hold stays as it was, and the step writes where it was before that.
-    const bool kept = job_.recovers && current[i] == &(chunk.estimate ? chunk.estimate : chunk.params);
+    const bool kept = job_.recovers && current[i] == &chunk.state.held_by_nodes();
     if (!kept && !current[i]->unique()) ++shared;
     if (!(next[i] = kept ? before_previous(chunk) : writable(*current[i]))) return false;
   }
@@ -297,23 +283,23 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
   args.frames = step.frames;
   args.push = step.encoding ? step.encoding : push_.get();
   args.scale = step.scale.value_or(static_cast<float>(1.0 / static_cast<double>(step.weight)));
-  args.param_in = chunk.params.floats().data();
+  args.param_in = chunk.state.params.floats().data();
   args.param_out = next[0].floats().data();
   for (int s = 0; s < optimizer.slots(); ++s) {
-    args.state_in[s] = chunk.slots[s].floats().data();
+    args.state_in[s] = chunk.state.slots[s].floats().data();
     args.state_out[s] = next[1 + s].floats().data();
   }
   if (chunk.encoded) {
     args.pull = pull_.get();
     args.answer = next[encoded].data();
   }
-  if (chunk.estimate) {
-    args.estimate_in = chunk.estimate.floats().data();
+  if (chunk.state.estimate) {
+    args.estimate_in = chunk.state.estimate.floats().data();
     args.estimate_out = next[estimate].floats().data();
   }
-  ++chunk.step;
+  ++chunk.state.step;
   const double lr = scheduled_lr(job_.schedule, job_.lr, step.position);
-  fused_step(optimizer, optimizer.scalars(chunk.step, lr), args);
+  fused_step(optimizer, optimizer.scalars(chunk.state.step, lr), args);
   if (job_.recovers) keep_previous(chunk);
   for (std::size_t i = 0; i < count; ++i) *current[i] = std::move(next[i]);
   ++stats_.steps;
@@ -324,18 +310,18 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
 
 void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply) {
   const ChunkKey key{job_.job, job_.view, node, chunk.index};
-  Answer header{key, chunk.version, pull_->id()};
-  const BufferRef* payload = chunk.encoded ? &chunk.encoded : &chunk.params;
-  if (reply == Reply::kWhole && chunk.estimate) {
+  Answer header{key, chunk.state.version, pull_->id()};
+  const BufferRef* payload = chunk.encoded ? &chunk.encoded : &chunk.state.params;
+  if (reply == Reply::kWhole && chunk.state.estimate) {
     header.encoding = EncodingId::kFp32;
-    payload = &chunk.estimate;
+    payload = &chunk.state.estimate;
   }
-  header.slowest = Round(chunk.version.value);
-  header.gate = chunk.gate;
+  header.slowest = Round(chunk.state.version.value);
+  header.gate = chunk.state.gate;
   if (snapshot_round_ && push_->keeps_residual()) header.snapshot_round = *snapshot_round_;
-  if (reply == Reply::kWhole && !chunk.residuals.empty() && chunk.residuals[node.value].restored) {
+  if (reply == Reply::kWhole && !chunk.given_back.empty() && chunk.given_back[node.value]) {
     header.residual_sent = true;
-    output_.residual(to, Residual{key, chunk.version}, chunk.residuals[node.value].restored);
+    output_.residual(to, Residual{key, chunk.state.version}, chunk.given_back[node.value]);
   }
   ++stats_.answers;
   stats_.answer_bytes += payload->size();
@@ -366,10 +352,10 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
     return;
   }
   if (!allocate(*chunk)) return;  // its sender hears nothing and sends it again
-  std::memcpy(chunk->params.data(), values.data(), bytes);
-  if (chunk->estimate) std::memcpy(chunk->estimate.data(), values.data(), bytes);
+  std::memcpy(chunk->state.params.data(), values.data(), bytes);
+  if (chunk->state.estimate) std::memcpy(chunk->state.estimate.data(), values.data(), bytes);
   for (int s = 0; s < job_.optimizer->slots(); ++s) {
-    std::ranges::fill(chunk->slots[s].floats(), job_.optimizer->initial_state(s));
+    std::ranges::fill(chunk->state.slots[s].floats(), job_.optimizer->initial_state(s));
   }
   initialise(*chunk);
 }
@@ -379,9 +365,9 @@ void ShardCore::on_pull(PeerId from, const Pull& pull) {
   if (!chunk) return;
   if (chunk->initialised && job_.clocks) {
     answer_clock_pull(from, *chunk, pull.key.node);
-  } else if (!chunk->initialised || pull.version > chunk->version) {
+  } else if (!chunk->initialised || pull.version > chunk->state.version) {
     chunk->waiting_pulls[pull.key.node.value] = {from, pull.version};
-  } else if (pull.version < chunk->version && chunk->previous) {
+  } else if (pull.version < chunk->state.version && chunk->previous) {
     answer_previous(from, *chunk, pull.key.node);
   } else {
     // At a later version only if the answer was lost and others went on: what it is now is as good for who asks.
@@ -393,12 +379,12 @@ void ShardCore::on_query(PeerId from, const Query& query) {
   Chunk* chunk = find(from, query.key, query.round);
   if (!chunk) return;
   if (job_.clocks) return on_clock_query(from, *chunk, query);
-  if (chunk->initialised && query.round.value <= chunk->version.value) {
+  if (chunk->initialised && query.round.value <= chunk->state.version.value) {
     if (query.redo) return output_.receipt(from, Receipt{query.key, query.round, false, true});
     return send_answer(from, *chunk, query.key.node, Reply::kRound);
   }
   Contribution& mine = chunk->contributions[query.key.node.value];
-  if (mine.present && query.round.value == chunk->version.value + 1) {
+  if (mine.present && query.round.value == chunk->state.version.value + 1) {
     mine.from = from;
     settle(from, *chunk, query.key, query.round);
   } else {
@@ -408,22 +394,8 @@ void ShardCore::on_query(PeerId from, const Query& query) {
 
 void ShardCore::capture(Chunk& chunk, Round round) {
   chunk.captured = true;
-  ChunkSnapshot snapshot;
-  snapshot.job = job_.job;
-  snapshot.view = job_.view;
-  snapshot.round = round;
-  snapshot.chunk = chunk.index;
-  snapshot.version = chunk.version;
-  snapshot.step = chunk.step;
-  snapshot.params = chunk.params;
-  for (int s = 0; s < job_.optimizer->slots(); ++s) snapshot.slots[s] = chunk.slots[s];
-  snapshot.estimate = chunk.estimate;
-  snapshot.nodes = job_.nodes;
-  for (HeldResidual& held : chunk.residuals) {
-    if (!held.owner.empty()) snapshot.residuals.push_back(std::exchange(held, {}));
-  }
-  for (const NodeClock& clock : chunk.clocks) snapshot.clocks.push_back(clock.applied);
-  snapshot.gate = chunk.gate;
+  ChunkSnapshot snapshot{job_.job, job_.view, round, chunk.index, chunk.state};
+  drop_residuals(chunk);
   output_.captured(std::move(snapshot));
   if (uncaptured_ > 0 && --uncaptured_ == 0) snapshot_round_.reset();
 }
@@ -436,10 +408,7 @@ bool ShardCore::snapshot_at(Round round) {
   if (push_->keeps_residual() && max_version_.value + 2 > round.value) return false;
   if (chunks_.empty()) return true;
   // Until it is written, the snapshot may keep a second copy of the whole state.
-  if (pool_.available() < steady_blocks(chunks_.size(), job_.optimizer->slots(), EncodingId::kFp32) +
-                              (pull_->is_delta() ? chunks_.size() : 0)) {
-    return false;
-  }
+  if (pool_.available() < chunks_.size() * chunk_arrays(job_).snapshot()) return false;
   snapshot_round_ = round;
   uncaptured_ = chunks_.size();
   for (Chunk& chunk : chunks_) chunk.captured = false;
@@ -470,7 +439,7 @@ bool ShardCore::stop(bool keep, Round round) {
   if (!keep) return true;
   const bool consistent =
       initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
-        return job_.clocks ? progress(chunk).value >= round.value : chunk.version.value == round.value;
+        return job_.clocks ? progress(chunk).value >= round.value : chunk.state.version.value == round.value;
       });
   if (!consistent) return false;
   if (push_->keeps_residual() && !all_residuals()) {
@@ -492,12 +461,12 @@ std::span<const float> ShardCore::params(ChunkIndex chunk) const {
   TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNotOurs);
   const Chunk& found = chunks_[local_[chunk.value]];
   TRIB_ASSERT(found.initialised);
-  return found.params.floats();
+  return found.state.params.floats();
 }
 
 Version ShardCore::version(ChunkIndex chunk) const {
   TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNotOurs);
-  return chunks_[local_[chunk.value]].version;
+  return chunks_[local_[chunk.value]].state.version;
 }
 
 }  // namespace tributary

@@ -56,6 +56,7 @@
 #include "common/messages.h"
 #include "common/payload.h"
 #include "kernels/optimizer.h"
+#include "server/chunk_state.h"
 
 namespace tributary {
 
@@ -86,44 +87,6 @@ struct ShardJob {
   Round start;                       // the snapshot behind this view (clocks: every node's begins there); 0: none
   bool resumes = false;              // every chunk is restored or kept: nobody's initial values are awaited
   std::optional<GateConfig> gate;    // rounds wait for decide(). REQUIRES: no clocks, no residuals
-};
-
-// A node's residual of a chunk, fp32 at any address, in the memory that it was received in.
-struct HeldResidual {
-  std::uint32_t node = 0;
-  Payload owner;
-  std::span<const std::byte> values;
-  BufferRef restored;  // these values, if they came out of the store: the node gets them back
-};
-
-// The same out of the store.
-struct NodeResidual {
-  std::uint32_t node = 0;
-  std::span<const float> values;
-};
-
-// What belongs to a chunk beside parameters and optimizer state, if the job's encodings need it.
-struct CompressionState {
-  std::span<const float> estimate;  // pull delta: what all workers hold; empty: the parameters
-  std::uint32_t nodes = 0;          // of the view that kept it
-  std::span<const NodeResidual> residuals;
-};
-
-// State of one chunk at one version: shared buffers, never written while the snapshot holds them.
-struct ChunkSnapshot {
-  JobId job;
-  ViewId view;
-  Round round;  // the consistent snapshot this belongs to; equals version in synchronous mode
-  ChunkIndex chunk;
-  Version version;
-  std::uint64_t step = 0;  // rounds applied (differs from version once rounds can be skipped)
-  BufferRef params;
-  BufferRef slots[kernels::kMaxSlots];
-  BufferRef estimate;  // delta encodings only
-  std::uint32_t nodes = 0;
-  std::vector<HeldResidual> residuals;  // ascending nodes; those without one have 0
-  std::vector<std::uint64_t> clocks;    // by node: its newest push that is in here; empty in synchronous mode
-  GateDecision gate;                    // about the round that made it
 };
 
 class ShardOutput {
@@ -158,30 +121,16 @@ struct ShardStats {
 
 class ShardCore {
  public:
-  // pool: blocks of at least chunk_elements * 4 bytes, room for pool_blocks().
+  // pool: blocks of at least chunk_elements * 4 bytes, room for chunk_arrays(job).most() of each chunk.
   // Chunks start uninitialised (waiting for Init).
   ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output);
 
-  // Blocks that `chunks` chunks may need at once: parameters, state, encoded answers, one more copy of what is being
-  // sent, or read by a worker on this machine that is slow, and one copy-on-write snapshot; and the residuals of a
-  // resumed job's nodes, until the first round is complete. Bounds the pool; steady state uses chunks * (1 + slots) and
-  // what is in flight. clocks: also the answers that nodes have and have not pushed after. gate: also the sums that
-  // wait for a decision.
-  static std::size_t pool_blocks(std::size_t chunks, int slots, EncodingSpec pull, EncodingSpec push = {},
-                                 std::uint32_t nodes = 1, bool recovers = false, bool clocks = false,
-                                 bool gate = false);
-  // Of those, what is in use as long as nothing is being sent and no snapshot held. clocks: how many nodes have one.
-  static std::size_t steady_blocks(std::size_t chunks, int slots, EncodingSpec pull, bool recovers = false,
-                                   std::uint32_t clocks = 0, bool gate = false);
-
-  // Restores a chunk instead of waiting for Init. Sizes: chunk elements each. REQUIRES: chunk is owned by this lane and
-  // not yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty. If the job has another number
-  // of nodes now, node 0 gets the sum of all residuals: nothing of what was not sent is lost. clocks: as captured; a
-  // node's pushes up to its clock are in the state, and are not applied again when it repeats them. With another number
-  // of nodes they are nobody's, and all nodes' clocks begin at job().start. gate: as captured; kNone: as a fresh job's.
-  Status restore(ChunkIndex chunk, Version version, std::uint64_t step, std::span<const float> params,
-                 std::span<const std::span<const float>> slots, const CompressionState& compression = {},
-                 std::span<const std::uint64_t> clocks = {}, const GateDecision& gate = {});
+  // Restores a chunk instead of waiting for Init; the values are copied. REQUIRES: chunk is owned by this lane and not
+  // yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty. If the job has another number of
+  // nodes now, node 0 gets the sum of all residuals: nothing of what was not sent is lost. A node's pushes up to its
+  // clock are in the state, and are not applied again when it repeats them; with another number of nodes clocks are
+  // nobody's, and all nodes' begin at job().start. Without a gate decision it is as a fresh job's.
+  Status restore(ChunkIndex chunk, const ChunkState& saved);
 
   // The state goes on in another view, which may have another number of nodes. REQUIRES: stop(false, ...).
   // kTopology: it is not the same training on the same chunks.
@@ -238,15 +187,15 @@ class ShardCore {
     PeerId from;  // value 0: none
     Version version;
   };
-  // A node's clock on one chunk. asked <= applied: after a restore the state may be ahead of what its author repeats.
+  // A node's clock on one chunk, beside ChunkState::clocks, its newest push that is in the parameters. asked <= that:
+  // after a restore the state may be ahead of what its author repeats.
   struct NodeClock {
-    std::uint64_t applied = 0;  // newest push that is in the parameters
-    std::uint64_t asked = 0;    // newest push of this view: the one that is answered, or waits for it
-    PeerId from;                // to whom
-    bool last = false;          // wants everybody's pushes up to it
-    bool withheld = false;      // its answer waits
-    bool told = false;          // its answer was made
-    BufferRef sent;             // that, as it went out, until the next push is applied
+    std::uint64_t asked = 0;  // newest push of this view: the one that is answered, or waits for it
+    PeerId from;              // to whom
+    bool last = false;        // wants everybody's pushes up to it
+    bool withheld = false;    // its answer waits
+    bool told = false;        // its answer was made
+    BufferRef sent;           // that, as it went out, until the next push is applied
     std::uint64_t sent_slowest = 0;
   };
   struct Chunk {
@@ -254,24 +203,20 @@ class ShardCore {
     std::size_t elements = 0;
     bool initialised = false;
     bool captured = false;  // for snapshot_round_
-    Version version;
-    std::uint64_t step = 0;
-    BufferRef params;
+    ChunkState state;
+    BufferRef encoded;           // what answers carry, when the pull encoding is not fp32
     BufferRef previous;          // recovers: what nodes held before the last step; empty before the first one
     BufferRef previous_encoded;  // as answers carry them, once somebody was answered so
-    BufferRef slots[kernels::kMaxSlots];
-    BufferRef encoded;   // what answers carry, when the pull encoding is not fp32
-    BufferRef estimate;  // pull delta: what the workers hold
     std::uint32_t arrived = 0;
     std::vector<Contribution> contributions;  // by node
     std::vector<WaitingPull> waiting_pulls;   // by node
-    std::vector<HeldResidual> residuals;      // by node, at this version; without owner: none
+    std::vector<BufferRef> given_back;        // by node: residuals out of the store, which it has not pushed after
     std::vector<NodeClock> clocks;            // by node; empty in synchronous mode
     std::uint64_t slowest = 0;                // of them, applied
     BufferRef sum;                            // gate: of the open round's frames, which are gone
     GateFacts facts;                          // of it ...
     Round facts_of;                           // ... if it is this one
-    GateDecision gate, gate_before;           // about the rounds that made this version, and the one before
+    GateDecision gate_before;                 // about the round that made the version before
   };
   struct Step {
     std::span<const PushFrame> frames;
@@ -299,26 +244,26 @@ class ShardCore {
   BufferRef before_previous(const Chunk& chunk);
   bool answer_no_change(Chunk& chunk);
   void take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values);
-  void hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values);
+  static void hold_residual(Chunk& chunk, std::uint32_t node, Payload values);
+  static void drop_residuals(Chunk& chunk);
   bool all_residuals() const;
   enum class Reply { kRound, kWhole };  // the answer of a round; to a pull: the values themselves
   void send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply);
   void answer_clock_pull(PeerId to, Chunk& chunk, NodeRank node);
   void answer_pulls(Chunk& chunk);
-  static const BufferRef& held_by_nodes(const Chunk& chunk) { return chunk.estimate ? chunk.estimate : chunk.params; }
   static void keep_previous(Chunk& chunk);
   void answer_previous(PeerId to, Chunk& chunk, NodeRank node);
   void size_for_nodes();
-  bool restore_residuals(Chunk& chunk, const CompressionState& compression);
+  bool restore_residuals(Chunk& chunk, const ChunkState& saved);
   void capture(Chunk& chunk, Round round);
   bool allocate(Chunk& chunk);
   void initialise(Chunk& chunk);
   // What a snapshot's round is about.
-  Version progress(const Chunk& chunk) const { return job_.clocks ? Version(chunk.slowest) : chunk.version; }
-  Status restore_clocks(Chunk& chunk, std::span<const std::uint64_t> clocks);
+  Version progress(const Chunk& chunk) const { return job_.clocks ? Version(chunk.slowest) : chunk.state.version; }
+  Status check_clocks(ChunkIndex chunk, std::span<const std::uint64_t> clocks) const;
   void on_clock_push(PeerId from, Chunk& chunk, const Push& push, Payload frame);
   void on_clock_query(PeerId from, Chunk& chunk, const Query& query);
-  bool advance(Chunk& chunk, NodeClock& clock, const Push& push, const Payload& frame);
+  bool advance(Chunk& chunk, const Push& push, const Payload& frame);
   void release_answers(Chunk& chunk);
   void repeat_answer(Chunk& chunk, NodeRank node, Round round);
   void send_clock_answer(Chunk& chunk, NodeRank node);

@@ -11,7 +11,7 @@ namespace tributary {
 
 // All frames of the open round are there. False if it is not applied yet.
 bool ShardCore::pass_gate(Chunk& chunk) {
-  const Round round(chunk.version.value + 1);
+  const Round round(chunk.state.version.value + 1);
   if (const GateDecision* decision = decision_for(chunk)) {
     // It may be about other nodes' pushes of that round. Whether these are finite is not known yet.
     if (decision->applies() && chunk.facts_of != round && !take_facts(chunk)) return false;
@@ -33,7 +33,7 @@ const GateDecision* ShardCore::decision_for(const Chunk& chunk) const {
   for (const Contribution& contribution : chunk.contributions) {
     if (contribution.redo && contribution.gate.known()) return &contribution.gate;
   }
-  return decided_round_.value == chunk.version.value + 1 ? &decided_ : nullptr;
+  return decided_round_.value == chunk.state.version.value + 1 ? &decided_ : nullptr;
 }
 
 std::uint64_t ShardCore::weight_of(const Chunk& chunk) const {
@@ -67,7 +67,7 @@ bool ShardCore::take_facts(Chunk& chunk) {
     --stats_.held_frames;
     contribution.frame.reset();
   }
-  chunk.facts_of = Round(chunk.version.value + 1);
+  chunk.facts_of = Round(chunk.state.version.value + 1);
   return true;
 }
 
@@ -76,14 +76,14 @@ void ShardCore::send_facts() {
   facts.job = job_.job;
   facts.view = job_.view;
   facts.round = facts_round_;
-  facts.before = chunks_.front().gate;
+  facts.before = chunks_.front().state.gate;
   for (const Chunk& chunk : chunks_) facts.chunks.push_back({chunk.index, chunk.facts});
   output_.facts(facts);
 }
 
 bool ShardCore::apply_decided(Chunk& chunk, const GateDecision& decided) {
   const GateDecision decision = decided;  // it may lie in a contribution that is about to go
-  const bool summed = chunk.facts_of.value == chunk.version.value + 1;
+  const bool summed = chunk.facts_of.value == chunk.state.version.value + 1;
   const std::uint64_t weight = weight_of(chunk);
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     frames_[node] = frame_of(chunk.contributions[node]);
@@ -92,7 +92,7 @@ bool ShardCore::apply_decided(Chunk& chunk, const GateDecision& decided) {
   if (!applies) {
     if (!answer_no_change(chunk)) return false;
   } else {
-    Step step{frames_, weight, chunk.step + 1};
+    Step step{frames_, weight, chunk.state.step + 1};
     step.scale = gate_scale(decision, weight);
     const PushFrame sum{summed ? chunk.sum.data() : nullptr};
     if (summed) {
@@ -101,11 +101,11 @@ bool ShardCore::apply_decided(Chunk& chunk, const GateDecision& decided) {
     }
     if (!apply(chunk, step)) return false;
   }
-  chunk.gate_before = chunk.gate;
-  chunk.gate = decision;
+  chunk.gate_before = chunk.state.gate;
+  chunk.state.gate = decision;
   chunk.sum = {};
   chunk.facts_of = {};
-  note_decision(Round(chunk.version.value + 1), decision);
+  note_decision(Round(chunk.state.version.value + 1), decision);
   finish_round(chunk);
   return true;
 }
@@ -122,7 +122,7 @@ void ShardCore::decide(const RoundDecision& m) {
   if (!open) return;
   note_decision(m.round, m.decision);
   for (Chunk& chunk : chunks_) {
-    if (chunk.version.value + 1 != m.round.value || chunk.arrived != job_.nodes) continue;
+    if (chunk.state.version.value + 1 != m.round.value || chunk.arrived != job_.nodes) continue;
     try {
       complete(chunk);
     } catch (const std::bad_alloc&) {

@@ -1,6 +1,7 @@
 // ShardCore's part in recovery: state out of the store, state that outlives its view, and parameters at the round that
 // a view begins with.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "common/assert.h"
@@ -13,14 +14,13 @@ void ShardCore::size_for_nodes() {
   for (Chunk& chunk : chunks_) {
     chunk.contributions.resize(job_.nodes);
     chunk.waiting_pulls.resize(job_.nodes);
-    if (push_->keeps_residual()) chunk.residuals.resize(job_.nodes);
+    chunk.state.nodes = job_.nodes;
+    if (push_->keeps_residual()) chunk.given_back.resize(job_.nodes);
   }
   frames_.resize(job_.nodes);
 }
 
-Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step, std::span<const float> params,
-                          std::span<const std::span<const float>> slots, const CompressionState& compression,
-                          std::span<const std::uint64_t> clocks, const GateDecision& gate) {
+Status ShardCore::restore(ChunkIndex index, const ChunkState& saved) {
   const bool ours = index.value < local_.size() && local_[index.value] != kNotOurs;
   if (!ours || chunks_[local_[index.value]].initialised) {
     return fail(ErrorCode::kStore, "chunk " + std::to_string(index.value) + " cannot be restored on server " +
@@ -29,35 +29,38 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
   }
   Chunk& chunk = chunks_[local_[index.value]];
   const auto expected_slots = static_cast<std::size_t>(job_.optimizer->slots());
+  const auto slots = static_cast<std::size_t>(std::ranges::count_if(saved.slots, &BufferRef::operator bool));
+  const std::size_t bytes = chunk.elements * sizeof(float);
   const bool fits =
-      params.size() == chunk.elements && slots.size() == expected_slots &&
-      std::ranges::all_of(slots, [&](const auto& s) { return s.size() == chunk.elements; }) &&
-      (compression.estimate.empty() || compression.estimate.size() == chunk.elements) &&
-      std::ranges::all_of(compression.residuals, [&](const auto& r) { return r.values.size() == chunk.elements; });
+      saved.params && slots == expected_slots &&
+      std::ranges::all_of(saved.arrays(), [&](const BufferRef* array) { return !*array || array->size() == bytes; }) &&
+      std::ranges::all_of(saved.residuals, [&](const NodeResidual& r) { return r.bytes().size() == bytes; });
   if (!fits) {
     return fail(ErrorCode::kWrongLength, "chunk " + std::to_string(index.value) + " in the store has " +
-                                             std::to_string(params.size()) + " parameters and " +
-                                             std::to_string(slots.size()) + " state arrays, but the job needs " +
+                                             std::to_string(saved.params.size() / sizeof(float)) + " parameters and " +
+                                             std::to_string(slots) + " state arrays, but the job needs " +
                                              std::to_string(chunk.elements) + " and " + std::to_string(expected_slots));
   }
   if (job_.clocks) {
-    if (Status fits_job = restore_clocks(chunk, clocks); !fits_job) return fits_job;
+    if (Status fits_job = check_clocks(index, saved.clocks); !fits_job) return fits_job;
   }
-  if (!allocate(chunk) || (push_->keeps_residual() && !restore_residuals(chunk, compression))) {
+  if (!allocate(chunk) || (push_->keeps_residual() && !restore_residuals(chunk, saved))) {
     return fail(ErrorCode::kLimit, "no buffer left for chunk " + std::to_string(index.value) +
                                        "; buffers of the job's last view are still in use, attach again in a moment");
   }
-  std::ranges::copy(params, chunk.params.floats().data());
-  for (std::size_t s = 0; s < slots.size(); ++s) std::ranges::copy(slots[s], chunk.slots[s].floats().data());
-  if (chunk.estimate) {
-    std::ranges::copy(compression.estimate.empty() ? params : compression.estimate, chunk.estimate.floats().data());
+  const auto from = saved.arrays();
+  for (std::size_t i = 0; BufferRef* const to : chunk.state.arrays()) {
+    const BufferRef& values = *from[i] ? *from[i] : saved.params;  // an estimate that was not kept
+    if (*to) std::memcpy(to->data(), values.data(), bytes);
+    ++i;
   }
-  chunk.version = version;
-  chunk.step = step;
-  if (job_.gate && gate.known()) {
-    chunk.gate = gate;
-    note_decision(Round(version.value), gate);
-  }
+  ChunkProgress& progress_now = chunk.state;
+  const ChunkProgress fresh = std::exchange(progress_now, saved);
+  progress_now.nodes = job_.nodes;
+  if (!job_.clocks || saved.clocks.size() != job_.nodes) progress_now.clocks = fresh.clocks;
+  if (!job_.gate || !saved.gate.known()) progress_now.gate = fresh.gate;
+  if (job_.clocks) chunk.slowest = std::ranges::min(progress_now.clocks);
+  if (job_.gate && saved.gate.known()) note_decision(Round(saved.version.value), saved.gate);
   max_version_ = std::max(max_version_, progress(chunk));
   initialise(chunk);
   return {};
@@ -88,7 +91,7 @@ Status ShardCore::reopen(ShardJob job) {
 // had its answer two rounds ago.
 BufferRef ShardCore::before_previous(const Chunk& chunk) {
   if (chunk.previous && chunk.previous.unique()) return chunk.previous;
-  BufferRef fresh = pool_.acquire(chunk.params.size());
+  BufferRef fresh = pool_.acquire(chunk.state.params.size());
   if (!fresh) ++stats_.starved;
   return fresh;
 }
@@ -96,7 +99,7 @@ BufferRef ShardCore::before_previous(const Chunk& chunk) {
 void ShardCore::answer_pulls(Chunk& chunk) {
   for (std::uint32_t node = 0; node < job_.nodes; ++node) {
     WaitingPull& pull = chunk.waiting_pulls[node];
-    if (pull.from == PeerId{} || (!job_.clocks && pull.version > chunk.version)) continue;
+    if (pull.from == PeerId{} || (!job_.clocks && pull.version > chunk.state.version)) continue;
     const PeerId peer = std::exchange(pull, {}).from;
     if (job_.clocks) {
       answer_clock_pull(peer, chunk, NodeRank(node));
@@ -108,7 +111,7 @@ void ShardCore::answer_pulls(Chunk& chunk) {
 
 // What it was stays, instead of what it was before that.
 void ShardCore::keep_previous(Chunk& chunk) {
-  chunk.previous = held_by_nodes(chunk);
+  chunk.previous = chunk.state.held_by_nodes();
   chunk.previous_encoded.reset();
 }
 
@@ -116,7 +119,7 @@ void ShardCore::answer_previous(PeerId to, Chunk& chunk, NodeRank node) {
   const ChunkKey key{job_.job, job_.view, node, chunk.index};
   // To a node that lost what it had a change says nothing.
   const EncodingId id = pull_->is_delta() ? EncodingId::kFp32 : pull_->id();
-  Answer header{key, Version(chunk.version.value - 1), id};
+  Answer header{key, Version(chunk.state.version.value - 1), id};
   header.gate = chunk.gate_before;
   const BufferRef* payload = &chunk.previous;
   if (id != EncodingId::kFp32) {

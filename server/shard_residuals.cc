@@ -8,23 +8,25 @@
 namespace tributary {
 
 // False: the pool has no buffer for one.
-bool ShardCore::restore_residuals(Chunk& chunk, const CompressionState& compression) {
+bool ShardCore::restore_residuals(Chunk& chunk, const ChunkState& saved) {
   const auto hold_copy = [&](std::uint32_t node, auto&& fill) {
     BufferRef values = pool_.acquire(chunk.elements * sizeof(float));
     if (!values) return false;
     fill(values.floats().data());
-    const std::span<const std::byte> bytes = values.bytes();
-    hold_residual(chunk, node, Payload(BufferRef(values), bytes), bytes);
-    chunk.residuals[node].restored = std::move(values);
+    chunk.state.residuals.push_back(NodeResidual::of(node, values));
+    chunk.given_back[node] = std::move(values);
     return true;
   };
-  if (compression.nodes == job_.nodes) {
-    for (const NodeResidual& residual : compression.residuals) {
-      if (!hold_copy(residual.node, [&](float* out) { std::ranges::copy(residual.values, out); })) return false;
+  if (saved.nodes == job_.nodes) {
+    for (const NodeResidual& residual : saved.residuals) {
+      const auto copy = [&](float* out) { std::ranges::copy(residual.bytes(), reinterpret_cast<std::byte*>(out)); };
+      if (!hold_copy(residual.node, copy)) return false;
     }
-  } else if (!compression.residuals.empty()) {
+  } else if (!saved.residuals.empty()) {
     std::vector<const float*> inputs;
-    for (const NodeResidual& residual : compression.residuals) inputs.push_back(residual.values.data());
+    for (const NodeResidual& residual : saved.residuals) {
+      inputs.push_back(reinterpret_cast<const float*>(residual.bytes().data()));
+    }
     return hold_copy(0, [&](float* out) { kernels::tree_sum(inputs, chunk.elements, out); });
   }
   return true;
@@ -32,14 +34,13 @@ bool ShardCore::restore_residuals(Chunk& chunk, const CompressionState& compress
 
 // A node has left after this round. Its residual belongs to the state that stop() keeps.
 void ShardCore::take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values) {
-  if (!chunk.initialised || push.round.value != chunk.version.value) {
+  if (!chunk.initialised || push.round.value != chunk.state.version.value) {
     return reject(from, push.key, push.round, ErrorCode::kWrongRound,
                   "residual of chunk " + std::to_string(push.key.chunk.value) + " after round " +
                       std::to_string(push.round.value) + ", but the chunk is at version " +
-                      std::to_string(chunk.version.value));
+                      std::to_string(chunk.state.version.value));
   }
-  const std::span<const std::byte> bytes = values.bytes();
-  hold_residual(chunk, push.key.node.value, std::move(values), bytes);
+  hold_residual(chunk, push.key.node.value, std::move(values));
   output_.receipt(from, Receipt{push.key, push.round, true});
   if (kept_round_ && all_residuals()) {
     const Round round = *kept_round_;
@@ -48,15 +49,21 @@ void ShardCore::take_residual(Chunk& chunk, PeerId from, const Push& push, Paylo
   }
 }
 
-void ShardCore::hold_residual(Chunk& chunk, std::uint32_t node, Payload owner, std::span<const std::byte> values) {
-  HeldResidual& mine = chunk.residuals[node];
-  mine = {node, std::move(owner), values, {}};
+void ShardCore::hold_residual(Chunk& chunk, std::uint32_t node, Payload values) {
+  std::vector<NodeResidual>& held = chunk.state.residuals;
+  auto at = std::ranges::lower_bound(held, node, {}, &NodeResidual::node);
+  if (at == held.end() || at->node != node) at = held.insert(at, NodeResidual{node, {}});
+  *at = NodeResidual::of(node, std::move(values));
+  chunk.given_back[node].reset();
+}
+
+void ShardCore::drop_residuals(Chunk& chunk) {
+  chunk.state.residuals.clear();
+  for (BufferRef& values : chunk.given_back) values.reset();
 }
 
 bool ShardCore::all_residuals() const {
-  return std::ranges::all_of(chunks_, [](const Chunk& chunk) {
-    return std::ranges::none_of(chunk.residuals, [](const HeldResidual& held) { return held.owner.empty(); });
-  });
+  return std::ranges::all_of(chunks_, [&](const Chunk& chunk) { return chunk.state.residuals.size() == job_.nodes; });
 }
 
 }  // namespace tributary

@@ -89,34 +89,18 @@ Status SnapshotFileWriter::add(const StoredChunk& chunk) {
 }
 
 Status SnapshotFileWriter::add(const ChunkSnapshot& chunk) {
-  if (chunk.job != info_.job || chunk.round != info_.round || !chunk.params) {
+  if (chunk.job != info_.job || chunk.round != info_.round || !chunk.state.params) {
     return fail(ErrorCode::kInternal, "chunk " + std::to_string(chunk.chunk.value) + " of job id " +
                                           std::to_string(chunk.job.value) + " at round " +
                                           std::to_string(chunk.round.value) + " was given to the " + describe(info_));
   }
-  records::ChunkHeader header{
-      chunk.job, chunk.round, chunk.chunk, chunk.version, chunk.step, chunk.params.floats().size(), 0, info_.optimizer,
-      0};
-  std::vector<StoredEntry> arrays;  // in the order of their keys
-  const auto add_array = [&](std::string key, std::span<const std::byte> values) {
-    arrays.push_back({std::move(key), {reinterpret_cast<const char*>(values.data()), values.size()}});
-  };
-  add_array(chunk_key(chunk.chunk, kParamsPart), chunk.params.bytes());
-  while (header.slots < kernels::kMaxSlots && chunk.slots[header.slots]) {
-    const auto part = static_cast<std::uint8_t>(kSlotsPart + header.slots);
-    add_array(chunk_key(chunk.chunk, part), chunk.slots[header.slots++].bytes());
-  }
-  header.estimate = static_cast<bool>(chunk.estimate);
-  if (header.estimate) add_array(chunk_key(chunk.chunk, kEstimatePart), chunk.estimate.bytes());
-  header.nodes = chunk.nodes;
-  header.clocks = chunk.clocks;
-  header.gate = chunk.gate;
-  for (const HeldResidual& residual : chunk.residuals) {
-    header.residual_nodes.push_back(residual.node);
-    add_array(residual_key(chunk.chunk, residual.node), residual.values);
-  }
+  records::ChunkHeader header;
+  header.job = chunk.job;
+  header.round = chunk.round;
+  header.chunk = chunk.chunk;
+  header.optimizer = info_.optimizer;
   std::string sealed;
-  return add(records::compose_chunk(std::move(header), std::move(arrays), sealed));
+  return add(records::compose_chunk(std::move(header), chunk.state, sealed));
 }
 
 Status SnapshotFileWriter::close() {
@@ -124,83 +108,6 @@ Status SnapshotFileWriter::close() {
   const auto status = open_->Finish();
   open_.reset();
   if (!status.ok()) return tl::unexpected<Error>(disk_error(status));
-  return {};
-}
-
-Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord& record,
-                     const std::function<Status(const LoadedChunk&)>& each) {
-  std::vector<std::vector<float>> arrays;
-  iterator.SeekToFirst();
-  for (const ChunkIndex chunk : record.chunks) {
-    const std::string what = what_chunk(chunk, record.info);
-    const auto damaged = [&](const std::string& why) {
-      return fail(ErrorCode::kStore,
-                  what + " is damaged: " + why +
-                      "; check the disk, then restore the store from a copy, or remove it to start the "
-                      "job over");
-    };
-    // The value of one part of this chunk; the iterator stands on it until the next part is asked for.
-    const auto expect = [&](const std::string& key, const std::string& name) -> Result<rocksdb::Slice> {
-      if (!iterator.status().ok()) return damaged(iterator.status().ToString());
-      if (!iterator.Valid() || iterator.key() != rocksdb::Slice(key)) return damaged(name + " is missing");
-      return iterator.value();
-    };
-
-    const auto sealed = expect(chunk_key(chunk, kHeaderPart), "it");
-    if (!sealed) return tl::unexpected<Error>(sealed.error());
-    const auto header = records::unseal_chunk(sealed->ToStringView(), "the header of " + what);
-    if (!header) return tl::unexpected<Error>(header.error());
-    if (header->job != record.info.job || header->round != record.info.round || header->chunk != chunk ||
-        header->optimizer != record.info.optimizer) {
-      return damaged("its header names chunk " + std::to_string(header->chunk.value) + " of job id " +
-                     std::to_string(header->job.value) + ", round " + std::to_string(header->round.value) +
-                     ", optimizer " + header->optimizer);
-    }
-    std::vector<std::pair<std::string, std::string>> keys{{chunk_key(chunk, kParamsPart), "its array 1"}};
-    for (std::uint8_t slot = 0; slot < header->slots; ++slot) {
-      const auto part = static_cast<std::uint8_t>(kSlotsPart + slot);
-      keys.emplace_back(chunk_key(chunk, part), "its array " + std::to_string(part));
-    }
-    if (header->estimate) keys.emplace_back(chunk_key(chunk, kEstimatePart), "its estimate");
-    for (const std::uint32_t node : header->residual_nodes) {
-      keys.emplace_back(residual_key(chunk, node), "the residual of node " + std::to_string(node));
-    }
-    arrays.resize(std::max(arrays.size(), keys.size()));
-    Checksum64 checksum;
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      iterator.Next();
-      const auto value = expect(keys[i].first, keys[i].second);
-      if (!value) return tl::unexpected<Error>(value.error());
-      if (value->size() != header->elements * sizeof(float)) {
-        return damaged(keys[i].second + " has " + std::to_string(value->size()) + " bytes, not " +
-                       std::to_string(header->elements * sizeof(float)));
-      }
-      arrays[i].resize(header->elements);  // a copy: values in a block have any alignment
-      std::memcpy(arrays[i].data(), value->data(), value->size());
-      checksum.add(arrays[i].data(), arrays[i].size() * sizeof(float));
-    }
-    if (checksum.value() != header->checksum) return damaged("its checksum does not match its values");
-
-    LoadedChunk loaded;
-    loaded.chunk = chunk;
-    loaded.version = header->version;
-    loaded.step = header->step;
-    loaded.params = arrays[0];
-    std::size_t next = 1;
-    for (; next <= header->slots; ++next) loaded.slots.emplace_back(arrays[next]);
-    if (header->estimate) loaded.estimate = arrays[next++];
-    loaded.nodes = header->nodes;
-    loaded.clocks = header->clocks;
-    loaded.gate = header->gate;
-    for (const std::uint32_t node : header->residual_nodes) loaded.residuals.push_back({node, arrays[next++]});
-    if (auto status = each(loaded); !status) return status;
-    iterator.Next();
-  }
-  if (!iterator.status().ok()) {
-    return fail(ErrorCode::kStore, "the " + describe(record.info) + " is damaged: " + iterator.status().ToString());
-  }
-  if (iterator.Valid())
-    return fail(ErrorCode::kStore, "the " + describe(record.info) + " has chunks that it does not list");
   return {};
 }
 
@@ -226,6 +133,31 @@ Status read_stored(rocksdb::Iterator& iterator, const records::SnapshotRecord& r
     for (std::size_t i = 0; i < values.size(); ++i) stored.entries[i].value = values[i];
     if (Status status = each(stored); !status) return status;
   }
+  return {};
+}
+
+Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord& record, const EachChunk& each) {
+  const Status read = read_stored(iterator, record, [&](const StoredChunk& stored) -> Status {
+    const std::string what = what_chunk(stored.chunk, record.info);
+    const auto damaged = [&](const std::string& why) {
+      return fail(ErrorCode::kStore, what + " is damaged: " + why +
+                                         "; check the disk, then restore the store from a copy, or remove it to start "
+                                         "the job over");
+    };
+    const auto header = records::unseal_chunk(stored.entries.front().value, "the header of " + what);
+    if (!header) return tl::unexpected<Error>(header.error());
+    if (header->job != record.info.job || header->round != record.info.round || header->chunk != stored.chunk ||
+        header->optimizer != record.info.optimizer) {
+      return damaged("its header names chunk " + std::to_string(header->chunk.value) + " of job id " +
+                     std::to_string(header->job.value) + ", round " + std::to_string(header->round.value) +
+                     ", optimizer " + header->optimizer);
+    }
+    if (Status whole = records::check_arrays(*header, stored); !whole) return damaged(whole.error().message);
+    return each(stored.chunk, records::state_of(*header, stored));
+  });
+  if (!read) return read;
+  if (iterator.Valid())
+    return fail(ErrorCode::kStore, "the " + describe(record.info) + " has chunks that it does not list");
   return {};
 }
 

@@ -62,8 +62,7 @@ class SnapshotFileWriter {
 
 // Calls `each` for every chunk of `record`, in order. kStore, naming chunk and snapshot,
 // if one is missing, damaged, or another's.
-Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord& record,
-                     const std::function<Status(const LoadedChunk&)>& each);
+Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord& record, const EachChunk& each);
 
 // The same without looking into the chunks, as they are stored. RocksDB checks its blocks; the arrays' checksum is in
 // the header, for whoever uses them.

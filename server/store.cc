@@ -107,7 +107,7 @@ class RocksStore final : public Store {
 
   std::vector<StoredJob> jobs() const override;
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
-  Status load(const SnapshotInfo& expected, const std::function<Status(const LoadedChunk&)>& each) override;
+  Status load(const SnapshotInfo& expected, const EachChunk& each) override;
   Result<PinnedSnapshot> pin(JobId job, Round round) override;
   Status drop_before(JobId job, Round round) override;
   Status drop_after(JobId job, Round round) override;
@@ -165,10 +165,7 @@ class RocksSnapshotWriter final : public SnapshotWriter {
     record_.generation = generation;
   }
 
-  Status add(const ChunkSnapshot& chunk) override {
-    const std::size_t arrays = 2 + kernels::kMaxSlots + chunk.residuals.size();
-    return add_if_room(chunk, arrays * chunk.params.size());
-  }
+  Status add(const ChunkSnapshot& chunk) override { return add_if_room(chunk, chunk.state.bytes()); }
   Status add(const StoredChunk& chunk) override {
     std::size_t bytes = 0;
     for (const StoredEntry& entry : chunk.entries) bytes += entry.value.size();
@@ -357,7 +354,7 @@ Status RocksStore::complete(SnapshotRecord record, const std::vector<std::string
   return {};
 }
 
-Status RocksStore::load(const SnapshotInfo& expected, const std::function<Status(const LoadedChunk&)>& each) {
+Status RocksStore::load(const SnapshotInfo& expected, const EachChunk& each) {
   Snapshot snapshot;
   {
     std::lock_guard lock(mutex_);

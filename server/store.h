@@ -18,26 +18,12 @@
 #include "common/ids.h"
 #include "common/messages.h"
 #include "common/result.h"
+#include "server/chunk_state.h"
 #include "server/coordinator_core.h"
 #include "server/job_registry.h"
-#include "server/shard_core.h"
 #include "server/stored_chunk.h"
 
 namespace tributary {
-
-// A chunk as loaded; spans are valid during the callback only.
-struct LoadedChunk {
-  ChunkIndex chunk;
-  Version version;
-  std::uint64_t step = 0;
-  std::span<const float> params;
-  std::vector<std::span<const float>> slots;
-  std::span<const float> estimate;  // empty: none
-  std::uint32_t nodes = 0;          // of the view that wrote it
-  std::vector<NodeResidual> residuals;
-  std::vector<std::uint64_t> clocks;  // by node; empty: a job without
-  GateDecision gate;                  // kNone: a job without
-};
 
 // What identifies a snapshot beside its job and round; a load with other values is refused (kStore) naming both.
 struct SnapshotInfo {
@@ -69,6 +55,8 @@ struct PinnedSnapshot {
   std::function<Status(const Each&)> read;
 };
 
+using EachChunk = std::function<Status(ChunkIndex, ChunkState)>;
+
 class Store : public JobRegistry {
  public:
   // Opens or creates. kStore: held by another process, or it belongs to another server index (both are named);
@@ -79,7 +67,7 @@ class Store : public JobRegistry {
 
   virtual std::vector<StoredJob> jobs() const = 0;  // jobs that have complete snapshots here
   virtual Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) = 0;
-  virtual Status load(const SnapshotInfo& expected, const std::function<Status(const LoadedChunk&)>& each) = 0;
+  virtual Status load(const SnapshotInfo& expected, const EachChunk& each) = 0;
   // kNotFound: it is not here.
   virtual Result<PinnedSnapshot> pin(JobId job, Round round) = 0;
   // Complete snapshots of that job that are older, or newer, than `round`.

@@ -52,6 +52,28 @@ Status read_whole(const std::string& path, const Manifest& manifest,
 
 }  // namespace
 
+ChunkState ReplicaView::chunk(ChunkIndex chunk, const ChunkRange& range) const {
+  const auto copy = [&](const float* array) {
+    BufferRef values = BufferRef::alone(range.elements * sizeof(float));
+    std::memcpy(values.data(), array + range.begin, values.size());
+    return values;
+  };
+  ChunkState state;
+  state.version = Version(steps[chunk.value]);
+  state.step = steps[chunk.value];
+  state.params = copy(parameters);
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) state.slots[slot] = copy(slots[slot]);
+  return state;
+}
+
+void ReplicaTarget::take(ChunkIndex chunk, const ChunkRange& range, const ChunkState& state) const {
+  std::ranges::copy(state.params.floats(), parameters + range.begin);
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+    std::ranges::copy(state.slots[slot].floats(), slots[slot] + range.begin);
+  }
+  steps[chunk.value] = state.step;
+}
+
 ReplicaCheckpoints::ReplicaCheckpoints(std::string store_path, JobConfig job, const Layout& layout)
     : store_path_(std::move(store_path)), job_(std::move(job)), layout_(layout) {}
 
@@ -100,20 +122,13 @@ Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, co
   auto writer = CheckpointFileWriter::create((fs::path(partial) / file).string(), {shard, round, layout_.hash()});
   if (!writer) return give_up(writer.error());
   for (std::uint32_t c = 0; c < layout_.chunks(); ++c) {
-    const ChunkRange range = layout_.chunk(ChunkIndex(c));
-    std::vector<const float*> arrays{view.parameters + range.begin};
-    for (const float* slot : view.slots) arrays.push_back(slot + range.begin);
     records::ChunkHeader header;
     header.round = round;
     header.chunk = ChunkIndex(c);
-    header.version = Version(view.steps[c]);
-    header.step = view.steps[c];
-    header.elements = range.elements;
-    header.slots = static_cast<std::uint8_t>(view.slots.size());
     header.optimizer = job_.optimizer.name;
     std::string sealed;
-    const StoredChunk chunk =
-        records::compose_chunk(header, records::stored_state(header.chunk, arrays, header.elements), sealed);
+    const ChunkState state = view.chunk(header.chunk, layout_.chunk(header.chunk));
+    const StoredChunk chunk = records::compose_chunk(std::move(header), state, sealed);
     if (Status added = (*writer)->add(chunk); !added) return give_up(added.error());
   }
   if (Status finished = (*writer)->finish(); !finished) return give_up(finished.error());
@@ -179,13 +194,7 @@ Status ReplicaCheckpoints::read(Round round, const ReplicaTarget& target) const 
       return refuse("chunk " + std::to_string(chunk.chunk.value) + " claims more steps than rounds");
     }
     if (chunk.entries.size() != 2 + slots) return refuse("it is of a job of another mode");
-    const ChunkRange range = layout_.chunk(chunk.chunk);
-    for (std::size_t array = 0; array <= slots; ++array) {
-      float* const to = array == 0 ? target.parameters : target.slots[array - 1];
-      const std::string_view values = chunk.entries[1 + array].value;
-      std::memcpy(to + range.begin, values.data(), values.size());
-    }
-    target.steps[chunk.chunk.value] = header->step;
+    target.take(chunk.chunk, layout_.chunk(chunk.chunk), records::state_of(*header, chunk));
     return {};
   });
 }

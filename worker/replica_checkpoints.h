@@ -17,19 +17,22 @@
 #include "common/ids.h"
 #include "common/layout.h"
 #include "common/result.h"
+#include "server/chunk_state.h"
 
 namespace tributary {
 
 // A job's whole state, in flat arrays of layout.flat_elements() values.
 struct ReplicaView {
   const float* parameters = nullptr;
-  std::span<const float* const> slots;   // the optimizer's state arrays
-  std::span<const std::uint64_t> steps;  // by chunk
+  std::span<const float* const> slots;                                // the optimizer's state arrays
+  std::span<const std::uint64_t> steps;                               // by chunk
+  ChunkState chunk(ChunkIndex chunk, const ChunkRange& range) const;  // a copy
 };
 struct ReplicaTarget {
   float* parameters = nullptr;
   std::span<float* const> slots;
   std::span<std::uint64_t> steps;
+  void take(ChunkIndex chunk, const ChunkRange& range, const ChunkState& state) const;
 };
 
 class ReplicaCheckpoints {

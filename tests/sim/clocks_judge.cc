@@ -85,18 +85,18 @@ void ClocksJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version versio
 void ClocksJudge::captured(const ChunkSnapshot& snapshot) {
   follow();
   const Chunk& chunk = chunks_[snapshot.chunk.value];
-  captured_[{snapshot.chunk.value, snapshot.round.value, snapshot.version.value}] = chunk.state;
+  captured_[{snapshot.chunk.value, snapshot.round.value, snapshot.state.version.value}] = chunk.state;
   check_captured(chunk, snapshot);
 }
 
 void ClocksJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) {
-  const auto found = captured_.find({snapshot.chunk.value, snapshot.round.value, snapshot.version.value});
+  const auto found = captured_.find({snapshot.chunk.value, snapshot.round.value, snapshot.state.version.value});
   if (found == captured_.end()) return broken("a snapshot has a version that its chunk was never captured at");
   const SavedChunk& then = found->second;
-  bool same = same_bits(params, then.params) && snapshot.step == then.step &&
-              (snapshot.clocks.empty() || snapshot.clocks == then.clocks);
+  bool same = same_bits(params, then.params) && snapshot.state.step == then.step &&
+              (snapshot.state.clocks.empty() || snapshot.state.clocks == then.clocks);
   for (std::size_t s = 0; s < then.slots.size() && same; ++s) {
-    same = same_bits(snapshot.slots[s].floats(), then.slots[s]);
+    same = same_bits(snapshot.state.slots[s].floats(), then.slots[s]);
   }
   if (!same) {
     broken("snapshot of chunk " + std::to_string(snapshot.chunk.value) + " for round " +

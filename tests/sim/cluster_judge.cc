@@ -144,7 +144,7 @@ void ClusterJudge::begin_clocks(View& view) {
       for (const auto& [handle, snapshot] : disk.snapshots) {
         if (!snapshot.recorded || handle.first != Disk::Key{view.open.job, view.open.resume_round}) continue;
         for (const auto& [index, piece] : snapshot.pieces) {
-          saved[index] = piece.chunk;
+          saved[index] = saved_of(piece.chunk);
           ++found;
         }
       }
@@ -358,16 +358,15 @@ void ClusterJudge::answers(const Answer& answer, std::span<const std::byte> payl
   if (View* of = view(answer.key.job, answer.key.view)) of->clocks->answers(answer, payload);
 }
 
-void ClusterJudge::restores(const ShardCore& core, const RestoredChunk& chunk) {
+void ClusterJudge::restores(const ShardCore& core, ChunkIndex chunk, const ChunkState& state) {
   View* of = view(core.job().job, core.job().view);
   if (!of || !of->members) return;
   std::vector<std::span<const std::byte>> residuals;
-  for (const auto& [node, values] : chunk.residuals) residuals.push_back(std::as_bytes(std::span(values)));
-  if (!residuals.empty() && !residuals_.contains({chunk.chunk.value, chunk.version.value, hash_of(residuals)})) {
-    broken_("a server begins with residuals of " + in_words("chunk", chunk.chunk.value) +
-            " that no snapshot of it has had");
+  for (const NodeResidual& residual : state.residuals) residuals.push_back(residual.bytes());
+  if (!residuals.empty() && !residuals_.contains({chunk.value, state.version.value, hash_of(residuals)})) {
+    broken_("a server begins with residuals of " + in_words("chunk", chunk.value) + " that no snapshot of it has had");
   }
-  if (of->members->restored(chunk)) ++outcome_.gathered;
+  if (of->members->restored(chunk, state)) ++outcome_.gathered;
 }
 
 void ClusterJudge::captured(const ChunkSnapshot& snapshot) {
@@ -378,11 +377,11 @@ void ClusterJudge::captured(const ChunkSnapshot& snapshot) {
 void ClusterJudge::snapshot_read(const ChunkSnapshot& snapshot) {
   View* of = view(snapshot.job, snapshot.view);
   if (!of) return;
-  of->judge().snapshot_read(snapshot, snapshot.params.floats());
-  if (!of->members || snapshot.residuals.empty()) return;
+  of->judge().snapshot_read(snapshot, snapshot.state.params.floats());
+  if (!of->members || snapshot.state.residuals.empty()) return;
   std::vector<std::span<const std::byte>> residuals;
-  for (const HeldResidual& held : snapshot.residuals) residuals.push_back(held.values);
-  residuals_.emplace(snapshot.chunk.value, snapshot.version.value, hash_of(residuals));
+  for (const NodeResidual& held : snapshot.state.residuals) residuals.push_back(held.bytes());
+  residuals_.emplace(snapshot.chunk.value, snapshot.state.version.value, hash_of(residuals));
 }
 
 // ---- Nodes ----
@@ -470,7 +469,7 @@ void ClusterJudge::ended() {
         ++chunks;
         if (piece.torn || !piece.synced) broken_("a chunk of the last snapshot is not on the disk");
         if (synchronous() &&
-            !same_bits(piece.chunk.params, newest_->sync->master(ChunkIndex(index), scenario_.rounds))) {
+            !same_bits(piece.chunk.params.floats(), newest_->sync->master(ChunkIndex(index), scenario_.rounds))) {
           broken_("the last snapshot has not the reference's bits");
         }
       }

@@ -49,7 +49,7 @@ class ClusterJudge {
   void decided(const ShardCore& core);
   void answers(const Answer& answer, std::span<const std::byte> payload);
   // Out of the store.
-  void restores(const ShardCore& core, const RestoredChunk& chunk);
+  void restores(const ShardCore& core, ChunkIndex chunk, const ChunkState& state);
   void captured(const ChunkSnapshot& snapshot);
   void snapshot_read(const ChunkSnapshot& snapshot);
 

@@ -10,6 +10,24 @@ Error full() {
   return {ErrorCode::kStore, "the disk is full"};
 }
 
+BufferRef on_disk(std::span<const std::byte> values) {
+  BufferRef copy = BufferRef::alone(values.size());
+  std::ranges::copy(values, copy.data());
+  return copy;
+}
+
+// In memory that is no server's.
+ChunkState on_disk(const ChunkState& state) {
+  ChunkState copy = state;
+  for (BufferRef* array : copy.arrays()) {
+    if (*array) *array = on_disk(array->bytes());
+  }
+  for (NodeResidual& residual : copy.residuals) {
+    residual = NodeResidual::of(residual.node, on_disk(residual.bytes()));
+  }
+  return copy;
+}
+
 }  // namespace
 
 void Disk::fail_power(Random& random) {
@@ -60,7 +78,7 @@ Result<PinnedSnapshot> StoreSim::pin(JobId, Round) {
   return fail(ErrorCode::kNotFound, "checkpoints are not simulated");
 }
 
-Status StoreSim::load(const SnapshotInfo& expected, const std::function<Status(const LoadedChunk&)>& each) {
+Status StoreSim::load(const SnapshotInfo& expected, const EachChunk& each) {
   const auto found = std::ranges::find_if(disk_.snapshots, [&](const auto& entry) {
     return entry.second.recorded && entry.first.first == Disk::Key{expected.job, expected.round};
   });
@@ -74,20 +92,7 @@ Status StoreSim::load(const SnapshotInfo& expected, const std::function<Status(c
   if (snapshot.pieces.size() != snapshot.info.chunks) return fail(ErrorCode::kStore, "chunks of a snapshot are lost");
   for (const auto& [index, piece] : snapshot.pieces) {
     if (piece.torn) return fail(ErrorCode::kStore, "a chunk of a snapshot is torn");
-    LoadedChunk loaded;
-    loaded.chunk = ChunkIndex(index);
-    loaded.version = piece.chunk.version;
-    loaded.step = piece.chunk.step;
-    loaded.params = piece.chunk.params;
-    loaded.slots.assign(piece.chunk.slots.begin(), piece.chunk.slots.end());
-    loaded.estimate = piece.estimate;
-    loaded.nodes = piece.nodes;
-    loaded.gate = piece.gate;
-    loaded.clocks = piece.chunk.clocks;
-    for (std::uint32_t node = 0; node < piece.residuals.size(); ++node) {
-      loaded.residuals.push_back({node, piece.residuals[node]});
-    }
-    if (Status taken = each(loaded); !taken) return taken;
+    if (Status taken = each(ChunkIndex(index), piece.chunk); !taken) return taken;
   }
   return {};
 }
@@ -145,22 +150,7 @@ StoreSim::Handle StoreSim::create(const SnapshotInfo& info) {
 Status StoreSim::write(const Handle& handle, const ChunkSnapshot& chunk) {
   if (disk_.full) return tl::unexpected(full());
   disk_.snapshots[handle].view = chunk.view;
-  Disk::Piece& piece = disk_.snapshots[handle].pieces[chunk.chunk.value];
-  const std::span<const float> params = chunk.params.floats();
-  piece.chunk.params.assign(params.begin(), params.end());
-  for (const BufferRef& slot : chunk.slots) {
-    if (slot) piece.chunk.slots.emplace_back(slot.floats().begin(), slot.floats().end());
-  }
-  piece.chunk.version = chunk.version;
-  piece.chunk.step = chunk.step;
-  piece.chunk.clocks = chunk.clocks;
-  piece.nodes = chunk.nodes;
-  piece.gate = chunk.gate;
-  if (chunk.estimate) piece.estimate.assign(chunk.estimate.floats().begin(), chunk.estimate.floats().end());
-  for (const HeldResidual& held : chunk.residuals) {
-    const auto* values = reinterpret_cast<const float*>(held.values.data());
-    piece.residuals.emplace_back(values, values + held.values.size() / sizeof(float));
-  }
+  disk_.snapshots[handle].pieces[chunk.chunk.value].chunk = on_disk(chunk.state);
   return {};
 }
 

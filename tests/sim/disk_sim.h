@@ -20,11 +20,7 @@ namespace tributary::sim {
 // Outlives the server's processes.
 struct Disk {
   struct Piece {
-    SavedChunk chunk;
-    std::vector<std::vector<float>> residuals;  // by node
-    std::vector<float> estimate;
-    std::uint32_t nodes = 0;
-    GateDecision gate;
+    ChunkState chunk;
     bool synced = false, torn = false;
   };
   struct Snapshot {
@@ -54,7 +50,7 @@ class StoreSim final : public Store {
 
   std::vector<StoredJob> jobs() const override;
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
-  Status load(const SnapshotInfo& expected, const std::function<Status(const LoadedChunk&)>& each) override;
+  Status load(const SnapshotInfo& expected, const EachChunk& each) override;
   Result<PinnedSnapshot> pin(JobId job, Round round) override;
   Status drop_before(JobId job, Round round) override;
   Status drop_after(JobId job, Round round) override;

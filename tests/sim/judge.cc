@@ -4,6 +4,17 @@
 
 namespace tributary::sim {
 
+SavedChunk saved_of(const ChunkState& state) {
+  const auto values = [](const BufferRef& array) {
+    return std::vector<float>(array.floats().begin(), array.floats().end());
+  };
+  SavedChunk saved{values(state.params), {}, state.version, state.step, state.clocks};
+  for (const BufferRef& slot : state.slots) {
+    if (slot) saved.slots.push_back(values(slot));
+  }
+  return saved;
+}
+
 SavedChunk fresh_chunk(const JudgeSetup& setup, ChunkIndex index) {
   SavedChunk chunk;
   const ChunkRange range = setup.layout->chunk(index);

@@ -43,6 +43,7 @@ struct SavedChunk {
   std::vector<std::uint64_t> clocks;
 };
 using SavedState = std::vector<SavedChunk>;  // by chunk
+SavedChunk saved_of(const ChunkState& state);
 // A chunk of a job that begins.
 SavedChunk fresh_chunk(const JudgeSetup& setup, ChunkIndex chunk);
 // One step of the optimizer, with a gradient that has been scaled.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "common/gate_rules.h"
 #include "common/schedule.h"
@@ -182,46 +183,48 @@ void MembersJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version versi
 }
 
 void MembersJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) {
-  const State* state = find(snapshot.chunk, snapshot.version.value);
-  bool same = state && same_bits(params, state->params) && snapshot.step == state->step &&
-              snapshot.round.value == snapshot.version.value && snapshot.gate == state->gate;
+  const State* state = find(snapshot.chunk, snapshot.state.version.value);
+  bool same = state && same_bits(params, state->params) && snapshot.state.step == state->step &&
+              snapshot.round.value == snapshot.state.version.value && snapshot.state.gate == state->gate;
   for (std::size_t s = 0; same && s < state->slots.size(); ++s) {
-    same = same_bits(snapshot.slots[s].floats(), state->slots[s]);
+    same = same_bits(snapshot.state.slots[s].floats(), state->slots[s]);
   }
-  if (same && pull_->is_delta()) same = same_bits(snapshot.estimate.floats(), state->visible);
-  const std::string what = "the snapshot of " + at(snapshot.chunk, snapshot.version.value);
+  if (same && pull_->is_delta()) same = same_bits(snapshot.state.estimate.floats(), state->visible);
+  const std::string what = "the snapshot of " + at(snapshot.chunk, snapshot.state.version.value);
   if (!same) return broken(what + " is not what its nodes have made");
-  if (snapshot.residuals.size() != (push_->keeps_residual() ? nodes_.size() : 0)) {
+  if (snapshot.state.residuals.size() != (push_->keeps_residual() ? nodes_.size() : 0)) {
     broken(what + " has not every node's residual");
   }
-  for (const HeldResidual& held : snapshot.residuals) {
+  for (const NodeResidual& held : snapshot.state.residuals) {
     const std::vector<float> nothing(params.size());
     const std::span<const float> expected = held.node < state->residuals.size() ? state->residuals[held.node] : nothing;
-    if (!std::ranges::equal(held.values, std::as_bytes(expected))) {
+    if (!std::ranges::equal(held.bytes(), std::as_bytes(expected))) {
       broken(what + " has another residual of node " + std::to_string(held.node) + " of the view than its own");
     }
   }
 }
 
-bool MembersJudge::restored(const RestoredChunk& saved) {
-  const State* state = find(saved.chunk, saved.version.value);
-  const bool same = state && same_bits(saved.params, state->params) && saved.step == state->step &&
-                    saved.gate == state->gate && (!pull_->is_delta() || same_bits(saved.estimate, state->visible));
+bool MembersJudge::restored(ChunkIndex chunk, const ChunkState& saved) {
+  const State* state = find(chunk, saved.version.value);
+  const bool same = state && same_bits(saved.params.floats(), state->params) && saved.step == state->step &&
+                    saved.gate == state->gate &&
+                    (!pull_->is_delta() || same_bits(saved.estimate.floats(), state->visible));
   if (!same) {
-    broken("a server begins with " + at(saved.chunk, saved.version.value) +
+    broken("a server begins with " + at(chunk, saved.version.value) +
            " of its store, which is not what the rounds up to there have made");
   }
   if (!same || !push_->keeps_residual()) return false;
   auto begun = std::make_shared<State>(*state);
-  begun->residuals.assign(nodes_.size(), std::vector<float>(saved.params.size()));
+  begun->residuals.assign(nodes_.size(), std::vector<float>(saved.params.floats().size()));
   const bool others = saved.nodes != nodes_.size();
   Residuals all;
-  for (const auto& [node, values] : saved.residuals) {
-    all.push_back(values);
-    if (!others) begun->residuals[node] = values;
+  for (const NodeResidual& residual : saved.residuals) {
+    std::vector<float>& values = all.emplace_back(saved.params.floats().size());
+    std::memcpy(values.data(), residual.bytes().data(), residual.bytes().size());
+    if (!others) begun->residuals[residual.node] = values;
   }
   if (others && !all.empty()) begun->residuals.front() = add_in_tree_order(std::move(all));
-  history_[saved.chunk.value][saved.version.value] = std::move(begun);
+  history_[chunk.value][saved.version.value] = std::move(begun);
   return others;
 }
 

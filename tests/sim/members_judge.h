@@ -46,7 +46,7 @@ class MembersJudge final : public SyncJudge {
   void delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) override;
   void snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) override;
   // A server begins with this, out of its store. True: with residuals of another number of nodes.
-  bool restored(const RestoredChunk& saved);
+  bool restored(ChunkIndex chunk, const ChunkState& saved);
 
  private:
   using Residuals = std::vector<std::vector<float>>;  // by place in the view; empty: nothing is left to say

@@ -28,7 +28,7 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
     ],
     "shard_clocks.cc": [
         ("kLooseBound", "clock.last ? 0 : job_.clocks->staleness)", "(clock.last ? 0 : job_.clocks->staleness) + (BUG ? 1 : 0))"),
-        ("kApplyTwice", "  if (round <= clock.applied) {\n", "  if (round <= clock.applied && !BUG) {\n"),
+        ("kApplyTwice", "  if (round <= chunk.state.clocks[push.key.node.value]) {\n", "  if (round <= chunk.state.clocks[push.key.node.value] && !BUG) {\n"),
     ],
     "shard_gate.cc": [
         (
@@ -45,9 +45,9 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
         ("kParkedTooNew", "    min = entry->core->min_version();\n", "    min = BUG ? entry->core->max_version().next() : entry->core->min_version();\n"),
         ("kUnparked", "    any = entry->core->initialised();\n", "    any = entry->core->initialised() && !BUG;\n"),
         ("kUnfinishedStop", "    if (entry->core->keeping()) {\n", "    if (!BUG && entry->core->keeping()) {\n"),
-        ("kForgottenClocks", "chunk.clocks, chunk.gate);", "BUG ? std::vector<std::uint64_t>() : chunk.clocks, chunk.gate);"),
+        ("kForgottenClocks", "  if (!entry.restored) return;\n", "  if (!entry.restored) return;\n  if (BUG) state.clocks.clear();\n"),
         ("kForgottenFacts", "known = entry.core->decided(); status && known)", "known = entry.core->decided(); status && known && !BUG)"),
-        ("kForgottenEstimate", "{chunk.estimate, chunk.nodes, residuals}", "{BUG ? std::vector<float>() : chunk.estimate, chunk.nodes, residuals}"),
+        ("kForgottenEstimate", "  try {\n    entry.restored = entry.core->restore(", "  if (BUG) state.estimate.reset();\n  try {\n    entry.restored = entry.core->restore("),
     ],
     "lane_jobs_messages.cc": [
         ("kUnsharedPrevious", "  output_.send(to, message, values, *place);\n", "  if (BUG && place->bytes != 0) (void)told_.bind(to, key, *place);\n  output_.send(to, message, values, *place);\n"),

@@ -35,22 +35,22 @@ void RoundsJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version versio
 }
 
 void RoundsJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) {
-  const std::uint64_t version = snapshot.version.value;
+  const std::uint64_t version = snapshot.state.version.value;
   const std::string of_chunk = "snapshot of chunk " + std::to_string(snapshot.chunk.value);
-  if (!same_bits(params, master(snapshot.chunk, version)) || snapshot.step != reference_.step(version) ||
+  if (!same_bits(params, master(snapshot.chunk, version)) || snapshot.state.step != reference_.step(version) ||
       snapshot.round.value != version) {
     broken(of_chunk + " is not the reference's round " + std::to_string(snapshot.round.value));
   }
-  for (const HeldResidual& held : snapshot.residuals) {
+  for (const NodeResidual& held : snapshot.state.residuals) {
     const auto expected = part(reference_.residual(version, held.node), *setup_.layout, snapshot.chunk);
-    if (!std::ranges::equal(held.values, std::as_bytes(expected))) {
+    if (!std::ranges::equal(held.bytes(), std::as_bytes(expected))) {
       broken("the residual of node " + std::to_string(held.node) + " in the " + of_chunk + " is not the reference's");
     }
   }
   const std::size_t expected = make_encoding(setup_.push)->keeps_residual() ? setup_.nodes : 0;
-  if (snapshot.residuals.size() != expected) broken("a snapshot has not every node's residual");
+  if (snapshot.state.residuals.size() != expected) broken("a snapshot has not every node's residual");
   if (make_encoding(setup_.pull)->is_delta() &&
-      !same_bits(snapshot.estimate.floats(), visible(snapshot.chunk, version))) {
+      !same_bits(snapshot.state.estimate.floats(), visible(snapshot.chunk, version))) {
     broken("the estimate in a snapshot is not what the nodes see");
   }
 }

@@ -78,13 +78,13 @@ void ServerLaneSim::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) 
   });
 }
 
-void ServerLaneSim::restore(JobId job, RestoredChunk restored) {
-  post([this, job, chunk = std::move(restored)](LaneJobs& jobs) mutable {
+void ServerLaneSim::restore(JobId job, ChunkIndex chunk, ChunkState saved) {
+  post([this, job, chunk, state = std::move(saved)](LaneJobs& jobs) mutable {
     const ShardCore& core = *jobs.core(job);
-    world_.judge.restores(core, chunk);
-    const bool others = chunk.nodes != core.job().nodes;
-    if (world_.mutation == Mutation::kLostResiduals && others) chunk.residuals.clear();
-    jobs.restore(job, std::move(chunk));
+    world_.judge.restores(core, chunk, state);
+    const bool others = state.nodes != core.job().nodes;
+    if (world_.mutation == Mutation::kLostResiduals && others) state.residuals.clear();
+    jobs.restore(job, chunk, std::move(state));
   });
 }
 

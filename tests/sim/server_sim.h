@@ -31,7 +31,7 @@ class ServerLaneSim final : public QueuedLane, private LaneOutput, private LaneL
 
   // As LaneJobs does, with judges and planted bugs around it.
   void reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) override;
-  void restore(JobId job, RestoredChunk chunk) override;
+  void restore(JobId job, ChunkIndex chunk, ChunkState state) override;
   void decide(const RoundDecision& decision) override;
 
   const std::string& endpoint() const { return endpoint_; }

@@ -16,6 +16,7 @@
 #include "common/messages.h"
 #include "common/payload.h"
 #include "kernels/optimizer.h"
+#include "server/chunk_arrays.h"
 #include "server/shard_core.h"
 
 namespace tributary::testing {
@@ -51,6 +52,24 @@ inline Payload payload_of(std::vector<std::byte> bytes) {
 
 inline bool all_equal(std::span<const float> values, float expected) {
   return std::ranges::all_of(values, [&](float v) { return v == expected; });
+}
+
+// In memory of its own, as a store hands it out.
+inline BufferRef array_of(std::span<const float> values) {
+  BufferRef array = BufferRef::alone(values.size_bytes());
+  std::ranges::copy(values, array.floats().begin());
+  return array;
+}
+
+// A chunk after `version` rounds.
+inline ChunkState state_at(std::uint64_t version, std::span<const float> params,
+                           const std::vector<std::span<const float>>& slots = {}) {
+  ChunkState state;
+  state.version = Version(version);
+  state.step = version;
+  state.params = array_of(params);
+  for (std::size_t s = 0; s < slots.size(); ++s) state.slots[s] = array_of(slots[s]);
+  return state;
 }
 
 inline bool contains(const std::string& text, std::string_view part) {
@@ -144,8 +163,7 @@ class Shard {
   }
   std::size_t blocks(const ShardSetup& setup) const {
     if (setup.pool_blocks != 0) return setup.pool_blocks;
-    return ShardCore::pool_blocks(layout->chunks(), job(setup).optimizer->slots(), setup.pull, setup.push, setup.nodes,
-                                  setup.recovers, setup.clocks.has_value(), setup.gate.has_value());
+    return layout->chunks() * chunk_arrays(job(setup)).most();
   }
   static ChunkKey key(std::uint32_t node, std::uint32_t chunk = 0) {
     return {kJob, kView, NodeRank(node), ChunkIndex(chunk)};

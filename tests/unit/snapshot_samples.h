@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/buffer_pool.h"
-#include "server/shard_core.h"
 #include "server/store.h"
 
 namespace tributary::testing {
@@ -29,13 +28,13 @@ inline ChunkSnapshot sample_chunk(BufferPool& pool, JobId job, Round round, Chun
   out.view = view;
   out.round = round;
   out.chunk = chunk;
-  out.version = Version(round.value);
-  out.step = round.value;
+  out.state.version = Version(round.value);
+  out.state.step = round.value;
   for (int array = 0; array <= slots; ++array) {
     BufferRef buffer = pool.acquire(elements * sizeof(float));
     REQUIRE(static_cast<bool>(buffer));
     for (std::size_t i = 0; i < elements; ++i) buffer.floats()[i] = sample_value(round, chunk, array, i);
-    (array == 0 ? out.params : out.slots[array - 1]) = buffer;
+    (array == 0 ? out.state.params : out.state.slots[array - 1]) = buffer;
   }
   return out;
 }

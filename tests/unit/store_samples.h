@@ -53,17 +53,17 @@ inline void write_snapshot(Store& store, BufferPool& pool, const SnapshotInfo& i
 inline Status load_snapshot(Store& store, const SnapshotInfo& info, std::size_t elements = kElements) {
   const auto expected = owned(info.chunks);
   std::size_t position = 0;
-  auto status = store.load(info, [&](const LoadedChunk& chunk) -> Status {
+  auto status = store.load(info, [&](ChunkIndex chunk, const ChunkState& state) -> Status {
     REQUIRE(position < expected.size());
-    CHECK(chunk.chunk == expected[position++]);
-    CHECK(chunk.version == Version(info.round.value));
-    CHECK(chunk.step == info.round.value);
-    CHECK(chunk.params.size() == elements);
-    CHECK(sample_matches(chunk.params, info.round, chunk.chunk, 0));
-    REQUIRE(chunk.slots.size() == kSlots);
+    CHECK(chunk == expected[position++]);
+    CHECK(state.version == Version(info.round.value));
+    CHECK(state.step == info.round.value);
+    CHECK(state.params.floats().size() == elements);
+    CHECK(sample_matches(state.params.floats(), info.round, chunk, 0));
     for (int slot = 0; slot < kSlots; ++slot) {
-      CHECK(chunk.slots[slot].size() == elements);
-      CHECK(sample_matches(chunk.slots[slot], info.round, chunk.chunk, slot + 1));
+      REQUIRE(state.slots[slot]);
+      CHECK(state.slots[slot].floats().size() == elements);
+      CHECK(sample_matches(state.slots[slot].floats(), info.round, chunk, slot + 1));
     }
     return {};
   });

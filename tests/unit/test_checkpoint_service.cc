@@ -116,17 +116,18 @@ TEST_CASE("what two stores hold is written, sealed, and loaded by three, value f
     const CheckpointDone done = shard.next();
     REQUIRE_MESSAGE(done.ok, done.message);
     std::uint32_t seen = 0;
-    const auto loaded = shard.store->load({JobId(99), "moved", round, moved.hash(), "adamw", 3},
-                                          [&](const LoadedChunk& chunk) -> Status {
-                                            CHECK(chunk.chunk.value % 3 == s);
-                                            CHECK(chunk.version == Version(7));
-                                            CHECK(chunk.step == 7);
-                                            CHECK(sample_matches(chunk.params, round, chunk.chunk, 0));
-                                            REQUIRE(chunk.slots.size() == 2);
-                                            CHECK(sample_matches(chunk.slots[1], round, chunk.chunk, 2));
-                                            ++seen;
-                                            return {};
-                                          });
+    const auto each = [&](ChunkIndex chunk, const ChunkState& state) -> Status {
+      CHECK(chunk.value % 3 == s);
+      CHECK(state.version == Version(7));
+      CHECK(state.step == 7);
+      CHECK(sample_matches(state.params.floats(), round, chunk, 0));
+      REQUIRE(state.slots[1]);
+      CHECK_FALSE(state.slots[2]);
+      CHECK(sample_matches(state.slots[1].floats(), round, chunk, 2));
+      ++seen;
+      return {};
+    };
+    const auto loaded = shard.store->load({JobId(99), "moved", round, moved.hash(), "adamw", 3}, each);
     REQUIRE_MESSAGE(loaded, loaded.error().message);
     CHECK(seen == 3);
     shard.service.drop({JobId(99), {}});

@@ -23,7 +23,7 @@ struct FakeLane final : LaneCommands {
   void reopen(ShardJob, std::shared_ptr<LaneJobGauges>) override { said.emplace_back("reopen"); }
   void park(JobId, ViewId) override { said.emplace_back("park"); }
   void drop_parked(JobId) override { said.emplace_back("drop parked"); }
-  void restore(JobId, RestoredChunk) override { said.emplace_back("restore"); }
+  void restore(JobId, ChunkIndex, ChunkState) override { said.emplace_back("restore"); }
   void opened(JobId, ViewId, bool) override { said.emplace_back("opened"); }
   void prepare_snapshot(JobId, ViewId) override { said.emplace_back("prepare"); }
   void snapshot_at(JobId, ViewId, Round) override { said.emplace_back("snapshot"); }

@@ -66,7 +66,7 @@ class Loop final : public ClientOutput, public ShardOutput {
  public:
   explicit Loop(EncodingId encoding)
       : layout_(layout_of(kChunks * kChunk)),
-        pool_(kChunk * sizeof(float), ShardCore::pool_blocks(kChunks, 2, encoding)),
+        pool_(kChunk * sizeof(float), kChunks * chunk_arrays(shard_job(encoding)).most()),
         core_(shard_job(encoding), pool_, *this),
         frame_(std::make_shared<const std::vector<std::byte>>(frame_of(kChunk, 0.5f, encoding))),
         initial_(frame_of(kChunk, 1.0f)) {

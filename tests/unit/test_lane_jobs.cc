@@ -21,8 +21,8 @@ TEST_CASE("a snapshot captures every chunk at its round, and a commit shows in l
   const auto captured = server.listener.captured();
   REQUIRE(captured);
   CHECK(captured->chunk == ChunkIndex(0));
-  CHECK(captured->version == Version(1));
-  CHECK(captured->params.floats()[5] == 9.0f);  // the second round went elsewhere
+  CHECK(captured->state.version == Version(1));
+  CHECK(captured->state.params.floats()[5] == 9.0f);  // the second round went elsewhere
   server.lane->snapshot_written(JobId(7));
   // Chunk 1 is still at version 0: the lanes cannot capture another round before it has reached this one.
   server.lane->snapshot_at(JobId(7), ViewId(1), Round(5));
@@ -57,7 +57,7 @@ TEST_CASE("memory for a snapshot is there before the first step after it, and it
   one_round(client, 4, 6.0f);
   const auto captured = server.listener.captured();
   REQUIRE(captured);
-  CHECK(captured->params.floats()[5] == 7.0f);
+  CHECK(captured->state.params.floats()[5] == 7.0f);
   CHECK(bytes() == prepared);  // the step after the capture took what was there
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("stopping a job captures its final state, and its memory goes when the
   CHECK(expect_error(client).code == ErrorCode::kUnknownJob);
   CHECK(eventually([&] { return server.lane->counters().jobs.value() == 0; }));
   CHECK(server.lane->counters().pool_bytes.value() > 0);
-  CHECK(captured->params.floats()[0] == 9.0f);
+  CHECK(captured->state.params.floats()[0] == 9.0f);
   captured.reset();
   CHECK(eventually([&] { return server.lane->counters().pool_bytes.value() == 0; }));
   CHECK(server.lane->counters().pushes.value() == 1);  // counters outlive the job
@@ -157,19 +157,24 @@ TEST_CASE("a job that is not at the named round is stopped without a final state
   CHECK_FALSE(stopped->kept);
 }
 
-RestoredChunk restored_chunk(std::uint32_t chunk, float value) {
-  RestoredChunk result;
-  result.chunk = ChunkIndex(chunk);
+BufferRef array_of(const std::vector<float>& values) {
+  BufferRef array = BufferRef::alone(values.size() * sizeof(float));
+  std::ranges::copy(values, array.floats().begin());
+  return array;
+}
+
+ChunkState restored_chunk(float value) {
+  ChunkState result;
   result.version = Version(4);
   result.step = 4;
-  result.params = filled(value);
+  result.params = array_of(filled(value));
   return result;
 }
 
 TEST_CASE("a restored job goes on from its round") {
   OneLane server;
   server.lane->open(small_job(1, 2), std::make_shared<LaneJobGauges>());
-  for (std::uint32_t c = 0; c < 2; ++c) server.lane->restore(JobId(7), restored_chunk(c, 20.0f));
+  for (std::uint32_t c = 0; c < 2; ++c) server.lane->restore(JobId(7), ChunkIndex(c), restored_chunk(20.0f));
   server.lane->opened(JobId(7), ViewId(1), true);
   const auto status = server.listener.opened();
   REQUIRE(status);
@@ -192,10 +197,10 @@ TEST_CASE("a restored job with clocks answers what it has, tells where its nodes
   job.start = Round(4);
   const auto gauges = std::make_shared<LaneJobGauges>(2);
   server.lane->open(std::move(job), gauges);
-  RestoredChunk chunk = restored_chunk(0, 20.0f);
+  ChunkState chunk = restored_chunk(20.0f);
   chunk.nodes = 2;
   chunk.clocks = {5, 4};
-  server.lane->restore(JobId(7), std::move(chunk));
+  server.lane->restore(JobId(7), ChunkIndex(0), std::move(chunk));
   server.lane->opened(JobId(7), ViewId(1), true);
   REQUIRE(*server.listener.opened());
   CHECK(gauges->clocks[0].last.load() == 5);
@@ -216,7 +221,7 @@ TEST_CASE("a restored job with clocks answers what it has, tells where its nodes
   REQUIRE(server.listener.stopped());
   const auto captured = server.listener.captured();
   REQUIRE(captured);
-  CHECK(captured->clocks == std::vector<std::uint64_t>{6, 4});
+  CHECK(captured->state.clocks == std::vector<std::uint64_t>{6, 4});
 }
 
 // A shard of one chunk whose pushes are int8, resumed at version 4.
@@ -224,10 +229,10 @@ void open_with_residuals(OneLane& server) {
   ShardJob job = small_job(1, 1);
   job.push = EncodingId::kInt8;
   server.lane->open(std::move(job), std::make_shared<LaneJobGauges>());
-  RestoredChunk chunk = restored_chunk(0, 20.0f);
+  ChunkState chunk = restored_chunk(20.0f);
   chunk.nodes = 2;  // of the view that wrote it
-  chunk.residuals = {{0, filled(0.5f)}, {1, filled(0.25f)}};
-  server.lane->restore(JobId(7), std::move(chunk));
+  chunk.residuals = {NodeResidual::of(0, array_of(filled(0.5f))), NodeResidual::of(1, array_of(filled(0.25f)))};
+  server.lane->restore(JobId(7), ChunkIndex(0), std::move(chunk));
   server.lane->opened(JobId(7), ViewId(1), true);
   REQUIRE(*server.listener.opened());
 }
@@ -256,8 +261,8 @@ TEST_CASE("a resumed node gets its residual first, and a stop waits for the one 
   CHECK(stopped->kept);
   const auto captured = server.listener.captured();
   REQUIRE(captured);
-  REQUIRE(captured->residuals.size() == 1);
-  CHECK(std::ranges::equal(captured->residuals[0].values, as_bytes(filled(0.125f))));
+  REQUIRE(captured->state.residuals.size() == 1);
+  CHECK(std::ranges::equal(captured->state.residuals[0].bytes(), as_bytes(filled(0.125f))));
 }
 
 TEST_CASE("a stop that waits for residuals gives way to one that keeps nothing") {
@@ -278,7 +283,7 @@ TEST_CASE("a stop that waits for residuals gives way to one that keeps nothing")
 TEST_CASE("a restore that lacks a chunk, or brings one of another size, is reported") {
   OneLane server;
   server.lane->open(small_job(1, 2), std::make_shared<LaneJobGauges>());
-  server.lane->restore(JobId(7), restored_chunk(0, 20.0f));
+  server.lane->restore(JobId(7), ChunkIndex(0), restored_chunk(20.0f));
   server.lane->opened(JobId(7), ViewId(1), true);
   auto status = server.listener.opened();
   REQUIRE(status);
@@ -286,9 +291,9 @@ TEST_CASE("a restore that lacks a chunk, or brings one of another size, is repor
   CHECK(status->error().code == ErrorCode::kStore);
 
   server.lane->open(small_job(1, 1), std::make_shared<LaneJobGauges>());
-  RestoredChunk small = restored_chunk(0, 20.0f);
-  small.params.resize(3);
-  server.lane->restore(JobId(7), std::move(small));
+  ChunkState small = restored_chunk(20.0f);
+  small.params = array_of({1.0f, 2.0f, 3.0f});
+  server.lane->restore(JobId(7), ChunkIndex(0), std::move(small));
   server.lane->opened(JobId(7), ViewId(1), true);
   status = server.listener.opened();
   REQUIRE(status);

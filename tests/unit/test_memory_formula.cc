@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "server/memory_formula.h"
+#include "server/shard_core.h"
 
 namespace tributary {
 namespace {
@@ -18,11 +19,10 @@ TEST_CASE("the formula counts state, one copy of answers, held and arriving fram
   shard.elements = 100'000'000;
   shard.chunks = 400;
   shard.largest_chunk = 250'000;
-  shard.slots = 2;
+  shard.arrays.state = 3;
   shard.nodes = 3;
   shard.lanes = 2;
   shard.push = EncodingId::kBf16;
-  shard.pull = EncodingId::kFp32;
   shard.max_held_bytes = 12'345;
   shard.snapshot_bytes = 777;
   const MemoryTerms terms = memory_formula(shard);
@@ -40,7 +40,7 @@ TEST_CASE("answers in 16 bits are kept in blocks of the same size, and no more a
   shard.chunks = 1;
   shard.nodes = 2;
   shard.push = EncodingId::kFp16;
-  shard.pull = EncodingId::kBf16;
+  shard.arrays.encoded = 1;
   const MemoryTerms terms = memory_formula(shard);
   CHECK(terms.answers == array(1, 1000));
   CHECK(terms.arriving == 4000);
@@ -50,7 +50,7 @@ TEST_CASE("with a delta encoding the server also holds what the workers hold") {
   ShardMemory shard;
   shard.elements = shard.largest_chunk = 2560;
   shard.chunks = 1;
-  shard.pull = EncodingId::kInt8Delta;
+  shard.arrays.encoded = shard.arrays.estimate = 1;
   const MemoryTerms terms = memory_formula(shard);
   CHECK(terms.estimate == array(1, 2560));
   CHECK(terms.answers == array(1, 2560));
@@ -61,7 +61,7 @@ TEST_CASE("where nodes have clocks, what each was answered is kept for it") {
   shard.elements = shard.largest_chunk = 1000;
   shard.chunks = 1;
   shard.nodes = 3;
-  shard.clocks = true;
+  shard.arrays.told = 3;
   CHECK(memory_formula(shard).told == 3 * array(1, 1000));
 }
 
@@ -71,9 +71,29 @@ TEST_CASE("rounds that wait for a gate are kept as one sum") {
   shard.chunks = 1;
   shard.nodes = 3;
   const std::uint64_t without = memory_formula(shard).total();
-  shard.gate = true;
+  shard.arrays.sums = 1;
   CHECK(memory_formula(shard).sums == array(1, 1000));
   CHECK(memory_formula(shard).total() == without + array(1, 1000));
+}
+
+TEST_CASE("what a job keeps of a chunk follows from its optimizer, its encodings and its mode") {
+  ShardJob job;
+  job.optimizer = kernels::make_optimizer("adamw", {});
+  job.nodes = 3;
+  CHECK(chunk_arrays(job).steady() == 3);
+  CHECK(chunk_arrays(job).most() == 7);
+  job.push = EncodingId::kInt8;
+  job.pull = EncodingId::kInt8Delta;
+  job.recovers = true;
+  CHECK(chunk_arrays(job).steady() == 3 + 2 + 1);
+  CHECK(chunk_arrays(job).snapshot() == 4);
+  CHECK(chunk_arrays(job).most() == 6 + 6 + 1 + 3);
+  ShardJob clocks;
+  clocks.optimizer = job.optimizer;
+  clocks.nodes = 3;
+  clocks.clocks.emplace();
+  CHECK(chunk_arrays(clocks).steady() == 3 + 3);
+  CHECK(chunk_arrays(clocks).most() == 6 + 3 + 1);
 }
 
 TEST_CASE("terms of several jobs add up") {

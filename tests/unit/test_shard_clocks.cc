@@ -34,6 +34,14 @@ std::vector<std::uint64_t> answered(const Shard& shard, std::uint32_t node) {
 
 using Clocks = std::vector<std::uint64_t>;
 
+// Version 13 of a chunk, with the clocks of as many nodes.
+ChunkState restored(std::uint32_t nodes, Clocks clocks) {
+  ChunkState state = state_at(13, std::vector<float>(kChunk, 10.0f));
+  state.nodes = nodes;
+  state.clocks = std::move(clocks);
+  return state;
+}
+
 }  // namespace
 
 TEST_CASE("with clocks a push is applied as it arrives, with the average of its own samples") {
@@ -281,12 +289,12 @@ TEST_CASE("with clocks a chunk is captured when its slowest node reaches the rou
   REQUIRE(shard.out.snapshots.size() == 1);
   const ChunkSnapshot& snapshot = shard.out.snapshots[0];
   CHECK(snapshot.round == Round(2));
-  CHECK(snapshot.version == Version(6));
-  CHECK(snapshot.step == 6);
-  CHECK(snapshot.clocks == Clocks{4, 2});
-  const std::vector<float> then(snapshot.params.floats().begin(), snapshot.params.floats().end());
+  CHECK(snapshot.state.version == Version(6));
+  CHECK(snapshot.state.step == 6);
+  CHECK(snapshot.state.clocks == Clocks{4, 2});
+  const std::vector<float> then(snapshot.state.params.floats().begin(), snapshot.state.params.floats().end());
   shard.push(1, 3, 1.0f);
-  CHECK(std::ranges::equal(then, snapshot.params.floats()));
+  CHECK(std::ranges::equal(then, snapshot.state.params.floats()));
   CHECK_FALSE(shard.core.snapshot_at(Round(5)));  // the other chunk is missing yet
 }
 
@@ -294,9 +302,7 @@ TEST_CASE("a restored chunk does not apply again what it has, answers it, and go
   ShardSetup setup = setup_of(2, 1);
   setup.start = 5;
   Shard shard(setup);
-  const std::vector<float> params(kChunk, 10.0f);
-  REQUIRE(shard.core.restore(ChunkIndex(0), Version(13), 13, params, {}, {.estimate = {}, .nodes = 2, .residuals = {}},
-                             Clocks{7, 5}));
+  REQUIRE(shard.core.restore(ChunkIndex(0), restored(2, Clocks{7, 5})));
   CHECK(shard.core.initialised());
   CHECK(shard.version() == 13);
   CHECK(shard.core.min_version() == Version(5));
@@ -322,14 +328,11 @@ TEST_CASE("a chunk of other nodes starts every clock at the view's round, and on
   ShardSetup setup = setup_of(3, 1);
   setup.start = 5;
   Shard shard(setup);
-  const std::vector<float> params(kChunk, 10.0f);
-  REQUIRE(shard.core.restore(ChunkIndex(0), Version(13), 13, params, {}, {.estimate = {}, .nodes = 2, .residuals = {}},
-                             Clocks{7, 5}));
+  REQUIRE(shard.core.restore(ChunkIndex(0), restored(2, Clocks{7, 5})));
   for (std::uint32_t node = 0; node < 3; ++node) shard.push(node, 6, 1.0f);
   CHECK(all_equal(shard.params(), 7.0f));
   Shard damaged(setup);
-  const Status status = damaged.core.restore(ChunkIndex(0), Version(13), 13, params, {},
-                                             {.estimate = {}, .nodes = 3, .residuals = {}}, Clocks{7, 5, 4});
+  const Status status = damaged.core.restore(ChunkIndex(0), restored(3, Clocks{7, 5, 4}));
   REQUIRE_FALSE(status);
   CHECK(status.error().code == ErrorCode::kStore);
 }
@@ -357,7 +360,7 @@ TEST_CASE("a stop keeps every chunk as it is, with clocks that need not be the s
   REQUIRE(other.out.snapshots.size() == 2);
   for (const ChunkSnapshot& snapshot : other.out.snapshots) {
     CHECK(snapshot.round == Round(1));
-    CHECK(snapshot.clocks == Clocks{2, 1});
+    CHECK(snapshot.state.clocks == Clocks{2, 1});
   }
 }
 

@@ -66,7 +66,7 @@ TEST_CASE("a round without samples changes the version and nothing else") {
   CHECK(shard.out.answers.size() == 2);
   REQUIRE(shard.core.snapshot_at(Round(1)));
   REQUIRE(shard.out.snapshots.size() == 1);
-  CHECK(shard.out.snapshots[0].step == 0);
+  CHECK(shard.out.snapshots[0].state.step == 0);
 }
 
 TEST_CASE("one node without samples contributes its frame with no weight") {
@@ -272,7 +272,7 @@ TEST_CASE("a chunk of another lane is unknown here") {
 }
 
 TEST_CASE("a lane without chunks is initialised, and its snapshots are done before they begin") {
-  BufferPool pool(kChunk * sizeof(float), ShardCore::pool_blocks(0, 2, EncodingId::kFp32) + 1);
+  BufferPool pool(kChunk * sizeof(float), 1);
   ShardRecorder out;
   ShardJob job = Shard().job({});
   job.lane = LaneIndex(1);
@@ -321,7 +321,7 @@ TEST_CASE("optimizer state starts as the optimizer says") {
   shard.init(1.0f);
   REQUIRE(shard.core.snapshot_at(Round(0)));
   REQUIRE(shard.out.snapshots.size() == 1);
-  CHECK(all_equal(shard.out.snapshots[0].slots[0].floats(), 0.25f));
+  CHECK(all_equal(shard.out.snapshots[0].state.slots[0].floats(), 0.25f));
 }
 
 TEST_CASE("a bf16 answer carries the rounded parameters and the master stays exact") {

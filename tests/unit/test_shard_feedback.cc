@@ -35,8 +35,8 @@ void residual_alone(Shard& shard, std::uint32_t node, std::uint64_t round, float
   shard.core.on_push(peer_of(node), push, payload_of(bytes_of(std::vector<float>(kChunk, left))));
 }
 
-bool holds(const HeldResidual& held, std::uint32_t node, float left) {
-  return held.node == node && std::ranges::equal(held.values, bytes_of(std::vector<float>(kChunk, left)));
+bool holds(const NodeResidual& held, std::uint32_t node, float left) {
+  return held.node == node && std::ranges::equal(held.bytes(), bytes_of(std::vector<float>(kChunk, left)));
 }
 
 const ShardSetup kInt8Pair{.nodes = 2, .push = EncodingId::kInt8};
@@ -54,10 +54,10 @@ TEST_CASE("answers name the next snapshot, its pushes bring their residuals, and
   push_with(shard, 0, 2, 0.125f);
   REQUIRE(shard.out.snapshots.size() == 1);
   const ChunkSnapshot& snapshot = shard.out.snapshots[0];
-  CHECK(snapshot.nodes == 2);
-  REQUIRE(snapshot.residuals.size() == 2);
-  CHECK(holds(snapshot.residuals[0], 0, 0.125f));
-  CHECK(holds(snapshot.residuals[1], 1, 0.25f));
+  CHECK(snapshot.state.nodes == 2);
+  REQUIRE(snapshot.state.residuals.size() == 2);
+  CHECK(holds(snapshot.state.residuals[0], 0, 0.125f));
+  CHECK(holds(snapshot.state.residuals[1], 1, 0.25f));
   CHECK(shard.out.errors.empty());
 }
 
@@ -130,16 +130,18 @@ TEST_CASE("a stop waits until every node has sent the residuals of all its chunk
   residual_alone(shard, 1, 1, 0.4f, 1);
   CHECK_FALSE(shard.core.keeping());
   REQUIRE(shard.out.snapshots.size() == 2);
-  REQUIRE(shard.out.snapshots[1].residuals.size() == 2);
-  CHECK(holds(shard.out.snapshots[0].residuals[1], 1, 0.2f));
-  CHECK(holds(shard.out.snapshots[1].residuals[0], 0, 0.3f));
+  REQUIRE(shard.out.snapshots[1].state.residuals.size() == 2);
+  CHECK(holds(shard.out.snapshots[0].state.residuals[1], 1, 0.2f));
+  CHECK(holds(shard.out.snapshots[1].state.residuals[0], 0, 0.3f));
 }
 
 TEST_CASE("a resumed node gets its residual before the parameters, and another number of nodes their sum") {
-  const std::vector<float> params(kChunk, 1.0f), a(kChunk, 0.25f), b(kChunk, 0.5f);
-  const std::vector<NodeResidual> residuals{{0, a}, {1, b}};
+  const std::vector<float> b(kChunk, 0.5f);
+  ChunkState kept = state_at(7, std::vector<float>(kChunk, 1.0f));
+  kept.nodes = 2;
+  kept.residuals = {NodeResidual::of(0, array_of(std::vector<float>(kChunk, 0.25f))), NodeResidual::of(1, array_of(b))};
   Shard same(kInt8Pair);
-  REQUIRE(same.core.restore(ChunkIndex(0), Version(7), 7, params, {}, {.nodes = 2, .residuals = residuals}));
+  REQUIRE(same.core.restore(ChunkIndex(0), kept));
   same.core.on_pull(peer_of(1), Pull{Shard::key(1)});
   REQUIRE(same.out.residuals.size() == 1);
   CHECK(same.out.residuals[0].to == peer_of(1));
@@ -156,22 +158,23 @@ TEST_CASE("a resumed node gets its residual before the parameters, and another n
   CHECK_FALSE(same.out.answers.back().header.residual_sent);
 
   Shard fewer({.nodes = 1, .push = EncodingId::kInt8});
-  REQUIRE(fewer.core.restore(ChunkIndex(0), Version(7), 7, params, {}, {.nodes = 2, .residuals = residuals}));
+  REQUIRE(fewer.core.restore(ChunkIndex(0), kept));
   fewer.core.on_pull(peer_of(0), Pull{Shard::key(0)});
   REQUIRE(fewer.out.residuals.size() == 1);
   CHECK(fewer.out.residuals[0].values == bytes_of(std::vector<float>(kChunk, 0.75f)));
 }
 
 TEST_CASE("a job that is resumed and stopped at once keeps the residuals it was resumed with") {
-  const std::vector<float> params(kChunk, 1.0f), a(kChunk, 0.25f);
-  const std::vector<NodeResidual> residuals{{0, a}};
+  ChunkState kept = state_at(7, std::vector<float>(kChunk, 1.0f));
+  kept.nodes = 1;
+  kept.residuals = {NodeResidual::of(0, array_of(std::vector<float>(kChunk, 0.25f)))};
   Shard shard({.nodes = 1, .push = EncodingId::kInt8});
-  REQUIRE(shard.core.restore(ChunkIndex(0), Version(7), 7, params, {}, {.nodes = 1, .residuals = residuals}));
+  REQUIRE(shard.core.restore(ChunkIndex(0), kept));
   CHECK(shard.core.stop(true, Round(7)));
   CHECK_FALSE(shard.core.keeping());
   REQUIRE(shard.out.snapshots.size() == 1);
-  REQUIRE(shard.out.snapshots[0].residuals.size() == 1);
-  CHECK(holds(shard.out.snapshots[0].residuals[0], 0, 0.25f));
+  REQUIRE(shard.out.snapshots[0].state.residuals.size() == 1);
+  CHECK(holds(shard.out.snapshots[0].state.residuals[0], 0, 0.25f));
 }
 
 TEST_CASE("with a delta encoding pulls are answered with the estimate and rounds with its change") {
@@ -220,9 +223,8 @@ TEST_CASE("a delta job that is restored goes on with the same bits as one that n
   }
   REQUIRE(first.core.stop(true, Round(3)));
   const ChunkSnapshot& s = first.out.snapshots.at(0);
-  REQUIRE(static_cast<bool>(s.estimate));
-  const std::vector<std::span<const float>> slots{s.slots[0].floats(), s.slots[1].floats()};
-  REQUIRE(second.core.restore(s.chunk, s.version, s.step, s.params.floats(), slots, {.estimate = s.estimate.floats()}));
+  REQUIRE(static_cast<bool>(s.state.estimate));
+  REQUIRE(second.core.restore(s.chunk, s.state));
   whole.push(0, 4, 0.7f);
   second.push(0, 4, 0.7f);
   CHECK(std::ranges::equal(whole.params(), second.params()));
@@ -235,7 +237,7 @@ TEST_CASE("the estimate of a snapshot does not change under its reader") {
   REQUIRE(shard.core.snapshot_at(Round(1)));
   shard.push(0, 1, 0.5f);
   REQUIRE(shard.out.snapshots.size() == 1);
-  const auto held = shard.out.snapshots[0].estimate.floats();
+  const auto held = shard.out.snapshots[0].state.estimate.floats();
   const std::vector<float> before(held.begin(), held.end());
   shard.push(0, 2, -3.0f);
   CHECK(std::ranges::equal(held, before));

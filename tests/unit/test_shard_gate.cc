@@ -68,8 +68,8 @@ TEST_CASE("a round is not applied before there is a decision about it") {
     CHECK(shard.out.answers[0].header.gate.verdict == GateVerdict::kSkipped);
     REQUIRE(shard.core.snapshot_at(Round(1)));
     REQUIRE(shard.out.snapshots.size() == 1);
-    CHECK(shard.out.snapshots[0].step == 0);
-    CHECK(shard.out.snapshots[0].gate == decision_of(1, 0.0, GateVerdict::kSkipped).decision);
+    CHECK(shard.out.snapshots[0].state.step == 0);
+    CHECK(shard.out.snapshots[0].state.gate == decision_of(1, 0.0, GateVerdict::kSkipped).decision);
   }
   SUBCASE("copies of its pushes, questions about them and other rounds' decisions do not open it") {
     shard.push(1, 1, 3.0f);
@@ -263,7 +263,10 @@ TEST_CASE("a restored chunk goes on with the loss scale that it was kept with") 
   Shard shard(setup);
   const std::vector<float> params(kChunk, 2.0f);
   const GateDecision kept{GateVerdict::kApplied, 0.5, 1.0, 256.0f, 17};
-  REQUIRE(shard.core.restore(ChunkIndex(0), Version(6), 5, params, {}, {}, {}, kept));
+  ChunkState state = state_at(6, params);
+  state.step = 5;
+  state.gate = kept;
+  REQUIRE(shard.core.restore(ChunkIndex(0), state));
   shard.core.on_pull(peer_of(0), Pull{Shard::key(0), Version(6)});
   REQUIRE(shard.out.answers.size() == 1);
   CHECK(shard.out.answers[0].header.gate == kept);

@@ -186,14 +186,14 @@ TEST_CASE("steady training takes no buffers beyond its own, and a snapshot's are
   for (std::uint64_t round = 1; round <= 5; ++round) {
     shard.push(0, round, 1.0f);
     shard.out.clear();
-    CHECK(shard.pool.in_use() <= ShardCore::steady_blocks(1, 2, {}, true));
+    CHECK(shard.pool.in_use() <= chunk_arrays(shard.core.job()).steady());
   }
   CHECK(shard.core.stats().out_of_place_steps == 0);
   REQUIRE(shard.core.snapshot_at(Round(5)));
   REQUIRE(shard.out.snapshots.size() == 1);
-  const float at_snapshot = shard.out.snapshots[0].params.floats()[0];
+  const float at_snapshot = shard.out.snapshots[0].state.params.floats()[0];
   for (std::uint64_t round = 6; round <= 8; ++round) shard.push(0, round, 1.0f);
-  CHECK(shard.out.snapshots[0].params.floats()[0] == at_snapshot);
+  CHECK(shard.out.snapshots[0].state.params.floats()[0] == at_snapshot);
   CHECK(shard.version() == 8);
 }
 
@@ -228,9 +228,7 @@ TEST_CASE("initial values are refused by a shard that resumes, and the restore t
   CHECK(shard.out.errors[0].first == peer_of(0));
   CHECK(contains(shard.out.errors[0].second.message, "resumes at round 7"));
   const std::vector<float> stored(kChunk, 5.0f);
-  const auto restore = [&](std::uint32_t chunk) {
-    return shard.core.restore(ChunkIndex(chunk), Version(7), 7, stored, {}, {}, {}, {});
-  };
+  const auto restore = [&](std::uint32_t chunk) { return shard.core.restore(ChunkIndex(chunk), state_at(7, stored)); };
   REQUIRE(restore(0));
   CHECK(shard.version() == 7);
   CHECK(all_equal(shard.params(), 5.0f));

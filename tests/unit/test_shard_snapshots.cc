@@ -72,12 +72,12 @@ TEST_CASE("a snapshot captures each chunk when it reaches the round, and keeps t
     CHECK(snapshot.job == kJob);
     CHECK(snapshot.view == kView);
     CHECK(snapshot.round == Round(1));
-    CHECK(snapshot.version == Version(1));
-    CHECK(snapshot.step == 1);
-    CHECK(std::ranges::equal(snapshot.params.floats(), at_one));
-    CHECK(snapshot.slots[0].size() == kChunk * sizeof(float));
-    CHECK(all_equal(snapshot.slots[0].floats(), snapshot.slots[0].floats()[0]));
-    CHECK_FALSE(snapshot.slots[2]);
+    CHECK(snapshot.state.version == Version(1));
+    CHECK(snapshot.state.step == 1);
+    CHECK(std::ranges::equal(snapshot.state.params.floats(), at_one));
+    CHECK(snapshot.state.slots[0].size() == kChunk * sizeof(float));
+    CHECK(all_equal(snapshot.state.slots[0].floats(), snapshot.state.slots[0].floats()[0]));
+    CHECK_FALSE(snapshot.state.slots[2]);
   }
 }
 
@@ -193,8 +193,7 @@ TEST_CASE("a restored shard goes on with the same bits as one that never stopped
     }
     REQUIRE(first.core.stop(true, Round(3)));
     for (const ChunkSnapshot& s : first.out.snapshots) {
-      const std::vector<std::span<const float>> slots{s.slots[0].floats(), s.slots[1].floats()};
-      REQUIRE(second.core.restore(s.chunk, s.version, s.step, s.params.floats(), slots));
+      REQUIRE(second.core.restore(s.chunk, s.state));
     }
     CHECK(second.core.initialised());
     CHECK(second.core.min_version() == Version(3));
@@ -217,7 +216,7 @@ TEST_CASE("state that does not fit the job is not restored") {
   Shard shard({.optimizer = "adam"});
   const std::vector<float> good(kChunk), bad(kChunk - 1);
   const auto restore = [&](const std::vector<float>& params, std::vector<std::span<const float>> slots) {
-    return shard.core.restore(ChunkIndex(0), Version(1), 1, params, slots);
+    return shard.core.restore(ChunkIndex(0), state_at(1, params, slots));
   };
   for (const Status& status : {restore(bad, {good, good}), restore(good, {good}), restore(good, {good, bad})}) {
     REQUIRE_FALSE(status);
@@ -231,8 +230,7 @@ TEST_CASE("state that does not fit the job is not restored") {
 TEST_CASE("state that finds no buffer is not restored") {
   Shard shard({.optimizer = "adam", .pool_blocks = 2});
   const std::vector<float> values(kChunk);
-  const Status status =
-      shard.core.restore(ChunkIndex(0), Version(1), 1, values, std::vector<std::span<const float>>{values, values});
+  const Status status = shard.core.restore(ChunkIndex(0), state_at(1, values, {values, values}));
   REQUIRE_FALSE(status);
   CHECK(status.error().code == ErrorCode::kLimit);
   CHECK(shard.pool.in_use() == 0);

@@ -47,8 +47,8 @@ class FakeStore final : public Store {
       REQUIRE((written_.chunks.empty() || written_.chunks.back() < chunk.chunk));
       written_.chunks.push_back(chunk.chunk);
       written_.contents_right =
-          written_.contents_right && sample_matches(chunk.params.floats(), chunk.round, chunk.chunk, 0);
-      bytes_ += chunk.params.size();
+          written_.contents_right && sample_matches(chunk.state.params.floats(), chunk.round, chunk.chunk, 0);
+      bytes_ += chunk.state.params.size();
       store_.added_ = written_.chunks.size();
       store_.changed_.notify_all();
       return {};
@@ -75,7 +75,7 @@ class FakeStore final : public Store {
     if (fail_begin_) return fail(ErrorCode::kStore, "read-only file system");
     return std::make_unique<Writer>(*this, info);
   }
-  Status load(const SnapshotInfo&, const std::function<Status(const LoadedChunk&)>&) override { return {}; }
+  Status load(const SnapshotInfo&, const EachChunk&) override { return {}; }
   Result<PinnedSnapshot> pin(JobId, Round) override { return fail(ErrorCode::kInternal, "not here"); }
   Status drop_before(JobId, Round) override { return {}; }
   Status drop_after(JobId, Round) override { return {}; }

@@ -190,9 +190,9 @@ TEST_CASE("a snapshot may be dropped while it is being loaded") {
   const auto info = sample_info(7, 10, 4);
   write_snapshot(*store, pool, info);
   int seen = 0;
-  const auto status = store->load(info, [&](const LoadedChunk& chunk) -> Status {
+  const auto status = store->load(info, [&](ChunkIndex chunk, const ChunkState& state) -> Status {
     if (seen++ == 0) CHECK(store->drop_job(info.job).has_value());
-    CHECK(sample_matches(chunk.params, info.round, chunk.chunk, 0));
+    CHECK(sample_matches(state.params.floats(), info.round, chunk, 0));
     return {};
   });
   CHECK(status.has_value());
@@ -205,7 +205,8 @@ TEST_CASE("the reason of a callback that refuses a chunk comes back") {
   auto store = open_store(dir / "s");
   const auto info = sample_info(7, 10, 4);
   write_snapshot(*store, pool, info);
-  const auto status = store->load(info, [](const LoadedChunk&) { return fail(ErrorCode::kWrongLength, "too long"); });
+  const auto status = store->load(
+      info, [](ChunkIndex, const ChunkState&) -> Status { return fail(ErrorCode::kWrongLength, "too long"); });
   CHECK(refusal(status, ErrorCode::kWrongLength) == "too long");
 }
 
@@ -241,18 +242,18 @@ TEST_CASE("the clocks of a chunk's nodes and its gate's decision come back with 
     REQUIRE(writer.has_value());
     for (const ChunkIndex chunk : owned(2)) {
       ChunkSnapshot snapshot = sample_chunk(pool, info.job, info.round, chunk, kElements, kSlots);
-      snapshot.nodes = 3;
-      if (chunk == owned(2)[0]) snapshot.clocks = {7, 1ull << 40, 9};
-      if (chunk == owned(2)[0]) snapshot.gate = kDecision;
+      snapshot.state.nodes = 3;
+      if (chunk == owned(2)[0]) snapshot.state.clocks = {7, 1ull << 40, 9};
+      if (chunk == owned(2)[0]) snapshot.state.gate = kDecision;
       REQUIRE((*writer)->add(snapshot));
     }
     REQUIRE((*writer)->finish());
   }
   auto store = open_store(dir / "store");
   std::vector<std::vector<std::uint64_t>> clocks;
-  REQUIRE(store->load(info, [&](const LoadedChunk& chunk) -> Status {
-    clocks.push_back(chunk.clocks);
-    CHECK(chunk.gate == (clocks.size() == 1 ? kDecision : GateDecision{}));
+  REQUIRE(store->load(info, [&](ChunkIndex, const ChunkState& state) -> Status {
+    clocks.push_back(state.clocks);
+    CHECK(state.gate == (clocks.size() == 1 ? kDecision : GateDecision{}));
     return {};
   }));
   CHECK(clocks == std::vector<std::vector<std::uint64_t>>{{7, 1ull << 40, 9}, {}});
@@ -271,9 +272,9 @@ TEST_CASE("a chunk's estimate and residuals come back as they were, whatever add
     REQUIRE(writer.has_value());
     for (const ChunkIndex chunk : owned(2)) {
       ChunkSnapshot snapshot = sample_chunk(pool, info.job, info.round, chunk, kElements, 1);
-      snapshot.estimate = pool.acquire(kElements * sizeof(float));
-      for (std::size_t i = 0; i < kElements; ++i) snapshot.estimate.floats()[i] = value(chunk, 50, i);
-      snapshot.nodes = 300;
+      snapshot.state.estimate = pool.acquire(kElements * sizeof(float));
+      for (std::size_t i = 0; i < kElements; ++i) snapshot.state.estimate.floats()[i] = value(chunk, 50, i);
+      snapshot.state.nodes = 300;
       for (const std::uint32_t node : {0u, 2u, 299u}) {
         auto memory = std::make_shared<std::vector<std::byte>>(kElements * sizeof(float) + 1);
         for (std::size_t i = 0; i < kElements; ++i) {
@@ -281,7 +282,7 @@ TEST_CASE("a chunk's estimate and residuals come back as they were, whatever add
           std::memcpy(memory->data() + 1 + i * sizeof(float), &v, sizeof v);
         }
         const std::span<const std::byte> bytes = std::span<const std::byte>(*memory).subspan(1);
-        snapshot.residuals.push_back({node, Payload(std::move(memory), bytes), bytes});
+        snapshot.state.residuals.push_back(NodeResidual::of(node, Payload(std::move(memory), bytes)));
       }
       const auto status = (*writer)->add(snapshot);
       REQUIRE_MESSAGE(status.has_value(), status.error().message);
@@ -289,20 +290,22 @@ TEST_CASE("a chunk's estimate and residuals come back as they were, whatever add
     REQUIRE((*writer)->finish().has_value());
   }
   int chunks = 0;
-  const auto status = store->load(info, [&](const LoadedChunk& chunk) -> Status {
+  const auto status = store->load(info, [&](ChunkIndex chunk, const ChunkState& state) -> Status {
     ++chunks;
-    CHECK(sample_matches(chunk.params, info.round, chunk.chunk, 0));
-    REQUIRE(chunk.slots.size() == 1);
-    CHECK(sample_matches(chunk.slots[0], info.round, chunk.chunk, 1));
-    REQUIRE(chunk.estimate.size() == kElements);
-    CHECK(chunk.estimate[7] == value(chunk.chunk, 50, 7));
-    CHECK(chunk.nodes == 300);
-    REQUIRE(chunk.residuals.size() == 3);
+    CHECK(sample_matches(state.params.floats(), info.round, chunk, 0));
+    REQUIRE(state.slots[0]);
+    CHECK_FALSE(state.slots[1]);
+    CHECK(sample_matches(state.slots[0].floats(), info.round, chunk, 1));
+    REQUIRE(state.estimate.floats().size() == kElements);
+    CHECK(state.estimate.floats()[7] == value(chunk, 50, 7));
+    CHECK(state.nodes == 300);
+    REQUIRE(state.residuals.size() == 3);
     const std::uint32_t nodes[] = {0, 2, 299};
     for (std::size_t r = 0; r < 3; ++r) {
-      CHECK(chunk.residuals[r].node == nodes[r]);
+      CHECK(state.residuals[r].node == nodes[r]);
+      const auto* values = reinterpret_cast<const float*>(state.residuals[r].bytes().data());
       for (std::size_t i = 0; i < kElements; ++i) {
-        REQUIRE(chunk.residuals[r].values[i] == value(chunk.chunk, nodes[r], i));
+        REQUIRE(values[i] == value(chunk, nodes[r], i));
       }
     }
     return {};

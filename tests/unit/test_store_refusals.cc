@@ -121,14 +121,21 @@ TEST_CASE("records of a snapshot that do not belong together are refused by name
   };
   const std::string header0("\0\0\0\1\0", 5), params0("\0\0\0\1\1", 5), header1("\0\0\0\4\0", 5),
       params1("\0\0\0\4\1", 5);
-  records::ChunkHeader good{info.job, info.round, ChunkIndex(1), Version(1), 1, 8, 0, info.optimizer, 0};
+  records::ChunkHeader good;
+  good.version = Version(1);
+  good.step = 1;
+  good.job = info.job;
+  good.round = info.round;
+  good.chunk = ChunkIndex(1);
+  good.optimizer = info.optimizer;
+  good.elements = 8;
   good.checksum = 0x1234;  // never the right one
   const std::vector<Case> cases = {
       {"chunk 1 of the snapshot of round 1 of job 'mlp' (job id 7) is damaged: its checksum", [](auto&) {}},
       {"chunk 1 of the snapshot of round 1 of job 'mlp' (job id 7) is damaged: it is missing",
        [&](auto& m) { m.erase(header0); }},
-      {"its array 1 is missing", [&](auto& m) { m.erase(params0); }},
-      {"array 1 has 31 bytes, not 32", [&](auto& m) { m[params0].pop_back(); }},
+      {"its parameters are missing", [&](auto& m) { m.erase(params0); }},
+      {"its parameters have 31 bytes, not 32", [&](auto& m) { m[params0].pop_back(); }},
       {"the header of chunk 1 of the snapshot of round 1 of job 'mlp' (job id 7) is damaged: its checksum",
        [&](auto& m) { m[header0][20] ^= 1; }},
       {"is damaged: it has only 3 bytes", [&](auto& m) { m[header0] = "abc"; }},
@@ -189,7 +196,7 @@ TEST_CASE("records of a snapshot that do not belong together are refused by name
       std::unique_ptr<rocksdb::DB> db(raw);
       for (const auto& [key, value] : entries) REQUIRE(db->Put(rocksdb::WriteOptions(), key, value).ok());
       std::unique_ptr<rocksdb::Iterator> iterator(db->NewIterator(rocksdb::ReadOptions()));
-      const auto status = read_snapshot(*iterator, record, [](const LoadedChunk&) -> Status {
+      const auto status = read_snapshot(*iterator, record, [](ChunkIndex, const ChunkState&) -> Status {
         FAIL("a damaged chunk was handed out");
         return {};
       });
