@@ -48,7 +48,7 @@ Control::Control(const ServerConfig& config, std::string coordinator, Store* sto
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
       incarnation_(random_incarnation()),
-      wake_(std::move(wake)),
+      events_(std::move(wake)),
       context_(1),
       socket_(context_, zmq::socket_type::dealer),
       jobs_(config_, store, logger_, static_cast<ControlJobsOutput&>(*this)) {}
@@ -72,13 +72,13 @@ void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, Checkpoi
 void Control::stop() {
   if (!thread_.joinable()) return;
   stopping_.store(true, std::memory_order_release);
-  wake_.notify();
+  events_.rouse();
   thread_.join();
 }
 
 void Control::drain() {
   draining_.store(true, std::memory_order_release);
-  wake_.notify();
+  events_.rouse();
 }
 
 void Control::run() {
@@ -86,9 +86,9 @@ void Control::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     const std::uint64_t wait =
         outbox_.empty() && joined_ ? std::min<std::uint64_t>(kPollMs, config_.heartbeat_ms) : kBusyPollMs;
-    zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake_.fd(), ZMQ_POLLIN, 0}};
-    if (zmq_poll(items, 2, static_cast<long>(wait)) > 0 && items[1].revents != 0) wake_.drain();
-    run_events();
+    zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, events_.fd(), ZMQ_POLLIN, 0}};
+    zmq_poll(items, 2, static_cast<long>(wait));
+    events_.run();
     receive_batch();
     const std::uint64_t now = steady_ms();
     heartbeat(now);
@@ -109,23 +109,6 @@ bool Control::between_chunks() {
 void Control::loaded() {
   heard_ms_ = steady_ms();  // its silence was ours
   heard_waking_ms_ = waking_.at(heard_ms_);
-}
-
-void Control::post(std::function<void()> event) {
-  {
-    const std::lock_guard lock(events_mutex_);
-    events_.push_back(std::move(event));
-  }
-  wake_.notify();
-}
-
-void Control::run_events() {
-  std::deque<std::function<void()>> events;
-  {
-    const std::lock_guard lock(events_mutex_);
-    events.swap(events_);
-  }
-  for (const std::function<void()>& event : events) event();
 }
 
 void Control::receive_batch() {

@@ -24,8 +24,8 @@
 #include <zmq.hpp>
 
 #include "common/clock.h"
+#include "common/command_queue.h"
 #include "common/config.h"
-#include "common/event_fd.h"
 #include "common/layout.h"
 #include "common/log.h"
 #include "common/messages.h"
@@ -90,7 +90,6 @@ class Control final : public LaneListener, private ControlJobsOutput {
   Control(const ServerConfig& config, std::string coordinator, Store* store, Logger logger, EventFd wake);
 
   void run();
-  void run_events();
   void receive_batch();
   void heartbeat(std::uint64_t now_ms);
   void beat();
@@ -121,7 +120,7 @@ class Control final : public LaneListener, private ControlJobsOutput {
   bool between_chunks() override;
   void loaded() override;
   void changed() override { publish(); }
-  void post(std::function<void()> event);
+  void post(std::function<void()> event) { events_.push(std::move(event)); }
   std::uint64_t now_ms() const override { return steady_ms(); }
 
   const ServerConfig config_;
@@ -133,11 +132,8 @@ class Control final : public LaneListener, private ControlJobsOutput {
   std::vector<Lane*> lanes_;
   Snapshotter* snapshotter_ = nullptr;
   CheckpointService* checkpoints_ = nullptr;
-  EventFd wake_;
+  CommandQueue<std::function<void()>> events_;
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
-
-  std::mutex events_mutex_;
-  std::deque<std::function<void()>> events_;
 
   // The control thread's.
   zmq::context_t context_;

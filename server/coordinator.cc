@@ -49,7 +49,7 @@ Coordinator::Coordinator(JobRegistry* registry, Logger logger, EventFd wake)
     : registry_(registry),
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
-      wake_(std::move(wake)),
+      orders_(std::move(wake), kMaxOrders),
       context_(1),
       socket_(context_, zmq::socket_type::router) {}
 
@@ -67,7 +67,7 @@ Status Coordinator::bind(const std::string& address) {
 Coordinator::~Coordinator() {
   if (thread_.joinable()) {
     stopping_.store(true, std::memory_order_release);
-    wake_.notify();
+    orders_.rouse();
     thread_.join();
   }
   socket_.close();
@@ -78,12 +78,12 @@ Coordinator::~Coordinator() {
 void Coordinator::run() {
   std::uint64_t next_tick = 0;
   while (!stopping_.load(std::memory_order_acquire)) {
-    zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake_.fd(), ZMQ_POLLIN, 0}};
+    zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, orders_.fd(), ZMQ_POLLIN, 0}};
     const std::uint64_t before = steady_ms();
     const long wait = next_tick > before ? static_cast<long>(next_tick - before) : 0;
-    if (zmq_poll(items, 2, wait) > 0 && items[1].revents != 0) wake_.drain();
+    zmq_poll(items, 2, wait);
     receive_batch();
-    run_orders();
+    orders_.run();
     const std::uint64_t now = steady_ms();
     if (now >= next_tick) {
       const std::lock_guard lock(mutex_);
@@ -163,7 +163,7 @@ void Coordinator::log(const std::string& line, LogLevel level) {
 
 void Coordinator::drain() {
   draining_.store(true, std::memory_order_release);
-  wake_.notify();
+  orders_.rouse();
 }
 
 bool Coordinator::drained() const {
@@ -182,30 +182,17 @@ std::vector<CoordinatorCore::PeerStatus> Coordinator::peers() const {
   return peers;
 }
 
-void Coordinator::run_orders() {
-  std::deque<Order> orders;
-  {
-    const std::lock_guard lock(orders_mutex_);
-    orders.swap(orders_);
-  }
-  for (const Order& order : orders) {
-    const std::lock_guard lock(mutex_);
-    order(now_ms());
-  }
-}
-
 Result<std::uint64_t> Coordinator::give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order) {
   // Outlives the caller's patience, so that the answer always has a place.
   const auto answer = std::make_shared<std::promise<Result<std::uint64_t>>>();
   std::future<Result<std::uint64_t>> ready = answer->get_future();
-  {
-    const std::lock_guard lock(orders_mutex_);
-    if (orders_.size() >= kMaxOrders) {
-      return fail(ErrorCode::kLimit, std::to_string(kMaxOrders) + " orders wait already; try again in a moment");
-    }
-    orders_.push_back([answer, order = std::move(order)](std::uint64_t now_ms) { answer->set_value(order(now_ms)); });
+  const bool given = orders_.try_push([this, answer, order = std::move(order)] {
+    const std::lock_guard lock(mutex_);
+    answer->set_value(order(now_ms()));
+  });
+  if (!given) {
+    return fail(ErrorCode::kLimit, std::to_string(kMaxOrders) + " orders wait already; try again in a moment");
   }
-  wake_.notify();
   if (ready.wait_for(kOrderPatience) != std::future_status::ready) {
     return fail(ErrorCode::kTimeout,
                 "the coordinator is busy and has not acted on the order yet; look at the state of "

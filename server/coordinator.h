@@ -9,7 +9,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,7 +17,7 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "common/event_fd.h"
+#include "common/command_queue.h"
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/result.h"
@@ -75,9 +74,7 @@ class Coordinator final : private CoordinatorOutput {
   Status bind(const std::string& address);
   void run();
   void receive_batch();
-  using Order = std::function<void(std::uint64_t now_ms)>;
   Result<std::uint64_t> give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order);
-  void run_orders();
   std::uint64_t now_ms();  // on the coordinator's thread
 
   void send(PeerId to, const ControlMessage& message) override;
@@ -89,14 +86,11 @@ class Coordinator final : private CoordinatorOutput {
   Logger logger_;
   RateLimitedLog noise_;
   std::string endpoint_, local_endpoint_, ipc_path_;
-  EventFd wake_;
+  CommandQueue<std::function<void()>> orders_;
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
   LaneCounter messages_, malformed_;
   WakingClock clock_{kLongestStepMs};        // the thread's: the time that the core gets
   std::atomic<std::uint64_t> missed_ms_{0};  // that clock_ did not count so far
-
-  std::mutex orders_mutex_;
-  std::deque<Order> orders_;
 
   mutable std::mutex mutex_;  // guards core_
   std::unique_ptr<CoordinatorCore> core_;

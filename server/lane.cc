@@ -36,7 +36,7 @@ Lane::Lane(LaneOptions options, LaneListener& listener, Logger logger, EventFd w
     : options_(std::move(options)),
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
-      wake_(std::move(wake)),
+      commands_(std::move(wake)),
       jobs_(options_.jobs, static_cast<LaneOutput&>(*this), listener),
       links_(jobs_.told()),
       context_(1),
@@ -86,7 +86,7 @@ void Lane::run() {
     if (links_.pending()) wait = std::min(wait, LaneJobs::kPublishMs);
     poll_items_.clear();
     poll_items_.push_back({socket_.handle(), 0, ZMQ_POLLIN, 0});
-    poll_items_.push_back({nullptr, wake_.fd(), ZMQ_POLLIN, 0});
+    poll_items_.push_back({nullptr, commands_.fd(), ZMQ_POLLIN, 0});
     links_.add_poll_items(poll_items_, now);
     const bool some = zmq_poll(poll_items_.data(), static_cast<int>(poll_items_.size()), static_cast<long>(wait)) > 0;
     if (some && poll_items_[1].revents != 0) run_commands();
@@ -99,22 +99,8 @@ void Lane::run() {
   }
 }
 
-void Lane::post(std::function<void(LaneJobs&)> command) {
-  {
-    const std::lock_guard lock(mutex_);
-    commands_.push_back(std::move(command));
-  }
-  wake_.notify();
-}
-
 void Lane::run_commands() {
-  wake_.drain();
-  std::deque<std::function<void(LaneJobs&)>> commands;
-  {
-    const std::lock_guard lock(mutex_);
-    commands.swap(commands_);
-  }
-  for (const auto& command : commands) command(jobs_);
+  commands_.run(jobs_);
   links_.forget_those_over();
   count_mapped();
 }

@@ -17,7 +17,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -26,7 +25,7 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "common/event_fd.h"
+#include "common/command_queue.h"
 #include "common/log.h"
 #include "common/result.h"
 #include "server/lane_links.h"
@@ -80,7 +79,7 @@ class Lane final : public QueuedLane, private LaneOutput {
   Result<Payload> take_payload(zmq::message_t& frame, const PayloadPlace& place, bool copy);
   void run_commands();
   void count_mapped();
-  void post(std::function<void(LaneJobs&)> command) override;
+  void post(std::function<void(LaneJobs&)> command) override { commands_.push(std::move(command)); }
   bool send(zmq::message_t routing_id, const DataMessage& message, std::optional<zmq::message_t> payload,
             const PayloadPlace& place);
 
@@ -97,11 +96,10 @@ class Lane final : public QueuedLane, private LaneOutput {
   std::string endpoint_;
   std::string ipc_path_;  // removed at the end; empty for tcp
 
-  std::mutex mutex_;  // guards commands_ and restore_bytes_
+  CommandQueue<std::function<void(LaneJobs&)>> commands_;
+  std::mutex mutex_;  // guards restore_bytes_
   std::condition_variable restored_;
-  std::deque<std::function<void(LaneJobs&)>> commands_;
   std::size_t restore_bytes_ = 0;
-  EventFd wake_;
 
   // The lane's thread only (the name of links_ never changes).
   LaneJobs jobs_;

@@ -69,7 +69,7 @@ class AllreduceEngine {
   AllreduceEngine& operator=(const AllreduceEngine&) = delete;
 
   const AllreducePlan& plan() const { return devices_->plan(); }
-  const EventFd& wake() const { return inbox_->wake(); }
+  DeviceInbox& inbox() { return *inbox_; }
   // Begins to connect. keys: plan().communicators() of them, if it has any between nodes.
   Status connect(std::span<const CommKey> keys);
   bool connected() const { return tried_; }  // step() until then

@@ -36,7 +36,6 @@
 #include <thread>
 #include <vector>
 
-#include "common/event_fd.h"
 #include "common/log.h"
 #include "worker/allreduce_lane.h"
 #include "worker/bucket_tail.h"
@@ -56,7 +55,7 @@ struct AllreduceSurroundings {
   WorkerLaneListener* listener = nullptr;
   AllreducePort* port = nullptr;
   Logger logger;
-  const EventFd* wake = nullptr;  // of the lane, when kept() or ended() changed
+  CommandQueue<std::function<void()>>* lane = nullptr;  // roused when kept() or ended() changed
 };
 
 class AllreduceJob final : private AllreduceEngineOutput {

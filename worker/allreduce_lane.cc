@@ -30,11 +30,11 @@ AllreduceLane::AllreduceLane(AllreduceOptions options, WorkerLaneListener& liste
       port_(port),
       logger_(std::move(logger)),
       doorbell_(std::move(doorbell)),
-      wake_(std::move(wake)) {}
+      commands_(std::move(wake)) {}
 
 AllreduceLane::~AllreduceLane() {
   stopping_.store(true, std::memory_order_release);
-  wake_.notify();
+  commands_.rouse();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -51,18 +51,10 @@ std::uint64_t AllreduceLane::bytes_needed(const Layout& layout, std::uint32_t ra
                                              AllreduceJob::streams_of({}, layout.chunks()));
 }
 
-void AllreduceLane::command(std::function<void()> run) {
-  {
-    const std::lock_guard lock(mutex_);
-    commands_.push_back(std::move(run));
-  }
-  wake_.notify();
-}
-
 void AllreduceLane::open(std::shared_ptr<NodeJob> job, AllreduceSetup setup) {
   jobs_held_.fetch_add(1, std::memory_order_acq_rel);
   command([this, job = std::move(job), setup = std::move(setup)] {
-    AllreduceSurroundings around{options_, &listener_, &port_, logger_, &wake_};
+    AllreduceSurroundings around{options_, &listener_, &port_, logger_, &commands_};
     jobs_.push_back(std::make_unique<AllreduceJob>(job, setup, std::move(around)));
     std::erase_if(early_, [&](const PeerAddress& address) {
       const bool ours = address.job == job->spec().job && address.view == job->spec().view;
@@ -110,15 +102,6 @@ void AllreduceLane::close(std::shared_ptr<NodeJob> job, bool keep) {
   });
 }
 
-void AllreduceLane::take_commands() {
-  std::vector<std::function<void()>> commands;
-  {
-    const std::lock_guard lock(mutex_);
-    commands.swap(commands_);
-  }
-  for (const auto& run : commands) run();
-}
-
 void AllreduceLane::finish_closing() {
   for (Closing& entry : closing_) {
     if (!entry.keeping || !entry.job->kept()) continue;
@@ -138,12 +121,9 @@ void AllreduceLane::finish_closing() {
 void AllreduceLane::run() {
   std::uint64_t next_tick_ms = 0;
   while (!stopping_.load(std::memory_order_acquire)) {
-    pollfd polled[] = {{wake_.fd(), POLLIN, 0}, {doorbell_.fd(), POLLIN, 0}};
+    pollfd polled[] = {{commands_.fd(), POLLIN, 0}, {doorbell_.fd(), POLLIN, 0}};
     ::poll(polled, 2, kTickMs);
-    if (polled[0].revents != 0) {
-      wake_.drain();
-      take_commands();
-    }
+    commands_.run();
     if (polled[1].revents != 0) {
       doorbell_.drain();
       for (const auto& job : jobs_) job->scan();

@@ -17,11 +17,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/command_queue.h"
 #include "common/config.h"
 #include "common/event_fd.h"
 #include "common/log.h"
@@ -98,21 +98,18 @@ class AllreduceLane {
  private:
   AllreduceLane(AllreduceOptions options, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
                 EventFd doorbell, EventFd wake);
-  void command(std::function<void()> run);
+  void command(std::function<void()> run) { commands_.push(std::move(run)); }
   void run();
-  void take_commands();
   void finish_closing();
 
   const AllreduceOptions options_;
   WorkerLaneListener& listener_;
   AllreducePort& port_;
   Logger logger_;
-  EventFd doorbell_, wake_;
+  EventFd doorbell_;
+  CommandQueue<std::function<void()>> commands_;
   std::atomic<bool> stopping_{false};
   std::atomic<std::size_t> jobs_held_{0}, jobs_keeping_{0};
-
-  std::mutex mutex_;  // guards commands_
-  std::vector<std::function<void()>> commands_;
 
   // The thread's.
   struct Closing {

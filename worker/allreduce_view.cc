@@ -102,7 +102,7 @@ void AllreduceJob::conduct() {
   end(began);
   kept_.store(true, std::memory_order_release);
   ended_.store(true, std::memory_order_release);
-  around_.wake->notify();
+  around_.lane->rouse();
 }
 
 Status AllreduceJob::begin() {

@@ -68,7 +68,7 @@ AttachServer::AttachServer(AttachServerOptions options, FileDescriptor listener,
                            CoordinatorPort& coordinator, LanePort& lanes, Logger logger)
     : options_(std::move(options)),
       listener_(std::move(listener)),
-      wake_(std::move(wake)),
+      commands_(std::move(wake)),
       logger_(logger),
       noise_(logger, kNoiseLines, kNoiseIntervalMs),
       jobs_(std::make_unique<NodeJobs>(options_.jobs, static_cast<TrainerPort&>(*this), coordinator, lanes,
@@ -84,21 +84,12 @@ void AttachServer::run() {
 
 void AttachServer::stop() {
   if (stopping_.exchange(true)) return;
-  wake_.notify();
+  commands_.rouse();
   if (thread_.joinable()) thread_.join();
   jobs_.reset();  // closes what is open on the lanes
   connections_.clear();
   listener_.reset();
   ::unlink(options_.socket.c_str());
-}
-
-void AttachServer::post(Command command) {
-  {
-    const std::lock_guard lock(mutex_);
-    commands_.push_back(std::move(command));
-    drained_.store(false, std::memory_order_release);  // until it has been looked at
-  }
-  wake_.notify();
 }
 
 void AttachServer::lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure) {
@@ -148,12 +139,8 @@ std::vector<NodeJobSummary> AttachServer::summaries() const {
 }
 
 void AttachServer::take_commands(std::uint64_t now_ms) {
-  std::vector<Command> commands;
-  {
-    const std::lock_guard lock(mutex_);
-    commands.swap(commands_);
-  }
-  for (const Command& command : commands) command(*jobs_, now_ms);
+  drained_.store(false, std::memory_order_release);  // until it has been looked at
+  commands_.run(*jobs_, now_ms);
 }
 
 void AttachServer::accept_all(std::uint64_t now_ms) {
@@ -239,8 +226,8 @@ void AttachServer::close_broken(std::uint64_t now_ms) {
 void AttachServer::refresh() {
   auto fresh = jobs_->summaries();
   memory_used_.store(jobs_->budget().used(), std::memory_order_relaxed);
+  drained_.store(jobs_->drained(), std::memory_order_release);
   const std::lock_guard lock(mutex_);
-  drained_.store(jobs_->drained() && commands_.empty(), std::memory_order_release);
   summaries_.swap(fresh);
 }
 
@@ -251,7 +238,7 @@ void AttachServer::loop() {
   while (!stopping_.load(std::memory_order_acquire)) {
     items.clear();
     trainers.clear();
-    items.push_back({wake_.fd(), POLLIN, 0});
+    items.push_back({commands_.fd(), POLLIN, 0});
     // A descriptor below 0 is left out.
     const bool accepting = connections_.size() < kMaxConnections && pause_.over(steady_ms());
     items.push_back({accepting ? listener_.get() : -1, POLLIN, 0});
@@ -261,10 +248,7 @@ void AttachServer::loop() {
     }
     if (::poll(items.data(), items.size(), kTickMs) < 0) continue;
     const std::uint64_t now = steady_ms();
-    if (items[0].revents != 0) {
-      wake_.drain();
-      take_commands(now);
-    }
+    if (items[0].revents != 0) take_commands(now);
     for (std::size_t i = 0; i < trainers.size(); ++i) {
       if (items[i + 2].revents == 0) continue;
       receive(trainers[i], connections_.at(trainers[i]), now);

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "common/accept_pause.h"
-#include "common/event_fd.h"
+#include "common/command_queue.h"
 #include "common/log.h"
 #include "common/result.h"
 #include "worker/attach_socket.h"
@@ -56,7 +56,8 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   std::vector<JobProgress> progress() const override;
   std::vector<NodePace> paces() const override;
   void drain();
-  bool drained() const { return drained_.load(std::memory_order_acquire); }
+  // In this order: a command that was taken has made it false before.
+  bool drained() const { return commands_.empty() && drained_.load(std::memory_order_acquire); }
   void abandon(std::string reason);
   std::vector<NodeJobSummary> summaries() const;
   std::uint64_t memory_used() const { return memory_used_.load(std::memory_order_relaxed); }
@@ -72,7 +73,7 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
 
   AttachServer(AttachServerOptions options, FileDescriptor listener, EventFd wake, CoordinatorPort& coordinator,
                LanePort& lanes, Logger logger);
-  void post(Command command);
+  void post(Command command) { commands_.push(std::move(command)); }
   void loop();
   void take_commands(std::uint64_t now_ms);
   void accept_all(std::uint64_t now_ms);
@@ -85,7 +86,7 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   const AttachServerOptions options_;
   FileDescriptor listener_;
   AcceptPause pause_;  // the thread's
-  EventFd wake_;
+  CommandQueue<Command> commands_;
   Logger logger_;
   RateLimitedLog noise_;
   std::unique_ptr<NodeJobs> jobs_;  // the thread's
@@ -93,11 +94,10 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
       connections_;  // in the order of arrival: a dead trainer's end is seen before its successor's attach
   TrainerId last_trainer_;
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> drained_{false};
+  std::atomic<bool> drained_{false};  // when commands were taken last, or since
   std::atomic<std::uint64_t> memory_used_{0}, refused_{0};
 
-  mutable std::mutex mutex_;  // guards commands_ and summaries_
-  std::vector<Command> commands_;
+  mutable std::mutex mutex_;  // guards summaries_
   std::vector<NodeJobSummary> summaries_;
   std::thread thread_;
 };

@@ -34,7 +34,7 @@ Status DeviceExchange::connect(std::span<const CommKey> keys) {
     const std::uint64_t now = steady_ns();
     engine_->step(now);
     if (engine_->failed()) return tl::unexpected(error_);
-    if (!engine_->connected()) sleep_until_next(*engine_, engine_->wake().fd(), now);
+    if (!engine_->connected()) sleep_until_next(*engine_, engine_->inbox().fd(), now);
   }
   return {};
 }
@@ -53,7 +53,7 @@ void DeviceExchange::run() {
     const std::uint64_t now = steady_ns();
     engine_->step(now);
     notice(now);
-    sleep_until_next(*engine_, engine_->wake().fd(), now);
+    sleep_until_next(*engine_, engine_->inbox().fd(), now);
   }
 }
 
@@ -72,7 +72,7 @@ void DeviceExchange::engine_failed(const Error& error) {
 
 void DeviceExchange::give_up() {
   giving_up_.store(true, std::memory_order_release);
-  engine_->wake().notify();
+  engine_->inbox().rouse();
 }
 
 void DeviceExchange::stop() {

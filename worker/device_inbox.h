@@ -1,7 +1,6 @@
-// DeviceInbox: what a job's device engine is told, by the lanes and by host callbacks on the devices' streams. A queue
-// with a mutex that is held for a few instructions, and an eventfd that is written only when the queue was empty.
+// DeviceInbox: what a job's device engine is told, by the lanes and by host callbacks on the devices' streams.
 //
-// Its size is fixed: a chunk has at most one order of each kind pending, a device one completion per group and
+// Its bound is exact: a chunk has at most one order of each kind pending, a device one completion per group and
 // direction. All-reduce jobs (allreduce_engine.h) use kReduce, kReduced (the weights of the group that `chunk` begins
 // are there) and kDelivered.
 //
@@ -11,11 +10,10 @@
 
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <vector>
 
 #include "common/assert.h"
-#include "common/event_fd.h"
+#include "common/command_queue.h"
 #include "common/ids.h"
 
 namespace tributary {
@@ -51,9 +49,7 @@ struct DeviceCallback {
 
 class DeviceInbox {
  public:
-  DeviceInbox(EventFd wake, std::size_t capacity) : wake_(std::move(wake)), capacity_(capacity) {
-    orders_.reserve(capacity);
-  }
+  DeviceInbox(EventFd wake, std::size_t bound) : orders_(std::move(wake), bound) {}
   DeviceInbox(const DeviceInbox&) = delete;
   DeviceInbox& operator=(const DeviceInbox&) = delete;
 
@@ -61,32 +57,17 @@ class DeviceInbox {
   DeviceCallback* callback(const DeviceOrder& order) { return &callbacks_.emplace_back(DeviceCallback{this, order}); }
   // Any thread; never blocks for long, calls nothing of CUDA's.
   void post(const DeviceOrder& order) {
-    bool first = false;
-    {
-      const std::lock_guard lock(mutex_);
-      TRIB_ASSERT(orders_.size() < capacity_);
-      first = orders_.empty();
-      orders_.push_back(order);
-    }
-    if (first) wake_.notify();
+    const bool room = orders_.try_push(order);
+    TRIB_ASSERT(room);
   }
-  // The engine's thread. `out` is emptied first; its memory is swapped in, so that nothing is allocated.
-  void take(std::vector<DeviceOrder>& out) {
-    out.clear();
-    out.reserve(capacity_);
-    wake_.drain();
-    const std::lock_guard lock(mutex_);
-    orders_.swap(out);
-  }
-  const EventFd& wake() const { return wake_; }
-  std::size_t capacity() const { return capacity_; }
+  void rouse() { orders_.rouse(); }
+  // The engine's thread.
+  void take(std::vector<DeviceOrder>& out) { orders_.take(out); }
+  int fd() const { return orders_.fd(); }
 
  private:
-  const EventFd wake_;
-  const std::size_t capacity_;
+  CommandQueue<DeviceOrder> orders_;
   std::deque<DeviceCallback> callbacks_;  // which stay where they are
-  std::mutex mutex_;
-  std::vector<DeviceOrder> orders_;
 };
 
 inline void DeviceCallback::post(void* callback) {

@@ -19,29 +19,6 @@ constexpr std::size_t kEventsPerChunk = 3;
 
 // ---- DeviceReduction ----
 
-// The eventfd is written and drained under the mutex: it is readable if and only if there are events, so a lane that
-// looks at `some` first never sleeps on one that nobody drains.
-void DeviceReduction::Port::post(Event event) {
-  const std::lock_guard lock(mutex);
-  events.push_back(event);
-  if (some.exchange(true, std::memory_order_release)) return;
-  wake.notify();
-}
-
-void DeviceReduction::Port::take(std::vector<Event>& out) {
-  out.clear();
-  if (!some.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock(mutex);
-  wake.drain();
-  some.store(false, std::memory_order_relaxed);
-  events.swap(out);
-}
-
-void DeviceReduction::Port::look_again() {
-  const std::lock_guard lock(mutex);
-  if (!some.exchange(true, std::memory_order_release)) wake.notify();
-}
-
 Result<std::shared_ptr<DeviceReduction>> DeviceReduction::create(std::shared_ptr<DeviceApi> api, DevicePlan plan,
                                                                  DeviceReductionOptions options, Logger logger) {
   std::shared_ptr<DeviceReduction> self(new DeviceReduction(std::move(api), std::move(options), std::move(logger)));
@@ -69,7 +46,7 @@ Status DeviceReduction::make_loans() {
 
 DeviceReduction::~DeviceReduction() {
   stopping_.store(true, std::memory_order_release);
-  if (engine_) engine_->inbox().wake().notify();
+  if (engine_) engine_->inbox().rouse();
   if (thread_.joinable()) thread_.join();
   if (engine_) end_device_work(*engine_, logger_, options_.pump ? options_.pump : nap_for_devices);
 }
@@ -78,22 +55,20 @@ void DeviceReduction::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     const std::uint64_t now = steady_ns();
     engine_->step(now);
-    sleep_until_next(*engine_, engine_->inbox().wake().fd(), now);
+    sleep_until_next(*engine_, engine_->inbox().fd(), now);
   }
 }
 
 Result<DeviceReduction::Port*> DeviceReduction::add_port(const std::vector<ChunkIndex>& chunks) {
   auto wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());
-  auto port = std::make_unique<Port>();
-  port->wake = std::move(*wake);
-  port->events.reserve(kEventsPerChunk * chunks.size() + 1);
+  auto port = std::make_unique<Port>(std::move(*wake), kEventsPerChunk * chunks.size() + 1);
   for (const ChunkIndex chunk : chunks) {
     TRIB_ASSERT(!ports_by_chunk_[chunk.value]);
     ports_by_chunk_[chunk.value] = port.get();
   }
   const std::lock_guard lock(mutex_);
-  if (failed_.load(std::memory_order_acquire)) port->post({Event::Kind::kFailed, {}});
+  if (failed_.load(std::memory_order_acquire)) port->push({Event::Kind::kFailed, {}});
   ports_.push_back(std::move(port));
   return ports_.back().get();
 }
@@ -103,7 +78,7 @@ void DeviceReduction::engine_failed(const Error& error) {
   const std::lock_guard lock(mutex_);
   error_ = error;
   failed_.store(true, std::memory_order_release);
-  for (const auto& port : ports_) port->post({Event::Kind::kFailed, {}});
+  for (const auto& port : ports_) port->push({Event::Kind::kFailed, {}});
 }
 
 Error DeviceReduction::error() const {
@@ -120,7 +95,7 @@ void DeviceReduction::wait_for(const Port& port) const {
   if (options_.pump) {
     options_.pump();
   } else {
-    sleep_on(port.wake.fd(), kWaitNs);
+    sleep_on(port.fd(), kWaitNs);
   }
 }
 
@@ -219,7 +194,7 @@ std::span<const std::byte> DeviceReducer::residual(ChunkIndex chunk) {
         }
       }
     }
-    if (!early_.empty()) port_.look_again();
+    if (!early_.empty()) port_.rouse();
   }
   if (failed()) return {};
   reduction_->api_->host_access(place, false);

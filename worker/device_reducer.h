@@ -58,16 +58,7 @@ class DeviceReduction final : public DeviceLender, private DeviceEngineOutput {
     Kind kind = Kind::kReduced;
     ChunkIndex chunk;
   };
-  // Of one lane. Bounded: an event per chunk and kind.
-  struct Port {
-    std::mutex mutex;
-    std::vector<Event> events;
-    std::atomic<bool> some{false};  // so that a lane may ask at any time at no cost
-    EventFd wake;
-    void post(Event event);
-    void take(std::vector<Event>& out);
-    void look_again();  // the lane has events to handle that it took before
-  };
+  using Port = CommandQueue<Event>;  // of one lane. Its bound: an event per chunk and kind
 
   DeviceReduction(std::shared_ptr<DeviceApi> api, DeviceReductionOptions options, Logger logger)
       : api_(std::move(api)), options_(std::move(options)), logger_(std::move(logger)) {}
@@ -79,12 +70,12 @@ class DeviceReduction final : public DeviceLender, private DeviceEngineOutput {
   std::size_t ports() const;
   void wait_for(const Port& port) const;  // until it may have events
 
-  void chunk_reduced(ChunkIndex chunk) override { ports_by_chunk_[chunk.value]->post({Event::Kind::kReduced, chunk}); }
+  void chunk_reduced(ChunkIndex chunk) override { ports_by_chunk_[chunk.value]->push({Event::Kind::kReduced, chunk}); }
   void chunk_delivered(ChunkIndex chunk) override {
-    ports_by_chunk_[chunk.value]->post({Event::Kind::kDelivered, chunk});
+    ports_by_chunk_[chunk.value]->push({Event::Kind::kDelivered, chunk});
   }
   void residual_moved(ChunkIndex chunk) override {
-    ports_by_chunk_[chunk.value]->post({Event::Kind::kResidualMoved, chunk});
+    ports_by_chunk_[chunk.value]->push({Event::Kind::kResidualMoved, chunk});
   }
   void engine_failed(const Error& error) override;
 
@@ -115,7 +106,7 @@ class DeviceReducer final : public NodeReducer {
   // Waits for its copy. Empty: the devices have failed, which reducer_failed() says.
   std::span<const std::byte> residual(ChunkIndex chunk) override;
   bool poll() override;
-  int wake_fd() const override { return port_.wake.fd(); }
+  int wake_fd() const override { return port_.fd(); }
   // This lane's part of the time in which the job's devices reduced.
   std::uint64_t busy_ns() const override;
 

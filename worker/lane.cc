@@ -26,21 +26,13 @@ WorkerLane::WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, 
       listener_(listener),
       logger_(std::move(logger)),
       doorbell_(std::move(doorbell)),
-      wake_(std::move(wake)),
+      commands_(std::move(wake)),
       context_(1) {}
 
 WorkerLane::~WorkerLane() {
   stopping_.store(true, std::memory_order_release);
-  wake_.notify();
+  commands_.rouse();
   if (thread_.joinable()) thread_.join();
-}
-
-void WorkerLane::command(std::function<void()> run) {
-  {
-    const std::lock_guard lock(mutex_);
-    commands_.push_back(std::move(run));
-  }
-  wake_.notify();
 }
 
 void WorkerLane::open(std::shared_ptr<NodeJob> job) {
@@ -109,15 +101,6 @@ JobConnections* WorkerLane::find(const NodeJob* job) {
   return at == jobs_.end() ? nullptr : at->get();
 }
 
-void WorkerLane::take_commands() {
-  std::vector<std::function<void()>> commands;
-  {
-    const std::lock_guard lock(mutex_);
-    commands.swap(commands_);
-  }
-  for (const auto& run : commands) run();
-}
-
 void WorkerLane::finish_closing(std::uint64_t now) {
   std::erase_if(closing_, [&](Closing& entry) {
     if (entry.job->outstanding() == 0) {
@@ -140,16 +123,13 @@ void WorkerLane::run() {
   bool more = false;  // a connection has messages beyond its batch
   while (!stopping_.load(std::memory_order_acquire)) {
     items.clear();
-    items.push_back({nullptr, wake_.fd(), ZMQ_POLLIN, 0});
+    items.push_back({nullptr, commands_.fd(), ZMQ_POLLIN, 0});
     items.push_back({nullptr, doorbell_.fd(), ZMQ_POLLIN, 0});
     for (auto& job : jobs_) job->add_poll_items(items);
     for (auto& entry : keeping_) entry.job->add_poll_items(items);
     zmq_poll(items.data(), static_cast<int>(items.size()), more ? 0 : closing_.empty() ? kTickMs : kClosingTickMs);
 
-    if (items[0].revents != 0) {
-      wake_.drain();
-      take_commands();
-    }
+    commands_.run();
     const bool rung = items[1].revents != 0;
     if (rung) doorbell_.drain();
     more = false;

@@ -23,12 +23,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 #include <zmq.hpp>
 
+#include "common/command_queue.h"
 #include "common/event_fd.h"
 #include "common/log.h"
 #include "common/patience.h"
@@ -69,9 +69,8 @@ class WorkerLane {
 
  private:
   WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger, EventFd doorbell, EventFd wake);
-  void command(std::function<void()> run);
+  void command(std::function<void()> run) { commands_.push(std::move(run)); }
   void run();
-  void take_commands();
   void finish_keeping(std::uint64_t now_ms);
   void finish_closing(std::uint64_t now_ms);
   JobConnections* find(const NodeJob* job);
@@ -79,12 +78,10 @@ class WorkerLane {
   const WorkerLaneOptions options_;
   WorkerLaneListener& listener_;
   Logger logger_;
-  EventFd doorbell_, wake_;
+  EventFd doorbell_;
+  CommandQueue<std::function<void()>> commands_;
   std::atomic<bool> stopping_{false};
   std::atomic<std::size_t> jobs_held_{0}, jobs_keeping_{0};
-
-  std::mutex mutex_;  // guards commands_
-  std::vector<std::function<void()>> commands_;
 
   // The thread's.
   zmq::context_t context_;
