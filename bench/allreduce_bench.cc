@@ -125,13 +125,15 @@ class Lanes final : private WorkerLaneListener {
     auto layout = Layout::unowned(std::move(tensors), chunk);
     if (!layout) return tl::unexpected(layout.error());
     layout_ = std::make_shared<const Layout>(std::move(*layout));
-    AllreduceSetup setup;
-    setup.nodes = options_.nodes;
-    setup.config.mode = Mode::kAllreduce;
-    setup.config.allreduce.algorithm = choice_of<AllreduceAlgorithm>(options_.algorithm).value();
-    setup.config.optimizer.name = options_.optimizer;
-    setup.config.optimizer.lr = 1e-4;
-    setup.config.snapshot = {0, 0};
+    JobConfig config;
+    config.name = "bench";
+    config.mode = Mode::kAllreduce;
+    config.allreduce.algorithm = choice_of<AllreduceAlgorithm>(options_.algorithm).value();
+    config.optimizer.name = options_.optimizer;
+    config.optimizer.lr = 1e-4;
+    config.snapshot = {0, 0};
+    const auto view = std::make_shared<const ViewPlan>(ViewPlan{
+        .plan = JobPlan::of(config), .job = JobId(1), .view = ViewId(1), .nodes = options_.nodes, .layout = layout_});
     AllreduceOptions lane_options;
     lane_options.streams = options_.streams;
     for (std::uint32_t n = 0; n < options_.nodes; ++n) {
@@ -143,18 +145,14 @@ class Lanes final : private WorkerLaneListener {
     }
     for (std::uint32_t n = 0; n < options_.nodes; ++n) {
       NodeJobSpec spec;
-      spec.name = "bench";
-      spec.job = JobId(1);
-      spec.view = ViewId(1);
+      spec.view = view;
       spec.node = NodeRank(n);
-      spec.layout = layout_;
-      spec.init = n == 0;
       spec.ranks = options_.ranks_per_node;
       auto job = NodeJob::create(std::move(spec), 1, std::make_shared<MemoryBudget>(~0ull));
       if (!job) return tl::unexpected(job.error());
       nodes_[n]->job = std::move(*job);
       fill(*nodes_[n]->job);
-      nodes_[n]->lane->open(nodes_[n]->job, setup);
+      nodes_[n]->lane->open(nodes_[n]->job);
     }
     nodes_[0]->lane->initial_values(nodes_[0]->job);
     const auto began = Clock::now();
@@ -176,7 +174,7 @@ class Lanes final : private WorkerLaneListener {
   }
 
   static bool reached(const NodeJob& job, std::uint64_t round) {
-    for (std::size_t c = 0; c < job.spec().layout->chunks(); ++c) {
+    for (std::size_t c = 0; c < job.layout().chunks(); ++c) {
       if (job.chunk_words()[c].version_plus_one.load(std::memory_order_acquire) < round + 1) return false;
     }
     return true;

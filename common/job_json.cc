@@ -193,13 +193,8 @@ json without_ignorable(json root) {
 }
 
 // Of keys for which `ignored` is false.
-std::string first_difference(std::string_view ours_json, std::string_view theirs_json,
-                             bool (*ignored)(std::string_view dotted)) {
-  // Through the structs, so that a record written before a key existed compares equal to that key's default.
-  const Result<JobConfig> ours = job_from_json(ours_json), theirs = job_from_json(theirs_json);
-  if (!ours) return "the job's own configuration cannot be read: " + ours.error().message;
-  if (!theirs) return "your configuration cannot be read: " + theirs.error().message;
-  const json a = to_json(*ours), b = to_json(*theirs);
+std::string first_difference(const JobConfig& ours, const JobConfig& theirs, bool (*ignored)(std::string_view dotted)) {
+  const json a = to_json(ours), b = to_json(theirs);
   for (const auto& [section, keys] : a.items()) {
     for (const auto& [key, value] : keys.items()) {
       const std::string dotted = dotted_key(section, key);
@@ -272,12 +267,20 @@ std::uint64_t config_hash(const JobConfig& config) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-std::string describe_config_difference(std::string_view ours_json, std::string_view theirs_json) {
-  return first_difference(ours_json, theirs_json, is_ignorable_key);
+std::string describe_config_difference(const JobConfig& ours, const JobConfig& theirs) {
+  return first_difference(ours, theirs, is_ignorable_key);
 }
 
-std::string describe_any_config_difference(std::string_view ours_json, std::string_view theirs_json) {
-  return first_difference(ours_json, theirs_json, [](std::string_view) { return false; });
+std::string describe_any_config_difference(const JobConfig& ours, const JobConfig& theirs) {
+  return first_difference(ours, theirs, [](std::string_view) { return false; });
+}
+
+// Through the structs, so that a record written before a key existed compares equal to that key's default.
+std::string describe_config_difference(std::string_view ours_json, std::string_view theirs_json) {
+  const Result<JobConfig> ours = job_from_json(ours_json), theirs = job_from_json(theirs_json);
+  if (!ours) return "the job's own configuration cannot be read: " + ours.error().message;
+  if (!theirs) return "your configuration cannot be read: " + theirs.error().message;
+  return describe_config_difference(*ours, *theirs);
 }
 
 }  // namespace tributary

@@ -38,9 +38,10 @@ bool is_ignorable_key(std::string_view dotted_key);
 // A sentence naming the first key (in sorted order) that differs and is not ignorable, with both values; empty if the
 // two are the same training. Either may be a peer's bytes; one that is no job configuration is named as such.
 std::string describe_config_difference(std::string_view ours_json, std::string_view theirs_json);
+std::string describe_config_difference(const JobConfig& ours, const JobConfig& theirs);
 
 // The same for any key: ranks of one node are started with one job file.
-std::string describe_any_config_difference(std::string_view ours_json, std::string_view theirs_json);
+std::string describe_any_config_difference(const JobConfig& ours, const JobConfig& theirs);
 
 inline bool same_training(std::string_view ours_json, std::string_view theirs_json) {
   return describe_config_difference(ours_json, theirs_json).empty();

@@ -29,18 +29,18 @@ std::uint64_t AllreduceJob::staging_bytes(const Layout& layout, std::size_t memb
   return streams * members * (std::min(layout.chunk_elements(), layout.flat_elements()) + kTailParts) * sizeof(float);
 }
 
-AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSetup setup, AllreduceSurroundings around)
+AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSurroundings around)
     : job_(std::move(job)),
-      setup_(std::move(setup)),
+      view_(job_->view()),
       around_(std::move(around)),
-      flat_(is_flat(setup_)),
-      streams_(streams_of(around_.options, job_->spec().layout->chunks())),
-      seen_(job_->spec().layout->tensors().size() * job_->spec().ranks, job_->spec().start.value),
-      digests_(job_->spec().layout->chunks(), setup_.nodes),
-      gather_(job_->spec().layout, job_->spec().layout->chunks_owned_by(ShardIndex(0), LaneIndex(0)),
-              job_->spec().ranks, job_->spec().start),
-      complete_(job_->spec().layout->chunks(), Complete{job_->spec().start, {}}) {
-  newly_.reserve(job_->spec().layout->chunks());
+      flat_(is_flat(*view_.plan)),
+      streams_(streams_of(around_.options, job_->layout().chunks())),
+      seen_(job_->layout().tensors().size() * job_->spec().ranks, view_.start.value),
+      digests_(job_->layout().chunks(), view_.nodes),
+      gather_(view_.layout, job_->layout().chunks_owned_by(ShardIndex(0), LaneIndex(0)), job_->spec().ranks,
+              view_.start),
+      complete_(job_->layout().chunks(), Complete{view_.start, {}}) {
+  newly_.reserve(job_->layout().chunks());
   conductor_ = start_thread("conductor", around_.logger, [this] { conduct(); });
 }
 
@@ -50,7 +50,7 @@ AllreduceJob::~AllreduceJob() {
 }
 
 std::string AllreduceJob::place() const {
-  return "node " + std::to_string(job_->spec().node.value) + " of " + std::to_string(setup_.nodes);
+  return "node " + std::to_string(job_->spec().node.value) + " of " + std::to_string(view_.nodes);
 }
 
 void AllreduceJob::fail_job(LaneFailure::Kind kind, Error error) {
@@ -115,7 +115,7 @@ void AllreduceJob::tick(std::uint64_t now_ms) {
       continue;
     }
     member->noticed_ms.store(since, std::memory_order_relaxed);
-    around_.logger->info("job '{}': bucket {} of round {} has waited {} s for other nodes", job_->spec().name,
+    around_.logger->info("job '{}': bucket {} of round {} has waited {} s for other nodes", view_.name(),
                          member->chunk.load(std::memory_order_relaxed), member->round.load(std::memory_order_relaxed),
                          (now_ms - since) / 1000);
   }
@@ -124,7 +124,7 @@ void AllreduceJob::tick(std::uint64_t now_ms) {
 // ---- A member's thread ----
 
 void AllreduceJob::run_member(Member& member) {
-  const auto chunks = static_cast<std::uint32_t>(job_->spec().layout->chunks());
+  const auto chunks = static_cast<std::uint32_t>(job_->layout().chunks());
   if (Status connected = connect_member(member); !connected) return;
   {
     std::unique_lock lock(mutex_);
@@ -132,7 +132,7 @@ void AllreduceJob::run_member(Member& member) {
     changed_.notify_all();
     changed_.wait(lock, [&] { return begun_ || failed_ || closing_; });
   }
-  for (Round round = job_->spec().start.next();; round = round.next()) {
+  for (Round round = view_.start.next();; round = round.next()) {
     for (std::uint32_t i = member.stream; i < chunks; i += streams_) {
       const ChunkIndex chunk(chunks - 1 - i);
       Complete ready;
@@ -212,7 +212,7 @@ class AllreduceJob::Bucket final : public RingSource {
 };
 
 Status AllreduceJob::exchange(Member& member, ChunkIndex chunk, Round round, const BucketTail& tail) {
-  const ChunkRange range = job_->spec().layout->chunk(chunk);
+  const ChunkRange range = job_->layout().chunk(chunk);
   Bucket bucket(*this, member, range, tail);
   member.since_ms.store(steady_ms(), std::memory_order_relaxed);
   Status summed = member.ring->allreduce(member.staging.data(), range.elements + kTailParts, bucket);
@@ -223,9 +223,9 @@ Status AllreduceJob::exchange(Member& member, ChunkIndex chunk, Round round, con
 }
 
 Status AllreduceJob::finish_bucket(Member& member, ChunkIndex chunk, Round round, std::uint64_t digest) {
-  const ChunkRange range = job_->spec().layout->chunk(chunk);
+  const ChunkRange range = job_->layout().chunk(chunk);
   const float* tail = member.staging.data() + range.elements;
-  if (!same_digest(digest, setup_.nodes, tail)) return tl::unexpected(digests_.difference(round));
+  if (!same_digest(digest, view_.nodes, tail)) return tl::unexpected(digests_.difference(round));
   state_->step(chunk, member.staging.data(), take_weight(tail));
   if (wants(chunk, round)) {
     std::vector<const float*> slots;
@@ -237,7 +237,7 @@ Status AllreduceJob::finish_bucket(Member& member, ChunkIndex chunk, Round round
 }
 
 void AllreduceJob::publish_bucket(ChunkIndex chunk, Round round) {
-  const ChunkRange range = job_->spec().layout->chunk(chunk);
+  const ChunkRange range = job_->layout().chunk(chunk);
   {
     const std::lock_guard lock(mutex_);
     gather_.answered(chunk);
@@ -245,7 +245,7 @@ void AllreduceJob::publish_bucket(ChunkIndex chunk, Round round) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   // What crosses this node's link: rings over ranks have one member here whose neighbour is elsewhere.
   const std::uint64_t wire =
-      setup_.nodes == 1 ? 0 : ring_bytes((range.elements + kTailParts) * sizeof(float), ring_size());
+      view_.nodes == 1 ? 0 : ring_bytes((range.elements + kTailParts) * sizeof(float), ring_size());
   NodeHeader& header = job_->header();
   header.bytes_pushed.fetch_add(wire, kRelaxed);
   header.bytes_pulled.fetch_add(wire, kRelaxed);
@@ -270,7 +270,7 @@ void AllreduceJob::keep(ChunkIndex chunk, Round round, const float* parameters, 
                         std::uint64_t step) {
   if (checkpointer_ && checkpointer_->reaches(round)) checkpointer_->keep(chunk, parameters, state, step);
   if (digests_.due(chunk, round)) {
-    digests_.take(chunk, {parameters, job_->spec().layout->chunk(chunk).elements}, state, step);
+    digests_.take(chunk, {parameters, job_->layout().chunk(chunk).elements}, state, step);
   }
 }
 

@@ -65,7 +65,7 @@ class AllreduceJob final : private AllreduceEngineOutput {
   static constexpr std::size_t kMaxMembers = kMaxTailMembers;  // of a ring
   static constexpr std::uint64_t kNoticeMs = 30'000;           // of waiting for other nodes, until it is logged
 
-  AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSetup setup, AllreduceSurroundings around);
+  AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSurroundings around);
   ~AllreduceJob() override;  // cuts what is still under way
   AllreduceJob(const AllreduceJob&) = delete;
   AllreduceJob& operator=(const AllreduceJob&) = delete;
@@ -84,9 +84,7 @@ class AllreduceJob final : private AllreduceEngineOutput {
   bool ended() const { return ended_.load(std::memory_order_acquire); }  // its threads are done
 
   static std::uint16_t streams_of(const AllreduceOptions& options, std::size_t chunks);
-  static bool is_flat(const AllreduceSetup& setup) {
-    return setup.config.allreduce.algorithm == AllreduceAlgorithm::kFlat;
-  }
+  static bool is_flat(const JobPlan& plan) { return plan.config.allreduce.algorithm == AllreduceAlgorithm::kFlat; }
   static std::uint64_t staging_bytes(const Layout& layout, std::size_t members, std::uint16_t streams);
 
  private:
@@ -146,10 +144,10 @@ class AllreduceJob final : private AllreduceEngineOutput {
   std::string place() const;
   bool on_devices() const { return job_->spec().allreduce_devices != nullptr; }
   std::uint32_t members_here() const { return flat_ ? job_->spec().ranks : 1; }
-  std::uint32_t ring_size() const { return setup_.nodes * members_here(); }
+  std::uint32_t ring_size() const { return view_.nodes * members_here(); }
 
   const std::shared_ptr<NodeJob> job_;
-  const AllreduceSetup setup_;
+  const ViewPlan& view_;  // of job_
   const AllreduceSurroundings around_;
   const bool flat_;
   const std::uint16_t streams_;

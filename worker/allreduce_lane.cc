@@ -6,7 +6,6 @@
 
 #include "common/clock.h"
 #include "common/daemon_thread.h"
-#include "common/job_optimizer.h"
 #include "worker/allreduce_job.h"
 
 namespace tributary {
@@ -38,26 +37,26 @@ AllreduceLane::~AllreduceLane() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::uint64_t AllreduceLane::bytes_needed(const Layout& layout, std::uint32_t ranks, NodeRank node,
-                                          const AllreduceSetup& setup) {
-  const auto optimizer = make_optimizer(setup.config.optimizer);
-  const auto slots = static_cast<std::uint64_t>(optimizer ? optimizer->slots() : 0);
+std::uint64_t AllreduceLane::bytes_needed(const NodeJobSpec& spec) {
+  const Layout& layout = *spec.view->layout;
+  const JobPlan& plan = *spec.view->plan;
+  const auto slots = static_cast<std::uint64_t>(plan.optimizer->slots());
   const std::uint64_t flat_bytes = layout.flat_elements() * sizeof(float);
-  const SnapshotConfig& snapshot = setup.config.snapshot;
-  const bool copies = node.value == 0 && (snapshot.every_s != 0 || snapshot.every_rounds != 0);
+  const SnapshotConfig& snapshot = plan.config.snapshot;
+  const bool copies = spec.node.value == 0 && (snapshot.every_s != 0 || snapshot.every_rounds != 0);
   const std::uint64_t state = slots * flat_bytes + (copies ? (1 + slots) * flat_bytes : 0);
-  if (setup.on_devices) return state;  // as the view begins and ends with it
-  return state + AllreduceJob::staging_bytes(layout, AllreduceJob::is_flat(setup) ? ranks : 1,
+  if (spec.allreduce_devices) return state;  // as the view begins and ends with it
+  return state + AllreduceJob::staging_bytes(layout, AllreduceJob::is_flat(plan) ? spec.ranks : 1,
                                              AllreduceJob::streams_of({}, layout.chunks()));
 }
 
-void AllreduceLane::open(std::shared_ptr<NodeJob> job, AllreduceSetup setup) {
+void AllreduceLane::open(std::shared_ptr<NodeJob> job) {
   jobs_held_.fetch_add(1, std::memory_order_acq_rel);
-  command([this, job = std::move(job), setup = std::move(setup)] {
+  command([this, job = std::move(job)] {
     AllreduceSurroundings around{options_, &listener_, &port_, logger_, &commands_};
-    jobs_.push_back(std::make_unique<AllreduceJob>(job, setup, std::move(around)));
+    jobs_.push_back(std::make_unique<AllreduceJob>(job, std::move(around)));
     std::erase_if(early_, [&](const PeerAddress& address) {
-      const bool ours = address.job == job->spec().job && address.view == job->spec().view;
+      const bool ours = address.job == job->view().job && address.view == job->view().view;
       if (ours) jobs_.back()->peer_address(address);
       return ours;
     });
@@ -74,7 +73,7 @@ void AllreduceLane::initial_values(std::shared_ptr<NodeJob> job) {
 void AllreduceLane::peer_address(PeerAddress address) {
   command([this, address = std::move(address)]() mutable {
     const auto at = std::ranges::find_if(jobs_, [&](const auto& held) {
-      return held->job()->spec().job == address.job && held->job()->spec().view == address.view;
+      return held->job()->view().job == address.job && held->job()->view().view == address.view;
     });
     if (at != jobs_.end()) return (*at)->peer_address(address);
     // Of a view that is over, or not open yet: the oldest go first.
@@ -90,9 +89,8 @@ void AllreduceLane::close(std::shared_ptr<NodeJob> job, bool keep) {
     if (at == jobs_.end()) {
       if (!keep) return;
       jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
-      const NodeJobSpec& spec = job->spec();
-      if (spec.node.value == 0) {
-        port_.checkpointed({spec.job, spec.view, {}, false, 0, "node 0's lane could not begin the view"});
+      if (job->spec().node.value == 0) {
+        port_.checkpointed({job->view().job, job->view().view, {}, false, 0, "node 0's lane could not begin the view"});
       }
       return;
     }

@@ -4,8 +4,8 @@
 //
 // A job's life here: open() publishes this node's addresses through the AllreducePort and connects to the other nodes
 // as theirs come in by peer_address(); node 0 then hands out the initial parameters (initial_values() of a fresh job,
-// its checkpoint of a resumed one). Every chunk of the layout belongs to (shard 0, lane 0), so that the session rings
-// this lane's doorbell; chunks are the buckets of the collectives.
+// its checkpoint of round ViewPlan::start of a resumed one). Every chunk of the layout belongs to (shard 0, lane 0), so
+// that the session rings this lane's doorbell; chunks are the buckets of the collectives.
 //
 // When the view ends: close(keep = true) after a stop at a round boundary. Node 0 then writes a checkpoint, which the
 // coordinator, and through it all trainers, hear of (AllreducePort::checkpointed); and every
@@ -49,14 +49,6 @@ class AllreducePort {
   virtual void checkpointed(const SnapshotDone& done) = 0;  // on the lane's threads
 };
 
-// What a job needs beyond NodeJobSpec. The spec's endpoints and devices (those of the node reduction) are not used.
-// spec.init: a fresh job's node 0. A node 0 without it loads the checkpoint of round spec.start.
-struct AllreduceSetup {
-  std::uint32_t nodes = 1;
-  JobConfig config;  // algorithm, optimizer, schedule, snapshot
-  bool on_devices = false;
-};
-
 struct AllreduceOptions {
   std::string address = "127.0.0.1";  // of this machine, a number or a name: the other nodes connect to it
   std::string store_path;             // checkpoints; empty: none are kept
@@ -82,7 +74,7 @@ class AllreduceLane {
   int doorbell() const { return doorbell_.fd(); }
 
   // Any thread.
-  void open(std::shared_ptr<NodeJob> job, AllreduceSetup setup);
+  void open(std::shared_ptr<NodeJob> job);
   void initial_values(std::shared_ptr<NodeJob> job);
   void peer_address(PeerAddress address);  // may come before open()
   void close(std::shared_ptr<NodeJob> job, bool keep);
@@ -92,8 +84,7 @@ class AllreduceLane {
   std::size_t jobs_held() const { return jobs_held_.load(std::memory_order_acquire); }
 
   // Memory of a job beside its shared memory: optimizer state and staging (and node 0's copy for a checkpoint).
-  static std::uint64_t bytes_needed(const Layout& layout, std::uint32_t ranks, NodeRank node,
-                                    const AllreduceSetup& setup);
+  static std::uint64_t bytes_needed(const NodeJobSpec& spec);
 
  private:
   AllreduceLane(AllreduceOptions options, WorkerLaneListener& listener, AllreducePort& port, Logger logger,

@@ -34,7 +34,7 @@ void append(std::vector<std::byte>& out, std::span<const std::byte> address) {
 // ---- The lane's thread ----
 
 void AllreduceJob::initial_values() {
-  if (!job_->spec().init) return;
+  if (!job_->spec().init()) return;
   {
     const std::lock_guard lock(mutex_);
     initial_ = true;
@@ -43,9 +43,9 @@ void AllreduceJob::initial_values() {
 }
 
 void AllreduceJob::peer_address(const PeerAddress& address) {
-  if (address.key != (on_devices() ? kDevicesKey : kHostKey) || address.node.value >= setup_.nodes) {
+  if (address.key != (on_devices() ? kDevicesKey : kHostKey) || address.node.value >= view_.nodes) {
     around_.logger->warn("job '{}': dropped an address that no node of this view can have (key '{}', node {})",
-                         job_->spec().name, address.key, address.node.value);
+                         view_.name(), address.key, address.node.value);
     return;
   }
   {
@@ -61,7 +61,7 @@ void AllreduceJob::close(bool keep) {
     if (closing_) return;
     closing_ = true;
     keep_ = keep && begun_ && !failed_;
-    if (keep && !begun_ && !failed_) left_ = what_is_left({}, job_->spec().start);  // as it began
+    if (keep && !begun_ && !failed_) left_ = what_is_left({}, view_.start);  // as it began
     for (const auto& member : members_) member->ring->abort();
     if (exchange_ && !keep_) exchange_->give_up();
     // A view that ends in good order needs the control ring for its last words.
@@ -111,12 +111,12 @@ Status AllreduceJob::begin() {
     return fail(ErrorCode::kLimit, "a ring of " + std::to_string(ring_size()) + " members is over the limit of " +
                                        std::to_string(kMaxMembers) + "; use algorithm = \"hierarchical\"");
   }
-  auto state = ReplicaState::create(spec.layout, setup_.config, job_->parameters());
+  auto state = ReplicaState::create(view_.layout, view_.plan->config, job_->parameters());
   if (!state) return tl::unexpected(state.error());
   state_ = std::move(*state);
   if (spec.node.value == 0 && !around_.options.store_path.empty()) {
-    checkpointer_ = std::make_unique<Checkpointer>(around_.options.store_path, setup_.config, spec.layout, spec.start,
-                                                   *state_, around_.logger);
+    checkpointer_ = std::make_unique<Checkpointer>(around_.options.store_path, view_.plan->config, view_.layout,
+                                                   view_.start, *state_, around_.logger);
   }
   if (Status opened = open_rings(); !opened) return opened;
   if (Status connected = on_devices() ? connect_devices() : wait_for_members(); !connected) return connected;
@@ -138,7 +138,7 @@ Status AllreduceJob::open_rings() {
   const NodeJobSpec& spec = job_->spec();
   const std::uint32_t here = members_here();
   std::shared_ptr<GlooDevice> device;
-  if (setup_.nodes > 1 || (ring_size() > 1 && !on_devices())) {
+  if (view_.nodes > 1 || (ring_size() > 1 && !on_devices())) {
     auto created = GlooDevice::create(around_.options.address);
     if (!created) return tl::unexpected(created.error());
     device = std::move(*created);
@@ -146,12 +146,12 @@ Status AllreduceJob::open_rings() {
   GlooRing::Options options;
   options.timeout = milliseconds(around_.options.collective_timeout_ms);
   options.rank = spec.node.value;
-  options.size = setup_.nodes;
+  options.size = view_.nodes;
   auto control = GlooRing::create(device, options);
   if (!control) return tl::unexpected(control.error());
   options.size = ring_size();
   std::vector<std::unique_ptr<Member>> members;
-  const std::uint64_t staging = staging_bytes(*spec.layout, 1, 1) / sizeof(float);
+  const std::uint64_t staging = staging_bytes(*view_.layout, 1, 1) / sizeof(float);
   for (std::uint16_t stream = 0; stream < streams_ && !on_devices(); ++stream) {
     for (std::uint32_t index = 0; index < here; ++index) {
       options.rank = spec.node.value * here + index;
@@ -166,8 +166,8 @@ Status AllreduceJob::open_rings() {
     }
   }
   PeerAddress mine;
-  mine.job = spec.job;
-  mine.view = spec.view;
+  mine.job = view_.job;
+  mine.view = view_.view;
   mine.node = spec.node;
   mine.key = on_devices() ? kDevicesKey : kHostKey;
   const auto add = [&](const GlooRing& ring) {
@@ -197,7 +197,7 @@ Status AllreduceJob::open_rings() {
       });
     }
   }
-  if (setup_.nodes > 1) around_.port->publish(mine);
+  if (view_.nodes > 1) around_.port->publish(mine);
   auto before = addresses_of(control_->previous());
   if (!before) return tl::unexpected(before.error());
   auto after = addresses_of(control_->next());
@@ -208,7 +208,7 @@ Status AllreduceJob::open_rings() {
 // The engine, and on node 0 the keys of its communicators, which are published behind the addresses.
 Status AllreduceJob::open_devices(PeerAddress& mine) {
   const std::shared_ptr<AllreduceDevices>& devices = job_->spec().allreduce_devices;
-  auto exchange = DeviceExchange::create(devices, setup_.config, job_->spec().start, *this, around_.logger);
+  auto exchange = DeviceExchange::create(devices, view_.plan->config, view_.start, *this, around_.logger);
   if (!exchange) return tl::unexpected(exchange.error());
   const AllreducePlan& plan = devices->plan();
   for (std::uint32_t i = 0; mine.node.value == 0 && plan.between_nodes() && i < plan.communicators(); ++i) {
@@ -294,13 +294,13 @@ Status AllreduceJob::wait_for_members() {
 // Node 0: the values that the view begins with are in the node region and the state.
 Status AllreduceJob::first_values() {
   const NodeJobSpec& spec = job_->spec();
-  if (!spec.init) {
+  if (!spec.init()) {
     if (around_.options.store_path.empty()) {
-      return fail(ErrorCode::kStore, "the job is to go on from round " + std::to_string(spec.start.value) +
+      return fail(ErrorCode::kStore, "the job is to go on from round " + std::to_string(view_.start.value) +
                                          ", but this worker keeps no checkpoints; set [store] path in worker.toml");
     }
-    return ReplicaCheckpoints(around_.options.store_path, setup_.config, *spec.layout)
-        .read(spec.start, {job_->parameters(), state_->slots(), state_->steps()});
+    return ReplicaCheckpoints(around_.options.store_path, view_.plan->config, *view_.layout)
+        .read(view_.start, {job_->parameters(), state_->slots(), state_->steps()});
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return initial_ || failed_ || closing_; });
@@ -310,8 +310,8 @@ Status AllreduceJob::first_values() {
 // From node 0 along the ring to the last node, chunk by chunk, so that all links are busy at a time.
 Status AllreduceJob::pass_values_on() {
   const NodeJobSpec& spec = job_->spec();
-  const Layout& layout = *spec.layout;
-  const bool first = spec.node.value == 0, last = spec.node.value + 1 == setup_.nodes;
+  const Layout& layout = *view_.layout;
+  const bool first = spec.node.value == 0, last = spec.node.value + 1 == view_.nodes;
   const auto pass = [&](void* data, std::size_t bytes) -> Status {
     if (!first) {
       if (Status got = control_->receive_previous(data, bytes); !got) return got;
@@ -320,8 +320,8 @@ Status AllreduceJob::pass_values_on() {
   };
   ValuesHeader header;
   header.layout_hash = layout.hash();
-  header.round = spec.start.value;
-  header.slots = spec.init ? 0 : state_->slots().size();
+  header.round = view_.start.value;
+  header.slots = spec.init() ? 0 : state_->slots().size();
   const ValuesHeader own = header;
   if (Status passed = pass(&header, sizeof header); !passed) return passed;
   if (header.magic != own.magic || header.layout_hash != own.layout_hash || header.round != own.round ||
@@ -343,7 +343,7 @@ Status AllreduceJob::pass_values_on() {
 }
 
 void AllreduceJob::publish_start() {
-  const std::size_t chunks = job_->spec().layout->chunks();
+  const std::size_t chunks = job_->layout().chunks();
   {
     const std::lock_guard lock(mutex_);
     for (std::uint32_t c = 0; c < chunks; ++c) gather_.answered(ChunkIndex(c));
@@ -351,13 +351,12 @@ void AllreduceJob::publish_start() {
   }
   changed_.notify_all();
   for (std::size_t c = 0; c < chunks; ++c) {
-    job_->chunk_words()[c].version_plus_one.store(job_->spec().start.value + 1, std::memory_order_release);
+    job_->chunk_words()[c].version_plus_one.store(view_.start.value + 1, std::memory_order_release);
   }
   job_->announce();
 }
 
 void AllreduceJob::end(bool began) {
-  const NodeJobSpec& spec = job_->spec();
   bool keep = false;
   {
     std::unique_lock lock(mutex_);
@@ -371,7 +370,7 @@ void AllreduceJob::end(bool began) {
   if (exchange_) {
     // What NCCL still sends for others, nobody can see: so all must have come here before anything is aborted.
     if (const Status met = keep ? control_->meet(milliseconds(AllreduceLane::kKeepPatienceMs)) : Status(); !met) {
-      around_.logger->info("job '{}': {} does not wait for the others any more: {}", job_->spec().name, place(),
+      around_.logger->info("job '{}': {} does not wait for the others any more: {}", view_.name(), place(),
                            met.error().message);
     }
     exchange_->stop();
@@ -383,11 +382,11 @@ void AllreduceJob::end(bool began) {
     // Only when both neighbours have all they need of this node may its connections close.
     const Status parted = control_->say_goodbye(milliseconds(AllreduceLane::kKeepPatienceMs));
     if (!parted && parted.error().code != ErrorCode::kStopped) {
-      around_.logger->info("job '{}': {} leaves without the others' goodbye: {}", spec.name, place(),
+      around_.logger->info("job '{}': {} leaves without the others' goodbye: {}", view_.name(), place(),
                            parted.error().message);
     }
     if (saved && checkpointer_) saved = last_checkpoint();
-    left_ = what_is_left(saved, checkpointer_ ? std::max(checkpointer_->written(), spec.start) : spec.start);
+    left_ = what_is_left(saved, checkpointer_ ? std::max(checkpointer_->written(), view_.start) : view_.start);
   }
   checkpointer_.reset();  // waits for what is being written
   std::vector<std::unique_ptr<Member>> members;
@@ -402,23 +401,22 @@ void AllreduceJob::end(bool began) {
 Status AllreduceJob::last_checkpoint() {
   const Version reached = job_->min_version();
   if (reached != job_->max_version()) return fail(ErrorCode::kStore, "its buckets are not all at one round");
-  return reached.value > job_->spec().start.value ? checkpointer_->finish(Round(reached.value)) : Status();
+  return reached.value > view_.start.value ? checkpointer_->finish(Round(reached.value)) : Status();
 }
 
 SnapshotDone AllreduceJob::left() const {
-  return left_ ? *left_ : what_is_left(fail(ErrorCode::kUnavailable, "the view failed before"), job_->spec().start);
+  return left_ ? *left_ : what_is_left(fail(ErrorCode::kUnavailable, "the view failed before"), view_.start);
 }
 
 // saved: the state that the view ended with, or why not. newest: the checkpoint that there is if it is not.
 SnapshotDone AllreduceJob::what_is_left(const Status& saved, Round newest) const {
-  const NodeJobSpec& spec = job_->spec();
-  if (around_.options.store_path.empty()) return {spec.job, spec.view, Round(), true, 0, {}};
-  const Round reached = std::max(Round(job_->min_version().value), spec.start);
-  if (saved) return {spec.job, spec.view, reached, true, 0, {}};
+  if (around_.options.store_path.empty()) return {view_.job, view_.view, Round(), true, 0, {}};
+  const Round reached = std::max(Round(job_->min_version().value), view_.start);
+  if (saved) return {view_.job, view_.view, reached, true, 0, {}};
   std::string text = "node 0's checkpoint of round " + std::to_string(reached.value) + ": " + saved.error().message;
   text += newest.value != 0 ? "; the newest one is that of round " + std::to_string(newest.value)
                             : "; there is no other, so the job begins anew";
-  return {spec.job, spec.view, newest, false, 0, std::move(text)};
+  return {view_.job, view_.view, newest, false, 0, std::move(text)};
 }
 
 }  // namespace tributary

@@ -117,7 +117,7 @@ std::vector<JobProgress> AttachServer::progress() const {
 std::vector<NodePace> AttachServer::paces() const {
   std::vector<NodePace> paces;
   for (const NodeJobSummary& summary : summaries()) {
-    if (!summary.job || summary.job->spec().allreduce) continue;
+    if (!summary.job || !summary.job->plan().on_servers()) continue;
     NodePace pace = summary.job->pace();
     pace.node = NodeRank(summary.node);  // as the coordinator knows it, whatever it is in this view
     if (pace.rounds != 0) paces.push_back(pace);

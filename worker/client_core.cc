@@ -16,12 +16,12 @@ constexpr std::uint64_t kSmoothedTimes = 8;
 
 ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions options, ClientOutput& output)
     : job_(std::move(job)),
-      push_(make_encoding(job_.push)),
-      pull_(make_encoding(job_.pull)),
+      push_(job_.view->plan->push),
+      pull_(job_.view->plan->pull),
       options_(options),
       output_(output),
-      local_(job_.layout->chunks(), kNotOurs),
-      window_({.unit_bytes = push_->bytes(job_.layout->chunk_elements()),
+      local_(job_.view->layout->chunks(), kNotOurs),
+      window_({.unit_bytes = push_->bytes(job_.view->layout->chunk_elements()),
                .cap_bytes = options_.window_cap_bytes,
                .peers = connections,
                .over_link = options_.over_link}),
@@ -36,9 +36,9 @@ ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions o
     chunk.index = job_.chunks[i];
     chunk.connection = job_.connections[i];
     TRIB_ASSERT(chunk.connection.value < connections);
-    chunk.elements = job_.layout->chunk(chunk.index).elements;
-    chunk.phase = job_.init ? Phase::kWaitingForValues : Phase::kIdle;
-    if (!job_.redo_after.empty() && job_.redo_after[i] < job_.start) {
+    chunk.elements = job_.view->layout->chunk(chunk.index).elements;
+    chunk.phase = job_.init() ? Phase::kWaitingForValues : Phase::kIdle;
+    if (!job_.redo_after.empty() && job_.redo_after[i] < job_.start()) {
       chunk.redo = true;
       chunk.round = Round(job_.redo_after[i].value + 1);
     }
@@ -47,7 +47,7 @@ ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions o
 }
 
 ClientCore::Chunk* ClientCore::find(const ChunkKey& key) {
-  const bool ours = key.job == job_.job && key.view == job_.view && key.node == job_.node &&
+  const bool ours = key.job == job_.view->job && key.view == job_.view->view && key.node == job_.node &&
                     key.chunk.value < local_.size() && local_[key.chunk.value] != kNotOurs;
   if (!ours) {
     ++stats_.stale;
@@ -65,7 +65,7 @@ ClientCore::Chunk* ClientCore::hear(const ChunkKey& key, std::uint64_t now_ns) {
 }
 
 ChunkKey ClientCore::key(const Chunk& chunk) const {
-  return {job_.job, job_.view, job_.node, chunk.index};
+  return {job_.view->job, job_.view->view, job_.node, chunk.index};
 }
 
 void ClientCore::enqueue(Chunk& chunk) {
@@ -111,17 +111,17 @@ void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
   chunk.sent_ns = now_ns;
   if (chunk.redo) {
     ++stats_.redone;
-    Push push{key(chunk), chunk.round, output_.kept_weight(chunk.index, chunk.round), job_.push.id};
+    Push push{key(chunk), chunk.round, output_.kept_weight(chunk.index, chunk.round), push_->id()};
     push.redo = true;
     push.gate = output_.kept_decision(chunk.index, chunk.round);
     return output_.send_push(chunk.connection, push);
   }
   if (!chunk.delivered) {
-    if (job_.init) output_.send_init(chunk.connection, Init{key(chunk)});
-    output_.send_pull(chunk.connection, Pull{key(chunk), job_.start});
+    if (job_.init()) output_.send_init(chunk.connection, Init{key(chunk)});
+    output_.send_pull(chunk.connection, Pull{key(chunk), job_.start()});
     return;
   }
-  Push push{key(chunk), chunk.round, chunk.weight, job_.push.id};
+  Push push{key(chunk), chunk.round, chunk.weight, push_->id()};
   if (leaving_) {
     push.round = Round(chunk.version.value);
     push.weight = 0;
@@ -159,13 +159,13 @@ void ClientCore::set_held(Chunk& chunk, std::uint64_t bytes) {
 }
 
 void ClientCore::start(std::uint64_t now_ns) {
-  if (job_.init) return;
+  if (job_.init()) return;
   for (Chunk& chunk : chunks_) enqueue(chunk);
   pump(now_ns);
 }
 
 void ClientCore::initial_values_ready(std::uint64_t now_ns) {
-  TRIB_ASSERT(job_.init);
+  TRIB_ASSERT(job_.init());
   for (Chunk& chunk : chunks_) {
     if (chunk.phase == Phase::kWaitingForValues) enqueue(chunk);
   }
@@ -216,7 +216,7 @@ void ClientCore::redo_applied(Chunk& chunk, std::uint64_t now_ns) {
   if (chunk.phase == Phase::kSent) acknowledge(chunk, now_ns);
   set_held(chunk, 0);
   chunk.retransmitted = false;
-  chunk.redo = chunk.round.value < job_.start.value;
+  chunk.redo = chunk.round.value < job_.start().value;
   chunk.round = chunk.redo ? chunk.round.next() : Round();
   enqueue(chunk);
   pump(now_ns);
@@ -227,7 +227,7 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   Chunk* chunk = hear(answer.key, now_ns);
   if (!chunk) return;
   const bool open = chunk->phase == Phase::kQueued || chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld;
-  const std::uint64_t awaited = chunk->delivered ? chunk->round.value : job_.start.value;
+  const std::uint64_t awaited = chunk->delivered ? chunk->round.value : job_.start().value;
   // An answer whose residual was lost is as good as lost: the pull is repeated.
   const bool lacks_residual = !chunk->delivered && answer.residual_sent && !chunk->has_residual;
   if (!open || leaving_ || chunk->redo || answer.version.value != awaited || lacks_residual) {
@@ -264,7 +264,7 @@ void ClientCore::on_residual(ConnectionIndex, const Residual& residual, std::spa
                              std::uint64_t now_ns) {
   Chunk* chunk = hear(residual.key, now_ns);
   if (!chunk) return;
-  if (chunk->delivered || chunk->has_residual || residual.version != job_.start) {
+  if (chunk->delivered || chunk->has_residual || residual.version != job_.start()) {
     ++stats_.stale;
     return;
   }
@@ -320,7 +320,7 @@ void ClientCore::on_error(ConnectionIndex, const ErrorReply& error) {
   // Without a key: the server could not read a message of this job (whose connection it is), and would not read it the
   // next time. One that it had no memory for it may.
   const bool unread = error.key == ChunkKey{} && error.code != ErrorCode::kInternal;
-  const Chunk* chunk = error.key.job == job_.job && error.key.view == job_.view ? find(error.key) : nullptr;
+  const Chunk* chunk = error.key.job == job_.view->job && error.key.view == job_.view->view ? find(error.key) : nullptr;
   // About a question that was answered meanwhile, by a server that has closed the job since. Others may still answer.
   const bool answered =
       chunk && chunk->delivered && !chunk->redo && error.round.value != 0 && error.round.value <= chunk->version.value;
@@ -328,7 +328,7 @@ void ClientCore::on_error(ConnectionIndex, const ErrorReply& error) {
     ++stats_.stale;  // leaving: the view is over, and whoever it concerns has been told by the coordinator
   } else if (unread) {
     output_.refused({{}, error.round, error.code, "it could not read a message of this node: " + error.message});
-  } else if (error.key.job == job_.job && error.key.view == job_.view) {
+  } else if (error.key.job == job_.view->job && error.key.view == job_.view->view) {
     output_.refused(error);
   } else {
     ++stats_.stale;

@@ -34,8 +34,7 @@
 #include <string>
 #include <vector>
 
-#include "common/encoding.h"
-#include "common/layout.h"
+#include "common/job_plan.h"
 #include "common/messages.h"
 #include "worker/link_meter.h"
 #include "worker/window.h"
@@ -46,17 +45,15 @@ namespace tributary {
 using ConnectionIndex = StrongId<struct ConnectionTag, std::uint16_t>;
 
 struct ClientJob {
-  JobId job;
-  ViewId view;
+  std::shared_ptr<const ViewPlan> view;
   NodeRank node;
-  std::shared_ptr<const Layout> layout;
   std::vector<ChunkIndex> chunks;            // this lane's chunks, ascending
   std::vector<ConnectionIndex> connections;  // of each of them, in the same order
-  Version start;                             // version every chunk is pulled at first (resume round, or 0)
-  std::vector<Version> redo_after;  // of each chunk: what its server has, if less than `start`; empty: all have
-  EncodingSpec push;
-  EncodingSpec pull;
-  bool init = false;  // this node sends the initial values
+  std::vector<Version>
+      redo_after;  // of each chunk: what its server has, if less than the view's start; empty: all have
+
+  Version start() const { return Version(view->start.value); }     // every chunk is pulled at it first
+  bool init() const { return !view->resumes && node.value == 0; }  // this node sends the initial values
 };
 
 class ClientOutput {
@@ -109,7 +106,7 @@ class ClientCore {
   void crosses_no_link(ConnectionIndex connection) { no_link_[connection.value] = true; }
   // Asks for the parameters of every chunk (Pull); a job with init waits for initial_values_ready() first.
   void start(std::uint64_t now_ns);
-  // The initial values are there. REQUIRES: job.init.
+  // The initial values are there. REQUIRES: job.init().
   void initial_values_ready(std::uint64_t now_ns);
   // The node's gradient of `chunk` for `round` is complete.
   // REQUIRES: started() for that chunk, round == version + 1, idle. wants_residual() says what the payload must hold.

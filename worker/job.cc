@@ -27,7 +27,7 @@ std::uint64_t NodeJob::bytes_needed(const Layout& layout, std::uint32_t ranks, E
 Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t lanes,
                                                  std::shared_ptr<MemoryBudget> budget) {
   std::shared_ptr<NodeJob> job(new NodeJob(std::move(spec)));
-  const Layout& layout = *job->spec_.layout;
+  const Layout& layout = job->layout();
   const std::size_t flat_bytes = layout.flat_elements() * sizeof(float);
   const bool on_devices = job->spec_.lender() != nullptr, in_ring = job->spec_.gradients_in_ring;
   TRIB_ASSERT(!in_ring || (job->spec_.redo && job->spec_.ranks == 1 && !on_devices));
@@ -35,22 +35,23 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
   // The ranks' gradients, and the frames that are made of them.
   const std::size_t gradient_bytes = on_devices || in_ring ? 0 : flat_bytes;
   const std::uint64_t bytes =
-      on_devices ? node_parameters_offset(layout.chunks()) + flat_bytes +
-                       job->spec_.ranks * rank_gradients_offset(layout.tensors().size()) +
-                       job->spec_.lender()->pinned_bytes() + job->spec_.lane_memory
-                 : bytes_needed(layout, job->spec_.ranks, job->spec_.push) + job->spec_.lane_memory -
-                       (in_ring ? flat_bytes : 0) -
-                       (job->spec_.redo ? HostReducer::frame_bytes_for(layout, job->spec_.ranks, job->spec_.push) : 0);
+      on_devices
+          ? node_parameters_offset(layout.chunks()) + flat_bytes +
+                job->spec_.ranks * rank_gradients_offset(layout.tensors().size()) +
+                job->spec_.lender()->pinned_bytes() + job->spec_.lane_memory
+          : bytes_needed(layout, job->spec_.ranks, job->plan().config.push) + job->spec_.lane_memory -
+                (in_ring ? flat_bytes : 0) -
+                (job->spec_.redo ? HostReducer::frame_bytes_for(layout, job->spec_.ranks, job->plan().config.push) : 0);
   if (!budget->take(bytes)) {
     return fail(ErrorCode::kLimit,
-                "job '" + job->spec_.name + "' needs " + std::to_string(bytes) + " bytes of memory on this node, " +
+                "job '" + job->view().name() + "' needs " + std::to_string(bytes) + " bytes of memory on this node, " +
                     std::to_string(budget->used()) + " of " + std::to_string(budget->limit()) +
                     " are taken; raise [limits] max_shared_memory in worker.toml or stop another job");
   }
   job->budget_ = std::move(budget);
   job->budget_bytes_ = bytes;
 
-  const std::string purpose = "job '" + job->spec_.name + "'";
+  const std::string purpose = "job '" + job->view().name() + "'";
   auto node_region = SharedMemory::create(node_parameters_offset(layout.chunks()) + flat_bytes, purpose);
   if (!node_region) return tl::unexpected(node_region.error());
   job->node_memory_ = std::move(*node_region);
@@ -71,7 +72,7 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
     header->tensors = tensors;
     RankMemory memory;
     auto* words = new (at + sizeof(RankHeader)) TensorWord[tensors];
-    for (std::size_t t = 0; t < tensors; ++t) words[t].round.store(job->spec_.start.value, std::memory_order_relaxed);
+    for (std::size_t t = 0; t < tensors; ++t) words[t].round.store(job->view().start.value, std::memory_order_relaxed);
     memory.words = words;
     if (gradient_bytes != 0) memory.gradients = reinterpret_cast<const float*>(at + rank_gradients_offset(tensors));
     memory.memory = std::move(*region);
@@ -106,7 +107,7 @@ void NodeJob::announce() const {
 
 Version NodeJob::min_version() const {
   std::uint64_t lowest = ~0ull;
-  for (std::size_t c = 0; c < spec_.layout->chunks(); ++c) {
+  for (std::size_t c = 0; c < layout().chunks(); ++c) {
     lowest = std::min(lowest, chunk_words_[c].version_plus_one.load(std::memory_order_acquire));
   }
   return Version(lowest == 0 ? 0 : lowest - 1);
@@ -114,7 +115,7 @@ Version NodeJob::min_version() const {
 
 std::uint64_t NodeJob::answers() const {
   std::uint64_t sum = 0;
-  for (std::size_t c = 0; c < spec_.layout->chunks(); ++c) {
+  for (std::size_t c = 0; c < layout().chunks(); ++c) {
     sum += chunk_words_[c].version_plus_one.load(std::memory_order_acquire);
   }
   return sum;
@@ -122,7 +123,7 @@ std::uint64_t NodeJob::answers() const {
 
 Version NodeJob::max_version() const {
   std::uint64_t highest = 0;
-  for (std::size_t c = 0; c < spec_.layout->chunks(); ++c) {
+  for (std::size_t c = 0; c < layout().chunks(); ++c) {
     highest = std::max(highest, chunk_words_[c].version_plus_one.load(std::memory_order_acquire));
   }
   return Version(highest == 0 ? 0 : highest - 1);
@@ -134,7 +135,7 @@ bool NodeJob::is_last(Round round) const {
 
 // Lanes work side by side: what the slowest of them takes is what the node takes. Those without chunks have no rounds.
 NodePace NodeJob::pace() const {
-  NodePace pace{.job = spec_.job, .view = spec_.view, .node = spec_.node, .answers = answers()};
+  NodePace pace{.job = view().job, .view = view().view, .node = spec_.node, .answers = answers()};
   for (const LaneJobStats& lane : *stats_) {
     const std::uint64_t rounds = lane.rounds.load(std::memory_order_relaxed);
     if (rounds == 0) continue;
@@ -149,7 +150,7 @@ NodePace NodeJob::pace() const {
 
 bool NodeJob::beyond(std::uint32_t rank, Round round) const {
   const TensorWord* words = ranks_[rank].words;
-  for (std::size_t t = 0; t < spec_.layout->tensors().size(); ++t) {
+  for (std::size_t t = 0; t < layout().tensors().size(); ++t) {
     if (words[t].round.load(std::memory_order_relaxed) > round.value) return true;
   }
   return false;

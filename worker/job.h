@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "common/layout.h"
+#include "common/job_plan.h"
 #include "common/messages.h"
 #include "common/result.h"
 #include "common/shared_memory.h"
@@ -42,20 +42,11 @@ class MemoryBudget {
   std::atomic<std::uint64_t> used_{0};
 };
 
+// This node's part of a view.
 struct NodeJobSpec {
-  std::string name;
-  JobId job;
-  ViewId view;
+  std::shared_ptr<const ViewPlan> view;
   NodeRank node;
-  std::shared_ptr<const Layout> layout;
-  EncodingSpec push;
-  EncodingSpec pull;
-  Round start;        // the version every chunk is pulled at first
-  bool init = false;  // this node sends the initial values
   std::uint32_t ranks = 1;
-  bool allreduce = false;  // of the lane for such jobs
-  bool clocks = false;     // modes ssp and async
-  Mode mode = Mode::kSync;
   std::uint64_t lane_memory = 0;  // bytes that the lanes take for it beside what NodeJob allocates (all-reduce)
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
   std::vector<std::vector<std::string>> locals;     // [shard][lane]; common/local_link.h. Empty or missing: none
@@ -66,6 +57,7 @@ struct NodeJobSpec {
   std::shared_ptr<AllreduceDevices> allreduce_devices;
   std::string why_host;  // all-reduce: why not over devices, if a rank is on one
 
+  bool init() const { return !view->resumes && node.value == 0; }  // this node has the initial values
   // Who lends the trainers gradients and parameters; null: both are in shared memory.
   const DeviceLender* lender() const {
     return devices ? static_cast<const DeviceLender*>(devices.get()) : allreduce_devices.get();
@@ -100,6 +92,9 @@ class NodeJob {
   static std::uint64_t bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingSpec push);
 
   const NodeJobSpec& spec() const { return spec_; }
+  const ViewPlan& view() const { return *spec_.view; }
+  const JobPlan& plan() const { return *spec_.view->plan; }
+  const Layout& layout() const { return *spec_.view->layout; }
   NodeHeader& header() const { return *header_; }
   ChunkWord* chunk_words() const { return chunk_words_; }
   float* parameters() const { return parameters_; }

@@ -23,7 +23,7 @@ constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 Result<std::unique_ptr<JobConnections>> JobConnections::open(const std::shared_ptr<NodeJob>& job,
                                                              const WorkerLaneOptions& options, zmq::context_t& context,
                                                              WorkerLaneListener& listener, Logger logger) {
-  const LaneChunks lane = LaneChunks::of(*job->spec().layout, options.index, options.lanes);
+  const LaneChunks lane = LaneChunks::of(job->layout(), options.index, options.lanes);
   std::unique_ptr<JobConnections> self(new JobConnections(*job, lane, options, listener, std::move(logger)));
   auto opened = WorkerLaneJob::open(job, lane, options, *self);
   if (!opened) return tl::unexpected(opened.error());
@@ -44,7 +44,7 @@ JobConnections::JobConnections(const NodeJob& job, const LaneChunks& lane, const
       listener_(listener),
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
-      copies_(*spec_.layout, lane.chunks, spec_.push),
+      copies_(*spec_.view->layout, lane.chunks, spec_.view->plan->config.push),
       servers_(lane.owners) {}
 
 JobConnections::~JobConnections() = default;
@@ -85,7 +85,7 @@ void JobConnections::ask_links(std::uint64_t now) {
     if (name.empty()) continue;
     auto socket = connect_link(name);
     auto link = !socket ? tl::unexpected(socket.error()) : regions().and_then([&](auto shared) {
-      const LinkRequest request{spec_.job, spec_.view, spec_.node};
+      const LinkRequest request{spec_.view->job, spec_.view->view, spec_.node};
       return LaneLink::ask(std::move(*socket), request, std::move(shared), now);
     });
     if (link) {
@@ -111,12 +111,12 @@ Result<std::vector<const SharedMemory*>> JobConnections::regions() {
     if (job_->reducer().frames() != nullptr) regions.push_back(job_->reducer().frames());
     if (job_->reducer().lends_gradients()) regions.push_back(&memory()->rank_memory(0));
   }
-  if (spec_.init) regions.push_back(&memory()->node_memory());
+  if (spec_.init()) regions.push_back(&memory()->node_memory());
   return regions;
 }
 
 void JobConnections::not_shared(std::size_t connection, const Error& why) {
-  logger_->info("job '{}': payloads to lane {} of server {} go over a socket: {}", spec_.name,
+  logger_->info("job '{}': payloads to lane {} of server {} go over a socket: {}", spec_.view->name(),
                 servers_[connection].lane.value, servers_[connection].shard.value, why.message);
 }
 
@@ -220,7 +220,7 @@ void JobConnections::receive_message(ConnectionIndex from, zmq::message_t& heade
 
 void JobConnections::refused(const std::string& line) {
   ++malformed_;
-  noise_.warn("job '" + spec_.name + "': " + line, steady_ms());
+  noise_.warn("job '" + spec_.view->name() + "': " + line, steady_ms());
 }
 
 void JobConnections::failed(LaneFailure failure) {

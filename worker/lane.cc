@@ -87,7 +87,7 @@ void WorkerLane::finish_keeping(std::uint64_t now) {
     if (!at->job->job().kept()) {
       logger_->warn(
           "job '{}': no server has said a word for {} ms; {} residuals are kept so far, and the last snapshot stands",
-          at->job->memory()->spec().name, options_.stop_timeout_ms, at->job->job().residuals_kept());
+          at->job->memory()->view().name(), options_.stop_timeout_ms, at->job->job().residuals_kept());
     }
     at->job->close();
     closing_.push_back({std::move(at->job), now, {0, 0}});
@@ -111,7 +111,7 @@ void WorkerLane::finish_closing(std::uint64_t now) {
       entry.warned = true;
       logger_->warn(
           "job '{}': ZeroMQ still holds {} messages {} ms after its sockets were closed; their memory stays mapped",
-          entry.job->memory()->spec().name, entry.job->outstanding(), now - entry.since_ms);
+          entry.job->memory()->view().name(), entry.job->outstanding(), now - entry.since_ms);
     }
     return false;
   });

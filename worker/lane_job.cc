@@ -13,20 +13,10 @@ namespace {
 
 ClientJob client_job(const NodeJob& job, const LaneChunks& lane) {
   const NodeJobSpec& spec = job.spec();
-  ClientJob client;
-  client.job = spec.job;
-  client.view = spec.view;
-  client.node = spec.node;
-  client.layout = spec.layout;
-  client.chunks = lane.chunks;
-  client.connections = lane.connections;
-  client.start = Version(spec.start.value);
-  client.push = spec.push;
-  client.pull = spec.pull;
-  client.init = spec.init;
+  ClientJob client{spec.view, spec.node, lane.chunks, lane.connections, {}};
   if (spec.redo && !spec.redo_after.empty()) {
     for (const ChunkIndex chunk : lane.chunks)
-      client.redo_after.push_back(spec.redo_after[spec.layout->owner(chunk).shard.value]);
+      client.redo_after.push_back(spec.redo_after[job.layout().owner(chunk).shard.value]);
   }
   return client;
 }
@@ -45,8 +35,9 @@ std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const std::vector<
   const NodeJobSpec& spec = job.spec();
   std::vector<const float*> gradients;
   for (std::uint32_t rank = 0; rank < spec.ranks; ++rank) gradients.push_back(job.gradients(rank));
-  return std::make_unique<HostReducer>(spec.layout, chunks, std::move(gradients), job.parameters(), spec.push,
-                                       spec.pull, listener, spec.redo, spec.start);
+  return std::make_unique<HostReducer>(job.view().layout, chunks, std::move(gradients), job.parameters(),
+                                       job.plan().config.push, job.plan().config.pull, listener, spec.redo,
+                                       job.view().start);
 }
 
 }  // namespace
@@ -72,7 +63,7 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
   try {
     self.reset(new WorkerLaneJob(job, lane, options, output));
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::kLimit, "no memory left for the frames of job '" + job->spec().name +
+    return fail(ErrorCode::kLimit, "no memory left for the frames of job '" + job->view().name() +
                                        "'; free memory, raise the limit on open files, or use a smaller model");
   }
   if (const auto& devices = job->spec().devices) {
@@ -88,13 +79,13 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const LaneChunks& lan
     : job_(std::move(job)),
       lane_(options.index),
       output_(output),
-      gather_(job_->spec().layout, lane.chunks, job_->spec().ranks, job_->spec().start),
+      gather_(job_->view().layout, lane.chunks, job_->spec().ranks, job_->view().start),
       pace_(lane.chunks.size()),
       reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, lane.chunks, static_cast<ReduceListener&>(*this))),
       client_(client_job(*job_, lane), static_cast<std::uint16_t>(lane.owners.size()),
               ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = over_link(*job_, lane)}, *this),
-      frames_(job_->spec().layout->chunks()),
-      seen_(gather_.tensors().size() * job_->spec().ranks, job_->spec().start.value) {
+      frames_(job_->layout().chunks()),
+      seen_(gather_.tensors().size() * job_->spec().ranks, job_->view().start.value) {
   complete_.reserve(lane.chunks.size());
 }
 
@@ -105,7 +96,7 @@ void WorkerLaneJob::start() {
 }
 
 void WorkerLaneJob::initial_values() {
-  if (failed_ || !job_->spec().init) return;
+  if (failed_ || !job_->spec().init()) return;
   if (started_) return client_.initial_values_ready(output_.now_ns());
   initial_values_wait_ = true;
 }
@@ -175,7 +166,7 @@ std::optional<RedoRing::Frame> WorkerLaneJob::kept_frame(ChunkIndex chunk, Round
   std::optional<RedoRing::Frame> kept = job_->spec().redo->find(chunk, round);
   if (!kept) {
     fail_job({LaneFailure::Kind::kRefused, 0,
-              Error{ErrorCode::kUnavailable, "job '" + job_->spec().name + "': the pushes of round " +
+              Error{ErrorCode::kUnavailable, "job '" + job_->view().name() + "': the pushes of round " +
                                                  std::to_string(round.value) +
                                                  " are no longer kept on this node; attach again"}});
   }
@@ -193,7 +184,7 @@ GateDecision WorkerLaneJob::kept_decision(ChunkIndex chunk, Round round) {
 }
 
 void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
-  const ChunkRange range = job_->spec().layout->chunk(init.key.chunk);
+  const ChunkRange range = job_->layout().chunk(init.key.chunk);
   const auto* values = reinterpret_cast<const std::byte*>(job_->parameters() + range.begin);
   send(connection, init, {values, range.elements * sizeof(float)});
 }
@@ -225,7 +216,7 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
     reducer_->release(chunk);
     frames_[chunk.value] = {};
   }
-  if (job_->spec().clocks) {
+  if (job_->plan().has_clocks()) {
     const std::uint64_t behind =
         answer.version.value > answer.slowest.value ? answer.version.value - answer.slowest.value : 0;
     ++pulls_;
@@ -258,7 +249,7 @@ void WorkerLaneJob::reducer_failed(Error error) {
 }
 
 bool WorkerLaneJob::keep_residuals() {
-  if (failed_ || !make_encoding(job_->spec().push)->keeps_residual() || !client_.started()) return false;
+  if (failed_ || !job_->plan().push->keeps_residual() || !client_.started()) return false;
   client_.keep_residuals(output_.now_ns());
   return !client_.residuals_kept();
 }

@@ -6,7 +6,6 @@
 
 #include "common/clock.h"
 #include "common/cuda_devices.h"
-#include "common/job_optimizer.h"
 #include "worker/cuda_device_api.h"
 
 namespace tributary {
@@ -115,9 +114,7 @@ Result<std::shared_ptr<DeviceReduction>> NodeDevices::create(const DevicePlan& p
   });
 }
 
-Result<std::shared_ptr<DeviceReduction>> NodeDevices::open(const std::string& job, std::shared_ptr<const Layout> layout,
-                                                           EncodingSpec push, EncodingSpec pull,
-                                                           std::span<const std::string> uuids) {
+Result<std::shared_ptr<DeviceReduction>> NodeDevices::open(const ViewPlan& view, std::span<const std::string> uuids) {
   const bool wanted = std::ranges::any_of(uuids, [](const std::string& uuid) { return !uuid.empty(); });
   if (!required() && (!wanted || !api_)) return nullptr;
   for (const std::string& uuid : uuids) {
@@ -125,23 +122,22 @@ Result<std::shared_ptr<DeviceReduction>> NodeDevices::open(const std::string& jo
   }
   Result<DevicePlan> made = plan(uuids);
   if (made) {
-    made->layout = std::move(layout);
-    made->push = make_encoding(push);
-    made->pull = make_encoding(pull);
+    made->layout = view.layout;
+    made->push = view.plan->push;
+    made->pull = view.plan->pull;
     Result<std::shared_ptr<DeviceReduction>> reduction = create(*made);
     if (reduction) return reduction;
     made = tl::unexpected(reduction.error());
   }
   if (required()) {
-    return fail(made.error().code, "job '" + job + "' cannot be reduced on devices: " + made.error().message);
+    return fail(made.error().code, "job '" + view.name() + "' cannot be reduced on devices: " + made.error().message);
   }
-  logger_->warn("job '{}' is reduced on the host: {}", job, made.error().message);
+  logger_->warn("job '{}' is reduced on the host: {}", view.name(), made.error().message);
   return nullptr;
 }
 
 // NCCL refuses two ranks on one device.
-Result<AllreducePlan> NodeDevices::allreduce_plan(const JobConfig& config, std::shared_ptr<const Layout> layout,
-                                                  std::uint32_t nodes, NodeRank node,
+Result<AllreducePlan> NodeDevices::allreduce_plan(const ViewPlan& view, NodeRank node,
                                                   std::span<const std::string> uuids) const {
   if (!api_) return fail(ErrorCode::kUnavailable, why_none_);
   Result<DevicePlan> devices = plan(uuids);
@@ -154,9 +150,9 @@ Result<AllreducePlan> NodeDevices::allreduce_plan(const JobConfig& config, std::
   }
   AllreducePlan made;
   made.node = std::move(*devices);
-  made.node.layout = std::move(layout);
-  made.flat = config.allreduce.algorithm == AllreduceAlgorithm::kFlat;
-  made.nodes = nodes;
+  made.node.layout = view.layout;
+  made.flat = view.plan->config.allreduce.algorithm == AllreduceAlgorithm::kFlat;
+  made.nodes = view.nodes;
   made.rank = node;
   if (!made.collectives()) return made;
   const Result<std::string> version = api_->collectives_version();
@@ -164,31 +160,22 @@ Result<AllreducePlan> NodeDevices::allreduce_plan(const JobConfig& config, std::
   return made;
 }
 
-Result<std::shared_ptr<AllreduceDevices>> NodeDevices::open_allreduce(const JobConfig& config,
-                                                                      std::shared_ptr<const Layout> layout,
-                                                                      std::uint32_t nodes, NodeRank node,
+Result<std::shared_ptr<AllreduceDevices>> NodeDevices::open_allreduce(const ViewPlan& view, NodeRank node,
                                                                       std::span<const std::string> uuids,
                                                                       std::string& why) {
   const bool wanted = std::ranges::any_of(uuids, [](const std::string& uuid) { return !uuid.empty(); });
   if (!wanted && !required()) return nullptr;
-  const auto optimizer = make_optimizer(config.optimizer);
-  Result<AllreducePlan> plan = allreduce_plan(config, std::move(layout), nodes, node, uuids);
-  Error error;
-  if (!plan || !optimizer) {
-    error = plan ? Error{ErrorCode::kConfigMismatch, "this release has no optimizer '" + config.optimizer.name + "'"}
-                 : plan.error();
-  } else {
-    auto made = patiently([&] {
-      return AllreduceDevices::create(api_, *plan, static_cast<std::uint32_t>(optimizer->slots()),
+  auto made = allreduce_plan(view, node, uuids).and_then([&](const AllreducePlan& plan) {
+    return patiently([&] {
+      return AllreduceDevices::create(api_, plan, static_cast<std::uint32_t>(view.plan->optimizer->slots()),
                                       std::uint64_t{config_.collective_timeout_ms} * 1'000'000);
     });
-    if (made) return made;
-    error = made.error();
-  }
-  why = error.message;
+  });
+  if (made) return made;
+  why = made.error().message;
   if (!required()) return nullptr;
-  return fail(error.code, "job '" + config.name + "' cannot be added up on devices: " + why +
-                              " (this worker has [worker] node_reduction = \"device\")");
+  return fail(made.error().code, "job '" + view.name() + "' cannot be added up on devices: " + why +
+                                     " (this worker has [worker] node_reduction = \"device\")");
 }
 
 std::string NodeDevices::collectives_number() const {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/config.h"
+#include "common/job_plan.h"
 #include "common/log.h"
 #include "worker/allreduce_devices.h"
 #include "worker/device_reducer.h"
@@ -31,16 +31,12 @@ class NodeDevices {
   // May a rank with its gradients on device `uuid` (empty: on the host) be part of a job here?
   Status admit(std::string_view uuid) const;
   // uuids: of all local ranks. Null: reduce on the host. Errors only if that is not permitted.
-  Result<std::shared_ptr<DeviceReduction>> open(const std::string& job, std::shared_ptr<const Layout> layout,
-                                                EncodingSpec push, EncodingSpec pull,
-                                                std::span<const std::string> uuids);
+  Result<std::shared_ptr<DeviceReduction>> open(const ViewPlan& view, std::span<const std::string> uuids);
 
   // The same for an all-reduce job: null, with the reason in `why`, if its ranks cannot be added up by NCCL here. What
   // other nodes can is another question (NodeJobs).
-  Result<std::shared_ptr<AllreduceDevices>> open_allreduce(const JobConfig& config,
-                                                           std::shared_ptr<const Layout> layout, std::uint32_t nodes,
-                                                           NodeRank node, std::span<const std::string> uuids,
-                                                           std::string& why);
+  Result<std::shared_ptr<AllreduceDevices>> open_allreduce(const ViewPlan& view, NodeRank node,
+                                                           std::span<const std::string> uuids, std::string& why);
   // "NCCL 2.28.9": what all nodes of an all-reduce job must have in common.
   std::string collectives_number() const;
   bool required() const {
@@ -58,8 +54,7 @@ class NodeDevices {
   const std::string& mps() const { return mps_; }  // mps_folder() at the start, if there are devices
 
  private:
-  Result<AllreducePlan> allreduce_plan(const JobConfig& config, std::shared_ptr<const Layout> layout,
-                                       std::uint32_t nodes, NodeRank node, std::span<const std::string> uuids) const;
+  Result<AllreducePlan> allreduce_plan(const ViewPlan& view, NodeRank node, std::span<const std::string> uuids) const;
   // Makes a job's memory, and waits a moment if there is none while that of an older view is being given back.
   template <class Make>
   auto patiently(Make make);

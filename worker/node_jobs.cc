@@ -14,7 +14,7 @@ std::vector<JobProgress> progress_of(const std::vector<NodeJobSummary>& summarie
   for (const NodeJobSummary& summary : summaries) {
     if (!summary.job) continue;
     const NodeJob& job = *summary.job;
-    progress.push_back({job.spec().job, job.spec().view, job.min_version(), job.max_version()});
+    progress.push_back({job.view().job, job.view().view, job.min_version(), job.max_version()});
   }
   return progress;
 }
@@ -41,8 +41,8 @@ std::string NodeJobs::who(const Entry& entry, std::uint32_t local_rank) const {
 
 NodeJobs::Entry* NodeJobs::open_entry(const std::string& name) {
   const auto at = std::ranges::find_if(entries_, [&](const Entry& entry) {
-    return entry.name == name && (entry.phase == Phase::kGathering || entry.phase == Phase::kJoining ||
-                                  entry.phase == Phase::kAgreeing || entry.phase == Phase::kRunning);
+    return entry.name() == name && (entry.phase == Phase::kGathering || entry.phase == Phase::kJoining ||
+                                    entry.phase == Phase::kAgreeing || entry.phase == Phase::kRunning);
   });
   return at == entries_.end() ? nullptr : &*at;
 }
@@ -104,7 +104,7 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
   }
   if (request.node_rank != entry->node.value) {
     return fail(ErrorCode::kTopology, "this worker serves node_rank " + std::to_string(entry->node.value) + " of " +
-                                          job_in_words(entry->name) + ", the trainer says node_rank " +
+                                          job_in_words(entry->name()) + ", the trainer says node_rank " +
                                           std::to_string(request.node_rank) +
                                           "; every node needs a worker daemon with a socket of its own");
   }
@@ -112,32 +112,31 @@ Status NodeJobs::admit(Entry* entry, const AttachRequest& request, const JobConf
     return fail(ErrorCode::kTopology,
                 "rank " + std::to_string(request.rank) + " says world_size " + std::to_string(request.world_size) +
                     " and local_world_size " + std::to_string(request.local_world_size) + ", the others of " +
-                    job_in_words(entry->name) + " on this node say " + std::to_string(entry->world_size) + " and " +
+                    job_in_words(entry->name()) + " on this node say " + std::to_string(entry->world_size) + " and " +
                     std::to_string(entry->local_world_size));
   }
   if (const auto place = entry->places.find(request.local_rank); place != entry->places.end()) {
     if (place->second.connected) {
       return fail(ErrorCode::kTopology, "local_rank " + std::to_string(request.local_rank) + " of " +
-                                            job_in_words(entry->name) + " is attached already, by pid " +
+                                            job_in_words(entry->name()) + " is attached already, by pid " +
                                             std::to_string(place->second.pid) +
                                             "; give every trainer its own local_rank, or end that process first");
     }
     return fail(ErrorCode::kUnavailable,
-                "local_rank " + std::to_string(request.local_rank) + " of " + job_in_words(entry->name) +
+                "local_rank " + std::to_string(request.local_rank) + " of " + job_in_words(entry->name()) +
                     " has left, but other ranks of this node have not; attach again when they have");
   }
   // Of an entry that nobody is attached to any more nothing binds a newcomer; entries are erased then, so somebody is.
   if (const std::string difference = describe_difference(entry->tensors, request.tensors); !difference.empty()) {
     return fail(ErrorCode::kLayoutMismatch, "rank " + std::to_string(request.rank) +
                                                 " declares other tensors than the ranks of " +
-                                                job_in_words(entry->name) + " that are attached: " + difference +
+                                                job_in_words(entry->name()) + " that are attached: " + difference +
                                                 "; start the same model on every rank");
   }
-  if (const std::string difference = describe_any_config_difference(entry->job_json, request.job_json);
-      !difference.empty()) {
+  if (const std::string difference = describe_any_config_difference(entry->plan->config, config); !difference.empty()) {
     return fail(ErrorCode::kConfigMismatch, "rank " + std::to_string(request.rank) +
                                                 " brings another configuration than the ranks of " +
-                                                job_in_words(entry->name) + " that are attached: " + difference +
+                                                job_in_words(entry->name()) + " that are attached: " + difference +
                                                 "; use the same job file on every rank");
   }
   return {};
@@ -159,9 +158,7 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
   if (Status admitted = admit(entry, request, *config); !admitted) return refuse(trainer, admitted.error());
   if (!entry) {
     entry = &entries_.emplace_back();
-    entry->name = config->name;
-    entry->config = *config;
-    entry->job_json = request.job_json;
+    entry->plan = JobPlan::of(*config);
     entry->tensors = request.tensors;
     entry->node = NodeRank(request.node_rank);
     entry->world_size = request.world_size;
@@ -175,8 +172,8 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
   place.gradients_move = request.gradients_move;
   place.computes_with = request.computes_with;
   entry->places[request.local_rank] = place;
-  if (kept) redo_.adopt(entry->config, entry->node, entry->tensors, std::move(kept), now_ms);
-  logger_->info("{}: {} attached ({} of {} local ranks)", job_in_words(entry->name), who(*entry, request.local_rank),
+  if (kept) redo_.adopt(entry->plan->config, entry->node, entry->tensors, std::move(kept), now_ms);
+  logger_->info("{}: {} attached ({} of {} local ranks)", job_in_words(entry->name()), who(*entry, request.local_rank),
                 entry->places.size(), entry->local_world_size);
   if (entry->phase == Phase::kGathering && entry->places.size() == entry->local_world_size) join(*entry, now_ms);
 }
@@ -184,8 +181,9 @@ void NodeJobs::attach(TrainerId trainer, const AttachRequest& request, int peer_
 void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
   entry.phase = Phase::kJoining;
   entry.next_ms = now_ms + kJoinRepeatMs;
+  const JobConfig& config = entry.plan->config;
   JoinJob message;
-  message.job_json = entry.job_json;
+  message.job_json = to_canonical_json(config);
   message.tensors = entry.tensors;
   message.node = entry.node;
   message.nodes = entry.world_size / entry.local_world_size;
@@ -196,24 +194,24 @@ void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
                        std::ranges::all_of(entry.places, [](const auto& p) { return p.second.device.empty(); });
   message.on_devices = !on_host;
   if (on_host) {
-    if (redo_.busy(entry.name)) {
+    if (redo_.busy(entry.name())) {
       entry.next_ms = now_ms + kRingRetryMs;
       return;
     }
-    const std::string why_not = redo_.describe(entry.config, message);
+    const std::string why_not = redo_.describe(config, message);
     if (!why_not.empty() && !entry.told_of_redo) {
       entry.told_of_redo = true;
       logger_->warn(
           "{}: what this node pushes is not kept for lost servers: {}; after the loss of a server the job "
           "goes back to its last snapshot",
-          job_in_words(entry.name), why_not);
+          job_in_words(entry.name()), why_not);
     }
   }
-  if (!on_servers(entry.config)) {
+  if (!on_servers(config)) {
     // It goes on from node 0's; one of another node says that node 0 was another machine, or has lost its own.
-    const Result<Layout> layout = bucket_layout(entry.tensors, entry.config.chunk_bytes);
+    const Result<Layout> layout = bucket_layout(entry.tensors, config.chunk_bytes);
     if (!layout) return fail_view(entry, layout.error());
-    const Result<std::optional<Round>> checkpoint = lanes_.newest_checkpoint(entry.config, *layout);
+    const Result<std::optional<Round>> checkpoint = lanes_.newest_checkpoint(config, *layout);
     if (!checkpoint) return fail_view(entry, checkpoint.error());
     if (!*checkpoint) {
       entry.next_ms = now_ms + kCheckpointRetryMs;
@@ -222,14 +220,14 @@ void NodeJobs::join(Entry& entry, std::uint64_t now_ms) {
     message.checkpoint_round = **checkpoint;
   }
   if (joined_.size() >= kMaxJoined) joined_.erase(joined_.begin());
-  joined_[entry.name] = entry.node;
+  joined_[entry.name()] = entry.node;
   coordinator_.send(message);
 }
 
 void NodeJobs::initial_values(TrainerId trainer) {
   const auto [entry, place] = find(trainer);
   if (!entry || entry->phase != Phase::kRunning) return;
-  if (place->rank != 0 || !entry->job->spec().init) {
+  if (place->rank != 0 || !entry->job->spec().init()) {
     return refuse(trainer, {ErrorCode::kInvalidArgument, "rank " + std::to_string(place->rank) +
                                                              " sent initial values; only rank 0 of a fresh job does"});
   }
@@ -239,10 +237,10 @@ void NodeJobs::initial_values(TrainerId trainer) {
 // To be kept with a snapshot; the coordinator knows which rounds it wants.
 void NodeJobs::rank_state(TrainerId trainer, const RankState& state) {
   const auto [entry, place] = find(trainer);
-  if (!entry || (entry->phase != Phase::kRunning && entry->phase != Phase::kOver)) return;
+  if (!entry || !entry->view || (entry->phase != Phase::kRunning && entry->phase != Phase::kOver)) return;
   const auto local_rank =
       std::ranges::find_if(entry->places, [&, at = place](const auto& p) { return &p.second == at; })->first;
-  coordinator_.send(NodeRankState{entry->id, entry->view, entry->node, local_rank, state});
+  coordinator_.send(NodeRankState{entry->view->job, entry->view->view, entry->node, local_rank, state});
 }
 
 void NodeJobs::detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms) {
@@ -271,20 +269,20 @@ void NodeJobs::gone(TrainerId trainer, std::uint64_t now_ms) {
   place->connected = false;
   switch (entry->phase) {
     case Phase::kAgreeing:
-      coordinator_.send(LeaveJob{entry->id, entry->view, entry->node, LeaveKind::kFailed,
+      coordinator_.send(LeaveJob{entry->view->job, entry->view->view, entry->node, LeaveKind::kFailed,
                                  entry->agreement->welcome.resume_round, name + " left before the job began",
-                                 entry->name});
+                                 entry->name()});
       entry->agreement.reset();
       entry->phase = Phase::kGathering;
       entry->places.erase(local_rank);
       break;
     case Phase::kJoining:
       coordinator_.send(LeaveJob{JobId(), ViewId(), entry->node, LeaveKind::kFailed, Round(),
-                                 name + " left before the job began", entry->name});
+                                 name + " left before the job began", entry->name()});
       entry->phase = Phase::kGathering;
       [[fallthrough]];
     case Phase::kGathering:
-      logger_->info("{}: {} left before the job began", job_in_words(entry->name), name);
+      logger_->info("{}: {} left before the job began", job_in_words(entry->name()), name);
       entry->places.erase(local_rank);
       break;
     case Phase::kRunning: {
@@ -363,7 +361,7 @@ std::vector<NodeJobSummary> NodeJobs::summaries() const {
   std::vector<NodeJobSummary> result;
   for (const Entry& entry : entries_) {
     NodeJobSummary summary;
-    summary.name = entry.name;
+    summary.name = entry.name();
     summary.phase = kNames[static_cast<int>(entry.phase)];
     summary.node = entry.node.value;
     summary.local_world_size = entry.local_world_size;

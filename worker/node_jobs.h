@@ -54,13 +54,12 @@ class CoordinatorPort {
   virtual void send(const ControlMessage& message) = 0;
 };
 
-// The lanes: WorkerLane for jobs on servers, AllreduceLane for the others (NodeJobSpec::allreduce).
+// The lanes: WorkerLane for jobs on servers, AllreduceLane for the others.
 class LanePort {
  public:
   virtual ~LanePort() = default;
   virtual std::vector<int> doorbells(bool allreduce) const = 0;  // of the lanes for such jobs: one eventfd each
   virtual void open(const std::shared_ptr<NodeJob>& job) = 0;
-  virtual void open_allreduce(const std::shared_ptr<NodeJob>& job, AllreduceSetup setup) = 0;
   virtual void peer_address(const PeerAddress& address) = 0;
   // As checkpoint.h. Nothing while a job that is over still writes one.
   virtual Result<std::optional<Round>> newest_checkpoint(const JobConfig& config, const Layout& layout) const = 0;
@@ -155,8 +154,7 @@ class NodeJobs {
     bool told_end = false;  // what came of the job's state
   };
   struct Entry {
-    std::string name, job_json;
-    JobConfig config;
+    std::shared_ptr<const JobPlan> plan;
     std::vector<TensorSpec> tensors;
     NodeRank node;
     std::uint32_t world_size = 1, local_world_size = 1;  // as its trainers say
@@ -166,10 +164,9 @@ class NodeJobs {
     std::shared_ptr<NodeJob> job;           // running
     // Device memory may be freed only when no trainer has it open any more: held until the entry is erased.
     std::shared_ptr<DeviceLender> lent;
-    JobId id;
-    ViewId view;
-    std::optional<LeaveJob> leave;    // left: what was said
-    std::uint64_t next_ms = 0;        // joining: try again then; left: repeat then (0: no)
+    std::shared_ptr<const ViewPlan> view;  // the last that began; null: none
+    std::optional<LeaveJob> leave;         // left: what was said
+    std::uint64_t next_ms = 0;             // joining: try again then; left: repeat then (0: no)
     bool in_order = false;            // over: by a stop in good order, after which its trainers give what they keep
     std::string stopped_by;           // who asked for the stop, in words; empty: nobody, or not known
     StopJob ended;                    // over in good order: as the coordinator said
@@ -187,6 +184,8 @@ class NodeJobs {
     };
     std::optional<Agreement> agreement;  // agreeing
 
+    const std::string& name() const { return plan->name(); }
+    bool is(JobId of, ViewId at) const { return view && view->job == of && view->view == at; }
     std::vector<std::string> devices() const {  // by local rank
       std::vector<std::string> uuids;
       for (const auto& [local_rank, place] : places) uuids.push_back(place.device);
@@ -219,12 +218,12 @@ class NodeJobs {
   void begun(Entry& entry, const JobWelcome& m, const Status& status);
 
   // node_jobs_agree.cc
-  Status agree(Entry& entry, const JobWelcome& m, std::shared_ptr<const Layout> layout, std::uint64_t now_ms);
+  Status agree(Entry& entry, const JobWelcome& m, std::uint64_t now_ms);
   void offered(Entry& entry, const PeerAddress& m, std::uint64_t now_ms);
   void join_again(Entry& entry, std::uint64_t when_ms);
   void tick_agreeing(Entry& entry, std::uint64_t now_ms);
-  Status run(Entry& entry, const JobWelcome& m, std::shared_ptr<const Layout> layout,
-             std::shared_ptr<AllreduceDevices> devices, const std::string& why_host, std::uint64_t now_ms);
+  Status run(Entry& entry, const JobWelcome& m, std::shared_ptr<AllreduceDevices> devices, const std::string& why_host,
+             std::uint64_t now_ms);
   void leave_if_all_detached(Entry& entry, std::uint64_t now_ms);
   void leave(Entry& entry, LeaveKind kind, const std::string& message);
   void stop_others(Entry& entry, Round round);

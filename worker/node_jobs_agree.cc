@@ -51,11 +51,11 @@ std::string difference(const std::map<std::uint32_t, std::string>& offers) {
 
 }  // namespace
 
-Status NodeJobs::agree(Entry& entry, const JobWelcome& m, std::shared_ptr<const Layout> layout, std::uint64_t now_ms) {
+Status NodeJobs::agree(Entry& entry, const JobWelcome& m, std::uint64_t now_ms) {
   std::string why;
-  auto devices = options_.devices->open_allreduce(entry.config, layout, m.nodes, m.node, entry.devices(), why);
+  auto devices = options_.devices->open_allreduce(*entry.view, m.node, entry.devices(), why);
   if (!devices) return tl::unexpected(devices.error());
-  if (!*devices || m.nodes == 1) return run(entry, m, std::move(layout), std::move(*devices), why, now_ms);
+  if (!*devices || m.nodes == 1) return run(entry, m, std::move(*devices), why, now_ms);
   entry.phase = Phase::kAgreeing;
   entry.agreement.emplace();
   Entry::Agreement& agreement = *entry.agreement;
@@ -79,13 +79,12 @@ void NodeJobs::offered(Entry& entry, const PeerAddress& m, std::uint64_t now_ms)
   if (why.empty() && agreement.offers.size() < agreement.welcome.nodes) return;
   const Entry::Agreement agreed = std::move(*entry.agreement);
   entry.agreement.reset();
-  const auto layout = agreed.devices->plan().node.layout;
   Status status;
   if (!why.empty() && options_.devices->required()) {
-    status = fail(ErrorCode::kUnavailable, job_in_words(entry.name) + " cannot be added up on devices: " + why +
+    status = fail(ErrorCode::kUnavailable, job_in_words(entry.name()) + " cannot be added up on devices: " + why +
                                                " (this worker has [worker] node_reduction = \"device\")");
   } else {
-    status = run(entry, agreed.welcome, layout, why.empty() ? agreed.devices : nullptr, why, now_ms);
+    status = run(entry, agreed.welcome, why.empty() ? agreed.devices : nullptr, why, now_ms);
   }
   begun(entry, agreed.welcome, status);
   if (status && agreed.stop_requested) entry.job->set_state(RegionState::kStopRequested);
@@ -107,7 +106,7 @@ void NodeJobs::tick_agreeing(Entry& entry, std::uint64_t now_ms) {
   }
   const JobWelcome welcome = entry.agreement->welcome;
   begun(entry, welcome,
-        fail(ErrorCode::kTimeout, who + " of " + job_in_words(entry.name) + " did not say within " +
+        fail(ErrorCode::kTimeout, who + " of " + job_in_words(entry.name()) + " did not say within " +
                                       std::to_string(options_.devices->patience_ms()) +
                                       " ms whether it adds up on devices ([device] collective_timeout_ms in "
                                       "worker.toml); do all workers have the same release?"));

@@ -31,7 +31,7 @@ Status redo_fits(const JobConfig& config, const Layout& layout, const JobWelcome
 NodeJobs::Entry* NodeJobs::in_view(JobId job, ViewId view) {
   const auto at = std::ranges::find_if(entries_, [&](const Entry& entry) {
     return (entry.phase == Phase::kAgreeing || entry.phase == Phase::kRunning || entry.phase == Phase::kLeft) &&
-           entry.id == job && entry.view == view;
+           entry.is(job, view);
   });
   return at == entries_.end() ? nullptr : &*at;
 }
@@ -66,13 +66,13 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
     coordinator_.send(LeaveJob{m.job, m.view, begun->second.node, LeaveKind::kFailed, m.resume_round,
                                "the view is over on this node", m.name});
     for (Entry& entry : entries_) {
-      if (entry.name == m.name && entry.phase == Phase::kJoining) join(entry, now_ms);  // for the next one
+      if (entry.name() == m.name && entry.phase == Phase::kJoining) join(entry, now_ms);  // for the next one
     }
     return;
   }
   const auto join = joined_.extract(m.name);
   const auto at = std::ranges::find_if(entries_, [&](const Entry& entry) {
-    return entry.name == m.name && (entry.phase == Phase::kJoining || entry.phase == Phase::kGathering);
+    return entry.name() == m.name && (entry.phase == Phase::kJoining || entry.phase == Phase::kGathering);
   });
   if (at == entries_.end() || at->phase == Phase::kGathering || at->places.size() != at->local_world_size) {
     // A trainer left while the job was being opened.
@@ -90,8 +90,6 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
                              "the coordinator gave this node an impossible place in " + job_in_words(m.name) +
                                  ": node " + std::to_string(m.node.value) + " of " + std::to_string(m.nodes)});
   }
-  entry.id = m.job;
-  entry.view = m.view;
   if (begun_.size() >= kMaxJoined) begun_.erase(begun_.begin());
   begun_[m.job] = {m.view, entry.node};
   begun(entry, m, begin(entry, m, now_ms));
@@ -100,71 +98,59 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
 void NodeJobs::begun(Entry& entry, const JobWelcome& m, const Status& status) {
   if (status) return;
   coordinator_.send(
-      LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, status.error().message, entry.name});
+      LeaveJob{m.job, m.view, entry.node, LeaveKind::kFailed, m.resume_round, status.error().message, entry.name()});
   fail_view(entry, status.error());
 }
 
 Status NodeJobs::begin(Entry& entry, const JobWelcome& m, std::uint64_t now_ms) {
   Result<Layout> made = Layout::with_owners(entry.tensors, m.chunk_elements, m.owners);
   if (!made) return tl::unexpected(made.error());
-  if (Status fits = redo_fits(entry.config, *made, m); !fits) return fits;
-  auto layout = std::make_shared<const Layout>(std::move(*made));
-  if (options_.devices && !on_servers(entry.config)) return agree(entry, m, std::move(layout), now_ms);
-  return run(entry, m, std::move(layout), nullptr, {}, now_ms);
+  if (Status fits = redo_fits(entry.plan->config, *made, m); !fits) return fits;
+  entry.view = std::make_shared<const ViewPlan>(ViewPlan{.plan = entry.plan,
+                                                         .job = m.job,
+                                                         .view = m.view,
+                                                         .nodes = m.nodes,
+                                                         .layout = std::make_shared<const Layout>(std::move(*made)),
+                                                         .start = m.resume_round,
+                                                         .resumes = m.resume});
+  if (options_.devices && !entry.plan->on_servers()) return agree(entry, m, now_ms);
+  return run(entry, m, nullptr, {}, now_ms);
 }
 
 // devices: of an all-reduce job that all nodes add up on devices.
-Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const Layout> layout,
-                     std::shared_ptr<AllreduceDevices> devices, const std::string& why_host, std::uint64_t now_ms) {
+Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<AllreduceDevices> devices,
+                     const std::string& why_host, std::uint64_t now_ms) {
+  const JobConfig& config = entry.plan->config;
   NodeJobSpec spec;
-  spec.name = entry.name;
-  spec.job = m.job;
-  spec.view = m.view;
+  spec.view = entry.view;
   spec.node = m.node;
-  spec.layout = std::move(layout);
-  spec.push = entry.config.push;
-  spec.pull = entry.config.pull;
-  spec.start = m.resume_round;
-  spec.init = !m.resume && m.node.value == 0;
   spec.ranks = entry.local_world_size;
   spec.endpoints = m.endpoints;
   spec.locals = m.locals;
-  spec.mode = entry.config.mode;
-  spec.allreduce = !on_servers(entry.config);
-  spec.clocks = has_clocks(entry.config);
   spec.redo_after = m.redo_after;
-  auto redo = redo_.begin(entry.config, entry.node, *spec.layout, m, now_ms);
+  auto redo = redo_.begin(config, entry.node, *entry.view->layout, m, now_ms);
   if (!redo) return tl::unexpected(redo.error());
   spec.redo = std::move(*redo);
-  AllreduceSetup setup;
-  if (spec.allreduce) {
-    setup.nodes = m.nodes;
-    setup.config = entry.config;
-    setup.on_devices = devices != nullptr;
+  if (!on_servers(config)) {
     spec.why_host = why_host;
     entry.lent = spec.allreduce_devices = std::move(devices);
-    spec.lane_memory = AllreduceLane::bytes_needed(*spec.layout, spec.ranks, spec.node, setup);
-  }
-  if (options_.devices && !spec.allreduce) {
-    auto opened = options_.devices->open(spec.name, spec.layout, spec.push, spec.pull, entry.devices());
+    spec.lane_memory = AllreduceLane::bytes_needed(spec);
+  } else if (options_.devices) {
+    auto opened = options_.devices->open(*entry.view, entry.devices());
     if (!opened) return tl::unexpected(opened.error());
     entry.lent = spec.devices = std::move(*opened);
   }
   // Keeping what a single rank sends as it is would be a copy else.
-  spec.gradients_in_ring = spec.redo && !spec.devices && HostReducer::sends_gradients(spec.ranks, spec.push) &&
+  spec.gradients_in_ring = spec.redo && !spec.devices && HostReducer::sends_gradients(spec.ranks, config.push) &&
                            entry.places.begin()->second.gradients_move;
-  const std::vector<int> doorbells = lanes_.doorbells(spec.allreduce);
+  const std::vector<int> doorbells = lanes_.doorbells(!on_servers(config));
   Result<std::shared_ptr<NodeJob>> job =
       NodeJob::create(std::move(spec), static_cast<std::uint16_t>(doorbells.size()), budget_);
   if (!job) return tl::unexpected(job.error());
   entry.job = std::move(*job);
   entry.phase = Phase::kRunning;
   entry.last_refusal.clear();
-  if (entry.job->spec().allreduce) {
-    lanes_.open_allreduce(entry.job, std::move(setup));
-  } else {
-    lanes_.open(entry.job);
-  }
+  lanes_.open(entry.job);
 
   AttachReply reply;
   reply.job = m.job;
@@ -198,12 +184,12 @@ Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const La
     trainers_.send(place.trainer, reply, fds);
   }
   logger_->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}",
-                job_in_words(entry.name), m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh",
-                entry.job->spec().layout->chunks(), entry.job->budget_bytes() / 1'000'000,
+                job_in_words(entry.name()), m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh",
+                entry.job->layout().chunks(), entry.job->budget_bytes() / 1'000'000,
                 entry.lent ? std::to_string(entry.lent->width()) + " devices" : "the host");
-  if (entry.job->spec().allreduce) {
+  if (!entry.job->plan().on_servers()) {
     const auto& on_devices = entry.job->spec().allreduce_devices;
-    logger_->info("{}: ranks are added up by {}", job_in_words(entry.name),
+    logger_->info("{}: ranks are added up by {}", job_in_words(entry.name()),
                   !on_devices ? "Gloo" + (why_host.empty() ? std::string() : ", in host memory: " + why_host)
                   : on_devices->plan().collectives() ? "NCCL"
                                                      : "nobody: there is one, on a device");
@@ -213,15 +199,15 @@ Status NodeJobs::run(Entry& entry, const JobWelcome& m, std::shared_ptr<const La
 
 void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
   const bool concerns_us = std::ranges::any_of(entries_, [&](const Entry& entry) {
-    return entry.phase == Phase::kJoining && (m.job.empty() || m.job == entry.name);
+    return entry.phase == Phase::kJoining && (m.job.empty() || m.job == entry.name());
   });
   if (!concerns_us) logger_->warn("the coordinator refused: {}", m.message);
   for (Entry& entry : entries_) {
-    if (entry.phase != Phase::kJoining || (!m.job.empty() && m.job != entry.name)) continue;
+    if (entry.phase != Phase::kJoining || (!m.job.empty() && m.job != entry.name())) continue;
     if (m.code == ErrorCode::kUnavailable) {
       // Not now, but soon: the trainers keep waiting, their attach time-out bounds it.
       entry.next_ms = now_ms + kJoinRetryMs;
-      if (entry.last_refusal != m.message) logger_->info("{}: waiting: {}", job_in_words(entry.name), m.message);
+      if (entry.last_refusal != m.message) logger_->info("{}: waiting: {}", job_in_words(entry.name()), m.message);
       entry.last_refusal = m.message;
     } else {
       fail_view(entry, {m.code, m.message});
@@ -232,7 +218,7 @@ void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
 // What another node of an all-reduce job has for this one to connect to it. (This view's welcome came before it.)
 void NodeJobs::on(const PeerAddress& m, std::uint64_t now_ms) {
   Entry* entry = in_view(m.job, m.view);
-  if (entry && !on_servers(entry->config)) offered(*entry, m, now_ms);
+  if (entry && !entry->plan->on_servers()) offered(*entry, m, now_ms);
 }
 
 void NodeJobs::on(const SnapshotAt& m) {
@@ -242,7 +228,9 @@ void NodeJobs::on(const SnapshotAt& m) {
 
 // A snapshot has everything up to that round: pushes up to it are not needed any more.
 void NodeJobs::on(const SnapshotCommit& m) {
-  const auto keeps = [&](const Entry& entry) { return entry.job && entry.id == m.job && entry.job->spec().redo; };
+  const auto keeps = [&](const Entry& entry) {
+    return entry.job && entry.view->job == m.job && entry.job->spec().redo;
+  };
   if (std::ranges::none_of(entries_, keeps)) redo_.covered(m.job, m.round);
 }
 
@@ -252,7 +240,7 @@ void NodeJobs::on(const SnapshotCommit& m) {
 void NodeJobs::on(const SnapshotDone& m) {
   forget_checkpointed(m.job, m.view);
   for (Entry& entry : entries_) {
-    if (entry.id == m.job && entry.view == m.view) settle(entry, m.ok ? Status() : fail(ErrorCode::kStore, m.message));
+    if (entry.is(m.job, m.view)) settle(entry, m.ok ? Status() : fail(ErrorCode::kStore, m.message));
   }
 }
 
@@ -266,7 +254,7 @@ bool NodeJobs::awaits_saved(const Entry& entry) {
 void NodeJobs::settle(Entry& entry, const Status& saved) {
   // While it still waits for the answers of its last round it has been told of the stop.
   if ((entry.phase < Phase::kLeft && !entry.stop) || entry.saved) return;
-  if (!saved) logger_->error("{}: not saved: {}", job_in_words(entry.name), saved.error().message);
+  if (!saved) logger_->error("{}: not saved: {}", job_in_words(entry.name()), saved.error().message);
   entry.saved = saved;
   if (entry.phase == Phase::kLeft) {
     entry.phase = Phase::kOver;
@@ -292,7 +280,7 @@ void NodeJobs::on(const StopRequest& m) {
   Entry* entry = in_view(m.job, m.view);
   if (entry && entry->agreement) entry->agreement->stop_requested = true;
   if (!entry || entry->phase != Phase::kRunning) return;
-  logger_->info("{}: asked to stop after its round: {}", job_in_words(entry->name), m.reason);
+  logger_->info("{}: asked to stop after its round: {}", job_in_words(entry->name()), m.reason);
   entry->stopped_by = m.reason;
   entry->job->set_state(RegionState::kStopRequested);
 }
@@ -313,7 +301,7 @@ void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
   if (!entry) {
     // The state that it ended with was not written everywhere when somebody was lost.
     for (Entry& over : entries_) {
-      if (m.kind == StopKind::kRestart && over.id == m.job && over.view == m.view) {
+      if (m.kind == StopKind::kRestart && over.is(m.job, m.view)) {
         settle(over, fail(ErrorCode::kUnavailable, m.reason));
       }
     }
@@ -324,7 +312,7 @@ void NodeJobs::on(const StopJob& m, std::uint64_t now_ms) {
   if (entry->phase == Phase::kAgreeing) {
     if (m.kind == StopKind::kRestart) return join_again(*entry, now_ms);
     return fail_view(*entry,
-                     {ErrorCode::kStopped, job_in_words(entry->name) + " was stopped before it began: " + m.reason});
+                     {ErrorCode::kStopped, job_in_words(entry->name()) + " was stopped before it began: " + m.reason});
   }
   if (entry->phase == Phase::kLeft) {
     if (m.kind == StopKind::kRestart) return settle(*entry, fail(ErrorCode::kUnavailable, m.reason));
@@ -371,20 +359,21 @@ void NodeJobs::close_lanes(Entry& entry, bool keep) {
 // The reason goes before the state, so that a trainer that sees the state finds the reason.
 void NodeJobs::end_view(Entry& entry, StopKind kind, Round round, const std::string& reason) {
   logger_->log(kind == StopKind::kRestart ? spdlog::level::warn : spdlog::level::info,
-               "{}: view {} is over at round {}: {}", job_in_words(entry.name), entry.view.value, round.value, reason);
+               "{}: view {} is over at round {}: {}", job_in_words(entry.name()), entry.view->view.value, round.value,
+               reason);
   for (const auto& [local_rank, place] : entry.places) {
     if (place.connected && !place.left) trainers_.send(place.trainer, AttachStopped{kind, round, reason});
   }
   if (entry.job) entry.job->set_state(kind == StopKind::kRestart ? RegionState::kRestart : RegionState::kStopped);
   const bool whole = entry.job && entry.job->min_version().value == round.value;
-  if (kind != StopKind::kRestart && !whole && entry.job && entry.job->spec().allreduce &&
+  if (kind != StopKind::kRestart && !whole && entry.job && !entry.job->plan().on_servers() &&
       entry.job->spec().node.value == 0) {
-    checkpointed({entry.id, entry.view, {}, false, 0, "node 0 has not got the last round in time"}, 0);
+    checkpointed({entry.view->job, entry.view->view, {}, false, 0, "node 0 has not got the last round in time"}, 0);
   }
   close_lanes(entry, kind != StopKind::kRestart && whole);
   entry.phase = Phase::kOver;
   entry.in_order = kind != StopKind::kRestart;
-  entry.ended = StopJob{entry.id, entry.view, kind, round, reason};
+  entry.ended = StopJob{entry.view->job, entry.view->view, kind, round, reason};
   entry.next_ms = 0;
   // Ranks that had finished already are still there, and can go on with the others.
   if (kind == StopKind::kRestart) settle(entry, fail(ErrorCode::kUnavailable, reason));
@@ -404,7 +393,7 @@ void NodeJobs::fail_view(Entry& entry, const Error& error) {
 
 void NodeJobs::leave(Entry& entry, LeaveKind kind, const std::string& message) {
   const Round round(entry.job->min_version().value);
-  entry.leave = LeaveJob{entry.id, entry.view, entry.node, kind, round, message, entry.name};
+  entry.leave = LeaveJob{entry.view->job, entry.view->view, entry.node, kind, round, message, entry.name()};
   coordinator_.send(*entry.leave);
 }
 
@@ -422,7 +411,7 @@ void NodeJobs::leave_if_all_detached(Entry& entry, std::uint64_t now_ms) {
   // One rank that stopped instead of finishing means that the job is to be resumed.
   const LeaveKind kind = left(LeaveKind::kStopped) ? LeaveKind::kStopped : LeaveKind::kFinished;
   leave(entry, kind, kind == LeaveKind::kStopped ? entry.stopped_by : std::string());
-  logger_->info("{}: all ranks of this node left at round {}", job_in_words(entry.name), entry.leave->round.value);
+  logger_->info("{}: all ranks of this node left at round {}", job_in_words(entry.name()), entry.leave->round.value);
   close_lanes(entry, true);
   entry.phase = Phase::kLeft;
   entry.next_ms = now_ms + kLeaveRepeatMs;
@@ -466,9 +455,9 @@ void NodeJobs::lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailur
       fail_view(entry, failure.error);
       break;
     case LaneFailure::Kind::kViewOver:
-      logger_->info("{}: {}", job_in_words(entry.name), failure.error.message);
+      logger_->info("{}: {}", job_in_words(entry.name()), failure.error.message);
       if (entry.stop) break;  // the coordinator has said why
-      entry.stop = StopJob{entry.id, entry.view, StopKind::kRestart, Round(entry.job->min_version().value),
+      entry.stop = StopJob{entry.view->job, entry.view->view, StopKind::kRestart, Round(entry.job->min_version().value),
                            failure.error.message};
       // The coordinator's own words normally come before.
       entry.stop_by_ms = now_ms + options_.peer_timeout_ms + kVerdictMs;
@@ -488,7 +477,7 @@ void NodeJobs::tick_running(Entry& entry, std::uint64_t now_ms) {
         logger_->warn(
             "{}: no answer has come for {} ms since the stop at round {}; the parameters here are those of "
             "round {} in part",
-            job_in_words(entry.name), options_.stop_timeout_ms, stop.round.value, entry.job->min_version().value);
+            job_in_words(entry.name()), options_.stop_timeout_ms, stop.round.value, entry.job->min_version().value);
       }
       if (stop.kind == StopKind::kRestart) leave(entry, LeaveKind::kFailed, stop.reason);
       return end_view(entry, stop.kind, stop.round, stop.reason);
@@ -507,7 +496,7 @@ void NodeJobs::tick_running(Entry& entry, std::uint64_t now_ms) {
 
 void NodeJobs::tick(std::uint64_t now_ms) {
   for (Entry& entry : entries_) {
-    redo_.in_use(entry.name, now_ms);
+    redo_.in_use(entry.name(), now_ms);
     const bool due = entry.next_ms != 0 && now_ms >= entry.next_ms;
     if (entry.phase == Phase::kRunning) tick_running(entry, now_ms);
     if (entry.phase == Phase::kJoining && due) join(entry, now_ms);
@@ -516,8 +505,8 @@ void NodeJobs::tick(std::uint64_t now_ms) {
     if (entry.phase == Phase::kLeft || awaits_saved(entry)) {
       if (due && entry.phase == Phase::kLeft) coordinator_.send(*entry.leave);
       if (due && entry.phase == Phase::kOver) {
-        coordinator_.send(
-            LeaveJob{entry.id, entry.view, entry.node, LeaveKind::kStopped, entry.ended.round, {}, entry.name});
+        coordinator_.send(LeaveJob{
+            entry.view->job, entry.view->view, entry.node, LeaveKind::kStopped, entry.ended.round, {}, entry.name()});
       }
       if (due || entry.next_ms == 0) entry.next_ms = now_ms + kLeaveRepeatMs;
     }

@@ -60,12 +60,12 @@ Json job_json(const NodeJobSummary& summary) {
   if (!summary.job) return out;
   const NodeJob& job = *summary.job;
   const JobTotals totals = totals_of(job);
-  out["mode"] = word(job.spec().mode);
-  out["id"] = std::to_string(job.spec().job.value);
-  out["view"] = job.spec().view.value;
-  out["parameters"] = job.spec().layout->parameters();
-  out["chunks"] = job.spec().layout->chunks();
-  out["chunk_bytes"] = job.spec().layout->chunk_elements() * sizeof(float);
+  out["mode"] = word(job.plan().config.mode);
+  out["id"] = std::to_string(job.view().job.value);
+  out["view"] = job.view().view.value;
+  out["parameters"] = job.layout().parameters();
+  out["chunks"] = job.layout().chunks();
+  out["chunk_bytes"] = job.layout().chunk_elements() * sizeof(float);
   out["min_version"] = job.min_version().value;
   out["max_version"] = job.max_version().value;
   out["window_bytes"] = totals.window_bytes;
@@ -94,7 +94,7 @@ Json job_json(const NodeJobSummary& summary) {
                  {"compute_seconds", static_cast<double>(pace.compute_ns) / 1e9},
                  {"reduce_seconds", static_cast<double>(pace.reduce_ns) / 1e9},
                  {"network_seconds", static_cast<double>(pace.network_ns) / 1e9}};
-  if (job.spec().clocks) {
+  if (job.plan().has_clocks()) {
     const auto get = [](const std::atomic<std::uint64_t>& total) { return total.load(std::memory_order_relaxed); };
     const NodeHeader& node = job.header();
     const std::uint64_t pulls = get(node.pulls);
@@ -104,12 +104,12 @@ Json job_json(const NodeJobSummary& summary) {
         {"max", get(node.staleness_max)}};
   }
   // What is kept for lost servers: of how many rounds, how long a round has waited for a snapshot, pushes made again.
-  if (!job.spec().allreduce) {
+  if (job.plan().on_servers()) {
     out["redo"] = {{"rounds", redo_rounds_of(job)}, {"redone", totals.redone}};
   }
   out["memory_bytes"] = job.budget_bytes();
   out["reduced_on"] = reduced_on(job);
-  if (job.spec().allreduce) {
+  if (!job.plan().on_servers()) {
     const auto& devices = job.spec().allreduce_devices;
     out["transport"] = !devices ? "gloo" : devices->plan().collectives() ? "nccl" : "none";  // none: a rank alone
     if (!job.spec().why_host.empty()) out["why_host"] = job.spec().why_host;

@@ -191,11 +191,8 @@ std::vector<int> Worker::doorbells(bool allreduce) const {
 }
 
 void Worker::open(const std::shared_ptr<NodeJob>& job) {
+  if (!job->plan().on_servers()) return allreduce_->open(job);
   for (const auto& lane : lanes_) lane->open(job);
-}
-
-void Worker::open_allreduce(const std::shared_ptr<NodeJob>& job, AllreduceSetup setup) {
-  allreduce_->open(job, std::move(setup));
 }
 
 void Worker::peer_address(const PeerAddress& address) {
@@ -211,12 +208,12 @@ Result<std::optional<Round>> Worker::newest_checkpoint(const JobConfig& config, 
 }
 
 void Worker::initial_values(const std::shared_ptr<NodeJob>& job) {
-  if (job->spec().allreduce) return allreduce_->initial_values(job);
+  if (!job->plan().on_servers()) return allreduce_->initial_values(job);
   for (const auto& lane : lanes_) lane->initial_values(job);
 }
 
 void Worker::close(const std::shared_ptr<NodeJob>& job, bool keep) {
-  if (job->spec().allreduce) return allreduce_->close(job, keep);
+  if (!job->plan().on_servers()) return allreduce_->close(job, keep);
   for (const auto& lane : lanes_) lane->close(job, keep);
 }
 

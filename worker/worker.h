@@ -66,7 +66,6 @@ class Worker final : private CoordinatorPort, private LanePort, private Allreduc
   void checkpointed(const SnapshotDone& done) override { attach_->checkpointed(done); }
   std::vector<int> doorbells(bool allreduce) const override;
   void open(const std::shared_ptr<NodeJob>& job) override;
-  void open_allreduce(const std::shared_ptr<NodeJob>& job, AllreduceSetup setup) override;
   void peer_address(const PeerAddress& address) override;
   Result<std::optional<Round>> newest_checkpoint(const JobConfig& config, const Layout& layout) const override;
   void initial_values(const std::shared_ptr<NodeJob>& job) override;

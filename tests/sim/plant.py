@@ -58,7 +58,7 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
         ("kOtherWeight", "  return kept ? kept->weight : 0;", "  return (kept ? kept->weight : 0) + (BUG ? 1 : 0);"),
         ("kForgottenDecision", "    ring->note_decision(chunk, round, answer.gate);", "    if (!BUG) ring->note_decision(chunk, round, answer.gate);"),
         ("kDroppedResidual", "  reducer_->restore_residual(chunk, values);", "  if (!BUG) reducer_->restore_residual(chunk, values);"),
-        ("kForgottenRedo", "spec.redo_after[spec.layout->owner(chunk).shard.value]);", "BUG ? client.start : spec.redo_after[spec.layout->owner(chunk).shard.value]);"),
+        ("kForgottenRedo", "spec.redo_after[job.layout().owner(chunk).shard.value]);", "BUG ? client.start() : spec.redo_after[job.layout().owner(chunk).shard.value]);"),
     ],
 }
 

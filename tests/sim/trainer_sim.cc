@@ -149,7 +149,7 @@ void TrainerSim::on(const AttachReply& reply, const std::shared_ptr<FileDescript
   }
   phase_ = Phase::kStarting;
   if (!reply.resume && reply.rank == 0) {
-    for (std::uint64_t e = 0; e < job_->spec().layout->flat_elements(); ++e) {
+    for (std::uint64_t e = 0; e < job_->layout().flat_elements(); ++e) {
       job_->parameters()[e] = initial_value(world_.scenario.seed, e);
     }
     say([](NodeJobs& jobs, TrainerId id) { jobs.initial_values(id); });
@@ -166,7 +166,7 @@ void TrainerSim::on(const AttachError& error) {
 }
 
 bool TrainerSim::all_at(Round round) const {
-  for (std::size_t c = 0; c < job_->spec().layout->chunks(); ++c) {
+  for (std::size_t c = 0; c < job_->layout().chunks(); ++c) {
     if (job_->chunk_words()[c].version_plus_one.load(std::memory_order_acquire) <= round.value) return false;
   }
   return true;
@@ -213,14 +213,14 @@ void TrainerSim::over() {
 
 void TrainerSim::next() {
   if (complete_.value >= world_.scenario.rounds) {
-    world_.judge.trained(node_, job_->spec(), {job_->parameters(), job_->spec().layout->flat_elements()});
+    world_.judge.trained(node_, job_->spec(), {job_->parameters(), job_->layout().flat_elements()});
     return finish(LeaveKind::kFinished);
   }
   phase_ = Phase::kComputing;
   std::uint64_t work = world_.scenario.work_ns * world_.scenario.slowness(node_);
   if (world_.scenario.deadline) work = std::min(work, world_.scenario.work_ns * 3 / 2);
   after(world_.random.between(work / 2, work * 3 / 2), [this, round = complete_.value + 1, job = job_] {
-    if (job == job_) compute(round, job->spec().layout->tensors().size());
+    if (job == job_) compute(round, job->layout().tensors().size());
   });
 }
 
@@ -232,7 +232,7 @@ std::uint64_t TrainerSim::samples_of(std::uint64_t round) const {
 
 // The last layer's first, each a moment after the other.
 void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
-  const Layout& layout = *job_->spec().layout;
+  const Layout& layout = job_->layout();
   const std::size_t tensor = tensors_left - 1;
   if (tensors_left == layout.tensors().size()) {
     weight_ = samples_of(round);
@@ -272,7 +272,7 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
 // Session::keep(), and what it does with it.
 void TrainerSim::keep(Round round) {
   if (states_.size() >= kStatesKept) states_.erase(states_.begin());
-  states_.push_back({round, ClusterJudge::state_of(rank_, round, job_->spec().view)});
+  states_.push_back({round, ClusterJudge::state_of(rank_, round, job_->view().view)});
   give_for_snapshot();
 }
 

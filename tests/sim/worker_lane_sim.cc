@@ -15,7 +15,7 @@ constexpr std::uint64_t kNoticeNs = 100'000;  // until a server knows that a wor
 constexpr std::uint64_t kMaxAskNs = 500'000;  // until a server on this machine has said whether it shares memory
 
 std::size_t frame_bytes(const NodeJob& job, ChunkIndex chunk) {
-  return make_encoding(job.spec().push)->bytes(job.spec().layout->chunk(chunk).elements);
+  return job.plan().push->bytes(job.layout().chunk(chunk).elements);
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ WorkerLaneSim::WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared
     : world_(world),
       worker_(worker),
       memory_(std::move(memory)),
-      lane_(LaneChunks::of(*memory_->spec().layout, index, static_cast<std::uint16_t>(world.scenario.lanes))) {
+      lane_(LaneChunks::of(memory_->layout(), index, static_cast<std::uint16_t>(world.scenario.lanes))) {
   WorkerLaneOptions options;
   options.index = index;
   options.window_cap_bytes = world.scenario.window_bytes;
@@ -52,7 +52,7 @@ void WorkerLaneSim::settle_links(const std::vector<std::string>& endpoints) {
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
     ServerLaneSim* server = world_.lane_at(endpoints[i]);
     if (server == nullptr) continue;
-    const ServerLaneSim::Link link = server->link(spec.job, spec.view, spec.node);
+    const ServerLaneSim::Link link = server->link(spec.view->job, spec.view->view, spec.node);
     links_[i] = {link.number, link.server, link.mapping, {}, {}};
   }
   job_->start();
@@ -138,7 +138,7 @@ void WorkerLaneSim::handle(ConnectionIndex from, const Packet& packet) {
   if (!job_->publish()) return;
   // What trainers see now, of the chunk that was answered.
   const ChunkIndex chunk = std::get<Answer>(message).key.chunk;
-  const ChunkRange range = memory_->spec().layout->chunk(chunk);
+  const ChunkRange range = memory_->layout().chunk(chunk);
   const Version version(memory_->chunk_words()[chunk.value].version_plus_one.load(std::memory_order_acquire) - 1);
   world_.judge.delivered(worker_.node(), memory_->spec(), chunk, version,
                          {memory_->parameters() + range.begin, range.elements});
@@ -158,7 +158,7 @@ void WorkerLaneSim::failed(LaneFailure failure) {
 
 void WorkerLaneSim::tick() {
   job_->tick();
-  const std::uint64_t unit = memory_->spec().layout->chunk_elements() * sizeof(float);
+  const std::uint64_t unit = memory_->layout().chunk_elements() * sizeof(float);
   const std::uint64_t allowed = std::max(world_.scenario.window_bytes, residual_offset(unit) + unit);
   if (job_->client().in_flight_bytes() > allowed) world_.broken("more bytes are in flight than the window allows");
   for (const auto& socket : sockets_) {

@@ -164,7 +164,7 @@ void WorkerSim::send(TrainerId to, const AttachMessage& message, std::span<const
 
 std::shared_ptr<NodeJob> WorkerSim::memory(JobId job, ViewId view) const {
   for (const NodeJobSummary& summary : jobs_->summaries()) {
-    if (summary.job && summary.job->spec().job == job && summary.job->spec().view == view) return summary.job;
+    if (summary.job && summary.job->view().job == job && summary.job->view().view == view) return summary.job;
   }
   return nullptr;
 }
@@ -197,11 +197,11 @@ void WorkerSim::each_lane(const std::shared_ptr<NodeJob>& job, Function&& functi
 
 void WorkerSim::open(const std::shared_ptr<NodeJob>& job) {
   command([this, job] {
-    const Layout& layout = *job->spec().layout;
-    const bool forgets = world_.mutation == Mutation::kForgottenWords && job->spec().redo &&
-                         make_encoding(job->spec().push)->keeps_residual();
+    const Layout& layout = job->layout();
+    const bool forgets =
+        world_.mutation == Mutation::kForgottenWords && job->spec().redo && job->plan().push->keeps_residual();
     for (std::uint32_t c = 0; c < layout.chunks() && forgets; ++c) {
-      job->spec().redo->begin_residual(ChunkIndex(c), job->spec().start);
+      job->spec().redo->begin_residual(ChunkIndex(c), job->view().start);
     }
     for (std::uint16_t index = 0; index < world_.scenario.lanes; ++index) {
       if (LaneChunks::of(layout, index, static_cast<std::uint16_t>(world_.scenario.lanes)).chunks.empty()) continue;

@@ -102,7 +102,6 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
 
   std::vector<int> doorbells(bool allreduce) const override;
   void open(const std::shared_ptr<NodeJob>& job) override;
-  void open_allreduce(const std::shared_ptr<NodeJob>&, AllreduceSetup) override {}
   void peer_address(const PeerAddress&) override {}
   Result<std::optional<Round>> newest_checkpoint(const JobConfig&, const Layout&) const override {
     return std::nullopt;

@@ -88,6 +88,17 @@ inline Layout cluster_layout(std::uint64_t chunk_elements) {
   return std::move(*layout);
 }
 
+inline std::shared_ptr<const ViewPlan> cluster_view(const ClusterOptions& options) {
+  return std::make_shared<const ViewPlan>(
+      ViewPlan{.plan = JobPlan::of(cluster_config(options)),
+               .job = JobId(7),
+               .view = ViewId(options.view),
+               .nodes = options.nodes,
+               .layout = std::make_shared<const Layout>(cluster_layout(options.chunk_elements)),
+               .start = options.start,
+               .resumes = options.start.value != 0});
+}
+
 // The same value for the same place, without meaning.
 inline float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
   std::uint64_t x = (a + 1) * 0x9e3779b97f4a7c15ull ^ (b + 7) * 0xc2b2ae3d27d4eb4full ^ (c + 3) * 0x165667b19e3779f9ull;
@@ -142,19 +153,14 @@ class AllreduceCluster {
     for (std::uint32_t n = 0; n < options_.nodes; ++n) {
       if (!which(n)) continue;
       NodeJobSpec spec;
-      spec.name = "job";
-      spec.job = JobId(7);
-      spec.view = ViewId(options_.view);
+      spec.view = cluster_view(options_);
       spec.node = NodeRank(n);
-      spec.layout = std::make_shared<const Layout>(cluster_layout(options_.chunk_elements));
-      spec.start = options_.start;
-      spec.init = n == 0 && options_.start.value == 0;
       spec.ranks = options_.ranks;
-      spec.allreduce_devices = devices_of(n, spec.layout);
+      spec.allreduce_devices = devices_of(n, spec.view->layout);
       auto made = NodeJob::create(std::move(spec), 1, budget_);
       REQUIRE(made);
       nodes_[n]->job = std::move(*made);
-      nodes_[n]->lane->open(nodes_[n]->job, {options_.nodes, cluster_config(options_), options_.devices != nullptr});
+      nodes_[n]->lane->open(nodes_[n]->job);
     }
   }
   void start() {
@@ -173,7 +179,7 @@ class AllreduceCluster {
   }
   void ready(std::uint32_t n, std::uint32_t local, std::uint64_t round, std::uint64_t weight = 1) {
     NodeJob& job = *nodes_[n]->job;
-    const Layout& layout = *job.spec().layout;
+    const Layout& layout = job.layout();
     for (std::size_t t = layout.tensors().size(); t-- > 0;) {
       const std::uint64_t first = layout.tensor_offset(t);
       std::vector<float> values(layout.tensors()[t].elements());
@@ -197,7 +203,7 @@ class AllreduceCluster {
 
   bool node_at(std::uint32_t n, std::uint64_t version) const {
     const NodeJob& job = *nodes_[n]->job;
-    for (std::size_t c = 0; c < job.spec().layout->chunks(); ++c) {
+    for (std::size_t c = 0; c < job.layout().chunks(); ++c) {
       if (job.chunk_words()[c].version_plus_one.load(std::memory_order_acquire) != version + 1) return false;
     }
     return true;

@@ -67,19 +67,16 @@ struct Client {
 
   static ClientJob job(const ClientSetup& setup) {
     ClientJob job;
-    job.job = kJob;
-    job.view = kView;
+    JobConfig config;
+    config.push = setup.push;
+    config.pull = setup.pull;
+    job.view = view_of(config, layout_of(setup.chunks * kChunk), {.start = Round(setup.start), .resumes = !setup.init});
     job.node = NodeRank(setup.node);
-    job.layout = layout_of(setup.chunks * kChunk);
     for (std::uint32_t c = 0; c < setup.chunks; ++c) {
       job.chunks.push_back(ChunkIndex(c));
       job.connections.push_back(ConnectionIndex(static_cast<std::uint16_t>(c % setup.connections)));
     }
-    job.start = Version(setup.start);
     for (const std::uint64_t version : setup.redo_after) job.redo_after.emplace_back(version);
-    job.push = setup.push;
-    job.pull = setup.pull;
-    job.init = setup.init;
     return job;
   }
   static ClientOptions options(const ClientSetup& setup) {

@@ -12,6 +12,7 @@
 
 #include "common/buffer_pool.h"
 #include "common/encoding.h"
+#include "common/job_plan.h"
 #include "common/layout.h"
 #include "common/messages.h"
 #include "common/payload.h"
@@ -29,6 +30,16 @@ inline std::shared_ptr<const Layout> layout_of(std::uint64_t elements, std::uint
                                                std::uint16_t lanes = 1) {
   const std::vector<ShardSlots> slots(shards, ShardSlots{lanes, 1.0});
   return std::make_shared<const Layout>(*Layout::make({{"w", {elements}}}, kChunk, slots));
+}
+
+// A view of that job with all else as `view` says.
+inline std::shared_ptr<const ViewPlan> view_of(JobConfig config, std::shared_ptr<const Layout> layout,
+                                               ViewPlan view = {}) {
+  view.plan = JobPlan::of(std::move(config));
+  view.job = kJob;
+  view.view = kView;
+  view.layout = std::move(layout);
+  return std::make_shared<const ViewPlan>(std::move(view));
 }
 
 // A frame of `count` equal values as they travel: each the sum of `weight` samples.

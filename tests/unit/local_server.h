@@ -23,16 +23,16 @@ struct LocalServer {
   // As the coordinator does before a worker is welcomed.
   void open(const NodeJobSpec& spec) {
     ShardJob job;
-    job.job = spec.job;
-    job.view = spec.view;
+    job.job = spec.view->job;
+    job.view = spec.view->view;
     job.nodes = nodes;
-    job.layout = spec.layout;
+    job.layout = spec.view->layout;
     job.optimizer = kernels::make_optimizer("sgd", {});
     job.lr = 1.0;
-    job.push = spec.push;
-    job.pull = spec.pull;
+    job.push = spec.view->plan->config.push;
+    job.pull = spec.view->plan->config.pull;
     lane->open(std::move(job), std::make_shared<LaneJobGauges>());
-    lane->opened(spec.job, spec.view, false);
+    lane->opened(spec.view->job, spec.view->view, false);
     const auto status = listener.opened();
     REQUIRE(status);
     REQUIRE(*status);

@@ -71,15 +71,10 @@ class FakeLanes final : public LanePort {
     return fds;
   }
   void open(const std::shared_ptr<NodeJob>& job) override {
-    if (!job->spec().init) publish(*job, Version(job->spec().start.value));
+    if (!job->spec().init()) publish(*job, Version(job->view().start.value));
     const std::lock_guard lock(mutex_);
     job_ = job;
     ++opened_;
-  }
-  void open_allreduce(const std::shared_ptr<NodeJob>& job, AllreduceSetup setup) override {
-    open(job);
-    const std::lock_guard lock(mutex_);
-    setup_ = std::move(setup);
   }
   void peer_address(const PeerAddress& address) override {
     const std::lock_guard lock(mutex_);
@@ -108,10 +103,6 @@ class FakeLanes final : public LanePort {
     const std::lock_guard lock(mutex_);
     return closed_;
   }
-  AllreduceSetup setup() const {
-    const std::lock_guard lock(mutex_);
-    return setup_;
-  }
   std::vector<PeerAddress> addresses() const {
     const std::lock_guard lock(mutex_);
     return addresses_;
@@ -128,7 +119,7 @@ class FakeLanes final : public LanePort {
   void complete(Round round) const {
     const std::shared_ptr<NodeJob> job = this->job();
     REQUIRE(job);
-    const std::size_t tensors = job->spec().layout->tensors().size();
+    const std::size_t tensors = job->layout().tensors().size();
     REQUIRE(eventually([&] {
       for (std::uint32_t rank = 0; rank < job->spec().ranks; ++rank) {
         for (std::size_t t = 0; t < tensors; ++t) {
@@ -138,14 +129,14 @@ class FakeLanes final : public LanePort {
       return true;
     }));
     for (std::uint32_t rank = 0; rank < job->spec().ranks; ++rank) {
-      for (std::uint64_t i = 0; i < job->spec().layout->flat_elements(); ++i) {
+      for (std::uint64_t i = 0; i < job->layout().flat_elements(); ++i) {
         job->parameters()[i] += gradient_place(*job, rank, round)[i];
       }
     }
     publish(*job, Version(round.value));
   }
   static void publish(const NodeJob& job, Version version) {
-    for (std::size_t c = 0; c < job.spec().layout->chunks(); ++c) publish_chunk(job, c, version);
+    for (std::size_t c = 0; c < job.layout().chunks(); ++c) publish_chunk(job, c, version);
   }
   static void publish_chunk(const NodeJob& job, std::size_t chunk, Version version) {
     job.chunk_words()[chunk].version_plus_one.store(version.value + 1, std::memory_order_release);
@@ -157,7 +148,6 @@ class FakeLanes final : public LanePort {
   std::vector<EventFd> doorbells_;
   std::shared_ptr<NodeJob> job_;  // the newest that is open
   int opened_ = 0, closed_ = 0;
-  AllreduceSetup setup_;  // of the newest all-reduce job
   std::vector<PeerAddress> addresses_;
   Result<std::optional<Round>> checkpoint_ = std::optional<Round>(Round());
 };

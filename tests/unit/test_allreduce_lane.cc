@@ -284,13 +284,11 @@ TEST_CASE("an address that is none of this machine's is refused with what to set
                              std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()));
     REQUIRE(lane);
     NodeJobSpec spec;
-    spec.name = "job";
-    spec.layout = std::make_shared<const Layout>(cluster_layout(2048));
-    spec.init = true;
+    spec.view = cluster_view(options);
     auto job = NodeJob::create(std::move(spec), 1, std::make_shared<MemoryBudget>(64u << 20));
     REQUIRE(job);
     const std::size_t before = failures.all().size();
-    (*lane)->open(*job, {2, cluster_config(options)});
+    (*lane)->open(*job);
     REQUIRE(soon([&] { return failures.all().size() > before; }));
     const LaneFailure failure = failures.all().back();
     CHECK(failure.kind == LaneFailure::Kind::kRefused);

@@ -130,12 +130,12 @@ TEST_CASE("an all-reduce job is opened with what its lane must know, and its tra
   welcome.nodes = 4;
   node.server->on_control(welcome);
   const auto session = session_of(std::move(attached));
-  CHECK(node.lanes.setup().nodes == 4);
-  CHECK(node.lanes.setup().config.mode == Mode::kAllreduce);
-  CHECK(node.lanes.setup().config.allreduce.algorithm == AllreduceAlgorithm::kFlat);
+  CHECK(node.lanes.job()->view().nodes == 4);
+  CHECK(node.lanes.job()->plan().config.mode == Mode::kAllreduce);
+  CHECK(node.lanes.job()->plan().config.allreduce.algorithm == AllreduceAlgorithm::kFlat);
   REQUIRE(node.lanes.job());
-  CHECK(node.lanes.job()->spec().allreduce);
-  CHECK_FALSE(node.lanes.job()->spec().init);  // node 0's is
+  CHECK(!node.lanes.job()->plan().on_servers());
+  CHECK_FALSE(node.lanes.job()->spec().init());  // node 0's is
   FakeLanes::publish(*node.lanes.job(), Version(0));
   REQUIRE(session->start());
   for (std::size_t t = 0; t < small_model().size(); ++t) session->ready(t, 1);

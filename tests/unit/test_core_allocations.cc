@@ -112,14 +112,12 @@ class Loop final : public ClientOutput, public ShardOutput {
   }
   ClientJob client_job(std::uint32_t node, EncodingId encoding) const {
     ClientJob job;
-    job.job = kJob;
-    job.view = kView;
+    JobConfig config;
+    config.push = config.pull = encoding;
+    job.view = view_of(config, layout_);
     job.node = NodeRank(node);
-    job.layout = layout_;
     job.chunks = chunks();
     job.connections.assign(kChunks, ConnectionIndex(0));
-    job.push = job.pull = encoding;
-    job.init = node == 0;
     return job;
   }
 

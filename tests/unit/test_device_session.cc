@@ -229,7 +229,7 @@ TEST_CASE("frames of devices reach a server on this machine in shared memory, th
       const auto stopped = server.listener.stopped();
       REQUIRE(stopped);
       CHECK(stopped->kept);
-      for (std::size_t c = 0; c < node.job->spec().layout->chunks(); ++c) {
+      for (std::size_t c = 0; c < node.job->layout().chunks(); ++c) {
         const auto captured = server.listener.captured();
         REQUIRE(captured);
         CHECK(captured->residuals.size() == (keeps ? 1 : 0));

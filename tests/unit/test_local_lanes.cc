@@ -14,7 +14,7 @@ namespace {
 using namespace testing;
 
 std::uint64_t model_bytes(const LaneNode& node) {
-  return node.job->spec().layout->flat_elements() * sizeof(float);
+  return node.job->layout().flat_elements() * sizeof(float);
 }
 
 std::uint64_t value(const std::atomic<std::uint64_t>& counter) {
@@ -45,7 +45,7 @@ TEST_CASE("between lanes on one machine no payload byte crosses a socket, with o
     CHECK(value(stats.connections) == 1);
     CHECK(value(stats.shared_connections) == 1);
     const LaneCounters& counters = server.lane->counters();
-    CHECK(eventually([&] { return counters.answers.value() == 21 * node.job->spec().layout->chunks(); }));
+    CHECK(eventually([&] { return counters.answers.value() == 21 * node.job->layout().chunks(); }));
     CHECK(counters.shared_payload_bytes.value() == bytes);
     CHECK(counters.socket_payload_bytes.value() == 0);
     // Nobody holds a buffer when the next step comes.
@@ -127,7 +127,7 @@ TEST_CASE("encodings go through shared memory to the bits they have over a socke
           node.ready(rank, round, 0.001f * static_cast<float>(round + rank));
         REQUIRE(node.reaches(round));
       }
-      const std::size_t chunks = node.job->spec().layout->chunks();
+      const std::size_t chunks = node.job->layout().chunks();
       const auto take = [&](Round round) {
         for (std::size_t i = 0; i < chunks; ++i) {
           const auto captured = server.listener.captured();
@@ -142,8 +142,7 @@ TEST_CASE("encodings go through shared memory to the bits they have over a socke
       take(Round(6));
       // The view ends in good order: the residuals follow.
       server.lane->stop_job(JobId(5), ViewId(2), true, Round(9), false);
-      parameters[shares].assign(node.job->parameters(),
-                                node.job->parameters() + node.job->spec().layout->flat_elements());
+      parameters[shares].assign(node.job->parameters(), node.job->parameters() + node.job->layout().flat_elements());
       const LaneJobStats& stats = node.job->lane_stats(0);
       CHECK(soon([&] { return value(shares ? stats.shared_payload_bytes : stats.socket_payload_bytes) > 0; }));
       CHECK(value(shares ? stats.socket_payload_bytes : stats.shared_payload_bytes) == 0);
@@ -169,10 +168,10 @@ TEST_CASE("a frame of a node that is gone is still summed, and its memory goes w
   node.open({server.lane->endpoint()}, 2);
   node.start();
   REQUIRE(node.reaches(0));
-  const std::size_t chunks = node.job->spec().layout->chunks();
+  const std::size_t chunks = node.job->layout().chunks();
   for (std::uint32_t rank = 0; rank < 2; ++rank) node.ready(rank, 1, 4.0f);
   REQUIRE(eventually([&] { return server.lane->counters().pushes.value() == chunks; }));
-  const auto layout = node.job->spec().layout;
+  const auto layout = node.job->view().layout;
   CHECK(node.memory_comes_back());
 
   RawClient other(server.lane->endpoint());

@@ -21,8 +21,8 @@ TEST_CASE("gradients of one rank and of several reach the servers and come back 
     CHECK(node.job->parameters()[0] == 1.0f - 5.0f * sum);
     CHECK(node.job->parameters()[4 * kLaneChunkElements] == 1.0f - 5.0f * sum);
     CHECK(node.failures.all().empty());
-    CHECK(soon([&] { return node.job->lane_stats(0).answers.load() == 6 * node.job->spec().layout->chunks(); }));
-    CHECK(node.job->header().bytes_pulled.load() == 6 * node.job->spec().layout->flat_elements() * sizeof(float));
+    CHECK(soon([&] { return node.job->lane_stats(0).answers.load() == 6 * node.job->layout().chunks(); }));
+    CHECK(node.job->header().bytes_pulled.load() == 6 * node.job->layout().flat_elements() * sizeof(float));
     CHECK((node.job->header().reduce_ns.load() > 0) == (ranks > 1));
     CHECK(node.memory_comes_back());
   }
@@ -126,11 +126,13 @@ TEST_CASE("pushes that are to be repeated and are gone fail the job, and the dae
   FakeServerLane server;
   LaneNode node;
   node.adjust = [](NodeJobSpec& spec) {
-    auto ring = RedoRing::create(spec.job, spec.node, *spec.layout, spec.push, 16);
+    auto ring = RedoRing::create(spec.view->job, spec.node, *spec.view->layout, spec.view->plan->config.push, 16);
     REQUIRE(ring);
     spec.redo = *ring;
-    spec.init = false;
-    spec.start = Round(5);
+    ViewPlan resumed = *spec.view;
+    resumed.start = Round(5);
+    resumed.resumes = true;
+    spec.view = std::make_shared<const ViewPlan>(resumed);
     spec.redo_after = {Version(3)};
   };
   node.open({server.endpoint()}, 1);
@@ -153,7 +155,7 @@ TEST_CASE("a redo ring is in use from the order to open a job until every lane h
   LaneNode node(2);
   std::shared_ptr<RedoRing> ring;
   node.adjust = [&](NodeJobSpec& spec) {
-    auto made = RedoRing::create(spec.job, spec.node, *spec.layout, spec.push, 16);
+    auto made = RedoRing::create(spec.view->job, spec.node, *spec.view->layout, spec.view->plan->config.push, 16);
     REQUIRE(made);
     spec.redo = ring = *made;
   };

@@ -72,20 +72,20 @@ class WelcomingNode final : public LanePort, public CoordinatorPort, private All
   std::vector<int> doorbells(bool allreduce) const override {
     return {allreduce ? allreduce_->doorbell() : lane_->doorbell()};
   }
-  void open(const std::shared_ptr<NodeJob>& job) override { lane_->open(job); }
-  void open_allreduce(const std::shared_ptr<NodeJob>& job, AllreduceSetup setup) override {
-    allreduce_->open(job, std::move(setup));
+  void open(const std::shared_ptr<NodeJob>& job) override {
+    if (!job->plan().on_servers()) return allreduce_->open(job);
+    lane_->open(job);
   }
   void peer_address(const PeerAddress&) override { FAIL("there is no other node"); }
   Result<std::optional<Round>> newest_checkpoint(const JobConfig&, const Layout&) const override {
     return std::optional<Round>(Round());
   }
   void initial_values(const std::shared_ptr<NodeJob>& job) override {
-    if (job->spec().allreduce) return allreduce_->initial_values(job);
+    if (!job->plan().on_servers()) return allreduce_->initial_values(job);
     lane_->initial_values(job);
   }
   void close(const std::shared_ptr<NodeJob>& job, bool keep) override {
-    if (job->spec().allreduce) return allreduce_->close(job, keep);
+    if (!job->plan().on_servers()) return allreduce_->close(job, keep);
     lane_->close(job, keep);
   }
 

@@ -156,22 +156,24 @@ struct LaneNode {
     const ShardSlots slots{static_cast<std::uint16_t>(endpoints.size()), 1.0};
     auto layout = Layout::make({{"a", {elements - 112}}, {"b", {100}}}, kLaneChunkElements, {&slots, 1});
     REQUIRE(layout);
+    JobConfig config;
+    config.name = "job";
+    config.push = push;
+    config.pull = pull;
     NodeJobSpec spec;
-    spec.name = "job";
-    spec.job = JobId(5);
-    spec.view = ViewId(2);
-    spec.layout = std::make_shared<const Layout>(std::move(*layout));
-    spec.init = true;
+    spec.view =
+        std::make_shared<const ViewPlan>(ViewPlan{.plan = JobPlan::of(config),
+                                                  .job = JobId(5),
+                                                  .view = ViewId(2),
+                                                  .layout = std::make_shared<const Layout>(std::move(*layout))});
     spec.ranks = ranks;
     spec.endpoints = {std::move(endpoints)};
-    spec.push = push;
-    spec.pull = pull;
     if (adjust) adjust(spec);
     if (device_api) {
       DevicePlan plan;
-      plan.layout = spec.layout;
-      plan.push = make_encoding(push);
-      plan.pull = make_encoding(pull);
+      plan.layout = spec.view->layout;
+      plan.push = spec.view->plan->push;
+      plan.pull = spec.view->plan->pull;
       const auto devices = static_cast<std::uint32_t>(device_api->devices().size());
       for (std::uint32_t d = 0; d < devices; ++d) plan.devices.push_back(DeviceIndex(d));
       for (std::uint32_t rank = 0; rank < ranks; ++rank) plan.position_of_rank.push_back(rank % devices);
@@ -185,12 +187,12 @@ struct LaneNode {
     for (auto& lane : lanes) lane->open(job);
   }
   void start() {
-    for (std::uint64_t i = 0; i < job->spec().layout->flat_elements(); ++i) job->parameters()[i] = 1.0f;
+    for (std::uint64_t i = 0; i < job->layout().flat_elements(); ++i) job->parameters()[i] = 1.0f;
     for (auto& lane : lanes) lane->initial_values(job);
   }
   // As a trainer does.
   void ready(std::uint32_t rank, std::uint64_t round, float value) {
-    const Layout& layout = *job->spec().layout;
+    const Layout& layout = job->layout();
     for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
       const auto& devices = job->spec().devices;
       float* gradient = devices ? devices->memory().gradients(rank, 0) : const_cast<float*>(job->gradients(rank));
@@ -209,7 +211,7 @@ struct LaneNode {
     return soon([&] { return job->chunk_words() && all_at(version); });
   }
   bool all_at(std::uint64_t version) const {
-    for (std::size_t c = 0; c < job->spec().layout->chunks(); ++c) {
+    for (std::size_t c = 0; c < job->layout().chunks(); ++c) {
       if (job->chunk_words()[c].version_plus_one.load(std::memory_order_acquire) != version + 1) return false;
     }
     return true;
