@@ -4,8 +4,6 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
-#include <algorithm>
-#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -30,31 +28,7 @@ prometheus::ClientMetric to_prometheus(prometheus::MetricType type, const Metric
   return metric;
 }
 
-prometheus::ClientMetric to_prometheus(const Metrics::Labels& labels, const LaneHistogram& source) {
-  prometheus::ClientMetric metric;
-  metric.label = to_prometheus(labels);
-  prometheus::ClientMetric::Histogram& h = metric.histogram;
-  // The total is the sum of the buckets read here, so that the two agree whatever the lane does meanwhile.
-  for (std::size_t i = 0; i <= source.bounds().size(); ++i) {
-    h.sample_count += source.bucket(i);
-    const double bound = i < source.bounds().size() ? source.bounds()[i] : std::numeric_limits<double>::infinity();
-    h.bucket.push_back({h.sample_count, bound});
-  }
-  h.sample_sum = source.sum();
-  return metric;
-}
-
 }  // namespace
-
-LaneHistogram::LaneHistogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {
-  TRIB_ASSERT(std::is_sorted(bounds_.begin(), bounds_.end()));
-}
-
-void LaneHistogram::observe(double value) {
-  const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
-  counts_[static_cast<std::size_t>(bucket)].add();
-  sum_.set(sum_.value() + value);
-}
 
 struct Metrics::Families {
   struct Family {
@@ -100,20 +74,10 @@ void Metrics::gauge(const std::string& name, const std::string& help, Labels lab
   families_->add_one(name, help, prometheus::MetricType::Gauge, std::move(labels), std::move(read));
 }
 
-void Metrics::counter(const std::string& name, const std::string& help, Labels labels, const LaneCounter& source) {
-  counter(name, help, std::move(labels), [&source] { return static_cast<double>(source.value()); });
-}
-
-void Metrics::gauge(const std::string& name, const std::string& help, Labels labels, const LaneGauge& source) {
-  gauge(name, help, std::move(labels), [&source] { return source.value(); });
-}
-
-void Metrics::histogram(const std::string& name, const std::string& help, Labels labels, const LaneHistogram& source) {
-  const std::lock_guard lock(mutex_);
-  families_->add(name, help, prometheus::MetricType::Histogram,
-                 [labels = std::move(labels), &source](prometheus::MetricFamily& out) {
-                   out.metric.push_back(to_prometheus(labels, source));
-                 });
+void Metrics::count(const std::string& prefix, const Labels& labels, const CountField& field, const LaneCounter& cell) {
+  const auto read = [field, &cell] { return field.shown(cell.value()); };
+  const std::string name = field.metric_name(prefix);
+  field.grows() ? counter(name, field.help, labels, read) : gauge(name, field.help, labels, read);
 }
 
 void Metrics::counters(const std::string& name, const std::string& help, std::function<std::vector<Sample>()> read) {

@@ -1,12 +1,7 @@
-// Metrics: what lanes count without locks, and how /metrics reads it.
-//
-// A lane bumps LaneCounter, LaneGauge and LaneHistogram with plain relaxed stores: no lock, no locked instruction, no
-// cache line shared with another lane's writes if each lane has its own struct of them (alignas(64)). Metrics reads
-// them when it is scraped.
+// Metrics: how /metrics reads what daemons count. Lanes count without locks (common/counters.h), each in a struct of
+// its own; Metrics reads it when it is scraped.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,41 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "common/counters.h"
+
 namespace tributary {
-
-// Thread rule of all three: one writer; any number of readers, who may see each value a little late.
-class LaneCounter {
- public:
-  void add(std::uint64_t n = 1) { value_.store(value() + n, std::memory_order_relaxed); }
-  std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<std::uint64_t> value_{0};
-};
-
-class LaneGauge {
- public:
-  void set(double value) { value_.store(value, std::memory_order_relaxed); }
-  double value() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<double> value_{0.0};
-};
-
-class LaneHistogram {
- public:
-  // bounds: upper bounds of the buckets, ascending; one more, for everything above, is added.
-  explicit LaneHistogram(std::vector<double> bounds);
-  void observe(double value);
-  const std::vector<double>& bounds() const { return bounds_; }
-  std::uint64_t bucket(std::size_t i) const { return counts_[i].value(); }  // i <= bounds().size(); not cumulative
-  double sum() const { return sum_.value(); }
-
- private:
-  const std::vector<double> bounds_;
-  std::vector<LaneCounter> counts_;
-  LaneGauge sum_;
-};
 
 // The set of metrics of one daemon. Thread rule: any thread. The readers given here are called by render() (the HTTP
 // thread) and must stay valid, and what they read alive, until the Metrics object or its last render()
@@ -71,9 +34,10 @@ class Metrics {
   // units in the name, base units.
   void counter(const std::string& name, const std::string& help, Labels labels, std::function<double()> read);
   void gauge(const std::string& name, const std::string& help, Labels labels, std::function<double()> read);
-  void counter(const std::string& name, const std::string& help, Labels labels, const LaneCounter& source);
-  void gauge(const std::string& name, const std::string& help, Labels labels, const LaneGauge& source);
-  void histogram(const std::string& name, const std::string& help, Labels labels, const LaneHistogram& source);
+  // Every counter of a set (common/counters.h).
+  void counts(const std::string& prefix, const Labels& labels, const auto& set) {
+    set.visit([&](const CountField& field, const LaneCounter& cell) { count(prefix, labels, field, cell); }, set);
+  }
 
   // A family whose members come and go (one a job): all samples of this moment.
   void counters(const std::string& name, const std::string& help, std::function<std::vector<Sample>()> read);
@@ -83,6 +47,8 @@ class Metrics {
   std::string render() const;
 
  private:
+  void count(const std::string& prefix, const Labels& labels, const CountField& field, const LaneCounter& cell);
+
   struct Families;
   mutable std::mutex mutex_;  // registration against render(); no lane takes it
   std::unique_ptr<Families> families_;

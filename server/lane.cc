@@ -106,7 +106,7 @@ void Lane::run_commands() {
 }
 
 void Lane::count_mapped() {
-  jobs_.counters().mapped_bytes.set(static_cast<double>(links_.mapped_bytes()));
+  jobs_.counters().mapped_bytes.set(links_.mapped_bytes());
   jobs_.changed();
 }
 
@@ -193,7 +193,8 @@ bool Lane::send(zmq::message_t routing_id, const DataMessage& message, std::opti
                 const PayloadPlace& place) {
   if (!send_now(socket_, routing_id, true)) {
     const bool full = zmq_errno() == EAGAIN;
-    (full ? jobs_.counters().dropped_full : jobs_.counters().dropped_unreachable).add();
+    jobs_.counters().dropped_sends.add();
+    if (!full) jobs_.counters().dropped_unreachable.add();
     refused(full ? "dropped an answer: its receiver takes nothing" : "dropped an answer: its receiver is gone");
     return false;
   }

@@ -5,20 +5,36 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/metrics.h"
+#include "server/shard_counts.h"
 
 namespace tributary {
 
-// Written by the lane's thread (relaxed, at most kPublishMs late), read by anybody.
-struct alignas(64) LaneCounters {
-  LaneCounter messages, malformed, unknown_job, internal_errors;
-  LaneCounter dropped_full;         // answers given up because the peer takes nothing
-  LaneCounter dropped_unreachable;  // because the peer is gone
-  // Payload bytes of messages, by the way they went: over the socket, or in memory shared with the worker.
-  LaneCounter socket_payload_bytes, shared_payload_bytes;
-  LaneCounter pushes, duplicates, rejected, answers, steps, out_of_place_steps, starved, push_bytes, answer_bytes;
-  LaneGauge jobs, held_frames, held_bytes, max_held_bytes, withheld, pool_bytes, max_pool_bytes, links, mapped_bytes;
-  std::uint64_t dropped() const { return dropped_full.value() + dropped_unreachable.value(); }
+// Written by the lane's thread (those of shards at most kPublishMs late), read by anybody.
+struct alignas(64) LaneCounters : ShardCounts<LaneCounter> {
+  LaneCounter messages, malformed, unknown_job, internal_errors, dropped_sends, dropped_unreachable,
+      socket_payload_bytes, shared_payload_bytes, jobs, pool_bytes, max_pool_bytes, links, mapped_bytes;
+
+  static void visit(auto&& visit, auto&... sets) {
+    using enum CountKind;
+    ShardCounts<LaneCounter>::visit(visit, sets...);
+    visit({kTotal, "messages", "Messages received."}, sets.messages...);
+    visit({kTotal, "malformed", "Messages that are none of ours."}, sets.malformed...);
+    visit({kTotal, "unknown_job", "Messages for a job that is not open."}, sets.unknown_job...);
+    visit({kTotal, "internal_errors", "Messages that failed for a reason of the server's own."},
+          sets.internal_errors...);
+    visit({kTotal, "dropped_sends", "Messages given up because the receiver takes nothing or is gone."},
+          sets.dropped_sends...);
+    visit({kTotal, "dropped_unreachable", "Those of them whose receiver is gone."}, sets.dropped_unreachable...);
+    visit({kTotal, "socket_payload_bytes", "Payload bytes both ways that crossed a socket."},
+          sets.socket_payload_bytes...);
+    visit({kTotal, "shared_payload_bytes", "Payload bytes both ways in memory shared with a worker."},
+          sets.shared_payload_bytes...);
+    visit({kNow, "jobs", "Jobs open on the lane."}, sets.jobs...);
+    visit({kNow, "pool_bytes", "Bytes of buffers for parameters and optimizer state."}, sets.pool_bytes...);
+    visit({kMost, "max_pool_bytes", "Most bytes of such buffers at once."}, sets.max_pool_bytes...);
+    visit({kNow, "links", "Nodes on this machine that share memory with the lane, by job."}, sets.links...);
+    visit({kNow, "mapped_bytes", "Memory of workers on this machine that the lane has mapped."}, sets.mapped_bytes...);
+  }
 };
 
 // The same for one job on one lane; shared between the lane and the control thread.

@@ -12,26 +12,6 @@ namespace {
 
 constexpr std::uint64_t kIdleMs = 1000;  // between turns without work
 
-void add_stats(ShardStats& total, const ShardStats& stats) {
-  total.pushes += stats.pushes;
-  total.duplicates += stats.duplicates;
-  total.rejected += stats.rejected;
-  total.answers += stats.answers;
-  total.steps += stats.steps;
-  total.push_bytes += stats.push_bytes;
-  total.answer_bytes += stats.answer_bytes;
-  total.out_of_place_steps += stats.out_of_place_steps;
-  total.starved += stats.starved;
-  total.held_frames += stats.held_frames;
-  total.held_bytes += stats.held_bytes;
-  total.max_held_bytes = std::max(total.max_held_bytes, stats.max_held_bytes);
-  total.withheld += stats.withheld;
-}
-
-void raise_to(LaneCounter& counter, std::uint64_t total) {
-  counter.add(total - counter.value());
-}
-
 }  // namespace
 
 LaneJobs::LaneJobs(LaneJobsOptions options, LaneOutput& output, LaneListener& listener)
@@ -249,8 +229,8 @@ void LaneJobs::retire(Job job) {
   dirty_ = true;
   job.preparing->end();
   ShardStats stats = job.core->stats();
-  stats.held_frames = stats.held_bytes = stats.max_held_bytes = stats.withheld = 0;
-  add_stats(closed_, stats);
+  keep_totals_only(stats);
+  add_counts(closed_, stats);
   told_.end_view(job.core->job().job);
   job.core.reset();
   retired_.push_back(std::move(job.pool));
@@ -281,7 +261,7 @@ void LaneJobs::publish(std::uint64_t now) {
   ShardStats total = closed_;
   std::size_t pool_bytes = 0;
   for (auto& [id, job] : jobs_) {
-    add_stats(total, job.core->stats());
+    add_counts(total, job.core->stats());
     pool_bytes += job.pool->allocated_bytes();
     job.gauges->min_version.store(job.core->min_version().value, std::memory_order_relaxed);
     job.gauges->max_version.store(job.core->max_version().value, std::memory_order_relaxed);
@@ -297,27 +277,15 @@ void LaneJobs::publish(std::uint64_t now) {
     }
   }
   for (const auto& [id, job] : parked_) {
-    add_stats(total, job.core->stats());
+    add_counts(total, job.core->stats());
     pool_bytes += job.pool->allocated_bytes();
   }
   for (const auto& pool : retired_) pool_bytes += pool->allocated_bytes();
-  raise_to(counters_.pushes, total.pushes);
-  raise_to(counters_.duplicates, total.duplicates);
-  raise_to(counters_.rejected, total.rejected);
-  raise_to(counters_.answers, total.answers);
-  raise_to(counters_.steps, total.steps);
-  raise_to(counters_.out_of_place_steps, total.out_of_place_steps);
-  raise_to(counters_.starved, total.starved);
-  raise_to(counters_.push_bytes, total.push_bytes);
-  raise_to(counters_.answer_bytes, total.answer_bytes);
-  counters_.jobs.set(static_cast<double>(jobs_.size()));
-  counters_.held_frames.set(static_cast<double>(total.held_frames));
-  counters_.held_bytes.set(static_cast<double>(total.held_bytes));
-  counters_.max_held_bytes.set(static_cast<double>(total.max_held_bytes));
-  counters_.withheld.set(static_cast<double>(total.withheld));
-  counters_.pool_bytes.set(static_cast<double>(pool_bytes));
-  counters_.max_pool_bytes.set(std::max(counters_.max_pool_bytes.value(), static_cast<double>(pool_bytes)));
-  counters_.links.set(static_cast<double>(told_.size()));
+  publish_counts(counters_, total);
+  counters_.jobs.set(jobs_.size());
+  counters_.pool_bytes.set(pool_bytes);
+  counters_.max_pool_bytes.set(std::max<std::uint64_t>(counters_.max_pool_bytes.value(), pool_bytes));
+  counters_.links.set(told_.size());
   dirty_ = false;
   next_publish_ms_ = now + kPublishMs;
 }

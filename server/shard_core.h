@@ -57,6 +57,7 @@
 #include "common/payload.h"
 #include "kernels/optimizer.h"
 #include "server/chunk_state.h"
+#include "server/shard_counts.h"
 
 namespace tributary {
 
@@ -106,18 +107,6 @@ class ShardOutput {
 
 // Bound on a push's weight, so that totals over nodes cannot overflow.
 inline constexpr std::uint64_t kMaxWeight = 1ull << 40;
-
-// Plain counters since the job was opened on this lane.
-struct ShardStats {
-  std::uint64_t pushes = 0, duplicates = 0, rejected = 0, answers = 0, steps = 0;
-  std::uint64_t push_bytes = 0, answer_bytes = 0;
-  std::uint64_t out_of_place_steps = 0;           // steps that found a buffer still shared ...
-  std::uint64_t shared_buffers = 0;               // ... and the buffers that they replaced
-  std::uint64_t starved = 0;                      // steps and initial values put off because the pool was empty
-  std::uint64_t held_frames = 0, held_bytes = 0;  // now
-  std::uint64_t max_held_bytes = 0;
-  std::uint64_t withheld = 0;  // clocks: answers that wait for slower nodes now
-};
 
 class ShardCore {
  public:

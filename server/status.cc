@@ -14,29 +14,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json lane_json(const Lane& lane) {
-  const LaneCounters& c = lane.counters();
-  return {{"lane", lane.index().value},
-          {"endpoint", lane.endpoint()},
-          {"links", static_cast<std::uint64_t>(c.links.value())},
-          {"socket_payload_bytes", c.socket_payload_bytes.value()},
-          {"shared_payload_bytes", c.shared_payload_bytes.value()},
-          {"jobs", static_cast<std::uint64_t>(c.jobs.value())},
-          {"pushes", c.pushes.value()},
-          {"push_bytes", c.push_bytes.value()},
-          {"answers", c.answers.value()},
-          {"answer_bytes", c.answer_bytes.value()},
-          {"steps", c.steps.value()},
-          {"out_of_place_steps", c.out_of_place_steps.value()},
-          {"starved", c.starved.value()},
-          {"duplicates", c.duplicates.value()},
-          {"rejected", c.rejected.value()},
-          {"malformed", c.malformed.value()},
-          {"unknown_job", c.unknown_job.value()},
-          {"internal_errors", c.internal_errors.value()},
-          {"dropped_sends", c.dropped()},
-          {"held_bytes", static_cast<std::uint64_t>(c.held_bytes.value())},
-          {"withheld_answers", static_cast<std::uint64_t>(c.withheld.value())},
-          {"pool_bytes", static_cast<std::uint64_t>(c.pool_bytes.value())}};
+  Json json = {{"lane", lane.index().value}, {"endpoint", lane.endpoint()}};
+  counts_to_json(json, lane.counters());
+  return json;
 }
 
 Json job_status_json(const ControlJobStatus& job) {
@@ -79,9 +59,9 @@ MemoryTerms total_memory(const ServerParts& parts, const ControlStatus& status) 
   return total;
 }
 
-std::uint64_t over_lanes(const std::vector<const Lane*>& lanes, LaneGauge LaneCounters::*gauge) {
+std::uint64_t over_lanes(const std::vector<const Lane*>& lanes, LaneCounter LaneCounters::*gauge) {
   std::uint64_t sum = 0;
-  for (const Lane* lane : lanes) sum += static_cast<std::uint64_t>((lane->counters().*gauge).value());
+  for (const Lane* lane : lanes) sum += (lane->counters().*gauge).value();
   return sum;
 }
 
@@ -136,43 +116,7 @@ std::string status_json(const ServerParts& parts) {
 
 void register_metrics(Metrics& metrics, const ServerParts& parts) {
   for (const Lane* lane : parts.lanes) {
-    const LaneCounters& c = lane->counters();
-    const Metrics::Labels labels = {{"lane", std::to_string(lane->index().value)}};
-    const auto counter = [&](const char* name, const char* help, const LaneCounter& source) {
-      metrics.counter(std::string("tributary_server_") + name, help, labels, source);
-    };
-    const auto gauge = [&](const char* name, const char* help, const LaneGauge& source) {
-      metrics.gauge(std::string("tributary_server_") + name, help, labels, source);
-    };
-    counter("messages_total", "Messages received.", c.messages);
-    counter("pushes_total", "Gradient pushes accepted.", c.pushes);
-    counter("push_bytes_total", "Bytes of accepted pushes.", c.push_bytes);
-    counter("answers_total", "Answers with parameters.", c.answers);
-    counter("answer_bytes_total", "Bytes of parameters in answers.", c.answer_bytes);
-    counter("steps_total", "Optimizer steps (one a chunk and round).", c.steps);
-    counter("out_of_place_steps_total", "Steps that found a buffer still being sent or kept by a snapshot.",
-            c.out_of_place_steps);
-    counter("starved_total", "Steps put off because every buffer was still being sent or kept by a snapshot.",
-            c.starved);
-    counter("duplicates_total", "Pushes and initial values that had been received before.", c.duplicates);
-    counter("rejected_total", "Messages refused with an error to their author.", c.rejected);
-    counter("socket_payload_bytes_total", "Payload bytes both ways that crossed a socket.", c.socket_payload_bytes);
-    counter("shared_payload_bytes_total", "Payload bytes both ways in memory shared with a worker.",
-            c.shared_payload_bytes);
-    counter("malformed_total", "Messages that are none of ours.", c.malformed);
-    counter("unknown_job_total", "Messages for a job that is not open.", c.unknown_job);
-    counter("internal_errors_total", "Messages that failed for a reason of the server's own.", c.internal_errors);
-    metrics.counter("tributary_server_dropped_sends_total",
-                    "Messages given up because the receiver takes nothing or is gone.", labels,
-                    [&c] { return static_cast<double>(c.dropped()); });
-    gauge("jobs", "Jobs open on the lane.", c.jobs);
-    gauge("held_frames", "Gradient frames that wait for other nodes.", c.held_frames);
-    gauge("held_bytes", "Bytes of gradient frames that wait for other nodes.", c.held_bytes);
-    gauge("max_held_bytes", "Most bytes of gradient frames held at once.", c.max_held_bytes);
-    gauge("withheld_answers", "Answers that wait for slower nodes (modes ssp and async).", c.withheld);
-    gauge("links", "Nodes on this machine that share memory with the lane, by job.", c.links);
-    gauge("mapped_bytes", "Memory of workers on this machine that the lane has mapped.", c.mapped_bytes);
-    gauge("pool_bytes", "Bytes of buffers for parameters and optimizer state.", c.pool_bytes);
+    metrics.counts("tributary_server_", {{"lane", std::to_string(lane->index().value)}}, lane->counters());
   }
   const Control* control = parts.control;
   metrics.gauge("tributary_owned_bytes", "Memory of the process's own: not what workers share with it.", {},

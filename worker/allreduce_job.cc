@@ -238,10 +238,6 @@ Status AllreduceJob::finish_bucket(Member& member, ChunkIndex chunk, Round round
 
 void AllreduceJob::publish_bucket(ChunkIndex chunk, Round round) {
   const ChunkRange range = job_->layout().chunk(chunk);
-  {
-    const std::lock_guard lock(mutex_);
-    gather_.answered(chunk);
-  }
   constexpr auto kRelaxed = std::memory_order_relaxed;
   // What crosses this node's link: rings over ranks have one member here whose neighbour is elsewhere.
   const std::uint64_t wire =
@@ -249,12 +245,16 @@ void AllreduceJob::publish_bucket(ChunkIndex chunk, Round round) {
   NodeHeader& header = job_->header();
   header.bytes_pushed.fetch_add(wire, kRelaxed);
   header.bytes_pulled.fetch_add(wire, kRelaxed);
-  LaneJobStats& stats = job_->lane_stats(0);
-  stats.pushes.fetch_add(1, kRelaxed);
-  stats.answers.fetch_add(1, kRelaxed);
-  stats.bytes_pushed.fetch_add(wire, kRelaxed);
-  stats.bytes_pulled.fetch_add(wire, kRelaxed);
-  stats.reduce_ns.store(header.reduce_ns.load(kRelaxed), kRelaxed);
+  {
+    const std::lock_guard lock(mutex_);
+    gather_.answered(chunk);
+    LaneJobStats& counts = job_->lane_stats(0);
+    counts.pushes.add();
+    counts.answers.add();
+    counts.bytes_pushed.add(wire);
+    counts.bytes_pulled.add(wire);
+    counts.reduce_ns.set(header.reduce_ns.load(kRelaxed));
+  }
   job_->chunk_words()[chunk.value].version_plus_one.store(round.value + 1, std::memory_order_release);
   job_->announce();
 }

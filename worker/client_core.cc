@@ -254,7 +254,7 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   chunk->phase = Phase::kIdle;
   chunk->wants_residual = push_->keeps_residual() && answer.snapshot_round.value == answer.version.value + 1;
   ++stats_.answers;
-  stats_.answer_bytes += payload.size();
+  stats_.bytes_pulled += payload.size();
   if (metered(*chunk)) answered_.on_bytes(payload.size(), now_ns);
   output_.answered(answer, whole || pull_->id() == EncodingId::kFp32, payload);
   pump(now_ns);

@@ -36,6 +36,7 @@
 
 #include "common/job_plan.h"
 #include "common/messages.h"
+#include "worker/lane_counts.h"
 #include "worker/link_meter.h"
 #include "worker/window.h"
 
@@ -92,10 +93,9 @@ struct ClientOptions {
   std::uint64_t scan_interval_ns = 100'000'000;  // how often tick() looks
 };
 
-struct ClientStats {
-  std::uint64_t pushes = 0, push_bytes = 0, answers = 0, answer_bytes = 0, resends = 0, queries = 0, stale = 0;
-  std::uint64_t redone = 0;  // pushes of rounds that a server lost
-  std::uint64_t heard = 0;   // words of servers about what was sent: receipts, answers, residuals; stale ones, too
+struct ClientStats : ClientCounts<std::uint64_t> {
+  std::uint64_t push_bytes = 0;
+  std::uint64_t heard = 0;  // words of servers about what was sent: receipts, answers, residuals; stale ones, too
 };
 
 class ClientCore {

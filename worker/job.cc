@@ -137,13 +137,13 @@ bool NodeJob::is_last(Round round) const {
 NodePace NodeJob::pace() const {
   NodePace pace{.job = view().job, .view = view().view, .node = spec_.node, .answers = answers()};
   for (const LaneJobStats& lane : *stats_) {
-    const std::uint64_t rounds = lane.rounds.load(std::memory_order_relaxed);
+    const std::uint64_t rounds = lane.rounds.value();
     if (rounds == 0) continue;
-    pace.samples = std::max(pace.samples, lane.samples.load(std::memory_order_relaxed));
+    pace.samples = std::max(pace.samples, lane.samples.value());
     pace.rounds = pace.rounds == 0 ? rounds : std::min(pace.rounds, rounds);
-    pace.compute_ns = std::max(pace.compute_ns, lane.compute_ns.load(std::memory_order_relaxed));
-    pace.reduce_ns = std::max(pace.reduce_ns, lane.reduce_ns.load(std::memory_order_relaxed));
-    pace.network_ns = std::max(pace.network_ns, lane.network_ns.load(std::memory_order_relaxed));
+    pace.compute_ns = std::max(pace.compute_ns, lane.compute_ns.value());
+    pace.reduce_ns = std::max(pace.reduce_ns, lane.reduce_ns.value());
+    pace.network_ns = std::max(pace.network_ns, lane.network_ns.value());
   }
   return pace;
 }

@@ -19,6 +19,7 @@
 #include "worker/allreduce_devices.h"
 #include "worker/attach_region.h"
 #include "worker/device_reducer.h"
+#include "worker/lane_counts.h"
 #include "worker/redo_ring.h"
 
 namespace tributary {
@@ -62,21 +63,6 @@ struct NodeJobSpec {
   const DeviceLender* lender() const {
     return devices ? static_cast<const DeviceLender*>(devices.get()) : allreduce_devices.get();
   }
-};
-
-// Written by one lane (relaxed), read by the status thread.
-struct alignas(64) LaneJobStats {
-  std::atomic<std::uint64_t> window_bytes{0}, in_flight_bytes{0};  // of the lane's window
-  std::atomic<std::uint64_t> pushes{0}, bytes_pushed{0}, answers{0}, bytes_pulled{0}, resends{0}, queries{0}, stale{0};
-  // What the link is seen to do (link_meter.h): payload bytes per second and nanoseconds; 0: not known yet.
-  std::atomic<std::uint64_t> push_rate{0}, answer_rate{0}, base_rtt_ns{0};
-  // Where the time of rounds went (pace_meter.h); without reduce_ns.
-  std::atomic<std::uint64_t> rounds{0}, compute_ns{0}, network_ns{0}, samples{0};
-  std::atomic<std::uint64_t> malformed{0}, send_failures{0}, reduce_ns{0}, lent_messages{0};
-  std::atomic<std::uint64_t> redone{0};                              // pushes of rounds that a server lost
-  std::atomic<std::uint64_t> connections{0}, shared_connections{0};  // the second: of the first, with shared memory
-  // Payload bytes of messages both ways, by the way they went.
-  std::atomic<std::uint64_t> socket_payload_bytes{0}, shared_payload_bytes{0};
 };
 
 class NodeJob {

@@ -40,7 +40,7 @@ Result<std::unique_ptr<JobConnections>> JobConnections::open(const std::shared_p
 JobConnections::JobConnections(const NodeJob& job, const LaneChunks& lane, const WorkerLaneOptions& options,
                                WorkerLaneListener& listener, Logger logger)
     : spec_(job.spec()),
-      lane_(options.index),
+      counts_(job.lane_stats(options.index)),
       listener_(listener),
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
@@ -134,9 +134,8 @@ void JobConnections::settle_links() {
   }
   if (waits) return;
   settled_ = true;
-  LaneJobStats& stats = memory()->lane_stats(lane_);
-  stats.connections.store(links_.size(), std::memory_order_relaxed);
-  stats.shared_connections.store(shared, std::memory_order_relaxed);
+  counts_.connections.set(links_.size());
+  counts_.shared_connections.set(shared);
   for (std::size_t i = 0; i < links_.size() && shared < links_.size(); ++i) {
     if (links_[i].shared()) job_->crosses_no_link(ConnectionIndex(static_cast<std::uint16_t>(i)));
   }
@@ -177,7 +176,7 @@ bool JobConnections::send(ConnectionIndex connection, const DataMessage& message
   zmq::message_t header(encoded.data(), encoded.size());
   const bool in_frame = !payload.empty() && place.bytes == 0;
   if (!send_now(socket, header, in_frame)) return false;
-  (in_frame ? socket_payload_bytes_ : shared_payload_bytes_) += payload.size();
+  (in_frame ? counts_.socket_payload_bytes : counts_.shared_payload_bytes).add(payload.size());
   if (!in_frame) return true;
   zmq::message_t body = lent_.lend(payload);
   // Once ZeroMQ took the first frame of a message it takes the others.
@@ -212,14 +211,14 @@ void JobConnections::receive_message(ConnectionIndex from, zmq::message_t& heade
     if (!found) message = tl::unexpected(found.error());
   }
   if (!message) return refused("dropped a message of a server: " + message.error().message);
-  (place.bytes == 0 ? socket_payload_bytes_ : shared_payload_bytes_) += payload.size();
+  (place.bytes == 0 ? counts_.socket_payload_bytes : counts_.shared_payload_bytes).add(payload.size());
   job_->receive(from, *message, payload);
   // Reducers have copied what they want of it: on devices, too, it waits in memory of ours.
   if (place.bytes != 0) links_[from.value].read(place);
 }
 
 void JobConnections::refused(const std::string& line) {
-  ++malformed_;
+  counts_.malformed.add();
   noise_.warn("job '" + spec_.view->name() + "': " + line, steady_ms());
 }
 
@@ -230,12 +229,7 @@ void JobConnections::failed(LaneFailure failure) {
 void JobConnections::tick() {
   job_->tick();
   noise_.tick(steady_ms());
-  LaneJobStats& out = memory()->lane_stats(lane_);
-  constexpr auto kRelaxed = std::memory_order_relaxed;
-  out.malformed.store(malformed_, kRelaxed);
-  out.lent_messages.store(lent_.outstanding(), kRelaxed);
-  out.socket_payload_bytes.store(socket_payload_bytes_, kRelaxed);
-  out.shared_payload_bytes.store(shared_payload_bytes_, kRelaxed);
+  counts_.lent_messages.set(lent_.outstanding());
 }
 
 }  // namespace tributary

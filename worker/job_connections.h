@@ -56,7 +56,7 @@ class JobConnections final : private WorkerLaneOutput {
   void failed(LaneFailure failure) override;
 
   const NodeJobSpec& spec_;
-  const std::uint16_t lane_;
+  LaneJobStats& counts_;
   WorkerLaneListener& listener_;
   Logger logger_;
   RateLimitedLog noise_;
@@ -67,7 +67,6 @@ class JobConnections final : private WorkerLaneOutput {
   std::vector<LaneLink> links_;            // by connection
   const std::vector<ChunkOwner> servers_;  // by connection
   bool settled_ = false;                   // no link is waited for; the job has started
-  std::uint64_t socket_payload_bytes_ = 0, shared_payload_bytes_ = 0, malformed_ = 0;
   RedoRing::Use ring_use_;
 };
 

@@ -77,7 +77,7 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
 WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const LaneChunks& lane, const WorkerLaneOptions& options,
                              WorkerLaneOutput& output)
     : job_(std::move(job)),
-      lane_(options.index),
+      counts_(job_->lane_stats(options.index)),
       output_(output),
       gather_(job_->view().layout, lane.chunks, job_->spec().ranks, job_->view().start),
       pace_(lane.chunks.size()),
@@ -143,9 +143,9 @@ void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight,
 
 void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
   if (output_.send(connection, message, payload)) {
-    bytes_sent_ += payload.size();
+    counts_.bytes_pushed.add(payload.size());
   } else {
-    ++send_failures_;
+    counts_.send_failures.add();
   }
 }
 
@@ -268,10 +268,11 @@ void WorkerLaneJob::refused(const ErrorReply& error) {
 bool WorkerLaneJob::publish() {
   if (!answered_some_) return false;
   const std::uint64_t reduce = reducer_->busy_ns();
-  const std::uint64_t pulled = client_.stats().answer_bytes;
+  const std::uint64_t pulled = client_.stats().bytes_pulled;
+  const std::uint64_t pushed = counts_.bytes_pushed.value();
   NodeHeader& header = job_->header();
   header.reduce_ns.fetch_add(reduce - told_.reduce_ns, std::memory_order_relaxed);
-  header.bytes_pushed.fetch_add(bytes_sent_ - told_.pushed, std::memory_order_relaxed);
+  header.bytes_pushed.fetch_add(pushed - told_.pushed, std::memory_order_relaxed);
   header.bytes_pulled.fetch_add(pulled - told_.pulled, std::memory_order_relaxed);
   if (pulls_ != 0) {
     header.pulls.fetch_add(pulls_, std::memory_order_relaxed);
@@ -281,7 +282,7 @@ bool WorkerLaneJob::publish() {
     }
     pulls_ = staleness_sum_ = 0;
   }
-  told_ = {reduce, bytes_sent_, pulled};
+  told_ = {reduce, pushed, pulled};
   answered_some_ = false;
   job_->announce();
   return true;
@@ -289,28 +290,17 @@ bool WorkerLaneJob::publish() {
 
 void WorkerLaneJob::tick() {
   if (!failed_) client_.tick(output_.now_ns());
-  const ClientStats& stats = client_.stats();
-  LaneJobStats& out = job_->lane_stats(lane_);
-  constexpr auto kRelaxed = std::memory_order_relaxed;
-  out.window_bytes.store(client_.window().window_bytes(), kRelaxed);
-  out.in_flight_bytes.store(client_.in_flight_bytes(), kRelaxed);
-  out.push_rate.store(static_cast<std::uint64_t>(client_.push_rate()), kRelaxed);
-  out.answer_rate.store(static_cast<std::uint64_t>(client_.answer_rate()), kRelaxed);
-  out.base_rtt_ns.store(client_.window().base_rtt_ns(), kRelaxed);
-  out.pushes.store(stats.pushes, kRelaxed);
-  out.bytes_pushed.store(bytes_sent_, kRelaxed);
-  out.answers.store(stats.answers, kRelaxed);
-  out.bytes_pulled.store(stats.answer_bytes, kRelaxed);
-  out.resends.store(stats.resends, kRelaxed);
-  out.queries.store(stats.queries, kRelaxed);
-  out.redone.store(stats.redone, kRelaxed);
-  out.stale.store(stats.stale, kRelaxed);
-  out.send_failures.store(send_failures_, kRelaxed);
-  out.reduce_ns.store(reducer_->busy_ns(), kRelaxed);
-  out.rounds.store(pace_.rounds(), kRelaxed);
-  out.compute_ns.store(pace_.compute_ns(), kRelaxed);
-  out.network_ns.store(pace_.network_ns(), kRelaxed);
-  out.samples.store(pace_.samples(), kRelaxed);
+  publish_counts<ClientCounts<std::uint64_t>>(counts_, client_.stats());
+  counts_.window_bytes.set(client_.window().window_bytes());
+  counts_.in_flight_bytes.set(client_.in_flight_bytes());
+  counts_.push_rate.set(static_cast<std::uint64_t>(client_.push_rate()));
+  counts_.answer_rate.set(static_cast<std::uint64_t>(client_.answer_rate()));
+  counts_.base_rtt_ns.set(client_.window().base_rtt_ns());
+  counts_.reduce_ns.set(reducer_->busy_ns());
+  counts_.rounds.set(pace_.rounds());
+  counts_.compute_ns.set(pace_.compute_ns());
+  counts_.network_ns.set(pace_.network_ns());
+  counts_.samples.set(pace_.samples());
 }
 
 }  // namespace tributary

@@ -107,7 +107,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   void reducer_failed(Error error) override;
 
   const std::shared_ptr<NodeJob> job_;
-  const std::uint16_t lane_;
+  LaneJobStats& counts_;  // of job_
   WorkerLaneOutput& output_;
   NodeGather gather_;
   PaceMeter pace_;
@@ -121,8 +121,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   struct Told {
     std::uint64_t reduce_ns = 0, pushed = 0, pulled = 0;
   };
-  Told told_;  // in the node's header, by the last publish()
-  std::uint64_t bytes_sent_ = 0, send_failures_ = 0;
+  Told told_;                                                        // in the node's header, by the last publish()
   std::uint64_t pulls_ = 0, staleness_sum_ = 0, staleness_max_ = 0;  // since the last publish()
   bool answered_some_ = false;
   bool failed_ = false;

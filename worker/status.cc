@@ -59,7 +59,6 @@ Json job_json(const NodeJobSummary& summary) {
   if (!summary.last_refusal.empty()) out["waiting_because"] = summary.last_refusal;
   if (!summary.job) return out;
   const NodeJob& job = *summary.job;
-  const JobTotals totals = totals_of(job);
   out["mode"] = word(job.plan().config.mode);
   out["id"] = std::to_string(job.view().job.value);
   out["view"] = job.view().view.value;
@@ -68,27 +67,7 @@ Json job_json(const NodeJobSummary& summary) {
   out["chunk_bytes"] = job.layout().chunk_elements() * sizeof(float);
   out["min_version"] = job.min_version().value;
   out["max_version"] = job.max_version().value;
-  out["window_bytes"] = totals.window_bytes;
-  out["in_flight_bytes"] = totals.in_flight_bytes;
-  out["link"] = {{"out_bytes_per_s", totals.push_rate},
-                 {"in_bytes_per_s", totals.answer_rate},
-                 {"round_trip_s", static_cast<double>(totals.base_rtt_ns) / 1e9}};
-  out["pushes"] = totals.pushes;
-  out["bytes_pushed"] = totals.bytes_pushed;
-  out["answers"] = totals.answers;
-  out["bytes_pulled"] = totals.bytes_pulled;
-  out["reduce_seconds"] = static_cast<double>(totals.reduce_ns) / 1e9;
-  out["resends"] = totals.resends;
-  out["queries"] = totals.queries;
-  out["stale"] = totals.stale;
-  out["malformed"] = totals.malformed;
-  out["send_failures"] = totals.send_failures;
-  out["lent_messages"] = totals.lent_messages;
-  // Of the connections to server lanes, how many have payloads in shared memory; and the payload bytes of either kind.
-  out["connections"] = totals.connections;
-  out["shared_connections"] = totals.shared_connections;
-  out["socket_payload_bytes"] = totals.socket_payload_bytes;
-  out["shared_payload_bytes"] = totals.shared_payload_bytes;
+  counts_to_json(out, totals_of(job));
   const NodePace pace = job.pace();
   out["pace"] = {{"rounds", pace.rounds},
                  {"compute_seconds", static_cast<double>(pace.compute_ns) / 1e9},
@@ -103,9 +82,11 @@ Json job_json(const NodeJobSummary& summary) {
         {"mean", pulls == 0 ? 0.0 : static_cast<double>(get(node.staleness_sum)) / static_cast<double>(pulls)},
         {"max", get(node.staleness_max)}};
   }
-  // What is kept for lost servers: of how many rounds, how long a round has waited for a snapshot, pushes made again.
-  if (job.plan().on_servers()) {
-    out["redo"] = {{"rounds", redo_rounds_of(job)}, {"redone", totals.redone}};
+  // What is kept for lost servers, and was pushed again for them.
+  if (!job.plan().on_servers()) {
+    out.erase("redo");
+  } else {
+    out["redo"]["rounds"] = redo_rounds_of(job);
   }
   out["memory_bytes"] = job.budget_bytes();
   out["reduced_on"] = reduced_on(job);
@@ -124,8 +105,9 @@ Json job_json(const NodeJobSummary& summary) {
   return out;
 }
 
-// A sample per running job, of one of its totals.
-std::function<std::vector<Metrics::Sample>()> per_job(const AttachServer* attach, double (*value)(const NodeJob&)) {
+// A sample per running job.
+std::function<std::vector<Metrics::Sample>()> per_job(const AttachServer* attach,
+                                                      std::function<double(const NodeJob&)> value) {
   return [attach, value] {
     std::vector<Metrics::Sample> samples;
     for (const NodeJobSummary& summary : attach->summaries()) {
@@ -138,35 +120,9 @@ std::function<std::vector<Metrics::Sample>()> per_job(const AttachServer* attach
 }  // namespace
 
 JobTotals totals_of(const NodeJob& job) {
-  JobTotals t;
-  const auto get = [](const std::atomic<std::uint64_t>& value) { return value.load(std::memory_order_relaxed); };
-  for (std::size_t lane = 0; lane < job.lanes(); ++lane) {
-    const LaneJobStats& s = job.lane_stats(lane);
-    t.window_bytes += get(s.window_bytes);
-    t.in_flight_bytes += get(s.in_flight_bytes);
-    t.push_rate += get(s.push_rate);
-    t.answer_rate += get(s.answer_rate);
-    if (const std::uint64_t rtt = get(s.base_rtt_ns); rtt != 0 && (t.base_rtt_ns == 0 || rtt < t.base_rtt_ns)) {
-      t.base_rtt_ns = rtt;
-    }
-    t.pushes += get(s.pushes);
-    t.bytes_pushed += get(s.bytes_pushed);
-    t.answers += get(s.answers);
-    t.bytes_pulled += get(s.bytes_pulled);
-    t.resends += get(s.resends);
-    t.queries += get(s.queries);
-    t.stale += get(s.stale);
-    t.malformed += get(s.malformed);
-    t.send_failures += get(s.send_failures);
-    t.reduce_ns += get(s.reduce_ns);
-    t.redone += get(s.redone);
-    t.lent_messages += get(s.lent_messages);
-    t.connections += get(s.connections);
-    t.shared_connections += get(s.shared_connections);
-    t.socket_payload_bytes += get(s.socket_payload_bytes);
-    t.shared_payload_bytes += get(s.shared_payload_bytes);
-  }
-  return t;
+  JobTotals totals;
+  for (std::size_t lane = 0; lane < job.lanes(); ++lane) add_counts(totals, job.lane_stats(lane));
+  return totals;
 }
 
 std::string status_json(const WorkerParts& parts) {
@@ -202,26 +158,15 @@ void register_metrics(Metrics& metrics, const WorkerParts& parts) {
                 [attach] { return static_cast<double>(attach->summaries().size()); });
   metrics.gauges("tributary_worker_job_version", "Lowest version among the job's chunks on this node.",
                  per_job(attach, [](const NodeJob& job) { return static_cast<double>(job.min_version().value); }));
-  metrics.gauges("tributary_worker_window_bytes", "Unacknowledged bytes allowed, over all connections.",
-                 per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).window_bytes); }));
-  metrics.gauges(
-      "tributary_worker_in_flight_bytes", "Unacknowledged bytes, over all connections.",
-      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).in_flight_bytes); }));
-  metrics.counters(
-      "tributary_worker_pushed_bytes_total", "Payload bytes of pushes and initial values.",
-      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).bytes_pushed); }));
-  metrics.counters(
-      "tributary_worker_pulled_bytes_total", "Payload bytes of answers.",
-      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).bytes_pulled); }));
-  metrics.counters(
-      "tributary_worker_socket_payload_bytes_total", "Payload bytes both ways that crossed a socket.",
-      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).socket_payload_bytes); }));
-  metrics.counters(
-      "tributary_worker_shared_payload_bytes_total", "Payload bytes both ways in memory shared with a server.",
-      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).shared_payload_bytes); }));
-  metrics.counters(
-      "tributary_worker_reduce_seconds_total", "Time spent summing and encoding, over all lanes.",
-      per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).reduce_ns) / 1e9; }));
+  const JobTotals none;
+  none.visit(
+      [&, line = std::size_t{0}](const CountField& field, const auto&) mutable {
+        const auto read = per_job(
+            attach, [line = line++, field](const NodeJob& job) { return field.shown(count_at(totals_of(job), line)); });
+        const std::string name = field.metric_name("tributary_worker_");
+        field.grows() ? metrics.counters(name, field.help, read) : metrics.gauges(name, field.help, read);
+      },
+      none);
   metrics.counters(
       "tributary_worker_compute_seconds_total",
       "Time from the last answer of a round to the last gradient of the next.",
@@ -233,10 +178,6 @@ void register_metrics(Metrics& metrics, const WorkerParts& parts) {
                    per_job(attach, [](const NodeJob& job) { return static_cast<double>(job.pace().rounds); }));
   metrics.gauges("tributary_worker_redo_rounds", "Rounds whose pushes are kept for lost servers; 0: none are.",
                  per_job(attach, [](const NodeJob& job) { return static_cast<double>(redo_rounds_of(job)); }));
-  metrics.counters("tributary_worker_redone_total", "Pushes made again for servers that had lost them.",
-                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).redone); }));
-  metrics.counters("tributary_worker_resends_total", "Pushes that a server asked for again.",
-                   per_job(attach, [](const NodeJob& job) { return static_cast<double>(totals_of(job).resends); }));
   if (parts.coordinator) register_metrics(metrics, *parts.coordinator);
 }
 

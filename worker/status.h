@@ -29,13 +29,6 @@ struct WorkerParts {
 };
 
 // Sums over the lanes of a job.
-struct JobTotals {
-  std::uint64_t window_bytes = 0, in_flight_bytes = 0, pushes = 0, bytes_pushed = 0, answers = 0, bytes_pulled = 0,
-                resends = 0, queries = 0, stale = 0, malformed = 0, send_failures = 0, reduce_ns = 0, lent_messages = 0;
-  std::uint64_t redone = 0;
-  std::uint64_t connections = 0, shared_connections = 0, socket_payload_bytes = 0, shared_payload_bytes = 0;
-  std::uint64_t push_rate = 0, answer_rate = 0, base_rtt_ns = 0;  // bytes per second; the shortest of the lanes'
-};
 JobTotals totals_of(const NodeJob& job);
 
 // Job ids are strings of digits: they have 64 bits, and not every JSON reader has.

@@ -400,7 +400,7 @@ TEST_CASE("stats count payload bytes as they travel") {
   CHECK(client.core.stats().push_bytes == kBytes / 2);
   client.answer(0, 1);
   CHECK(client.core.stats().answers == 2);
-  CHECK(client.core.stats().answer_bytes == 2 * kBytes);
+  CHECK(client.core.stats().bytes_pulled == 2 * kBytes);
 }
 
 // The trap of a window that counts unanswered pushes: node 0 pushes from the front, node 1 from the back, each with a

@@ -17,10 +17,6 @@ std::uint64_t model_bytes(const LaneNode& node) {
   return node.job->layout().flat_elements() * sizeof(float);
 }
 
-std::uint64_t value(const std::atomic<std::uint64_t>& counter) {
-  return counter.load(std::memory_order_relaxed);
-}
-
 TEST_CASE("between lanes on one machine no payload byte crosses a socket, with one rank and with several") {
   for (const std::uint32_t ranks : {1u, 3u}) {
     CAPTURE(ranks);
@@ -40,10 +36,10 @@ TEST_CASE("between lanes on one machine no payload byte crosses a socket, with o
     // Initial values, and then a push and an answer a round.
     const std::uint64_t bytes = (1 + 20 + 21) * model_bytes(node);
     const LaneJobStats& stats = node.job->lane_stats(0);
-    CHECK(soon([&] { return value(stats.shared_payload_bytes) == bytes; }));
-    CHECK(value(stats.socket_payload_bytes) == 0);
-    CHECK(value(stats.connections) == 1);
-    CHECK(value(stats.shared_connections) == 1);
+    CHECK(soon([&] { return count_of(stats.shared_payload_bytes) == bytes; }));
+    CHECK(count_of(stats.socket_payload_bytes) == 0);
+    CHECK(count_of(stats.connections) == 1);
+    CHECK(count_of(stats.shared_connections) == 1);
     const LaneCounters& counters = server.lane->counters();
     CHECK(eventually([&] { return counters.answers.value() == 21 * node.job->layout().chunks(); }));
     CHECK(counters.shared_payload_bytes.value() == bytes);
@@ -78,9 +74,9 @@ TEST_CASE("whoever cannot share memory, or shall not, uses sockets, to the same 
     }
     CHECK(node.job->parameters()[0] == 1.0f - 3.0f * 3.0f / 2.0f);
     const LaneJobStats& stats = node.job->lane_stats(0);
-    CHECK(soon([&] { return value(stats.socket_payload_bytes) == (1 + 3 + 4) * model_bytes(node); }));
-    CHECK(value(stats.shared_payload_bytes) == 0);
-    CHECK(value(stats.shared_connections) == 0);
+    CHECK(soon([&] { return count_of(stats.socket_payload_bytes) == (1 + 3 + 4) * model_bytes(node); }));
+    CHECK(count_of(stats.shared_payload_bytes) == 0);
+    CHECK(count_of(stats.shared_connections) == 0);
     CHECK(node.memory_comes_back());
   }
 }
@@ -98,7 +94,7 @@ TEST_CASE("a server that accepts and never replies costs a delay, not the job") 
   node.ready(0, 1, 1.0f);
   REQUIRE(node.reaches(1));
   CHECK(node.job->parameters()[0] == 0.0f);
-  CHECK(value(node.job->lane_stats(0).shared_connections) == 0);
+  CHECK(count_of(node.job->lane_stats(0).shared_connections) == 0);
   CHECK(node.memory_comes_back());
 }
 
@@ -144,8 +140,8 @@ TEST_CASE("encodings go through shared memory to the bits they have over a socke
       server.lane->stop_job(JobId(5), ViewId(2), true, Round(9), false);
       parameters[shares].assign(node.job->parameters(), node.job->parameters() + node.job->layout().flat_elements());
       const LaneJobStats& stats = node.job->lane_stats(0);
-      CHECK(soon([&] { return value(shares ? stats.shared_payload_bytes : stats.socket_payload_bytes) > 0; }));
-      CHECK(value(shares ? stats.socket_payload_bytes : stats.shared_payload_bytes) == 0);
+      CHECK(soon([&] { return count_of(shares ? stats.shared_payload_bytes : stats.socket_payload_bytes) > 0; }));
+      CHECK(count_of(shares ? stats.socket_payload_bytes : stats.shared_payload_bytes) == 0);
       node.lanes[0]->close(node.job, true);
       take(Round(9));
       const auto stopped = server.listener.stopped();
@@ -196,7 +192,7 @@ TEST_CASE("a server that goes first leaves the node's memory alone") {
   REQUIRE(node.reaches(0));
   server.reset();
   node.ready(0, 1, 1.0f);
-  CHECK(soon([&] { return value(node.job->lane_stats(0).in_flight_bytes) > 0; }));
+  CHECK(soon([&] { return count_of(node.job->lane_stats(0).in_flight_bytes) > 0; }));
   CHECK_FALSE(node.all_at(1));
   CHECK(node.memory_comes_back());
 }

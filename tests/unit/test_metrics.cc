@@ -19,56 +19,68 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
   return count;
 }
 
+struct Counts {
+  LaneCounter pushes, window;
+
+  static void visit(auto&& visit, auto&... sets) {
+    visit({CountKind::kTotal, "pushes", "Pushes accepted."}, sets.pushes...);
+    visit({CountKind::kNow, "link/window", "Seconds in flight allowed.", 1e-3}, sets.window...);
+  }
+};
+
+struct Plain {
+  std::uint64_t total = 0, now = 0, most = 0, least = 0;
+
+  static void visit(auto&& visit, auto&... sets) {
+    visit({CountKind::kTotal, "total", ""}, sets.total...);
+    visit({CountKind::kNow, "now", ""}, sets.now...);
+    visit({CountKind::kMost, "most", ""}, sets.most...);
+    visit({CountKind::kLeast, "least", ""}, sets.least...);
+  }
+  bool operator==(const Plain&) const = default;
+};
+
 }  // namespace
 
-TEST_CASE("lane counters and gauges appear with help, type and labels, at their value of the moment") {
+TEST_CASE("the counters of a set appear with help, type and labels, at their value of the moment") {
   Metrics metrics;
-  LaneCounter pushes;
-  LaneGauge window;
-  metrics.counter("tributary_pushes_total", "Pushes accepted.", {{"lane", "0"}}, pushes);
-  metrics.gauge("tributary_window_bytes", "Bytes in flight allowed.", {{"lane", "0"}, {"shard", "1"}}, window);
-  pushes.add();
-  pushes.add(41);
-  window.set(0.5);
+  Counts counts;
+  metrics.counts("tributary_", {{"lane", "0"}, {"shard", "1"}}, counts);
+  counts.pushes.add();
+  counts.pushes.add(41);
+  counts.window.set(500);
   CHECK(metrics.render() ==
+        "# HELP tributary_link_window Seconds in flight allowed.\n"
+        "# TYPE tributary_link_window gauge\n"
+        "tributary_link_window{lane=\"0\",shard=\"1\"} 0.5\n"
         "# HELP tributary_pushes_total Pushes accepted.\n"
         "# TYPE tributary_pushes_total counter\n"
-        "tributary_pushes_total{lane=\"0\"} 42\n"
-        "# HELP tributary_window_bytes Bytes in flight allowed.\n"
-        "# TYPE tributary_window_bytes gauge\n"
-        "tributary_window_bytes{lane=\"0\",shard=\"1\"} 0.5\n");
-  pushes.add();
-  CHECK(contains(metrics.render(), "tributary_pushes_total{lane=\"0\"} 43\n"));
+        "tributary_pushes_total{lane=\"0\",shard=\"1\"} 42\n");
+  counts.pushes.add();
+  CHECK(contains(metrics.render(), "tributary_pushes_total{lane=\"0\",shard=\"1\"} 43\n"));
+}
+
+TEST_CASE("the counters of several parts are one as their kinds say, and the totals of those that end remain") {
+  Plain sum;
+  for (const Plain& part : {Plain{1, 2, 3, 0}, Plain{10, 20, 2, 7}, Plain{100, 200, 1, 9}}) add_counts(sum, part);
+  CHECK(sum == Plain{111, 222, 3, 7});
+  keep_totals_only(sum);
+  CHECK(sum == Plain{111, 0, 0, 0});
 }
 
 TEST_CASE("one family holds the same metric of every lane under a single help line") {
   Metrics metrics;
-  LaneCounter lanes[3];
+  Counts lanes[3];
   for (int i = 0; i < 3; ++i) {
-    metrics.counter("tributary_frames_total", "Frames.", {{"lane", std::to_string(i)}}, lanes[i]);
-    lanes[i].add(static_cast<std::uint64_t>(10 + i));
+    metrics.counts("tributary_", {{"lane", std::to_string(i)}}, lanes[i]);
+    lanes[i].pushes.add(static_cast<std::uint64_t>(10 + i));
   }
   const std::string text = metrics.render();
-  CHECK(occurrences(text, "# HELP") == 1);
+  CHECK(occurrences(text, "# HELP tributary_pushes_total") == 1);
   for (int i = 0; i < 3; ++i) {
     CHECK(
-        contains(text, "tributary_frames_total{lane=\"" + std::to_string(i) + "\"} " + std::to_string(10 + i) + "\n"));
+        contains(text, "tributary_pushes_total{lane=\"" + std::to_string(i) + "\"} " + std::to_string(10 + i) + "\n"));
   }
-}
-
-TEST_CASE("a histogram's buckets are cumulative and end with everything") {
-  Metrics metrics;
-  LaneHistogram latency({0.5, 1.0, 2.0});
-  metrics.histogram("tributary_step_seconds", "Step time.", {{"lane", "0"}}, latency);
-  for (double v : {0.25, 0.5, 0.75, 1.5, 99.0}) latency.observe(v);
-  const std::string text = metrics.render();
-  CHECK(contains(text, "# TYPE tributary_step_seconds histogram\n"));
-  CHECK(contains(text, "tributary_step_seconds_bucket{lane=\"0\",le=\"0.5\"} 2\n"));
-  CHECK(contains(text, "tributary_step_seconds_bucket{lane=\"0\",le=\"1\"} 3\n"));
-  CHECK(contains(text, "tributary_step_seconds_bucket{lane=\"0\",le=\"2\"} 4\n"));
-  CHECK(contains(text, "tributary_step_seconds_bucket{lane=\"0\",le=\"+Inf\"} 5\n"));
-  CHECK(contains(text, "tributary_step_seconds_count{lane=\"0\"} 5\n"));
-  CHECK(contains(text, "tributary_step_seconds_sum{lane=\"0\"} 102\n"));
 }
 
 TEST_CASE("families of members that come and go show those of the moment") {
@@ -90,28 +102,22 @@ TEST_CASE("families of members that come and go show those of the moment") {
 TEST_CASE("a lane may count while another thread scrapes, and no count is lost") {
   constexpr std::uint64_t kCounts = 200000;
   Metrics metrics;
-  LaneCounter counter;
-  LaneHistogram histogram({10.0, 100.0});
-  metrics.counter("tributary_pushes_total", "Pushes.", {}, counter);
-  metrics.histogram("tributary_sizes", "Sizes.", {}, histogram);
+  Counts counts;
+  metrics.counts("tributary_", {}, counts);
   std::atomic<bool> done{false};
   std::thread scraper([&] {
     std::uint64_t last = 0;
     while (!done) {
       metrics.render();
-      const std::uint64_t now = counter.value();
+      const std::uint64_t now = counts.pushes.value();
       CHECK(now >= last);
       last = now;
     }
   });
-  for (std::uint64_t i = 0; i < kCounts; ++i) {
-    counter.add();
-    histogram.observe(static_cast<double>(i % 200));
-  }
+  for (std::uint64_t i = 0; i < kCounts; ++i) counts.pushes.add();
   done = true;
   scraper.join();
   CHECK(contains(metrics.render(), "tributary_pushes_total 200000\n"));
-  CHECK(contains(metrics.render(), "tributary_sizes_count 200000\n"));
 }
 
 }  // namespace tributary

@@ -88,7 +88,7 @@ TEST_CASE("between lanes that share memory a round allocates nothing on either s
   counting = false;
   exempt = false;
   CHECK(counted == 0);
-  CHECK(node.job->lane_stats(0).shared_connections.load() == 1);
+  CHECK(node.job->lane_stats(0).shared_connections.value() == 1);
   CHECK(node.memory_comes_back());
 }
 

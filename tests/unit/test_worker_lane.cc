@@ -21,7 +21,7 @@ TEST_CASE("gradients of one rank and of several reach the servers and come back 
     CHECK(node.job->parameters()[0] == 1.0f - 5.0f * sum);
     CHECK(node.job->parameters()[4 * kLaneChunkElements] == 1.0f - 5.0f * sum);
     CHECK(node.failures.all().empty());
-    CHECK(soon([&] { return node.job->lane_stats(0).answers.load() == 6 * node.job->layout().chunks(); }));
+    CHECK(soon([&] { return node.job->lane_stats(0).answers.value() == 6 * node.job->layout().chunks(); }));
     CHECK(node.job->header().bytes_pulled.load() == 6 * node.job->layout().flat_elements() * sizeof(float));
     CHECK((node.job->header().reduce_ns.load() > 0) == (ranks > 1));
     CHECK(node.memory_comes_back());
@@ -54,8 +54,8 @@ TEST_CASE("memory that ZeroMQ still holds messages on is given back before it is
     // Nobody listens on port 1: everything stays queued. A mute server takes the bytes and answers nothing.
     node.open({connected ? server.endpoint() : "tcp://127.0.0.1:1"}, 1, 200 * kLaneChunkElements);
     node.start();
-    CHECK(soon([&] { return node.job->lane_stats(0).in_flight_bytes.load() > 0; }));
-    if (!connected) CHECK(node.job->lane_stats(0).lent_messages.load() > 0);
+    CHECK(soon([&] { return node.job->lane_stats(0).in_flight_bytes.value() > 0; }));
+    if (!connected) CHECK(node.job->lane_stats(0).lent_messages.value() > 0);
     CHECK(node.memory_comes_back());
   }
 }
@@ -65,7 +65,7 @@ TEST_CASE("a lane that is destroyed in the middle of everything gives all memory
   LaneNode node;
   node.open({"tcp://127.0.0.1:1"}, 2);
   node.start();
-  CHECK(soon([&] { return node.job->lane_stats(0).lent_messages.load() > 0; }));
+  CHECK(soon([&] { return node.job->lane_stats(0).lent_messages.value() > 0; }));
   node.lanes.clear();
   const std::weak_ptr<NodeJob> watched = node.job;
   node.job.reset();
@@ -117,7 +117,7 @@ TEST_CASE("noise from a server is counted and changes nothing") {
   node.ready(0, 1, 2.0f);
   REQUIRE(node.reaches(1));
   CHECK(node.job->parameters()[7] == -1.0f);
-  CHECK(soon([&] { return node.job->lane_stats(0).malformed.load() == 10; }));
+  CHECK(soon([&] { return node.job->lane_stats(0).malformed.value() == 10; }));
   CHECK(node.failures.all().empty());
   CHECK(node.memory_comes_back());
 }
