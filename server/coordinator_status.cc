@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/clock.h"
-#include "common/job_json.h"
 #include "server/placement_json.h"
 
 namespace tributary {
@@ -12,7 +11,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // How long the nodes take for a round, and which of them lag.
-Json paces_json(const CoordinatorCore::JobStatus& job) {
+Json paces_json(const JobStatus& job) {
   Json paces = Json::array();
   for (const StragglerWatch::Node& node : job.paces) {
     Json pace = {{"node", node.node},
@@ -33,11 +32,9 @@ Json paces_json(const CoordinatorCore::JobStatus& job) {
 
 nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
   Json jobs = Json::array();
-  for (const CoordinatorCore::JobStatus& job : coordinator.jobs()) {
-    const Result<JobConfig> config = job_from_json(job.record.job_json);
-    const bool known = job.record.initialised || job.record.committed.value != 0;
-    jobs.push_back({{"name", config ? config->name : ""},
-                    {"mode", config ? word(config->mode) : ""},
+  for (const JobStatus& job : coordinator.jobs()) {
+    jobs.push_back({{"name", job.name},
+                    {"mode", job.mode},
                     {"id", std::to_string(job.record.job.value)},
                     {"phase", job.phase},
                     {"view", job.record.view.value},
@@ -49,7 +46,7 @@ nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
                     {"chunk_elements", job.record.chunk_elements},
                     {"min_version", job.min_version.value},
                     {"max_version", job.max_version.value},
-                    {"committed", known ? Json(job.record.committed.value) : Json(nullptr)},
+                    {"committed", has_progress(job.record) ? Json(job.record.committed.value) : Json(nullptr)},
                     {"finished", job.record.finished},
                     {"last_stop", job.last_stop},
                     {"not_saved", job.not_saved},
@@ -77,22 +74,20 @@ void register_metrics(Metrics& metrics, const Coordinator& coordinator) {
                   [&coordinator] { return static_cast<double>(coordinator.messages()); });
   metrics.counter("tributary_coordinator_malformed_total", "Control messages that are none of ours.", {},
                   [&coordinator] { return static_cast<double>(coordinator.malformed()); });
-  metrics.gauges("tributary_coordinator_node_lag",
-                 "How many times as long as the others a node takes for a round, if it lags; by phase.",
-                 [&coordinator] {
-                   std::vector<Metrics::Sample> samples;
-                   for (const CoordinatorCore::JobStatus& job : coordinator.jobs()) {
-                     const Result<JobConfig> config = job_from_json(job.record.job_json);
-                     for (const StragglerWatch::Node& node : job.paces) {
-                       if (!node.lag) continue;
-                       samples.push_back({{{"job", config ? config->name : ""},
-                                           {"node", std::to_string(node.node)},
-                                           {"phase", to_text(node.lag->phase)}},
-                                          node.lag->factor});
-                     }
-                   }
-                   return samples;
-                 });
+  metrics.gauges(
+      "tributary_coordinator_node_lag",
+      "How many times as long as the others a node takes for a round, if it lags; by phase.", [&coordinator] {
+        std::vector<Metrics::Sample> samples;
+        for (const JobStatus& job : coordinator.jobs()) {
+          for (const StragglerWatch::Node& node : job.paces) {
+            if (!node.lag) continue;
+            samples.push_back(
+                {{{"job", job.name}, {"node", std::to_string(node.node)}, {"phase", to_text(node.lag->phase)}},
+                 node.lag->factor});
+          }
+        }
+        return samples;
+      });
 }
 
 }  // namespace tributary

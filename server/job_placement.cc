@@ -136,6 +136,14 @@ Result<Layout> place_chunks(const std::vector<TensorSpec>& tensors, std::uint64_
   }
 }
 
+Result<Layout> deal_chunks(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements,
+                           std::vector<ShardSlots> slots, const JobHosts& hosts, const WireRatio& ratio) {
+  const Result<std::vector<double>> weights = server_weights(hosts, ratio);
+  if (!weights) return tl::unexpected(weights.error());
+  for (std::size_t s = 0; s < slots.size(); ++s) slots[s].weight = (*weights)[s];
+  return place_chunks(tensors, chunk_elements, std::move(slots), hosts);
+}
+
 bool JobPlacement::colocated(std::size_t server) const {
   TRIB_ASSERT(server < hosts.of_server.size());
   return hosts.hosts[hosts.of_server[server]].link.workers > 0;

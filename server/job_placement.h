@@ -58,6 +58,10 @@ Result<std::vector<double>> server_weights(const JobHosts& hosts, const WireRati
 Result<Layout> place_chunks(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements,
                             std::vector<ShardSlots> slots, const JobHosts& hosts);
 
+// The layout of a job that has no state anywhere: server_weights(), then place_chunks().
+Result<Layout> deal_chunks(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements,
+                           std::vector<ShardSlots> slots, const JobHosts& hosts, const WireRatio& ratio);
+
 // A layout as people see it. Predictions are those of the layout that there is, rounded to chunks and perhaps made for
 // other hosts (a resumed job keeps its shards), not of the one that would be best now.
 struct JobPlacement {

@@ -210,7 +210,7 @@ TEST_CASE("what is over can be asked for a while, and no more than the bound is 
   StoppedCluster it;
   Cluster& cluster = it.cluster;
   std::vector<std::uint64_t> ids;
-  for (std::size_t i = 0; i < CoordinatorCore::kCheckpointsKept + 5; ++i) {
+  for (std::size_t i = 0; i < Checkpoints::kKept + 5; ++i) {
     ids.push_back(save(cluster));
     answer(cluster, 0, ids.back(), "no");
   }

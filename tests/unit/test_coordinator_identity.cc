@@ -280,7 +280,7 @@ TEST_CASE("a peer that is refused for ever is told each time, and logged once") 
   }
   CHECK(cluster.count<ControlError>() == 100);
   CHECK(logged() == 1);
-  cluster.core.tick(cluster.now += CoordinatorCore::kRefusalLogMs);
+  cluster.core.tick(cluster.now += RefusalLog::kForgetMs);
   cluster.say(PeerId(900), hello);
   CHECK(logged() == 2);
 }

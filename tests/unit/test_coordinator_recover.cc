@@ -11,8 +11,8 @@ using namespace testing;
 namespace {
 
 // With a snapshot of round 40.
-struct Running : TwoServers {
-  Running() {
+struct RunningCluster : TwoServers {
+  RunningCluster() {
     everybody(2);
     run(2, keeping());
     for (std::uint16_t i = 0; i < 2; ++i) {
@@ -36,7 +36,7 @@ struct Running : TwoServers {
 }  // namespace
 
 TEST_CASE("a lost node costs nothing: servers go on with what they have, at the round of the slowest chunk") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.keep(0, 52, 53);
   cluster.keep(1, 53, 53);
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
@@ -62,7 +62,7 @@ TEST_CASE("a lost node costs nothing: servers go on with what they have, at the 
 }
 
 TEST_CASE("a server whose connection was renewed hears again which snapshot is committed") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
   cluster.rejoin(0, 1, 0);
   cluster.rejoin(1, 1, 0);
@@ -75,7 +75,7 @@ TEST_CASE("a server whose connection was renewed hears again which snapshot is c
 }
 
 TEST_CASE("a lost server loads its snapshot, and the nodes push again what came after it") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.keep(0, 53, 54);
   cluster.server_comes_back(1);
   CHECK(cluster.phase() == "idle");
@@ -94,7 +94,7 @@ TEST_CASE("a lost server loads its snapshot, and the nodes push again what came 
 }
 
 TEST_CASE("all servers lost: the pushes that every node has decide how far it goes") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.server_comes_back(0);
   cluster.server_comes_back(1);
   cluster.rejoin(0, 41, 54);
@@ -108,7 +108,7 @@ TEST_CASE("all servers lost: the pushes that every node has decide how far it go
 }
 
 TEST_CASE("no snapshot is named of rounds that are pushed again, and how fast they are made tells nothing") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.server_comes_back(0);
   cluster.server_comes_back(1);
   cluster.rejoin(0, 41, 54);
@@ -136,7 +136,7 @@ TEST_CASE("no snapshot is named of rounds that are pushed again, and how fast th
 }
 
 TEST_CASE("a server that is beyond what every node can push again loads its snapshot, as the lost one does") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.keep(0, 53, 54);
   cluster.server_comes_back(1);
   cluster.rejoin(0, 41, 54);
@@ -150,7 +150,7 @@ TEST_CASE("a server that is beyond what every node can push again loads its snap
 }
 
 TEST_CASE("what cannot be had everywhere takes the job back to the snapshot") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.keep(0, 53, 54);
   std::uint64_t first = 41, last = 53;
   SUBCASE("a node's pushes are gone") {
@@ -173,7 +173,7 @@ TEST_CASE("what cannot be had everywhere takes the job back to the snapshot") {
 }
 
 TEST_CASE("a server that has not let go of the last view yet is waited for, one that dies then is not") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.answers_kept = false;
   cluster.leave(1, LeaveKind::kFailed, 52);
   cluster.rejoin(0, 41, 53);
@@ -196,7 +196,7 @@ TEST_CASE("a server that has not let go of the last view yet is waited for, one 
 }
 
 TEST_CASE("a server whose last words of a view were lost says in its next hello what it keeps") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.answers_kept = false;
   cluster.leave(1, LeaveKind::kFailed, 52);
   cluster.rejoin(0, 41, 53);
@@ -214,7 +214,7 @@ TEST_CASE("a server whose last words of a view were lost says in its next hello 
 }
 
 TEST_CASE("a coordinator that is new learns from hellos what servers have") {
-  Running before;
+  RunningCluster before;
   Cluster cluster(2, before.records(), 8);
   for (std::uint32_t w = 0; w < 2; ++w) cluster.worker(w);
   for (std::uint16_t i = 0; i < 2; ++i) {
@@ -244,7 +244,7 @@ TEST_CASE("a coordinator that is new learns from hellos what servers have") {
 }
 
 TEST_CASE("a node that says it keeps more rounds than it has room for is refused") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.server_comes_back(1);
   cluster.sent.clear();
   cluster.rejoin(0, 1, ~0ull);
@@ -277,7 +277,7 @@ TEST_CASE("a server without chunks lacks no pushes") {
 }
 
 TEST_CASE("a server that had not yet caught up with the others when a second one was lost loads its snapshot again") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.keep(0, 44, 45);
   cluster.keep(1, 52, 53);
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
@@ -295,7 +295,7 @@ TEST_CASE("a server that had not yet caught up with the others when a second one
 }
 
 TEST_CASE("a view that is cut just before the last round is pushed again costs no round that was complete") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.keep(0, 53, 54);
   cluster.server_comes_back(1);
   cluster.rejoin(0, 41, 54);
@@ -322,7 +322,7 @@ TEST_CASE("a view that is cut just before the last round is pushed again costs n
 }
 
 TEST_CASE("servers whose view ended before the nodes had pushed again what they lost begin that anew") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.keep(0, 40, 40);
   cluster.keep(1, 40, 40);
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
@@ -337,7 +337,7 @@ TEST_CASE("servers whose view ended before the nodes had pushed again what they 
 }
 
 TEST_CASE("what servers kept once is not counted on a second time") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.keep(0, 52, 53);
   cluster.keep(1, 53, 53);
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
@@ -362,7 +362,7 @@ TEST_CASE("what servers kept once is not counted on a second time") {
 }
 
 TEST_CASE("a job whose last state could not be written goes on from what its servers have in memory") {
-  Running cluster;
+  RunningCluster cluster;
   cluster.keep(0, 60, 60);
   cluster.keep(1, 60, 60);
   LeaveKind kind = LeaveKind::kFinished;

@@ -1,0 +1,204 @@
+// CoordinatedJob: the life of a job in the coordinator, phase by phase (server/job_phases.h). Pure: what its peers say
+// and ticks in, messages out. CoordinatorCore owns it and opens its views.
+//
+// Losing somebody while the shards load goes back to gathering: no worker has heard of that view yet, those that joined
+// wait on. Losing a member of a running view (heartbeat timeout, a new incarnation, LeaveKind::kFailed) ends it with
+// StopKind::kRestart: everybody is told who was lost and may attach again; the next view goes on from what the servers
+// kept in memory and what nodes can push again (server/view_start.h), else from the last committed snapshot. Views of a
+// job id only grow, so messages of an ended view are refused everywhere. A coordinator that keeps no registry begins
+// with view 1 again, but under an id that nobody has used.
+//
+// In an elastic job (membership.on_worker_loss = "continue") a view begins with the nodes that are there. Whoever was
+// in the view before is waited for, if it is not known to be lost; a node that joins ends the running view, as one that
+// leaves or is lost does. That costs what a loss costs, the round that is open: its samples are dealt out anew and
+// computed again, and where a chunk has it already, it has the sum over the same samples. Elsewhere a view has as many
+// nodes as the trainers say.
+//
+// An all-reduce job has no part on servers: it runs as soon as its nodes are there, and is over as soon as it stops,
+// because node 0 keeps its state (server/state_home.h). What nodes need to connect to each other (PeerAddress) passes
+// through here.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/coordinator_context.h"
+#include "server/job_phases.h"
+#include "server/pending_rank_states.h"
+#include "server/state_home.h"
+
+namespace tributary {
+
+struct JobStatus {
+  JobRecord record;
+  std::string name, mode;  // of the record's configuration; empty: it has none yet
+  bool recorded = true;    // else what is saved of it is older
+  std::string phase;       // idle, gathering, opening, running, stopping
+  std::uint32_t nodes = 0, joined = 0;
+  std::string waiting_for;  // gathering: which nodes and servers are missing
+  Version min_version, max_version;
+  std::string last_stop;
+  std::string not_saved;                         // why the newest snapshot that was wanted is not there; empty: it is
+  std::optional<JobPlacement> placement;         // of the last view opened since this process started
+  std::vector<StragglerWatch::Node> paces;       // of its nodes while it runs
+  std::map<std::uint32_t, std::string> workers;  // names, by node
+};
+
+class CoordinatedJob {
+ public:
+  static constexpr std::uint32_t kMaxPeerAddresses = 4096;  // of a node in a view; more are not passed on
+
+  CoordinatedJob(CoordinatorContext& context, JobConfig config);
+  // One that there has been before. older: trainings of its name that it took the place of, until they are dropped.
+  CoordinatedJob(CoordinatorContext& context, JobConfig config, JobRecord record, std::set<JobId> older);
+
+  // ---- What it is ----
+  const JobConfig& config() const { return config_; }
+  const JobRecord& record() const { return record_; }
+  std::string in_words() const { return "job '" + config_.name + "'"; }
+  std::set<JobId> ids() const;  // its own and those of older trainings of its name
+  bool knows(JobId id) const { return id == record_.job || older_.contains(id); }
+  std::uint16_t servers() const { return home_->servers(); }  // that take part in its views: all or none
+  const Members& members() const;
+  std::uint32_t nodes() const { return nodes_; }
+  std::set<std::uint16_t> shards() const { return home_->shards(record_); }
+  bool idle() const { return std::holds_alternative<Idle>(phase_); }
+  bool trains() const { return running() || stopping(); }
+  bool restoring() const { return idle() && std::get<Idle>(phase_).restoring.has_value(); }
+  bool in_view() const { return view() != nullptr; }
+  bool in_view(ViewId id) const { return in_view() && record_.view == id; }
+  bool takes_snapshot() const;
+  bool kept_by_servers() const { return between() && !between()->kept.empty(); }
+  // Its nodes left before it had an id: nothing of it is anywhere.
+  bool never_opened() const;
+  JobStatus status() const;
+
+  // ---- Nodes join, and a view opens ----
+  Status check(const JoinJob& m) const;
+  // A worker that holds the rank that this one asks for, and is gone: it is to be lost first.
+  Result<std::optional<std::uint64_t>> outlived_by(const JoinJob& m, const Peers::Worker& worker,
+                                                   std::uint64_t now_ms) const;
+  Status join(const JoinJob& m, const JobConfig& config, const Peers::Worker& worker, std::uint64_t now_ms);
+  // Is everybody there? Then it is to open(), with that id if it has none.
+  bool complete(std::uint64_t now_ms) const;
+  void open(JobId fresh_id, std::uint64_t now_ms);
+  void on(std::uint16_t server, const ShardReady& m, std::uint64_t now_ms);
+
+  // ---- While a view is open ----
+  void on(PeerId from, const RoundFacts& m);
+  void on(const Peers::Worker& worker, const NodePace& pace);
+  void on_progress(std::uint32_t maker, const JobProgress& progress, std::uint64_t now_ms);
+  void on(const Peers::Worker& worker, const PeerAddress& m);
+  void on(const Peers::Worker& worker, const NodeRankState& m);
+  void on(const Peers::Worker& worker, const LeaveJob& m, std::uint64_t now_ms);
+  void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
+  void on(const Peers::Worker& worker, const SnapshotDone& m, std::uint64_t now_ms);  // node 0 of an all-reduce job
+  // What came of a view that is over, to a node that says again with which round it ended.
+  void tell_outcome(PeerId to, ViewId view, Round round);
+  // Its nodes are asked to stop after their round.
+  void request_stop(const std::string& reason);
+  void tick(std::uint64_t now_ms);
+
+  // ---- Peers come and go ----
+  void on(std::uint16_t server, const ShardKept& m);
+  // A server is met, the first time or again.
+  void on(const ServerHello& hello, bool known);
+  // What was under way to it may be lost with its old connection. What it can be told twice, it is.
+  void tell_again(const Peers::Server& server);
+  void tell_again(std::uint64_t worker);
+  void server_lost(std::uint16_t server, const std::string& reason, std::uint64_t now_ms);
+  void worker_lost(std::uint64_t worker, const std::string& reason, std::uint64_t now_ms);
+  // It will not attach again: the others need not wait for it. Did they?
+  bool forget_worker(std::uint64_t worker) { return awaited_.forget_worker(worker); }
+  void server_stops(const std::string& who, std::uint64_t now_ms);
+  void worker_stops(std::uint64_t worker, const std::string& who, std::uint64_t now_ms);
+  void drain(const std::string& who, std::uint64_t now_ms);
+
+  // ---- Restored from a checkpoint ----
+  void begin_restore(JobConfig config) { std::get<Idle>(phase_).restoring = std::move(config); }
+  JobConfig end_restore() { return *std::exchange(std::get<Idle>(phase_).restoring, std::nullopt); }
+  // Their records stay until no server says any more that it has something of them: else that would be a stranger's.
+  // (Servers say it when they say hello.)
+  void drop_older();
+
+ private:
+  bool running() const { return std::holds_alternative<Running>(phase_); }
+  bool stopping() const { return std::holds_alternative<Stopping>(phase_); }
+  BetweenViews* between();
+  const BetweenViews* between() const { return const_cast<CoordinatedJob*>(this)->between(); }
+  View* view();
+  const View* view() const { return const_cast<CoordinatedJob*>(this)->view(); }
+  void set_config(const JobConfig& config);
+  CoordinatorOutput& output() { return context_.output; }
+
+  // coordinated_job_open.cc
+  Status may_have_rank(const JoinJob& m, const JobConfig& config, const Peers::Worker& worker, std::uint64_t now_ms);
+  Status let_in(const JoinJob& m, const JobConfig& config, std::uint64_t now_ms);
+  Result<ViewStart> choose_state(Gathering& gathering, JobId fresh_id);
+  Result<bool> take_newest(const Members& members);
+  Status begin_record(const ViewStart& start, const Members& members);
+  Status may_open_fresh() const;
+  void refuse_opening(const Error& error, std::uint64_t now_ms);
+  void gather_again(const std::string& reason, std::uint64_t now_ms);
+  void run(std::uint64_t now_ms);
+  OpenJob open_message(std::uint16_t shard) const;
+  JobWelcome welcome_message(std::uint32_t node) const;
+
+  // coordinated_job.cc: how a view ends, and its record
+  void lose_member(std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
+  bool goes_on_without(std::uint32_t node) const;
+  Round stop_round(Round left) const;
+  void begin_stop(StopKind kind, Round round, const std::string& reason, std::uint64_t now_ms);
+  void end_checkpointed(const SnapshotDone& kept, std::uint64_t now_ms);
+  void end_unsaved(std::uint64_t now_ms);
+  void tell_saved(bool saved);
+  void restart(const std::string& reason, std::uint64_t now_ms);
+  void become_idle(BetweenViews between, std::uint64_t now_ms);
+  BetweenViews ask_kept() const;
+  StopJob cut_message() const;
+  StopJob stop_message() const;
+  void send_members(const ControlMessage& message);
+  void send_servers(const ControlMessage& message);
+
+  // coordinated_job_run.cc
+  void commit(Round round, std::uint64_t now_ms);
+  void commit_rank_states(Round round);
+  void save_record(std::uint64_t now_ms);
+  void tick(Running& running, std::uint64_t now_ms);
+  bool keeps_redo(const Members& members) const;
+  std::optional<std::uint64_t> redo_snapshot_from(const Running& running, std::uint64_t now_ms) const;
+
+  CoordinatorContext& context_;
+  JobConfig config_;
+  std::unique_ptr<StateHome> home_;  // as config_ says
+  JobRecord record_;
+  std::set<JobId> older_;
+  JobPhase phase_;
+
+  // From view to view.
+  std::uint32_t nodes_ = 0;  // of the last view, or of the one that is gathered
+  AwaitedNodes awaited_;     // elastic
+  ViewNodes began_;          // record_.view_nodes of the last view that was not given up opening
+  Round reached_;            // where the last view began
+  JobPaces paces_;
+  PendingRankStates rank_states_;
+  std::uint64_t redo_due_ms_ = 0;        // no snapshot is named for rings' sake before
+  StopKind ended_ = StopKind::kRestart;  // how the last view did
+  std::string last_stop_;
+  std::string not_saved_;  // why the newest snapshot that was wanted is not there; empty: it is
+  std::optional<JobPlacement> placement_;
+
+  // kUnsaved: the record has changed; kFailing: saving it failed, and that was logged.
+  enum class RecordState { kSaved, kUnsaved, kFailing };
+  RecordState record_state_ = RecordState::kSaved;
+  std::uint64_t save_due_ms_ = 0;
+  bool commit_untold_ = false;  // that its snapshot is committed: told when the record is saved
+};
+
+}  // namespace tributary

@@ -1,0 +1,86 @@
+// Who takes part in a job: the nodes that have joined, and those that its next view waits for. Nodes are known by the
+// rank that their trainers were started with, for as long as the job lives; in a view they count from 0, in that order.
+// Pure. Lives in the coordinator with its job.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/config.h"
+#include "common/messages.h"
+#include "common/result.h"
+#include "server/job_record.h"
+
+namespace tributary {
+
+struct Member {
+  std::uint64_t worker = 0;  // its incarnation: peers change their connection, never their incarnation
+  JoinJob join;
+  JobConfig config;  // join.job_json
+  std::optional<LeaveJob> left;
+  std::uint32_t addresses = 0;  // PeerAddress messages passed on
+  std::uint64_t answers = 0;    // as its last pace says
+  bool leaving = false;         // elastic: its worker is being stopped, the job is not
+};
+using Members = std::map<std::uint32_t, Member>;  // by node rank
+
+// That this worker is; end(): none.
+Members::iterator member_of(Members& members, std::uint64_t worker);
+Members::const_iterator member_of(const Members& members, std::uint64_t worker);
+// One that has left; nullptr: none has.
+const Member* one_that_left(const Members& members);
+bool all_left(const Members& members);
+std::vector<std::uint32_t> nodes_of(const Members& members);
+// What an elastic job's first view is to have: as many as those who are there say. (Who said more may have gone for
+// good.)
+std::uint32_t nodes_said(const Members& members);
+// Rounds that all of them can keep the pushes of; 0: some keep none.
+std::uint32_t redo_capacity(const Members& members);
+
+// Can such a node be part of any job? job: in words.
+Status check_join(const JoinJob& join, const std::string& job);
+bool same_join(const JoinJob& a, const JoinJob& b);
+// Do tensors and configuration fit those of the job?
+Status same_as(const std::string& job, const std::vector<TensorSpec>& tensors, const std::string& job_json,
+               bool has_state, const JoinJob& join);
+// Does it fit what the job's record has, if there is state, and the others that have joined?
+Status same_as_others(const std::string& job, const JobRecord& record, const Members& members, const JoinJob& join,
+                      const JobConfig& config);
+
+// Adds what their ranks compute with. A sentence when there are first two kinds, or a third, and so once in a job's
+// life, whoever starts again.
+std::optional<std::string> add_kinds(ComputeKinds& kinds, const Members& members);
+
+// The nodes of the last view that an elastic job's next one waits for, and until when. Invariant: without a deadline
+// nobody is waited for.
+class AwaitedNodes {
+ public:
+  // Its nodes attach again.
+  void view_over(const Members& members, std::uint64_t until_ms);
+  // As the record knows them, without their workers.
+  void recorded(const std::vector<std::uint32_t>& nodes, std::uint64_t until_ms);
+  void forget() { *this = AwaitedNodes(); }
+  void forget_node(std::uint32_t node) { nodes_.erase(node); }
+  // Was there a node that this worker is?
+  bool forget_worker(std::uint64_t worker);
+
+  bool any() const { return until_ms_ != 0; }
+  bool over(const Members& members, std::uint64_t now_ms) const;
+  std::vector<std::uint32_t> missing(const Members& members) const;
+
+ private:
+  std::map<std::uint32_t, std::uint64_t> nodes_;  // with their workers; 0: not known
+  std::uint64_t until_ms_ = 0;
+};
+
+// Are all there that the next view is to have? nodes: of a job that is not elastic.
+bool gathered(const Members& members, const AwaitedNodes& awaited, const JobConfig& config, std::uint32_t nodes,
+              std::uint64_t now_ms);
+// Who is missing, in words; empty: nobody.
+std::string missing_in_words(const Members& members, const AwaitedNodes& awaited, const JobConfig& config,
+                             std::uint32_t nodes);
+
+}  // namespace tributary

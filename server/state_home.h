@@ -1,0 +1,48 @@
+// StateHome: who keeps a job's state between its views: the servers, or, of an all-reduce job, the worker of its node
+// 0. Chosen once, when it is known what a job is. Lives in the coordinator with its job.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "common/config.h"
+#include "server/coordinator_context.h"
+#include "server/job_members.h"
+#include "server/job_placement.h"
+#include "server/view_start.h"
+
+namespace tributary {
+
+class StateHome {
+ public:
+  virtual ~StateHome() = default;
+
+  // Servers that have a part in a view: all or none.
+  virtual std::uint16_t servers() const = 0;
+  // Of these the ones that own chunks: a model smaller than the cluster leaves some without.
+  virtual std::set<std::uint16_t> shards(const JobRecord& record) const = 0;
+
+  // The newest state on disks that a view can begin with.
+  struct Stored {
+    bool any = false;
+    Round round;
+  };
+  virtual Result<Stored> newest(const JobConfig& config, const JobRecord& record, const Members& members) const = 0;
+  // Chunks and owners of the view that opens, into the record; how hosts and links are loaded, if that is known.
+  virtual Result<std::optional<JobPlacement>> lay_out(const JobConfig& config, JobRecord& record,
+                                                      const Members& members, const ViewStart& start) const = 0;
+
+  // In words: what a job that lost somebody can go on from; why its state is not saved, and what there is instead.
+  virtual std::string outlook(const JobRecord& record) const = 0;
+  virtual std::string not_saved(const std::string& why, const JobConfig& config, const JobRecord& record) const = 0;
+};
+
+std::unique_ptr<StateHome> make_state_home(const JobConfig& config, CoordinatorContext& context);
+
+// A job whose state lies on servers. All-reduce jobs have none there.
+bool on_servers(const JobConfig& config);
+
+}  // namespace tributary
