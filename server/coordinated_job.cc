@@ -64,7 +64,7 @@ JobStatus CoordinatedJob::status() const {
   status.record = record_;
   if (!record_.job_json.empty()) {
     status.name = config_.name;
-    status.mode = config_.mode;
+    status.mode = word(config_.mode);
   }
   status.recorded = record_state_ == RecordState::kSaved;
   status.phase = kNames[phase_.index()];

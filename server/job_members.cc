@@ -124,8 +124,8 @@ Status same_as_others(const std::string& job, const JobRecord& record, const Mem
                                                 "; use the same job file on every node");
   }
   if (is_elastic(a) != is_elastic(config)) {
-    return fail(ErrorCode::kConfigMismatch, job + " has membership.on_worker_loss = \"" + a.membership.on_worker_loss +
-                                                "\" on the other nodes, but \"" + config.membership.on_worker_loss +
+    return fail(ErrorCode::kConfigMismatch, job + " has membership.on_worker_loss = \"" + word(a.membership.on_worker_loss) +
+                                                "\" on the other nodes, but \"" + word(config.membership.on_worker_loss) +
                                                 "\" on " + node + "; use the same job file on every node");
   }
   return {};

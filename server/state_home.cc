@@ -192,10 +192,6 @@ Result<StateHome::Stored> OnNodeZero::newest(const JobConfig& config, const JobR
 
 }  // namespace
 
-bool on_servers(const JobConfig& config) {
-  return config.mode != "allreduce";
-}
-
 std::unique_ptr<StateHome> make_state_home(const JobConfig& config, CoordinatorContext& context) {
   if (on_servers(config)) return std::make_unique<OnServers>(context);
   return std::make_unique<OnNodeZero>(context);

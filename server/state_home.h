@@ -42,7 +42,4 @@ class StateHome {
 
 std::unique_ptr<StateHome> make_state_home(const JobConfig& config, CoordinatorContext& context);
 
-// A job whose state lies on servers. All-reduce jobs have none there.
-bool on_servers(const JobConfig& config);
-
 }  // namespace tributary
