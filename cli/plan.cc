@@ -36,7 +36,7 @@ Efficiency is compute over step. common/cost_model.h has the formulas.
 Exit status: 0 done, 1 failed, 2 wrong usage.)";
 
 struct PlanArguments {
-  Scenario scenario{.servers = 0, .payload_bytes = 0.0};
+  Scenario scenario{.nodes = 4, .servers = 0, .payload_bytes = 0.0};
   std::string bandwidth, server_bandwidth, inside_bandwidth, payload, transfer;
   std::vector<std::string> node_bandwidths;  // "2=100Mbit/s"
   std::string push, pull;

@@ -103,7 +103,10 @@ TRIBUTARY_OPTION_OF(std::uint32_t);
 TRIBUTARY_OPTION_OF(std::uint64_t);
 TRIBUTARY_OPTION_OF(double);
 TRIBUTARY_OPTION_OF(std::string);
+TRIBUTARY_OPTION_OF(std::optional<std::uint16_t>);
 TRIBUTARY_OPTION_OF(std::vector<std::string>);
+TRIBUTARY_OPTION_OF(std::vector<std::uint32_t>);
+TRIBUTARY_OPTION_OF(std::vector<std::uint64_t>);
 #undef TRIBUTARY_OPTION_OF
 
 CliOption CliCommand::add_option_function(const std::string& name, std::function<void(const std::string&)> take,

@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
   app.add_option("--from", options.from, "the first one")->capture_default_str();
   app.add_flag("--verbose", options.verbose, "say what each seed was");
   app.add_flag("--trace", options.trace, "what every process says, and what goes wrong");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = app.parse(argc, argv)) return *status;
   const auto begun = std::chrono::steady_clock::now();
   std::uint64_t failed = 0;
   for (std::uint64_t i = 0; i < options.seeds; ++i) failed += run(options.from + i, options) ? 0 : 1;
