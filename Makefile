@@ -21,9 +21,11 @@ build: install-packages
 	cmake --preset release
 	cmake --build --preset release
 
-# Only the programs: the tests would double the time of the first build.
+# Only the programs, because the tests would double the time of the first build; and code for GPUs only where there is one.
+DEMO_CUDA := $(if $(wildcard /dev/nvidiactl /dev/dxg),AUTO,OFF)
 demo: install-packages
-	cmake --preset release
+	@echo 'building the programs: some minutes on two cores, the first time'
+	cmake --preset release -DTRIBUTARY_CUDA=$(DEMO_CUDA)
 	cmake --build --preset release --target tributary tributary-server tributary-worker tributary-train
 	build/release/bin/tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2 --fresh
 

@@ -281,13 +281,11 @@ Result<nlohmann::ordered_json> run_allreduce_bench(const AllreduceBenchOptions& 
 }  // namespace
 
 Measurement allreduce() {
-  const auto add = [](CLI::App& command, AllreduceBenchOptions& o) {
+  const auto add = [](CliCommand command, AllreduceBenchOptions& o) {
     command.add_option("--nodes", o.nodes)->capture_default_str();
     command.add_option("--ranks-per-node", o.ranks_per_node, "trainers at each")->capture_default_str();
     add_bytes(command, "--model-bytes", o.model_bytes, "fp32 parameters, as 64MiB")->capture_default_str();
-    command.add_option("--algorithm", o.algorithm)
-        ->check(CLI::IsMember({"flat", "hierarchical"}))
-        ->capture_default_str();
+    command.add_option("--algorithm", o.algorithm)->check(one_of({"flat", "hierarchical"}))->capture_default_str();
     add_optimizer(command, o.optimizer);
     add_bytes(command, "--chunk-bytes", o.chunk_bytes, "of a bucket (default: from the model)");
     command.add_option("--streams", o.streams, "collectives under way at a time (default: the workers')");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/measurement.h"
+#include "common/command_line.h"
 #include "common/config_toml.h"
 #include "worker/session.h"
 
@@ -30,7 +31,7 @@ struct BenchRank {
   }
 };
 
-inline void add_rank(CLI::App& command, BenchRank& rank) {
+inline void add_rank(CliCommand command, BenchRank& rank) {
   command.add_option("--job", rank.job_file)->required();
   add_overrides(command, rank.overrides);
   command.add_option("--worker", rank.socket)->required();

@@ -320,13 +320,13 @@ Result<Json> run_checkpoint_bench(const CheckpointBenchOptions& options) {
 }  // namespace
 
 Measurement checkpoint() {
-  const auto add = [](CLI::App& command, CheckpointBenchOptions& o) {
-    command.add_option("--servers", o.servers, "servers")->check(CLI::Range(1, 64));
-    command.add_option("--nodes", o.nodes, "nodes of one rank each")->check(CLI::Range(1, 64));
+  const auto add = [](CliCommand command, CheckpointBenchOptions& o) {
+    command.add_option("--servers", o.servers, "servers")->check(in_range(1, 64));
+    command.add_option("--nodes", o.nodes, "nodes of one rank each")->check(in_range(1, 64));
     add_bytes(command, "--state", o.state_bytes, "parameters and AdamW's state, over all servers, as 1GiB");
-    command.add_option("--saves", o.saves, "how many")->check(CLI::Range(1, 100));
-    command.add_option("--quiet", o.quiet_seconds, "seconds before each save")->check(CLI::Range(0.5, 600.0));
-    command.add_option("--compute-ms", o.compute_ms, "that ranks sleep between rounds")->check(CLI::Range(0, 10'000));
+    command.add_option("--saves", o.saves, "how many")->check(in_range(1, 100));
+    command.add_option("--quiet", o.quiet_seconds, "seconds before each save")->check(in_range(0.5, 600.0));
+    command.add_option("--compute-ms", o.compute_ms, "that ranks sleep between rounds")->check(in_range(0, 10'000));
     command.add_option("--io-mb-per-s", o.io_mb_per_s, "store.io_mb_per_s of each server");
   };
   return {.name = "checkpoint",

@@ -360,7 +360,7 @@ Status measure(CompareArguments& a, MeasurementRun& run) {
 }  // namespace
 
 Measurement compare() {
-  const auto add = [](CLI::App& command, CompareArguments& a) {
+  const auto add = [](CliCommand command, CompareArguments& a) {
     a.options.exchange.model_bytes = 0;
     a.options.exchange.rounds = 0;
     command.add_option("labs", a.files, "the TOML file of each lab")->required()->type_name("LAB.toml");

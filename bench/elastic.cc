@@ -290,7 +290,7 @@ Result<Json> run_elastic(const ElasticOptions& options) {
 }  // namespace
 
 Measurement elastic() {
-  const auto add = [](CLI::App& command, ElasticOptions& o) {
+  const auto add = [](CliCommand command, ElasticOptions& o) {
     command.add_option("job", o.job_file, "job file (TOML)")->required()->type_name("JOB.toml");
     add_overrides(command, o.overrides);
     command.add_option("--nodes", o.nodes, "of each phase")->delimiter(',')->capture_default_str();

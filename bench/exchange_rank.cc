@@ -173,7 +173,7 @@ Result<Json> run_exchange_rank(const ExchangeRankOptions& options) {
 }  // namespace
 
 Measurement exchange_rank() {
-  const auto add = [](CLI::App& command, ExchangeRankOptions& o) {
+  const auto add = [](CliCommand command, ExchangeRankOptions& o) {
     add_rank(command, o.rank);
     command.add_option("--model-bytes", o.model_bytes);
     command.add_option("--rounds", o.rounds);

@@ -92,7 +92,7 @@ Result<Json> run_gloo_ring_rank(const GlooRingOptions& options) {
 }  // namespace
 
 Measurement gloo_ring_rank() {
-  const auto add = [](CLI::App& command, GlooRingOptions& o) {
+  const auto add = [](CliCommand command, GlooRingOptions& o) {
     command.add_option("--rank", o.rank)->required();
     command.add_option("--size", o.size)->required();
     command.add_option("--address", o.address)->required();

@@ -11,7 +11,7 @@ namespace tributary::bench {
 namespace {
 
 struct PeerOptions {
-  GpuPeer peer = GpuPeer::kBusy;
+  std::string what;
   int device = 0;
   std::string handle;
 };
@@ -28,7 +28,7 @@ Status measure_costs(GpuCostsOptions& options, MeasurementRun& run) {
 }  // namespace
 
 Measurement gpu_pipeline() {
-  const auto add = [](CLI::App& command, GpuPipelineOptions& o) {
+  const auto add = [](CliCommand command, GpuPipelineOptions& o) {
     add_exchange_options(command, o.exchange);
     command.add_option("--device", o.device, "which GPU")->capture_default_str();
     command.add_flag("--nccl", o.nccl, "run the collectives, with a communicator of one");
@@ -53,10 +53,10 @@ Fields: those of `tributary bench pushpull`, and
 }
 
 Measurement gpu_kernels() {
-  const auto add = [](CLI::App& command, GpuKernelBenchOptions& o) {
+  const auto add = [](CliCommand command, GpuKernelBenchOptions& o) {
     add_bytes(command, "--elements", o.elements, "values of each array")->capture_default_str();
     command.add_option("--top-k", o.top_k, "share of the values that top-k sends")
-        ->check(CLI::Range(1e-6, 1.0))
+        ->check(in_range(1e-6, 1.0))
         ->capture_default_str();
     command.add_option("--repetitions", o.repetitions)->capture_default_str();
     command.add_option("--device", o.device, "its number, from 0")->capture_default_str();
@@ -71,7 +71,7 @@ Measurement gpu_kernels() {
 }
 
 Measurement gpu_costs() {
-  const auto add = [](CLI::App& command, GpuCostsOptions& o) {
+  const auto add = [](CliCommand command, GpuCostsOptions& o) {
     add_bytes(command, "--sizes", o.sizes, "of copies, as 1MiB")->delimiter(',');
     command.add_option("--repetitions", o.repetitions)->capture_default_str();
     command.add_option("--device", o.device, "its number, from 0")->capture_default_str();
@@ -92,19 +92,19 @@ Fields: device, repetitions,
 }
 
 Measurement gpu_peer() {
-  const auto add = [](CLI::App& command, PeerOptions& o) {
-    const std::map<std::string, GpuPeer> names = {{"busy", GpuPeer::kBusy},
-                                                  {"fault", GpuPeer::kFault},
-                                                  {"import", GpuPeer::kImport},
-                                                  {"export", GpuPeer::kExport}};
-    command.add_option("what", o.peer)->required()->transform(CLI::CheckedTransformer(names));
+  const auto add = [](CliCommand command, PeerOptions& o) {
+    command.add_option("what", o.what)->required()->check(one_of({"busy", "fault", "import", "export"}));
     command.add_option("--device", o.device);
     command.add_option("--handle", o.handle);
   };
   return {.name = "gpu-peer",
           .words = "another process on the GPU, for gpu-costs",
           .add = measures<PeerOptions>(add, [](PeerOptions& o, MeasurementRun& run) -> Status {
-            run.held = run_gpu_peer(o.peer, o.device, o.handle) == 0;
+            const std::map<std::string, GpuPeer> peers = {{"busy", GpuPeer::kBusy},
+                                                          {"fault", GpuPeer::kFault},
+                                                          {"import", GpuPeer::kImport},
+                                                          {"export", GpuPeer::kExport}};
+            run.held = run_gpu_peer(peers.at(o.what), o.device, o.handle) == 0;
             return {};
           })};
 }

@@ -251,13 +251,13 @@ Result<nlohmann::json> run_kernel_bench(const KernelBenchOptions& options) {
 namespace bench {
 
 Measurement kernels() {
-  const auto add = [](CLI::App& command, KernelBenchOptions& o) {
+  const auto add = [](CliCommand command, KernelBenchOptions& o) {
     add_bytes(command, "--elements", o.elements, "values")->capture_default_str();
     add_bytes(command, "--chunk-elements", o.chunk_elements, "values that one call handles")->capture_default_str();
     command.add_option("--top-k", o.top_k, "share of the values that top-k sends")
-        ->check(CLI::Range(1e-6, 1.0))
+        ->check(in_range(1e-6, 1.0))
         ->capture_default_str();
-    command.add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+    command.add_option("--seconds", o.seconds, "of measuring")->check(in_range(0.1, 3600.0))->capture_default_str();
   };
   return {.name = "kernels",
           .summary = "the CPU kernels on one core beside memcpy",

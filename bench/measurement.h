@@ -3,7 +3,6 @@
 // tables, and draws.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "cluster/local_cluster.h"
+#include "common/command_line.h"
 #include "common/result.h"
 
 namespace tributary::bench {
@@ -33,12 +33,12 @@ struct Measurement {
   const char* columns = "";  // of tables, as "name,exchange.seconds"; empty: all
   bool stops = false;        // it asks `interrupted`, so that what it has started ends in good order
   // Adds its options to `command`, and gives what runs it with them.
-  std::function<std::function<Status(MeasurementRun&)>(CLI::App& command)> add;
+  std::function<std::function<Status(MeasurementRun&)>(CliCommand command)> add;
 };
 
 template <class Options>
-auto measures(void (*add)(CLI::App&, Options&), Status (*run)(Options&, MeasurementRun&)) {
-  return [add, run](CLI::App& command) -> std::function<Status(MeasurementRun&)> {
+auto measures(void (*add)(CliCommand, Options&), Status (*run)(Options&, MeasurementRun&)) {
+  return [add, run](CliCommand command) -> std::function<Status(MeasurementRun&)> {
     auto options = std::make_shared<Options>();
     add(command, *options);
     return [options, run](MeasurementRun& around) { return run(*options, around); };
@@ -53,26 +53,24 @@ Status yield(MeasurementRun& run, const Result<Json>& result) {
   return {};
 }
 
-inline CLI::Option* add_bytes(CLI::App& command, const std::string& name, auto& bytes, const std::string& what) {
-  return command.add_option(name, bytes, what)->transform(CLI::AsSizeValue(false));
+inline CliOption add_bytes(CliCommand command, const std::string& name, auto& bytes, const std::string& what) {
+  return command.add_option(name, bytes, what)->transform(as_bytes());
 }
-inline void add_transport(CLI::App& command, Transport& transport) {
+inline void add_transport(CliCommand command, Transport& transport) {
   command
-      .add_option_function<std::string>("--transport",
-                                        [&transport](const std::string& name) { transport = transport_named(name); })
-      ->check(CLI::IsMember({"tcp", "ipc", "shm"}))
+      .add_option_function("--transport", [&transport](const std::string& name) { transport = transport_named(name); })
+      ->check(one_of({"tcp", "ipc", "shm"}))
       ->default_str(transport_name(transport));
 }
-inline void add_optimizer(CLI::App& command, std::string& optimizer) {
+inline void add_optimizer(CliCommand command, std::string& optimizer) {
   command.add_option("--optimizer", optimizer, "sgd, adam, adamw, adagrad, lion")
-      ->check(CLI::IsMember({"sgd", "adam", "adamw", "adagrad", "lion"}))
+      ->check(one_of({"sgd", "adam", "adamw", "adagrad", "lion"}))
       ->capture_default_str();
 }
-inline void add_overrides(CLI::App& command, std::vector<std::string>& overrides) {
+inline void add_overrides(CliCommand command, std::vector<std::string>& overrides) {
   command.add_option("--set", overrides, "override a key of the job file, as train.epochs=2; may be repeated")
       ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->once_each();
 }
 
 }  // namespace tributary::bench

@@ -235,11 +235,11 @@ Result<nlohmann::json> run_optimizer_bench(const OptimizerBenchOptions& options)
 namespace bench {
 
 Measurement optimizer() {
-  const auto add = [](CLI::App& command, OptimizerBenchOptions& o) {
+  const auto add = [](CliCommand command, OptimizerBenchOptions& o) {
     add_optimizer(command, o.optimizer);
     add_bytes(command, "--elements", o.elements, "parameters")->capture_default_str();
     add_bytes(command, "--chunk-bytes", o.chunk_bytes, "fp32 bytes of a chunk")->capture_default_str();
-    command.add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+    command.add_option("--seconds", o.seconds, "of measuring")->check(in_range(0.1, 3600.0))->capture_default_str();
     command.add_option("--threads", o.threads)->capture_default_str();
     command.add_option("--inputs", o.inputs, "numbers of gradient frames")->delimiter(',')->capture_default_str();
   };

@@ -50,16 +50,16 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
   return result;
 }
 
-void add_exchange_options(CLI::App& command, PushPullOptions& o) {
+void add_exchange_options(CliCommand command, PushPullOptions& o) {
   command.add_option("--servers", o.servers, "server daemons")->capture_default_str();
   command.add_option("--ranks-per-node", o.ranks_per_node, "trainers (threads of this process) at each worker")
       ->capture_default_str();
   add_bytes(command, "--model-bytes", o.model_bytes, "fp32 parameters, as 256MiB")->capture_default_str();
   add_optimizer(command, o.optimizer);
   add_transport(command, o.transport);
-  command.add_option("--seconds", o.seconds, "of measuring")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  command.add_option("--seconds", o.seconds, "of measuring")->check(in_range(0.1, 3600.0))->capture_default_str();
   command.add_option("--slices", o.slices, "that the time is cut into; they take turns with what is compared")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   command.add_option("--lanes", o.lanes, "of every daemon (default: from the machine)");
   add_bytes(command, "--chunk-bytes", o.chunk_bytes, "default: from the model and the lanes");
@@ -67,13 +67,13 @@ void add_exchange_options(CLI::App& command, PushPullOptions& o) {
   const auto encoding = [&command](const char* option, EncodingSpec& into, const char* what, std::string_view known,
                                    bool (*usable)(EncodingSpec)) {
     command
-        .add_option_function<std::string>(
+        .add_option_function(
             option, [&into](const std::string& name) { into = *parse_encoding(name); },
             std::string(what) + ": " + std::string(known))
-        ->check([known, usable](const std::string& name) {
+        ->check(accepted_by([known, usable](const std::string& name) {
           const auto spec = parse_encoding(name);
           return spec && usable(*spec) ? "" : "use one of " + std::string(known);
-        })
+        }))
         ->default_str("fp32");
   };
   encoding("--push", o.push, "encoding of gradients", kPushEncodings, usable_for_push);
@@ -93,7 +93,7 @@ Measurement pushpull() {
     PushPullOptions options;
     bool durability = false;
   };
-  const auto add = [](CLI::App& command, Arguments& a) {
+  const auto add = [](CliCommand command, Arguments& a) {
     add_exchange_options(command, a.options);
     command.add_option("--nodes", a.options.nodes, "worker daemons")->capture_default_str();
     command.add_flag("--durability", a.durability,
@@ -129,7 +129,7 @@ Fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 byte
 }
 
 Measurement echo_server() {
-  const auto add = [](CLI::App& command, EchoOptions& o) {
+  const auto add = [](CliCommand command, EchoOptions& o) {
     add_transport(command, o.transport);
     command.add_option("--chunk-bytes", o.chunk_bytes);
     command.add_option("--model-bytes", o.model_bytes);

@@ -15,6 +15,7 @@
 #include "bench/measurement.h"
 #include "bench/pushpull_ranks.h"
 #include "cluster/local_cluster.h"
+#include "common/command_line.h"
 #include "common/ids.h"
 #include "common/result.h"
 
@@ -55,7 +56,7 @@ Result<nlohmann::ordered_json> run_pushpull(const PushPullOptions& options);
 Result<nlohmann::ordered_json> run_durability(const PushPullOptions& options);
 
 // What pushpull and gpu-pipeline share: their options, and what must be done before either.
-void add_exchange_options(CLI::App& command, PushPullOptions& options);
+void add_exchange_options(CliCommand command, PushPullOptions& options);
 void begin_exchange(PushPullOptions& options, const MeasurementRun& run);
 
 }  // namespace tributary::bench

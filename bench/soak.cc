@@ -331,13 +331,13 @@ Result<Json> run_soak(const SoakOptions& options) {
 }
 
 Measurement soak() {
-  const auto add = [](CLI::App& command, SoakOptions& o) {
+  const auto add = [](CliCommand command, SoakOptions& o) {
     command.add_option("--snapshots", o.snapshots, "of one job, every four rounds")->capture_default_str();
     command.add_option("--views", o.views, "stops of one job, which is then gone on with")->capture_default_str();
     command.add_option("--jobs", o.jobs, "of a name each, which finish")->capture_default_str();
     command.add_option("--attaches", o.attaches, "of a rank whose neighbour never comes")->capture_default_str();
     command.add_option("--connections", o.connections, "to every port and socket")->capture_default_str();
-    command.add_option("--servers", o.servers)->check(CLI::Range(1, 64))->capture_default_str();
+    command.add_option("--servers", o.servers)->check(in_range(1, 64))->capture_default_str();
     command.add_option("--base-dir", o.base_dir, "for stores and logs (default: a folder in /tmp)");
   };
   return {

@@ -161,10 +161,10 @@ std::string check_bound(const std::string& text) {
 }  // namespace
 
 Measurement staleness() {
-  const auto add = [](CLI::App& command, StalenessOptions& o) {
+  const auto add = [](CliCommand command, StalenessOptions& o) {
     command.add_option("--staleness", o.bounds, "bounds, one run each, as 0,1,4,16 or async")
         ->delimiter(',')
-        ->check(CLI::Validator([](const std::string& text) { return check_bound(text); }, "BOUND"))
+        ->check(accepted_by([](const std::string& text) { return check_bound(text); }, "BOUND"))
         ->capture_default_str();
     command.add_option("--servers", o.servers)->capture_default_str();
     command.add_option("--nodes", o.nodes)->capture_default_str();

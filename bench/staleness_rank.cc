@@ -274,7 +274,7 @@ Result<Json> run_staleness_rank(const StalenessRankOptions& options) {
 }  // namespace
 
 Measurement staleness_rank() {
-  const auto add = [](CLI::App& command, StalenessRankOptions& o) {
+  const auto add = [](CliCommand command, StalenessRankOptions& o) {
     add_rank(command, o.rank);
     command.add_option("--chunks", o.chunks);
     command.add_option("--clocks", o.clocks);

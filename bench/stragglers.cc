@@ -466,19 +466,17 @@ Status measure(StragglerOptions& options, MeasurementRun& run) {
 }  // namespace
 
 Measurement stragglers() {
-  const auto add = [](CLI::App& command, StragglerOptions& o) {
+  const auto add = [](CliCommand command, StragglerOptions& o) {
     command.add_option("--slowdown", o.slowdowns, "none, constant, random")->delimiter(',')->capture_default_str();
     command.add_option("--variants", o.variants, "some of them, as sync,weighted (default: all)")->delimiter(',');
-    command.add_option("--seconds", o.seconds, "of each run")->check(CLI::Range(1.0, 3600.0))->capture_default_str();
-    command.add_option("--nodes", o.nodes, "of one rank each")->check(CLI::Range(2, 64))->capture_default_str();
-    command.add_option("--batch", o.batch, "samples a step and node")
-        ->check(CLI::Range(1, 4096))
-        ->capture_default_str();
+    command.add_option("--seconds", o.seconds, "of each run")->check(in_range(1.0, 3600.0))->capture_default_str();
+    command.add_option("--nodes", o.nodes, "of one rank each")->check(in_range(2, 64))->capture_default_str();
+    command.add_option("--batch", o.batch, "samples a step and node")->check(in_range(1, 4096))->capture_default_str();
     command.add_option("--micro-batches", o.micro_batches, "of a step")
-        ->check(CLI::Range(2, 4096))
+        ->check(in_range(2, 4096))
         ->capture_default_str();
     command.add_option("--us-per-sample", o.us_per_sample, "that computing takes, asleep")
-        ->check(CLI::Range(1.0, 1e6))
+        ->check(in_range(1.0, 1e6))
         ->capture_default_str();
     command.add_option("--seed", o.seed)->capture_default_str();
     command.add_option("--base-dir", o.base_dir, "keep the files of the last run there")->type_name("FOLDER");

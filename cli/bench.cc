@@ -15,9 +15,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void add(CLI::App& bench_app, const bench::Measurement& measurement, int& exit_status) {
+void add(CliCommand bench_app, const bench::Measurement& measurement, int& exit_status) {
   const bool listed = *measurement.summary != '\0';
-  CLI::App* command = bench_app.add_subcommand(measurement.name, listed ? measurement.summary : measurement.words);
+  CliCommand command = bench_app.add_subcommand(measurement.name, listed ? measurement.summary : measurement.words);
   if (!listed) command->group("");
   if (listed) command->footer(std::string("\n") + measurement.words);
   const auto run = measurement.add(*command);
@@ -50,8 +50,8 @@ void add(CLI::App& bench_app, const bench::Measurement& measurement, int& exit_s
 
 }  // namespace
 
-void add_bench(CLI::App& app, int& exit_status) {
-  CLI::App* command = app.add_subcommand("bench", "measure, with a baseline from the same run");
+void add_bench(CliCommand app, int& exit_status) {
+  CliCommand command = app.add_subcommand("bench", "measure, with a baseline from the same run");
   command->require_subcommand(1);
   for (const bench::Measurement& measurement : bench::all_measurements()) add(*command, measurement, exit_status);
 }

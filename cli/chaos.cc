@@ -48,7 +48,7 @@ int chaos(ChaosOptions& options, bool json) {
 
 }  // namespace
 
-void add_chaos(CLI::App& app, int& exit_status) {
+void add_chaos(CliCommand app, int& exit_status) {
   struct Arguments {
     ChaosOptions options;
     std::string transport = "shm";
@@ -57,26 +57,25 @@ void add_chaos(CLI::App& app, int& exit_status) {
   auto a = std::make_shared<Arguments>();
   ChaosOptions& o = a->options;
   o.cluster.servers = o.cluster.nodes = o.cluster.ranks_per_node = 2;
-  CLI::App* command = app.add_subcommand("chaos", "kill daemons while a job trains; the result must not change");
+  CliCommand command = app.add_subcommand("chaos", "kill daemons while a job trains; the result must not change");
   command->footer(kFooter);
   command->add_option("job", o.job_file, "the job's TOML file")->required()->type_name("JOB.toml");
   command->add_option("--kills", o.kills, "processes to kill, at least")->capture_default_str();
   command->add_option("--seed", o.seed, "of who and when")->capture_default_str();
   command->add_option("--pause", o.calm_seconds, "mean time from a recovery to the next kill, seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command->add_option("--servers", o.cluster.servers, "server daemons")->capture_default_str();
   command->add_option("--nodes", o.cluster.nodes, "worker daemons")->capture_default_str();
   command->add_option("--ranks-per-node", o.cluster.ranks_per_node, "trainers of each worker")->capture_default_str();
   command->add_option("--transport", a->transport, "between workers and servers: shm, tcp, ipc")
-      ->check(CLI::IsMember({"shm", "tcp", "ipc"}))
+      ->check(one_of({"shm", "tcp", "ipc"}))
       ->capture_default_str();
   command->add_option("--base-dir", o.cluster.base_dir, "folder for all files of both runs (default: runs/chaos)")
       ->type_name("FOLDER");
   command->add_option("--set", o.overrides, "override a key of the job file; may be repeated")
       ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->once_each();
   command->add_flag("--json", a->json, "print the result as one JSON object");
   command->callback([a, &exit_status] {
     a->options.cluster.transport = transport_named(a->transport);

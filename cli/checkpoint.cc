@@ -39,7 +39,7 @@ struct OrderOptions {
   bool wait = true, json = false;
 };
 
-void add_order_options(CLI::App& command, OrderOptions& options) {
+void add_order_options(CliCommand command, OrderOptions& options) {
   add_cluster_options(command, options.cluster);
   command.add_flag("--wait,!--no-wait", options.wait, "wait for the end of it (default)");
   command.add_flag("--json", options.json, "print one JSON object");
@@ -97,13 +97,13 @@ int carry_out(const OrderOptions& options, const std::string& path, const Json& 
   return 0;
 }
 
-void add_save(CLI::App& checkpoint, int& exit_status) {
+void add_save(CliCommand checkpoint, int& exit_status) {
   struct SaveOptions : OrderOptions {
     std::string job, directory;
     bool committed = false;
   };
   auto options = std::make_shared<SaveOptions>();
-  CLI::App* save = checkpoint.add_subcommand("save", "write a running (or stopped) job's state while it trains on");
+  CliCommand save = checkpoint.add_subcommand("save", "write a running (or stopped) job's state while it trains on");
   save->add_option("JOB", options->job, "the job's name")->required();
   save->add_option("--dir", options->directory, "where; every server must see it under this path")
       ->required()
@@ -118,13 +118,14 @@ void add_save(CLI::App& checkpoint, int& exit_status) {
   });
 }
 
-void add_restore(CLI::App& checkpoint, int& exit_status) {
+void add_restore(CliCommand checkpoint, int& exit_status) {
   struct RestoreOptions : OrderOptions {
     std::string path, name;
     bool force = false;
   };
   auto options = std::make_shared<RestoreOptions>();
-  CLI::App* restore = checkpoint.add_subcommand("restore", "load a checkpoint into a cluster of any number of servers");
+  CliCommand restore =
+      checkpoint.add_subcommand("restore", "load a checkpoint into a cluster of any number of servers");
   restore->add_option("CHECKPOINT", options->path, "its directory; every server must see it under this path")
       ->required();
   restore->add_option("--name", options->name, "name of the job (default: the one that it was saved as)");
@@ -212,14 +213,14 @@ int verify(const std::string& path, bool json) {
 }
 
 template <class Run>
-void add_reader(CLI::App& checkpoint, int& exit_status, const char* name, const char* what, const char* argument,
+void add_reader(CliCommand checkpoint, int& exit_status, const char* name, const char* what, const char* argument,
                 const char* help, Run run) {
   struct Options {
     std::string path;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* command = checkpoint.add_subcommand(name, what);
+  CliCommand command = checkpoint.add_subcommand(name, what);
   command->add_option(argument, options->path, help)->required();
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options, &exit_status, run] { exit_status = run(options->path, options->json); });
@@ -227,8 +228,8 @@ void add_reader(CLI::App& checkpoint, int& exit_status, const char* name, const 
 
 }  // namespace
 
-void add_checkpoint(CLI::App& app, int& exit_status) {
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "save a job's state as a directory, and bring it back");
+void add_checkpoint(CliCommand app, int& exit_status) {
+  CliCommand checkpoint = app.add_subcommand("checkpoint", "save a job's state as a directory, and bring it back");
   checkpoint->footer(
       "\nExamples:\n"
       "  tributary checkpoint save mnist --dir /shared/checkpoints --base-dir runs/mnist\n"

@@ -36,13 +36,13 @@ int report(const Result<ConversionResult>& result, bool json) {
   return 0;
 }
 
-void add_export(CLI::App& checkpoint, int& exit_status) {
+void add_export(CliCommand checkpoint, int& exit_status) {
   struct ExportOptions {
     std::string path, file;
     bool optimizer = false, json = false;
   };
   auto options = std::make_shared<ExportOptions>();
-  CLI::App* command = checkpoint.add_subcommand("export", "parameters as a safetensors file, by tensor name, in fp32");
+  CliCommand command = checkpoint.add_subcommand("export", "parameters as a safetensors file, by tensor name, in fp32");
   command->add_option("CHECKPOINT", options->path, "its directory")->required();
   command->add_option("FILE", options->file, "to be written, as in model.safetensors")->required();
   command->add_flag("--optimizer", options->optimizer,
@@ -74,9 +74,9 @@ Result<ConversionResult> import_file(const ImportArguments& arguments) {
   return import_safetensors(arguments.file, options);
 }
 
-void add_import(CLI::App& checkpoint, int& exit_status) {
+void add_import(CliCommand checkpoint, int& exit_status) {
   auto options = std::make_shared<ImportArguments>();
-  CLI::App* command =
+  CliCommand command =
       checkpoint.add_subcommand("import", "a safetensors file as a checkpoint of round 0, with fresh optimizer state");
   command->footer(
       "\nTensors get the order that `export` noted in the file, else that of the built-in trainer's names, else the\n"
@@ -96,7 +96,7 @@ void add_import(CLI::App& checkpoint, int& exit_status) {
 
 }  // namespace
 
-void add_checkpoint_conversions(CLI::App& checkpoint, int& exit_status) {
+void add_checkpoint_conversions(CliCommand checkpoint, int& exit_status) {
   add_export(checkpoint, exit_status);
   add_import(checkpoint, exit_status);
 }

@@ -3,19 +3,19 @@
 // stopped.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include "common/command_line.h"
 
 namespace tributary::cli {
 
-void add_up(CLI::App& app, int& exit_status);
-void add_status(CLI::App& app, int& exit_status);
-void add_bench(CLI::App& app, int& exit_status);
-void add_chaos(CLI::App& app, int& exit_status);
-void add_plan(CLI::App& app, int& exit_status);
-void add_doctor(CLI::App& app, int& exit_status);
-void add_lab(CLI::App& app, int& exit_status);
-void add_checkpoint(CLI::App& app, int& exit_status);
-void add_job(CLI::App& app, int& exit_status);
-void add_checkpoint_conversions(CLI::App& checkpoint, int& exit_status);  // below `checkpoint`
+void add_up(CliCommand app, int& exit_status);
+void add_status(CliCommand app, int& exit_status);
+void add_bench(CliCommand app, int& exit_status);
+void add_chaos(CliCommand app, int& exit_status);
+void add_plan(CliCommand app, int& exit_status);
+void add_doctor(CliCommand app, int& exit_status);
+void add_lab(CliCommand app, int& exit_status);
+void add_checkpoint(CliCommand app, int& exit_status);
+void add_job(CliCommand app, int& exit_status);
+void add_checkpoint_conversions(CliCommand checkpoint, int& exit_status);  // below `checkpoint`
 
 }  // namespace tributary::cli

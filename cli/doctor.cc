@@ -20,9 +20,9 @@ Exit status: 0 no problem, 1 there is one.)";
 
 }  // namespace
 
-void add_doctor(CLI::App& app, int& exit_status) {
+void add_doctor(CliCommand app, int& exit_status) {
   auto json = std::make_shared<bool>(false);
-  CLI::App* doctor = app.add_subcommand("doctor", "check this machine: processor, memory, network, GPUs, NCCL");
+  CliCommand doctor = app.add_subcommand("doctor", "check this machine: processor, memory, network, GPUs, NCCL");
   doctor->footer(kFooter);
   doctor->add_flag("--json", *json, "print one JSON object");
   doctor->callback([json, &exit_status] {

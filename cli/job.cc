@@ -27,15 +27,15 @@ int remove(const Cluster& cluster, const std::string& name) {
 
 }  // namespace
 
-void add_job(CLI::App& app, int& exit_status) {
+void add_job(CliCommand app, int& exit_status) {
   struct RemoveOptions {
     Cluster cluster;
     std::string name;
   };
-  CLI::App* job = app.add_subcommand("job", "orders about a job as a whole");
+  CliCommand job = app.add_subcommand("job", "orders about a job as a whole");
   job->require_subcommand(1);
   auto options = std::make_shared<RemoveOptions>();
-  CLI::App* command = job->add_subcommand(
+  CliCommand command = job->add_subcommand(
       "remove", "delete a stopped job with all that any server has of that name; the next run begins at round 0");
   command->add_option("JOB", options->name, "the job's name")->required();
   add_cluster_options(*command, options->cluster);

@@ -50,11 +50,11 @@ struct LabArguments {
   double verify_seconds = 1.0;
 };
 
-void add_common(CLI::App* command, LabArguments& a) {
+void add_common(CliCommand command, LabArguments& a) {
   command->add_option("lab", a.file, "the lab's TOML file")->required()->type_name("LAB.toml");
   command->add_flag("--verify", a.verify, "measure every link with iperf3 first");
   command->add_option("--verify-seconds", a.verify_seconds, "of measuring per direction, after a second of warm-up")
-      ->check(CLI::Range(0.5, 60.0))
+      ->check(in_range(0.5, 60.0))
       ->capture_default_str();
   command->add_flag("--json", a.json, "print one JSON object");
 }
@@ -258,23 +258,22 @@ int down(const DownArguments& a) {
   return status;
 }
 
-void add_lab_run(CLI::App& lab_app, int& exit_status) {
+void add_lab_run(CliCommand lab_app, int& exit_status) {
   auto a = std::make_shared<RunArguments>();
   a->exchange.model_bytes = 0;
   a->exchange.rounds = 0;
-  CLI::App* command = lab_app.add_subcommand("run", "run a job, or only its exchange, on the lab's hosts");
+  CliCommand command = lab_app.add_subcommand("run", "run a job, or only its exchange, on the lab's hosts");
   add_common(command, *a);
   command->add_option("--mode", a->mode, "of the job: sync or allreduce (default: as the job says)");
   command->add_option("--set", a->exchange.run.overrides, "override a key of the job; may be repeated")
       ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->once_each();
   command->add_option("--base-dir", a->base_dir, "folder for files of the run (default: runs/NAME of the lab)")
       ->type_name("FOLDER");
   command->add_flag("--exchange", a->only_exchange, "no computing: the time of a round's exchange");
-  command->add_option("--baseline", a->baseline, "exchange with a rival instead: gloo")->check(CLI::IsMember({"gloo"}));
+  command->add_option("--baseline", a->baseline, "exchange with a rival instead: gloo")->check(one_of({"gloo"}));
   command->add_option("--model-bytes", a->exchange.model_bytes, "fp32 parameters of an exchange, as 16MiB")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(as_bytes());
   command->add_option("--rounds", a->exchange.rounds, "measured, of an exchange");
   command->add_flag("--flowing", a->exchange.flowing, "a tensor does not wait for the others between rounds");
   command->callback([a, &exit_status] { exit_status = run(*a); });
@@ -282,17 +281,17 @@ void add_lab_run(CLI::App& lab_app, int& exit_status) {
 
 }  // namespace
 
-void add_lab(CLI::App& app, int& exit_status) {
-  CLI::App* command = app.add_subcommand("lab", "several hosts with limited links, emulated on this machine");
+void add_lab(CliCommand app, int& exit_status) {
+  CliCommand command = app.add_subcommand("lab", "several hosts with limited links, emulated on this machine");
   command->require_subcommand(1);
   command->footer(kFooter);
   auto up_arguments = std::make_shared<LabArguments>();
-  CLI::App* up_command = command->add_subcommand("up", "bring a lab up");
+  CliCommand up_command = command->add_subcommand("up", "bring a lab up");
   add_common(up_command, *up_arguments);
   up_command->callback([up_arguments, &exit_status] { exit_status = up(*up_arguments); });
   add_lab_run(*command, exit_status);
   auto down_arguments = std::make_shared<DownArguments>();
-  CLI::App* down_command = command->add_subcommand("down", "take a lab down, or what a crash left of it");
+  CliCommand down_command = command->add_subcommand("down", "take a lab down, or what a crash left of it");
   down_command->add_option("lab", down_arguments->which, "its file or its name")->type_name("LAB");
   down_command->add_flag("--all", down_arguments->all, "every lab of which anything is left");
   down_command->callback([down_arguments, &exit_status] { exit_status = down(*down_arguments); });

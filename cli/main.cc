@@ -10,7 +10,7 @@
 #include "common/version.h"
 
 int main(int argc, char** argv) {
-  CLI::App app(
+  tributary::CommandLine app(
       "Tributary: parameter-server training, exact and durable.\n\n"
       "  tributary up configs/fashion-mnist.toml      train on a whole local cluster of real daemons\n"
       "  tributary status --base-dir runs/NAME        ask its daemons, from another terminal\n"
@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
       "The daemons are tributary-server and tributary-worker; the built-in trainer is tributary-train. Each has a "
       "--help.",
       "tributary");
-  app.set_version_flag("--version", std::string("tributary ") + tributary::kVersion);
+  app.version(std::string("tributary ") + tributary::kVersion);
   app.require_subcommand(1);
   std::signal(SIGPIPE, SIG_IGN);  // `tributary status | head` must not die in the middle of stopping daemons
   int exit_status = 0;
@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "tributary: %s\n", unknown->c_str());
         return tributary::kExitUsage;
       }
-      const auto status = tributary::parse_command_line(app, argc, argv);
+      const auto status = app.parse(argc, argv);
       return status ? *status : exit_status;
     }();
     return {};

@@ -13,7 +13,7 @@ constexpr std::chrono::milliseconds kTimeout{10'000};
 
 }  // namespace
 
-void add_cluster_options(CLI::App& command, Cluster& cluster) {
+void add_cluster_options(CliCommand command, Cluster& cluster) {
   command.add_option("--base-dir", cluster.base_dir, "folder of a running `tributary up`")->type_name("FOLDER");
   command.add_option("--coordinator-admin", cluster.admin, "admin address of server 0")->type_name("HOST:PORT");
 }

@@ -1,11 +1,11 @@
 // Orders to the coordinator of a running cluster, over the admin endpoint of server 0 (server/checkpoint_http.h).
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
+#include "common/command_line.h"
 #include "common/result.h"
 
 namespace tributary::cli {
@@ -13,7 +13,7 @@ namespace tributary::cli {
 struct Cluster {
   std::string base_dir, admin;  // either
 };
-void add_cluster_options(CLI::App& command, Cluster& cluster);
+void add_cluster_options(CliCommand command, Cluster& cluster);
 
 // kInvalidArgument: neither was given.
 Result<std::string> coordinator_admin(const Cluster& cluster);

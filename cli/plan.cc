@@ -36,7 +36,7 @@ Efficiency is compute over step. common/cost_model.h has the formulas.
 Exit status: 0 done, 1 failed, 2 wrong usage.)";
 
 struct PlanArguments {
-  Scenario scenario{.servers = 0, .payload_bytes = 0.0};
+  Scenario scenario{.nodes = 4, .servers = 0, .payload_bytes = 0.0};
   std::string bandwidth, server_bandwidth, inside_bandwidth, payload, transfer;
   std::vector<std::string> node_bandwidths;  // "2=100Mbit/s"
   std::string push, pull;
@@ -224,15 +224,15 @@ std::function<std::string(const std::string&)> encoding_check(bool (*usable)(Enc
   };
 }
 
-void add_machine_options(CLI::App* plan, PlanArguments& a) {
+void add_machine_options(CliCommand plan, PlanArguments& a) {
   Scenario& s = a.scenario;
-  const CLI::Range hosts(1u, 65536u);
-  plan->add_option("--nodes", s.nodes, "hosts with a worker")->check(hosts)->default_val(4);
+  const CliCheck hosts = in_range(1u, 65536u);
+  plan->add_option("--nodes", s.nodes, "hosts with a worker")->check(hosts)->capture_default_str();
   plan->add_option("--ranks-per-node", s.ranks_per_node, "trainers (GPUs) on each")
       ->check(hosts)
       ->capture_default_str();
   plan->add_option("--servers", s.servers, "hosts with servers only")
-      ->check(CLI::Range(0u, 65536u))
+      ->check(in_range(0u, 65536u))
       ->capture_default_str();
   plan->add_option("--bandwidth", a.bandwidth, "of a host's link, each way, as 250Mbit/s or 12.5GB/s")
       ->type_name("RATE");
@@ -241,40 +241,41 @@ void add_machine_options(CLI::App* plan, PlanArguments& a) {
   plan->add_option("--node-bandwidth", a.node_bandwidths, "of one node's link; may be repeated")
       ->type_name("NODE=RATE");
   plan->add_option("--latency-us", a.latency_us, "of a message between hosts")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str();
   plan->add_option("--inside-bandwidth", a.inside_bandwidth, "between ranks of a node (default 10GB/s)")
       ->type_name("RATE");
   plan->add_option("--inside-latency-us", a.inside_latency_us, "of a message in a node")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str();
   plan->add_option("--goodput", s.goodput, "payload bytes in a byte of the bandwidth (0.956: TCP at MTU 1500)")
-      ->check(CLI::Range(0.01, 1.0));
+      ->check(in_range(0.01, 1.0));
 }
 
-void add_job_options(CLI::App* plan, PlanArguments& a) {
+void add_job_options(CliCommand plan, PlanArguments& a) {
   Scenario& s = a.scenario;
-  auto* payload = plan->add_option("--payload", a.payload, "bytes to exchange (fp32), as 16MB")->type_name("BYTES");
+  const CliOption payload =
+      plan->add_option("--payload", a.payload, "bytes to exchange (fp32), as 16MB")->type_name("BYTES");
   plan->add_option("--parameters", a.parameters, "instead: parameters of 4 bytes, as 1e9")->excludes(payload);
   plan->add_option("--push", a.push, "encoding of gradients: " + std::string(kPushEncodings))
-      ->check(encoding_check(usable_for_push, kPushEncodings));
+      ->check(accepted_by(encoding_check(usable_for_push, kPushEncodings)));
   plan->add_option("--pull", a.pull, "encoding of parameters: " + std::string(kPullEncodings))
-      ->check(encoding_check(usable_for_pull, kPullEncodings));
+      ->check(accepted_by(encoding_check(usable_for_pull, kPullEncodings)));
   plan->add_option("--compute-ms", a.compute_ms, "forward and backward pass of a step")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str();
   plan->add_option("--local-steps", s.local_steps,
                    "servers: steps that a rank takes by itself between two exchanges (mode local_sgd)")
-      ->check(CLI::Range(1u, 1000000u))
+      ->check(in_range(1u, 1000000u))
       ->capture_default_str();
   plan->add_option("--overlap", s.overlap, "part of the compute time behind which the exchange may hide, 0 to 1")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(in_range(0.0, 1.0))
       ->capture_default_str();
   plan->add_option("--update-ms", a.update_ms, "the optimizer's step on a worker, in all-reduce mode")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str();
   plan->add_option("--buckets", s.buckets, "all-reduce: collectives of an exchange")
-      ->check(CLI::Range(1u, 1000000u))
+      ->check(in_range(1u, 1000000u))
       ->capture_default_str();
   plan->add_option("--transfer", a.transfer,
                    "bytes of a transfer between worker and server (default: as the coordinator chooses)")
@@ -283,10 +284,10 @@ void add_job_options(CLI::App* plan, PlanArguments& a) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, int& exit_status) {
+void add_plan(CliCommand app, int& exit_status) {
   auto arguments = std::make_shared<PlanArguments>();
   PlanArguments& a = *arguments;
-  CLI::App* plan = app.add_subcommand("plan", "which layout is fastest on these links, and what binds it");
+  CliCommand plan = app.add_subcommand("plan", "which layout is fastest on these links, and what binds it");
   plan->description(
       "Predicts exchange, step time and efficiency of every layout, names the bottleneck, and recommends.");
   plan->footer(kFooter);
@@ -295,19 +296,19 @@ void add_plan(CLI::App& app, int& exit_status) {
   plan->add_flag("--json", a.json, "print one JSON object");
   plan->add_flag("--paper", a.paper, "the worked example: 1e9 fp16 parameters on 8 and 64 GPUs");
 
-  auto* sweep = plan->add_option("--sweep", a.sweep.over, "over payload, nodes, servers or bandwidth")
-                    ->check(CLI::IsMember({"payload", "nodes", "servers", "bandwidth"}));
+  const CliOption sweep = plan->add_option("--sweep", a.sweep.over, "over payload, nodes, servers or bandwidth")
+                              ->check(one_of({"payload", "nodes", "servers", "bandwidth"}));
   plan->add_option("--from", a.from, "first value of the sweep, with its unit")->needs(sweep);
   plan->add_option("--to", a.to, "last value")->needs(sweep);
   plan->add_option("--steps", a.sweep.steps, "values (default: every whole number, or 21)")
-      ->check(CLI::Range(1u, kMaxSweepSteps))
+      ->check(in_range(1u, kMaxSweepSteps))
       ->needs(sweep);
   plan->add_option("--csv", a.csv, "write the sweep there")->type_name("FILE")->needs(sweep);
   plan->add_option("--plot", a.plot, "draw the sweep: FILE.svg or FILE.png (needs python3-matplotlib)")
       ->type_name("FILE")
       ->needs(sweep);
 
-  auto* measure = plan->add_flag("--measure", a.measure, "take links, model and hosts from running daemons");
+  const CliOption measure = plan->add_flag("--measure", a.measure, "take links, model and hosts from running daemons");
   plan->add_option("--base-dir", a.base_dir, "folder of a running `tributary up`")->type_name("FOLDER")->needs(measure);
   plan->add_option("--admin", a.admin, "admin address of a daemon; may be repeated")
       ->type_name("HOST:PORT")

@@ -223,14 +223,14 @@ int show(const std::vector<std::string>& addresses, bool json) {
 
 }  // namespace
 
-void add_status(CLI::App& app, int& exit_status) {
+void add_status(CliCommand app, int& exit_status) {
   struct StatusOptions {
     std::string base_dir;
     std::vector<std::string> admin;
     bool json = false;
   };
   auto options = std::make_shared<StatusOptions>();
-  CLI::App* status = app.add_subcommand("status", "ask running daemons how they are");
+  CliCommand status = app.add_subcommand("status", "ask running daemons how they are");
   status->description("Asks daemons' admin endpoints and prints jobs, servers and workers as tables.");
   status->footer(
       "\nExamples:\n"

@@ -1,5 +1,6 @@
 #include "cli/subcommand_names.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -46,9 +47,9 @@ std::string meant(const CLI::App& app, const std::string& path, const std::strin
 
 }  // namespace
 
-std::optional<std::string> unknown_subcommand(const CLI::App& app, int argc, const char* const* argv) {
-  const CLI::App* at = &app;
-  std::string path = app.get_name();
+std::optional<std::string> unknown_subcommand(CliCommand top, int argc, const char* const* argv) {
+  const CLI::App* at = &top.app();
+  std::string path = at->get_name();
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (at->get_require_subcommand_min() == 0 || word.starts_with("-")) return std::nullopt;

@@ -245,9 +245,9 @@ Status check_device(const std::string& text) {
 
 }  // namespace
 
-void add_up(CLI::App& app, int& exit_status) {
+void add_up(CliCommand app, int& exit_status) {
   auto options = std::make_shared<UpOptions>();
-  CLI::App* up = app.add_subcommand("up", "train a job on a whole cluster of daemons on this machine");
+  CliCommand up = app.add_subcommand("up", "train a job on a whole cluster of daemons on this machine");
   up->footer(kFooter);
   up->add_option("job", options->job_file, "the job's TOML file")->required()->type_name("JOB.toml");
   up->add_option("--servers", options->servers,
@@ -261,7 +261,7 @@ void add_up(CLI::App& app, int& exit_status) {
   up->add_option("--lanes", options->cluster.lanes, "lanes of each daemon (default: from the machine's cores)");
   up->add_option("--transport", options->transport,
                  "between workers and servers: shm (gradients and parameters stay in shared memory), tcp, ipc")
-      ->check(CLI::IsMember({"shm", "tcp", "ipc"}))
+      ->check(one_of({"shm", "tcp", "ipc"}))
       ->capture_default_str();
   up->add_option("--device", options->device,
                  "what trainers compute on: cpu, cuda (they take turns with the devices), cuda:N, or auto: cuda if it "
@@ -270,8 +270,7 @@ void add_up(CLI::App& app, int& exit_status) {
       ->capture_default_str();
   up->add_option("--set", options->overrides, "override a key of the job file, as train.epochs=2; may be repeated")
       ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->once_each();
   up->add_flag("--fresh", options->cluster.fresh, "remove what an earlier run left in the base folder, and start over");
   up->add_flag("--keep-running", options->keep_running, "leave the daemons running after the job until Ctrl-C");
   up->add_flag("--json", options->json, "print the result as one JSON object");

@@ -1,5 +1,4 @@
 // tributary-server: one shard of the parameters; server 0 is the coordinator as well.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,7 +40,7 @@ tributary::Result<tributary::Daemon> start(const std::string& config_path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{
+  tributary::CommandLine app{
       "Holds one shard of a model's parameters and optimizer state, sums the nodes' gradients and applies the "
       "optimizer.\n"
       "Server 0 is also the coordinator that workers and the other servers connect to.\n\n"
@@ -50,10 +49,10 @@ int main(int argc, char** argv) {
       "their\n"
       "state in the store and exits with 0; a second signal, a second or more later, exits at once.",
       "tributary-server"};
-  app.set_version_flag("--version", std::string("tributary-server ") + tributary::kVersion);
+  app.version(std::string("tributary-server ") + tributary::kVersion);
   std::string config_path;
   app.add_option("--config", config_path, "server.toml: addresses, store, limits, log (see configs/server.toml)")
       ->required();
-  if (const auto status = tributary::parse_command_line(app, argc, argv)) return *status;
+  if (const auto status = app.parse(argc, argv)) return *status;
   return tributary::run_daemon("tributary-server", [&] { return start(config_path); });
 }

@@ -1,5 +1,4 @@
 // tributary-train: the built-in trainer, one rank of a job or the whole job in one process.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -147,14 +146,13 @@ int run_rank(const Options& options, JobConfig job, const DeviceRequest& device)
 
 int run(int argc, char** argv) {
   Options options;
-  CLI::App app(kDescription, "tributary-train");
+  CommandLine app(kDescription, "tributary-train");
   app.footer(kFooter);
-  app.set_version_flag("--version", std::string("tributary-train ") + kVersion);
+  app.version(std::string("tributary-train ") + kVersion);
   app.add_option("--job", options.job_file, "job file (TOML)")->required()->type_name("FILE");
   app.add_option("--set", options.overrides, "override a key of the job file, as train.epochs=2; may be repeated")
       ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->once_each();
   app.add_flag("--json", options.json,
                "print one JSON object with the results on standard output, all else on standard error");
   app.add_flag("--quiet", options.quiet, "no progress and no summary");
@@ -165,14 +163,14 @@ int run(int argc, char** argv) {
       ->type_name("DEVICE")
       ->capture_default_str();
 
-  CLI::App* rank = app.add_option_group("One rank of a job");
+  CliCommand rank = app.add_option_group("One rank of a job");
   rank->add_option("--worker", options.socket, "socket of this node's worker daemon")
       ->type_name("SOCKET")
       ->capture_default_str();
   rank->add_option("--progress-socket", options.progress_socket,
                    "Unix datagram socket that gets a JSON object for every round, instead of the progress bar")
       ->type_name("PATH");
-  std::vector<CLI::Option*> places;
+  std::vector<CliOption> places;
   const auto place = [&](const char* flag, const char* variable, std::uint32_t& value, const char* help) {
     places.push_back(rank->add_option(flag, value, help)->envname(variable)->type_name("N"));
   };
@@ -189,8 +187,8 @@ int run(int argc, char** argv) {
   app.add_option("--slow-chance", options.slow_motion.chance)->group("");
   app.add_option("--slow-seed", options.slow_motion.seed)->group("");
 
-  CLI::App* alone = app.add_option_group("The whole job in this process");
-  CLI::Option* standalone = alone->add_flag("--standalone", options.standalone, "train without any daemon");
+  CliCommand alone = app.add_option_group("The whole job in this process");
+  CliOption standalone = alone->add_flag("--standalone", options.standalone, "train without any daemon");
   alone->add_option("--ranks", options.ranks, "ranks to compute, one after another")
       ->type_name("N")
       ->capture_default_str()
@@ -203,9 +201,9 @@ int run(int argc, char** argv) {
       ->capture_default_str()
       ->needs(standalone);
 
-  if (const auto status = parse_command_line(app, argc, argv)) return *status;
+  if (const auto status = app.parse(argc, argv)) return *status;
   if (!options.standalone) {
-    for (const CLI::Option* option : places) {
+    for (const CliOption& option : places) {
       if (option->count() > 0) continue;
       std::fprintf(
           stderr,
@@ -213,7 +211,7 @@ int run(int argc, char** argv) {
           "torchrun, "
           "give all of --rank, --world-size, --local-rank, --local-world-size and --node-rank, or train everything in "
           "this process with --standalone\n",
-          option->get_name().c_str(), option->get_envname().c_str());
+          option->name().c_str(), option->environment_variable().c_str());
       return kExitUsage;
     }
   }

@@ -1,5 +1,4 @@
 // tributary-worker: one per node. Trainers attach to it; it reduces their gradients and talks to the servers.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <utility>
@@ -43,7 +42,7 @@ tributary::Result<tributary::Daemon> start(const std::string& config_path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{
+  tributary::CommandLine app{
       "Serves the trainers of one node: they attach over a Unix socket and share their gradients through memory; this "
       "daemon\n"
       "adds them up, exchanges them with the servers and hands the new parameters back.\n\n"
@@ -52,11 +51,11 @@ int main(int argc, char** argv) {
       "the\n"
       "coordinator and exits with 0; a second signal, a second or more later, exits at once.",
       "tributary-worker"};
-  app.set_version_flag("--version", std::string("tributary-worker ") + tributary::kVersion);
+  app.version(std::string("tributary-worker ") + tributary::kVersion);
   std::string config_path;
   app.add_option("--config", config_path, "worker.toml: coordinator, socket, limits, log (see configs/worker.toml)")
       ->required();
-  if (const auto status = tributary::parse_command_line(app, argc, argv)) return *status;
+  if (const auto status = app.parse(argc, argv)) return *status;
   tributary::load_kernels_at_start();
   return tributary::run_daemon("tributary-worker", [&] { return start(config_path); });
 }

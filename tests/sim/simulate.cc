@@ -1,10 +1,10 @@
 // simulate: whole clusters whose processes die, seed by seed; how a failing seed of the tests is replayed.
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 
+#include "common/command_line.h"
 #include "tests/sim/cluster_simulation.h"
 
 namespace tributary {
@@ -43,13 +43,13 @@ bool run(std::uint64_t seed, const SimOptions& options) {
 int main(int argc, char** argv) {
   using namespace tributary;
   SimOptions options;
-  CLI::App app("Runs whole clusters whose processes, machines, connections and disks fail, seed by seed.");
+  CommandLine app("Runs whole clusters whose processes, machines, connections and disks fail, seed by seed.");
   app.footer("\nA seed decides everything. Replay one with\n  simulate --seeds 1 --from SEED --trace");
   app.add_option("--seeds", options.seeds, "how many seeds")->capture_default_str();
   app.add_option("--from", options.from, "the first one")->capture_default_str();
   app.add_flag("--verbose", options.verbose, "say what each seed was");
   app.add_flag("--trace", options.trace, "what every process says, and what goes wrong");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = app.parse(argc, argv)) return *status;
   const auto begun = std::chrono::steady_clock::now();
   std::uint64_t failed = 0;
   for (std::uint64_t i = 0; i < options.seeds; ++i) failed += run(options.from + i, options) ? 0 : 1;
