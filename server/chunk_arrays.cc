@@ -1,7 +1,7 @@
 #include "server/chunk_arrays.h"
 
 #include "common/encoding.h"
-#include "server/shard_core.h"
+#include "server/shard_job.h"
 
 namespace tributary {
 

@@ -1,5 +1,7 @@
-// ShardCore's part in modes where every node has a clock of its own (ssp, async).
+#include "server/shard_clocks.h"
+
 #include <algorithm>
+#include <string>
 
 #include "server/shard_core.h"
 
@@ -13,34 +15,50 @@ bool near_enough(std::uint64_t asked, std::uint64_t slowest, std::uint64_t stale
 
 }  // namespace
 
-void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, Payload frame) {
-  NodeClock& clock = chunk.clocks[push.key.node.value];
+ShardClocks::ShardClocks(ShardChunks& chunks) : chunks_(chunks), clocks_(chunks.all().size()) {
+  const std::uint64_t start = chunks_.job().start.value;
+  for (ShardChunk& chunk : chunks_.all()) {
+    chunk.state.clocks.assign(chunks_.job().nodes, start);
+    ChunkClocks& clocks = clocks_[chunk.position];
+    clocks.nodes.resize(chunks_.job().nodes);
+    clocks.slowest = start;
+    for (NodeClock& clock : clocks.nodes) clock.asked = start;
+  }
+}
+
+void ShardClocks::end_view() {
+  for (ChunkClocks& clocks : clocks_) {
+    for (NodeClock& clock : clocks.nodes) {
+      clock.withheld = false;
+      clock.pulls = {};
+    }
+  }
+}
+
+void ShardClocks::push(PeerId from, ShardChunk& chunk, const Push& push, Payload frame) {
+  NodeClock& clock = clock_of(chunk, push.key.node);
+  ChunkClocks& clocks = clocks_[chunk.position];
   const std::uint64_t round = push.round.value;
   const bool early = round == clock.asked + 1 && clock.withheld;
   if (!chunk.initialised || round > clock.asked + 1 || early) {
-    return reject(from, push.key, push.round, ErrorCode::kWrongRound,
-                  "push for clock " + std::to_string(round) + " of chunk " + std::to_string(push.key.chunk.value) +
-                      ", where node " + std::to_string(push.key.node.value) +
-                      (!chunk.initialised ? " has not been given any parameters; pull first"
-                       : early            ? " waits for the answer to the clock before; push after it"
-                                          : " is at clock " + std::to_string(clock.asked) + "; push clock by clock"));
+    return chunks_.reject(from, push.key, push.round, ErrorCode::kWrongRound,
+                          "push for clock " + std::to_string(round) + " of chunk " +
+                              std::to_string(push.key.chunk.value) + ", where node " +
+                              std::to_string(push.key.node.value) +
+                              (!chunk.initialised ? " has not been given any parameters; pull first"
+                               : early            ? " waits for the answer to the clock before; push after it"
+                                       : " is at clock " + std::to_string(clock.asked) + "; push clock by clock"));
   }
   if (round <= clock.asked) {
-    ++stats_.duplicates;
+    ++chunks_.stats().duplicates;
     if (round < clock.asked) return;  // its sender has long had that answer; a late copy from the network
     clock.from = from;
     return repeat_answer(chunk, push.key.node, push.round);
   }
-  // Not before: of a second copy nothing is looked at. Its author may be writing the next frame there.
-  if (!push_->valid(frame.bytes().data(), chunk.elements)) {
-    return reject(from, push.key, push.round, ErrorCode::kMalformed,
-                  "push of chunk " + std::to_string(push.key.chunk.value) + ": its " + push_->name() +
-                      " frame contradicts itself; the sender has a bug or the frame was damaged");
-  }
-  const std::uint64_t slowest = chunk.slowest;
+  if (!chunks_.sound(from, chunk, push, frame)) return;
   if (round <= chunk.state.clocks[push.key.node.value]) {
-    ++stats_.duplicates;  // the state that was restored has it already
-  } else if (!advance(chunk, push, frame)) {
+    ++chunks_.stats().duplicates;  // the state that was restored has it already
+  } else if (!apply(chunk, push, frame)) {
     return;  // no buffer: as if it had been lost, and its author asks before long
   }
   clock.sent.reset();
@@ -49,92 +67,107 @@ void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, Paylo
   clock.from = from;
   clock.last = push.last;
   clock.withheld = true;
-  ++stats_.withheld;
-  if (job_.nodes > 1) output_.receipt(from, Receipt{push.key, push.round});
+  ++chunks_.stats().withheld;
+  if (chunks_.job().nodes > 1) chunks_.output().receipt(from, Receipt{push.key, push.round});
   release_answers(chunk);
-  if (chunk.slowest == slowest) return;
-  max_version_ = std::max(max_version_, Version(chunk.slowest));
-  if (snapshot_round_ && !chunk.captured && chunk.slowest == snapshot_round_->value) capture(chunk, *snapshot_round_);
+  chunks_.reach(Version(clocks.slowest));
 }
 
 // The push becomes a part of the state. False, and nothing has changed, if the pool has no buffer for it.
-bool ShardCore::advance(Chunk& chunk, const Push& push, const Payload& frame) {
+bool ShardClocks::apply(ShardChunk& chunk, const Push& push, const Payload& frame) {
   if (push.weight != 0) {  // one without samples changes nothing but the clock
     const PushFrame pushed{frame.bytes().data(), push.weight};
-    const Step step{{&pushed, 1}, push.weight, push.round.value};
-    chunk.clocks[push.key.node.value].sent.reset();  // its reader is done with it: the step may write there
-    if (!apply(chunk, step)) return false;
+    clock_of(chunk, push.key.node).sent.reset();  // its reader is done with it: the step may write there
+    if (!chunks_.step(chunk, ShardStep{{&pushed, 1}, push.weight, push.round.value})) return false;
   }
   chunk.state.version = chunk.state.version.next();
   chunk.state.clocks[push.key.node.value] = push.round.value;
-  chunk.slowest = std::ranges::min(chunk.state.clocks);
-  ++stats_.pushes;
-  stats_.push_bytes += frame.bytes().size();
+  clocks_[chunk.position].slowest = std::ranges::min(chunk.state.clocks);
+  ++chunks_.stats().pushes;
+  chunks_.stats().push_bytes += frame.bytes().size();
   return true;
 }
 
 // In the order of the nodes.
-void ShardCore::release_answers(Chunk& chunk) {
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
-    NodeClock& clock = chunk.clocks[node];
-    if (!clock.withheld || !near_enough(clock.asked, chunk.slowest, clock.last ? 0 : job_.clocks->staleness)) continue;
+void ShardClocks::release_answers(ShardChunk& chunk) {
+  ChunkClocks& clocks = clocks_[chunk.position];
+  const std::uint64_t staleness = chunks_.job().clocks->staleness;
+  for (std::uint32_t node = 0; node < clocks.nodes.size(); ++node) {
+    NodeClock& clock = clocks.nodes[node];
+    if (!clock.withheld || !near_enough(clock.asked, clocks.slowest, clock.last ? 0 : staleness)) continue;
     clock.withheld = false;
-    --stats_.withheld;
-    send_clock_answer(chunk, NodeRank(node));
+    --chunks_.stats().withheld;
+    send_answer(chunk, NodeRank(node));
   }
 }
 
-void ShardCore::send_clock_answer(Chunk& chunk, NodeRank node) {
-  NodeClock& clock = chunk.clocks[node.value];
+void ShardClocks::send_answer(ShardChunk& chunk, NodeRank node) {
+  NodeClock& clock = clock_of(chunk, node);
   if (!clock.sent) {
     if (clock.told) return;  // its reader has it: the next push came, and found no buffer
     clock.told = true;
-    clock.sent = chunk.encoded ? chunk.encoded : chunk.state.params;
-    clock.sent_slowest = progress(chunk).value;
+    clock.sent = chunk.answer();
+    clock.sent_slowest = clocks_[chunk.position].slowest;
   }
-  Answer header{{job_.job, job_.view, node, chunk.index}, Version(clock.asked), pull_->id()};
+  Answer header{chunks_.key(chunk, node), Version(clock.asked), chunks_.pull().id()};
   header.slowest = Round(clock.sent_slowest);
-  ++stats_.answers;
-  stats_.answer_bytes += clock.sent.size();
-  output_.answer(clock.from, header, clock.sent);
+  chunks_.answer(clock.from, header, clock.sent);
 }
 
-void ShardCore::answer_clock_pull(PeerId to, Chunk& chunk, NodeRank node) {
-  NodeClock& clock = chunk.clocks[node.value];
-  if (clock.asked != job_.start.value) return;  // a late copy: its sender has the answer, and has pushed since
-  clock.from = to;
-  send_clock_answer(chunk, node);
+void ShardClocks::pull(PeerId from, ShardChunk& chunk, const Pull& pull) {
+  NodeClock& clock = clock_of(chunk, pull.key.node);
+  if (!chunk.initialised) {
+    clock.pulls = from;
+  } else if (clock.asked == chunks_.job().start.value) {  // else a late copy: its sender has pushed since
+    clock.from = from;
+    send_answer(chunk, pull.key.node);
+  }
+}
+
+void ShardClocks::initialised(ShardChunk& chunk) {
+  std::vector<NodeClock>& nodes = clocks_[chunk.position].nodes;
+  for (std::uint32_t node = 0; node < nodes.size(); ++node) {
+    if (nodes[node].pulls == PeerId{}) continue;
+    nodes[node].from = std::exchange(nodes[node].pulls, {});
+    send_answer(chunk, NodeRank(node));
+  }
 }
 
 // To somebody who asks again about the newest push.
-void ShardCore::repeat_answer(Chunk& chunk, NodeRank node, Round round) {
-  NodeClock& clock = chunk.clocks[node.value];
-  if (!clock.withheld) return send_clock_answer(chunk, node);
-  output_.receipt(clock.from, Receipt{{job_.job, job_.view, node, chunk.index}, round});
+void ShardClocks::repeat_answer(ShardChunk& chunk, NodeRank node, Round round) {
+  const NodeClock& clock = clock_of(chunk, node);
+  if (!clock.withheld) return send_answer(chunk, node);
+  chunks_.output().receipt(clock.from, Receipt{chunks_.key(chunk, node), round});
 }
 
-void ShardCore::on_clock_query(PeerId from, Chunk& chunk, const Query& query) {
-  NodeClock& clock = chunk.clocks[query.key.node.value];
-  if (query.round.value > clock.asked) return output_.resend(from, Resend{query.key, query.round});
+void ShardClocks::query(PeerId from, ShardChunk& chunk, const Query& query) {
+  NodeClock& clock = clock_of(chunk, query.key.node);
+  if (query.round.value > clock.asked) return chunks_.output().resend(from, Resend{query.key, query.round});
   if (query.round.value < clock.asked) return;  // a late copy
   clock.from = from;
   repeat_answer(chunk, query.key.node, query.round);
 }
 
-Status ShardCore::check_clocks(ChunkIndex chunk, std::span<const std::uint64_t> clocks) const {
-  if (clocks.size() != job_.nodes) return {};  // other nodes wrote it
-  if (std::ranges::any_of(clocks, [&](std::uint64_t clock) { return clock < job_.start.value; })) {
-    return fail(ErrorCode::kStore, "chunk " + std::to_string(chunk.value) +
+Status ShardClocks::restore(ShardChunk& chunk, const ChunkState& saved) {
+  const std::uint64_t start = chunks_.job().start.value;
+  chunk.state.gate = {};
+  if (saved.clocks.size() != chunks_.job().nodes) {  // other nodes wrote it
+    chunk.state.clocks.assign(chunks_.job().nodes, start);
+  } else if (std::ranges::min(saved.clocks) < start) {
+    return fail(ErrorCode::kStore, "chunk " + std::to_string(chunk.index.value) +
                                        " in the store lacks pushes of rounds that it is said to have; check the disk, "
                                        "then restore the store from a copy or remove it");
   }
+  clocks_[chunk.position].slowest = std::ranges::min(chunk.state.clocks);
+  chunks_.reach(progress(chunk));
   return {};
 }
 
-std::pair<Round, Round> ShardCore::clock_range(NodeRank node) const {
-  if (chunks_.empty() || !job_.clocks) return {};
+std::pair<Round, Round> ShardClocks::clock_range(NodeRank node) const {
+  const auto chunks = std::as_const(chunks_).all();
+  if (chunks.empty()) return {};
   std::uint64_t lowest = ~0ull, highest = 0;
-  for (const Chunk& chunk : chunks_) {
+  for (const ShardChunk& chunk : chunks) {
     lowest = std::min(lowest, chunk.state.clocks[node.value]);
     highest = std::max(highest, chunk.state.clocks[node.value]);
   }

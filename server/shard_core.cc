@@ -2,471 +2,233 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "common/assert.h"
-#include "common/fused_step.h"
-#include "common/gate_rules.h"
-#include "common/schedule.h"
 #include "server/chunk_arrays.h"
+#include "server/shard_clocks.h"
+#include "server/shard_rounds.h"
 
 namespace tributary {
+namespace {
+
+std::unique_ptr<RoundRule> rule_for(ShardChunks& chunks) {
+  const ShardJob& job = chunks.job();
+  const bool residuals = chunks.push().keeps_residual();
+  TRIB_ASSERT(!job.clocks || (!job.recovers && !job.gate && !residuals));
+  TRIB_ASSERT(!job.gate || !residuals);
+  if (job.clocks) return std::make_unique<ShardClocks>(chunks);
+  return std::make_unique<ShardRounds>(chunks);
+}
+
+}  // namespace
+
 ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
-    : job_(std::move(job)),
-      pool_(pool),
-      output_(output),
-      push_(make_encoding(job_.push)),
-      pull_(make_encoding(job_.pull)),
-      local_(job_.layout->chunks(), kNotOurs) {
-  TRIB_ASSERT(!job_.recovers || !job_.clocks);
-  TRIB_ASSERT(!job_.gate || (!job_.clocks && !push_->keeps_residual()));
-  const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
-  chunks_.resize(owned.size());
-  for (std::size_t i = 0; i < owned.size(); ++i) {
-    Chunk& chunk = chunks_[i];
-    chunk.index = owned[i];
-    chunk.elements = job_.layout->chunk(owned[i]).elements;
-    if (job_.gate) chunk.state.gate = first_gate_state(*job_.gate);
-    if (job_.clocks) {
-      chunk.slowest = job_.start.value;
-      chunk.clocks.resize(job_.nodes);
-      chunk.state.clocks.assign(job_.nodes, job_.start.value);
-      for (NodeClock& clock : chunk.clocks) clock.asked = job_.start.value;
-    }
-    local_[owned[i].value] = static_cast<std::uint32_t>(i);
-  }
-  size_for_nodes();
-}
+    : output_(output), chunks_(std::move(job), pool, output, stats_), rule_(rule_for(chunks_)) {}
 
-ShardCore::Chunk* ShardCore::find(PeerId from, const ChunkKey& key, Round round) {
-  if (key.view != job_.view) {
-    reject(from, key, round, ErrorCode::kStaleView,
-           "message for view " + std::to_string(key.view.value) + ", but job " + std::to_string(job_.job.value) +
-               " is at view " + std::to_string(job_.view.value) + "; attach again");
-    return nullptr;
-  }
-  if (key.node.value >= job_.nodes) {
-    reject(
-        from, key, round, ErrorCode::kTopology,
-        "node rank " + std::to_string(key.node.value) + ", but the view has " + std::to_string(job_.nodes) + " nodes");
-    return nullptr;
-  }
-  if (key.chunk.value >= local_.size() || local_[key.chunk.value] == kNotOurs) {
-    reject(from, key, round, ErrorCode::kUnknownChunk,
-           "chunk " + std::to_string(key.chunk.value) + " does not belong to server " +
-               std::to_string(job_.shard.value) + " lane " + std::to_string(job_.lane.value) + " (the job has " +
-               std::to_string(local_.size()) + " chunks); attach again to get the current layout");
-    return nullptr;
-  }
-  return &chunks_[local_[key.chunk.value]];
-}
-
-void ShardCore::reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message) {
-  ++stats_.rejected;
-  output_.error(from, ErrorReply{key, round, code, std::move(message)});
-}
-
-// Gives a new chunk its buffers: all of them, or none (false).
-bool ShardCore::allocate(Chunk& chunk) {
-  const std::size_t bytes = chunk.elements * sizeof(float);
-  BufferRef params = pool_.acquire(bytes);
-  bool complete = static_cast<bool>(params);
-  BufferRef slots[kernels::kMaxSlots];
-  for (int s = 0; s < job_.optimizer->slots(); ++s) complete = (slots[s] = pool_.acquire(bytes)) && complete;
-  BufferRef encoded;
-  if (pull_->id() != EncodingId::kFp32) complete = (encoded = pool_.acquire(pull_->bytes(chunk.elements))) && complete;
-  BufferRef estimate;
-  if (pull_->is_delta()) complete = (estimate = pool_.acquire(bytes)) && complete;
-  if (!complete) {
-    ++stats_.starved;
-    return false;
-  }
-  chunk.state.params = std::move(params);
-  std::ranges::move(slots, chunk.state.slots);
-  chunk.encoded = std::move(encoded);
-  chunk.state.estimate = std::move(estimate);
-  return true;
-}
-
-void ShardCore::initialise(Chunk& chunk) {
-  chunk.initialised = true;
-  ++initialised_;
-  // A delta encoding has nothing to say yet: its first answers are the estimate itself.
-  if (chunk.encoded && !pull_->is_delta()) {
-    pull_->encode_update(chunk.state.params.floats().data(), chunk.elements, 0, chunk.elements, nullptr,
-                         chunk.encoded.data());
-  }
-  answer_pulls(chunk);
-}
+// ---- Messages ----
 
 void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
-  Chunk* chunk = find(from, push.key, push.round);
+  ShardChunk* chunk = chunks_.find(from, push.key, push.round);
   if (!chunk) return;
-  if (push.residual != ResidualUse::kNone && !push_->keeps_residual()) {
-    return reject(from, push.key, push.round, ErrorCode::kConfigMismatch,
-                  "push with a residual, but the job's push encoding " + push_->name() + " keeps none");
+  const Encoding& encoding = chunks_.push();
+  const auto refuse = [&](ErrorCode code, std::string message) {
+    chunks_.reject(from, push.key, push.round, code, std::move(message));
+  };
+  if (push.residual != ResidualUse::kNone && !encoding.keeps_residual()) {
+    return refuse(ErrorCode::kConfigMismatch,
+                  "push with a residual, but the job's push encoding " + encoding.name() + " keeps none");
   }
-  const std::size_t frame_bytes = push_->bytes(chunk->elements);
-  const std::size_t residual_bytes = chunk->elements * sizeof(float);
+  const std::size_t frame_bytes = encoding.bytes(chunk->elements);
+  const std::size_t residual_bytes = chunk->array_bytes();
   const std::size_t expected = push.residual == ResidualUse::kNone     ? frame_bytes
                                : push.residual == ResidualUse::kBehind ? residual_offset(frame_bytes) + residual_bytes
                                                                        : residual_bytes;
-  if (push.encoding != job_.push.id) {
-    return reject(from, push.key, push.round, ErrorCode::kConfigMismatch,
-                  "push encoded as " + std::string(encoding_name(push.encoding)) + ", but the job's push encoding is " +
-                      push_->name());
+  if (push.encoding != job().push.id) {
+    return refuse(ErrorCode::kConfigMismatch, "push encoded as " + std::string(encoding_name(push.encoding)) +
+                                                  ", but the job's push encoding is " + encoding.name());
   }
   if (frame.bytes().size() != expected) {
-    return reject(from, push.key, push.round, ErrorCode::kWrongLength,
-                  "push of chunk " + std::to_string(push.key.chunk.value) + " has " +
-                      std::to_string(frame.bytes().size()) + " bytes, but " + std::to_string(chunk->elements) + " " +
-                      push_->name() + " values " + (push.residual == ResidualUse::kNone ? "" : "and their residual ") +
-                      "take " + std::to_string(expected));
+    return refuse(ErrorCode::kWrongLength, "push of chunk " + std::to_string(push.key.chunk.value) + " has " +
+                                               std::to_string(frame.bytes().size()) + " bytes, but " +
+                                               std::to_string(chunk->elements) + " " + encoding.name() + " values " +
+                                               (push.residual == ResidualUse::kNone ? "" : "and their residual ") +
+                                               "take " + std::to_string(expected));
   }
   if (push.weight > kMaxWeight) {
-    return reject(from, push.key, push.round, ErrorCode::kInvalidArgument,
+    return refuse(ErrorCode::kInvalidArgument,
                   "weight " + std::to_string(push.weight) + " exceeds the bound of " + std::to_string(kMaxWeight));
   }
-  if (job_.clocks) return on_clock_push(from, *chunk, push, std::move(frame));
-  if (push.residual == ResidualUse::kAlone) return take_residual(*chunk, from, push, std::move(frame));
-  if (snapshot_round_ == push.round && push_->keeps_residual() && push.residual == ResidualUse::kNone) {
-    return reject(from, push.key, push.round, ErrorCode::kMalformed,
-                  "push of chunk " + std::to_string(push.key.chunk.value) + " for round " +
-                      std::to_string(push.round.value) +
-                      " lacks the residual that the last answer asked for; worker and server must be of the same "
-                      "release");
-  }
-  if (!chunk->initialised || push.round.value > chunk->state.version.value + 1) {
-    return reject(
-        from, push.key, push.round, ErrorCode::kWrongRound,
-        "push for round " + std::to_string(push.round.value) + " of chunk " + std::to_string(push.key.chunk.value) +
-            ", which is " +
-            (chunk->initialised ? "at version " + std::to_string(chunk->state.version.value) : "not initialised") +
-            "; pull first");
-  }
-  if (push.round.value <= chunk->state.version.value) {
-    ++stats_.duplicates;
-    if (push.redo) return output_.receipt(from, Receipt{push.key, push.round, false, true});
-    // Older than the last round: its sender has long had that answer; a late copy from the network.
-    if (push.round.value == chunk->state.version.value) send_answer(from, *chunk, push.key.node, Reply::kRound);
-    return;
-  }
-  if (push.redo && job_.gate && !push.gate.known()) {
-    return reject(from, push.key, push.round, ErrorCode::kMalformed,
-                  "push of chunk " + std::to_string(push.key.chunk.value) + " for round " +
-                      std::to_string(push.round.value) +
-                      " once more, without what was decided about it; worker and server must be of the same release");
-  }
-  Contribution& mine = chunk->contributions[push.key.node.value];
-  mine.from = from;  // a resend after a reconnection comes from another connection: answer to the newest
-  if (mine.present) {
-    ++stats_.duplicates;
-    return settle(from, *chunk, push.key, push.round);
-  }
-  // Not before: of a second copy nothing is looked at. Its author may be writing the next frame there.
-  if (!push_->valid(frame.bytes().data(), chunk->elements)) {
-    return reject(from, push.key, push.round, ErrorCode::kMalformed,
-                  "push of chunk " + std::to_string(push.key.chunk.value) + ": its " + push_->name() +
-                      " frame contradicts itself; the sender has a bug or the frame was damaged");
-  }
-  mine.present = true;
-  mine.redo = push.redo;
-  mine.gate = push.gate;
-  mine.weight = push.weight;
-  mine.frame = std::move(frame);
-  ++stats_.pushes;
-  stats_.push_bytes += expected;
-  ++stats_.held_frames;
-  stats_.held_bytes += expected;
-  stats_.max_held_bytes = std::max(stats_.max_held_bytes, stats_.held_bytes);
-  ++chunk->arrived;
-  settle(from, *chunk, push.key, push.round);
-}
-
-// After a push that is held. The sender of the last one missing gets a receipt like all others, although its answer
-// follows at once: an answer is large and queues behind the other nodes', so that acknowledgements by answers alone
-// would slow down just the node that is last, and it would stay last (docs/data-path.md).
-void ShardCore::settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round) {
-  const bool alone = job_.nodes == 1;
-  if (!alone) output_.receipt(from, Receipt{key, round});
-  const bool done = chunk.arrived == job_.nodes && complete(chunk);
-  if (alone && !done) output_.receipt(from, Receipt{key, round});
-}
-
-// False, and the round is as it was, if the pool has no buffer for the new state, or if the gate has not opened.
-bool ShardCore::complete(Chunk& chunk) {
-  if (job_.gate) return pass_gate(chunk);
-  std::uint64_t weight = 0;
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
-    weight += chunk.contributions[node].weight;
-    frames_[node] = frame_of(chunk.contributions[node]);
-  }
-  const Step step{frames_, weight, chunk.state.step + 1};
-  // A round without samples changes nothing but the version.
-  if (weight != 0 ? !apply(chunk, step) : !answer_no_change(chunk)) return false;
-  finish_round(chunk);
-  return true;
-}
-
-PushFrame ShardCore::frame_of(const Contribution& contribution) {
-  return {contribution.frame.bytes().data(), contribution.weight};
-}
-
-// The open round has been applied, or changes nothing.
-void ShardCore::finish_round(Chunk& chunk) {
-  chunk.state.version = chunk.state.version.next();
-  max_version_ = std::max(max_version_, chunk.state.version);
-  chunk.arrived = 0;
-  const bool captures = snapshot_round_ && !chunk.captured && chunk.state.version.value == snapshot_round_->value;
-  drop_residuals(chunk);  // of an older version
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
-    Contribution& contribution = chunk.contributions[node];
-    stats_.held_bytes -= contribution.frame.bytes().size();
-    stats_.held_frames -= contribution.frame.bytes().empty() ? 0 : 1;
-    if (captures && push_->keeps_residual()) {
-      contribution.frame.keep_last(chunk.elements * sizeof(float));
-      hold_residual(chunk, node, std::move(contribution.frame));
-    }
-    contribution.frame.reset();
-    contribution.present = false;
-    if (contribution.redo) {
-      const ChunkKey key{job_.job, job_.view, NodeRank(node), chunk.index};
-      output_.receipt(contribution.from, Receipt{key, Round(chunk.state.version.value), false, true});
-    } else {
-      send_answer(contribution.from, chunk, NodeRank(node), Reply::kRound);
-    }
-  }
-  answer_pulls(chunk);
-  if (captures) capture(chunk, *snapshot_round_);
-}
-
-// The buffer itself if nobody else reads it, else a fresh one of its size; empty (and counted) if the pool has none.
-BufferRef ShardCore::writable(const BufferRef& buffer) {
-  if (buffer.unique()) return buffer;
-  BufferRef fresh = pool_.acquire(buffer.size());
-  if (!fresh) ++stats_.starved;
-  return fresh;
-}
-
-// What answers carry is the change of this round, where it is not the parameters: none.
-bool ShardCore::answer_no_change(Chunk& chunk) {
-  if (job_.recovers) keep_previous(chunk);
-  if (!pull_->is_delta()) return true;
-  BufferRef next = writable(chunk.encoded);
-  if (!next) return false;
-  chunk.encoded = std::move(next);
-  std::ranges::fill(chunk.encoded.bytes(), std::byte{0});  // scales of 0
-  return true;
-}
-
-// Sum and optimizer step. Buffers that nobody else reads are written in place; for the others (sent answers and
-// snapshots never change under their readers) the step writes into fresh ones. All of those are there before anything
-// changes: false, or an exception for want of memory, leaves the chunk as it was.
-bool ShardCore::apply(Chunk& chunk, const Step& step) {
-  const kernels::Optimizer& optimizer = *job_.optimizer;
-  BufferRef* current[ChunkState::kArrays + 1] = {&chunk.state.params};
-  std::size_t count = 1;
-  for (int s = 0; s < optimizer.slots(); ++s) current[count++] = &chunk.state.slots[s];
-  const std::size_t encoded = count;
-  if (chunk.encoded) current[count++] = &chunk.encoded;
-  const std::size_t estimate = count;
-  if (chunk.state.estimate) current[count++] = &chunk.state.estimate;
-  BufferRef next[ChunkState::kArrays + 1];
-  std::uint64_t shared = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    // What nodes hold stays as it was, and the step writes where it was before that.
-    const bool kept = job_.recovers && current[i] == &chunk.state.held_by_nodes();
-    if (!kept && !current[i]->unique()) ++shared;
-    if (!(next[i] = kept ? before_previous(chunk) : writable(*current[i]))) return false;
-  }
-  FusedArgs args;
-  args.elements = chunk.elements;
-  args.frames = step.frames;
-  args.push = step.encoding ? step.encoding : push_.get();
-  args.scale = step.scale.value_or(static_cast<float>(1.0 / static_cast<double>(step.weight)));
-  args.param_in = chunk.state.params.floats().data();
-  args.param_out = next[0].floats().data();
-  for (int s = 0; s < optimizer.slots(); ++s) {
-    args.state_in[s] = chunk.state.slots[s].floats().data();
-    args.state_out[s] = next[1 + s].floats().data();
-  }
-  if (chunk.encoded) {
-    args.pull = pull_.get();
-    args.answer = next[encoded].data();
-  }
-  if (chunk.state.estimate) {
-    args.estimate_in = chunk.state.estimate.floats().data();
-    args.estimate_out = next[estimate].floats().data();
-  }
-  ++chunk.state.step;
-  const double lr = scheduled_lr(job_.schedule, job_.lr, step.position);
-  fused_step(optimizer, optimizer.scalars(chunk.state.step, lr), args);
-  if (job_.recovers) keep_previous(chunk);
-  for (std::size_t i = 0; i < count; ++i) *current[i] = std::move(next[i]);
-  ++stats_.steps;
-  stats_.shared_buffers += shared;
-  if (shared != 0) ++stats_.out_of_place_steps;
-  return true;
-}
-
-void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply) {
-  const ChunkKey key{job_.job, job_.view, node, chunk.index};
-  Answer header{key, chunk.state.version, pull_->id()};
-  const BufferRef* payload = chunk.encoded ? &chunk.encoded : &chunk.state.params;
-  if (reply == Reply::kWhole && chunk.state.estimate) {
-    header.encoding = EncodingId::kFp32;
-    payload = &chunk.state.estimate;
-  }
-  header.slowest = Round(chunk.state.version.value);
-  header.gate = chunk.state.gate;
-  if (snapshot_round_ && push_->keeps_residual()) header.snapshot_round = *snapshot_round_;
-  if (reply == Reply::kWhole && !chunk.given_back.empty() && chunk.given_back[node.value]) {
-    header.residual_sent = true;
-    output_.residual(to, Residual{key, chunk.state.version}, chunk.given_back[node.value]);
-  }
-  ++stats_.answers;
-  stats_.answer_bytes += payload->size();
-  output_.answer(to, header, *payload);
+  rule_->push(from, *chunk, push, std::move(frame));
+  look_at(*chunk);
 }
 
 void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte> values) {
-  Chunk* chunk = find(from, init.key, Round(0));
+  ShardChunk* chunk = chunks_.find(from, init.key, Round(0));
   if (!chunk) return;
+  const auto refuse = [&](ErrorCode code, std::string message) {
+    chunks_.reject(from, init.key, Round(0), code, std::move(message));
+  };
+  const std::string values_of = "initial values of chunk " + std::to_string(init.key.chunk.value);
   if (init.key.node.value != 0) {
-    return reject(from, init.key, Round(0), ErrorCode::kTopology,
+    return refuse(ErrorCode::kTopology,
                   "initial values from node " + std::to_string(init.key.node.value) + "; only node 0 sends them");
   }
-  if (job_.resumes) {
-    return reject(from, init.key, Round(0), ErrorCode::kWrongRound,
-                  "initial values of chunk " + std::to_string(init.key.chunk.value) +
-                      ", but the view resumes at round " + std::to_string(job_.start.value) +
-                      " and has the values of that round; pull them");
+  if (job().resumes) {
+    return refuse(ErrorCode::kWrongRound, values_of + ", but the view resumes at round " +
+                                              std::to_string(job().start.value) +
+                                              " and has the values of that round; pull them");
   }
-  const std::size_t bytes = chunk->elements * sizeof(float);
+  const std::size_t bytes = chunk->array_bytes();
   if (values.size() != bytes) {
-    return reject(from, init.key, Round(0), ErrorCode::kWrongLength,
-                  "initial values of chunk " + std::to_string(init.key.chunk.value) + " have " +
-                      std::to_string(values.size()) + " bytes instead of " + std::to_string(bytes));
+    return refuse(ErrorCode::kWrongLength,
+                  values_of + " have " + std::to_string(values.size()) + " bytes instead of " + std::to_string(bytes));
   }
   if (chunk->initialised) {
     ++stats_.duplicates;
     return;
   }
-  if (!allocate(*chunk)) return;  // its sender hears nothing and sends it again
-  std::memcpy(chunk->state.params.data(), values.data(), bytes);
-  if (chunk->state.estimate) std::memcpy(chunk->state.estimate.data(), values.data(), bytes);
-  for (int s = 0; s < job_.optimizer->slots(); ++s) {
-    std::ranges::fill(chunk->state.slots[s].floats(), job_.optimizer->initial_state(s));
+  if (!chunks_.allocate(*chunk)) return;  // its sender hears nothing and sends it again
+  ChunkState& state = chunk->state;
+  std::memcpy(state.params.data(), values.data(), bytes);
+  if (state.estimate) std::memcpy(state.estimate.data(), values.data(), bytes);
+  for (int s = 0; s < job().optimizer->slots(); ++s) {
+    std::ranges::fill(state.slots[s].floats(), job().optimizer->initial_state(s));
   }
-  initialise(*chunk);
+  chunks_.initialise(*chunk);
+  rule_->initialised(*chunk);
 }
 
 void ShardCore::on_pull(PeerId from, const Pull& pull) {
-  Chunk* chunk = find(from, pull.key, Round(0));
-  if (!chunk) return;
-  if (chunk->initialised && job_.clocks) {
-    answer_clock_pull(from, *chunk, pull.key.node);
-  } else if (!chunk->initialised || pull.version > chunk->state.version) {
-    chunk->waiting_pulls[pull.key.node.value] = {from, pull.version};
-  } else if (pull.version < chunk->state.version && chunk->previous) {
-    answer_previous(from, *chunk, pull.key.node);
-  } else {
-    // At a later version only if the answer was lost and others went on: what it is now is as good for who asks.
-    send_answer(from, *chunk, pull.key.node, Reply::kWhole);
-  }
+  if (ShardChunk* chunk = chunks_.find(from, pull.key, Round(0))) rule_->pull(from, *chunk, pull);
 }
 
 void ShardCore::on_query(PeerId from, const Query& query) {
-  Chunk* chunk = find(from, query.key, query.round);
+  ShardChunk* chunk = chunks_.find(from, query.key, query.round);
   if (!chunk) return;
-  if (job_.clocks) return on_clock_query(from, *chunk, query);
-  if (chunk->initialised && query.round.value <= chunk->state.version.value) {
-    if (query.redo) return output_.receipt(from, Receipt{query.key, query.round, false, true});
-    return send_answer(from, *chunk, query.key.node, Reply::kRound);
-  }
-  Contribution& mine = chunk->contributions[query.key.node.value];
-  if (mine.present && query.round.value == chunk->state.version.value + 1) {
-    mine.from = from;
-    settle(from, *chunk, query.key, query.round);
-  } else {
-    output_.resend(from, Resend{query.key, query.round});
-  }
+  rule_->query(from, *chunk, query);
+  look_at(*chunk);  // it may have found a buffer for a round that had waited for one
 }
 
-void ShardCore::capture(Chunk& chunk, Round round) {
+void ShardCore::decide(const RoundDecision& decision) {
+  rule_->decide(decision);
+  for (ShardChunk& chunk : chunks_.all()) look_at(chunk);
+}
+
+// ---- State that comes from elsewhere ----
+
+Status ShardCore::restore(ChunkIndex index, const ChunkState& saved) {
+  ShardChunk* chunk = chunks_.find(index);
+  if (!chunk || chunk->initialised) {
+    return fail(ErrorCode::kStore, "chunk " + std::to_string(index.value) + " cannot be restored on server " +
+                                       std::to_string(job().shard.value) + " lane " + std::to_string(job().lane.value) +
+                                       (chunk ? ": it has its values already" : ": it does not belong there"));
+  }
+  const auto expected_slots = static_cast<std::size_t>(job().optimizer->slots());
+  const auto slots = static_cast<std::size_t>(std::ranges::count_if(saved.slots, &BufferRef::operator bool));
+  const std::size_t bytes = chunk->array_bytes();
+  const bool fits =
+      saved.params && slots == expected_slots &&
+      std::ranges::all_of(saved.arrays(), [&](const BufferRef* array) { return !*array || array->size() == bytes; }) &&
+      std::ranges::all_of(saved.residuals, [&](const NodeResidual& r) { return r.bytes().size() == bytes; });
+  if (!fits) {
+    return fail(ErrorCode::kWrongLength, "chunk " + std::to_string(index.value) + " in the store has " +
+                                             std::to_string(saved.params.size() / sizeof(float)) + " parameters and " +
+                                             std::to_string(slots) + " state arrays, but the job needs " +
+                                             std::to_string(chunk->elements) + " and " +
+                                             std::to_string(expected_slots));
+  }
+  if (!chunks_.allocate(*chunk)) return tl::unexpected(chunks_.no_buffer(*chunk));
+  const auto from = saved.arrays();
+  for (std::size_t i = 0; BufferRef* const to : chunk->state.arrays()) {
+    const BufferRef& values = *from[i] ? *from[i] : saved.params;  // an estimate that was not kept
+    if (*to) std::memcpy(to->data(), values.data(), bytes);
+    ++i;
+  }
+  static_cast<ChunkProgress&>(chunk->state) = saved;
+  chunk->state.nodes = job().nodes;
+  if (Status restored = rule_->restore(*chunk, saved); !restored) return restored;
+  chunks_.initialise(*chunk);
+  rule_->initialised(*chunk);
+  return {};
+}
+
+Status ShardCore::reopen(ShardJob next) {
+  const ShardJob& job = chunks_.job();
+  TRIB_ASSERT(next.job == job.job && stats_.held_frames == 0);
+  const auto no = [&](const std::string& why) -> Status {
+    return fail(ErrorCode::kTopology, "the state that server " + std::to_string(job.shard.value) + " lane " +
+                                          std::to_string(job.lane.value) + " kept of job " +
+                                          std::to_string(job.job.value) + " cannot go on: " + why);
+  };
+  const bool same_chunks =
+      next.layout->hash() == job.layout->hash() && next.shard == job.shard && next.lane == job.lane &&
+      std::ranges::equal(chunks_.all(), next.layout->chunks_owned_by(next.shard, next.lane), {}, &ShardChunk::index);
+  if (!same_chunks) {
+    return no("the model is laid out differently now");
+  }
+  if (!(next.push == job.push) || !(next.pull == job.pull)) return no("its encodings have changed");
+  if (next.recovers != job.recovers || next.clocks) return no("its mode has changed");
+  if (!job.recovers) return no("it was not kept to go on from");
+  if (!initialised()) return no("some of its chunks never got their initial values");
+  chunks_.reopen(std::move(next));
+  rule_->begin_view();
+  return {};
+}
+
+// ---- Snapshots ----
+
+void ShardCore::capture(ShardChunk& chunk, Round round) {
   chunk.captured = true;
-  ChunkSnapshot snapshot{job_.job, job_.view, round, chunk.index, chunk.state};
-  drop_residuals(chunk);
+  ChunkSnapshot snapshot{job().job, job().view, round, chunk.index, chunk.state};
+  rule_->captured(chunk);
   output_.captured(std::move(snapshot));
-  if (uncaptured_ > 0 && --uncaptured_ == 0) snapshot_round_.reset();
+  if (uncaptured_ > 0 && --uncaptured_ == 0) chunks_.name_snapshot({});
+}
+
+void ShardCore::look_at(ShardChunk& chunk) {
+  if (chunks_.snapshot() && chunks_.captures(chunk, rule_->progress(chunk))) capture(chunk, *chunks_.snapshot());
+  if (kept_round_ && rule_->complete()) {
+    const Round round = *std::exchange(kept_round_, std::nullopt);
+    for (ShardChunk& each : chunks_.all()) capture(each, round);
+  }
 }
 
 bool ShardCore::snapshot_at(Round round) {
-  if (!initialised() || max_version_.value > round.value) return false;
+  if (!initialised() || round < rule_->next_snapshot()) return false;
   // A nearer one takes the place of one that no chunk has reached.
-  if (snapshot_round_ && (round >= *snapshot_round_ || uncaptured_ < chunks_.size())) return false;
-  // The answers before that round's pushes must name it.
-  if (push_->keeps_residual() && max_version_.value + 2 > round.value) return false;
-  if (chunks_.empty()) return true;
-  // Until it is written, the snapshot may keep a second copy of the whole state.
-  if (pool_.available() < chunks_.size() * chunk_arrays(job_).snapshot()) return false;
-  snapshot_round_ = round;
-  uncaptured_ = chunks_.size();
-  for (Chunk& chunk : chunks_) chunk.captured = false;
-  for (Chunk& chunk : chunks_) {
-    if (progress(chunk).value == round.value) capture(chunk, round);
-  }
+  if (chunks_.snapshot() && (round >= *chunks_.snapshot() || uncaptured_ < chunks())) return false;
+  if (chunks() == 0) return true;
+  if (chunks_.available() < chunks() * chunk_arrays(job()).snapshot()) return false;
+  chunks_.name_snapshot(round);
+  uncaptured_ = chunks();
+  for (ShardChunk& chunk : chunks_.all()) chunk.captured = false;
+  for (ShardChunk& chunk : chunks_.all()) look_at(chunk);
   return true;
 }
 
 bool ShardCore::stop(bool keep, Round round) {
-  for (Chunk& chunk : chunks_) {
-    for (Contribution& contribution : chunk.contributions) {
-      contribution.frame.reset();
-      contribution.present = false;
-    }
-    chunk.arrived = 0;
-    chunk.sum = {};
-    chunk.facts_of = {};
-    for (NodeClock& clock : chunk.clocks) clock.withheld = false;
-    std::ranges::fill(chunk.waiting_pulls, WaitingPull{});
-  }
+  rule_->end_view();
   stats_.held_frames = stats_.held_bytes = stats_.withheld = 0;
-  facts_round_ = {};
-  facts_there_ = 0;
-  snapshot_round_.reset();
+  chunks_.name_snapshot({});
   kept_round_.reset();
   uncaptured_ = 0;
   if (!keep) return true;
-  const bool consistent =
-      initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
-        return job_.clocks ? progress(chunk).value >= round.value : chunk.state.version.value == round.value;
-      });
-  if (!consistent) return false;
-  if (push_->keeps_residual() && !all_residuals()) {
+  const auto stands = [&](const ShardChunk& chunk) { return rule_->stands_for(chunk, round); };
+  if (!initialised() || !std::ranges::all_of(chunks_.all(), stands)) return false;
+  if (!rule_->complete()) {
     kept_round_ = round;
     return true;
   }
-  for (Chunk& chunk : chunks_) capture(chunk, round);
+  for (ShardChunk& chunk : chunks_.all()) capture(chunk, round);
   return true;
 }
 
 Version ShardCore::min_version() const {
-  if (chunks_.empty()) return max_version_;
-  Version lowest = progress(chunks_.front());
-  for (const Chunk& chunk : chunks_) lowest = std::min(lowest, progress(chunk));
+  if (chunks() == 0) return max_version();
+  Version lowest = rule_->progress(chunks_.all().front());
+  for (const ShardChunk& chunk : chunks_.all()) lowest = std::min(lowest, rule_->progress(chunk));
   return lowest;
-}
-
-std::span<const float> ShardCore::params(ChunkIndex chunk) const {
-  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNotOurs);
-  const Chunk& found = chunks_[local_[chunk.value]];
-  TRIB_ASSERT(found.initialised);
-  return found.state.params.floats();
-}
-
-Version ShardCore::version(ChunkIndex chunk) const {
-  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNotOurs);
-  return chunks_[local_[chunk.value]].state.version;
 }
 
 }  // namespace tributary

@@ -1,94 +1,29 @@
-// ShardCore: the round logic of one job's chunks on one lane. Pure: no threads, sockets, clocks or disks; messages in,
-// actions out through ShardOutput. LaneJobs and the simulator (tests/sim) drive the same class.
+// ShardCore: the rounds of one job's chunks on one lane. Pure: no threads, sockets, clocks or disks; messages in,
+// actions out through ShardOutput. LaneJobs and the simulator (tests/sim) drive the same class. Thread rule: the
+// lane's.
 //
-// Synchronous rounds, chunk by chunk: a chunk at version v collects one push of round v+1 from every node of the view;
-// the last one triggers the fused sum and step (common/fused_step.h), and every contributor gets the new parameters.
-// Chunks do not wait for each other. At most one round of a chunk is open,
-// so at most `nodes` frames of a chunk are held. Every push is acknowledged with a receipt at once, if there are
-// several nodes.
-//
-// Idempotence: a push names (job, view, node, round, chunk). A second copy of an open push changes nothing (receipt
-// again); a copy of a completed one is answered with the parameters as they are; older ones are dropped.
-//
-// Recovery (shard_recovery.cc): a core outlives its view, and goes on in the next one. With `recovers` a chunk keeps
-// what nodes hold of it before its last step, because a view begins where the chunk that is behind is: a node that lost
-// what it had then gets those, and its push of the round that is complete here already changes nothing. What a server
-// lost, the nodes push again round by round (Push::redo), each acknowledged with a receipt when it is applied.
-//
-// Snapshots are copy-on-write by reference count: when a chunk reaches the snapshot round its buffers are shared with
-// the sink; the next step then finds them not unique and writes into fresh ones.
-//
-// Encodings with error feedback: what a node could not say in its push (its residual) is state too, kept by the node.
-// Answers name the round of the next snapshot, and the pushes of that round bring the residual behind their frames; it
-// is held with the chunk's snapshot. A node that leaves sends the residual alone, and stop() waits for all of them. On
-// resuming, a node gets its residual back before the first answer.
-//
-// Clocks (ShardJob::clocks; modes ssp and async): push.round is the clock of its author, 1, 2, ... A push is applied on
-// its own as it arrives, once, and in the order of its author's clock; chunk.version counts what was applied. Only its
-// answer may wait, until the slowest node's clock on this chunk is near enough: then it brings the parameters as they
-// are, hence its author's own push and all that are old enough. What was answered stays as it is until its author's
-// next push (a repeated question gets the same bytes), so that several nodes may read, in shared memory, too, while the
-// chunk goes on: with n nodes there are at most n + 1 generations of parameters. shard_clocks.cc has that part.
-//
-// A gate (ShardJob::gate; shard_gate.cc): a round whose frames are all there is not applied before there is a decision
-// about the whole of it, from outside. The frames are summed into one buffer of the pool and let go; their facts go out
-// when all chunks of this core have them, and decide() applies the round. Each chunk keeps what was decided about its
-// last two versions: answers say it, and a snapshot has it.
-//
-// If the pool has no fresh one (answers that a peer does not take, snapshots that are written slowly), the round stays
-// open with all its frames and the senders have receipts; the next query or second copy of a push tries again. Nothing
-// is lost but time. (With clocks the push is as good as lost, and is asked for again.)
+// ShardChunks has the chunks and their step; a RoundRule decides when pushes are applied and answered. Idempotence: a
+// push names (job, view, node, round, chunk), and a second copy changes nothing. A core outlives its view
+// (docs/recovery.md). Snapshots are copy-on-write by reference count (docs/snapshots.md). If the pool has no buffer for
+// a step, a round stays open with all its frames, and the next query or second copy of a push tries again: nothing is
+// lost but time.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "common/buffer_pool.h"
-#include "common/config.h"
-#include "common/encoding.h"
-#include "common/fused_step.h"
-#include "common/layout.h"
 #include "common/messages.h"
 #include "common/payload.h"
-#include "kernels/optimizer.h"
 #include "server/chunk_state.h"
-#include "server/shard_counts.h"
+#include "server/round_rule.h"
+#include "server/shard_chunks.h"
+#include "server/shard_job.h"
 
 namespace tributary {
-
-// How nodes with clocks of their own are kept together. s = staleness, n = nodes.
-struct ClockRules {
-  static constexpr std::uint64_t kUnbounded = ~0ull;
-  // The answer to clock c of a node waits while the slowest node's clock is below c - s. So what a node computes from
-  // at clock c + 1 holds all pushes up to clock c - s, and its own. 0: nodes go clock by clock, as in synchronous
-  // rounds, but every push is a step of its own.
-  std::uint64_t staleness = kUnbounded;
-};
-
-// Everything a lane must know to own its part of a job in a view.
-struct ShardJob {
-  JobId job;
-  ViewId view;
-  std::uint32_t nodes = 1;
-  std::shared_ptr<const Layout> layout;
-  ShardIndex shard;
-  LaneIndex lane;
-  std::shared_ptr<const kernels::Optimizer> optimizer;
-  double lr = 0.0;
-  ScheduleConfig schedule;
-  EncodingSpec push;
-  EncodingSpec pull;
-  bool recovers = false;             // keep what nodes held before the last step
-  std::optional<ClockRules> clocks;  // none: synchronous rounds. REQUIRES: not with recovers
-  Round start;                       // the snapshot behind this view (clocks: every node's begins there); 0: none
-  bool resumes = false;              // every chunk is restored or kept: nobody's initial values are awaited
-  std::optional<GateConfig> gate;    // rounds wait for decide(). REQUIRES: no clocks, no residuals
-};
 
 class ShardOutput {
  public:
@@ -135,7 +70,7 @@ class ShardCore {
   void decide(const RoundDecision& decision);
   // The newest decision that this core has applied, for whoever decides: a chunk that has it already sends no facts of
   // that round. Nothing if there is none. (After a loss some chunks may be a round behind others.)
-  std::optional<RoundFacts> decided() const;
+  std::optional<RoundFacts> decided() const { return rule_->decided(); }
 
   // Capture every chunk when it reaches version `round`, with clocks when its slowest node does (at once, if it is
   // there). A nearer round takes the place of one that no chunk has reached. False, and nothing is captured, if a chunk
@@ -150,133 +85,30 @@ class ShardCore {
   bool stop(bool keep, Round round);
   bool keeping() const { return kept_round_.has_value(); }
 
-  const ShardJob& job() const { return job_; }
+  const ShardJob& job() const { return chunks_.job(); }
   const ShardStats& stats() const { return stats_; }
   // Of a chunk's versions; with clocks: of its slowest nodes' clocks, which is how far all nodes have come.
   Version min_version() const;
-  Version max_version() const { return max_version_; }
+  Version max_version() const { return chunks_.furthest(); }
   // With clocks: the node's on the chunks where it is last and furthest.
-  std::pair<Round, Round> clock_range(NodeRank node) const;
-  std::size_t chunks() const { return chunks_.size(); }
-  bool initialised() const { return initialised_ == chunks_.size(); }
+  std::pair<Round, Round> clock_range(NodeRank node) const { return rule_->clock_range(node); }
+  std::size_t chunks() const { return chunks_.all().size(); }
+  bool initialised() const { return chunks_.initialised(); }
   // For tests and the simulator's digest. REQUIRES: chunk is owned and initialised.
-  std::span<const float> params(ChunkIndex chunk) const;
-  Version version(ChunkIndex chunk) const;
+  std::span<const float> params(ChunkIndex chunk) const { return chunks_.at(chunk).state.params.floats(); }
+  Version version(ChunkIndex chunk) const { return chunks_.at(chunk).state.version; }
 
  private:
-  struct Contribution {
-    Payload frame;
-    PeerId from;
-    std::uint64_t weight = 0;
-    bool present = false;
-    bool redo = false;
-    GateDecision gate;  // Push::gate
-  };
-  struct WaitingPull {
-    PeerId from;  // value 0: none
-    Version version;
-  };
-  // A node's clock on one chunk, beside ChunkState::clocks, its newest push that is in the parameters. asked <= that:
-  // after a restore the state may be ahead of what its author repeats.
-  struct NodeClock {
-    std::uint64_t asked = 0;  // newest push of this view: the one that is answered, or waits for it
-    PeerId from;              // to whom
-    bool last = false;        // wants everybody's pushes up to it
-    bool withheld = false;    // its answer waits
-    bool told = false;        // its answer was made
-    BufferRef sent;           // that, as it went out, until the next push is applied
-    std::uint64_t sent_slowest = 0;
-  };
-  struct Chunk {
-    ChunkIndex index;
-    std::size_t elements = 0;
-    bool initialised = false;
-    bool captured = false;  // for snapshot_round_
-    ChunkState state;
-    BufferRef encoded;           // what answers carry, when the pull encoding is not fp32
-    BufferRef previous;          // recovers: what nodes held before the last step; empty before the first one
-    BufferRef previous_encoded;  // as answers carry them, once somebody was answered so
-    std::uint32_t arrived = 0;
-    std::vector<Contribution> contributions;  // by node
-    std::vector<WaitingPull> waiting_pulls;   // by node
-    std::vector<BufferRef> given_back;        // by node: residuals out of the store, which it has not pushed after
-    std::vector<NodeClock> clocks;            // by node; empty in synchronous mode
-    std::uint64_t slowest = 0;                // of them, applied
-    BufferRef sum;                            // gate: of the open round's frames, which are gone
-    GateFacts facts;                          // of it ...
-    Round facts_of;                           // ... if it is this one
-    GateDecision gate_before;                 // about the round that made the version before
-  };
-  struct Step {
-    std::span<const PushFrame> frames;
-    std::uint64_t weight = 1;
-    std::uint64_t position = 1;          // in the learning rate's schedule
-    std::optional<float> scale;          // of the sum; none: 1 / weight
-    const Encoding* encoding = nullptr;  // of the frames; null: the job's push encoding
-  };
+  // A chunk may have come to the round of the snapshot that is named, or have got what a stop waited for.
+  void look_at(ShardChunk& chunk);
+  void capture(ShardChunk& chunk, Round round);
 
-  Chunk* find(PeerId from, const ChunkKey& key, Round round);
-  void reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
-  void settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round);
-  bool complete(Chunk& chunk);
-  void finish_round(Chunk& chunk);
-  bool pass_gate(Chunk& chunk);
-  const GateDecision* decision_for(const Chunk& chunk) const;
-  bool apply_decided(Chunk& chunk, const GateDecision& decision);
-  static PushFrame frame_of(const Contribution& contribution);
-  bool take_facts(Chunk& chunk);
-  void send_facts();
-  std::uint64_t weight_of(const Chunk& chunk) const;
-  void note_decision(Round round, const GateDecision& decision);
-  bool apply(Chunk& chunk, const Step& step);
-  BufferRef writable(const BufferRef& buffer);
-  BufferRef before_previous(const Chunk& chunk);
-  bool answer_no_change(Chunk& chunk);
-  void take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values);
-  static void hold_residual(Chunk& chunk, std::uint32_t node, Payload values);
-  static void drop_residuals(Chunk& chunk);
-  bool all_residuals() const;
-  enum class Reply { kRound, kWhole };  // the answer of a round; to a pull: the values themselves
-  void send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply);
-  void answer_clock_pull(PeerId to, Chunk& chunk, NodeRank node);
-  void answer_pulls(Chunk& chunk);
-  static void keep_previous(Chunk& chunk);
-  void answer_previous(PeerId to, Chunk& chunk, NodeRank node);
-  void size_for_nodes();
-  bool restore_residuals(Chunk& chunk, const ChunkState& saved);
-  void capture(Chunk& chunk, Round round);
-  bool allocate(Chunk& chunk);
-  void initialise(Chunk& chunk);
-  // What a snapshot's round is about.
-  Version progress(const Chunk& chunk) const { return job_.clocks ? Version(chunk.slowest) : chunk.state.version; }
-  Status check_clocks(ChunkIndex chunk, std::span<const std::uint64_t> clocks) const;
-  void on_clock_push(PeerId from, Chunk& chunk, const Push& push, Payload frame);
-  void on_clock_query(PeerId from, Chunk& chunk, const Query& query);
-  bool advance(Chunk& chunk, const Push& push, const Payload& frame);
-  void release_answers(Chunk& chunk);
-  void repeat_answer(Chunk& chunk, NodeRank node, Round round);
-  void send_clock_answer(Chunk& chunk, NodeRank node);
-
-  static constexpr std::uint32_t kNotOurs = ~0u;  // in local_
-
-  ShardJob job_;
-  BufferPool& pool_;
-  ShardOutput& output_;
-  const std::shared_ptr<const Encoding> push_;
-  const std::shared_ptr<const Encoding> pull_;
-  std::vector<Chunk> chunks_;
-  std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_, or kNotOurs
-  std::vector<PushFrame> frames_;     // scratch: one a node
-  std::size_t initialised_ = 0;
-  Version max_version_;
-  std::optional<Round> snapshot_round_;
-  std::optional<Round> kept_round_;  // a stop that waits for residuals
-  std::size_t uncaptured_ = 0;
-  Round decided_round_;  // gate: the newest round that a decision is known of ...
-  GateDecision decided_;
-  Round facts_round_;            // ... and the round that is being summed,
-  std::size_t facts_there_ = 0;  // by so many chunks
   ShardStats stats_;
+  ShardOutput& output_;
+  ShardChunks chunks_;
+  const std::unique_ptr<RoundRule> rule_;
+  std::size_t uncaptured_ = 0;       // chunks that the named snapshot lacks
+  std::optional<Round> kept_round_;  // a stop that waits for residuals
 };
 
 }  // namespace tributary

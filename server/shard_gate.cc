@@ -1,141 +1,121 @@
-// ShardCore's part in the round gate: what a chunk does between its last frame and the decision about its round.
-#include <new>
+#include "server/shard_gate.h"
 
-#include "common/assert.h"
 #include "common/fused_step.h"
 #include "common/gate_rules.h"
-#include "common/schedule.h"
 #include "server/shard_core.h"
 
 namespace tributary {
 
-// All frames of the open round are there. False if it is not applied yet.
-bool ShardCore::pass_gate(Chunk& chunk) {
-  const Round round(chunk.state.version.value + 1);
-  if (const GateDecision* decision = decision_for(chunk)) {
-    // It may be about other nodes' pushes of that round. Whether these are finite is not known yet.
-    if (decision->applies() && chunk.facts_of != round && !take_facts(chunk)) return false;
-    return apply_decided(chunk, *decision);
+ShardGate::ShardGate(ShardChunks& chunks) : chunks_(chunks), sums_(chunks.all().size()) {
+  for (ShardChunk& chunk : chunks_.all()) restored(chunk);
+}
+
+void ShardGate::end_view() {
+  for (Sum& sum : sums_) sum = {.before = sum.before};
+  facts_round_ = {};
+  facts_there_ = 0;
+}
+
+void ShardGate::restored(ShardChunk& chunk) {
+  if (chunk.state.gate.known()) {
+    note(Round(chunk.state.version.value), chunk.state.gate);
+  } else {
+    chunk.state.gate = first_gate_state(*chunks_.job().gate);
   }
-  if (chunk.facts_of == round || !take_facts(chunk)) return false;
-  if (round > facts_round_) {
-    facts_round_ = round;
-    facts_there_ = 0;
+}
+
+std::optional<GateDecision> ShardGate::pass(ShardChunk& chunk, OpenRound& round, ShardStep& step) {
+  const Round open = open_round(chunk);
+  Sum& sum = sums_[chunk.position];
+  const GateDecision* known = decision_for(chunk, round);
+  // A known decision may be about other nodes' pushes of that round. Whether these are finite is not known yet.
+  if ((!known || known->applies()) && sum.of != open) {
+    if (!sum_up(chunk, round, step)) return std::nullopt;
+    if (!known) {
+      if (open > facts_round_) {
+        facts_round_ = open;
+        facts_there_ = 0;
+      }
+      if (open == facts_round_) ++facts_there_;
+      if (facts_there_ == chunks_.all().size()) send_facts();
+    }
   }
-  if (round == facts_round_) ++facts_there_;
-  if (facts_there_ == chunks_.size()) send_facts();
-  return false;
+  if (!known) return std::nullopt;
+  if (!known->applies() || !sum.facts.finite) step.weight = 0;
+  if (step.weight != 0) {
+    step.scale = gate_scale(*known, step.weight);
+    step.frames = {&sum.frame, 1};
+    step.encoding = &encoding_for(EncodingId::kFp32);
+  }
+  return *known;
 }
 
 // What is known about the chunk's open round: its authors say it (a round that this server lost), or others have had
 // it.
-const GateDecision* ShardCore::decision_for(const Chunk& chunk) const {
-  for (const Contribution& contribution : chunk.contributions) {
-    if (contribution.redo && contribution.gate.known()) return &contribution.gate;
+const GateDecision* ShardGate::decision_for(const ShardChunk& chunk, const OpenRound& round) const {
+  for (const Contribution& push : round.pushes) {
+    if (push.redo && push.gate.known()) return &push.gate;
   }
-  return decided_round_.value == chunk.state.version.value + 1 ? &decided_ : nullptr;
-}
-
-std::uint64_t ShardCore::weight_of(const Chunk& chunk) const {
-  std::uint64_t weight = 0;
-  for (const Contribution& contribution : chunk.contributions) weight += contribution.weight;
-  return weight;
+  return decided_round_ == open_round(chunk) ? &decided_ : nullptr;
 }
 
 // The frames become one sum, and go. False, and nothing has changed, if the pool has no buffer for it.
-bool ShardCore::take_facts(Chunk& chunk) {
-  const std::uint64_t weight = weight_of(chunk);
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
-    frames_[node] = frame_of(chunk.contributions[node]);
-  }
-  chunk.facts = GateFacts{.sum_squares = 0.0, .weight = weight, .finite = true};
-  if (weight != 0) {
-    chunk.sum = pool_.acquire(chunk.elements * sizeof(float));
-    if (!chunk.sum) {
-      ++stats_.starved;
-      return false;
-    }
+bool ShardGate::sum_up(ShardChunk& chunk, OpenRound& round, const ShardStep& step) {
+  Sum& sum = sums_[chunk.position];
+  sum.facts = GateFacts{.sum_squares = 0.0, .weight = step.weight, .finite = true};
+  if (step.weight != 0) {
+    sum.values = chunks_.acquire(chunk.array_bytes());
+    if (!sum.values) return false;
     FusedArgs args;
     args.elements = chunk.elements;
-    args.frames = frames_;
-    args.push = push_.get();
-    fused_sum(args, chunk.sum.floats().data());
-    chunk.facts = gate_facts(chunk.sum.floats(), weight);
+    args.frames = step.frames;
+    args.push = &chunks_.push();
+    fused_sum(args, sum.values.floats().data());
+    sum.frame = {sum.values.data()};
+    sum.facts = gate_facts(sum.values.floats(), step.weight);
   }
-  for (Contribution& contribution : chunk.contributions) {
-    stats_.held_bytes -= contribution.frame.bytes().size();
-    --stats_.held_frames;
-    contribution.frame.reset();
+  for (Contribution& push : round.pushes) {
+    chunks_.let_go(push.frame.bytes().size());
+    push.frame.reset();
   }
-  chunk.facts_of = Round(chunk.state.version.value + 1);
+  sum.of = open_round(chunk);
   return true;
 }
 
-void ShardCore::send_facts() {
+void ShardGate::send_facts() {
   RoundFacts facts;
-  facts.job = job_.job;
-  facts.view = job_.view;
+  facts.job = chunks_.job().job;
+  facts.view = chunks_.job().view;
   facts.round = facts_round_;
-  facts.before = chunks_.front().state.gate;
-  for (const Chunk& chunk : chunks_) facts.chunks.push_back({chunk.index, chunk.facts});
-  output_.facts(facts);
+  facts.before = chunks_.all().front().state.gate;
+  for (const ShardChunk& chunk : chunks_.all()) facts.chunks.push_back({chunk.index, sums_[chunk.position].facts});
+  chunks_.output().facts(facts);
 }
 
-bool ShardCore::apply_decided(Chunk& chunk, const GateDecision& decided) {
-  const GateDecision decision = decided;  // it may lie in a contribution that is about to go
-  const bool summed = chunk.facts_of.value == chunk.state.version.value + 1;
-  const std::uint64_t weight = weight_of(chunk);
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
-    frames_[node] = frame_of(chunk.contributions[node]);
-  }
-  const bool applies = weight != 0 && decision.applies() && chunk.facts.finite;
-  if (!applies) {
-    if (!answer_no_change(chunk)) return false;
-  } else {
-    Step step{frames_, weight, chunk.state.step + 1};
-    step.scale = gate_scale(decision, weight);
-    const PushFrame sum{summed ? chunk.sum.data() : nullptr};
-    if (summed) {
-      step.frames = {&sum, 1};
-      step.encoding = &encoding_for(EncodingId::kFp32);
-    }
-    if (!apply(chunk, step)) return false;
-  }
-  chunk.gate_before = chunk.state.gate;
+void ShardGate::applied(ShardChunk& chunk, const GateDecision& decision) {
+  note(open_round(chunk), decision);
+  sums_[chunk.position] = {.before = chunk.state.gate};
   chunk.state.gate = decision;
-  chunk.sum = {};
-  chunk.facts_of = {};
-  note_decision(Round(chunk.state.version.value + 1), decision);
-  finish_round(chunk);
-  return true;
 }
 
-void ShardCore::note_decision(Round round, const GateDecision& decision) {
+void ShardGate::note(Round round, const GateDecision& decision) {
   if (round < decided_round_) return;
   decided_round_ = round;
   decided_ = decision;
 }
 
-void ShardCore::decide(const RoundDecision& m) {
-  if (!job_.gate || chunks_.empty() || m.view != job_.view || !m.decision.known()) return;
-  const bool open = m.round > decided_round_ && m.round.value <= max_version_.value + 1;
-  if (!open) return;
-  note_decision(m.round, m.decision);
-  for (Chunk& chunk : chunks_) {
-    if (chunk.state.version.value + 1 != m.round.value || chunk.arrived != job_.nodes) continue;
-    try {
-      complete(chunk);
-    } catch (const std::bad_alloc&) {
-      ++stats_.starved;  // the pushes' authors ask again
-    }
-  }
+bool ShardGate::decide(const RoundDecision& m) {
+  if (chunks_.all().empty() || m.view != chunks_.job().view || !m.decision.known()) return false;
+  if (m.round <= decided_round_ || m.round.value > chunks_.furthest().value + 1) return false;
+  note(m.round, m.decision);
+  return true;
 }
 
-std::optional<RoundFacts> ShardCore::decided() const {
-  if (!job_.gate || decided_round_.value == 0) return std::nullopt;
+std::optional<RoundFacts> ShardGate::decided() const {
+  if (decided_round_.value == 0) return std::nullopt;
   RoundFacts known;
-  known.job = job_.job;
-  known.view = job_.view;
+  known.job = chunks_.job().job;
+  known.view = chunks_.job().view;
   known.round = decided_round_;
   known.decided = decided_;
   return known;

@@ -1,69 +1,67 @@
-// ShardCore's part in error feedback: the residuals of nodes, as state of a chunk.
+#include "server/shard_residuals.h"
+
 #include <algorithm>
-#include <memory>
+#include <cstring>
+#include <utility>
 
 #include "kernels/tree_sum.h"
 #include "server/shard_core.h"
 
 namespace tributary {
 
-// False: the pool has no buffer for one.
-bool ShardCore::restore_residuals(Chunk& chunk, const ChunkState& saved) {
+void ShardResiduals::begin_view() {
+  for (ShardChunk& chunk : chunks_.all()) {
+    returns_[chunk.position].resize(chunks_.job().nodes);
+    std::erase_if(chunk.state.residuals, [&](const NodeResidual& r) { return r.node >= chunks_.job().nodes; });
+  }
+}
+
+void ShardResiduals::hold(ShardChunk& chunk, NodeRank node, Payload values) {
+  std::vector<NodeResidual>& held = chunk.state.residuals;
+  auto at = std::ranges::lower_bound(held, node.value, {}, &NodeResidual::node);
+  if (at == held.end() || at->node != node.value) at = held.emplace(at);
+  *at = NodeResidual::of(node.value, std::move(values));
+  returns_[chunk.position][node.value].reset();
+}
+
+void ShardResiduals::drop(ShardChunk& chunk) {
+  chunk.state.residuals.clear();
+  for (BufferRef& values : returns_[chunk.position]) values.reset();
+}
+
+bool ShardResiduals::restore(ShardChunk& chunk, const ChunkState& saved) {
   const auto hold_copy = [&](std::uint32_t node, auto&& fill) {
-    BufferRef values = pool_.acquire(chunk.elements * sizeof(float));
+    BufferRef values = chunks_.acquire(chunk.array_bytes());
     if (!values) return false;
     fill(values.floats().data());
-    chunk.state.residuals.push_back(NodeResidual::of(node, values));
-    chunk.given_back[node] = std::move(values);
+    hold(chunk, NodeRank(node), Payload(BufferRef(values), values.bytes()));
+    returns_[chunk.position][node] = std::move(values);
     return true;
   };
-  if (saved.nodes == job_.nodes) {
-    for (const NodeResidual& residual : saved.residuals) {
-      const auto copy = [&](float* out) { std::ranges::copy(residual.bytes(), reinterpret_cast<std::byte*>(out)); };
-      if (!hold_copy(residual.node, copy)) return false;
-    }
-  } else if (!saved.residuals.empty()) {
-    std::vector<const float*> inputs;
-    for (const NodeResidual& residual : saved.residuals) {
-      inputs.push_back(reinterpret_cast<const float*>(residual.bytes().data()));
-    }
-    return hold_copy(0, [&](float* out) { kernels::tree_sum(inputs, chunk.elements, out); });
+  if (saved.residuals.empty()) return true;
+  if (saved.nodes == chunks_.job().nodes) {
+    return std::ranges::all_of(saved.residuals, [&](const NodeResidual& residual) {
+      return hold_copy(residual.node,
+                       [&](float* out) { std::memcpy(out, residual.bytes().data(), residual.bytes().size()); });
+    });
   }
-  return true;
-}
-
-// A node has left after this round. Its residual belongs to the state that stop() keeps.
-void ShardCore::take_residual(Chunk& chunk, PeerId from, const Push& push, Payload values) {
-  if (!chunk.initialised || push.round.value != chunk.state.version.value) {
-    return reject(from, push.key, push.round, ErrorCode::kWrongRound,
-                  "residual of chunk " + std::to_string(push.key.chunk.value) + " after round " +
-                      std::to_string(push.round.value) + ", but the chunk is at version " +
-                      std::to_string(chunk.state.version.value));
+  std::vector<const float*> inputs;
+  for (const NodeResidual& residual : saved.residuals) {
+    inputs.push_back(reinterpret_cast<const float*>(residual.bytes().data()));
   }
-  hold_residual(chunk, push.key.node.value, std::move(values));
-  output_.receipt(from, Receipt{push.key, push.round, true});
-  if (kept_round_ && all_residuals()) {
-    const Round round = *kept_round_;
-    kept_round_.reset();
-    for (Chunk& each : chunks_) capture(each, round);
-  }
+  return hold_copy(0, [&](float* out) { kernels::tree_sum(inputs, chunk.elements, out); });
 }
 
-void ShardCore::hold_residual(Chunk& chunk, std::uint32_t node, Payload values) {
-  std::vector<NodeResidual>& held = chunk.state.residuals;
-  auto at = std::ranges::lower_bound(held, node, {}, &NodeResidual::node);
-  if (at == held.end() || at->node != node) at = held.insert(at, NodeResidual{node, {}});
-  *at = NodeResidual::of(node, std::move(values));
-  chunk.given_back[node].reset();
+bool ShardResiduals::give_back(PeerId to, const ShardChunk& chunk, NodeRank node) {
+  const BufferRef& values = returns_[chunk.position][node.value];
+  if (values) chunks_.output().residual(to, Residual{chunks_.key(chunk, node), chunk.state.version}, values);
+  return static_cast<bool>(values);
 }
 
-void ShardCore::drop_residuals(Chunk& chunk) {
-  chunk.state.residuals.clear();
-  for (BufferRef& values : chunk.given_back) values.reset();
-}
-
-bool ShardCore::all_residuals() const {
-  return std::ranges::all_of(chunks_, [&](const Chunk& chunk) { return chunk.state.residuals.size() == job_.nodes; });
+bool ShardResiduals::complete() const {
+  return std::ranges::all_of(std::as_const(chunks_).all(), [&](const ShardChunk& chunk) {
+    return chunk.state.residuals.size() == chunks_.job().nodes;
+  });
 }
 
 }  // namespace tributary

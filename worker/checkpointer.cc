@@ -86,9 +86,9 @@ Round Checkpointer::written() const {
   return written_;
 }
 
-Status Checkpointer::write(Round round, const ReplicaView& view) {
+Status Checkpointer::write(Round round, const ReplicaArrays& state) {
   const std::uint64_t began = steady_ms();
-  Status written = checkpoints_.write(round, view);
+  Status written = checkpoints_.write(round, state);
   if (written) {
     logger_->info("job '{}': checkpoint of round {} written in {} ms", job_name_, round.value, steady_ms() - began);
   } else {
@@ -107,7 +107,7 @@ void Checkpointer::run() {
     if (capturing_.value == 0 || left_ != 0) return;  // what is not copied whole is nothing
     const Round round = capturing_;
     lock.unlock();
-    std::vector<const float*> slots;
+    std::vector<float*> slots;
     for (std::size_t i = 1; i < copies_.size(); ++i) slots.push_back(copies_[i].data());
     const bool written = write(round, {copies_[0].data(), slots, copied_steps_}).has_value();
     lock.lock();
@@ -124,8 +124,7 @@ Status Checkpointer::finish(Round round) {
     changed_.wait(lock, [&] { return capturing_.value == 0 || left_ != 0; });  // what can be written
     if (written_ == round) return {};
   }
-  const std::vector<const float*> slots(state_.slots().begin(), state_.slots().end());
-  Status written = write(round, {state_.parameters(), slots, state_.steps()});
+  Status written = write(round, {state_.parameters(), state_.slots(), state_.steps()});
   if (!written) return written;
   const std::lock_guard lock(mutex_);
   written_ = round;

@@ -41,7 +41,7 @@ class Checkpointer {
  private:
   bool due(Round round, std::uint64_t now_ms) const;
   void run();
-  Status write(Round round, const ReplicaView& view);
+  Status write(Round round, const ReplicaArrays& state);
 
   const std::string job_name_;
   const std::shared_ptr<const Layout> layout_;

@@ -52,7 +52,7 @@ Status read_whole(const std::string& path, const Manifest& manifest,
 
 }  // namespace
 
-ChunkState ReplicaView::chunk(ChunkIndex chunk, const ChunkRange& range) const {
+ChunkState ReplicaArrays::copy_of(ChunkIndex chunk, const ChunkRange& range) const {
   const auto copy = [&](const float* array) {
     BufferRef values = BufferRef::alone(range.elements * sizeof(float));
     std::memcpy(values.data(), array + range.begin, values.size());
@@ -66,7 +66,7 @@ ChunkState ReplicaView::chunk(ChunkIndex chunk, const ChunkRange& range) const {
   return state;
 }
 
-void ReplicaTarget::take(ChunkIndex chunk, const ChunkRange& range, const ChunkState& state) const {
+void ReplicaArrays::take(ChunkIndex chunk, const ChunkRange& range, const ChunkState& state) const {
   std::ranges::copy(state.params.floats(), parameters + range.begin);
   for (std::size_t slot = 0; slot < slots.size(); ++slot) {
     std::ranges::copy(state.slots[slot].floats(), slots[slot] + range.begin);
@@ -99,14 +99,14 @@ std::vector<Round> ReplicaCheckpoints::rounds(const std::string& suffix) const {
   return rounds;
 }
 
-Status ReplicaCheckpoints::write(Round round, const ReplicaView& view) const {
-  if (Status written = write_as(to_canonical_json(job_), round, view); !written) return written;
+Status ReplicaCheckpoints::write(Round round, const ReplicaArrays& state) const {
+  if (Status written = write_as(to_canonical_json(job_), round, state); !written) return written;
   remove_older();
   return {};
 }
 
-Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, const ReplicaView& view) const {
-  TRIB_ASSERT(view.steps.size() == layout_.chunks());
+Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, const ReplicaArrays& state) const {
+  TRIB_ASSERT(state.steps.size() == layout_.chunks());
   const std::string path = path_of(round), partial = path + kPartialSuffix;
   std::error_code error;
   fs::create_directories(partial, error);
@@ -127,8 +127,8 @@ Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, co
     header.chunk = ChunkIndex(c);
     header.optimizer = job_.optimizer.name;
     std::string sealed;
-    const ChunkState state = view.chunk(header.chunk, layout_.chunk(header.chunk));
-    const StoredChunk chunk = records::compose_chunk(std::move(header), state, sealed);
+    const ChunkState values = state.copy_of(header.chunk, layout_.chunk(header.chunk));
+    const StoredChunk chunk = records::compose_chunk(std::move(header), values, sealed);
     if (Status added = (*writer)->add(chunk); !added) return give_up(added.error());
   }
   if (Status finished = (*writer)->finish(); !finished) return give_up(finished.error());
@@ -172,8 +172,8 @@ Status ReplicaCheckpoints::same_training(Round round, const std::string& path, c
                                               "' to begin anew");
 }
 
-Status ReplicaCheckpoints::read(Round round, const ReplicaTarget& target) const {
-  TRIB_ASSERT(target.steps.size() == layout_.chunks());
+Status ReplicaCheckpoints::read(Round round, const ReplicaArrays& state) const {
+  TRIB_ASSERT(state.steps.size() == layout_.chunks());
   const std::string path = path_of(round);
   const Result<Manifest> manifest = open_checkpoint(path);
   if (!manifest) return tl::unexpected(manifest.error());
@@ -183,9 +183,9 @@ Status ReplicaCheckpoints::read(Round round, const ReplicaTarget& target) const 
   if (manifest->round != round) return refuse("it holds round " + std::to_string(manifest->round.value));
   if (layout_of(*manifest).hash() != layout_.hash()) return refuse(std::string("it was written for ") + kOtherLayout);
   const std::size_t slots = state_names(job_of(*manifest).optimizer).size();
-  if (slots != target.slots.size()) {
+  if (slots != state.slots.size()) {
     return refuse("it has " + std::to_string(slots) + " state arrays, the job's optimizer has " +
-                  std::to_string(target.slots.size()));
+                  std::to_string(state.slots.size()));
   }
   return read_whole(path, *manifest, [&](const StoredChunk& chunk) -> Status {
     const Result<records::ChunkHeader> header = records::unseal_chunk(chunk.entries.front().value, "its header");
@@ -194,7 +194,7 @@ Status ReplicaCheckpoints::read(Round round, const ReplicaTarget& target) const 
       return refuse("chunk " + std::to_string(chunk.chunk.value) + " claims more steps than rounds");
     }
     if (chunk.entries.size() != 2 + slots) return refuse("it is of a job of another mode");
-    target.take(chunk.chunk, layout_.chunk(chunk.chunk), records::state_of(*header, chunk));
+    state.take(chunk.chunk, layout_.chunk(chunk.chunk), records::state_of(*header, chunk));
     return {};
   });
 }
@@ -203,11 +203,11 @@ Result<Round> ReplicaCheckpoints::newest() const {
   if (store_path_.empty()) return Round(0);
   std::vector<Round> there = rounds();
   if (there.empty()) {
-    const Result<std::optional<EarlierCheckpoint>> earlier = newest_earlier(store_path_, job_.name, layout_);
+    Result<std::optional<EarlierCheckpoint>> earlier = newest_earlier(store_path_, job_.name, layout_);
     if (!earlier) return tl::unexpected(earlier.error());
     if (!*earlier) return Round(0);
-    const EarlierCheckpoint& found = **earlier;
-    std::vector<const float*> slots;
+    EarlierCheckpoint& found = **earlier;
+    std::vector<float*> slots;
     for (std::size_t i = 1; i < found.arrays.size(); ++i) slots.push_back(found.arrays[i].data());
     const Result<JobConfig> then = found.job_json.empty() ? job_ : job_from_json(found.job_json);
     if (!then)

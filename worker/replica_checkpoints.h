@@ -22,16 +22,12 @@
 namespace tributary {
 
 // A job's whole state, in flat arrays of layout.flat_elements() values.
-struct ReplicaView {
-  const float* parameters = nullptr;
-  std::span<const float* const> slots;                                // the optimizer's state arrays
-  std::span<const std::uint64_t> steps;                               // by chunk
-  ChunkState chunk(ChunkIndex chunk, const ChunkRange& range) const;  // a copy
-};
-struct ReplicaTarget {
+struct ReplicaArrays {
   float* parameters = nullptr;
-  std::span<float* const> slots;
-  std::span<std::uint64_t> steps;
+  std::span<float* const> slots;   // the optimizer's state arrays
+  std::span<std::uint64_t> steps;  // by chunk
+
+  ChunkState copy_of(ChunkIndex chunk, const ChunkRange& range) const;
   void take(ChunkIndex chunk, const ChunkRange& range, const ChunkState& state) const;
 };
 
@@ -41,10 +37,10 @@ class ReplicaCheckpoints {
   ReplicaCheckpoints(std::string store_path, JobConfig job, const Layout& layout);
 
   // Writes the checkpoint of `round`, in place of one that is there, and removes all but the newest two of the job.
-  Status write(Round round, const ReplicaView& view) const;
+  Status write(Round round, const ReplicaArrays& state) const;
 
   // kNotFound, kIo, or kStore: the message names file and flaw.
-  Status read(Round round, const ReplicaTarget& target) const;
+  Status read(Round round, const ReplicaArrays& state) const;
 
   // The newest round whose checkpoint is whole: it can be read and its checksums hold. Round 0: there is none. An error
   // if there are some but none of them is whole; it names the newest and what is wrong with it. kConfigMismatch if the
@@ -57,7 +53,7 @@ class ReplicaCheckpoints {
  private:
   // Of the directories there are whose names end so, whole or not, newest first.
   std::vector<Round> rounds(const std::string& suffix = {}) const;
-  Status write_as(const std::string& job_json, Round round, const ReplicaView& view) const;
+  Status write_as(const std::string& job_json, Round round, const ReplicaArrays& state) const;
   void remove_older() const;
   Status same_training(Round round, const std::string& path, const std::string& job_json,
                        std::uint64_t layout_hash) const;

@@ -12,33 +12,25 @@ import sys
 from typing import Dict, List, Tuple
 
 BUGS: Dict[str, List[Tuple[str, str, str]]] = {
-    "shard_core.cc": [
-        ("kArrivalOrderSum", "    frames_[node] = frame_of(chunk.contributions[node]);\n", "    frames_[BUG ? job_.nodes - 1 - node : node] = frame_of(chunk.contributions[node]);\n"),
+    "shard_chunks.cc": [
+        ("kWriteInPlace", "  if (buffer.unique()) return buffer;\n", "  if (buffer.unique() || BUG) return buffer;\n"),
+    ],
+    "shard_rounds.cc": [
+        ("kArrivalOrderSum", "    frames_[node] = {push.", "    frames_[BUG ? frames_.size() - 1 - node : node] = {push."),
         (
             "kForgetDuplicates",
-            "  Contribution& mine = chunk->contributions[push.key.node.value];\n",
-            "  auto mine_at = chunk->contributions.begin() + push.key.node.value;\n"
-            "  if (const auto free = std::ranges::find(chunk->contributions, false, &Contribution::present);\n"
-            "      BUG && mine_at->present && free != chunk->contributions.end()) {\n"
+            "  Contribution& mine = round.pushes[push.key.node.value];\n",
+            "  auto mine_at = round.pushes.begin() + push.key.node.value;\n"
+            "  if (const auto free = std::ranges::find(round.pushes, false, &Contribution::present);\n"
+            "      BUG && mine_at->present && free != round.pushes.end()) {\n"
             "    mine_at = free;\n"
             "  }\n"
             "  Contribution& mine = *mine_at;\n",
         ),
-        ("kWriteInPlace", "  if (buffer.unique()) return buffer;\n", "  if (buffer.unique() || BUG) return buffer;\n"),
     ],
     "shard_clocks.cc": [
-        ("kLooseBound", "clock.last ? 0 : job_.clocks->staleness)", "(clock.last ? 0 : job_.clocks->staleness) + (BUG ? 1 : 0))"),
+        ("kLooseBound", "clock.last ? 0 : staleness)", "(clock.last ? 0 : staleness) + (BUG ? 1 : 0))"),
         ("kApplyTwice", "  if (round <= chunk.state.clocks[push.key.node.value]) {\n", "  if (round <= chunk.state.clocks[push.key.node.value] && !BUG) {\n"),
-    ],
-    "shard_gate.cc": [
-        (
-            "kBeforeTheGate",
-            "  output_.facts(facts);\n",
-            "  std::vector<GateFacts> own;\n"
-            "  for (const ChunkFacts& chunk : facts.chunks) own.push_back(chunk.facts);\n"
-            "  if (BUG) return decide({facts.job, facts.view, facts.round, decide_gate(*job_.gate, facts.before, own)});\n"
-            "  output_.facts(facts);\n",
-        ),
     ],
     "lane_jobs.cc": [
         ("kEmptiedPool", "  told_.end_view(job.core->job().job);\n  job.core.reset();", "  told_.end_view(job.core->job().job);\n  if (BUG) told_.clear();\n  job.core.reset();"),
@@ -50,6 +42,14 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
         ("kForgottenEstimate", "  try {\n    entry.restored = entry.core->restore(", "  if (BUG) state.estimate.reset();\n  try {\n    entry.restored = entry.core->restore("),
     ],
     "lane_jobs_messages.cc": [
+        (
+            "kBeforeTheGate",
+            "  listener_.lane_facts(options_.lane, facts);\n",
+            "  std::vector<GateFacts> own;\n"
+            "  for (const ChunkFacts& chunk : facts.chunks) own.push_back(chunk.facts);\n"
+            "  if (BUG) return decide({facts.job, facts.view, facts.round, decide_gate(*core(facts.job)->job().gate, facts.before, own)});\n"
+            "  listener_.lane_facts(options_.lane, facts);\n",
+        ),
         ("kUnsharedPrevious", "  output_.send(to, message, values, *place);\n", "  if (BUG && place->bytes != 0) (void)told_.bind(to, key, *place);\n  output_.send(to, message, values, *place);\n"),
         ("kForgottenQuery", "core.on_query(from, message);", "if (!BUG) core.on_query(from, message);"),
         ("kDroppedResend", "  output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error", "  if (!BUG) output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error"),

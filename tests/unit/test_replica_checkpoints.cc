@@ -41,7 +41,7 @@ struct Sample {
   }
   ReplicaCheckpoints of(const std::string& store) const { return {store, job, *layout}; }
   Status write(const std::string& store, std::uint64_t round) {
-    const float* const slots[] = {first.data(), second.data()};
+    float* const slots[] = {first.data(), second.data()};
     return of(store).write(Round(round), {values.data(), slots, steps});
   }
   Status read(const std::string& store, std::uint64_t round) {
