@@ -1,26 +1,23 @@
 #include "worker/allreduce_engine.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/assert.h"
 #include "common/job_optimizer.h"
-#include "worker/settle_pace.h"
 
 namespace tributary {
 
 AllreduceEngine::AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, const JobConfig& config,
                                  std::unique_ptr<kernels::Optimizer> optimizer, Round start,
                                  AllreduceEngineOutput& output, EventFd wake)
-    : devices_(std::move(devices)),
-      api_(devices_->api()),
+    // An order a chunk, and two completions a group and device.
+    : StreamPipeline(devices->api(), devices->plan().node.devices, devices->timeout_ns(), std::move(wake),
+                     devices->plan().chunks() + 2 * std::size_t{devices->plan().groups()} * devices->plan().devices()),
+      devices_(std::move(devices)),
       output_(output),
       optimizer_(std::move(optimizer)),
       lr_(config.optimizer.lr),
       schedule_(config.schedule),
-      // An order a chunk, and two completions a group and device.
-      inbox_(std::make_shared<DeviceInbox>(std::move(wake),
-                                           plan().chunks() + 2 * std::size_t{plan().groups()} * plan().devices())),
       parts_(plan().devices()),
       steps_(plan().chunks()),
       tails_(plan().chunks()),
@@ -49,43 +46,22 @@ Result<std::unique_ptr<AllreduceEngine>> AllreduceEngine::create(std::shared_ptr
 Status AllreduceEngine::set_up() {
   for (std::uint32_t position = 0; position < plan().devices(); ++position) {
     Device& part = parts_[position];
-    const DeviceIndex device = plan().node.devices[position];
-    for (const auto& [stream, label] : {std::pair{&part.main, "main"}, std::pair{&part.out, "out"}}) {
-      auto made = api_.create_stream(device, label);
-      if (!made) return tl::unexpected(made.error());
-      *stream = *made;
+    Status made = add_stream(position, "main", part.main);
+    if (made) made = add_stream(position, "out", part.out);
+    for (std::uint32_t slot = 0; made && slot < AllreduceDevices::kSlots; ++slot) {
+      made = add_event(position, "summed", part.summed[slot]);
+      if (made) made = add_event(position, "stepped", part.stepped[slot]);
     }
-    for (const auto& [events, label] : {std::pair{&part.summed, "summed"}, std::pair{&part.stepped, "stepped"}}) {
-      for (std::uint32_t slot = 0; slot < AllreduceDevices::kSlots; ++slot) {
-        auto made = api_.create_event(device, label);
-        if (!made) return tl::unexpected(made.error());
-        events->push_back(*made);
-      }
-    }
+    if (!made) return made;
   }
   for (std::uint32_t group = 0; group < plan().groups(); ++group) {
     const ChunkIndex chunk = plan().chunk_of(group, 0);
     for (std::uint32_t position = 0; position < plan().devices(); ++position) {
-      summed_.push_back(inbox_->callback({DeviceOrder::Kind::kReduced, chunk, position}));
-      ended_.push_back(inbox_->callback({DeviceOrder::Kind::kDelivered, chunk, position}));
+      summed_.push_back(inbox().callback({DeviceOrder::Kind::kReduced, chunk, position}));
+      ended_.push_back(inbox().callback({DeviceOrder::Kind::kDelivered, chunk, position}));
     }
   }
   return {};
-}
-
-AllreduceEngine::~AllreduceEngine() {
-  if (devices_lost_) return;
-  for (Device& part : parts_) {
-    for (const auto& comm : {part.in_node, part.between}) {
-      if (comm) api_.destroy(*comm);
-    }
-    for (const auto* events : {&part.summed, &part.stepped}) {
-      for (const EventId event : *events) api_.destroy_event(event);
-    }
-    for (const StreamId stream : part.streams()) {
-      if (stream != StreamId()) api_.destroy_stream(stream);
-    }
-  }
 }
 
 Status AllreduceEngine::connect(std::span<const CommKey> keys) {
@@ -94,6 +70,7 @@ Status AllreduceEngine::connect(std::span<const CommKey> keys) {
     if (!comms) return tl::unexpected(comms.error());
     for (std::uint32_t position = 0; position < plan().devices(); ++position) {
       parts_[position].in_node = (*comms)[position];
+      add_communicator(position, (*comms)[position]);
     }
   }
   for (std::uint32_t k = 0; plan().between_nodes() && k < plan().communicators(); ++k) {
@@ -107,41 +84,21 @@ Status AllreduceEngine::connect(std::span<const CommKey> keys) {
     }
     auto comms = api_.join_comms(keys[k], plan().members(), seats);
     if (!comms) return tl::unexpected(comms.error());
-    for (std::size_t i = 0; i < positions.size(); ++i) parts_[positions[i]].between = (*comms)[i];
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      parts_[positions[i]].between = (*comms)[i];
+      add_communicator(positions[i], (*comms)[i]);
+    }
   }
-  connecting_ = true;
+  begin_connecting(plan().members());
   return {};
 }
 
 void AllreduceEngine::ready(ChunkIndex chunk, const BucketTail& tail) {
   tails_[chunk.value] = tail;
-  inbox_->post({DeviceOrder::Kind::kReduce, chunk, 0, false});
+  inbox().post({DeviceOrder::Kind::kReduce, chunk, 0, false});
 }
 
-// ---- One step ----
-
-void AllreduceEngine::step(std::uint64_t now_ns) {
-  now_ns_ = now_ns;
-  if (connecting_ && since_ns_ == 0) since_ns_ = now_ns;
-  inbox_->take(orders_);
-  if (failed_) return;
-  const auto checked = [this](const Status& status) {
-    if (!status && !failed_) fail_with(status.error());
-    return status.has_value();
-  };
-  // Before completions are passed on: a collective that ended with an error may have let its stream go on.
-  const Result<std::uint32_t> errors = unsettled();
-  if (!checked(errors ? Status() : tl::unexpected(errors.error()))) return;
-  for (const DeviceOrder& order : orders_) handle(order);
-  if (checked(issue())) checked(watch());
-}
-
-std::uint64_t AllreduceEngine::next_step_ns(std::uint64_t now_ns) const {
-  if (failed_) return kIdle;
-  if (connecting_) return now_ns + kConnectStepNs;
-  if (settling_) return next_ask_ns(since_ns_, now_ns);
-  return flights_.empty() ? kIdle : now_ns + std::min(kWatchNs, devices_->timeout_ns() / 4 + 1);
-}
+// ---- Completions ----
 
 void AllreduceEngine::handle(const DeviceOrder& order) {
   if (order.kind == DeviceOrder::Kind::kReduce) {
@@ -184,24 +141,12 @@ void AllreduceEngine::end(const Flight& flight) {
 
 // ---- Issuing ----
 
+Status AllreduceEngine::settled() {
+  return advance(*flights_.find([this](const Flight& one) { return one.slot == settling_slot_; }));
+}
+
 Status AllreduceEngine::issue() {
-  if (connecting_ || settling_) {
-    const Result<std::uint32_t> missing = unsettled();
-    if (!missing) return tl::unexpected(missing.error());
-    if (connecting_ && std::exchange(unconnected_, *missing) > *missing) since_ns_ = now_ns_;
-    if (*missing != 0) return {};
-    if (connecting_) {
-      connecting_ = false;
-      begin(true);
-    }
-    if (settling_) {
-      Flight* flight = flights_.find([slot = *settling_](const Flight& one) { return one.slot == slot; });
-      settling_.reset();
-      launch_.let_go();
-      if (Status done = advance(*flight); !done) return done;
-    }
-  }
-  while (!settling_) {
+  while (!settling()) {
     Flight* flight = flights_.find([](const Flight& one) { return one.stage == Stage::kStep; });
     if (!flight && next_is_ready()) {
       begin(false);
@@ -226,7 +171,7 @@ void AllreduceEngine::begin(bool trial) {
   Flight flight;
   flight.trial = trial;
   flight.slot = static_cast<std::uint32_t>(count_++ % AllreduceDevices::kSlots);
-  flight.since_ns = now_ns_;
+  flight.since_ns = now_ns();
   if (!trial) {
     flight.group = next_group_;
     flight.round = Round(start_.value + rounds_ + 1);
@@ -240,16 +185,13 @@ void AllreduceEngine::begin(bool trial) {
 Status AllreduceEngine::advance(Flight& flight) {
   while (true) {
     Status done;
-    bool collective = false;
     switch (flight.stage) {
       case Stage::kSum:
         done = sum(flight);
-        collective = plan().sharded();
         flight.stage = Stage::kExchange;
         break;
       case Stage::kExchange:
         if (plan().between_nodes()) done = exchange(flight);
-        collective = plan().between_nodes();
         flight.stage = Stage::kCollect;
         break;
       case Stage::kCollect:
@@ -258,7 +200,6 @@ Status AllreduceEngine::advance(Flight& flight) {
         break;
       case Stage::kStep:
         done = step_group(flight);
-        collective = plan().sharded();
         flight.stage = Stage::kFinish;
         break;
       case Stage::kFinish:
@@ -268,37 +209,12 @@ Status AllreduceEngine::advance(Flight& flight) {
       case Stage::kEnd:
         return {};
     }
-    if (!done || !collective) {
-      if (!done) return done;
-      continue;
-    }
-    const Result<std::uint32_t> missing = unsettled();
-    if (!missing) return tl::unexpected(missing.error());
-    if (*missing != 0) {
-      settling_ = flight.slot;
-      since_ns_ = now_ns_;
-      return {};
-    }
-    launch_.let_go();
+    if (settling()) settling_slot_ = flight.slot;
+    if (!done || settling()) return done;
   }
 }
 
-// ---- Failure ----
-
-Result<std::uint32_t> AllreduceEngine::unsettled() {
-  std::uint32_t count = 0;
-  for (std::uint32_t position = 0; position < plan().devices(); ++position) {
-    for (const auto& comm : {parts_[position].in_node, parts_[position].between}) {
-      if (!comm) continue;
-      const Result<bool> one = api_.comm_settled(*comm);
-      if (!one) {
-        return fail(one.error().code, devices_->describe(position) + ": NCCL reports " + one.error().message);
-      }
-      if (!*one) ++count;
-    }
-  }
-  return count;
-}
+// ---- Progress ----
 
 std::string AllreduceEngine::where(const Flight& flight) const {
   std::string text = flight.trial ? "the first exchange, of zeros," : "chunk " + std::to_string(first(flight).value);
@@ -309,65 +225,15 @@ std::string AllreduceEngine::where(const Flight& flight) const {
   return flight.trial ? text : text + " of round " + std::to_string(flight.round.value);
 }
 
-// Once all nodes have been heard, a wait may be one for their trainers: but not one of a device with a fault.
-Status AllreduceEngine::watch() {
-  if (!flights_.empty() && now_ns_ >= asked_ns_ + kWatchNs) {
-    asked_ns_ = now_ns_;
-    for (std::uint32_t position = 0; position < plan().devices(); ++position) {
-      const Status asked = fault_on(api_, parts_[position].streams());
-      if (!asked) return fail(asked.error().code, devices_->describe(position) + ": " + asked.error().message);
-    }
-  }
-  if (tried_ && plan().nodes > 1) return {};
-  const std::uint64_t timeout = devices_->timeout_ns();
-  const std::string limit = std::to_string(timeout / 1'000'000) + " ms";
-  std::string what;
-  if (connecting_ && now_ns_ - since_ns_ > timeout) {
-    what = "the communicators of " + std::to_string(plan().members()) + " ranks (ncclCommInitRankConfig)";
-  } else if (!flights_.empty() && now_ns_ - flights_.front().since_ns > timeout) {
-    what = where(flights_.front());
-  } else {
-    return {};
-  }
-  std::string who;
-  for (std::uint32_t position = 0; position < plan().devices(); ++position) {
-    who += (position == 0 ? "" : "; ") + devices_->describe(position);
-  }
-  return fail(ErrorCode::kDevice, what + " took longer than " + limit +
-                                      " ([device] collective_timeout_ms in worker.toml) on " + who +
-                                      "; NCCL_DEBUG=INFO in the workers' environment tells what NCCL waits for" +
-                                      (plan().nodes > 1 ? ", NCCL_SOCKET_IFNAME which network it uses" : ""));
+// Once all nodes have been heard, a wait may be one for their trainers.
+Status AllreduceEngine::check_progress() {
+  if (flights_.empty() || !late(flights_.front().since_ns) || (tried_ && plan().nodes > 1)) return {};
+  return too_slow(where(flights_.front()), devices_in_words(false));
 }
 
-void AllreduceEngine::fail_with(const Error& error) {
-  failed_ = true;
-  abort_collectives();
-  output_.engine_failed({error.code, "all-reduce over GPUs failed: " + error.message});
-}
-
-void AllreduceEngine::abort_collectives() {
-  failed_ = true;
-  for (Device& part : parts_) {
-    for (auto* comm : {&part.in_node, &part.between}) {
-      if (*comm) api_.abort(**comm);
-      comm->reset();
-    }
-  }
-  launch_.let_go();
-}
-
-void AllreduceEngine::abandon() {
-  api_.keep(inbox_);
+void AllreduceEngine::abandon_memory() {
   api_.keep(optimizer_);
   devices_->abandon();
-  devices_lost_ = true;
-}
-
-bool AllreduceEngine::quiet() {
-  for (const Device& part : parts_) {
-    if (!is_quiet(api_, part.streams())) return false;
-  }
-  return true;
 }
 
 std::optional<AllreduceEngine::UnderWay> AllreduceEngine::oldest() const {

@@ -8,17 +8,6 @@
 
 namespace tributary {
 
-// Calls for several communicators. group_end() is called whatever happened.
-template <class Each>
-Status AllreduceEngine::in_group(Each each) {
-  launch_ = api_.launches().launch();
-  if (Status done = api_.group_start(); !done) return done;
-  Status status;
-  for (std::uint32_t position = 0; position < plan().devices() && status; ++position) status = each(position);
-  Status ended = api_.group_end();
-  return status ? std::move(ended) : status;
-}
-
 // What the device adds to the sum over nodes, and afterwards that sum.
 float* AllreduceEngine::values(std::uint32_t position, const Flight& flight) const {
   return plan().sharded() ? devices_->share(position, flight.slot)
@@ -41,21 +30,21 @@ Status AllreduceEngine::sum(const Flight& flight) {
     if (!copied) return copied;
   }
   if (!plan().sharded()) return {};
-  return in_group([&](std::uint32_t position) {
+  return collectives([&](std::uint32_t position) {
     const Device& part = parts_[position];
-    return api_.reduce_scatter(*part.in_node, part.main, devices_->gradients(position, first(flight)),
+    return api_.reduce_scatter(part.in_node, part.main, devices_->gradients(position, first(flight)),
                                devices_->share(position, flight.slot), plan().chunk_elements());
   });
 }
 
 Status AllreduceEngine::exchange(const Flight& flight) {
-  return in_group([&](std::uint32_t position) -> Status {
+  return collectives([&](std::uint32_t position) -> Status {
     const ChunkIndex chunk = plan().chunk_of(flight.group, position);
     if (!plan().exists(chunk)) return {};
     const Device& part = parts_[position];
-    Status status = api_.all_reduce(*part.between, part.main, values(position, flight), plan().elements(chunk));
+    Status status = api_.all_reduce(part.between, part.main, values(position, flight), plan().elements(chunk));
     if (status) {
-      status = api_.all_reduce(*part.between, part.main, devices_->tail(position, flight.slot), kTailParts);
+      status = api_.all_reduce(part.between, part.main, devices_->tail(position, flight.slot), kTailParts);
     }
     return status;
   });
@@ -110,9 +99,9 @@ Status AllreduceEngine::step_group(const Flight& flight) {
     if (Status stepped = step_chunk(position, chunk, flight, *total); !stepped) return stepped;
   }
   if (!plan().sharded()) return {};
-  return in_group([&](std::uint32_t position) {
+  return collectives([&](std::uint32_t position) {
     const Device& part = parts_[position];
-    return api_.all_gather(*part.in_node, part.main, devices_->parameters(position, first(flight)),
+    return api_.all_gather(part.in_node, part.main, devices_->parameters(position, first(flight)),
                            plan().chunk_elements());
   });
 }

@@ -29,19 +29,19 @@ std::uint64_t AllreduceJob::staging_bytes(const Layout& layout, std::size_t memb
   return streams * members * (std::min(layout.chunk_elements(), layout.flat_elements()) + kTailParts) * sizeof(float);
 }
 
-AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSurroundings around)
+AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceLane& lane)
     : job_(std::move(job)),
       view_(job_->view()),
-      around_(std::move(around)),
+      lane_(lane),
       flat_(is_flat(*view_.plan)),
-      streams_(streams_of(around_.options, job_->layout().chunks())),
+      streams_(streams_of(lane_.options(), job_->layout().chunks())),
       seen_(job_->layout().tensors().size() * job_->spec().ranks, view_.start.value),
       digests_(job_->layout().chunks(), view_.nodes),
       gather_(view_.layout, job_->layout().chunks_owned_by(ShardIndex(0), LaneIndex(0)), job_->spec().ranks,
               view_.start),
       complete_(job_->layout().chunks(), Complete{view_.start, {}}) {
   newly_.reserve(job_->layout().chunks());
-  conductor_ = start_thread("conductor", around_.logger, [this] { conduct(); });
+  conductor_ = start_thread("conductor", lane_.logger(), [this] { conduct(); });
 }
 
 AllreduceJob::~AllreduceJob() {
@@ -60,7 +60,7 @@ void AllreduceJob::fail_job(LaneFailure::Kind kind, Error error) {
     failed_ = true;
   }
   changed_.notify_all();
-  around_.listener->lane_failed(job_, {kind, 0, std::move(error)});
+  lane_.failed(job_, {kind, 0, std::move(error)});
 }
 
 // A connection that breaks tells that another node is gone: the coordinator knows more, or will soon.
@@ -103,7 +103,7 @@ void AllreduceJob::scan() {
     if (!status) failed_ = true;
   }
   if (!newly_.empty() || !status) changed_.notify_all();
-  if (!status) around_.listener->lane_failed(job_, {LaneFailure::Kind::kTrainer, culprit, status.error()});
+  if (!status) lane_.failed(job_, {LaneFailure::Kind::kTrainer, culprit, status.error()});
 }
 
 void AllreduceJob::tick(std::uint64_t now_ms) {
@@ -115,7 +115,7 @@ void AllreduceJob::tick(std::uint64_t now_ms) {
       continue;
     }
     member->noticed_ms.store(since, std::memory_order_relaxed);
-    around_.logger->info("job '{}': bucket {} of round {} has waited {} s for other nodes", view_.name(),
+    lane_.logger()->info("job '{}': bucket {} of round {} has waited {} s for other nodes", view_.name(),
                          member->chunk.load(std::memory_order_relaxed), member->round.load(std::memory_order_relaxed),
                          (now_ms - since) / 1000);
   }

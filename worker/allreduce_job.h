@@ -36,27 +36,16 @@
 #include <thread>
 #include <vector>
 
-#include "common/log.h"
 #include "worker/allreduce_lane.h"
 #include "worker/bucket_tail.h"
 #include "worker/checkpointer.h"
 #include "worker/device_exchange.h"
 #include "worker/gloo_ring.h"
-#include "worker/job.h"
 #include "worker/node_gather.h"
 #include "worker/replica_digests.h"
 #include "worker/replica_state.h"
 
 namespace tributary {
-
-// What a lane gives its jobs.
-struct AllreduceSurroundings {
-  AllreduceOptions options;
-  WorkerLaneListener* listener = nullptr;
-  AllreducePort* port = nullptr;
-  Logger logger;
-  CommandQueue<std::function<void()>>* lane = nullptr;  // roused when kept() or ended() changed
-};
 
 class AllreduceJob final : private AllreduceEngineOutput {
  public:
@@ -65,7 +54,7 @@ class AllreduceJob final : private AllreduceEngineOutput {
   static constexpr std::size_t kMaxMembers = kMaxTailMembers;  // of a ring
   static constexpr std::uint64_t kNoticeMs = 30'000;           // of waiting for other nodes, until it is logged
 
-  AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceSurroundings around);
+  AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceLane& lane);
   ~AllreduceJob() override;  // cuts what is still under way
   AllreduceJob(const AllreduceJob&) = delete;
   AllreduceJob& operator=(const AllreduceJob&) = delete;
@@ -148,7 +137,7 @@ class AllreduceJob final : private AllreduceEngineOutput {
 
   const std::shared_ptr<NodeJob> job_;
   const ViewPlan& view_;  // of job_
-  const AllreduceSurroundings around_;
+  AllreduceLane& lane_;
   const bool flat_;
   const std::uint16_t streams_;
   std::vector<std::uint64_t> seen_;               // [rank * tensors + t]: round last seen; the lane's

@@ -5,36 +5,26 @@
 #include <algorithm>
 
 #include "common/clock.h"
-#include "common/daemon_thread.h"
 #include "worker/allreduce_job.h"
 
 namespace tributary {
 
 Result<std::unique_ptr<AllreduceLane>> AllreduceLane::start(AllreduceOptions options, WorkerLaneListener& listener,
                                                             AllreducePort& port, Logger logger) {
-  auto doorbell = EventFd::create();
-  if (!doorbell) return tl::unexpected(doorbell.error());
-  auto wake = EventFd::create();
-  if (!wake) return tl::unexpected(wake.error());
+  auto bells = Bells::create();
+  if (!bells) return tl::unexpected(bells.error());
   std::unique_ptr<AllreduceLane> self(
-      new AllreduceLane(std::move(options), listener, port, std::move(logger), std::move(*doorbell), std::move(*wake)));
-  self->thread_ = start_thread("all-reduce lane", self->logger_, [&lane = *self] { lane.run(); });
+      new AllreduceLane(std::move(options), listener, port, std::move(logger), std::move(*bells)));
+  self->NodeLane::start("all-reduce lane");
   return self;
 }
 
 AllreduceLane::AllreduceLane(AllreduceOptions options, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
-                             EventFd doorbell, EventFd wake)
-    : options_(std::move(options)),
-      listener_(listener),
-      port_(port),
-      logger_(std::move(logger)),
-      doorbell_(std::move(doorbell)),
-      commands_(std::move(wake)) {}
+                             Bells bells)
+    : NodeLane(listener, std::move(logger), std::move(bells)), options_(std::move(options)), port_(port) {}
 
 AllreduceLane::~AllreduceLane() {
-  stopping_.store(true, std::memory_order_release);
-  commands_.rouse();
-  if (thread_.joinable()) thread_.join();
+  stop();
 }
 
 std::uint64_t AllreduceLane::bytes_needed(const NodeJobSpec& spec) {
@@ -53,8 +43,7 @@ std::uint64_t AllreduceLane::bytes_needed(const NodeJobSpec& spec) {
 void AllreduceLane::open(std::shared_ptr<NodeJob> job) {
   jobs_held_.fetch_add(1, std::memory_order_acq_rel);
   command([this, job = std::move(job)] {
-    AllreduceSurroundings around{options_, &listener_, &port_, logger_, &commands_};
-    jobs_.push_back(std::make_unique<AllreduceJob>(job, std::move(around)));
+    jobs_.push_back(std::make_unique<AllreduceJob>(job, *this));
     std::erase_if(early_, [&](const PeerAddress& address) {
       const bool ours = address.job == job->view().job && address.view == job->view().view;
       if (ours) jobs_.back()->peer_address(address);
@@ -118,7 +107,7 @@ void AllreduceLane::finish_closing() {
 
 void AllreduceLane::run() {
   std::uint64_t next_tick_ms = 0;
-  while (!stopping_.load(std::memory_order_acquire)) {
+  while (!stopping()) {
     pollfd polled[] = {{commands_.fd(), POLLIN, 0}, {doorbell_.fd(), POLLIN, 0}};
     ::poll(polled, 2, kTickMs);
     commands_.run();

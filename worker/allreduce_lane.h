@@ -13,22 +13,15 @@
 // false) cuts the connections at once. Either wakes the job's threads wherever they wait.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "common/command_queue.h"
 #include "common/config.h"
-#include "common/event_fd.h"
-#include "common/log.h"
 #include "common/messages.h"
 #include "common/result.h"
-#include "worker/job.h"
-#include "worker/lane_listener.h"
+#include "worker/node_lane.h"
 
 namespace tributary {
 
@@ -58,49 +51,36 @@ struct AllreduceOptions {
   std::uint16_t streams = 0;  // collectives under way at a time; 0: the default
 };
 
-class AllreduceLane {
+class AllreduceLane final : public NodeLane {
  public:
-  static constexpr int kTickMs = 50;
   static constexpr std::uint64_t kKeepPatienceMs = 20'000;
   static constexpr std::size_t kMaxEarly = 1024;  // addresses of views that are not open here
 
   static Result<std::unique_ptr<AllreduceLane>> start(AllreduceOptions options, WorkerLaneListener& listener,
                                                       AllreducePort& port, Logger logger);
-  ~AllreduceLane();  // closes all jobs and joins the threads
-  AllreduceLane(const AllreduceLane&) = delete;
-  AllreduceLane& operator=(const AllreduceLane&) = delete;
-
-  // Trainers write to it when a tensor is ready.
-  int doorbell() const { return doorbell_.fd(); }
+  ~AllreduceLane() override;  // closes all jobs and joins the threads
 
   // Any thread.
   void open(std::shared_ptr<NodeJob> job);
   void initial_values(std::shared_ptr<NodeJob> job);
   void peer_address(PeerAddress address);  // may come before open()
   void close(std::shared_ptr<NodeJob> job, bool keep);
-  // Jobs that still write their last checkpoint or wait for their neighbours, after their view ended.
-  std::size_t jobs_keeping() const { return jobs_keeping_.load(std::memory_order_acquire); }
-  // Jobs whose memory is still in use.
-  std::size_t jobs_held() const { return jobs_held_.load(std::memory_order_acquire); }
+
+  // For its jobs.
+  const AllreduceOptions& options() const { return options_; }
+  AllreducePort& port() { return port_; }
 
   // Memory of a job beside its shared memory: optimizer state and staging (and node 0's copy for a checkpoint).
   static std::uint64_t bytes_needed(const NodeJobSpec& spec);
 
  private:
   AllreduceLane(AllreduceOptions options, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
-                EventFd doorbell, EventFd wake);
-  void command(std::function<void()> run) { commands_.push(std::move(run)); }
-  void run();
+                Bells bells);
+  void run() override;
   void finish_closing();
 
   const AllreduceOptions options_;
-  WorkerLaneListener& listener_;
   AllreducePort& port_;
-  Logger logger_;
-  EventFd doorbell_;
-  CommandQueue<std::function<void()>> commands_;
-  std::atomic<bool> stopping_{false};
-  std::atomic<std::size_t> jobs_held_{0}, jobs_keeping_{0};
 
   // The thread's.
   struct Closing {
@@ -110,7 +90,6 @@ class AllreduceLane {
   std::vector<std::unique_ptr<AllreduceJob>> jobs_;  // running
   std::vector<Closing> closing_;                     // ending
   std::vector<PeerAddress> early_;                   // of views that are not open here
-  std::thread thread_;
 };
 
 }  // namespace tributary

@@ -44,7 +44,7 @@ void AllreduceJob::initial_values() {
 
 void AllreduceJob::peer_address(const PeerAddress& address) {
   if (address.key != (on_devices() ? kDevicesKey : kHostKey) || address.node.value >= view_.nodes) {
-    around_.logger->warn("job '{}': dropped an address that no node of this view can have (key '{}', node {})",
+    lane_.logger()->warn("job '{}': dropped an address that no node of this view can have (key '{}', node {})",
                          view_.name(), address.key, address.node.value);
     return;
   }
@@ -102,7 +102,7 @@ void AllreduceJob::conduct() {
   end(began);
   kept_.store(true, std::memory_order_release);
   ended_.store(true, std::memory_order_release);
-  around_.lane->rouse();
+  lane_.rouse();
 }
 
 Status AllreduceJob::begin() {
@@ -114,9 +114,9 @@ Status AllreduceJob::begin() {
   auto state = ReplicaState::create(view_.layout, view_.plan->config, job_->parameters());
   if (!state) return tl::unexpected(state.error());
   state_ = std::move(*state);
-  if (spec.node.value == 0 && !around_.options.store_path.empty()) {
-    checkpointer_ = std::make_unique<Checkpointer>(around_.options.store_path, view_.plan->config, view_.layout,
-                                                   view_.start, *state_, around_.logger);
+  if (spec.node.value == 0 && !lane_.options().store_path.empty()) {
+    checkpointer_ = std::make_unique<Checkpointer>(lane_.options().store_path, view_.plan->config, view_.layout,
+                                                   view_.start, *state_, lane_.logger());
   }
   if (Status opened = open_rings(); !opened) return opened;
   if (Status connected = on_devices() ? connect_devices() : wait_for_members(); !connected) return connected;
@@ -139,12 +139,12 @@ Status AllreduceJob::open_rings() {
   const std::uint32_t here = members_here();
   std::shared_ptr<GlooDevice> device;
   if (view_.nodes > 1 || (ring_size() > 1 && !on_devices())) {
-    auto created = GlooDevice::create(around_.options.address);
+    auto created = GlooDevice::create(lane_.options().address);
     if (!created) return tl::unexpected(created.error());
     device = std::move(*created);
   }
   GlooRing::Options options;
-  options.timeout = milliseconds(around_.options.collective_timeout_ms);
+  options.timeout = milliseconds(lane_.options().collective_timeout_ms);
   options.rank = spec.node.value;
   options.size = view_.nodes;
   auto control = GlooRing::create(device, options);
@@ -191,13 +191,13 @@ Status AllreduceJob::open_rings() {
     members_ = std::move(members);
     published_[spec.node.value] = mine.value;
     for (const auto& member : members_) {
-      member->thread = start_thread("member", around_.logger, [this, &m = *member] {
+      member->thread = start_thread("member", lane_.logger(), [this, &m = *member] {
         const Status ran = contained([&]() -> Status { return run_member(m), Status{}; });
         if (!ran) fail_call("a member of a ring", ran.error());
       });
     }
   }
-  if (view_.nodes > 1) around_.port->publish(mine);
+  if (view_.nodes > 1) lane_.port().publish(mine);
   auto before = addresses_of(control_->previous());
   if (!before) return tl::unexpected(before.error());
   auto after = addresses_of(control_->next());
@@ -208,7 +208,7 @@ Status AllreduceJob::open_rings() {
 // The engine, and on node 0 the keys of its communicators, which are published behind the addresses.
 Status AllreduceJob::open_devices(PeerAddress& mine) {
   const std::shared_ptr<AllreduceDevices>& devices = job_->spec().allreduce_devices;
-  auto exchange = DeviceExchange::create(devices, view_.plan->config, view_.start, *this, around_.logger);
+  auto exchange = DeviceExchange::create(devices, view_.plan->config, view_.start, *this, lane_.logger());
   if (!exchange) return tl::unexpected(exchange.error());
   const AllreducePlan& plan = devices->plan();
   for (std::uint32_t i = 0; mine.node.value == 0 && plan.between_nodes() && i < plan.communicators(); ++i) {
@@ -240,12 +240,12 @@ Result<AllreduceJob::Addresses> AllreduceJob::addresses_of(std::uint32_t node) {
   std::vector<std::byte> bytes;
   {
     std::unique_lock lock(mutex_);
-    const bool there = changed_.wait_for(lock, milliseconds(around_.options.collective_timeout_ms),
+    const bool there = changed_.wait_for(lock, milliseconds(lane_.options().collective_timeout_ms),
                                          [&] { return published_.contains(node) || failed_ || closing_; });
     if (failed_ || closing_) return fail(ErrorCode::kStopped, "the view is over");
     if (!there) {
       return fail(ErrorCode::kTimeout, "node " + std::to_string(node) + " has not said its address for " +
-                                           std::to_string(around_.options.collective_timeout_ms) +
+                                           std::to_string(lane_.options().collective_timeout_ms) +
                                            " ms; is its worker daemon alive?");
     }
     bytes = published_.at(node);
@@ -295,11 +295,11 @@ Status AllreduceJob::wait_for_members() {
 Status AllreduceJob::first_values() {
   const NodeJobSpec& spec = job_->spec();
   if (!spec.init()) {
-    if (around_.options.store_path.empty()) {
+    if (lane_.options().store_path.empty()) {
       return fail(ErrorCode::kStore, "the job is to go on from round " + std::to_string(view_.start.value) +
                                          ", but this worker keeps no checkpoints; set [store] path in worker.toml");
     }
-    return ReplicaCheckpoints(around_.options.store_path, view_.plan->config, *view_.layout)
+    return ReplicaCheckpoints(lane_.options().store_path, view_.plan->config, *view_.layout)
         .read(view_.start, {job_->parameters(), state_->slots(), state_->steps()});
   }
   std::unique_lock lock(mutex_);
@@ -370,7 +370,7 @@ void AllreduceJob::end(bool began) {
   if (exchange_) {
     // What NCCL still sends for others, nobody can see: so all must have come here before anything is aborted.
     if (const Status met = keep ? control_->meet(milliseconds(AllreduceLane::kKeepPatienceMs)) : Status(); !met) {
-      around_.logger->info("job '{}': {} does not wait for the others any more: {}", view_.name(), place(),
+      lane_.logger()->info("job '{}': {} does not wait for the others any more: {}", view_.name(), place(),
                            met.error().message);
     }
     exchange_->stop();
@@ -382,7 +382,7 @@ void AllreduceJob::end(bool began) {
     // Only when both neighbours have all they need of this node may its connections close.
     const Status parted = control_->say_goodbye(milliseconds(AllreduceLane::kKeepPatienceMs));
     if (!parted && parted.error().code != ErrorCode::kStopped) {
-      around_.logger->info("job '{}': {} leaves without the others' goodbye: {}", view_.name(), place(),
+      lane_.logger()->info("job '{}': {} leaves without the others' goodbye: {}", view_.name(), place(),
                            parted.error().message);
     }
     if (saved && checkpointer_) saved = last_checkpoint();
@@ -410,7 +410,7 @@ SnapshotDone AllreduceJob::left() const {
 
 // saved: the state that the view ended with, or why not. newest: the checkpoint that there is if it is not.
 SnapshotDone AllreduceJob::what_is_left(const Status& saved, Round newest) const {
-  if (around_.options.store_path.empty()) return {view_.job, view_.view, Round(), true, 0, {}};
+  if (lane_.options().store_path.empty()) return {view_.job, view_.view, Round(), true, 0, {}};
   const Round reached = std::max(Round(job_->min_version().value), view_.start);
   if (saved) return {view_.job, view_.view, reached, true, 0, {}};
   std::string text = "node 0's checkpoint of round " + std::to_string(reached.value) + ": " + saved.error().message;

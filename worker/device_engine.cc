@@ -1,7 +1,6 @@
 #include "worker/device_engine.h"
 
 #include "common/assert.h"
-#include "worker/settle_pace.h"
 
 namespace tributary {
 namespace {
@@ -14,11 +13,11 @@ constexpr std::size_t kOrdersPerChunk = 8;
 
 DeviceEngine::DeviceEngine(DeviceApi& api, DevicePlan plan, DeviceEngineOptions options, DeviceEngineOutput& output,
                            EventFd wake)
-    : api_(api),
+    : StreamPipeline(api, plan.devices, options.timeout_ns, std::move(wake),
+                     kOrdersPerChunk * plan.groups() * plan.width()),
       plan_(std::move(plan)),
       options_(options),
       output_(output),
-      inbox_(std::make_shared<DeviceInbox>(std::move(wake), kOrdersPerChunk * plan_.groups() * plan_.width())),
       devices_(plan_.width()),
       reduce_(plan_.groups(), options.ahead),
       deliver_(plan_.groups(), options.ahead),
@@ -56,9 +55,7 @@ Status DeviceEngine::set_up() {
                                                          {&device.told_in, "told in"},
                                                          {&device.told_down, "told down"}};
     for (const auto& [stream, label] : streams) {
-      auto made = api_.create_stream(plan_.devices[position], label);
-      if (!made) return tl::unexpected(made.error());
-      *stream = *made;
+      if (Status made = add_stream(position, label, *stream); !made) return made;
     }
     device.slots.resize(options_.slots);
     for (Device::Slot& slot : device.slots) {
@@ -66,9 +63,7 @@ Status DeviceEngine::set_up() {
                                                          {&slot.arrived, "arrived"},     {&slot.decoded, "decoded"},
                                                          {&slot.scattered, "scattered"}, {&slot.gathered, "gathered"}};
       for (const auto& [event, label] : events) {
-        auto made = api_.create_event(plan_.devices[position], label);
-        if (!made) return tl::unexpected(made.error());
-        *event = *made;
+        if (Status made = add_event(position, label, *event); !made) return made;
       }
     }
   }
@@ -78,65 +73,30 @@ Status DeviceEngine::set_up() {
   for (std::uint32_t c = 0; c < chunks; ++c) {
     const ChunkIndex chunk(c);
     const std::uint32_t position = plan_.position_of(chunk);
-    reduced_.push_back(inbox_->callback({DeviceOrder::Kind::kReduced, chunk, position}));
-    arrived_.push_back(inbox_->callback({DeviceOrder::Kind::kArrived, chunk, position}));
-    moved_.push_back(inbox_->callback({DeviceOrder::Kind::kResidualMoved, chunk, position}));
+    reduced_.push_back(inbox().callback({DeviceOrder::Kind::kReduced, chunk, position}));
+    arrived_.push_back(inbox().callback({DeviceOrder::Kind::kArrived, chunk, position}));
+    moved_.push_back(inbox().callback({DeviceOrder::Kind::kResidualMoved, chunk, position}));
   }
   for (std::uint32_t group = 0; group < plan_.groups(); ++group) {
     reduce_.waiting[group] = deliver_.waiting[group] = plan_.chunks_in(group);
     for (std::uint32_t position = 0; position < plan_.width(); ++position) {
-      delivered_.push_back(inbox_->callback({DeviceOrder::Kind::kDelivered, plan_.chunk_at(group, 0), position}));
+      delivered_.push_back(inbox().callback({DeviceOrder::Kind::kDelivered, plan_.chunk_at(group, 0), position}));
     }
   }
 
   if (plan_.collectives()) {
     auto comms = api_.create_comms(plan_.devices);
     if (!comms) return tl::unexpected(comms.error());
-    for (std::uint32_t position = 0; position < plan_.width(); ++position) devices_[position].comm = (*comms)[position];
-    connected_ = false;
+    for (std::uint32_t position = 0; position < plan_.width(); ++position) {
+      devices_[position].comm = (*comms)[position];
+      add_communicator(position, devices_[position].comm);
+    }
+    begin_connecting(plan_.width());
   }
   return {};
 }
 
-DeviceEngine::~DeviceEngine() {
-  if (!memory_) return;  // abandoned, or never allocated: then there are no streams either
-  for (Device& device : devices_) {
-    if (device.comm) api_.destroy(*device.comm);
-    for (const Device::Slot& slot : device.slots) {
-      for (const EventId event : {slot.encoded, slot.sent, slot.arrived, slot.decoded, slot.scattered, slot.gathered}) {
-        if (event != EventId()) api_.destroy_event(event);
-      }
-    }
-    for (const StreamId stream : device.streams()) {
-      if (stream != StreamId()) api_.destroy_stream(stream);
-    }
-  }
-}
-
-// ---- One step ----
-
-void DeviceEngine::step(std::uint64_t now_ns) {
-  now_ns_ = now_ns;
-  if (!connected_ && begun_ns_ == 0) begun_ns_ = now_ns;
-  inbox_->take(orders_);
-  if (failed_) return;
-  const auto checked = [this](const Status& status) {
-    if (!status && !failed_) fail_with(status.error());
-    return status.has_value();
-  };
-  // Before completions are passed on: a collective that ended with an error may have let its stream go on.
-  if (!checked(check_collectives())) return;
-  for (const DeviceOrder& order : orders_) handle(order);
-  if (!checked(issue())) return;
-  checked(watch());
-}
-
-std::uint64_t DeviceEngine::next_step_ns(std::uint64_t now_ns) const {
-  if (failed_) return kIdle;
-  if (!connected_) return now_ns + kConnectStepNs;
-  if (!begun_.empty()) return next_ask_ns(begun_ns_, now_ns);
-  return under_way() ? now_ns + std::min(kWatchNs, options_.timeout_ns / 4 + 1) : kIdle;
-}
+// ---- Completions ----
 
 void DeviceEngine::handle(const DeviceOrder& order) {
   const std::uint32_t group = plan_.group_of(order.chunk);
@@ -162,13 +122,13 @@ void DeviceEngine::handle(const DeviceOrder& order) {
       output_.chunk_reduced(order.chunk);
       completed(reduce_, group);
       if (reduce_.issued.empty()) {
-        busy_ns_.store(busy_ns() + now_ns_ - busy_since_ns_, std::memory_order_relaxed);
+        busy_ns_.store(busy_ns() + now_ns() - busy_since_ns_, std::memory_order_relaxed);
       }
       break;
     case DeviceOrder::Kind::kArrived: {
       Issued* found = deliver_.issued.find([group](const Issued& one) { return one.group == group && one.arriving; });
       TRIB_ASSERT(found);
-      deliver_.since_ns = now_ns_;
+      deliver_.since_ns = now_ns();
       if (--found->arriving == 0) gathers_.push(group);
       break;
     }
@@ -177,7 +137,7 @@ void DeviceEngine::handle(const DeviceOrder& order) {
       break;
     case DeviceOrder::Kind::kResidualMoved:
       --moving_;
-      moving_since_ns_ = now_ns_;
+      moving_since_ns_ = now_ns();
       chunk.moving = false;
       output_.residual_moved(order.chunk);
       break;
@@ -189,7 +149,7 @@ void DeviceEngine::arrived(Line& line, ChunkIndex chunk) {
   TRIB_ASSERT(line.waiting[group] > 0);
   if (--line.waiting[group] != 0) return;
   line.waiting[group] = plan_.chunks_in(group);
-  line.ready.push({group, now_ns_});
+  line.ready.push({group, now_ns()});
 }
 
 // One of the completions of `group`, which is among those issued. Groups end in the order of their issue on each
@@ -199,31 +159,23 @@ void DeviceEngine::completed(Line& line, std::uint32_t group) {
   TRIB_ASSERT(found);
   if (--found->missing == 0) {
     line.groups.fetch_add(1, std::memory_order_relaxed);
-    line.total_ns.fetch_add(now_ns_ - found->ready_ns, std::memory_order_relaxed);
+    line.total_ns.fetch_add(now_ns() - found->ready_ns, std::memory_order_relaxed);
     for (std::uint32_t position = 0; &line == &deliver_ && position < plan_.chunks_in(group); ++position) {
       output_.chunk_delivered(plan_.chunk_at(group, position));
     }
   }
   while (!line.issued.empty() && line.issued.front().missing == 0) line.issued.pop();
-  line.since_ns = now_ns_;
+  line.since_ns = now_ns();
 }
 
 // ---- Issuing ----
 
 Status DeviceEngine::issue() {
-  for (; begun_.empty() && !moves_.empty() && !chunks_[moves_.front().chunk.value].moving; moves_.pop()) {
-    if (moving_++ == 0) moving_since_ns_ = now_ns_;
+  for (; !moves_.empty() && !chunks_[moves_.front().chunk.value].moving; moves_.pop()) {
+    if (moving_++ == 0) moving_since_ns_ = now_ns();
     if (Status done = move_residual(moves_.front()); !done) return done;
   }
-  if (!connected_ || !begun_.empty()) {
-    const Result<bool> ready = settled();
-    if (!ready) return tl::unexpected(ready.error());
-    if (!*ready) return {};
-    connected_ = true;
-    launch_.let_go();
-    if (Status done = finish(); !done) return done;
-  }
-  while (begun_.empty()) {
+  while (!connecting() && !settling()) {
     if (!gathers_.empty()) {
       if (Status done = begin_gather(); !done) return done;
     } else if (!deliver_.ready.empty() && deliver_.issued.size() < options_.ahead) {
@@ -245,7 +197,7 @@ DeviceEngine::Issued& DeviceEngine::begin(Line& line) {
   issued.number = ++issued_count_;
   line.ready.pop();
   ++line.count;
-  if (line.issued.empty()) line.since_ns = now_ns_;
+  if (line.issued.empty()) line.since_ns = now_ns();
   line.issued.push(issued);
   return line.issued.back();
 }
@@ -254,13 +206,13 @@ DeviceEngine::Issued& DeviceEngine::begin(Line& line) {
 Status DeviceEngine::begin_reduce() {
   begun_way_ = Way::kReduce;
   while (!reduce_.ready.empty() && reduce_.issued.size() < options_.ahead && begun_.size() < options_.slots) {
-    if (reduce_.issued.empty()) busy_since_ns_ = now_ns_;
+    if (reduce_.issued.empty()) busy_since_ns_ = now_ns();
     Issued& issued = begin(reduce_);
     issued.missing = plan_.chunks_in(issued.group);
     begun_.push(issued);
   }
   if (Status begun = scatter(); !begun) return begun;
-  return settle();
+  return settling() ? Status() : settled();
 }
 
 Status DeviceEngine::begin_deliver() {
@@ -284,24 +236,11 @@ Status DeviceEngine::begin_gather() {
     begun_.push(*issued);
   }
   if (Status begun = gather(); !begun) return begun;
-  return settle();
+  return settling() ? Status() : settled();
 }
 
 // The rest follows when the collectives are on their streams.
-Status DeviceEngine::settle() {
-  if (plan_.collectives()) {
-    const Result<bool> ready = settled();
-    if (!ready) return tl::unexpected(ready.error());
-    if (!*ready) {
-      begun_ns_ = now_ns_;
-      return {};
-    }
-    launch_.let_go();
-  }
-  return finish();
-}
-
-Status DeviceEngine::finish() {
+Status DeviceEngine::settled() {
   for (; !begun_.empty(); begun_.pop()) {
     const Issued& issued = begun_.front();
     const Status done = begun_way_ == Way::kReduce ? finish_reduce(issued.group, issued.slot)
@@ -313,88 +252,20 @@ Status DeviceEngine::finish() {
 
 // ---- Failure ----
 
-Result<bool> DeviceEngine::settled() {
-  bool all = true;
-  for (std::uint32_t position = 0; position < plan_.width(); ++position) {
-    const Result<bool> one = api_.comm_settled(*devices_[position].comm);
-    if (!one) {
-      return fail(one.error().code, plan_.describe(api_, position) + ": NCCL reports " + one.error().message);
-    }
-    all &= *one;
+Status DeviceEngine::check_progress() {
+  if (settling() && late(settling_since_ns())) {
+    return too_slow(collective(begun_way_) + chunks_in_words(begun_.front().group), devices_in_words(true));
   }
-  return all;
-}
-
-Status DeviceEngine::check_collectives() {
-  if (!plan_.collectives()) return {};
-  const Result<bool> asked = settled();
-  return asked ? Status() : tl::unexpected(asked.error());
-}
-
-// Whether everything under way still makes progress.
-Status DeviceEngine::watch() {
-  if (under_way() && now_ns_ >= asked_ns_ + kWatchNs) {
-    asked_ns_ = now_ns_;
-    for (std::uint32_t position = 0; position < plan_.width(); ++position) {
-      const Status asked = fault_on(api_, devices_[position].streams());
-      if (!asked) return fail(asked.error().code, plan_.describe(api_, position) + ": " + asked.error().message);
-    }
-  }
-  const std::string limit = std::to_string(options_.timeout_ns / 1'000'000) + " ms";
-  if (!connected_ || !begun_.empty()) {
-    if (now_ns_ - begun_ns_ <= options_.timeout_ns) return {};
-    std::string who;
-    for (std::uint32_t position = 0; position < plan_.width(); ++position) {
-      const Result<bool> one = api_.comm_settled(*devices_[position].comm);
-      if (!one || !*one) who += (who.empty() ? "" : "; ") + plan_.describe(api_, position);
-    }
-    const std::string what = connected_
-                                 ? std::string(begun_way_ == Way::kReduce ? "ncclReduceScatter" : "ncclAllGather") +
-                                       " of " + chunks_in_words(begun_.front().group)
-                                 : std::string("ncclCommInitRankConfig");
-    return fail(ErrorCode::kDevice, what + " was not taken up within " + limit + ": waiting for " + who +
-                                        "; NCCL_DEBUG=INFO in the worker's environment tells what NCCL waits for");
-  }
-  if (moving_ != 0 && now_ns_ - moving_since_ns_ > options_.timeout_ns) {
-    return fail(ErrorCode::kDevice, "the copy of a residual has not ended within " + limit);
-  }
-  const auto overdue = [&](const Line& line) {
-    return !line.issued.empty() && now_ns_ - line.since_ns > options_.timeout_ns;
-  };
-  if (!overdue(deliver_) && !overdue(reduce_)) return {};
+  if (moving_ != 0 && late(moving_since_ns_)) return too_slow("the copy of a residual", devices_in_words(false));
+  const auto overdue = [this](const Line& line) { return !line.issued.empty() && late(line.since_ns); };
+  if (settling() || (!overdue(deliver_) && !overdue(reduce_))) return {};
   // What was issued first holds up the rest: a communicator works in the order of its calls.
   const bool reduce_first = deliver_.issued.empty() ||
                             (!reduce_.issued.empty() && reduce_.issued.front().number < deliver_.issued.front().number);
-  const Way way = reduce_first ? Way::kReduce : Way::kDeliver;
-  return fail(ErrorCode::kDevice, stuck(way, (reduce_first ? reduce_ : deliver_).issued.front()) +
-                                      " has not ended within " + limit +
-                                      " ([device] collective_timeout_ms in worker.toml)");
+  return reduce_first ? stuck(Way::kReduce, reduce_.issued.front()) : stuck(Way::kDeliver, deliver_.issued.front());
 }
 
-void DeviceEngine::fail_with(const Error& error) {
-  failed_ = true;
-  abort_collectives();
-  output_.engine_failed({error.code, "the node reduction on devices failed: " + error.message});
-}
-
-void DeviceEngine::abort_collectives() {
-  for (Device& device : devices_) {
-    if (device.comm) api_.abort(*device.comm);
-    device.comm.reset();
-  }
-  launch_.let_go();
-}
-
-bool DeviceEngine::quiet() {
-  if (!memory_) return true;
-  for (const Device& device : devices_) {
-    if (!is_quiet(api_, device.streams())) return false;
-  }
-  return true;
-}
-
-void DeviceEngine::abandon() {
-  api_.keep(inbox_);
+void DeviceEngine::abandon_memory() {
   if (memory_) memory_->abandon();
   memory_.reset();
 }

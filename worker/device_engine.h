@@ -1,6 +1,6 @@
-// DeviceEngine: issues all device work of one job, in one order: sums, collectives, encodes, copies, decodes. The
-// scheduling logic without the thread: orders come in through an inbox, step() does what can be done now, completions
-// go out through DeviceEngineOutput. docs/gpu-nodes.md has streams and events.
+// DeviceEngine: the pipeline (stream_pipeline.h) of one job's node reduction: sums, collectives, encodes, copies,
+// decodes, in one order. Orders come in through the inbox, completions go out through DeviceEngineOutput.
+// docs/gpu-nodes.md has streams and events.
 //
 // A group is issued when all its chunks are there. Per direction at most `ahead` groups are under way; staging memory
 // is there for `slots` of them, the others wait on the device. Deliveries go first: trainers wait for them.
@@ -10,27 +10,17 @@
 // Groups that are ready at the same time are one NCCL group: each takes a launch, and some tens of microseconds to
 // settle. Host functions have streams of their own behind events, because the host's answer takes longer than the next
 // copy.
-//
-// NCCL may put collectives on their streams later than its calls return (a communicator's first ones: it connects).
-// Nothing else is issued until it has ("settled"), because what follows on these streams must come after them.
-//
-// Failure: the first error of any call, asynchronous error or overdue group aborts every communicator and is told
-// once; from then on nothing is issued and no completion is passed on, because what an aborted collective left behind
-// is not a sum.
-//
-// Thread rule: step() and the destructor on one thread at a time; inbox() from any.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "worker/device_inbox.h"
 #include "worker/device_memory.h"
 #include "worker/fixed_queue.h"
+#include "worker/stream_pipeline.h"
 
 namespace tributary {
 
@@ -54,41 +44,21 @@ class DeviceEngineOutput {  // all from step()
   virtual void engine_failed(const Error& error) = 0;
 };
 
-class DeviceEngine {
+class DeviceEngine final : public StreamPipeline {
  public:
-  static constexpr std::uint64_t kWatchNs = 100'000'000;  // how often errors and time-outs are looked for
-  static constexpr std::uint64_t kIdle = ~0ull;
-
   // Allocates and connects. The api outlives the engine.
   static Result<std::unique_ptr<DeviceEngine>> create(DeviceApi& api, DevicePlan plan, DeviceEngineOptions options,
                                                       DeviceEngineOutput& output);
-  // REQUIRES: quiet(), or abandon() was called.
-  ~DeviceEngine();
-  DeviceEngine(const DeviceEngine&) = delete;
-  DeviceEngine& operator=(const DeviceEngine&) = delete;
+  ~DeviceEngine() override { destroy_streams(); }
 
-  // Takes the inbox and does what can be done.
-  void step(std::uint64_t now_ns);
-  // When to call step() again if the inbox stays empty, after a step at `now_ns`; kIdle: not.
-  std::uint64_t next_step_ns(std::uint64_t now_ns) const;
-
-  DeviceInbox& inbox() { return *inbox_; }
   const DevicePlan& plan() const { return plan_; }
   DeviceMemory& memory() { return *memory_; }
-  bool failed() const { return failed_; }
   // Any thread: nanoseconds in which at least one group was being reduced, and what groups took.
   std::uint64_t busy_ns() const { return busy_ns_.load(std::memory_order_relaxed); }
   DeviceTimes times() const {
     return {reduce_.groups.load(std::memory_order_relaxed), reduce_.total_ns.load(std::memory_order_relaxed),
             deliver_.groups.load(std::memory_order_relaxed), deliver_.total_ns.load(std::memory_order_relaxed)};
   }
-
-  // ---- The end ----
-  // Whether all streams are empty. Nothing is issued any more.
-  bool quiet();
-  void abort_collectives();
-  // The devices hang: leaves memory and streams as they are.
-  void abandon();
 
  private:
   enum class Way { kReduce, kDeliver };
@@ -116,14 +86,13 @@ class DeviceEngine {
   struct Device {
     StreamId up, out, in, down;
     StreamId told_out, told_in, told_down;  // host functions, when those have come to an event
-    std::optional<CommId> comm;
+    CommId comm;
     struct Slot {
       EventId encoded, sent, arrived, decoded;
       EventId scattered, gathered;  // after the collectives: only to tell what hangs
     };
     std::vector<Slot> slots;
     std::vector<std::uint32_t> ranks;
-    std::array<StreamId, 7> streams() const { return {up, out, in, down, told_out, told_in, told_down}; }
   };
   struct Move {  // of a residual
     ChunkIndex chunk;
@@ -134,20 +103,23 @@ class DeviceEngine {
   DeviceEngine(DeviceApi& api, DevicePlan plan, DeviceEngineOptions options, DeviceEngineOutput& output, EventFd wake);
   Status set_up();
 
-  void handle(const DeviceOrder& order);
+  void handle(const DeviceOrder& order) override;
+  Status settled() override;
+  Status issue() override;
+  bool under_way() const override { return !reduce_.issued.empty() || !deliver_.issued.empty() || moving_ != 0; }
+  Status check_progress() override;
+  void tell_failure(const Error& error) override {
+    output_.engine_failed({error.code, "the node reduction on devices failed: " + error.message});
+  }
+  void abandon_memory() override;
+  std::string describe(std::uint32_t position) const override { return plan_.describe(api_, position); }
+
   void arrived(Line& line, ChunkIndex chunk);
   void completed(Line& line, std::uint32_t group);
-  Status issue();
   Status begin_reduce();
   Status begin_deliver();
   Issued& begin(Line& line);
   Status begin_gather();
-  Status settle();
-  Status finish();
-  Status check_collectives();
-  Result<bool> settled();
-  bool under_way() const { return !reduce_.issued.empty() || !deliver_.issued.empty() || moving_ != 0; }
-  Status watch();
 
   // device_issue.cc: what is put on the streams.
   Status scatter();
@@ -155,25 +127,21 @@ class DeviceEngine {
   Status gather();
   Status finish_deliver(std::uint32_t group, std::uint32_t slot);
   template <class Each>
-  Status in_group(Each each);
-  Status tell(StreamId stream, EventId event, DeviceCallback* what);
+  Status collectives_of_begun(Each each);
   Result<const void*> encode(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot);
   Status deliver_chunk(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot);
   Status move_residual(const Move& move);
   const float* scatter_input(std::uint32_t position, std::uint32_t group, std::uint32_t slot) const;
   std::span<const float* const> gradients_of(std::uint32_t position, std::uint32_t group);
   bool copies_directly(ChunkIndex chunk) const;
-  std::string stuck(Way way, const Issued& issued) const;
+  Status stuck(Way way, const Issued& issued) const;
 
-  void fail_with(const Error& error);
   std::string chunks_in_words(std::uint32_t group) const;
-  Line& line(Way way) { return way == Way::kReduce ? reduce_ : deliver_; }
+  static std::string collective(Way way) { return way == Way::kReduce ? "ncclReduceScatter of " : "ncclAllGather of "; }
 
-  DeviceApi& api_;
   const DevicePlan plan_;
   const DeviceEngineOptions options_;
   DeviceEngineOutput& output_;
-  const std::shared_ptr<DeviceInbox> inbox_;
   std::unique_ptr<DeviceMemory> memory_;
   std::vector<Device> devices_;
   Line reduce_, deliver_;
@@ -188,19 +156,12 @@ class DeviceEngine {
   std::vector<DeviceCallback*> reduced_, arrived_, moved_;  // by chunk
   std::vector<DeviceCallback*> delivered_;                  // by group and position
   FixedQueue<std::uint32_t> gathers_;                       // groups whose input is there
-  std::vector<DeviceOrder> orders_;                         // scratch
   std::vector<const float*> inputs_;                        // scratch, a pointer per rank
   FixedQueue<Issued> begun_;                                // whose collectives are not settled
   Way begun_way_ = Way::kReduce;                            // of them
-  LaunchGate::Hold launch_;                                 // until it is
-  std::uint64_t begun_ns_ = 0;                              // since when communicators are waited for
-  std::uint64_t asked_ns_ = 0;                              // when devices were asked for faults
-  bool connected_ = true;
-  bool failed_ = false;
-  FixedQueue<Move> moves_;    // of residuals, to be issued
-  std::uint32_t moving_ = 0;  // issued
+  FixedQueue<Move> moves_;                                  // of residuals, to be issued
+  std::uint32_t moving_ = 0;                                // issued
   std::uint64_t moving_since_ns_ = 0;
-  std::uint64_t now_ns_ = 0;
   std::uint64_t issued_count_ = 0;
   std::uint64_t busy_since_ns_ = 0;
   std::atomic<std::uint64_t> busy_ns_{0};

@@ -1,7 +1,10 @@
 #include "worker/device_exchange.h"
 
-#include "common/daemon_thread.h"
-#include "worker/device_thread.h"
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "common/clock.h"
 
 namespace tributary {
 namespace {
@@ -20,41 +23,24 @@ Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(std::shared_ptr<A
   auto engine = AllreduceEngine::create(std::move(devices), config, start, *self);
   if (!engine) return tl::unexpected(engine.error());
   self->engine_ = std::move(*engine);
+  self->thread_.emplace(*self->engine_, self->logger_);
   return self;
-}
-
-DeviceExchange::~DeviceExchange() {
-  if (engine_) stop();
 }
 
 Status DeviceExchange::connect(std::span<const CommKey> keys) {
   if (Status begun = engine_->connect(keys); !begun) return begun;
-  while (!engine_->connected()) {
-    if (given_up()) return fail(ErrorCode::kStopped, "the view is over");
-    const std::uint64_t now = steady_ns();
-    engine_->step(now);
-    if (engine_->failed()) return tl::unexpected(error_);
-    if (!engine_->connected()) sleep_until_next(*engine_, engine_->inbox().fd(), now);
-  }
-  return {};
+  thread_->run([this](std::uint64_t) { return !engine_->connected() && !engine_->failed(); });
+  if (thread_->given_up()) return fail(ErrorCode::kStopped, "the view is over");
+  return engine_->failed() ? tl::unexpected(error_) : Status();
 }
 
 Status DeviceExchange::load(ReplicaState& state) {
-  return engine_->load(state, [this] { return nap_for_copy(), !given_up(); });
+  return engine_->load(state, [this] { return nap_for_copy(), !thread_->given_up(); });
 }
 
 void DeviceExchange::start() {
   started_ = true;
-  thread_ = start_thread("device exchange", logger_, [this] { run(); });
-}
-
-void DeviceExchange::run() {
-  while (!given_up()) {
-    const std::uint64_t now = steady_ns();
-    engine_->step(now);
-    notice(now);
-    sleep_until_next(*engine_, engine_->inbox().fd(), now);
-  }
+  thread_->start("device exchange", [this](std::uint64_t now) { return notice(now), true; });
 }
 
 void DeviceExchange::notice(std::uint64_t now_ns) {
@@ -70,22 +56,15 @@ void DeviceExchange::engine_failed(const Error& error) {
   if (started_) output_.engine_failed(error);
 }
 
-void DeviceExchange::give_up() {
-  giving_up_.store(true, std::memory_order_release);
-  engine_->inbox().rouse();
-}
-
 void DeviceExchange::stop() {
-  if (stopped_) return;
-  stopped_ = true;
-  give_up();
-  if (thread_.joinable()) thread_.join();
+  if (!thread_ || std::exchange(stopped_, true)) return;
+  thread_->join();
   engine_->abort_collectives();
-  end_device_work(*engine_, logger_, nap_for_devices);
+  thread_->end();
 }
 
 Status DeviceExchange::save(ReplicaState& state) {
-  const std::uint64_t deadline = steady_ms() + kDevicesQuietMs;
+  const std::uint64_t deadline = steady_ms() + DeviceThread::kQuietMs;
   return engine_->save(state, [deadline] { return nap_for_copy(), steady_ms() < deadline; });
 }
 

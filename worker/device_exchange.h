@@ -7,13 +7,13 @@
 // Thread rule: the conductor's thread; ready() and give_up() from any.
 #pragma once
 
-#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
-#include <thread>
 
 #include "common/log.h"
 #include "worker/allreduce_engine.h"
+#include "worker/device_thread.h"
 
 namespace tributary {
 
@@ -25,7 +25,7 @@ class DeviceExchange final : private AllreduceEngineOutput {
   static Result<std::unique_ptr<DeviceExchange>> create(std::shared_ptr<AllreduceDevices> devices,
                                                         const JobConfig& config, Round start,
                                                         AllreduceEngineOutput& output, Logger logger);
-  ~DeviceExchange() override;
+  ~DeviceExchange() override { stop(); }
   DeviceExchange(const DeviceExchange&) = delete;
   DeviceExchange& operator=(const DeviceExchange&) = delete;
 
@@ -35,7 +35,7 @@ class DeviceExchange final : private AllreduceEngineOutput {
   void start();
   void ready(ChunkIndex chunk, const BucketTail& tail) { engine_->ready(chunk, tail); }
   // Whoever waits in connect() or load() is woken, and nothing is issued any more.
-  void give_up();
+  void give_up() { thread_->give_up(); }
   // Aborts what is under way and waits for the devices. Once is enough.
   void stop();
   Status save(ReplicaState& state);
@@ -43,8 +43,6 @@ class DeviceExchange final : private AllreduceEngineOutput {
  private:
   DeviceExchange(std::string job, AllreduceEngineOutput& output, Logger logger)
       : job_(std::move(job)), output_(output), logger_(std::move(logger)) {}
-  void run();
-  bool given_up() const { return giving_up_.load(std::memory_order_acquire); }
   void notice(std::uint64_t now_ns);
 
   bool wants(ChunkIndex chunk, Round round) override { return output_.wants(chunk, round); }
@@ -62,9 +60,8 @@ class DeviceExchange final : private AllreduceEngineOutput {
   std::unique_ptr<AllreduceEngine> engine_;
   Error error_;                   // before start()
   std::uint64_t noticed_ns_ = 0;  // since when the group waited that the log has told of
-  std::atomic<bool> giving_up_{false};
   bool started_ = false, stopped_ = false;
-  std::thread thread_;
+  std::optional<DeviceThread> thread_;  // from create() on; last, because it ends the devices' work
 };
 
 }  // namespace tributary

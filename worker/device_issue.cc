@@ -29,25 +29,22 @@ Status DeviceEngine::scatter() {
       if (!summed) return summed;
     }
   }
-  return in_group([this](std::uint32_t position, const Issued& issued) {
+  return collectives_of_begun([this](std::uint32_t position, const Issued& issued) {
     const Device& device = devices_[position];
-    return api_.reduce_scatter(*device.comm, device.up, scatter_input(position, issued.group, issued.slot),
+    return api_.reduce_scatter(device.comm, device.up, scatter_input(position, issued.group, issued.slot),
                                memory_->slot(position, issued.slot).share, plan_.chunk_elements());
   });
 }
 
-// One NCCL group, of all that has begun. It is ended whatever happened.
+// One NCCL group, of all that has begun.
 template <class Each>
-Status DeviceEngine::in_group(Each each) {
+Status DeviceEngine::collectives_of_begun(Each each) {
   if (!plan_.collectives()) return {};
-  launch_ = api_.launches().launch();
-  if (Status done = api_.group_start(); !done) return done;
-  Status status;
-  for (std::uint32_t position = 0; position < plan_.width(); ++position) {
+  return collectives([&](std::uint32_t position) {
+    Status status;
     for (std::size_t i = 0; i < begun_.size() && status; ++i) status = each(position, begun_[i]);
-  }
-  Status ended = api_.group_end();
-  return status ? std::move(ended) : status;
+    return status;
+  });
 }
 
 Status DeviceEngine::finish_reduce(std::uint32_t group, std::uint32_t slot) {
@@ -110,12 +107,6 @@ bool DeviceEngine::copies_directly(ChunkIndex chunk) const {
   return chunks_[chunk.value].full || plan_.pull->id() == EncodingId::kFp32;
 }
 
-// The host is told when `event`, as it was recorded last, has come.
-Status DeviceEngine::tell(StreamId stream, EventId event, DeviceCallback* what) {
-  const Status waits = api_.wait(stream, event);
-  return waits ? api_.call_host(stream, &DeviceCallback::post, what) : waits;
-}
-
 Status DeviceEngine::deliver_chunk(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot) {
   const Device& device = devices_[position];
   const Device::Slot& events = device.slots[slot];
@@ -143,9 +134,9 @@ Status DeviceEngine::deliver_chunk(std::uint32_t position, ChunkIndex chunk, std
 }
 
 Status DeviceEngine::gather() {
-  return in_group([this](std::uint32_t position, const Issued& issued) {
+  return collectives_of_begun([this](std::uint32_t position, const Issued& issued) {
     const Device& device = devices_[position];
-    return api_.all_gather(*device.comm, device.down, memory_->parameters(position, issued.group),
+    return api_.all_gather(device.comm, device.down, memory_->parameters(position, issued.group),
                            plan_.chunk_elements());
   });
 }
@@ -185,8 +176,8 @@ Status DeviceEngine::move_residual(const Move& move) {
 }
 
 // What the oldest group of a direction waits for, and on which devices.
-std::string DeviceEngine::stuck(Way way, const Issued& issued) const {
-  std::string collective, other;
+Status DeviceEngine::stuck(Way way, const Issued& issued) const {
+  std::string collecting, other;
   for (std::uint32_t position = 0; position < plan_.width(); ++position) {
     const Device::Slot& events = devices_[position].slots[issued.slot];
     const std::string device = plan_.describe(api_, position);
@@ -200,7 +191,7 @@ std::string DeviceEngine::stuck(Way way, const Issued& issued) const {
       const bool direct = exists && copies_directly(plan_.chunk_at(issued.group, position));
       if (exists && !passed(direct ? events.arrived : events.decoded)) add(other);
     } else if (plan_.collectives() && !passed(way == Way::kReduce ? events.scattered : events.gathered)) {
-      add(collective);
+      add(collecting);
     } else if (way == Way::kReduce && exists && !passed(events.sent)) {
       add(other);
     } else if (way == Way::kDeliver && !plan_.collectives()) {
@@ -208,12 +199,9 @@ std::string DeviceEngine::stuck(Way way, const Issued& issued) const {
     }
   }
   const std::string chunks = chunks_in_words(issued.group);
-  if (!collective.empty()) {
-    return std::string(way == Way::kReduce ? "ncclReduceScatter of " : "ncclAllGather of ") + chunks + " on " +
-           collective;
-  }
+  if (!collecting.empty()) return too_slow(collective(way) + chunks, collecting);
   const std::string what = way == Way::kReduce ? "the encoding and copy to the host of " : "the copy to the device of ";
-  return what + chunks + " on " + (other.empty() ? "its devices" : other);
+  return too_slow(what + chunks, other.empty() ? "its devices" : other);
 }
 
 }  // namespace tributary

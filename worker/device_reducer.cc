@@ -3,8 +3,6 @@
 #include <cstring>
 
 #include "common/assert.h"
-#include "common/daemon_thread.h"
-#include "worker/device_thread.h"
 
 namespace tributary {
 namespace {
@@ -25,10 +23,10 @@ Result<std::shared_ptr<DeviceReduction>> DeviceReduction::create(std::shared_ptr
   auto engine = DeviceEngine::create(*self->api_, std::move(plan), self->options_.engine, *self);
   if (!engine) return tl::unexpected(engine.error());
   self->engine_ = std::move(*engine);
+  self->thread_.emplace(*self->engine_, self->logger_, self->options_.pump);
   self->ports_by_chunk_.resize(self->plan().layout->chunks());
   if (Status made = self->make_loans(); !made) return tl::unexpected(made.error());
-  if (!self->options_.pump)
-    self->thread_ = start_thread("device reduction", self->logger_, [job = self.get()] { job->run(); });
+  if (!self->options_.pump) self->thread_->start("device reduction", [](std::uint64_t) { return true; });
   return self;
 }
 
@@ -42,21 +40,6 @@ Status DeviceReduction::make_loans() {
     loans_.push_back(std::move(*loan));
   }
   return {};
-}
-
-DeviceReduction::~DeviceReduction() {
-  stopping_.store(true, std::memory_order_release);
-  if (engine_) engine_->inbox().rouse();
-  if (thread_.joinable()) thread_.join();
-  if (engine_) end_device_work(*engine_, logger_, options_.pump ? options_.pump : nap_for_devices);
-}
-
-void DeviceReduction::run() {
-  while (!stopping_.load(std::memory_order_acquire)) {
-    const std::uint64_t now = steady_ns();
-    engine_->step(now);
-    sleep_until_next(*engine_, engine_->inbox().fd(), now);
-  }
 }
 
 Result<DeviceReduction::Port*> DeviceReduction::add_port(const std::vector<ChunkIndex>& chunks) {
@@ -95,7 +78,7 @@ void DeviceReduction::wait_for(const Port& port) const {
   if (options_.pump) {
     options_.pump();
   } else {
-    sleep_on(port.fd(), kWaitNs);
+    DeviceThread::sleep_on(port.fd(), kWaitNs);
   }
 }
 

@@ -12,14 +12,15 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/log.h"
 #include "worker/device_engine.h"
 #include "worker/device_loan.h"
+#include "worker/device_thread.h"
 #include "worker/node_reducer.h"
 
 namespace tributary {
@@ -36,7 +37,7 @@ class DeviceReduction final : public DeviceLender, private DeviceEngineOutput {
   static Result<std::shared_ptr<DeviceReduction>> create(std::shared_ptr<DeviceApi> api, DevicePlan plan,
                                                          DeviceReductionOptions options, Logger logger);
   // Waits for what is under way. Trainers must have closed what they were lent.
-  ~DeviceReduction() override;
+  ~DeviceReduction() override = default;
   DeviceReduction(const DeviceReduction&) = delete;
   DeviceReduction& operator=(const DeviceReduction&) = delete;
 
@@ -63,7 +64,6 @@ class DeviceReduction final : public DeviceLender, private DeviceEngineOutput {
   DeviceReduction(std::shared_ptr<DeviceApi> api, DeviceReductionOptions options, Logger logger)
       : api_(std::move(api)), options_(std::move(options)), logger_(std::move(logger)) {}
   Status make_loans();
-  void run();
 
   Result<Port*> add_port(const std::vector<ChunkIndex>& chunks);
   Error error() const;
@@ -89,8 +89,8 @@ class DeviceReduction final : public DeviceLender, private DeviceEngineOutput {
   mutable std::mutex mutex_;  // guards ports_ and error_
   std::vector<std::unique_ptr<Port>> ports_;
   Error error_;
-  std::atomic<bool> failed_{false}, stopping_{false};
-  std::thread thread_;
+  std::atomic<bool> failed_{false};
+  std::optional<DeviceThread> thread_;  // from create() on; last, because it ends the devices' work
 };
 
 class DeviceReducer final : public NodeReducer {

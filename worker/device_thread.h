@@ -1,60 +1,54 @@
-// What the threads that step device engines (device_engine.h, allreduce_engine.h) have in common: the loop, and the
-// end.
+// DeviceThread: the thread that steps a pipeline, and the end of the pipeline's work.
+//
+// Thread rule: give_up() from any thread, everything else on the owner's.
 #pragma once
 
-#include <poll.h>
-#include <time.h>
-
 #include <atomic>
-#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <thread>
 
-#include "common/clock.h"
 #include "common/log.h"
+#include "worker/stream_pipeline.h"
 
 namespace tributary {
 
-// For work under way when a job is over, before and after an abort.
-inline constexpr std::uint64_t kDevicesQuietMs = 5'000;
+class DeviceThread {
+ public:
+  // For work under way when a job is over, before and after an abort.
+  static constexpr std::uint64_t kQuietMs = 5'000;
+  // False: enough. Asked after every step.
+  using More = std::function<bool(std::uint64_t now_ns)>;
 
-inline constexpr std::uint64_t kForEver = ~0ull;
+  // The pipeline must outlive it. nap: called between two looks while the devices are waited for; null: it sleeps.
+  DeviceThread(StreamPipeline& pipeline, Logger logger, std::function<void()> nap = nullptr);
+  ~DeviceThread() { end(); }
+  DeviceThread(const DeviceThread&) = delete;
+  DeviceThread& operator=(const DeviceThread&) = delete;
 
-inline void sleep_on(int fd, std::uint64_t ns) {
-  pollfd item{fd, POLLIN, 0};
-  const timespec time{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-  ::ppoll(&item, 1, ns == kForEver ? nullptr : &time, nullptr);
-}
+  // Steps the pipeline, as it wants to be, until `more` is false or give_up(): on the calling thread, or its own.
+  void run(const More& more);
+  void start(const char* name, More more);
+  void give_up();
+  bool given_up() const { return giving_up_.load(std::memory_order_acquire); }
+  // Gives up and waits for the thread.
+  void join();
+  // When nothing is to come any more: waits until the devices are done, aborts what is not done by then, and leaves its
+  // memory and streams alone if that does not help. Once is enough.
+  void end();
 
-// Until its wake() is written or the engine wants to be stepped again: not at all, if that is now.
-template <class Engine>
-void sleep_until_next(const Engine& engine, int wake_fd, std::uint64_t stepped_ns) {
-  const std::uint64_t next = engine.next_step_ns(stepped_ns);
-  if (next > stepped_ns) sleep_on(wake_fd, next == Engine::kIdle ? kForEver : next - stepped_ns);
-}
+  // Until something is written to `fd`.
+  static void sleep_on(int fd, std::uint64_t ns);
 
-// When nothing is to come any more: waits until the devices are done, aborts what is not done by then, and leaves its
-// memory and streams alone if that does not help. nap: called between two looks.
-template <class Engine, class Nap>
-void end_device_work(Engine& engine, const Logger& logger, Nap nap) {
-  const auto quiet = [&] {
-    const std::uint64_t deadline = steady_ms() + kDevicesQuietMs;
-    while (!engine.quiet()) {
-      if (steady_ms() > deadline) return false;
-      nap();
-    }
-    return true;
-  };
-  if (quiet()) return;
-  engine.abort_collectives();
-  if (quiet()) return;
-  logger->error("devices still work on a job that is over after {} ms: their memory is not freed; restart the worker",
-                2 * kDevicesQuietMs);
-  engine.abandon();
-}
+ private:
+  bool becomes_quiet();
 
-inline void nap_for_devices() {
-  std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
+  StreamPipeline& pipeline_;
+  const Logger logger_;
+  const std::function<void()> nap_;
+  std::atomic<bool> giving_up_{false};
+  bool ended_ = false;
+  std::thread thread_;
+};
 
 }  // namespace tributary

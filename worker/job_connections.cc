@@ -4,6 +4,7 @@
 
 #include "common/clock.h"
 #include "common/codec.h"
+#include "worker/lane.h"
 
 namespace tributary {
 namespace {
@@ -20,15 +21,14 @@ constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 
 }  // namespace
 
-Result<std::unique_ptr<JobConnections>> JobConnections::open(const std::shared_ptr<NodeJob>& job,
-                                                             const WorkerLaneOptions& options, zmq::context_t& context,
-                                                             WorkerLaneListener& listener, Logger logger) {
-  const LaneChunks lane = LaneChunks::of(job->layout(), options.index, options.lanes);
-  std::unique_ptr<JobConnections> self(new JobConnections(*job, lane, options, listener, std::move(logger)));
-  auto opened = WorkerLaneJob::open(job, lane, options, *self);
+Result<std::unique_ptr<JobConnections>> JobConnections::open(const std::shared_ptr<NodeJob>& job, WorkerLane& lane) {
+  const WorkerLaneOptions& options = lane.options();
+  const LaneChunks chunks = LaneChunks::of(job->layout(), options.index, options.lanes);
+  std::unique_ptr<JobConnections> self(new JobConnections(*job, chunks, lane));
+  auto opened = WorkerLaneJob::open(job, chunks, options, *self);
   if (!opened) return tl::unexpected(opened.error());
   self->job_ = std::move(*opened);
-  if (Status status = self->connect(context, lane); !status) {
+  if (Status status = self->connect(chunks); !status) {
     self->close();
     return tl::unexpected(status.error());
   }
@@ -37,21 +37,19 @@ Result<std::unique_ptr<JobConnections>> JobConnections::open(const std::shared_p
   return self;
 }
 
-JobConnections::JobConnections(const NodeJob& job, const LaneChunks& lane, const WorkerLaneOptions& options,
-                               WorkerLaneListener& listener, Logger logger)
+JobConnections::JobConnections(const NodeJob& job, const LaneChunks& chunks, WorkerLane& lane)
     : spec_(job.spec()),
-      counts_(job.lane_stats(options.index)),
-      listener_(listener),
-      logger_(logger),
-      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
-      copies_(*spec_.view->layout, lane.chunks, spec_.view->plan->config.push),
-      servers_(lane.owners) {}
+      lane_(lane),
+      counts_(job.lane_stats(lane.options().index)),
+      noise_(lane.logger(), kNoiseLines, kNoiseIntervalMs),
+      copies_(*spec_.view->layout, chunks.chunks, spec_.view->plan->config.push),
+      servers_(chunks.owners) {}
 
 JobConnections::~JobConnections() = default;
 
-Status JobConnections::connect(zmq::context_t& context, const LaneChunks& lane) {
+Status JobConnections::connect(const LaneChunks& chunks) {
   std::vector<int> chunks_of(servers_.size(), 0);
-  for (const ConnectionIndex connection : lane.connections) ++chunks_of[connection.value];
+  for (const ConnectionIndex connection : chunks.connections) ++chunks_of[connection.value];
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     const auto& endpoints = spec_.endpoints;
     const ChunkOwner owner = servers_[i];
@@ -62,7 +60,7 @@ Status JobConnections::connect(zmq::context_t& context, const LaneChunks& lane) 
     }
     const std::string& endpoint = endpoints[owner.shard.value][owner.lane.value];
     try {
-      zmq::socket_t socket(context, zmq::socket_type::dealer);
+      zmq::socket_t socket(lane_.context(), zmq::socket_type::dealer);
       set_common_options(socket, kMaxDataMessage, kMessagesPerChunk * chunks_of[i] + kHighWaterSlack);
       socket.connect(endpoint);
       sockets_.push_back(std::move(socket));
@@ -116,8 +114,8 @@ Result<std::vector<const SharedMemory*>> JobConnections::regions() {
 }
 
 void JobConnections::not_shared(std::size_t connection, const Error& why) {
-  logger_->info("job '{}': payloads to lane {} of server {} go over a socket: {}", spec_.view->name(),
-                servers_[connection].lane.value, servers_[connection].shard.value, why.message);
+  lane_.logger()->info("job '{}': payloads to lane {} of server {} go over a socket: {}", spec_.view->name(),
+                       servers_[connection].lane.value, servers_[connection].shard.value, why.message);
 }
 
 void JobConnections::settle_links() {
@@ -223,7 +221,7 @@ void JobConnections::refused(const std::string& line) {
 }
 
 void JobConnections::failed(LaneFailure failure) {
-  listener_.lane_failed(memory(), std::move(failure));
+  lane_.failed(memory(), std::move(failure));
 }
 
 void JobConnections::tick() {

@@ -17,12 +17,12 @@
 
 namespace tributary {
 
+class WorkerLane;
+
 class JobConnections final : private WorkerLaneOutput {
  public:
   // kUnavailable if an endpoint cannot be used; errors of WorkerLaneJob::open().
-  static Result<std::unique_ptr<JobConnections>> open(const std::shared_ptr<NodeJob>& job,
-                                                      const WorkerLaneOptions& options, zmq::context_t& context,
-                                                      WorkerLaneListener& listener, Logger logger);
+  static Result<std::unique_ptr<JobConnections>> open(const std::shared_ptr<NodeJob>& job, WorkerLane& lane);
   ~JobConnections() override;  // REQUIRES: closed() or the context is closed
 
   WorkerLaneJob& job() { return *job_; }
@@ -42,9 +42,8 @@ class JobConnections final : private WorkerLaneOutput {
   std::uint64_t outstanding() const { return lent_.outstanding(); }
 
  private:
-  JobConnections(const NodeJob& job, const LaneChunks& lane, const WorkerLaneOptions& options,
-                 WorkerLaneListener& listener, Logger logger);
-  Status connect(zmq::context_t& context, const LaneChunks& lane);
+  JobConnections(const NodeJob& job, const LaneChunks& chunks, WorkerLane& lane);
+  Status connect(const LaneChunks& chunks);
   void ask_links(std::uint64_t now_ms);
   Result<std::vector<const SharedMemory*>> regions();
   void not_shared(std::size_t connection, const Error& why);
@@ -56,9 +55,8 @@ class JobConnections final : private WorkerLaneOutput {
   void failed(LaneFailure failure) override;
 
   const NodeJobSpec& spec_;
+  WorkerLane& lane_;
   LaneJobStats& counts_;
-  WorkerLaneListener& listener_;
-  Logger logger_;
   RateLimitedLog noise_;
   LentMemory lent_;     // of all sockets
   FrameCopies copies_;  // allocated if links want them

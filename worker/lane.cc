@@ -3,36 +3,24 @@
 #include <algorithm>
 
 #include "common/clock.h"
-#include "common/daemon_thread.h"
 #include "worker/job_connections.h"
 
 namespace tributary {
 
 Result<std::unique_ptr<WorkerLane>> WorkerLane::start(WorkerLaneOptions options, WorkerLaneListener& listener,
                                                       Logger logger) {
-  auto doorbell = EventFd::create();
-  if (!doorbell) return tl::unexpected(doorbell.error());
-  auto wake = EventFd::create();
-  if (!wake) return tl::unexpected(wake.error());
-  std::unique_ptr<WorkerLane> self(
-      new WorkerLane(options, listener, std::move(logger), std::move(*doorbell), std::move(*wake)));
-  self->thread_ = start_thread("lane", self->logger_, [&lane = *self] { lane.run(); });
+  auto bells = Bells::create();
+  if (!bells) return tl::unexpected(bells.error());
+  std::unique_ptr<WorkerLane> self(new WorkerLane(options, listener, std::move(logger), std::move(*bells)));
+  self->NodeLane::start("lane");
   return self;
 }
 
-WorkerLane::WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger, EventFd doorbell,
-                       EventFd wake)
-    : options_(options),
-      listener_(listener),
-      logger_(std::move(logger)),
-      doorbell_(std::move(doorbell)),
-      commands_(std::move(wake)),
-      context_(1) {}
+WorkerLane::WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger, Bells bells)
+    : NodeLane(listener, std::move(logger), std::move(bells)), options_(options), context_(1) {}
 
 WorkerLane::~WorkerLane() {
-  stopping_.store(true, std::memory_order_release);
-  commands_.rouse();
-  if (thread_.joinable()) thread_.join();
+  stop();
 }
 
 void WorkerLane::open(std::shared_ptr<NodeJob> job) {
@@ -40,14 +28,14 @@ void WorkerLane::open(std::shared_ptr<NodeJob> job) {
   RedoRing::Use ring;  // counted before anybody can look
   if (job->spec().redo) ring = RedoRing::use(job->spec().redo);
   command([this, job = std::move(job), ring = std::move(ring)]() mutable {
-    auto opened = JobConnections::open(job, options_, context_, listener_, logger_);
+    auto opened = JobConnections::open(job, *this);
     if (opened) {
       (*opened)->hold(std::move(ring));
       jobs_.push_back(std::move(*opened));
       return;
     }
     jobs_held_.fetch_sub(1, std::memory_order_acq_rel);
-    listener_.lane_failed(job, {LaneFailure::Kind::kRefused, 0, opened.error()});
+    failed(job, {LaneFailure::Kind::kRefused, 0, opened.error()});
   });
 }
 
@@ -85,7 +73,7 @@ void WorkerLane::finish_keeping(std::uint64_t now) {
       continue;
     }
     if (!at->job->job().kept()) {
-      logger_->warn(
+      logger()->warn(
           "job '{}': no server has said a word for {} ms; {} residuals are kept so far, and the last snapshot stands",
           at->job->memory()->view().name(), options_.stop_timeout_ms, at->job->job().residuals_kept());
     }
@@ -109,7 +97,7 @@ void WorkerLane::finish_closing(std::uint64_t now) {
     }
     if (!entry.warned && now - entry.since_ms > kLentPatienceMs) {
       entry.warned = true;
-      logger_->warn(
+      logger()->warn(
           "job '{}': ZeroMQ still holds {} messages {} ms after its sockets were closed; their memory stays mapped",
           entry.job->memory()->view().name(), entry.job->outstanding(), now - entry.since_ms);
     }
@@ -121,7 +109,7 @@ void WorkerLane::run() {
   std::vector<zmq::pollitem_t> items;
   std::uint64_t next_tick_ns = 0;
   bool more = false;  // a connection has messages beyond its batch
-  while (!stopping_.load(std::memory_order_acquire)) {
+  while (!stopping()) {
     items.clear();
     items.push_back({nullptr, commands_.fd(), ZMQ_POLLIN, 0});
     items.push_back({nullptr, doorbell_.fd(), ZMQ_POLLIN, 0});

@@ -19,42 +19,30 @@
 // then the count is zero for certain.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 #include <zmq.hpp>
 
-#include "common/command_queue.h"
-#include "common/event_fd.h"
-#include "common/log.h"
 #include "common/patience.h"
 #include "common/result.h"
-#include "worker/job.h"
 #include "worker/lane_job.h"
+#include "worker/node_lane.h"
 
 namespace tributary {
 
 class JobConnections;
 
-class WorkerLane {
+class WorkerLane final : public NodeLane {
  public:
-  static constexpr int kTickMs = 50;        // time-outs of ClientCore, statistics
   static constexpr int kClosingTickMs = 2;  // while ZeroMQ still holds lent messages
   static constexpr int kBatch = 16;         // messages per connection and turn, so that none starves the others
   static constexpr std::uint64_t kLentPatienceMs = 10'000;  // then a warning; memory is never unmapped under ZeroMQ
 
   static Result<std::unique_ptr<WorkerLane>> start(WorkerLaneOptions options, WorkerLaneListener& listener,
                                                    Logger logger);
-  ~WorkerLane();  // closes all jobs and joins the thread
-  WorkerLane(const WorkerLane&) = delete;
-  WorkerLane& operator=(const WorkerLane&) = delete;
-
-  // Trainers write to it when a tensor is ready.
-  int doorbell() const { return doorbell_.fd(); }
+  ~WorkerLane() override;  // closes all jobs and joins the thread
 
   // Any thread.
   void open(std::shared_ptr<NodeJob> job);
@@ -62,26 +50,19 @@ class WorkerLane {
   // keep: the view ended in good order, and what the node still owes the servers (residuals) is sent before the sockets
   // are closed, while servers take it.
   void close(std::shared_ptr<NodeJob> job, bool keep);
-  // Jobs of which something is still being sent to the servers after their view ended.
-  std::size_t jobs_keeping() const { return jobs_keeping_.load(std::memory_order_acquire); }
-  // Jobs whose memory ZeroMQ or this lane still holds.
-  std::size_t jobs_held() const { return jobs_held_.load(std::memory_order_acquire); }
+
+  // For its jobs, on the lane's thread.
+  const WorkerLaneOptions& options() const { return options_; }
+  zmq::context_t& context() { return context_; }
 
  private:
-  WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger, EventFd doorbell, EventFd wake);
-  void command(std::function<void()> run) { commands_.push(std::move(run)); }
-  void run();
+  WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger, Bells bells);
+  void run() override;
   void finish_keeping(std::uint64_t now_ms);
   void finish_closing(std::uint64_t now_ms);
   JobConnections* find(const NodeJob* job);
 
   const WorkerLaneOptions options_;
-  WorkerLaneListener& listener_;
-  Logger logger_;
-  EventFd doorbell_;
-  CommandQueue<std::function<void()>> commands_;
-  std::atomic<bool> stopping_{false};
-  std::atomic<std::size_t> jobs_held_{0}, jobs_keeping_{0};
 
   // The thread's.
   zmq::context_t context_;
@@ -94,7 +75,6 @@ class WorkerLane {
   };
   std::vector<Closing> keeping_;  // sending residuals
   std::vector<Closing> closing_;  // sockets closed
-  std::thread thread_;
 };
 
 }  // namespace tributary
