@@ -50,7 +50,7 @@ void ShardCore::on_clock_push(PeerId from, Chunk& chunk, const Push& push, Paylo
   clock.last = push.last;
   clock.withheld = true;
   ++stats_.withheld;
-  if (job_.nodes > 1) output_.receipt(from, Receipt{push.key, push.round});
+  if (job_.view->nodes > 1) output_.receipt(from, Receipt{push.key, push.round});
   release_answers(chunk);
   if (chunk.slowest == slowest) return;
   max_version_ = std::max(max_version_, Version(chunk.slowest));
@@ -75,9 +75,9 @@ bool ShardCore::advance(Chunk& chunk, NodeClock& clock, const Push& push, const 
 
 // In the order of the nodes.
 void ShardCore::release_answers(Chunk& chunk) {
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
+  for (std::uint32_t node = 0; node < job_.view->nodes; ++node) {
     NodeClock& clock = chunk.clocks[node];
-    if (!clock.withheld || !near_enough(clock.asked, chunk.slowest, clock.last ? 0 : job_.clocks->staleness)) continue;
+    if (!clock.withheld || !near_enough(clock.asked, chunk.slowest, clock.last ? 0 : job_.staleness())) continue;
     clock.withheld = false;
     --stats_.withheld;
     send_clock_answer(chunk, NodeRank(node));
@@ -92,7 +92,7 @@ void ShardCore::send_clock_answer(Chunk& chunk, NodeRank node) {
     clock.sent = chunk.encoded ? chunk.encoded : chunk.params;
     clock.sent_slowest = progress(chunk).value;
   }
-  Answer header{{job_.job, job_.view, node, chunk.index}, Version(clock.asked), pull_->id()};
+  Answer header{{job_.view->job, job_.view->view, node, chunk.index}, Version(clock.asked), pull_->id()};
   header.slowest = Round(clock.sent_slowest);
   ++stats_.answers;
   stats_.answer_bytes += clock.sent.size();
@@ -101,7 +101,7 @@ void ShardCore::send_clock_answer(Chunk& chunk, NodeRank node) {
 
 void ShardCore::answer_clock_pull(PeerId to, Chunk& chunk, NodeRank node) {
   NodeClock& clock = chunk.clocks[node.value];
-  if (clock.asked != job_.start.value) return;  // a late copy: its sender has the answer, and has pushed since
+  if (clock.asked != job_.view->start.value) return;  // a late copy: its sender has the answer, and has pushed since
   clock.from = to;
   send_clock_answer(chunk, node);
 }
@@ -110,7 +110,7 @@ void ShardCore::answer_clock_pull(PeerId to, Chunk& chunk, NodeRank node) {
 void ShardCore::repeat_answer(Chunk& chunk, NodeRank node, Round round) {
   NodeClock& clock = chunk.clocks[node.value];
   if (!clock.withheld) return send_clock_answer(chunk, node);
-  output_.receipt(clock.from, Receipt{{job_.job, job_.view, node, chunk.index}, round});
+  output_.receipt(clock.from, Receipt{{job_.view->job, job_.view->view, node, chunk.index}, round});
 }
 
 void ShardCore::on_clock_query(PeerId from, Chunk& chunk, const Query& query) {
@@ -122,19 +122,19 @@ void ShardCore::on_clock_query(PeerId from, Chunk& chunk, const Query& query) {
 }
 
 Status ShardCore::restore_clocks(Chunk& chunk, std::span<const std::uint64_t> clocks) {
-  if (clocks.size() != job_.nodes) return {};  // other nodes wrote it
-  if (std::ranges::any_of(clocks, [&](std::uint64_t clock) { return clock < job_.start.value; })) {
+  if (clocks.size() != job_.view->nodes) return {};  // other nodes wrote it
+  if (std::ranges::any_of(clocks, [&](std::uint64_t clock) { return clock < job_.view->start.value; })) {
     return fail(ErrorCode::kStore, "chunk " + std::to_string(chunk.index.value) +
                                        " in the store lacks pushes of rounds that it is said to have; check the disk, "
                                        "then restore the store from a copy or remove it");
   }
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) chunk.clocks[node].applied = clocks[node];
+  for (std::uint32_t node = 0; node < job_.view->nodes; ++node) chunk.clocks[node].applied = clocks[node];
   chunk.slowest = *std::ranges::min_element(clocks);
   return {};
 }
 
 std::pair<Round, Round> ShardCore::clock_range(NodeRank node) const {
-  if (chunks_.empty() || !job_.clocks) return {};
+  if (chunks_.empty() || !job_.plan().has_clocks()) return {};
   std::uint64_t lowest = ~0ull, highest = 0;
   for (const Chunk& chunk : chunks_) {
     lowest = std::min(lowest, chunk.clocks[node.value].applied);

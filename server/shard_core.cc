@@ -13,22 +13,22 @@ ShardCore::ShardCore(ShardJob job, BufferPool& pool, ShardOutput& output)
     : job_(std::move(job)),
       pool_(pool),
       output_(output),
-      push_(make_encoding(job_.push)),
-      pull_(make_encoding(job_.pull)),
-      local_(job_.layout->chunks(), kNotOurs) {
-  TRIB_ASSERT(!job_.recovers || !job_.clocks);
-  TRIB_ASSERT(!job_.gate || (!job_.clocks && !push_->keeps_residual()));
-  const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
+      push_(job_.plan().push),
+      pull_(job_.plan().pull),
+      local_(job_.view->layout->chunks(), kNotOurs) {
+  TRIB_ASSERT(!job_.recovers || !job_.plan().has_clocks());
+  TRIB_ASSERT(!job_.plan().has_gate() || (!job_.plan().has_clocks() && !push_->keeps_residual()));
+  const std::vector<ChunkIndex> owned = job_.view->layout->chunks_owned_by(job_.shard, job_.lane);
   chunks_.resize(owned.size());
   for (std::size_t i = 0; i < owned.size(); ++i) {
     Chunk& chunk = chunks_[i];
     chunk.index = owned[i];
-    chunk.elements = job_.layout->chunk(owned[i]).elements;
-    if (job_.gate) chunk.gate = first_gate_state(*job_.gate);
-    if (job_.clocks) {
-      chunk.slowest = job_.start.value;
-      chunk.clocks.resize(job_.nodes);
-      for (NodeClock& clock : chunk.clocks) clock.applied = clock.asked = job_.start.value;
+    chunk.elements = job_.view->layout->chunk(owned[i]).elements;
+    if (job_.plan().has_gate()) chunk.gate = first_gate_state(job_.plan().config.gate);
+    if (job_.plan().has_clocks()) {
+      chunk.slowest = job_.view->start.value;
+      chunk.clocks.resize(job_.view->nodes);
+      for (NodeClock& clock : chunk.clocks) clock.applied = clock.asked = job_.view->start.value;
     }
     local_[owned[i].value] = static_cast<std::uint32_t>(i);
   }
@@ -53,16 +53,16 @@ std::size_t ShardCore::pool_blocks(std::size_t chunks, int slots, EncodingSpec p
 }
 
 ShardCore::Chunk* ShardCore::find(PeerId from, const ChunkKey& key, Round round) {
-  if (key.view != job_.view) {
+  if (key.view != job_.view->view) {
     reject(from, key, round, ErrorCode::kStaleView,
-           "message for view " + std::to_string(key.view.value) + ", but job " + std::to_string(job_.job.value) +
-               " is at view " + std::to_string(job_.view.value) + "; attach again");
+           "message for view " + std::to_string(key.view.value) + ", but job " + std::to_string(job_.view->job.value) +
+               " is at view " + std::to_string(job_.view->view.value) + "; attach again");
     return nullptr;
   }
-  if (key.node.value >= job_.nodes) {
-    reject(
-        from, key, round, ErrorCode::kTopology,
-        "node rank " + std::to_string(key.node.value) + ", but the view has " + std::to_string(job_.nodes) + " nodes");
+  if (key.node.value >= job_.view->nodes) {
+    reject(from, key, round, ErrorCode::kTopology,
+           "node rank " + std::to_string(key.node.value) + ", but the view has " + std::to_string(job_.view->nodes) +
+               " nodes");
     return nullptr;
   }
   if (key.chunk.value >= local_.size() || local_[key.chunk.value] == kNotOurs) {
@@ -86,7 +86,7 @@ bool ShardCore::allocate(Chunk& chunk) {
   BufferRef params = pool_.acquire(bytes);
   bool complete = static_cast<bool>(params);
   BufferRef slots[kernels::kMaxSlots];
-  for (int s = 0; s < job_.optimizer->slots(); ++s) complete = (slots[s] = pool_.acquire(bytes)) && complete;
+  for (int s = 0; s < job_.plan().optimizer->slots(); ++s) complete = (slots[s] = pool_.acquire(bytes)) && complete;
   BufferRef encoded;
   if (pull_->id() != EncodingId::kFp32) complete = (encoded = pool_.acquire(pull_->bytes(chunk.elements))) && complete;
   BufferRef estimate;
@@ -125,7 +125,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   const std::size_t expected = push.residual == ResidualUse::kNone     ? frame_bytes
                                : push.residual == ResidualUse::kBehind ? residual_offset(frame_bytes) + residual_bytes
                                                                        : residual_bytes;
-  if (push.encoding != job_.push.id) {
+  if (push.encoding != push_->id()) {
     return reject(from, push.key, push.round, ErrorCode::kConfigMismatch,
                   "push encoded as " + std::string(encoding_name(push.encoding)) + ", but the job's push encoding is " +
                       push_->name());
@@ -141,7 +141,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
     return reject(from, push.key, push.round, ErrorCode::kInvalidArgument,
                   "weight " + std::to_string(push.weight) + " exceeds the bound of " + std::to_string(kMaxWeight));
   }
-  if (job_.clocks) return on_clock_push(from, *chunk, push, std::move(frame));
+  if (job_.plan().has_clocks()) return on_clock_push(from, *chunk, push, std::move(frame));
   if (push.residual == ResidualUse::kAlone) return take_residual(*chunk, from, push, std::move(frame));
   if (snapshot_round_ == push.round && push_->keeps_residual() && push.residual == ResidualUse::kNone) {
     return reject(from, push.key, push.round, ErrorCode::kMalformed,
@@ -164,7 +164,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
     if (push.round.value == chunk->version.value) send_answer(from, *chunk, push.key.node, Reply::kRound);
     return;
   }
-  if (push.redo && job_.gate && !push.gate.known()) {
+  if (push.redo && job_.plan().has_gate() && !push.gate.known()) {
     return reject(from, push.key, push.round, ErrorCode::kMalformed,
                   "push of chunk " + std::to_string(push.key.chunk.value) + " for round " +
                       std::to_string(push.round.value) +
@@ -200,17 +200,17 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
 // follows at once: an answer is large and queues behind the other nodes', so that acknowledgements by answers alone
 // would slow down just the node that is last, and it would stay last (docs/data-path.md).
 void ShardCore::settle(PeerId from, Chunk& chunk, const ChunkKey& key, Round round) {
-  const bool alone = job_.nodes == 1;
+  const bool alone = job_.view->nodes == 1;
   if (!alone) output_.receipt(from, Receipt{key, round});
-  const bool done = chunk.arrived == job_.nodes && complete(chunk);
+  const bool done = chunk.arrived == job_.view->nodes && complete(chunk);
   if (alone && !done) output_.receipt(from, Receipt{key, round});
 }
 
 // False, and the round is as it was, if the pool has no buffer for the new state, or if the gate has not opened.
 bool ShardCore::complete(Chunk& chunk) {
-  if (job_.gate) return pass_gate(chunk);
+  if (job_.plan().has_gate()) return pass_gate(chunk);
   std::uint64_t weight = 0;
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
+  for (std::uint32_t node = 0; node < job_.view->nodes; ++node) {
     weight += chunk.contributions[node].weight;
     frames_[node] = frame_of(chunk.contributions[node]);
   }
@@ -231,7 +231,7 @@ void ShardCore::finish_round(Chunk& chunk) {
   max_version_ = std::max(max_version_, chunk.version);
   chunk.arrived = 0;
   const bool captures = snapshot_round_ && !chunk.captured && chunk.version.value == snapshot_round_->value;
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
+  for (std::uint32_t node = 0; node < job_.view->nodes; ++node) {
     Contribution& contribution = chunk.contributions[node];
     if (!chunk.residuals.empty()) chunk.residuals[node] = {};  // of an older version
     stats_.held_bytes -= contribution.frame.bytes().size();
@@ -243,7 +243,7 @@ void ShardCore::finish_round(Chunk& chunk) {
     contribution.frame.reset();
     contribution.present = false;
     if (contribution.redo) {
-      const ChunkKey key{job_.job, job_.view, NodeRank(node), chunk.index};
+      const ChunkKey key{job_.view->job, job_.view->view, NodeRank(node), chunk.index};
       output_.receipt(contribution.from, Receipt{key, Round(chunk.version.value), false, true});
     } else {
       send_answer(contribution.from, chunk, NodeRank(node), Reply::kRound);
@@ -276,7 +276,7 @@ bool ShardCore::answer_no_change(Chunk& chunk) {
 // snapshots never change under their readers) the step writes into fresh ones. All of those are there before anything
 // changes: false, or an exception for want of memory, leaves the chunk as it was.
 bool ShardCore::apply(Chunk& chunk, const Step& step) {
-  const kernels::Optimizer& optimizer = *job_.optimizer;
+  const kernels::Optimizer& optimizer = *job_.plan().optimizer;
   BufferRef* current[kernels::kMaxSlots + 3] = {&chunk.params};
   std::size_t count = 1;
   for (int s = 0; s < optimizer.slots(); ++s) current[count++] = &chunk.slots[s];
@@ -312,7 +312,7 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
     args.estimate_out = next[estimate].floats().data();
   }
   ++chunk.step;
-  const double lr = scheduled_lr(job_.schedule, job_.lr, step.position);
+  const double lr = scheduled_lr(job_.plan().schedule, job_.plan().config.optimizer.lr, step.position);
   fused_step(optimizer, optimizer.scalars(chunk.step, lr), args);
   if (job_.recovers) keep_previous(chunk);
   for (std::size_t i = 0; i < count; ++i) *current[i] = std::move(next[i]);
@@ -323,7 +323,7 @@ bool ShardCore::apply(Chunk& chunk, const Step& step) {
 }
 
 void ShardCore::send_answer(PeerId to, const Chunk& chunk, NodeRank node, Reply reply) {
-  const ChunkKey key{job_.job, job_.view, node, chunk.index};
+  const ChunkKey key{job_.view->job, job_.view->view, node, chunk.index};
   Answer header{key, chunk.version, pull_->id()};
   const BufferRef* payload = chunk.encoded ? &chunk.encoded : &chunk.params;
   if (reply == Reply::kWhole && chunk.estimate) {
@@ -349,10 +349,10 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
     return reject(from, init.key, Round(0), ErrorCode::kTopology,
                   "initial values from node " + std::to_string(init.key.node.value) + "; only node 0 sends them");
   }
-  if (job_.resumes) {
+  if (job_.view->resumes) {
     return reject(from, init.key, Round(0), ErrorCode::kWrongRound,
                   "initial values of chunk " + std::to_string(init.key.chunk.value) +
-                      ", but the view resumes at round " + std::to_string(job_.start.value) +
+                      ", but the view resumes at round " + std::to_string(job_.view->start.value) +
                       " and has the values of that round; pull them");
   }
   const std::size_t bytes = chunk->elements * sizeof(float);
@@ -368,8 +368,8 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
   if (!allocate(*chunk)) return;  // its sender hears nothing and sends it again
   std::memcpy(chunk->params.data(), values.data(), bytes);
   if (chunk->estimate) std::memcpy(chunk->estimate.data(), values.data(), bytes);
-  for (int s = 0; s < job_.optimizer->slots(); ++s) {
-    std::ranges::fill(chunk->slots[s].floats(), job_.optimizer->initial_state(s));
+  for (int s = 0; s < job_.plan().optimizer->slots(); ++s) {
+    std::ranges::fill(chunk->slots[s].floats(), job_.plan().optimizer->initial_state(s));
   }
   initialise(*chunk);
 }
@@ -377,7 +377,7 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
 void ShardCore::on_pull(PeerId from, const Pull& pull) {
   Chunk* chunk = find(from, pull.key, Round(0));
   if (!chunk) return;
-  if (chunk->initialised && job_.clocks) {
+  if (chunk->initialised && job_.plan().has_clocks()) {
     answer_clock_pull(from, *chunk, pull.key.node);
   } else if (!chunk->initialised || pull.version > chunk->version) {
     chunk->waiting_pulls[pull.key.node.value] = {from, pull.version};
@@ -392,7 +392,7 @@ void ShardCore::on_pull(PeerId from, const Pull& pull) {
 void ShardCore::on_query(PeerId from, const Query& query) {
   Chunk* chunk = find(from, query.key, query.round);
   if (!chunk) return;
-  if (job_.clocks) return on_clock_query(from, *chunk, query);
+  if (job_.plan().has_clocks()) return on_clock_query(from, *chunk, query);
   if (chunk->initialised && query.round.value <= chunk->version.value) {
     if (query.redo) return output_.receipt(from, Receipt{query.key, query.round, false, true});
     return send_answer(from, *chunk, query.key.node, Reply::kRound);
@@ -409,16 +409,16 @@ void ShardCore::on_query(PeerId from, const Query& query) {
 void ShardCore::capture(Chunk& chunk, Round round) {
   chunk.captured = true;
   ChunkSnapshot snapshot;
-  snapshot.job = job_.job;
-  snapshot.view = job_.view;
+  snapshot.job = job_.view->job;
+  snapshot.view = job_.view->view;
   snapshot.round = round;
   snapshot.chunk = chunk.index;
   snapshot.version = chunk.version;
   snapshot.step = chunk.step;
   snapshot.params = chunk.params;
-  for (int s = 0; s < job_.optimizer->slots(); ++s) snapshot.slots[s] = chunk.slots[s];
+  for (int s = 0; s < job_.plan().optimizer->slots(); ++s) snapshot.slots[s] = chunk.slots[s];
   snapshot.estimate = chunk.estimate;
-  snapshot.nodes = job_.nodes;
+  snapshot.nodes = job_.view->nodes;
   for (HeldResidual& held : chunk.residuals) {
     if (!held.owner.empty()) snapshot.residuals.push_back(std::exchange(held, {}));
   }
@@ -436,7 +436,7 @@ bool ShardCore::snapshot_at(Round round) {
   if (push_->keeps_residual() && max_version_.value + 2 > round.value) return false;
   if (chunks_.empty()) return true;
   // Until it is written, the snapshot may keep a second copy of the whole state.
-  if (pool_.available() < steady_blocks(chunks_.size(), job_.optimizer->slots(), EncodingId::kFp32) +
+  if (pool_.available() < steady_blocks(chunks_.size(), job_.plan().optimizer->slots(), EncodingId::kFp32) +
                               (pull_->is_delta() ? chunks_.size() : 0)) {
     return false;
   }
@@ -470,7 +470,7 @@ bool ShardCore::stop(bool keep, Round round) {
   if (!keep) return true;
   const bool consistent =
       initialised() && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
-        return job_.clocks ? progress(chunk).value >= round.value : chunk.version.value == round.value;
+        return job_.plan().has_clocks() ? progress(chunk).value >= round.value : chunk.version.value == round.value;
       });
   if (!consistent) return false;
   if (push_->keeps_residual() && !all_residuals()) {

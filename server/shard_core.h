@@ -23,14 +23,14 @@
 // is held with the chunk's snapshot. A node that leaves sends the residual alone, and stop() waits for all of them. On
 // resuming, a node gets its residual back before the first answer.
 //
-// Clocks (ShardJob::clocks; modes ssp and async): push.round is the clock of its author, 1, 2, ... A push is applied on
+// Clocks (modes ssp and async): push.round is the clock of its author, 1, 2, ... A push is applied on
 // its own as it arrives, once, and in the order of its author's clock; chunk.version counts what was applied. Only its
 // answer may wait, until the slowest node's clock on this chunk is near enough: then it brings the parameters as they
 // are, hence its author's own push and all that are old enough. What was answered stays as it is until its author's
 // next push (a repeated question gets the same bytes), so that several nodes may read, in shared memory, too, while the
 // chunk goes on: with n nodes there are at most n + 1 generations of parameters. shard_clocks.cc has that part.
 //
-// A gate (ShardJob::gate; shard_gate.cc): a round whose frames are all there is not applied before there is a decision
+// A gate (shard_gate.cc): a round whose frames are all there is not applied before there is a decision
 // about the whole of it, from outside. The frames are summed into one buffer of the pool and let go; their facts go out
 // when all chunks of this core have them, and decide() applies the round. Each chunk keeps what was decided about its
 // last two versions: answers say it, and a snapshot has it.
@@ -49,43 +49,29 @@
 #include <vector>
 
 #include "common/buffer_pool.h"
-#include "common/config.h"
-#include "common/encoding.h"
 #include "common/fused_step.h"
-#include "common/layout.h"
+#include "common/job_plan.h"
 #include "common/messages.h"
 #include "common/payload.h"
 #include "kernels/optimizer.h"
 
 namespace tributary {
 
-// How nodes with clocks of their own are kept together. s = staleness, n = nodes.
-struct ClockRules {
-  static constexpr std::uint64_t kUnbounded = ~0ull;
-  // The answer to clock c of a node waits while the slowest node's clock is below c - s. So what a node computes from
-  // at clock c + 1 holds all pushes up to clock c - s, and its own. 0: nodes go clock by clock, as in synchronous
-  // rounds, but every push is a step of its own.
-  std::uint64_t staleness = kUnbounded;
-};
-
-// Everything a lane must know to own its part of a job in a view.
+// A lane's part of a view. ViewPlan::start is the snapshot behind it.
 struct ShardJob {
-  JobId job;
-  ViewId view;
-  std::uint32_t nodes = 1;
-  std::shared_ptr<const Layout> layout;
+  std::shared_ptr<const ViewPlan> view;
   ShardIndex shard;
   LaneIndex lane;
-  std::shared_ptr<const kernels::Optimizer> optimizer;
-  double lr = 0.0;
-  ScheduleConfig schedule;
-  EncodingSpec push;
-  EncodingSpec pull;
-  bool recovers = false;             // keep what nodes held before the last step
-  std::optional<ClockRules> clocks;  // none: synchronous rounds. REQUIRES: not with recovers
-  Round start;                       // the snapshot behind this view (clocks: every node's begins there); 0: none
-  bool resumes = false;              // every chunk is restored or kept: nobody's initial values are awaited
-  std::optional<GateConfig> gate;    // rounds wait for decide(). REQUIRES: no clocks, no residuals
+  bool recovers = false;  // keep what nodes held before the last step. REQUIRES: no clocks
+
+  const JobPlan& plan() const { return *view->plan; }
+  // Jobs with clocks: the answer to clock c of a node waits while the slowest node's clock is below c - s. So what a
+  // node computes from at clock c + 1 holds all pushes up to clock c - s, and its own. 0: nodes go clock by clock, as
+  // in synchronous rounds, but every push is a step of its own.
+  static constexpr std::uint64_t kUnbounded = ~0ull;
+  std::uint64_t staleness() const {
+    return plan().config.mode == Mode::kSsp ? plan().config.ssp.staleness : kUnbounded;
+  }
 };
 
 // A node's residual of a chunk, fp32 at any address, in the memory that it was received in.
@@ -314,7 +300,9 @@ class ShardCore {
   bool allocate(Chunk& chunk);
   void initialise(Chunk& chunk);
   // What a snapshot's round is about.
-  Version progress(const Chunk& chunk) const { return job_.clocks ? Version(chunk.slowest) : chunk.version; }
+  Version progress(const Chunk& chunk) const {
+    return job_.plan().has_clocks() ? Version(chunk.slowest) : chunk.version;
+  }
   Status restore_clocks(Chunk& chunk, std::span<const std::uint64_t> clocks);
   void on_clock_push(PeerId from, Chunk& chunk, const Push& push, Payload frame);
   void on_clock_query(PeerId from, Chunk& chunk, const Query& query);

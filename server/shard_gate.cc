@@ -45,7 +45,7 @@ std::uint64_t ShardCore::weight_of(const Chunk& chunk) const {
 // The frames become one sum, and go. False, and nothing has changed, if the pool has no buffer for it.
 bool ShardCore::take_facts(Chunk& chunk) {
   const std::uint64_t weight = weight_of(chunk);
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
+  for (std::uint32_t node = 0; node < job_.view->nodes; ++node) {
     frames_[node] = frame_of(chunk.contributions[node]);
   }
   chunk.facts = GateFacts{.sum_squares = 0.0, .weight = weight, .finite = true};
@@ -73,8 +73,8 @@ bool ShardCore::take_facts(Chunk& chunk) {
 
 void ShardCore::send_facts() {
   RoundFacts facts;
-  facts.job = job_.job;
-  facts.view = job_.view;
+  facts.job = job_.view->job;
+  facts.view = job_.view->view;
   facts.round = facts_round_;
   facts.before = chunks_.front().gate;
   for (const Chunk& chunk : chunks_) facts.chunks.push_back({chunk.index, chunk.facts});
@@ -85,7 +85,7 @@ bool ShardCore::apply_decided(Chunk& chunk, const GateDecision& decided) {
   const GateDecision decision = decided;  // it may lie in a contribution that is about to go
   const bool summed = chunk.facts_of.value == chunk.version.value + 1;
   const std::uint64_t weight = weight_of(chunk);
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
+  for (std::uint32_t node = 0; node < job_.view->nodes; ++node) {
     frames_[node] = frame_of(chunk.contributions[node]);
   }
   const bool applies = weight != 0 && decision.applies() && chunk.facts.finite;
@@ -117,12 +117,12 @@ void ShardCore::note_decision(Round round, const GateDecision& decision) {
 }
 
 void ShardCore::decide(const RoundDecision& m) {
-  if (!job_.gate || chunks_.empty() || m.view != job_.view || !m.decision.known()) return;
+  if (!job_.plan().has_gate() || chunks_.empty() || m.view != job_.view->view || !m.decision.known()) return;
   const bool open = m.round > decided_round_ && m.round.value <= max_version_.value + 1;
   if (!open) return;
   note_decision(m.round, m.decision);
   for (Chunk& chunk : chunks_) {
-    if (chunk.version.value + 1 != m.round.value || chunk.arrived != job_.nodes) continue;
+    if (chunk.version.value + 1 != m.round.value || chunk.arrived != job_.view->nodes) continue;
     try {
       complete(chunk);
     } catch (const std::bad_alloc&) {
@@ -132,10 +132,10 @@ void ShardCore::decide(const RoundDecision& m) {
 }
 
 std::optional<RoundFacts> ShardCore::decided() const {
-  if (!job_.gate || decided_round_.value == 0) return std::nullopt;
+  if (!job_.plan().has_gate() || decided_round_.value == 0) return std::nullopt;
   RoundFacts known;
-  known.job = job_.job;
-  known.view = job_.view;
+  known.job = job_.view->job;
+  known.view = job_.view->view;
   known.round = decided_round_;
   known.decided = decided_;
   return known;

@@ -11,11 +11,11 @@ namespace tributary {
 // Arrays with a place for each node of the view.
 void ShardCore::size_for_nodes() {
   for (Chunk& chunk : chunks_) {
-    chunk.contributions.resize(job_.nodes);
-    chunk.waiting_pulls.resize(job_.nodes);
-    if (push_->keeps_residual()) chunk.residuals.resize(job_.nodes);
+    chunk.contributions.resize(job_.view->nodes);
+    chunk.waiting_pulls.resize(job_.view->nodes);
+    if (push_->keeps_residual()) chunk.residuals.resize(job_.view->nodes);
   }
-  frames_.resize(job_.nodes);
+  frames_.resize(job_.view->nodes);
 }
 
 Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step, std::span<const float> params,
@@ -28,7 +28,7 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
                                        (ours ? ": it has its values already" : ": it does not belong there"));
   }
   Chunk& chunk = chunks_[local_[index.value]];
-  const auto expected_slots = static_cast<std::size_t>(job_.optimizer->slots());
+  const auto expected_slots = static_cast<std::size_t>(job_.plan().optimizer->slots());
   const bool fits =
       params.size() == chunk.elements && slots.size() == expected_slots &&
       std::ranges::all_of(slots, [&](const auto& s) { return s.size() == chunk.elements; }) &&
@@ -40,7 +40,7 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
                                              std::to_string(slots.size()) + " state arrays, but the job needs " +
                                              std::to_string(chunk.elements) + " and " + std::to_string(expected_slots));
   }
-  if (job_.clocks) {
+  if (job_.plan().has_clocks()) {
     if (Status fits_job = restore_clocks(chunk, clocks); !fits_job) return fits_job;
   }
   if (!allocate(chunk) || (push_->keeps_residual() && !restore_residuals(chunk, compression))) {
@@ -54,7 +54,7 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
   }
   chunk.version = version;
   chunk.step = step;
-  if (job_.gate && gate.known()) {
+  if (job_.plan().has_gate() && gate.known()) {
     chunk.gate = gate;
     note_decision(Round(version.value), gate);
   }
@@ -64,19 +64,20 @@ Status ShardCore::restore(ChunkIndex index, Version version, std::uint64_t step,
 }
 
 Status ShardCore::reopen(ShardJob job) {
-  TRIB_ASSERT(job.job == job_.job && stats_.held_frames == 0);
+  TRIB_ASSERT(job.view->job == job_.view->job && stats_.held_frames == 0);
   const auto no = [&](const std::string& why) -> Status {
     return fail(ErrorCode::kTopology, "the state that server " + std::to_string(job_.shard.value) + " lane " +
                                           std::to_string(job_.lane.value) + " kept of job " +
-                                          std::to_string(job_.job.value) + " cannot go on: " + why);
+                                          std::to_string(job_.view->job.value) + " cannot go on: " + why);
   };
   const bool same_chunks =
-      job.layout->hash() == job_.layout->hash() && job.shard == job_.shard && job.lane == job_.lane &&
-      std::ranges::equal(chunks_, job.layout->chunks_owned_by(job.shard, job.lane), {}, &Chunk::index);
+      job.view->layout->hash() == job_.view->layout->hash() && job.shard == job_.shard && job.lane == job_.lane &&
+      std::ranges::equal(chunks_, job.view->layout->chunks_owned_by(job.shard, job.lane), {}, &Chunk::index);
   if (!same_chunks) {
     return no("the model is laid out differently now");
   }
-  if (!(job.push == job_.push) || !(job.pull == job_.pull)) return no("its encodings have changed");
+  const JobConfig &now = job.plan().config, &before = job_.plan().config;
+  if (!(now.push == before.push) || !(now.pull == before.pull)) return no("its encodings have changed");
   if (!job_.recovers) return no("it was not kept to go on from");
   if (!initialised()) return no("some of its chunks never got their initial values");
   job_ = std::move(job);
@@ -94,11 +95,11 @@ BufferRef ShardCore::before_previous(const Chunk& chunk) {
 }
 
 void ShardCore::answer_pulls(Chunk& chunk) {
-  for (std::uint32_t node = 0; node < job_.nodes; ++node) {
+  for (std::uint32_t node = 0; node < job_.view->nodes; ++node) {
     WaitingPull& pull = chunk.waiting_pulls[node];
-    if (pull.from == PeerId{} || (!job_.clocks && pull.version > chunk.version)) continue;
+    if (pull.from == PeerId{} || (!job_.plan().has_clocks() && pull.version > chunk.version)) continue;
     const PeerId peer = std::exchange(pull, {}).from;
-    if (job_.clocks) {
+    if (job_.plan().has_clocks()) {
       answer_clock_pull(peer, chunk, NodeRank(node));
       continue;
     }
@@ -113,7 +114,7 @@ void ShardCore::keep_previous(Chunk& chunk) {
 }
 
 void ShardCore::answer_previous(PeerId to, Chunk& chunk, NodeRank node) {
-  const ChunkKey key{job_.job, job_.view, node, chunk.index};
+  const ChunkKey key{job_.view->job, job_.view->view, node, chunk.index};
   // To a node that lost what it had a change says nothing.
   const EncodingId id = pull_->is_delta() ? EncodingId::kFp32 : pull_->id();
   Answer header{key, Version(chunk.version.value - 1), id};

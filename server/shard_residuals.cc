@@ -18,7 +18,7 @@ bool ShardCore::restore_residuals(Chunk& chunk, const CompressionState& compress
     chunk.residuals[node].restored = std::move(values);
     return true;
   };
-  if (compression.nodes == job_.nodes) {
+  if (compression.nodes == job_.view->nodes) {
     for (const NodeResidual& residual : compression.residuals) {
       if (!hold_copy(residual.node, [&](float* out) { std::ranges::copy(residual.values, out); })) return false;
     }

@@ -13,7 +13,7 @@ from typing import Dict, List, Tuple
 
 BUGS: Dict[str, List[Tuple[str, str, str]]] = {
     "shard_core.cc": [
-        ("kArrivalOrderSum", "    frames_[node] = frame_of(chunk.contributions[node]);\n", "    frames_[BUG ? job_.nodes - 1 - node : node] = frame_of(chunk.contributions[node]);\n"),
+        ("kArrivalOrderSum", "    frames_[node] = frame_of(chunk.contributions[node]);\n", "    frames_[BUG ? job_.view->nodes - 1 - node : node] = frame_of(chunk.contributions[node]);\n"),
         (
             "kForgetDuplicates",
             "  Contribution& mine = chunk->contributions[push.key.node.value];\n",
@@ -27,7 +27,7 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
         ("kWriteInPlace", "  if (buffer.unique()) return buffer;\n", "  if (buffer.unique() || BUG) return buffer;\n"),
     ],
     "shard_clocks.cc": [
-        ("kLooseBound", "clock.last ? 0 : job_.clocks->staleness)", "(clock.last ? 0 : job_.clocks->staleness) + (BUG ? 1 : 0))"),
+        ("kLooseBound", "clock.last ? 0 : job_.staleness())", "(clock.last ? 0 : job_.staleness()) + (BUG ? 1 : 0))"),
         ("kApplyTwice", "  if (round <= clock.applied) {\n", "  if (round <= clock.applied && !BUG) {\n"),
     ],
     "shard_gate.cc": [
@@ -36,12 +36,12 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
             "  output_.facts(facts);\n",
             "  std::vector<GateFacts> own;\n"
             "  for (const ChunkFacts& chunk : facts.chunks) own.push_back(chunk.facts);\n"
-            "  if (BUG) return decide({facts.job, facts.view, facts.round, decide_gate(*job_.gate, facts.before, own)});\n"
+            "  if (BUG) return decide({facts.job, facts.view, facts.round, decide_gate(job_.plan().config.gate, facts.before, own)});\n"
             "  output_.facts(facts);\n",
         ),
     ],
     "lane_jobs.cc": [
-        ("kEmptiedPool", "  told_.end_view(job.core->job().job);\n  job.core.reset();", "  told_.end_view(job.core->job().job);\n  if (BUG) told_.clear();\n  job.core.reset();"),
+        ("kEmptiedPool", "  told_.end_view(job.core->job().view->job);\n  job.core.reset();", "  told_.end_view(job.core->job().view->job);\n  if (BUG) told_.clear();\n  job.core.reset();"),
         ("kParkedTooNew", "    min = entry->core->min_version();\n", "    min = BUG ? entry->core->max_version().next() : entry->core->min_version();\n"),
         ("kUnparked", "    any = entry->core->initialised();\n", "    any = entry->core->initialised() && !BUG;\n"),
         ("kUnfinishedStop", "    if (entry->core->keeping()) {\n", "    if (!BUG && entry->core->keeping()) {\n"),
