@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/snapshots_asked.h"
+
 namespace tributary {
 
 ControlJobs::ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output)
@@ -31,7 +33,7 @@ void ControlJobs::describe(ServerHello& hello) {
   }
   // To a coordinator that is new, these are over.
   for (const auto& [id, job] : jobs_) {
-    if (job.recovers && job.status.chunks != 0 && !job.ending) hello.kept.push_back({id, {}, {}, true});
+    if (job.plan().has_rounds() && job.status.chunks != 0 && !job.ending) hello.kept.push_back({id, {}, {}, true});
   }
 }
 
@@ -42,7 +44,7 @@ std::vector<JobProgress> ControlJobs::progress() const {
     const bool prepared = !store_ || job.status.prepared();  // without one there is nothing to prepare for
     const bool writing =
         std::ranges::any_of(writing_, [&](const auto& snapshot) { return std::get<JobId>(snapshot) == id; });
-    progress.push_back({id, job.status.view, job.status.min_version(), job.status.max_version(), prepared, writing});
+    progress.push_back({id, job.view().view, job.status.min_version(), job.status.max_version(), prepared, writing});
   }
   return progress;
 }
@@ -61,11 +63,12 @@ std::vector<NotSaved> ControlJobs::not_saved() const {
 
 ControlJobs::Job* ControlJobs::find(JobId id, ViewId view) {
   const auto found = jobs_.find(id);
-  return found != jobs_.end() && found->second.status.view == view ? &found->second : nullptr;
+  return found != jobs_.end() && found->second.view().view == view ? &found->second : nullptr;
 }
 
 SnapshotInfo ControlJobs::info(const Job& job, Round round) const {
-  return {job.status.job, job.status.name, round, job.layout->hash(), job.status.optimizer, job.status.chunks};
+  return {job.view().job,   job.view().name(), round, job.view().layout->hash(), job.plan().config.optimizer.name,
+          job.status.chunks};
 }
 
 void ControlJobs::on(const PrepareSnapshot& m) {
@@ -131,7 +134,7 @@ void ControlJobs::repeat_facts(std::uint64_t now) {
 
 void ControlJobs::on(const RoundDecision& m) {
   Job* job = find(m.job, m.view);
-  if (!job || !job->status.gate) return;
+  if (!job || !job->plan().has_gate()) return;
   std::erase_if(job->undecided, [&](const auto& entry) { return entry.second.round <= m.round; });
   ControlJobStatus& status = job->status;
   if (m.round > status.gate_round) {
@@ -162,7 +165,7 @@ void ControlJobs::on(const StopJob& m) {
     for (const LaneIndex lane : job->lanes) lanes_[lane.value]->await_longer(m.job, m.view);
     return;
   }
-  logger_->info("job '{}' stops at round {}: {}", job->status.name, m.round.value, m.reason);
+  logger_->info("job '{}' stops at round {}: {}", job->view().name(), m.round.value, m.reason);
   ControlJobStatus& status = job->status;
   status.phase = "stopping";
   if (!store_) {
@@ -170,7 +173,7 @@ void ControlJobs::on(const StopJob& m) {
     reply_done(*job, m.round, false, 0, no_store());
     return finish(m.job);
   }
-  const bool began_here = status.resumed && status.resume_round == m.round;
+  const bool began_here = status.resumed && status.view->start == m.round;
   if (status.chunks == 0 || began_here || status.snapshot_durable == m.round) {  // nothing to keep, or kept already
     stop_lanes(*job, false, m.round, park_last(*job, m.round));  // another server may fail to keep its part
     reply_done(*job, m.round, true, status.snapshot_bytes, {});
@@ -184,7 +187,7 @@ void ControlJobs::on(const StopJob& m) {
 
 // Whether lanes are to keep what the job ends with.
 bool ControlJobs::park_last(const Job& job, Round round) {
-  if (!job.recovers || job.lanes.empty()) return false;
+  if (!job.plan().has_rounds() || job.lanes.empty()) return false;
   Parked& state = begin_parking(job);
   state.asked = false;
   state.last = round;
@@ -193,38 +196,39 @@ bool ControlJobs::park_last(const Job& job, Round round) {
 
 ControlJobs::Parked& ControlJobs::begin_parking(const Job& job) {
   Parked state;
-  state.name = job.status.name;
-  state.view = job.status.view;
+  state.name = job.view().name();
+  state.view = job.view().view;
   state.lanes = job.lanes;
   state.parking = job.lanes.size();
   state.until_ms = output_.now_ms() + kParkedMs;
-  return parked_[job.status.job] = std::move(state);
+  return parked_[job.view().job] = std::move(state);
 }
 
 // The snapshotter ends every snapshot with snapshot_finished(); what that says of any but the newest is ignored.
 void ControlJobs::expect_snapshot(Job& job, Round round, bool paced) {
   if (job.status.snapshot_pending) {
-    snapshotter_->abandon(job.status.job, *job.status.snapshot_pending, "a newer snapshot was asked for");
+    snapshotter_->abandon(job.view().job, *job.status.snapshot_pending, "a newer snapshot was asked for");
   }
   job.status.snapshot_pending = round;
-  SnapshotPlan plan{info(job, round), job.status.view, {}, paced};
-  for (std::uint32_t c = 0; c < job.layout->chunks(); ++c) {
-    if (job.layout->owner(ChunkIndex(c)).shard.value == config_.index) plan.chunks.push_back(ChunkIndex(c));
+  SnapshotPlan plan{info(job, round), job.view().view, {}, paced};
+  for (std::uint32_t c = 0; c < job.view().layout->chunks(); ++c) {
+    if (job.view().layout->owner(ChunkIndex(c)).shard.value == config_.index) plan.chunks.push_back(ChunkIndex(c));
   }
-  writing_.emplace(job.status.job, job.status.view, round);
+  writing_.emplace(job.view().job, job.view().view, round);
   snapshotter_->expect(std::move(plan));
 }
 
 void ControlJobs::stop_lanes(const Job& job, bool keep, Round round, bool park) const {
   for (const LaneIndex lane : job.lanes) {
-    lanes_[lane.value]->stop_job(job.status.job, job.status.view, keep, round, park);
+    lanes_[lane.value]->stop_job(job.view().job, job.view().view, keep, round, park);
   }
 }
 
 void ControlJobs::drop(JobId id, const std::string& why) {
   const Job& job = jobs_.at(id);
-  logger_->warn("job '{}' view {} is dropped: {}", job.status.name, job.status.view.value, why);
-  if (job.ending && job.status.snapshot_pending) not_saved_[id] = {job.status.name, *job.status.snapshot_pending, why};
+  logger_->warn("job '{}' view {} is dropped: {}", job.view().name(), job.view().view.value, why);
+  if (job.ending && job.status.snapshot_pending)
+    not_saved_[id] = {job.view().name(), *job.status.snapshot_pending, why};
   // A final state that is being written goes on: it stays a good snapshot whatever the coordinator became.
   if (job.status.snapshot_pending && !job.ending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
   stop_lanes(job, false, Round(0));
@@ -234,17 +238,17 @@ void ControlJobs::drop(JobId id, const std::string& why) {
 // The view is over without order: what the lanes have stays in memory for the next one, if the job can go on from it.
 void ControlJobs::park(JobId id, const std::string& why) {
   const Job& job = jobs_.at(id);
-  const ViewId view = job.status.view;
+  const ViewId view = job.view().view;
   if (job.ending && parked_.contains(id)) {  // a last state that is being written goes on, as in drop()
     jobs_.erase(id);
     return tell_parked(id, view);
   }
   const bool whole = job.status.phase == "running" || job.kept;  // else it is still being loaded
-  if (!job.recovers || job.ending || job.lanes.empty() || !whole) {
+  if (!job.plan().has_rounds() || job.ending || job.lanes.empty() || !whole) {
     drop(id, why);
     return output_.send(ShardKept{id, view, false, {}, {}});
   }
-  logger_->warn("job '{}' view {} is over: {}; its state stays in memory", job.status.name, view.value, why);
+  logger_->warn("job '{}' view {} is over: {}; its state stays in memory", job.view().name(), view.value, why);
   if (job.status.snapshot_pending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
   const Parked& state = begin_parking(job);
   jobs_.erase(id);
@@ -284,27 +288,27 @@ void ControlJobs::tick() {
 }
 
 void ControlJobs::reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message) {
-  ControlJobStatus& status = jobs_.at(job.status.job).status;
+  ControlJobStatus& status = jobs_.at(job.view().job).status;
   if (status.snapshot_pending == round) status.snapshot_pending.reset();
   if (ok) {
     status.snapshot_durable = round;
     status.snapshot_bytes = bytes;
     status.snapshot_error.clear();
-    not_saved_.erase(status.job);
+    not_saved_.erase(status.view->job);
   } else {
     status.snapshot_error = message;
     // One that was named too late is tried again, and nothing is wrong. Without a store it is as the user wants it,
     // unless the job says that it is not.
-    const bool lost = store_ ? job.ending || !job.missed_snapshot : job.asks_for_snapshots;
+    const bool lost = store_ ? job.ending || !job.missed_snapshot : asks_for_snapshots(job.plan().config.snapshot);
     logger_->log(lost ? spdlog::level::err : spdlog::level::warn, "job '{}': the snapshot of round {} is not saved: {}",
-                 status.name, round.value, message);
-    if (lost) not_saved_[status.job] = {status.name, round, message};
+                 status.view->name(), round.value, message);
+    if (lost) not_saved_[status.view->job] = {status.view->name(), round, message};
   }
-  output_.send(SnapshotDone{status.job, status.view, round, ok, bytes, message});
+  output_.send(SnapshotDone{status.view->job, status.view->view, round, ok, bytes, message});
 }
 
 void ControlJobs::finish(JobId id) {
-  logger_->info("job '{}' view {} is closed", jobs_.at(id).status.name, jobs_.at(id).status.view.value);
+  logger_->info("job '{}' view {} is closed", jobs_.at(id).view().name(), jobs_.at(id).view().view.value);
   jobs_.erase(id);
 }
 

@@ -29,8 +29,7 @@
 #include <tuple>
 #include <vector>
 
-#include "common/config.h"
-#include "common/layout.h"
+#include "common/job_plan.h"
 #include "common/log.h"
 #include "common/messages.h"
 #include "common/redo_plan.h"
@@ -50,22 +49,16 @@ struct NotSaved {
 };
 
 struct ControlJobStatus {
-  JobId job;
-  std::string name;
-  ViewId view;
-  std::string phase;  // opening, running, stopping
-  std::uint32_t nodes = 0;
+  std::shared_ptr<const ViewPlan> view;
+  std::string phase;           // opening, running, stopping
   std::uint32_t chunks = 0;    // owned by this server
   std::uint64_t elements = 0;  // in them
-  std::string optimizer;
-  bool resumed = false;
-  Round resume_round;
+  bool resumed = false;        // from the snapshot of ViewPlan::start
   std::optional<Round> snapshot_pending;
   std::optional<Round> snapshot_durable;
   std::uint64_t snapshot_bytes = 0;
   std::string snapshot_error;  // of the last one that failed
-  bool gate = false;           // the job has one; then:
-  Round gate_round;            // the newest round that was decided, in this view
+  Round gate_round;            // jobs with a gate: the newest round that was decided, in this view
   GateDecision decision;
   std::uint64_t rounds_clipped = 0, rounds_skipped = 0;  // in this view
   ShardMemory memory;                                    // without what the gauges know
@@ -138,22 +131,21 @@ class ControlJobs {
  private:
   struct Job {
     ControlJobStatus status;
-    std::shared_ptr<const Layout> layout;
     std::vector<LaneIndex> lanes;  // that own chunks of it
     // Lanes that have not opened yet, and snapshots of earlier views that have not ended.
     std::size_t opening = 0;
-    bool clearing = false;  // the last of these are some
-    Status opened;          // the first error of a lane
-    bool asks_for_snapshots = false;
+    bool clearing = false;          // the last of these are some
+    Status opened;                  // the first error of a lane
     bool refused_snapshot = false;  // "no store" was said
     bool missed_snapshot = false;   // the one that is pending was named too late
     bool ending = false;            // goes when its final snapshot is done
-    bool recovers = false;
-    bool kept = false;  // it goes on with what was in memory
+    bool kept = false;              // it goes on with what was in memory
     // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
     // that it has is not answered otherwise.)
     std::map<LaneIndex, RoundFacts> undecided;
     std::uint64_t facts_ms = 0;  // when they were sent last
+    const ViewPlan& view() const { return *status.view; }
+    const JobPlan& plan() const { return *status.view->plan; }
   };
   // What the lanes kept of a job's last view. While a job is ending, both this and its Job are there.
   struct Parked {

@@ -2,23 +2,10 @@
 #include <algorithm>
 
 #include "common/job_json.h"
-#include "common/job_optimizer.h"
 #include "common/redo_plan.h"
-#include "common/schedule.h"
 #include "server/control_jobs.h"
-#include "server/snapshots_asked.h"
 
 namespace tributary {
-namespace {
-
-std::optional<ClockRules> clock_rules(const JobConfig& config) {
-  if (!has_clocks(config)) return std::nullopt;
-  ClockRules rules;
-  if (config.mode == Mode::kSsp) rules.staleness = config.ssp.staleness;
-  return rules;
-}
-
-}  // namespace
 
 void ControlJobs::on(const OpenJob& m) {
   if (const Job* job = find(m.job, m.view)) {  // said again, because the answer was lost, or has yet to come
@@ -44,11 +31,11 @@ void ControlJobs::on(const OpenJob& m) {
     return opened(
         m.job, m.view,
         fail(ErrorCode::kTopology, "the state that server " + std::to_string(config_.index) + " kept of job '" +
-                                       job.status.name + "' lies on other lanes than the view puts its chunks on"));
+                                       job.view().name() + "' lies on other lanes than the view puts its chunks on"));
   }
   parked_.erase(m.job);  // now the lanes' again
   for (ShardJob& part : parts) {
-    auto gauges = std::make_shared<LaneJobGauges>(part.clocks ? part.nodes : 0);
+    auto gauges = std::make_shared<LaneJobGauges>(part.plan().has_clocks() ? part.view->nodes : 0);
     job.lanes.push_back(part.lane);
     job.status.gauges.push_back(gauges);
     LaneCommands& lane = *lanes_[part.lane.value];
@@ -61,7 +48,7 @@ void ControlJobs::on(const OpenJob& m) {
   job.opening = job.lanes.size();
   // What a training of that name could not keep that is no more.
   std::erase_if(not_saved_,
-                [&](const auto& lost) { return lost.first != m.job && lost.second.job == job.status.name; });
+                [&](const auto& lost) { return lost.first != m.job && lost.second.job == job.view().name(); });
   const auto entry = jobs_.emplace(m.job, std::move(job)).first;
   output_.changed();
   if (end_snapshots(m.job)) {
@@ -84,19 +71,19 @@ void ControlJobs::on(const OpenJob& m) {
 Status ControlJobs::forget_snapshots(const Job& job) {
   const ControlJobStatus& status = job.status;
   const auto beyond = [&](const StoredJob& stored) {
-    return stored.job == status.job && std::ranges::any_of(stored.snapshots, [&](Round round) {
-             return !status.resumed || round > status.resume_round;
+    return stored.job == status.view->job && std::ranges::any_of(stored.snapshots, [&](Round round) {
+             return !status.resumed || round > status.view->start;
            });
   };
   if (!store_ || std::ranges::none_of(store_->jobs(), beyond)) return {};
-  const Status dropped = status.resumed ? store_->drop_after(status.job, status.resume_round)
-                                        : store_->drop_before(status.job, Round(~0ull));
+  const Status dropped = status.resumed ? store_->drop_after(status.view->job, status.view->start)
+                                        : store_->drop_before(status.view->job, Round(~0ull));
   output_.hello();  // tells the coordinator what is still there
   if (dropped) return {};
-  return fail(ErrorCode::kUnavailable,
-              "server " + std::to_string(config_.index) + " has snapshots of an earlier view of job '" + status.name +
-                  "' that must go before the next one opens, and cannot drop them: " + dropped.error().message +
-                  "; then attach again");
+  return fail(ErrorCode::kUnavailable, "server " + std::to_string(config_.index) +
+                                           " has snapshots of an earlier view of job '" + status.view->name() +
+                                           "' that must go before the next one opens, and cannot drop them: " +
+                                           dropped.error().message + "; then attach again");
 }
 
 // False: some of an earlier view's are still being written.
@@ -120,95 +107,74 @@ void ControlJobs::cleared(JobId id) {
   job.clearing = false;
   const Status gone = forget_snapshots(job);
   if (job.opened && !gone) job.opened = gone;
-  if (--job.opening == 0) opened(id, job.status.view, Status(job.opened));
+  if (--job.opening == 0) opened(id, job.view().view, Status(job.opened));
 }
 
 // Checks the message and makes every lane's part of the job. Lanes without chunks get none.
 Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const {
   Result<JobConfig> config = job_from_json(m.job_json);
   if (!config) return tl::unexpected(config.error());
-  Result<Layout> layout = Layout::with_owners(m.tensors, m.chunk_elements, m.owners);
-  if (!layout) return tl::unexpected(layout.error());
-  std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(config->optimizer);
-  if (!optimizer) {
-    return fail(ErrorCode::kConfig, "optimizer.name = \"" + config->optimizer.name +
-                                        "\" is unknown to this server; use sgd, adam, adamw, adagrad or lion");
-  }
+  Result<Layout> made = Layout::with_owners(m.tensors, m.chunk_elements, m.owners);
+  if (!made) return tl::unexpected(made.error());
   if (m.resume && !store_) return fail(ErrorCode::kStore, no_store() + " to resume job '" + config->name + "'");
   if (m.nodes == 0) return fail(ErrorCode::kTopology, "job '" + config->name + "' has no nodes");
-  job.layout = std::make_shared<const Layout>(std::move(*layout));
+  const auto plan = JobPlan::of(std::move(*config));
+  const auto view =
+      std::make_shared<const ViewPlan>(ViewPlan{.plan = plan,
+                                                .job = m.job,
+                                                .view = m.view,
+                                                .nodes = m.nodes,
+                                                .layout = std::make_shared<const Layout>(std::move(*made)),
+                                                .start = m.resume ? m.resume_round : Round(0),
+                                                .resumes = m.resume || m.kept});
+  const Layout& layout = *view->layout;
+  ControlJobStatus& status = job.status;
+  status.view = view;
 
   const ShardIndex shard(config_.index);
   std::vector<std::uint32_t> chunks(lanes_.size(), 0);
-  for (std::uint32_t c = 0; c < job.layout->chunks(); ++c) {
-    const ChunkOwner owner = job.layout->owner(ChunkIndex(c));
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    const ChunkOwner owner = layout.owner(ChunkIndex(c));
     if (owner.shard != shard) continue;
     if (owner.lane.value >= lanes_.size()) {
-      return fail(ErrorCode::kTopology, "chunk " + std::to_string(c) + " of job '" + config->name +
+      return fail(ErrorCode::kTopology, "chunk " + std::to_string(c) + " of job '" + plan->name() +
                                             "' belongs to lane " + std::to_string(owner.lane.value) + ", but server " +
                                             std::to_string(shard.value) + " has " + std::to_string(lanes_.size()) +
                                             " lanes");
     }
     ++chunks[owner.lane.value];
-    ++job.status.chunks;
-    const std::uint64_t elements = job.layout->chunk(ChunkIndex(c)).elements;
-    job.status.elements += elements;
-    job.status.memory.largest_chunk = std::max(job.status.memory.largest_chunk, elements);
+    ++status.chunks;
+    const std::uint64_t elements = layout.chunk(ChunkIndex(c)).elements;
+    status.elements += elements;
+    status.memory.largest_chunk = std::max(status.memory.largest_chunk, elements);
   }
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    if (chunks[lane] == 0) continue;
-    ShardJob part;
-    part.job = m.job;
-    part.view = m.view;
-    part.nodes = m.nodes;
-    part.layout = job.layout;
-    part.shard = shard;
-    part.lane = LaneIndex(static_cast<std::uint16_t>(lane));
-    part.optimizer = optimizer;
-    part.lr = config->optimizer.lr;
-    part.schedule = server_schedule(*config);
-    part.push = config->push;
-    part.pull = config->pull;
-    part.clocks = clock_rules(*config);
-    part.start = m.resume ? m.resume_round : Round(0);
-    part.resumes = m.resume || m.kept;
-    part.recovers = has_rounds(*config);
-    if (has_gate(*config)) part.gate = config->gate;
-    parts.push_back(std::move(part));
+    if (chunks[lane] != 0)
+      parts.push_back({view, shard, LaneIndex(static_cast<std::uint16_t>(lane)), plan->has_rounds()});
   }
 
-  job.recovers = has_rounds(*config);
-  job.asks_for_snapshots = asks_for_snapshots(config->snapshot);
-  ControlJobStatus& status = job.status;
-  status.job = m.job;
-  status.view = m.view;
-  status.name = config->name;
   status.phase = "opening";
-  status.nodes = m.nodes;
-  status.optimizer = config->optimizer.name;
   status.resumed = m.resume;
-  status.resume_round = m.resume_round;
   if (m.resume) status.snapshot_durable = m.resume_round;
   status.memory.elements = status.elements;
   status.memory.chunks = status.chunks;
   if (!parts.empty()) status.memory.arrays = chunk_arrays(parts.front());
   status.memory.nodes = m.nodes;
   status.memory.lanes = static_cast<std::uint16_t>(parts.size());
-  status.memory.push = config->push;
-  status.gate = has_gate(*config);
+  status.memory.push = plan->config.push;
   return {};
 }
 
 Status ControlJobs::load(const Job& job) {
   if (job.status.chunks == 0) return {};
-  std::vector<bool> seen(job.layout->chunks(), false);
+  std::vector<bool> seen(job.view().layout->chunks(), false);
   const std::uint64_t started = output_.now_ms();
-  const Status loaded = store_->load(info(job, job.status.resume_round), [&](ChunkIndex chunk, ChunkState state) {
+  const Status loaded = store_->load(info(job, job.view().start), [&](ChunkIndex chunk, ChunkState state) {
     return load_chunk(job, chunk, std::move(state), seen);
   });
   output_.loaded();
   if (loaded) {
-    logger_->info("job '{}' loaded round {}: {} chunks, {} MB in {} ms", job.status.name, job.status.resume_round.value,
+    logger_->info("job '{}' loaded round {}: {} chunks, {} MB in {} ms", job.view().name(), job.view().start.value,
                   job.status.chunks, job.status.elements * sizeof(float) * job.status.memory.arrays.state / 1'000'000,
                   output_.now_ms() - started);
   }
@@ -218,20 +184,20 @@ Status ControlJobs::load(const Job& job) {
 Status ControlJobs::load_chunk(const Job& job, ChunkIndex chunk, ChunkState state, std::vector<bool>& seen) {
   if (!output_.between_chunks()) return fail(ErrorCode::kStopped, "the server is being stopped");
   const std::uint32_t index = chunk.value;
-  const bool ours = index < seen.size() && job.layout->owner(chunk).shard.value == config_.index;
+  const bool ours = index < seen.size() && job.view().layout->owner(chunk).shard.value == config_.index;
   // With clocks the version counts pushes; the lane checks the clocks.
-  const bool other_round = job.recovers && state.version.value != job.status.resume_round.value;
+  const bool other_round = !job.plan().has_clocks() && state.version.value != job.view().start.value;
   if (!ours || seen[index] || other_round) {
-    return fail(ErrorCode::kStore, "the snapshot of round " + std::to_string(job.status.resume_round.value) +
-                                       " of job '" + job.status.name + "' has chunk " + std::to_string(index) +
-                                       " at version " + std::to_string(state.version.value) +
+    return fail(ErrorCode::kStore, "the snapshot of round " + std::to_string(job.view().start.value) + " of job '" +
+                                       job.view().name() + "' has chunk " + std::to_string(index) + " at version " +
+                                       std::to_string(state.version.value) +
                                        (!ours         ? ", which does not belong to this server"
                                         : seen[index] ? " twice"
                                                       : ", which is another round") +
                                        "; start the server with the store it had");
   }
   seen[index] = true;
-  lanes_[job.layout->owner(chunk).lane.value]->restore(job.status.job, chunk, std::move(state));
+  lanes_[job.view().layout->owner(chunk).lane.value]->restore(job.view().job, chunk, std::move(state));
   return {};
 }
 
@@ -243,13 +209,13 @@ void ControlJobs::opened(JobId id, ViewId view, const Status& status) {
   if (status) {
     Job& job = jobs_.at(id);
     job.status.phase = "running";
-    logger_->info("job '{}' view {} is open: {} chunks on {} lanes, {}", job.status.name, view.value, job.status.chunks,
-                  job.lanes.size(), job.status.resumed ? "resumed" : "fresh");
+    logger_->info("job '{}' view {} is open: {} chunks on {} lanes, {}", job.view().name(), view.value,
+                  job.status.chunks, job.lanes.size(), job.status.resumed ? "resumed" : "fresh");
   } else {
     ready.code = status.error().code;
     ready.message = status.error().message;
     const Job* job = find(id, view);  // else it was refused before it was anything
-    logger_->error("job '{}' view {} cannot open: {}", job ? job->status.name : std::to_string(id.value), view.value,
+    logger_->error("job '{}' view {} cannot open: {}", job ? job->view().name() : std::to_string(id.value), view.value,
                    ready.message);
     // What lanes kept of the last view is as good for the next one.
     if (job) job->kept ? park(id, "it could not open") : drop(id, "it could not open");

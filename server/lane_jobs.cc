@@ -19,7 +19,7 @@ LaneJobs::LaneJobs(LaneJobsOptions options, LaneOutput& output, LaneListener& li
 
 LaneJobs::Job* LaneJobs::find(JobId job, ViewId view) {
   const auto found = jobs_.find(job);
-  return found != jobs_.end() && found->second.core->job().view == view ? &found->second : nullptr;
+  return found != jobs_.end() && found->second.core->job().view->view == view ? &found->second : nullptr;
 }
 
 const ShardCore* LaneJobs::core(JobId job) const {
@@ -36,26 +36,28 @@ const ShardCore* LaneJobs::parked(JobId job) const {
 
 void LaneJobs::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
   dirty_ = true;
-  retire(jobs_, job.job);
-  retire(parked_, job.job);
+  const ViewPlan& view = *job.view;
+  const JobPlan& plan = *view.plan;
+  retire(jobs_, view.job);
+  retire(parked_, view.job);
   Job entry;
   entry.gauges = std::move(gauges);
   std::size_t chunks = 0, largest = 1;
-  for (const ChunkIndex chunk : job.layout->chunks_owned_by(job.shard, job.lane)) {
+  for (const ChunkIndex chunk : view.layout->chunks_owned_by(job.shard, job.lane)) {
     ++chunks;
-    largest = std::max<std::size_t>(largest, job.layout->chunk(chunk).elements);
+    largest = std::max<std::size_t>(largest, view.layout->chunk(chunk).elements);
   }
   const ChunkArrays arrays = chunk_arrays(job);
   entry.steady_blocks = chunks * arrays.steady();
   entry.pool = std::make_shared<BufferPool>(largest * sizeof(float), chunks * arrays.most());
   entry.preparing = output_.preparing();
   entry.core = std::make_unique<ShardCore>(job, *entry.pool, static_cast<ShardOutput&>(*this));
-  jobs_.emplace(job.job, std::move(entry));
+  jobs_.emplace(view.job, std::move(entry));
 }
 
 void LaneJobs::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
   dirty_ = true;
-  const JobId id = job.job;
+  const JobId id = job.view->job;
   retire(jobs_, id);
   auto kept = parked_.extract(id);
   TRIB_ASSERT(!kept.empty());
@@ -156,7 +158,7 @@ bool LaneJobs::finish_stops(std::uint64_t now) {
     Job& entry = jobs_.at(id);
     const Round round = entry.stop->round;
     const bool park = entry.stop->park, kept = !entry.core->keeping();
-    const ViewId view = entry.core->job().view;
+    const ViewId view = entry.core->job().view->view;
     if (!kept) {
       output_.warn("job " + std::to_string(id.value) + ": not all nodes sent their residuals of the stop at round " +
                    std::to_string(round.value) + ", and none has said a word for " +
@@ -231,7 +233,7 @@ void LaneJobs::retire(Job job) {
   ShardStats stats = job.core->stats();
   keep_totals_only(stats);
   add_counts(closed_, stats);
-  told_.end_view(job.core->job().job);
+  told_.end_view(job.core->job().view->job);
   job.core.reset();
   retired_.push_back(std::move(job.pool));
 }

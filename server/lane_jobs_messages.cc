@@ -51,7 +51,7 @@ void LaneJobs::dispatch(PeerId from, const M& message, const Received& received)
     ShardCore& core = *found->second.core;
     ++found->second.said;
     // A message of another view is the core's to refuse, which does not look at what it brings.
-    if (received.place.link != 0 && message.key.view == core.job().view) {
+    if (received.place.link != 0 && message.key.view == core.job().view->view) {
       if (Status bound = told_.bind(from, message.key, received.place); !bound) {
         counters_.malformed.add();
         output_.refused("refused a message: " + bound.error().message);
@@ -60,7 +60,7 @@ void LaneJobs::dispatch(PeerId from, const M& message, const Received& received)
     }
     if constexpr (kWithPayload) {
       Payload payload;
-      if (message.key.view == core.job().view) {
+      if (message.key.view == core.job().view->view) {
         bool copy = false;
         if constexpr (std::is_same_v<M, Push>) copy = message.residual != ResidualUse::kNone;
         auto taken = received.payload(copy);
@@ -81,8 +81,8 @@ void LaneJobs::dispatch(PeerId from, const M& message, const Received& received)
 
 Result<LaneJobs::Shared> LaneJobs::shared(const LinkRequest& request) const {
   const auto found = jobs_.find(request.job);
-  if (found == jobs_.end() || found->second.core->job().view != request.view ||
-      request.node.value >= found->second.core->job().nodes) {
+  if (found == jobs_.end() || found->second.core->job().view->view != request.view ||
+      request.node.value >= found->second.core->job().view->nodes) {
     return fail(ErrorCode::kUnknownJob, "job " + std::to_string(request.job.value) + " with node " +
                                             std::to_string(request.node.value) + " in view " +
                                             std::to_string(request.view.value) + " is not open here");

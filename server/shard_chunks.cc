@@ -11,23 +11,23 @@ ShardChunks::ShardChunks(ShardJob job, BufferPool& pool, ShardOutput& output, Sh
       pool_(pool),
       output_(output),
       stats_(stats),
-      push_(make_encoding(job_.push)),
-      pull_(make_encoding(job_.pull)),
-      local_(job_.layout->chunks(), kNotOurs) {
-  const std::vector<ChunkIndex> owned = job_.layout->chunks_owned_by(job_.shard, job_.lane);
+      push_(make_encoding(job_.plan().config.push)),
+      pull_(make_encoding(job_.plan().config.pull)),
+      local_(job_.view->layout->chunks(), kNotOurs) {
+  const std::vector<ChunkIndex> owned = job_.view->layout->chunks_owned_by(job_.shard, job_.lane);
   chunks_.resize(owned.size());
   for (std::size_t i = 0; i < owned.size(); ++i) {
     chunks_[i].index = owned[i];
     chunks_[i].position = i;
-    chunks_[i].elements = job_.layout->chunk(owned[i]).elements;
-    chunks_[i].state.nodes = job_.nodes;
+    chunks_[i].elements = job_.view->layout->chunk(owned[i]).elements;
+    chunks_[i].state.nodes = job_.view->nodes;
     local_[owned[i].value] = static_cast<std::uint32_t>(i);
   }
 }
 
 void ShardChunks::reopen(ShardJob job) {
   job_ = std::move(job);
-  for (ShardChunk& chunk : chunks_) chunk.state.nodes = job_.nodes;
+  for (ShardChunk& chunk : chunks_) chunk.state.nodes = job_.view->nodes;
 }
 
 ShardChunk* ShardChunks::find(ChunkIndex chunk) {
@@ -41,16 +41,16 @@ const ShardChunk& ShardChunks::at(ChunkIndex chunk) const {
 }
 
 ShardChunk* ShardChunks::find(PeerId from, const ChunkKey& key, Round round) {
-  if (key.view != job_.view) {
+  if (key.view != job_.view->view) {
     reject(from, key, round, ErrorCode::kStaleView,
-           "message for view " + std::to_string(key.view.value) + ", but job " + std::to_string(job_.job.value) +
-               " is at view " + std::to_string(job_.view.value) + "; attach again");
+           "message for view " + std::to_string(key.view.value) + ", but job " + std::to_string(job_.view->job.value) +
+               " is at view " + std::to_string(job_.view->view.value) + "; attach again");
     return nullptr;
   }
-  if (key.node.value >= job_.nodes) {
-    reject(
-        from, key, round, ErrorCode::kTopology,
-        "node rank " + std::to_string(key.node.value) + ", but the view has " + std::to_string(job_.nodes) + " nodes");
+  if (key.node.value >= job_.view->nodes) {
+    reject(from, key, round, ErrorCode::kTopology,
+           "node rank " + std::to_string(key.node.value) + ", but the view has " + std::to_string(job_.view->nodes) +
+               " nodes");
     return nullptr;
   }
   ShardChunk* chunk = find(key.chunk);
@@ -116,7 +116,7 @@ bool ShardChunks::allocate(ShardChunk& chunk) {
   bool complete = true;
   const auto get = [&](BufferRef& buffer, std::size_t size) { complete = (buffer = pool_.acquire(size)) && complete; };
   get(fresh.params, bytes);
-  for (int s = 0; s < job_.optimizer->slots(); ++s) get(fresh.slots[s], bytes);
+  for (int s = 0; s < job_.plan().optimizer->slots(); ++s) get(fresh.slots[s], bytes);
   if (pull_->id() != EncodingId::kFp32) get(encoded, pull_->bytes(chunk.elements));
   if (pull_->is_delta()) get(fresh.estimate, bytes);
   if (!complete) {
@@ -140,7 +140,7 @@ void ShardChunks::initialise(ShardChunk& chunk) {
 
 bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
   constexpr std::size_t kEstimate = ChunkState::kArrays - 1, kEncoded = ChunkState::kArrays;
-  const kernels::Optimizer& optimizer = *job_.optimizer;
+  const kernels::Optimizer& optimizer = *job_.plan().optimizer;
   ChunkState& state = chunk.state;
   BufferRef* current[kEncoded + 1];
   std::ranges::copy(state.arrays(), current);
@@ -173,7 +173,7 @@ bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
     args.estimate_out = next[kEstimate].floats().data();
   }
   ++state.step;
-  const double lr = scheduled_lr(job_.schedule, job_.lr, step.position);
+  const double lr = scheduled_lr(job_.plan().schedule, job_.plan().config.optimizer.lr, step.position);
   fused_step(optimizer, optimizer.scalars(state.step, lr), args);
   for (std::size_t i = 0; i <= kEncoded; ++i) *current[i] = std::move(next[i]);
   ++stats_.steps;

@@ -61,7 +61,9 @@ class ShardChunks {
   ShardStats& stats() { return stats_; }
   std::span<ShardChunk> all() { return chunks_; }
   std::span<const ShardChunk> all() const { return chunks_; }
-  ChunkKey key(const ShardChunk& chunk, NodeRank node) const { return {job_.job, job_.view, node, chunk.index}; }
+  ChunkKey key(const ShardChunk& chunk, NodeRank node) const {
+    return {job_.view->job, job_.view->view, node, chunk.index};
+  }
 
   ShardChunk* find(ChunkIndex chunk);  // null: not this lane's
   const ShardChunk& at(ChunkIndex chunk) const;

@@ -16,11 +16,11 @@ bool near_enough(std::uint64_t asked, std::uint64_t slowest, std::uint64_t stale
 }  // namespace
 
 ShardClocks::ShardClocks(ShardChunks& chunks) : chunks_(chunks), clocks_(chunks.all().size()) {
-  const std::uint64_t start = chunks_.job().start.value;
+  const std::uint64_t start = chunks_.job().view->start.value;
   for (ShardChunk& chunk : chunks_.all()) {
-    chunk.state.clocks.assign(chunks_.job().nodes, start);
+    chunk.state.clocks.assign(chunks_.job().view->nodes, start);
     ChunkClocks& clocks = clocks_[chunk.position];
-    clocks.nodes.resize(chunks_.job().nodes);
+    clocks.nodes.resize(chunks_.job().view->nodes);
     clocks.slowest = start;
     for (NodeClock& clock : clocks.nodes) clock.asked = start;
   }
@@ -68,7 +68,7 @@ void ShardClocks::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
   clock.last = push.last;
   clock.withheld = true;
   ++chunks_.stats().withheld;
-  if (chunks_.job().nodes > 1) chunks_.output().receipt(from, Receipt{push.key, push.round});
+  if (chunks_.job().view->nodes > 1) chunks_.output().receipt(from, Receipt{push.key, push.round});
   release_answers(chunk);
   chunks_.reach(Version(clocks.slowest));
 }
@@ -91,7 +91,7 @@ bool ShardClocks::apply(ShardChunk& chunk, const Push& push, const Payload& fram
 // In the order of the nodes.
 void ShardClocks::release_answers(ShardChunk& chunk) {
   ChunkClocks& clocks = clocks_[chunk.position];
-  const std::uint64_t staleness = chunks_.job().clocks->staleness;
+  const std::uint64_t staleness = chunks_.job().staleness();
   for (std::uint32_t node = 0; node < clocks.nodes.size(); ++node) {
     NodeClock& clock = clocks.nodes[node];
     if (!clock.withheld || !near_enough(clock.asked, clocks.slowest, clock.last ? 0 : staleness)) continue;
@@ -118,7 +118,7 @@ void ShardClocks::pull(PeerId from, ShardChunk& chunk, const Pull& pull) {
   NodeClock& clock = clock_of(chunk, pull.key.node);
   if (!chunk.initialised) {
     clock.pulls = from;
-  } else if (clock.asked == chunks_.job().start.value) {  // else a late copy: its sender has pushed since
+  } else if (clock.asked == chunks_.job().view->start.value) {  // else a late copy: its sender has pushed since
     clock.from = from;
     send_answer(chunk, pull.key.node);
   }
@@ -149,10 +149,10 @@ void ShardClocks::query(PeerId from, ShardChunk& chunk, const Query& query) {
 }
 
 Status ShardClocks::restore(ShardChunk& chunk, const ChunkState& saved) {
-  const std::uint64_t start = chunks_.job().start.value;
+  const std::uint64_t start = chunks_.job().view->start.value;
   chunk.state.gate = {};
-  if (saved.clocks.size() != chunks_.job().nodes) {  // other nodes wrote it
-    chunk.state.clocks.assign(chunks_.job().nodes, start);
+  if (saved.clocks.size() != chunks_.job().view->nodes) {  // other nodes wrote it
+    chunk.state.clocks.assign(chunks_.job().view->nodes, start);
   } else if (std::ranges::min(saved.clocks) < start) {
     return fail(ErrorCode::kStore, "chunk " + std::to_string(chunk.index.value) +
                                        " in the store lacks pushes of rounds that it is said to have; check the disk, "

@@ -15,9 +15,9 @@ namespace {
 std::unique_ptr<RoundRule> rule_for(ShardChunks& chunks) {
   const ShardJob& job = chunks.job();
   const bool residuals = chunks.push().keeps_residual();
-  TRIB_ASSERT(!job.clocks || (!job.recovers && !job.gate && !residuals));
-  TRIB_ASSERT(!job.gate || !residuals);
-  if (job.clocks) return std::make_unique<ShardClocks>(chunks);
+  TRIB_ASSERT(!job.plan().has_clocks() || (!job.recovers && !job.plan().has_gate() && !residuals));
+  TRIB_ASSERT(!job.plan().has_gate() || !residuals);
+  if (job.plan().has_clocks()) return std::make_unique<ShardClocks>(chunks);
   return std::make_unique<ShardRounds>(chunks);
 }
 
@@ -44,7 +44,7 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
   const std::size_t expected = push.residual == ResidualUse::kNone     ? frame_bytes
                                : push.residual == ResidualUse::kBehind ? residual_offset(frame_bytes) + residual_bytes
                                                                        : residual_bytes;
-  if (push.encoding != job().push.id) {
+  if (push.encoding != job().plan().config.push.id) {
     return refuse(ErrorCode::kConfigMismatch, "push encoded as " + std::string(encoding_name(push.encoding)) +
                                                   ", but the job's push encoding is " + encoding.name());
   }
@@ -74,9 +74,9 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
     return refuse(ErrorCode::kTopology,
                   "initial values from node " + std::to_string(init.key.node.value) + "; only node 0 sends them");
   }
-  if (job().resumes) {
+  if (job().view->resumes) {
     return refuse(ErrorCode::kWrongRound, values_of + ", but the view resumes at round " +
-                                              std::to_string(job().start.value) +
+                                              std::to_string(job().view->start.value) +
                                               " and has the values of that round; pull them");
   }
   const std::size_t bytes = chunk->array_bytes();
@@ -92,8 +92,8 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
   ChunkState& state = chunk->state;
   std::memcpy(state.params.data(), values.data(), bytes);
   if (state.estimate) std::memcpy(state.estimate.data(), values.data(), bytes);
-  for (int s = 0; s < job().optimizer->slots(); ++s) {
-    std::ranges::fill(state.slots[s].floats(), job().optimizer->initial_state(s));
+  for (int s = 0; s < job().plan().optimizer->slots(); ++s) {
+    std::ranges::fill(state.slots[s].floats(), job().plan().optimizer->initial_state(s));
   }
   chunks_.initialise(*chunk);
   rule_->initialised(*chunk);
@@ -124,7 +124,7 @@ Status ShardCore::restore(ChunkIndex index, const ChunkState& saved) {
                                        std::to_string(job().shard.value) + " lane " + std::to_string(job().lane.value) +
                                        (chunk ? ": it has its values already" : ": it does not belong there"));
   }
-  const auto expected_slots = static_cast<std::size_t>(job().optimizer->slots());
+  const auto expected_slots = static_cast<std::size_t>(job().plan().optimizer->slots());
   const auto slots = static_cast<std::size_t>(std::ranges::count_if(saved.slots, &BufferRef::operator bool));
   const std::size_t bytes = chunk->array_bytes();
   const bool fits =
@@ -146,7 +146,7 @@ Status ShardCore::restore(ChunkIndex index, const ChunkState& saved) {
     ++i;
   }
   static_cast<ChunkProgress&>(chunk->state) = saved;
-  chunk->state.nodes = job().nodes;
+  chunk->state.nodes = job().view->nodes;
   if (Status restored = rule_->restore(*chunk, saved); !restored) return restored;
   chunks_.initialise(*chunk);
   rule_->initialised(*chunk);
@@ -155,20 +155,22 @@ Status ShardCore::restore(ChunkIndex index, const ChunkState& saved) {
 
 Status ShardCore::reopen(ShardJob next) {
   const ShardJob& job = chunks_.job();
-  TRIB_ASSERT(next.job == job.job && stats_.held_frames == 0);
+  TRIB_ASSERT(next.view->job == job.view->job && stats_.held_frames == 0);
   const auto no = [&](const std::string& why) -> Status {
     return fail(ErrorCode::kTopology, "the state that server " + std::to_string(job.shard.value) + " lane " +
                                           std::to_string(job.lane.value) + " kept of job " +
-                                          std::to_string(job.job.value) + " cannot go on: " + why);
+                                          std::to_string(job.view->job.value) + " cannot go on: " + why);
   };
-  const bool same_chunks =
-      next.layout->hash() == job.layout->hash() && next.shard == job.shard && next.lane == job.lane &&
-      std::ranges::equal(chunks_.all(), next.layout->chunks_owned_by(next.shard, next.lane), {}, &ShardChunk::index);
+  const bool same_chunks = next.view->layout->hash() == job.view->layout->hash() && next.shard == job.shard &&
+                           next.lane == job.lane &&
+                           std::ranges::equal(chunks_.all(), next.view->layout->chunks_owned_by(next.shard, next.lane),
+                                              {}, &ShardChunk::index);
   if (!same_chunks) {
     return no("the model is laid out differently now");
   }
-  if (!(next.push == job.push) || !(next.pull == job.pull)) return no("its encodings have changed");
-  if (next.recovers != job.recovers || next.clocks) return no("its mode has changed");
+  if (!(next.plan().config.push == job.plan().config.push) || !(next.plan().config.pull == job.plan().config.pull))
+    return no("its encodings have changed");
+  if (next.recovers != job.recovers || next.plan().has_clocks()) return no("its mode has changed");
   if (!job.recovers) return no("it was not kept to go on from");
   if (!initialised()) return no("some of its chunks never got their initial values");
   chunks_.reopen(std::move(next));
@@ -180,7 +182,7 @@ Status ShardCore::reopen(ShardJob next) {
 
 void ShardCore::capture(ShardChunk& chunk, Round round) {
   chunk.captured = true;
-  ChunkSnapshot snapshot{job().job, job().view, round, chunk.index, chunk.state};
+  ChunkSnapshot snapshot{job().view->job, job().view->view, round, chunk.index, chunk.state};
   rule_->captured(chunk);
   output_.captured(std::move(snapshot));
   if (uncaptured_ > 0 && --uncaptured_ == 0) chunks_.name_snapshot({});

@@ -20,7 +20,7 @@ void ShardGate::restored(ShardChunk& chunk) {
   if (chunk.state.gate.known()) {
     note(Round(chunk.state.version.value), chunk.state.gate);
   } else {
-    chunk.state.gate = first_gate_state(*chunks_.job().gate);
+    chunk.state.gate = first_gate_state(chunks_.job().plan().config.gate);
   }
 }
 
@@ -84,8 +84,8 @@ bool ShardGate::sum_up(ShardChunk& chunk, OpenRound& round, const ShardStep& ste
 
 void ShardGate::send_facts() {
   RoundFacts facts;
-  facts.job = chunks_.job().job;
-  facts.view = chunks_.job().view;
+  facts.job = chunks_.job().view->job;
+  facts.view = chunks_.job().view->view;
   facts.round = facts_round_;
   facts.before = chunks_.all().front().state.gate;
   for (const ShardChunk& chunk : chunks_.all()) facts.chunks.push_back({chunk.index, sums_[chunk.position].facts});
@@ -105,7 +105,7 @@ void ShardGate::note(Round round, const GateDecision& decision) {
 }
 
 bool ShardGate::decide(const RoundDecision& m) {
-  if (chunks_.all().empty() || m.view != chunks_.job().view || !m.decision.known()) return false;
+  if (chunks_.all().empty() || m.view != chunks_.job().view->view || !m.decision.known()) return false;
   if (m.round <= decided_round_ || m.round.value > chunks_.furthest().value + 1) return false;
   note(m.round, m.decision);
   return true;
@@ -114,8 +114,8 @@ bool ShardGate::decide(const RoundDecision& m) {
 std::optional<RoundFacts> ShardGate::decided() const {
   if (decided_round_.value == 0) return std::nullopt;
   RoundFacts known;
-  known.job = chunks_.job().job;
-  known.view = chunks_.job().view;
+  known.job = chunks_.job().view->job;
+  known.view = chunks_.job().view->view;
   known.round = decided_round_;
   known.decided = decided_;
   return known;

@@ -11,8 +11,8 @@ namespace tributary {
 
 void ShardResiduals::begin_view() {
   for (ShardChunk& chunk : chunks_.all()) {
-    returns_[chunk.position].resize(chunks_.job().nodes);
-    std::erase_if(chunk.state.residuals, [&](const NodeResidual& r) { return r.node >= chunks_.job().nodes; });
+    returns_[chunk.position].resize(chunks_.job().view->nodes);
+    std::erase_if(chunk.state.residuals, [&](const NodeResidual& r) { return r.node >= chunks_.job().view->nodes; });
   }
 }
 
@@ -39,7 +39,7 @@ bool ShardResiduals::restore(ShardChunk& chunk, const ChunkState& saved) {
     return true;
   };
   if (saved.residuals.empty()) return true;
-  if (saved.nodes == chunks_.job().nodes) {
+  if (saved.nodes == chunks_.job().view->nodes) {
     return std::ranges::all_of(saved.residuals, [&](const NodeResidual& residual) {
       return hold_copy(residual.node,
                        [&](float* out) { std::memcpy(out, residual.bytes().data(), residual.bytes().size()); });
@@ -60,7 +60,7 @@ bool ShardResiduals::give_back(PeerId to, const ShardChunk& chunk, NodeRank node
 
 bool ShardResiduals::complete() const {
   return std::ranges::all_of(std::as_const(chunks_).all(), [&](const ShardChunk& chunk) {
-    return chunk.state.residuals.size() == chunks_.job().nodes;
+    return chunk.state.residuals.size() == chunks_.job().view->nodes;
   });
 }
 

@@ -25,12 +25,12 @@ ShardRounds::ShardRounds(ShardChunks& chunks)
 void ShardRounds::begin_view() {
   const ShardJob& job = chunks_.job();
   if (job.recovers && !previous_) previous_.emplace(chunks_);
-  if (job.gate && !gate_) gate_.emplace(chunks_);
-  if (!job.gate) gate_.reset();
+  if (job.plan().has_gate() && !gate_) gate_.emplace(chunks_);
+  if (!job.plan().has_gate()) gate_.reset();
   if (residuals_) residuals_->begin_view();
-  for (OpenRound& round : open_) round.pushes.resize(job.nodes);
-  for (auto& waiting : pulls_) waiting.resize(job.nodes);
-  frames_.resize(job.nodes);
+  for (OpenRound& round : open_) round.pushes.resize(job.view->nodes);
+  for (auto& waiting : pulls_) waiting.resize(job.view->nodes);
+  frames_.resize(job.view->nodes);
 }
 
 void ShardRounds::end_view() {
@@ -115,7 +115,7 @@ void ShardRounds::take_residual(PeerId from, ShardChunk& chunk, const Push& push
 // follows at once: an answer is large and queues behind the other nodes', so that acknowledgements by answers alone
 // would slow down just the node that is last, and it would stay last (docs/data-path.md).
 void ShardRounds::settle(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round) {
-  const std::uint32_t nodes = chunks_.job().nodes;
+  const std::uint32_t nodes = chunks_.job().view->nodes;
   const bool alone = nodes == 1;
   if (!alone) chunks_.output().receipt(from, Receipt{key, round});
   const bool done = open_[chunk.position].arrived == nodes && complete_round(chunk);
@@ -229,7 +229,7 @@ void ShardRounds::decide(const RoundDecision& m) {
   if (!gate_ || !gate_->decide(m)) return;
   for (ShardChunk& chunk : chunks_.all()) {
     const bool open = chunk.state.version.value + 1 == m.round.value;
-    if (!open || open_[chunk.position].arrived != chunks_.job().nodes) continue;
+    if (!open || open_[chunk.position].arrived != chunks_.job().view->nodes) continue;
     try {
       complete_round(chunk);
     } catch (const std::bad_alloc&) {

@@ -26,26 +26,26 @@ Json job_status_json(const ControlJobStatus& job) {
   Json clocks = Json::array();
   for (const auto& [last, furthest] : job.clocks()) clocks.push_back({{"min", last.value}, {"max", furthest.value}});
   Json gate = nullptr;
-  if (job.gate) {
+  if (job.view->plan->has_gate()) {
     gate = {{"round", job.gate_round.value},
             {"gradient_norm", job.decision.norm},
             {"loss_scale", job.decision.known() ? Json(job.decision.loss_scale) : Json(nullptr)},
             {"rounds_clipped", job.rounds_clipped},
             {"rounds_skipped", job.rounds_skipped}};
   }
-  return {{"name", job.name},
-          {"id", std::to_string(job.job.value)},
-          {"view", job.view.value},
+  return {{"name", job.view->name()},
+          {"id", std::to_string(job.view->job.value)},
+          {"view", job.view->view.value},
           {"phase", job.phase},
-          {"nodes", job.nodes},
+          {"nodes", job.view->nodes},
           {"chunks", job.chunks},
           {"parameters", job.elements},
-          {"optimizer", job.optimizer},
+          {"optimizer", job.view->plan->config.optimizer.name},
           {"min_version", job.min_version().value},
           {"max_version", job.max_version().value},
           {"clocks", std::move(clocks)},
           {"withheld_answers", job.withheld()},
-          {"resumed_from", job.resumed ? Json(job.resume_round.value) : Json(nullptr)},
+          {"resumed_from", job.resumed ? Json(job.view->start.value) : Json(nullptr)},
           {"gate", std::move(gate)},
           {"snapshot", std::move(snapshot)},
           {"memory_formula_bytes", job.memory_terms().total()},
@@ -129,7 +129,8 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
   const auto per_job = [&](const char* name, const char* help, double (*read)(const ControlJobStatus&)) {
     metrics.gauges(name, help, [control, read] {
       std::vector<Metrics::Sample> samples;
-      for (const ControlJobStatus& job : control->status().jobs) samples.push_back({{{"job", job.name}}, read(job)});
+      for (const ControlJobStatus& job : control->status().jobs)
+        samples.push_back({{{"job", job.view->name()}}, read(job)});
       return samples;
     });
   };
@@ -144,7 +145,7 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
     metrics.gauges(name, help, [control, read] {
       std::vector<Metrics::Sample> samples;
       for (const ControlJobStatus& job : control->status().jobs) {
-        if (job.gate && job.gate_round.value != 0) samples.push_back({{{"job", job.name}}, read(job)});
+        if (job.gate_round.value != 0) samples.push_back({{{"job", job.view->name()}}, read(job)});
       }
       return samples;
     });
@@ -172,7 +173,7 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
                    for (const ControlJobStatus& job : control->status().jobs) {
                      const auto clocks = job.clocks();
                      for (std::size_t node = 0; node < clocks.size(); ++node) {
-                       samples.push_back({{{"job", job.name}, {"node", std::to_string(node)}},
+                       samples.push_back({{{"job", job.view->name()}, {"node", std::to_string(node)}},
                                           static_cast<double>(clocks[node].first.value)});
                      }
                    }

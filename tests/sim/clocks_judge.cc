@@ -129,7 +129,7 @@ void ClocksJudge::apply(Chunk& chunk, const Push& push, std::span<const std::byt
 // The last round's answers are to hold everything.
 bool ClocksJudge::bound_kept(std::uint64_t clock, std::uint64_t slowest) const {
   if (clock == setup_.rounds) return slowest >= clock;
-  return setup_.clocks->staleness == ClockRules::kUnbounded || slowest + setup_.clocks->staleness >= clock;
+  return setup_.staleness == ShardJob::kUnbounded || slowest + setup_.staleness >= clock;
 }
 
 void ClocksJudge::check_answer(const Chunk& chunk, const Answer& answer) {

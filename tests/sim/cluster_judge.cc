@@ -118,8 +118,7 @@ void ClusterJudge::set_up(const OpenJob& open) {
   if (has_gate(*config)) setup_.gate = config->gate;
   setup_.deadline = scenario_.deadline;
   if (!synchronous()) {
-    setup_.clocks.emplace();
-    if (scenario_.mode == Mode::kSsp) setup_.clocks->staleness = scenario_.staleness;
+    if (scenario_.mode == Mode::kSsp) setup_.staleness = scenario_.staleness;
   } else if (!scenario_.elastic && !scenario_.deadline) {
     rounds_ = std::make_unique<RoundsJudge>(setup_, broken_);
   }
@@ -316,9 +315,9 @@ void ClusterJudge::query_handled(const ShardCore& core, const Query& query) {
 }
 
 void ClusterJudge::decided(const ShardCore& core) {
-  View* of = view(core.job().job, core.job().view);
+  View* of = view(core.job().view->job, core.job().view->view);
   if (!of || !core.initialised()) return;
-  for (const ChunkIndex chunk : core.job().layout->chunks_owned_by(core.job().shard, core.job().lane)) {
+  for (const ChunkIndex chunk : core.job().view->layout->chunks_owned_by(core.job().shard, core.job().lane)) {
     if (of->versions.contains(chunk.value)) look_at(*of, core, chunk);
   }
 }
@@ -359,7 +358,7 @@ void ClusterJudge::answers(const Answer& answer, std::span<const std::byte> payl
 }
 
 void ClusterJudge::restores(const ShardCore& core, ChunkIndex chunk, const ChunkState& state) {
-  View* of = view(core.job().job, core.job().view);
+  View* of = view(core.job().view->job, core.job().view->view);
   if (!of || !of->members) return;
   std::vector<std::span<const std::byte>> residuals;
   for (const NodeResidual& residual : state.residuals) residuals.push_back(residual.bytes());

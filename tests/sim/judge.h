@@ -28,8 +28,8 @@ struct JudgeSetup {
   std::shared_ptr<const kernels::Optimizer> optimizer;
   double lr = 0.1;
   ScheduleConfig schedule;
-  std::optional<ClockRules> clocks;
-  Round start;  // clocks: what every node's begins at, if nothing better is known
+  std::uint64_t staleness = ShardJob::kUnbounded;  // modes with clocks
+  Round start;                                     // clocks: what every node's begins at, if nothing better is known
   std::optional<GateConfig> gate;
   bool deadline = false;  // weights are what ranks say that they have managed
 };

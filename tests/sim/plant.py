@@ -33,7 +33,7 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
         ("kApplyTwice", "  if (round <= chunk.state.clocks[push.key.node.value]) {\n", "  if (round <= chunk.state.clocks[push.key.node.value] && !BUG) {\n"),
     ],
     "lane_jobs.cc": [
-        ("kEmptiedPool", "  told_.end_view(job.core->job().job);\n  job.core.reset();", "  told_.end_view(job.core->job().job);\n  if (BUG) told_.clear();\n  job.core.reset();"),
+        ("kEmptiedPool", "  told_.end_view(job.core->job().view->job);\n  job.core.reset();", "  told_.end_view(job.core->job().view->job);\n  if (BUG) told_.clear();\n  job.core.reset();"),
         ("kParkedTooNew", "    min = entry->core->min_version();\n", "    min = BUG ? entry->core->max_version().next() : entry->core->min_version();\n"),
         ("kUnparked", "    any = entry->core->initialised();\n", "    any = entry->core->initialised() && !BUG;\n"),
         ("kUnfinishedStop", "    if (entry->core->keeping()) {\n", "    if (!BUG && entry->core->keeping()) {\n"),
@@ -47,7 +47,7 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
             "  listener_.lane_facts(options_.lane, facts);\n",
             "  std::vector<GateFacts> own;\n"
             "  for (const ChunkFacts& chunk : facts.chunks) own.push_back(chunk.facts);\n"
-            "  if (BUG) return decide({facts.job, facts.view, facts.round, decide_gate(*core(facts.job)->job().gate, facts.before, own)});\n"
+            "  if (BUG) return decide({facts.job, facts.view, facts.round, decide_gate(core(facts.job)->job().plan().config.gate, facts.before, own)});\n"
             "  listener_.lane_facts(options_.lane, facts);\n",
         ),
         ("kUnsharedPrevious", "  output_.send(to, message, values, *place);\n", "  if (BUG && place->bytes != 0) (void)told_.bind(to, key, *place);\n  output_.send(to, message, values, *place);\n"),

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tests/changed_view.h"
 #include "tests/sim/cluster_world.h"
 #include "tests/sim/server_sim.h"
 
@@ -70,10 +71,12 @@ void ServerLaneSim::post(std::function<void(LaneJobs&)> command) {
 
 void ServerLaneSim::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
   post([this, job = std::move(job), gauges = std::move(gauges)](LaneJobs& jobs) {
-    const ShardCore* kept = jobs.parked(job.job);
+    const ShardCore* kept = jobs.parked(job.view->job);
     if (kept == nullptr) return world_.broken("a lane is to go on with what it does not have");
     ShardJob next = job;
-    if (world_.mutation == Mutation::kOldNodes) next.nodes = kept->job().nodes;
+    if (world_.mutation == Mutation::kOldNodes) {
+      next = testing::changed(next, [&](ViewPlan& view, JobConfig&) { view.nodes = kept->job().view->nodes; });
+    }
     jobs.reopen(next, gauges);
   });
 }
@@ -82,7 +85,7 @@ void ServerLaneSim::restore(JobId job, ChunkIndex chunk, ChunkState saved) {
   post([this, job, chunk, state = std::move(saved)](LaneJobs& jobs) mutable {
     const ShardCore& core = *jobs.core(job);
     world_.judge.restores(core, chunk, state);
-    const bool others = state.nodes != core.job().nodes;
+    const bool others = state.nodes != core.job().view->nodes;
     if (world_.mutation == Mutation::kLostResiduals && others) state.residuals.clear();
     jobs.restore(job, chunk, std::move(state));
   });
@@ -132,7 +135,7 @@ std::uint64_t ServerLaneSim::now_ms() const {
 
 std::optional<Version> ServerLaneSim::held(JobId job, ViewId view, ChunkIndex chunk) const {
   const ShardCore* core = jobs_.core(job);
-  if (core == nullptr || core->job().view != view) return std::nullopt;
+  if (core == nullptr || core->job().view->view != view) return std::nullopt;
   return core->version(chunk);
 }
 
@@ -150,7 +153,7 @@ void ServerLaneSim::receive(PeerId from, Packet& packet) {
   const JobId job = std::visit([](const auto& m) { return m.key.job; }, message);
   const ViewId view = std::visit([](const auto& m) { return m.key.view; }, message);
   const ShardCore* core = jobs_.core(job);
-  const bool current = core != nullptr && core->job().view == view;
+  const bool current = core != nullptr && core->job().view->view == view;
   if (auto* push = std::get_if<Push>(&message); push && current) {
     if (core->initialised()) world_.judge.push_arrives(*core, std::get<Push>(sent), packet.payload());
   }
@@ -167,7 +170,7 @@ void ServerLaneSim::receive(PeerId from, Packet& packet) {
 }
 
 void ServerLaneSim::check_bounds(const ShardCore& core) {
-  const std::uint64_t bound = std::uint64_t{core.chunks()} * core.job().nodes;
+  const std::uint64_t bound = std::uint64_t{core.chunks()} * core.job().view->nodes;
   if (core.stats().held_frames > bound) world_.broken("more frames are held than nodes x chunks");
   if (core.stats().withheld > bound) world_.broken("more answers are withheld than nodes x chunks");
 }

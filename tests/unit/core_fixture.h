@@ -19,6 +19,7 @@
 #include "kernels/optimizer.h"
 #include "server/chunk_arrays.h"
 #include "server/shard_core.h"
+#include "tests/changed_view.h"
 
 namespace tributary::testing {
 
@@ -134,11 +135,11 @@ struct ShardSetup {
   std::uint64_t elements = kChunk;
   std::uint32_t nodes = 1;
   std::string optimizer = "sgd";
-  kernels::OptimizerOptions options;
+  OptimizerConfig options;  // all but name and lr
   double lr = 1.0;
   EncodingSpec push, pull;
-  std::size_t pool_blocks = 0;  // 0: as the shard asks for
-  std::optional<ClockRules> clocks;
+  std::size_t pool_blocks = 0;             // 0: as the shard asks for
+  std::optional<std::uint64_t> staleness;  // none: synchronous rounds
   std::uint64_t start = 0;
   bool resumes = false;
   bool recovers = false;
@@ -156,20 +157,18 @@ class Shard {
       : layout(layout_of(setup.elements)), pool(kChunk * sizeof(float), blocks(setup)), core(job(setup), pool, out) {}
 
   ShardJob job(const ShardSetup& setup) const {
+    JobConfig config;
+    config.mode = !setup.staleness ? Mode::kSync : *setup.staleness == ShardJob::kUnbounded ? Mode::kAsync : Mode::kSsp;
+    config.ssp.staleness = setup.staleness.value_or(0);
+    config.optimizer = setup.options;
+    config.optimizer.name = setup.optimizer;
+    config.optimizer.lr = setup.lr;
+    config.push = setup.push;
+    config.pull = setup.pull;
+    if (setup.gate) config.gate = *setup.gate;
     ShardJob job;
-    job.job = kJob;
-    job.view = kView;
-    job.nodes = setup.nodes;
-    job.layout = layout;
-    job.optimizer = kernels::make_optimizer(setup.optimizer, setup.options);
-    job.lr = setup.lr;
-    job.push = setup.push;
-    job.pull = setup.pull;
-    job.clocks = setup.clocks;
-    job.start = Round(setup.start);
-    job.resumes = setup.resumes;
+    job.view = view_of(config, layout, {.nodes = setup.nodes, .start = Round(setup.start), .resumes = setup.resumes});
     job.recovers = setup.recovers;
-    job.gate = setup.gate;
     return job;
   }
   std::size_t blocks(const ShardSetup& setup) const {
@@ -193,8 +192,8 @@ class Shard {
   }
   void push_from(PeerId from, std::uint32_t node, std::uint64_t round, float gradient, std::uint32_t chunk = 0,
                  std::uint64_t weight = 1) {
-    core.on_push(from, Push{key(node, chunk), Round(round), weight, core.job().push.id},
-                 payload_of(frame_of(elements(chunk), gradient, core.job().push, weight)));
+    core.on_push(from, Push{key(node, chunk), Round(round), weight, core.job().plan().config.push.id},
+                 payload_of(frame_of(elements(chunk), gradient, core.job().plan().config.push, weight)));
   }
   std::span<const float> params(std::uint32_t chunk = 0) const { return core.params(ChunkIndex(chunk)); }
   std::uint64_t version(std::uint32_t chunk = 0) const { return core.version(ChunkIndex(chunk)).value; }

@@ -12,8 +12,8 @@
 #include <zmq.hpp>
 
 #include "common/codec.h"
-#include "kernels/optimizer.h"
 #include "server/lane.h"
+#include "tests/changed_view.h"
 #include "tests/unit/lane_listener.h"
 
 namespace tributary::testing {
@@ -95,13 +95,14 @@ inline ShardJob small_job(std::uint32_t nodes, std::uint64_t chunks, JobId job =
   const ShardSlots slots[] = {{1, 1.0}};
   Result<Layout> layout = Layout::make({{"w", {chunks * kChunkElements}}}, kChunkElements, slots);
   REQUIRE(layout);
+  JobConfig config;
+  config.optimizer.lr = 0.5;
   ShardJob result;
-  result.job = job;
-  result.view = ViewId(1);
-  result.nodes = nodes;
-  result.layout = std::make_shared<const Layout>(*layout);
-  result.optimizer = kernels::make_optimizer("sgd", {});
-  result.lr = 0.5;
+  result.view = std::make_shared<const ViewPlan>(ViewPlan{.plan = JobPlan::of(config),
+                                                          .job = job,
+                                                          .view = ViewId(1),
+                                                          .nodes = nodes,
+                                                          .layout = std::make_shared<const Layout>(*layout)});
   return result;
 }
 

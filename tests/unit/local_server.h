@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "kernels/optimizer.h"
 #include "server/lane.h"
+#include "tests/changed_view.h"
 #include "tests/unit/lane_listener.h"
 #include "tests/unit/worker_lane_fixture.h"
 
@@ -22,15 +22,11 @@ struct LocalServer {
   }
   // As the coordinator does before a worker is welcomed.
   void open(const NodeJobSpec& spec) {
-    ShardJob job;
-    job.job = spec.view->job;
-    job.view = spec.view->view;
-    job.nodes = nodes;
-    job.layout = spec.view->layout;
-    job.optimizer = kernels::make_optimizer("sgd", {});
-    job.lr = 1.0;
-    job.push = spec.view->plan->config.push;
-    job.pull = spec.view->plan->config.pull;
+    ShardJob job{spec.view, ShardIndex(0), LaneIndex(0)};
+    job = changed(job, [this](ViewPlan& view, JobConfig& config) {
+      view.nodes = nodes;
+      config.optimizer.lr = 1.0;
+    });
     lane->open(std::move(job), std::make_shared<LaneJobGauges>());
     lane->opened(spec.view->job, spec.view->view, false);
     const auto status = listener.opened();

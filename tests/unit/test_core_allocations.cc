@@ -107,8 +107,7 @@ class Loop final : public ClientOutput, public ShardOutput {
   }
   ShardJob shard_job(EncodingId encoding) const {
     ShardJob job = Shard().job({.nodes = kNodes, .optimizer = "adamw", .push = encoding, .pull = encoding});
-    job.layout = layout_;
-    return job;
+    return changed(job, [&](ViewPlan& view, JobConfig&) { view.layout = layout_; });
   }
   ClientJob client_job(std::uint32_t node, EncodingId encoding) const {
     ClientJob job;

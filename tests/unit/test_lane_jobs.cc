@@ -121,8 +121,7 @@ TEST_CASE("a stop waits for residuals while somebody says that nodes get on, and
   options.jobs.stop_timeout_ms = 400;
   auto lane = Lane::start(options, listener, quiet_logger());
   REQUIRE_MESSAGE(lane, (lane ? "" : lane.error().message));
-  ShardJob job = small_job(1, 1);
-  job.push = EncodingSpec{EncodingId::kInt8};
+  ShardJob job = changed(small_job(1, 1), [](ViewPlan&, JobConfig& config) { config.push = EncodingId::kInt8; });
   (*lane)->open(std::move(job), std::make_shared<LaneJobGauges>());
   (*lane)->opened(JobId(7), ViewId(1), false);
   REQUIRE(listener.opened());
@@ -191,10 +190,11 @@ TEST_CASE("a restored job goes on from its round") {
 
 TEST_CASE("a restored job with clocks answers what it has, tells where its nodes are, and keeps that when it stops") {
   OneLane server;
-  ShardJob job = small_job(2, 1);
-  job.clocks.emplace();
-  job.clocks->staleness = 1;
-  job.start = Round(4);
+  ShardJob job = changed(small_job(2, 1), [](ViewPlan& view, JobConfig& config) {
+    config.mode = Mode::kSsp;
+    config.ssp.staleness = 1;
+    view.start = Round(4);
+  });
   const auto gauges = std::make_shared<LaneJobGauges>(2);
   server.lane->open(std::move(job), gauges);
   ChunkState chunk = restored_chunk(20.0f);
@@ -226,8 +226,7 @@ TEST_CASE("a restored job with clocks answers what it has, tells where its nodes
 
 // A shard of one chunk whose pushes are int8, resumed at version 4.
 void open_with_residuals(OneLane& server) {
-  ShardJob job = small_job(1, 1);
-  job.push = EncodingId::kInt8;
+  ShardJob job = changed(small_job(1, 1), [](ViewPlan&, JobConfig& config) { config.push = EncodingId::kInt8; });
   server.lane->open(std::move(job), std::make_shared<LaneJobGauges>());
   ChunkState chunk = restored_chunk(20.0f);
   chunk.nodes = 2;  // of the view that wrote it

@@ -19,19 +19,19 @@ struct Server {
   }
   void open(const ShardJob& job) {
     lane->open(job, std::make_shared<LaneJobGauges>());
-    lane->opened(job.job, job.view, false);
+    lane->opened(job.view->job, job.view->view, false);
     const auto status = listener.opened();
     REQUIRE(status);
     REQUIRE(*status);
   }
   // The view is over, and the next one goes on with what the lane has.
   void reopen(const ShardJob& job) {
-    lane->park(job.job, ViewId(job.view.value - 1));
+    lane->park(job.view->job, ViewId(job.view->view.value - 1));
     const auto parked = listener.parked();
     REQUIRE(parked);
     REQUIRE(parked->any);
     lane->reopen(job, std::make_shared<LaneJobGauges>());
-    lane->opened(job.job, job.view, false);
+    lane->opened(job.view->job, job.view->view, false);
     const auto status = listener.opened();
     REQUIRE(status);
     REQUIRE(*status);
@@ -39,7 +39,7 @@ struct Server {
   void stop(const ShardJob& job) {
     // The second one is carried out when the lane has had a turn after the first.
     for (int i = 0; i < 2; ++i) {
-      lane->stop_job(job.job, job.view, false, Round(0), false);
+      lane->stop_job(job.view->job, job.view->view, false, Round(0), false);
       REQUIRE(listener.stopped());
     }
   }
@@ -58,7 +58,7 @@ class Reader {
     auto memory = SharedMemory::create(4096, "a test");
     REQUIRE(memory);
     const int region = memory->fd();
-    REQUIRE(send_link(socket_.get(), LinkRequest{job.job, job.view, node}, {&region, 1}));
+    REQUIRE(send_link(socket_.get(), LinkRequest{job.view->job, job.view->view, node}, {&region, 1}));
     Result<std::optional<LinkReceived<LinkReply>>> reply;
     REQUIRE(eventually([&] {
       if (reply && !*reply) reply = receive_link_reply(socket_.get());
@@ -71,7 +71,7 @@ class Reader {
     REQUIRE(buffers);
     buffers_ = std::move(*buffers);
   }
-  ChunkKey key(std::uint32_t chunk) const { return {job_.job, job_.view, node_, ChunkIndex(chunk)}; }
+  ChunkKey key(std::uint32_t chunk) const { return {job_.view->job, job_.view->view, node_, ChunkIndex(chunk)}; }
 
   void send(const DataMessage& message, std::optional<std::vector<float>> frame = std::nullopt) {
     alignas(8) std::byte scratch[kMaxErrorHeader];
@@ -104,8 +104,8 @@ class Reader {
   float first_value(const PayloadPlace& place) const {
     const auto bytes = payload_in(buffers_, place);
     REQUIRE(bytes);
-    std::vector<float> values(job_.layout->chunk(ChunkIndex(0)).elements);
-    make_encoding(job_.pull)->apply(bytes->data(), values.size(), values.data());
+    std::vector<float> values(job_.view->layout->chunk(ChunkIndex(0)).elements);
+    make_encoding(job_.plan().config.pull)->apply(bytes->data(), values.size(), values.data());
     CHECK(std::ranges::all_of(values, [&](float value) { return value == values.front(); }));
     return values.front();
   }
@@ -126,9 +126,8 @@ class Reader {
 };
 
 ShardJob recovering_job(std::uint32_t nodes, std::uint64_t chunks, EncodingId pull) {
-  ShardJob job = small_job(nodes, chunks);
+  ShardJob job = changed(small_job(nodes, chunks), [&](ViewPlan&, JobConfig& config) { config.pull = pull; });
   job.recovers = true;
-  job.pull = pull;
   return job;
 }
 
@@ -136,11 +135,13 @@ ShardJob recovering_job(std::uint32_t nodes, std::uint64_t chunks, EncodingId pu
 void train(Server& server, const ShardJob& job, std::uint64_t chunks, std::uint64_t from, std::uint64_t to) {
   RawClient client(server.lane->endpoint());
   for (std::uint32_t c = 0; c < chunks; ++c) {
-    const auto key = [&](std::uint32_t node) { return ChunkKey{job.job, job.view, NodeRank(node), ChunkIndex(c)}; };
+    const auto key = [&](std::uint32_t node) {
+      return ChunkKey{job.view->job, job.view->view, NodeRank(node), ChunkIndex(c)};
+    };
     if (from == 1) client.send(Init{key(0)}, as_bytes(filled(16.0f * static_cast<float>(c + 1))));
     for (std::uint64_t round = from; round <= to; ++round) {
-      for (std::uint32_t node = 0; node < job.nodes; ++node) client.push(key(node), round, filled(2.0f));
-      for (std::uint32_t answers = 0; answers < job.nodes;) {
+      for (std::uint32_t node = 0; node < job.view->nodes; ++node) client.push(key(node), round, filled(2.0f));
+      for (std::uint32_t answers = 0; answers < job.view->nodes;) {
         const auto reply = client.receive();
         REQUIRE(reply);
         REQUIRE_FALSE(std::holds_alternative<ErrorReply>(reply->message));
@@ -158,12 +159,13 @@ TEST_CASE("whoever goes back a round gets each chunk's parameters, however late 
     Server server;
     server.open(job);
     train(server, job, kChunks, 1, 3);
-    job.view = ViewId(2);
-    job.nodes = 6;  // each is told where everything lies, before any reads it
+    job = changed(in_view(job, ViewId(2)), [](ViewPlan& view, JobConfig&) {
+      view.nodes = 6;  // each is told where everything lies, before any reads it
+    });
     server.reopen(job);
     std::vector<std::unique_ptr<Reader>> readers;
     std::vector<PayloadPlace> places;
-    for (std::uint32_t node = 0; node < job.nodes; ++node) {
+    for (std::uint32_t node = 0; node < job.view->nodes; ++node) {
       readers.push_back(std::make_unique<Reader>(server, job, NodeRank(node)));
       for (std::uint32_t c = 0; c < kChunks; ++c) places.push_back(readers.back()->pull(c, 2));
     }
@@ -198,10 +200,10 @@ TEST_CASE("a worker that is stopped keeps what it was told, while the others tra
     Reader stopped(server, job, NodeRank(0));
     const PayloadPlace place = stopped.pull(1, 2);
     for (std::uint64_t view = 2; view <= 4; ++view) {
-      job.view = ViewId(view);
+      job = in_view(job, ViewId(view));
       server.reopen(job);
       train(server, job, 2, 2 * view - 1, 2 * view);
-      server.lane->snapshot_at(job.job, job.view, Round(2 * view));  // which takes buffers, too
+      server.lane->snapshot_at(job.view->job, job.view->view, Round(2 * view));  // which takes buffers, too
       const auto started = server.listener.snapshot();
       REQUIRE(started);
       CHECK(*started);

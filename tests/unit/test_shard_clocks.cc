@@ -15,8 +15,7 @@ namespace {
 
 ShardSetup setup_of(std::uint32_t nodes, std::uint64_t staleness) {
   ShardSetup setup{.nodes = nodes};
-  setup.clocks.emplace();
-  setup.clocks->staleness = staleness;
+  setup.staleness = staleness;
   return setup;
 }
 
@@ -91,7 +90,7 @@ TEST_CASE("staleness 0 goes clock by clock, and async waits for nobody") {
   together.push(1, 1, 1.0f);
   CHECK(together.out.answers.size() == 3);
   CHECK(together.version() == 3);
-  Shard apart(setup_of(2, ClockRules::kUnbounded));
+  Shard apart(setup_of(2, ShardJob::kUnbounded));
   apart.init(0.0f);
   for (std::uint64_t clock = 1; clock <= 20; ++clock) {
     apart.out.clear();
@@ -118,7 +117,7 @@ TEST_CASE("the bound is kept chunk by chunk") {
 }
 
 TEST_CASE("a last push is answered when all nodes are there, whatever the bound") {
-  Shard shard(setup_of(2, ClockRules::kUnbounded));
+  Shard shard(setup_of(2, ShardJob::kUnbounded));
   shard.init(10.0f);
   const auto push_last = [&](std::uint32_t node) {
     shard.core.on_push(peer_of(node), Push{Shard::key(node), Round(1), 1, EncodingId::kFp32, {}, true},
@@ -200,7 +199,7 @@ TEST_CASE("a push out of turn is refused, also one that does not wait for its an
 }
 
 TEST_CASE("what a node was answered stays as it is until its next push, and costs at most a copy per node") {
-  ShardSetup setup = setup_of(2, ClockRules::kUnbounded);
+  ShardSetup setup = setup_of(2, ShardJob::kUnbounded);
   SUBCASE("fp32") {}
   SUBCASE("bf16") {
     setup.pull = EncodingId::kBf16;
@@ -242,8 +241,7 @@ TEST_CASE("a single node with clocks ends in the bits of synchronous rounds, wit
       ShardSetup setup{.optimizer = optimizer, .lr = 0.1, .pull = pull_as};
       setup.options.weight_decay = 0.01;
       ShardSetup with_clock = setup;
-      with_clock.clocks.emplace();
-      with_clock.clocks->staleness = 2;
+      with_clock.staleness = 2;
       Shard rounds(setup), clocks(with_clock);
       rounds.init(1.0f);
       clocks.init(1.0f);
@@ -365,7 +363,7 @@ TEST_CASE("a stop keeps every chunk as it is, with clocks that need not be the s
 }
 
 TEST_CASE("a push that found no buffer is applied when it comes again") {
-  ShardSetup setup = setup_of(2, ClockRules::kUnbounded);
+  ShardSetup setup = setup_of(2, ShardJob::kUnbounded);
   setup.pool_blocks = 2;
   Shard shard(setup);
   shard.init(100.0f);
@@ -388,7 +386,7 @@ TEST_CASE("a push that found no buffer is applied when it comes again") {
 }
 
 TEST_CASE("a push that finds no buffer is as good as lost") {
-  ShardSetup setup = setup_of(2, ClockRules::kUnbounded);
+  ShardSetup setup = setup_of(2, ShardJob::kUnbounded);
   setup.pool_blocks = 2;
   Shard shard(setup);
   shard.init(10.0f);

@@ -260,8 +260,7 @@ TEST_CASE("a chunk of another lane is unknown here") {
   const auto layout = layout_of(4 * kChunk, 2, 1);
   BufferPool pool(kChunk * sizeof(float), 10);
   ShardRecorder out;
-  ShardJob job = Shard().job({});
-  job.layout = layout;
+  ShardJob job = changed(Shard().job({}), [&](ViewPlan& view, JobConfig&) { view.layout = layout; });
   job.shard = ShardIndex(1);
   ShardCore core(job, pool, out);
   CHECK(core.chunks() == 2);
@@ -354,8 +353,8 @@ TEST_CASE("answers and stats count bytes as they travel") {
 
 TEST_CASE("the learning rate follows the schedule by rounds applied") {
   Shard reference({.lr = 1.0});
-  ShardJob job = reference.job({.lr = 1.0});
-  job.schedule.warmup_rounds = 4;
+  const ShardJob job =
+      changed(reference.job({.lr = 1.0}), [](ViewPlan&, JobConfig& config) { config.schedule.warmup_rounds = 4; });
   BufferPool pool(kChunk * sizeof(float), 8);
   ShardRecorder out;
   ShardCore core(job, pool, out);

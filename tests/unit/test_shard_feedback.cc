@@ -26,12 +26,12 @@ std::vector<std::byte> with_residual(float gradient, float left, EncodingSpec sp
 }
 
 void push_with(Shard& shard, std::uint32_t node, std::uint64_t round, float left, std::uint32_t chunk = 0) {
-  Push push{Shard::key(node, chunk), Round(round), 1, shard.core.job().push.id, ResidualUse::kBehind};
-  shard.core.on_push(peer_of(node), push, payload_of(with_residual(0.5f, left, shard.core.job().push)));
+  Push push{Shard::key(node, chunk), Round(round), 1, shard.core.job().plan().config.push.id, ResidualUse::kBehind};
+  shard.core.on_push(peer_of(node), push, payload_of(with_residual(0.5f, left, shard.core.job().plan().config.push)));
 }
 
 void residual_alone(Shard& shard, std::uint32_t node, std::uint64_t round, float left, std::uint32_t chunk = 0) {
-  Push push{Shard::key(node, chunk), Round(round), 0, shard.core.job().push.id, ResidualUse::kAlone};
+  Push push{Shard::key(node, chunk), Round(round), 0, shard.core.job().plan().config.push.id, ResidualUse::kAlone};
   shard.core.on_push(peer_of(node), push, payload_of(bytes_of(std::vector<float>(kChunk, left))));
 }
 
@@ -100,7 +100,7 @@ TEST_CASE("residuals of another length, of encodings without any, or of another 
 TEST_CASE("a top-k frame that contradicts itself is refused and nobody else notices") {
   Shard shard({.nodes = 2, .push = *parse_encoding("topk:0.01")});
   shard.init(1.0f);
-  auto frame = frame_of(kChunk, 1.0f, shard.core.job().push);
+  auto frame = frame_of(kChunk, 1.0f, shard.core.job().plan().config.push);
   frame[0] ^= std::byte{1};
   shard.core.on_push(peer_of(0), Push{Shard::key(0), Round(1), 1, EncodingId::kTopK}, payload_of(frame));
   REQUIRE(shard.out.errors.size() == 1);

@@ -179,15 +179,14 @@ TEST_CASE("chunks that a view left a round behind take the decision that the oth
   REQUIRE(shard.version(0) == 2);
   REQUIRE(shard.version(1) == 1);
   shard.core.stop(false, Round());
-  ShardJob next = shard.job(setup);
-  next.view = ViewId(kView.value + 1);
+  const ShardJob next = in_view(shard.job(setup), ViewId(kView.value + 1));
   REQUIRE(shard.core.reopen(next));
   const std::optional<RoundFacts> known = shard.core.decided();
   REQUIRE(known);
   CHECK(known->round == Round(2));
   CHECK(known->decided == decision_of(2, 0.5).decision);
   shard.out.clear();
-  const auto key = [&](std::uint32_t chunk) { return ChunkKey{kJob, next.view, NodeRank(0), ChunkIndex(chunk)}; };
+  const auto key = [&](std::uint32_t chunk) { return ChunkKey{kJob, next.view->view, NodeRank(0), ChunkIndex(chunk)}; };
   shard.core.on_pull(peer_of(0), Pull{key(0), Version(1)});
   shard.core.on_pull(peer_of(0), Pull{key(1), Version(1)});
   REQUIRE(shard.out.answers.size() == 2);
@@ -213,13 +212,12 @@ TEST_CASE("other nodes' pushes that are not finite are not applied, whatever was
   shard.core.on_push(peer_of(0), push, payload_of(frame_of(kChunk, 2.0f, {})));
   REQUIRE(shard.version(0) == 1);
   shard.core.stop(false, Round());
-  ShardJob next = shard.job(setup);
-  next.view = ViewId(kView.value + 1);
-  next.nodes = 2;
+  const ShardJob next =
+      changed(in_view(shard.job(setup), ViewId(kView.value + 1)), [](ViewPlan& view, JobConfig&) { view.nodes = 2; });
   REQUIRE(shard.core.reopen(next));
   shard.out.clear();
   const auto other = [&](std::uint32_t node, float value) {
-    const ChunkKey key{kJob, next.view, NodeRank(node), ChunkIndex(1)};
+    const ChunkKey key{kJob, next.view->view, NodeRank(node), ChunkIndex(1)};
     shard.core.on_push(peer_of(node), Push{key, Round(1), 1, {}}, payload_of(frame_of(kChunk, value, {})));
   };
   other(0, 1.0f);

@@ -17,13 +17,11 @@ ShardSetup recovering(std::uint32_t nodes = 2) {
 }
 
 ShardJob next_view(const Shard& shard, const ShardSetup& setup) {
-  ShardJob job = shard.job(setup);
-  job.view = ViewId(kView.value + 1);
-  return job;
+  return in_view(shard.job(setup), ViewId(kView.value + 1));
 }
 
 ChunkKey key_in(const ShardJob& job, std::uint32_t node) {
-  return {job.job, job.view, NodeRank(node), ChunkIndex(0)};
+  return {job.view->job, job.view->view, NodeRank(node), ChunkIndex(0)};
 }
 
 }  // namespace
