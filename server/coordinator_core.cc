@@ -276,7 +276,7 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
   }
   if (context_.options.servers == 0 && on_servers(*config)) {
     return refuse(ErrorCode::kTopology,
-                  "job '" + name + "' has mode \"" + config->mode +
+                  "job '" + name + "' has mode \"" + word(config->mode) +
                       "\", and this cluster has no servers: start servers and let the workers connect to server 0, or "
                       "set job.mode = \"allreduce\"");
   }
