@@ -1,7 +1,5 @@
 #include "common/job_json.h"
 
-#include <xxhash.h>
-
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -180,18 +178,6 @@ json to_json(const JobConfig& config) {
   return std::move(writer.root);
 }
 
-json without_ignorable(json root) {
-  for (auto& [section, keys] : root.items()) {
-    for (auto it = keys.begin(); it != keys.end();) {
-      it = is_ignorable_key(dotted_key(section, it.key())) ? keys.erase(it) : std::next(it);
-    }
-  }
-  // Came later: an empty section would change the hash of every job that is stored.
-  root.erase("recovery");
-  root.erase("membership");
-  return root;
-}
-
 // Of keys for which `ignored` is false.
 std::string first_difference(const JobConfig& ours, const JobConfig& theirs, bool (*ignored)(std::string_view dotted)) {
   const json a = to_json(ours), b = to_json(theirs);
@@ -247,24 +233,6 @@ bool is_ignorable_key(std::string_view dotted) {
   return dotted == "train.epochs" || dotted == "train.max_rounds" || dotted == "train.eval_every_epochs" ||
          dotted == "train.data_dir" || dotted.starts_with("snapshot.") || dotted.starts_with("recovery.") ||
          dotted.starts_with("membership.");
-}
-
-std::uint64_t config_hash(const JobConfig& config) {
-  json root = without_ignorable(to_json(config));
-  // Came later: a job that has no use for it keeps the hash that it always had.
-  if (on_servers(config)) root.erase("allreduce");
-  if (!has_clocks(config)) root.erase("ssp");
-  if (!has_deadline(config)) root.erase("sync");
-  if (!has_local_steps(config)) root.erase("local");
-  if (!has_gate(config)) root.erase("gate");
-  // And one that never used a key that is no more has the hash that it had with it.
-  for (const RetiredKey& retired : kRetiredKeys) {
-    const auto section = root.find(std::string(retired.section));
-    if (section == root.end() || retired.meant_nothing.empty()) continue;
-    (*section)[std::string(retired.key)] = json::parse(retired.meant_nothing);
-  }
-  const std::string bytes = compact(root);
-  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 std::string describe_config_difference(const JobConfig& ours, const JobConfig& theirs) {

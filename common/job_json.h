@@ -1,10 +1,9 @@
-// A job's configuration as canonical JSON: what trainers, workers, servers and the store exchange, hash and compare.
+// A job's configuration as canonical JSON: what trainers, workers, servers and the store exchange and compare.
 //
 // Canonical: keys sorted, no white space, every value explicit, doubles in the shortest form that reads back to the
 // same bits. So equal configurations give equal bytes, whatever their TOML looked like.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -22,10 +21,6 @@ std::string to_canonical_json(const JobConfig& config);
 // wrong types and impossible values. An absent key takes its default, so that records stay readable after a release
 // adds a key. train.data_dir keeps its default: the caller knows where its data is.
 Result<JobConfig> job_from_json(std::string_view json);
-
-// XXH3-64 of what decides the training's result and its state's format:
-// the canonical JSON without the ignorable keys below.
-std::uint64_t config_hash(const JobConfig& config);
 
 // Keys that members of one job, or a job and its stored state, may differ in: how long training goes on and how often
 // it is evaluated or persisted changes none of the rounds already done.

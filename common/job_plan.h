@@ -37,7 +37,7 @@ struct ViewPlan {
   ViewId view;
   std::uint32_t nodes = 1;
   std::shared_ptr<const Layout> layout;
-  Round start;           // every chunk begins at it; with clocks, every node's clock
+  Round start;           // on nodes what every chunk begins at; on servers the snapshot behind the view (0: none)
   bool resumes = false;  // there is state to begin with: nobody's initial values are awaited
 
   const std::string& name() const { return plan->name(); }

@@ -69,12 +69,8 @@ TEST_CASE("a gate is refused in modes that have no whole round, and with encodin
   CHECK(refused("[encoding]\npush = 'bf16'\npull = 'int8-delta'\n[gate]\nclip_norm = 1.0\n") == "(accepted)");
 }
 
-TEST_CASE("jobs without a gate keep the hash that they had, and a gate changes it") {
+TEST_CASE("a gate goes with the job's JSON, and makes it another training") {
   const JobConfig plain = parsed(""), clipped = parsed("[gate]\nclip_norm = 1.0\n");
-  JobConfig other = plain;
-  other.gate.growth_interval = 5;  // of no use without a dynamic scale
-  CHECK(config_hash(plain) == config_hash(other));
-  CHECK(config_hash(plain) != config_hash(clipped));
   const auto again = job_from_json(to_canonical_json(clipped));
   REQUIRE(again);
   CHECK(again->gate.clip_norm == 1.0);

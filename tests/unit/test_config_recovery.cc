@@ -57,9 +57,6 @@ TEST_CASE("a record of a job that had such a key is read where it meant nothing,
         std::string::npos);
   CHECK(refused_json(R"({"job":{"name":"j"},"sync":{"backup":1}})").find("unknown key \"backup\"") !=
         std::string::npos);
-  // As stores have them, written before those keys went.
-  CHECK(config_hash(*job_of("[sync]\ndeadline_ms = 150\n")) == 3611883832129543692ull);
-  CHECK(config_hash(*job_of("mode = 'ssp'\n")) == 2188322806359975038ull);
 }
 
 }  // namespace tributary

@@ -97,7 +97,7 @@ const std::vector<Change>& ignorable_changes() {
 }  // namespace
 
 TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
-  // Stored with every job, and hashed: keys may be added with a default, or retired (retired_keys.h); nothing else may
+  // Stored with every job: keys may be added with a default, or retired (retired_keys.h); nothing else may
   // change.
   CHECK(
       to_canonical_json(some_job()) ==
@@ -123,7 +123,6 @@ TEST_CASE("equal jobs have equal JSON however their TOML is written") {
   const JobConfig a = parsed("[optimizer]\nlr = 1\nname = 'sgd'\n[job]\nname = 'j'\n");
   const JobConfig b = parsed("job = {mode = 'sync', name = \"j\"}\noptimizer.lr = 1.0\n");
   CHECK(to_canonical_json(a) == to_canonical_json(b));
-  CHECK(config_hash(a) == config_hash(b));
 }
 
 TEST_CASE("a job survives the way to JSON and back, with the same bits in every number") {
@@ -211,13 +210,12 @@ TEST_CASE("unknown keys, wrong types and impossible values from a peer are refus
   CHECK(refusal(replaced(good, "\"j\"", "\"" + std::string(100000, 'x') + "\"")).size() < 300);
 }
 
-TEST_CASE("the hash and the difference see every key that decides the training, and name it with both values") {
+TEST_CASE("the difference sees every key that decides the training, and names it with both values") {
   const JobConfig ours = some_job();
   for (const Change& change : identity_changes()) {
     JobConfig theirs = ours;
     change.apply(theirs);
     CAPTURE(change.key);
-    CHECK(config_hash(theirs) != config_hash(ours));
     const std::string text = describe_config_difference(to_canonical_json(ours), to_canonical_json(theirs));
     CHECK(contains(text, std::string(change.key) + " is "));
     CHECK_FALSE(same_training(to_canonical_json(ours), to_canonical_json(theirs)));
@@ -237,7 +235,6 @@ TEST_CASE("where the data lies, how long training goes on and how often it is sa
     change.apply(theirs);
     CAPTURE(change.key);
     CHECK(is_ignorable_key(change.key));
-    CHECK(config_hash(theirs) == config_hash(ours));
     CHECK(same_training(to_canonical_json(ours), to_canonical_json(theirs)));
   }
   for (const Change& change : identity_changes()) CHECK_FALSE(is_ignorable_key(change.key));
@@ -249,28 +246,6 @@ TEST_CASE("an unreadable configuration is a difference and says whose it is") {
   CHECK(contains(describe_config_difference("", good), "the job's own configuration cannot be read"));
   CHECK(contains(describe_config_difference(good, replaced(good, "\"seed\"", "\"sead\"")),
                  "unknown key \"sead\" in train"));
-}
-
-TEST_CASE("the hash of a configuration is the same on every machine and in every release") {
-  CHECK(config_hash(some_job()) == 2559921522996686991ull);
-  JobConfig ring = some_job(), flat = some_job();
-  ring.mode = flat.mode = Mode::kAllreduce;
-  flat.allreduce.algorithm = AllreduceAlgorithm::kFlat;
-  CHECK(config_hash(ring) != config_hash(flat));
-  JobConfig loose = some_job(), tight = some_job();
-  tight.ssp.staleness = 1;
-  CHECK(config_hash(loose) == config_hash(tight));  // a synchronous job has no use for it
-  loose.mode = tight.mode = Mode::kSsp;
-  CHECK(config_hash(loose) != config_hash(tight));
-  JobConfig ten = some_job();
-  ten.mode = Mode::kLocalSgd;
-  ten.local.steps = 10;
-  JobConfig fifty = ten, anew = ten;
-  fifty.local.steps = 50;
-  anew.local.keep_state = false;
-  CHECK(config_hash(ten) != config_hash(fifty));
-  CHECK(config_hash(ten) != config_hash(anew));
-  CHECK(describe_config_difference(to_canonical_json(ten), to_canonical_json(fifty)).find("local.steps is 10") == 0);
 }
 
 }  // namespace tributary
