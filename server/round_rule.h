@@ -22,7 +22,8 @@ class RoundRule {
   // The view is over: what was held of open rounds goes, and nobody waits for an answer.
   virtual void end_view() = 0;
 
-  virtual void push(PeerId from, ShardChunk& chunk, const Push& push, Payload frame) = 0;
+  // Takes the frame if it is held.
+  virtual void push(PeerId from, ShardChunk& chunk, const Push& push, Payload&& frame) = 0;
   virtual void pull(PeerId from, ShardChunk& chunk, const Pull& pull) = 0;
   virtual void query(PeerId from, ShardChunk& chunk, const Query& query) = 0;
   // With a gate: see ShardCore.

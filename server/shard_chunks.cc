@@ -175,7 +175,9 @@ bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
   ++state.step;
   const double lr = scheduled_lr(job_.plan().schedule, job_.plan().config.optimizer.lr, step.position);
   fused_step(optimizer, optimizer.scalars(state.step, lr), args);
-  for (std::size_t i = 0; i <= kEncoded; ++i) *current[i] = std::move(next[i]);
+  for (std::size_t i = 0; i <= kEncoded; ++i) {
+    if (next[i]) *current[i] = std::move(next[i]);
+  }
   ++stats_.steps;
   stats_.shared_buffers += shared;
   if (shared != 0) ++stats_.out_of_place_steps;

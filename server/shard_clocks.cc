@@ -35,7 +35,7 @@ void ShardClocks::end_view() {
   }
 }
 
-void ShardClocks::push(PeerId from, ShardChunk& chunk, const Push& push, Payload frame) {
+void ShardClocks::push(PeerId from, ShardChunk& chunk, const Push& push, Payload&& frame) {
   NodeClock& clock = clock_of(chunk, push.key.node);
   ChunkClocks& clocks = clocks_[chunk.position];
   const std::uint64_t round = push.round.value;

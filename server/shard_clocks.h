@@ -17,7 +17,7 @@ class ShardClocks final : public RoundRule {
 
   void begin_view() override {}  // its state does not outlive a view
   void end_view() override;
-  void push(PeerId from, ShardChunk& chunk, const Push& push, Payload frame) override;
+  void push(PeerId from, ShardChunk& chunk, const Push& push, Payload&& frame) override;
   void pull(PeerId from, ShardChunk& chunk, const Pull& pull) override;
   void query(PeerId from, ShardChunk& chunk, const Query& query) override;
   Status restore(ShardChunk& chunk, const ChunkState& saved) override;

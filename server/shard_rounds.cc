@@ -45,7 +45,7 @@ void ShardRounds::end_view() {
   if (gate_) gate_->end_view();
 }
 
-void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload frame) {
+void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload&& frame) {
   const Version version = chunk.state.version;
   if (push.residual == ResidualUse::kAlone) return take_residual(from, chunk, push, std::move(frame));
   if (refuse(from, chunk, push)) return;

@@ -21,7 +21,7 @@ class ShardRounds final : public RoundRule {
 
   void begin_view() override;
   void end_view() override;
-  void push(PeerId from, ShardChunk& chunk, const Push& push, Payload frame) override;
+  void push(PeerId from, ShardChunk& chunk, const Push& push, Payload&& frame) override;
   void pull(PeerId from, ShardChunk& chunk, const Pull& pull) override;
   void query(PeerId from, ShardChunk& chunk, const Query& query) override;
   void decide(const RoundDecision& decision) override;
