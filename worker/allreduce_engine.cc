@@ -216,19 +216,14 @@ Status AllreduceEngine::advance(Flight& flight) {
 
 // ---- Progress ----
 
-std::string AllreduceEngine::where(const Flight& flight) const {
-  std::string text = flight.trial ? "the first exchange, of zeros," : "chunk " + std::to_string(first(flight).value);
-  if (plan().chunks_in(flight.group) > 1 && !flight.trial) {
-    text = "chunks " + std::to_string(first(flight).value) + " to " +
-           std::to_string(first(flight).value + plan().chunks_in(flight.group) - 1);
-  }
-  return flight.trial ? text : text + " of round " + std::to_string(flight.round.value);
-}
-
 // Once all nodes have been heard, a wait may be one for their trainers.
 Status AllreduceEngine::check_progress() {
   if (flights_.empty() || !late(flights_.front().since_ns) || (tried_ && plan().nodes > 1)) return {};
-  return too_slow(where(flights_.front()), devices_in_words(false));
+  const Flight& flight = flights_.front();
+  const std::string what = flight.trial ? "the first exchange, of zeros,"
+                                        : chunks_in_words(first(flight), plan().chunks_in(flight.group)) +
+                                              " of round " + std::to_string(flight.round.value);
+  return too_slow(what, devices_in_words(false));
 }
 
 void AllreduceEngine::abandon_memory() {

@@ -127,7 +127,6 @@ class AllreduceEngine final : public StreamPipeline {
   void begin(bool trial);
   Status advance(Flight& flight);
   void end(const Flight& flight);
-  std::string where(const Flight& flight) const;
 
   // allreduce_issue.cc: what is put on the streams.
   Status sum(const Flight& flight);

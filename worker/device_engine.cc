@@ -19,8 +19,8 @@ DeviceEngine::DeviceEngine(DeviceApi& api, DevicePlan plan, DeviceEngineOptions 
       options_(options),
       output_(output),
       devices_(plan_.width()),
-      reduce_(plan_.groups(), options.ahead),
-      deliver_(plan_.groups(), options.ahead),
+      reduce_("ncclReduceScatter", plan_.groups(), options.ahead),
+      deliver_("ncclAllGather", plan_.groups(), options.ahead),
       chunks_(plan_.layout->chunks()),
       gathers_(options.ahead),
       begun_(options.ahead),
@@ -204,7 +204,7 @@ DeviceEngine::Issued& DeviceEngine::begin(Line& line) {
 
 // As many groups at a time as have staging memory of their own.
 Status DeviceEngine::begin_reduce() {
-  begun_way_ = Way::kReduce;
+  begun_line_ = &reduce_;
   while (!reduce_.ready.empty() && reduce_.issued.size() < options_.ahead && begun_.size() < options_.slots) {
     if (reduce_.issued.empty()) busy_since_ns_ = now_ns();
     Issued& issued = begin(reduce_);
@@ -226,25 +226,12 @@ Status DeviceEngine::begin_deliver() {
   return {};
 }
 
-Status DeviceEngine::begin_gather() {
-  begun_way_ = Way::kDeliver;
-  for (; !gathers_.empty(); gathers_.pop()) {
-    Issued* issued = deliver_.issued.find(
-        [group = gathers_.front()](const Issued& one) { return one.group == group && one.missing != 0; });
-    TRIB_ASSERT(issued);
-    issued->number = ++issued_count_;
-    begun_.push(*issued);
-  }
-  if (Status begun = gather(); !begun) return begun;
-  return settling() ? Status() : settled();
-}
-
 // The rest follows when the collectives are on their streams.
 Status DeviceEngine::settled() {
   for (; !begun_.empty(); begun_.pop()) {
     const Issued& issued = begun_.front();
-    const Status done = begun_way_ == Way::kReduce ? finish_reduce(issued.group, issued.slot)
-                                                   : finish_deliver(issued.group, issued.slot);
+    const Status done =
+        begun_line_ == &reduce_ ? finish_reduce(issued.group, issued.slot) : finish_deliver(issued.group, issued.slot);
     if (!done) return done;
   }
   return {};
@@ -254,7 +241,7 @@ Status DeviceEngine::settled() {
 
 Status DeviceEngine::check_progress() {
   if (settling() && late(settling_since_ns())) {
-    return too_slow(collective(begun_way_) + chunks_in_words(begun_.front().group), devices_in_words(true));
+    return collective_is_slow(*begun_line_, begun_.front().group, devices_in_words(true));
   }
   if (moving_ != 0 && late(moving_since_ns_)) return too_slow("the copy of a residual", devices_in_words(false));
   const auto overdue = [this](const Line& line) { return !line.issued.empty() && late(line.since_ns); };
@@ -262,18 +249,12 @@ Status DeviceEngine::check_progress() {
   // What was issued first holds up the rest: a communicator works in the order of its calls.
   const bool reduce_first = deliver_.issued.empty() ||
                             (!reduce_.issued.empty() && reduce_.issued.front().number < deliver_.issued.front().number);
-  return reduce_first ? stuck(Way::kReduce, reduce_.issued.front()) : stuck(Way::kDeliver, deliver_.issued.front());
+  return stuck(reduce_first ? reduce_ : deliver_);
 }
 
 void DeviceEngine::abandon_memory() {
   if (memory_) memory_->abandon();
   memory_.reset();
-}
-
-std::string DeviceEngine::chunks_in_words(std::uint32_t group) const {
-  const std::uint32_t first = plan_.chunk_at(group, 0).value, count = plan_.chunks_in(group);
-  if (count == 1) return "chunk " + std::to_string(first);
-  return "chunks " + std::to_string(first) + " to " + std::to_string(first + count - 1);
 }
 
 }  // namespace tributary

@@ -61,7 +61,6 @@ class DeviceEngine final : public StreamPipeline {
   }
 
  private:
-  enum class Way { kReduce, kDeliver };
   struct Ready {
     std::uint32_t group = 0;
     std::uint64_t since_ns = 0;
@@ -75,7 +74,9 @@ class DeviceEngine final : public StreamPipeline {
   };
   // One direction.
   struct Line {
-    Line(std::uint32_t all_groups, std::uint32_t ahead) : ready(all_groups), issued(ahead), waiting(all_groups) {}
+    Line(const char* call, std::uint32_t all_groups, std::uint32_t ahead)
+        : collective(call), ready(all_groups), issued(ahead), waiting(all_groups) {}
+    const char* const collective;
     FixedQueue<Ready> ready;
     FixedQueue<Issued> issued;                          // oldest first
     std::vector<std::uint32_t> waiting;                 // by group: chunks that are not there yet
@@ -119,25 +120,21 @@ class DeviceEngine final : public StreamPipeline {
   Status begin_reduce();
   Status begin_deliver();
   Issued& begin(Line& line);
-  Status begin_gather();
 
   // device_issue.cc: what is put on the streams.
   Status scatter();
+  Status begin_gather();
   Status finish_reduce(std::uint32_t group, std::uint32_t slot);
-  Status gather();
   Status finish_deliver(std::uint32_t group, std::uint32_t slot);
   template <class Each>
   Status collectives_of_begun(Each each);
   Result<const void*> encode(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot);
   Status deliver_chunk(std::uint32_t position, ChunkIndex chunk, std::uint32_t slot);
   Status move_residual(const Move& move);
-  const float* scatter_input(std::uint32_t position, std::uint32_t group, std::uint32_t slot) const;
   std::span<const float* const> gradients_of(std::uint32_t position, std::uint32_t group);
   bool copies_directly(ChunkIndex chunk) const;
-  Status stuck(Way way, const Issued& issued) const;
-
-  std::string chunks_in_words(std::uint32_t group) const;
-  static std::string collective(Way way) { return way == Way::kReduce ? "ncclReduceScatter of " : "ncclAllGather of "; }
+  Status stuck(const Line& line) const;
+  Status collective_is_slow(const Line& line, std::uint32_t group, const std::string& where) const;
 
   const DevicePlan plan_;
   const DeviceEngineOptions options_;
@@ -158,7 +155,7 @@ class DeviceEngine final : public StreamPipeline {
   FixedQueue<std::uint32_t> gathers_;                       // groups whose input is there
   std::vector<const float*> inputs_;                        // scratch, a pointer per rank
   FixedQueue<Issued> begun_;                                // whose collectives are not settled
-  Way begun_way_ = Way::kReduce;                            // of them
+  const Line* begun_line_ = &reduce_;                       // of them
   FixedQueue<Move> moves_;                                  // of residuals, to be issued
   std::uint32_t moving_ = 0;                                // issued
   std::uint64_t moving_since_ns_ = 0;

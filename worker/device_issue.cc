@@ -9,12 +9,6 @@ std::span<const float* const> DeviceEngine::gradients_of(std::uint32_t position,
   return {inputs_.data(), ranks.size()};
 }
 
-// The group's gradient of this device's ranks, as the ReduceScatter takes it.
-const float* DeviceEngine::scatter_input(std::uint32_t position, std::uint32_t group, std::uint32_t slot) const {
-  const std::vector<std::uint32_t>& ranks = devices_[position].ranks;
-  return ranks.size() == 1 ? memory_->gradients(ranks[0], group) : memory_->slot(position, slot).sum;
-}
-
 // Up to the collective, which may not be on its streams yet when this returns.
 Status DeviceEngine::scatter() {
   for (std::uint32_t position = 0; position < plan_.width(); ++position) {
@@ -31,8 +25,9 @@ Status DeviceEngine::scatter() {
   }
   return collectives_of_begun([this](std::uint32_t position, const Issued& issued) {
     const Device& device = devices_[position];
-    return api_.reduce_scatter(device.comm, device.up, scatter_input(position, issued.group, issued.slot),
-                               memory_->slot(position, issued.slot).share, plan_.chunk_elements());
+    const DeviceMemory::Slot& staging = memory_->slot(position, issued.slot);
+    const float* gradient = device.ranks.size() == 1 ? memory_->gradients(device.ranks[0], issued.group) : staging.sum;
+    return api_.reduce_scatter(device.comm, device.up, gradient, staging.share, plan_.chunk_elements());
   });
 }
 
@@ -133,12 +128,21 @@ Status DeviceEngine::deliver_chunk(std::uint32_t position, ChunkIndex chunk, std
   return tell(device.told_in, there, plan_.collectives() ? arrived_[chunk.value] : delivered_[plan_.group_of(chunk)]);
 }
 
-Status DeviceEngine::gather() {
-  return collectives_of_begun([this](std::uint32_t position, const Issued& issued) {
+Status DeviceEngine::begin_gather() {
+  begun_line_ = &deliver_;
+  for (; !gathers_.empty(); gathers_.pop()) {
+    Issued* issued = deliver_.issued.find(
+        [group = gathers_.front()](const Issued& one) { return one.group == group && one.missing != 0; });
+    TRIB_ASSERT(issued);
+    issued->number = ++issued_count_;
+    begun_.push(*issued);
+  }
+  const Status begun = collectives_of_begun([this](std::uint32_t position, const Issued& issued) {
     const Device& device = devices_[position];
     return api_.all_gather(device.comm, device.down, memory_->parameters(position, issued.group),
                            plan_.chunk_elements());
   });
+  return !begun || settling() ? begun : settled();
 }
 
 Status DeviceEngine::finish_deliver(std::uint32_t group, std::uint32_t slot) {
@@ -176,7 +180,9 @@ Status DeviceEngine::move_residual(const Move& move) {
 }
 
 // What the oldest group of a direction waits for, and on which devices.
-Status DeviceEngine::stuck(Way way, const Issued& issued) const {
+Status DeviceEngine::stuck(const Line& line) const {
+  const Issued& issued = line.issued.front();
+  const bool reduces = &line == &reduce_;
   std::string collecting, other;
   for (std::uint32_t position = 0; position < plan_.width(); ++position) {
     const Device::Slot& events = devices_[position].slots[issued.slot];
@@ -190,18 +196,23 @@ Status DeviceEngine::stuck(Way way, const Issued& issued) const {
     if (issued.arriving != 0) {
       const bool direct = exists && copies_directly(plan_.chunk_at(issued.group, position));
       if (exists && !passed(direct ? events.arrived : events.decoded)) add(other);
-    } else if (plan_.collectives() && !passed(way == Way::kReduce ? events.scattered : events.gathered)) {
+    } else if (plan_.collectives() && !passed(reduces ? events.scattered : events.gathered)) {
       add(collecting);
-    } else if (way == Way::kReduce && exists && !passed(events.sent)) {
+    } else if (reduces && exists && !passed(events.sent)) {
       add(other);
-    } else if (way == Way::kDeliver && !plan_.collectives()) {
+    } else if (!reduces && !plan_.collectives()) {
       add(other);
     }
   }
-  const std::string chunks = chunks_in_words(issued.group);
-  if (!collecting.empty()) return too_slow(collective(way) + chunks, collecting);
-  const std::string what = way == Way::kReduce ? "the encoding and copy to the host of " : "the copy to the device of ";
-  return too_slow(what + chunks, other.empty() ? "its devices" : other);
+  if (!collecting.empty()) return collective_is_slow(line, issued.group, collecting);
+  const std::string what = reduces ? "the encoding and copy to the host of " : "the copy to the device of ";
+  return too_slow(what + chunks_in_words(plan_.chunk_at(issued.group, 0), plan_.chunks_in(issued.group)),
+                  other.empty() ? "its devices" : other);
+}
+
+Status DeviceEngine::collective_is_slow(const Line& line, std::uint32_t group, const std::string& where) const {
+  return too_slow(
+      std::string(line.collective) + " of " + chunks_in_words(plan_.chunk_at(group, 0), plan_.chunks_in(group)), where);
 }
 
 }  // namespace tributary

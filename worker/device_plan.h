@@ -15,6 +15,12 @@
 
 namespace tributary {
 
+// "chunk 7", "chunks 4 to 7"
+inline std::string chunks_in_words(ChunkIndex first, std::uint32_t count) {
+  const std::string from = std::to_string(first.value);
+  return count == 1 ? "chunk " + from : "chunks " + from + " to " + std::to_string(first.value + count - 1);
+}
+
 struct DevicePlan {
   std::shared_ptr<const Layout> layout;
   std::shared_ptr<const Encoding> push, pull;
