@@ -18,7 +18,7 @@
 #include "common/ids.h"
 #include "common/messages.h"
 #include "common/result.h"
-#include "server/coordinator_core.h"
+#include "server/job_record.h"
 #include "server/job_registry.h"
 #include "server/shard_core.h"
 #include "server/stored_chunk.h"
