@@ -25,7 +25,7 @@ struct StoreIdentity {
   serverIndex @1 :UInt16;
 }
 
-# A job as the coordinator's registry keeps it (server/coordinator_core.h).
+# A job as the coordinator's registry keeps it (server/job_record.h).
 struct JobRecord {
   format @0 :UInt32;
   job @1 :UInt64;

@@ -7,15 +7,24 @@
 #include "server/snapshots_asked.h"
 
 namespace tributary {
+namespace {
 
-CoordinatedJob::CoordinatedJob(CoordinatorContext& context, JobConfig config) : context_(context) {
-  set_config(config);
+// The servers were told that a view is over, and say what they keep: all that are there.
+BetweenViews ask_kept(std::uint16_t servers, const Peers& peers) {
+  BetweenViews between;
+  for (std::uint16_t index = 0; index < servers; ++index) {
+    if (peers.alive(index)) between.asked.insert(index);
+  }
+  return between;
 }
 
-CoordinatedJob::CoordinatedJob(CoordinatorContext& context, JobConfig config, JobRecord record, std::set<JobId> older)
-    : context_(context), record_(std::move(record)), older_(std::move(older)), last_stop_(record_.last_stop) {
+}  // namespace
+
+CoordinatedJob::CoordinatedJob(CoordinatorContext& context, const JobConfig& config, JobRecord record,
+                               std::set<JobId> older)
+    : context_(context), keeper_(context, config.name, std::move(record), std::move(older)) {
   set_config(config);
-  began_ = record_.view_nodes;  // or it was given up: who cannot know drops what nodes have kept
+  last_stop_ = this->record().last_stop;
 }
 
 void CoordinatedJob::set_config(const JobConfig& config) {
@@ -23,70 +32,70 @@ void CoordinatedJob::set_config(const JobConfig& config) {
   home_ = make_state_home(config_, context_);
 }
 
-std::set<JobId> CoordinatedJob::ids() const {
-  std::set<JobId> ids = older_;
-  if (record_.job.value != 0) ids.insert(record_.job);
-  return ids;
-}
-
-const Members& CoordinatedJob::members() const {
-  static const Members kNone;
-  if (const View* open = view()) return open->members;
-  const Gathering* gathering = std::get_if<Gathering>(&phase_);
+const JobMembers& CoordinatedJob::members() const {
+  static const JobMembers kNone;
+  if (const JobView* open = view()) return open->members;
+  const phase::Gathering* gathering = std::get_if<phase::Gathering>(&phase_);
   return gathering ? gathering->members : kNone;
 }
 
 BetweenViews* CoordinatedJob::between() {
-  if (Idle* idle = std::get_if<Idle>(&phase_)) return &idle->between;
-  Gathering* gathering = std::get_if<Gathering>(&phase_);
+  if (phase::Idle* idle = std::get_if<phase::Idle>(&phase_)) return &idle->between;
+  phase::Gathering* gathering = std::get_if<phase::Gathering>(&phase_);
   return gathering ? &gathering->between : nullptr;
 }
 
-View* CoordinatedJob::view() {
-  if (Opening* opening = std::get_if<Opening>(&phase_)) return &opening->view;
-  if (Running* running = std::get_if<Running>(&phase_)) return &running->view;
-  Stopping* stopping = std::get_if<Stopping>(&phase_);
+JobView* CoordinatedJob::view() {
+  if (phase::Opening* opening = std::get_if<phase::Opening>(&phase_)) return &opening->view;
+  if (phase::Running* running = std::get_if<phase::Running>(&phase_)) return &running->view;
+  phase::Stopping* stopping = std::get_if<phase::Stopping>(&phase_);
   return stopping ? &stopping->view : nullptr;
 }
 
 bool CoordinatedJob::takes_snapshot() const {
-  const Running* running = std::get_if<Running>(&phase_);
+  const phase::Running* running = std::get_if<phase::Running>(&phase_);
   return stopping() || (running && running->snapshots.under_way());
 }
 
+bool CoordinatedJob::kept_by_servers() const {
+  const phase::Idle* idle = std::get_if<phase::Idle>(&phase_);
+  const phase::Gathering* gathering = std::get_if<phase::Gathering>(&phase_);
+  return (idle && !idle->between.kept.empty()) || (gathering && !gathering->between.kept.empty());
+}
+
 bool CoordinatedJob::never_opened() const {
-  return record_.job.value == 0 && members().empty() && !kept_by_servers() && older_.empty() && !restoring();
+  return ids().empty() && members().empty() && !kept_by_servers() && !restoring();
 }
 
 JobStatus CoordinatedJob::status() const {
   static constexpr const char* kNames[] = {"idle", "gathering", "opening", "running", "stopping"};
   JobStatus status;
-  status.record = record_;
-  if (!record_.job_json.empty()) {
+  status.record = record();
+  if (!record().job_json.empty()) {
     status.name = config_.name;
     status.mode = word(config_.mode);
   }
-  status.recorded = record_state_ == RecordState::kSaved;
+  status.recorded = keeper_.saved();
   status.phase = kNames[phase_.index()];
   status.nodes = nodes_;
   status.joined = static_cast<std::uint32_t>(members().size());
   status.last_stop = last_stop_;
   status.not_saved = not_saved_;
   status.placement = placement_;
-  if (std::holds_alternative<Gathering>(phase_)) {
+  if (std::holds_alternative<phase::Gathering>(phase_)) {
     status.waiting_for = missing_in_words(members(), awaited_, config_, nodes_);
     for (std::uint16_t index = 0; index < servers(); ++index) {
       if (!context_.peers.alive(index)) status.waiting_for += " server " + std::to_string(index);
     }
   }
-  if (const Running* running = std::get_if<Running>(&phase_)) {
+  if (const phase::Running* running = std::get_if<phase::Running>(&phase_)) {
     status.paces = running->stragglers.nodes();
     for (const auto& [node, member] : members()) {
       if (const Peers::Worker* worker = context_.peers.worker(member.worker)) status.workers[node] = worker->hello.name;
     }
   }
   // Of a job that does not run nobody has more than what is kept.
-  const Version kept(record_.committed.value);
+  const Version kept(record().committed.value);
   std::tie(status.min_version, status.max_version) = in_view() ? paces_.range() : std::pair(kept, kept);
   return status;
 }
@@ -103,26 +112,26 @@ void CoordinatedJob::send_servers(const ControlMessage& message) {
 
 void CoordinatedJob::on(const Peers::Worker& worker, const LeaveJob& m, std::uint64_t now_ms) {
   // Of the view that is over: its trainers still wait to hear what came of it, while others have come for the next one.
-  if (std::holds_alternative<Gathering>(phase_) && m.job.value != 0 && m.kind != LeaveKind::kFailed) {
+  if (std::holds_alternative<phase::Gathering>(phase_) && m.job.value != 0 && m.kind != LeaveKind::kFailed) {
     return tell_outcome(worker.peer, m.view, m.round);
   }
   const std::string who = "node " + std::to_string(m.node.value);
-  View* open = view();
+  JobView* open = view();
   if (open && open->members.at(m.node.value).left) return;  // said again, because the answer takes its time
   // Whoever leaves before it began has contributed nothing, and fails the others if they began meanwhile.
   if (!trains() || m.kind == LeaveKind::kFailed || m.job.value == 0) {
     return lose_member(m.node.value, who + " failed: " + (m.message.empty() ? "no reason given" : m.message), now_ms);
   }
-  Member& member = open->members.at(m.node.value);
-  Running* running = std::get_if<Running>(&phase_);
+  JobMember& member = open->members.at(m.node.value);
+  phase::Running* running = std::get_if<phase::Running>(&phase_);
   if (!running) {
     // Servers hear nothing of a node that still takes answers of the others, and wait for what it keeps all the same.
     member.left = m;
     return send_servers(stop_message());
   }
   if (m.kind == LeaveKind::kStopped && member.leaving && goes_on_without(m.node.value)) {
-    output().send(worker.peer, StopJob{m.job, m.view, StopKind::kStopped, m.round, who + " was stopped"});
-    output().send(worker.peer, SnapshotDone{m.job, m.view, m.round, true, 0, {}});  // the others have it
+    context_.output.send(worker.peer, StopJob{m.job, m.view, StopKind::kStopped, m.round, who + " was stopped"});
+    context_.output.send(worker.peer, SnapshotDone{m.job, m.view, m.round, true, 0, {}});  // the others have it
     restart(who + " left after round " + std::to_string(m.round.value), now_ms);
     return awaited_.forget_node(m.node.value);
   }
@@ -140,21 +149,21 @@ void CoordinatedJob::on(const Peers::Worker& worker, const LeaveJob& m, std::uin
 
 // A node that will contribute nothing more, without having left in good order.
 void CoordinatedJob::lose_member(std::uint32_t node, const std::string& reason, std::uint64_t now_ms) {
-  if (Gathering* gathering = std::get_if<Gathering>(&phase_)) {
+  if (phase::Gathering* gathering = std::get_if<phase::Gathering>(&phase_)) {
     gathering->members.erase(node);
     if (gathering->members.empty()) become_idle(std::move(gathering->between), now_ms);
-  } else if (Opening* opening = std::get_if<Opening>(&phase_)) {
+  } else if (phase::Opening* opening = std::get_if<phase::Opening>(&phase_)) {
     opening->view.members.erase(node);
     gather_again(reason, now_ms);
   } else if (running()) {
     // A node that finished has every answer of its last round and pushes no more: every chunk is there, and that state
     // is kept.
-    if (const Member* finished = one_that_left(members())) {
+    if (const JobMember* finished = one_that_left(members())) {
       return begin_stop(StopKind::kStopped, stop_round(finished->left->round), reason, now_ms);
     }
     restart(reason, now_ms);
     awaited_.forget_node(node);
-  } else if (Stopping* stopping = std::get_if<Stopping>(&phase_);
+  } else if (phase::Stopping* stopping = std::get_if<phase::Stopping>(&phase_);
              stopping && servers() == 0 && node == members().begin()->first) {
     stopping->failed = true;
     not_saved_ = reason + ", and had not said that its last checkpoint is written";
@@ -164,7 +173,7 @@ void CoordinatedJob::lose_member(std::uint32_t node, const std::string& reason, 
 
 // May the others go on when this node leaves a running view?
 bool CoordinatedJob::goes_on_without(std::uint32_t node) const {
-  const Running* running = std::get_if<Running>(&phase_);
+  const phase::Running* running = std::get_if<phase::Running>(&phase_);
   if (!running || !is_elastic(config_) || context_.draining || running->stop_requested) return false;
   const auto staying =
       std::ranges::count_if(members(), [&](const auto& entry) { return entry.first != node && !entry.second.leaving; });
@@ -174,11 +183,11 @@ bool CoordinatedJob::goes_on_without(std::uint32_t node) const {
 // ---- A view ends ----
 
 void CoordinatedJob::request_stop(const std::string& reason) {
-  Running* running = std::get_if<Running>(&phase_);
+  phase::Running* running = std::get_if<phase::Running>(&phase_);
   if (!running || std::exchange(running->stop_requested, true)) return;
   last_stop_ = reason;
-  output().log(in_words() + " is asked to stop after its round: " + reason);
-  send_members(StopRequest{record_.job, record_.view, reason});
+  context_.output.log(in_words() + " is asked to stop after its round: " + reason);
+  send_members(StopRequest{record().job, record().view, reason});
 }
 
 // The round that a stop is known by, when a node has left after `left` and has all answers of it: with synchronous
@@ -190,30 +199,29 @@ Round CoordinatedJob::stop_round(Round left) const {
   if (!has_clocks(config_)) return left;
   Round passed = left;
   for (const std::uint16_t shard : shards()) passed = std::min(passed, Round(paces_.min_version(shard).value));
-  return std::max({passed, view()->start.loaded, record_.committed});
+  return std::max({passed, view()->start.loaded, record().committed});
 }
 
 // The round that the view under way ends with.
 StopJob CoordinatedJob::stop_message() const {
-  const Stopping& stopping = std::get<Stopping>(phase_);
-  return {record_.job, record_.view, stopping.kind, stopping.round, last_stop_};
+  const phase::Stopping& stopping = std::get<phase::Stopping>(phase_);
+  return {record().job, record().view, stopping.kind, stopping.round, last_stop_};
 }
 
 // The view has ended in the middle of a round.
 StopJob CoordinatedJob::cut_message() const {
-  return {record_.job, record_.view, StopKind::kRestart, record_.committed, last_stop_};
+  return {record().job, record().view, StopKind::kRestart, record().committed, last_stop_};
 }
 
 void CoordinatedJob::begin_stop(StopKind kind, Round round, const std::string& reason, std::uint64_t now_ms) {
-  Running& running = std::get<Running>(phase_);
-  last_stop_ = record_.last_stop = reason;
+  phase::Running& running = std::get<phase::Running>(phase_);
+  last_stop_ = reason;
   ended_ = kind;
-  // The next time it begins like a new one.
+  keeper_.stop(reason);
   awaited_.forget();
-  record_.members.clear();
   const std::optional<SnapshotDone> kept = std::move(running.node_zero_kept);
-  phase_ = Stopping{std::move(running.view), kind, round, now_ms, {}};
-  output().log(in_words() + " stops at round " + std::to_string(round.value) + ": " + last_stop_);
+  phase_ = phase::Stopping{std::move(running.view), kind, round, now_ms, {}};
+  context_.output.log(in_words() + " stops at round " + std::to_string(round.value) + ": " + last_stop_);
   send_servers(stop_message());
   send_members(stop_message());
   if (servers() != 0) return;
@@ -226,15 +234,15 @@ void CoordinatedJob::begin_stop(StopKind kind, Round round, const std::string& r
 // All-reduce: what became of the state that the view ended with, which node 0 alone keeps. It says so again until it is
 // answered, and may say it before all others have left.
 void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std::uint64_t now_ms) {
-  const bool keeper = servers() == 0 && trains() && record_.view == m.view &&
+  const bool keeper = servers() == 0 && trains() && record().view == m.view &&
                       members().begin()->second.worker == worker.hello.incarnation;
   if (!keeper) return tell_outcome(worker.peer, m.view, m.round);
   if (stopping()) return end_checkpointed(m, now_ms);
-  std::get<Running>(phase_).node_zero_kept = m;
+  std::get<phase::Running>(phase_).node_zero_kept = m;
 }
 
 void CoordinatedJob::end_checkpointed(const SnapshotDone& kept, std::uint64_t now_ms) {
-  Stopping& stopping = std::get<Stopping>(phase_);
+  phase::Stopping& stopping = std::get<phase::Stopping>(phase_);
   if (!kept.ok || kept.round < stopping.round) {
     stopping.failed = !kept.ok || kept.round.value != 0;
     not_saved_ = !kept.ok                ? kept.message
@@ -243,11 +251,7 @@ void CoordinatedJob::end_checkpointed(const SnapshotDone& kept, std::uint64_t no
     return end_unsaved(now_ms);
   }
   not_saved_.clear();
-  record_.committed = kept.round;
-  record_.finished = stopping.kind == StopKind::kFinished;
-  if (const Status saved = output().save(record_); !saved) {
-    output().log("cannot record the end of " + in_words() + ": " + saved.error().message, LogLevel::kError);
-  }
+  keeper_.end(kept.round, stopping.kind == StopKind::kFinished);
   tell_saved(true);
   become_idle({}, now_ms);
 }
@@ -255,7 +259,7 @@ void CoordinatedJob::end_checkpointed(const SnapshotDone& kept, std::uint64_t no
 // The state that the job stopped with is not durable everywhere. It is in the servers' memory still, and the next view
 // can begin with it.
 void CoordinatedJob::end_unsaved(std::uint64_t now_ms) {
-  const Stopping& stopping = std::get<Stopping>(phase_);
+  const phase::Stopping& stopping = std::get<phase::Stopping>(phase_);
   const std::string round = std::to_string(stopping.round.value);
   // Where there is no store and nobody asked for one, a job that has come to its end has given all it was to give; one
   // that was to keep nothing has so wherever it stops.
@@ -264,63 +268,65 @@ void CoordinatedJob::end_unsaved(std::uint64_t now_ms) {
                                                            : !declines_snapshots(config_.snapshot);
   const bool missed = stores || wanted;
   if (missed) {
-    output().log("the state of " + in_words() + " at round " + round +
-                     " is not saved: " + home_->not_saved(not_saved_, config_, record_),
-                 LogLevel::kError);
+    context_.output.log("the state of " + in_words() + " at round " + round +
+                            " is not saved: " + home_->not_saved(not_saved_, config_, record()),
+                        LogLevel::kError);
   } else {
     not_saved_.clear();
   }
   tell_saved(!missed);
   BetweenViews between;
   if (has_rounds(config_)) {
-    send_servers(StopJob{record_.job, record_.view, StopKind::kRestart, record_.committed,
+    send_servers(StopJob{record().job, record().view, StopKind::kRestart, record().committed,
                          "the state of round " + round + " could not be written"});
-    between = ask_kept();
+    between = ask_kept(servers(), context_.peers);
   }
   become_idle(std::move(between), now_ms);
 }
 
 // What came of the state that the job ends with: to the nodes, whose trainers wait for it.
 void CoordinatedJob::tell_saved(bool saved) {
-  send_members(SnapshotDone{record_.job, record_.view, std::get<Stopping>(phase_).round, saved, 0,
-                            saved ? std::string() : home_->not_saved(not_saved_, config_, record_)});
+  send_members(SnapshotDone{record().job, record().view, std::get<phase::Stopping>(phase_).round, saved, 0,
+                            saved ? std::string() : home_->not_saved(not_saved_, config_, record())});
 }
 
 void CoordinatedJob::tell_outcome(PeerId to, ViewId view, Round round) {
-  if (record_.view != view || ended_ == StopKind::kRestart) {  // it was cut, or nobody knows any more
-    output().send(to, StopJob{record_.job, view, StopKind::kRestart, record_.committed, "the view is over"});
+  if (record().view != view || ended_ == StopKind::kRestart) {  // it was cut, or nobody knows any more
+    context_.output.send(to, StopJob{record().job, view, StopKind::kRestart, record().committed, "the view is over"});
     return;
   }
   const bool saved = not_saved_.empty();
-  output().send(to, SnapshotDone{record_.job, view, round, saved, 0,
-                                 saved ? std::string() : home_->not_saved(not_saved_, config_, record_)});
+  context_.output.send(to, SnapshotDone{record().job, view, round, saved, 0,
+                                        saved ? std::string() : home_->not_saved(not_saved_, config_, record())});
 }
 
 void CoordinatedJob::restart(const std::string& reason, std::uint64_t now_ms) {
   last_stop_ = reason;
-  output().log(in_words() + " leaves view " + std::to_string(record_.view.value) + ": " + reason + "; " +
-                   home_->outlook(record_),
-               LogLevel::kWarning);
+  context_.output.log(in_words() + " leaves view " + std::to_string(record().view.value) + ": " + reason + "; " +
+                          home_->outlook(record()),
+                      LogLevel::kWarning);
   if (stopping()) not_saved_ = reason;
   ended_ = StopKind::kRestart;
   send_servers(cut_message());
   send_members(cut_message());
   awaited_.view_over(members(), now_ms + config_.membership.rejoin_ms);
-  become_idle(ask_kept(), now_ms);
+  become_idle(ask_kept(servers(), context_.peers), now_ms);
 }
 
-// Everybody who is there was told that the view is over, and says what it keeps.
-BetweenViews CoordinatedJob::ask_kept() const {
-  BetweenViews between;
-  if (servers() == 0) return between;
-  for (const auto& [index, server] : context_.peers.servers()) {
-    if (server.alive) between.asked.insert(index);
-  }
-  return between;
+// The view that was being opened is given up. No worker has heard of it: those that joined wait for the next one.
+void CoordinatedJob::gather_again(const std::string& reason, std::uint64_t now_ms) {
+  last_stop_ = reason;
+  context_.output.log(
+      in_words() + " gives view " + std::to_string(record().view.value) + " up while opening: " + reason,
+      LogLevel::kWarning);
+  send_servers(cut_message());
+  JobMembers members = std::move(std::get<phase::Opening>(phase_).view.members);
+  if (members.empty()) return become_idle(ask_kept(servers(), context_.peers), now_ms);
+  phase_ = phase::Gathering{ask_kept(servers(), context_.peers), std::move(members)};
 }
 
 void CoordinatedJob::become_idle(BetweenViews between, std::uint64_t now_ms) {
-  phase_ = Idle{std::move(between)};
+  phase_ = phase::Idle{std::move(between)};
   context_.checkpoints.view_over(config_.name, last_stop_, now_ms);
 }
 
@@ -346,8 +352,8 @@ void CoordinatedJob::on(const ServerHello& hello, bool known) {
     between->kept.erase(server);
     between->asked.erase(server);
   }
-  const auto kept = std::ranges::find(hello.kept, record_.job, &KeptJob::job);
-  if (kept == hello.kept.end() || record_.job.value == 0) return;
+  const auto kept = std::ranges::find(hello.kept, record().job, &KeptJob::job);
+  if (kept == hello.kept.end() || record().job.value == 0) return;
   if (kept->pending) {
     between->asked.insert(server);
   } else {
@@ -356,45 +362,14 @@ void CoordinatedJob::on(const ServerHello& hello, bool known) {
   }
 }
 
-void CoordinatedJob::tell_again(const Peers::Server& server) {
-  if (servers() == 0) return;
-  const std::uint16_t shard = server.hello.shard.value;
-  const auto tell = [&](const ControlMessage& message) { output().send(server.peer, message); };
-  if (const Opening* opening = std::get_if<Opening>(&phase_)) {
-    if (!opening->ready.contains(shard)) tell(open_message(shard));
-  } else if (const Running* running = std::get_if<Running>(&phase_)) {
-    // It may hold rounds back until it hears of a snapshot.
-    if (record_.initialised && !commit_untold_) tell(SnapshotCommit{record_.job, record_.committed});
-    const SnapshotSchedule& snapshots = running->snapshots;
-    if (snapshots.awaits_memory_of(shard)) tell(PrepareSnapshot{record_.job, record_.view});
-    if (snapshots.awaits_part_of(shard)) tell(SnapshotAt{record_.job, record_.view, *snapshots.under_way()});
-  } else if (const Stopping* stopping = std::get_if<Stopping>(&phase_)) {
-    if (!stopping->done.contains(shard)) tell(stop_message());
-  } else if (between()->asked.contains(shard)) {
-    tell(cut_message());  // what it keeps of the last view is still to be said
-  }
-}
-
-void CoordinatedJob::tell_again(std::uint64_t worker) {
-  const auto member = member_of(members(), worker);
-  if (member == members().end()) return;
-  const auto tell = [&](const ControlMessage& message) { context_.send_worker(worker, message); };
-  if (stopping()) return tell(stop_message());
-  const Running* running = std::get_if<Running>(&phase_);
-  if (!running || member->second.left) return;
-  tell(welcome_message(member->first));
-  if (running->stop_requested) tell(StopRequest{record_.job, record_.view, last_stop_});
-  if (const auto round = running->snapshots.under_way()) tell(SnapshotAt{record_.job, record_.view, *round});
-}
-
 void CoordinatedJob::server_lost(std::uint16_t server, const std::string& reason, std::uint64_t now_ms) {
   if (servers() == 0) return;
   if (BetweenViews* between = this->between()) {
     between->kept.erase(server);
     between->asked.erase(server);
-  } else if (std::holds_alternative<Opening>(phase_)) {
+  } else if (std::holds_alternative<phase::Opening>(phase_)) {
     gather_again(reason, now_ms);
-  } else if (const Stopping* stopping = std::get_if<Stopping>(&phase_);
+  } else if (const phase::Stopping* stopping = std::get_if<phase::Stopping>(&phase_);
              !stopping || (shards().contains(server) && !stopping->done.contains(server))) {
     restart(reason, now_ms);  // its part of the state is lost
   }
@@ -410,7 +385,7 @@ void CoordinatedJob::worker_lost(std::uint64_t worker, const std::string& reason
 void CoordinatedJob::server_stops(const std::string& who, std::uint64_t now_ms) {
   if (servers() == 0) return;
   request_stop(who + " was told to stop");
-  if (std::holds_alternative<Opening>(phase_)) gather_again(who + " was told to stop", now_ms);
+  if (std::holds_alternative<phase::Opening>(phase_)) gather_again(who + " was told to stop", now_ms);
 }
 
 void CoordinatedJob::worker_stops(std::uint64_t worker, const std::string& who, std::uint64_t now_ms) {
@@ -428,24 +403,12 @@ void CoordinatedJob::drain(const std::string& who, std::uint64_t now_ms) {
   if (running()) return request_stop(who + " was told to stop");
   send_members(
       ControlError{ErrorCode::kStopped, "the cluster is being stopped; attach again when it is back", config_.name});
-  if (Opening* opening = std::get_if<Opening>(&phase_)) {
+  if (phase::Opening* opening = std::get_if<phase::Opening>(&phase_)) {
     opening->view.members.clear();
     return gather_again(who + " was told to stop", now_ms);
   }
   last_stop_ = who + " was told to stop";
-  become_idle(std::move(std::get<Gathering>(phase_).between), now_ms);
-}
-
-void CoordinatedJob::drop_older() {
-  std::erase_if(older_, [&](JobId id) {
-    if (!context_.peers.store(id)) return output().remove(id).has_value();
-    for (const auto& [index, server] : context_.peers.servers()) {
-      const auto& stored = server.hello.stored;
-      if (!server.alive || std::ranges::find(stored, id, &StoredJob::job) == stored.end()) continue;
-      output().send(server.peer, DropCheckpoint{id, {}});
-    }
-    return false;
-  });
+  become_idle(std::move(std::get<phase::Gathering>(phase_).between), now_ms);
 }
 
 }  // namespace tributary

@@ -30,7 +30,7 @@
 
 #include "server/coordinator_context.h"
 #include "server/job_phases.h"
-#include "server/pending_rank_states.h"
+#include "server/job_record_keeper.h"
 #include "server/state_home.h"
 
 namespace tributary {
@@ -54,27 +54,29 @@ class CoordinatedJob {
  public:
   static constexpr std::uint32_t kMaxPeerAddresses = 4096;  // of a node in a view; more are not passed on
 
-  CoordinatedJob(CoordinatorContext& context, JobConfig config);
-  // One that there has been before. older: trainings of its name that it took the place of, until they are dropped.
-  CoordinatedJob(CoordinatorContext& context, JobConfig config, JobRecord record, std::set<JobId> older);
+  // older: trainings of its name that it took the place of, until they are dropped.
+  CoordinatedJob(CoordinatorContext& context, const JobConfig& config, JobRecord record = {},
+                 std::set<JobId> older = {});
 
   // ---- What it is ----
   const JobConfig& config() const { return config_; }
-  const JobRecord& record() const { return record_; }
+  const JobRecord& record() const { return keeper_.record(); }
   std::string in_words() const { return "job '" + config_.name + "'"; }
-  std::set<JobId> ids() const;  // its own and those of older trainings of its name
-  bool knows(JobId id) const { return id == record_.job || older_.contains(id); }
+  std::set<JobId> ids() const { return keeper_.ids(); }  // its own and those of older trainings of its name
+  bool knows(JobId id) const { return keeper_.knows(id); }
   std::uint16_t servers() const { return home_->servers(); }  // that take part in its views: all or none
-  const Members& members() const;
+  const JobMembers& members() const;
   std::uint32_t nodes() const { return nodes_; }
-  std::set<std::uint16_t> shards() const { return home_->shards(record_); }
-  bool idle() const { return std::holds_alternative<Idle>(phase_); }
+  std::set<std::uint16_t> shards() const { return home_->shards(record()); }
+  bool idle() const { return std::holds_alternative<phase::Idle>(phase_); }
+  bool running() const { return std::holds_alternative<phase::Running>(phase_); }
+  bool stopping() const { return std::holds_alternative<phase::Stopping>(phase_); }
   bool trains() const { return running() || stopping(); }
-  bool restoring() const { return idle() && std::get<Idle>(phase_).restoring.has_value(); }
+  bool restoring() const { return idle() && std::get<phase::Idle>(phase_).restoring.has_value(); }
   bool in_view() const { return view() != nullptr; }
-  bool in_view(ViewId id) const { return in_view() && record_.view == id; }
+  bool in_view(ViewId id) const { return in_view() && record().view == id; }
   bool takes_snapshot() const;
-  bool kept_by_servers() const { return between() && !between()->kept.empty(); }
+  bool kept_by_servers() const;
   // Its nodes left before it had an id: nothing of it is anywhere.
   bool never_opened() const;
   JobStatus status() const;
@@ -121,36 +123,28 @@ class CoordinatedJob {
   void drain(const std::string& who, std::uint64_t now_ms);
 
   // ---- Restored from a checkpoint ----
-  void begin_restore(JobConfig config) { std::get<Idle>(phase_).restoring = std::move(config); }
-  JobConfig end_restore() { return *std::exchange(std::get<Idle>(phase_).restoring, std::nullopt); }
-  // Their records stay until no server says any more that it has something of them: else that would be a stranger's.
-  // (Servers say it when they say hello.)
-  void drop_older();
+  void begin_restore(JobConfig config) { std::get<phase::Idle>(phase_).restoring = std::move(config); }
+  JobConfig end_restore() { return *std::exchange(std::get<phase::Idle>(phase_).restoring, std::nullopt); }
+  void drop_older() { keeper_.drop_older(); }
 
  private:
-  bool running() const { return std::holds_alternative<Running>(phase_); }
-  bool stopping() const { return std::holds_alternative<Stopping>(phase_); }
   BetweenViews* between();
-  const BetweenViews* between() const { return const_cast<CoordinatedJob*>(this)->between(); }
-  View* view();
-  const View* view() const { return const_cast<CoordinatedJob*>(this)->view(); }
+  JobView* view();
+  const JobView* view() const { return const_cast<CoordinatedJob*>(this)->view(); }
   void set_config(const JobConfig& config);
-  CoordinatorOutput& output() { return context_.output; }
 
-  // coordinated_job_open.cc
-  Status may_have_rank(const JoinJob& m, const JobConfig& config, const Peers::Worker& worker, std::uint64_t now_ms);
+  // coordinated_job_open.cc: a view begins
   Status let_in(const JoinJob& m, const JobConfig& config, std::uint64_t now_ms);
-  Result<ViewStart> choose_state(Gathering& gathering, JobId fresh_id);
-  Result<bool> take_newest(const Members& members);
-  Status begin_record(const ViewStart& start, const Members& members);
-  Status may_open_fresh() const;
-  void refuse_opening(const Error& error, std::uint64_t now_ms);
-  void gather_again(const std::string& reason, std::uint64_t now_ms);
+  Result<ViewStart> begin_view(phase::Gathering& gathering, JobId fresh_id);
   void run(std::uint64_t now_ms);
-  OpenJob open_message(std::uint16_t shard) const;
   JobWelcome welcome_message(std::uint32_t node) const;
 
-  // coordinated_job.cc: how a view ends, and its record
+  // coordinated_job_run.cc: it runs
+  void commit(Round round, bool finished, std::uint64_t now_ms);
+  void tell_commit();
+  void tick(phase::Running& running, std::uint64_t now_ms);
+
+  // coordinated_job.cc: it ends
   void lose_member(std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
   bool goes_on_without(std::uint32_t node) const;
   Round stop_round(Round left) const;
@@ -158,47 +152,30 @@ class CoordinatedJob {
   void end_checkpointed(const SnapshotDone& kept, std::uint64_t now_ms);
   void end_unsaved(std::uint64_t now_ms);
   void tell_saved(bool saved);
+  void gather_again(const std::string& reason, std::uint64_t now_ms);
   void restart(const std::string& reason, std::uint64_t now_ms);
   void become_idle(BetweenViews between, std::uint64_t now_ms);
-  BetweenViews ask_kept() const;
   StopJob cut_message() const;
   StopJob stop_message() const;
   void send_members(const ControlMessage& message);
   void send_servers(const ControlMessage& message);
 
-  // coordinated_job_run.cc
-  void commit(Round round, std::uint64_t now_ms);
-  void commit_rank_states(Round round);
-  void save_record(std::uint64_t now_ms);
-  void tick(Running& running, std::uint64_t now_ms);
-  bool keeps_redo(const Members& members) const;
-  std::optional<std::uint64_t> redo_snapshot_from(const Running& running, std::uint64_t now_ms) const;
-
   CoordinatorContext& context_;
   JobConfig config_;
   std::unique_ptr<StateHome> home_;  // as config_ says
-  JobRecord record_;
-  std::set<JobId> older_;
+  JobRecordKeeper keeper_;
   JobPhase phase_;
 
   // From view to view.
   std::uint32_t nodes_ = 0;  // of the last view, or of the one that is gathered
   AwaitedNodes awaited_;     // elastic
-  ViewNodes began_;          // record_.view_nodes of the last view that was not given up opening
   Round reached_;            // where the last view began
   JobPaces paces_;
-  PendingRankStates rank_states_;
   std::uint64_t redo_due_ms_ = 0;        // no snapshot is named for rings' sake before
   StopKind ended_ = StopKind::kRestart;  // how the last view did
   std::string last_stop_;
   std::string not_saved_;  // why the newest snapshot that was wanted is not there; empty: it is
   std::optional<JobPlacement> placement_;
-
-  // kUnsaved: the record has changed; kFailing: saving it failed, and that was logged.
-  enum class RecordState { kSaved, kUnsaved, kFailing };
-  RecordState record_state_ = RecordState::kSaved;
-  std::uint64_t save_due_ms_ = 0;
-  bool commit_untold_ = false;  // that its snapshot is committed: told when the record is saved
 };
 
 }  // namespace tributary

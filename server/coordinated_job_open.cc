@@ -23,8 +23,50 @@ std::uint64_t snapshot_bytes(const JobRecord& record, const JobConfig& config) {
   return largest * record.chunk_elements * sizeof(float) * arrays;
 }
 
+OpenJob open_message(const JobRecord& record, const JobView& view, std::uint16_t shard) {
+  OpenJob open;
+  open.job = record.job;
+  open.view = record.view;
+  open.job_json = record.job_json;
+  open.tensors = record.tensors;
+  open.chunk_elements = record.chunk_elements;
+  open.owners = record.owners;
+  open.nodes = static_cast<std::uint32_t>(view.members.size());
+  open.resume = view.start.resume;
+  open.resume_round = view.start.loaded;
+  open.kept = view.start.kept.contains(shard);
+  return open;
+}
+
 Status stopping_error(const std::string& job) {
   return fail(ErrorCode::kUnavailable, job + " is being stopped; attach again in a moment");
+}
+
+// May this worker have the node rank that it asks for? kUnavailable if it may soon: workers ask again by themselves
+// then.
+Status check_rank(const CoordinatedJob& job, const JoinJob& m, const Peers::Worker& worker, const Peers& peers) {
+  if (job.stopping()) return stopping_error(job.in_words());
+  const JobMembers& members = job.members();
+  const std::string rank = "node rank " + std::to_string(m.node.value) + " of " + job.in_words();
+  const auto held = members.find(m.node.value);
+  const bool mine = held != members.end() && held->second.worker == worker.hello.incarnation;
+  if (held != members.end() && held->second.left) {  // whoever it was
+    return fail(ErrorCode::kUnavailable,
+                job.in_words() + " waits for its other nodes to finish; attach again in a moment");
+  }
+  if (job.in_view() && !mine && !is_elastic(job.config())) {
+    return fail(ErrorCode::kTopology, rank + " is taken: the job is running with " + std::to_string(job.nodes()) +
+                                          " nodes; use another job name or wait for its end");
+  }
+  if (held != members.end() && !mine) {
+    return fail(ErrorCode::kTopology, rank + " is taken by worker " + peers.name_of(held->second.worker) +
+                                          "; give every node its own node rank (torchrun --node-rank)");
+  }
+  const auto other = member_of(members, worker.hello.incarnation);
+  if (other == members.end() || mine) return {};
+  return fail(ErrorCode::kTopology, "worker " + worker.hello.name + " is node " + std::to_string(other->first) +
+                                        " of " + job.in_words() + " already and cannot be node " +
+                                        std::to_string(m.node.value) + " too; start a worker daemon for every node");
 }
 
 }  // namespace
@@ -53,66 +95,39 @@ Result<std::optional<std::uint64_t>> CoordinatedJob::outlived_by(const JoinJob& 
 Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Peers::Worker& worker,
                             std::uint64_t now_ms) {
   const std::uint32_t node = m.node.value;
-  if (Status status = may_have_rank(m, config, worker, now_ms); !status) return status;
-  if (Status same = same_as_others(in_words(), record_, members(), m, config); !same) return same;
+  if (Status free = check_rank(*this, m, worker, context_.peers); !free) return free;
+  if (in_view() && !members().contains(node)) {
+    if (Status status = let_in(m, config, now_ms); !status) return status;
+  }
+  if (Status same = same_as_others(in_words(), record(), members(), m, config); !same) return same;
   if (const auto held = members().find(node); held != members().end()) {
     // Said again, because nothing came of it: the join was lost, or the welcome. A worker that has begun the view takes
     // no notice, one that has ended it says so.
     if (same_join(held->second.join, m)) {
-      if (running()) output().send(worker.peer, welcome_message(node));
+      if (running()) context_.output.send(worker.peer, welcome_message(node));
       return {};
     }
     // What the same worker joined with before is void: its trainers attached anew.
     if (in_view()) lose_member(node, "node " + std::to_string(node) + " attached again", now_ms);
     if (stopping()) return stopping_error(in_words());
   }
-  if (Idle* idle = std::get_if<Idle>(&phase_)) phase_ = Gathering{std::move(idle->between), {}};
-  Members& members = std::get<Gathering>(phase_).members;
+  if (phase::Idle* idle = std::get_if<phase::Idle>(&phase_)) phase_ = phase::Gathering{std::move(idle->between), {}};
+  JobMembers& members = std::get<phase::Gathering>(phase_).members;
   if (members.empty()) {
     set_config(config);
     // Without a view before, in this process's memory, the record may know one.
-    if (is_elastic(config) && !awaited_.any() && !record_.members.empty()) {
-      awaited_.recorded(record_.members, now_ms + config.membership.rejoin_ms);
+    if (is_elastic(config) && !awaited_.any() && !record().members.empty()) {
+      awaited_.recorded(record().members, now_ms + config.membership.rejoin_ms);
     }
   }
   if (members.empty() || !is_elastic(config_)) nodes_ = m.nodes;
-  members[node] = Member{worker.hello.incarnation, m, config, {}};
+  members[node] = JobMember{worker.hello.incarnation, m, config, {}};
   return {};
-}
-
-// May this worker have the node rank that it asks for? kUnavailable if it may soon: workers ask again by themselves
-// then.
-Status CoordinatedJob::may_have_rank(const JoinJob& m, const JobConfig& config, const Peers::Worker& worker,
-                                     std::uint64_t now_ms) {
-  if (stopping()) return stopping_error(in_words());
-  const std::string rank = "node rank " + std::to_string(m.node.value) + " of " + in_words();
-  const auto held = members().find(m.node.value);
-  const bool mine = held != members().end() && held->second.worker == worker.hello.incarnation;
-  if (held != members().end() && held->second.left) {  // whoever it was
-    return fail(ErrorCode::kUnavailable, in_words() + " waits for its other nodes to finish; attach again in a moment");
-  }
-  if (in_view() && !mine && !is_elastic(config_)) {
-    return fail(ErrorCode::kTopology, rank + " is taken: the job is running with " + std::to_string(nodes_) +
-                                          " nodes; use another job name or wait for its end");
-  }
-  if (held != members().end() && !mine) {
-    return fail(ErrorCode::kTopology, rank + " is taken by worker " + context_.peers.name_of(held->second.worker) +
-                                          "; give every node its own node rank (torchrun --node-rank)");
-  }
-  const auto other = std::ranges::find_if(members(), [&](const auto& entry) {
-    return entry.second.worker == worker.hello.incarnation && entry.first != m.node.value;
-  });
-  if (other != members().end()) {
-    return fail(ErrorCode::kTopology, "worker " + worker.hello.name + " is node " + std::to_string(other->first) +
-                                          " of " + in_words() + " already and cannot be node " +
-                                          std::to_string(m.node.value) + " too; start a worker daemon for every node");
-  }
-  return in_view() && !mine ? let_in(m, config, now_ms) : Status{};
 }
 
 // A node wants to take part in an elastic job while a view runs or opens.
 Status CoordinatedJob::let_in(const JoinJob& m, const JobConfig& config, std::uint64_t now_ms) {
-  Running* running = std::get_if<Running>(&phase_);
+  phase::Running* running = std::get_if<phase::Running>(&phase_);
   if (!running || running->stop_requested || one_that_left(running->view.members)) {
     return fail(ErrorCode::kUnavailable, in_words() +
                                              (running ? " is about to end; a later run can have node "
@@ -120,11 +135,11 @@ Status CoordinatedJob::let_in(const JoinJob& m, const JobConfig& config, std::ui
                                              std::to_string(m.node.value));
   }
   // Who does not fit disturbs nobody.
-  if (Status same = same_as_others(in_words(), record_, members(), m, config); !same) return same;
+  if (Status same = same_as_others(in_words(), record(), members(), m, config); !same) return same;
   if (!has_rounds(config_) || make_encoding(config_.push)->keeps_residual()) {
     // It will go back to a snapshot: to a new one.
-    if (!running->joins_after) running->joins_after = record_.committed;
-    if (record_.committed <= *running->joins_after) {
+    if (!running->joins_after) running->joins_after = record().committed;
+    if (record().committed <= *running->joins_after) {
       return fail(ErrorCode::kUnavailable,
                   in_words() + " can have node " + std::to_string(m.node.value) +
                       " after its next snapshot, because its mode or encoding goes back to one when nodes change");
@@ -135,175 +150,79 @@ Status CoordinatedJob::let_in(const JoinJob& m, const JobConfig& config, std::ui
 }
 
 bool CoordinatedJob::complete(std::uint64_t now_ms) const {
-  const Gathering* gathering = std::get_if<Gathering>(&phase_);
+  const phase::Gathering* gathering = std::get_if<phase::Gathering>(&phase_);
   if (!gathering || context_.draining) return false;
   if (!gathered(gathering->members, awaited_, config_, nodes_, now_ms)) return false;
   return servers() == 0 || (context_.peers.all_servers() && gathering->between.asked.empty());
 }
 
 void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {
-  Gathering& gathering = std::get<Gathering>(phase_);
-  Members& members = gathering.members;
-  set_config(members.begin()->second.config);
-  const bool fresh = record_.job.value == 0;
-  Result<ViewStart> start = choose_state(gathering, fresh_id);
-  Status status;
-  if (start) {
-    if (start->anew()) status = may_open_fresh();
-    if (status) status = begin_record(*start, members);
-  } else {
-    status = tl::unexpected(start.error());
+  phase::Gathering& gathering = std::get<phase::Gathering>(phase_);
+  set_config(gathering.members.begin()->second.config);
+  Result<ViewStart> start = begin_view(gathering, fresh_id);
+  if (!start) {
+    if (record().job == fresh_id) keeper_.give_up_id();
+    const Error& error = start.error();
+    if (context_.refusals.is_news(PeerId(), error.code, config_.name)) {
+      context_.output.log(in_words() + " cannot open: " + error.message, LogLevel::kWarning);
+    }
+    send_members(ControlError{error.code, error.message, config_.name});
+    return become_idle(std::move(gathering.between), now_ms);
   }
-  if (!status) {
-    if (fresh) record_.job = JobId();  // nobody has heard of it
-    return refuse_opening(status.error(), now_ms);
-  }
-  drop_older();
-  // Later snapshots that only some shards have belong to rounds that this view will go through again.
-  context_.peers.forget_snapshots(record_.job, [&](Round r) { return !start->resume || r > start->loaded; });
-  std::map<std::uint32_t, PendingRankStates::Holder> holders;
-  for (const auto& [node, member] : members) holders[node] = {member.worker, member.join.local_world_size};
-  rank_states_.begin_view(std::move(holders), start->round, start->anew());
+  keeper_.view_opens(*start, gathering.members);
   paces_.begin_view();
   reached_ = start->round;
-  output().log(in_words() + " opens view " + std::to_string(record_.view.value) + " with " + std::to_string(nodes_) +
-               " nodes, " + start->in_words(shards().size()));
-  View view{std::move(members), std::move(*start), {}};
-  if (has_gate(config_)) view.gate.emplace(config_.gate, record_.owners.size());
-  phase_ = Opening{std::move(view), {}};
+  context_.output.log(in_words() + " opens view " + std::to_string(record().view.value) + " with " +
+                      std::to_string(nodes_) + " nodes, " + start->in_words(shards().size()));
+  JobView view{std::move(gathering.members), std::move(*start), {}};
+  if (has_gate(config_)) view.gate.emplace(config_.gate, record().owners.size());
+  phase_ = phase::Opening{std::move(view), {}};
   if (servers() == 0) return run(now_ms);
   for (const auto& [index, server] : context_.peers.servers()) {
-    if (server.alive) output().send(server.peer, open_message(index));
+    if (server.alive) context_.output.send(server.peer, open_message(record(), *this->view(), index));
   }
 }
 
-// The state that the next view begins with, and whose it is: from here on the record is of the nodes that have joined.
-Result<ViewStart> CoordinatedJob::choose_state(Gathering& gathering, JobId fresh_id) {
-  const Members& members = gathering.members;
+// The record becomes that of a view of the nodes that have joined. Where it begins.
+Result<ViewStart> CoordinatedJob::begin_view(phase::Gathering& gathering, JobId fresh_id) {
+  const JobMembers& members = gathering.members;
   const JoinJob& join = members.begin()->second.join;
+  // The newest state on disks becomes the record's. Is there any?
+  const auto take_newest = [&]() -> Result<bool> {
+    const Result<StateHome::Stored> newest = home_->newest(config_, record(), members);
+    if (!newest) return tl::unexpected(newest.error());
+    keeper_.set_committed(newest->round, newest->any && servers() != 0);
+    return newest->any;
+  };
   // All servers may have the first snapshot, and the coordinator died before it could commit it.
-  if (servers() != 0 && !record_.initialised && record_.job.value != 0) {
-    if (const Result<bool> any = take_newest(members); !any) return tl::unexpected(any.error());
-    if (record_.initialised) {
-      const Status same = same_as(in_words(), record_.tensors, record_.job_json, true, join);
+  if (servers() != 0 && !record().initialised && record().job.value != 0) {
+    if (const Result<bool> any = take_newest(); !any) return tl::unexpected(any.error());
+    if (record().initialised) {
+      const Status same = same_as(in_words(), record().tensors, record().job_json, true, join);
       if (!same) return tl::unexpected(same.error());
     }
   }
-  // A training that never got to a snapshot and has been changed is another training, whatever is left of it in the
-  // stores.
-  if (!record_.initialised && (record_.tensors != join.tensors || !same_training(record_.job_json, join.job_json))) {
-    if (record_.job.value != 0) older_.insert(record_.job);
-    JobRecord another;
-    another.view = record_.view;
-    another.tensors = join.tensors;
-    record_ = std::move(another);
-    gathering.between.kept.clear();
-  }
-  if (record_.job.value == 0) record_.job = fresh_id;
-  record_.job_json = join.job_json;
-  record_.members = nodes_of(members);
+  KeptShards& kept = gathering.between.kept;
+  if (keeper_.begin_another_training(join)) kept.clear();
   nodes_ = static_cast<std::uint32_t>(members.size());
-  record_.world_size = nodes_ * join.local_world_size;
-  ViewNodes nodes{members_hash(record_.members, began_.since), began_.since, began_.first};
-  const bool others = began_.hash != 0 && began_.hash != nodes.hash;
-  record_.view = record_.view.next();
-  if (others) nodes = {members_hash(record_.members, record_.view), record_.view, nodes.first};
-  record_.view_nodes = nodes;
-  record_.finished = false;
-  const Result<bool> resume = take_newest(members);
+  keeper_.begin_view(fresh_id, members);
+  const Result<bool> resume = take_newest();
   if (!resume) return tl::unexpected(resume.error());
-  const KeptShards& kept = gathering.between.kept;
-  ViewStart start =
-      choose_start(*resume, record_.committed, record_, config_, shards(), StateInMemory{kept, members, reached_});
-  // A server may be a round further, with some chunks, than where a view begins: it was brought there by the nodes of a
-  // view before. What lies beyond that is made (again) by these.
-  Round most = start.round;
-  for (const std::uint16_t shard : start.kept) most = std::max(most, Round(kept.at(shard).max_version.value));
-  Round& first = record_.view_nodes.first;
-  first = nodes.hash != began_.hash ? most.next() : std::min(first, most.next());
+  const ViewStart start =
+      choose_start(*resume, record().committed, record(), config_, shards(), StateInMemory{kept, members, reached_});
+  if (start.anew()) {
+    if (const Status status = keeper_.may_begin_anew(); !status) return tl::unexpected(status.error());
+  }
+  Result<DealtChunks> chunks = home_->lay_out(config_, record(), members, start);
+  if (!chunks) return tl::unexpected(chunks.error());
+  if (chunks->placement) placement_ = std::move(chunks->placement);
+  const Status saved = keeper_.save_view(start, kept, members, std::move(*chunks));
+  if (!saved) return tl::unexpected(saved.error());
   return start;
 }
 
-// The newest state on disks becomes the record's. Is there any?
-Result<bool> CoordinatedJob::take_newest(const Members& members) {
-  const Result<StateHome::Stored> newest = home_->newest(config_, record_, members);
-  if (!newest) return tl::unexpected(newest.error());
-  record_.initialised = newest->any && servers() != 0;
-  if (newest->round != record_.committed) commit_rank_states(newest->round);
-  record_.committed = newest->round;
-  return newest->any;
-}
-
-// The record of the view that opens, durable.
-Status CoordinatedJob::begin_record(const ViewStart& start, const Members& members) {
-  if (start.anew()) record_.computed_with.clear();
-  if (const auto mixed = add_kinds(record_.computed_with, members)) {
-    output().log(in_words() + " " + *mixed, LogLevel::kWarning);
-  }
-  Result<std::optional<JobPlacement>> placement = home_->lay_out(config_, record_, members, start);
-  if (!placement) return tl::unexpected(placement.error());
-  if (*placement) placement_ = std::move(*placement);
-  const Status saved = output().save(record_);
-  if (saved) return {};
-  // Room on the disk may come back; nobody's place is lost until then.
-  return fail(ErrorCode::kUnavailable, "the coordinator cannot record it: " + saved.error().message);
-}
-
-// REQUIRES: nothing of the job that the registry knows can be gone on from.
-Status CoordinatedJob::may_open_fresh() const {
-  for (const auto& [index, server] : context_.peers.servers()) {
-    for (const StoredJob& stored : server.hello.stored) {
-      if (stored.name != config_.name || stored.snapshots.empty() || knows(stored.job)) continue;
-      return fail(ErrorCode::kStore,
-                  "server " + std::to_string(index) + "'s store has " + newest_in_words(stored) + " of " + in_words() +
-                      " (job id " + std::to_string(stored.job.value) +
-                      "), which the registry in server 0's store does not know; it is not begun anew: start all "
-                      "servers with the stores that they had (is [store] path of server 0 right?), or restore a "
-                      "checkpoint (tributary checkpoint restore --force), or delete what there is of it "
-                      "(tributary job remove " +
-                      config_.name + ")");
-    }
-  }
-  return {};
-}
-
-void CoordinatedJob::refuse_opening(const Error& error, std::uint64_t now_ms) {
-  if (context_.refusals.is_news(PeerId(), error.code, config_.name)) {
-    output().log(in_words() + " cannot open: " + error.message, LogLevel::kWarning);
-  }
-  send_members(ControlError{error.code, error.message, config_.name});
-  become_idle(std::move(std::get<Gathering>(phase_).between), now_ms);
-}
-
-// The view that was being opened is given up. No worker has heard of it: those that joined wait for the next one.
-void CoordinatedJob::gather_again(const std::string& reason, std::uint64_t now_ms) {
-  last_stop_ = reason;
-  output().log(in_words() + " gives view " + std::to_string(record_.view.value) + " up while opening: " + reason,
-               LogLevel::kWarning);
-  send_servers(cut_message());
-  Members members = std::move(std::get<Opening>(phase_).view.members);
-  if (members.empty()) return become_idle(ask_kept(), now_ms);
-  phase_ = Gathering{ask_kept(), std::move(members)};
-}
-
-OpenJob CoordinatedJob::open_message(std::uint16_t shard) const {
-  const ViewStart& start = view()->start;
-  OpenJob open;
-  open.job = record_.job;
-  open.view = record_.view;
-  open.job_json = record_.job_json;
-  open.tensors = record_.tensors;
-  open.chunk_elements = record_.chunk_elements;
-  open.owners = record_.owners;
-  open.nodes = nodes_;
-  open.resume = start.resume;
-  open.resume_round = start.loaded;
-  open.kept = start.kept.contains(shard);
-  return open;
-}
-
 void CoordinatedJob::on(std::uint16_t server, const ShardReady& m, std::uint64_t now_ms) {
-  Opening* opening = std::get_if<Opening>(&phase_);
+  phase::Opening* opening = std::get_if<phase::Opening>(&phase_);
   if (!opening) return;
   if (!m.ok) {
     send_members(ControlError{m.code, m.message, config_.name});
@@ -315,28 +234,19 @@ void CoordinatedJob::on(std::uint16_t server, const ShardReady& m, std::uint64_t
 }
 
 void CoordinatedJob::run(std::uint64_t now_ms) {
-  View view = std::move(std::get<Opening>(phase_).view);
+  JobView view = std::move(std::get<phase::Opening>(phase_).view);
   const auto keeps_none = std::ranges::find_if(
       view.members, [](const auto& entry) { return entry.second.join.redo_capacity < kMinRedoRounds; });
   if (has_rounds(config_) && keeps_none != view.members.end()) {  // one is enough for that
-    output().log("node " + std::to_string(keeps_none->first) + " of " + in_words() +
-                     " keeps no pushes for lost servers (its log says why): after the loss of a server the job goes "
-                     "back to its last snapshot",
-                 LogLevel::kWarning);
+    context_.output.log("node " + std::to_string(keeps_none->first) + " of " + in_words() +
+                            " keeps no pushes for lost servers (its log says why): after the loss of a server the job "
+                            "goes back to its last snapshot",
+                        LogLevel::kWarning);
   }
-  // Ranks whose state is not in the snapshot begin it anew, which nobody else would notice.
-  if (!record_.rank_states.empty() && view.start.resume && view.start.round == record_.committed) {
-    const auto [ranks, there] = rank_states_.coverage(record_.rank_states);
-    if (there != ranks) {
-      output().log("of " + in_words() + " " + std::to_string(ranks - there) + " of " + std::to_string(ranks) +
-                   " ranks have nothing that they kept with the snapshot of round " +
-                   std::to_string(record_.committed.value) + ", and begin that anew");
-    }
-  }
-  began_ = record_.view_nodes;
-  const std::uint64_t bytes = snapshot_bytes(record_, config_);
+  keeper_.view_runs(view.start);
+  const std::uint64_t bytes = snapshot_bytes(record(), config_);
   SnapshotSchedule snapshots(config_.snapshot, bytes >= context_.options.prepare_from_bytes ? bytes : 0, now_ms);
-  phase_ = Running{std::move(view), std::move(snapshots), StragglerWatch(has_deadline(config_))};
+  phase_ = phase::Running{std::move(view), std::move(snapshots), StragglerWatch(has_deadline(config_))};
   for (const auto& [node, member] : members()) context_.send_worker(member.worker, welcome_message(node));
 }
 
@@ -344,20 +254,19 @@ JobWelcome CoordinatedJob::welcome_message(std::uint32_t node) const {
   const auto& [members, start, gate] = *view();
   JobWelcome welcome;
   welcome.name = config_.name;
-  welcome.job = record_.job;
-  welcome.view = record_.view;
-  welcome.chunk_elements = record_.chunk_elements;
-  welcome.owners = record_.owners;
+  welcome.job = record().job;
+  welcome.view = record().view;
+  welcome.chunk_elements = record().chunk_elements;
+  welcome.owners = record().owners;
   welcome.resume = !start.anew();
   welcome.resume_round = start.round;
-  welcome.committed = record_.committed;
-  welcome.redo = keeps_redo(members);
+  welcome.committed = record().committed;
+  welcome.redo = keeps_redo(config_, members, context_.peers);
   // In a view nodes count from 0, in the order of the ranks that they are known by.
   welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(members.begin(), members.find(node))));
   welcome.nodes = nodes_;
-  welcome.members = record_.view_nodes.hash;
-  const bool committed = start.resume && start.round == record_.committed;
-  welcome.rank_states = rank_states_.of_node(node, committed ? &record_.rank_states : nullptr, start.round);
+  welcome.members = record().view_nodes.hash;
+  welcome.rank_states = keeper_.rank_states(node, start);
   if (servers() == 0) return welcome;
   const std::set<std::uint16_t> owning = shards();
   for (const auto& [index, server] : context_.peers.servers()) {
@@ -368,6 +277,37 @@ JobWelcome CoordinatedJob::welcome_message(std::uint32_t node) const {
     welcome.redo_after.emplace_back(has ? start.round.value : start.loaded.value);
   }
   return welcome;
+}
+
+void CoordinatedJob::tell_again(const Peers::Server& server) {
+  if (servers() == 0) return;
+  const std::uint16_t shard = server.hello.shard.value;
+  const auto tell = [&](const ControlMessage& message) { context_.output.send(server.peer, message); };
+  if (const phase::Opening* opening = std::get_if<phase::Opening>(&phase_)) {
+    if (!opening->ready.contains(shard)) tell(open_message(record(), opening->view, shard));
+  } else if (const phase::Running* running = std::get_if<phase::Running>(&phase_)) {
+    // It may hold rounds back until it hears of a snapshot.
+    if (record().initialised && keeper_.told()) tell(SnapshotCommit{record().job, record().committed});
+    const SnapshotSchedule& snapshots = running->snapshots;
+    if (snapshots.awaits_memory_of(shard)) tell(PrepareSnapshot{record().job, record().view});
+    if (snapshots.awaits_part_of(shard)) tell(SnapshotAt{record().job, record().view, *snapshots.under_way()});
+  } else if (const phase::Stopping* stopping = std::get_if<phase::Stopping>(&phase_)) {
+    if (!stopping->done.contains(shard)) tell(stop_message());
+  } else if (between()->asked.contains(shard)) {
+    tell(cut_message());  // what it keeps of the last view is still to be said
+  }
+}
+
+void CoordinatedJob::tell_again(std::uint64_t worker) {
+  const auto member = member_of(members(), worker);
+  if (member == members().end()) return;
+  const auto tell = [&](const ControlMessage& message) { context_.send_worker(worker, message); };
+  if (stopping()) return tell(stop_message());
+  const phase::Running* running = std::get_if<phase::Running>(&phase_);
+  if (!running || member->second.left) return;
+  tell(welcome_message(member->first));
+  if (running->stop_requested) tell(StopRequest{record().job, record().view, last_stop_});
+  if (const auto round = running->snapshots.under_way()) tell(SnapshotAt{record().job, record().view, *round});
 }
 
 }  // namespace tributary

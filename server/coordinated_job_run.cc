@@ -8,17 +8,25 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint64_t kRecordRetryMs = 1'000;  // a record that could not be saved
 // Nodes that have not finished where others have, and take no answers any more: their ranks may evaluate before they
 // say that they are done.
 constexpr std::uint64_t kLagPatienceMs = 600'000;
 constexpr std::uint64_t kRedoBytesPerMs = 20'000;  // 20 MB/s
 constexpr const char* kNotInTime = "servers did not write it in time";
 
+// Nodes keep the pushes of redo_capacity() rounds, so a snapshot is wanted half of that after the last one. It is named
+// as far ahead as any (where rounds are short that is much of a ring, so at once), and writing must not cost much: on
+// average kRedoBytesPerMs of each shard. None: not before all shards are beyond where they began.
+std::optional<std::uint64_t> redo_snapshot_from(const JobView& view, const JobRecord& record, const JobPaces& paces) {
+  if (paces.empty() || !paces.all_beyond(std::min(view.start.round, record.committed))) return std::nullopt;
+  // Rings are of no use before there is a snapshot to load.
+  return record.initialised ? record.committed.value + redo_capacity(view.members) / 2 : 0;
+}
+
 }  // namespace
 
 void CoordinatedJob::on(PeerId from, const RoundFacts& m) {
-  View* open = view();
+  JobView* open = view();
   if (!open || !open->gate) return;
   const Result<RoundGate::Reply> reply = open->gate->on_facts(m);
   if (!reply) return context_.refuse(from, reply.error(), config_.name);
@@ -26,18 +34,18 @@ void CoordinatedJob::on(PeerId from, const RoundFacts& m) {
   if (reply->for_all) {
     send_servers(*reply->decision);
   } else if (!m.decided.known()) {
-    output().send(from, *reply->decision);
+    context_.output.send(from, *reply->decision);
   }
 }
 
 // Who lags is told when it begins and when it is over.
 void CoordinatedJob::on(const Peers::Worker& worker, const NodePace& pace) {
   if (!trains()) return;
-  Members& members = view()->members;
+  JobMembers& members = view()->members;
   const auto member = members.find(pace.node.value);
   if (member == members.end() || member->second.worker != worker.hello.incarnation) return;
   const bool gets_on = std::exchange(member->second.answers, pace.answers) != pace.answers;
-  Running* running = std::get_if<Running>(&phase_);
+  phase::Running* running = std::get_if<phase::Running>(&phase_);
   if (!running) {
     // Servers hear nothing of a node that still takes answers of the others, and wait for what it keeps all the same.
     if (gets_on) send_servers(stop_message());
@@ -45,13 +53,13 @@ void CoordinatedJob::on(const Peers::Worker& worker, const NodePace& pace) {
   }
   const auto news = running->stragglers.note(pace);
   if (!news) return;
-  output().log("node " + std::to_string(news->node) + " of " + in_words() + " (worker " + worker.hello.name + ") " +
-                   (news->lag ? tributary::in_words(*news->lag) : "has caught up with the others"),
-               news->lag ? LogLevel::kWarning : LogLevel::kInfo);
+  context_.output.log("node " + std::to_string(news->node) + " of " + in_words() + " (worker " + worker.hello.name +
+                          ") " + (news->lag ? tributary::in_words(*news->lag) : "has caught up with the others"),
+                      news->lag ? LogLevel::kWarning : LogLevel::kInfo);
 }
 
 void CoordinatedJob::on_progress(std::uint32_t maker, const JobProgress& progress, std::uint64_t now_ms) {
-  Running* running = std::get_if<Running>(&phase_);
+  phase::Running* running = std::get_if<phase::Running>(&phase_);
   if (running && servers() != 0 && progress.prepared) running->snapshots.has_memory(static_cast<std::uint16_t>(maker));
   paces_.note(maker, view()->start.round, progress, now_ms);
 }
@@ -59,7 +67,7 @@ void CoordinatedJob::on_progress(std::uint32_t maker, const JobProgress& progres
 // What a node has for the others to connect to it.
 void CoordinatedJob::on(const Peers::Worker& worker, const PeerAddress& m) {
   if (servers() != 0 || !running()) return;  // of a view that is over
-  Members& members = view()->members;
+  JobMembers& members = view()->members;
   const auto author = members.find(m.node.value);
   const std::string who = "node " + std::to_string(m.node.value) + " of " + in_words();
   if (author == members.end() || author->second.worker != worker.hello.incarnation) {
@@ -82,19 +90,20 @@ void CoordinatedJob::on(const Peers::Worker& worker, const PeerAddress& m) {
 // The view may have ended meanwhile: what a server has made durable is as good to go on from. Of older views nothing is
 // taken, the rounds may have been gone through again since.
 void CoordinatedJob::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms) {
-  if (record_.view != m.view) return;
+  if (record().view != m.view) return;
   if (m.ok) context_.peers.add_snapshot(server, m.job, config_.name, m.round);
   const std::set<std::uint16_t> parts = shards();
-  Running* running = std::get_if<Running>(&phase_);
-  Stopping* stopping = std::get_if<Stopping>(&phase_);
+  phase::Running* running = std::get_if<phase::Running>(&phase_);
+  phase::Stopping* stopping = std::get_if<phase::Stopping>(&phase_);
   const bool awaited = running ? running->snapshots.under_way() == m.round : stopping && stopping->round == m.round;
   if (!awaited || !parts.contains(server)) return;
   if (!m.ok) {
     // Who has no store says so itself, by name.
     const std::string who = "server " + std::to_string(server);
     not_saved_ = m.message.starts_with(who) ? m.message : who + ": " + m.message;
-    output().log("snapshot of round " + std::to_string(m.round.value) + " of " + in_words() + " failed: " + not_saved_,
-                 LogLevel::kWarning);
+    context_.output.log(
+        "snapshot of round " + std::to_string(m.round.value) + " of " + in_words() + " failed: " + not_saved_,
+        LogLevel::kWarning);
     if (running) return running->snapshots.missed(now_ms);
     stopping->failed = true;
   }
@@ -102,13 +111,13 @@ void CoordinatedJob::on(std::uint16_t server, const SnapshotDone& m, std::uint64
     if (!running->snapshots.wrote(server, m.bytes, parts)) return;
     const std::uint64_t bytes = running->snapshots.committed(now_ms);
     redo_due_ms_ = now_ms + bytes / kRedoBytesPerMs;
-    return commit(m.round, now_ms);
+    return commit(m.round, false, now_ms);
   }
   stopping->done.insert(server);
   if (!std::ranges::includes(stopping->done, parts)) return;
   if (!stopping->failed) {
-    commit(m.round, now_ms);
-    if (record_state_ != RecordState::kSaved) {
+    commit(m.round, stopping->kind == StopKind::kFinished, now_ms);
+    if (!keeper_.saved()) {
       not_saved_ = "server 0 cannot record the snapshot, and tries again while it runs";
       stopping->failed = true;
     }
@@ -118,60 +127,25 @@ void CoordinatedJob::on(std::uint16_t server, const SnapshotDone& m, std::uint64
   become_idle({}, now_ms);
 }
 
-void CoordinatedJob::commit(Round round, std::uint64_t now_ms) {
-  const Stopping* stopping = std::get_if<Stopping>(&phase_);
-  commit_rank_states(round);
+void CoordinatedJob::commit(Round round, bool finished, std::uint64_t now_ms) {
   not_saved_.clear();
-  record_.committed = round;
-  record_.initialised = true;
-  record_.finished = stopping && stopping->kind == StopKind::kFinished;
-  commit_untold_ = true;
-  save_record(now_ms);
-  context_.checkpoints.write(config_.name, record_, nodes_, shards(), now_ms);
+  if (keeper_.commit(round, finished, now_ms)) tell_commit();
+  context_.checkpoints.write(config_.name, record(), nodes_, shards(), now_ms);
 }
 
-// Until the record is saved nothing that came before its snapshot may be dropped. (The snapshots themselves are
-// durable: they are found after a restart.)
-void CoordinatedJob::save_record(std::uint64_t now_ms) {
-  const Status saved = output().save(record_);
-  save_due_ms_ = now_ms + kRecordRetryMs;
-  const RecordState before = std::exchange(record_state_, saved ? RecordState::kSaved : RecordState::kFailing);
-  if (!saved) {
-    if (before == RecordState::kFailing) return;
-    output().log("cannot record the snapshot of round " + std::to_string(record_.committed.value) + " of " +
-                     in_words() + ", and tries again: " + saved.error().message,
-                 LogLevel::kError);
-    return;
-  }
-  if (before == RecordState::kFailing) output().log("the record of " + in_words() + " is saved again");
-  if (!std::exchange(commit_untold_, false)) return;
-  const Round round = record_.committed;
-  context_.peers.forget_snapshots(record_.job, [&](Round older) { return older < round; });
-  send_servers(SnapshotCommit{record_.job, round});
-  send_members(SnapshotCommit{record_.job, round});
+void CoordinatedJob::tell_commit() {
+  send_servers(SnapshotCommit{record().job, record().committed});
+  send_members(SnapshotCommit{record().job, record().committed});
 }
 
-// The record is about to be saved with this snapshot.
-void CoordinatedJob::commit_rank_states(Round round) {
-  for (const std::string& left_out : rank_states_.commit(record_, round)) {
-    output().log("what ranks keep of " + in_words() + " " + left_out);
-  }
-}
-
-// The view may have just ended. A later one may have gone back.
 void CoordinatedJob::on(const Peers::Worker& worker, const NodeRankState& m) {
-  if (servers() == 0 || record_.view != m.view || m.kept.round < record_.committed) return;
-  if (!rank_states_.give(worker.hello.incarnation, m)) return;
-  if (!record_.initialised || m.kept.round != record_.committed) return;
-  commit_rank_states(m.kept.round);  // the snapshot was faster
-  // Saved with the next tick: those of other ranks follow.
-  if (record_state_ == RecordState::kSaved) record_state_ = RecordState::kUnsaved;
+  if (servers() != 0) keeper_.keep(worker.hello.incarnation, m);
 }
 
 void CoordinatedJob::tick(std::uint64_t now_ms) {
-  if (record_state_ != RecordState::kSaved && now_ms >= save_due_ms_) save_record(now_ms);
-  if (Running* running = std::get_if<Running>(&phase_)) return tick(*running, now_ms);
-  const Stopping* stopping = std::get_if<Stopping>(&phase_);
+  if (keeper_.tick(now_ms)) tell_commit();
+  if (phase::Running* running = std::get_if<phase::Running>(&phase_)) return tick(*running, now_ms);
+  const phase::Stopping* stopping = std::get_if<phase::Stopping>(&phase_);
   // A final snapshot may take as long as servers that have yet to write their part say with every heartbeat that they
   // still have the job. One that says so no more (what it was told, or its answer, was lost) is waited for so long.
   if (!stopping || now_ms <= stopping->since_ms + kWritingPatienceMs ||
@@ -182,8 +156,8 @@ void CoordinatedJob::tick(std::uint64_t now_ms) {
   end_unsaved(now_ms);
 }
 
-void CoordinatedJob::tick(Running& running, std::uint64_t now_ms) {
-  if (const Member* finished = one_that_left(members())) {
+void CoordinatedJob::tick(phase::Running& running, std::uint64_t now_ms) {
+  if (const JobMember* finished = one_that_left(members())) {
     // Finished nodes push no more: the others either finish now or wait for ever. (If all had, the stop would have
     // begun.)
     std::uint64_t answers = 0;
@@ -200,41 +174,29 @@ void CoordinatedJob::tick(Running& running, std::uint64_t now_ms) {
   const std::set<std::uint16_t> parts = shards();
   if (snapshots.overdue(paces_, parts, now_ms)) {
     not_saved_ = kNotInTime;
-    output().log("snapshot of round " + std::to_string(snapshots.under_way()->value) + " of " + in_words() +
-                     " did not come in time; another one is tried",
-                 LogLevel::kWarning);
+    context_.output.log("snapshot of round " + std::to_string(snapshots.under_way()->value) + " of " + in_words() +
+                            " did not come in time; another one is tried",
+                        LogLevel::kWarning);
     snapshots.missed(now_ms);
   }
   if (running.stop_requested) return;
   SnapshotSchedule::Wishes wishes;
-  wishes.awaited = (running.joins_after && record_.committed <= *running.joins_after) ||
+  wishes.awaited = (running.joins_after && record().committed <= *running.joins_after) ||
                    context_.checkpoints.awaits_snapshot(config_.name);
-  wishes.redo_from = redo_snapshot_from(running, now_ms);
+  if (now_ms >= redo_due_ms_ && keeps_redo(config_, members(), context_.peers)) {
+    wishes.redo_from = redo_snapshot_from(running.view, record(), paces_);
+  }
   const SnapshotSchedule::Step step = snapshots.step(paces_, running.view.start.round, parts, wishes, now_ms);
-  if (step.prepare) send_servers(PrepareSnapshot{record_.job, record_.view});
+  if (step.prepare) send_servers(PrepareSnapshot{record().job, record().view});
   if (!step.named) return;
   const Round round = *snapshots.under_way();
   if (step.gave_way) {
-    output().log("snapshot of round " + std::to_string(step.gave_way->value) + " of " + in_words() +
-                 ", which is far, gives way to one of round " + std::to_string(round.value) + " for " + step.named);
+    context_.output.log("snapshot of round " + std::to_string(step.gave_way->value) + " of " + in_words() +
+                        ", which is far, gives way to one of round " + std::to_string(round.value) + " for " +
+                        step.named);
   }
-  send_servers(SnapshotAt{record_.job, record_.view, round});
-  send_members(SnapshotAt{record_.job, record_.view, round});
-}
-
-bool CoordinatedJob::keeps_redo(const Members& members) const {
-  return has_rounds(config_) && redo_capacity(members) >= kMinRedoRounds && context_.peers.all_have_stores();
-}
-
-// Nodes keep the pushes of redo_capacity() rounds, so a snapshot is wanted half of that after the last one. It is named
-// as far ahead as any (where rounds are short that is much of a ring, so at once), and writing must not cost much: on
-// average kRedoBytesPerMs of each shard.
-std::optional<std::uint64_t> CoordinatedJob::redo_snapshot_from(const Running& running, std::uint64_t now_ms) const {
-  const Members& members = running.view.members;
-  if (now_ms < redo_due_ms_ || paces_.empty() || !keeps_redo(members)) return std::nullopt;
-  if (!paces_.all_beyond(std::min(running.view.start.round, record_.committed))) return std::nullopt;
-  // Rings are of no use before there is a snapshot to load.
-  return record_.initialised ? record_.committed.value + redo_capacity(members) / 2 : 0;
+  send_servers(SnapshotAt{record().job, record().view, round});
+  send_members(SnapshotAt{record().job, record().view, round});
 }
 
 }  // namespace tributary

@@ -31,7 +31,7 @@ CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<
       }
     }
     const std::string name = config->name;
-    jobs_.emplace(name, CoordinatedJob(context_, std::move(*config), std::move(record), std::move(older)));
+    jobs_.emplace(name, CoordinatedJob(context_, *config, std::move(record), std::move(older)));
   }
 }
 
@@ -170,7 +170,7 @@ void CoordinatorCore::beat(Peers::Worker& worker, PeerId from, const Heartbeat& 
   }
   for (const JobProgress& progress : m.progress) {
     CoordinatedJob* job = job_in_view(progress.job, progress.view);
-    const auto member = job ? member_of(job->members(), m.incarnation) : Members::const_iterator();
+    const auto member = job ? member_of(job->members(), m.incarnation) : JobMembers::const_iterator();
     if (!job || member == job->members().end()) {
       // What it was told at the end of that view did not arrive.
       context_.output.send(from, StopJob{progress.job, progress.view, StopKind::kRestart,

@@ -4,43 +4,48 @@
 #include <tuple>
 
 #include "common/job_json.h"
+#include "common/redo_plan.h"
 #include "kernels/tree_sum.h"
 
 namespace tributary {
 
-Members::iterator member_of(Members& members, std::uint64_t worker) {
+JobMembers::iterator member_of(JobMembers& members, std::uint64_t worker) {
   return std::ranges::find_if(members, [&](const auto& entry) { return entry.second.worker == worker; });
 }
 
-Members::const_iterator member_of(const Members& members, std::uint64_t worker) {
+JobMembers::const_iterator member_of(const JobMembers& members, std::uint64_t worker) {
   return std::ranges::find_if(members, [&](const auto& entry) { return entry.second.worker == worker; });
 }
 
-const Member* one_that_left(const Members& members) {
+const JobMember* one_that_left(const JobMembers& members) {
   const auto left = std::ranges::find_if(members, [](const auto& entry) { return entry.second.left.has_value(); });
   return left == members.end() ? nullptr : &left->second;
 }
 
-bool all_left(const Members& members) {
+bool all_left(const JobMembers& members) {
   return std::ranges::all_of(members, [](const auto& entry) { return entry.second.left.has_value(); });
 }
 
-std::vector<std::uint32_t> nodes_of(const Members& members) {
+std::vector<std::uint32_t> nodes_of(const JobMembers& members) {
   std::vector<std::uint32_t> nodes;
   for (const auto& [node, member] : members) nodes.push_back(node);
   return nodes;
 }
 
-std::uint32_t nodes_said(const Members& members) {
+std::uint32_t nodes_said(const JobMembers& members) {
   std::uint32_t nodes = 0;
   for (const auto& [node, member] : members) nodes = std::max(nodes, member.join.nodes);
   return nodes;
 }
 
-std::uint32_t redo_capacity(const Members& members) {
+std::uint32_t redo_capacity(const JobMembers& members) {
   std::uint32_t capacity = ~0u;
   for (const auto& [node, member] : members) capacity = std::min(capacity, member.join.redo_capacity);
   return capacity;
+}
+
+bool keeps_redo(const JobConfig& config, const JobMembers& members, const Peers& peers) {
+  return has_rounds(config) && redo_capacity(members) >= kMinRedoRounds && peers.all_have_stores();
 }
 
 Status check_join(const JoinJob& m, const std::string& job) {
@@ -93,11 +98,11 @@ Status same_as(const std::string& job, const std::vector<TensorSpec>& tensors, c
   return {};
 }
 
-Status same_as_others(const std::string& job, const JobRecord& record, const Members& members, const JoinJob& m,
+Status same_as_others(const std::string& job, const JobRecord& record, const JobMembers& members, const JoinJob& m,
                       const JobConfig& config) {
   const std::string node = "node " + std::to_string(m.node.value);
   const auto found = std::ranges::find_if(members, [&](const auto& entry) { return entry.first != m.node.value; });
-  const Member* other = found == members.end() ? nullptr : &found->second;
+  const JobMember* other = found == members.end() ? nullptr : &found->second;
   if (other || has_progress(record)) {
     Status same = same_as(job, other ? other->join.tensors : record.tensors,
                           other ? other->join.job_json : record.job_json, record.initialised, m);
@@ -131,7 +136,7 @@ Status same_as_others(const std::string& job, const JobRecord& record, const Mem
   return {};
 }
 
-std::optional<std::string> add_kinds(ComputeKinds& kinds, const Members& members) {
+std::optional<std::string> add_kinds(ComputeKinds& kinds, const JobMembers& members) {
   const std::size_t known = kinds.size();
   for (const auto& [node, member] : members) {
     for (const std::string& kind : member.join.computes_with) add_kind(kinds, kind);
@@ -150,7 +155,7 @@ std::optional<std::string> add_kinds(ComputeKinds& kinds, const Members& members
          "OPENBLAS_CORETYPE in the environment of all ranks makes them one";
 }
 
-void AwaitedNodes::view_over(const Members& members, std::uint64_t until_ms) {
+void AwaitedNodes::view_over(const JobMembers& members, std::uint64_t until_ms) {
   nodes_.clear();
   for (const auto& [node, member] : members) nodes_[node] = member.worker;
   until_ms_ = until_ms;
@@ -165,11 +170,11 @@ bool AwaitedNodes::forget_worker(std::uint64_t worker) {
   return std::erase_if(nodes_, [&](const auto& entry) { return entry.second == worker; }) > 0;
 }
 
-bool AwaitedNodes::over(const Members& members, std::uint64_t now_ms) const {
+bool AwaitedNodes::over(const JobMembers& members, std::uint64_t now_ms) const {
   return now_ms >= until_ms_ || missing(members).empty();
 }
 
-std::vector<std::uint32_t> AwaitedNodes::missing(const Members& members) const {
+std::vector<std::uint32_t> AwaitedNodes::missing(const JobMembers& members) const {
   std::vector<std::uint32_t> nodes;
   for (const auto& [node, worker] : nodes_) {
     if (!members.contains(node)) nodes.push_back(node);
@@ -177,14 +182,14 @@ std::vector<std::uint32_t> AwaitedNodes::missing(const Members& members) const {
   return nodes;
 }
 
-bool gathered(const Members& members, const AwaitedNodes& awaited, const JobConfig& config, std::uint32_t nodes,
+bool gathered(const JobMembers& members, const AwaitedNodes& awaited, const JobConfig& config, std::uint32_t nodes,
               std::uint64_t now_ms) {
   if (!is_elastic(config)) return members.size() == nodes;
   if (members.size() < config.membership.min_nodes) return false;
   return awaited.any() ? awaited.over(members, now_ms) : members.size() >= nodes_said(members);
 }
 
-std::string missing_in_words(const Members& members, const AwaitedNodes& awaited, const JobConfig& config,
+std::string missing_in_words(const JobMembers& members, const AwaitedNodes& awaited, const JobConfig& config,
                              std::uint32_t nodes) {
   std::string text;
   if (!is_elastic(config)) {

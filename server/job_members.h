@@ -13,10 +13,11 @@
 #include "common/messages.h"
 #include "common/result.h"
 #include "server/job_record.h"
+#include "server/peers.h"
 
 namespace tributary {
 
-struct Member {
+struct JobMember {
   std::uint64_t worker = 0;  // its incarnation: peers change their connection, never their incarnation
   JoinJob join;
   JobConfig config;  // join.job_json
@@ -25,20 +26,23 @@ struct Member {
   std::uint64_t answers = 0;    // as its last pace says
   bool leaving = false;         // elastic: its worker is being stopped, the job is not
 };
-using Members = std::map<std::uint32_t, Member>;  // by node rank
+using JobMembers = std::map<std::uint32_t, JobMember>;  // by node rank
 
 // That this worker is; end(): none.
-Members::iterator member_of(Members& members, std::uint64_t worker);
-Members::const_iterator member_of(const Members& members, std::uint64_t worker);
+JobMembers::iterator member_of(JobMembers& members, std::uint64_t worker);
+JobMembers::const_iterator member_of(const JobMembers& members, std::uint64_t worker);
 // One that has left; nullptr: none has.
-const Member* one_that_left(const Members& members);
-bool all_left(const Members& members);
-std::vector<std::uint32_t> nodes_of(const Members& members);
+const JobMember* one_that_left(const JobMembers& members);
+bool all_left(const JobMembers& members);
+std::vector<std::uint32_t> nodes_of(const JobMembers& members);
 // What an elastic job's first view is to have: as many as those who are there say. (Who said more may have gone for
 // good.)
-std::uint32_t nodes_said(const Members& members);
+std::uint32_t nodes_said(const JobMembers& members);
 // Rounds that all of them can keep the pushes of; 0: some keep none.
-std::uint32_t redo_capacity(const Members& members);
+std::uint32_t redo_capacity(const JobMembers& members);
+
+// Do nodes keep what they push until a snapshot covers it?
+bool keeps_redo(const JobConfig& config, const JobMembers& members, const Peers& peers);
 
 // Can such a node be part of any job? job: in words.
 Status check_join(const JoinJob& join, const std::string& job);
@@ -47,19 +51,19 @@ bool same_join(const JoinJob& a, const JoinJob& b);
 Status same_as(const std::string& job, const std::vector<TensorSpec>& tensors, const std::string& job_json,
                bool has_state, const JoinJob& join);
 // Does it fit what the job's record has, if there is state, and the others that have joined?
-Status same_as_others(const std::string& job, const JobRecord& record, const Members& members, const JoinJob& join,
+Status same_as_others(const std::string& job, const JobRecord& record, const JobMembers& members, const JoinJob& join,
                       const JobConfig& config);
 
 // Adds what their ranks compute with. A sentence when there are first two kinds, or a third, and so once in a job's
 // life, whoever starts again.
-std::optional<std::string> add_kinds(ComputeKinds& kinds, const Members& members);
+std::optional<std::string> add_kinds(ComputeKinds& kinds, const JobMembers& members);
 
 // The nodes of the last view that an elastic job's next one waits for, and until when. Invariant: without a deadline
 // nobody is waited for.
 class AwaitedNodes {
  public:
   // Its nodes attach again.
-  void view_over(const Members& members, std::uint64_t until_ms);
+  void view_over(const JobMembers& members, std::uint64_t until_ms);
   // As the record knows them, without their workers.
   void recorded(const std::vector<std::uint32_t>& nodes, std::uint64_t until_ms);
   void forget() { *this = AwaitedNodes(); }
@@ -68,8 +72,8 @@ class AwaitedNodes {
   bool forget_worker(std::uint64_t worker);
 
   bool any() const { return until_ms_ != 0; }
-  bool over(const Members& members, std::uint64_t now_ms) const;
-  std::vector<std::uint32_t> missing(const Members& members) const;
+  bool over(const JobMembers& members, std::uint64_t now_ms) const;
+  std::vector<std::uint32_t> missing(const JobMembers& members) const;
 
  private:
   std::map<std::uint32_t, std::uint64_t> nodes_;  // with their workers; 0: not known
@@ -77,10 +81,10 @@ class AwaitedNodes {
 };
 
 // Are all there that the next view is to have? nodes: of a job that is not elastic.
-bool gathered(const Members& members, const AwaitedNodes& awaited, const JobConfig& config, std::uint32_t nodes,
+bool gathered(const JobMembers& members, const AwaitedNodes& awaited, const JobConfig& config, std::uint32_t nodes,
               std::uint64_t now_ms);
 // Who is missing, in words; empty: nobody.
-std::string missing_in_words(const Members& members, const AwaitedNodes& awaited, const JobConfig& config,
+std::string missing_in_words(const JobMembers& members, const AwaitedNodes& awaited, const JobConfig& config,
                              std::uint32_t nodes);
 
 }  // namespace tributary

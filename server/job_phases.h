@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <optional>
 #include <set>
-#include <string>
 #include <variant>
 
 #include "common/messages.h"
@@ -21,31 +20,34 @@
 
 namespace tributary {
 
-// No view is open: what servers kept of the last one, and those who have yet to say.
+// What servers kept of the last view, and those who have yet to say.
 struct BetweenViews {
   KeptShards kept;
   std::set<std::uint16_t> asked;
 };
+
+struct JobView {
+  JobMembers members;
+  ViewStart start;
+  std::optional<RoundGate> gate;  // if the job has one
+};
+
+namespace phase {
+
 struct Idle {
   BetweenViews between;
   std::optional<JobConfig> restoring;  // what it will be: its state is being loaded, and nobody may join
 };
 struct Gathering {
   BetweenViews between;
-  Members members;
-};
-
-struct View {
-  Members members;
-  ViewStart start;
-  std::optional<RoundGate> gate;  // if the job has one
+  JobMembers members;
 };
 struct Opening {
-  View view;
+  JobView view;
   std::set<std::uint16_t> ready;  // servers that have opened it
 };
 struct Running {
-  View view;
+  JobView view;
   SnapshotSchedule snapshots;
   StragglerWatch stragglers;
   bool stop_requested = false;                 // of its nodes, after their round
@@ -54,7 +56,7 @@ struct Running {
   std::optional<SnapshotDone> node_zero_kept;  // all-reduce: what node 0 said of its last checkpoint
 };
 struct Stopping {
-  View view;
+  JobView view;
   StopKind kind = StopKind::kStopped;
   Round round;  // that the view ends with
   std::uint64_t since_ms = 0;
@@ -62,6 +64,8 @@ struct Stopping {
   bool failed = false;           // it is not durable everywhere
 };
 
-using JobPhase = std::variant<Idle, Gathering, Opening, Running, Stopping>;
+}  // namespace phase
+
+using JobPhase = std::variant<phase::Idle, phase::Gathering, phase::Opening, phase::Running, phase::Stopping>;
 
 }  // namespace tributary

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/result.h"
-#include "server/coordinator_core.h"
+#include "server/job_record.h"
 
 namespace tributary {
 

@@ -9,7 +9,7 @@
 #include "common/ids.h"
 #include "common/result.h"
 #include "server/chunk_record.h"
-#include "server/coordinator_core.h"
+#include "server/job_record.h"
 #include "server/record_seal.h"
 #include "server/store.h"
 

@@ -24,9 +24,9 @@ class OnServers final : public StateHome {
     for (const ChunkOwner& owner : record.owners) shards.insert(owner.shard.value);
     return shards;
   }
-  Result<Stored> newest(const JobConfig& config, const JobRecord& record, const Members& members) const override;
-  Result<std::optional<JobPlacement>> lay_out(const JobConfig& config, JobRecord& record, const Members& members,
-                                              const ViewStart& start) const override;
+  Result<Stored> newest(const JobConfig& config, const JobRecord& record, const JobMembers& members) const override;
+  Result<DealtChunks> lay_out(const JobConfig& config, const JobRecord& record, const JobMembers& members,
+                              const ViewStart& start) const override;
   std::string outlook(const JobRecord& record) const override {
     return record.initialised ? "its last snapshot is that of round " + std::to_string(record.committed.value)
                               : "it has no snapshot yet";
@@ -42,25 +42,24 @@ class OnServers final : public StateHome {
   }
 
  private:
-  JobHosts hosts(const Members& members) const;
+  JobHosts hosts(const JobMembers& members) const;
 
   CoordinatorContext& context_;
 };
 
 // The newest snapshot that every shard of the job has complete: at least the committed one, unless a store was lost. It
 // can be newer: all shards finished it, and the coordinator died before it could commit.
-Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRecord& record, const Members&) const {
+Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRecord& record, const JobMembers&) const {
   std::optional<std::set<Round>> common;
   for (const std::uint16_t shard : shards(record)) {
     const std::set<Round> rounds = context_.peers.snapshots(shard, record.job);
     if (record.initialised && shard >= servers()) {
-      return fail(
-          ErrorCode::kTopology,
-          in_words(config) + " has state on server " + std::to_string(shard) + ", but the cluster has " +
-              std::to_string(servers()) +
-              " servers; start as many servers as before; to change their number, save a checkpoint while they are "
-              "there (tributary checkpoint save) and restore it into the new cluster. To start over: another "
-              "job.name, or with tributary up --fresh or another --base-dir");
+      return fail(ErrorCode::kTopology,
+                  in_words(config) + " has state on server " + std::to_string(shard) + ", but the cluster has " +
+                      std::to_string(servers()) +
+                      " servers; start as many servers as before; to change their number, save a checkpoint while they "
+                      "are there (tributary checkpoint save) and restore it into the new cluster. To start over: "
+                      "another job.name, or with tributary up --fresh or another --base-dir");
     }
     if (record.initialised && !rounds.contains(record.committed)) {
       return fail(ErrorCode::kStore, "server " + std::to_string(shard) + "'s store lacks the snapshot of round " +
@@ -78,7 +77,7 @@ Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRe
   return Stored{true, std::max(record.committed, *common->rbegin())};
 }
 
-JobHosts OnServers::hosts(const Members& members) const {
+JobHosts OnServers::hosts(const JobMembers& members) const {
   std::vector<PlacedDaemon> servers, workers;
   for (const auto& [index, server] : context_.peers.servers()) {
     servers.push_back({"server " + std::to_string(index), server.hello.host, server.hello.bandwidth});
@@ -95,26 +94,26 @@ JobHosts OnServers::hosts(const Members& members) const {
 // A fresh job gets its chunks and owners, by what the hosts' links can carry. One that has state, in snapshots or in
 // its servers' memory, keeps chunks and shards (that is where the state lies) and spreads each shard's chunks over the
 // lanes that the server has today.
-Result<std::optional<JobPlacement>> OnServers::lay_out(const JobConfig& config, JobRecord& record,
-                                                       const Members& members, const ViewStart& start) const {
+Result<DealtChunks> OnServers::lay_out(const JobConfig& config, const JobRecord& record, const JobMembers& members,
+                                       const ViewStart& start) const {
   JobHosts hosts = this->hosts(members);
   const std::string job = in_words(config);
   for (const std::string& contradiction : hosts.contradictions) context_.output.log(job + ": " + contradiction);
   const WireRatio ratio = wire_ratio(config.push, config.pull);
   std::vector<ShardSlots> slots = context_.peers.slots();
+  DealtChunks chunks{record.chunk_elements, record.owners, {}};
   if (start.anew()) {
     const Result<Layout> fresh =
         deal_chunks(record.tensors, config.chunk_bytes / sizeof(float), std::move(slots), hosts, ratio);
     if (!fresh) return tl::unexpected(fresh.error());
-    record.chunk_elements = fresh->chunk_elements();
-    record.owners = fresh->owners();
+    chunks = {fresh->chunk_elements(), fresh->owners(), {}};
   } else {
     std::vector<std::uint32_t> next(slots.size(), 0);
-    for (ChunkOwner& owner : record.owners) {
+    for (ChunkOwner& owner : chunks.owners) {
       owner.lane = LaneIndex(static_cast<std::uint16_t>(next[owner.shard.value]++ % slots[owner.shard.value].lanes));
     }
   }
-  const Result<Layout> layout = Layout::with_owners(record.tensors, record.chunk_elements, record.owners);
+  const Result<Layout> layout = Layout::with_owners(record.tensors, chunks.elements, chunks.owners);
   if (!layout) return tl::unexpected(layout.error());
   Result<JobPlacement> placement = describe_placement(std::move(hosts), ratio, *layout);
   if (!placement) return tl::unexpected(placement.error());
@@ -123,7 +122,8 @@ Result<std::optional<JobPlacement>> OnServers::lay_out(const JobConfig& config, 
     context_.output.log(job + " keeps the shards that it was dealt for other hosts or bandwidths; dealt anew, an " +
                         "exchange would take " + std::to_string(placement->optimal_factor) + " M/B");
   }
-  return std::optional<JobPlacement>(std::move(*placement));
+  chunks.placement = std::move(*placement);
+  return chunks;
 }
 
 // It goes on from the checkpoint that node 0 says it has (JoinJob::checkpoint_round), unless somebody knows of a newer
@@ -134,14 +134,12 @@ class OnNodeZero final : public StateHome {
 
   std::uint16_t servers() const override { return 0; }
   std::set<std::uint16_t> shards(const JobRecord&) const override { return {}; }
-  Result<Stored> newest(const JobConfig& config, const JobRecord& record, const Members& members) const override;
-  Result<std::optional<JobPlacement>> lay_out(const JobConfig& config, JobRecord& record, const Members&,
-                                              const ViewStart&) const override {
+  Result<Stored> newest(const JobConfig& config, const JobRecord& record, const JobMembers& members) const override;
+  Result<DealtChunks> lay_out(const JobConfig& config, const JobRecord& record, const JobMembers&,
+                              const ViewStart&) const override {
     const Result<Layout> layout = bucket_layout(record.tensors, config.chunk_bytes);
     if (!layout) return tl::unexpected(layout.error());
-    record.chunk_elements = layout->chunk_elements();
-    record.owners = layout->owners();
-    return std::optional<JobPlacement>();
+    return DealtChunks{layout->chunk_elements(), layout->owners(), {}};
   }
   std::string outlook(const JobRecord&) const override {
     return "it can go on from the newest checkpoint that node 0 has";
@@ -155,7 +153,7 @@ class OnNodeZero final : public StateHome {
 // Node 0 has the state, if anybody has. But it may be another machine than before, or have lost its store; then another
 // node has a newer checkpoint, or this coordinator knows how far the job was when it stopped.
 Result<StateHome::Stored> OnNodeZero::newest(const JobConfig& config, const JobRecord& record,
-                                             const Members& members) const {
+                                             const JobMembers& members) const {
   const auto& [first_node, first] = *members.begin();
   const Round checkpoint = first.join.checkpoint_round;
   const auto newest =
@@ -175,9 +173,8 @@ Result<StateHome::Stored> OnNodeZero::newest(const JobConfig& config, const JobR
   if (checkpoint.value == 0 && known.value != 0) {
     return fail(ErrorCode::kStore,
                 in_words(config) + " was at round " + std::to_string(known.value) + ", and " + has +
-                    " (is [store] path of its worker right, and is it the machine that was node 0?);"
-                    " bring its folder in allreduce/ back, or begin anew: under another job.name, or "
-                    "after " +
+                    " (is [store] path of its worker right, and is it the machine that was node 0?); bring its folder "
+                    "in allreduce/ back, or begin anew: under another job.name, or after " +
                     (context_.options.servers == 0 ? std::string("a restart of the worker that serves the coordinator")
                                                    : "`tributary job remove " + config.name + "`"));
   }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "common/config.h"
 #include "server/coordinator_context.h"
@@ -15,6 +16,13 @@
 #include "server/view_start.h"
 
 namespace tributary {
+
+// How the chunks of a view are dealt, and how hosts and links are loaded then, if that is known.
+struct DealtChunks {
+  std::uint64_t elements = 0;
+  std::vector<ChunkOwner> owners;
+  std::optional<JobPlacement> placement;
+};
 
 class StateHome {
  public:
@@ -30,10 +38,10 @@ class StateHome {
     bool any = false;
     Round round;
   };
-  virtual Result<Stored> newest(const JobConfig& config, const JobRecord& record, const Members& members) const = 0;
-  // Chunks and owners of the view that opens, into the record; how hosts and links are loaded, if that is known.
-  virtual Result<std::optional<JobPlacement>> lay_out(const JobConfig& config, JobRecord& record,
-                                                      const Members& members, const ViewStart& start) const = 0;
+  virtual Result<Stored> newest(const JobConfig& config, const JobRecord& record, const JobMembers& members) const = 0;
+  // Of the view that opens.
+  virtual Result<DealtChunks> lay_out(const JobConfig& config, const JobRecord& record, const JobMembers& members,
+                                      const ViewStart& start) const = 0;
 
   // In words: what a job that lost somebody can go on from; why its state is not saved, and what there is instead.
   virtual std::string outlook(const JobRecord& record) const = 0;

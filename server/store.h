@@ -19,7 +19,7 @@
 #include "common/messages.h"
 #include "common/result.h"
 #include "server/chunk_state.h"
-#include "server/coordinator_core.h"
+#include "server/job_record.h"
 #include "server/job_registry.h"
 #include "server/stored_chunk.h"
 

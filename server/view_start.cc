@@ -9,7 +9,7 @@ namespace tributary {
 namespace {
 
 // The last round after the snapshot that all nodes can push again; the snapshot's own if there is none.
-std::optional<Round> reach_of_redo(Round snapshot, const JobRecord& record, const Members& members) {
+std::optional<Round> reach_of_redo(Round snapshot, const JobRecord& record, const JobMembers& members) {
   Round reach(~0ull);
   for (const auto& [node, member] : members) {
     const JoinJob& join = member.join;
@@ -24,7 +24,7 @@ std::optional<Round> reach_of_redo(Round snapshot, const JobRecord& record, cons
 
 // Servers that go on with what they have in memory do not know what nodes have not said yet: every node must know it
 // itself, of the round that the view begins at. (It is in snapshots.)
-bool residuals_at(Round round, const JobRecord& record, const JobConfig& config, const Members& members) {
+bool residuals_at(Round round, const JobRecord& record, const JobConfig& config, const JobMembers& members) {
   if (!make_encoding(config.push)->keeps_residual()) return true;
   return std::ranges::all_of(members, [&](const auto& entry) {
     const JoinJob& join = entry.second.join;

@@ -38,7 +38,7 @@ using KeptShards = std::map<std::uint16_t, KeptJob>;  // what servers kept of th
 // What there is besides what is kept on disks.
 struct StateInMemory {
   const KeptShards& shards;
-  const Members& members;
+  const JobMembers& members;
   // Every shard had been through this round once, even if one was still being brought up to it when the last view
   // ended.
   Round reached;
