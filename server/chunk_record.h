@@ -29,7 +29,23 @@ struct ChunkHeader {
   std::uint32_t nodes = 0;
   std::vector<std::uint32_t> residual_nodes;  // ascending
   std::vector<std::uint64_t> clocks;          // by node
-  GateDecision gate;                          // of a job with a gate
+  GateDecision gate;                          // of a job with a gate; beside the list, which always writes all of it
+
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.round, TRIB_WIRE(Round));
+    field(m.chunk, TRIB_WIRE(Chunk));
+    field(m.version, TRIB_WIRE(Version));
+    field(m.step, TRIB_WIRE(Step));
+    field(m.elements, TRIB_WIRE(Elements));
+    field(m.slots, TRIB_WIRE(Slots));
+    field(m.optimizer, TRIB_WIRE(Optimizer), AtMost{kMaxNameBytes, "the optimizer's name"});
+    field(m.checksum, TRIB_WIRE(Checksum));
+    field(m.estimate, TRIB_WIRE(Estimate));
+    field(m.nodes, TRIB_WIRE(Nodes));
+    field(m.residual_nodes, TRIB_WIRE(ResidualNodes));
+    field(m.clocks, TRIB_WIRE(Clocks));
+  }
 };
 
 // `format`: for tests of refusal, as if written by another version of the program.
