@@ -20,7 +20,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxFileName = 255;
-constexpr std::size_t kMaxShards = 4096;
 
 // What is wrong, thrown within manifest_from_json() only.
 struct Flaw {

@@ -1,5 +1,5 @@
 // Messages <-> Cap'n Proto bytes. Decoding never trusts its input: truncated, oversized, misaligned or nonsensical
-// bytes give kMalformed, another protocol version gives kProtocolVersion with both numbers in the message.
+// bytes give kMalformed, another protocol version gives kProtocolVersion with both numbers, an unknown kind kUnknownKind.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,6 @@
 #include "common/result.h"
 
 namespace tributary {
-
-// Bytes of any data header except ErrorReply; encode_data() asserts it.
-// ErrorReply's message is cut to fit kMaxErrorHeader.
-inline constexpr std::size_t kMaxDataHeader = 192;
-inline constexpr std::size_t kMaxErrorHeader = 4096;
 
 // Encodes into `out` (at least kMaxErrorHeader bytes, 8-byte aligned) and returns the used prefix. Allocates nothing
 // for all messages but ErrorReply. place: of the payload, if it has no frame.

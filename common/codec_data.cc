@@ -3,7 +3,7 @@
 
 #include "common/assert.h"
 #include "common/codec.h"
-#include "common/codec_util.h"
+#include "common/codec_fields.h"
 #include "schema/data.capnp.h"
 
 namespace tributary {
@@ -12,8 +12,8 @@ namespace {
 using Header = wire::DataHeader;
 
 constexpr std::size_t kWord = sizeof(capnp::word);
-constexpr std::size_t kSegmentTable = kWord;                                         // of a message of one segment
-constexpr std::size_t kMaxErrorText = kMaxErrorHeader - kMaxDataHeader - 2 * kWord;  // and the header itself
+constexpr std::size_t kSegmentTable = kWord;                                   // of a message of one segment
+static_assert(kMaxErrorText == kMaxErrorHeader - kMaxDataHeader - 2 * kWord);  // and the header itself
 constexpr std::string_view kKind = "data header";
 
 static_assert(static_cast<int>(wire::Encoding::FP32) == static_cast<int>(EncodingId::kFp32));
@@ -26,143 +26,48 @@ static_assert(static_cast<int>(wire::Encoding::INT8_DELTA) == static_cast<int>(E
 static_assert(static_cast<int>(wire::ResidualUse::BEHIND) == static_cast<int>(ResidualUse::kBehind));
 static_assert(static_cast<int>(wire::ResidualUse::ALONE) == static_cast<int>(ResidualUse::kAlone));
 
-void write_gate(Header::Builder out, const GateDecision& gate) {
-  if (!gate.known()) return;
-  out.setGateVerdict(static_cast<std::uint8_t>(gate.verdict));
-  out.setGateScale(gate.loss_scale);
-  out.setGateGood(gate.good_rounds);
-  out.setGateCoefficient(gate.coefficient);
-  out.setGateNorm(gate.norm);
+// Of the messages with a gate's decision.
+void gate_fields(auto& gate, auto&& field) {
+  field(gate.verdict, TRIB_WIRE(GateVerdict));
+  field(gate.loss_scale, TRIB_WIRE(GateScale));
+  field(gate.good_rounds, TRIB_WIRE(GateGood));
+  field(gate.coefficient, TRIB_WIRE(GateCoefficient));
+  field(gate.norm, TRIB_WIRE(GateNorm));
 }
 
-GateDecision read_gate(Header::Reader in) {
-  const GateVerdict verdict = codec::read_verdict(in.getGateVerdict());
-  if (verdict == GateVerdict::kNone) return {};
-  return codec::checked({verdict, in.getGateCoefficient(), in.getGateNorm(), in.getGateScale(), in.getGateGood()});
-}
-
-void write(Header::Builder out, const Push& m) {
-  auto body = out.initPush();
-  body.setRound(m.round.value);
-  body.setWeight(m.weight);
-  body.setEncoding(static_cast<wire::Encoding>(m.encoding));
-  body.setResidual(static_cast<wire::ResidualUse>(m.residual));
-  body.setLast(m.last);
-  body.setRedo(m.redo);
-  write_gate(out, m.gate);
-}
-void write(Header::Builder out, const Init&) {
-  out.setInit();
-}
-void write(Header::Builder out, const Pull& m) {
-  out.initPull().setVersion(m.version.value);
-}
-void write(Header::Builder out, const Query& m) {
-  auto body = out.initQuery();
-  body.setRound(m.round.value);
-  body.setRedo(m.redo);
-}
-void write(Header::Builder out, const Receipt& m) {
-  auto body = out.initReceipt();
-  body.setRound(m.round.value);
-  body.setResidualKept(m.residual_kept);
-  body.setApplied(m.applied);
-}
-void write(Header::Builder out, const Answer& m) {
-  auto body = out.initAnswer();
-  body.setVersion(m.version.value);
-  body.setEncoding(static_cast<wire::Encoding>(m.encoding));
-  body.setSnapshotRound(m.snapshot_round.value);
-  body.setResidualSent(m.residual_sent);
-  body.setSlowest(m.slowest.value);
-  write_gate(out, m.gate);
-}
-void write(Header::Builder out, const Residual& m) {
-  out.initResidual().setVersion(m.version.value);
-}
-void write(Header::Builder out, const Resend& m) {
-  out.initResend().setRound(m.round.value);
-}
-void write(Header::Builder out, const ErrorReply& m) {
-  auto body = out.initError();
-  body.setRound(m.round.value);
-  body.setCode(static_cast<std::uint16_t>(m.code));
-  body.setMessage(codec::text(codec::clipped(m.message, kMaxErrorText)));
-}
-
-EncodingId read_encoding(wire::Encoding in) {
-  return codec::read_enum(in, EncodingId::kInt8Delta, "the encoding");
-}
-
-DataMessage read(Header::Reader in) {
-  const ChunkKey key{JobId(in.getJob()), ViewId(in.getView()), NodeRank(in.getNode()), ChunkIndex(in.getChunk())};
-  switch (in.which()) {
-    case Header::PUSH: {
-      const auto body = in.getPush();
-      return Push{key,
-                  Round(body.getRound()),
-                  body.getWeight(),
-                  read_encoding(body.getEncoding()),
-                  codec::read_enum(body.getResidual(), ResidualUse::kAlone, "the use of the residual"),
-                  body.getLast(),
-                  body.getRedo(),
-                  read_gate(in)};
-    }
-    case Header::INIT:
-      return Init{key};
-    case Header::PULL:
-      return Pull{key, Version(in.getPull().getVersion())};
-    case Header::QUERY:
-      return Query{key, Round(in.getQuery().getRound()), in.getQuery().getRedo()};
-    case Header::RECEIPT:
-      return Receipt{key, Round(in.getReceipt().getRound()), in.getReceipt().getResidualKept(),
-                     in.getReceipt().getApplied()};
-    case Header::ANSWER: {
-      const auto body = in.getAnswer();
-      return Answer{key,
-                    Version(body.getVersion()),
-                    read_encoding(body.getEncoding()),
-                    Round(body.getSnapshotRound()),
-                    body.getResidualSent(),
-                    Round(body.getSlowest()),
-                    read_gate(in)};
-    }
-    case Header::RESIDUAL:
-      return Residual{key, Version(in.getResidual().getVersion())};
-    case Header::RESEND:
-      return Resend{key, Round(in.getResend().getRound())};
-    case Header::ERROR: {
-      const auto body = in.getError();
-      return ErrorReply{key, Round(body.getRound()), codec::read_error_code(body.getCode()),
-                        codec::read_text(body.getMessage(), kMaxErrorHeader, "the error's message")};
-    }
+template <class M>
+M read(Header::Reader header) {
+  M message = codec::read_message<M>(header);
+  const codec::Reader field(header);
+  ChunkKey::fields(message.key, field);
+  if constexpr (requires { message.gate; }) {
+    gate_fields(message.gate, field);
+    message.gate.check();
   }
-  throw codec::Malformed{"its kind is " + std::to_string(static_cast<unsigned>(in.which())) +
-                         ", which no known message has"};
+  return message;
+}
+
+// message: by value, so that the compiler knows that stores into the header change nothing of it.
+template <class M>
+void write(Header::Builder header, const M message) {
+  const codec::Writer field(header);
+  ChunkKey::fields(message.key, field);
+  if constexpr (requires { message.gate; }) {
+    if (message.gate.known()) gate_fields(message.gate, field);
+  }
+  codec::write_message(header, message);
 }
 
 // `Scratch` bytes on the stack hold the whole message, so that the builder never allocates a segment of its own.
 template <std::size_t Scratch>
-std::span<const std::byte> encode_within(const DataMessage& message, const PayloadPlace& place, std::uint16_t version,
+std::span<const std::byte> encode_within(const DataMessage& message, PayloadPlace place, std::uint16_t version,
                                          std::span<std::byte> out) {
   std::uint64_t scratch[(Scratch - kSegmentTable) / kWord] = {};
   capnp::MallocMessageBuilder builder(kj::arrayPtr(reinterpret_cast<capnp::word*>(scratch), std::size(scratch)));
   auto header = builder.initRoot<Header>();
   header.setProtocol(version);
-  header.setLink(place.link);
-  header.setRegion(place.region);
-  header.setOffset(place.offset);
-  header.setBytes(place.bytes);
-  header.setTicket(place.ticket);
-  std::visit(
-      [&](const auto& m) {
-        header.setJob(m.key.job.value);
-        header.setView(m.key.view.value);
-        header.setNode(m.key.node.value);
-        header.setChunk(m.key.chunk.value);
-        write(header, m);
-      },
-      message);
+  PayloadPlace::fields(place, codec::Writer(header));
+  std::visit([&](const auto& m) { write(header, m); }, message);
   const auto segments = builder.getSegmentsForOutput();
   TRIB_ASSERT(segments.size() == 1);
   const std::size_t size = kSegmentTable + segments[0].size() * kWord;
@@ -202,18 +107,16 @@ Result<DataMessage> decode_data(std::span<const std::byte> bytes, PayloadPlace* 
   auto decoded = codec::decode_guarded<DataMessage>([&]() -> DataMessage {
     std::uint32_t extra_segments;
     std::memcpy(&extra_segments, aligned, sizeof(extra_segments));
-    if (extra_segments != 0) throw codec::Malformed{"it has more than one segment"};
+    if (extra_segments != 0) throw Malformed{"it has more than one segment"};
     const kj::ArrayPtr<const capnp::word> segment(reinterpret_cast<const capnp::word*>(aligned + 1),
                                                   bytes.size() / kWord - 1);
     capnp::SegmentArrayMessageReader reader(kj::arrayPtr(&segment, 1), codec::reader_options(segment.size()));
     const auto header = reader.getRoot<Header>();
-    if (place != nullptr) {
-      *place = {header.getLink(), header.getRegion(), header.getOffset(), header.getBytes(), header.getTicket()};
-    }
-    return read(header);
+    if (place != nullptr) PayloadPlace::fields(*place, codec::Reader(header));
+    return codec::read_kind<DataMessage>(
+        header.which(), [&]<class M>(std::in_place_type_t<M>) -> DataMessage { return read<M>(header); });
   });
-  return std::move(decoded).map_error(
-      [&](const std::string& why) { return codec::malformed(kKind, bytes.size(), why); });
+  return std::move(decoded).map_error([&](const Malformed& why) { return codec::refused(kKind, bytes.size(), why); });
 }
 
 }  // namespace tributary

@@ -50,19 +50,16 @@ std::optional<std::uint16_t> peek_u16(std::span<const std::byte> bytes) {
   return static_cast<std::uint16_t>(*value & 0xffffu);
 }
 
-Error malformed(std::string_view kind, std::size_t bytes, std::string_view why) {
-  std::string message = "malformed ";
-  message += kind;
-  message += " of " + std::to_string(bytes) + " bytes: ";
-  message += why;
-  message +=
-      "; the sender is no Tributary peer of protocol version " + std::to_string(kProtocolVersion) + ", or it has a bug";
-  return Error{ErrorCode::kMalformed, std::move(message)};
+Error refused(std::string_view kind, std::size_t bytes, const Malformed& why) {
+  if (why.code != ErrorCode::kMalformed) return {why.code, "a " + std::string(kind) + " is refused: " + why.what};
+  return {ErrorCode::kMalformed, "malformed " + std::string(kind) + " of " + std::to_string(bytes) +
+                                     " bytes: " + why.what + "; the sender is no Tributary peer of protocol version " +
+                                     std::to_string(kProtocolVersion) + ", or it has a bug"};
 }
 
 Status check_protocol(std::string_view kind, std::span<const std::byte> bytes, std::size_t max_bytes) {
   const auto version = peek_u16(bytes);
-  if (!version) return tl::unexpected<Error>(malformed(kind, bytes.size(), "it is no complete Cap'n Proto message"));
+  if (!version) return tl::unexpected<Error>(refused(kind, bytes.size(), {"it is no complete Cap'n Proto message"}));
   if (*version != kProtocolVersion) {
     return fail(ErrorCode::kProtocolVersion, "the peer speaks protocol version " + std::to_string(*version) +
                                                  " in its " + std::string(kind) + ", this program speaks version " +
@@ -71,7 +68,7 @@ Status check_protocol(std::string_view kind, std::span<const std::byte> bytes, s
   }
   if (bytes.size() > max_bytes) {
     return tl::unexpected<Error>(
-        malformed(kind, bytes.size(), "at most " + std::to_string(max_bytes) + " are allowed"));
+        refused(kind, bytes.size(), {"at most " + std::to_string(max_bytes) + " are allowed"}));
   }
   return {};
 }
@@ -104,17 +101,7 @@ std::string clipped(const std::string& value, std::size_t limit) {
   return value.substr(0, end);
 }
 
-void write_tensors(capnp::List<record::Tensor>::Builder out, const std::vector<TensorSpec>& tensors) {
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    auto tensor = out[static_cast<unsigned>(i)];
-    tensor.setName(text(tensors[i].name));
-    auto shape = tensor.initShape(static_cast<unsigned>(tensors[i].shape.size()));
-    for (std::size_t d = 0; d < tensors[i].shape.size(); ++d) shape.set(static_cast<unsigned>(d), tensors[i].shape[d]);
-  }
-}
-
-void write_owners(record::Layout::Builder out, std::uint64_t chunk_elements, const std::vector<ChunkOwner>& owners) {
-  out.setChunkElements(chunk_elements);
+void write_owners(record::Layout::Builder out, const std::vector<ChunkOwner>& owners) {
   const auto count = static_cast<unsigned>(owners.size());
   auto shards = out.initOwnerShards(count);
   auto lanes = out.initOwnerLanes(count);
@@ -124,50 +111,30 @@ void write_owners(record::Layout::Builder out, std::uint64_t chunk_elements, con
   }
 }
 
-void check_count(std::size_t count, std::size_t limit, const char* field) {
-  if (count > limit) {
-    throw Malformed{std::string(field) + " has " + std::to_string(count) + " entries, at most " +
-                    std::to_string(limit) + " are allowed"};
+namespace {
+
+void check(std::size_t size, const AtMost& most, const char* of) {
+  if (size > most.count) {
+    throw Malformed{std::string(most.what) + " has " + std::to_string(size) + of + ", at most " +
+                    std::to_string(most.count) + " are allowed"};
   }
 }
 
-std::string read_text(capnp::Text::Reader in, std::size_t limit, const char* field) {
-  if (in.size() > limit) {
-    throw Malformed{std::string(field) + " has " + std::to_string(in.size()) + " bytes, at most " +
-                    std::to_string(limit) + " are allowed"};
-  }
+}  // namespace
+
+void check_count(std::size_t count, const AtMost& most) {
+  check(count, most, " entries");
+}
+
+std::string read_text(capnp::Text::Reader in, const AtMost& most) {
+  check(in.size(), most, " bytes");
   return std::string(in.cStr(), in.size());
 }
 
-std::vector<std::string> read_texts(capnp::List<capnp::Text>::Reader in, std::size_t limit, const char* field) {
-  check_count(in.size(), limit, field);
-  std::vector<std::string> out;
-  out.reserve(in.size());
-  for (auto value : in) out.push_back(read_text(value, kMaxNameBytes, field));
-  return out;
-}
-
-ComputeKinds read_kinds(capnp::List<capnp::Text>::Reader in) {
-  check_count(in.size(), kMaxComputeKinds, "the list of what ranks compute with");
-  ComputeKinds kinds;
-  for (auto kind : in) kinds.insert(read_text(kind, kMaxComputeKindBytes, "what a rank computes with"));
-  return kinds;
-}
-
-std::vector<TensorSpec> read_tensors(capnp::List<record::Tensor>::Reader in) {
-  check_count(in.size(), kMaxTensors, "the list of tensors");
-  std::vector<TensorSpec> out;
-  out.reserve(in.size());
-  for (auto tensor : in) {
-    TensorSpec spec;
-    spec.name = read_text(tensor.getName(), kMaxNameBytes, "a tensor's name");
-    const auto shape = tensor.getShape();
-    check_count(shape.size(), kMaxShapeDims, "a tensor's shape");
-    spec.shape.reserve(shape.size());
-    for (auto dim : shape) spec.shape.push_back(dim);
-    out.push_back(std::move(spec));
-  }
-  return out;
+std::vector<std::byte> read_data(capnp::Data::Reader in, const AtMost& most) {
+  check(in.size(), most, " bytes");
+  const auto* bytes = reinterpret_cast<const std::byte*>(in.begin());
+  return {bytes, bytes + in.size()};
 }
 
 std::vector<ChunkOwner> read_owners(record::Layout::Reader in) {
@@ -181,10 +148,6 @@ std::vector<ChunkOwner> read_owners(record::Layout::Reader in) {
   out.reserve(shards.size());
   for (unsigned i = 0; i < shards.size(); ++i) out.push_back({ShardIndex(shards[i]), LaneIndex(lanes[i])});
   return out;
-}
-
-ErrorCode read_error_code(std::uint16_t number) {
-  return read_enum(number, ErrorCode::kDevice, "the error code");
 }
 
 }  // namespace tributary::codec

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "common/message_fields.h"
+
 namespace tributary {
 
 enum class GateVerdict : std::uint8_t {
@@ -14,6 +16,9 @@ enum class GateVerdict : std::uint8_t {
   kSkipped = 3,  // there were values that are not finite: nobody applies it
   kVoid = 4,     // nobody had samples; and what a fresh job begins with
 };
+constexpr KnownValues known_values(GateVerdict) {
+  return {static_cast<std::uint16_t>(GateVerdict::kVoid), "the gate's verdict"};
+}
 
 struct GateDecision {
   GateVerdict verdict = GateVerdict::kNone;
@@ -29,6 +34,18 @@ struct GateDecision {
            norm >= 0.0 && std::isfinite(loss_scale) && loss_scale > 0.0f;
   }
   bool operator==(const GateDecision&) const = default;
+
+  static void fields(auto& m, auto&& field) {
+    field(m.verdict, TRIB_WIRE(Verdict));
+    field(m.loss_scale, TRIB_WIRE(LossScale));
+    field(m.good_rounds, TRIB_WIRE(GoodRounds));
+    field(m.coefficient, TRIB_WIRE(Coefficient));
+    field(m.norm, TRIB_WIRE(Norm));
+  }
+  void check() {
+    if (!known()) *this = {};
+    if (!sound()) throw Malformed{"the round gate's decision has a coefficient, norm or loss scale that cannot be"};
+  }
 };
 
 // What the gate must know of a chunk's sum.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/message_fields.h"
 #include "common/result.h"
 
 namespace tributary {
@@ -32,6 +33,11 @@ struct TensorSpec {
   std::vector<std::uint64_t> shape;  // product = elements; empty shape is a scalar (1 element)
   bool operator==(const TensorSpec&) const = default;
   std::uint64_t elements() const;
+
+  static void fields(auto& m, auto&& field) {
+    field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "a tensor's name"});
+    field(m.shape, TRIB_WIRE(Shape), AtMost{kMaxShapeDims, "a tensor's shape"});
+  }
 };
 
 struct ChunkOwner {

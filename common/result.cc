@@ -48,6 +48,8 @@ std::string_view to_string(ErrorCode code) {
       return "not-found";
     case ErrorCode::kDevice:
       return "device";
+    case ErrorCode::kUnknownKind:
+      return "unknown-kind";
   }
   return "unknown-error-code";  // a number from a newer peer's message
 }

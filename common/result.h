@@ -32,7 +32,8 @@ enum class ErrorCode : std::uint16_t {
   kStopped = 18,      // the job was stopped in good order
   kLimit = 19,        // a configured bound is reached
   kNotFound = 20,
-  kDevice = 21,  // a GPU, or a library that drives it, failed at what the message names
+  kDevice = 21,       // a GPU, or a library that drives it, failed at what the message names
+  kUnknownKind = 22,  // a message of a kind that only newer programs know
 };
 
 std::string_view to_string(ErrorCode code);

@@ -26,8 +26,8 @@ struct AttachRequest {
   jobJson @0 :Text;
   rank @1 :UInt32;
   localRank @2 :UInt32;
-  worldSize @3 :UInt32;
-  localWorldSize @4 :UInt32;
+  worldSize @3 :UInt32 = 1;
+  localWorldSize @4 :UInt32 = 1;
   nodeRank @5 :UInt32;
   pid @6 :Int32;
   tensors @7 :List(Records.Tensor);
@@ -44,7 +44,7 @@ struct AttachReply {
   resume @2 :Bool;
   resumeRound @3 :UInt64;
   layout @4 :Records.Layout;  # without tensors: the trainer declared them
-  lanes @5 :UInt16;  # worker lanes: how many eventfds
+  lanes @5 :UInt16 = 1;  # worker lanes: how many eventfds
   nodeRegionBytes @6 :UInt64;
   gradientRegionBytes @7 :UInt64;
   # The rank's gradients and the parameters in device memory, lent by CUDA IPC. device empty: in the regions, as ever.
@@ -55,7 +55,7 @@ struct AttachReply {
   deviceBytes @11 :UInt64;  # of each
   redo @12 :Bool;
   rank @13 :UInt32;  # in this view
-  worldSize @14 :UInt32;
+  worldSize @14 :UInt32 = 1;
   nodeRank @15 :UInt32;
   state @16 :Data;  # what the rank gave to be kept with resumeRound
   # Where the rank writes its gradients, in what `redo` travels with: that of round r lies at ringOffset + (r mod
@@ -76,7 +76,7 @@ struct Detach {  # trainer -> worker
 }
 
 struct AttachStopped {  # worker -> trainer: the job's view is over
-  kind @0 :Control.StopKind;
+  kind @0 :Control.StopKind = restart;
   round @1 :UInt64;
   reason @2 :Text;
 }

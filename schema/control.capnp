@@ -56,9 +56,9 @@ struct KeptJob {  # state of a job's last view that a server has in memory
 
 struct ServerHello {  # server -> coordinator
   shard @0 :UInt16;
-  servers @1 :UInt16;  # how many this server believes the cluster has
+  servers @1 :UInt16 = 1;  # how many this server believes the cluster has
   incarnation @2 :UInt64;  # random per process
-  bandwidth @3 :Float64;  # weight in the assignment of chunks
+  bandwidth @3 :Float64 = 1;  # weight in the assignment of chunks
   laneEndpoints @4 :List(Text);
   stored @5 :List(StoredJob);
   host @6 :Text;  # the machine, as common/host_identity.h names it
@@ -73,7 +73,7 @@ struct WorkerHello {  # worker -> coordinator
   name @0 :Text;
   incarnation @1 :UInt64;
   host @2 :Text;  # as in ServerHello
-  bandwidth @3 :Float64;  # of its link, relative to those of the other hosts
+  bandwidth @3 :Float64 = 1;  # of its link, relative to those of the other hosts
   exclusive @4 :Text;  # as in ServerHello: its socket
 }
 
@@ -116,9 +116,9 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   jobJson @0 :Text;
   tensors @1 :List(Records.Tensor);
   node @2 :UInt32;
-  nodes @3 :UInt32;
-  localWorldSize @4 :UInt32;
-  worldSize @5 :UInt32;
+  nodes @3 :UInt32 = 1;
+  localWorldSize @4 :UInt32 = 1;
+  worldSize @5 :UInt32 = 1;
   checkpointRound @6 :UInt64;  # all-reduce: the newest checkpoint of this job that the node holds; 0: none
   # The node's pushes that it still has: of this job, of all rounds from the first to the last (less: none), and how many there can be.
   redoJob @7 :UInt64;
@@ -126,7 +126,7 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   redoLast @9 :UInt64;
   redoCapacity @10 :UInt32;  # 0: it keeps none
   redoMembers @11 :UInt64;  # JobWelcome.members of the views that they were pushed in
-  residualFirst @14 :UInt64;  # the rounds after which it knows what it has not said yet (last < first: none)
+  residualFirst @14 :UInt64 = 1;  # the rounds after which it knows what it has not said yet (last < first: none)
   residualLast @15 :UInt64;
   computesWith @12 :List(Text);  # what its ranks compute gradients with, each once
   onDevices @13 :Bool;  # its ranks' gradients are on GPUs, which add them up
@@ -137,7 +137,7 @@ struct OpenJob {  # coordinator -> server: own your chunks of this job in this v
   view @1 :UInt32;
   jobJson @2 :Text;
   layout @3 :Records.Layout;
-  nodes @4 :UInt32;
+  nodes @4 :UInt32 = 1;
   resume @5 :Bool;  # load the snapshot of resumeRound; else wait for Init
   resumeRound @6 :UInt64;
   kept @7 :Bool;  # go on with what is in memory; resume and resumeRound then say what is in the store
@@ -154,7 +154,7 @@ struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it 
 struct ShardReady {  # server -> coordinator: reply to OpenJob
   job @0 :UInt64;
   view @1 :UInt32;
-  ok @2 :Bool;
+  ok @2 :Bool = true;
   code @3 :UInt16;  # ErrorCode, if not ok
   message @4 :Text;
 }
@@ -172,7 +172,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   committed @9 :UInt64;  # round of the last committed snapshot
   redo @10 :Bool;  # keep pushes until a snapshot covers them
   node @11 :UInt32;  # which node of the view the receiver is, of how many
-  nodes @12 :UInt32;
+  nodes @12 :UInt32 = 1;
   members @13 :UInt64;  # hash of the ranks that they are known by
   rankStates @14 :List(Data);  # by local rank: what was kept with resumeRound; empty: none
 }
@@ -209,7 +209,7 @@ struct SnapshotDone {  # server -> coordinator: durable here, or missed or faile
   job @0 :UInt64;
   view @1 :UInt32;
   round @2 :UInt64;
-  ok @3 :Bool;
+  ok @3 :Bool = true;
   bytes @4 :UInt64;
   message @5 :Text;
 }
@@ -227,7 +227,7 @@ struct StopRequest {  # coordinator -> workers: finish the open round, then leav
 
 struct ChunkFacts {
   chunk @0 :UInt32;
-  finite @1 :Bool;
+  finite @1 :Bool = true;
   sumSquares @2 :Float64;
   weight @3 :UInt64;
 }
@@ -273,7 +273,7 @@ enum StopKind {
 struct StopJob {  # coordinator -> servers and workers: this view is over
   job @0 :UInt64;
   view @1 :UInt32;
-  kind @2 :StopKind;
+  kind @2 :StopKind = restart;
   round @3 :UInt64;
   reason @4 :Text;
 }
@@ -318,7 +318,7 @@ struct DropCheckpoint {  # coordinator -> servers: nobody needs these any more
 
 struct CheckpointDone {  # server -> coordinator: reply to the first three
   operation @0 :UInt64;
-  ok @1 :Bool;
+  ok @1 :Bool = true;
   code @2 :UInt16;  # ErrorCode, if not ok
   message @3 :Text;
   bytes @4 :UInt64;

@@ -2,7 +2,8 @@
 # frame, unless the header says where in shared memory the payload lies.
 #
 # Rules of all wires: the root struct begins with the protocol version, whatever the version, so that any program recognises a
-# peer of any other and says so. Numbers are append-only within a version; a change of meaning is a new version.
+# peer of any other and says so. Numbers are append-only within a version; a change of meaning is a new version. A field's
+# default is that of its member in common/*messages.h, and kinds stand in the order of the variant there.
 @0x920227243f08daab;
 
 using Cxx = import "/capnp/c++.capnp";
@@ -35,7 +36,7 @@ struct DataHeader {
   node @3 :UInt32;
   chunk @4 :UInt32;
 
-  # Between lanes that share memory: where the payload lies, instead of the payload frame (PayloadPlace in common/messages.h).
+  # Between lanes that share memory: where the payload lies, instead of the payload frame (PayloadPlace in common/data_messages.h).
   link @23 :UInt32;  # 0: nothing is shared. Given without a payload, it asks for the answer in shared memory
   region @24 :UInt32;
   offset @25 :UInt64;

@@ -7,7 +7,7 @@
 
 #include "common/assert.h"
 #include "common/checksum.h"
-#include "common/codec_util.h"
+#include "common/codec_fields.h"
 #include "schema/records.capnp.h"
 #include "server/record_seal.h"
 
@@ -19,48 +19,22 @@ std::string seal(const ChunkHeader& record, std::uint32_t format) {
   capnp::MallocMessageBuilder builder;
   auto out = builder.initRoot<record::ChunkHeader>();
   out.setFormat(format);
-  out.setJob(record.job.value);
-  out.setRound(record.round.value);
-  out.setChunk(record.chunk.value);
-  out.setSlots(record.slots);
-  out.setVersion(record.version.value);
-  out.setStep(record.step);
-  out.setElements(record.elements);
-  out.setOptimizer(text(record.optimizer));
-  out.setChecksum(record.checksum);
-  out.setEstimate(record.estimate);
-  out.setNodes(static_cast<std::uint16_t>(record.nodes));
-  auto residuals = out.initResidualNodes(static_cast<unsigned>(record.residual_nodes.size()));
-  for (unsigned i = 0; i < residuals.size(); ++i)
-    residuals.set(i, static_cast<std::uint16_t>(record.residual_nodes[i]));
-  auto clocks = out.initClocks(static_cast<unsigned>(record.clocks.size()));
-  for (unsigned i = 0; i < clocks.size(); ++i) clocks.set(i, record.clocks[i]);
-  if (record.gate.known()) write_gate(out.initGate(), record.gate);
+  ChunkHeader::fields(record, Writer(out));
+  if (record.gate.known()) GateDecision::fields(record.gate, Writer(out.initGate()));
   return seal_message(builder);
 }
 
 Result<ChunkHeader> unseal_chunk(std::string_view bytes, std::string_view what) {
   return unseal_message<ChunkHeader, record::ChunkHeader>(bytes, what, [](record::ChunkHeader::Reader in) {
     ChunkHeader out;
-    out.job = JobId(in.getJob());
-    out.round = Round(in.getRound());
-    out.chunk = ChunkIndex(in.getChunk());
-    out.version = Version(in.getVersion());
-    out.step = in.getStep();
-    out.elements = in.getElements();
-    out.slots = in.getSlots();
-    out.optimizer = read_text(in.getOptimizer(), kMaxNameBytes, "the optimizer's name");
-    out.checksum = in.getChecksum();
-    out.estimate = in.getEstimate();
-    out.nodes = in.getNodes();
-    for (const std::uint16_t node : in.getResidualNodes()) {
-      if (node >= out.nodes || (!out.residual_nodes.empty() && node <= out.residual_nodes.back())) {
+    ChunkHeader::fields(out, Reader(in));
+    GateDecision::fields(out.gate, Reader(in.getGate()));
+    out.gate.check();
+    for (std::size_t i = 0; i < out.residual_nodes.size(); ++i) {
+      if (out.residual_nodes[i] >= out.nodes || (i > 0 && out.residual_nodes[i] <= out.residual_nodes[i - 1])) {
         throw Malformed{"it claims residuals of nodes that are not there"};
       }
-      out.residual_nodes.push_back(node);
     }
-    for (const std::uint64_t clock : in.getClocks()) out.clocks.push_back(clock);
-    out.gate = read_gate(in.getGate());
     if (!out.clocks.empty() && out.clocks.size() != out.nodes) throw Malformed{"it has not every node's clock"};
     if (out.elements > kMaxChunkBytes / sizeof(float) || out.slots > kernels::kMaxSlots) {
       throw Malformed{"it claims " + std::to_string(out.elements) + " elements and " + std::to_string(out.slots) +

@@ -26,6 +26,22 @@ struct ChunkHeader : ChunkProgress {
   bool estimate = false;
   std::vector<std::uint32_t> residual_nodes;  // ascending
   std::uint64_t checksum = 0;
+
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.round, TRIB_WIRE(Round));
+    field(m.chunk, TRIB_WIRE(Chunk));
+    field(m.version, TRIB_WIRE(Version));
+    field(m.step, TRIB_WIRE(Step));
+    field(m.elements, TRIB_WIRE(Elements));
+    field(m.slots, TRIB_WIRE(Slots));
+    field(m.optimizer, TRIB_WIRE(Optimizer), AtMost{kMaxNameBytes, "the optimizer's name"});
+    field(m.checksum, TRIB_WIRE(Checksum));
+    field(m.estimate, TRIB_WIRE(Estimate));
+    field(m.nodes, TRIB_WIRE(Nodes));
+    field(m.residual_nodes, TRIB_WIRE(ResidualNodes));
+    field(m.clocks, TRIB_WIRE(Clocks));
+  }
 };
 
 // `format`: for tests of refusal, as if written by another version of the program.

@@ -52,7 +52,9 @@ Result<T> unseal_message(std::string_view bytes, std::string_view what, Decode&&
                                              ", this program reads formats up to " + std::to_string(kStoreFormat) +
                                              "; install the newer Tributary that wrote it, or use another store");
   }
-  return codec::decode_message<T, Root>(message, decode).map_error(damaged);
+  return codec::decode_root<T, Root>(message, decode).map_error([&](const Malformed& why) {
+    return damaged(why.what);
+  });
 }
 
 }  // namespace tributary::records

@@ -17,6 +17,8 @@ namespace tributary::records {
 
 struct StoreIdentity {
   std::uint16_t server_index = 0;
+
+  static void fields(auto& m, auto&& field) { field(m.server_index, TRIB_WIRE(ServerIndex)); }
 };
 
 // info.chunks == chunks.size().
@@ -25,6 +27,17 @@ struct SnapshotRecord {
   std::uint32_t generation = 0;
   std::uint64_t bytes = 0;
   std::vector<ChunkIndex> chunks;
+
+  static void fields(auto& m, auto&& field) {
+    field(m.info.job, TRIB_WIRE(Job));
+    field(m.info.job_name, TRIB_WIRE(JobName), AtMost{kMaxNameBytes, "the job's name"});
+    field(m.info.round, TRIB_WIRE(Round));
+    field(m.info.layout_hash, TRIB_WIRE(LayoutHash));
+    field(m.info.optimizer, TRIB_WIRE(Optimizer), AtMost{kMaxNameBytes, "the optimizer's name"});
+    field(m.generation, TRIB_WIRE(Generation));
+    field(m.bytes, TRIB_WIRE(Bytes));
+    field(m.chunks, TRIB_WIRE(Chunks));
+  }
 };
 
 // `format`: for tests of refusal, as if written by another version of the program.

@@ -165,14 +165,14 @@ void AttachServer::receive(TrainerId trainer, Connection& connection, std::uint6
   for (int i = 0; i < kBatch && !connection.broken; ++i) {
     auto got = connection.socket.receive_now();
     if (!got) {
-      connection.broken = true;
+      connection.broken = got.error().code != ErrorCode::kUnknownKind;
       if (got.error().code == ErrorCode::kUnavailable) return;
       refused_.fetch_add(1, std::memory_order_relaxed);
       noise_.warn("refused a connection on the attach socket (pid " + std::to_string(connection.socket.peer_pid()) +
                       "): " + got.error().message,
                   now_ms);
       connection.socket.send(AttachError{got.error().code, got.error().message});
-      return;
+      continue;
     }
     if (!*got) return;
     connection.idle_since_ms = now_ms;

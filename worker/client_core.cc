@@ -318,8 +318,9 @@ void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t 
 
 void ClientCore::on_error(ConnectionIndex, const ErrorReply& error) {
   // Without a key: the server could not read a message of this job (whose connection it is), and would not read it the
-  // next time. One that it had no memory for it may.
-  const bool unread = error.key == ChunkKey{} && error.code != ErrorCode::kInternal;
+  // next time. One that it had no memory for it may; and one of a kind that it does not know was no more than a try.
+  const bool unread =
+      error.key == ChunkKey{} && error.code != ErrorCode::kInternal && error.code != ErrorCode::kUnknownKind;
   const Chunk* chunk = error.key.job == job_.view->job && error.key.view == job_.view->view ? find(error.key) : nullptr;
   // About a question that was answered meanwhile, by a server that has closed the job since. Others may still answer.
   const bool answered =

@@ -138,6 +138,10 @@ void WorkerControl::handle(ControlMessage message) {
     listener_.on_coordinator_restarted();
     return;
   }
+  const auto* error = std::get_if<ControlError>(&message);
+  if (error && error->code == ErrorCode::kUnknownKind) {  // it is older than this program, and does without
+    return logger_->warn("the coordinator at {}: {}", options_.coordinator, error->message);
+  }
   listener_.on_control(std::move(message));
 }
 

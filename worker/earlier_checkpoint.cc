@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMagic = 0x74706b6354524942ull;
-constexpr std::size_t kMaxNameBytes = 64u << 10;  // with the JSON
+constexpr std::size_t kMaxHeadBytes = 64u << 10;  // with the JSON
 
 struct Header {
   std::uint64_t magic = 0;
@@ -47,7 +47,7 @@ Result<std::optional<EarlierCheckpoint>> read_file(const std::string& path, std:
   };
   Header header;
   if (Status read = take(&header, sizeof header); !read) return tl::unexpected(read.error());
-  if (header.magic != kMagic || header.format != 1 || header.name_bytes > kMaxNameBytes) {
+  if (header.magic != kMagic || header.format != 1 || header.name_bytes > kMaxHeadBytes) {
     return flaw("its header is damaged");
   }
   std::string name((header.name_bytes + 7) / 8 * 8, '\0');

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <future>
 #include <optional>
 #include <random>
@@ -264,48 +265,82 @@ TEST_CASE("a node with another optimizer is refused with the key and both values
   CHECK_MESSAGE(!outcome, outcome->message);
 }
 
-TEST_CASE("a peer of another protocol version is told both versions, on every socket") {
-  const TempDir dir;
-  const auto cluster = start(options_in(dir / "run"));
-  const std::string mine = std::to_string(kProtocolVersion + 41), ours = std::to_string(kProtocolVersion);
-  const auto names_both = [&](const std::string& message) {
-    return has(message, "version " + mine) && has(message, ours);
-  };
-
-  const WorkerHello hello{.name = "from the future", .incarnation = 1};
-  const auto control =
-      decode_control(ask(cluster->coordinator(), {encode_control_as_version(hello, kProtocolVersion + 41)}));
-  REQUIRE_MESSAGE(control, control.error().message);
-  REQUIRE(std::holds_alternative<ControlError>(*control));
-  CHECK(std::get<ControlError>(*control).code == ErrorCode::kProtocolVersion);
-  CHECK(names_both(std::get<ControlError>(*control).message));
-
-  const std::string lane = cluster->servers()[0].lanes.at(0);
-  const auto data = decode_data(ask(lane, {encode_data_as_version(Pull{}, kProtocolVersion + 41)}));
-  REQUIRE_MESSAGE(data, data.error().message);
-  REQUIRE(std::holds_alternative<ErrorReply>(*data));
-  CHECK(std::get<ErrorReply>(*data).code == ErrorCode::kProtocolVersion);
-  CHECK(names_both(std::get<ErrorReply>(*data).message));
-
-  // The framing is that of a genuine packet, which a socket of our own shows; the message differs in its version only.
-  const auto message = encode_attach_as_version(AttachRequest{.job_json = "{}"}, kProtocolVersion + 41);
+// Sends these bytes as a message over a worker's attach socket. The framing is that of a genuine packet, which a socket
+// of our own shows.
+Error refusal(AttachSocket& attach, const std::vector<std::byte>& message) {
   int pair[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
   AttachSocket own = AttachSocket::adopt(FileDescriptor(pair[0]));
-  REQUIRE(own.send(AttachRequest{.job_json = "{}"}));
+  REQUIRE(own.send(InitialValues{}));
   std::vector<std::byte> packet(message.size() + 64);
-  const auto got = static_cast<std::size_t>(::recv(pair[1], packet.data(), packet.size(), 0));
+  constexpr std::size_t kFraming = 16;
+  REQUIRE(::recv(pair[1], packet.data(), packet.size(), 0) > static_cast<ssize_t>(kFraming));
   ::close(pair[1]);
-  REQUIRE(got == message.size() + 16);
-  std::copy(message.begin(), message.end(), packet.begin() + 16);
-  auto attach = AttachSocket::connect(cluster->workers()[0].socket);
-  REQUIRE_MESSAGE(attach, attach.error().message);
-  REQUIRE(::send(attach->fd(), packet.data(), got, 0) == static_cast<ssize_t>(got));
-  const auto reply = attach->receive(std::chrono::steady_clock::now() + seconds(10));
+  const auto bytes = static_cast<std::uint32_t>(message.size());
+  std::memcpy(packet.data() + 4, &bytes, sizeof bytes);
+  std::ranges::copy(message, packet.begin() + kFraming);
+  packet.resize(kFraming + message.size());
+  REQUIRE(::send(attach.fd(), packet.data(), packet.size(), 0) == static_cast<ssize_t>(packet.size()));
+  const auto reply = attach.receive(std::chrono::steady_clock::now() + seconds(10));
   REQUIRE_MESSAGE(reply, reply.error().message);
   REQUIRE(std::holds_alternative<AttachError>(reply->message));
-  CHECK(std::get<AttachError>(reply->message).code == ErrorCode::kProtocolVersion);
-  CHECK(names_both(std::get<AttachError>(reply->message).message));
+  const auto& error = std::get<AttachError>(reply->message);
+  return {error.code, error.message};
+}
+
+// What a coordinator, a lane and a worker's attach socket answer to these messages.
+std::vector<Error> refusals(LocalCluster& cluster, const std::vector<std::byte>& control,
+                            const std::vector<std::byte>& data, const std::vector<std::byte>& attach) {
+  const auto to_control = decode_control(ask(cluster.coordinator(), {control}));
+  REQUIRE_MESSAGE(to_control, to_control.error().message);
+  REQUIRE(std::holds_alternative<ControlError>(*to_control));
+  const auto& control_error = std::get<ControlError>(*to_control);
+  const auto to_data = decode_data(ask(cluster.servers()[0].lanes.at(0), {data}));
+  REQUIRE_MESSAGE(to_data, to_data.error().message);
+  REQUIRE(std::holds_alternative<ErrorReply>(*to_data));
+  const auto& data_error = std::get<ErrorReply>(*to_data);
+  auto socket = AttachSocket::connect(cluster.workers()[0].socket);
+  REQUIRE_MESSAGE(socket, socket.error().message);
+  return {{control_error.code, control_error.message}, {data_error.code, data_error.message}, refusal(*socket, attach)};
+}
+
+TEST_CASE("a peer of another protocol version is told both versions, on every socket") {
+  const TempDir dir;
+  const auto cluster = start(options_in(dir / "run"));
+  const std::uint16_t future = kProtocolVersion + 41;
+  for (const Error& error : refusals(*cluster, encode_control_as_version(WorkerHello{.incarnation = 1}, future),
+                                     encode_data_as_version(Pull{}, future),
+                                     encode_attach_as_version(AttachRequest{.job_json = "{}"}, future))) {
+    CHECK(error.code == ErrorCode::kProtocolVersion);
+    CHECK(has(error.message, "version " + std::to_string(future)));
+    CHECK(has(error.message, std::to_string(kProtocolVersion)));
+  }
+  CHECK_FALSE(cluster->failure());
+}
+
+// The message `one`, but of a kind that nobody knows. other: one that differs from it in nothing but the kind.
+std::vector<std::byte> of_unknown_kind(std::vector<std::byte> one, const std::vector<std::byte>& other) {
+  *std::ranges::mismatch(one, other).in1 = std::byte{200};
+  return one;
+}
+
+TEST_CASE("a peer that says what only newer programs know is told so, on every socket, and may go on") {
+  const TempDir dir;
+  const auto cluster = start(options_in(dir / "run"));
+  const auto attach = of_unknown_kind(encode_attach(InitialValues{}), encode_attach(DetachReply{}));
+  for (const Error& error :
+       refusals(*cluster, of_unknown_kind(encode_control(HelloReply{}), encode_control(HeartbeatReply{})),
+                of_unknown_kind(encode_data_as_version(Init{}, kProtocolVersion),
+                                encode_data_as_version(Pull{}, kProtocolVersion)),
+                attach)) {
+    CHECK(error.code == ErrorCode::kUnknownKind);
+    CHECK(has(error.message, "of kind 200, which this program does not know"));
+  }
+  auto socket = AttachSocket::connect(cluster->workers()[0].socket);
+  REQUIRE_MESSAGE(socket, socket.error().message);
+  CHECK(refusal(*socket, attach).code == ErrorCode::kUnknownKind);
+  CHECK(refusal(*socket, attach).code == ErrorCode::kUnknownKind);
+  CHECK(refusal(*socket, encode_attach(AttachRequest{.job_json = "{}"})).code == ErrorCode::kConfig);
   CHECK_FALSE(cluster->failure());
 }
 

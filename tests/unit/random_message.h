@@ -35,7 +35,7 @@ void randomise(Random& random, T& value) {
   if constexpr (std::is_same_v<T, bool>) {
     value = below(random, 2) != 0;
   } else if constexpr (std::is_same_v<T, ErrorCode>) {
-    value = static_cast<ErrorCode>(below(random, 1 + static_cast<unsigned>(ErrorCode::kDevice)));
+    value = static_cast<ErrorCode>(below(random, 1 + static_cast<unsigned>(ErrorCode::kUnknownKind)));
   } else if constexpr (std::is_same_v<T, GateDecision>) {
     value = {};  // without a verdict there is nothing in it
     if (below(random, 4) == 0) return;

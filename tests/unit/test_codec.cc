@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "common/codec.h"
-#include "common/codec_util.h"
 #include "tests/unit/random_message.h"
 
 namespace tributary {
@@ -40,7 +39,7 @@ struct Attach {
 };
 
 bool refused_as_input(ErrorCode code) {
-  return code == ErrorCode::kMalformed || code == ErrorCode::kProtocolVersion;
+  return code == ErrorCode::kMalformed || code == ErrorCode::kProtocolVersion || code == ErrorCode::kUnknownKind;
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -211,9 +210,9 @@ TEST_CASE("values that no peer of ours sends are refused by name") {
     return decoded.error().message;
   };
   JoinJob join;
-  join.tensors = {{std::string(codec::kMaxNameBytes + 1, 'n'), {1}}};
+  join.tensors = {{std::string(kMaxNameBytes + 1, 'n'), {1}}};
   CHECK(contains(refusal(join), "a tensor's name has 1025 bytes"));
-  join.tensors = {{"t", std::vector<std::uint64_t>(codec::kMaxShapeDims + 1, 1)}};
+  join.tensors = {{"t", std::vector<std::uint64_t>(kMaxShapeDims + 1, 1)}};
   CHECK(contains(refusal(join), "a tensor's shape has 65 entries"));
   join.tensors.assign(kMaxTensors + 1, {});
   CHECK(contains(refusal(join), "the list of tensors has 1048577 entries"));
@@ -224,7 +223,7 @@ TEST_CASE("values that no peer of ours sends are refused by name") {
   for (std::size_t i = 0; i <= kMaxComputeKinds; ++i) join.computes_with.insert(std::to_string(i));
   CHECK(contains(refusal(join), "the list of what ranks compute with has 17 entries"));
   join = {};
-  join.job_json = std::string(codec::kMaxJobJsonBytes + 1, 'j');
+  join.job_json = std::string(kMaxJobJsonBytes + 1, 'j');
   CHECK(contains(refusal(join), "the job configuration has 1048577 bytes"));
   LeaveJob leave;
   leave.kind = static_cast<LeaveKind>(3);
@@ -232,7 +231,7 @@ TEST_CASE("values that no peer of ours sends are refused by name") {
   StopJob stop;
   stop.kind = static_cast<StopKind>(200);
   CHECK(contains(refusal(stop), "the kind of stop is 200"));
-  CHECK(contains(refusal(ControlError{static_cast<ErrorCode>(22), "?"}), "the error code is 22"));
+  CHECK(contains(refusal(ControlError{static_cast<ErrorCode>(23), "?"}), "the error code is 23"));
   ServerHello hello;
   hello.bandwidth = std::numeric_limits<double>::infinity();
   CHECK(contains(refusal(hello), "bandwidth"));
@@ -249,7 +248,7 @@ TEST_CASE("values that no peer of ours sends are refused by name") {
   CHECK(contains(refusal(decision), "loss scale"));
   PeerAddress address;
   address.value.resize(kMaxPeerAddressBytes + 1);
-  CHECK(contains(refusal(address), "the peer's address has 262145 entries"));
+  CHECK(contains(refusal(address), "the peer's address has 262145 bytes"));
 
   Push push;
   push.encoding = static_cast<EncodingId>(7);
@@ -267,7 +266,7 @@ TEST_CASE("a long reason is cut by its sender instead of losing the message") {
   const StopRequest request{JobId(1), ViewId(2), std::string(1'000'000, 'r')};
   const auto decoded = decode_control(encode_control(request));
   REQUIRE(decoded.has_value());
-  CHECK(std::get<StopRequest>(*decoded).reason.size() == codec::kMaxTextBytes);
+  CHECK(std::get<StopRequest>(*decoded).reason.size() == kMaxTextBytes);
 }
 
 TEST_CASE("a layout of a million chunks fits a control message and an attach message") {

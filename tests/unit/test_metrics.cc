@@ -5,6 +5,8 @@
 #include <thread>
 
 #include "common/metrics.h"
+#include "server/lane_gauges.h"
+#include "worker/lane_counts.h"
 
 namespace tributary {
 namespace {
@@ -40,7 +42,22 @@ struct Plain {
   bool operator==(const Plain&) const = default;
 };
 
+// Lines in the list of a set.
+template <class Counts>
+std::size_t listed() {
+  Counts counts;
+  std::size_t lines = 0;
+  counts.visit([&](const CountField&, const auto&) { ++lines; }, counts);
+  return lines;
+}
+
 }  // namespace
+
+TEST_CASE("every counter of a set is in its list") {
+  CHECK(listed<ShardStats>() * sizeof(std::uint64_t) == sizeof(ShardStats));
+  CHECK(listed<LaneCounters>() * sizeof(LaneCounter) > sizeof(LaneCounters) - alignof(LaneCounters));
+  CHECK(listed<JobTotals>() * sizeof(std::uint64_t) == sizeof(JobTotals));
+}
 
 TEST_CASE("the counters of a set appear with help, type and labels, at their value of the moment") {
   Metrics metrics;
