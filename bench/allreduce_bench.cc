@@ -1,5 +1,6 @@
-// `tributary bench allreduce`: rounds of the workers' all-reduce lanes (worker/allreduce_lane.h) on the loopback
-// interface, beside the Gloo library's own ring of equal size (bench/gloo_baseline.h) in the same run, in turns.
+// `tributary bench allreduce`: rounds of the workers' all-reduce lanes (worker/allreduce/allreduce_lane.h) on the
+// loopback interface, beside the Gloo library's own ring of equal size (bench/gloo_baseline.h) in the same run, in
+// turns.
 //
 // A node is a lane and a thread for each trainer, all in this process. Trainers do no computing: all gradients of a
 // round are ready at once, last tensor first, and the round is over when every node has all new parameters. So nothing
@@ -21,11 +22,11 @@
 #include "bench/gloo_baseline.h"
 #include "bench/measurements.h"
 #include "bench/timing.h"
-#include "common/log.h"
-#include "common/result.h"
-#include "common/zmq_util.h"
-#include "worker/allreduce_lane.h"
-#include "worker/futex.h"
+#include "common/base/result.h"
+#include "common/daemon/log.h"
+#include "common/wire/zmq_util.h"
+#include "session/futex.h"
+#include "worker/allreduce/allreduce_lane.h"
 
 namespace tributary::bench {
 namespace {

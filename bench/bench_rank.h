@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "bench/measurement.h"
-#include "common/command_line.h"
-#include "common/config_toml.h"
-#include "worker/session.h"
+#include "common/base/command_line.h"
+#include "common/config/config_toml.h"
+#include "session/session.h"
 
 namespace tributary::bench {
 

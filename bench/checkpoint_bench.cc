@@ -22,12 +22,12 @@
 #include "bench/sample_model.h"
 #include "bench/scratch_folder.h"
 #include "bench/stall_watch.h"
-#include "cluster/http_client.h"
-#include "cluster/local_cluster.h"
-#include "common/median.h"
-#include "common/result.h"
-#include "server/checkpoint_directory.h"
-#include "worker/session.h"
+#include "common/base/result.h"
+#include "common/math/median.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "session/session.h"
+#include "tools/cluster/http_client.h"
+#include "tools/cluster/local_cluster.h"
 
 namespace tributary::bench {
 namespace {

@@ -13,14 +13,14 @@
 #include "bench/compare_words.h"
 #include "bench/lab_prediction.h"
 #include "bench/measurements.h"
-#include "common/config_toml.h"
-#include "common/encoding.h"
-#include "common/median.h"
-#include "common/printed.h"
-#include "common/result.h"
-#include "lab/lab.h"
-#include "lab/lab_run.h"
-#include "lab/network_namespace.h"
+#include "common/base/printed.h"
+#include "common/base/result.h"
+#include "common/config/config_toml.h"
+#include "common/math/encoding.h"
+#include "common/math/median.h"
+#include "tools/lab/lab.h"
+#include "tools/lab/lab_run.h"
+#include "tools/lab/network_namespace.h"
 
 namespace tributary::bench {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/printed.h"
+#include "common/base/printed.h"
 
 namespace tributary::bench {
 namespace {

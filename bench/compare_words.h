@@ -15,7 +15,7 @@ struct Limits {
   double drops_per_round = 0.0;
 };
 
-// From a result of lab/lab_run.h; seconds: of one round.
+// From a result of tools/lab/lab_run.h; seconds: of one round.
 Limits limits_of(const nlohmann::ordered_json& result, double seconds);
 
 // One or two sentences about an exchange.

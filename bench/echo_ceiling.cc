@@ -12,9 +12,9 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "common/buffer_pool.h"
-#include "common/layout.h"
-#include "common/zmq_util.h"
+#include "common/base/buffer_pool.h"
+#include "common/base/layout.h"
+#include "common/wire/zmq_util.h"
 #include "kernels/optimizer.h"
 
 namespace tributary::bench {

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <string>
 
-#include "cluster/local_cluster.h"
-#include "common/result.h"
+#include "common/base/result.h"
+#include "tools/cluster/local_cluster.h"
 
 namespace tributary::bench {
 

@@ -15,12 +15,12 @@
 
 #include "bench/elastic_coverage.h"
 #include "bench/measurements.h"
-#include "cluster/local_cluster.h"
-#include "cluster/progress_socket.h"
-#include "cluster/trainer_result.h"
-#include "common/config_toml.h"
-#include "common/exit_codes.h"
-#include "common/result.h"
+#include "common/base/exit_codes.h"
+#include "common/base/result.h"
+#include "common/config/config_toml.h"
+#include "tools/cluster/local_cluster.h"
+#include "tools/cluster/progress_socket.h"
+#include "tools/cluster/trainer_result.h"
 #include "train/dataset.h"
 #include "train/sampler.h"
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cluster/progress_socket.h"
+#include "tools/cluster/progress_socket.h"
 #include "train/sampler.h"
 
 namespace tributary::bench {

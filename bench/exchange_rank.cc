@@ -13,12 +13,12 @@
 #include "bench/measurements.h"
 #include "bench/sample_model.h"
 #include "bench/timing.h"
-#include "common/clock.h"
-#include "common/config.h"
-#include "common/digest.h"
-#include "common/result.h"
-#include "lab/gate.h"
-#include "worker/session.h"
+#include "common/base/clock.h"
+#include "common/base/result.h"
+#include "common/config/config.h"
+#include "common/files/digest.h"
+#include "session/session.h"
+#include "tools/lab/gate.h"
 
 namespace tributary::bench {
 namespace {
@@ -30,7 +30,7 @@ struct ExchangeRankOptions {
   std::uint32_t warmup = 3;
   // A tensor's next gradient is ready as soon as its parameters came, without waiting for the other tensors.
   bool flowing = false;
-  std::string gate;  // folder (lab/gate.h); empty: no gates
+  std::string gate;  // folder (tools/lab/gate.h); empty: no gates
 };
 
 using Json = nlohmann::ordered_json;

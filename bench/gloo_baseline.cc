@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "bench/gloo_rank.h"
-#include "common/config.h"
-#include "worker/replica_state.h"
+#include "common/config/config.h"
+#include "worker/allreduce/replica_state.h"
 
 namespace tributary::bench {
 

@@ -14,10 +14,10 @@
 #include "bench/gloo_rank.h"
 #include "bench/measurements.h"
 #include "bench/timing.h"
-#include "common/clock.h"
-#include "common/digest.h"
-#include "common/result.h"
-#include "lab/gate.h"
+#include "common/base/clock.h"
+#include "common/base/result.h"
+#include "common/files/digest.h"
+#include "tools/lab/gate.h"
 
 namespace tributary::bench {
 namespace {
@@ -29,7 +29,7 @@ struct GlooRingOptions {
   std::uint64_t model_bytes = 16u << 20;
   std::uint32_t rounds = 10;
   std::uint32_t warmup = 3;
-  std::string gate;  // folder (lab/gate.h); empty: no gates
+  std::string gate;  // folder (tools/lab/gate.h); empty: no gates
 };
 
 using Json = nlohmann::ordered_json;

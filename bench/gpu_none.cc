@@ -4,7 +4,7 @@
 #include "bench/gpu_costs.h"
 #include "bench/gpu_kernel_bench.h"
 #include "bench/gpu_pipeline.h"
-#include "common/cuda_devices.h"
+#include "common/devices/cuda_devices.h"
 
 namespace tributary {
 namespace {

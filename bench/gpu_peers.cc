@@ -19,10 +19,10 @@
 #include "bench/gpu_scope.h"
 #include "bench/scratch_folder.h"
 #include "bench/timing.h"
-#include "cluster/process.h"
 #include "kernels/cuda_copy.h"
 #include "kernels/tree_sum.h"
-#include "worker/device_memory_opener.h"
+#include "session/device_memory_opener.h"
+#include "tools/cluster/process.h"
 
 namespace tributary::bench {
 namespace {

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "bench/gpu_costs.h"
-#include "common/cuda_devices.h"
+#include "common/devices/cuda_devices.h"
+#include "common/devices/cuda_error.h"
 #include "kernels/cuda_copy.h"
-#include "worker/cuda_error.h"
-#include "worker/device_memory_opener.h"
+#include "session/device_memory_opener.h"
 
 namespace tributary::bench {
 namespace {

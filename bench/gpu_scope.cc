@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "worker/cuda_error.h"
+#include "common/devices/cuda_error.h"
 
 namespace tributary::bench {
 

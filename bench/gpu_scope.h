@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/result.h"
+#include "common/base/result.h"
 
 namespace tributary::bench {
 

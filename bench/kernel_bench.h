@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 
-#include "common/result.h"
+#include "common/base/result.h"
 
 namespace tributary {
 

@@ -1,10 +1,10 @@
 // What the cost model says about a run in a lab.
 #pragma once
 
-#include "common/config.h"
-#include "common/cost_model.h"
-#include "lab/lab_config.h"
-#include "lab/link_check.h"
+#include "common/config/config.h"
+#include "common/math/cost_model.h"
+#include "tools/lab/lab_config.h"
+#include "tools/lab/link_check.h"
 
 namespace tributary::bench {
 

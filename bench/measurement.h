@@ -1,6 +1,6 @@
 // What `tributary bench` is made of. A measurement is a file in this folder with its options, what it does, and what
-// its rows mean; and a line in bench/measurements.cc. Whoever runs it (cli/bench.cc) prints the rows, as JSON or as
-// tables, and draws.
+// its rows mean; and a line in bench/measurements.cc. Whoever runs it (tools/cli/bench.cc) prints the rows, as JSON or
+// as tables, and draws.
 #pragma once
 
 #include <functional>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "cluster/local_cluster.h"
-#include "common/command_line.h"
-#include "common/result.h"
+#include "common/base/command_line.h"
+#include "common/base/result.h"
+#include "tools/cluster/local_cluster.h"
 
 namespace tributary::bench {
 

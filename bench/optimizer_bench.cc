@@ -13,8 +13,8 @@
 
 #include "bench/measurements.h"
 #include "bench/timing.h"
-#include "common/buffer_pool.h"
-#include "common/fused_step.h"
+#include "common/base/buffer_pool.h"
+#include "common/math/fused_step.h"
 #include "kernels/dispatch.h"
 
 namespace tributary {

@@ -1,5 +1,5 @@
-// `tributary bench optimizer`: parameters per second of the servers' hot loop (common/fused_step.h) beside what the
-// memory of the same machine, in the same run, allows for the bytes that it must move.
+// `tributary bench optimizer`: parameters per second of the servers' hot loop (common/math/fused_step.h) beside what
+// the memory of the same machine, in the same run, allows for the bytes that it must move.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/result.h"
+#include "common/base/result.h"
 
 namespace tributary {
 

@@ -6,8 +6,8 @@
 #include "bench/echo_ceiling.h"
 #include "bench/measurements.h"
 #include "bench/pushpull_setup.h"
-#include "common/encoding.h"
-#include "common/zmq_util.h"
+#include "common/math/encoding.h"
+#include "common/wire/zmq_util.h"
 
 namespace tributary::bench {
 

@@ -14,10 +14,10 @@
 
 #include "bench/measurement.h"
 #include "bench/pushpull_ranks.h"
-#include "cluster/local_cluster.h"
-#include "common/command_line.h"
-#include "common/ids.h"
-#include "common/result.h"
+#include "common/base/command_line.h"
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "tools/cluster/local_cluster.h"
 
 namespace tributary::bench {
 

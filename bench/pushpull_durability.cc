@@ -7,8 +7,8 @@
 
 #include "bench/pushpull_setup.h"
 #include "bench/sample_model.h"
-#include "common/median.h"
-#include "common/redo_plan.h"
+#include "common/math/median.h"
+#include "common/wire/redo_plan.h"
 
 namespace tributary::bench {
 

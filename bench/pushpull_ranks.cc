@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/digest.h"
+#include "common/files/digest.h"
 
 namespace tributary::bench {
 namespace {

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/layout.h"
-#include "common/result.h"
-#include "worker/session.h"
+#include "common/base/layout.h"
+#include "common/base/result.h"
+#include "session/session.h"
 
 namespace tributary::bench {
 

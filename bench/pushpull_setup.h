@@ -10,9 +10,9 @@
 #include "bench/pushpull.h"
 #include "bench/pushpull_ranks.h"
 #include "bench/scratch_folder.h"
-#include "cluster/local_cluster.h"
-#include "common/median.h"
-#include "common/result.h"
+#include "common/base/result.h"
+#include "common/math/median.h"
+#include "tools/cluster/local_cluster.h"
 
 namespace tributary::bench {
 

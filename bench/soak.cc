@@ -20,11 +20,11 @@
 
 #include "bench/measurements.h"
 #include "bench/scratch_folder.h"
-#include "cluster/http_client.h"
-#include "cluster/local_cluster.h"
-#include "common/file_descriptor.h"
-#include "common/median.h"
-#include "worker/session.h"
+#include "common/base/file_descriptor.h"
+#include "common/math/median.h"
+#include "session/session.h"
+#include "tools/cluster/http_client.h"
+#include "tools/cluster/local_cluster.h"
 
 namespace tributary::bench {
 namespace {
@@ -50,7 +50,7 @@ struct Bound {
 // What is no growth: arenas that fill, tables that double, RocksDB's write buffer and logs, which have bounds.
 constexpr Bound kBounds[kQuantities] = {{512 << 10, 64}, {4, 0}, {2, 0}, {1 << 20, 64}};
 // A finished job stays: its record, and its last snapshot with RocksDB's structures for it, whose files are open, 128
-// at most (max_open_files in server/rocks_options.cc).
+// at most (max_open_files in server/store/rocks_options.cc).
 constexpr Bound kBoundsOfJobs[kQuantities] = {{512 << 10, 128 << 10}, {4 + 128, 0}, {2, 0}, {1 << 20, 64 << 10}};
 
 struct Sample {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/result.h"
+#include "common/base/result.h"
 
 namespace tributary::bench {
 

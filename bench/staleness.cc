@@ -13,9 +13,9 @@
 
 #include "bench/measurements.h"
 #include "bench/scratch_folder.h"
-#include "cluster/local_cluster.h"
-#include "cluster/trainer_result.h"
-#include "common/result.h"
+#include "common/base/result.h"
+#include "tools/cluster/local_cluster.h"
+#include "tools/cluster/trainer_result.h"
 
 namespace tributary::bench {
 namespace {

@@ -18,10 +18,10 @@
 
 #include "bench/bench_rank.h"
 #include "bench/measurements.h"
-#include "common/config.h"
-#include "common/digest.h"
-#include "common/result.h"
-#include "worker/session.h"
+#include "common/base/result.h"
+#include "common/config/config.h"
+#include "common/files/digest.h"
+#include "session/session.h"
 
 namespace tributary::bench {
 namespace {

@@ -21,13 +21,13 @@
 
 #include "bench/measurements.h"
 #include "bench/scratch_folder.h"
-#include "cluster/local_cluster.h"
-#include "cluster/progress_socket.h"
-#include "cluster/trainer_result.h"
-#include "common/clock.h"
-#include "common/durable_file.h"
-#include "common/printed.h"
-#include "common/result.h"
+#include "common/base/clock.h"
+#include "common/base/printed.h"
+#include "common/base/result.h"
+#include "common/files/durable_file.h"
+#include "tools/cluster/local_cluster.h"
+#include "tools/cluster/progress_socket.h"
+#include "tools/cluster/trainer_result.h"
 
 namespace tributary::bench {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <time.h>
 
-#include "common/median.h"
+#include "common/math/median.h"
 
 namespace tributary::bench {
 

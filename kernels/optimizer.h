@@ -41,7 +41,7 @@ struct BlockArgs {
   float* state_out[kMaxSlots] = {};
 };
 
-struct OptimizerOptions {  // as common/config.h's OptimizerConfig, without the schedule
+struct OptimizerOptions {  // as common/config/config.h's OptimizerConfig, without the schedule
   double weight_decay = 0.0, momentum = 0.0, dampening = 0.0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, lr_decay = 0.0,
          initial_accumulator = 0.0;
   bool nesterov = false;

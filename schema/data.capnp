@@ -36,7 +36,7 @@ struct DataHeader {
   node @3 :UInt32;
   chunk @4 :UInt32;
 
-  # Between lanes that share memory: where the payload lies, instead of the payload frame (PayloadPlace in common/data_messages.h).
+  # Between lanes that share memory: where the payload lies, instead of the payload frame (PayloadPlace in common/wire/data_messages.h).
   link @23 :UInt32;  # 0: nothing is shared. Given without a payload, it asks for the answer in shared memory
   region @24 :UInt32;
   offset @25 :UInt64;
@@ -96,7 +96,7 @@ struct DataHeader {
     # To the author of a message that could not be accepted.
     error :group {
       round @15 :UInt64;
-      code @16 :UInt16;  # ErrorCode of common/result.h
+      code @16 :UInt16;  # ErrorCode of common/base/result.h
       message @17 :Text;
     }
   }

@@ -1,4 +1,4 @@
-# What servers keep on disk. Every record stands behind an XXH3-64 of its bytes (server/records.h) and begins with the format
+# What servers keep on disk. Every record stands behind an XXH3-64 of its bytes (server/store/records.h) and begins with the format
 # number, so that any version of the program recognises a record of any other.
 @0xde7358c163e1c002;
 
@@ -10,7 +10,7 @@ struct Tensor {
   shape @1 :List(UInt64);  # empty: a scalar
 }
 
-# The layout (common/layout.h): what decides where every parameter lives. Also travels in control and attach messages.
+# The layout (common/base/layout.h): what decides where every parameter lives. Also travels in control and attach messages.
 struct Layout {
   tensors @0 :List(Tensor);
   chunkElements @1 :UInt64;  # fp32 elements per chunk
@@ -25,7 +25,7 @@ struct StoreIdentity {
   serverIndex @1 :UInt16;
 }
 
-# A job as the coordinator's registry keeps it (server/job_record.h).
+# A job as the coordinator's registry keeps it (server/coordinator/job_record.h).
 struct JobRecord {
   format @0 :UInt32;
   job @1 :UInt64;
@@ -65,7 +65,7 @@ struct SnapshotRecord {
   chunks @8 :List(UInt32);  # ascending indexes, so that a missing one can be named
 }
 
-# What a round gate decided about a round (common/gate_decision.h). Also travels in control messages.
+# What a round gate decided about a round (common/math/gate_decision.h). Also travels in control messages.
 struct GateDecision {
   verdict @0 :UInt8;  # GateVerdict; 0: none
   lossScale @1 :Float32;  # for the next round

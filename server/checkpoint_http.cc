@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "common/clock.h"
-#include "server/checkpoint_directory.h"
+#include "common/base/clock.h"
+#include "server/checkpoint/checkpoint_directory.h"
 
 namespace tributary {
 namespace {

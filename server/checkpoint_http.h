@@ -11,8 +11,8 @@
 #include <optional>
 #include <string>
 
-#include "common/admin_http.h"
-#include "server/coordinator.h"
+#include "common/daemon/admin_http.h"
+#include "server/coordinator/coordinator.h"
 
 namespace tributary {
 

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/clock.h"
-#include "common/codec.h"
-#include "common/daemon_thread.h"
-#include "common/host_identity.h"
-#include "common/incarnation.h"
-#include "common/lane_reply.h"
-#include "common/zmq_util.h"
+#include "common/base/clock.h"
+#include "common/base/host_identity.h"
+#include "common/base/incarnation.h"
+#include "common/daemon/daemon_thread.h"
+#include "common/wire/codec.h"
+#include "common/wire/lane_reply.h"
+#include "common/wire/zmq_util.h"
 
 namespace tributary {
 namespace {

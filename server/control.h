@@ -1,6 +1,6 @@
 // Control: this server's side of the control path. A thread with a DEALER to the coordinator (server 0 too talks to its
 // own over the socket). What is done about jobs is ControlJobs' (control_jobs.h); orders about checkpoints are passed
-// on to server/checkpoint_service.h.
+// on to server/store/checkpoint_service.h.
 //
 // Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are
 // parked, as for a restart, and we say hello again.
@@ -23,17 +23,17 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "common/clock.h"
-#include "common/command_queue.h"
-#include "common/config.h"
-#include "common/layout.h"
-#include "common/log.h"
-#include "common/messages.h"
-#include "common/waking_clock.h"
+#include "common/base/clock.h"
+#include "common/base/layout.h"
+#include "common/base/waking_clock.h"
+#include "common/config/config.h"
+#include "common/daemon/command_queue.h"
+#include "common/daemon/log.h"
+#include "common/wire/messages.h"
 #include "server/control_jobs.h"
-#include "server/lane.h"
-#include "server/snapshotter.h"
-#include "server/store.h"
+#include "server/lane/lane.h"
+#include "server/store/snapshotter.h"
+#include "server/store/store.h"
 
 namespace tributary {
 

@@ -1,6 +1,6 @@
 // What the control thread does about checkpoints: it passes orders on, and answers back.
-#include "server/checkpoint_service.h"
 #include "server/control.h"
+#include "server/store/checkpoint_service.h"
 
 namespace tributary {
 

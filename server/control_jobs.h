@@ -29,14 +29,14 @@
 #include <tuple>
 #include <vector>
 
-#include "common/job_plan.h"
-#include "common/log.h"
-#include "common/messages.h"
-#include "common/redo_plan.h"
-#include "server/lane_commands.h"
+#include "common/config/job_plan.h"
+#include "common/daemon/log.h"
+#include "common/wire/messages.h"
+#include "common/wire/redo_plan.h"
+#include "server/lane/lane_commands.h"
 #include "server/memory_formula.h"
-#include "server/snapshotter.h"
-#include "server/store.h"
+#include "server/store/snapshotter.h"
+#include "server/store/store.h"
 
 namespace tributary {
 

@@ -1,8 +1,8 @@
 // Opening jobs: every lane's part of the layout, and the state that a view begins with.
 #include <algorithm>
 
-#include "common/job_json.h"
-#include "common/redo_plan.h"
+#include "common/config/job_json.h"
+#include "common/wire/redo_plan.h"
 #include "server/control_jobs.h"
 
 namespace tributary {

@@ -3,11 +3,11 @@
 #include <string>
 #include <utility>
 
-#include "common/command_line.h"
-#include "common/config_toml.h"
-#include "common/daemon_main.h"
-#include "common/log.h"
-#include "common/version.h"
+#include "common/base/command_line.h"
+#include "common/base/version.h"
+#include "common/config/config_toml.h"
+#include "common/daemon/daemon_main.h"
+#include "common/daemon/log.h"
 #include "server/server.h"
 
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/encoding.h"
+#include "common/math/encoding.h"
 
 namespace tributary {
 

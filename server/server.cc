@@ -6,9 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "server/checkpoint_http.h"
-#include "server/lane_address.h"
+#include "server/coordinator/lane_address.h"
 #include "server/status.h"
 
 namespace tributary {

@@ -9,17 +9,17 @@
 #include <string>
 #include <vector>
 
-#include "common/admin_http.h"
-#include "common/config.h"
-#include "common/log.h"
-#include "common/metrics.h"
-#include "common/result.h"
-#include "server/checkpoint_service.h"
+#include "common/base/result.h"
+#include "common/config/config.h"
+#include "common/daemon/admin_http.h"
+#include "common/daemon/log.h"
+#include "common/daemon/metrics.h"
 #include "server/control.h"
-#include "server/coordinator.h"
-#include "server/lane.h"
-#include "server/snapshotter.h"
-#include "server/store.h"
+#include "server/coordinator/coordinator.h"
+#include "server/lane/lane.h"
+#include "server/store/checkpoint_service.h"
+#include "server/store/snapshotter.h"
+#include "server/store/store.h"
 
 namespace tributary {
 

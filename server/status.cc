@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/clock.h"
-#include "server/coordinator_status.h"
+#include "common/base/clock.h"
+#include "server/coordinator/coordinator_status.h"
 #include "server/memory_formula.h"
 
 namespace tributary {

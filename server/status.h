@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "common/config.h"
-#include "common/metrics.h"
+#include "common/config/config.h"
+#include "common/daemon/metrics.h"
 #include "server/control.h"
-#include "server/coordinator.h"
-#include "server/lane_gauges.h"
-#include "server/snapshotter.h"
+#include "server/coordinator/coordinator.h"
+#include "server/lane/lane_gauges.h"
+#include "server/store/snapshotter.h"
 
 namespace tributary {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "server/shard_core.h"
+#include "server/shard/shard_core.h"
 
 namespace tributary::testing {
 

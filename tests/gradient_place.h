@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "worker/job.h"
+#include "worker/node/job.h"
 
 namespace tributary::testing {
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "common/config.h"
+#include "common/config/config.h"
 
 namespace tributary::train {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/assert.h"
+#include "common/base/assert.h"
 #include "train/aligned_floats.h"
 #include "train/host_replicas.h"
 #include "train/mlp.h"

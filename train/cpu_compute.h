@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "common/result.h"
+#include "common/base/result.h"
 #include "train/dataset.h"
 #include "train/model_compute.h"
 

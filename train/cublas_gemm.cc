@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/cuda_libraries.h"
+#include "common/devices/cuda_libraries.h"
 #include "train/cuda_gemm.h"
 
 namespace tributary::train {

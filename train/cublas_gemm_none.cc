@@ -1,5 +1,5 @@
 // What a build with CUDA but without cuBLAS's header answers.
-#include "common/cuda_libraries.h"
+#include "common/devices/cuda_libraries.h"
 #include "train/cuda_gemm.h"
 
 namespace tributary::train {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/assert.h"
+#include "common/base/assert.h"
 #include "train/device_path.h"
 #include "train/device_replicas.h"
 #include "train/host_staging.h"

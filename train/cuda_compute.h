@@ -10,7 +10,7 @@
 
 #include <memory>
 
-#include "common/result.h"
+#include "common/base/result.h"
 #include "train/dataset.h"
 #include "train/model_compute.h"
 

@@ -1,5 +1,5 @@
 // A build without CUDA. choose_device() never gets here; whoever does is told why.
-#include "common/cuda_devices.h"
+#include "common/devices/cuda_devices.h"
 #include "train/cuda_compute.h"
 
 namespace tributary::train {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "common/result.h"
+#include "common/base/result.h"
 #include "train/cuda_util.h"
 #include "train/mlp_kernels.h"
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "common/config.h"
-#include "common/result.h"
+#include "common/base/result.h"
+#include "common/config/config.h"
 
 namespace tributary::train {
 

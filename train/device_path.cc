@@ -1,6 +1,6 @@
 #include "train/device_path.h"
 
-#include "common/assert.h"
+#include "common/base/assert.h"
 
 namespace tributary::train {
 

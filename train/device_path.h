@@ -1,5 +1,5 @@
 // The gradient path without copies: the session's parameters and gradients are memory of the device itself, lent by the
-// worker daemon (worker/session.h, on_device()). The kernels read and write it where it is; all that is left to do is
+// worker daemon (session/session.h, on_device()). The kernels read and write it where it is; all that is left to do is
 // to say when.
 #pragma once
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/result.h"
+#include "common/base/result.h"
 #include "kernels/optimizer.h"
 #include "train/cuda_util.h"
 #include "train/mlp_shape.h"

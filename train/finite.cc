@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "common/printed.h"
+#include "common/base/printed.h"
 #include "kernels/facts.h"
 
 namespace tributary::train {

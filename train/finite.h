@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "common/ids.h"
-#include "common/layout.h"
+#include "common/base/ids.h"
+#include "common/base/layout.h"
 
 namespace tributary::train {
 

@@ -8,8 +8,8 @@
 //     drain()
 // publish() leads to ready(t) as soon as the device is there, on a thread of the CUDA driver.
 //
-// The memory rule of worker/session.h: after ready(t) the session's parameters of t may change. So ready(t) comes after
-// everything that reads them: the copy that fetch(t) began, or the kernels enqueued before publish(t).
+// The memory rule of session/session.h: after ready(t) the session's parameters of t may change. So ready(t) comes
+// after everything that reads them: the copy that fetch(t) began, or the kernels enqueued before publish(t).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@
 #include <cstddef>
 #include <span>
 
-#include "common/result.h"
+#include "common/base/result.h"
 #include "train/pass.h"
 
 namespace tributary::train {

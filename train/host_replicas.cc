@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/layout.h"
+#include "common/base/layout.h"
 
 namespace tributary::train {
 

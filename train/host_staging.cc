@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "common/assert.h"
+#include "common/base/assert.h"
 
 namespace tributary::train {
 

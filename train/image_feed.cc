@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/assert.h"
+#include "common/base/assert.h"
 #include "train/mlp_kernels.h"
 
 namespace tributary::train {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "common/result.h"
+#include "common/base/result.h"
+#include "session/session.h"
 #include "train/model_compute.h"
-#include "worker/session.h"
 
 namespace tributary::train {
 

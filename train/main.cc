@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/command_line.h"
-#include "common/config_toml.h"
-#include "common/daemon_thread.h"
-#include "common/version.h"
+#include "common/base/command_line.h"
+#include "common/base/version.h"
+#include "common/config/config_toml.h"
+#include "common/daemon/daemon_thread.h"
 #include "train/dataset.h"
 #include "train/report.h"
 #include "train/standalone.h"

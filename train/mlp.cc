@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "common/assert.h"
+#include "common/base/assert.h"
 
 namespace tributary::train {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "common/result.h"
+#include "common/base/result.h"
 #include "train/aligned_floats.h"
 #include "train/mlp_shape.h"
 #include "train/pass.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/assert.h"
+#include "common/base/assert.h"
 #include "train/mlp_kernels.h"
 
 namespace tributary::train {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "common/result.h"
+#include "common/base/result.h"
 #include "train/cuda_gemm.h"
 #include "train/cuda_util.h"
 #include "train/mlp_kernels.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "common/assert.h"
+#include "common/base/assert.h"
 #include "train/counter_rng.h"
 
 namespace tributary::train {

@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
-#include "common/layout.h"
-#include "common/result.h"
+#include "common/base/layout.h"
+#include "common/base/result.h"
 
 namespace tributary::train {
 

@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "common/result.h"
+#include "common/base/result.h"
 #include "kernels/optimizer.h"
 #include "train/dataset.h"
 #include "train/mlp_shape.h"

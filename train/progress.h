@@ -19,8 +19,8 @@
 #include <optional>
 #include <string>
 
-#include "common/gate_decision.h"
-#include "common/result.h"
+#include "common/base/result.h"
+#include "common/math/gate_decision.h"
 #include "train/pass.h"
 
 namespace tributary::train {

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/clock.h"
-#include "common/job_optimizer.h"
-#include "common/schedule.h"
+#include "common/base/clock.h"
+#include "common/config/job_optimizer.h"
+#include "common/config/schedule.h"
 #include "train/cpu_compute.h"
 #include "train/cuda_compute.h"
 

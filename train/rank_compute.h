@@ -14,9 +14,9 @@
 #include <optional>
 #include <vector>
 
-#include "common/config.h"
-#include "common/device_choice.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
+#include "common/config/config.h"
+#include "common/devices/device_choice.h"
 #include "train/dataset.h"
 #include "train/model_compute.h"
 #include "train/round_deadline.h"

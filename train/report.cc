@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "common/clock.h"
-#include "common/printed.h"
+#include "common/base/clock.h"
+#include "common/base/printed.h"
 #include "train/finite.h"
 
 namespace tributary::train {

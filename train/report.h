@@ -81,7 +81,7 @@ struct RunSummary {
 // was answered), and "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can
 // aggregate by example counts. test_* are null on ranks that do not evaluate.
 std::string to_json(const RunSummary& summary);
-// As ranks tell it to each other (common/compute_kinds.h).
+// As ranks tell it to each other (common/wire/compute_kinds.h).
 std::string computes_with(const DeviceInfo& info);
 // "cuda:0 NVIDIA H200 with cuBLAS 13.0.2", and in parentheses why it is not something better.
 std::string to_text(const DeviceInfo& info);

@@ -17,8 +17,8 @@
 #include <span>
 #include <vector>
 
-#include "common/ids.h"
-#include "common/result.h"
+#include "common/base/ids.h"
+#include "common/base/result.h"
 
 namespace tributary::train {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "train/counter_rng.h"
 
 namespace tributary::train {

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "common/assert.h"
-#include "common/digest.h"
-#include "common/encoding.h"
-#include "common/fused_step.h"
-#include "common/gate_rules.h"
-#include "common/job_optimizer.h"
-#include "common/layout.h"
-#include "common/schedule.h"
+#include "common/base/assert.h"
+#include "common/base/layout.h"
+#include "common/config/gate_rules.h"
+#include "common/config/job_optimizer.h"
+#include "common/config/schedule.h"
+#include "common/files/digest.h"
+#include "common/math/encoding.h"
+#include "common/math/fused_step.h"
 #include "kernels/tree_sum.h"
 #include "train/aligned_floats.h"
 #include "train/finite.h"
@@ -109,7 +109,7 @@ class Model {
   const GateDecision& gate() const { return gate_; }
 
  private:
-  // As server/shard_gate.cc: the sums of all chunks, one decision, then the steps.
+  // As server/shard/shard_gate.cc: the sums of all chunks, one decision, then the steps.
   void step_through_gate(std::uint64_t weight) {
     std::vector<GateFacts> facts;
     for_each_chunk([&](ChunkRange chunk) {

@@ -1,13 +1,13 @@
 // Standalone training: all ranks one after another in one process, without any daemon. It is the reference for "same
-// bits": it sums as nodes and servers do (kernels/tree_sum.h inside a node, common/fused_step.h over nodes), encodes
-// what would cross the network, and steps the same optimizer with the same schedule.
+// bits": it sums as nodes and servers do (kernels/tree_sum.h inside a node, common/math/fused_step.h over nodes),
+// encodes what would cross the network, and steps the same optimizer with the same schedule.
 #pragma once
 
 #include <cstdint>
 
-#include "common/config.h"
-#include "common/device_choice.h"
-#include "common/result.h"
+#include "common/base/result.h"
+#include "common/config/config.h"
+#include "common/devices/device_choice.h"
 #include "train/dataset.h"
 #include "train/report.h"
 

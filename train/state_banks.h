@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/assert.h"
+#include "common/base/assert.h"
 #include "kernels/optimizer.h"
 #include "train/model_compute.h"
 

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <ctime>
 
-#include "common/assert.h"
-#include "common/clock.h"
+#include "common/base/assert.h"
+#include "common/base/clock.h"
 
 namespace tributary::train {
 

@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "common/clock.h"
-#include "common/digest.h"
+#include "common/base/clock.h"
+#include "common/files/digest.h"
+#include "session/device_memory_opener.h"
 #include "train/attach_pause.h"
 #include "train/finite.h"
 #include "train/lent_memory.h"
 #include "train/rank_compute.h"
-#include "worker/device_memory_opener.h"
 
 namespace tributary::train {
 

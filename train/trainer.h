@@ -6,14 +6,14 @@
 #include <memory>
 #include <string>
 
-#include "common/config.h"
-#include "common/device_choice.h"
-#include "common/result.h"
+#include "common/base/result.h"
+#include "common/config/config.h"
+#include "common/devices/device_choice.h"
+#include "session/session.h"
 #include "train/dataset.h"
 #include "train/rank_compute.h"
 #include "train/report.h"
 #include "train/stop_signal.h"
-#include "worker/session.h"
 
 namespace tributary::train {
 

@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "common/clock.h"
-#include "common/daemon_thread.h"
+#include "common/base/clock.h"
+#include "common/daemon/daemon_thread.h"
 
 namespace tributary {
 namespace {

@@ -15,11 +15,11 @@
 #include <thread>
 #include <vector>
 
-#include "common/accept_pause.h"
-#include "common/command_queue.h"
-#include "common/log.h"
-#include "common/result.h"
-#include "worker/attach_socket.h"
+#include "common/base/result.h"
+#include "common/daemon/accept_pause.h"
+#include "common/daemon/command_queue.h"
+#include "common/daemon/log.h"
+#include "session/attach_socket.h"
 #include "worker/control.h"
 #include "worker/node_jobs.h"
 

@@ -16,11 +16,11 @@
 #include <thread>
 #include <zmq.hpp>
 
-#include "common/event_fd.h"
-#include "common/log.h"
-#include "common/messages.h"
-#include "common/result.h"
-#include "common/waking_clock.h"
+#include "common/base/event_fd.h"
+#include "common/base/result.h"
+#include "common/base/waking_clock.h"
+#include "common/daemon/log.h"
+#include "common/wire/messages.h"
 #include "worker/control_outbox.h"
 #include "worker/node_jobs.h"
 

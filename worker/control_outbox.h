@@ -9,7 +9,7 @@
 #include <list>
 #include <string>
 
-#include "common/messages.h"
+#include "common/wire/messages.h"
 
 namespace tributary {
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <memory>
 
-#include "common/file_descriptor.h"
+#include "common/base/file_descriptor.h"
 
 namespace tributary {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "common/result.h"
+#include "common/base/result.h"
 
 namespace tributary {
 

@@ -3,12 +3,12 @@
 #include <string>
 #include <utility>
 
-#include "common/command_line.h"
-#include "common/config_toml.h"
-#include "common/cuda_devices.h"
-#include "common/daemon_main.h"
-#include "common/log.h"
-#include "common/version.h"
+#include "common/base/command_line.h"
+#include "common/base/version.h"
+#include "common/config/config_toml.h"
+#include "common/daemon/daemon_main.h"
+#include "common/daemon/log.h"
+#include "common/devices/cuda_devices.h"
 #include "worker/worker.h"
 
 namespace {

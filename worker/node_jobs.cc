@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "common/job_json.h"
-#include "common/utf8.h"
-#include "worker/session.h"
+#include "common/base/utf8.h"
+#include "common/config/job_json.h"
+#include "session/session.h"
 
 namespace tributary {
 

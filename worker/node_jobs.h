@@ -28,15 +28,15 @@
 #include <string>
 #include <vector>
 
-#include "common/log.h"
-#include "common/messages.h"
-#include "common/patience.h"
-#include "common/redo_plan.h"
-#include "worker/allreduce_lane.h"
-#include "worker/job.h"
-#include "worker/lane_listener.h"
-#include "worker/node_devices.h"
-#include "worker/redo_keeper.h"
+#include "common/base/patience.h"
+#include "common/daemon/log.h"
+#include "common/wire/messages.h"
+#include "common/wire/redo_plan.h"
+#include "worker/allreduce/allreduce_lane.h"
+#include "worker/node/job.h"
+#include "worker/node/lane_listener.h"
+#include "worker/node/node_devices.h"
+#include "worker/node/redo_keeper.h"
 
 namespace tributary {
 

@@ -3,8 +3,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "worker/host_reducer.h"
 #include "worker/node_jobs.h"
+#include "worker/reduce/host_reducer.h"
 
 namespace tributary {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "common/clock.h"
-#include "server/coordinator_status.h"
+#include "common/base/clock.h"
+#include "server/coordinator/coordinator_status.h"
 
 namespace tributary {
 namespace {

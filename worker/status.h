@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "common/config.h"
-#include "common/metrics.h"
-#include "server/coordinator.h"
+#include "common/config/config.h"
+#include "common/daemon/metrics.h"
+#include "server/coordinator/coordinator.h"
 #include "worker/attach_server.h"
 #include "worker/control.h"
-#include "worker/lane.h"
-#include "worker/node_devices.h"
+#include "worker/node/lane.h"
+#include "worker/node/node_devices.h"
 
 namespace tributary {
 

@@ -7,11 +7,11 @@
 #include <thread>
 #include <utility>
 
-#include "common/clock.h"
-#include "common/host_identity.h"
-#include "common/incarnation.h"
+#include "common/base/clock.h"
+#include "common/base/host_identity.h"
+#include "common/base/incarnation.h"
+#include "worker/allreduce/replica_checkpoints.h"
 #include "worker/local_address.h"
-#include "worker/replica_checkpoints.h"
 #include "worker/status.h"
 
 namespace tributary {

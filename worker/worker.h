@@ -11,16 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "common/admin_http.h"
-#include "common/config.h"
-#include "common/log.h"
-#include "common/metrics.h"
-#include "common/result.h"
-#include "server/coordinator.h"
-#include "worker/allreduce_lane.h"
+#include "common/base/result.h"
+#include "common/config/config.h"
+#include "common/daemon/admin_http.h"
+#include "common/daemon/log.h"
+#include "common/daemon/metrics.h"
+#include "server/coordinator/coordinator.h"
+#include "worker/allreduce/allreduce_lane.h"
 #include "worker/attach_server.h"
 #include "worker/control.h"
-#include "worker/lane.h"
+#include "worker/node/lane.h"
 
 namespace tributary {
 

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "cluster/http_client.h"
-#include "cluster/local_cluster.h"
 #include "tests/unit/temp_dir.h"
+#include "tools/cluster/http_client.h"
+#include "tools/cluster/local_cluster.h"
 
 namespace tributary::e2e {
 

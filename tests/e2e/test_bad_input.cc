@@ -14,10 +14,10 @@
 #include <random>
 #include <zmq.hpp>
 
-#include "common/codec.h"
+#include "common/wire/codec.h"
+#include "session/attach_socket.h"
+#include "session/session.h"
 #include "tests/e2e/e2e.h"
-#include "worker/attach_socket.h"
-#include "worker/session.h"
 
 namespace tributary::e2e {
 namespace {

@@ -1,6 +1,6 @@
 // --device and `tributary doctor` as a user calls them. Passes with and without a GPU in the machine; what a GPU
 // computes is tests/gpu's.
-#include "common/cuda_devices.h"
+#include "common/devices/cuda_devices.h"
 #include "tests/e2e/e2e.h"
 
 namespace tributary::e2e {

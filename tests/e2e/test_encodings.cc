@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "common/encoding.h"
+#include "common/math/encoding.h"
 #include "tests/e2e/e2e.h"
 
 namespace tributary::e2e {

@@ -10,10 +10,10 @@
 #include <sstream>
 #include <string>
 
-#include "cluster/command.h"
-#include "lab/lab.h"
-#include "lab/network_namespace.h"
 #include "tests/e2e/e2e.h"
+#include "tools/cluster/command.h"
+#include "tools/lab/lab.h"
+#include "tools/lab/network_namespace.h"
 
 namespace tributary::e2e {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "common/config.h"
+#include "common/config/config.h"
 #include "tests/e2e/e2e.h"
 
 namespace tributary::e2e {

@@ -5,11 +5,11 @@
 #include <cstdio>
 #include <string>
 
-#include "cluster/command.h"
-#include "cluster/process.h"
-#include "common/exit_codes.h"
-#include "lab/network_namespace.h"
+#include "common/base/exit_codes.h"
 #include "tests/e2e/e2e.h"
+#include "tools/cluster/command.h"
+#include "tools/cluster/process.h"
+#include "tools/lab/network_namespace.h"
 
 namespace tributary::e2e {
 namespace {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/digest.h"
+#include "common/files/digest.h"
 #include "tests/emulation/cuda_emulation.h"
 #include "tests/emulation/runtime/emulated_runtime.h"
 #include "tests/unit/device_node_fixture.h"

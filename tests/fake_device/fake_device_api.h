@@ -3,7 +3,7 @@
 //
 // Device memory is host memory. A stream is a queue of operations; run_one() executes one of those that may run (the
 // heads of streams, as far as events and collectives allow), chosen at random by the seed. Nothing runs by itself. So
-// whatever order the devices could choose, some seed chooses. Kernels are the CPU's (common/encoding.h,
+// whatever order the devices could choose, some seed chooses. Kernels are the CPU's (common/math/encoding.h,
 // kernels/tree_sum.h), collectives add in the order of ranks: ((r0 + r1) + r2) + ...
 //
 // What it checks (violations() says, in words):
@@ -38,7 +38,7 @@
 #include <thread>
 
 #include "tests/fake_device/happens_before.h"
-#include "worker/device_api.h"
+#include "worker/device/device_api.h"
 
 namespace tributary::testing {
 

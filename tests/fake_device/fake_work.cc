@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/clock.h"
-#include "common/encoding.h"
+#include "common/base/clock.h"
+#include "common/math/encoding.h"
 #include "kernels/tree_sum.h"
 #include "tests/fake_device/fake_device_api.h"
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "common/result.h"
+#include "common/base/result.h"
 
 namespace tributary::testing {
 

@@ -6,8 +6,8 @@
 #include "tests/gpu/required_library.h"
 #include "tests/unit/allreduce_fixture.h"
 #include "tests/unit/temp_dir.h"
-#include "worker/cuda_device_api.h"
-#include "worker/device_exchange.h"
+#include "worker/allreduce/device_exchange.h"
+#include "worker/device/cuda_device_api.h"
 
 using namespace tributary;
 using namespace tributary::testing;

@@ -17,12 +17,12 @@
 #include <thread>
 
 #include "kernels/cuda_copy.h"
+#include "session/device_memory_opener.h"
 #include "tests/fake_device/fake_device_api.h"
 #include "tests/gpu/required_library.h"
-#include "worker/cuda_device_api.h"
-#include "worker/device_memory_opener.h"
-#include "worker/device_reducer.h"
-#include "worker/host_reducer.h"
+#include "worker/device/cuda_device_api.h"
+#include "worker/device/device_reducer.h"
+#include "worker/reduce/host_reducer.h"
 
 using namespace tributary;
 using namespace tributary::testing;

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/cuda_devices.h"
+#include "common/devices/cuda_devices.h"
 #include "kernels/cuda_copy.h"
 #include "tests/gpu/required_library.h"
 #include "tests/unit/even_share.h"

@@ -19,7 +19,7 @@
 #include "tests/unit/welcoming_node.h"
 #include "tests/unit/worker_lane_fixture.h"
 #include "train/trainer.h"
-#include "worker/cuda_device_api.h"
+#include "worker/device/cuda_device_api.h"
 
 namespace tributary::train {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/schedule.h"
+#include "common/config/schedule.h"
 
 namespace tributary::sim {
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/checksum.h"
-#include "common/job_json.h"
-#include "common/job_optimizer.h"
-#include "common/redo_plan.h"
-#include "common/schedule.h"
-#include "server/coordinator_core.h"
+#include "common/config/job_json.h"
+#include "common/config/job_optimizer.h"
+#include "common/config/schedule.h"
+#include "common/files/checksum.h"
+#include "common/wire/redo_plan.h"
+#include "server/coordinator/coordinator_core.h"
 #include "tests/sim/disk_sim.h"
 
 namespace tributary::sim {

@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "common/messages.h"
-#include "server/shard_core.h"
+#include "common/wire/messages.h"
+#include "server/shard/shard_core.h"
 #include "tests/sim/clocks_judge.h"
 #include "tests/sim/cluster_simulation.h"
 #include "tests/sim/judge.h"
 #include "tests/sim/members_judge.h"
 #include "tests/sim/rounds_judge.h"
-#include "worker/job.h"
+#include "worker/node/job.h"
 
 namespace tributary::sim {
 

@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "common/config.h"
+#include "common/config/config.h"
 #include "tests/sim/mutation.h"
 #include "tests/sim/wires.h"
 
@@ -37,7 +37,7 @@ struct ClusterScenario {
   Mode mode = Mode::kSync;  // not kAllreduce
   std::uint64_t staleness = 0;
   bool deadline = false;  // sync: ranks sum up what they manage, which is something else every time
-  // common/gate_rules.h; 0 and "none": no gate.
+  // common/config/gate_rules.h; 0 and "none": no gate.
   double clip_norm = 0.0;
   std::string loss_scale = "none";
   GateConfig gate() const;

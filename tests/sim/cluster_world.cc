@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <type_traits>
 
-#include "common/config_check.h"
-#include "common/job_json.h"
+#include "common/config/config_check.h"
+#include "common/config/job_json.h"
 #include "tests/sim/planted.h"
 
 namespace tributary::sim {

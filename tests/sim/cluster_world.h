@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/log.h"
+#include "common/daemon/log.h"
 #include "tests/sim/cluster_judge.h"
 #include "tests/sim/cluster_simulation.h"
 #include "tests/sim/disk_sim.h"

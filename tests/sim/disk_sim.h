@@ -1,5 +1,5 @@
 // A server's disk in a simulated cluster and the store on it. As the real one
-// (server/store.h): the chunks of a snapshot go into files, which are synced; then a synced record makes them a
+// (server/store/store.h): the chunks of a snapshot go into files, which are synced; then a synced record makes them a
 // snapshot. What was not synced when the power failed is there, lost, or torn, each piece for itself; of a process that
 // is killed everything is there. A snapshot without its record is a leftover, and dropped at open.
 #pragma once
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/store.h"
+#include "server/store/store.h"
 #include "tests/sim/judge.h"
 #include "tests/sim/random.h"
 

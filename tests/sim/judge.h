@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "common/config.h"
-#include "common/encoding.h"
-#include "common/layout.h"
+#include "common/base/layout.h"
+#include "common/config/config.h"
+#include "common/math/encoding.h"
 #include "kernels/optimizer.h"
-#include "server/shard_core.h"
+#include "server/shard/shard_core.h"
 
 namespace tributary::sim {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/gate_rules.h"
-#include "common/schedule.h"
+#include "common/config/gate_rules.h"
+#include "common/config/schedule.h"
 
 namespace tributary::sim {
 

@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/gate_decision.h"
-#include "server/lane_commands.h"
+#include "common/math/gate_decision.h"
+#include "server/lane/lane_commands.h"
 #include "tests/sim/rounds_judge.h"
 
 namespace tributary::sim {

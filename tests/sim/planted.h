@@ -2,7 +2,7 @@
 // beside the line it replaces. Only the programs that look for planted bugs link those copies.
 #pragma once
 
-#include "common/gate_rules.h"
+#include "common/config/gate_rules.h"
 #include "tests/sim/mutation.h"
 
 namespace tributary::sim {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "common/gate_rules.h"
-#include "common/schedule.h"
+#include "common/config/gate_rules.h"
+#include "common/config/schedule.h"
 #include "tests/sim/random.h"
 
 namespace tributary::sim {

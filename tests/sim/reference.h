@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "common/config.h"
-#include "common/encoding.h"
-#include "common/layout.h"
+#include "common/base/layout.h"
+#include "common/config/config.h"
+#include "common/math/encoding.h"
 #include "kernels/optimizer.h"
 
 namespace tributary::sim {

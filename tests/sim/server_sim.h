@@ -1,6 +1,6 @@
 // A server process of a simulated cluster: ControlJobs, CoordinatorCore (server 0) and ShardCores as the daemon has
-// them. What is written anew here is what their shells do with threads and sockets (server/control.cc, server/lane.cc,
-// server/coordinator.cc).
+// them. What is written anew here is what their shells do with threads and sockets (server/control.cc,
+// server/lane/lane.cc, server/coordinator/coordinator.cc).
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "server/control_jobs.h"
-#include "server/coordinator_core.h"
-#include "server/queued_lane.h"
+#include "server/coordinator/coordinator_core.h"
+#include "server/lane/queued_lane.h"
 #include "tests/sim/disk_sim.h"
 #include "tests/sim/snapshots_sim.h"
 #include "tests/sim/wires.h"
@@ -123,7 +123,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   void changed() override {}
   std::uint64_t now_ms() const override { return now_ns() / 1'000'000; }
 
-  // server/coordinator.cc
+  // server/coordinator/coordinator.cc
   void send(PeerId to, const ControlMessage& message) override;
   Status save(const JobRecord& record) override { return store_.save(record); }
   Status remove(JobId job) override { return store_.remove(job); }

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "common/command_line.h"
+#include "common/base/command_line.h"
 #include "tests/sim/cluster_simulation.h"
 
 namespace tributary {

@@ -1,4 +1,5 @@
-// server/snapshotter.h without its thread: the same orders, the same outcomes, a step at a time on the virtual clock.
+// server/store/snapshotter.h without its thread: the same orders, the same outcomes, a step at a time on the virtual
+// clock.
 #pragma once
 
 #include <functional>
@@ -7,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "server/snapshotter.h"
+#include "server/store/snapshotter.h"
 #include "tests/sim/disk_sim.h"
 #include "tests/sim/wires.h"
 

@@ -1,5 +1,5 @@
 // A trainer process of a simulated cluster: attaches, computes gradients that depend on its rank, the round and the
-// parameters, waits, and attaches again when its view is over (train/trainer.cc over worker/session.cc).
+// parameters, waits, and attaches again when its view is over (train/trainer.cc over session/session.cc).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
-#include "common/file_descriptor.h"
-#include "common/messages.h"
+#include "common/base/file_descriptor.h"
+#include "common/wire/messages.h"
 #include "tests/sim/wires.h"
 #include "worker/node_jobs.h"
 

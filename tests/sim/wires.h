@@ -19,8 +19,8 @@
 #include <variant>
 #include <vector>
 
-#include "common/buffer_pool.h"
-#include "common/messages.h"
+#include "common/base/buffer_pool.h"
+#include "common/wire/messages.h"
 #include "tests/sim/random.h"
 #include "tests/sim/virtual_clock.h"
 

@@ -1,6 +1,6 @@
 // A worker process of a simulated cluster: NodeJobs with its redo rings, and WorkerLaneJobs as the daemon has
 // them. What is written anew here is what their shells do with threads and sockets (worker/control.cc,
-// worker/job_connections.cc, worker/attach_server.cc).
+// worker/node/job_connections.cc, worker/attach_server.cc).
 #pragma once
 
 #include <deque>
@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "server/told_places.h"
+#include "server/lane/told_places.h"
 #include "tests/sim/wires.h"
-#include "worker/lane_job.h"
+#include "worker/node/lane_job.h"
+#include "worker/node/read_places.h"
 #include "worker/node_jobs.h"
-#include "worker/read_places.h"
 
 namespace tributary::sim {
 
@@ -21,7 +21,7 @@ class ClusterWorld;
 class TrainerSim;
 class WorkerSim;
 
-// worker/job_connections.h: the connections of one view of the job on one lane.
+// worker/node/job_connections.h: the connections of one view of the job on one lane.
 class WorkerLaneSim final : private WorkerLaneOutput {
  public:
   WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> memory, std::uint16_t index);

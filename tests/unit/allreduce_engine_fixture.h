@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "common/job_optimizer.h"
+#include "common/config/job_optimizer.h"
 #include "tests/fake_device/fake_device_api.h"
-#include "worker/allreduce_engine.h"
-#include "worker/settle_pace.h"
+#include "worker/allreduce/allreduce_engine.h"
+#include "worker/device/settle_pace.h"
 
 namespace tributary::testing {
 

@@ -16,11 +16,11 @@
 #include <thread>
 #include <vector>
 
-#include "common/fused_step.h"
-#include "common/job_optimizer.h"
-#include "common/schedule.h"
-#include "worker/allreduce_lane.h"
-#include "worker/replica_digests.h"
+#include "common/config/job_optimizer.h"
+#include "common/config/schedule.h"
+#include "common/math/fused_step.h"
+#include "worker/allreduce/allreduce_lane.h"
+#include "worker/allreduce/replica_digests.h"
 
 namespace tributary::testing {
 

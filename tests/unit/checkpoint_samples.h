@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "common/job_json.h"
-#include "server/checkpoint_directory.h"
-#include "server/checkpoint_file.h"
-#include "server/records.h"
+#include "common/config/job_json.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_file.h"
+#include "server/store/records.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::testing {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/unit/core_fixture.h"
-#include "worker/client_core.h"
+#include "worker/node/client_core.h"
 
 namespace tributary::testing {
 

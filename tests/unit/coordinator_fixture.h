@@ -12,8 +12,8 @@
 #include <variant>
 #include <vector>
 
-#include "common/job_json.h"
-#include "server/coordinator_core.h"
+#include "common/config/job_json.h"
+#include "server/coordinator/coordinator_core.h"
 
 namespace tributary::testing {
 

@@ -10,15 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "common/buffer_pool.h"
-#include "common/encoding.h"
-#include "common/job_plan.h"
-#include "common/layout.h"
-#include "common/messages.h"
-#include "common/payload.h"
+#include "common/base/buffer_pool.h"
+#include "common/base/layout.h"
+#include "common/config/job_plan.h"
+#include "common/math/encoding.h"
+#include "common/wire/messages.h"
+#include "common/wire/payload.h"
 #include "kernels/optimizer.h"
-#include "server/chunk_arrays.h"
-#include "server/shard_core.h"
+#include "server/shard/chunk_arrays.h"
+#include "server/shard/shard_core.h"
 #include "tests/changed_view.h"
 
 namespace tributary::testing {

@@ -16,7 +16,7 @@
 
 #include "kernels/tree_sum.h"
 #include "tests/fake_device/fake_device_api.h"
-#include "worker/device_reducer.h"
+#include "worker/device/device_reducer.h"
 
 namespace tributary::testing {
 

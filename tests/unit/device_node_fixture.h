@@ -10,9 +10,9 @@
 #include <string>
 #include <thread>
 
+#include "session/device_memory_opener.h"
 #include "tests/fake_device/fake_device_api.h"
-#include "worker/device_memory_opener.h"
-#include "worker/node_devices.h"
+#include "worker/node/node_devices.h"
 
 namespace tributary::testing {
 

@@ -11,8 +11,8 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "common/codec.h"
-#include "server/lane.h"
+#include "common/wire/codec.h"
+#include "server/lane/lane.h"
 #include "tests/changed_view.h"
 #include "tests/unit/lane_listener.h"
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "server/lane.h"
+#include "server/lane/lane.h"
 
 namespace tributary::testing {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "server/lane.h"
+#include "server/lane/lane.h"
 #include "tests/changed_view.h"
 #include "tests/unit/lane_listener.h"
 #include "tests/unit/worker_lane_fixture.h"

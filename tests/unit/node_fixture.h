@@ -13,10 +13,10 @@
 #include <thread>
 #include <vector>
 
+#include "session/session.h"
 #include "tests/gradient_place.h"
 #include "tests/unit/temp_dir.h"
 #include "worker/attach_server.h"
-#include "worker/session.h"
 
 namespace tributary::testing {
 

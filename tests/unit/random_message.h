@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "common/messages.h"
+#include "common/wire/messages.h"
 
 namespace tributary::testing {
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "common/encoding.h"
-#include "common/fused_step.h"
-#include "common/schedule.h"
+#include "common/config/schedule.h"
+#include "common/math/encoding.h"
+#include "common/math/fused_step.h"
 #include "kernels/optimizer.h"
 
 namespace tributary {

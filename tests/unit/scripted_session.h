@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/ids.h"
-#include "worker/session.h"
+#include "common/base/ids.h"
+#include "session/session.h"
 
 namespace tributary {
 

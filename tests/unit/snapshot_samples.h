@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "common/buffer_pool.h"
-#include "server/store.h"
+#include "common/base/buffer_pool.h"
+#include "server/store/store.h"
 
 namespace tributary::testing {
 

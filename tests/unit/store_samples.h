@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "common/buffer_pool.h"
-#include "server/store.h"
+#include "common/base/buffer_pool.h"
+#include "server/store/store.h"
 #include "tests/unit/snapshot_samples.h"
 #include "tests/unit/temp_dir.h"
 

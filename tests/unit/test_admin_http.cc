@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "cluster/http_client.h"
-#include "common/admin_http.h"
+#include "common/daemon/admin_http.h"
+#include "tools/cluster/http_client.h"
 
 namespace tributary {
 namespace {

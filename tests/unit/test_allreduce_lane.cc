@@ -2,7 +2,7 @@
 
 #include "tests/unit/allreduce_fixture.h"
 #include "tests/unit/temp_dir.h"
-#include "worker/replica_checkpoints.h"
+#include "worker/allreduce/replica_checkpoints.h"
 
 using namespace tributary;
 using namespace tributary::testing;

@@ -1,7 +1,7 @@
 // NodeJobs and the attach server with jobs of mode "allreduce": what the node tells the coordinator, and who gets what.
 #include <doctest/doctest.h>
 
-#include "common/config_check.h"
+#include "common/config/config_check.h"
 #include "tests/unit/node_fixture.h"
 #include "worker/local_address.h"
 

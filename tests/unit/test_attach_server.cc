@@ -8,8 +8,8 @@
 
 #include <fstream>
 
-#include "common/codec.h"
-#include "common/job_json.h"
+#include "common/config/job_json.h"
+#include "common/wire/codec.h"
 #include "tests/unit/node_fixture.h"
 
 using namespace tributary;

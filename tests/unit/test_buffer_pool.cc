@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/buffer_pool.h"
+#include "common/base/buffer_pool.h"
 
 namespace tributary {
 

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <iterator>
 
-#include "common/safetensors.h"
+#include "common/files/safetensors.h"
 #include "kernels/cast.h"
-#include "server/checkpoint_convert.h"
+#include "server/checkpoint/checkpoint_convert.h"
 #include "tests/unit/checkpoint_samples.h"
 
 namespace tributary::testing {

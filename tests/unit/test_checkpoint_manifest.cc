@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/checkpoint_manifest.h"
-#include "common/job_json.h"
+#include "common/config/job_json.h"
+#include "common/files/checkpoint_manifest.h"
 
 namespace tributary {
 namespace {

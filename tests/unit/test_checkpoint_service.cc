@@ -7,9 +7,9 @@
 #include <fstream>
 #include <mutex>
 
-#include "server/checkpoint_directory.h"
-#include "server/checkpoint_file.h"
-#include "server/checkpoint_service.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_file.h"
+#include "server/store/checkpoint_service.h"
 #include "tests/unit/checkpoint_samples.h"
 #include "tests/unit/store_samples.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/codec.h"
+#include "common/wire/codec.h"
 #include "tests/unit/random_message.h"
 
 namespace tributary {

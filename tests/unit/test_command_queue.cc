@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/command_queue.h"
+#include "common/daemon/command_queue.h"
 
 using namespace tributary;
 

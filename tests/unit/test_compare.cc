@@ -4,7 +4,7 @@
 
 #include "bench/compare_words.h"
 #include "bench/lab_prediction.h"
-#include "lab/hosted_ranks.h"
+#include "tools/lab/hosted_ranks.h"
 
 namespace tributary::bench {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/config_check.h"
-#include "common/config_toml.h"
+#include "common/config/config_check.h"
+#include "common/config/config_toml.h"
 
 namespace tributary {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "common/config_toml.h"
+#include "common/config/config_toml.h"
 
 namespace tributary {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "common/config_toml.h"
-#include "common/job_json.h"
-#include "common/redo_plan.h"
+#include "common/config/config_toml.h"
+#include "common/config/job_json.h"
+#include "common/wire/redo_plan.h"
 
 namespace tributary {
 namespace {

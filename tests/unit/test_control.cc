@@ -4,10 +4,10 @@
 #include <set>
 #include <thread>
 
-#include "common/clock.h"
-#include "common/incarnation.h"
-#include "common/job_json.h"
-#include "common/zmq_util.h"
+#include "common/base/clock.h"
+#include "common/base/incarnation.h"
+#include "common/config/job_json.h"
+#include "common/wire/zmq_util.h"
 #include "lane_fixture.h"
 #include "server/control.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/job_json.h"
+#include "common/config/job_json.h"
 #include "server/control_jobs.h"
 #include "tests/sim/disk_sim.h"
 

@@ -1,4 +1,5 @@
-// What ranks compute with (common/compute_kinds.h): compared when a job opens, with other nodes and with its record.
+// What ranks compute with (common/wire/compute_kinds.h): compared when a job opens, with other nodes and with its
+// record.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,9 +1,10 @@
-// Where the coordinator puts the chunks of a job, by the hosts that its daemons are on (server/job_placement.h).
+// Where the coordinator puts the chunks of a job, by the hosts that its daemons are on
+// (server/coordinator/job_placement.h).
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "common/encoding.h"
+#include "common/math/encoding.h"
 #include "tests/unit/coordinator_fixture.h"
 
 namespace tributary {

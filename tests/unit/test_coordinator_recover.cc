@@ -1,7 +1,7 @@
 // Where the next view of a job begins after a loss.
 #include <doctest/doctest.h>
 
-#include "common/redo_plan.h"
+#include "common/wire/redo_plan.h"
 #include "tests/unit/two_servers.h"
 
 namespace tributary {

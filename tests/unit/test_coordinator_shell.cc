@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "lane_fixture.h"
-#include "server/coordinator.h"
+#include "server/coordinator/coordinator.h"
 
 namespace tributary {
 namespace {

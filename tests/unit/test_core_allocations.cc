@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tests/unit/core_fixture.h"
-#include "worker/client_core.h"
-#include "worker/node_gather.h"
+#include "worker/node/client_core.h"
+#include "worker/reduce/node_gather.h"
 
 #ifndef TRIBUTARY_SANITIZED
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/cost_model.h"
+#include "common/math/cost_model.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "common/cuda_devices.h"
+#include "common/devices/cuda_devices.h"
 
 namespace tributary {
 namespace {

@@ -9,9 +9,9 @@
 #include <regex>
 #include <stdexcept>
 
-#include "common/daemon_thread.h"
-#include "common/exit_codes.h"
-#include "common/log.h"
+#include "common/base/exit_codes.h"
+#include "common/daemon/daemon_thread.h"
+#include "common/daemon/log.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::testing {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "common/device_choice.h"
+#include "common/devices/device_choice.h"
 
 namespace tributary {
 namespace {

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "tests/unit/device_fixture.h"
-#include "worker/host_reducer.h"
+#include "worker/reduce/host_reducer.h"
 
 using namespace tributary;
 using namespace tributary::testing;

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "common/digest.h"
+#include "common/files/digest.h"
 
 namespace tributary {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "cli/doctor_checks.h"
+#include "tools/cli/doctor_checks.h"
 
 namespace tributary::cli {
 namespace {

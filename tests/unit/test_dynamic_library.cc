@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "common/dynamic_library.h"
+#include "common/devices/dynamic_library.h"
 
 namespace tributary {
 namespace {

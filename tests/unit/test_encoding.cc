@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "common/encoding.h"
+#include "common/math/encoding.h"
 #include "kernels/cast.h"
 
 namespace {

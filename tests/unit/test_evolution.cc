@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "common/codec.h"
-#include "common/codec_fields.h"
+#include "common/wire/codec.h"
+#include "common/wire/codec_fields.h"
 #include "schema/attach.capnp.h"
 #include "schema/control.capnp.h"
 #include "schema/data.capnp.h"

@@ -1,4 +1,4 @@
-// The encodings that say less than they are told, as their authors and receivers use them (common/encoding.h). The
+// The encodings that say less than they are told, as their authors and receivers use them (common/math/encoding.h). The
 // arithmetic has its own tests; here it is names, bytes on the wire, parts and refusals.
 #include <doctest/doctest.h>
 
@@ -7,10 +7,10 @@
 #include <random>
 #include <vector>
 
-#include "common/encoding.h"
-#include "common/fused_step.h"
-#include "common/layout.h"
-#include "common/messages.h"
+#include "common/base/layout.h"
+#include "common/math/encoding.h"
+#include "common/math/fused_step.h"
+#include "common/wire/messages.h"
 
 namespace tributary {
 namespace {

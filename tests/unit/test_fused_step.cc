@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/fused_step.h"
+#include "common/math/fused_step.h"
 #include "kernels/tree_sum.h"
 
 namespace {

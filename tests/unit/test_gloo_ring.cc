@@ -4,7 +4,7 @@
 #include <future>
 #include <thread>
 
-#include "worker/gloo_ring.h"
+#include "worker/allreduce/gloo_ring.h"
 
 using namespace tributary;
 

@@ -6,8 +6,8 @@
 #include <random>
 
 #include "kernels/tree_sum.h"
-#include "worker/host_reducer.h"
-#include "worker/redo_ring.h"
+#include "worker/reduce/host_reducer.h"
+#include "worker/reduce/redo_ring.h"
 
 using namespace tributary;
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "common/config_toml.h"
-#include "common/job_json.h"
+#include "common/config/config_toml.h"
+#include "common/config/job_json.h"
 
 namespace tributary {
 namespace {

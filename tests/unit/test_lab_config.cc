@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "common/config_toml.h"
-#include "lab/lab_config.h"
+#include "common/config/config_toml.h"
+#include "tools/lab/lab_config.h"
 
 namespace tributary::lab {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "lab/counters.h"
-#include "lab/link_check.h"
-#include "lab/training_curve.h"
+#include "tools/lab/counters.h"
+#include "tools/lab/link_check.h"
+#include "tools/lab/training_curve.h"
 
 namespace tributary::lab {
 namespace {

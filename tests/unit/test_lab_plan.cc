@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "lab/lab_plan.h"
+#include "tools/lab/lab_plan.h"
 
 namespace tributary::lab {
 namespace {

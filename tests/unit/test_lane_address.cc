@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "server/lane_address.h"
+#include "server/coordinator/lane_address.h"
 
 namespace tributary {
 namespace {

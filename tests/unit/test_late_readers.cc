@@ -2,8 +2,8 @@
 // worker by hand, which reads when the test says.
 #include <doctest/doctest.h>
 
-#include "common/encoding.h"
-#include "common/local_link.h"
+#include "common/math/encoding.h"
+#include "common/wire/local_link.h"
 #include "tests/unit/lane_fixture.h"
 
 namespace tributary {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tests/fake_device/fake_device_api.h"
-#include "worker/device_blocks.h"
-#include "worker/launch_gate.h"
+#include "worker/device/device_blocks.h"
+#include "worker/device/launch_gate.h"
 
 namespace tributary {
 namespace {

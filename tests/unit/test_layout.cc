@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/layout.h"
+#include "common/base/layout.h"
 
 namespace tributary {
 namespace {

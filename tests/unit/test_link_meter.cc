@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "worker/link_meter.h"
+#include "worker/node/link_meter.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
-#include "common/host_identity.h"
-#include "common/local_endpoint.h"
+#include "common/base/host_identity.h"
+#include "common/wire/local_endpoint.h"
 
 namespace tributary {
 

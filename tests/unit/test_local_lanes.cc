@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "common/encoding.h"
+#include "common/math/encoding.h"
 #include "tests/unit/lane_fixture.h"
 #include "tests/unit/local_server.h"
 

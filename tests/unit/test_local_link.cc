@@ -10,9 +10,9 @@
 #include <limits>
 #include <optional>
 
-#include "common/fd_packet.h"
-#include "server/lane_links.h"
-#include "worker/lane_link.h"
+#include "common/wire/fd_packet.h"
+#include "server/lane/lane_links.h"
+#include "worker/node/lane_link.h"
 
 namespace tributary {
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/config_check.h"
-#include "common/job_optimizer.h"
+#include "common/config/config_check.h"
+#include "common/config/job_optimizer.h"
 #include "tests/unit/synthetic_images.h"
 #include "train/rank_compute.h"
 #include "train/standalone.h"

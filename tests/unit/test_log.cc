@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-#include "common/log.h"
+#include "common/daemon/log.h"
 
 namespace tributary {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "server/memory_formula.h"
-#include "server/shard_core.h"
+#include "server/shard/shard_core.h"
 
 namespace tributary {
 namespace {

@@ -4,9 +4,9 @@
 #include <string>
 #include <thread>
 
-#include "common/metrics.h"
-#include "server/lane_gauges.h"
-#include "worker/lane_counts.h"
+#include "common/daemon/metrics.h"
+#include "server/lane/lane_gauges.h"
+#include "worker/node/lane_counts.h"
 
 namespace tributary {
 namespace {

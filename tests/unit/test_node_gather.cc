@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-#include "worker/node_gather.h"
+#include "worker/reduce/node_gather.h"
 
 using namespace tributary;
 

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "common/patience.h"
-#include "common/waking_clock.h"
+#include "common/base/patience.h"
+#include "common/base/waking_clock.h"
 
 namespace tributary {
 

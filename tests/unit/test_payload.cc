@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/payload.h"
+#include "common/wire/payload.h"
 
 namespace tributary {
 namespace {

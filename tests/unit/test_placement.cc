@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "common/config.h"
-#include "common/placement.h"
+#include "common/config/config.h"
+#include "common/math/placement.h"
 
 namespace {
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/plan.h"
-#include "cli/plan_measure.h"
-#include "cli/plan_paper.h"
-#include "cli/plan_sweep.h"
+#include "tools/cli/plan.h"
+#include "tools/cli/plan_measure.h"
+#include "tools/cli/plan_paper.h"
+#include "tools/cli/plan_sweep.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "cluster/process.h"
-#include "cluster/stop_wait.h"
+#include "tools/cluster/process.h"
+#include "tools/cluster/stop_wait.h"
 
 namespace tributary {
 namespace {

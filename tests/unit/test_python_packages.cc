@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "common/python_packages.h"
+#include "common/devices/python_packages.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "common/quantity.h"
+#include "common/base/quantity.h"
 
 namespace {
 

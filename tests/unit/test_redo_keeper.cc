@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "common/redo_plan.h"
-#include "worker/redo_keeper.h"
+#include "common/wire/redo_plan.h"
+#include "worker/node/redo_keeper.h"
 
 namespace tributary {
 namespace {

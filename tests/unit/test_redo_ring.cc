@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "worker/redo_ring.h"
+#include "worker/reduce/redo_ring.h"
 
 namespace tributary {
 namespace {

@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "common/checksum.h"
-#include "common/job_json.h"
-#include "server/checkpoint_directory.h"
+#include "common/config/job_json.h"
+#include "common/files/checksum.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "tests/unit/temp_dir.h"
-#include "worker/replica_checkpoints.h"
+#include "worker/allreduce/replica_checkpoints.h"
 
 using namespace tributary;
 using namespace tributary::testing;

@@ -4,8 +4,8 @@
 #include <array>
 #include <set>
 
-#include "worker/bucket_tail.h"
-#include "worker/replica_digests.h"
+#include "worker/allreduce/replica_digests.h"
+#include "worker/device/bucket_tail.h"
 
 namespace tributary {
 namespace {

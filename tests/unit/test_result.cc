@@ -3,7 +3,7 @@
 #include <set>
 #include <string_view>
 
-#include "common/result.h"
+#include "common/base/result.h"
 
 namespace tributary {
 

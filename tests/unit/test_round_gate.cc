@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "common/gate_rules.h"
-#include "common/layout.h"
-#include "server/round_gate.h"
+#include "common/base/layout.h"
+#include "common/config/gate_rules.h"
+#include "server/coordinator/round_gate.h"
 
 namespace tributary {
 namespace {

@@ -6,9 +6,9 @@
 #include <set>
 #include <string>
 
-#include "cluster/local_cluster.h"
-#include "cluster/run_folder.h"
 #include "tests/unit/temp_dir.h"
+#include "tools/cluster/local_cluster.h"
+#include "tools/cluster/run_folder.h"
 
 namespace tributary::testing {
 namespace {

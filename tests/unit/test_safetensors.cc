@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "common/safetensors.h"
+#include "common/files/safetensors.h"
 
 namespace tributary {
 namespace {

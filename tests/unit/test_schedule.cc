@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "common/schedule.h"
+#include "common/config/schedule.h"
 
 namespace {
 

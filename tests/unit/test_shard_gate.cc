@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "common/gate_rules.h"
-#include "server/round_gate.h"
+#include "common/config/gate_rules.h"
+#include "server/coordinator/round_gate.h"
 #include "tests/unit/core_fixture.h"
 
 namespace tributary {

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <new>
 
-#include "common/shared_memory.h"
-#include "worker/futex.h"
+#include "common/base/shared_memory.h"
+#include "session/futex.h"
 
 using namespace tributary;
 

@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "common/buffer_pool.h"
-#include "server/snapshotter.h"
-#include "server/token_bucket.h"
+#include "common/base/buffer_pool.h"
+#include "server/store/snapshotter.h"
+#include "server/store/token_bucket.h"
 #include "tests/unit/snapshot_samples.h"
 
 namespace tributary {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdlib>
 
-#include "common/codec.h"
+#include "common/wire/codec.h"
 
 #ifndef TRIBUTARY_SANITIZED
 namespace {

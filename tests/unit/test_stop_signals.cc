@@ -9,9 +9,9 @@
 #include <functional>
 #include <thread>
 
-#include "common/assert.h"
-#include "common/clock.h"
-#include "common/daemon_main.h"
+#include "common/base/assert.h"
+#include "common/base/clock.h"
+#include "common/daemon/daemon_main.h"
 #include "train/stop_signal.h"
 
 namespace tributary {

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "server/records.h"
-#include "server/snapshot_file.h"
-#include "server/store.h"
+#include "server/store/records.h"
+#include "server/store/snapshot_file.h"
+#include "server/store/store.h"
 #include "tests/unit/store_samples.h"
 
 namespace tributary {

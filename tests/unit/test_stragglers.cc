@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "server/straggler_watch.h"
-#include "worker/pace_meter.h"
+#include "server/coordinator/straggler_watch.h"
+#include "worker/node/pace_meter.h"
 
 namespace tributary {
 namespace {

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "cli/strike_watch.h"
+#include "tools/cli/strike_watch.h"
 
 namespace tributary::cli {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "server/told_places.h"
-#include "worker/read_places.h"
+#include "server/lane/told_places.h"
+#include "worker/node/read_places.h"
 
 namespace tributary {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "worker/session.h"
+#include "session/session.h"
 
 using namespace tributary;
 

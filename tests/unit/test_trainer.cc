@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/config_check.h"
+#include "common/config/config_check.h"
 #include "tests/unit/scripted_session.h"
 #include "tests/unit/synthetic_images.h"
 #include "train/cpu_compute.h"

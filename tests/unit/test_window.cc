@@ -5,7 +5,7 @@
 #include <deque>
 #include <utility>
 
-#include "worker/window.h"
+#include "worker/node/window.h"
 
 namespace tributary {
 namespace {

@@ -1,6 +1,6 @@
 // A round must not allocate in our code: not in a trainer's ready() and wait(), not in a lane. Counted are operator new
-// calls, which is what our code would allocate with; libzmq takes its message blocks from malloc itself (worker/lane.h
-// says which). Under sanitizers, which own the allocator, this only checks that the code runs.
+// calls, which is what our code would allocate with; libzmq takes its message blocks from malloc itself
+// (worker/node/lane.h says which). Under sanitizers, which own the allocator, this only checks that the code runs.
 #include <doctest/doctest.h>
 
 #include <atomic>

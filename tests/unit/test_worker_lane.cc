@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/unit/worker_lane_fixture.h"
-#include "worker/redo_ring.h"
+#include "worker/reduce/redo_ring.h"
 
 using namespace tributary;
 using namespace tributary::testing;

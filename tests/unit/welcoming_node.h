@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "common/job_json.h"
+#include "common/config/job_json.h"
 #include "tests/unit/temp_dir.h"
-#include "worker/allreduce_lane.h"
+#include "worker/allreduce/allreduce_lane.h"
 #include "worker/attach_server.h"
-#include "worker/lane.h"
+#include "worker/node/lane.h"
 
 namespace tributary::testing {
 

@@ -12,9 +12,9 @@
 #include <mutex>
 #include <thread>
 
-#include "common/codec.h"
-#include "common/zmq_util.h"
-#include "worker/lane.h"
+#include "common/wire/codec.h"
+#include "common/wire/zmq_util.h"
+#include "worker/node/lane.h"
 
 namespace tributary::testing {
 

@@ -1,0 +1,99 @@
+// A program's command line: commands, their options, and what these may be. CLI11 does the work (command_line.cc),
+// whose header alone would cost every file that includes it some seconds of compilation. Commands and options are
+// handles: copied at will, good as long as their CommandLine lives. One thread.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/exit_codes.h"
+
+namespace CLI {
+class App;
+class Option;
+class Validator;
+}  // namespace CLI
+
+namespace tributary {
+
+// What an option's value is held against, or what is made of it.
+using CliCheck = std::shared_ptr<const CLI::Validator>;
+template <class Number>  // int, std::uint32_t, std::uint64_t, double
+CliCheck in_range(Number least, Number most);
+CliCheck one_of(std::vector<std::string> names);
+CliCheck not_negative();
+CliCheck positive();
+CliCheck as_bytes();  // "64MiB" becomes its number of bytes
+// problem: what is wrong with a value; empty: nothing. kind: what stands for the value in --help.
+CliCheck accepted_by(std::function<std::string(const std::string&)> problem, std::string kind = "");
+
+class CliOption {
+ public:
+  explicit CliOption(CLI::Option* option) : option_(option) {}
+  CliOption* operator->() { return this; }
+  const CliOption* operator->() const { return this; }
+
+  CliOption required();
+  CliOption type_name(const std::string& name);
+  CliOption capture_default_str();  // --help shows the value that the variable has now
+  CliOption default_str(const std::string& text);
+  CliOption check(const CliCheck& check);
+  CliOption transform(const CliCheck& check);
+  CliOption needs(CliOption other);
+  CliOption excludes(CliOption other);
+  CliOption delimiter(char between);
+  CliOption group(const std::string& name);  // "": --help does not show it
+  CliOption envname(const std::string& name);
+  CliOption once_each();  // may be repeated, with one value each time
+  std::size_t count() const;
+  std::string name() const, environment_variable() const;
+
+ private:
+  CLI::Option* option_;
+};
+
+class CliCommand {
+ public:
+  explicit CliCommand(CLI::App* app) : app_(app) {}
+  CliCommand* operator->() { return this; }
+  CliCommand& operator*() { return *this; }
+  const CliCommand* operator->() const { return this; }
+  CLI::App& app() const { return *app_; }
+
+  // Value: bool (a word), numbers, std::string, std::optional and std::vector of these (command_line.cc has the list).
+  template <class Value>
+  CliOption add_option(const std::string& name, Value& value, const std::string& help = "");
+  CliOption add_option_function(const std::string& name, std::function<void(const std::string&)> take,
+                                const std::string& help = "");
+  CliOption add_flag(const std::string& name, bool& value, const std::string& help = "");
+  CliCommand add_subcommand(const std::string& name, const std::string& help);
+  CliCommand add_option_group(const std::string& name);
+  CliCommand description(const std::string& text);
+  CliCommand footer(const std::string& text);
+  CliCommand group(const std::string& name);  // "": --help does not list it
+  CliCommand callback(std::function<void()> run);
+  CliCommand require_subcommand(int number);
+
+ private:
+  CLI::App* app_;
+};
+
+class CommandLine : public CliCommand {
+ public:
+  explicit CommandLine(const std::string& description, const std::string& name = "");
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+  void version(const std::string& text);  // of --version
+
+  // What the process is to exit with at once: 0 after --help or --version, kExitUsage after wrong usage; nothing if the
+  // program is to go on.
+  std::optional<int> parse(int argc, const char* const* argv);
+};
+
+}  // namespace tributary

@@ -1,0 +1,328 @@
+#include "common/base/layout.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <unordered_set>
+
+#include "common/base/assert.h"
+#include "common/base/utf8.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::uint64_t kOverflow = std::numeric_limits<std::uint64_t>::max();
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// A name as it may appear in a message: names come from trainers and from the network.
+std::string quoted(std::string_view name) {
+  constexpr std::size_t kShown = 80;
+  std::string out = "'";
+  for (char c : name.substr(0, kShown)) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  out += name.size() > kShown ? "...'" : "'";
+  return out;
+}
+
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+  constexpr std::size_t kShown = 16;
+  std::string out = "[";
+  for (std::size_t i = 0; i < std::min(shape.size(), kShown); ++i) {
+    out += (i ? ", " : "") + std::to_string(shape[i]);
+  }
+  return out + (shape.size() > kShown ? ", ...]" : "]");
+}
+
+std::string spec_text(const TensorSpec& spec) {
+  return quoted(spec.name) + " of shape " + shape_text(spec.shape);
+}
+
+Status check_tensors(std::span<const TensorSpec> tensors) {
+  if (tensors.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "no tensors are declared; declare at least one before attaching");
+  }
+  if (tensors.size() > kMaxTensors) {
+    return fail(ErrorCode::kInvalidArgument,
+                std::to_string(tensors.size()) + " tensors are declared; the limit is " + std::to_string(kMaxTensors));
+  }
+  std::unordered_set<std::string_view> names;
+  std::uint64_t parameters = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorSpec& spec = tensors[i];
+    if (spec.name.empty()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "tensor " + std::to_string(i) + " has an empty name; give every tensor a name of its own");
+    }
+    if (!is_utf8(spec.name)) {
+      std::string shown = spec.name.substr(0, 80);
+      for (char& c : shown) c = static_cast<unsigned char>(c) < 0x80 ? c : '?';
+      return fail(ErrorCode::kInvalidArgument, "the name of tensor " + std::to_string(i) + ", " + quoted(shown) +
+                                                   " where ? is a byte above 127, is no UTF-8 text, which checkpoints "
+                                                   "need; give it another name");
+    }
+    if (!names.insert(spec.name).second) {
+      return fail(ErrorCode::kInvalidArgument, "tensor " + std::to_string(i) + " has the name " + quoted(spec.name) +
+                                                   " of an earlier one; give every tensor a name of its own");
+    }
+    const std::uint64_t elements = spec.elements();
+    if (elements == 0) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "tensor " + spec_text(spec) + " has a dimension of 0; leave empty tensors out of the declaration");
+    }
+    // The two terms are at most kMaxParameters each, so the sum cannot wrap.
+    if (elements > kMaxParameters || parameters + elements > kMaxParameters) {
+      return fail(ErrorCode::kInvalidArgument, "with tensor " + spec_text(spec) + " the model has more than " +
+                                                   std::to_string(kMaxParameters) + " parameters, the limit");
+    }
+    parameters += elements;
+  }
+  return {};
+}
+
+Status check_chunk_elements(std::uint64_t chunk_elements) {
+  const std::uint64_t low = kMinChunkBytes / sizeof(float), high = kMaxChunkBytes / sizeof(float);
+  if (chunk_elements < low || chunk_elements > high || chunk_elements % kTensorAlign != 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                "a chunk of " + std::to_string(chunk_elements) + " elements is impossible; use a multiple of " +
+                    std::to_string(kTensorAlign) + " from " + std::to_string(low) + " to " + std::to_string(high));
+  }
+  return {};
+}
+
+// Shard of every chunk. Chunk c (the (c+1)-th to be dealt) goes to the shard whose next chunk is due first, among those
+// that have not yet received their share of c+1 chunks. Dealing only to shards below their share keeps each less than
+// one chunk above it; taking the earliest due keeps each less than one chunk below it. (Choosing the greatest deficit
+// instead, as the plain smooth weighted round-robin does, lets some weights fall more than one chunk behind.) Ties go
+// to the lowest shard: equal weights give c % S. A shard of weight 0 is never below its share.
+std::vector<std::uint16_t> deal_chunks(std::uint64_t chunks, std::span<const ShardSlots> shards) {
+  double largest = 0.0;
+  for (const ShardSlots& s : shards) largest = std::max(largest, s.weight);
+  std::vector<double> weight(shards.size());
+  double total = 0.0;
+  for (std::size_t s = 0; s < shards.size(); ++s) total += weight[s] = shards[s].weight / largest;
+
+  std::vector<double> dealt(shards.size(), 0.0);
+  std::vector<std::uint16_t> shard_of(chunks);
+  for (std::uint64_t c = 0; c < chunks; ++c) {
+    std::size_t best = shards.size();
+    for (std::size_t s = 0; s < shards.size(); ++s) {
+      const bool below_share = dealt[s] * total < static_cast<double>(c + 1) * weight[s];
+      if (!below_share) continue;
+      // Due when its share reaches dealt+1 chunks; compared without dividing.
+      if (best == shards.size() || (dealt[s] + 1) * weight[best] < (dealt[best] + 1) * weight[s]) best = s;
+    }
+    TRIB_ASSERT(best < shards.size());  // the shares of c+1 chunks add up to more than the c chunks dealt
+    dealt[best] += 1;
+    shard_of[c] = static_cast<std::uint16_t>(best);
+  }
+  return shard_of;
+}
+
+std::uint64_t layout_hash(std::span<const TensorSpec> tensors, std::uint64_t chunk_elements) {
+  // Lengths go before what they count, so that no two declarations give the same bytes.
+  std::vector<std::uint8_t> bytes;
+  auto number = [&bytes](std::uint64_t v) {
+    for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<std::uint8_t>(v >> (8 * i)));
+  };
+  number(chunk_elements);
+  number(tensors.size());
+  for (const TensorSpec& t : tensors) {
+    number(t.name.size());
+    bytes.insert(bytes.end(), t.name.begin(), t.name.end());
+    number(t.shape.size());
+    for (std::uint64_t d : t.shape) number(d);
+  }
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+// Chunks of a valid declaration.
+std::uint64_t count_chunks(std::span<const TensorSpec> tensors, std::uint64_t chunk_elements) {
+  std::uint64_t flat = 0;
+  for (const TensorSpec& t : tensors) flat += round_up(t.elements(), kTensorAlign);
+  return (flat + chunk_elements - 1) / chunk_elements;
+}
+
+Status check_declaration(std::span<const TensorSpec> tensors, std::uint64_t chunk_elements) {
+  if (Status s = check_tensors(tensors); !s) return s;
+  if (Status s = check_chunk_elements(chunk_elements); !s) return s;
+  const std::uint64_t chunks = count_chunks(tensors, chunk_elements);
+  if (chunks > kMaxChunks) {
+    return fail(ErrorCode::kInvalidArgument, "the model has " + std::to_string(chunks) + " chunks of " +
+                                                 std::to_string(chunk_elements * sizeof(float)) +
+                                                 " bytes; the limit is " + std::to_string(kMaxChunks) +
+                                                 ": set a larger chunk_bytes");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::uint64_t TensorSpec::elements() const {
+  std::uint64_t product = 1;
+  for (std::uint64_t d : shape) {
+    if (d == 0) return 0;
+    product = product > kOverflow / d ? kOverflow : product * d;  // saturates: over every limit anyway
+  }
+  return product;
+}
+
+Result<Layout> Layout::make(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
+                            std::span<const ShardSlots> shards) {
+  if (Status s = check_declaration(tensors, chunk_elements); !s) return tl::unexpected(s.error());
+  if (shards.empty() || shards.size() > std::numeric_limits<std::uint16_t>::max()) {
+    return fail(ErrorCode::kInvalidArgument,
+                std::to_string(shards.size()) +
+                    " shards to spread the chunks over; at least one server is needed, and "
+                    "at most 65535 are possible");
+  }
+  for (std::size_t s = 0; s < shards.size(); ++s) {
+    if (shards[s].lanes == 0) {
+      return fail(ErrorCode::kInvalidArgument, "shard " + std::to_string(s) + " has 0 lanes; it needs at least one");
+    }
+    if (!(shards[s].weight >= 0.0) || !std::isfinite(shards[s].weight)) {
+      return fail(ErrorCode::kInvalidArgument, "shard " + std::to_string(s) + " has weight " +
+                                                   std::to_string(shards[s].weight) +
+                                                   "; it must be a finite number, 0 or above");
+    }
+  }
+  if (std::ranges::none_of(shards, [](const ShardSlots& s) { return s.weight > 0.0; })) {
+    return fail(ErrorCode::kInvalidArgument, "all " + std::to_string(shards.size()) +
+                                                 " shards have weight 0; at least one must be above 0, to own the "
+                                                 "chunks");
+  }
+
+  const std::vector<std::uint16_t> shard_of = deal_chunks(count_chunks(tensors, chunk_elements), shards);
+  std::vector<std::uint32_t> next_lane(shards.size(), 0);
+  std::vector<ChunkOwner> owners;
+  owners.reserve(shard_of.size());
+  for (std::uint16_t s : shard_of) {
+    owners.push_back({ShardIndex(s), LaneIndex(static_cast<std::uint16_t>(next_lane[s]))});
+    next_lane[s] = (next_lane[s] + 1) % shards[s].lanes;
+  }
+  return with_owners(std::move(tensors), chunk_elements, std::move(owners));
+}
+
+Result<Layout> Layout::unowned(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements) {
+  const ShardSlots one{};
+  return make(std::move(tensors), chunk_elements, {&one, 1});
+}
+
+Result<Layout> Layout::with_owners(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
+                                   std::vector<ChunkOwner> owners) {
+  if (Status s = check_declaration(tensors, chunk_elements); !s) return tl::unexpected(s.error());
+  const std::uint64_t chunks = count_chunks(tensors, chunk_elements);
+  if (owners.size() != chunks) {
+    return fail(ErrorCode::kInvalidArgument, "the layout has " + std::to_string(chunks) + " chunks but owners for " +
+                                                 std::to_string(owners.size()) + " of them");
+  }
+
+  Layout layout;
+  layout.offsets_.reserve(tensors.size());
+  for (const TensorSpec& t : tensors) {
+    layout.offsets_.push_back(layout.flat_elements_);
+    layout.parameters_ += t.elements();
+    layout.flat_elements_ += round_up(t.elements(), kTensorAlign);
+  }
+  layout.hash_ = layout_hash(tensors, chunk_elements);
+  layout.chunk_elements_ = chunk_elements;
+  layout.tensors_ = std::move(tensors);
+  layout.owners_ = std::move(owners);
+  return layout;
+}
+
+ChunkRange Layout::chunk(ChunkIndex c) const {
+  TRIB_ASSERT(c.value < owners_.size());
+  const std::uint64_t begin = c.value * chunk_elements_;
+  return {begin, std::min(chunk_elements_, flat_elements_ - begin)};
+}
+
+std::pair<std::size_t, std::size_t> Layout::tensors_of(ChunkIndex c) const {
+  const ChunkRange range = chunk(c);
+  // First: the last tensor that starts at or before the chunk. Padding is shorter than the alignment of both tensors
+  // and chunks, so that tensor reaches into the chunk.
+  const auto first = std::upper_bound(offsets_.begin(), offsets_.end(), range.begin) - offsets_.begin() - 1;
+  const auto last = std::lower_bound(offsets_.begin(), offsets_.end(), range.begin + range.elements) - offsets_.begin();
+  return {static_cast<std::size_t>(first), static_cast<std::size_t>(last)};
+}
+
+std::pair<std::uint32_t, std::uint32_t> Layout::chunks_of(std::size_t tensor) const {
+  TRIB_ASSERT(tensor < tensors_.size());
+  const std::uint64_t begin = offsets_[tensor];
+  const std::uint64_t last = begin + tensors_[tensor].elements() - 1;
+  return {static_cast<std::uint32_t>(begin / chunk_elements_), static_cast<std::uint32_t>(last / chunk_elements_ + 1)};
+}
+
+std::vector<ChunkIndex> Layout::chunks_owned_by(ShardIndex shard, LaneIndex lane) const {
+  std::vector<ChunkIndex> mine;
+  for (std::uint32_t c = 0; c < owners_.size(); ++c) {
+    if (owners_[c] == ChunkOwner{shard, lane}) mine.push_back(ChunkIndex(c));
+  }
+  return mine;
+}
+
+std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards,
+                                     std::uint32_t nodes, bool one_machine, std::uint64_t largest) {
+  constexpr double kChunksPerLane = 8, kTail = 0.02;
+  const std::uint64_t low = one_machine ? 64u << 10 : 16u << 10;
+  double total_weight = 0.0;
+  for (const ShardSlots& s : shards) total_weight += s.weight;
+
+  auto enough = [&](std::uint64_t chunk_bytes) {
+    const double chunks =
+        std::floor(static_cast<double>(flat_elements) * sizeof(float) / static_cast<double>(chunk_bytes));
+    return std::all_of(shards.begin(), shards.end(), [&](const ShardSlots& s) {
+      return chunks * (s.weight / total_weight) >= kChunksPerLane * s.lanes;
+    });
+  };
+  // The nearest power of two: above this a chunk of half the size is nearer.
+  double most = static_cast<double>(largest);
+  if (!one_machine) {
+    const double in_tail = 2.0 * static_cast<double>(shards.size()) + static_cast<double>(nodes);
+    most = std::sqrt(2.0) * kTail * static_cast<double>(flat_elements * sizeof(float)) / in_tail;
+  }
+  std::uint64_t chunk_bytes = largest;
+  while (chunk_bytes > low && (static_cast<double>(chunk_bytes) > most || !enough(chunk_bytes))) chunk_bytes /= 2;
+  return chunk_bytes / sizeof(float);
+}
+
+std::uint64_t default_bucket_elements(std::uint64_t flat_elements) {
+  // Every bucket costs the latency of a whole ring: on loopback, a model of 1 MB takes 3 times as long in pieces of 64
+  // KiB as in two of 512 KiB. Beyond 4 MiB rings over TCP gain little, but the collectives of GPUs do, and more buckets
+  // overlap better with a backward pass.
+  constexpr std::uint64_t kLow = 512u << 10, kEnough = 4u << 20, kHigh = 16u << 20;  // bytes
+  const auto buckets = [](std::uint64_t bytes) { return bytes > kEnough ? 16u : 8u; };
+  std::uint64_t bytes = kHigh;
+  while (bytes > kLow && flat_elements * sizeof(float) < buckets(bytes) * bytes) bytes /= 2;
+  return bytes / sizeof(float);
+}
+
+Result<Layout> bucket_layout(std::vector<TensorSpec> tensors, std::uint64_t chunk_bytes) {
+  const Result<Layout> probe = Layout::unowned(tensors);
+  if (!probe) return probe;
+  const std::uint64_t elements =
+      chunk_bytes != 0 ? chunk_bytes / sizeof(float) : default_bucket_elements(probe->flat_elements());
+  return Layout::unowned(std::move(tensors), elements);
+}
+
+std::string describe_difference(std::span<const TensorSpec> ours, std::span<const TensorSpec> theirs) {
+  const std::string cure = "; every rank must declare the same tensors in the same order";
+  for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {
+    if (ours[i] == theirs[i]) continue;
+    return "tensor " + std::to_string(i) + " is " + spec_text(ours[i]) + " in the job, but " + spec_text(theirs[i]) +
+           " in your declaration" + cure;
+  }
+  if (ours.size() == theirs.size()) return "";
+  const bool surplus = theirs.size() > ours.size();
+  const std::size_t first = std::min(ours.size(), theirs.size());
+  return "the job has " + std::to_string(ours.size()) + " tensors, but your declaration has " +
+         std::to_string(theirs.size()) + ": tensor " + std::to_string(first) + ", " +
+         spec_text(surplus ? theirs[first] : ours[first]) + ", is only in " +
+         (surplus ? "your declaration" : "the job") + cure;
+}
+
+}  // namespace tributary

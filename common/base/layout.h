@@ -1,0 +1,133 @@
+// The layout: tensors -> one flat fp32 parameter space -> chunks -> shards and lanes. Pure, deterministic, persisted.
+//
+//   tensor 0 | pad | tensor 1 | pad | ...        every tensor starts at a multiple of kTensorAlign elements
+//   [ chunk 0 )[ chunk 1 )[ chunk 2 ) ...        every chunk has chunk_elements elements, the last may be shorter
+//
+// Padding elements have gradient 0 and belong to no tensor; digests and exports skip them. Chunk c is owned by exactly
+// one (shard, lane). With equal weights the assignment is round-robin, so that the tensors a backward pass finishes
+// together are spread over all servers; with weights each chunk goes to the shard below its share that is due first,
+// which is balanced to within one chunk at every prefix. Weights come from the placement
+// (server/coordinator/job_placement.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/message_fields.h"
+#include "common/base/result.h"
+
+namespace tributary {
+
+inline constexpr std::size_t kTensorAlign = 16;              // elements; 64 bytes of fp32
+inline constexpr std::size_t kMaxTensors = 1u << 20;         // bound on a declaration
+inline constexpr std::uint64_t kMaxParameters = 1ull << 40;  // elements
+inline constexpr std::size_t kMaxChunkBytes = 64u << 20;     // of fp32; also bounds ZMQ_MAXMSGSIZE
+inline constexpr std::size_t kMinChunkBytes = 4u << 10;
+inline constexpr std::uint64_t kMaxChunks = 1u << 20;  // a layout must fit a control message (kMaxControlBytes)
+
+struct TensorSpec {
+  std::string name;                  // unique within the job
+  std::vector<std::uint64_t> shape;  // product = elements; empty shape is a scalar (1 element)
+  bool operator==(const TensorSpec&) const = default;
+  std::uint64_t elements() const;
+
+  static void fields(auto& m, auto&& field) {
+    field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "a tensor's name"});
+    field(m.shape, TRIB_WIRE(Shape), AtMost{kMaxShapeDims, "a tensor's shape"});
+  }
+};
+
+struct ChunkOwner {
+  ShardIndex shard;
+  LaneIndex lane;
+  bool operator==(const ChunkOwner&) const = default;
+};
+
+struct ChunkRange {
+  std::uint64_t begin = 0;  // first element in the flat space
+  std::uint64_t elements = 0;
+};
+
+// One shard's place in the assignment.
+struct ShardSlots {
+  std::uint16_t lanes = 1;
+  double weight = 1.0;  // share of the bytes relative to the other shards; 0: owns none
+};
+
+inline constexpr std::uint64_t kMaxChunkElements = kMaxChunkBytes / sizeof(float);
+
+class Layout {
+ public:
+  // Errors: kInvalidArgument for no tensors, a duplicate or empty name, a zero dimension, too many parameters, no
+  // shards or none with a weight above 0, chunk_elements not a multiple of kTensorAlign or out of bounds.
+  static Result<Layout> make(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
+                             std::span<const ShardSlots> shards);
+  // Where only tensors and chunks matter, and nobody owns them (all belong to one lane of one shard). The largest
+  // chunks fit every declaration that any layout can have, so they do to judge it, or to learn flat_elements().
+  static Result<Layout> unowned(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements = kMaxChunkElements);
+  // As persisted or received: `owners` given. Same errors, and kInvalidArgument if owners.size() != number of chunks.
+  static Result<Layout> with_owners(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
+                                    std::vector<ChunkOwner> owners);
+
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  const std::vector<ChunkOwner>& owners() const { return owners_; }
+  std::uint64_t chunk_elements() const { return chunk_elements_; }
+  std::uint64_t flat_elements() const { return flat_elements_; }  // with padding
+  std::uint64_t parameters() const { return parameters_; }        // without padding
+  std::size_t chunks() const { return owners_.size(); }
+  ChunkRange chunk(ChunkIndex c) const;
+  ChunkOwner owner(ChunkIndex c) const { return owners_[c.value]; }
+  std::uint64_t tensor_offset(std::size_t tensor) const { return offsets_[tensor]; }
+  // Tensors that overlap chunk c, and chunks that overlap tensor t: half-open index ranges.
+  std::pair<std::size_t, std::size_t> tensors_of(ChunkIndex c) const;
+  std::pair<std::uint32_t, std::uint32_t> chunks_of(std::size_t tensor) const;
+  // Chunks of one (shard, lane), ascending.
+  std::vector<ChunkIndex> chunks_owned_by(ShardIndex shard, LaneIndex lane) const;
+
+  // XXH3-64 over names, shapes and chunk_elements (not over owners: the same data on other servers is the same layout).
+  std::uint64_t hash() const { return hash_; }
+
+ private:
+  Layout() = default;
+  std::vector<TensorSpec> tensors_;
+  std::vector<std::uint64_t> offsets_;
+  std::vector<ChunkOwner> owners_;
+  std::uint64_t chunk_elements_ = 0;
+  std::uint64_t flat_elements_ = 0;
+  std::uint64_t parameters_ = 0;
+  std::uint64_t hash_ = 0;
+};
+
+// fp32 bytes of a chunk that nobody chose: on hosts a larger one is no faster, but devices have a launch, a copy and a
+// collective to pay for each.
+inline constexpr std::uint64_t kLargestChunkBytes = 1u << 20, kLargestDeviceChunkBytes = 4u << 20;
+
+// Default chunk size in elements, a power of two of bytes.
+//
+// On one machine: the largest such that every lane of every server gets at least 8 chunks (so that pushes, steps and
+// answers overlap), within 64 KiB .. `largest` of fp32; a message costs more there than what it waits for.
+//
+// Over a network of k servers and n nodes the last answers of a round can begin only when the last pushes are in: then
+// a server still sends n answers of its last chunk, and up to 2k chunks were in the window. So a round of M bytes takes
+// about 1 + (2k + n) * chunk / M times as long as its bytes; the chunk is what makes that 2 % (the nearest power of
+// two), within 16 KiB .. `largest`, and no lane gets fewer than 8.
+std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards,
+                                     std::uint32_t nodes, bool one_machine, std::uint64_t largest = kLargestChunkBytes);
+
+// The same for the buckets of an all-reduce job: from 512 KiB, at least 8 of them, to 16 MiB, at least 16. It does not
+// depend on the number of nodes: a checkpoint fits any.
+std::uint64_t default_bucket_elements(std::uint64_t flat_elements);
+
+// The layout of an all-reduce job, whose chunks (buckets) nobody owns: all of one lane of one shard. chunk_bytes: as
+// JobConfig::chunk_bytes, 0 for the default.
+Result<Layout> bucket_layout(std::vector<TensorSpec> tensors, std::uint64_t chunk_bytes);
+
+// Names the first difference between two declarations in a sentence for the trainer that brought `theirs`;
+// empty if equal.
+std::string describe_difference(std::span<const TensorSpec> ours, std::span<const TensorSpec> theirs);
+
+}  // namespace tributary

@@ -1,0 +1,165 @@
+#include "common/base/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <limits>
+
+namespace tributary {
+namespace {
+
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr std::uint64_t kUnknown = std::numeric_limits<std::uint64_t>::max();
+
+// What could be taken without swapping, in the kernel's estimate. A memfd has no limit of its own: asking for more than
+// the machine has would not be refused but would end in somebody being killed.
+std::uint64_t available_memory() {
+  std::ifstream in("/proc/meminfo");
+  std::string key, unit;
+  std::uint64_t kib = 0;
+  while (in >> key >> kib) {
+    if (key == "MemAvailable:") return kib * 1024;
+    std::getline(in, unit);
+  }
+  return kUnknown;
+}
+
+Result<FileDescriptor> create_sealed(std::size_t bytes, const std::string& purpose) {
+  FileDescriptor fd(::memfd_create("tributary", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
+      ::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) {
+    return fail(ErrorCode::kIo, "cannot create shared memory of " + std::to_string(bytes) + " bytes for " + purpose +
+                                    ": " + std::strerror(errno) +
+                                    "; memfd_create must be allowed, and the limit on open files (ulimit -n) not "
+                                    "reached");
+  }
+  return fd;
+}
+
+}  // namespace
+
+Result<SharedMemory> SharedMemory::create(std::size_t bytes, const std::string& purpose) {
+  const std::uint64_t available = available_memory();
+  int problem = bytes > available ? ENOMEM : 0;
+  Result<FileDescriptor> fd = problem == 0 ? create_sealed(bytes, purpose) : Result<FileDescriptor>();
+  if (!fd) return tl::unexpected(fd.error());
+  if (problem == 0) {
+    do {
+      problem = ::posix_fallocate(fd->get(), 0, static_cast<off_t>(bytes));
+    } while (problem == EINTR);
+  }
+  if (problem != 0) {
+    const std::string left = available == kUnknown ? "" : " (" + std::to_string(available) + " are available)";
+    return fail(ErrorCode::kLimit, "cannot reserve " + std::to_string(bytes) + " bytes of shared memory for " +
+                                       purpose + ": " + std::strerror(problem) + left +
+                                       "; free memory, or use a smaller model");
+  }
+  return map_fd(std::move(*fd), bytes, PROT_READ | PROT_WRITE, purpose);
+}
+
+Result<SharedMemory> SharedMemory::create_sparse(std::size_t bytes, const std::string& purpose) {
+  auto fd = create_sealed(bytes, purpose);
+  if (!fd) return tl::unexpected(fd.error());
+  return map_fd(std::move(*fd), bytes, PROT_READ | PROT_WRITE, purpose);
+}
+
+Result<SharedMemory> SharedMemory::map(FileDescriptor fd, std::size_t bytes, const std::string& purpose) {
+  struct stat info {};
+  if (!fd || ::fstat(fd.get(), &info) != 0) {
+    return fail(ErrorCode::kMalformed, "no shared memory came for " + purpose);
+  }
+  if (bytes == 0 || static_cast<std::uint64_t>(info.st_size) != bytes) {
+    return fail(ErrorCode::kMalformed, "shared memory for " + purpose + " has " + std::to_string(info.st_size) +
+                                           " bytes instead of the " + std::to_string(bytes) + " announced");
+  }
+  return map_fd(std::move(fd), bytes, PROT_READ | PROT_WRITE, purpose);
+}
+
+Result<SharedMemory> SharedMemory::map_sealed(FileDescriptor fd, const std::string& purpose) {
+  return map_if_sealed(std::move(fd), PROT_READ, purpose);
+}
+
+Result<SharedMemory> SharedMemory::map_kept(FileDescriptor fd, const std::string& purpose) {
+  return map_if_sealed(std::move(fd), PROT_READ | PROT_WRITE, purpose);
+}
+
+Result<SharedMemory> SharedMemory::map_if_sealed(FileDescriptor fd, int protection, const std::string& purpose) {
+  struct stat info {};
+  if (!fd || ::fstat(fd.get(), &info) != 0) {
+    return fail(ErrorCode::kMalformed, "no shared memory came for " + purpose);
+  }
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (info.st_size <= 0 || seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
+    return fail(ErrorCode::kMalformed, "what came as shared memory for " + purpose + " (" +
+                                           std::to_string(info.st_size) +
+                                           " bytes) is no memory whose size is sealed; both sides must be of the same "
+                                           "release");
+  }
+  return map_fd(std::move(fd), static_cast<std::size_t>(info.st_size), protection, purpose);
+}
+
+Result<SharedMemory> SharedMemory::map_fd(FileDescriptor fd, std::size_t bytes, int protection,
+                                          const std::string& purpose) {
+  void* address = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED) {
+    return fail(ErrorCode::kIo, "cannot map " + std::to_string(bytes) + " bytes of shared memory for " + purpose +
+                                    ": " + std::strerror(errno) + "; raise the limit on address space (ulimit -v)");
+  }
+  SharedMemory memory;
+  memory.fd_ = std::move(fd);
+  memory.data_ = static_cast<std::byte*>(address);
+  memory.size_ = bytes;
+  return memory;
+}
+
+// Through /proc, because a duplicate would keep the right to write.
+Result<FileDescriptor> SharedMemory::read_only() const {
+  FileDescriptor fd(::open(("/proc/self/fd/" + std::to_string(fd_.get())).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) {
+    return fail(ErrorCode::kIo, std::string("cannot open shared memory for reading: ") + std::strerror(errno) +
+                                    "; /proc must be mounted");
+  }
+  return fd;
+}
+
+bool SharedMemory::reserve(std::size_t offset, std::size_t bytes) const {
+  int problem;
+  do {
+    problem = ::posix_fallocate(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (problem == EINTR);
+  return problem == 0;
+}
+
+void SharedMemory::populate(std::size_t offset, std::size_t bytes) const {
+#ifdef MADV_POPULATE_WRITE
+  ::madvise(data_ + offset, bytes, MADV_POPULATE_WRITE);
+#else
+  (void)offset, (void)bytes;
+#endif
+}
+
+void SharedMemory::discard(std::size_t offset, std::size_t bytes) const {
+  ::madvise(data_ + offset, bytes, MADV_REMOVE);
+}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+SharedMemory::~SharedMemory() {
+  if (data_) ::munmap(data_, size_);
+}
+
+}  // namespace tributary

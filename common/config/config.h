@@ -1,0 +1,229 @@
+// Configuration structs. config_toml.h reads them from TOML with line-numbered errors; job_json.h turns a job into the
+// canonical JSON that daemons exchange, hash and compare.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/config/choice.h"
+
+namespace tributary {
+
+struct LogConfig {
+  std::string level = "info";  // trace, debug, info, warn, error
+  std::string file;            // empty: standard error
+};
+
+// A link's, in whatever unit a cluster states them. Beyond that shares of a model are no longer numbers to reckon with.
+inline constexpr double kMinBandwidth = 1e-3, kMaxBandwidth = 1e15;
+inline bool is_bandwidth(double value) {
+  return value >= kMinBandwidth && value <= kMaxBandwidth;
+}
+
+struct ServerConfig {
+  std::uint16_t index = 0;                           // 0 is the coordinator
+  std::uint16_t servers = 1;                         // how many the cluster has; the coordinator waits for all
+  std::string coordinator = "tcp://127.0.0.1:7070";  // server 0 binds here, all others connect
+  // Lanes' sockets: "tcp://ADDR:PORT" (lane i takes PORT+i), "tcp://ADDR:*" or "ipc://PREFIX".
+  std::string bind = "tcp://0.0.0.0:*";
+  std::string advertise;    // host that workers reach the lanes at; empty: the address of `bind`, or 127.0.0.1
+  std::uint16_t lanes = 0;  // 0: from the machine (default_lanes)
+  std::string admin = "127.0.0.1:0";  // HTTP; port 0 picks one; empty: off
+  // The machine, and its link: placement counts what shares a link together (common/math/placement.h).
+  std::string host;                       // empty: found out (common/base/host_identity.h)
+  double bandwidth = 1.0;                 // relative to the other hosts' links
+  std::string store_path;                 // empty: nothing is persisted
+  std::uint32_t store_io_mb_per_s = 200;  // budget of the snapshot writer, MB/s (1e6 bytes)
+  std::uint32_t heartbeat_ms = 1000;
+  std::uint32_t peer_timeout_ms = 10000;  // a peer unheard for this long is lost
+  std::uint32_t stop_timeout_s = 30;      // how long a graceful stop may take
+  LogConfig log;
+};
+
+struct WorkerConfig {
+  std::string coordinator = "tcp://127.0.0.1:7070";
+  std::string name;                                   // in messages and status; empty: the host's name
+  std::string socket = "/tmp/tributary-worker.sock";  // trainers attach here
+  std::string admin = "127.0.0.1:0";
+  std::string host;        // as ServerConfig::host
+  double bandwidth = 1.0;  // as ServerConfig::bandwidth
+  LocalTransport local_transport = LocalTransport::kAuto;
+  // For all-reduce jobs.
+  bool serve_coordinator = false;  // be the coordinator oneself (a cluster without servers)
+  std::string address;      // where other workers reach this one; empty: this machine's address towards the coordinator
+  std::string store_path;   // checkpoints of jobs whose node 0 this is; empty: none are kept
+  std::uint16_t lanes = 0;  // 0: from the machine
+  std::uint32_t window_bytes = 0;       // cap on unacknowledged bytes per lane; 0: 16 MiB, adapted below that
+  std::uint64_t max_shared_memory = 0;  // bytes for attached jobs; 0: half of the machine's memory
+  NodeReduction node_reduction = NodeReduction::kAuto;
+  std::uint32_t collective_timeout_ms = 30000;  // a collective that takes longer hangs
+  NcclUse nccl = NcclUse::kAuto;
+  std::uint32_t heartbeat_ms = 1000;
+  std::uint32_t peer_timeout_ms = 10000;
+  std::uint32_t stop_timeout_s = 30;
+  LogConfig log;
+};
+
+struct OptimizerConfig {
+  std::string name = "sgd";  // sgd, adam, adamw, adagrad, lion
+  double lr = 0.01;
+  double weight_decay = 0.0;         // adamw and lion: decoupled. Default 0.01 for adamw, 0 for the others, as PyTorch
+  double momentum = 0.0;             // sgd
+  double dampening = 0.0;            // sgd
+  bool nesterov = false;             // sgd
+  double beta1 = 0.9;                // adam, adamw, lion
+  double beta2 = 0.999;              // adam, adamw; lion 0.99
+  double eps = 1e-8;                 // adam, adamw 1e-8; adagrad 1e-10
+  double lr_decay = 0.0;             // adagrad
+  double initial_accumulator = 0.0;  // adagrad
+};
+
+struct ScheduleConfig {
+  ScheduleKind kind = ScheduleKind::kConstant;  // its key is "name"
+  std::uint64_t warmup_rounds = 0;              // linear warm-up from lr/warmup_rounds, before any schedule
+  std::uint64_t total_rounds = 0;               // linear, cosine: min_lr_ratio is reached in the step after so many
+  double min_lr_ratio = 0.0;
+  std::uint64_t step_rounds = 0;  // step: every so many rounds ...
+  double step_gamma = 0.1;        // ... multiply by this
+};
+
+struct SnapshotConfig {
+  std::uint32_t every_s = 60;      // seconds between consistent snapshots; 0: by rounds only
+  std::uint64_t every_rounds = 0;  // rounds between consistent snapshots; 0: by time only
+};
+
+// What tributary-train does; servers ignore it, but it belongs to the job's identity.
+struct TrainConfig {
+  std::string dataset = "fashion-mnist";
+  std::string data_dir = "/usr/share/datasets/fashion-mnist";
+  std::vector<std::uint32_t> hidden = {256, 128};
+  std::uint32_t epochs = 5;
+  // Samples per round (mode local_sgd: per local step) over all ranks; must divide by world_size * accumulation.
+  std::uint32_t global_batch = 256;
+  std::uint32_t accumulation = 1;  // micro-batches of them per rank
+  std::uint64_t seed = 1;
+  std::uint64_t max_rounds = 0;  // 0: all epochs
+  std::uint32_t eval_every_epochs = 1;
+};
+
+struct AllreduceConfig {
+  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kHierarchical;
+};
+
+// Mode sync: what a round does about nodes that are late.
+struct SyncConfig {
+  // A rank computes for so long in a round, sums up what it managed, and leaves the rest of its samples; 0: all of
+  // them.
+  std::uint32_t deadline_ms = 0;
+};
+
+// Modes ssp and async: pushes are applied as they arrive (server/shard/shard_core.h).
+struct SspConfig {
+  std::uint64_t staleness = 3;  // ssp: by how many clocks a node may run ahead of the slowest
+};
+
+// Mode local_sgd: a rank is a replica that takes local steps of its own, and its gradient of a round is by how much
+// they moved it. [optimizer] then is the servers', the outer one, and [schedule] is about the local steps.
+struct LocalConfig {
+  std::uint32_t steps = 0;    // local steps a round (DiLoCo's H)
+  OptimizerConfig optimizer;  // the inner one; its name is the key "optimizer"
+  bool keep_state = true;     // of the inner optimizer, from round to round, as DiLoCo does; else it begins anew
+};
+
+// The round gate: what needs the whole gradient before any of it is applied (common/config/gate_rules.h).
+struct GateConfig {
+  double clip_norm = 0.0;           // longest global norm of a mean gradient; 0: any
+  std::string loss_scale = "none";  // none, dynamic, or a power of two: what trainers multiply their loss by
+  // dynamic, as torch.amp.GradScaler has them, but powers of two all of them:
+  double init_scale = 65536.0;
+  double growth_factor = 2.0;
+  double backoff_factor = 0.5;
+  std::uint32_t growth_interval = 2000;  // rounds in a row that were not skipped
+};
+
+// Beyond these a scale is not changed any further.
+inline constexpr float kMinLossScale = 0x1p-120f, kMaxLossScale = 0x1p120f;
+
+struct RecoveryConfig {
+  // Memory of a node for what it pushed since the last snapshot (worker/reduce/redo_ring.h), MiB; nothing is kept if
+  // fewer than 16 rounds fit. 0: nothing ever is, and after a loss of servers the job goes back to its last snapshot.
+  std::uint32_t redo_mb = 256;
+};
+
+// Who takes part.
+struct MembershipConfig {
+  OnWorkerLoss on_worker_loss = OnWorkerLoss::kWait;
+  // With "continue": below this number it waits, too.
+  std::uint32_t min_nodes = 1;
+  // How long a view waits for nodes of the one before that are not known to be lost.
+  std::uint32_t rejoin_ms = 10'000;
+};
+
+struct JobConfig {
+  std::string name;
+  Mode mode = Mode::kSync;
+  std::uint64_t chunk_bytes = 0;  // fp32 bytes per chunk; 0: default_chunk_elements()
+  EncodingSpec push;              // a round's gradients: see common/math/encoding.h
+  EncodingSpec pull;              // the parameters
+  AllreduceConfig allreduce;
+  SyncConfig sync;
+  SspConfig ssp;
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  LocalConfig local;
+  GateConfig gate;
+  SnapshotConfig snapshot;
+  MembershipConfig membership;
+  RecoveryConfig recovery;
+  TrainConfig train;
+};
+
+inline bool on_servers(const JobConfig& job) {
+  return job.mode != Mode::kAllreduce;
+}
+
+// Rounds in which nodes do what they manage in time.
+inline bool has_deadline(const JobConfig& job) {
+  return job.mode == Mode::kSync && job.sync.deadline_ms > 0;
+}
+
+// Modes in which every node has a clock of its own: pushes are applied as they arrive.
+inline bool has_clocks(const JobConfig& job) {
+  return job.mode == Mode::kSsp || job.mode == Mode::kAsync;
+}
+
+inline bool has_local_steps(const JobConfig& job) {
+  return job.mode == Mode::kLocalSgd;
+}
+
+// Rounds that all nodes make together, on servers: after a loss such a job goes on at the round that was open.
+inline bool has_rounds(const JobConfig& job) {
+  return job.mode == Mode::kSync || has_local_steps(job);
+}
+
+// Whether a round waits for one decision about all of its chunks.
+inline bool has_gate(const JobConfig& job) {
+  return job.gate.clip_norm > 0.0 || job.gate.loss_scale != "none";
+}
+
+inline bool has_dynamic_scale(const GateConfig& gate) {
+  return gate.loss_scale == "dynamic";
+}
+// What loss_scale says: a number above 0, or none if it is no power of two between the bounds.
+std::optional<double> parse_loss_scale(const std::string& text);
+// Of the first round. REQUIRES: config is possible.
+double initial_loss_scale(const GateConfig& config);
+
+// Nodes may come and go.
+inline bool is_elastic(const JobConfig& job) {
+  return job.membership.on_worker_loss == OnWorkerLoss::kContinue;
+}
+
+// Lanes of a daemon when the configuration does not say: a quarter of the cores, 1 to 8. Fewer lanes than cores because
+// every lane comes with a ZeroMQ I/O thread, and the kernel's network stack takes its share.
+std::uint16_t default_lanes(unsigned hardware_threads);
+
+}  // namespace tributary

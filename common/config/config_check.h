@@ -1,0 +1,41 @@
+// What values a configuration may have, apart from where it came from: the TOML reader adds file and line to these
+// faults, the JSON reader the peer's key.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/config/config.h"
+
+namespace tributary {
+
+inline constexpr std::size_t kMaxJobName = 128;  // characters
+inline constexpr std::uint16_t kMaxServers = 1024;
+inline constexpr std::uint16_t kMaxLanes = 64;
+inline constexpr std::size_t kMaxHiddenLayers = 64;
+inline constexpr std::uint32_t kMaxHiddenSize = 1u << 20;
+inline constexpr std::uint32_t kMaxLocalSteps = 1'000'000;
+
+// One impossible value. `message` says what would be right, and reads on from "optimizer.lr = -1: ".
+struct Fault {
+  std::string key;         // "optimizer.lr"
+  std::string because_of;  // another key whose value makes this one impossible; empty: none
+  std::string message;
+};
+
+std::vector<Fault> faults_of(const JobConfig& config);
+std::vector<Fault> faults_of(const ServerConfig& config);
+std::vector<Fault> faults_of(const WorkerConfig& config);
+
+// The defaults of one optimizer (they differ: see OptimizerConfig). An unknown name keeps the struct's own.
+OptimizerConfig default_optimizer(std::string_view name);
+// Those of [optimizer]: in mode local_sgd plain sgd averages the replicas (lr 1) unless the job says otherwise.
+OptimizerConfig default_outer_optimizer(Mode mode, std::string_view name);
+
+// The key that this job has no use for ("optimizer.momentum" with adamw), because of which one's choice, with who has
+// use for it; none if it has.
+std::optional<Fault> inapplicable(const JobConfig& config, const std::string& key);
+
+}  // namespace tributary

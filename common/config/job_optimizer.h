@@ -1,0 +1,14 @@
+// The optimizer that a job's configuration asks for: the servers' and the standalone reference's must be the same one.
+#pragma once
+
+#include <memory>
+
+#include "common/config/config.h"
+#include "kernels/optimizer.h"
+
+namespace tributary {
+
+// Null if no optimizer has config.name (job_json checks it, but a peer may be of another release).
+std::unique_ptr<kernels::Optimizer> make_optimizer(const OptimizerConfig& config);
+
+}  // namespace tributary

@@ -1,0 +1,18 @@
+#include "common/config/job_plan.h"
+
+#include "common/config/job_optimizer.h"
+#include "common/config/schedule.h"
+
+namespace tributary {
+
+std::shared_ptr<const JobPlan> JobPlan::of(JobConfig config) {
+  auto plan = std::make_shared<JobPlan>();
+  plan->push = make_encoding(config.push);
+  plan->pull = make_encoding(config.pull);
+  plan->optimizer = make_optimizer(config.optimizer);
+  plan->schedule = server_schedule(config);
+  plan->config = std::move(config);
+  return plan;
+}
+
+}  // namespace tributary

@@ -1,0 +1,46 @@
+// What a process knows of a job and of one view of it: JobPlan is resolved once from the job's configuration, ViewPlan
+// once from what the coordinator says when the view begins. Neither changes; whoever needs something of them holds a
+// pointer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/base/ids.h"
+#include "common/base/layout.h"
+#include "common/config/config.h"
+#include "common/math/encoding.h"
+#include "kernels/optimizer.h"
+
+namespace tributary {
+
+struct JobPlan {
+  // REQUIRES: faults_of(config) finds none.
+  static std::shared_ptr<const JobPlan> of(JobConfig config);
+
+  JobConfig config;
+  std::shared_ptr<const Encoding> push, pull;
+  std::shared_ptr<const kernels::Optimizer> optimizer;  // of the rounds' steps
+  ScheduleConfig schedule;                              // likewise
+
+  const std::string& name() const { return config.name; }
+  bool on_servers() const { return tributary::on_servers(config); }
+  bool has_clocks() const { return tributary::has_clocks(config); }
+  bool has_rounds() const { return tributary::has_rounds(config); }
+  bool has_gate() const { return tributary::has_gate(config); }
+};
+
+struct ViewPlan {
+  std::shared_ptr<const JobPlan> plan;
+  JobId job;
+  ViewId view;
+  std::uint32_t nodes = 1;
+  std::shared_ptr<const Layout> layout;
+  Round start;           // on nodes what every chunk begins at; on servers the snapshot behind the view (0: none)
+  bool resumes = false;  // there is state to begin with: nobody's initial values are awaited
+
+  const std::string& name() const { return plan->name(); }
+};
+
+}  // namespace tributary

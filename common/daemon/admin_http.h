@@ -1,0 +1,56 @@
+// The daemons' HTTP endpoint: GET /healthz, /status (JSON) and /metrics (Prometheus text), and orders, on a thread of
+// its own so that a slow client, or a scrape, never touches a lane.
+//
+// It trusts nobody: a bounded number of connections, bounded requests, a body only for orders, and a deadline on every
+// one. An order must say that it is JSON: a web page that somebody looks at cannot make a browser do that.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/result.h"
+
+namespace tributary {
+
+class AdminHttp {
+ public:
+  struct Answer {
+    unsigned status = 200;
+    std::string json;
+  };
+  // Called on the HTTP thread only, one at a time. An exception becomes a 500 for the asker.
+  struct Handlers {
+    std::function<std::string()> status_json;
+    std::function<std::string()> metrics_text;
+    std::function<bool()> healthy;  // false: /healthz answers 503
+    // Other paths: POST with a JSON body, or GET (body null). Nothing: there is no such path. May be null.
+    std::function<std::optional<Answer>(const std::string& path, const std::string* body)> order;
+    std::function<void(const std::string&)> log;  // why the thread failed, if it ever does; may be null
+  };
+
+  // Of one more than these, the one that has waited for its next request for longest is closed.
+  static constexpr std::size_t kMaxConnections = 32;
+  static constexpr std::size_t kMaxHeaderBytes = 8u << 10;
+  static constexpr std::size_t kMaxOrderBytes = 16u << 10;
+  static constexpr std::chrono::seconds kTimeout{5};  // for a request to arrive, for an answer to leave
+
+  // address: "HOST:PORT" ("[::1]:8080" for IPv6); port 0 picks a free one. Errors: kConfig for an address that is none,
+  // kUnavailable if it cannot be listened on.
+  static Result<std::unique_ptr<AdminHttp>> start(const std::string& address, Handlers handlers);
+  ~AdminHttp();  // closes every connection and joins the thread; no handler is called after it
+  AdminHttp(const AdminHttp&) = delete;
+  AdminHttp& operator=(const AdminHttp&) = delete;
+
+  std::string address() const;  // with the real port: "127.0.0.1:43121"
+
+ private:
+  struct Impl;
+  explicit AdminHttp(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,87 @@
+// CommandQueue: what other threads want one thread to do, in order, and the eventfd that wakes it. Bounded: who pushes
+// into a full queue waits for room, or is refused.
+//
+// The eventfd is readable if and only if something was pushed, or the thread roused, since it last took: whoever polls
+// it sleeps on no command, and asking an empty queue costs a load.
+//
+// Thread rule: take() and run() on one thread, which push() must not wait for there; everything else on any.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "common/base/event_fd.h"
+
+namespace tributary {
+
+template <class Command>
+class CommandQueue {
+ public:
+  static constexpr std::size_t kMaxCommands = 1u << 16;
+
+  explicit CommandQueue(EventFd wake, std::size_t bound = kMaxCommands) : wake_(std::move(wake)), bound_(bound) {}
+  CommandQueue(const CommandQueue&) = delete;
+  CommandQueue& operator=(const CommandQueue&) = delete;
+
+  void push(Command command) {
+    std::unique_lock lock(mutex_);
+    room_.wait(lock, [this] { return commands_.size() < bound_; });
+    commands_.push_back(std::move(command));
+    wake_up();
+  }
+  // False: full.
+  [[nodiscard]] bool try_push(Command command) {
+    const std::lock_guard lock(mutex_);
+    if (commands_.size() >= bound_) return false;
+    commands_.push_back(std::move(command));
+    wake_up();
+    return true;
+  }
+  // Wakes the thread for something else than a command.
+  void rouse() {
+    const std::lock_guard lock(mutex_);
+    wake_up();
+  }
+  // `out` is emptied first; its memory is what the next commands are put into, so that none need be allocated.
+  void take(std::vector<Command>& out) {
+    out.clear();
+    if (empty()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      wake_.drain();
+      some_.store(false, std::memory_order_release);
+      commands_.swap(out);
+    }
+    room_.notify_all();
+  }
+  // Takes commands that are functions, and calls them.
+  template <class... Arguments>
+  void run(Arguments&&... arguments) {
+    std::vector<Command> commands;
+    take(commands);
+    for (const Command& command : commands) command(arguments...);
+  }
+  // Nothing to take. What the thread did before the take that made it so is seen by whoever asks.
+  bool empty() const { return !some_.load(std::memory_order_acquire); }
+  int fd() const { return wake_.fd(); }
+  std::size_t bound() const { return bound_; }
+
+ private:
+  // REQUIRES: mutex_ held.
+  void wake_up() {
+    if (!some_.exchange(true, std::memory_order_release)) wake_.notify();
+  }
+
+  const EventFd wake_;
+  const std::size_t bound_;
+  std::mutex mutex_;  // guards commands_
+  std::condition_variable room_;
+  std::vector<Command> commands_;
+  std::atomic<bool> some_{false};
+};
+
+}  // namespace tributary

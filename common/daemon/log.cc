@@ -1,0 +1,77 @@
+#include "common/daemon/log.h"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace tributary {
+namespace {
+
+std::optional<spdlog::level::level_enum> parse_level(std::string_view name) {
+  if (name == "trace") return spdlog::level::trace;
+  if (name == "debug") return spdlog::level::debug;
+  if (name == "info") return spdlog::level::info;
+  if (name == "warn") return spdlog::level::warn;
+  if (name == "error") return spdlog::level::err;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<Logger> make_logger(const LogConfig& config, const std::string& name) {
+  const auto level = parse_level(config.level);
+  if (!level) {
+    return fail(ErrorCode::kConfig,
+                "log.level = \"" + config.level + "\": must be one of trace, debug, info, warn or error");
+  }
+  spdlog::sink_ptr sink;
+  try {
+    if (config.file.empty()) {
+      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    } else {
+      sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(config.file);
+    }
+  } catch (const spdlog::spdlog_ex& e) {
+    return fail(ErrorCode::kIo, "log.file = \"" + config.file + "\": cannot be opened (" + e.what() +
+                                    "); make its folder writable or choose another file");
+  }
+  auto logger = std::make_shared<spdlog::logger>(name, std::move(sink));
+  logger->set_level(*level);
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %-7l [%n] %v");
+  logger->flush_on(spdlog::level::trace);
+  return logger;
+}
+
+RateLimitedLog::RateLimitedLog(Logger logger, std::uint32_t lines, std::uint64_t interval_ms)
+    : logger_(std::move(logger)), lines_(std::max(lines, 1u)), interval_ms_(std::max<std::uint64_t>(interval_ms, 1)) {}
+
+void RateLimitedLog::roll(std::uint64_t now_ms) {
+  if (started_ && now_ms - interval_start_ms_ < interval_ms_) return;
+  started_ = true;
+  interval_start_ms_ = now_ms;
+  written_ = 0;
+  if (suppressed_ > 0) {
+    logger_->warn("{} similar lines were suppressed (at most {} in {} ms are written)", suppressed_, lines_,
+                  interval_ms_);
+    suppressed_ = 0;
+  }
+}
+
+void RateLimitedLog::log(spdlog::level::level_enum level, std::string_view line, std::uint64_t now_ms) {
+  roll(now_ms);
+  if (written_ < lines_) {
+    ++written_;
+    logger_->log(level, "{}", line);
+  } else {
+    ++suppressed_;
+    ++suppressed_total_;
+  }
+}
+
+void RateLimitedLog::tick(std::uint64_t now_ms) {
+  roll(now_ms);
+}
+
+}  // namespace tributary

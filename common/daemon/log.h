@@ -1,0 +1,50 @@
+// Logging: a logger that is passed to whoever needs it, and a limiter for what the network can provoke.
+#pragma once
+
+#include <spdlog/logger.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "common/base/result.h"
+#include "common/config/config.h"
+
+namespace tributary {
+
+using Logger = std::shared_ptr<spdlog::logger>;
+
+// A logger of its own (spdlog's global registry is not used). Lines: "2024-05-01T12:00:00.123+02:00 info  [name] text".
+// Appends to config.file, or writes to standard error if that is empty; every line is flushed, so that a crash loses
+// none. Any thread may log. Errors: kConfig for an unknown level, kIo if the file cannot be opened.
+Result<Logger> make_logger(const LogConfig& config, const std::string& name);
+
+// At most `lines` lines per interval; the others are counted, and the next line let through (or tick()) says how many.
+// For whatever a peer can cause at will: a garbage message must not fill the disk. Time is an argument (milliseconds,
+// monotonic), so tests need no clock. Thread rule: one thread.
+class RateLimitedLog {
+ public:
+  RateLimitedLog(Logger logger, std::uint32_t lines, std::uint64_t interval_ms);
+
+  void log(spdlog::level::level_enum level, std::string_view line, std::uint64_t now_ms);
+  void warn(std::string_view line, std::uint64_t now_ms) { log(spdlog::level::warn, line, now_ms); }
+  // Reports suppressed lines of an interval that is over, so that the count appears even when the noise has stopped.
+  void tick(std::uint64_t now_ms);
+
+  std::uint64_t suppressed_total() const { return suppressed_total_; }
+
+ private:
+  void roll(std::uint64_t now_ms);
+
+  Logger logger_;
+  const std::uint32_t lines_;
+  const std::uint64_t interval_ms_;
+  std::uint64_t interval_start_ms_ = 0;
+  bool started_ = false;
+  std::uint32_t written_ = 0;     // in this interval
+  std::uint64_t suppressed_ = 0;  // since the last report
+  std::uint64_t suppressed_total_ = 0;
+};
+
+}  // namespace tributary

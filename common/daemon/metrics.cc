@@ -1,0 +1,110 @@
+#include "common/daemon/metrics.h"
+
+#include <prometheus/check_names.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <sstream>
+#include <utility>
+
+#include "common/base/assert.h"
+
+namespace tributary {
+namespace {
+
+std::vector<prometheus::ClientMetric::Label> to_prometheus(const Metrics::Labels& labels) {
+  std::vector<prometheus::ClientMetric::Label> out;
+  for (const auto& [name, value] : labels) {
+    TRIB_ASSERT(prometheus::CheckLabelName(name));
+    out.push_back({name, value});
+  }
+  return out;
+}
+
+prometheus::ClientMetric to_prometheus(prometheus::MetricType type, const Metrics::Labels& labels, double value) {
+  prometheus::ClientMetric metric;
+  metric.label = to_prometheus(labels);
+  (type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+  return metric;
+}
+
+}  // namespace
+
+struct Metrics::Families {
+  struct Family {
+    std::string help;
+    prometheus::MetricType type;
+    std::vector<std::function<void(prometheus::MetricFamily&)>> readers;
+  };
+  std::map<std::string, Family> by_name;  // the order of the text
+
+  void add(const std::string& name, const std::string& help, prometheus::MetricType type,
+           std::function<void(prometheus::MetricFamily&)> reader) {
+    TRIB_ASSERT(prometheus::CheckMetricName(name));
+    Family& family = by_name.try_emplace(name, Family{help, type, {}}).first->second;
+    TRIB_ASSERT(family.help == help && family.type == type);
+    family.readers.push_back(std::move(reader));
+  }
+
+  void add_one(const std::string& name, const std::string& help, prometheus::MetricType type, Labels labels,
+               std::function<double()> read) {
+    add(name, help, type, [type, labels = std::move(labels), read = std::move(read)](prometheus::MetricFamily& out) {
+      out.metric.push_back(to_prometheus(type, labels, read()));
+    });
+  }
+
+  void add_many(const std::string& name, const std::string& help, prometheus::MetricType type,
+                std::function<std::vector<Sample>()> read) {
+    add(name, help, type, [type, read = std::move(read)](prometheus::MetricFamily& out) {
+      for (const Sample& sample : read()) out.metric.push_back(to_prometheus(type, sample.labels, sample.value));
+    });
+  }
+};
+
+Metrics::Metrics() : families_(std::make_unique<Families>()) {}
+Metrics::~Metrics() = default;
+
+void Metrics::counter(const std::string& name, const std::string& help, Labels labels, std::function<double()> read) {
+  const std::lock_guard lock(mutex_);
+  families_->add_one(name, help, prometheus::MetricType::Counter, std::move(labels), std::move(read));
+}
+
+void Metrics::gauge(const std::string& name, const std::string& help, Labels labels, std::function<double()> read) {
+  const std::lock_guard lock(mutex_);
+  families_->add_one(name, help, prometheus::MetricType::Gauge, std::move(labels), std::move(read));
+}
+
+void Metrics::count(const std::string& prefix, const Labels& labels, const CountField& field, const LaneCounter& cell) {
+  const auto read = [field, &cell] { return field.shown(cell.value()); };
+  const std::string name = field.metric_name(prefix);
+  field.grows() ? counter(name, field.help, labels, read) : gauge(name, field.help, labels, read);
+}
+
+void Metrics::counters(const std::string& name, const std::string& help, std::function<std::vector<Sample>()> read) {
+  const std::lock_guard lock(mutex_);
+  families_->add_many(name, help, prometheus::MetricType::Counter, std::move(read));
+}
+
+void Metrics::gauges(const std::string& name, const std::string& help, std::function<std::vector<Sample>()> read) {
+  const std::lock_guard lock(mutex_);
+  families_->add_many(name, help, prometheus::MetricType::Gauge, std::move(read));
+}
+
+std::string Metrics::render() const {
+  std::vector<prometheus::MetricFamily> collected;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, family] : families_->by_name) {
+      prometheus::MetricFamily& out = collected.emplace_back();
+      out.name = name;
+      out.help = family.help;
+      out.type = family.type;
+      for (const auto& reader : family.readers) reader(out);
+    }
+  }
+  std::ostringstream text;
+  prometheus::TextSerializer().Serialize(text, collected);
+  return text.str();
+}
+
+}  // namespace tributary

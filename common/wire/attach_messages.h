@@ -1,0 +1,176 @@
+// The attach path: trainer <-> worker over a Unix socket, SOCK_SEQPACKET (schema/attach.capnp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/layout.h"
+#include "common/base/message_fields.h"
+#include "common/wire/compute_kinds.h"
+
+namespace tributary {
+
+enum class LeaveKind : std::uint8_t {
+  kFinished = 0,  // training is complete
+  kStopped = 1,   // asked to stop; may come back
+  kFailed = 2,    // a trainer or the node is lost
+};
+constexpr KnownValues known_values(LeaveKind) {
+  return {static_cast<std::uint16_t>(LeaveKind::kFailed), "the kind of leave"};
+}
+
+enum class StopKind : std::uint8_t {
+  kFinished = 0,  // every node finished: keep the final state as a snapshot of `round`
+  kStopped = 1,   // stopped at a round boundary: likewise
+  kRestart = 2,   // a member was lost: drop what is open; members may attach again and go on from the last snapshot
+};
+constexpr KnownValues known_values(StopKind) {
+  return {static_cast<std::uint16_t>(StopKind::kRestart), "the kind of stop"};
+}
+
+// What a rank gave to be kept with the state after `round` (Session::keep): generators of random numbers, a sampler.
+// Trainer -> worker (RankState) -> coordinator (NodeRankState), and back when the job goes on from there.
+inline constexpr std::size_t kMaxRankState = 256u << 10;  // bytes
+inline constexpr std::size_t kMaxRankStates = 256;        // of a node
+struct RankState {
+  Round round;
+  std::vector<std::byte> state;
+
+  static constexpr auto kWire = TRIB_WIRE(RankState);
+  static void fields(auto& m, auto&& field) {
+    field(m.round, TRIB_WIRE(Round));
+    field(m.state, TRIB_WIRE(State), AtMost{kMaxRankState, "the rank's state"});
+  }
+};
+
+inline constexpr std::size_t kMaxDeviceUuid = 64;
+inline constexpr std::size_t kMaxMemoryHandle = 256;  // bytes; CUDA's have 64
+
+struct AttachRequest {
+  std::string job_json;
+  std::uint32_t rank = 0, local_rank = 0, world_size = 1, local_world_size = 1, node_rank = 0;
+  std::int32_t pid = 0;
+  std::vector<TensorSpec> tensors;
+  std::string device;           // UUID of the GPU with this rank's gradients; empty: they are in host memory
+  bool gradients_move = false;  // the trainer can write each round's gradient elsewhere
+  std::string computes_with;    // common/wire/compute_kinds.h; empty: not said
+
+  static constexpr auto kWire = TRIB_WIRE(Request);
+  static void fields(auto& m, auto&& field) {
+    field(m.job_json, TRIB_WIRE(JobJson), AtMost{kMaxJobJsonBytes, "the job configuration"});
+    field(m.rank, TRIB_WIRE(Rank));
+    field(m.local_rank, TRIB_WIRE(LocalRank));
+    field(m.world_size, TRIB_WIRE(WorldSize));
+    field(m.local_world_size, TRIB_WIRE(LocalWorldSize));
+    field(m.node_rank, TRIB_WIRE(NodeRank));
+    field(m.pid, TRIB_WIRE(Pid));
+    field(m.tensors, TRIB_WIRE(Tensors), AtMost{kMaxTensors, "the list of tensors"});
+    field(m.device, TRIB_WIRE(Device), AtMost{kMaxDeviceUuid, "the device"});
+    field(m.gradients_move, TRIB_WIRE(GradientsMove));
+    field(m.computes_with, TRIB_WIRE(ComputesWith), CutAt{kMaxComputeKindBytes, "what the rank computes with"});
+  }
+};
+// File descriptors travel with it (SCM_RIGHTS), in this order: node region, gradient region, one eventfd per lane.
+struct AttachReply {
+  JobId job;
+  ViewId view;
+  // Where the rank stands in this view. In an elastic job it need not be what the request said.
+  std::uint32_t rank = 0, world_size = 1, node_rank = 0;
+  std::vector<std::byte> state;  // what this rank gave to be kept with resume_round; empty: none
+  bool resume = false;
+  Round resume_round;
+  std::uint64_t chunk_elements = 0;
+  std::vector<ChunkOwner> owners;
+  std::uint16_t lanes = 1;  // worker lanes: how many eventfds
+  std::uint64_t node_region_bytes = 0;
+  std::uint64_t gradient_region_bytes = 0;
+  // Device memory that is lent to the trainer, as CUDA IPC handles; device empty: everything is in the regions.
+  std::string device;
+  std::vector<std::byte> gradient_handle, parameter_handle;
+  std::uint64_t device_bytes = 0;  // of each
+  // One more descriptor: what the node has pushed, for the trainer to hold and give back when it attaches again.
+  bool redo = false;
+  // Where the rank writes its gradients, in that memory: round r's at offset + (r % slots) * slot_bytes, as flat as in
+  // a gradient region. slots 0: they are in the gradient region.
+  struct RingGradients {
+    std::uint64_t offset = 0, slot_bytes = 0;
+    std::uint32_t slots = 0;
+  } ring;
+
+  static constexpr auto kWire = TRIB_WIRE(Reply);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.rank, TRIB_WIRE(Rank));
+    field(m.world_size, TRIB_WIRE(WorldSize));
+    field(m.node_rank, TRIB_WIRE(NodeRank));
+    field(m.state, TRIB_WIRE(State), AtMost{kMaxRankState, "the rank's state"});
+    field(m.resume, TRIB_WIRE(Resume));
+    field(m.resume_round, TRIB_WIRE(ResumeRound));
+    field.inside(TRIB_WIRE(Layout), [&](const auto& layout) {
+      layout(m.chunk_elements, TRIB_WIRE(ChunkElements));
+      layout.owners(m.owners);
+    });
+    field(m.lanes, TRIB_WIRE(Lanes));
+    field(m.node_region_bytes, TRIB_WIRE(NodeRegionBytes));
+    field(m.gradient_region_bytes, TRIB_WIRE(GradientRegionBytes));
+    field(m.device, TRIB_WIRE(Device), AtMost{kMaxDeviceUuid, "the device"});
+    field(m.gradient_handle, TRIB_WIRE(GradientHandle), AtMost{kMaxMemoryHandle, "the gradients' memory handle"});
+    field(m.parameter_handle, TRIB_WIRE(ParameterHandle), AtMost{kMaxMemoryHandle, "the parameters' memory handle"});
+    field(m.device_bytes, TRIB_WIRE(DeviceBytes));
+    field(m.redo, TRIB_WIRE(Redo));
+    field(m.ring.offset, TRIB_WIRE(RingOffset));
+    field(m.ring.slot_bytes, TRIB_WIRE(RingSlotBytes));
+    field(m.ring.slots, TRIB_WIRE(RingSlots));
+  }
+};
+struct InitialValues {  // trainer of rank 0 -> worker: the parameters in the node region are the initial ones
+  static constexpr auto kWire = TRIB_WIRE(InitialValues);
+};
+struct Detach {
+  LeaveKind kind = LeaveKind::kFinished;
+  std::string message;
+
+  static constexpr auto kWire = TRIB_WIRE(Detach);
+  static void fields(auto& m, auto&& field) {
+    field(m.kind, TRIB_WIRE(Kind));
+    field(m.message, TRIB_WIRE(Message), CutAt{});
+  }
+};
+struct DetachReply {
+  static constexpr auto kWire = TRIB_WIRE(DetachReply);
+};
+struct AttachStopped {  // worker -> trainer: the job's view is over (also flagged in the node region)
+  StopKind kind = StopKind::kRestart;
+  Round round;
+  std::string reason;
+
+  static constexpr auto kWire = TRIB_WIRE(Stopped);
+  static void fields(auto& m, auto&& field) {
+    field(m.kind, TRIB_WIRE(Kind));
+    field(m.round, TRIB_WIRE(Round));
+    field(m.reason, TRIB_WIRE(Reason), CutAt{});
+  }
+};
+struct AttachError {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+
+  static constexpr auto kWire = TRIB_WIRE(Error);
+  static void fields(auto& m, auto&& field) {
+    field(m.code, TRIB_WIRE(Code));
+    field(m.message, TRIB_WIRE(Message), CutAt{});
+  }
+};
+
+// In the order of the union in schema/attach.capnp.
+using AttachMessage =
+    std::variant<AttachRequest, AttachReply, InitialValues, Detach, DetachReply, AttachStopped, AttachError, RankState>;
+
+inline constexpr std::size_t kMaxAttachBytes = 8u << 20;
+
+}  // namespace tributary

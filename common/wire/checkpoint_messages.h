@@ -1,0 +1,98 @@
+// Checkpoints: coordinator -> servers, each answered with CheckpointDone (server/coordinator_checkpoint.cc;
+// schema/control.capnp).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/layout.h"
+#include "common/base/message_fields.h"
+
+namespace tributary {
+
+inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
+
+// Your part of this complete snapshot goes into `directory`, which every server sees.
+struct WriteCheckpoint {
+  std::uint64_t operation = 0;
+  JobId job;
+  Round round;
+  std::string directory;  // PATH/NAME-round-R.partial
+
+  static constexpr auto kWire = TRIB_WIRE(WriteCheckpoint);
+  static void fields(auto& m, auto&& field) {
+    field(m.operation, TRIB_WIRE(Operation));
+    field(m.job, TRIB_WIRE(Job));
+    field(m.round, TRIB_WIRE(Round));
+    field(m.directory, TRIB_WIRE(Directory), AtMost{kMaxPathBytes, "a checkpoint's path"});
+  }
+};
+// To server 0: all parts are there; make them the checkpoint `target`.
+struct SealCheckpoint {
+  std::uint64_t operation = 0;
+  std::string directory, target;
+  std::string manifest;
+
+  static constexpr auto kWire = TRIB_WIRE(SealCheckpoint);
+  static void fields(auto& m, auto&& field) {
+    field(m.operation, TRIB_WIRE(Operation));
+    field(m.directory, TRIB_WIRE(Directory), AtMost{kMaxPathBytes, "a checkpoint's path"});
+    field(m.target, TRIB_WIRE(Target), AtMost{kMaxPathBytes, "a checkpoint's path"});
+    field(m.manifest, TRIB_WIRE(Manifest), AtMost{kMaxControlBytes, "a checkpoint's manifest"});
+  }
+};
+// The chunks that you own become a snapshot of this job in your store, from the files of the checkpoint `directory`.
+struct LoadCheckpoint {
+  std::uint64_t operation = 0;
+  JobId job;
+  std::string name;      // the job's, which the checkpoint's may not be
+  std::string manifest;  // checksum of the manifest that the coordinator saw
+  std::string directory;
+  std::vector<ChunkOwner> owners;
+
+  static constexpr auto kWire = TRIB_WIRE(LoadCheckpoint);
+  static void fields(auto& m, auto&& field) {
+    field(m.operation, TRIB_WIRE(Operation));
+    field(m.job, TRIB_WIRE(Job));
+    field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "the job's name"});
+    field(m.manifest, TRIB_WIRE(Manifest), AtMost{kMaxNameBytes, "the manifest's checksum"});
+    field(m.directory, TRIB_WIRE(Directory), AtMost{kMaxPathBytes, "a checkpoint's path"});
+    field.inside(TRIB_WIRE(Owners), [&](const auto& layout) { layout.owners(m.owners); });
+  }
+};
+// Nobody needs these any more: the state of a job that was replaced or never became one (0: none), and what you wrote
+// into a directory (empty: none). Not answered.
+struct DropCheckpoint {
+  JobId job;
+  std::string directory;
+
+  static constexpr auto kWire = TRIB_WIRE(DropCheckpoint);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.directory, TRIB_WIRE(Directory), AtMost{kMaxPathBytes, "a checkpoint's path"});
+  }
+};
+struct CheckpointDone {  // server -> coordinator
+  std::uint64_t operation = 0;
+  bool ok = true;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+  std::uint64_t bytes = 0;  // written: of the file, and its checksum
+  std::string checksum;
+  bool unchanged = false;  // written: the file of an earlier checkpoint was taken; sealed: the checkpoint was there
+
+  static constexpr auto kWire = TRIB_WIRE(CheckpointDone);
+  static void fields(auto& m, auto&& field) {
+    field(m.operation, TRIB_WIRE(Operation));
+    field(m.ok, TRIB_WIRE(Ok));
+    field(m.code, TRIB_WIRE(Code));
+    field(m.message, TRIB_WIRE(Message), CutAt{});
+    field(m.bytes, TRIB_WIRE(Bytes));
+    field(m.checksum, TRIB_WIRE(Checksum), AtMost{kMaxNameBytes, "a file's checksum"});
+    field(m.unchanged, TRIB_WIRE(Unchanged));
+  }
+};
+
+}  // namespace tributary

@@ -1,0 +1,195 @@
+// The data path: worker lane <-> server lane (schema/data.capnp). Frames: a header, then the raw payload where noted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "common/base/ids.h"
+#include "common/base/layout.h"
+#include "common/base/message_fields.h"
+#include "common/math/gate_decision.h"
+
+namespace tributary {
+
+// Identifies what a data message is about. A push names (job, view, node, round, chunk): receiving it twice changes
+// nothing. Beside the union in the schema, as a gate's decision is: codec_data.cc writes and reads both.
+struct ChunkKey {
+  JobId job;
+  ViewId view;
+  NodeRank node;
+  ChunkIndex chunk;
+  bool operator==(const ChunkKey&) const = default;
+
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.node, TRIB_WIRE(Node));
+    field(m.chunk, TRIB_WIRE(Chunk));
+  }
+};
+
+// What a push brings of its author's residual (encodings with error feedback; schema/data.capnp).
+enum class ResidualUse : std::uint8_t { kNone = 0, kBehind = 1, kAlone = 2 };
+
+constexpr KnownValues known_values(ResidualUse) {
+  return {static_cast<std::uint16_t>(ResidualUse::kAlone), "the use of the residual"};
+}
+constexpr KnownValues known_values(EncodingId) {
+  return {static_cast<std::uint16_t>(EncodingId::kInt8Delta), "the encoding"};
+}
+
+// Where the residual begins in a payload that carries one behind its frame.
+constexpr std::size_t residual_offset(std::size_t frame_bytes) {
+  constexpr std::size_t kAlign = 64;
+  return (frame_bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+// Largest payload of a data message: a chunk's frame (at most 1.5 times its values: top-k of all of them), with its
+// residual behind it.
+inline constexpr std::size_t kMaxDataPayload = 3 * kMaxChunkBytes;
+
+// Bytes of any data header except ErrorReply, and of that one, whose message is cut to fit; encode_data() asserts it.
+inline constexpr std::size_t kMaxDataHeader = 192;
+inline constexpr std::size_t kMaxErrorHeader = 4096;
+inline constexpr std::size_t kMaxErrorText = kMaxErrorHeader - kMaxDataHeader - 16;
+
+// Node-summed gradient of one chunk for one round. + payload (encoded).
+struct Push {
+  ChunkKey key;
+  Round round;
+  std::uint64_t weight = 0;  // samples (or any additive weight) behind the sum; the server divides by the total
+  EncodingId encoding = EncodingId::kFp32;
+  ResidualUse residual = ResidualUse::kNone;
+  bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
+  bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
+  GateDecision gate;  // redo, in a job with a gate: what was decided about that round
+
+  static constexpr auto kWire = TRIB_WIRE(Push);
+  static void fields(auto& m, auto&& field) {
+    field(m.round, TRIB_WIRE(Round));
+    field(m.weight, TRIB_WIRE(Weight));
+    field(m.encoding, TRIB_WIRE(Encoding));
+    field(m.residual, TRIB_WIRE(Residual));
+    field(m.last, TRIB_WIRE(Last));
+    field(m.redo, TRIB_WIRE(Redo));
+  }
+};
+// Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.
+struct Init {
+  ChunkKey key;
+
+  static constexpr auto kWire = TRIB_WIRE(Init);
+};
+// "Give me the parameters of this chunk at `version`": at the start of a view, which begins there. Held until the chunk
+// is initialised and at that version.
+struct Pull {
+  ChunkKey key;
+  Version version;
+
+  static constexpr auto kWire = TRIB_WIRE(Pull);
+  static void fields(auto& m, auto&& field) { field(m.version, TRIB_WIRE(Version)); }
+};
+// "What became of my push?": sent instead of the payload when an answer is overdue.
+// Replied with Answer, Receipt or Resend.
+struct Query {
+  ChunkKey key;
+  Round round;
+  bool redo = false;  // of a push with redo
+
+  static constexpr auto kWire = TRIB_WIRE(Query);
+  static void fields(auto& m, auto&& field) {
+    field(m.round, TRIB_WIRE(Round));
+    field(m.redo, TRIB_WIRE(Redo));
+  }
+};
+// The push has arrived and waits for the other nodes. Frees the sender's window, not its buffer.
+struct Receipt {
+  ChunkKey key;
+  Round round;
+  bool residual_kept = false;  // of a residual alone; a late receipt of the same round's gradient must not pass for it
+  bool applied = false;        // of a push with redo: the round is complete, the next one may come
+
+  static constexpr auto kWire = TRIB_WIRE(Receipt);
+  static void fields(auto& m, auto&& field) {
+    field(m.round, TRIB_WIRE(Round));
+    field(m.residual_kept, TRIB_WIRE(ResidualKept));
+    field(m.applied, TRIB_WIRE(Applied));
+  }
+};
+// The chunk's parameters at `version`. + payload (encoded). Where nodes have clocks (modes ssp and async) the version
+// is the clock of the reader's own that is answered, and slowest says what the reader may rely on.
+struct Answer {
+  ChunkKey key;
+  Version version;
+  EncodingId encoding = EncodingId::kFp32;
+  Round snapshot_round;        // the push of this round must bring its residual; 0: none
+  bool residual_sent = false;  // a Residual went before this answer
+  Round slowest;               // clocks: every node's pushes up to this one are in the parameters; else the version
+  GateDecision gate;           // in a job with a gate: about the round that made this version
+
+  static constexpr auto kWire = TRIB_WIRE(Answer);
+  static void fields(auto& m, auto&& field) {
+    field(m.version, TRIB_WIRE(Version));
+    field(m.encoding, TRIB_WIRE(Encoding));
+    field(m.snapshot_round, TRIB_WIRE(SnapshotRound));
+    field(m.residual_sent, TRIB_WIRE(ResidualSent));
+    field(m.slowest, TRIB_WIRE(Slowest));
+  }
+};
+// The node's residual of a resumed chunk, before its first answer. + payload (fp32).
+struct Residual {
+  ChunkKey key;
+  Version version;
+
+  static constexpr auto kWire = TRIB_WIRE(Residual);
+  static void fields(auto& m, auto&& field) { field(m.version, TRIB_WIRE(Version)); }
+};
+// The server does not have this push (it was lost, or the server came back): send it again.
+struct Resend {
+  ChunkKey key;
+  Round round;
+
+  static constexpr auto kWire = TRIB_WIRE(Resend);
+  static void fields(auto& m, auto&& field) { field(m.round, TRIB_WIRE(Round)); }
+};
+// To the author of a message that could not be accepted.
+struct ErrorReply {
+  ChunkKey key;
+  Round round;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+
+  static constexpr auto kWire = TRIB_WIRE(Error);
+  static void fields(auto& m, auto&& field) {
+    field(m.round, TRIB_WIRE(Round));
+    field(m.code, TRIB_WIRE(Code));
+    field(m.message, TRIB_WIRE(Message), CutAt{kMaxErrorText, "the error's message"});
+  }
+};
+
+// Beside a data message between two lanes on one machine that share memory (common/wire/local_link.h): where the
+// payload lies, instead of the payload frame. bytes 0: the message has no payload, or has it in a frame.
+struct PayloadPlace {
+  std::uint32_t link = 0;    // the pair of lanes, by the server's number; 0: they share nothing
+  std::uint32_t region = 0;  // of the sender's memories; a server has one: the buffers of the job
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  // From a server: the places that it tells over a link count 1, 2, ... From a worker, in every message that names a
+  // link: the newest that it has read; it looks at no older one any more.
+  std::uint64_t ticket = 0;
+
+  static void fields(auto& m, auto&& field) {
+    field(m.link, TRIB_WIRE(Link));
+    field(m.region, TRIB_WIRE(Region));
+    field(m.offset, TRIB_WIRE(Offset));
+    field(m.bytes, TRIB_WIRE(Bytes));
+    field(m.ticket, TRIB_WIRE(Ticket));
+  }
+};
+
+// In the order of the union in schema/data.capnp.
+using DataMessage = std::variant<Push, Init, Pull, Query, Receipt, Answer, Resend, ErrorReply, Residual>;
+
+}  // namespace tributary

@@ -1,0 +1,28 @@
+// Packets over a Unix socket of type SOCK_SEQPACKET, with file descriptors beside the bytes (SCM_RIGHTS). What the
+// attach protocol and the links between lanes on one machine are made of. Nothing here waits.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "common/base/file_descriptor.h"
+
+namespace tributary {
+
+inline constexpr std::size_t kMaxPacketFds = 128;
+
+// 0, or errno. EAGAIN: the peer does not read. REQUIRES: at most kMaxPacketFds.
+int send_packet(int socket, std::span<const iovec> parts, std::span<const int> fds);
+
+struct FdPacket {
+  int error = 0;           // errno; EAGAIN: nothing is there. 0 with 0 bytes: the peer is gone
+  std::size_t bytes = 0;   // in the parts
+  bool truncated = false;  // there was more, bytes or descriptors
+  std::vector<FileDescriptor> fds;
+};
+FdPacket receive_packet(int socket, std::span<const iovec> parts);
+
+}  // namespace tributary

@@ -1,0 +1,397 @@
+// The messages as plain structs with their field lists (common/base/message_fields.h). common/wire/codec.h turns them
+// into Cap'n Proto and back; the cores see only these. Here: every daemon <-> the coordinator (schema/control.capnp),
+// one frame.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/math/gate_decision.h"
+#include "common/wire/attach_messages.h"
+#include "common/wire/checkpoint_messages.h"
+#include "common/wire/compute_kinds.h"
+#include "common/wire/data_messages.h"
+#include "common/wire/peer_messages.h"
+
+namespace tributary {
+
+// Both wires and the attach protocol carry it first; another version is refused with a message that names both. Within
+// a version fields and kinds may be added (docs/data-path.md, "Messages of other releases").
+inline constexpr std::uint16_t kProtocolVersion = 11;
+
+// A worker whose local ranks have all attached.
+struct JoinJob {
+  std::string job_json;  // canonical JobConfig
+  std::vector<TensorSpec> tensors;
+  NodeRank node;            // by which the job knows it, in all views
+  std::uint32_t nodes = 1;  // as its trainers say; an elastic job begins with that many
+  std::uint32_t local_world_size = 1;
+  std::uint32_t world_size = 1;
+  Round checkpoint_round;  // all-reduce: the newest checkpoint of this job that the node holds; 0: none
+  // The node's pushes that it still has (worker/reduce/redo_ring.h): of this job, of all rounds from first to last
+  // (last < first: none), and of how many rounds there can be some (0: it keeps none).
+  JobId redo_job;
+  Round redo_first, redo_last;
+  std::uint32_t redo_capacity = 0;
+  std::uint64_t redo_members = 0;  // JobWelcome::members of the views that they were pushed in
+  // Encodings with error feedback: the rounds after which it knows what it has not said yet (last < first: none).
+  Round residual_first{1}, residual_last;
+  ComputeKinds computes_with;  // its ranks
+  bool on_devices = false;     // its ranks' gradients are on GPUs, which add them up
+
+  static constexpr auto kWire = TRIB_WIRE(JoinJob);
+  static void fields(auto& m, auto&& field) {
+    field(m.job_json, TRIB_WIRE(JobJson), AtMost{kMaxJobJsonBytes, "the job configuration"});
+    field(m.tensors, TRIB_WIRE(Tensors), AtMost{kMaxTensors, "the list of tensors"});
+    field(m.node, TRIB_WIRE(Node));
+    field(m.nodes, TRIB_WIRE(Nodes));
+    field(m.local_world_size, TRIB_WIRE(LocalWorldSize));
+    field(m.world_size, TRIB_WIRE(WorldSize));
+    field(m.checkpoint_round, TRIB_WIRE(CheckpointRound));
+    field(m.redo_job, TRIB_WIRE(RedoJob));
+    field(m.redo_first, TRIB_WIRE(RedoFirst));
+    field(m.redo_last, TRIB_WIRE(RedoLast));
+    field(m.redo_capacity, TRIB_WIRE(RedoCapacity));
+    field(m.redo_members, TRIB_WIRE(RedoMembers));
+    field(m.residual_first, TRIB_WIRE(ResidualFirst));
+    field(m.residual_last, TRIB_WIRE(ResidualLast));
+    field(m.computes_with, TRIB_WIRE(ComputesWith), AtMost{kMaxComputeKinds, "the list of what ranks compute with"},
+          AtMost{kMaxComputeKindBytes, "what a rank computes with"});
+    field(m.on_devices, TRIB_WIRE(OnDevices));
+  }
+};
+// Coordinator -> server: own your chunks of this job in this view.
+struct OpenJob {
+  JobId job;
+  ViewId view;
+  std::string job_json;
+  std::vector<TensorSpec> tensors;
+  std::uint64_t chunk_elements = 0;
+  std::vector<ChunkOwner> owners;
+  std::uint32_t nodes = 1;
+  bool resume = false;  // load the snapshot of resume_round; else wait for Init
+  Round resume_round;
+  bool kept = false;  // go on with what is in memory; resume and resume_round then say what is in the store
+
+  static constexpr auto kWire = TRIB_WIRE(OpenJob);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.job_json, TRIB_WIRE(JobJson), AtMost{kMaxJobJsonBytes, "the job configuration"});
+    field.inside(TRIB_WIRE(Layout), [&](const auto& layout) {
+      layout(m.tensors, TRIB_WIRE(Tensors), AtMost{kMaxTensors, "the list of tensors"});
+      layout(m.chunk_elements, TRIB_WIRE(ChunkElements));
+      layout.owners(m.owners);
+    });
+    field(m.nodes, TRIB_WIRE(Nodes));
+    field(m.resume, TRIB_WIRE(Resume));
+    field(m.resume_round, TRIB_WIRE(ResumeRound));
+    field(m.kept, TRIB_WIRE(Kept));
+  }
+};
+// Server -> coordinator: reply to StopJob(kRestart): what it has in memory to go on from.
+struct ShardKept {
+  JobId job;
+  ViewId view;
+  bool any = false;
+  Version min_version, max_version;
+
+  static constexpr auto kWire = TRIB_WIRE(ShardKept);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.any, TRIB_WIRE(Any));
+    field(m.min_version, TRIB_WIRE(MinVersion));
+    field(m.max_version, TRIB_WIRE(MaxVersion));
+  }
+};
+struct ShardReady {  // server -> coordinator: reply to OpenJob; code/message if it failed
+  JobId job;
+  ViewId view;
+  bool ok = true;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+
+  static constexpr auto kWire = TRIB_WIRE(ShardReady);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.ok, TRIB_WIRE(Ok));
+    field(m.code, TRIB_WIRE(Code));
+    field(m.message, TRIB_WIRE(Message), CutAt{});
+  }
+};
+struct JobWelcome {  // coordinator -> workers: begin
+  JobId job;
+  ViewId view;
+  std::uint64_t chunk_elements = 0;
+  std::vector<ChunkOwner> owners;
+  std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
+  bool resume = false;
+  Round resume_round;
+  std::string name;                              // the job's: the worker that joined does not know its id yet
+  std::vector<std::vector<std::string>> locals;  // [shard][lane], as in ServerHello; empty: none
+  // [shard]: the version that it has, if less than resume_round: later pushes to its chunks are wanted again. Empty:
+  // none.
+  std::vector<Version> redo_after;
+  Round committed;    // the last committed snapshot
+  bool redo = false;  // keep pushes until a snapshot covers them
+  // Whom this is for: in this view it is node `node` of `nodes`, which decides its ranks.
+  NodeRank node;
+  std::uint32_t nodes = 1;
+  std::uint64_t members = 0;  // says which nodes those are (members_hash())
+  // Of the node's ranks, by local rank, if the view begins where it was kept. Missing or empty: none.
+  std::vector<std::vector<std::byte>> rank_states;
+
+  static constexpr auto kWire = TRIB_WIRE(JobWelcome);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field.inside(TRIB_WIRE(Layout), [&](const auto& layout) {
+      layout(m.chunk_elements, TRIB_WIRE(ChunkElements));
+      layout.owners(m.owners);
+    });
+    field(m.endpoints, TRIB_WIRE(Endpoints), AtMost{kMaxShards, "the list of servers"},
+          AtMost{kMaxLaneEndpoints, "the list of lane endpoints"}, AtMost{kMaxNameBytes, "an endpoint of a lane"});
+    field(m.resume, TRIB_WIRE(Resume));
+    field(m.resume_round, TRIB_WIRE(ResumeRound));
+    field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "the job's name"});
+    field(m.locals, TRIB_WIRE(Locals), AtMost{kMaxShards, "the list of servers"},
+          AtMost{kMaxLaneEndpoints, "the list of the lanes' local names"},
+          AtMost{kMaxNameBytes, "a lane's local name"});
+    field(m.redo_after, TRIB_WIRE(RedoAfter), AtMost{kMaxShards, "the list of versions to redo after"});
+    field(m.committed, TRIB_WIRE(Committed));
+    field(m.redo, TRIB_WIRE(Redo));
+    field(m.node, TRIB_WIRE(Node));
+    field(m.nodes, TRIB_WIRE(Nodes));
+    field(m.members, TRIB_WIRE(Members));
+    field(m.rank_states, TRIB_WIRE(RankStates), AtMost{kMaxRankStates, "the list of the ranks' states"},
+          AtMost{kMaxRankState, "a rank's state"});
+  }
+};
+inline constexpr std::size_t kMaxPeerAddressBytes = 256u << 10;
+// Worker -> coordinator -> the view's other workers (all-reduce): something they need to connect to each other.
+struct PeerAddress {
+  JobId job;
+  ViewId view;
+  NodeRank node;  // the author
+  std::string key;
+  std::vector<std::byte> value;  // at most kMaxPeerAddressBytes
+
+  static constexpr auto kWire = TRIB_WIRE(PeerAddress);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.node, TRIB_WIRE(Node));
+    field(m.key, TRIB_WIRE(Key), AtMost{kMaxNameBytes, "the key of the peer's address"});
+    field(m.value, TRIB_WIRE(Value), AtMost{kMaxPeerAddressBytes, "the peer's address"});
+  }
+};
+struct PrepareSnapshot {  // coordinator -> servers: get memory for the copy-on-write of the next snapshot, whose round
+                          // is named when heartbeats say that it is there (JobProgress::prepared)
+  JobId job;
+  ViewId view;
+
+  static constexpr auto kWire = TRIB_WIRE(PrepareSnapshot);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+  }
+};
+struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at this round. And to workers: that of
+                     // ranks
+  JobId job;
+  ViewId view;
+  Round round;
+
+  static constexpr auto kWire = TRIB_WIRE(SnapshotAt);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.round, TRIB_WIRE(Round));
+  }
+};
+struct NodeRankState {
+  JobId job;
+  ViewId view;
+  NodeRank node;  // by which the job knows it
+  std::uint32_t local_rank = 0;
+  RankState kept;
+
+  static constexpr auto kWire = TRIB_WIRE(NodeRankState);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.node, TRIB_WIRE(Node));
+    field(m.local_rank, TRIB_WIRE(LocalRank));
+    RankState::fields(m.kept, field);
+  }
+};
+struct SnapshotDone {  // server -> coordinator, and from there to workers at a job's end: durable, or why it is not
+  JobId job;
+  ViewId view;
+  Round round;
+  bool ok = true;
+  std::uint64_t bytes = 0;
+  std::string message;
+
+  static constexpr auto kWire = TRIB_WIRE(SnapshotDone);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.round, TRIB_WIRE(Round));
+    field(m.ok, TRIB_WIRE(Ok));
+    field(m.bytes, TRIB_WIRE(Bytes));
+    field(m.message, TRIB_WIRE(Message), CutAt{});
+  }
+};
+// Coordinator -> servers and workers: durable everywhere; older ones, and pushes up to this round, may go.
+struct SnapshotCommit {
+  JobId job;
+  Round round;
+
+  static constexpr auto kWire = TRIB_WIRE(SnapshotCommit);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.round, TRIB_WIRE(Round));
+  }
+};
+// ---- The round gate (server/coordinator/round_gate.h). ----
+
+struct ChunkFacts {
+  ChunkIndex chunk;
+  GateFacts facts;
+  bool operator==(const ChunkFacts&) const = default;
+
+  static void fields(auto& m, auto&& field) {
+    field(m.chunk, TRIB_WIRE(Chunk));
+    field(m.facts.finite, TRIB_WIRE(Finite));
+    field(m.facts.sum_squares, TRIB_WIRE(SumSquares));
+    field(m.facts.weight, TRIB_WIRE(Weight));
+  }
+  void check() const {
+    if (facts.finite && !(std::isfinite(facts.sum_squares) && facts.sum_squares >= 0.0)) {
+      throw Malformed{"the sum of squares of finite gradients is negative or not finite"};
+    }
+  }
+};
+// Server -> coordinator: what a lane's chunks have of this round; or, with `decided`, what was decided about it, told
+// by a lane whose chunks have it already. Repeated until RoundDecision comes.
+struct RoundFacts {
+  JobId job;
+  ViewId view;
+  Round round;
+  GateDecision before;   // of the round before
+  GateDecision decided;  // of this one, or kNone
+  std::vector<ChunkFacts> chunks;
+
+  static constexpr auto kWire = TRIB_WIRE(RoundFacts);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.round, TRIB_WIRE(Round));
+    field(m.before, TRIB_WIRE(Before));
+    field(m.decided, TRIB_WIRE(Decided));
+    field(m.chunks, TRIB_WIRE(Chunks));
+  }
+};
+// Coordinator -> servers.
+struct RoundDecision {
+  JobId job;
+  ViewId view;
+  Round round;
+  GateDecision decision;
+
+  static constexpr auto kWire = TRIB_WIRE(RoundDecision);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.round, TRIB_WIRE(Round));
+    field(m.decision, TRIB_WIRE(Decision));
+  }
+};
+
+// Coordinator -> workers: finish the open round, then leave. Sent on a graceful stop of any member.
+struct StopRequest {
+  JobId job;
+  ViewId view;
+  std::string reason;
+
+  static constexpr auto kWire = TRIB_WIRE(StopRequest);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.reason, TRIB_WIRE(Reason), CutAt{});
+  }
+};
+struct LeaveJob {  // worker -> coordinator
+  JobId job;
+  ViewId view;
+  NodeRank node;
+  LeaveKind kind = LeaveKind::kFinished;
+  Round round;  // the last round whose answers this node has received in full
+  std::string message;
+  std::string name;  // the job's: a worker that leaves before its JobWelcome knows no id (then job and view are 0)
+
+  static constexpr auto kWire = TRIB_WIRE(LeaveJob);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.node, TRIB_WIRE(Node));
+    field(m.kind, TRIB_WIRE(Kind));
+    field(m.round, TRIB_WIRE(Round));
+    field(m.message, TRIB_WIRE(Message), CutAt{});
+    field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "the job's name"});
+  }
+};
+struct StopJob {  // coordinator -> servers and workers: this view is over
+  JobId job;
+  ViewId view;
+  StopKind kind = StopKind::kRestart;
+  Round round;
+  std::string reason;
+
+  static constexpr auto kWire = TRIB_WIRE(StopJob);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.kind, TRIB_WIRE(Kind));
+    field(m.round, TRIB_WIRE(Round));
+    field(m.reason, TRIB_WIRE(Reason), CutAt{});
+  }
+};
+struct DrainRequest {  // any daemon -> coordinator: I was told to stop; stop my jobs in good order first
+  std::uint64_t incarnation = 0;
+
+  static constexpr auto kWire = TRIB_WIRE(DrainRequest);
+  static void fields(auto& m, auto&& field) { field(m.incarnation, TRIB_WIRE(Incarnation)); }
+};
+struct DrainDone {  // coordinator -> that daemon: nothing of yours is open any more
+  static constexpr auto kWire = TRIB_WIRE(DrainDone);
+};
+struct ControlError {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+  std::string job;  // name of the job that it is about; empty: none in particular
+
+  static constexpr auto kWire = TRIB_WIRE(Error);
+  static void fields(auto& m, auto&& field) {
+    field(m.code, TRIB_WIRE(Code));
+    field(m.message, TRIB_WIRE(Message), CutAt{});
+    field(m.job, TRIB_WIRE(Job), CutAt{});
+  }
+};
+
+// In the order of the union in schema/control.capnp.
+using ControlMessage =
+    std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady,
+                 JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
+                 DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
+                 DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot>;
+
+}  // namespace tributary

@@ -1,0 +1,154 @@
+// What daemons say of themselves to the coordinator, and its replies (schema/control.capnp).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/message_fields.h"
+
+namespace tributary {
+
+struct StoredJob {  // a job found in a server's store
+  JobId job;
+  std::string name;
+  std::uint64_t layout_hash = 0;
+  std::vector<Round> snapshots;  // complete consistent snapshots, ascending
+
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "a stored job's name"});
+    field(m.layout_hash, TRIB_WIRE(LayoutHash));
+    field(m.snapshots, TRIB_WIRE(Snapshots), AtMost{kMaxStoredSnapshots, "a stored job's list of snapshots"});
+  }
+};
+struct KeptJob {  // state of a job's last view that a server has in memory
+  JobId job;
+  Version min_version, max_version;  // of its chunks
+  bool pending = false;              // its lanes have not let go of the view yet: ShardKept follows
+
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.min_version, TRIB_WIRE(MinVersion));
+    field(m.max_version, TRIB_WIRE(MaxVersion));
+    field(m.pending, TRIB_WIRE(Pending));
+  }
+};
+struct ServerHello {
+  ShardIndex shard;
+  std::uint16_t servers = 1;      // how many this server believes the cluster has
+  std::uint64_t incarnation = 0;  // random per process: a restarted daemon is a new one
+  double bandwidth = 1.0;
+  std::vector<std::string> lane_endpoints;
+  std::vector<StoredJob> stored;
+  std::string host;                      // the machine, as common/base/host_identity.h names it
+  std::vector<std::string> lane_locals;  // per lane: name under which a worker on this machine finds it; empty: none
+  std::vector<KeptJob> kept;
+  bool store = false;  // it has one
+  // What one process at a time can hold (its store, locked): another process with the same has outlived this one.
+  // Empty: nothing.
+  std::string exclusive;
+
+  static constexpr auto kWire = TRIB_WIRE(ServerHello);
+  static void fields(auto& m, auto&& field) {
+    field(m.shard, TRIB_WIRE(Shard));
+    field(m.servers, TRIB_WIRE(Servers));
+    field(m.incarnation, TRIB_WIRE(Incarnation));
+    field(m.bandwidth, TRIB_WIRE(Bandwidth));
+    field(m.lane_endpoints, TRIB_WIRE(LaneEndpoints), AtMost{kMaxLaneEndpoints, "the list of lane endpoints"},
+          AtMost{kMaxNameBytes, "an endpoint of a lane"});
+    field(m.stored, TRIB_WIRE(Stored), AtMost{kMaxJobs, "the list of stored jobs"});
+    field(m.host, TRIB_WIRE(Host), AtMost{kMaxNameBytes, "the server's host"});
+    field(m.lane_locals, TRIB_WIRE(LaneLocals), AtMost{kMaxLaneEndpoints, "the list of the lanes' local names"},
+          AtMost{kMaxNameBytes, "a lane's local name"});
+    field(m.kept, TRIB_WIRE(Kept), AtMost{kMaxJobs, "the list of jobs that are kept in memory"});
+    field(m.store, TRIB_WIRE(Store));
+    field(m.exclusive, TRIB_WIRE(Exclusive), AtMost{kMaxNameBytes, "what the server holds"});
+  }
+  void check() const { must_be_finite(bandwidth, "the server's bandwidth"); }
+};
+struct WorkerHello {
+  std::string name;
+  std::uint64_t incarnation = 0;
+  std::string host;        // as in ServerHello
+  double bandwidth = 1.0;  // of its link, relative to those of the other hosts
+  std::string exclusive;   // as in ServerHello: its socket
+
+  static constexpr auto kWire = TRIB_WIRE(WorkerHello);
+  static void fields(auto& m, auto&& field) {
+    field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "the worker's name"});
+    field(m.incarnation, TRIB_WIRE(Incarnation));
+    field(m.host, TRIB_WIRE(Host), AtMost{kMaxNameBytes, "the worker's host"});
+    field(m.bandwidth, TRIB_WIRE(Bandwidth));
+    field(m.exclusive, TRIB_WIRE(Exclusive), AtMost{kMaxNameBytes, "what the worker holds"});
+  }
+  void check() const { must_be_finite(bandwidth, "the worker's bandwidth"); }
+};
+struct HelloReply {
+  std::uint64_t coordinator_incarnation = 0;
+
+  static constexpr auto kWire = TRIB_WIRE(HelloReply);
+  static void fields(auto& m, auto&& field) { field(m.coordinator_incarnation, TRIB_WIRE(CoordinatorIncarnation)); }
+};
+struct JobProgress {
+  JobId job;
+  ViewId view;
+  Version min_version;
+  Version max_version;
+  bool prepared = false;  // servers: what the last PrepareSnapshot asked for is there
+  bool writing = false;   // servers: a snapshot of the job has been asked for here, and has not ended
+
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.min_version, TRIB_WIRE(MinVersion));
+    field(m.max_version, TRIB_WIRE(MaxVersion));
+    field(m.prepared, TRIB_WIRE(Prepared));
+    field(m.writing, TRIB_WIRE(Writing));
+  }
+};
+// Where a node's time went, in total since the view began: its own, not that in which it waited for others.
+struct NodePace {
+  JobId job;
+  ViewId view;
+  NodeRank node;
+  std::uint64_t rounds = 0;
+  std::uint64_t compute_ns = 0;  // from the last answer of a round to the last gradient of the next
+  std::uint64_t reduce_ns = 0;   // summing and encoding
+  std::uint64_t network_ns = 0;  // from then until a server has the last of it
+  std::uint64_t samples = 0;     // that its gradients were sums over (any weight)
+  std::uint64_t answers = 0;     // grows with every answer that the node takes
+
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.view, TRIB_WIRE(View));
+    field(m.node, TRIB_WIRE(Node));
+    field(m.rounds, TRIB_WIRE(Rounds));
+    field(m.compute_ns, TRIB_WIRE(ComputeNs));
+    field(m.reduce_ns, TRIB_WIRE(ReduceNs));
+    field(m.network_ns, TRIB_WIRE(NetworkNs));
+    field(m.samples, TRIB_WIRE(Samples));
+    field(m.answers, TRIB_WIRE(Answers));
+  }
+};
+struct Heartbeat {
+  std::uint64_t incarnation = 0;
+  std::vector<JobProgress> progress;  // from servers
+  std::vector<NodePace> paces;        // from workers
+
+  static constexpr auto kWire = TRIB_WIRE(Heartbeat);
+  static void fields(auto& m, auto&& field) {
+    field(m.incarnation, TRIB_WIRE(Incarnation));
+    field(m.progress, TRIB_WIRE(Progress), AtMost{kMaxJobs, "the progress report"});
+    field(m.paces, TRIB_WIRE(Paces), AtMost{kMaxJobs, "the list of paces"});
+  }
+};
+struct HeartbeatReply {
+  std::uint64_t coordinator_incarnation = 0;  // differs from the known one: say hello again
+
+  static constexpr auto kWire = TRIB_WIRE(HeartbeatReply);
+  static void fields(auto& m, auto&& field) { field(m.coordinator_incarnation, TRIB_WIRE(CoordinatorIncarnation)); }
+};
+
+}  // namespace tributary

@@ -1,0 +1,42 @@
+// How much a job's nodes keep of what they push, to push it again to servers that lost it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/base/layout.h"
+#include "common/config/config.h"
+#include "common/math/encoding.h"
+
+namespace tributary {
+
+// Fewer are not worth their memory: snapshots would have to follow each other too closely. More than the most are of no
+// use to any job.
+inline constexpr std::uint32_t kMinRedoRounds = 16, kMaxRedoRounds = 256;
+// That are pushed, at most, from when a snapshot's round is near until it is on the disks.
+inline constexpr std::uint64_t kRoundsOfSnapshot = 32;
+
+// Bytes that a node pushes in a round.
+inline std::uint64_t push_bytes(const Layout& layout, EncodingSpec push) {
+  const auto encoding = make_encoding(push);
+  std::uint64_t bytes = 0;
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) bytes += encoding->bytes(layout.chunk(ChunkIndex(c)).elements);
+  return bytes;
+}
+
+// Rounds that are of use to a job: those since the last snapshot, twice, because a snapshot is taken when half of them
+// are kept. By time nobody knows beforehand how many that are.
+inline std::uint64_t redo_rounds_of_use(const SnapshotConfig& snapshot) {
+  if (snapshot.every_s != 0 || snapshot.every_rounds == 0) return kMaxRedoRounds;
+  return 2 * (std::min<std::uint64_t>(snapshot.every_rounds, kMaxRedoRounds) + kRoundsOfSnapshot);
+}
+
+// Rounds that a node keeps; 0: none.
+inline std::uint32_t redo_rounds(const JobConfig& config, std::uint64_t bytes_of_round) {
+  if (!has_rounds(config) || bytes_of_round == 0) return 0;
+  const std::uint64_t fits = (std::uint64_t{config.recovery.redo_mb} << 20) / bytes_of_round;
+  const std::uint64_t rounds = std::min<std::uint64_t>({fits, kMaxRedoRounds, redo_rounds_of_use(config.snapshot)});
+  return fits < kMinRedoRounds ? 0 : static_cast<std::uint32_t>(rounds);
+}
+
+}  // namespace tributary

@@ -1,0 +1,232 @@
+#include "server/checkpoint/checkpoint_directory.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "common/files/checksum.h"
+#include "common/files/durable_file.h"
+#include "server/checkpoint/checkpoint_reader.h"
+
+namespace tributary {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxCompleteBytes = 1024;
+constexpr std::size_t kMaxFindings = 100;
+
+std::string in_directory(const std::string& directory, const std::string& file) {
+  return (fs::path(directory) / file).string();
+}
+
+// Size of a file, or nothing.
+std::optional<std::uint64_t> file_size(const std::string& path) {
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  return error ? std::nullopt : std::optional<std::uint64_t>(size);
+}
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+struct ManifestText {
+  std::string text;
+  std::string complete_flaw;  // what is wrong with COMPLETE; empty: it fits the manifest
+};
+
+Result<ManifestText> read_manifest(const std::string& path) {
+  ManifestText out;
+  Result<std::string> text = read_small_file(in_directory(path, kManifestFile), kMaxManifestBytes);
+  const Result<std::string> complete = read_small_file(in_directory(path, kCompleteFile), kMaxCompleteBytes);
+  if (!complete) {
+    out.complete_flaw = complete.error().code == ErrorCode::kNotFound
+                            ? std::string(kCompleteFile) +
+                                  " is missing: the checkpoint was never finished, or a copy of it stopped half-way"
+                            : complete.error().message;
+  }
+  if (!text) {
+    if (!complete && text.error().code == ErrorCode::kNotFound) return fail(ErrorCode::kStore, out.complete_flaw);
+    return tl::unexpected(text.error());
+  }
+  out.text = std::move(*text);
+  if (complete && *complete != checksum_hex(out.text) + "\n") {
+    out.complete_flaw = std::string(kManifestFile) + " does not have the checksum that " + kCompleteFile +
+                        " names: one of the two is damaged";
+  }
+  return out;
+}
+
+std::string in_words(const std::string& path) {
+  return "checkpoint '" + path + "': ";
+}
+
+// A server whose file in the older checkpoint is whole has linked it, else written the same state anew: that takes the
+// place of the damaged file.
+Status take_over(const Manifest& manifest, const std::string& partial, const std::string& target) {
+  for (const ManifestShard& shard : manifest.shards) {
+    const std::string fresh = in_directory(partial, shard.file), older = in_directory(target, shard.file);
+    std::error_code ignored;
+    if (fs::equivalent(fresh, older, ignored)) continue;
+    if (Status renamed = rename_durably(fresh, older); !renamed) return renamed;
+  }
+  return {};
+}
+
+bool same_state(const Manifest& a, const Manifest& b) {
+  return a.shards == b.shards && a.round == b.round && a.tensors == b.tensors && a.chunk_elements == b.chunk_elements &&
+         a.chunk_shards == b.chunk_shards && a.job_json == b.job_json;
+}
+
+}  // namespace
+
+std::set<ShardIndex> shards_of(const Manifest& manifest) {
+  std::set<ShardIndex> shards;
+  for (const ManifestShard& shard : manifest.shards) shards.insert(shard.shard);
+  return shards;
+}
+
+Result<Manifest> open_checkpoint(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    return fail(ErrorCode::kNotFound, "there is no checkpoint '" + path +
+                                          "': it is no directory; give the path of a "
+                                          "NAME-round-R directory as `tributary checkpoint list` shows it");
+  }
+  const Result<ManifestText> text = read_manifest(path);
+  if (!text) return fail(text.error().code, in_words(path) + text.error().message);
+  if (!text->complete_flaw.empty()) return fail(ErrorCode::kStore, in_words(path) + text->complete_flaw);
+  Result<Manifest> manifest = manifest_from_json(text->text);
+  if (!manifest) return fail(manifest.error().code, in_words(path) + kManifestFile + ": " + manifest.error().message);
+  return manifest;
+}
+
+Result<std::string> manifest_checksum(const std::string& path) {
+  Result<std::string> text = read_small_file(in_directory(path, kCompleteFile), kMaxCompleteBytes);
+  if (text && text->ends_with('\n')) text->pop_back();
+  return text;
+}
+
+bool is_checkpoint(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error) &&
+         (exists(in_directory(path, kManifestFile)) || exists(in_directory(path, kCompleteFile)) ||
+          fs::path(path).filename().string().find("-round-") != std::string::npos);
+}
+
+Result<std::vector<CheckpointSummary>> list_checkpoints(const std::string& directory) {
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    return fail(ErrorCode::kNotFound,
+                "'" + directory + "' is no directory; give the one that checkpoints were saved in");
+  }
+  std::vector<CheckpointSummary> found;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    const std::string path = at->path().string();
+    if (!is_checkpoint(path)) continue;
+    CheckpointSummary summary{path, at->path().filename().string(), std::nullopt, {}, 0};
+    Result<Manifest> manifest = open_checkpoint(path);
+    if (summary.name.ends_with(kPartialSuffix)) {
+      summary.flaw = "it is being written, or was never finished";
+    } else if (!manifest) {
+      summary.flaw = manifest.error().message;
+    } else {
+      summary.manifest = std::move(*manifest);
+    }
+    std::error_code ignored;
+    for (fs::directory_iterator file(path, ignored), last; !ignored && file != last; file.increment(ignored)) {
+      summary.bytes += file_size(file->path().string()).value_or(0);
+    }
+    found.push_back(std::move(summary));
+  }
+  if (error) return fail(ErrorCode::kIo, "cannot read the directory '" + directory + "': " + error.message());
+  std::ranges::sort(found, [](const CheckpointSummary& a, const CheckpointSummary& b) {
+    if (a.manifest && b.manifest) {
+      const std::string job_a = job_of(*a.manifest).name, job_b = job_of(*b.manifest).name;
+      return std::tie(job_a, a.manifest->round, a.name) < std::tie(job_b, b.manifest->round, b.name);
+    }
+    return a.manifest.has_value() != b.manifest.has_value() ? a.manifest.has_value() : a.name < b.name;
+  });
+  return found;
+}
+
+Verification verify_checkpoint(const std::string& path) {
+  Verification result;
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    result.findings.push_back("there is no such directory");
+    return result;
+  }
+  const Result<ManifestText> text = read_manifest(path);
+  if (!text) {
+    result.findings.push_back(text.error().message);
+    return result;
+  }
+  if (!text->complete_flaw.empty()) result.findings.push_back(text->complete_flaw);
+  const Result<Manifest> manifest = manifest_from_json(text->text);
+  if (!manifest) {
+    result.findings.push_back(std::string(kManifestFile) + ": " + manifest.error().message);
+    return result;
+  }
+  CheckpointVisitor visitor;
+  visitor.chunk = [&](const StoredChunk& chunk) -> Status {
+    ++result.chunks;
+    for (const StoredEntry& entry : chunk.entries) result.bytes += entry.value.size();
+    return {};
+  };
+  visitor.flaw = [&](std::string what) -> Status {
+    result.findings.push_back(std::move(what));
+    return result.findings.size() < kMaxFindings ? Status{} : fail(ErrorCode::kLimit, "enough");
+  };
+  (void)read_checkpoint(path, *manifest, shards_of(*manifest), visitor);  // what is wrong is in the findings
+  return result;
+}
+
+Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json) {
+  const Result<Manifest> manifest = manifest_from_json(manifest_json);
+  if (!manifest) return fail(manifest.error().code, "the manifest of '" + target + "': " + manifest.error().message);
+  std::set<std::string> files;
+  for (const ManifestShard& shard : manifest->shards) {
+    const std::string path = in_directory(partial, shard.file);
+    if (file_size(path) != shard.bytes) {
+      return fail(ErrorCode::kNotFound, "server " + std::to_string(shard.shard.value) + " wrote '" + path +
+                                            "', but server 0 does not see it there with " +
+                                            std::to_string(shard.bytes) +
+                                            " bytes; save into a directory that all servers share");
+    }
+    files.insert(shard.file);
+  }
+  std::error_code error;
+  if (exists(target)) {
+    const Result<Manifest> other = open_checkpoint(target);
+    if (!other || !same_state(*manifest, *other)) {
+      return fail(ErrorCode::kStore, "'" + target + "' is there already and " +
+                                         (other ? std::string("holds another state of that round")
+                                                : "is no whole checkpoint: " + other.error().message) +
+                                         "; move it away, or save into another directory");
+    }
+    if (Status mended = take_over(*manifest, partial, target); !mended) return tl::unexpected(mended.error());
+    fs::remove_all(partial, error);
+    return true;
+  }
+  // What an earlier attempt left behind, with other servers perhaps.
+  for (fs::directory_iterator at(partial, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    if (!files.contains(at->path().filename().string())) fs::remove_all(at->path(), ignored);
+  }
+  Status done = write_small_file(in_directory(partial, kManifestFile), manifest_json);
+  if (done) done = sync_directory(partial);
+  if (done) done = write_small_file(in_directory(partial, kCompleteFile), checksum_hex(manifest_json) + "\n");
+  if (done) done = sync_directory(partial);
+  if (done) done = rename_durably(partial, target);
+  if (!done) return tl::unexpected(done.error());
+  return false;
+}
+
+}  // namespace tributary

@@ -1,0 +1,50 @@
+// Checkpoints as directories: found, opened, checked and finished. Anybody who sees the files can do this: the servers,
+// and the tool where no daemon runs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/files/checkpoint_manifest.h"
+
+namespace tributary {
+
+// Reads and checks the manifest of a complete checkpoint; not its shard files. kNotFound: there is none at `path`;
+// kStore: it is incomplete, damaged, or contradicts itself.
+Result<Manifest> open_checkpoint(const std::string& path);
+
+// Those with a file.
+std::set<ShardIndex> shards_of(const Manifest& manifest);
+
+// The checksum that COMPLETE has of the manifest.
+Result<std::string> manifest_checksum(const std::string& path);
+
+// What `list` shows of a directory below the one it is given.
+struct CheckpointSummary {
+  std::string path, name;            // name: of the directory
+  std::optional<Manifest> manifest;  // if it is complete
+  std::string flaw;                  // else
+  std::uint64_t bytes = 0;           // of its files, as they are
+};
+// All checkpoints in `directory`, whole or not, by job and round. kNotFound, kIo.
+Result<std::vector<CheckpointSummary>> list_checkpoints(const std::string& directory);
+// Does it look like a checkpoint, whole or not?
+bool is_checkpoint(const std::string& path);
+
+struct Verification {
+  std::vector<std::string> findings;    // empty: all is well
+  std::uint64_t chunks = 0, bytes = 0;  // that are whole
+};
+// Reads every byte (server/checkpoint/checkpoint_reader.h). Goes on after a finding as long as that makes sense.
+Verification verify_checkpoint(const std::string& path);
+
+// Makes `partial`, in which all shard files are written, the checkpoint `target` (both in one directory). True: target
+// was there already with the same contents, and partial is gone. kStore: another checkpoint is there; kNotFound: a
+// shard's file is not where this process looks.
+Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json);
+
+}  // namespace tributary

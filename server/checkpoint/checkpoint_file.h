@@ -1,0 +1,96 @@
+// One file of a checkpoint: the chunks of one shard at one round, with everything that belongs to them.
+//
+//   header: "TRIBCKPT" | u32 format | u32 shard | u64 round | u64 layout hash | u64 XXH3-64 of those
+//   per chunk, ascending, its entries (server/chunk/stored_chunk.h): u32 key bytes | u32 0 | u64 value bytes |
+//     u64 XXH3-64 of those and of key and value | key | value
+//
+// Numbers are little-endian. Chunk headers have job id 0: the file says what was trained, not in which cluster, so the
+// same state gives the same bytes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/layout.h"
+#include "common/base/result.h"
+#include "common/files/checksum.h"
+#include "common/files/durable_file.h"
+#include "server/chunk/stored_chunk.h"
+
+namespace tributary {
+
+inline constexpr std::uint32_t kCheckpointFileFormat = 1;
+
+struct CheckpointFileInfo {
+  ShardIndex shard;
+  Round round;
+  std::uint64_t layout_hash = 0;
+  bool operator==(const CheckpointFileInfo&) const = default;
+};
+
+class CheckpointFileWriter {
+ public:
+  // A file of that name is replaced.
+  static Result<std::unique_ptr<CheckpointFileWriter>> create(std::string path, const CheckpointFileInfo& info);
+  // Chunks ascending. Written past the page cache, where the file system can: its copies and its writing back, in
+  // bursts and on threads of normal priority, is what rounds of a training beside it would feel.
+  Status add(const StoredChunk& chunk);
+  Status finish();  // durable when it returns
+
+  std::uint64_t bytes() const { return bytes_; }
+  std::string checksum() const { return checksum_.hex(); }
+
+ private:
+  CheckpointFileWriter(std::string path, FileDescriptor file);
+  Status put(const void* data, std::size_t bytes);
+  Status write_buffer(std::size_t bytes);
+
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  const std::string path_;
+  FileDescriptor file_;
+  Checksum128 checksum_;
+  std::unique_ptr<std::byte[], Free> buffer_;  // aligned
+  std::size_t buffered_ = 0;
+  std::uint64_t bytes_ = 0, written_ = 0;
+};
+
+class CheckpointFile {
+ public:
+  // Reads the header. kNotFound, kIo, or kStore with what is wrong.
+  static Result<std::unique_ptr<CheckpointFile>> open(std::string path);
+  const CheckpointFileInfo& info() const { return info_; }
+  std::uint64_t bytes() const { return size_; }
+
+  struct Place {
+    std::uint64_t begin = 0, end = 0;
+  };
+  // Finds the chunks. Every array must have the size that the layout gives its chunk, so that no reader takes memory
+  // for what a file only claims. kIo, or kStore with what is wrong and where.
+  Status find_chunks(const Layout& layout);
+  const std::map<ChunkIndex, Place>& chunks() const { return chunks_; }
+
+  // Of a chunk that was found. Every checksum holds; an entry gets memory when those before it are whole. `whole`: also
+  // gets the bytes (for the file's checksum). The values are valid until the next call. kStore names the file, the
+  // chunk and what of it is damaged.
+  Result<StoredChunk> read(ChunkIndex chunk, Checksum128* whole = nullptr);
+  Status add_header_to(Checksum128& whole);
+
+ private:
+  CheckpointFile(std::string path, FileDescriptor file);
+  Status read_header();
+
+  const std::string path_;
+  const FileDescriptor file_;
+  std::uint64_t size_ = 0;
+  CheckpointFileInfo info_;
+  std::map<ChunkIndex, Place> chunks_;
+  std::vector<std::vector<char>> entries_;  // of the chunk that was read last; kept for the next
+};
+
+}  // namespace tributary

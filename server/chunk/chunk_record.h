@@ -1,0 +1,61 @@
+// A chunk's state as a store and a checkpoint have it: a header (server/chunk/record_seal.h) and the arrays behind it.
+// This is the one place that knows both the type (server/chunk/chunk_state.h) and the record (schema/records.capnp).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "server/chunk/chunk_state.h"
+#include "server/chunk/record_seal.h"
+#include "server/chunk/stored_chunk.h"
+
+namespace tributary::records {
+
+struct ChunkHeader : ChunkProgress {
+  JobId job;
+  Round round;
+  ChunkIndex chunk;
+  std::string optimizer;
+  // What follows it:
+  std::uint64_t elements = 0;  // of each array
+  std::uint8_t slots = 0;
+  bool estimate = false;
+  std::vector<std::uint32_t> residual_nodes;  // ascending
+  std::uint64_t checksum = 0;
+
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.round, TRIB_WIRE(Round));
+    field(m.chunk, TRIB_WIRE(Chunk));
+    field(m.version, TRIB_WIRE(Version));
+    field(m.step, TRIB_WIRE(Step));
+    field(m.elements, TRIB_WIRE(Elements));
+    field(m.slots, TRIB_WIRE(Slots));
+    field(m.optimizer, TRIB_WIRE(Optimizer), AtMost{kMaxNameBytes, "the optimizer's name"});
+    field(m.checksum, TRIB_WIRE(Checksum));
+    field(m.estimate, TRIB_WIRE(Estimate));
+    field(m.nodes, TRIB_WIRE(Nodes));
+    field(m.residual_nodes, TRIB_WIRE(ResidualNodes));
+    field(m.clocks, TRIB_WIRE(Clocks));
+  }
+};
+
+// `format`: for tests of refusal, as if written by another version of the program.
+std::string seal(const ChunkHeader& record, std::uint32_t format = kStoreFormat);
+Result<ChunkHeader> unseal_chunk(std::string_view bytes, std::string_view what);
+
+// Of `header` job, round, chunk and optimizer count; the rest follows from the state, whose arrays the entries point
+// into. `sealed` gets the header's bytes and must outlive the chunk.
+StoredChunk compose_chunk(ChunkHeader header, const ChunkState& state, std::string& sealed);
+
+// Every array that the header names is there, with the checksum that it says, and none else. kStore: what is wrong, to
+// go behind "chunk ... is damaged: ".
+Status check_arrays(const ChunkHeader& header, const StoredChunk& stored);
+// A copy of what a chunk holds. REQUIRES: check_arrays().
+ChunkState state_of(const ChunkHeader& header, const StoredChunk& stored);
+
+}  // namespace tributary::records

@@ -1,0 +1,50 @@
+// What people ask of the coordinator about checkpoints, and what it tells them.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "common/files/checkpoint_manifest.h"
+
+namespace tributary {
+
+struct SaveOrder {
+  std::string job;
+  std::string directory;   // absolute; every server sees it under this path
+  std::string created;     // now, for the manifest
+  bool committed = false;  // the newest committed snapshot as it is; else the state at a round from now
+};
+
+struct RestoreOrder {
+  Manifest manifest;  // of a complete checkpoint
+  std::string manifest_checksum;
+  std::string directory;  // the checkpoint's; absolute
+  std::string name;       // of the job to be
+  bool force = false;     // a stopped job of that name, with its state, is replaced
+};
+
+enum class CheckpointStep { kWaiting, kWriting, kSealing, kLoading, kDone, kFailed };
+const char* name_of(CheckpointStep step);
+
+// A save or restore, under way or over.
+struct CheckpointStatus {
+  std::uint64_t id = 0;
+  bool restores = false;
+  std::string job;
+  CheckpointStep step = CheckpointStep::kWaiting;
+  Round round;
+  std::string path;         // of the checkpoint
+  std::string message;      // why it failed
+  std::uint64_t bytes = 0;  // written, or loaded, so far
+  bool unchanged = false;   // saved: it was there already
+  std::uint64_t begun_ms = 0, ended_ms = 0;
+  std::set<std::uint16_t> awaited;  // servers
+
+  bool over() const { return step == CheckpointStep::kDone || step == CheckpointStep::kFailed; }
+};
+
+}  // namespace tributary

@@ -1,0 +1,221 @@
+#include "server/coordinator/checkpoints.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "common/math/encoding.h"
+
+namespace tributary {
+namespace {
+
+// A save that waits this long for its snapshot (nobody trains, or no snapshot succeeds) is given up, but not while one
+// is being taken; and any, when a server does not answer for so long (state over disk speed, so very long).
+constexpr std::uint64_t kWaitingPatienceMs = 600'000;
+constexpr std::uint64_t kWorkingPatienceMs = 4 * 3'600'000;
+
+std::string partial_of(const CheckpointStatus& status) {
+  return status.path + kPartialSuffix;
+}
+
+bool waits(const CheckpointStatus& status, const std::string& job) {
+  return status.step == CheckpointStep::kWaiting && status.job == job;
+}
+
+}  // namespace
+
+const char* name_of(CheckpointStep step) {
+  static constexpr const char* kNames[] = {"waiting", "writing", "sealing", "loading", "done", "failed"};
+  return kNames[static_cast<int>(step)];
+}
+
+std::optional<CheckpointStatus> Checkpoints::status(std::uint64_t id) const {
+  const auto found = checkpoints_.find(id);
+  return found == checkpoints_.end() ? std::nullopt : std::optional(found->second.status);
+}
+
+Result<Checkpoints::Checkpoint*> Checkpoints::begin(Checkpoint checkpoint, std::uint64_t now_ms) {
+  std::size_t under_way = 0;
+  for (const auto& [id, other] : checkpoints_) {
+    if (other.status.over()) continue;
+    ++under_way;
+    if (other.status.job == checkpoint.status.job) {
+      return fail(ErrorCode::kInvalidArgument, "job '" + checkpoint.status.job + "' is being " +
+                                                   (other.status.restores ? "restored" : "saved") +
+                                                   " already; wait for its end");
+    }
+  }
+  if (under_way >= kMaxUnderWay) {
+    return fail(ErrorCode::kLimit, std::to_string(under_way) + " checkpoints are being saved or restored, the limit; " +
+                                       "wait for their end");
+  }
+  for (auto at = checkpoints_.begin(); checkpoints_.size() - under_way >= kKept;) {
+    at = at->second.status.over() ? checkpoints_.erase(at) : std::next(at);
+  }
+  checkpoint.status.id = ++last_id_;
+  checkpoint.status.begun_ms = now_ms;
+  return &checkpoints_.emplace(last_id_, std::move(checkpoint)).first->second;
+}
+
+Result<std::uint64_t> Checkpoints::save(const SaveOrder& order, std::uint64_t now_ms) {
+  Checkpoint checkpoint;
+  checkpoint.save = order;
+  checkpoint.status.job = order.job;
+  const Result<Checkpoint*> begun = begin(std::move(checkpoint), now_ms);
+  if (!begun) return tl::unexpected(begun.error());
+  return (*begun)->status.id;
+}
+
+Result<std::uint64_t> Checkpoints::restore(const RestoreOrder& order, const JobRecord& record, std::uint64_t now_ms) {
+  Checkpoint checkpoint;
+  checkpoint.record = record;
+  checkpoint.status.restores = true;
+  checkpoint.status.job = order.name;
+  checkpoint.status.step = CheckpointStep::kLoading;
+  checkpoint.status.round = record.committed;
+  checkpoint.status.path = order.directory;
+  for (const ChunkOwner owner : record.owners) checkpoint.status.awaited.insert(owner.shard.value);
+  const Result<Checkpoint*> begun = begin(std::move(checkpoint), now_ms);
+  if (!begun) return tl::unexpected(begun.error());
+  const CheckpointStatus& status = (*begun)->status;
+  output_.log("job '" + status.job + "' is being restored from '" + order.directory + "', round " +
+              std::to_string(status.round.value));
+  for (const std::uint16_t shard : status.awaited) {
+    output_.send(
+        peers_.servers().at(shard).peer,
+        LoadCheckpoint{status.id, record.job, order.name, order.manifest_checksum, order.directory, record.owners});
+  }
+  return status.id;
+}
+
+bool Checkpoints::awaits_snapshot(const std::string& job) const {
+  return std::ranges::any_of(checkpoints_, [&](const auto& entry) { return waits(entry.second.status, job); });
+}
+
+void Checkpoints::write(const std::string& job, const JobRecord& record, std::uint32_t nodes,
+                        const std::set<std::uint16_t>& shards, std::uint64_t now_ms) {
+  for (auto& [id, checkpoint] : checkpoints_) {
+    CheckpointStatus& status = checkpoint.status;
+    if (!waits(status, job)) continue;
+    checkpoint.record = record;
+    checkpoint.nodes = nodes;
+    status.round = record.committed;
+    status.path = checkpoint.save.directory + (checkpoint.save.directory.ends_with('/') ? "" : "/") +
+                  checkpoint_name(status.job, status.round);
+    status.step = CheckpointStep::kWriting;
+    status.awaited = shards;
+    for (const std::uint16_t shard : shards) {
+      const Peers::Server* server = peers_.alive(shard);
+      if (!server) {
+        end(checkpoint, "server " + std::to_string(shard) + ", which has a part of it, is not there", now_ms);
+        break;
+      }
+      output_.send(server->peer, WriteCheckpoint{status.id, record.job, status.round, partial_of(status)});
+    }
+  }
+}
+
+void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
+  CheckpointStatus& status = checkpoint.status;
+  const Peers::Server* sealer = peers_.alive(0);
+  if (!sealer) return end(checkpoint, "server 0, which finishes checkpoints, is not there", now_ms);
+  const JobRecord& record = checkpoint.record;
+  Manifest manifest;
+  manifest.created = checkpoint.save.created;
+  manifest.job_json = record.job_json;
+  manifest.round = status.round;
+  manifest.view = record.view;
+  manifest.nodes = checkpoint.nodes;
+  manifest.world_size = record.world_size;
+  manifest.tensors = record.tensors;
+  // What ranks keep may have come after the snapshot was committed.
+  const JobRecord* now = jobs_.record_of(status.job);
+  const bool current = now && now->job == record.job && now->committed == record.committed;
+  manifest.rank_states = current ? now->rank_states : record.rank_states;
+  manifest.computed_with = record.computed_with;
+  manifest.chunk_elements = record.chunk_elements;
+  for (const ChunkOwner owner : record.owners) manifest.chunk_shards.push_back(owner.shard);
+  std::ranges::sort(checkpoint.shards, {}, &ManifestShard::shard);
+  manifest.shards = checkpoint.shards;
+  status.step = CheckpointStep::kSealing;
+  status.awaited = {0};
+  output_.send(sealer->peer, SealCheckpoint{status.id, partial_of(status), status.path, to_json(manifest)});
+}
+
+void Checkpoints::on(ShardIndex shard, const CheckpointDone& m, std::uint64_t now_ms) {
+  const auto found = checkpoints_.find(m.operation);
+  if (found == checkpoints_.end()) return;
+  Checkpoint& checkpoint = found->second;
+  CheckpointStatus& status = checkpoint.status;
+  if (status.over() || status.awaited.erase(shard.value) == 0) return;
+  if (!m.ok) return end(checkpoint, m.message, now_ms);
+  status.bytes += m.bytes;
+  if (status.step == CheckpointStep::kWriting) {
+    const auto chunks = std::ranges::count(checkpoint.record.owners, shard, &ChunkOwner::shard);
+    checkpoint.shards.push_back(
+        {shard_file_name(shard), shard, static_cast<std::uint32_t>(chunks), m.bytes, m.checksum});
+    if (status.awaited.empty()) seal(checkpoint, now_ms);
+  } else if (status.step == CheckpointStep::kSealing) {
+    status.unchanged = m.unchanged;
+    end(checkpoint, {}, now_ms);
+  } else if (status.awaited.empty()) {
+    const Status restored = jobs_.restored(status.job, checkpoint.record);
+    end(checkpoint, restored ? std::string() : restored.error().message, now_ms);
+  }
+}
+
+void Checkpoints::end(Checkpoint& checkpoint, const std::string& failure, std::uint64_t now_ms) {
+  CheckpointStatus& status = checkpoint.status;
+  const std::string what = std::string(status.restores ? "restore" : "save") + " of job '" + status.job + "'";
+  status.ended_ms = now_ms;
+  if (failure.empty()) {
+    status.step = CheckpointStep::kDone;
+    output_.log("the " + what + " is done: '" + status.path + "'" +
+                (status.unchanged ? ", which was there already" : ""));
+    return;
+  }
+  const bool begun = status.step != CheckpointStep::kWaiting;
+  status.step = CheckpointStep::kFailed;
+  status.message = failure;
+  output_.log("the " + what + " failed: " + failure, LogLevel::kError);
+  if (begun) {
+    const DropCheckpoint drop =
+        status.restores ? DropCheckpoint{checkpoint.record.job, {}} : DropCheckpoint{JobId(0), partial_of(status)};
+    for (const auto& [index, server] : peers_.servers()) {
+      if (server.alive) output_.send(server.peer, drop);
+    }
+  }
+  if (status.restores) jobs_.not_restored(status.job);
+}
+
+void Checkpoints::view_over(const std::string& job, const std::string& why, std::uint64_t now_ms) {
+  for (auto& [id, checkpoint] : checkpoints_) {
+    if (!waits(checkpoint.status, job)) continue;
+    end(checkpoint,
+        "the job stopped before its snapshot was complete (" + why + "); --committed saves the newest one that is",
+        now_ms);
+  }
+}
+
+void Checkpoints::server_lost(std::uint16_t server, const std::string& why, std::uint64_t now_ms) {
+  for (auto& [id, checkpoint] : checkpoints_) {
+    if (!checkpoint.status.over() && checkpoint.status.awaited.contains(server)) end(checkpoint, why, now_ms);
+  }
+}
+
+void Checkpoints::tick(std::uint64_t now_ms) {
+  for (auto& [id, checkpoint] : checkpoints_) {
+    const CheckpointStatus& status = checkpoint.status;
+    if (status.over()) continue;
+    const bool waiting = status.step == CheckpointStep::kWaiting;
+    if (now_ms <= status.begun_ms + (waiting ? kWaitingPatienceMs : kWorkingPatienceMs)) continue;
+    if (waiting && jobs_.takes_snapshot(status.job)) continue;
+    end(checkpoint,
+        waiting ? "no snapshot was committed in time; does the job make progress? --committed saves the newest one "
+                  "that there is"
+                : "the servers did not answer in time",
+        now_ms);
+  }
+}
+
+}  // namespace tributary

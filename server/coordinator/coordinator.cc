@@ -1,0 +1,221 @@
+#include "server/coordinator/coordinator.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/incarnation.h"
+#include "common/daemon/daemon_thread.h"
+#include "common/wire/codec.h"
+#include "common/wire/zmq_util.h"
+#include "server/coordinator/lane_address.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::uint32_t kNoiseLines = 10;
+constexpr std::uint64_t kNoiseIntervalMs = 10'000;
+constexpr std::chrono::seconds kOrderPatience{5};
+constexpr std::string_view kIpc = "ipc://";
+
+}  // namespace
+
+Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSettings& settings, JobRegistry* registry,
+                                                        Logger logger) {
+  Result<EventFd> wake = EventFd::create();
+  if (!wake) return tl::unexpected(wake.error());
+  std::vector<JobRecord> records;
+  if (registry) {
+    Result<std::vector<JobRecord>> stored = registry->registry();
+    if (!stored) return tl::unexpected(stored.error());
+    records = std::move(*stored);
+  }
+  std::unique_ptr<Coordinator> self(new Coordinator(registry, std::move(logger), std::move(*wake)));
+  if (Status bound = self->bind(settings.address); !bound) return tl::unexpected(bound.error());
+  CoordinatorOptions options;
+  options.servers = settings.servers;
+  options.incarnation = random_incarnation();
+  options.job_id_seed = random_incarnation();
+  options.peer_timeout_ms = settings.peer_timeout_ms;
+  self->core_ = std::make_unique<CoordinatorCore>(options, std::move(records), static_cast<CoordinatorOutput&>(*self));
+  self->thread_ = start_thread("coordinator", self->logger_, [&coordinator = *self] { coordinator.run(); });
+  return self;
+}
+
+Coordinator::Coordinator(JobRegistry* registry, Logger logger, EventFd wake)
+    : registry_(registry),
+      logger_(logger),
+      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
+      orders_(std::move(wake), kMaxOrders),
+      context_(1),
+      socket_(context_, zmq::socket_type::router) {}
+
+Status Coordinator::bind(const std::string& address) {
+  if (Status free = check_ipc_free(address); !free) return free;
+  set_common_options(socket_, kMaxControlBytes, kHighWater);
+  const Result<std::string> bound = bind_endpoint(socket_, address);
+  if (!bound) return tl::unexpected(bound.error());
+  endpoint_ = *bound;
+  local_endpoint_ = advertised_endpoint(*bound, "");
+  if (bound->starts_with(kIpc)) ipc_path_ = bound->substr(kIpc.size());
+  return {};
+}
+
+Coordinator::~Coordinator() {
+  if (thread_.joinable()) {
+    stopping_.store(true, std::memory_order_release);
+    orders_.rouse();
+    thread_.join();
+  }
+  socket_.close();
+  context_.close();
+  if (!ipc_path_.empty()) ::unlink(ipc_path_.c_str());
+}
+
+void Coordinator::run() {
+  std::uint64_t next_tick = 0;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, orders_.fd(), ZMQ_POLLIN, 0}};
+    const std::uint64_t before = steady_ms();
+    const long wait = next_tick > before ? static_cast<long>(next_tick - before) : 0;
+    zmq_poll(items, 2, wait);
+    receive_batch();
+    orders_.run();
+    const std::uint64_t now = steady_ms();
+    if (now >= next_tick) {
+      const std::lock_guard lock(mutex_);
+      core_->tick(now_ms());
+      noise_.tick(now);
+      if (draining_.load(std::memory_order_acquire)) {
+        core_->drain(now_ms());  // again in every tick: a job may have been opening when the order came
+        drained_.store(core_->idle(), std::memory_order_release);
+      }
+      next_tick = now + kTickMs;
+    }
+  }
+}
+
+std::uint64_t Coordinator::now_ms() {
+  const std::uint64_t steady = steady_ms(), waking = clock_.at(steady);
+  missed_ms_.store(steady - waking, std::memory_order_relaxed);
+  return waking;
+}
+
+void Coordinator::receive_batch() {
+  for (int i = 0; i < kBatch; ++i) {
+    zmq::message_t received[2];  // routing id, message
+    const int frames = receive_frames(socket_, received) - 1;
+    if (frames < 1) return;
+    messages_.add();
+    const std::uint64_t now = now_ms();
+    const Result<PeerId> from = peer_from_routing_id(bytes_of(received[0]));
+    if (!from) {
+      malformed_.add();
+      noise_.warn(from.error().message, now);
+      continue;
+    }
+    Result<ControlMessage> message = decode_control(bytes_of(received[1]));
+    if (frames != 1) {
+      message = fail(ErrorCode::kMalformed,
+                     "a control message has 1 frame, this one had " + std::to_string(frames) +
+                         "; the coordinator's port takes control messages only, gradients go to the lanes");
+    }
+    const std::lock_guard lock(mutex_);
+    if (message) {
+      core_->on_message(*from, *message, now);
+    } else {
+      malformed_.add();
+      noise_.warn("refused a control message: " + message.error().message, now);
+      core_->on_bad_message(*from, message.error());
+    }
+  }
+}
+
+void Coordinator::send(PeerId to, const ControlMessage& message) {
+  const std::vector<std::byte> bytes = encode_control(message);
+  zmq::message_t id = routing_id_of(to);
+  if (!send_now(socket_, id, true)) {
+    // The peer is gone or takes nothing: its heartbeats will be missed, and the core then acts on that. While
+    // everything is being stopped it is what one expects.
+    noise_.log(draining_.load(std::memory_order_acquire) ? spdlog::level::debug : spdlog::level::warn,
+               "dropped a control message: its receiver is gone", steady_ms());
+    return;
+  }
+  zmq::message_t body(bytes.data(), bytes.size());
+  send_now(socket_, body, false);
+}
+
+Status Coordinator::save(const JobRecord& record) {
+  return registry_ ? registry_->save(record) : Status{};
+}
+
+Status Coordinator::remove(JobId job) {
+  return registry_ ? registry_->remove(job) : Status{};
+}
+
+void Coordinator::log(const std::string& line, LogLevel level) {
+  static constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::info, spdlog::level::warn, spdlog::level::err};
+  logger_->log(kLevels[static_cast<std::size_t>(level)], "coordinator: {}", line);
+}
+
+void Coordinator::drain() {
+  draining_.store(true, std::memory_order_release);
+  orders_.rouse();
+}
+
+bool Coordinator::drained() const {
+  return drained_.load(std::memory_order_acquire);
+}
+
+std::vector<CoordinatorCore::JobStatus> Coordinator::jobs() const {
+  const std::lock_guard lock(mutex_);
+  return core_->jobs();
+}
+
+std::vector<CoordinatorCore::PeerStatus> Coordinator::peers() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<CoordinatorCore::PeerStatus> peers = core_->peers();
+  for (auto& peer : peers) peer.last_heard_ms += missed_ms_.load(std::memory_order_relaxed);  // for steady_ms()
+  return peers;
+}
+
+Result<std::uint64_t> Coordinator::give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order) {
+  // Outlives the caller's patience, so that the answer always has a place.
+  const auto answer = std::make_shared<std::promise<Result<std::uint64_t>>>();
+  std::future<Result<std::uint64_t>> ready = answer->get_future();
+  const bool given = orders_.try_push([this, answer, order = std::move(order)] {
+    const std::lock_guard lock(mutex_);
+    answer->set_value(order(now_ms()));
+  });
+  if (!given) {
+    return fail(ErrorCode::kLimit, std::to_string(kMaxOrders) + " orders wait already; try again in a moment");
+  }
+  if (ready.wait_for(kOrderPatience) != std::future_status::ready) {
+    return fail(ErrorCode::kTimeout,
+                "the coordinator is busy and has not acted on the order yet; look at the state of "
+                "its jobs before you give it again");
+  }
+  return ready.get();
+}
+
+Result<std::uint64_t> Coordinator::save_checkpoint(SaveOrder order) {
+  return give([this, order = std::move(order)](std::uint64_t now) { return core_->save_checkpoint(order, now); });
+}
+
+Result<std::uint64_t> Coordinator::restore_checkpoint(RestoreOrder order) {
+  return give([this, order = std::move(order)](std::uint64_t now) { return core_->restore_checkpoint(order, now); });
+}
+
+Result<std::uint64_t> Coordinator::remove_job(std::string name) {
+  return give([this, name = std::move(name)](std::uint64_t) { return core_->remove_job(name); });
+}
+
+std::optional<CheckpointStatus> Coordinator::checkpoint(std::uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  return core_->checkpoint(id);
+}
+
+}  // namespace tributary

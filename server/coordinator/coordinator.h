@@ -1,0 +1,103 @@
+// Coordinator: the shell around CoordinatorCore on server 0, or on the worker of a cluster without servers that serves
+// it. A thread of its own with a ROUTER socket, so that neither a shard that loads for seconds nor a slow disk of the
+// snapshot writer keeps the cluster's heartbeats waiting. The registry is kept in server 0's store; without one it
+// lives as long as the process.
+//
+// Thread rule: the core is guarded by a mutex, taken by the coordinator's thread for every message and tick and by the
+// HTTP thread for a moment (status). Only the coordinator's thread lets the core act, because acting sends. Nothing of
+// it is on the data path.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/base/result.h"
+#include "common/base/waking_clock.h"
+#include "common/daemon/command_queue.h"
+#include "common/daemon/log.h"
+#include "common/daemon/metrics.h"
+#include "server/coordinator/coordinator_core.h"
+#include "server/coordinator/job_registry.h"
+
+namespace tributary {
+
+struct CoordinatorSettings {
+  std::string address;        // to bind; tcp://ADDRESS:* picks a port
+  std::uint16_t servers = 1;  // of the cluster; 0: it runs all-reduce jobs only
+  std::uint32_t peer_timeout_ms = 10'000;
+};
+
+class Coordinator final : private CoordinatorOutput {
+ public:
+  static constexpr std::uint64_t kTickMs = 100;
+  // Of its clock: peers are silent only while it could hear them.
+  static constexpr std::uint64_t kLongestStepMs = 250;
+  static constexpr int kBatch = 256;  // messages per turn between ticks
+  // Control messages per peer that wait on either side. A daemon sends some every second.
+  static constexpr int kHighWater = 1000;
+  static constexpr std::size_t kMaxOrders = 64;  // that wait
+
+  // Binds the address and starts the thread. registry may be null; it must outlive the coordinator. Errors:
+  // kUnavailable if the address is taken, kStore if the registry cannot be read.
+  static Result<std::unique_ptr<Coordinator>> start(const CoordinatorSettings& settings, JobRegistry* registry,
+                                                    Logger logger);
+  ~Coordinator() override;
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  const std::string& endpoint() const { return endpoint_; }  // as bound
+  // For this machine's own daemons: reachable also if bound to all interfaces.
+  const std::string& local_endpoint() const { return local_endpoint_; }
+
+  // Any thread. Stop every job in good order; drained() is true when that is done,
+  // final snapshots of all servers included.
+  void drain();
+  bool drained() const;
+  std::vector<CoordinatorCore::JobStatus> jobs() const;
+  std::vector<CoordinatorCore::PeerStatus> peers() const;
+  // Orders wait for the coordinator's thread, which acts on them at once; kTimeout if it does not.
+  Result<std::uint64_t> save_checkpoint(SaveOrder order);
+  Result<std::uint64_t> restore_checkpoint(RestoreOrder order);
+  std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const;
+  Result<std::uint64_t> remove_job(std::string name);
+  std::uint64_t malformed() const { return malformed_.value(); }
+  std::uint64_t messages() const { return messages_.value(); }
+
+ private:
+  Coordinator(JobRegistry* registry, Logger logger, EventFd wake);
+  Status bind(const std::string& address);
+  void run();
+  void receive_batch();
+  Result<std::uint64_t> give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order);
+  std::uint64_t now_ms();  // on the coordinator's thread
+
+  void send(PeerId to, const ControlMessage& message) override;
+  Status save(const JobRecord& record) override;
+  Status remove(JobId job) override;
+  void log(const std::string& line, LogLevel level) override;
+
+  JobRegistry* const registry_;
+  Logger logger_;
+  RateLimitedLog noise_;
+  std::string endpoint_, local_endpoint_, ipc_path_;
+  CommandQueue<std::function<void()>> orders_;
+  std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
+  LaneCounter messages_, malformed_;
+  WakingClock clock_{kLongestStepMs};        // the thread's: the time that the core gets
+  std::atomic<std::uint64_t> missed_ms_{0};  // that clock_ did not count so far
+
+  mutable std::mutex mutex_;  // guards core_
+  std::unique_ptr<CoordinatorCore> core_;
+
+  zmq::context_t context_;
+  zmq::socket_t socket_;  // the thread's
+  std::thread thread_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,361 @@
+#include "server/coordinator/coordinator_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/config/job_json.h"
+
+namespace tributary {
+
+CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry,
+                                 CoordinatorOutput& output)
+    : context_(options, output, *this) {
+  for (JobRecord& record : registry) {
+    Result<JobConfig> config = job_from_json(record.job_json);
+    if (!config) {
+      output.log("job record " + std::to_string(record.job.value) + " is left aside: " + config.error().message,
+                 LogLevel::kError);
+      continue;
+    }
+    // Of two records with one name the one with the higher view counts, until the other one is dropped.
+    std::set<JobId> older;
+    if (const auto known = jobs_.find(config->name); known != jobs_.end()) {
+      older = known->second.ids();
+      JobRecord other = known->second.record();
+      jobs_.erase(known);
+      if (other.view > record.view) {
+        std::swap(other, record);
+        config = job_from_json(record.job_json);
+        older.erase(record.job);
+        older.insert(other.job);
+      }
+    }
+    const std::string name = config->name;
+    jobs_.emplace(name, CoordinatedJob(context_, *config, std::move(record), std::move(older)));
+  }
+}
+
+void CoordinatorCore::on_message(PeerId from, const ControlMessage& message, std::uint64_t now_ms) {
+  context_.peers.hear(from, now_ms);
+  std::visit([&](const auto& m) { on(from, m, now_ms); }, message);
+  answer_drains();
+}
+
+// Not logged here: whoever decodes messages limits the noise that garbage makes.
+void CoordinatorCore::on_bad_message(PeerId from, const Error& error) {
+  context_.output.send(from, ControlError{error.code, error.message, {}});
+}
+
+// What is about one job goes to it, if its author is somebody who may say it.
+template <class Message>
+void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
+  Peers& peers = context_.peers;
+  if constexpr (std::is_same_v<Message, ShardReady>) {
+    const Peers::Server* server = peers.server_at(from);
+    CoordinatedJob* job = job_in_view(m.job, m.view);
+    if (server && job) job->on(server->hello.shard.value, m, now_ms);
+  } else if constexpr (std::is_same_v<Message, ShardKept>) {
+    const Peers::Server* server = peers.server_at(from);
+    CoordinatedJob* job = job_with(m.job);
+    if (!server || !job) return;
+    job->on(server->hello.shard.value, m);
+    open_if_complete(*job, now_ms);
+  } else if constexpr (std::is_same_v<Message, RoundFacts>) {
+    CoordinatedJob* job = job_in_view(m.job, m.view);
+    if (peers.server_at(from) && job) job->on(from, m);
+  } else if constexpr (std::is_same_v<Message, CheckpointDone>) {
+    const Peers::Server* server = peers.server_at(from);
+    if (server) context_.checkpoints.on(server->hello.shard, m, now_ms);
+  } else if constexpr (std::is_same_v<Message, PeerAddress>) {
+    const Peers::Worker* worker = peers.worker_at(from);
+    CoordinatedJob* job = job_in_view(m.job, m.view);
+    if (worker && job) job->on(*worker, m);
+  } else if constexpr (std::is_same_v<Message, NodeRankState>) {
+    const Peers::Worker* worker = peers.worker_at(from);
+    CoordinatedJob* job = job_with(m.job);
+    if (worker && job) job->on(*worker, m);
+  } else {
+    context_.refuse(from, {ErrorCode::kMalformed, "this message is one that only the coordinator sends"});
+  }
+}
+
+CoordinatedJob* CoordinatorCore::job_with(JobId id) {
+  const auto it = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record().job == id; });
+  return it == jobs_.end() ? nullptr : &it->second;
+}
+
+CoordinatedJob* CoordinatorCore::job_in_view(JobId id, ViewId view) {
+  CoordinatedJob* job = job_with(id);
+  return job && job->in_view(view) ? job : nullptr;
+}
+
+// ---- Peers ----
+
+void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms) {
+  Peers& peers = context_.peers;
+  const std::string who = "server " + std::to_string(m.shard.value);
+  if (const Status status = peers.check(m, now_ms); !status) return context_.refuse(from, status.error());
+  if (peers.takes_over(m)) lose_server(m.shard.value, who + " came back as a new process", now_ms);
+  const Peers::Met met = peers.meet(from, m, now_ms);
+  if (!met.known) {
+    context_.output.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
+    // What nobody will name by itself.
+    for (const StoredJob& stored : m.stored) {
+      const auto known = jobs_.find(stored.name);
+      if (stored.snapshots.empty() || (known != jobs_.end() && known->second.knows(stored.job))) continue;
+      context_.output.log(who + "'s store has " + newest_in_words(stored) + " of job '" + stored.name + "' (job id " +
+                          std::to_string(stored.job.value) +
+                          "), which the registry does not know; if it is not wanted, `tributary job remove " +
+                          stored.name + "` deletes it");
+    }
+  }
+  for (auto& [name, job] : jobs_) job.on(m, met.known);
+  context_.output.send(from, HelloReply{context_.options.incarnation});
+  // It says hello again if it never heard that it is known; then it has missed what was said after that, too.
+  for (auto& [name, job] : jobs_) {
+    if (met.moved) job.tell_again(*peers.alive(m.shard.value));
+  }
+  for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
+}
+
+void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms) {
+  Peers& peers = context_.peers;
+  if (const Status status = Peers::check(m); !status) return context_.refuse(from, status.error());
+  if (const auto outlived = peers.outlived_by(m)) {
+    lose_worker(*outlived, "worker " + m.name + " came back as a new process", now_ms);
+  }
+  if (!peers.meet(from, m, now_ms).known) {
+    const std::string name = peers.name_of(m.incarnation);
+    if (name != m.name) {
+      context_.output.log("two workers are called " + m.name + "; the new one is shown as " + name +
+                              ": give each a name of its own ([worker] name)",
+                          LogLevel::kWarning);
+    }
+    context_.output.log("worker " + name + " is there");
+  }
+  context_.output.send(from, HelloReply{context_.options.incarnation});
+}
+
+void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
+  Peers& peers = context_.peers;
+  // A peer that reconnected has a new PeerId: its incarnation says who it is.
+  peers.drain_moved(m.incarnation, from);
+  if (Peers::Worker* worker = peers.worker_with(m.incarnation)) {
+    beat(*worker, from, m, now_ms);
+  } else if (Peers::Server* server = peers.server_with(m.incarnation)) {
+    beat(*server, from, m, now_ms);
+  } else {
+    // Unknown here: we restarted, gave it up, or its index was taken over. Incarnation 0 is nobody's: it makes the peer
+    // say hello again, and with it drop what it thought was running.
+    return context_.output.send(from, HeartbeatReply{0});
+  }
+  context_.output.send(from, HeartbeatReply{context_.options.incarnation});
+}
+
+void CoordinatorCore::beat(Peers::Server& server, PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
+  const std::uint16_t index = server.hello.shard.value;
+  if (Peers::hear(server, from, now_ms)) {
+    for (auto& [name, job] : jobs_) job.tell_again(server);
+    context_.checkpoints.server_lost(index, "the connection to server " + std::to_string(index) + " broke", now_ms);
+  }
+  for (const JobProgress& progress : m.progress) {
+    CoordinatedJob* job = job_in_view(progress.job, progress.view);
+    if (job && job->servers() != 0) job->on_progress(index, progress, now_ms);
+  }
+}
+
+void CoordinatorCore::beat(Peers::Worker& worker, PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
+  if (Peers::hear(worker, from, now_ms)) {
+    for (auto& [name, job] : jobs_) job.tell_again(m.incarnation);
+  }
+  for (const JobProgress& progress : m.progress) {
+    CoordinatedJob* job = job_in_view(progress.job, progress.view);
+    const auto member = job ? member_of(job->members(), m.incarnation) : JobMembers::const_iterator();
+    if (!job || member == job->members().end()) {
+      // What it was told at the end of that view did not arrive.
+      context_.output.send(from, StopJob{progress.job, progress.view, StopKind::kRestart,
+                                         Round(progress.min_version.value), "the view is over"});
+    } else if (job->servers() == 0) {
+      job->on_progress(member->first, progress, now_ms);
+    }
+  }
+  for (const NodePace& pace : m.paces) {
+    if (CoordinatedJob* job = job_in_view(pace.job, pace.view)) job->on(worker, pace);
+  }
+}
+
+void CoordinatorCore::on(PeerId from, const DrainRequest& m, std::uint64_t now_ms) {
+  Peers& peers = context_.peers;
+  const Peers::Worker* worker = peers.worker(m.incarnation);
+  const Peers::Server* server = peers.server_with(m.incarnation);
+  // Somebody that was given up, or never was there: nothing is open for its sake.
+  if (!worker && !server) return context_.output.send(from, DrainDone{});
+  peers.await_drain(m.incarnation, from);
+  const std::string who =
+      worker ? "worker " + worker->hello.name : "server " + std::to_string(server->hello.shard.value);
+  for (auto& [name, job] : jobs_) {
+    if (!worker) {
+      job.server_stops(who, now_ms);
+      continue;
+    }
+    if (job.forget_worker(m.incarnation)) open_if_complete(job, now_ms);
+    job.worker_stops(m.incarnation, who, now_ms);
+  }
+}
+
+void CoordinatorCore::answer_drains() {
+  const auto busy = [&](std::uint64_t incarnation) {
+    const bool worker = context_.peers.worker(incarnation) != nullptr;
+    return std::ranges::any_of(jobs_, [&](const auto& entry) {
+      const CoordinatedJob& job = entry.second;
+      if (!job.in_view()) return false;
+      if (!worker) return job.servers() != 0;  // all servers have a part in those
+      return member_of(job.members(), incarnation) != job.members().end();
+    });
+  };
+  for (const PeerId peer : context_.peers.take_drained(busy)) context_.output.send(peer, DrainDone{});
+}
+
+void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms) {
+  const std::string who = "server " + std::to_string(index);
+  context_.peers.lose_server(index);
+  context_.output.log("lost " + who + ": " + reason, LogLevel::kWarning);
+  context_.checkpoints.server_lost(index, who + " was lost: " + reason, now_ms);
+  for (auto& [name, job] : jobs_) job.server_lost(index, reason, now_ms);
+}
+
+void CoordinatorCore::lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms) {
+  context_.output.log("lost worker " + context_.peers.name_of(incarnation) + ": " + reason, LogLevel::kWarning);
+  context_.peers.lose_worker(incarnation);
+  for (auto& [name, job] : jobs_) {
+    job.worker_lost(incarnation, reason, now_ms);
+    if (job.forget_worker(incarnation)) open_if_complete(job, now_ms);
+  }
+}
+
+void CoordinatorCore::tick(std::uint64_t now_ms) {
+  const Peers& peers = context_.peers;
+  const std::string unheard = " has not been heard for " + std::to_string(context_.options.peer_timeout_ms) + " ms";
+  for (const std::uint16_t index : peers.silent_servers(now_ms)) {
+    lose_server(index, "server " + std::to_string(index) + unheard, now_ms);
+  }
+  for (const std::uint64_t incarnation : peers.silent_workers(now_ms)) {
+    lose_worker(incarnation, "worker " + peers.name_of(incarnation) + unheard, now_ms);
+  }
+  context_.refusals.tick(now_ms);
+  for (auto& [name, job] : jobs_) {
+    job.tick(now_ms);
+    open_if_complete(job, now_ms);  // no longer with whoever is still missing
+  }
+  std::erase_if(jobs_, [](const auto& entry) { return entry.second.never_opened(); });
+  context_.checkpoints.tick(now_ms);
+  answer_drains();
+}
+
+void CoordinatorCore::drain(std::uint64_t now_ms) {
+  context_.draining = true;
+  const std::string who = context_.options.servers == 0 ? "the worker that is the coordinator" : "server 0";
+  for (auto& [name, job] : jobs_) job.drain(who, now_ms);
+}
+
+bool CoordinatorCore::idle() const {
+  return std::ranges::none_of(jobs_, [](const auto& entry) { return entry.second.in_view(); });
+}
+
+// ---- Jobs ----
+
+void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
+  const Result<JobConfig> config = job_from_json(m.job_json);
+  if (!config) return context_.refuse(from, config.error());
+  const std::string& name = config->name;
+  const auto refuse = [&](ErrorCode code, const std::string& why) { context_.refuse(from, {code, why}, name); };
+  const Peers::Worker* worker = context_.peers.worker_at(from);
+  if (!worker) return refuse(ErrorCode::kUnavailable, "this worker has not said hello yet; attach again");
+  if (context_.draining) {
+    return refuse(ErrorCode::kStopped, "the cluster is being stopped; attach again when it is back");
+  }
+  if (context_.options.servers == 0 && on_servers(*config)) {
+    return refuse(ErrorCode::kTopology,
+                  "job '" + name + "' has mode \"" + word(config->mode) +
+                      "\", and this cluster has no servers: start servers and let the workers connect to server 0, or "
+                      "set job.mode = \"allreduce\"");
+  }
+  auto at = jobs_.find(name);
+  const bool created = at == jobs_.end();
+  if (created) at = jobs_.emplace(name, CoordinatedJob(context_, *config)).first;
+  if (const Status joined = join(at->second, m, *config, *worker, now_ms); !joined) {
+    if (created) jobs_.erase(at);
+    return context_.refuse(from, joined.error(), name);
+  }
+  open_if_complete(at->second, now_ms);
+}
+
+Status CoordinatorCore::join(CoordinatedJob& job, const JoinJob& m, const JobConfig& config,
+                             const Peers::Worker& worker, std::uint64_t now_ms) {
+  if (Status possible = job.check(m); !possible) return possible;
+  const auto outlived = job.outlived_by(m, worker, now_ms);
+  if (!outlived) return tl::unexpected(outlived.error());
+  if (*outlived) lose_worker(**outlived, "another process of worker " + worker.called + " took its place", now_ms);
+  return job.join(m, config, worker, now_ms);
+}
+
+void CoordinatorCore::open_if_complete(CoordinatedJob& job, std::uint64_t now_ms) {
+  if (job.complete(now_ms)) job.open(fresh_id(), now_ms);
+}
+
+// No job may ever share another's id: servers and stores know jobs by nothing else.
+JobId CoordinatorCore::fresh_id() const {
+  JobId id(context_.options.job_id_seed);
+  const auto taken = [&](const auto& entry) { return entry.second.knows(id); };
+  do {
+    id = id.next();
+  } while (id.value == 0 || std::ranges::any_of(jobs_, taken));
+  return id;
+}
+
+void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {
+  const Peers::Worker* worker = context_.peers.worker_at(from);
+  if (!worker) return;  // given up already, and the job has been told
+  // Before JobWelcome the worker knows neither id nor view (both are 0), only the job's name.
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) {
+    const auto& [name, job] = entry;
+    const auto at = job.members().find(m.node.value);
+    if (at == job.members().end() || at->second.worker != worker->hello.incarnation) return false;
+    return m.job.value == 0 ? name == m.name : job.record().job == m.job && job.record().view == m.view;
+  });
+  if (found != jobs_.end()) return found->second.on(*worker, m, now_ms);
+  CoordinatedJob* job = m.job.value == 0 || m.kind == LeaveKind::kFailed ? nullptr : job_with(m.job);
+  if (job) job->tell_outcome(worker->peer, m.view, m.round);
+}
+
+void CoordinatorCore::on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms) {
+  CoordinatedJob* job = job_with(m.job);
+  if (const Peers::Worker* worker = context_.peers.worker_at(from)) {
+    if (job) return job->on(*worker, m, now_ms);
+    return context_.output.send(from,
+                                StopJob{m.job, m.view, StopKind::kRestart, m.round, "nobody knows this job any more"});
+  }
+  const Peers::Server* server = context_.peers.server_at(from);
+  if (server && job) job->on(server->hello.shard.value, m, now_ms);
+}
+
+// ---- Status ----
+
+std::vector<JobStatus> CoordinatorCore::jobs() const {
+  std::vector<JobStatus> statuses;
+  for (const auto& [name, job] : jobs_) statuses.push_back(job.status());
+  return statuses;
+}
+
+std::vector<CoordinatorCore::PeerStatus> CoordinatorCore::peers() const {
+  std::vector<PeerStatus> result;
+  for (const auto& [index, server] : context_.peers.servers()) {
+    result.push_back({"server", std::to_string(index), server.heard_ms, server.alive});
+  }
+  for (const auto& [incarnation, worker] : context_.peers.workers()) {
+    result.push_back({"worker", worker.hello.name, worker.heard_ms, true});
+  }
+  return result;
+}
+
+}  // namespace tributary

@@ -1,0 +1,85 @@
+// CoordinatorCore: rendezvous, views, snapshots and graceful stops of all jobs. Pure: control messages and ticks in,
+// actions out through CoordinatorOutput. Lives in server 0, or in a worker of a cluster without servers; its durable
+// state is the job registry, written through the output.
+//
+// This is the front: it knows who is there (Peers), and hands what they say to the jobs that it is about
+// (CoordinatedJob) and to the saves and restores that people have ordered (Checkpoints).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/coordinator/coordinated_job.h"
+#include "server/coordinator/coordinator_context.h"
+
+namespace tributary {
+
+class CoordinatorCore : private CheckpointJobs {
+ public:
+  CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry, CoordinatorOutput& output);
+
+  void on_message(PeerId from, const ControlMessage& message, std::uint64_t now_ms);
+  void on_bad_message(PeerId from, const Error& error);
+  void tick(std::uint64_t now_ms);
+  // Stop everything in good order (server 0 was told to stop); idle() tells when it is done.
+  void drain(std::uint64_t now_ms);
+  bool idle() const;
+
+  // Orders (coordinator_orders.cc). Of a save or restore the id to ask for with checkpoint(), or why not.
+  Result<std::uint64_t> save_checkpoint(const SaveOrder& order, std::uint64_t now_ms);
+  Result<std::uint64_t> restore_checkpoint(const RestoreOrder& order, std::uint64_t now_ms);
+  std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const { return context_.checkpoints.status(id); }
+  // Deletes a job that is not in use, with all that anybody has of that name. How many there were.
+  Result<std::uint64_t> remove_job(const std::string& name);
+
+  using JobStatus = tributary::JobStatus;
+  struct PeerStatus {
+    std::string kind, name;
+    std::uint64_t last_heard_ms = 0;
+    bool alive = false;
+  };
+  std::vector<JobStatus> jobs() const;
+  std::vector<PeerStatus> peers() const;
+
+ private:
+  void on(PeerId from, const ServerHello& m, std::uint64_t now_ms);
+  void on(PeerId from, const WorkerHello& m, std::uint64_t now_ms);
+  void on(PeerId from, const Heartbeat& m, std::uint64_t now_ms);
+  void on(PeerId from, const DrainRequest& m, std::uint64_t now_ms);
+  void on(PeerId from, const JoinJob& m, std::uint64_t now_ms);
+  void on(PeerId from, const LeaveJob& m, std::uint64_t now_ms);
+  void on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms);
+  void on(PeerId, const ControlError&, std::uint64_t) {}  // an error is never answered with an error
+  template <class Other>
+  void on(PeerId from, const Other& m, std::uint64_t now_ms);
+  void beat(Peers::Server& server, PeerId from, const Heartbeat& m, std::uint64_t now_ms);
+  void beat(Peers::Worker& worker, PeerId from, const Heartbeat& m, std::uint64_t now_ms);
+
+  Status join(CoordinatedJob& job, const JoinJob& m, const JobConfig& config, const Peers::Worker& worker,
+              std::uint64_t now_ms);
+  void open_if_complete(CoordinatedJob& job, std::uint64_t now_ms);
+  JobId fresh_id() const;
+  CoordinatedJob* job_with(JobId id);                  // nullptr: nobody knows it
+  CoordinatedJob* job_in_view(JobId id, ViewId view);  // nullptr: it is not, or no view is open
+  void lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms);
+  void lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms);
+  void answer_drains();
+
+  // coordinator_orders.cc
+  const JobRecord* record_of(const std::string& job) const override;
+  bool takes_snapshot(const std::string& job) const override;
+  Status restored(const std::string& job, const JobRecord& record) override;
+  void not_restored(const std::string& job) override;
+  Result<JobRecord> record_to_restore(const Manifest& manifest, const JobConfig& config) const;
+  // What servers have of a name under ids that the registry does not know.
+  std::set<JobId> strangers(const std::string& name) const;
+
+  CoordinatorContext context_;
+  std::map<std::string, CoordinatedJob> jobs_;  // by name
+};
+
+}  // namespace tributary

@@ -1,0 +1,201 @@
+// What people order: checkpoints saved and restored, jobs removed.
+//
+// What jobs there are is in the registry, in the store of server 0; what there is of them, in the stores of all
+// servers. A registry that was lost, or that belongs to other stores, knows nothing of jobs that the servers have
+// snapshots of. Such a job must not begin anew as if nobody had ever trained it: the rule is that a job that anybody in
+// the cluster has progress of never opens fresh, unless that was asked for by name (remove_job(), a forced restore).
+#include <algorithm>
+#include <utility>
+
+#include "common/config/job_json.h"
+#include "server/coordinator/coordinator_core.h"
+
+namespace tributary {
+
+std::set<JobId> CoordinatorCore::strangers(const std::string& name) const {
+  std::set<JobId> ids = context_.peers.stored_under(name);
+  const auto known = jobs_.find(name);
+  if (known != jobs_.end()) std::erase_if(ids, [&](JobId id) { return known->second.knows(id); });
+  return ids;
+}
+
+Result<std::uint64_t> CoordinatorCore::save_checkpoint(const SaveOrder& order, std::uint64_t now_ms) {
+  if (context_.draining) return fail(ErrorCode::kStopped, "the cluster is being stopped; save when it is back");
+  if (!order.directory.starts_with('/')) {
+    return fail(ErrorCode::kInvalidArgument, "'" + order.directory + "' is no absolute path; servers run elsewhere");
+  }
+  const auto found = jobs_.find(order.job);
+  if (found == jobs_.end()) {
+    std::string known;
+    for (const auto& [name, job] : jobs_) known += (known.empty() ? "'" : ", '") + name + "'";
+    return fail(ErrorCode::kUnknownJob, "there is no job '" + order.job + "' here; " +
+                                            (known.empty() ? "there are none" : "there is " + known));
+  }
+  const CoordinatedJob& job = found->second;
+  if (job.servers() == 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                job.in_words() +
+                    " trains without servers: the worker of its node 0 keeps checkpoints by itself, in "
+                    "allreduce/ below its [store] path");
+  }
+  const bool initialised = job.record().initialised;
+  if (!initialised && !job.trains()) {
+    return fail(ErrorCode::kNotFound, job.in_words() + " has no state yet: nothing of it was ever committed");
+  }
+  if (!initialised && order.committed) {
+    return fail(ErrorCode::kNotFound, job.in_words() + " has no committed snapshot yet; leave --committed out");
+  }
+  const Result<std::uint64_t> id = context_.checkpoints.save(order, now_ms);
+  if (id && (!job.trains() || order.committed)) {
+    context_.checkpoints.write(order.job, job.record(), job.nodes(), job.shards(), now_ms);
+  }
+  return id;
+}
+
+Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& order, std::uint64_t now_ms) {
+  if (context_.draining) return fail(ErrorCode::kStopped, "the cluster is being stopped; restore when it is back");
+  if (!context_.peers.all_servers()) {
+    return fail(ErrorCode::kUnavailable, "not all " + std::to_string(context_.options.servers) +
+                                             " servers of the cluster are there; start them first");
+  }
+  if (context_.options.servers == 0) {
+    return fail(ErrorCode::kTopology, "this cluster has no servers to restore a job on");
+  }
+  auto known = jobs_.find(order.name);
+  if (known != jobs_.end()) {
+    const CoordinatedJob& job = known->second;
+    if (!job.idle()) {
+      return fail(ErrorCode::kInvalidArgument, job.in_words() + " is in use (" +
+                                                   (job.members().empty() ? "stopping" : "nodes have joined") +
+                                                   "); stop its trainers first, or restore under another name");
+    }
+    if ((job.record().initialised || job.kept_by_servers()) && !order.force) {
+      return fail(ErrorCode::kInvalidArgument, job.in_words() + " is there already, at round " +
+                                                   std::to_string(job.record().committed.value) +
+                                                   "; give --force to replace it, or restore under another name");
+    }
+  }
+  if (const std::set<JobId> others = strangers(order.name); !others.empty() && !order.force) {
+    return fail(ErrorCode::kInvalidArgument,
+                "servers have state of a job '" + order.name + "' (job id " + std::to_string(others.begin()->value) +
+                    ") that the registry in server 0's store does not know; start server 0 with the store that it had, "
+                    "or give --force to replace that state, or restore under another name");
+  }
+  JobConfig wanted = job_of(order.manifest);
+  wanted.name = order.name;
+  if (!on_servers(wanted)) {
+    return fail(ErrorCode::kInvalidArgument, "a job of mode \"allreduce\" has no state on servers to restore");
+  }
+  const std::string job_json = to_canonical_json(wanted);
+  Result<JobConfig> config = job_from_json(job_json);  // checks the name, which people chose
+  if (!config) return tl::unexpected(config.error());
+  Result<JobRecord> record = record_to_restore(order.manifest, *config);
+  if (!record) return tl::unexpected(record.error());
+  record->job_json = job_json;
+  const Result<std::uint64_t> id = context_.checkpoints.restore(order, *record, now_ms);
+  if (!id) return id;
+  if (known == jobs_.end()) known = jobs_.emplace(order.name, CoordinatedJob(context_, *config)).first;
+  known->second.begin_restore(std::move(*config));
+  return id;
+}
+
+// What the job will be: a new id, under which no store has anything yet, and its chunks dealt anew. Whose workers it
+// will have is not known yet; those that are there now are reckoned with.
+Result<JobRecord> CoordinatorCore::record_to_restore(const Manifest& manifest, const JobConfig& config) const {
+  std::vector<PlacedDaemon> servers, workers;
+  for (const auto& [incarnation, worker] : context_.peers.workers()) {
+    workers.push_back({"worker " + worker.hello.name, worker.hello.host, worker.hello.bandwidth});
+  }
+  for (const auto& [index, server] : context_.peers.servers()) {
+    servers.push_back({"server " + std::to_string(index), workers.empty() ? std::string() : server.hello.host,
+                       server.hello.bandwidth});
+  }
+  const Result<Layout> layout = deal_chunks(manifest.tensors, manifest.chunk_elements, context_.peers.slots(),
+                                            hosts_of_job(servers, workers), wire_ratio(config.push, config.pull));
+  if (!layout) return tl::unexpected(layout.error());
+  JobRecord record;
+  record.job = fresh_id();
+  record.tensors = manifest.tensors;
+  record.rank_states = manifest.rank_states;
+  record.computed_with = manifest.computed_with;
+  record.chunk_elements = manifest.chunk_elements;
+  record.owners = layout->owners();
+  record.world_size = manifest.world_size;
+  record.committed = manifest.round;
+  record.initialised = true;
+  // Of two records with one name the one with the higher view counts, until the older one is dropped.
+  if (const auto known = jobs_.find(config.name); known != jobs_.end())
+    record.view = known->second.record().view.next();
+  return record;
+}
+
+const JobRecord* CoordinatorCore::record_of(const std::string& job) const {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() ? nullptr : &found->second.record();
+}
+
+bool CoordinatorCore::takes_snapshot(const std::string& job) const {
+  const auto found = jobs_.find(job);
+  return found != jobs_.end() && found->second.takes_snapshot();
+}
+
+Status CoordinatorCore::restored(const std::string& name, const JobRecord& record) {
+  if (const Status saved = context_.output.save(record); !saved) {
+    return fail(saved.error().code, "cannot record the job: " + saved.error().message);
+  }
+  const auto before = jobs_.find(name);
+  std::set<JobId> older = strangers(name);
+  older.merge(before->second.ids());
+  JobConfig config = before->second.end_restore();
+  jobs_.erase(before);
+  CoordinatedJob& job = jobs_.emplace(name, CoordinatedJob(context_, config, record, std::move(older))).first->second;
+  for (const std::uint16_t shard : job.shards()) {
+    context_.peers.add_snapshot(shard, record.job, name, record.committed);
+  }
+  job.drop_older();
+  return {};
+}
+
+void CoordinatorCore::not_restored(const std::string& name) {
+  const auto job = jobs_.find(name);
+  job->second.end_restore();
+  if (job->second.record().job.value == 0) jobs_.erase(job);
+}
+
+Result<std::uint64_t> CoordinatorCore::remove_job(const std::string& name) {
+  if (context_.draining) return fail(ErrorCode::kStopped, "the cluster is being stopped; remove jobs when it is back");
+  if (context_.options.servers == 0) {
+    return fail(ErrorCode::kTopology,
+                "this cluster has no servers: what there is of job '" + name +
+                    "' lies in the workers' stores, in allreduce/ below [store] path; delete it there");
+  }
+  const auto known = jobs_.find(name);
+  std::set<JobId> ids = strangers(name);
+  if (known != jobs_.end()) {
+    const CoordinatedJob& job = known->second;
+    if (!job.idle() || job.restoring() || context_.checkpoints.awaits_snapshot(name)) {
+      return fail(ErrorCode::kInvalidArgument, job.in_words() + " is in use; stop its trainers first");
+    }
+    ids.merge(job.ids());
+  }
+  if (!context_.peers.all_servers()) {
+    return fail(ErrorCode::kUnavailable, "not all " + std::to_string(context_.options.servers) +
+                                             " servers of the cluster are there, and what an absent one has of job '" +
+                                             name + "' would stay; start them first");
+  }
+  if (known == jobs_.end() && ids.empty()) {
+    return fail(ErrorCode::kUnknownJob, "nobody in the cluster has a job '" + name + "'");
+  }
+  for (const JobId id : ids) {
+    if (const Status removed = context_.output.remove(id); !removed) return tl::unexpected(removed.error());
+  }
+  for (const JobId id : ids) {
+    context_.peers.forget_job(id);
+    context_.send_servers(DropCheckpoint{id, {}});
+  }
+  if (known != jobs_.end()) jobs_.erase(known);
+  context_.output.log("job '" + name + "' is removed by order, with all that servers have of it");
+  return ids.size();
+}
+
+}  // namespace tributary

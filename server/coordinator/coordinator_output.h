@@ -1,0 +1,25 @@
+// What the coordinator does: messages, durable records, lines for the log.
+#pragma once
+
+#include <string>
+
+#include "common/base/result.h"
+#include "common/wire/messages.h"
+#include "server/coordinator/job_record.h"
+
+namespace tributary {
+
+enum class LogLevel { kInfo, kWarning, kError };
+
+class CoordinatorOutput {
+ public:
+  virtual ~CoordinatorOutput() = default;
+  virtual void send(PeerId to, const ControlMessage& message) = 0;
+  // Durable before it returns.
+  virtual Status save(const JobRecord& record) = 0;
+  virtual Status remove(JobId job) = 0;  // its record, if there is one
+  // Error: something that was wanted is lost or cannot be. Warning: it may be, or somebody is refused.
+  virtual void log(const std::string& line, LogLevel level = LogLevel::kInfo) = 0;
+};
+
+}  // namespace tributary

@@ -1,0 +1,93 @@
+#include "server/coordinator/coordinator_status.h"
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/clock.h"
+#include "server/coordinator/placement_json.h"
+
+namespace tributary {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// How long the nodes take for a round, and which of them lag.
+Json paces_json(const JobStatus& job) {
+  Json paces = Json::array();
+  for (const StragglerWatch::Node& node : job.paces) {
+    Json pace = {{"node", node.node},
+                 {"worker", job.workers.contains(node.node) ? job.workers.at(node.node) : ""},
+                 {"compute_ms", node.times.compute},
+                 {"reduction_ms", node.times.reduction},
+                 {"network_ms", node.times.network},
+                 {"lags", nullptr}};
+    if (node.lag) {
+      pace["lags"] = {{"phase", to_text(node.lag->phase)}, {"factor", node.lag->factor}, {"text", in_words(*node.lag)}};
+    }
+    paces.push_back(std::move(pace));
+  }
+  return paces;
+}
+
+}  // namespace
+
+nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
+  Json jobs = Json::array();
+  for (const JobStatus& job : coordinator.jobs()) {
+    jobs.push_back({{"name", job.name},
+                    {"mode", job.mode},
+                    {"id", std::to_string(job.record.job.value)},
+                    {"phase", job.phase},
+                    {"view", job.record.view.value},
+                    {"nodes", job.nodes},
+                    {"joined", job.joined},
+                    {"waiting_for", job.waiting_for},
+                    {"world_size", job.record.world_size},
+                    {"chunks", job.record.owners.size()},
+                    {"chunk_elements", job.record.chunk_elements},
+                    {"min_version", job.min_version.value},
+                    {"max_version", job.max_version.value},
+                    {"committed", has_progress(job.record) ? Json(job.record.committed.value) : Json(nullptr)},
+                    {"finished", job.record.finished},
+                    {"last_stop", job.last_stop},
+                    {"not_saved", job.not_saved},
+                    {"computed_with", job.record.computed_with},
+                    {"paces", paces_json(job)},
+                    {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
+  }
+  Json peers = Json::array();
+  const std::uint64_t now = steady_ms();
+  for (const CoordinatorCore::PeerStatus& peer : coordinator.peers()) {
+    peers.push_back({{"kind", peer.kind},
+                     {"name", peer.name},
+                     {"alive", peer.alive},
+                     {"last_heard_ms", now > peer.last_heard_ms ? now - peer.last_heard_ms : 0}});
+  }
+  return {{"endpoint", coordinator.endpoint()},
+          {"jobs", std::move(jobs)},
+          {"peers", std::move(peers)},
+          {"messages", coordinator.messages()},
+          {"malformed", coordinator.malformed()}};
+}
+
+void register_metrics(Metrics& metrics, const Coordinator& coordinator) {
+  metrics.counter("tributary_coordinator_messages_total", "Control messages received.", {},
+                  [&coordinator] { return static_cast<double>(coordinator.messages()); });
+  metrics.counter("tributary_coordinator_malformed_total", "Control messages that are none of ours.", {},
+                  [&coordinator] { return static_cast<double>(coordinator.malformed()); });
+  metrics.gauges(
+      "tributary_coordinator_node_lag",
+      "How many times as long as the others a node takes for a round, if it lags; by phase.", [&coordinator] {
+        std::vector<Metrics::Sample> samples;
+        for (const JobStatus& job : coordinator.jobs()) {
+          for (const StragglerWatch::Node& node : job.paces) {
+            if (!node.lag) continue;
+            samples.push_back(
+                {{{"job", job.name}, {"node", std::to_string(node.node)}, {"phase", to_text(node.lag->phase)}},
+                 node.lag->factor});
+          }
+        }
+        return samples;
+      });
+}
+
+}  // namespace tributary

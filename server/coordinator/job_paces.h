@@ -1,0 +1,52 @@
+// JobPaces: how far those who make a job's rounds are, and how fast they go: its shards, of an all-reduce job its
+// nodes. Pure: what their heartbeats say in, what can be told from it out. Lives in the coordinator with its job.
+//
+// Progress is of one view. Rates outlive it: else a job that loses somebody every second would never have a snapshot.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "common/wire/messages.h"
+
+namespace tributary {
+
+class JobPaces {
+ public:
+  // What a heartbeat can say of a snapshot that is awaited.
+  enum class Sign { kHasJob, kWrites };
+
+  // What is said from now on is of another view.
+  void begin_view();
+  // start: where the view began.
+  void note(std::uint32_t maker, Round start, const JobProgress& progress, std::uint64_t now_ms);
+
+  bool empty() const { return paces_.empty(); }
+  std::uint64_t fastest() const;  // version
+  std::pair<Version, Version> range() const;
+  Version min_version(std::uint32_t maker) const;
+  // Are all beyond this round?
+  bool all_beyond(Round round) const;
+  // Has one of these shards given no such sign for `patience_ms`? Those that have `done` their part need not.
+  bool silent(const std::set<std::uint16_t>& shards, const std::set<std::uint16_t>& done, Sign sign,
+              std::uint64_t patience_ms, std::uint64_t now_ms) const;
+  // The version that nobody passes within `ahead_ms` and what the heartbeats are old, `factor` times over. None: some
+  // pace is not known, or nothing has been made.
+  std::optional<double> reach(double ahead_ms, double factor, std::uint64_t now_ms) const;
+
+ private:
+  struct Pace {
+    Version min_version, max_version;
+    std::uint64_t at_ms = 0;
+    std::uint64_t said_ms = 0;   // the last heartbeat that named the job, whatever it said
+    std::uint64_t wrote_ms = 0;  // the last one that said that a snapshot is being written
+    double rounds_per_ms = 0.0;
+    bool measured = false;  // two heartbeats of a view have been compared, of this one or of one before
+  };
+  std::map<std::uint32_t, Pace> paces_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,49 @@
+// A job as the registry keeps it for ever, and the words that it needs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/layout.h"
+#include "common/files/checkpoint_manifest.h"
+#include "common/wire/messages.h"
+
+namespace tributary {
+
+// The nodes of a view, and the first of the views in a row that had them, if any view before had others.
+struct ViewNodes {
+  std::uint64_t hash = 0;  // members_hash(); 0: there has been no view
+  ViewId since;
+  Round first;  // from here on they have made all chunks; others may have made some of the round before
+};
+
+struct JobRecord {
+  JobId job;
+  std::string job_json;
+  std::vector<TensorSpec> tensors;
+  std::uint64_t chunk_elements = 0;
+  std::vector<ChunkOwner> owners;
+  std::uint32_t world_size = 1;
+  ViewId view;               // highest view ever given out: persisted before it is used
+  Round committed;           // last committed consistent snapshot; 0: none
+  bool initialised = false;  // a snapshot was ever committed
+  bool finished = false;
+  // Node ranks of the last view, ascending; empty after a stop in good order.
+  std::vector<std::uint32_t> members;
+  ViewNodes view_nodes;        // of the last view, whatever came then
+  RankStates rank_states;      // kept with the committed snapshot
+  std::string last_stop;       // why the last view that ended in good order did
+  ComputeKinds computed_with;  // what ranks computed the state's gradients with
+};
+
+// Has anybody ever got state of it?
+inline bool has_progress(const JobRecord& record) {
+  return record.initialised || record.committed.value != 0;
+}
+
+// Of node ranks, ascending: tells views of other nodes apart (JobWelcome::members). Views of the same nodes with others
+// between them, too: those may have gone through the rounds again that these know.
+std::uint64_t members_hash(const std::vector<std::uint32_t>& nodes, ViewId since = {});
+
+}  // namespace tributary

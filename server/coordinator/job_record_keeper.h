@@ -1,0 +1,85 @@
+// JobRecordKeeper: what lasts of a job: its record, the older trainings of its name that it took the place of, and what
+// its ranks keep beside the parameters until that is committed. Pure. Owned by the job in the coordinator.
+//
+// Invariants: a view's number is saved before anybody hears of it. That a snapshot is committed is told only when the
+// record that says so is saved: until then nothing that came before may be dropped. (The snapshots themselves are
+// durable: they are found after a restart.)
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/coordinator/coordinator_context.h"
+#include "server/coordinator/job_members.h"
+#include "server/coordinator/pending_rank_states.h"
+#include "server/coordinator/state_home.h"
+#include "server/coordinator/view_start.h"
+
+namespace tributary {
+
+class JobRecordKeeper {
+ public:
+  JobRecordKeeper(CoordinatorContext& context, const std::string& name, JobRecord record, std::set<JobId> older);
+
+  const JobRecord& record() const { return record_; }
+  bool saved() const { return state_ == State::kSaved; }
+  // Saved, and everybody was told of its snapshot.
+  bool told() const { return !commit_untold_; }
+  // Its own and those of older trainings.
+  std::set<JobId> ids() const;
+  bool knows(JobId id) const { return id == record_.job || older_.contains(id); }
+
+  // ---- A view opens, step by step ----
+  // That the state on disks is of this round; initialised: it is a snapshot of the servers'.
+  void set_committed(Round round, bool initialised);
+  // A training that never got to a snapshot and has been changed is another training, whatever is left of it in the
+  // stores: is this join of one? Then its record begins.
+  bool begin_another_training(const JoinJob& join);
+  void begin_view(JobId fresh_id, const JobMembers& members);
+  // Has nobody state of the job's name that the record does not know? REQUIRES: there is nothing to go on from.
+  Status may_begin_anew() const;
+  // Errors: it cannot be saved.
+  Status save_view(const ViewStart& start, const KeptShards& kept, const JobMembers& members, DealtChunks chunks);
+  void give_up_id() { record_.job = JobId(); }  // nobody has heard of it
+  void view_opens(const ViewStart& start, const JobMembers& members);
+  void view_runs(const ViewStart& start);
+
+  // ---- While it is open ----
+  // Now with the snapshot of this round. Is that to be told now?
+  bool commit(Round round, bool finished, std::uint64_t now_ms);
+  bool tick(std::uint64_t now_ms);
+  // What a rank keeps. The view may have just ended. A later one may have gone back.
+  void keep(std::uint64_t worker, const NodeRankState& m);
+  // Of the node's ranks, for its welcome.
+  std::vector<std::vector<std::byte>> rank_states(std::uint32_t node, const ViewStart& start) const;
+  // The job stops in good order: the next time it begins like a new one.
+  void stop(const std::string& reason);
+  // All-reduce: node 0 has the state that it ended with.
+  void end(Round round, bool finished);
+
+  // Older trainings' records stay until no server says any more that it has something of them: else that would be a
+  // stranger's. (Servers say it when they say hello.)
+  void drop_older();
+
+ private:
+  // kUnsaved: it has changed; kFailing: saving it failed, and that was logged.
+  enum class State { kSaved, kUnsaved, kFailing };
+
+  std::string in_words() const { return "job '" + name_ + "'"; }
+  bool save(std::uint64_t now_ms);
+  void commit_rank_states(Round round);
+
+  CoordinatorContext& context_;
+  const std::string name_;
+  JobRecord record_;
+  std::set<JobId> older_;
+  ViewNodes began_;  // record_.view_nodes of the last view that was not given up opening
+  PendingRankStates rank_states_;
+  State state_ = State::kSaved;
+  std::uint64_t save_due_ms_ = 0;
+  bool commit_untold_ = false;
+};
+
+}  // namespace tributary

@@ -1,0 +1,109 @@
+// Peers: the daemons that the coordinator knows, who of them is alive, and what each has said of itself. Pure. Lives in
+// the coordinator, which acts on who comes, goes and reconnects.
+//
+// Invariants: a server's index is one process's at a time. A daemon is known by its incarnation, under whatever
+// connection it was last heard. No two workers that are heard have one name. Whoever waits to be let go is there.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/wire/messages.h"
+#include "server/coordinator/job_placement.h"
+
+namespace tributary {
+
+// "round 5".
+std::string newest_in_words(const StoredJob& stored);
+
+class Peers {
+ public:
+  struct Server {
+    PeerId peer;
+    ServerHello hello;
+    std::uint64_t heard_ms = 0;
+    bool alive = false;
+    std::uint64_t rival = 0;     // incarnation of another process that says it is this server; 0: none
+    std::uint64_t rival_ms = 0;  // since when
+  };
+  struct Worker {
+    PeerId peer;
+    WorkerHello hello;
+    std::uint64_t heard_ms = 0;
+    std::uint64_t since_ms = 0;  // its first hello
+    std::string called;          // as it calls itself; hello.name tells it from another that is called the same
+  };
+
+  Peers(std::uint16_t servers, std::uint64_t timeout_ms) : count_(servers), timeout_ms_(timeout_ms) {}
+
+  // ---- Who is there ----
+  const std::map<std::uint16_t, Server>& servers() const { return servers_; }
+  const std::map<std::uint64_t, Worker>& workers() const { return workers_; }  // by incarnation
+  Server* server_at(PeerId peer);                                              // alive
+  Worker* worker_at(PeerId peer);
+  Server* server_with(std::uint64_t incarnation);  // alive
+  const Server* alive(std::uint16_t index) const;  // nullptr: it is not there
+  Worker* worker_with(std::uint64_t incarnation);
+  const Worker* worker(std::uint64_t incarnation) const;  // nullptr: it is not there
+  std::string name_of(std::uint64_t worker) const;        // "unknown" if it is gone
+  bool all_servers() const;
+  bool all_have_stores() const;
+  std::vector<ShardSlots> slots() const;  // where chunks can go, by server
+  // How long two processes with one name or index are told apart by who is heard.
+  std::uint64_t rivalry_ms() const { return timeout_ms_ / 4; }
+
+  // ---- Who comes and goes ----
+  // May it be known? kUnavailable: perhaps in a moment.
+  Status check(const ServerHello& hello, std::uint64_t now_ms);
+  static Status check(const WorkerHello& hello);
+  // A process that is known as alive and whose place this one takes: it is to be lost first.
+  bool takes_over(const ServerHello& hello) const;
+  std::optional<std::uint64_t> outlived_by(const WorkerHello& hello) const;
+  struct Met {
+    bool known = false;  // this process was
+    bool moved = false;  // and has another connection now
+  };
+  // REQUIRES: nobody is to be lost for it.
+  Met meet(PeerId from, const ServerHello& hello, std::uint64_t now_ms);
+  Met meet(PeerId from, const WorkerHello& hello, std::uint64_t now_ms);
+  void hear(PeerId from, std::uint64_t now_ms);
+  // Whether its connection is another one than before.
+  static bool hear(Server& server, PeerId from, std::uint64_t now_ms);
+  static bool hear(Worker& worker, PeerId from, std::uint64_t now_ms);
+  void lose_server(std::uint16_t index);
+  void lose_worker(std::uint64_t incarnation);
+  std::vector<std::uint16_t> silent_servers(std::uint64_t now_ms) const;
+  std::vector<std::uint64_t> silent_workers(std::uint64_t now_ms) const;
+
+  // ---- Who waits to be let go: by incarnation, and where it is told ----
+  void await_drain(std::uint64_t incarnation, PeerId from) { drains_[incarnation] = from; }
+  void drain_moved(std::uint64_t incarnation, PeerId to);
+  // Those that `busy` no longer holds; they wait no more.
+  std::vector<PeerId> take_drained(const std::function<bool(std::uint64_t incarnation)>& busy);
+
+  // ---- What servers' stores have of jobs: as they said in their hello, and what happened since ----
+  std::set<Round> snapshots(std::uint16_t server, JobId job) const;
+  bool store(JobId job) const;                                      // does any?
+  std::set<JobId> stored_under(const std::string& job_name) const;  // with snapshots
+  void add_snapshot(std::uint16_t server, JobId job, const std::string& name, Round round);
+  void forget_snapshots(JobId job, const std::function<bool(Round)>& gone);
+  void forget_job(JobId job);
+
+ private:
+  std::string name_apart(const std::string& name, std::uint64_t now_ms) const;
+  bool silent(std::uint64_t heard_ms, std::uint64_t now_ms) const { return now_ms > heard_ms + timeout_ms_; }
+
+  std::uint16_t count_;
+  std::uint64_t timeout_ms_;
+  std::map<std::uint16_t, Server> servers_;
+  std::map<std::uint64_t, Worker> workers_;
+  std::map<std::uint64_t, PeerId> drains_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,97 @@
+#include "server/coordinator/pending_rank_states.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tributary {
+namespace {
+
+// Of a rank, until they are committed or too old: the round of a snapshot that is under way, and of a stop meanwhile.
+constexpr std::size_t kPendingRounds = 3;
+
+std::size_t total_bytes(const RankStates& states) {
+  std::size_t bytes = 0;
+  for (const auto& [rank, state] : states) bytes += state.size();
+  return bytes;
+}
+
+}  // namespace
+
+// What belongs to other rounds is of rounds that are over, or will be gone through again.
+void PendingRankStates::begin_view(std::map<std::uint32_t, Holder> holders, Round start, bool anew) {
+  holders_ = std::move(holders);
+  for (auto& [rank, pending] : states_) {
+    std::erase_if(pending, [&](const auto& kept) { return anew || kept.first != start; });
+  }
+  std::size_t bytes = 0;
+  std::erase_if(states_, [&](const auto& entry) {
+    for (const auto& [round, state] : entry.second) bytes += state.size();
+    return entry.second.empty() || bytes > kMaxRankStatesBytes;
+  });
+}
+
+// What is not of the worker's own ranks is left out. (A coordinator that is new does not know whose they are.)
+bool PendingRankStates::give(std::uint64_t worker, const NodeRankState& m) {
+  const auto holder = holders_.find(m.node.value);
+  if (holder == holders_.end() || holder->second.worker != worker ||
+      m.local_rank >= std::min<std::uint64_t>(holder->second.ranks, kMaxRankStates)) {
+    return false;
+  }
+  auto& pending = states_[RankKey{m.node.value, m.local_rank}];
+  pending[m.kept.round] = m.kept.state;
+  if (pending.size() > kPendingRounds) pending.erase(pending.begin());
+  return true;
+}
+
+std::vector<std::string> PendingRankStates::commit(JobRecord& record, Round round) {
+  std::vector<std::string> left_out;
+  if (record.committed != round) record.rank_states.clear();
+  std::size_t bytes = total_bytes(record.rank_states);
+  for (auto& [rank, pending] : states_) {
+    if (const auto kept = pending.find(round); kept != pending.end()) {
+      const auto replaced = record.rank_states.find(rank);
+      const std::size_t after =
+          bytes + kept->second.size() - (replaced == record.rank_states.end() ? 0 : replaced->second.size());
+      if (after > kMaxRankStatesBytes) {
+        left_out.push_back("is more than " + std::to_string(kMaxRankStatesBytes) + " bytes together; that of node " +
+                           std::to_string(rank.node) + " rank " + std::to_string(rank.local_rank) + " is left out");
+      } else {
+        bytes = after;
+        record.rank_states[rank] = std::move(kept->second);
+      }
+    }
+    std::erase_if(pending, [&](const auto& entry) { return entry.first <= round; });
+  }
+  return left_out;
+}
+
+std::vector<std::vector<std::byte>> PendingRankStates::of_node(std::uint32_t node, const RankStates* committed,
+                                                               Round start) const {
+  std::vector<std::vector<std::byte>> states;
+  const auto add = [&](const RankKey& rank, const std::vector<std::byte>& state) {
+    if (rank.node != node || rank.local_rank >= kMaxRankStates) return;
+    states.resize(std::max<std::size_t>(states.size(), rank.local_rank + 1));
+    states[rank.local_rank] = state;
+  };
+  if (committed) {
+    for (const auto& [rank, state] : *committed) add(rank, state);
+    return states;
+  }
+  for (const auto& [rank, pending] : states_) {
+    if (const auto kept = pending.find(start); kept != pending.end()) add(rank, kept->second);
+  }
+  return states;
+}
+
+PendingRankStates::Coverage PendingRankStates::coverage(const RankStates& committed) const {
+  Coverage coverage;
+  for (const auto& [node, holder] : holders_) {
+    coverage.ranks += holder.ranks;
+    for (auto at = committed.lower_bound({node, 0}); at != committed.end() && at->first.node == node; ++at) {
+      coverage.there += at->first.local_rank < holder.ranks ? 1 : 0;
+    }
+  }
+  return coverage;
+}
+
+}  // namespace tributary

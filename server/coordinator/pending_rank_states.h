@@ -1,0 +1,51 @@
+// PendingRankStates: what trainers keep with the state of a job, beside the parameters (Session::keep), until it is
+// committed. Pure. Lives in the coordinator with its job, from view to view.
+//
+// A rank gives it for the round that a snapshot is named for, and for the round that it stops after; it is committed
+// with the snapshot, into the job's record, and comes back when a view begins at that round. A view that begins where
+// servers were, and no snapshot is, has what ranks gave for that round in the view before.
+//
+// Invariants: a state is kept only of a worker's own ranks; of rounds after the committed one; of few rounds a rank.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/wire/messages.h"
+#include "server/coordinator/job_record.h"
+
+namespace tributary {
+
+class PendingRankStates {
+ public:
+  // A node's ranks, and who may give what they keep: also after it has left the view.
+  struct Holder {
+    std::uint64_t worker = 0;  // its incarnation
+    std::uint32_t ranks = 0;
+  };
+
+  // A view of these nodes opens at this round; anew: with nothing that there is.
+  void begin_view(std::map<std::uint32_t, Holder> holders, Round start, bool anew);
+  // Whether it is kept.
+  bool give(std::uint64_t worker, const NodeRankState& m);
+  // Into the record, which is about to be saved with the snapshot of this round. Sentences: what is left out.
+  std::vector<std::string> commit(JobRecord& record, Round round);
+
+  // For the node's welcome, by local rank: what its ranks gave for the round that the view begins at.
+  // committed: of the record's; none: of what was given for `start`.
+  std::vector<std::vector<std::byte>> of_node(std::uint32_t node, const RankStates* committed, Round start) const;
+  // Ranks, and how many of them have something in a snapshot.
+  struct Coverage {
+    std::size_t ranks = 0, there = 0;
+  };
+  Coverage coverage(const RankStates& committed) const;
+
+ private:
+  std::map<std::uint32_t, Holder> holders_;  // by node
+  std::map<RankKey, std::map<Round, std::vector<std::byte>>> states_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,51 @@
+#include "server/coordinator/round_gate.h"
+
+#include <algorithm>
+
+#include "common/config/gate_rules.h"
+
+namespace tributary {
+
+RoundGate::RoundGate(GateConfig config, std::size_t chunks)
+    : config_(std::move(config)), facts_(chunks), there_(chunks, false) {}
+
+RoundDecision RoundGate::decision(const RoundFacts& m) const {
+  return {m.job, m.view, decided_round_, decided_};
+}
+
+Result<RoundGate::Reply> RoundGate::on_facts(const RoundFacts& m) {
+  const bool ours =
+      std::ranges::all_of(m.chunks, [&](const ChunkFacts& chunk) { return chunk.chunk.value < facts_.size(); });
+  if (!ours) {
+    return fail(ErrorCode::kMalformed, "facts of round " + std::to_string(m.round.value) + " about chunks that job " +
+                                           std::to_string(m.job.value) + " does not have");
+  }
+  if (m.decided.known()) {
+    if (m.round <= decided_round_) return Reply{};
+    decided_round_ = m.round;
+    decided_ = m.decided;
+    // Lanes that sent their facts of that round before this one told of it wait for the word.
+    const bool wanted = round_ == m.round && count_ != 0;
+    return wanted ? Reply{decision(m), true} : Reply{};
+  }
+  if (m.round == decided_round_) return Reply{decision(m), false};
+  // Of a round before: whoever sent it has long heard of it. (Nobody can open a round before he has the last one.)
+  if (m.round < decided_round_ || m.round < round_) return Reply{};
+  if (round_ != m.round) {  // another round than the one that was being gathered begins with nothing
+    round_ = m.round;
+    count_ = 0;
+    there_.assign(there_.size(), false);
+  }
+  for (const ChunkFacts& chunk : m.chunks) {
+    if (there_[chunk.chunk.value]) continue;
+    there_[chunk.chunk.value] = true;
+    facts_[chunk.chunk.value] = chunk.facts;
+    ++count_;
+  }
+  if (count_ != facts_.size()) return Reply{};
+  decided_ = decide_gate(config_, m.before, facts_);
+  decided_round_ = m.round;
+  return Reply{decision(m), true};
+}
+
+}  // namespace tributary

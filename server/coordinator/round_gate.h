@@ -1,0 +1,46 @@
+// RoundGate: the decider of a job's rounds, in a view. Pure: facts of chunks in, decisions out. Lives in the
+// coordinator.
+//
+// It decides about a round when it has the facts of every chunk. A round can be open on some chunks only: after a loss
+// some are a round ahead. Whoever has them says what was decided (RoundFacts::decided), and whoever asks is told that;
+// it is never decided anew. Facts carry the decision of the round before, so nothing is kept here from view to view.
+//
+// Facts may come twice, late and in any order. Bounded: facts of one round, and the newest decision.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/config/config.h"
+#include "common/wire/messages.h"
+
+namespace tributary {
+
+class RoundGate {
+ public:
+  RoundGate(GateConfig config, std::size_t chunks);
+
+  struct Reply {
+    std::optional<RoundDecision> decision;
+    bool for_all = false;  // it was made now: every server is to hear it. Else it is for who asked
+  };
+  // kMalformed: facts of chunks that the job does not have.
+  Result<Reply> on_facts(const RoundFacts& facts);
+
+  // The newest decision; round 0: none yet.
+  const GateDecision& decided() const { return decided_; }
+
+ private:
+  RoundDecision decision(const RoundFacts& facts) const;
+
+  GateConfig config_;
+  std::vector<GateFacts> facts_;  // by chunk, of round_
+  std::vector<bool> there_;
+  std::size_t count_ = 0;
+  Round round_;  // whose facts are being gathered
+  Round decided_round_;
+  GateDecision decided_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,235 @@
+#include "server/lane/lane.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "common/base/assert.h"
+#include "common/base/clock.h"
+#include "common/daemon/daemon_thread.h"
+#include "common/wire/codec.h"
+#include "common/wire/zmq_util.h"
+#include "server/coordinator/lane_address.h"
+#include "server/lane/pool_preparer.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::uint32_t kNoiseLines = 10;
+constexpr std::uint64_t kNoiseIntervalMs = 10'000;
+constexpr std::string_view kIpc = "ipc://";
+
+}  // namespace
+
+Result<std::unique_ptr<Lane>> Lane::start(LaneOptions options, LaneListener& listener, Logger logger) {
+  Result<EventFd> wake = EventFd::create();
+  if (!wake) return tl::unexpected(wake.error());
+  std::unique_ptr<Lane> lane(new Lane(std::move(options), listener, std::move(logger), std::move(*wake)));
+  if (Status bound = lane->bind(); !bound) return tl::unexpected(bound.error());
+  lane->thread_ = start_thread("lane", lane->logger_, [&self = *lane] { self.run(); });
+  return lane;
+}
+
+Lane::Lane(LaneOptions options, LaneListener& listener, Logger logger, EventFd wake)
+    : options_(std::move(options)),
+      logger_(logger),
+      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
+      commands_(std::move(wake)),
+      jobs_(options_.jobs, static_cast<LaneOutput&>(*this), listener),
+      links_(jobs_.told()),
+      context_(1),
+      socket_(context_, zmq::socket_type::router) {}
+
+Status Lane::bind() {
+  const Result<std::string> address = lane_bind_address(options_.bind, options_.jobs.lane);
+  if (!address) return tl::unexpected(address.error());
+  if (Status free = check_ipc_free(*address); !free) return free;
+  set_common_options(socket_, kMaxMessage, kSendHighWater);
+  socket_.set(zmq::sockopt::rcvhwm, kReceiveHighWater);
+  const Result<std::string> bound = bind_endpoint(socket_, *address);
+  if (!bound) return tl::unexpected(bound.error());
+  endpoint_ = advertised_endpoint(*bound, options_.advertise);
+  if (bound->starts_with(kIpc)) ipc_path_ = bound->substr(kIpc.size());
+  if (Status linked = links_.listen(new_link_name(options_.jobs.shard, options_.jobs.lane)); !linked) {
+    logger_->warn("lane {}: workers on this machine will use sockets: {}", options_.jobs.lane.value,
+                  linked.error().message);
+  }
+  return {};
+}
+
+Lane::~Lane() {
+  stop();
+  // Buffers go home in this order: the cores' own, what workers on this machine were told (they have mapped the memory,
+  // and nobody writes there any more), then (closing waits for it) what ZeroMQ had not sent, then the pools end.
+  const std::vector<std::shared_ptr<BufferPool>> pools = jobs_.end();
+  links_.end();
+  socket_.close();
+  context_.close();
+  if (!ipc_path_.empty()) ::unlink(ipc_path_.c_str());
+}
+
+void Lane::stop() {
+  if (!thread_.joinable()) return;
+  post([this](LaneJobs&) { running_ = false; });
+  thread_.join();
+}
+
+void Lane::run() {
+  while (running_) {
+    const bool more = receive_batch();
+    const std::uint64_t duties = jobs_.turn();
+    std::uint64_t wait = more ? 0 : duties;
+    const std::uint64_t now = now_ms();
+    noise_.tick(now);
+    if (links_.pending()) wait = std::min(wait, LaneJobs::kPublishMs);
+    poll_items_.clear();
+    poll_items_.push_back({socket_.handle(), 0, ZMQ_POLLIN, 0});
+    poll_items_.push_back({nullptr, commands_.fd(), ZMQ_POLLIN, 0});
+    links_.add_poll_items(poll_items_, now);
+    const bool some = zmq_poll(poll_items_.data(), static_cast<int>(poll_items_.size()), static_cast<long>(wait)) > 0;
+    if (some && poll_items_[1].revents != 0) run_commands();
+    const bool asked = some && std::any_of(poll_items_.begin() + 2, poll_items_.end(),
+                                           [](const zmq::pollitem_t& item) { return item.revents != 0; });
+    if (asked || links_.pending()) {
+      links_.serve(now_ms(), [this](const LinkRequest& request) { return jobs_.shared(request); });
+      count_mapped();
+    }
+  }
+}
+
+void Lane::run_commands() {
+  commands_.run(jobs_);
+  links_.forget_those_over();
+  count_mapped();
+}
+
+void Lane::count_mapped() {
+  jobs_.counters().mapped_bytes.set(links_.mapped_bytes());
+  jobs_.changed();
+}
+
+void Lane::restore(JobId job, ChunkIndex chunk, ChunkState state) {
+  const std::size_t bytes = state.bytes();
+  {
+    std::unique_lock lock(mutex_);
+    restored_.wait(lock, [&] { return restore_bytes_ == 0 || restore_bytes_ + bytes <= kMaxRestoreBytes; });
+    restore_bytes_ += bytes;
+  }
+  post([this, job, chunk, bytes, state = std::move(state)](LaneJobs& jobs) mutable {
+    jobs.restore(job, chunk, std::exchange(state, {}));
+    {
+      const std::lock_guard lock(mutex_);
+      restore_bytes_ -= bytes;
+    }
+    restored_.notify_one();
+  });
+}
+
+// ---- Messages ----
+
+bool Lane::receive_batch() {
+  for (int i = 0; i < kBatch; ++i) {
+    zmq::message_t frames[3];  // routing id, header, payload
+    const int after_routing_id = receive_frames(socket_, frames) - 1;
+    if (after_routing_id < 1) return false;  // a ROUTER's routing id is always followed by a frame
+    jobs_.changed();
+    receive(frames, after_routing_id);
+  }
+  return true;
+}
+
+void Lane::receive(zmq::message_t (&frames)[3], int after_routing_id) {
+  LaneCounters& counters = jobs_.counters();
+  counters.messages.add();
+  const Result<PeerId> from = peer_from_routing_id(bytes_of(frames[0]));
+  if (!from) {
+    counters.malformed.add();
+    refused(from.error().message);
+    send(std::move(frames[0]), ErrorReply{{}, {}, from.error().code, from.error().message}, {}, {});
+    return;
+  }
+  LaneJobs::Received received;
+  received.frames = after_routing_id;
+  Result<DataMessage> message = decode_data(bytes_of(frames[1]), &received.place);
+  if (!message) {
+    counters.malformed.add();
+    refused("refused a message: " + message.error().message);
+    return jobs_.refuse(*from, {}, {}, message.error().code, std::move(message.error().message));
+  }
+  struct {
+    zmq::message_t& frame;
+    const PayloadPlace& place;
+  } brought{frames[2], received.place};
+  received.payload = [this, &brought](bool copy) { return take_payload(brought.frame, brought.place, copy); };
+  try {
+    jobs_.receive(*from, *message, received);
+  } catch (const std::exception& e) {  // no memory, most likely: the sender hears of it, everybody else goes on
+    counters.internal_errors.add();
+    jobs_.refuse(*from, {}, {}, ErrorCode::kInternal,
+                 std::string("the server could not handle the message: ") + e.what());
+  }
+}
+
+Result<Payload> Lane::take_payload(zmq::message_t& frame, const PayloadPlace& place, bool copy) {
+  LaneCounters& counters = jobs_.counters();
+  if (place.bytes == 0) {
+    counters.socket_payload_bytes.add(frame.size());
+    return to_payload(std::move(frame));
+  }
+  Result<Payload> payload = links_.payload(place);
+  if (!payload) return payload;
+  counters.shared_payload_bytes.add(payload->bytes().size());
+  if (!copy) return payload;
+  auto memory = std::make_unique_for_overwrite<std::byte[]>(payload->bytes().size());
+  std::ranges::copy(payload->bytes(), memory.get());
+  const std::span<const std::byte> bytes(memory.get(), payload->bytes().size());
+  return Payload(std::move(memory), bytes);
+}
+
+// A dropped answer is not lost for good: the client queries what is overdue, and is answered again.
+bool Lane::send(zmq::message_t routing_id, const DataMessage& message, std::optional<zmq::message_t> payload,
+                const PayloadPlace& place) {
+  if (!send_now(socket_, routing_id, true)) {
+    const bool full = zmq_errno() == EAGAIN;
+    jobs_.counters().dropped_sends.add();
+    if (!full) jobs_.counters().dropped_unreachable.add();
+    refused(full ? "dropped an answer: its receiver takes nothing" : "dropped an answer: its receiver is gone");
+    return false;
+  }
+  alignas(8) std::byte scratch[kMaxErrorHeader];
+  const std::span<const std::byte> bytes = encode_data(message, scratch, place);
+  zmq::message_t header(bytes.data(), bytes.size());
+  // Once a ROUTER has taken the routing id it takes (or drops) the rest of the message.
+  bool sent = send_now(socket_, header, payload.has_value());
+  if (payload) sent = send_now(socket_, *payload, false) && sent;
+  TRIB_ASSERT(sent);
+  return true;
+}
+
+void Lane::send(PeerId to, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) {
+  if (values.size() == 0 || place.bytes != 0) {
+    send(routing_id_of(to), message, {}, place);
+  } else {
+    send(routing_id_of(to), message, borrow(values, values.size()), {});
+  }
+}
+
+std::uint64_t Lane::now_ms() const {
+  return steady_ms();
+}
+
+std::unique_ptr<PoolPreparing> Lane::preparing() {
+  return std::make_unique<PoolPreparer>();
+}
+
+void Lane::refused(const std::string& line) {
+  noise_.warn(line, now_ms());
+}
+
+void Lane::warn(const std::string& line) {
+  logger_->warn("{}", line);
+}
+
+}  // namespace tributary

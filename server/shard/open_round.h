@@ -1,0 +1,27 @@
+// A chunk's open round: the pushes that wait for the others.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/math/gate_decision.h"
+#include "common/wire/payload.h"
+
+namespace tributary {
+
+struct Contribution {
+  Payload frame;
+  PeerId from;
+  std::uint64_t weight = 0;
+  bool present = false;
+  bool redo = false;
+  GateDecision gate;  // Push::gate
+};
+
+struct OpenRound {
+  std::uint32_t arrived = 0;
+  std::vector<Contribution> pushes;  // by node
+};
+
+}  // namespace tributary

@@ -1,0 +1,129 @@
+// ShardChunks: the chunks of one job on one lane: where each is, its buffers, and the optimizer's step. Owned by
+// ShardCore; the round rules (server/shard/round_rule.h) and their parts work on it. Thread rule: the lane's.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/buffer_pool.h"
+#include "common/base/result.h"
+#include "common/math/encoding.h"
+#include "common/math/fused_step.h"
+#include "common/wire/messages.h"
+#include "common/wire/payload.h"
+#include "server/chunk/chunk_state.h"
+#include "server/shard/shard_counts.h"
+#include "server/shard/shard_job.h"
+
+namespace tributary {
+
+class ShardOutput;
+
+struct ShardChunk {
+  ChunkIndex index;
+  std::size_t position = 0;  // by which rules and parts keep what is theirs of it
+  std::size_t elements = 0;
+  bool initialised = false;
+  bool captured = false;  // for the snapshot that is named
+  ChunkState state;
+  BufferRef encoded;  // what answers carry, where it is not the parameters
+
+  const BufferRef& answer() const { return encoded ? encoded : state.params; }
+  std::size_t array_bytes() const { return elements * sizeof(float); }
+};
+
+// One step of the optimizer.
+struct ShardStep {
+  std::span<const PushFrame> frames;
+  std::uint64_t weight = 1;
+  std::uint64_t position = 1;          // in the learning rate's schedule
+  std::optional<float> scale;          // of the sum; none: 1 / weight
+  const Encoding* encoding = nullptr;  // of the frames; null: the job's push encoding
+  BufferRef held;                      // where to write what nodes hold; empty: as for all other arrays
+};
+
+class ShardChunks {
+ public:
+  // All outlive this.
+  ShardChunks(ShardJob job, BufferPool& pool, ShardOutput& output, ShardStats& stats);
+  void reopen(ShardJob job);  // on the same chunks
+
+  const ShardJob& job() const { return job_; }
+  const Encoding& push() const { return *push_; }
+  const Encoding& pull() const { return *pull_; }
+  ShardOutput& output() { return output_; }
+  ShardStats& stats() { return stats_; }
+  std::span<ShardChunk> all() { return chunks_; }
+  std::span<const ShardChunk> all() const { return chunks_; }
+  ChunkKey key(const ShardChunk& chunk, NodeRank node) const {
+    return {job_.view->job, job_.view->view, node, chunk.index};
+  }
+
+  ShardChunk* find(ChunkIndex chunk);  // null: not this lane's
+  const ShardChunk& at(ChunkIndex chunk) const;
+  // Of a message. Null: it is of another view, node or chunk, and is refused.
+  ShardChunk* find(PeerId from, const ChunkKey& key, Round round);
+  void reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
+  // Looks into a frame whose length is right; false: it is refused. Not for second copies: their authors may be writing
+  // the next frame there.
+  bool sound(PeerId from, const ShardChunk& chunk, const Push& push, const Payload& frame);
+  void answer(PeerId to, const Answer& header, const BufferRef& payload);
+
+  // A frame waits for others, or is done with.
+  void hold(std::size_t bytes);
+  void let_go(std::size_t bytes);
+
+  // A buffer of the pool; empty, and counted, if there is none.
+  BufferRef acquire(std::size_t bytes);
+  // The buffer itself if nobody else reads it, else a fresh one of its size, as above.
+  BufferRef writable(const BufferRef& buffer);
+  std::size_t available() { return pool_.available(); }
+
+  Error no_buffer(const ShardChunk& chunk) const;  // of a chunk that is restored
+
+  // Gives a new chunk its buffers: all of them, or none (false).
+  bool allocate(ShardChunk& chunk);
+  // It has its values.
+  void initialise(ShardChunk& chunk);
+  bool initialised() const { return initialised_ == chunks_.size(); }
+
+  // Sum and step. Buffers that nobody else reads are written in place; sent answers and snapshots never change under
+  // their readers. False, or an exception for want of memory: the chunk is as it was, the pool has no buffer.
+  bool step(ShardChunk& chunk, const ShardStep& step);
+  // A round without a step: answers that carry a change carry none. False as above.
+  bool leave(ShardChunk& chunk);
+
+  // A chunk has come to this version (with clocks: all nodes have).
+  void reach(Version version) { furthest_ = std::max(furthest_, version); }
+  Version furthest() const { return furthest_; }
+
+  // The snapshot that chunks are captured for when they come to its round.
+  const std::optional<Round>& snapshot() const { return snapshot_; }
+  void name_snapshot(std::optional<Round> round) { snapshot_ = round; }
+  bool captures(const ShardChunk& chunk, Version at) const {
+    return snapshot_ && !chunk.captured && at.value == snapshot_->value;
+  }
+
+ private:
+  static constexpr std::uint32_t kNotOurs = ~0u;  // in local_
+
+  ShardJob job_;
+  BufferPool& pool_;
+  ShardOutput& output_;
+  ShardStats& stats_;
+  const std::shared_ptr<const Encoding> push_;
+  const std::shared_ptr<const Encoding> pull_;
+  std::vector<ShardChunk> chunks_;
+  std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_, or kNotOurs
+  std::size_t initialised_ = 0;
+  Version furthest_;
+  std::optional<Round> snapshot_;
+};
+
+}  // namespace tributary

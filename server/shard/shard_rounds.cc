@@ -1,0 +1,266 @@
+#include "server/shard/shard_rounds.h"
+
+#include <algorithm>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "server/shard/shard_core.h"
+
+namespace tributary {
+namespace {
+
+std::string in_words(const Push& push) {
+  return "push of chunk " + std::to_string(push.key.chunk.value) + " for round " + std::to_string(push.round.value);
+}
+
+}  // namespace
+
+ShardRounds::ShardRounds(ShardChunks& chunks)
+    : chunks_(chunks), open_(chunks.all().size()), pulls_(chunks.all().size()) {
+  if (chunks_.push().keeps_residual()) residuals_.emplace(chunks_);
+  begin_view();
+}
+
+void ShardRounds::begin_view() {
+  const ShardJob& job = chunks_.job();
+  if (job.recovers && !previous_) previous_.emplace(chunks_);
+  if (job.plan().has_gate() && !gate_) gate_.emplace(chunks_);
+  if (!job.plan().has_gate()) gate_.reset();
+  if (residuals_) residuals_->begin_view();
+  for (OpenRound& round : open_) round.pushes.resize(job.view->nodes);
+  for (auto& waiting : pulls_) waiting.resize(job.view->nodes);
+  frames_.resize(job.view->nodes);
+}
+
+void ShardRounds::end_view() {
+  for (OpenRound& round : open_) {
+    for (Contribution& push : round.pushes) {
+      push.frame.reset();
+      push.present = false;
+    }
+    round.arrived = 0;
+  }
+  for (auto& waiting : pulls_) std::ranges::fill(waiting, WaitingPull{});
+  if (gate_) gate_->end_view();
+}
+
+void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload&& frame) {
+  const Version version = chunk.state.version;
+  if (push.residual == ResidualUse::kAlone) return take_residual(from, chunk, push, std::move(frame));
+  if (refuse(from, chunk, push)) return;
+  if (push.round.value <= version.value) {
+    ++chunks_.stats().duplicates;
+    if (push.redo) return chunks_.output().receipt(from, Receipt{push.key, push.round, false, true});
+    // Older than the last round: its sender has long had that answer; a late copy from the network.
+    if (push.round.value == version.value) send_answer(from, chunk, push.key.node, Reply::kRound);
+    return;
+  }
+  OpenRound& round = open_[chunk.position];
+  Contribution& mine = round.pushes[push.key.node.value];
+  mine.from = from;  // a resend after a reconnection comes from another connection: answer to the newest
+  if (mine.present) {
+    ++chunks_.stats().duplicates;
+    return settle(from, chunk, push.key, push.round);
+  }
+  if (!chunks_.sound(from, chunk, push, frame)) return;
+  const std::size_t bytes = frame.bytes().size();
+  mine.present = true;
+  mine.redo = push.redo;
+  mine.gate = push.gate;
+  mine.weight = push.weight;
+  mine.frame = std::move(frame);
+  ++chunks_.stats().pushes;
+  chunks_.stats().push_bytes += bytes;
+  chunks_.hold(bytes);
+  ++round.arrived;
+  settle(from, chunk, push.key, push.round);
+}
+
+// A push that contradicts what its author was told; false: it does not.
+bool ShardRounds::refuse(PeerId from, const ShardChunk& chunk, const Push& push) {
+  const auto no = [&](ErrorCode code, const std::string& why) {
+    chunks_.reject(from, push.key, push.round, code, in_words(push) + why);
+    return true;
+  };
+  if (residuals_ && push.residual == ResidualUse::kNone && chunks_.snapshot() == push.round) {
+    return no(ErrorCode::kMalformed,
+              " lacks the residual that the last answer asked for; worker and server must be of the same release");
+  }
+  if (!chunk.initialised || push.round.value > chunk.state.version.value + 1) {
+    const std::string state =
+        chunk.initialised ? "at version " + std::to_string(chunk.state.version.value) : "not initialised";
+    return no(ErrorCode::kWrongRound, ", which is " + state + "; pull first");
+  }
+  if (push.redo && gate_ && push.round.value > chunk.state.version.value && !push.gate.known()) {
+    return no(ErrorCode::kMalformed,
+              " once more, without what was decided about it; worker and server must be of the same release");
+  }
+  return false;
+}
+
+// A node has left after this round. Its residual belongs to the state that a stop keeps.
+void ShardRounds::take_residual(PeerId from, ShardChunk& chunk, const Push& push, Payload values) {
+  if (!chunk.initialised || push.round.value != chunk.state.version.value) {
+    return chunks_.reject(from, push.key, push.round, ErrorCode::kWrongRound,
+                          "residual of chunk " + std::to_string(push.key.chunk.value) + " after round " +
+                              std::to_string(push.round.value) + ", but the chunk is at version " +
+                              std::to_string(chunk.state.version.value));
+  }
+  residuals_->hold(chunk, push.key.node, std::move(values));
+  chunks_.output().receipt(from, Receipt{push.key, push.round, true});
+}
+
+// After a push that is held. The sender of the last one missing gets a receipt like all others, although its answer
+// follows at once: an answer is large and queues behind the other nodes', so that acknowledgements by answers alone
+// would slow down just the node that is last, and it would stay last (docs/data-path.md).
+void ShardRounds::settle(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round) {
+  const std::uint32_t nodes = chunks_.job().view->nodes;
+  const bool alone = nodes == 1;
+  if (!alone) chunks_.output().receipt(from, Receipt{key, round});
+  const bool done = open_[chunk.position].arrived == nodes && complete_round(chunk);
+  if (alone && !done) chunks_.output().receipt(from, Receipt{key, round});
+}
+
+// False, and the round is as it was, if the pool has no buffer for the new state, or if the gate has not opened.
+bool ShardRounds::complete_round(ShardChunk& chunk) {
+  OpenRound& round = open_[chunk.position];
+  ShardStep step{frames_, 0, chunk.state.step + 1};
+  for (std::uint32_t node = 0; node < frames_.size(); ++node) {
+    const Contribution& push = round.pushes[node];
+    step.weight += push.weight;
+    frames_[node] = {push.frame.bytes().data(), push.weight};
+  }
+  std::optional<GateDecision> decision;
+  if (gate_ && !(decision = gate_->pass(chunk, round, step))) return false;
+  if (!apply(chunk, step)) return false;
+  if (gate_) gate_->applied(chunk, *decision);
+  finish(chunk);
+  return true;
+}
+
+bool ShardRounds::apply(ShardChunk& chunk, ShardStep& step) {
+  BufferRef before = previous_ ? chunk.state.held_by_nodes() : BufferRef();
+  if (step.weight == 0) {  // changes nothing but the version
+    if (!chunks_.leave(chunk)) return false;
+  } else {
+    if (previous_ && !(step.held = previous_->target(chunk))) return false;
+    if (!chunks_.step(chunk, step)) return false;
+  }
+  if (previous_) previous_->keep(chunk, std::move(before));
+  return true;
+}
+
+// The open round has been applied, or changes nothing.
+void ShardRounds::finish(ShardChunk& chunk) {
+  OpenRound& round = open_[chunk.position];
+  chunk.state.version = chunk.state.version.next();
+  chunks_.reach(chunk.state.version);
+  round.arrived = 0;
+  if (residuals_) residuals_->drop(chunk);  // of an older version
+  const bool captures = residuals_ && chunks_.captures(chunk, chunk.state.version);
+  for (std::uint32_t node = 0; node < round.pushes.size(); ++node) {
+    Contribution& push = round.pushes[node];
+    chunks_.let_go(push.frame.bytes().size());
+    if (captures) {
+      push.frame.keep_last(chunk.array_bytes());
+      residuals_->hold(chunk, NodeRank(node), std::move(push.frame));
+    }
+    push.frame.reset();
+    push.present = false;
+    if (push.redo) {
+      const Round done(chunk.state.version.value);
+      chunks_.output().receipt(push.from, Receipt{chunks_.key(chunk, NodeRank(node)), done, false, true});
+    } else {
+      send_answer(push.from, chunk, NodeRank(node), Reply::kRound);
+    }
+  }
+  answer_pulls(chunk);
+}
+
+void ShardRounds::answer_pulls(ShardChunk& chunk) {
+  auto& waiting = pulls_[chunk.position];
+  for (std::uint32_t node = 0; node < waiting.size(); ++node) {
+    if (waiting[node].from == PeerId{} || waiting[node].version > chunk.state.version) continue;
+    send_answer(std::exchange(waiting[node], {}).from, chunk, NodeRank(node), Reply::kWhole);
+  }
+}
+
+void ShardRounds::send_answer(PeerId to, const ShardChunk& chunk, NodeRank node, Reply reply) {
+  Answer header{chunks_.key(chunk, node), chunk.state.version, chunks_.pull().id()};
+  const BufferRef* payload = &chunk.answer();
+  if (reply == Reply::kWhole && chunk.state.estimate) {
+    header.encoding = EncodingId::kFp32;
+    payload = &chunk.state.estimate;
+  }
+  header.slowest = Round(chunk.state.version.value);
+  header.gate = chunk.state.gate;
+  if (residuals_ && chunks_.snapshot()) header.snapshot_round = *chunks_.snapshot();
+  if (residuals_ && reply == Reply::kWhole) header.residual_sent = residuals_->give_back(to, chunk, node);
+  chunks_.answer(to, header, *payload);
+}
+
+void ShardRounds::pull(PeerId from, ShardChunk& chunk, const Pull& pull) {
+  if (!chunk.initialised || pull.version > chunk.state.version) {
+    pulls_[chunk.position][pull.key.node.value] = {from, pull.version};
+  } else if (pull.version < chunk.state.version && previous_ && previous_->has(chunk)) {
+    previous_->answer(from, chunk, pull.key.node, gate_ ? gate_->before(chunk) : GateDecision{});
+  } else {
+    // At a later version only if the answer was lost and others went on: what it is now is as good for who asks.
+    send_answer(from, chunk, pull.key.node, Reply::kWhole);
+  }
+}
+
+void ShardRounds::query(PeerId from, ShardChunk& chunk, const Query& query) {
+  if (chunk.initialised && query.round.value <= chunk.state.version.value) {
+    if (query.redo) return chunks_.output().receipt(from, Receipt{query.key, query.round, false, true});
+    return send_answer(from, chunk, query.key.node, Reply::kRound);
+  }
+  Contribution& mine = open_[chunk.position].pushes[query.key.node.value];
+  if (mine.present && query.round.value == chunk.state.version.value + 1) {
+    mine.from = from;
+    settle(from, chunk, query.key, query.round);
+  } else {
+    chunks_.output().resend(from, Resend{query.key, query.round});
+  }
+}
+
+void ShardRounds::decide(const RoundDecision& m) {
+  if (!gate_ || !gate_->decide(m)) return;
+  for (ShardChunk& chunk : chunks_.all()) {
+    const bool open = chunk.state.version.value + 1 == m.round.value;
+    if (!open || open_[chunk.position].arrived != chunks_.job().view->nodes) continue;
+    try {
+      complete_round(chunk);
+    } catch (const std::bad_alloc&) {
+      ++chunks_.stats().starved;  // the pushes' authors ask again
+    }
+  }
+}
+
+std::optional<RoundFacts> ShardRounds::decided() const {
+  return gate_ ? gate_->decided() : std::nullopt;
+}
+
+Status ShardRounds::restore(ShardChunk& chunk, const ChunkState& saved) {
+  chunk.state.clocks.clear();
+  if (gate_) {
+    gate_->restored(chunk);
+  } else {
+    chunk.state.gate = {};
+  }
+  if (residuals_ && !residuals_->restore(chunk, saved)) return tl::unexpected(chunks_.no_buffer(chunk));
+  chunks_.reach(chunk.state.version);
+  return {};
+}
+
+Round ShardRounds::next_snapshot() const {
+  // The answers before that round's pushes must name it.
+  return Round(chunks_.furthest().value + (residuals_ ? 2 : 0));
+}
+
+void ShardRounds::captured(ShardChunk& chunk) {
+  if (residuals_) residuals_->drop(chunk);
+}
+
+}  // namespace tributary

@@ -1,0 +1,65 @@
+// ShardRounds: synchronous rounds, chunk by chunk. A chunk at version v collects one push of round v+1 from every node
+// of the view; the last one triggers the fused sum and step, and every contributor gets the new parameters
+// (docs/data-path.md). At most one round of a chunk is open, so at most `nodes` frames of it are held.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "server/shard/open_round.h"
+#include "server/shard/round_rule.h"
+#include "server/shard/shard_gate.h"
+#include "server/shard/shard_previous.h"
+#include "server/shard/shard_residuals.h"
+
+namespace tributary {
+
+class ShardRounds final : public RoundRule {
+ public:
+  explicit ShardRounds(ShardChunks& chunks);
+
+  void begin_view() override;
+  void end_view() override;
+  void push(PeerId from, ShardChunk& chunk, const Push& push, Payload&& frame) override;
+  void pull(PeerId from, ShardChunk& chunk, const Pull& pull) override;
+  void query(PeerId from, ShardChunk& chunk, const Query& query) override;
+  void decide(const RoundDecision& decision) override;
+  std::optional<RoundFacts> decided() const override;
+  Status restore(ShardChunk& chunk, const ChunkState& saved) override;
+  void initialised(ShardChunk& chunk) override { answer_pulls(chunk); }
+  Version progress(const ShardChunk& chunk) const override { return chunk.state.version; }
+  bool stands_for(const ShardChunk& chunk, Round round) const override {
+    return chunk.state.version.value == round.value;
+  }
+  Round next_snapshot() const override;
+  bool complete() const override { return !residuals_ || residuals_->complete(); }
+  void captured(ShardChunk& chunk) override;
+
+ private:
+  struct WaitingPull {
+    PeerId from;  // value 0: none
+    Version version;
+  };
+  enum class Reply { kRound, kWhole };  // the answer of a round; to a pull: the values themselves
+
+  bool refuse(PeerId from, const ShardChunk& chunk, const Push& push);
+  void take_residual(PeerId from, ShardChunk& chunk, const Push& push, Payload values);
+  void settle(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round);
+  bool complete_round(ShardChunk& chunk);
+  bool apply(ShardChunk& chunk, ShardStep& step);
+  void finish(ShardChunk& chunk);
+  void answer_pulls(ShardChunk& chunk);
+  void send_answer(PeerId to, const ShardChunk& chunk, NodeRank node, Reply reply);
+
+  ShardChunks& chunks_;
+  // What the job needs of these:
+  std::optional<ShardPrevious> previous_;
+  std::optional<ShardResiduals> residuals_;
+  std::optional<ShardGate> gate_;
+  std::vector<OpenRound> open_;                  // by chunk
+  std::vector<std::vector<WaitingPull>> pulls_;  // by chunk and node
+  std::vector<PushFrame> frames_;                // scratch: one a node
+};
+
+}  // namespace tributary

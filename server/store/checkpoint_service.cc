@@ -1,0 +1,292 @@
+#include "server/store/checkpoint_service.h"
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/printed.h"
+#include "common/daemon/background_thread.h"
+#include "common/daemon/daemon_thread.h"
+#include "common/files/durable_file.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_file.h"
+#include "server/checkpoint/checkpoint_reader.h"
+#include "server/chunk/chunk_record.h"
+#include "server/store/disk_space.h"
+#include "server/store/snapshot_file.h"
+
+namespace tributary {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kBurstSeconds = 0.05;
+
+// The chunk with a header that names `job`. `sealed` holds it while `chunk` is used.
+Status rename_job(StoredChunk& chunk, JobId job, std::string& sealed) {
+  Result<records::ChunkHeader> header =
+      records::unseal_chunk(chunk.entries.front().value, "the header of chunk " + std::to_string(chunk.chunk.value));
+  if (!header) return tl::unexpected(header.error());
+  header->job = job;
+  sealed = records::seal(*header);
+  chunk.entries.front().value = sealed;
+  return {};
+}
+
+std::uint64_t bytes_of(const StoredChunk& chunk) {
+  std::uint64_t bytes = 0;
+  for (const StoredEntry& entry : chunk.entries) bytes += entry.value.size();
+  return bytes;
+}
+
+std::string without_suffix(const std::string& directory) {
+  const std::string suffix = kPartialSuffix;
+  return directory.ends_with(suffix) ? directory.substr(0, directory.size() - suffix.size()) : directory;
+}
+
+}  // namespace
+
+CheckpointService::CheckpointService(Store& store, Options options, Done done, Log log)
+    : store_(store),
+      options_(options),
+      done_(std::move(done)),
+      log_(std::move(log)),
+      bucket_(options.io_bytes_per_s,
+              static_cast<std::uint64_t>(static_cast<double>(options.io_bytes_per_s) * kBurstSeconds)),
+      thread_(start_thread("checkpoints", log_, [this] { run(); })) {}
+
+CheckpointService::~CheckpointService() {
+  stop();
+}
+
+void CheckpointService::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void CheckpointService::write(const WriteCheckpoint& order) {
+  Result<PinnedSnapshot> snapshot = store_.pin(order.job, order.round);
+  queue(order.operation, [this, order, snapshot = std::move(snapshot)](CheckpointDone& done) {
+    return snapshot ? write_shard(order, *snapshot, done) : Status(tl::unexpected(snapshot.error()));
+  });
+}
+
+void CheckpointService::seal(const SealCheckpoint& order) {
+  queue(order.operation, [order](CheckpointDone& done) -> Status {
+    const Result<bool> unchanged = seal_checkpoint(order.directory, order.target, order.manifest);
+    if (!unchanged) return tl::unexpected(unchanged.error());
+    done.unchanged = *unchanged;
+    return {};
+  });
+}
+
+void CheckpointService::load(const LoadCheckpoint& order) {
+  queue(order.operation, [this, order](CheckpointDone& done) { return load_shard(order, done); });
+}
+
+void CheckpointService::drop(const DropCheckpoint& order) {
+  queue(0, [this, order](CheckpointDone&) -> Status {
+    if (!order.directory.empty()) {
+      std::error_code ignored;  // what cannot be removed is replaced by the next attempt
+      fs::remove(fs::path(order.directory) / shard_file_name(options_.shard), ignored);
+      fs::remove(order.directory, ignored);  // by the last of the servers: it is empty then
+    }
+    return order.job.value == 0 ? Status{} : store_.drop_job(order.job);
+  });
+}
+
+void CheckpointService::queue(std::uint64_t operation, Order order) {
+  CheckpointDone refused;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_ && orders_.size() < kMaxOrders) {
+      orders_.emplace_back(operation, std::move(order));
+      wake_.notify_all();
+      return;
+    }
+    refused.code = stopping_ ? ErrorCode::kStopped : ErrorCode::kLimit;
+    refused.message =
+        stopping_ ? "the server is stopping" : std::to_string(kMaxOrders) + " orders for checkpoints wait";
+  }
+  refused.operation = operation;
+  refused.ok = false;
+  if (operation != 0) return done_(refused);
+  log_("what is left of an older checkpoint or job stays where it is: " + refused.message +
+       "; it is dropped when a job of that name is replaced or saved again");
+}
+
+void CheckpointService::run() {
+  if (!become_background("checkpoints")) log_("cannot lower the checkpoint thread's priority");
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return stopping_ || !orders_.empty(); });
+    if (orders_.empty()) return;
+    const auto [operation, order] = std::move(orders_.front());
+    orders_.pop_front();
+    const bool stopping = stopping_;
+    lock.unlock();
+    CheckpointDone done;
+    done.operation = operation;
+    const Status status = stopping ? fail(ErrorCode::kStopped, "the server is stopping")
+                                   : contained([&order = order, &done] { return order(done); });
+    if (!status) {
+      done.ok = false;
+      done.code = status.error().code;
+      done.message = status.error().message;
+      log_("an order for a checkpoint failed: " + done.message);
+    }
+    if (operation != 0) done_(done);
+    lock.lock();
+  }
+}
+
+Status CheckpointService::go_on() {
+  const std::lock_guard lock(mutex_);
+  return stopping_ ? fail(ErrorCode::kStopped, "the server is stopping") : Status{};
+}
+
+// Waits until so much more may go to the disk.
+Status CheckpointService::pace(std::uint64_t bytes) {
+  const std::uint64_t pause = bucket_.take(bytes, steady_ns());
+  std::unique_lock lock(mutex_);
+  if (pause != 0) wake_.wait_for(lock, std::chrono::nanoseconds(pause), [&] { return stopping_; });
+  return stopping_ ? fail(ErrorCode::kStopped, "the server is stopping") : Status{};
+}
+
+Status CheckpointService::write_shard(const WriteCheckpoint& order, const PinnedSnapshot& snapshot,
+                                      CheckpointDone& done) {
+  const std::uint64_t started = steady_ns();
+  std::error_code error;
+  fs::create_directories(order.directory, error);
+  if (error) {
+    return fail(ErrorCode::kIo, "server " + std::to_string(options_.shard.value) + " cannot create the directory '" +
+                                    order.directory + "': " + error.message() +
+                                    "; save into a directory that every server may write");
+  }
+  const std::string file = (fs::path(order.directory) / shard_file_name(options_.shard)).string();
+  if (link_unchanged(order, snapshot, file, done)) return {};
+  const auto in_words = [&](Error failed) {
+    failed.message = "server " + std::to_string(options_.shard.value) + ": " + failed.message;
+    fs::remove(file, error);  // half of a file is of no use, and the disk may be full
+    return tl::unexpected(std::move(failed));
+  };
+  auto writer = CheckpointFileWriter::create(file, {options_.shard, order.round, snapshot.info.layout_hash});
+  if (!writer) return in_words(writer.error());
+  Status written = snapshot.read([&](const StoredChunk& stored) -> Status {
+    StoredChunk chunk = stored;
+    std::string sealed;
+    Status status = rename_job(chunk, JobId(0), sealed);
+    // It may be the store's disk, which is needed more.
+    if (status) status = room_on_disk(order.directory, bytes_of(chunk) + kSpareBytes);
+    if (status) status = (*writer)->add(chunk);
+    return status ? pace(bytes_of(chunk)) : status;
+  });
+  if (written) written = (*writer)->finish();
+  if (written) written = sync_directory(order.directory);
+  if (!written) return in_words(written.error());
+  done.bytes = (*writer)->bytes();
+  done.checksum = (*writer)->checksum();
+  log_("wrote '" + file + "': the " + describe(snapshot.info) +
+       printed(", %.1f MB in %.2f s", static_cast<double>(done.bytes) * 1e-6,
+               static_cast<double>(steady_ns() - started) * 1e-9));
+  return {};
+}
+
+// A checkpoint of this round may be there already. If this shard's chunks in it are whole and have the checksums of the
+// snapshot's, its file becomes ours, and nothing is written.
+bool CheckpointService::link_unchanged(const WriteCheckpoint& order, const PinnedSnapshot& snapshot,
+                                       const std::string& file, CheckpointDone& done) {
+  const std::string target = without_suffix(order.directory);
+  const Result<Manifest> manifest = open_checkpoint(target);
+  if (!manifest) return false;
+  const auto shard = std::ranges::find(manifest->shards, options_.shard, &ManifestShard::shard);
+  if (shard == manifest->shards.end()) return false;
+  std::map<ChunkIndex, std::string> headers;  // with the checksums of the arrays
+  const Status collected = snapshot.read([&](const StoredChunk& stored) -> Status {
+    StoredChunk chunk{stored.chunk, {stored.entries.front()}};
+    std::string sealed;
+    if (Status status = rename_job(chunk, JobId(0), sealed); !status) return status;
+    headers.emplace(chunk.chunk, std::move(sealed));
+    return pace(bytes_of(stored));
+  });
+  if (!collected) return false;
+  std::size_t same = 0;
+  CheckpointVisitor visitor;
+  visitor.chunk = [&](const StoredChunk& there) -> Status {
+    const auto ours = headers.find(there.chunk);
+    if (ours == headers.end() || ours->second != there.entries.front().value) {
+      return fail(ErrorCode::kNotFound, "another state");
+    }
+    ++same;
+    return pace(bytes_of(there));
+  };
+  visitor.flaw = [](const std::string& what) -> Status { return fail(ErrorCode::kStore, what); };
+  if (!read_checkpoint(target, *manifest, {options_.shard}, visitor) || same != headers.size()) return false;
+  const std::string older = (fs::path(target) / shard->file).string();
+  std::error_code error;
+  fs::remove(file, error);
+  fs::create_hard_link(older, file, error);
+  if (error) return false;
+  done.bytes = shard->bytes;
+  done.checksum = shard->checksum;
+  done.unchanged = true;
+  return true;
+}
+
+Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone& done) {
+  const std::uint64_t started = steady_ns();
+  const std::string me = "server " + std::to_string(options_.shard.value) + ": ";
+  const auto text = read_small_file((fs::path(order.directory) / kManifestFile).string(), kMaxManifestBytes);
+  if (!text) {
+    return fail(text.error().code,
+                me + text.error().message + "; restore from a directory that every server sees under that path");
+  }
+  if (checksum_hex(*text) != order.manifest) {
+    return fail(ErrorCode::kStore, me + "'" + order.directory + "' has another manifest here than on server 0; " +
+                                       "restore from a directory that all servers share");
+  }
+  const Result<Manifest> manifest = open_checkpoint(order.directory);
+  if (!manifest) return fail(manifest.error().code, me + manifest.error().message);
+  const Result<Layout> layout = Layout::with_owners(manifest->tensors, manifest->chunk_elements, order.owners);
+  if (!layout) return tl::unexpected(layout.error());
+  SnapshotInfo info{order.job, order.name, manifest->round, layout->hash(), job_of(*manifest).optimizer.name, 0};
+  for (const ChunkOwner owner : layout->owners()) info.chunks += owner.shard == options_.shard ? 1 : 0;
+  if (info.chunks == 0) return {};
+
+  auto writer = store_.begin(info);
+  if (!writer) return tl::unexpected(writer.error());
+  std::set<ShardIndex> shards;  // whose files have chunks of ours
+  for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
+    if (layout->owner(ChunkIndex(c)).shard == options_.shard) shards.insert(manifest->chunk_shards[c]);
+  }
+  CheckpointVisitor visitor;
+  visitor.chunk = [&](const StoredChunk& stored) -> Status {
+    if (layout->owner(stored.chunk).shard != options_.shard) return go_on();
+    StoredChunk chunk = stored;
+    std::string sealed;
+    Status status = rename_job(chunk, order.job, sealed);
+    if (status) status = (*writer)->add(chunk);
+    done.bytes += bytes_of(chunk);
+    return status ? go_on() : status;
+  };
+  visitor.flaw = [&](const std::string& what) -> Status {
+    return fail(ErrorCode::kStore,
+                me + "checkpoint '" + order.directory + "': " + what + "; `tributary checkpoint verify` says more");
+  };
+  if (Status read = read_checkpoint(order.directory, *manifest, shards, visitor); !read) return read;
+  if (Status finished = (*writer)->finish(); !finished) return finished;
+  log_("loaded '" + order.directory + "' as the " + describe(info) +
+       printed(": %u chunks, %.1f MB in %.2f s", info.chunks, static_cast<double>(done.bytes) * 1e-6,
+               static_cast<double>(steady_ns() - started) * 1e-9));
+  return {};
+}
+
+}  // namespace tributary

@@ -1,0 +1,77 @@
+// CheckpointService: what a server does with the files of checkpoints, on a thread of its own with low priority, so
+// that neither a lane nor the control thread ever waits for that disk.
+//
+//   write: a committed snapshot becomes the shard's file, within the store's budget. Training and snapshots go on.
+//   seal:  (server 0) when all shards' files are there: manifest, COMPLETE, the final name.
+//   load:  the files of a checkpoint become a complete snapshot of a job in this store.
+//   drop:  what nobody needs any more.
+//
+// Orders are carried out one after the other. Every one but drop() ends in exactly one call of Done, on this thread or
+// the caller's.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "common/base/result.h"
+#include "common/wire/messages.h"
+#include "server/store/store.h"
+#include "server/store/token_bucket.h"
+
+namespace tributary {
+
+class CheckpointService {
+ public:
+  static constexpr std::size_t kMaxOrders = 32;  // that wait; more are refused
+
+  struct Options {
+    ShardIndex shard;
+    std::uint64_t io_bytes_per_s = 200'000'000;  // of write(); 0: no limit
+  };
+  using Done = std::function<void(const CheckpointDone&)>;
+  using Log = std::function<void(const std::string&)>;
+
+  // REQUIRES: store outlives this object.
+  CheckpointService(Store& store, Options options, Done done, Log log);
+  ~CheckpointService();  // stop()
+  CheckpointService(const CheckpointService&) = delete;
+  CheckpointService& operator=(const CheckpointService&) = delete;
+
+  // Any thread. The snapshot is held from here on, whatever is committed or dropped before its turn comes.
+  void write(const WriteCheckpoint& order);
+  void seal(const SealCheckpoint& order);
+  void load(const LoadCheckpoint& order);
+  void drop(const DropCheckpoint& order);
+  // Gives up what is under way (ok = false) and joins the thread. Idempotent.
+  void stop();
+
+ private:
+  // Fills in the answer, or says why not.
+  using Order = std::function<Status(CheckpointDone&)>;
+  void queue(std::uint64_t operation, Order order);
+  void run();
+  Status write_shard(const WriteCheckpoint& order, const PinnedSnapshot& snapshot, CheckpointDone& done);
+  bool link_unchanged(const WriteCheckpoint& order, const PinnedSnapshot& snapshot, const std::string& file,
+                      CheckpointDone& done);
+  Status load_shard(const LoadCheckpoint& order, CheckpointDone& done);
+  Status pace(std::uint64_t bytes);
+  Status go_on();
+
+  Store& store_;
+  const Options options_;
+  const Done done_;
+  const Log log_;
+  TokenBucket bucket_;  // the thread's own
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::pair<std::uint64_t, Order>> orders_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tributary

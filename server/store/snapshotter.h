@@ -1,0 +1,122 @@
+// Snapshotter: the background thread that writes captured chunks to the store, so that no lane ever waits for a disk.
+//
+//   lanes --captured()--> slots of the snapshot under way --writer thread, in chunk order, within the budget--> Store
+//
+// Chunks may be captured in any order. They are written in ascending order as soon as the next one in order is there,
+// and the references are dropped right after, so that the memory of copy-on-write shrinks
+// while the snapshot is still being written.
+//
+// Every expect() ends in exactly one call of the Done callback: durable, or (ok = false) failed or abandoned with the
+// reason. No buffer is held by then. A failure costs this snapshot, never the training: what was written of it is
+// dropped and the older snapshots stay.
+//
+// Thread rule: expect(), captured() and abandon() from any thread; captured() takes a mutex for the time of a few
+// moves, and only while a snapshot is under way. Callbacks run on the writer thread and must not call stop().
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/wire/messages.h"
+#include "server/shard/shard_core.h"
+#include "server/store/store.h"
+
+namespace tributary {
+
+// A snapshot that lanes are about to capture.
+struct SnapshotPlan {
+  SnapshotInfo info;
+  ViewId view;
+  std::vector<ChunkIndex> chunks;  // all that this server owns, ascending; info.chunks of them
+  bool paced = true;  // false: nobody trains any more (the last snapshot of a job), so the budget does not count
+};
+
+// What it is told by whoever has the snapshots of a server taken.
+class SnapshotOrders {
+ public:
+  virtual ~SnapshotOrders() = default;
+  // To be called before the lanes are told to capture. An earlier snapshot of the same job whose chunks are not all
+  // captured yet can never become complete and is abandoned; one that is only being written still ends first.
+  virtual void expect(SnapshotPlan plan) = 0;
+  // The snapshot will not become complete. Nothing happens if it is not under way. Waits for no disk: when it
+  // returns no buffer of that snapshot is held here any more but that of the chunk that is being written.
+  virtual void abandon(JobId job, Round round, const std::string& reason) = 0;
+};
+
+class Snapshotter final : public SnapshotOrders {
+ public:
+  struct Options {
+    std::uint64_t io_bytes_per_s = 200'000'000;  // budget of all snapshots together; 0: none
+  };
+  using Done = std::function<void(const SnapshotDone&)>;
+  using Log = std::function<void(const std::string&)>;
+
+  // REQUIRES: store outlives this object.
+  // Of the snapshots taken while training goes on at most one in this time is logged.
+  static constexpr std::uint64_t kTellIntervalNs = 10'000'000'000;
+
+  Snapshotter(Store& store, Options options, Done done, Log log);
+  ~Snapshotter() override;  // stop()
+  Snapshotter(const Snapshotter&) = delete;
+  Snapshotter& operator=(const Snapshotter&) = delete;
+
+  void expect(SnapshotPlan plan) override;
+  // A chunk of an expected snapshot. Of one that is not expected (any more), or a second copy: dropped.
+  void captured(ChunkSnapshot chunk);
+  void abandon(JobId job, Round round, const std::string& reason) override;
+  // Abandons what is under way and joins the thread. Idempotent.
+  void stop();
+
+  // Chunks captured and not yet written: what copy-on-write may hold in memory now.
+  std::size_t waiting_chunks() const;
+  // Any thread. Grows with what is written; a disk that works on one call (a sync of all that a system holds in memory)
+  // says nothing meanwhile.
+  std::uint64_t written() const { return written_.load(std::memory_order_relaxed); }
+  bool at_disk() const { return at_disk_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Active {
+    SnapshotPlan plan;
+    std::vector<ChunkSnapshot> slots;  // by position in plan.chunks
+    std::vector<char> present;         // captured, written or not
+    std::size_t captured = 0;
+    std::size_t next = 0;   // position to be written next
+    std::string abandoned;  // reason; empty: goes on
+    // The writer thread's own:
+    std::unique_ptr<SnapshotWriter> writer;
+    std::uint64_t begun_ns = 0;
+  };
+
+  void run();
+  // First snapshot with something to do, or null. REQUIRES: mutex_ held.
+  Active* runnable();
+  // Writes the next chunk, or finishes; returns the bytes that went to the disk.
+  std::uint64_t write_next(Active& active, std::unique_lock<std::mutex>& lock);
+  // Removes and reports it.
+  void end(Active& active, Status status, std::unique_lock<std::mutex>& lock);
+  static void abandon_locked(Active& active, const std::string& reason, std::vector<ChunkSnapshot>& dropped);
+
+  Store& store_;
+  const Options options_;
+  const Done done_;
+  const Log log_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;  // the writer thread: there may be something to do
+  std::list<Active> active_;      // in the order of expect(); addresses are stable while the thread works on one
+  bool stopping_ = false;
+  std::atomic<std::uint64_t> written_{0};
+  std::atomic<bool> at_disk_{false};
+  std::uint64_t pause_until_ns_ = 0;  // the budget is spent until then; the writer thread's own
+  std::uint64_t next_told_ns_ = 0;    // its thread's
+  std::thread thread_;
+};
+
+}  // namespace tributary

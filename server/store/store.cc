@@ -1,0 +1,507 @@
+#include "server/store/store.h"
+
+#include <fcntl.h>
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "server/store/disk_space.h"
+#include "server/store/records.h"
+#include "server/store/rocks_options.h"
+#include "server/store/snapshot_file.h"
+
+namespace tributary {
+namespace {
+
+namespace fs = std::filesystem;
+using records::SnapshotRecord;
+
+// On disk:  PATH/lock      held while a process has the store open; says which
+//           PATH/db/       RocksDB
+//           PATH/incoming/ files of a snapshot being written; emptied at open
+// In the column family "default":  identity, job/<id>, snapshot/<job id>/<round>
+constexpr char kIdentityKey[] = "identity";
+constexpr char kJobPrefix[] = "job/";
+constexpr char kSnapshotPrefix[] = "snapshot/";
+constexpr char kFamilyPrefix[] = "snap-";
+
+std::string hex(std::uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016" PRIx64, value);
+  return text;
+}
+
+std::string job_key(JobId job) {
+  return kJobPrefix + hex(job.value);
+}
+std::string snapshot_key(JobId job, Round round) {
+  return kSnapshotPrefix + hex(job.value) + "/" + hex(round.value);
+}
+
+// A snapshot written again (after a restart that went back behind it) gets a family of its own, so that the older one
+// stays valid until the key of the newer one is durable.
+std::string family_name(const SnapshotInfo& info, std::uint32_t generation) {
+  return kFamilyPrefix + hex(info.job.value) + "-" + std::to_string(info.round.value) + "-" +
+         std::to_string(generation);
+}
+
+rocksdb::WriteOptions synced() {
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  return options;
+}
+
+// One process at a time, told apart by a lock that the kernel drops with the process, however it ends.
+class StoreLock {
+ public:
+  static Result<StoreLock> take(const fs::path& store) {
+    const std::string file = store / "lock";
+    StoreLock lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (lock.fd_ < 0) {
+      return fail(ErrorCode::kStore, "cannot open " + file + ": " + std::strerror(errno) +
+                                         "; give this server a [store] path that it may write");
+    }
+    if (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0) {
+      char pid[32] = {};
+      const auto size = ::pread(lock.fd_, pid, sizeof(pid) - 1, 0);
+      const std::string holder = size > 0 ? "process " + std::string(pid) : std::string("another process");
+      return fail(ErrorCode::kStore, "store " + store.string() + " is in use by " + holder +
+                                         "; stop that server, or give this one another [store] path");
+    }
+    const std::string pid = std::to_string(::getpid());
+    // Only for the message above: whether it is written does not matter to the lock.
+    if (::ftruncate(lock.fd_, 0) != 0 || ::pwrite(lock.fd_, pid.data(), pid.size(), 0) < 0) errno = 0;
+    return lock;
+  }
+  StoreLock(StoreLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  StoreLock& operator=(StoreLock&&) = delete;
+  ~StoreLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+ private:
+  explicit StoreLock(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+class RocksStore final : public Store {
+ public:
+  RocksStore(std::string path, StoreLock lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+  ~RocksStore() override {
+    snapshots_.clear();
+    default_.reset();
+    if (db_) db_->Close();
+  }
+
+  Status open_db(std::uint16_t server_index, Warn warn);
+
+  std::vector<StoredJob> jobs() const override;
+  Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
+  Status load(const SnapshotInfo& expected, const EachChunk& each) override;
+  Result<PinnedSnapshot> pin(JobId job, Round round) override;
+  Status drop_before(JobId job, Round round) override;
+  Status drop_after(JobId job, Round round) override;
+  Status drop_job(JobId job) override;
+  Status save(const JobRecord& record) override;
+  Status remove(JobId job) override;
+  Result<std::vector<JobRecord>> registry() const override;
+  std::string path() const override { return path_; }
+  const rocksdb::Options& options() const { return options_; }
+
+  // kStore if the disk has less.
+  Status room(const std::string& doing, std::uint64_t bytes = kRecordBytes) const;
+  // Makes the closed files of a writer a complete snapshot.
+  Status complete(SnapshotRecord record, const std::vector<std::string>& files);
+
+ private:
+  using Family = std::shared_ptr<rocksdb::ColumnFamilyHandle>;  // shared, so that a load outlives a drop
+  using SnapshotKey = std::pair<JobId, Round>;
+  struct Snapshot {
+    SnapshotRecord record;
+    Family family;
+  };
+
+  Family own(rocksdb::ColumnFamilyHandle* handle) {
+    return Family(handle, [this](rocksdb::ColumnFamilyHandle* h) { db_->DestroyColumnFamilyHandle(h); });
+  }
+  Error error(const std::string& doing, const rocksdb::Status& status) const {
+    return Error{ErrorCode::kStore, "store " + path_ + ": cannot " + doing + ": " + status.ToString() +
+                                        "; check the disk's space, permissions and health"};
+  }
+  std::unique_ptr<rocksdb::Iterator> iterate(const Family& family) const;
+  Status check_identity(std::uint16_t server_index);
+  Status find_snapshots(std::map<std::string, Family> families);
+  // Removes the keys of these snapshots, then their families. REQUIRES: mutex_ held.
+  Status drop(const std::vector<SnapshotKey>& keys);
+  // Calls each(key, value) for the keys of the default family that begin with prefix.
+  Status scan(const std::string& prefix,
+              const std::function<Status(const rocksdb::Slice&, const rocksdb::Slice&)>& each) const;
+
+  const std::string path_;
+  const StoreLock lock_;
+  rocksdb::Options options_;
+  std::unique_ptr<rocksdb::DB> db_;
+  Family default_;
+  mutable std::mutex mutex_;                   // snapshots_ and the column families
+  std::map<SnapshotKey, Snapshot> snapshots_;  // complete ones
+};
+
+class RocksSnapshotWriter final : public SnapshotWriter {
+ public:
+  RocksSnapshotWriter(RocksStore& store, const SnapshotInfo& info, std::uint32_t generation)
+      : store_(store),
+        files_(store.options(), store.path() + "/incoming/" + family_name(info, generation) + "-", info) {
+    record_.info = info;
+    record_.generation = generation;
+  }
+
+  Status add(const ChunkSnapshot& chunk) override { return add_if_room(chunk, chunk.state.bytes()); }
+  Status add(const StoredChunk& chunk) override {
+    std::size_t bytes = 0;
+    for (const StoredEntry& entry : chunk.entries) bytes += entry.value.size();
+    return add_if_room(chunk, bytes);
+  }
+  Status finish() override {
+    record_.chunks = files_.chunks();
+    record_.bytes = files_.bytes();
+    if (record_.chunks.size() != record_.info.chunks) {
+      return fail(ErrorCode::kStore, "the " + describe(record_.info) + " has " + std::to_string(record_.chunks.size()) +
+                                         " of " + std::to_string(record_.info.chunks) + " chunks and is dropped");
+    }
+    if (auto status = files_.close(); !status) return status;
+    return store_.complete(record_, files_.files());
+  }
+  std::uint64_t bytes() const override { return files_.bytes(); }
+
+ private:
+  template <class Chunk>
+  Status add_if_room(const Chunk& chunk, std::size_t bytes) {
+    if (Status room = store_.room("write the " + describe(record_.info), bytes + kSpareBytes); !room) return room;
+    return files_.add(chunk);
+  }
+
+  RocksStore& store_;
+  SnapshotRecord record_;
+  SnapshotFileWriter files_;
+};
+
+Status RocksStore::open_db(std::uint16_t server_index, Warn warn) {
+  const std::string db_path = path_ + "/db";
+  std::error_code failed;
+  fs::remove_all(path_ + "/incoming", failed);
+  fs::create_directories(path_ + "/incoming", failed);
+  if (failed) {
+    return fail(ErrorCode::kStore, "cannot create " + path_ + "/incoming: " + failed.message() +
+                                       "; give this server a [store] path that it may write");
+  }
+  options_ = rocks_options(path_ + "/incoming", std::move(warn));
+  std::vector<std::string> names;
+  if (fs::exists(db_path + "/CURRENT", failed)) {
+    const auto listed = rocksdb::DB::ListColumnFamilies(options_, db_path, &names);
+    if (!listed.ok()) return tl::unexpected<Error>(error("read its list of snapshots", listed));
+  } else {
+    names = {rocksdb::kDefaultColumnFamilyName};
+  }
+  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
+  for (const std::string& name : names) {
+    const bool records = name == rocksdb::kDefaultColumnFamilyName;
+    descriptors.emplace_back(name, records ? record_options(options_) : rocksdb::ColumnFamilyOptions(options_));
+  }
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  const auto opened = rocksdb::DB::Open(options_, db_path, descriptors, &handles, &db);
+  if (!opened.ok()) return tl::unexpected<Error>(error("open it", opened));
+  db_.reset(db);
+  std::map<std::string, Family> families;
+  for (auto* handle : handles) families.emplace(handle->GetName(), own(handle));
+  default_ = families.extract(rocksdb::kDefaultColumnFamilyName).mapped();
+
+  if (auto status = check_identity(server_index); !status) return status;
+  return find_snapshots(std::move(families));
+}
+
+Status RocksStore::check_identity(std::uint16_t server_index) {
+  std::string bytes;
+  const auto status = db_->Get(rocksdb::ReadOptions(), kIdentityKey, &bytes);
+  if (status.IsNotFound()) {
+    std::unique_ptr<rocksdb::Iterator> any(db_->NewIterator(rocksdb::ReadOptions(), default_.get()));
+    any->SeekToFirst();
+    if (any->Valid()) {
+      return fail(ErrorCode::kStore, "store " + path_ +
+                                         " has records but does not say whose it is; it is damaged or not "
+                                         "Tributary's: restore it from a copy or use another [store] path");
+    }
+    const auto written = db_->Put(synced(), kIdentityKey, records::seal(records::StoreIdentity{server_index}));
+    if (!written.ok()) return tl::unexpected<Error>(error("write its identity", written));
+    return {};
+  }
+  if (!status.ok()) return tl::unexpected<Error>(error("read its identity", status));
+  const auto identity = records::unseal_identity(bytes, "store " + path_);
+  if (!identity) return tl::unexpected<Error>(identity.error());
+  if (identity->server_index != server_index) {
+    return fail(ErrorCode::kStore, "store " + path_ + " belongs to server " + std::to_string(identity->server_index) +
+                                       ", this is server " + std::to_string(server_index) +
+                                       "; set [store] path to this server's own, or [server] index to " +
+                                       std::to_string(identity->server_index));
+  }
+  return {};
+}
+
+Status RocksStore::find_snapshots(std::map<std::string, Family> families) {
+  std::vector<std::string> orphans;
+  auto scanned = scan(kSnapshotPrefix, [&](const rocksdb::Slice& key, const rocksdb::Slice& value) -> Status {
+    auto record = records::unseal_snapshot(value.ToStringView(), "the record " + key.ToString() + " in store " + path_);
+    if (!record) return tl::unexpected<Error>(record.error());
+    auto family = families.extract(family_name(record->info, record->generation));
+    if (family.empty()) {
+      orphans.push_back(key.ToString());  // its drop was interrupted, or it is damaged: a snapshot no more
+      return {};
+    }
+    const SnapshotKey id{record->info.job, record->info.round};
+    snapshots_.emplace(id, Snapshot{std::move(*record), std::move(family.mapped())});
+    return {};
+  });
+  if (!scanned) return scanned;
+  for (const std::string& key : orphans) {
+    if (auto status = db_->Delete(synced(), key); !status.ok()) {
+      return tl::unexpected<Error>(error("remove the record " + key, status));
+    }
+  }
+  for (const auto& [name, family] : families) {  // leftovers of a crash
+    if (!name.starts_with(kFamilyPrefix)) continue;
+    if (auto status = db_->DropColumnFamily(family.get()); !status.ok()) {
+      return tl::unexpected<Error>(error("drop the unfinished snapshot " + name, status));
+    }
+  }
+  return {};
+}
+
+Status RocksStore::scan(const std::string& prefix,
+                        const std::function<Status(const rocksdb::Slice&, const rocksdb::Slice&)>& each) const {
+  std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), default_.get()));
+  for (it->Seek(prefix); it->Valid() && it->key().starts_with(prefix); it->Next()) {
+    if (auto status = each(it->key(), it->value()); !status) return status;
+  }
+  if (!it->status().ok()) return tl::unexpected<Error>(error("read its records", it->status()));
+  return {};
+}
+
+std::vector<StoredJob> RocksStore::jobs() const {
+  std::lock_guard lock(mutex_);
+  std::vector<StoredJob> out;
+  for (const auto& [key, snapshot] : snapshots_) {  // sorted by job, then round
+    if (out.empty() || out.back().job != key.first) out.push_back({key.first, {}, 0, {}});
+    out.back().name = snapshot.record.info.job_name;
+    out.back().layout_hash = snapshot.record.info.layout_hash;
+    out.back().snapshots.push_back(key.second);
+  }
+  return out;
+}
+
+Result<std::unique_ptr<SnapshotWriter>> RocksStore::begin(const SnapshotInfo& info) {
+  std::lock_guard lock(mutex_);
+  const auto existing = snapshots_.find({info.job, info.round});
+  const std::uint32_t generation = existing == snapshots_.end() ? 0 : existing->second.record.generation + 1;
+  return std::make_unique<RocksSnapshotWriter>(*this, info, generation);
+}
+
+Status RocksStore::room(const std::string& doing, std::uint64_t bytes) const {
+  const Status room = room_on_disk(path_, bytes);
+  if (room) return {};
+  return fail(ErrorCode::kStore, "store " + path_ + ": cannot " + doing + ": " + room.error().message + "; free space");
+}
+
+Status RocksStore::complete(SnapshotRecord record, const std::vector<std::string>& files) {
+  std::lock_guard lock(mutex_);
+  if (Status enough = room("complete the " + describe(record.info)); !enough) return enough;
+  db_->Resume().PermitUncheckedError();  // a full disk made RocksDB read-only; there may be room again
+  const std::string name = family_name(record.info, record.generation);
+  rocksdb::ColumnFamilyHandle* handle = nullptr;
+  if (auto status = db_->CreateColumnFamily(options_, name, &handle); !status.ok()) {
+    return tl::unexpected<Error>(error("create " + name, status));
+  }
+  const Family family = own(handle);
+  const SnapshotKey id{record.info.job, record.info.round};
+  const auto write = [&]() -> rocksdb::Status {
+    if (!files.empty()) {
+      rocksdb::IngestExternalFileOptions ingest;
+      ingest.move_files = true;
+      ingest.snapshot_consistency = false;  // nobody reads this family yet
+      ingest.allow_global_seqno = false;    // nor are there older keys in it
+      ingest.write_global_seqno = false;
+      if (auto status = db_->IngestExternalFile(handle, files, ingest); !status.ok()) return status;
+    }
+    return db_->Put(synced(), snapshot_key(id.first, id.second), records::seal(record));
+  };
+  if (auto status = write(); !status.ok()) {
+    db_->DropColumnFamily(handle).PermitUncheckedError();  // else a leftover until the next open
+    return tl::unexpected<Error>(error("complete the " + describe(record.info), status));
+  }
+  auto& snapshot = snapshots_[id];
+  const Family older = std::exchange(snapshot.family, family);
+  snapshot.record = std::move(record);
+  if (older) db_->DropColumnFamily(older.get()).PermitUncheckedError();
+  return {};
+}
+
+Status RocksStore::load(const SnapshotInfo& expected, const EachChunk& each) {
+  Snapshot snapshot;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = snapshots_.find({expected.job, expected.round});
+    if (found == snapshots_.end()) {
+      std::string rounds;
+      for (const auto& [key, other] : snapshots_) {
+        if (key.first == expected.job) rounds += (rounds.empty() ? "" : ", ") + std::to_string(key.second.value);
+      }
+      return fail(ErrorCode::kNotFound, "store " + path_ + " has no " + describe(expected) + "; it has " +
+                                            (rounds.empty() ? "none of that job" : "rounds " + rounds) +
+                                            "; is [store] path the one that the job ran with?");
+    }
+    snapshot = found->second;
+  }
+  const SnapshotInfo& stored = snapshot.record.info;
+  const auto refuse = [&](const char* thing, const std::string& ours, const std::string& theirs) {
+    return fail(ErrorCode::kStore, "the " + describe(stored) + " in store " + path_ + " has " + thing + " " + ours +
+                                       ", the job that is to be resumed has " + theirs +
+                                       "; start it with what it began with, or under another name");
+  };
+  if (stored.job_name != expected.job_name)
+    return refuse("the name", "'" + stored.job_name + "'", "'" + expected.job_name + "'");
+  if (stored.layout_hash != expected.layout_hash) {
+    return refuse("the layout hash", hex(stored.layout_hash), hex(expected.layout_hash));
+  }
+  if (stored.optimizer != expected.optimizer) return refuse("the optimizer", stored.optimizer, expected.optimizer);
+  if (stored.chunks != expected.chunks) {
+    return refuse("a number of chunks here of", std::to_string(stored.chunks), std::to_string(expected.chunks));
+  }
+  return read_snapshot(*iterate(snapshot.family), snapshot.record, each);
+}
+
+Result<PinnedSnapshot> RocksStore::pin(JobId job, Round round) {
+  std::lock_guard lock(mutex_);
+  const auto found = snapshots_.find({job, round});
+  if (found == snapshots_.end()) {
+    return fail(ErrorCode::kNotFound, "store " + path_ + " has no snapshot of round " + std::to_string(round.value) +
+                                          " of job id " + std::to_string(job.value) + " (any more)");
+  }
+  const Snapshot& snapshot = found->second;
+  return PinnedSnapshot{snapshot.record.info, snapshot.record.chunks,
+                        [this, snapshot](const PinnedSnapshot::Each& each) {
+                          return read_stored(*iterate(snapshot.family), snapshot.record, each);
+                        }};
+}
+
+std::unique_ptr<rocksdb::Iterator> RocksStore::iterate(const Family& family) const {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = true;
+  options.fill_cache = false;
+  options.readahead_size = 4u << 20;
+  return std::unique_ptr<rocksdb::Iterator>(db_->NewIterator(options, family.get()));
+}
+
+Status RocksStore::drop(const std::vector<SnapshotKey>& keys) {
+  rocksdb::WriteBatch batch;
+  for (const auto& [job, round] : keys) batch.Delete(snapshot_key(job, round));
+  if (batch.Count() == 0) return {};
+  if (Status enough = room("drop snapshots"); !enough) return enough;
+  if (auto status = db_->Write(synced(), &batch); !status.ok()) {
+    return tl::unexpected<Error>(error("drop snapshots", status));
+  }
+  for (const SnapshotKey& key : keys) {
+    const auto found = snapshots_.find(key);
+    const Family family = std::move(found->second.family);
+    snapshots_.erase(found);
+    // Without its key it is no snapshot any more; should this fail, the next open drops it.
+    db_->DropColumnFamily(family.get()).PermitUncheckedError();
+  }
+  return {};
+}
+
+Status RocksStore::drop_before(JobId job, Round round) {
+  std::lock_guard lock(mutex_);
+  std::vector<SnapshotKey> keys;
+  for (const auto& [key, snapshot] : snapshots_) {
+    if (key.first == job && key.second < round) keys.push_back(key);
+  }
+  return drop(keys);
+}
+
+Status RocksStore::drop_after(JobId job, Round round) {
+  std::lock_guard lock(mutex_);
+  std::vector<SnapshotKey> keys;
+  for (const auto& [key, snapshot] : snapshots_) {
+    if (key.first == job && key.second > round) keys.push_back(key);
+  }
+  return drop(keys);
+}
+
+Status RocksStore::drop_job(JobId job) {
+  std::lock_guard lock(mutex_);
+  std::vector<SnapshotKey> keys;
+  for (const auto& [key, snapshot] : snapshots_) {
+    if (key.first == job) keys.push_back(key);
+  }
+  return drop(keys);
+}
+
+Status RocksStore::save(const JobRecord& record) {
+  const std::string sealed = records::seal(record);
+  const std::string doing = "save the registry record of job id " + std::to_string(record.job.value);
+  if (Status enough = room(doing, sealed.size() + kRecordBytes); !enough) return enough;
+  if (auto status = db_->Put(synced(), job_key(record.job), sealed); !status.ok()) {
+    return tl::unexpected<Error>(error(doing, status));
+  }
+  return {};
+}
+
+Status RocksStore::remove(JobId job) {
+  const std::string doing = "remove the registry record of job id " + std::to_string(job.value);
+  if (Status enough = room(doing); !enough) return enough;
+  if (auto status = db_->Delete(synced(), job_key(job)); !status.ok()) {
+    return tl::unexpected<Error>(error(doing, status));
+  }
+  return {};
+}
+
+Result<std::vector<JobRecord>> RocksStore::registry() const {
+  std::vector<JobRecord> out;
+  auto scanned = scan(kJobPrefix, [&](const rocksdb::Slice& key, const rocksdb::Slice& value) -> Status {
+    auto record =
+        records::unseal_job(value.ToStringView(), "the registry record " + key.ToString() + " in store " + path_);
+    if (!record) return tl::unexpected<Error>(record.error());
+    out.push_back(std::move(*record));
+    return {};
+  });
+  if (!scanned) return tl::unexpected<Error>(scanned.error());
+  return out;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> Store::open(const std::string& path, std::uint16_t server_index, Warn warn) {
+  std::error_code failed;
+  fs::create_directories(path, failed);
+  if (failed) {
+    return fail(ErrorCode::kStore, "cannot create the store " + path + ": " + failed.message() +
+                                       "; give this server a [store] path that it may write");
+  }
+  auto lock = StoreLock::take(path);
+  if (!lock) return tl::unexpected<Error>(lock.error());
+  auto store = std::make_unique<RocksStore>(path, std::move(*lock));
+  if (auto status = store->open_db(server_index, std::move(warn)); !status)
+    return tl::unexpected<Error>(status.error());
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+}  // namespace tributary

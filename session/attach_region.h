@@ -1,0 +1,117 @@
+// The shared memory between a worker daemon and its trainers: who writes what, and when it may be read. POSIX shared
+// memory, created by the worker, unlinked at once and passed as file descriptors, so that the kernel reclaims it when
+// the last process goes.
+//
+// Node region (one per job and node; trainers map it read-write,
+// but only rank 0 of a fresh job writes parameters, once):
+//     NodeHeader | ChunkWord[chunks] | pad to 4096 | parameters: float[flat_elements]
+// Gradient region (one per local rank; written by the trainer, read by the worker):
+//     RankHeader | TensorWord[tensors] | pad to 4096 | gradients: float[flat_elements]
+// Gradients are not in it if the ranks are reduced on devices (then the node region's parameters are only the initial
+// ones), or if the node's only rank writes them into the redo ring (worker/reduce/redo_ring.h).
+//
+// Memory order. Trainer: writes a tensor's gradient, TensorWord.weight (relaxed), then TensorWord.round (release), then
+// the eventfds of the lanes that own chunks of it. Worker: reads round (acquire), then weight and gradient. Worker:
+// writes a chunk's parameters, then ChunkWord.version_plus_one (release), then progress (futex word) and wakes waiters
+// if there are any.
+//
+// When a tensor may be overwritten: ready(t) for round r promises that the gradient of t is final AND that the trainer
+// reads the parameters of t no more until wait(t). The answer to a chunk needs the pushes of all ranks for all tensors
+// that overlap the chunk, so parameters can change only after every local rank has called ready for them. The gradient
+// of t belongs to the worker from ready(t) until wait(t) returns.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/math/gate_decision.h"
+
+namespace tributary {
+
+inline constexpr std::uint64_t kNodeRegionMagic = 0x6e6f646554524942ull;
+inline constexpr std::uint64_t kRankRegionMagic = 0x72616e6b54524942ull;
+inline constexpr std::size_t kRegionAlign = 4096;
+
+enum class RegionState : std::uint32_t {
+  kRunning = 0,
+  kStopRequested = 1,  // finish the round, then detach with LeaveKind::kStopped
+  kStopped = 2,        // the view is over in good order (AttachStopped says why); rounds still open are void
+  kRestart = 3,        // the view is over because a member was lost; attach again
+  kFailed = 4,         // the worker refused something or died; see the socket
+};
+
+// What the gate decided about a round. Every lane that hears of it writes the same, before it publishes the round's
+// parameters; a trainer reads it after it has waited for any of them. A word is written again so many rounds later,
+// which needs its own gradients of the rounds between.
+struct GateWord {
+  std::atomic<std::uint64_t> round{~0ull};
+  std::atomic<double> coefficient{0.0}, norm{0.0};
+  std::atomic<float> loss_scale{1.0f};
+  std::atomic<std::uint32_t> good_rounds{0}, verdict{0};
+
+  void write(std::uint64_t of, const GateDecision& gate) {
+    coefficient.store(gate.coefficient, std::memory_order_relaxed);
+    norm.store(gate.norm, std::memory_order_relaxed);
+    loss_scale.store(gate.loss_scale, std::memory_order_relaxed);
+    good_rounds.store(gate.good_rounds, std::memory_order_relaxed);
+    verdict.store(static_cast<std::uint32_t>(gate.verdict), std::memory_order_relaxed);
+    round.store(of, std::memory_order_release);
+  }
+  // kNone if it is another round's.
+  GateDecision read(std::uint64_t of) const {
+    if (round.load(std::memory_order_acquire) != of) return {};
+    const auto known = static_cast<GateVerdict>(verdict.load(std::memory_order_relaxed));
+    return {known, coefficient.load(std::memory_order_relaxed), norm.load(std::memory_order_relaxed),
+            loss_scale.load(std::memory_order_relaxed), good_rounds.load(std::memory_order_relaxed)};
+  }
+};
+inline constexpr std::size_t kGateWords = 4;
+
+struct NodeHeader {
+  std::uint64_t magic = kNodeRegionMagic;
+  std::uint64_t flat_elements = 0;
+  std::uint64_t chunks = 0;
+  std::atomic<std::uint32_t> state{0};     // RegionState
+  std::atomic<std::uint32_t> progress{0};  // futex: grows with every published chunk and state change
+  std::atomic<std::uint32_t> waiters{0};   // trainers asleep on progress
+  // Totals since the attach, for the trainers' time split (relaxed, each written by one lane through fetch_add).
+  std::atomic<std::uint64_t> reduce_ns{0};
+  std::atomic<std::uint64_t> bytes_pushed{0};
+  std::atomic<std::uint64_t> bytes_pulled{0};
+  // Modes ssp and async. Of all answers: how many clocks the slowest node was behind the reader.
+  std::atomic<std::uint64_t> pulls{0};
+  std::atomic<std::uint64_t> staleness_sum{0};
+  std::atomic<std::uint64_t> staleness_max{0};
+  // Written by trainers, all the same, before they are ready for that round: after it comes none. 0: not known.
+  std::atomic<std::uint64_t> last_round{0};
+  // Written by the worker: a snapshot will be of this round, so ranks give what they keep with it. 0: none is named.
+  std::atomic<std::uint64_t> snapshot_round{0};
+  GateWord gate[kGateWords];  // by round % kGateWords; jobs with a gate
+};
+struct ChunkWord {
+  std::atomic<std::uint64_t> version_plus_one{0};  // 0: no parameters yet
+};
+struct RankHeader {
+  std::uint64_t magic = kRankRegionMagic;
+  std::uint64_t flat_elements = 0;
+  std::uint64_t tensors = 0;
+};
+struct TensorWord {
+  std::atomic<std::uint64_t> round{0};  // of the last ready(); begins at the resume round
+  std::atomic<std::uint64_t> weight{0};
+};
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+inline std::size_t region_align(std::size_t bytes) {
+  return (bytes + kRegionAlign - 1) / kRegionAlign * kRegionAlign;
+}
+inline std::size_t node_parameters_offset(std::size_t chunks) {
+  return region_align(sizeof(NodeHeader) + chunks * sizeof(ChunkWord));
+}
+inline std::size_t rank_gradients_offset(std::size_t tensors) {
+  return region_align(sizeof(RankHeader) + tensors * sizeof(TensorWord));
+}
+
+}  // namespace tributary

@@ -1,0 +1,169 @@
+// tributary::Session: how a trainer attaches to the worker daemon of its node. Link target: tributary_session.
+//
+//   auto session = Session::attach(options, tensors);            // blocks until all ranks of the job are there
+//   if (session->fresh() && rank == 0) fill session->initial(t) for every t
+//   session->start();                                            // parameters of resume_round() are in parameters(t)
+//   for (Round r = session->resume_round().next(); ...; r = r.next()) {
+//     forward pass, reading parameters(t)
+//     backward pass: write gradient(t) (the SUM over this rank's samples), then ready(t, samples), last layers first
+//     session->wait();                                           // new parameters are in parameters(t)
+//   }
+//   session->finish(LeaveKind::kFinished);
+//   session->saved();                                            // an error if the final state is not durable
+// A trainer on a GPU gives SessionOptions::device. If on_device(), gradients and parameters are memory of that device,
+// which the worker lends: gradient_device(t) and parameters_device(t) instead of gradient(t) and parameters(t). ready()
+// then means that the gradient is final on the device (call it from a host callback on the stream), and after wait()
+// the parameters are there for whatever is put on a stream afterwards. Otherwise the worker cannot, and the trainer
+// copies to and from host memory. initial(t) is host memory in both cases.
+//
+// Tensors have rounds of their own: after wait(t) the next ready(t) belongs to t's next round, whatever the other
+// tensors do (but ready all tensors of a round before you wait for the first: a chunk, and on devices a group of as
+// many chunks as devices, may hold several). Every rank must call ready exactly once per tensor and round. Memory:
+// parameters(t) must not be read between ready(t) and wait(t) of the same round, gradient(t) must not be touched in
+// that time (session/attach_region.h says why). Thread rule: one thread at a time, except that ready() of different
+// tensors may be called from different threads.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/file_descriptor.h"
+#include "common/base/layout.h"
+#include "common/base/result.h"
+#include "common/config/config.h"
+#include "common/wire/messages.h"
+#include "session/device_memory_opener.h"
+
+namespace tributary {
+
+// As torchrun sets them: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK.
+struct Topology {
+  std::uint32_t rank = 0, world_size = 1, local_rank = 0, local_world_size = 1, node_rank = 0;
+  // Reads torchrun's variables; kTopology names the one that is missing or contradicts the others.
+  static Result<Topology> from_environment();
+  // kTopology if the numbers contradict each other.
+  Status validate() const;
+};
+
+// What outlives a session: memory of the worker daemon that its next process needs if it is killed
+// (worker/reduce/redo_ring.h). A trainer that gives the same one to every attach of a job loses no round then.
+struct SessionKeepsake {
+  FileDescriptor memory;
+  std::vector<RankState> states;  // what this rank last gave to keep()
+};
+
+struct SessionOptions {
+  std::string socket;  // the worker's
+  JobConfig job;
+  // In an elastic job node_rank is what the node is known by, and world_size counts only for the first view.
+  Topology topology;
+  std::chrono::milliseconds attach_timeout{120'000};  // for the worker to be there and all members to come together
+  bool await_worker = true;                           // false: kUnavailable at once if none listens
+  std::function<void(const std::string&)> note;       // told what the attach waits for; null: nobody
+  std::shared_ptr<DeviceMemoryOpener> device;         // of a trainer on a GPU; null: host memory
+  std::shared_ptr<SessionKeepsake> keepsake;          // null: nothing is kept
+  // The trainer asks for gradient(t) anew in every round, and writes all of it before ready(t): then the only rank of a
+  // node that pushes fp32 writes each round's gradient to where it is kept for lost servers, which else costs a copy.
+  bool gradients_move = false;
+  std::string computes_with = {};  // common/wire/compute_kinds.h: compared with other ranks' and told; empty: not
+};
+
+enum class StepState {
+  kContinue,       // go on with the next round
+  kStopRequested,  // this round is complete: finish(LeaveKind::kStopped) and exit; the job can be resumed
+  kStopped,        // the view ended in good order; what this rank contributed since the last complete round is void
+  kRestart,        // a member was lost: destroy the session, attach again, go on from resume_round()
+};
+
+struct SessionStats {  // totals of this node since the attach
+  std::uint64_t reduce_ns = 0, bytes_pushed = 0, bytes_pulled = 0;
+  // Modes ssp and async: chunks that were answered, and by how many clocks the slowest node was behind this one in
+  // them.
+  std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
+};
+
+// Of an attach, or of a session: whether attaching again may help, because somebody is gone or was gone, and may be
+// back.
+inline bool may_come_back(const Error& error) {
+  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
+         error.code == ErrorCode::kStaleView;
+}
+
+class Session {
+ public:
+  // kUnavailable: nobody listens on the socket (the path is named).
+  // Errors of the worker or the coordinator as they word them.
+  static Result<std::unique_ptr<Session>> attach(const SessionOptions& options, std::vector<TensorSpec> tensors);
+  ~Session();  // without finish(): counts as LeaveKind::kFailed
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  bool fresh() const;          // nobody has parameters yet: rank 0 must give initial values
+  Round resume_round() const;  // the round that parameters(t) belong to after start(); 0 for a fresh job
+  JobId job() const;
+  const Layout& layout() const;
+  // Where this rank stands in this view. In an elastic job it changes from session to session, and is not what
+  // SessionOptions::topology says.
+  const Topology& topology() const;
+
+  // Rank 0 of a fresh job, before start(). REQUIRES: fresh(), rank 0.
+  std::span<float> initial(std::size_t tensor);
+  // Blocks until the parameters of resume_round() are in. kStopped / kUnavailable if the view ends before.
+  Status start();
+
+  // REQUIRES: not on_device(). gradient(): of the tensor's next round. Without SessionOptions::gradients_move it is the
+  // same memory for the whole session; with it, another one after every ready(), in which anything may lie.
+  std::span<float> gradient(std::size_t tensor);
+  std::span<const float> parameters(std::size_t tensor) const;
+  // Whether gradients and parameters are in device memory. Pointers of the device that SessionOptions::device is for,
+  // as many elements as the tensor has, at multiples of 64 bytes; valid until the session is destroyed, which must not
+  // happen while work that uses them is under way. REQUIRES: on_device().
+  bool on_device() const;
+  float* gradient_device(std::size_t tensor);
+  const float* parameters_device(std::size_t tensor) const;
+  // What this rank needs beside the parameters to go on after `round`: generators of random numbers, a sampler of its
+  // own. At most kMaxRankState bytes. To be called in every round, before its first ready(); it is kept with a snapshot
+  // or checkpoint of that round, also if that is named in one of the next two, and costs a copy otherwise. kLimit: it
+  // is too large.
+  Status keep(Round round, std::span<const std::byte> state);
+  // What this rank, or the one that was in its place on this node, gave for resume_round(). Empty: nothing is known of
+  // it. (Not there: modes ssp and async after a stop, all-reduce jobs.)
+  std::span<const std::byte> kept() const;
+  // There is no round after this one: in modes ssp and async its answers wait for all nodes, so that everybody ends
+  // with the final parameters. Every rank says the same, before its first ready() of that round.
+  void last_round(Round round);
+  // weight: how many samples are summed in the gradient (0 is allowed). The same for all tensors of a round.
+  void ready(std::size_t tensor, std::uint64_t weight);
+  // Jobs with a gate: what was decided about a round, after wait() of it (after start(): about resume_round()). Its
+  // loss_scale is what the loss of the next round is to be multiplied by, on every rank; the servers take it out again.
+  // kNone of rounds longer ago than two, and in jobs without a gate. (A gate opens when all tensors of a round have
+  // come from all ranks: a rank that waits for one before it is ready for all waits for ever.)
+  GateDecision gate(Round round) const;
+  // Blocks until the answer to the last ready() of this tensor, or of all tensors, is in.
+  // kUnavailable: the worker daemon is gone. Other errors: the worker's words (a push was refused, ...).
+  Result<StepState> wait(std::size_t tensor);
+  Result<StepState> wait();
+
+  // The worker's reason after kStopped / kRestart.
+  std::string stop_reason() const;
+  SessionStats stats() const;  // any thread
+  // Blocks until the worker has taken note; all that can be asked afterwards is saved() and stop_reason(). message:
+  // why; of a stop, who asked for it, which every rank is told.
+  Status finish(LeaveKind kind, const std::string& message = {});
+  // After finish() in good order: blocks until the state that the job ended with is saved, and every node's ranks have
+  // left. kStore: it is not, and why. kUnavailable: nobody knows, because a daemon was lost meanwhile. (A job of mode
+  // "allreduce" is saved by node 0, whose log says if that fails.)
+  Status saved();
+
+ private:
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,124 @@
+"""The rooms of the house, and which may use which; the test reads every include of the product.
+
+A room is a folder. It may use the rooms that ROOMS names for it, and those that these may use. What fails: an include
+that points another way, a file in a folder that is no room, an include of a file that is not there, and a permission
+that nothing makes use of, so that the table says what is.
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+import unittest
+from typing import Dict, List, Set, Tuple
+
+# From below: a room stands below those that it uses.
+ROOMS: Dict[str, List[str]] = {
+    "schema": [],
+    "kernels": [],
+    "common/base": [],
+    "common/math": ["common/base", "kernels"],
+    "common/config": ["common/math"],
+    "common/wire": ["common/config", "schema"],
+    "common/files": ["common/wire"],
+    "common/daemon": ["common/wire"],
+    "common/devices": ["common/base"],
+    "session": ["common/devices", "common/wire"],
+    "server/chunk": ["common/files"],
+    "server/shard": ["server/chunk"],
+    "server/checkpoint": ["server/chunk"],
+    "server/coordinator": ["common/daemon", "common/files"],
+    "server/store": ["server/checkpoint", "server/coordinator", "server/shard"],
+    "server/lane": ["server/coordinator", "server/shard"],
+    "server": ["server/lane", "server/store"],
+    "worker/reduce": ["common/wire"],
+    "worker/device": ["common/daemon", "common/devices", "worker/reduce"],
+    "worker/node": ["session", "worker/device"],
+    "worker/allreduce": ["server/checkpoint", "worker/node"],
+    "worker": ["server/coordinator", "worker/allreduce"],
+    "train": ["common/daemon", "common/files", "session"],
+    "tools/cluster": ["common/files"],
+    "tools/lab": ["common/daemon", "tools/cluster"],
+    "bench": ["tools/lab", "train", "worker/allreduce"],
+    "tools/cli": ["bench"],
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+SOURCES = {".h", ".cc", ".cu", ".cuh"}
+
+
+def usable(rooms: Dict[str, List[str]]) -> Dict[str, Set[str]]:
+    """What each room may use, through others too. ValueError: one uses a room that does not stand before it."""
+    may: Dict[str, Set[str]] = {}
+    for room, direct in rooms.items():
+        for other in direct:
+            if other not in may:
+                raise ValueError(f"{room} uses {other}, which does not stand before it in the table")
+        may[room] = set(direct).union(*(may[other] for other in direct))
+    return may
+
+
+def faults(root: pathlib.Path, rooms: Dict[str, List[str]]) -> List[str]:
+    """What is wrong with the includes under root, a line each."""
+    may = usable(rooms)
+    wrong: List[str] = []
+    used: Set[Tuple[str, str]] = set()
+    tops = sorted({room.split("/")[0] for room in rooms})
+    files = [file for top in tops for file in sorted((root / top).rglob("*")) if file.suffix in SOURCES]
+    for file in files:
+        path = file.relative_to(root)
+        room = path.parent.as_posix()
+        if room not in may:
+            wrong.append(f"{path}: {room} is no room of the table")
+            continue
+        for name in INCLUDE.findall(file.read_text(encoding="utf-8")):
+            other = pathlib.PurePosixPath(name).parent.as_posix()
+            if other not in may or not (name.endswith(".capnp.h") or (root / name).is_file()):
+                wrong.append(f"{path} includes {name}, which no room has")
+            elif other != room:
+                used.add((room, other))
+                if other not in may[room]:
+                    wrong.append(f"{path} includes {name}: {room} may not use {other}")
+    wrong += [
+        f"{room} may use {other} and does not"
+        for room, direct in rooms.items()
+        for other in direct
+        if (room, other) not in used
+    ]
+    return wrong
+
+
+class Rooms(unittest.TestCase):
+    def test_product(self) -> None:
+        self.assertEqual(faults(ROOT, ROOMS), [])
+
+    def test_each_fault_is_found(self) -> None:
+        rooms: Dict[str, List[str]] = {"below": [], "above": ["below"]}
+        files = {"below/a.h": "", "above/b.h": '#include "below/a.h"\n'}
+        self.assertEqual(self.faults_of(files, rooms), [])
+        for name, text, fault in [
+            ("below/c.cc", '#include "above/b.h"', "below may not use above"),
+            ("aside/d.cc", "", ""),
+            ("below/aside/d.cc", "", "below/aside is no room"),
+            ("above/e.cc", '#include "below/gone.h"', "which no room has"),
+            ("above/b.h", "", "above may use below and does not"),
+        ]:
+            found = self.faults_of({**files, name: text}, rooms)
+            self.assertEqual(len(found), 1 if fault else 0, name)
+            self.assertTrue(not fault or fault in found[0], found)
+
+    def test_a_table_with_a_circle_is_refused(self) -> None:
+        self.assertRaises(ValueError, usable, {"one": ["other"], "other": ["one"]})
+
+    def faults_of(self, files: Dict[str, str], rooms: Dict[str, List[str]]) -> List[str]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name, text in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text + "\n", encoding="utf-8")
+            return faults(root, rooms)
+
+
+if __name__ == "__main__":
+    ROOT = pathlib.Path(sys.argv.pop(1))
+    unittest.main()

@@ -1,0 +1,21 @@
+// The subcommands of `tributary`. Each adds itself to the command line and, if it is the one called, sets the exit
+// status (common/base/exit_codes.h): 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 75 a job was
+// stopped.
+#pragma once
+
+#include "common/base/command_line.h"
+
+namespace tributary::cli {
+
+void add_up(CliCommand app, int& exit_status);
+void add_status(CliCommand app, int& exit_status);
+void add_bench(CliCommand app, int& exit_status);
+void add_chaos(CliCommand app, int& exit_status);
+void add_plan(CliCommand app, int& exit_status);
+void add_doctor(CliCommand app, int& exit_status);
+void add_lab(CliCommand app, int& exit_status);
+void add_checkpoint(CliCommand app, int& exit_status);
+void add_job(CliCommand app, int& exit_status);
+void add_checkpoint_conversions(CliCommand checkpoint, int& exit_status);  // below `checkpoint`
+
+}  // namespace tributary::cli

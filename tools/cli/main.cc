@@ -1,0 +1,52 @@
+// tributary: the tool. One file per subcommand.
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+#include "common/base/command_line.h"
+#include "common/base/version.h"
+#include "common/daemon/daemon_thread.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/subcommand_names.h"
+
+int main(int argc, char** argv) {
+  tributary::CommandLine app(
+      "Tributary: parameter-server training, exact and durable.\n\n"
+      "  tributary up configs/fashion-mnist.toml      train on a whole local cluster of real daemons\n"
+      "  tributary status --base-dir runs/NAME        ask its daemons, from another terminal\n"
+      "  tributary doctor                             is this machine fit for a run, and what does it have?\n"
+      "  tributary plan --nodes 4 --servers 4 ...     which layout is fastest on these links, and what binds it?\n"
+      "  tributary bench pushpull                     how fast gradients go in and parameters come out here\n"
+      "  tributary checkpoint save JOB --dir DIR      a job's state as a directory; restore it on any servers\n"
+      "  tributary job remove JOB                     delete a job with all that servers have of it\n"
+      "  tributary lab run LAB.toml                   on several hosts with limited links, emulated on this machine\n\n"
+      "The daemons are tributary-server and tributary-worker; the built-in trainer is tributary-train. Each has a "
+      "--help.",
+      "tributary");
+  app.version(std::string("tributary ") + tributary::kVersion);
+  app.require_subcommand(1);
+  std::signal(SIGPIPE, SIG_IGN);  // `tributary status | head` must not die in the middle of stopping daemons
+  int exit_status = 0;
+  tributary::cli::add_up(app, exit_status);
+  tributary::cli::add_status(app, exit_status);
+  tributary::cli::add_bench(app, exit_status);
+  tributary::cli::add_chaos(app, exit_status);
+  tributary::cli::add_plan(app, exit_status);
+  tributary::cli::add_doctor(app, exit_status);
+  tributary::cli::add_lab(app, exit_status);
+  tributary::cli::add_checkpoint(app, exit_status);
+  tributary::cli::add_job(app, exit_status);
+  const tributary::Status ran = tributary::contained([&]() -> tributary::Status {
+    exit_status = [&] {
+      if (const auto unknown = tributary::cli::unknown_subcommand(app, argc, argv)) {
+        std::fprintf(stderr, "tributary: %s\n", unknown->c_str());
+        return tributary::kExitUsage;
+      }
+      const auto status = app.parse(argc, argv);
+      return status ? *status : exit_status;
+    }();
+    return {};
+  });
+  if (!ran) std::fprintf(stderr, "tributary: %s\n", ran.error().message.c_str());
+  return ran ? exit_status : 1;
+}

@@ -1,0 +1,48 @@
+#include "tools/cli/orders.h"
+
+#include <chrono>
+#include <vector>
+
+#include "tools/cli/daemons.h"
+#include "tools/cluster/http_client.h"
+
+namespace tributary::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout{10'000};
+
+}  // namespace
+
+void add_cluster_options(CliCommand command, Cluster& cluster) {
+  command.add_option("--base-dir", cluster.base_dir, "folder of a running `tributary up`")->type_name("FOLDER");
+  command.add_option("--coordinator-admin", cluster.admin, "admin address of server 0")->type_name("HOST:PORT");
+}
+
+Result<std::string> coordinator_admin(const Cluster& cluster) {
+  if (!cluster.admin.empty()) return cluster.admin;
+  if (cluster.base_dir.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "which cluster? give --base-dir or --coordinator-admin");
+  }
+  const Result<std::vector<std::string>> addresses = admin_addresses(cluster.base_dir);
+  if (!addresses) return tl::unexpected(addresses.error());
+  return addresses->front();  // servers come first, in their order
+}
+
+Result<nlohmann::ordered_json> ask(const std::string& admin, const std::string& path,
+                                   const std::optional<std::string>& order) {
+  const Result<HttpAnswer> answer = http_order(admin, path, order, kTimeout);
+  if (!answer) return tl::unexpected(answer.error());
+  using Json = nlohmann::ordered_json;
+  Json json = Json::parse(answer->body, nullptr, false);
+  if (!json.is_object()) {
+    return fail(ErrorCode::kMalformed, "http://" + admin + path + " did not answer with JSON; is that server 0?");
+  }
+  if (answer->status == 200) return json;
+  const std::string text = json.value("error", std::string("no reason given"));
+  if (answer->status == 404 && text.starts_with("there is no /")) {
+    return fail(ErrorCode::kNotFound, admin + " takes no such orders; give the admin address of server 0");
+  }
+  return fail(json.value("retry", false) ? ErrorCode::kTimeout : ErrorCode::kUnavailable, text);
+}
+
+}  // namespace tributary::cli

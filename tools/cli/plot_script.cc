@@ -1,0 +1,58 @@
+#include "tools/cli/plot_script.h"
+
+#include <chrono>
+#include <filesystem>
+
+#include "tools/cluster/process.h"
+
+namespace tributary::cli {
+namespace {
+
+constexpr std::chrono::minutes kPlotTimeout{2};
+constexpr int kNoMatplotlib = 3;
+
+Result<std::string> find_script() {
+  const std::filesystem::path tool = executable_dir();
+  std::string sought;
+  for (const char* relative : {"../bench/", "../../../bench/"}) {
+    const std::filesystem::path path = (tool / (std::string(relative) + "draw.py")).lexically_normal();
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) return path.string();
+    sought += (sought.empty() ? "" : " nor ") + path.string();
+  }
+  return fail(ErrorCode::kNotFound, "the script that draws plots is neither " + sought +
+                                        "; use the tool from where it was built or installed");
+}
+
+// Debian's python3-matplotlib belongs to the first; another one on PATH may not see it.
+std::vector<std::string> python() {
+  std::error_code error;
+  if (std::filesystem::exists("/usr/bin/python3", error)) return {"/usr/bin/python3"};
+  return {"/usr/bin/env", "python3"};
+}
+
+}  // namespace
+
+Status draw_plots(const std::string& kind, const std::string& data, const std::string& page) {
+  const auto path = find_script();
+  if (!path) return tl::unexpected<Error>(path.error());
+  ProcessOptions options;
+  options.argv = python();
+  const std::string interpreter = options.argv.back();
+  options.argv.push_back(*path);
+  options.argv.insert(options.argv.end(), {kind, data, page});
+  auto child = Process::spawn(options);
+  if (!child) {
+    return fail(ErrorCode::kNotFound, "plots need Python: " + child.error().message + "; install python3-matplotlib");
+  }
+  const auto status = child->wait(kPlotTimeout);
+  if (!status) return fail(ErrorCode::kTimeout, *path + " did not make " + page + " within two minutes");
+  if (status->code == kNoMatplotlib) {
+    return fail(ErrorCode::kNotFound,
+                "plots need matplotlib, which " + interpreter + " does not have; install python3-matplotlib");
+  }
+  if (!status->ok()) return fail(ErrorCode::kIo, *path + " could not make " + page + ": it " + status->describe());
+  return {};
+}
+
+}  // namespace tributary::cli

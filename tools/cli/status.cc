@@ -1,0 +1,269 @@
+// tributary status: asks running daemons and prints what they say as a table.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/base/printed.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/daemons.h"
+#include "tools/cli/table.h"
+#include "tools/cluster/http_client.h"
+
+namespace tributary::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::chrono::milliseconds kTimeout{3000};
+
+std::string text(const Json& object, const char* key) {
+  if (!object.is_object() || !object.contains(key) || object.at(key).is_null()) return "-";
+  const Json& value = object.at(key);
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+double number(const Json& object, const char* key) {
+  return object.is_object() && object.contains(key) && object.at(key).is_number() ? object.at(key).get<double>() : 0.0;
+}
+
+const Json& list(const Json& object, const char* key) {
+  static const Json kEmpty = Json::array();
+  return object.is_object() && object.contains(key) && object.at(key).is_array() ? object.at(key) : kEmpty;
+}
+
+std::string amount(double value, double unit, const char* name) {
+  return printed("%.1f %s", value / unit, name);
+}
+
+std::string rounds(const Json& job) {
+  const std::string low = text(job, "min_version"), high = text(job, "max_version");
+  return low == high ? low : low + ".." + high;
+}
+
+double sum(const Json& objects, const char* key) {
+  double total = 0.0;
+  for (const Json& object : objects) total += number(object, key);
+  return total;
+}
+
+struct Answer {
+  std::string address;
+  Json status;  // null: it did not answer
+  std::string error;
+};
+
+// What coordinators among those asked say of their jobs.
+std::vector<Json> jobs_of(const std::vector<Answer>& answers) {
+  std::vector<Json> all;
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || !a.status.contains("coordinator")) continue;
+    const Json& jobs = list(a.status.at("coordinator"), "jobs");
+    all.insert(all.end(), jobs.begin(), jobs.end());
+  }
+  return all;
+}
+
+void print_servers(const std::vector<Answer>& answers) {
+  Table table({"SERVER", "ADMIN", "PID", "UP", "LANES", "JOBS", "PUSHED", "ANSWERED", "REFUSED", "MEMORY", "FORMULA"});
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || text(a.status, "kind") != "server") continue;
+    const Json& lanes = list(a.status, "lanes");
+    const Json memory = a.status.value("memory", Json::object());
+    table.add({text(a.status, "index") + " of " + text(a.status, "servers"), a.address, text(a.status, "pid"),
+               amount(number(a.status, "uptime_s"), 1, "s"), std::to_string(lanes.size()),
+               std::to_string(list(a.status, "jobs").size()), amount(sum(lanes, "push_bytes"), 1e6, "MB"),
+               amount(sum(lanes, "answer_bytes"), 1e6, "MB"),
+               std::to_string(static_cast<std::uint64_t>(sum(lanes, "rejected") + sum(lanes, "malformed") +
+                                                         sum(lanes, "unknown_job"))),
+               amount(number(memory, "owned_bytes"), 1e6, "MB"), amount(number(memory, "formula_bytes"), 1e6, "MB")});
+  }
+  table.print();
+}
+
+// What a node keeps of its pushes for lost servers.
+std::string redo(const Json& job) {
+  const Json kept = job.value("redo", Json());
+  if (!kept.is_object()) return "-";
+  std::string words = number(kept, "rounds") == 0.0 ? "nothing" : text(kept, "rounds") + " rounds";
+  return words;
+}
+
+void print_workers(const std::vector<Answer>& answers) {
+  Table table({"WORKER", "ADMIN", "PID", "UP", "LANES", "JOB", "PHASE", "RANKS", "ROUND", "PUSHED", "PULLED", "KEEPS"});
+  for (const Answer& a : answers) {
+    if (a.status.is_null() || text(a.status, "kind") != "worker") continue;
+    const std::vector<std::string> own = {text(a.status, "name"), a.address, text(a.status, "pid"),
+                                          amount(number(a.status, "uptime_s"), 1, "s"), text(a.status, "lanes")};
+    const Json& jobs = list(a.status, "jobs");
+    for (const Json& job : jobs) {
+      const std::string ranks =
+          std::to_string(list(job, "ranks_attached").size()) + " of " + text(job, "local_world_size");
+      std::vector<std::string> row = own;
+      row.insert(row.end(), {text(job, "name"), text(job, "phase"), ranks, rounds(job),
+                             amount(number(job, "bytes_pushed"), 1e6, "MB"),
+                             amount(number(job, "bytes_pulled"), 1e6, "MB"), redo(job)});
+      table.add(std::move(row));
+    }
+    if (jobs.empty()) {
+      std::vector<std::string> row = own;
+      row.insert(row.end(), {"-", "-", "-", "-", "-", "-", "-"});
+      table.add(std::move(row));
+    }
+  }
+  table.print();
+}
+
+std::string factor(const Json& predicted, const char* key) {
+  return printed("%.3f M/B", number(predicted, key));
+}
+
+// Which server owns how much of each job, and what that means for the hosts' links.
+void print_placement(const std::vector<Answer>& answers) {
+  Table shares({"JOB", "SERVER", "PLACED", "SHARE", "BYTES", "CHUNKS"});
+  Table exchanges({"JOB", "EXCHANGE", "RING", "BOTTLENECK"});
+  for (const Json& job : jobs_of(answers)) {
+    if (!job.contains("placement") || !job.at("placement").is_object()) continue;
+    const Json& placement = job.at("placement");
+    for (const Json& server : list(placement, "servers")) {
+      const std::string colocated = text(server, "colocated");
+      shares.add({text(job, "name"), text(server, "server"),
+                  colocated == "true"    ? "beside a worker"
+                  : colocated == "false" ? "on its own"
+                                         : "-",
+                  amount(100.0 * number(server, "share"), 1, "%"), amount(number(server, "bytes"), 1e6, "MB"),
+                  text(server, "chunks")});
+    }
+    const Json predicted = placement.value("predicted", Json());
+    if (predicted.is_object()) {
+      exchanges.add({text(job, "name"), factor(predicted, "factor"), factor(predicted, "ring_factor"),
+                     text(predicted, "bottleneck")});
+    } else {
+      exchanges.add({text(job, "name"), "-", "-", "not predicted: " + text(placement, "basis")});
+    }
+  }
+  shares.print();
+  exchanges.print();
+}
+
+// How long nodes take for a round, only where it is known, and who lags behind the others.
+void print_paces(const std::vector<Answer>& answers) {
+  Table table({"JOB", "NODE", "COMPUTE", "REDUCTION", "NETWORK", "LAGS"});
+  for (const Json& job : jobs_of(answers)) {
+    for (const Json& pace : list(job, "paces")) {
+      const Json lag = pace.value("lags", Json());
+      table.add({text(job, "name"), text(pace, "node") + " " + text(pace, "worker"),
+                 amount(number(pace, "compute_ms"), 1, "ms"), amount(number(pace, "reduction_ms"), 1, "ms"),
+                 amount(number(pace, "network_ms"), 1, "ms"), lag.is_object() ? text(lag, "text") : "-"});
+    }
+  }
+  table.print();
+}
+
+void print_jobs(const std::vector<Answer>& answers) {
+  Table table({"JOB", "PHASE", "VIEW", "NODES", "RANKS", "ROUND", "DURABLE", "CHUNKS", "LAST STOP"});
+  for (const Json& job : jobs_of(answers)) {
+    table.add({text(job, "name"), text(job, "finished") == "true" ? "finished" : text(job, "phase"), text(job, "view"),
+               text(job, "joined") + " of " + text(job, "nodes"), text(job, "world_size"), rounds(job),
+               text(job, "committed"), text(job, "chunks"), text(job, "last_stop")});
+  }
+  table.print();
+  Table lost({"JOB", "NOT SAVED"});
+  for (const Json& job : jobs_of(answers)) {
+    if (const std::string why = job.value("not_saved", ""); !why.empty()) lost.add({text(job, "name"), why});
+  }
+  lost.print();
+  Table mixed({"JOB", "NOT COMPUTED WITH ONE KIND OF KERNELS"});
+  for (const Json& job : jobs_of(answers)) {
+    std::string kinds;
+    for (const Json& kind : list(job, "computed_with"))
+      kinds += (kinds.empty() ? "" : " and ") + kind.get<std::string>();
+    if (list(job, "computed_with").size() > 1) mixed.add({text(job, "name"), kinds});
+  }
+  mixed.print();
+}
+
+int show(const std::vector<std::string>& addresses, bool json) {
+  std::vector<Answer> answers;
+  bool all = true;
+  for (const std::string& address : addresses) {
+    Answer answer{.address = address, .status = nullptr, .error = {}};
+    const auto body = http_get(address, "/status", kTimeout);
+    if (body) answer.status = Json::parse(*body, nullptr, false);
+    if (!body) {
+      answer.error = body.error().message;
+    } else if (!answer.status.is_object()) {
+      answer.status = nullptr;
+      answer.error = "http://" + address + "/status did not answer with JSON; is that a daemon of Tributary?";
+    }
+    all = all && !answer.status.is_null();
+    answers.push_back(std::move(answer));
+  }
+  if (json) {
+    Json daemons = Json::array();
+    for (const Answer& a : answers) {
+      daemons.push_back(
+          {{"admin", a.address}, {"status", a.status}, {"error", a.error.empty() ? Json(nullptr) : Json(a.error)}});
+    }
+    std::printf("%s\n", Json{{"daemons", daemons}}.dump().c_str());
+  } else {
+    print_jobs(answers);
+    print_paces(answers);
+    print_placement(answers);
+    print_servers(answers);
+    print_workers(answers);
+  }
+  for (const Answer& a : answers) {
+    if (!a.error.empty()) std::fprintf(stderr, "tributary status: %s\n", a.error.c_str());
+  }
+  return all ? 0 : 1;
+}
+
+}  // namespace
+
+void add_status(CliCommand app, int& exit_status) {
+  struct StatusOptions {
+    std::string base_dir;
+    std::vector<std::string> admin;
+    bool json = false;
+  };
+  auto options = std::make_shared<StatusOptions>();
+  CliCommand status = app.add_subcommand("status", "ask running daemons how they are");
+  status->description("Asks daemons' admin endpoints and prints jobs, servers and workers as tables.");
+  status->footer(
+      "\nExamples:\n"
+      "  tributary status --base-dir runs/fashion-mnist\n"
+      "  tributary status --admin 10.0.0.1:7071 --admin 10.0.0.2:7071 --json\n\n"
+      "EXCHANGE is the predicted time of a round's exchange on the hosts' links, RING that of an fp32 ring "
+      "all-reduce:\n"
+      "M is the model in fp32, B the slowest link of a host with workers. KEEPS is what a node keeps of its pushes "
+      "for\n"
+      "lost servers (recovery.redo_mb).\n\n"
+      "--json: {\"daemons\": [{admin, status (as the daemon's /status has it, or null), error}]}\n"
+      "Exit status: 0 if every daemon answered, else 1.");
+  status->add_option("--base-dir", options->base_dir, "folder of a running `tributary up`")->type_name("FOLDER");
+  status->add_option("--admin", options->admin, "admin address of a daemon; may be repeated")->type_name("HOST:PORT");
+  status->add_flag("--json", options->json, "print one JSON object");
+  status->callback([options, &exit_status] {
+    std::vector<std::string> addresses = options->admin;
+    if (!options->base_dir.empty()) {
+      const auto found = admin_addresses(options->base_dir);
+      if (!found) {
+        std::fprintf(stderr, "tributary status: %s\n", found.error().message.c_str());
+        exit_status = 1;
+        return;
+      }
+      addresses.insert(addresses.end(), found->begin(), found->end());
+    }
+    if (addresses.empty()) {
+      std::fprintf(stderr, "tributary status: whom to ask? give --base-dir or --admin\n");
+      exit_status = 2;
+      return;
+    }
+    exit_status = show(addresses, options->json);
+  });
+}
+
+}  // namespace tributary::cli

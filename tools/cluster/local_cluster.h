@@ -1,0 +1,177 @@
+// LocalCluster: real tributary-server and tributary-worker daemons on this machine, over loopback, ipc or shared
+// memory. What `tributary up`, the benchmarks and the end-to-end tests start.
+//
+// Everything it writes lies in one folder, so that the same folder continues the same run:
+//     lock              held by this process and, inherited, by every daemon: one cluster at a time
+//     cluster.json      who runs where, while it runs; `tributary status --base-dir` reads it
+//     server-N.toml, worker-N.toml, store-N/, sockets/, logs/
+//     .tributary-run    says that all this is ours (tools/cluster/run_folder.h)
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/base/result.h"
+#include "tools/cluster/process.h"
+
+namespace tributary {
+
+// Between workers and servers. kShm: messages over tcp, payloads in shared memory, as the daemons choose by themselves
+// on one machine; with the others payloads go over the socket, too.
+enum class Transport { kTcp, kIpc, kShm };
+inline constexpr const char* kTransports[] = {"tcp", "ipc", "shm"};  // as on the command line
+constexpr const char* transport_name(Transport transport) {
+  return kTransports[static_cast<int>(transport)];
+}
+// REQUIRES: one of kTransports.
+Transport transport_named(std::string_view name);
+
+// Where a daemon, and the trainers beside it, run: a network namespace stands for a host.
+struct DaemonSite {
+  std::string network_namespace;      // its path; empty: the caller's
+  std::string address = "127.0.0.1";  // IPv4, as the others reach it
+  double bandwidth = 1.0;             // of its link, relative to the others
+};
+
+struct ClusterOptions {
+  std::uint16_t servers = 1;  // 0: worker 0 serves the coordinator, for all-reduce jobs
+  std::uint32_t nodes = 1;
+  std::uint32_t ranks_per_node = 1;
+  std::uint16_t lanes = 0;  // of every daemon; 0: they choose
+  Transport transport = Transport::kShm;
+  // By number; empty: all on this machine's loopback. Not with transport kIpc.
+  std::vector<DaemonSite> server_sites, worker_sites;
+  std::string base_dir;
+  bool fresh = false;  // remove what an earlier run left in base_dir first
+  bool store = true;   // false: nothing is persisted
+  std::uint32_t store_io_mb_per_s = 200;
+  std::uint32_t window_bytes = 0;  // of the workers; 0: they choose
+  std::uint32_t heartbeat_ms = 500;
+  std::uint32_t peer_timeout_ms = 10'000;
+  std::uint32_t stop_timeout_s = 20;
+  std::string log_level = "info";
+  std::string bin_dir;  // where the daemons' programs are; empty: beside the running one
+  // The host that each daemon says it is on, as if they were not all on this machine: by index, missing or empty for
+  // this machine. For tests of placement.
+  std::vector<std::string> server_hosts, worker_hosts;
+  // Added to server 0's and to every worker's configuration file: for tests of bad configuration.
+  std::string extra_server_toml, extra_worker_toml;
+};
+
+struct Daemon {
+  std::string name;  // "server 0", "worker 1"
+  std::vector<std::string> argv;
+  Process process;
+  std::string log_file;
+  std::uint64_t log_from = 0;      // where this start's lines begin in log_file
+  std::string admin;               // HOST:PORT
+  std::string socket;              // workers: trainers attach here
+  std::vector<std::string> lanes;  // servers: endpoints
+  std::string network_namespace;   // as in DaemonSite
+};
+
+struct Trainer {
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;  // as it is told
+  std::vector<std::string> argv;
+  Process process;
+  std::string log_file;
+  std::uint64_t log_from = 0;
+  std::string network_namespace;
+};
+
+struct TrainerOptions {
+  // The program and its first arguments, which takes the same options as tributary-train; empty: that.
+  std::vector<std::string> program;
+  std::string job_file;
+  std::vector<std::string> overrides;  // "section.key=value", as --set takes them
+  std::string progress_socket;         // where they report each round; empty: nowhere
+  std::vector<std::string> extra_arguments;
+  // For elastic jobs: on which nodes, and how many nodes they are told there are. Empty and 0: all.
+  std::vector<std::uint32_t> nodes;
+  std::uint32_t world_nodes = 0;
+  std::vector<std::vector<std::string>> rank_arguments;  // more, by rank; missing or empty: none
+};
+
+class LocalCluster {
+ public:
+  static constexpr std::chrono::seconds kReadyTimeout{30};
+  static constexpr std::size_t kReportedLogLines = 15;
+
+  // Starts every daemon and waits until all are ready. Spawns children: call it on a thread that outlives the cluster.
+  // Errors: kUnavailable if base_dir is in use or a daemon ended or is not ready in time (with the last lines of its
+  // log); kInvalidArgument for impossible numbers; kIo.
+  static Result<std::unique_ptr<LocalCluster>> start(ClusterOptions options);
+  ~LocalCluster();  // stop()
+  LocalCluster(const LocalCluster&) = delete;
+  LocalCluster& operator=(const LocalCluster&) = delete;
+
+  // One tributary-train per rank, with the variables that torchrun would set. Again for other nodes later.
+  Status start_trainers(const TrainerOptions& options);
+  bool trainers_running();
+  // Whoever ended and should not have, with the last lines of its log: a daemon in any case, a trainer unless it
+  // trained to the end or was stopped in good order.
+  std::optional<std::string> failure();
+  // True if all trainers ended within `timeout`.
+  bool wait_for_trainers(std::chrono::milliseconds timeout);
+
+  // Starts a daemon again that has ended, with the same configuration.
+  Status restart(Daemon& daemon);
+  // Starts a trainer again that has ended, by its place in trainers() (its rank, where all were started at once).
+  Status restart_trainer(std::uint32_t trainer);
+
+  // In good order: SIGTERM to the workers, which lets the job stop at a round boundary and the trainers leave; then the
+  // servers. Whoever is the coordinator (server 0, or worker 0) goes last. Who does not end in time is killed. Names of
+  // those; empty: all went well.
+  std::vector<std::string> stop();
+  // For when something is lost anyway: trainers first, then as above.
+  std::vector<std::string> stop_now();
+
+  const ClusterOptions& options() const { return options_; }
+  std::vector<Daemon>& servers() { return servers_; }
+  std::vector<Daemon>& workers() { return workers_; }
+  std::vector<Trainer>& trainers() { return trainers_; }
+  // Server 0, or worker 0 where there are no servers.
+  Daemon& coordinator_daemon() { return servers_.empty() ? workers_.front() : servers_.front(); }
+  const std::string& base_dir() const { return options_.base_dir; }  // absolute
+  const std::string& socket_dir() const { return socket_dir_; }
+  const std::string& coordinator() const { return coordinator_; }
+  std::string log_dir() const { return options_.base_dir + "/logs"; }
+
+ private:
+  explicit LocalCluster(ClusterOptions options) : options_(std::move(options)) {}
+  Status prepare();
+  Status take_lock();
+  Status write_configs();
+  Status spawn(Daemon& daemon);
+  Status spawn(Trainer& trainer);
+  Status wait_ready(Daemon& daemon);
+  Status write_cluster_file();
+  std::chrono::milliseconds grace() const;
+
+  ClusterOptions options_;
+  std::string socket_dir_;
+  bool own_socket_dir_ = false;  // outside base_dir: to be removed
+  std::string coordinator_;
+  int lock_fd_ = -1;
+  // Destroyed in reverse order: trainers, then workers, then servers.
+  std::vector<Daemon> servers_;
+  std::vector<Daemon> workers_;
+  std::vector<Trainer> trainers_;
+};
+
+// The last line of a trainer's output that is a JSON object with a digest (tributary-train --json); empty if there is
+// none yet.
+std::string trainer_result(const Trainer& trainer);
+
+// A TCP port of 127.0.0.1 that nobody listens on, outside the range that the kernel gives to outgoing connections (so
+// that it is not taken by chance before it is used).
+Result<std::uint16_t> free_port();
+
+}  // namespace tributary

@@ -1,0 +1,55 @@
+// Ranks on the hosts of a lab, between two gates: what their rounds took, what the links carried and who used how much
+// of the processors meanwhile.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "tools/cluster/local_cluster.h"
+#include "tools/lab/counters.h"
+#include "tools/lab/lab.h"
+
+namespace tributary::lab {
+
+// A process and what it is called in results.
+struct Watched {
+  std::string name;
+  Process* process = nullptr;
+};
+
+// Counters of all hosts and processes at one moment.
+struct Reading {
+  std::vector<HostCounters> hosts;
+  std::vector<ProcessUsage> processes;
+  double busy_seconds = 0.0;  // of all of this machine's processors since it started
+  std::uint64_t at_ns = 0;
+};
+
+// Busy processor seconds in /proc/stat: all but idle, waiting for disks, and what other machines took.
+double busy_seconds(std::string_view proc_stat, long ticks_per_second);
+
+Result<Reading> read_now(const Lab& lab, const std::vector<Watched>& watched);
+
+// The fields from hosts to machine_busy of lab_run.h.
+nlohmann::ordered_json usage_between(const Lab& lab, const std::vector<Watched>& watched, const Reading& before,
+                                     const Reading& after);
+
+struct MeasuredRanks {
+  std::vector<nlohmann::json> results;  // by rank: the last line of each that is an object with a digest
+  Reading before, after;                // at the gates
+};
+
+// Leads ranks that were just started through both gates to their end. `healthy` is asked all the time: an error of its
+// ends the measurement. Errors: kTimeout, kUnavailable if a rank ends without a result.
+Result<MeasuredRanks> measure_ranks(const Lab& lab, std::vector<Trainer>& ranks, const std::vector<Watched>& watched,
+                                    const std::string& gate, const std::function<Status()>& healthy);
+
+// round_seconds, round_seconds_all, period_seconds, rounds, model_bytes, digest from the ranks' results; kInternal if
+// their digests differ, kMalformed if a field is missing.
+Result<nlohmann::ordered_json> round_times(const std::vector<nlohmann::json>& results);
+
+}  // namespace tributary::lab

@@ -1,0 +1,188 @@
+// AllreduceEngine: the pipeline (stream_pipeline.h) of one view of an all-reduce job on this node. Its order is the
+// same on all nodes: groups of chunks from the last to the first, round by round. What it puts on the streams is in
+// allreduce_issue.cc.
+//
+//   main   tail to the device ──► [sum in the node] ─► [sum over nodes] ─┐       step ─► [parameters to the node's
+//   devices] ─┐ out                                                 tail to the host ─┴─ host ─┘        (a checkpoint's
+//   copies) ─ host ◄─┘
+//
+// The step's scale is 1 / total weight, and scalars of a step are the host's: so the tail goes through the host
+// between the sum and the step. Meanwhile the next groups' sums are on the stream: up to AllreduceDevices::kSlots
+// groups are under way.
+//
+// Order. All collectives of a device are on one stream, those over nodes in the same order on every node, those in the
+// node in the same order on all its devices: so whatever NCCL runs one after another somewhere, nothing waits in a
+// circle.
+//
+// Connecting ends with a trial: a whole exchange of zeros in which every member has the weight 1. What NCCL sets up
+// when it first sends is set up then, under the time-out, and a total other than the number of members is an error.
+//
+// After it a wait has no time-out if there are other nodes: it is, as far as anybody here can tell, a wait for their
+// trainers.
+//
+// Thread rule: ready() from any thread; everything else on one at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/config/config.h"
+#include "worker/allreduce/replica_state.h"
+#include "worker/device/allreduce_devices.h"
+#include "worker/device/fixed_queue.h"
+#include "worker/device/stream_pipeline.h"
+
+namespace tributary {
+
+class AllreduceEngineOutput {  // all from step()
+ public:
+  virtual ~AllreduceEngineOutput() = default;
+  // Is the state of `chunk` after `round` to be kept? Then keep() follows, before stepped().
+  virtual bool wants(ChunkIndex chunk, Round round) = 0;
+  virtual void keep(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
+                    std::uint64_t step) = 0;
+  // Another node brought another digest with its gradients of `round`: what to fail with.
+  virtual Error replicas_differ(Round round) = 0;
+  // The parameters of `chunk` after `round` are where the trainers read them.
+  virtual void stepped(ChunkIndex chunk, Round round) = 0;
+  virtual void engine_failed(const Error& error) = 0;
+};
+
+class AllreduceEngine final : public StreamPipeline {
+ public:
+  // Streams and events. kConfigMismatch for an optimizer that we do not have.
+  static Result<std::unique_ptr<AllreduceEngine>> create(std::shared_ptr<AllreduceDevices> devices,
+                                                         const JobConfig& config, Round start,
+                                                         AllreduceEngineOutput& output);
+  ~AllreduceEngine() override { destroy_streams(); }
+
+  const AllreducePlan& plan() const { return devices_->plan(); }
+  // Begins to connect. keys: plan().communicators() of them, if it has any between nodes.
+  Status connect(std::span<const CommKey> keys);
+  bool connected() const { return tried_; }  // step() until then
+  // The values that the view begins with. REQUIRES: connected(), nothing under way. `wait` is called until the devices
+  // have done what was asked; false: give up (kStopped).
+  template <class Wait>
+  Status load(ReplicaState& state, Wait wait);
+  // And what it ended with: the owners' chunks. REQUIRES: quiet().
+  template <class Wait>
+  Status save(ReplicaState& state, Wait wait);
+
+  // All local ranks are ready with `chunk`, for its next round. At most once until it is stepped.
+  void ready(ChunkIndex chunk, const BucketTail& tail);
+  // The oldest group under way: its first chunk, its round, and since when.
+  struct UnderWay {
+    ChunkIndex chunk;
+    Round round;
+    std::uint64_t since_ns = 0;
+  };
+  std::optional<UnderWay> oldest() const;
+
+ private:
+  enum class Stage : std::uint8_t {
+    kSum,       // in the node
+    kExchange,  // over nodes
+    kCollect,   // the tail
+    kTails,     // waits for the tails
+    kStep,      // and the parameters to the node's devices
+    kFinish,
+    kEnd,  // waits for the end of all
+  };
+  struct Flight {  // a group under way
+    std::uint32_t group = 0, slot = 0;
+    Round round;
+    Stage stage = Stage::kSum;
+    bool trial = false;
+    std::uint32_t missing = 0;  // callbacks
+    std::uint64_t since_ns = 0;
+  };
+  struct Device {
+    StreamId main, out;
+    CommId in_node, between;
+    std::array<EventId, AllreduceDevices::kSlots> summed, stepped;  // by slot
+  };
+
+  AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, const JobConfig& config,
+                  std::unique_ptr<kernels::Optimizer> optimizer, Round start, AllreduceEngineOutput& output,
+                  EventFd wake);
+  Status set_up();
+  void handle(const DeviceOrder& order) override;
+  void communicators_ready() override { begin(true); }
+  Status settled() override;
+  Status issue() override;
+  bool under_way() const override { return !flights_.empty(); }
+  Status check_progress() override;
+  void tell_failure(const Error& error) override {
+    output_.engine_failed({error.code, "all-reduce over GPUs failed: " + error.message});
+  }
+  void abandon_memory() override;
+  std::string describe(std::uint32_t position) const override { return devices_->describe(position); }
+
+  bool next_is_ready() const;
+  void begin(bool trial);
+  Status advance(Flight& flight);
+  void end(const Flight& flight);
+
+  // allreduce_issue.cc: what is put on the streams.
+  Status sum(const Flight& flight);
+  Status exchange(const Flight& flight);
+  Status collect(Flight& flight);
+  Status step_group(const Flight& flight);
+  Status step_chunk(std::uint32_t position, ChunkIndex chunk, const Flight& flight, std::uint64_t total);
+  Status finish(Flight& flight);
+  Result<std::uint64_t> total_of(std::uint32_t position, const Flight& flight);
+  Status move_chunk(ChunkIndex chunk, ReplicaState& state, bool to_device);
+  void land_chunk(ChunkIndex chunk, ReplicaState& state);
+  float* values(std::uint32_t position, const Flight& flight) const;
+  ChunkIndex first(const Flight& flight) const { return plan().chunk_of(flight.group, 0); }
+
+  const std::shared_ptr<AllreduceDevices> devices_;
+  AllreduceEngineOutput& output_;
+  const std::shared_ptr<kernels::Optimizer> optimizer_;
+  const double lr_;
+  const ScheduleConfig schedule_;
+  std::vector<Device> parts_;                    // by position
+  std::vector<std::uint64_t> steps_;             // by chunk
+  std::vector<BucketTail> tails_;                // by chunk: of this node; written before its order
+  std::vector<std::uint32_t> ready_;             // by chunk: rounds that all local ranks have been ready for
+  std::vector<bool> kept_;                       // by chunk: keep() is owed
+  std::vector<DeviceCallback*> summed_, ended_;  // [group * devices + position]
+  FixedQueue<Flight> flights_;                   // oldest first
+  std::uint32_t settling_slot_ = 0;              // of the flight whose collective is
+  std::uint32_t next_group_ = 0;
+  std::uint32_t rounds_ = 0;  // begun since the start, all groups but those from next_group_ down
+  const Round start_;
+  std::uint64_t count_ = 0;  // flights ever begun
+  bool tried_ = false;       // the trial has ended well
+};
+
+template <class Wait>
+Status AllreduceEngine::load(ReplicaState& state, Wait wait) {
+  for (std::uint32_t c = 0; c < plan().chunks(); ++c) {
+    if (Status moved = move_chunk(ChunkIndex(c), state, true); !moved) return moved;
+    while (!quiet()) {
+      if (!wait()) return fail(ErrorCode::kStopped, "the view is over");
+    }
+  }
+  steps_.assign(state.steps().begin(), state.steps().end());
+  return {};
+}
+
+template <class Wait>
+Status AllreduceEngine::save(ReplicaState& state, Wait wait) {
+  for (std::uint32_t c = 0; c < plan().chunks(); ++c) {
+    if (Status moved = move_chunk(ChunkIndex(c), state, false); !moved) return moved;
+    while (!quiet()) {
+      if (!wait()) return fail(ErrorCode::kStopped, "the view is over");
+    }
+    land_chunk(ChunkIndex(c), state);
+  }
+  return {};
+}
+
+}  // namespace tributary

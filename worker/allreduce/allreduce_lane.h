@@ -1,0 +1,95 @@
+// AllreduceLane: what WorkerLane (lane.h) is to jobs with servers, to jobs of mode "allreduce". One thread that
+// notices ready gradients for all of them; every job has threads of its own (AllreduceJob) that reduce, talk to the
+// other nodes through Gloo and step the optimizer. Trainers see no difference: the same session, the same regions.
+//
+// A job's life here: open() publishes this node's addresses through the AllreducePort and connects to the other nodes
+// as theirs come in by peer_address(); node 0 then hands out the initial parameters (initial_values() of a fresh job,
+// its checkpoint of round ViewPlan::start of a resumed one). Every chunk of the layout belongs to (shard 0, lane 0), so
+// that the session rings this lane's doorbell; chunks are the buckets of the collectives.
+//
+// When the view ends: close(keep = true) after a stop at a round boundary. Node 0 then writes a checkpoint, which the
+// coordinator, and through it all trainers, hear of (AllreducePort::checkpointed); and every
+// node keeps its connections until its neighbours have what they need of it (kKeepPatienceMs at most). close(keep =
+// false) cuts the connections at once. Either wakes the job's threads wherever they wait.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/config/config.h"
+#include "common/wire/messages.h"
+#include "worker/node/node_lane.h"
+
+namespace tributary {
+
+class AllreduceJob;
+
+// PeerAddress::key of such jobs.
+inline constexpr char kHostKey[] = "gloo";     // an address of a node that adds up in host memory
+inline constexpr char kDevicesKey[] = "nccl";  // of one that does it on devices
+inline constexpr char kOfferKey[] = "offer";   // to do that; not for the lane (node_jobs.h, "Agreeing")
+
+// The way to the coordinator, which forwards the message to the view's other workers.
+class AllreducePort {
+ public:
+  virtual ~AllreducePort() = default;
+  virtual void publish(const PeerAddress& address) = 0;  // on the lane's threads
+  // Node 0's, once after close(keep = true): what became of the state that the view ended with. round: of the
+  // checkpoint that there is (0: this worker keeps none).
+  virtual void checkpointed(const SnapshotDone& done) = 0;  // on the lane's threads
+};
+
+struct AllreduceOptions {
+  std::string address = "127.0.0.1";  // of this machine, a number or a name: the other nodes connect to it
+  std::string store_path;             // checkpoints; empty: none are kept
+  // From the moment all nodes have contributed to a bucket; waiting for another node's trainers is no fault. Also how
+  // long the other nodes' addresses and connections may take.
+  std::uint32_t collective_timeout_ms = 30000;
+  std::uint16_t streams = 0;  // collectives under way at a time; 0: the default
+};
+
+class AllreduceLane final : public NodeLane {
+ public:
+  static constexpr std::uint64_t kKeepPatienceMs = 20'000;
+  static constexpr std::size_t kMaxEarly = 1024;  // addresses of views that are not open here
+
+  static Result<std::unique_ptr<AllreduceLane>> start(AllreduceOptions options, WorkerLaneListener& listener,
+                                                      AllreducePort& port, Logger logger);
+  ~AllreduceLane() override;  // closes all jobs and joins the threads
+
+  // Any thread.
+  void open(std::shared_ptr<NodeJob> job);
+  void initial_values(std::shared_ptr<NodeJob> job);
+  void peer_address(PeerAddress address);  // may come before open()
+  void close(std::shared_ptr<NodeJob> job, bool keep);
+
+  // For its jobs.
+  const AllreduceOptions& options() const { return options_; }
+  AllreducePort& port() { return port_; }
+
+  // Memory of a job beside its shared memory: optimizer state and staging (and node 0's copy for a checkpoint).
+  static std::uint64_t bytes_needed(const NodeJobSpec& spec);
+
+ private:
+  AllreduceLane(AllreduceOptions options, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
+                Bells bells);
+  void run() override;
+  void finish_closing();
+
+  const AllreduceOptions options_;
+  AllreducePort& port_;
+
+  // The thread's.
+  struct Closing {
+    std::unique_ptr<AllreduceJob> job;
+    bool keeping = false;
+  };
+  std::vector<std::unique_ptr<AllreduceJob>> jobs_;  // running
+  std::vector<Closing> closing_;                     // ending
+  std::vector<PeerAddress> early_;                   // of views that are not open here
+};
+
+}  // namespace tributary

@@ -1,0 +1,67 @@
+// ReplicaCheckpoints: the checkpoints of one all-reduce job, which node 0's worker keeps below its own [store] path:
+//
+//   STORE/allreduce/NAME-round-R/     a checkpoint as servers write them (common/files/checkpoint_manifest.h), of one
+//   shard
+//
+// So `tributary checkpoint list`, `verify` and `export` read them, too. A checkpoint is written in a directory beside
+// its place, synced and renamed; every value is checked all the same when it is read. The newest two are kept.
+//
+// Thread rule: const; one thread at a time for a job's directories.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/layout.h"
+#include "common/base/result.h"
+#include "common/config/config.h"
+#include "server/chunk/chunk_state.h"
+
+namespace tributary {
+
+// A job's whole state, in flat arrays of layout.flat_elements() values.
+struct ReplicaArrays {
+  float* parameters = nullptr;
+  std::span<float* const> slots;   // the optimizer's state arrays
+  std::span<std::uint64_t> steps;  // by chunk
+
+  ChunkState copy_of(ChunkIndex chunk, const ChunkRange& range) const;
+  void take(ChunkIndex chunk, const ChunkRange& range, const ChunkState& state) const;
+};
+
+class ReplicaCheckpoints {
+ public:
+  // layout outlives this.
+  ReplicaCheckpoints(std::string store_path, JobConfig job, const Layout& layout);
+
+  // Writes the checkpoint of `round`, in place of one that is there, and removes all but the newest two of the job.
+  Status write(Round round, const ReplicaArrays& state) const;
+
+  // kNotFound, kIo, or kStore: the message names file and flaw.
+  Status read(Round round, const ReplicaArrays& state) const;
+
+  // The newest round whose checkpoint is whole: it can be read and its checksums hold. Round 0: there is none. An error
+  // if there are some but none of them is whole; it names the newest and what is wrong with it. kConfigMismatch if the
+  // newest is another training's under the same name (common/config/job_json.h says what that is), or has another
+  // layout: a job never begins anew because it was changed. One of an earlier release is brought into this form first.
+  Result<Round> newest() const;
+
+  std::string path_of(Round round) const;
+
+ private:
+  // Of the directories there are whose names end so, whole or not, newest first.
+  std::vector<Round> rounds(const std::string& suffix = {}) const;
+  Status write_as(const std::string& job_json, Round round, const ReplicaArrays& state) const;
+  void remove_older() const;
+  Status same_training(Round round, const std::string& path, const std::string& job_json,
+                       std::uint64_t layout_hash) const;
+
+  const std::string store_path_;
+  const JobConfig job_;
+  const Layout& layout_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,68 @@
+// ReplicaState: a node's own copy of the optimizer state of an all-reduce job, and the step. All nodes hold the same
+// bits, because all of them apply the same sums in the same way. Parameters are where the trainers read them, in the
+// node region.
+//
+// Thread rule: chunks are independent; one thread at a time for a chunk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/base/layout.h"
+#include "common/base/result.h"
+#include "common/config/config.h"
+#include "common/math/encoding.h"
+#include "kernels/optimizer.h"
+
+namespace tributary {
+
+// Aligned floats that are not touched before they are used. `place`: arrays of different places do not alias in the
+// first cache when they are read side by side (common/base/buffer_pool.h).
+class FloatArray {
+ public:
+  FloatArray() = default;
+  FloatArray(std::uint64_t elements, std::size_t place);
+  float* data() const { return data_; }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<void, Free> memory_;
+  float* data_ = nullptr;
+};
+
+class ReplicaState {
+ public:
+  // parameters: layout.flat_elements() values; they outlive this. kConfigMismatch for an optimizer we do not have.
+  static Result<std::unique_ptr<ReplicaState>> create(std::shared_ptr<const Layout> layout, const JobConfig& config,
+                                                      float* parameters);
+
+  // One round of one chunk. sum: of all ranks' gradients; weight: of all of them. As on servers: a round without
+  // samples changes nothing.
+  void step(ChunkIndex chunk, const float* sum, std::uint64_t weight);
+
+  float* parameters() const { return parameters_; }
+  std::span<float* const> slots() const { return slots_; }  // state arrays, flat
+  std::span<std::uint64_t> steps() { return steps_; }       // by chunk
+
+ private:
+  ReplicaState(std::shared_ptr<const Layout> layout, const JobConfig& config,
+               std::unique_ptr<kernels::Optimizer> optimizer, float* parameters);
+
+  const std::shared_ptr<const Layout> layout_;
+  const std::unique_ptr<kernels::Optimizer> optimizer_;
+  const double lr_;
+  const ScheduleConfig schedule_;
+  const std::shared_ptr<const Encoding> fp32_;
+  float* const parameters_;
+  std::vector<FloatArray> arrays_;
+  std::vector<float*> slots_;
+  std::vector<std::uint64_t> steps_;
+};
+
+}  // namespace tributary

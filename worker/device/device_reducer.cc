@@ -1,0 +1,230 @@
+#include "worker/device/device_reducer.h"
+
+#include <cstring>
+
+#include "common/base/assert.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::uint32_t kNone = ~0u;
+// Of one sleep while a residual is waited for: then failures are looked for.
+constexpr std::uint64_t kWaitNs = 100'000'000;
+// An event of each kind a chunk may have pending.
+constexpr std::size_t kEventsPerChunk = 3;
+
+}  // namespace
+
+// ---- DeviceReduction ----
+
+Result<std::shared_ptr<DeviceReduction>> DeviceReduction::create(std::shared_ptr<DeviceApi> api, DevicePlan plan,
+                                                                 DeviceReductionOptions options, Logger logger) {
+  std::shared_ptr<DeviceReduction> self(new DeviceReduction(std::move(api), std::move(options), std::move(logger)));
+  auto engine = DeviceEngine::create(*self->api_, std::move(plan), self->options_.engine, *self);
+  if (!engine) return tl::unexpected(engine.error());
+  self->engine_ = std::move(*engine);
+  self->thread_.emplace(*self->engine_, self->logger_, self->options_.pump);
+  self->ports_by_chunk_.resize(self->plan().layout->chunks());
+  if (Status made = self->make_loans(); !made) return tl::unexpected(made.error());
+  if (!self->options_.pump) self->thread_->start("device reduction", [](std::uint64_t) { return true; });
+  return self;
+}
+
+Status DeviceReduction::make_loans() {
+  const DevicePlan& plan = this->plan();
+  for (std::uint32_t rank = 0; rank < plan.position_of_rank.size(); ++rank) {
+    const std::uint32_t position = plan.position_of_rank[rank];
+    auto loan = make_loan(*api_, plan.devices[position], memory().gradients(rank, 0), memory().parameters(position, 0),
+                          DeviceMemory::array_bytes(plan));
+    if (!loan) return tl::unexpected(loan.error());
+    loans_.push_back(std::move(*loan));
+  }
+  return {};
+}
+
+Result<DeviceReduction::Port*> DeviceReduction::add_port(const std::vector<ChunkIndex>& chunks) {
+  auto wake = EventFd::create();
+  if (!wake) return tl::unexpected(wake.error());
+  auto port = std::make_unique<Port>(std::move(*wake), kEventsPerChunk * chunks.size() + 1);
+  for (const ChunkIndex chunk : chunks) {
+    TRIB_ASSERT(!ports_by_chunk_[chunk.value]);
+    ports_by_chunk_[chunk.value] = port.get();
+  }
+  const std::lock_guard lock(mutex_);
+  if (failed_.load(std::memory_order_acquire)) port->push({Event::Kind::kFailed, {}});
+  ports_.push_back(std::move(port));
+  return ports_.back().get();
+}
+
+void DeviceReduction::engine_failed(const Error& error) {
+  logger_->error("{}", error.message);
+  const std::lock_guard lock(mutex_);
+  error_ = error;
+  failed_.store(true, std::memory_order_release);
+  for (const auto& port : ports_) port->push({Event::Kind::kFailed, {}});
+}
+
+Error DeviceReduction::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+std::size_t DeviceReduction::ports() const {
+  const std::lock_guard lock(mutex_);
+  return ports_.size();
+}
+
+void DeviceReduction::wait_for(const Port& port) const {
+  if (options_.pump) {
+    options_.pump();
+  } else {
+    DeviceThread::sleep_on(port.fd(), kWaitNs);
+  }
+}
+
+// ---- DeviceReducer ----
+
+Result<std::unique_ptr<DeviceReducer>> DeviceReducer::create(std::shared_ptr<DeviceReduction> reduction,
+                                                             const std::vector<ChunkIndex>& chunks,
+                                                             ReduceListener& listener) {
+  auto port = reduction->add_port(chunks);
+  if (!port) return tl::unexpected(port.error());
+  return std::unique_ptr<DeviceReducer>(new DeviceReducer(std::move(reduction), **port, chunks, listener));
+}
+
+DeviceReducer::DeviceReducer(std::shared_ptr<DeviceReduction> reduction, DeviceReduction::Port& port,
+                             const std::vector<ChunkIndex>& chunks, ReduceListener& listener)
+    : reduction_(std::move(reduction)),
+      port_(port),
+      listener_(listener),
+      local_(reduction_->plan().layout->chunks(), kNone),
+      chunks_(chunks.size()) {
+  for (std::size_t i = 0; i < chunks.size(); ++i) local_[chunks[i].value] = static_cast<std::uint32_t>(i);
+  events_.reserve(kEventsPerChunk * chunks.size() + 1);
+  early_.reserve(events_.capacity());
+}
+
+DeviceReducer::Chunk& DeviceReducer::at(ChunkIndex chunk) {
+  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNone);
+  return chunks_[local_[chunk.value]];
+}
+
+void DeviceReducer::post(DeviceOrder::Kind kind, ChunkIndex chunk, bool flag, std::uint64_t weight) {
+  reduction_->engine_->inbox().post({kind, chunk, 0, flag, weight});
+}
+
+void DeviceReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) {
+  Chunk& state = at(chunk);
+  TRIB_ASSERT(!state.open && (!with_residual || reduction_->plan().push->keeps_residual()));
+  if (reduction_->failed_.load(std::memory_order_acquire)) return;
+  state.open = true;
+  state.round = round;
+  state.weight = weight;
+  state.with_residual = with_residual;
+  ++under_way_;
+  post(DeviceOrder::Kind::kReduce, chunk, with_residual, weight);
+}
+
+void DeviceReducer::deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) {
+  Chunk& state = at(chunk);
+  TRIB_ASSERT(!state.open && !state.delivering);
+  if (reduction_->failed_.load(std::memory_order_acquire)) return;
+  std::byte* place = reduction_->memory().answer(chunk);
+  reduction_->api_->host_access({place, payload.size()}, true);
+  std::memcpy(place, payload.data(), payload.size());
+  state.delivering = true;
+  state.version = version;
+  ++under_way_;
+  post(DeviceOrder::Kind::kDeliver, chunk, full);
+}
+
+void DeviceReducer::release(ChunkIndex chunk) {
+  Chunk& state = at(chunk);
+  TRIB_ASSERT(state.open);
+  state.open = false;
+}
+
+void DeviceReducer::restore_residual(ChunkIndex chunk, std::span<const std::byte> values) {
+  TRIB_ASSERT(reduction_->plan().push->keeps_residual() && !at(chunk).open);
+  if (reduction_->failed_.load(std::memory_order_acquire)) return;
+  std::byte* place = reduction_->memory().residual_behind(chunk);
+  reduction_->api_->host_access({place, values.size()}, true);
+  std::memcpy(place, values.data(), values.size());
+  ++under_way_;
+  ++at(chunk).moves;
+  post(DeviceOrder::Kind::kRestoreResidual, chunk, false);
+}
+
+std::span<const std::byte> DeviceReducer::residual(ChunkIndex chunk) {
+  Chunk& state = at(chunk);
+  TRIB_ASSERT(reduction_->plan().push->keeps_residual());
+  const std::span<const std::byte> place{reduction_->memory().residual_behind(chunk),
+                                         reduction_->plan().elements(chunk) * sizeof(float)};
+  const auto failed = [this] { return reduction_->failed_.load(std::memory_order_acquire); };
+  if (!state.fetched && !failed()) {
+    ++under_way_;
+    ++state.moves;
+    post(DeviceOrder::Kind::kFetchResidual, chunk, state.open);
+    state.fetched = true;
+    while (state.moves != 0 && !failed()) {
+      reduction_->wait_for(port_);
+      port_.take(events_);
+      for (const Event& event : events_) {
+        if (event.kind == Event::Kind::kResidualMoved) {
+          handle(event);
+        } else {
+          early_.push_back(event);
+        }
+      }
+    }
+    if (!early_.empty()) port_.rouse();
+  }
+  if (failed()) return {};
+  reduction_->api_->host_access(place, false);
+  return place;
+}
+
+bool DeviceReducer::poll() {
+  // handle() may lead to residual(), which takes events of its own: they come later.
+  std::vector<Event> events;
+  if (!early_.empty()) {
+    events.swap(early_);
+    for (const Event& event : events) handle(event);
+  }
+  events.swap(events_);
+  port_.take(events);
+  for (const Event& event : events) handle(event);
+  events_.swap(events);
+  return under_way_ != 0;
+}
+
+void DeviceReducer::handle(const Event& event) {
+  if (event.kind == Event::Kind::kFailed) {
+    under_way_ = 0;
+    return listener_.reducer_failed(reduction_->error());
+  }
+  // What was complete before the failure is a good sum, but the job is over.
+  if (reduction_->failed_.load(std::memory_order_acquire)) return;
+  --under_way_;
+  Chunk& state = at(event.chunk);
+  if (event.kind == Event::Kind::kReduced) {
+    const DeviceMemory& memory = reduction_->memory();
+    const std::size_t frame = memory.frame_bytes(event.chunk);
+    const std::size_t bytes =
+        state.with_residual ? residual_offset(frame) + reduction_->plan().elements(event.chunk) * sizeof(float) : frame;
+    const std::span<const std::byte> payload{memory.frame(event.chunk), bytes};
+    reduction_->api_->host_access(payload, false);
+    listener_.reduced(event.chunk, state.round, state.weight, payload);
+  } else if (event.kind == Event::Kind::kDelivered) {
+    state.delivering = false;
+    listener_.delivered(event.chunk, state.version);
+  } else {
+    --state.moves;
+  }
+}
+
+std::uint64_t DeviceReducer::busy_ns() const {
+  return reduction_->engine_->busy_ns() / std::max<std::size_t>(reduction_->ports(), 1);
+}
+
+}  // namespace tributary

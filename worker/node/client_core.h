@@ -1,0 +1,200 @@
+// ClientCore: the worker's side of the round logic for one job on one worker lane. Pure: events in, actions out through
+// ClientOutput; time comes in as an argument. The lane (worker/node/lane.h) and the simulator drive the same class.
+//
+// Per chunk:
+//   waiting for initial values (node 0 of a fresh job) -> queued -> sent -> idle   the first parameters (Init, Pull)
+//   idle -> queued (gradient ready) -> sent -> held (receipt came) -> idle         a round (Push)
+//   queued -> sent -> held -> queued ... -> queued (Pull)                          rounds that the server lost (redo)
+//
+// The window counts sent-but-unacknowledged bytes; a receipt (or the answer itself) gives the credit back. It does not
+// count held pushes: their answer waits for other nodes, and two workers that push in different orders would wait for
+// each other for ever. Of the queued chunks the one that lies first in the flat space goes first: the next forward pass
+// needs it first.
+//
+// One window for all connections, because they share this node's link. It also keeps the nodes in step: a node cannot
+// run ahead at one server and fall behind at another by more than the window, and only chunks that all nodes have
+// pushed can be answered. (With a window for each connection TCP's unfairness between them made nodes drift apart, and
+// a fifth of a round passed after the last push; docs/data-path.md.)
+//
+// Encodings with error feedback: an answer may name the round of a snapshot, whose push then brings the node's residual
+// behind its frame; a resumed node gets its residual before its first answer; and a node that leaves sends the
+// residuals of all its chunks alone (keep_residuals), until each is acknowledged.
+//
+// Where nodes have clocks (modes ssp and async) a round is this node's own, and Answer::version the clock that is
+// answered: nothing here is different.
+//
+// Loss: when an acknowledgement or an answer is overdue, a Query asks the server what it knows; it replies with the
+// answer, a receipt, or Resend. So a payload travels twice only if the server says that it does not have it, and
+// repeats change nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/config/job_plan.h"
+#include "common/wire/messages.h"
+#include "worker/node/lane_counts.h"
+#include "worker/node/link_meter.h"
+#include "worker/node/window.h"
+
+namespace tributary {
+
+// One (server, lane) pair that this worker lane talks to.
+using ConnectionIndex = StrongId<struct ConnectionTag, std::uint16_t>;
+
+struct ClientJob {
+  std::shared_ptr<const ViewPlan> view;
+  NodeRank node;
+  std::vector<ChunkIndex> chunks;            // this lane's chunks, ascending
+  std::vector<ConnectionIndex> connections;  // of each of them, in the same order
+  std::vector<Version>
+      redo_after;  // of each chunk: what its server has, if less than the view's start; empty: all have
+
+  Version start() const { return Version(view->start.value); }     // every chunk is pulled at it first
+  bool init() const { return !view->resumes && node.value == 0; }  // this node sends the initial values
+};
+
+class ClientOutput {
+ public:
+  virtual ~ClientOutput() = default;
+  // The shell finds the payload by chunk: for Push the node's encoded gradient of that round, which stays unchanged
+  // until answered(), with the residual behind it or the residual alone as push.residual says; for Init the initial
+  // values.
+  // push.redo: of an earlier round, as kept_weight() knows it.
+  virtual void send_push(ConnectionIndex connection, const Push& push) = 0;
+  virtual void send_init(ConnectionIndex connection, const Init& init) = 0;
+  virtual void send_pull(ConnectionIndex connection, const Pull& pull) = 0;
+  virtual void send_query(ConnectionIndex connection, const Query& query) = 0;
+  // The weight of the node's push of a round after ClientJob::redo_after, which is kept.
+  virtual std::uint64_t kept_weight(ChunkIndex chunk, Round round) = 0;
+  // Jobs with a gate: what was decided about that round.
+  virtual GateDecision kept_decision(ChunkIndex /*chunk*/, Round /*round*/) { return {}; }
+  // Parameters of `chunk` at `answer.version` are in `payload` (`whole`: as fp32, whatever the job's pull encoding):
+  // decode and publish them. Called once per chunk and version.
+  virtual void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) = 0;
+  // This node's residual of a resumed chunk, before its first answered().
+  virtual void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) = 0;
+  // A server refused something of ours: the job cannot go on.
+  virtual void refused(const ErrorReply& error) = 0;
+};
+
+struct ClientOptions {
+  std::uint64_t window_cap_bytes = 16u << 20;
+  bool over_link = true;  // false: all servers are on this machine, and the window stays at its cap
+  // Overdue: no acknowledgement of a push within this plus 8 times the smoothed acknowledgement time; no answer within
+  // query_interval_ns of a receipt (nothing is wrong then but somebody's slow step, so it is asked rarely), and none to
+  // what is as large as a chunk's parameters: a pull, a residual. Both count from the last word of any server: while
+  // something arrives, what is missing may be behind it, and more copies only make a slow link slower.
+  std::uint64_t acknowledge_timeout_ns = 2'000'000'000;
+  std::uint64_t query_interval_ns = 10'000'000'000;
+  std::uint64_t scan_interval_ns = 100'000'000;  // how often tick() looks
+};
+
+struct ClientStats : ClientCounts<std::uint64_t> {
+  std::uint64_t push_bytes = 0;
+  std::uint64_t heard = 0;  // words of servers about what was sent: receipts, answers, residuals; stale ones, too
+};
+
+class ClientCore {
+ public:
+  ClientCore(ClientJob job, std::uint16_t connections, ClientOptions options, ClientOutput& output);
+
+  // Payloads of this connection cross no link, while others' do: its acknowledgements say nothing about the link.
+  void crosses_no_link(ConnectionIndex connection) { no_link_[connection.value] = true; }
+  // Asks for the parameters of every chunk (Pull); a job with init waits for initial_values_ready() first.
+  void start(std::uint64_t now_ns);
+  // The initial values are there. REQUIRES: job.init().
+  void initial_values_ready(std::uint64_t now_ns);
+  // The node's gradient of `chunk` for `round` is complete.
+  // REQUIRES: started() for that chunk, round == version + 1, idle. wants_residual() says what the payload must hold.
+  // last: Push::last.
+  void gradient_ready(ChunkIndex chunk, Round round, std::uint64_t weight, std::uint64_t now_ns, bool last = false);
+
+  // From connection `from`. Anything that does not fit what is open is counted as stale and dropped.
+  void on_receipt(ConnectionIndex from, const Receipt& receipt, std::uint64_t now_ns);
+  void on_answer(ConnectionIndex from, const Answer& answer, std::span<const std::byte> payload, std::uint64_t now_ns);
+  void on_residual(ConnectionIndex from, const Residual& residual, std::span<const std::byte> values,
+                   std::uint64_t now_ns);
+  void on_resend(ConnectionIndex from, const Resend& resend, std::uint64_t now_ns);
+  void on_error(ConnectionIndex from, const ErrorReply& error);
+  // Time-outs; call about every scan_interval_ns or more often.
+  void tick(std::uint64_t now_ns);
+
+  // Whether the push of the chunk's next round must bring the residual.
+  bool wants_residual(ChunkIndex chunk) const;
+  // The node leaves after the rounds that are answered: sends every chunk's residual. Open pushes are dropped, they
+  // will not be answered. REQUIRES: the push encoding keeps residuals, started().
+  void keep_residuals(std::uint64_t now_ns);
+  std::size_t kept_chunks() const { return kept_chunks_; }
+  bool residuals_kept() const { return kept_chunks_ == job_.chunks.size(); }
+
+  Version version(ChunkIndex chunk) const;  // newest delivered
+  bool idle(ChunkIndex chunk) const;
+  bool started() const { return delivered_chunks_ == job_.chunks.size(); }  // every chunk delivered at least once
+  const ClientStats& stats() const { return stats_; }
+  const WindowController& window() const { return window_; }
+  std::uint64_t in_flight_bytes() const { return in_flight_; }
+  // Payload bytes per second of acknowledged pushes and of answers over the node's link (over no link if all servers
+  // are on this machine).
+  double push_rate() const { return pushed_.rate(); }
+  double answer_rate() const { return answered_.rate(); }
+
+ private:
+  enum class Phase : std::uint8_t { kWaitingForValues, kQueued, kSent, kHeld, kIdle, kKept };
+  struct Chunk {
+    ChunkIndex index;
+    ConnectionIndex connection;
+    Phase phase = Phase::kIdle;
+    bool delivered = false;  // has parameters; until then what is queued or sent is Init and Pull
+    Version version;
+    Round round;
+    std::uint64_t weight = 0;
+    std::uint64_t elements = 0;
+    std::uint64_t in_flight = 0;  // bytes counted in the window
+    std::uint64_t held = 0;       // bytes of a push that is acknowledged and waits for other nodes'
+    std::uint64_t sent_ns = 0;    // last send or query
+    bool last = false;            // Push::last
+    bool retransmitted = false;   // no rate sample from it (Karn's rule)
+    bool wants_residual = false;  // a snapshot is named for the next round
+    bool has_residual = false;    // restored
+    bool redo = false;            // what is queued, sent or held is a push that the server lost
+  };
+
+  Chunk* find(const ChunkKey& key);
+  Chunk* hear(const ChunkKey& key, std::uint64_t now_ns);
+  void enqueue(Chunk& chunk);
+  void dequeue(Chunk& chunk);
+  void pump(std::uint64_t now_ns);
+  void send(Chunk& chunk, std::uint64_t now_ns);
+  std::uint64_t payload_bytes(const Chunk& chunk) const;
+  void acknowledge(Chunk& chunk, std::uint64_t now_ns);
+  void set_held(Chunk& chunk, std::uint64_t bytes);
+  void redo_applied(Chunk& chunk, std::uint64_t now_ns);
+  ChunkKey key(const Chunk& chunk) const;
+  bool metered(const Chunk& chunk) const { return !options_.over_link || !no_link_[chunk.connection.value]; }
+
+  const ClientJob job_;
+  const std::shared_ptr<const Encoding> push_, pull_;
+  const ClientOptions options_;
+  ClientOutput& output_;
+  std::vector<Chunk> chunks_;
+  std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_
+  WindowController window_;
+  std::uint64_t in_flight_ = 0, held_ = 0;  // of all chunks
+  std::vector<double> smoothed_ns_;         // acknowledgement time by connection
+  std::vector<bool> no_link_;               // by connection
+  std::vector<std::uint64_t> queued_;       // bitmap over chunks_
+  std::size_t queued_count_ = 0;
+  std::size_t delivered_chunks_ = 0;
+  std::size_t kept_chunks_ = 0;
+  std::uint64_t heard_ns_ = 0;  // the last of stats_.heard
+  bool leaving_ = false;        // keep_residuals() was called
+  std::uint64_t next_scan_ns_ = 0;
+  ClientStats stats_;
+  LinkMeter pushed_, answered_;
+};
+
+}  // namespace tributary

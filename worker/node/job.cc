@@ -1,0 +1,159 @@
+#include "worker/node/job.h"
+
+#include <algorithm>
+#include <new>
+
+#include "common/base/assert.h"
+#include "session/futex.h"
+#include "worker/reduce/host_reducer.h"
+
+namespace tributary {
+
+bool MemoryBudget::take(std::uint64_t bytes) {
+  std::uint64_t used = used_.load(std::memory_order_relaxed);
+  do {
+    if (bytes > limit_ || used > limit_ - bytes) return false;
+  } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+std::uint64_t NodeJob::bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingSpec push) {
+  const std::uint64_t flat_bytes = layout.flat_elements() * sizeof(float);
+  return node_parameters_offset(layout.chunks()) + flat_bytes +
+         ranks * (rank_gradients_offset(layout.tensors().size()) + flat_bytes) +
+         HostReducer::frame_bytes_for(layout, ranks, push);
+}
+
+Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t lanes,
+                                                 std::shared_ptr<MemoryBudget> budget) {
+  std::shared_ptr<NodeJob> job(new NodeJob(std::move(spec)));
+  const Layout& layout = job->layout();
+  const std::size_t flat_bytes = layout.flat_elements() * sizeof(float);
+  const bool on_devices = job->spec_.lender() != nullptr, in_ring = job->spec_.gradients_in_ring;
+  TRIB_ASSERT(!in_ring || (job->spec_.redo && job->spec_.ranks == 1 && !on_devices));
+  TRIB_ASSERT(!in_ring || job->spec_.redo->slot_bytes() == flat_bytes);
+  // The ranks' gradients, and the frames that are made of them.
+  const std::size_t gradient_bytes = on_devices || in_ring ? 0 : flat_bytes;
+  const std::uint64_t bytes =
+      on_devices
+          ? node_parameters_offset(layout.chunks()) + flat_bytes +
+                job->spec_.ranks * rank_gradients_offset(layout.tensors().size()) +
+                job->spec_.lender()->pinned_bytes() + job->spec_.lane_memory
+          : bytes_needed(layout, job->spec_.ranks, job->plan().config.push) + job->spec_.lane_memory -
+                (in_ring ? flat_bytes : 0) -
+                (job->spec_.redo ? HostReducer::frame_bytes_for(layout, job->spec_.ranks, job->plan().config.push) : 0);
+  if (!budget->take(bytes)) {
+    return fail(ErrorCode::kLimit,
+                "job '" + job->view().name() + "' needs " + std::to_string(bytes) + " bytes of memory on this node, " +
+                    std::to_string(budget->used()) + " of " + std::to_string(budget->limit()) +
+                    " are taken; raise [limits] max_shared_memory in worker.toml or stop another job");
+  }
+  job->budget_ = std::move(budget);
+  job->budget_bytes_ = bytes;
+
+  const std::string purpose = "job '" + job->view().name() + "'";
+  auto node_region = SharedMemory::create(node_parameters_offset(layout.chunks()) + flat_bytes, purpose);
+  if (!node_region) return tl::unexpected(node_region.error());
+  job->node_memory_ = std::move(*node_region);
+  std::byte* base = job->node_memory_.data();
+  job->header_ = new (base) NodeHeader;
+  job->header_->flat_elements = layout.flat_elements();
+  job->header_->chunks = layout.chunks();
+  job->chunk_words_ = new (base + sizeof(NodeHeader)) ChunkWord[layout.chunks()];
+  job->parameters_ = reinterpret_cast<float*>(base + node_parameters_offset(layout.chunks()));
+
+  for (std::uint32_t rank = 0; rank < job->spec_.ranks; ++rank) {
+    const std::size_t tensors = layout.tensors().size();
+    auto region = SharedMemory::create(rank_gradients_offset(tensors) + gradient_bytes, purpose);
+    if (!region) return tl::unexpected(region.error());
+    std::byte* at = region->data();
+    auto* header = new (at) RankHeader;
+    header->flat_elements = layout.flat_elements();
+    header->tensors = tensors;
+    RankMemory memory;
+    auto* words = new (at + sizeof(RankHeader)) TensorWord[tensors];
+    for (std::size_t t = 0; t < tensors; ++t) words[t].round.store(job->view().start.value, std::memory_order_relaxed);
+    memory.words = words;
+    if (gradient_bytes != 0) memory.gradients = reinterpret_cast<const float*>(at + rank_gradients_offset(tensors));
+    memory.memory = std::move(*region);
+    job->ranks_.push_back(std::move(memory));
+  }
+  job->stats_ = std::make_unique<std::vector<LaneJobStats>>(lanes);
+  return job;
+}
+
+bool NodeJob::take_memory(std::uint64_t bytes) {
+  if (!budget_->take(bytes)) return false;
+  budget_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  return true;
+}
+
+NodeJob::~NodeJob() {
+  if (budget_) budget_->give_back(budget_bytes_);
+}
+
+void NodeJob::set_state(RegionState state) const {
+  const auto wanted = static_cast<std::uint32_t>(state);
+  std::uint32_t known = header_->state.load(std::memory_order_relaxed);
+  while (known < wanted && !header_->state.compare_exchange_weak(known, wanted, std::memory_order_release)) {
+  }
+  announce();
+}
+
+void NodeJob::announce() const {
+  header_->progress.fetch_add(1, std::memory_order_seq_cst);
+  if (header_->waiters.load(std::memory_order_seq_cst) != 0) futex_wake_all(header_->progress);
+}
+
+Version NodeJob::min_version() const {
+  std::uint64_t lowest = ~0ull;
+  for (std::size_t c = 0; c < layout().chunks(); ++c) {
+    lowest = std::min(lowest, chunk_words_[c].version_plus_one.load(std::memory_order_acquire));
+  }
+  return Version(lowest == 0 ? 0 : lowest - 1);
+}
+
+std::uint64_t NodeJob::answers() const {
+  std::uint64_t sum = 0;
+  for (std::size_t c = 0; c < layout().chunks(); ++c) {
+    sum += chunk_words_[c].version_plus_one.load(std::memory_order_acquire);
+  }
+  return sum;
+}
+
+Version NodeJob::max_version() const {
+  std::uint64_t highest = 0;
+  for (std::size_t c = 0; c < layout().chunks(); ++c) {
+    highest = std::max(highest, chunk_words_[c].version_plus_one.load(std::memory_order_acquire));
+  }
+  return Version(highest == 0 ? 0 : highest - 1);
+}
+
+bool NodeJob::is_last(Round round) const {
+  return round.value == header().last_round.load(std::memory_order_relaxed);
+}
+
+// Lanes work side by side: what the slowest of them takes is what the node takes. Those without chunks have no rounds.
+NodePace NodeJob::pace() const {
+  NodePace pace{.job = view().job, .view = view().view, .node = spec_.node, .answers = answers()};
+  for (const LaneJobStats& lane : *stats_) {
+    const std::uint64_t rounds = lane.rounds.value();
+    if (rounds == 0) continue;
+    pace.samples = std::max(pace.samples, lane.samples.value());
+    pace.rounds = pace.rounds == 0 ? rounds : std::min(pace.rounds, rounds);
+    pace.compute_ns = std::max(pace.compute_ns, lane.compute_ns.value());
+    pace.reduce_ns = std::max(pace.reduce_ns, lane.reduce_ns.value());
+    pace.network_ns = std::max(pace.network_ns, lane.network_ns.value());
+  }
+  return pace;
+}
+
+bool NodeJob::beyond(std::uint32_t rank, Round round) const {
+  const TensorWord* words = ranks_[rank].words;
+  for (std::size_t t = 0; t < layout().tensors().size(); ++t) {
+    if (words[t].round.load(std::memory_order_relaxed) > round.value) return true;
+  }
+  return false;
+}
+
+}  // namespace tributary

@@ -1,0 +1,137 @@
+// NodeJob: one view of a job on this node, as the attach thread and the lanes share it: what was agreed, the shared
+// memory, and the counters. Immutable after create() but for the atomics and the mapped memory,
+// whose rules are in attach_region.h.
+//
+// Lifetime: shared_ptr. The attach thread drops its reference when the view ends, a lane when ZeroMQ has given back
+// everything it was lent (lane.h); the last one unmaps the memory. A trainer keeps its own mapping.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/base/shared_memory.h"
+#include "common/config/job_plan.h"
+#include "common/wire/messages.h"
+#include "session/attach_region.h"
+#include "worker/device/allreduce_devices.h"
+#include "worker/device/device_reducer.h"
+#include "worker/node/lane_counts.h"
+#include "worker/reduce/redo_ring.h"
+
+namespace tributary {
+
+// As messages name a job.
+inline std::string job_in_words(const std::string& name) {
+  return "job '" + name + "'";
+}
+
+// Bytes of shared memory and reduction frames that all jobs of a worker hold, against its limit.
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(std::uint64_t limit) : limit_(limit) {}
+  bool take(std::uint64_t bytes);
+  void give_back(std::uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+  std::uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+  std::uint64_t limit() const { return limit_; }
+
+ private:
+  const std::uint64_t limit_;
+  std::atomic<std::uint64_t> used_{0};
+};
+
+// This node's part of a view.
+struct NodeJobSpec {
+  std::shared_ptr<const ViewPlan> view;
+  NodeRank node;
+  std::uint32_t ranks = 1;
+  std::uint64_t lane_memory = 0;  // bytes that the lanes take for it beside what NodeJob allocates (all-reduce)
+  std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
+  std::vector<std::vector<std::string>> locals;     // [shard][lane]; common/wire/local_link.h. Empty or missing: none
+  std::vector<Version> redo_after;                  // JobWelcome::redo_after
+  std::shared_ptr<RedoRing> redo;                   // null: pushes are not kept
+  bool gradients_in_ring = false;                   // the node's one rank writes its gradients into `redo`
+  std::shared_ptr<DeviceReduction> devices;         // of the node reduction
+  std::shared_ptr<AllreduceDevices> allreduce_devices;
+  std::string why_host;  // all-reduce: why not over devices, if a rank is on one
+
+  bool init() const { return !view->resumes && node.value == 0; }  // this node has the initial values
+  // Who lends the trainers gradients and parameters; null: both are in shared memory.
+  const DeviceLender* lender() const {
+    return devices ? static_cast<const DeviceLender*>(devices.get()) : allreduce_devices.get();
+  }
+};
+
+class NodeJob {
+ public:
+  // kLimit if the budget or the machine's shared memory does not suffice; the message has the numbers.
+  static Result<std::shared_ptr<NodeJob>> create(NodeJobSpec spec, std::uint16_t lanes,
+                                                 std::shared_ptr<MemoryBudget> budget);
+  ~NodeJob();
+  NodeJob(const NodeJob&) = delete;
+  NodeJob& operator=(const NodeJob&) = delete;
+
+  // What create() would take from the budget, without devices.
+  static std::uint64_t bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingSpec push);
+
+  const NodeJobSpec& spec() const { return spec_; }
+  const ViewPlan& view() const { return *spec_.view; }
+  const JobPlan& plan() const { return *spec_.view->plan; }
+  const Layout& layout() const { return *spec_.view->layout; }
+  NodeHeader& header() const { return *header_; }
+  ChunkWord* chunk_words() const { return chunk_words_; }
+  float* parameters() const { return parameters_; }
+  const TensorWord* tensor_words(std::uint32_t rank) const { return ranks_[rank].words; }
+  // Null with devices, and where the rank writes them into the ring.
+  const float* gradients(std::uint32_t rank) const { return ranks_[rank].gradients; }
+  const SharedMemory& node_memory() const { return node_memory_; }
+  const SharedMemory& rank_memory(std::uint32_t rank) const { return ranks_[rank].memory; }
+  int node_fd() const { return node_memory_.fd(); }
+  int rank_fd(std::uint32_t rank) const { return ranks_[rank].memory.fd(); }
+  std::size_t node_bytes() const { return node_memory_.size(); }
+  std::size_t rank_bytes() const { return ranks_.front().memory.size(); }
+  std::uint64_t budget_bytes() const { return budget_bytes_.load(std::memory_order_relaxed); }
+  // Any thread. Counts more memory against the budget until the job is gone; false if that has no room.
+  bool take_memory(std::uint64_t bytes);
+  LaneJobStats& lane_stats(std::size_t lane) const { return (*stats_)[lane]; }
+  std::size_t lanes() const { return stats_->size(); }
+
+  // Any thread. Sets the state, unless a later one is set already (states only grow), and wakes the trainers.
+  void set_state(RegionState state) const;
+  // Any thread. Makes published chunks or a new state known to sleeping trainers.
+  void announce() const;
+  // Any thread. Lowest and highest version among all chunks; 0 before the first parameters.
+  Version min_version() const;
+  Version max_version() const;
+  // Any thread. Grows with every answer.
+  std::uint64_t answers() const;
+  // Any thread. Where the node's time went in this view.
+  NodePace pace() const;
+  // Any thread. Is `round` the job's last one, as its trainers say?
+  bool is_last(Round round) const;
+  // Did local rank `rank` call ready for a round beyond `round`?
+  bool beyond(std::uint32_t rank, Round round) const;
+
+ private:
+  struct RankMemory {
+    SharedMemory memory;
+    const TensorWord* words = nullptr;
+    const float* gradients = nullptr;
+  };
+  explicit NodeJob(NodeJobSpec spec) : spec_(std::move(spec)) {}
+
+  const NodeJobSpec spec_;
+  std::shared_ptr<MemoryBudget> budget_;
+  std::atomic<std::uint64_t> budget_bytes_{0};
+  SharedMemory node_memory_;
+  std::vector<RankMemory> ranks_;
+  NodeHeader* header_ = nullptr;
+  ChunkWord* chunk_words_ = nullptr;
+  float* parameters_ = nullptr;
+  std::unique_ptr<std::vector<LaneJobStats>> stats_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,306 @@
+#include "worker/node/lane_job.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "common/math/encoding.h"
+#include "common/wire/local_endpoint.h"
+#include "worker/device/device_reducer.h"
+
+namespace tributary {
+namespace {
+
+ClientJob client_job(const NodeJob& job, const LaneChunks& lane) {
+  const NodeJobSpec& spec = job.spec();
+  ClientJob client{spec.view, spec.node, lane.chunks, lane.connections, {}};
+  if (spec.redo && !spec.redo_after.empty()) {
+    for (const ChunkIndex chunk : lane.chunks)
+      client.redo_after.push_back(spec.redo_after[job.layout().owner(chunk).shard.value]);
+  }
+  return client;
+}
+
+// Does any of the chunks go to another machine?
+bool over_link(const NodeJob& job, const LaneChunks& lane) {
+  const auto& endpoints = job.spec().endpoints;
+  return !std::ranges::all_of(lane.owners, [&](const ChunkOwner& owner) {
+    return owner.shard.value >= endpoints.size() || owner.lane.value >= endpoints[owner.shard.value].size() ||
+           is_local_endpoint(endpoints[owner.shard.value][owner.lane.value]);
+  });
+}
+
+std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
+                                          ReduceListener& listener) {
+  const NodeJobSpec& spec = job.spec();
+  std::vector<const float*> gradients;
+  for (std::uint32_t rank = 0; rank < spec.ranks; ++rank) gradients.push_back(job.gradients(rank));
+  return std::make_unique<HostReducer>(job.view().layout, chunks, std::move(gradients), job.parameters(),
+                                       job.plan().config.push, job.plan().config.pull, listener, spec.redo,
+                                       job.view().start);
+}
+
+}  // namespace
+
+LaneChunks LaneChunks::of(const Layout& layout, std::uint16_t index, std::uint16_t lanes) {
+  LaneChunks lane;
+  std::map<std::pair<std::uint16_t, std::uint16_t>, ConnectionIndex> known;
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    const ChunkOwner owner = layout.owner(ChunkIndex(c));
+    if (owner.lane.value % lanes != index) continue;
+    const auto [entry, added] = known.try_emplace({owner.shard.value, owner.lane.value},
+                                                  ConnectionIndex(static_cast<std::uint16_t>(lane.owners.size())));
+    if (added) lane.owners.push_back(owner);
+    lane.chunks.push_back(ChunkIndex(c));
+    lane.connections.push_back(entry->second);
+  }
+  return lane;
+}
+
+Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJob> job, const LaneChunks& lane,
+                                                           const WorkerLaneOptions& options, WorkerLaneOutput& output) {
+  std::unique_ptr<WorkerLaneJob> self;
+  try {
+    self.reset(new WorkerLaneJob(job, lane, options, output));
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kLimit, "no memory left for the frames of job '" + job->view().name() +
+                                       "'; free memory, raise the limit on open files, or use a smaller model");
+  }
+  if (const auto& devices = job->spec().devices) {
+    auto reducer = DeviceReducer::create(devices, lane.chunks, static_cast<ReduceListener&>(*self));
+    if (!reducer) return tl::unexpected(reducer.error());
+    self->reducer_ = std::move(*reducer);
+  }
+  return self;
+}
+
+WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const LaneChunks& lane, const WorkerLaneOptions& options,
+                             WorkerLaneOutput& output)
+    : job_(std::move(job)),
+      counts_(job_->lane_stats(options.index)),
+      output_(output),
+      gather_(job_->view().layout, lane.chunks, job_->spec().ranks, job_->view().start),
+      pace_(lane.chunks.size()),
+      reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, lane.chunks, static_cast<ReduceListener&>(*this))),
+      client_(client_job(*job_, lane), static_cast<std::uint16_t>(lane.owners.size()),
+              ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = over_link(*job_, lane)}, *this),
+      frames_(job_->layout().chunks()),
+      seen_(gather_.tensors().size() * job_->spec().ranks, job_->view().start.value) {
+  complete_.reserve(lane.chunks.size());
+}
+
+void WorkerLaneJob::start() {
+  started_ = true;
+  client_.start(output_.now_ns());
+  if (initial_values_wait_) client_.initial_values_ready(output_.now_ns());
+}
+
+void WorkerLaneJob::initial_values() {
+  if (failed_ || !job_->spec().init()) return;
+  if (started_) return client_.initial_values_ready(output_.now_ns());
+  initial_values_wait_ = true;
+}
+
+void WorkerLaneJob::fail_job(LaneFailure failure) {
+  if (failed_) return;
+  failed_ = true;
+  output_.failed(std::move(failure));
+}
+
+// ---- From the trainers to the servers ----
+
+void WorkerLaneJob::scan() {
+  if (failed_) return;
+  const std::vector<std::uint32_t>& tensors = gather_.tensors();
+  complete_.clear();
+  for (std::uint32_t rank = 0; rank < job_->spec().ranks; ++rank) {
+    const TensorWord* words = job_->tensor_words(rank);
+    std::uint64_t* seen = seen_.data() + rank * tensors.size();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const TensorWord& word = words[tensors[i]];
+      const std::uint64_t round = word.round.load(std::memory_order_acquire);
+      if (round == seen[i]) continue;
+      seen[i] = round;
+      const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
+      if (Status status = gather_.on_tensor(rank, tensors[i], Round(round), weight, complete_); !status) {
+        return fail_job({LaneFailure::Kind::kTrainer, rank, status.error()});
+      }
+    }
+  }
+  if (complete_.empty()) return;
+  pace_.gathered(complete_.size(), complete_.back().weight, output_.now_ns(), reducer_->busy_ns());
+  for (const NodeGather::Complete& done : complete_) {
+    reducer_->reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
+  }
+}
+
+void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
+  frames_[chunk.value] = payload;
+  const std::uint64_t now = output_.now_ns();
+  pace_.reduced(now, reducer_->busy_ns());
+  client_.gradient_ready(chunk, round, weight, now, job_->is_last(round));
+}
+
+void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
+  if (output_.send(connection, message, payload)) {
+    counts_.bytes_pushed.add(payload.size());
+  } else {
+    counts_.send_failures.add();
+  }
+}
+
+void WorkerLaneJob::send_push(ConnectionIndex connection, const Push& push) {
+  const ChunkIndex chunk = push.key.chunk;
+  std::span<const std::byte> payload =
+      push.residual == ResidualUse::kAlone ? reducer_->residual(chunk) : frames_[chunk.value];
+  if (push.redo) {
+    const std::optional<RedoRing::Frame> kept = kept_frame(chunk, push.round);
+    if (!kept) return;
+    payload = kept->bytes;
+  }
+  send(connection, push, payload);
+}
+
+// They were there when the view began, but trainers can write to the ring.
+std::optional<RedoRing::Frame> WorkerLaneJob::kept_frame(ChunkIndex chunk, Round round) {
+  std::optional<RedoRing::Frame> kept = job_->spec().redo->find(chunk, round);
+  if (!kept) {
+    fail_job({LaneFailure::Kind::kRefused, 0,
+              Error{ErrorCode::kUnavailable, "job '" + job_->view().name() + "': the pushes of round " +
+                                                 std::to_string(round.value) +
+                                                 " are no longer kept on this node; attach again"}});
+  }
+  return kept;
+}
+
+std::uint64_t WorkerLaneJob::kept_weight(ChunkIndex chunk, Round round) {
+  const std::optional<RedoRing::Frame> kept = kept_frame(chunk, round);
+  return kept ? kept->weight : 0;
+}
+
+GateDecision WorkerLaneJob::kept_decision(ChunkIndex chunk, Round round) {
+  const std::optional<RedoRing::Frame> kept = kept_frame(chunk, round);
+  return kept ? kept->gate : GateDecision{};
+}
+
+void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
+  const ChunkRange range = job_->layout().chunk(init.key.chunk);
+  const auto* values = reinterpret_cast<const std::byte*>(job_->parameters() + range.begin);
+  send(connection, init, {values, range.elements * sizeof(float)});
+}
+
+// ---- From the servers to the trainers ----
+
+void WorkerLaneJob::receive(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload) {
+  if (failed_) return;
+  const std::uint64_t now = output_.now_ns();
+  if (const auto* answer = std::get_if<Answer>(&message)) {
+    client_.on_answer(from, *answer, payload, now);
+  } else if (const auto* receipt = std::get_if<Receipt>(&message)) {
+    client_.on_receipt(from, *receipt, now);
+  } else if (const auto* residual = std::get_if<Residual>(&message)) {
+    client_.on_residual(from, *residual, payload, now);
+  } else if (const auto* resend = std::get_if<Resend>(&message)) {
+    client_.on_resend(from, *resend, now);
+  } else if (const auto* error = std::get_if<ErrorReply>(&message)) {
+    client_.on_error(from, *error);
+  } else {
+    output_.refused("a server sent a message that only workers send");
+  }
+  if (client_.in_flight_bytes() == 0) pace_.acknowledged(now);
+}
+
+void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const std::byte> payload) {
+  const ChunkIndex chunk = answer.key.chunk;
+  if (!frames_[chunk.value].empty()) {
+    reducer_->release(chunk);
+    frames_[chunk.value] = {};
+  }
+  if (job_->plan().has_clocks()) {
+    const std::uint64_t behind =
+        answer.version.value > answer.slowest.value ? answer.version.value - answer.slowest.value : 0;
+    ++pulls_;
+    staleness_sum_ += behind;
+    staleness_max_ = std::max(staleness_max_, behind);
+  }
+  const Round round(answer.version.value);
+  if (RedoRing* ring = job_->spec().redo.get()) {
+    ring->note_decision(chunk, round, answer.gate);
+  }
+  if (answer.gate.known()) job_->header().gate[round.value % kGateWords].write(round.value, answer.gate);
+  reducer_->deliver(chunk, answer.version, whole, payload);
+}
+
+void WorkerLaneJob::delivered(ChunkIndex chunk, Version version) {
+  gather_.answered(chunk);
+  pace_.answered(output_.now_ns());
+  job_->chunk_words()[chunk.value].version_plus_one.store(version.value + 1, std::memory_order_release);
+  answered_some_ = true;
+}
+
+void WorkerLaneJob::residual_restored(ChunkIndex chunk, std::span<const std::byte> values) {
+  reducer_->restore_residual(chunk, values);
+}
+
+void WorkerLaneJob::reducer_failed(Error error) {
+  // A lost device: the daemon ends, and whoever attaches to the next one goes on.
+  const bool lost = error.code == ErrorCode::kUnavailable;
+  fail_job({lost ? LaneFailure::Kind::kViewOver : LaneFailure::Kind::kRefused, 0, std::move(error)});
+}
+
+bool WorkerLaneJob::keep_residuals() {
+  if (failed_ || !job_->plan().push->keeps_residual() || !client_.started()) return false;
+  client_.keep_residuals(output_.now_ns());
+  return !client_.residuals_kept();
+}
+
+void WorkerLaneJob::refused(const ErrorReply& error) {
+  const bool over = error.code == ErrorCode::kStaleView || error.code == ErrorCode::kUnknownJob;
+  const std::string what = error.key == ChunkKey{} ? std::string("a message")
+                                                   : "chunk " + std::to_string(error.key.chunk.value) + " of round " +
+                                                         std::to_string(error.round.value);
+  fail_job({over ? LaneFailure::Kind::kViewOver : LaneFailure::Kind::kRefused, 0,
+            Error{error.code, "a server refused " + what + ": " + error.message}});
+}
+
+// ---- What others see ----
+
+bool WorkerLaneJob::publish() {
+  if (!answered_some_) return false;
+  const std::uint64_t reduce = reducer_->busy_ns();
+  const std::uint64_t pulled = client_.stats().bytes_pulled;
+  const std::uint64_t pushed = counts_.bytes_pushed.value();
+  NodeHeader& header = job_->header();
+  header.reduce_ns.fetch_add(reduce - told_.reduce_ns, std::memory_order_relaxed);
+  header.bytes_pushed.fetch_add(pushed - told_.pushed, std::memory_order_relaxed);
+  header.bytes_pulled.fetch_add(pulled - told_.pulled, std::memory_order_relaxed);
+  if (pulls_ != 0) {
+    header.pulls.fetch_add(pulls_, std::memory_order_relaxed);
+    header.staleness_sum.fetch_add(staleness_sum_, std::memory_order_relaxed);
+    std::uint64_t most = header.staleness_max.load(std::memory_order_relaxed);
+    while (most < staleness_max_ && !header.staleness_max.compare_exchange_weak(most, staleness_max_)) {
+    }
+    pulls_ = staleness_sum_ = 0;
+  }
+  told_ = {reduce, pushed, pulled};
+  answered_some_ = false;
+  job_->announce();
+  return true;
+}
+
+void WorkerLaneJob::tick() {
+  if (!failed_) client_.tick(output_.now_ns());
+  publish_counts<ClientCounts<std::uint64_t>>(counts_, client_.stats());
+  counts_.window_bytes.set(client_.window().window_bytes());
+  counts_.in_flight_bytes.set(client_.in_flight_bytes());
+  counts_.push_rate.set(static_cast<std::uint64_t>(client_.push_rate()));
+  counts_.answer_rate.set(static_cast<std::uint64_t>(client_.answer_rate()));
+  counts_.base_rtt_ns.set(client_.window().base_rtt_ns());
+  counts_.reduce_ns.set(reducer_->busy_ns());
+  counts_.rounds.set(pace_.rounds());
+  counts_.compute_ns.set(pace_.compute_ns());
+  counts_.network_ns.set(pace_.network_ns());
+  counts_.samples.set(pace_.samples());
+}
+
+}  // namespace tributary

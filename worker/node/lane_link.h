@@ -1,0 +1,47 @@
+// LaneLink: a worker lane's side of one link to a server lane on this machine (common/wire/local_link.h), or of none:
+// then all payloads of the connection go over its socket. Thread rule: the lane's thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/wire/local_link.h"
+#include "worker/node/read_places.h"
+
+namespace tributary {
+
+class LaneLink {
+ public:
+  LaneLink() = default;  // none
+  // Asks the server lane behind `socket` (connect_link()). regions: what the node's payloads lie in; they outlive the
+  // link.
+  static Result<LaneLink> ask(FileDescriptor socket, const LinkRequest& request,
+                              std::vector<const SharedMemory*> regions, std::uint64_t now_ms);
+
+  // Asked, and no reply yet: the socket becomes readable.
+  bool asked() const { return socket_ && number_ == 0; }
+  int fd() const { return socket_.get(); }
+  // REQUIRES: asked(). Takes the reply if it has come. Then, or when it is overdue, asked() is false; an error says why
+  // nothing is shared.
+  Status poll(std::uint64_t now_ms);
+
+  bool shared() const { return number_ != 0; }
+  // For the header of a message to the server: names the link, and where `payload` lies if it is in a region.
+  PayloadPlace place(std::span<const std::byte> payload) const;
+  // What the server sent, to be read before read(). kInvalidArgument if it does not lie in its buffers, or may lie
+  // there no more.
+  Result<std::span<const std::byte>> payload(const PayloadPlace& place) const;
+  // That was looked at for the last time. The server hears of it with the next message (place()).
+  void read(const PayloadPlace& place) { read_.read(place.ticket); }
+
+ private:
+  FileDescriptor socket_;  // open as long as buffers_ are mapped: that keeps what the server told and read() has not
+  std::uint64_t until_ms_ = 0;
+  std::uint32_t number_ = 0;  // 0: nothing is shared
+  std::vector<const SharedMemory*> regions_;
+  ReadPlaces read_;
+  SharedMemory buffers_;  // goes before socket_
+};
+
+}  // namespace tributary

@@ -1,0 +1,65 @@
+// RedoKeeper: the redo rings of the jobs on a node, from view to view. Thread rule: the attach thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/config/config.h"
+#include "common/daemon/log.h"
+#include "common/wire/messages.h"
+#include "worker/node/job.h"
+#include "worker/reduce/redo_ring.h"
+
+namespace tributary {
+
+class RedoKeeper {
+ public:
+  // Without a view a ring is kept this long.
+  static constexpr std::uint64_t kKeepMs = 600'000;
+
+  // max_rounds: that a ring has, whatever the job would like.
+  RedoKeeper(std::shared_ptr<MemoryBudget> budget, std::uint32_t max_rounds, Logger logger)
+      : budget_(std::move(budget)), max_rounds_(max_rounds), logger_(logger) {}
+  ~RedoKeeper();
+  RedoKeeper(const RedoKeeper&) = delete;
+  RedoKeeper& operator=(const RedoKeeper&) = delete;
+
+  // What a trainer brought of an earlier worker process; nothing happens if there is a ring already, or if it is
+  // something else (the log says so).
+  void adopt(const JobConfig& config, NodeRank node, const std::vector<TensorSpec>& tensors, FileDescriptor fd,
+             std::uint64_t now_ms);
+  // A lane may still write into the ring, because it has not closed the last view yet: the next one waits.
+  bool busy(const std::string& job) const;
+  // Fills in what the coordinator wants to know of the pushes that are kept. Returns why none will be, in words, if the
+  // job would like them to be; else nothing. REQUIRES: not busy().
+  std::string describe(const JobConfig& config, JoinJob& join) const;
+  // The ring of a view that begins; null if pushes are not to be kept. What is in it stays if it was pushed in views of
+  // the same nodes. kUnavailable if the welcome counts on pushes that are not here; kLimit without memory. REQUIRES:
+  // not busy().
+  Result<std::shared_ptr<RedoRing>> begin(const JobConfig& config, NodeRank node, const Layout& layout,
+                                          const JobWelcome& welcome, std::uint64_t now_ms);
+  // No view of the job is open, and a snapshot has everything up to that round: a ring that has nothing later goes.
+  void covered(JobId job, Round round);
+  // A view of the job is there: its ring does not age.
+  void in_use(const std::string& job, std::uint64_t now_ms);
+  void tick(std::uint64_t now_ms);
+
+ private:
+  struct Kept {
+    std::shared_ptr<RedoRing> ring;
+    std::uint64_t bytes = 0;
+    std::uint64_t seen_ms = 0;
+  };
+  void forget(const std::string& job);
+  std::uint32_t rounds_for(const JobConfig& config, const Layout& layout) const;
+
+  const std::shared_ptr<MemoryBudget> budget_;
+  const std::uint32_t max_rounds_;
+  Logger logger_;
+  std::map<std::string, Kept> kept_;  // by job name
+};
+
+}  // namespace tributary

@@ -1,0 +1,88 @@
+// HostReducer: the node reduction in host memory. Sums the local ranks' gradients in tree order and encodes the sum,
+// block by block while it is in cache. One rank with fp32 on the wire has nothing to sum and nothing to encode: its own
+// memory is the frame. Answers are decoded straight into the parameters that the ranks map.
+//
+// Frames live in one shared memory made when the job opens (bounded by the model's wire size), from which servers on
+// this machine read them; nothing is allocated per chunk. Encodings that keep a residual have two areas per chunk, each
+// a frame with a residual behind it, for even and for odd rounds: until the answer to round r has come the residual
+// after round r-1 is still there, because the job may end or go on at r-1 (the last round that all nodes completed). So
+// they cost twice the model's fp32 size.
+//
+// With a RedoRing frames lie in that instead, each round's in a place of its own, and so do these areas; a frame is
+// copied to its residual when both are wanted. One rank with fp32 either writes its gradients there itself, or its own
+// memory is sent as ever and the ring gets a copy.
+//
+// Thread rule: the owning lane's thread. Frames may still be read by ZeroMQ after release(); the lane keeps the
+// reducer alive until ZeroMQ has given all of them back. A server that reads them has a mapping of its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/base/layout.h"
+#include "common/math/encoding.h"
+#include "worker/reduce/node_reducer.h"
+#include "worker/reduce/redo_ring.h"
+
+namespace tributary {
+
+class HostReducer final : public NodeReducer {
+ public:
+  // gradients: every local rank's flat array (layout.flat_elements() values), in rank order; parameters: the node's
+  // flat array. They outlive the reducer. One null pointer: that rank writes its gradients into the ring (REQUIRES: a
+  // ring, fp32). start: the round before the first. std::bad_alloc: there is no memory for the frames.
+  HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
+              std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
+              ReduceListener& listener, std::shared_ptr<RedoRing> ring = {}, Round start = {});
+
+  void reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) override;
+  void deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) override;
+  void release(ChunkIndex chunk) override;
+  void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) override;
+  std::span<const std::byte> residual(ChunkIndex chunk) override;
+  const SharedMemory* frames() const override { return ring_ ? &ring_->memory() : frames_ ? &frames_ : nullptr; }
+  bool lends_gradients() const override {
+    return sends_gradients(gradients_.size(), push_->id()) && !written_in_ring();
+  }
+  bool poll() override { return false; }
+  std::uint64_t busy_ns() const override { return busy_ns_; }
+
+  // Is what a node of `ranks` sends its only rank's gradient as it is?
+  static bool sends_gradients(std::size_t ranks, EncodingSpec push) { return ranks == 1 && push == EncodingId::kFp32; }
+  // Bytes of frames that it owns; 0 if it lends the trainer's.
+  std::size_t frame_bytes() const { return frame_bytes_; }
+  // What a node of `ranks` will own for the whole model, over all lanes.
+  static std::uint64_t frame_bytes_for(const Layout& layout, std::uint32_t ranks, EncodingSpec push);
+
+ private:
+  struct Place {
+    std::size_t offset = 0;  // of its first frame
+    Round round;             // encoded last
+    bool lent = false;       // between reduced() and release(): rounds must not overlap
+  };
+
+  bool written_in_ring() const { return gradients_.front() == nullptr; }
+  Place& place_of(ChunkIndex chunk);
+  std::byte* area(ChunkIndex chunk, Round round);
+  float* residual_after(ChunkIndex chunk, Round round);
+  void encode_sum(ChunkIndex chunk, Round round, std::uint64_t weight, std::byte* out);
+
+  const std::shared_ptr<const Layout> layout_;
+  const std::vector<const float*> gradients_;
+  float* const parameters_;
+  const std::shared_ptr<const Encoding> push_, pull_;
+  ReduceListener& listener_;
+  const std::shared_ptr<RedoRing> ring_;
+  std::vector<std::uint32_t> local_;  // chunk index -> position
+  std::vector<Place> places_;
+  SharedMemory frames_;
+  std::size_t frame_bytes_ = 0;
+  std::vector<const float*> inputs_;    // scratch, one pointer a rank
+  std::vector<float> sum_;              // scratch: a block
+  std::vector<std::uint32_t> scratch_;  // the encoding's
+  std::uint64_t busy_ns_ = 0;
+};
+
+}  // namespace tributary

@@ -1,0 +1,66 @@
+// NodeGather: which chunks of a lane have all they need for their next round. Pure.
+//
+// A chunk is complete for round r when every local rank has called ready for every tensor that overlaps it, for round
+// r. It is open from the answer to round r-1 (or the first pull) until then; a ready outside that time is the trainer's
+// mistake, because the worker may be reading the gradient it has just overwritten.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/layout.h"
+#include "common/base/result.h"
+
+namespace tributary {
+
+class NodeGather {
+ public:
+  // A rank's weight for one round; the sum over a node's ranks and over nodes stays far below 2^64.
+  static constexpr std::uint64_t kMaxWeight = 1ull << 40;
+
+  struct Complete {
+    ChunkIndex chunk;
+    Round round;
+    std::uint64_t weight = 0;  // sum over the local ranks
+  };
+
+  // chunks: this lane's, ascending. ranks: local ones. start: the version every chunk begins at; the first ready is for
+  // the next round.
+  NodeGather(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks, std::uint32_t ranks,
+             Round start);
+
+  // The answer to `chunk` is delivered (or its first pull): ready may be called for the tensors in it again.
+  void answered(ChunkIndex chunk);
+
+  // Local rank `rank` called ready for `tensor`. Appends the chunks that became complete to `out`, in flat order. An
+  // error is that trainer's mistake, worded for it; the job cannot go on.
+  Status on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight,
+                   std::vector<Complete>& out);
+
+  // Tensors that overlap this lane's chunks, ascending: the only ones it needs to look at.
+  const std::vector<std::uint32_t>& tensors() const { return tensors_; }
+
+ private:
+  struct Chunk {
+    bool open = false;
+    Round round;                // being gathered
+    std::uint32_t missing = 0;  // (rank, tensor) pairs
+    std::uint64_t weight = 0;
+  };
+  static constexpr std::uint64_t kUnset = ~0ull;
+
+  Status mistake(std::uint32_t rank, std::size_t tensor, const std::string& what) const;
+  std::uint32_t needed(ChunkIndex chunk) const;
+
+  const std::shared_ptr<const Layout> layout_;
+  const std::uint32_t ranks_;
+  std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_, or none
+  std::vector<Chunk> chunks_;
+  std::vector<std::uint32_t> tensors_;
+  std::vector<Round> tensor_rounds_;          // [tensor * ranks + rank]: last ready
+  std::vector<std::uint64_t> chunk_weights_;  // [position * ranks + rank]: this round's, kUnset before the first tensor
+};
+
+}  // namespace tributary

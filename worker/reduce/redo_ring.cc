@@ -1,0 +1,267 @@
+#include "worker/reduce/redo_ring.h"
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "common/base/assert.h"
+#include "common/wire/messages.h"
+#include "common/wire/redo_plan.h"
+#include "worker/reduce/node_gather.h"
+
+namespace tributary {
+
+// Both are read by other processes of the same release; the numbers say whether that holds.
+struct RedoRing::Header {
+  static constexpr std::uint64_t kMagic = 0x34303030'4f444552;  // "REDO0004"
+  std::uint64_t magic = kMagic;
+  std::uint64_t job = 0, layout_hash = 0, chunk_elements = 0;
+  std::uint32_t node = 0, rounds = 0, push_id = 0, reserved = 0;
+  std::uint64_t members = 0;
+};
+
+struct RedoRing::Entry {
+  std::atomic<std::uint64_t> round{0};  // 0: nothing is there
+  std::uint64_t weight = 0;
+  GateDecision gate;
+  std::atomic<std::uint32_t> decided{0};  // `gate` is there
+  // Of the first two slots' entries: the round after which the residual in this area is, plus 1; 0: none is there.
+  std::atomic<std::uint64_t> residual{0};
+};
+
+namespace {
+
+constexpr std::size_t kAlign = 64;
+constexpr std::uint32_t kGenerations = 2;  // of residuals
+// No job has as many rounds: whoever says so wrote nonsense.
+constexpr std::uint64_t kImpossibleRound = ~0ull / 2;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+}  // namespace
+
+RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
+  const auto encoding = make_encoding(push);
+  const std::size_t slots = std::size_t{rounds} + 1;
+  begin = aligned(sizeof(Header)) + aligned(layout.chunks() * slots * sizeof(Entry));
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    frame_bytes.push_back(encoding->bytes(layout.chunk(ChunkIndex(c)).elements));
+    frame_at.push_back(slot_bytes);
+    slot_bytes += aligned(frame_bytes.back());
+  }
+  end = begin + slots * slot_bytes;
+  if (!encoding->keeps_residual()) return;
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    const std::size_t elements = layout.chunk(ChunkIndex(c)).elements;
+    area_bytes.push_back(aligned(residual_offset(frame_bytes[c]) + elements * sizeof(float)));
+    area_at.push_back(end);
+    end += kGenerations * area_bytes.back();
+  }
+}
+
+std::uint64_t RedoRing::bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
+  return Places(layout, push, rounds).end;
+}
+
+RedoRing::RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds, Places places)
+    : memory_(std::move(memory)),
+      layout_hash_(layout.hash()),
+      push_(push),
+      rounds_(rounds),
+      places_(std::move(places)) {
+  TRIB_ASSERT(places_.end == memory_.size());
+}
+
+Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, const Layout& layout, EncodingSpec push,
+                                                   std::uint32_t rounds) {
+  TRIB_ASSERT(rounds > 0);
+  Places places(layout, push, rounds);
+  auto memory = SharedMemory::create(places.end, "the pushes that are kept for lost servers");
+  if (!memory) return tl::unexpected(memory.error());
+  auto* header = new (memory->data()) Header;
+  header->job = job.value;
+  header->layout_hash = layout.hash();
+  header->chunk_elements = layout.chunk_elements();
+  header->node = node.value;
+  header->rounds = rounds;
+  header->push_id = static_cast<std::uint32_t>(push.id);
+  const std::shared_ptr<RedoRing> ring(new RedoRing(std::move(*memory), layout, push, rounds, std::move(places)));
+  new (ring->entries()) Entry[layout.chunks() * std::size_t{ring->slots()}];
+  for (std::uint32_t c = 0; c < ring->places_.area_at.size(); ++c) ring->publish_residual(ChunkIndex(c), Round(0));
+  return ring;
+}
+
+Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank node,
+                                                  const std::vector<TensorSpec>& tensors, EncodingSpec push) {
+  const auto foreign = [](const std::string& what) {
+    return fail(ErrorCode::kMalformed, "what a trainer brought as the pushes of an earlier worker " + what);
+  };
+  auto memory = SharedMemory::map_kept(std::move(fd), "the pushes of an earlier worker");
+  if (!memory) return tl::unexpected(memory.error());
+  if (memory->size() < sizeof(Header)) return foreign("is too small");
+  // A copy: trainers can write to it while it is looked at.
+  const Header header = *reinterpret_cast<const Header*>(memory->data());
+  if (header.magic != Header::kMagic) return foreign("is none, or of another release");
+  if (header.node != node.value) return foreign("is of node " + std::to_string(header.node));
+  if (header.push_id != static_cast<std::uint32_t>(push.id)) return foreign("has another encoding");
+  if (header.rounds == 0 || header.rounds > kMaxRedoRounds) return foreign("has an impossible number of rounds");
+  const auto layout = Layout::unowned(tensors, header.chunk_elements);
+  if (!layout || layout->hash() != header.layout_hash) return foreign("is of another model");
+  Places places(*layout, push, header.rounds);
+  if (places.end != memory->size()) return foreign("has another size than it says");
+  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), *layout, push, header.rounds, std::move(places)));
+}
+
+RedoRing::Header& RedoRing::header() const {
+  return *reinterpret_cast<Header*>(memory_.data());
+}
+
+void* RedoRing::entries() const {
+  return memory_.data() + aligned(sizeof(Header));
+}
+
+RedoRing::Entry& RedoRing::entry(ChunkIndex chunk, Round round) const {
+  TRIB_ASSERT(chunk.value < places_.frame_at.size());
+  return static_cast<Entry*>(entries())[std::size_t{chunk.value} * slots() + round.value % slots()];
+}
+
+RedoRing::Use RedoRing::use(const std::shared_ptr<RedoRing>& ring) {
+  ring->users_.fetch_add(1, std::memory_order_relaxed);
+  return {ring.get(), [ring](const void*) { ring->users_.fetch_sub(1, std::memory_order_release); }};
+}
+
+JobId RedoRing::job() const {
+  return JobId(header().job);
+}
+
+std::uint64_t RedoRing::members() const {
+  return header().members;
+}
+
+void RedoRing::set_members(std::uint64_t members) {
+  header().members = members;
+}
+
+bool RedoRing::fits(JobId job, const Layout& layout, EncodingSpec push) const {
+  return header().job == job.value && layout_hash_ == layout.hash() && push_ == push;
+}
+
+std::byte* RedoRing::frame(ChunkIndex chunk, Round round) {
+  entry(chunk, round).round.store(0, std::memory_order_release);
+  return memory_.data() + slot_offset(round) + places_.frame_at[chunk.value];
+}
+
+std::span<const std::byte> RedoRing::written(ChunkIndex chunk, Round round) const {
+  TRIB_ASSERT(chunk.value < places_.frame_at.size());
+  return {memory_.data() + slot_offset(round) + places_.frame_at[chunk.value], places_.frame_bytes[chunk.value]};
+}
+
+void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight) {
+  Entry& kept = entry(chunk, round);
+  kept.weight = weight;
+  kept.decided.store(0, std::memory_order_relaxed);
+  kept.round.store(round.value, std::memory_order_release);
+  entry(chunk, round.next()).round.store(0, std::memory_order_release);
+}
+
+void RedoRing::note_decision(ChunkIndex chunk, Round round, const GateDecision& decision) {
+  Entry& kept = entry(chunk, round);
+  if (!decision.known() || round.value == 0 || kept.round.load(std::memory_order_relaxed) != round.value) return;
+  kept.gate = decision;
+  kept.decided.store(1, std::memory_order_release);
+}
+
+std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) const {
+  const Entry& kept = entry(chunk, round);
+  if (round.value == 0 || kept.round.load(std::memory_order_acquire) != round.value) return {};
+  const bool decided = kept.decided.load(std::memory_order_acquire) != 0;
+  // A copy is looked at: trainers can write here at any time, and a server refuses what cannot be.
+  const Frame frame{written(chunk, round), kept.weight, decided ? kept.gate : GateDecision{}};
+  if (frame.weight > NodeGather::kMaxWeight || !frame.gate.sound() || (decided && !frame.gate.known())) return {};
+  return frame;
+}
+
+RedoRing::Range RedoRing::kept(bool decided) const {
+  Range all{Round(1), Round(~0ull)};
+  for (std::uint32_t c = 0; c < places_.frame_at.size(); ++c) {
+    std::uint64_t last = 0;
+    for (std::uint32_t slot = 0; slot < slots(); ++slot) {
+      const Entry& kept = entry(ChunkIndex(c), Round(slot));
+      if (decided && kept.decided.load(std::memory_order_acquire) == 0) continue;
+      const std::uint64_t round = kept.round.load(std::memory_order_acquire);
+      const bool sound = round % slots() == slot && round < kImpossibleRound && find(ChunkIndex(c), Round(round));
+      if (sound) last = std::max(last, round);
+    }
+    std::uint64_t first = last + 1;
+    const auto has = [&](Round round) {
+      const std::optional<Frame> frame = find(ChunkIndex(c), round);
+      return frame && (!decided || frame->gate.known());
+    };
+    while (first > 1 && last - first + 1 < rounds_ && has(Round(first - 1))) --first;
+    all.first = std::max(all.first, Round(first));
+    all.last = std::min(all.last, Round(last));
+  }
+  return places_.frame_at.empty() ? Range{} : all;
+}
+
+// That of the area which `round` takes its turn in.
+std::atomic<std::uint64_t>& RedoRing::residual_round(ChunkIndex chunk, Round round) const {
+  return entry(chunk, Round(round.value % kGenerations)).residual;
+}
+
+std::byte* RedoRing::area(ChunkIndex chunk, Round round) const {
+  TRIB_ASSERT(chunk.value < places_.area_at.size());
+  return memory_.data() + places_.area_at[chunk.value] + round.value % kGenerations * places_.area_bytes[chunk.value];
+}
+
+void RedoRing::begin_residual(ChunkIndex chunk, Round round) {
+  residual_round(chunk, round).store(0, std::memory_order_release);
+}
+
+void RedoRing::publish_residual(ChunkIndex chunk, Round round) {
+  residual_round(chunk, round).store(round.value + 1, std::memory_order_release);
+}
+
+bool RedoRing::has_residual(ChunkIndex chunk, Round round) const {
+  return residual_round(chunk, round).load(std::memory_order_acquire) == round.value + 1;
+}
+
+RedoRing::Range RedoRing::residuals() const {
+  const auto all_have = [&](Round round) {
+    for (std::uint32_t c = 0; c < places_.area_at.size(); ++c) {
+      if (!has_residual(ChunkIndex(c), round)) return false;
+    }
+    return true;
+  };
+  Range found;
+  if (places_.area_at.empty()) return found;
+  for (std::uint32_t generation = 0; generation < kGenerations; ++generation) {
+    const std::uint64_t said = residual_round(ChunkIndex(0), Round(generation)).load(std::memory_order_acquire);
+    if (said == 0 || said > kImpossibleRound || !all_have(Round(said - 1))) continue;
+    const Round round(said - 1);
+    if (found.last < found.first) {
+      found = {round, round};
+    } else if (round.next() == found.first) {
+      found.first = round;
+    } else if (round == found.last.next()) {
+      found.last = round;
+    } else if (round > found.last) {
+      found = {round, round};
+    }
+  }
+  return found;
+}
+
+void RedoRing::forget_after(Round round) {
+  for (std::uint32_t c = 0; c < places_.frame_at.size(); ++c) {
+    for (std::uint32_t slot = 0; slot < slots(); ++slot) {
+      Entry& kept = entry(ChunkIndex(c), Round(slot));
+      if (kept.residual.load(std::memory_order_relaxed) > round.value + 1) kept.residual.store(0);
+      if (kept.round.load(std::memory_order_relaxed) > round.value) kept.round.store(0, std::memory_order_release);
+    }
+  }
+}
+
+}  // namespace tributary
