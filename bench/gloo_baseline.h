@@ -1,4 +1,4 @@
-// What bench/allreduce_bench.h is compared with: the Gloo library used as anybody would use it. Every node is a thread
+// What bench/allreduce_bench.cc is compared with: the Gloo library used as anybody would use it. Every node is a thread
 // with a buffer of the whole model; a round is one call of gloo::allreduce with the ring algorithm over all of it, and
 // then, if wanted, the optimizer's step over all parameters.
 #pragma once

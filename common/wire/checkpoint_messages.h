@@ -1,4 +1,4 @@
-// Checkpoints: coordinator -> servers, each answered with CheckpointDone (server/coordinator_checkpoint.cc;
+// Checkpoints: coordinator -> servers, each answered with CheckpointDone (server/coordinator/checkpoints.cc;
 // schema/control.capnp).
 #pragma once
 

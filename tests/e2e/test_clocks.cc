@@ -10,7 +10,7 @@ std::uint64_t number(const nlohmann::json& json, const char* key) {
   return json.at(key).get<std::uint64_t>();
 }
 
-// Ranks that can tell from their parameters which pushes they hold (bench/staleness_rank.h).
+// Ranks that can tell from their parameters which pushes they hold (bench/staleness_rank.cc).
 constexpr std::uint64_t kClocks = 3000;  // seconds: there is time for two kills
 
 std::string write_counting_job(const TempDir& dir, std::uint64_t staleness, std::uint64_t snapshot_every_rounds) {
