@@ -366,7 +366,7 @@ struct DrainRequest {  // any daemon -> coordinator: I was told to stop; stop my
   std::uint64_t incarnation = 0;
 };
 struct DrainDone {};  // coordinator -> that daemon: nothing of yours is open any more
-// ---- Checkpoints: coordinator -> servers, each answered with CheckpointDone (server/coordinator_checkpoint.cc). ----
+// ---- Checkpoints: coordinator -> servers, each answered with CheckpointDone (server/checkpoints.h). ----
 
 // Your part of this complete snapshot goes into `directory`, which every server sees.
 struct WriteCheckpoint {
