@@ -37,7 +37,6 @@ const ShardCore* LaneJobs::parked(JobId job) const {
 void LaneJobs::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
   dirty_ = true;
   const ViewPlan& view = *job.view;
-  const JobPlan& plan = *view.plan;
   retire(jobs_, view.job);
   retire(parked_, view.job);
   Job entry;
