@@ -207,7 +207,7 @@ TEST_CASE("a server says hello with its lanes, beats, and tells how far its jobs
   CHECK(coordinator.last_beat.progress[0].max_version == Version(1));
   const ControlStatus status = server.control->status();
   REQUIRE(status.jobs.size() == 1);
-  CHECK(status.jobs[0].name == "mnist");
+  CHECK(status.jobs[0].view->name() == "mnist");
   CHECK(status.jobs[0].chunks == 3);
   CHECK(status.jobs[0].memory_terms().state ==
         2 * 3 * (kChunkElements * 4 + kBlockSlack));  // parameters, and those of the last round
@@ -255,9 +255,9 @@ TEST_CASE("facts of a gated round are told until there is a decision, which open
     status = server.control->status();
     return status.jobs.size() == 1 && status.jobs[0].gate_round == Round(1);
   }));
-  CHECK(status.jobs[0].gate);
+  CHECK(status.jobs[0].view->plan->has_gate());
   CHECK(status.jobs[0].rounds_clipped == 1);
-  CHECK(status.jobs[0].memory.gate);
+  CHECK(status.jobs[0].memory.arrays.sums == 1);
 }
 
 TEST_CASE("without a store the first snapshot and the final one are refused by name, and the job still ends") {

@@ -232,7 +232,7 @@ TEST_CASE("frames of devices reach a server on this machine in shared memory, th
       for (std::size_t c = 0; c < node.job->layout().chunks(); ++c) {
         const auto captured = server.listener.captured();
         REQUIRE(captured);
-        CHECK(captured->residuals.size() == (keeps ? 1 : 0));
+        CHECK(captured->state.residuals.size() == (keeps ? 1 : 0));
       }
       CHECK(server.lane->counters().socket_payload_bytes.value() == 0);
       CHECK(node.failures.all().empty());

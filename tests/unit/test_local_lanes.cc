@@ -129,9 +129,9 @@ TEST_CASE("encodings go through shared memory to the bits they have over a socke
           const auto captured = server.listener.captured();
           REQUIRE(captured);
           CHECK(captured->round == round);
-          REQUIRE(captured->residuals.size() == 1);
+          REQUIRE(captured->state.residuals.size() == 1);
           // Long after the node has written its next frames.
-          const auto& values = captured->residuals[0].values;
+          const std::span<const std::byte> values = captured->state.residuals[0].bytes();
           residuals[shares].emplace_back(values.begin(), values.end());
         }
       };

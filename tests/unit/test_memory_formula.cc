@@ -3,6 +3,8 @@
 #include <cstring>
 #include <memory>
 
+#include "common/config/config_check.h"
+#include "common/config/job_plan.h"
 #include "server/memory_formula.h"
 #include "server/shard/shard_core.h"
 
@@ -77,21 +79,27 @@ TEST_CASE("rounds that wait for a gate are kept as one sum") {
 }
 
 TEST_CASE("what a job keeps of a chunk follows from its optimizer, its encodings and its mode") {
-  ShardJob job;
-  job.optimizer = kernels::make_optimizer("adamw", {});
-  job.nodes = 3;
-  CHECK(chunk_arrays(job).steady() == 3);
-  CHECK(chunk_arrays(job).most() == 7);
-  job.push = EncodingId::kInt8;
-  job.pull = EncodingId::kInt8Delta;
-  job.recovers = true;
-  CHECK(chunk_arrays(job).steady() == 3 + 2 + 1);
-  CHECK(chunk_arrays(job).snapshot() == 4);
-  CHECK(chunk_arrays(job).most() == 6 + 6 + 1 + 3);
-  ShardJob clocks;
-  clocks.optimizer = job.optimizer;
-  clocks.nodes = 3;
-  clocks.clocks.emplace();
+  const auto job_of = [](const JobConfig& config, bool recovers) {
+    ShardJob job;
+    job.view = std::make_shared<const ViewPlan>(ViewPlan{.plan = JobPlan::of(config), .nodes = 3});
+    job.recovers = recovers;
+    return job;
+  };
+  JobConfig config;
+  config.optimizer = default_optimizer("adamw");
+  const ShardJob plain = job_of(config, false);
+  CHECK(chunk_arrays(plain).steady() == 3);
+  CHECK(chunk_arrays(plain).most() == 7);
+  JobConfig encoded = config;
+  encoded.push = EncodingId::kInt8;
+  encoded.pull = EncodingId::kInt8Delta;
+  const ShardJob recovers = job_of(encoded, true);
+  CHECK(chunk_arrays(recovers).steady() == 3 + 2 + 1);
+  CHECK(chunk_arrays(recovers).snapshot() == 4);
+  CHECK(chunk_arrays(recovers).most() == 6 + 6 + 1 + 3);
+  JobConfig async = config;
+  async.mode = Mode::kAsync;
+  const ShardJob clocks = job_of(async, false);
   CHECK(chunk_arrays(clocks).steady() == 3 + 3);
   CHECK(chunk_arrays(clocks).most() == 6 + 3 + 1);
 }
