@@ -270,7 +270,7 @@ TEST_CASE("a trainer that calls ready twice is named") {
 }
 
 TEST_CASE("an address that is none of this machine's is refused with what to set") {
-  ClusterOptions options{.nodes = 1};
+  const ClusterOptions options{.nodes = 2};
   LaneFailures failures;
   struct Nobody final : AllreducePort {
     void publish(const PeerAddress&) override {}
