@@ -53,7 +53,7 @@ TEST_CASE("no thread of the product starts elsewhere") {
   // A thread's constructor with arguments, also as a member's initializer.
   const std::regex starts(R"(std::j?thread\s*[({]\s*[^)}\s]|std::j?thread\s+\w+\s*[({]|thread_?\(\[|std::async)");
   std::size_t read = 0;
-  for (const char* folder : {"common", "server", "worker", "cluster", "train", "cli"}) {
+  for (const char* folder : {"common", "session", "server", "worker", "train", "tools/cluster", "tools/cli"}) {
     for (const auto& entry : fs::recursive_directory_iterator(fs::path(TRIBUTARY_SOURCE_DIR) / folder)) {
       const std::string extension = entry.path().extension();
       if (extension != ".cc" && extension != ".h") continue;
