@@ -22,6 +22,16 @@ Result<Config> checked(TomlReader& reader, Config config, const std::vector<Faul
   return config;
 }
 
+// The keys that every daemon has.
+template <class Config>
+void read_daemon(TomlReader& read, Config& c) {
+  read("limits", "heartbeat_ms", c.heartbeat_ms);
+  read("limits", "peer_timeout_ms", c.peer_timeout_ms);
+  read("limits", "stop_timeout_s", c.stop_timeout_s);
+  read("log", "level", c.log.level);
+  read("log", "file", c.log.file);
+}
+
 }  // namespace
 
 Result<std::string> read_config_file(const std::string& path) {
@@ -65,11 +75,7 @@ Result<ServerConfig> parse_server_config(std::string_view text, std::string_view
   read("server", "bandwidth", c.bandwidth);
   read("store", "path", c.store_path);
   read("store", "io_mb_per_s", c.store_io_mb_per_s);
-  read("limits", "heartbeat_ms", c.heartbeat_ms);
-  read("limits", "peer_timeout_ms", c.peer_timeout_ms);
-  read("limits", "stop_timeout_s", c.stop_timeout_s);
-  read("log", "level", c.log.level);
-  read("log", "file", c.log.file);
+  read_daemon(read, c);
   return checked(read, std::move(c));
 }
 
@@ -94,11 +100,7 @@ Result<WorkerConfig> parse_worker_config(std::string_view text, std::string_view
   read("store", "path", c.store_path);
   read("limits", "window_bytes", c.window_bytes);
   read("limits", "max_shared_memory", c.max_shared_memory);
-  read("limits", "heartbeat_ms", c.heartbeat_ms);
-  read("limits", "peer_timeout_ms", c.peer_timeout_ms);
-  read("limits", "stop_timeout_s", c.stop_timeout_s);
-  read("log", "level", c.log.level);
-  read("log", "file", c.log.file);
+  read_daemon(read, c);
   return checked(read, std::move(c));
 }
 

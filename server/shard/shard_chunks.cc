@@ -7,13 +7,7 @@
 namespace tributary {
 
 ShardChunks::ShardChunks(ShardJob job, BufferPool& pool, ShardOutput& output, ShardStats& stats)
-    : job_(std::move(job)),
-      pool_(pool),
-      output_(output),
-      stats_(stats),
-      push_(make_encoding(job_.plan().config.push)),
-      pull_(make_encoding(job_.plan().config.pull)),
-      local_(job_.view->layout->chunks(), kNotOurs) {
+    : job_(std::move(job)), pool_(pool), output_(output), stats_(stats), local_(job_.view->layout->chunks(), kNotOurs) {
   const std::vector<ChunkIndex> owned = job_.view->layout->chunks_owned_by(job_.shard, job_.lane);
   chunks_.resize(owned.size());
   for (std::size_t i = 0; i < owned.size(); ++i) {
@@ -69,9 +63,10 @@ void ShardChunks::reject(PeerId from, const ChunkKey& key, Round round, ErrorCod
 }
 
 bool ShardChunks::sound(PeerId from, const ShardChunk& chunk, const Push& push, const Payload& frame) {
-  if (push_->valid(frame.bytes().data(), chunk.elements)) return true;
+  const Encoding& encoding = *job_.plan().push;
+  if (encoding.valid(frame.bytes().data(), chunk.elements)) return true;
   reject(from, push.key, push.round, ErrorCode::kMalformed,
-         "push of chunk " + std::to_string(push.key.chunk.value) + ": its " + push_->name() +
+         "push of chunk " + std::to_string(push.key.chunk.value) + ": its " + encoding.name() +
              " frame contradicts itself; the sender has a bug or the frame was damaged");
   return false;
 }
@@ -117,8 +112,8 @@ bool ShardChunks::allocate(ShardChunk& chunk) {
   const auto get = [&](BufferRef& buffer, std::size_t size) { complete = (buffer = pool_.acquire(size)) && complete; };
   get(fresh.params, bytes);
   for (int s = 0; s < job_.plan().optimizer->slots(); ++s) get(fresh.slots[s], bytes);
-  if (pull_->id() != EncodingId::kFp32) get(encoded, pull_->bytes(chunk.elements));
-  if (pull_->is_delta()) get(fresh.estimate, bytes);
+  if (pull().id() != EncodingId::kFp32) get(encoded, pull().bytes(chunk.elements));
+  if (pull().is_delta()) get(fresh.estimate, bytes);
   if (!complete) {
     ++stats_.starved;
     return false;
@@ -132,8 +127,8 @@ void ShardChunks::initialise(ShardChunk& chunk) {
   chunk.initialised = true;
   ++initialised_;
   // A delta encoding has nothing to say yet: its first answers are the estimate itself.
-  if (chunk.encoded && !pull_->is_delta()) {
-    pull_->encode_update(chunk.state.params.floats().data(), chunk.elements, 0, chunk.elements, nullptr,
+  if (chunk.encoded && !pull().is_delta()) {
+    pull().encode_update(chunk.state.params.floats().data(), chunk.elements, 0, chunk.elements, nullptr,
                          chunk.encoded.data());
   }
 }
@@ -156,7 +151,7 @@ bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
   FusedArgs args;
   args.elements = chunk.elements;
   args.frames = step.frames;
-  args.push = step.encoding ? step.encoding : push_.get();
+  args.push = step.encoding ? step.encoding : &push();
   args.scale = step.scale.value_or(static_cast<float>(1.0 / static_cast<double>(step.weight)));
   args.param_in = state.params.floats().data();
   args.param_out = next[0].floats().data();
@@ -165,7 +160,7 @@ bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
     args.state_out[s] = next[1 + s].floats().data();
   }
   if (chunk.encoded) {
-    args.pull = pull_.get();
+    args.pull = &pull();
     args.answer = next[kEncoded].data();
   }
   if (state.estimate) {
@@ -185,7 +180,7 @@ bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
 }
 
 bool ShardChunks::leave(ShardChunk& chunk) {
-  if (!pull_->is_delta()) return true;
+  if (!pull().is_delta()) return true;
   BufferRef next = writable(chunk.encoded);
   if (!next) return false;
   chunk.encoded = std::move(next);

@@ -55,8 +55,8 @@ class ShardChunks {
   void reopen(ShardJob job);  // on the same chunks
 
   const ShardJob& job() const { return job_; }
-  const Encoding& push() const { return *push_; }
-  const Encoding& pull() const { return *pull_; }
+  const Encoding& push() const { return *job_.plan().push; }
+  const Encoding& pull() const { return *job_.plan().pull; }
   ShardOutput& output() { return output_; }
   ShardStats& stats() { return stats_; }
   std::span<ShardChunk> all() { return chunks_; }
@@ -117,8 +117,6 @@ class ShardChunks {
   BufferPool& pool_;
   ShardOutput& output_;
   ShardStats& stats_;
-  const std::shared_ptr<const Encoding> push_;
-  const std::shared_ptr<const Encoding> pull_;
   std::vector<ShardChunk> chunks_;
   std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_, or kNotOurs
   std::size_t initialised_ = 0;

@@ -45,8 +45,8 @@ class ClusterWorld {
   void retire(std::shared_ptr<BufferPool> pool) { pools_.push_back(std::move(pool)); }
   // The coordinator sends this. False: it does not arrive.
   bool told(const ServerSim& coordinator, PeerId to, const ControlMessage& message);
-  // A push is about to be handled; a planted bug may have made another of it.
-  void plant(ControlMessage& message) const;  // to the coordinator
+  // The coordinator is about to be told this; a planted bug may have made another message of it.
+  void plant(ControlMessage& message) const;
 
  private:
   struct Server {
