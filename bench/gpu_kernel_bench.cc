@@ -161,11 +161,11 @@ std::vector<Case> all_cases(const GpuKernelBenchOptions& options) {
   kernels::OptimizerOptions defaults;
   defaults.weight_decay = 0.01;
   defaults.momentum = 0.9;
-  for (const char* name : {"sgd", "adam", "adamw", "adagrad", "lion"}) {
-    const std::shared_ptr<const kernels::Optimizer> optimizer = kernels::make_optimizer(name, defaults);
+  for (const kernels::OptimizerKind& kind : kernels::optimizer_kinds()) {
+    const std::shared_ptr<const kernels::Optimizer> optimizer = kernels::make_optimizer(kind.name, defaults);
     // Sums of squares and momenta apart, so that no root of a negative number is taken.
-    const std::size_t first_state = optimizer->formula() == kernels::StepFormula::kAdagrad ? 1 : 0;
-    cases.push_back({std::string("step of ") + name, 4.0 * (3 + 2 * optimizer->slots()), true,
+    const std::size_t first_state = kind.name == "adagrad" ? 1 : 0;
+    cases.push_back({"step of " + std::string(kind.name), 4.0 * (3 + 2 * optimizer->slots()), true,
                      [optimizer, first_state](const Arrays& a, cudaStream_t s) {
                        kernels::BlockArgs block;
                        block.count = a.n;

@@ -11,6 +11,7 @@
 
 #include "common/base/command_line.h"
 #include "common/base/result.h"
+#include "kernels/optimizer.h"
 #include "tools/cluster/local_cluster.h"
 
 namespace tributary::bench {
@@ -63,8 +64,9 @@ inline void add_transport(CliCommand command, Transport& transport) {
       ->default_str(transport_name(transport));
 }
 inline void add_optimizer(CliCommand command, std::string& optimizer) {
-  command.add_option("--optimizer", optimizer, "sgd, adam, adamw, adagrad, lion")
-      ->check(one_of({"sgd", "adam", "adamw", "adagrad", "lion"}))
+  const std::vector<std::string_view> names = kernels::optimizer_names();
+  command.add_option("--optimizer", optimizer, "of the servers' steps")
+      ->check(one_of({names.begin(), names.end()}))
       ->capture_default_str();
 }
 inline void add_overrides(CliCommand command, std::vector<std::string>& overrides) {

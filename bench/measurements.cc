@@ -3,9 +3,9 @@
 namespace tributary::bench {
 
 std::vector<Measurement> all_measurements() {
-  return {pushpull(),  gpu_pipeline(), allreduce(),     optimizer(),      kernels(),        gpu_kernels(),
-          gpu_costs(), staleness(),    elastic(),       stragglers(),     compare(),        checkpoint(),
-          soak(),      echo_server(),  exchange_rank(), gloo_ring_rank(), staleness_rank(), gpu_peer()};
+#define TRIBUTARY_MAKE(name) name(),
+  return {TRIBUTARY_MEASUREMENTS(TRIBUTARY_MAKE)};
+#undef TRIBUTARY_MAKE
 }
 
 }  // namespace tributary::bench

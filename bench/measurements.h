@@ -1,31 +1,38 @@
-// The list of all measurements.
+// All measurements, a line each: the functions that make them, each in its own file.
 #pragma once
 
 #include <vector>
 
 #include "bench/measurement.h"
 
+// clang-format off
+#define TRIBUTARY_MEASUREMENTS(each)       \
+  each(pushpull)                           \
+  each(gpu_pipeline)                       \
+  each(allreduce)                          \
+  each(optimizer)                          \
+  each(kernels)                            \
+  each(gpu_kernels)                        \
+  each(gpu_costs)                          \
+  each(staleness)                          \
+  each(elastic)                            \
+  each(stragglers)                         \
+  each(compare)                            \
+  each(checkpoint)                         \
+  each(soak)                               \
+  /* Processes that some of them start. */ \
+  each(echo_server)                        \
+  each(exchange_rank)                      \
+  each(gloo_ring_rank)                     \
+  each(staleness_rank)                     \
+  each(gpu_peer)
+// clang-format on
+
 namespace tributary::bench {
 
-Measurement pushpull();
-Measurement gpu_pipeline();
-Measurement allreduce();
-Measurement optimizer();
-Measurement kernels();
-Measurement gpu_kernels();
-Measurement gpu_costs();
-Measurement staleness();
-Measurement elastic();
-Measurement stragglers();
-Measurement compare();
-Measurement checkpoint();
-Measurement soak();
-// Processes that some of them start.
-Measurement echo_server();
-Measurement exchange_rank();
-Measurement gloo_ring_rank();
-Measurement staleness_rank();
-Measurement gpu_peer();
+#define TRIBUTARY_DECLARE(name) Measurement name();
+TRIBUTARY_MEASUREMENTS(TRIBUTARY_DECLARE)
+#undef TRIBUTARY_DECLARE
 
 std::vector<Measurement> all_measurements();
 

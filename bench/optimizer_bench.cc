@@ -14,6 +14,7 @@
 #include "bench/measurements.h"
 #include "bench/timing.h"
 #include "common/base/buffer_pool.h"
+#include "common/config/choice.h"
 #include "common/math/fused_step.h"
 #include "kernels/dispatch.h"
 
@@ -222,7 +223,7 @@ Result<nlohmann::json> run_optimizer_bench(const OptimizerBenchOptions& options)
   const std::unique_ptr<kernels::Optimizer> optimizer = kernels::make_optimizer(options.optimizer, defaults);
   if (!optimizer) {
     return fail(ErrorCode::kInvalidArgument,
-                "unknown optimizer '" + options.optimizer + "'; give one of sgd, adam, adamw, adagrad, lion");
+                "optimizer '" + options.optimizer + "' " + must_be_one_of(kernels::optimizer_names()));
   }
   try {
     return measure(options, *optimizer);

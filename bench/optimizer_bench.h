@@ -12,7 +12,7 @@
 namespace tributary {
 
 struct OptimizerBenchOptions {
-  std::string optimizer = "adamw";              // sgd (with momentum), adam, adamw, adagrad, lion
+  std::string optimizer = "adamw";              // with momentum if it has it
   std::size_t elements = 16u << 20;             // parameters; their arrays should be several times the last-level cache
   std::size_t chunk_bytes = 1u << 20;           // fp32 bytes of a chunk; each array of a chunk is a buffer of its own
   double seconds = 5.0;                         // measuring time over everything; at least 5 repetitions are made

@@ -64,20 +64,20 @@ void add_exchange_options(CliCommand command, PushPullOptions& o) {
   command.add_option("--lanes", o.lanes, "of every daemon (default: from the machine)");
   add_bytes(command, "--chunk-bytes", o.chunk_bytes, "default: from the model and the lanes");
   add_bytes(command, "--window-bytes", o.window_bytes, "cap on unacknowledged bytes (default: found by the workers)");
-  const auto encoding = [&command](const char* option, EncodingSpec& into, const char* what, std::string_view known,
+  const auto encoding = [&command](const char* option, EncodingSpec& into, const char* what, const std::string& known,
                                    bool (*usable)(EncodingSpec)) {
     command
         .add_option_function(
             option, [&into](const std::string& name) { into = *parse_encoding(name); },
-            std::string(what) + ": " + std::string(known))
+            std::string(what) + ": " + known)
         ->check(accepted_by([known, usable](const std::string& name) {
           const auto spec = parse_encoding(name);
-          return spec && usable(*spec) ? "" : "use one of " + std::string(known);
+          return spec && usable(*spec) ? "" : "use one of " + known;
         }))
         ->default_str("fp32");
   };
-  encoding("--push", o.push, "encoding of gradients", kPushEncodings, usable_for_push);
-  encoding("--pull", o.pull, "encoding of parameters", kPullEncodings, usable_for_pull);
+  encoding("--push", o.push, "encoding of gradients", push_encodings(), usable_for_push);
+  encoding("--pull", o.pull, "encoding of parameters", pull_encodings(), usable_for_pull);
   command.add_flag("--store", o.store, "let the servers have a store");
   command.add_flag("!--no-ceiling", o.ceiling, "do not measure the ceiling");
 }

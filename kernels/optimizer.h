@@ -1,35 +1,29 @@
-// Optimizer steps behind one interface, a file each (sgd.cc, adam.cc, adamw.cc, adagrad.cc, lion.cc). The formulae
-// are PyTorch's; Lion (Chen et al. 2023) follows its paper. Used by the servers, by the standalone reference, and by
-// workers in all-reduce mode.
+// Optimizer steps behind one interface. The formulae are PyTorch's; Lion follows its paper. Used by the servers, by
+// the standalone reference, and by workers in all-reduce mode.
 //
 // A step is element-wise: the same bits whatever the block, chunk or shard an element lies in, and on every instruction
-// set (the kernels are compiled without floating-point contraction). The formula of one element stands in a header
-// (sgd_update.h, adam_update.h, adagrad_update.h, lion_update.h), which the CUDA twin includes too (cuda_optimizer.h).
+// set (the kernels are compiled without floating-point contraction). Each formula has its header (kernels/formula.h),
+// which the CPU's loops (optimizer.cc) and the CUDA twin (optimizer.cu) expand; kernels/optimizers.h lists them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
+#include <vector>
 
 namespace tributary::kernels {
 
-inline constexpr int kMaxSlots = 3;  // fp32 state arrays per parameter
+inline constexpr int kMaxSlots = 2;  // fp32 state arrays per parameter
 
 // What is the same for every element of one step; computed once per chunk in double and rounded as PyTorch does.
 struct StepScalars {
   float a[8] = {};
   bool first = false;               // the first step of this parameter (SGD's momentum buffer starts as the gradient)
-  bool lerp_from_gradient = false;  // Adam, AdamW: adam_update.h
+  bool lerp_from_gradient = false;  // Adam, AdamW: adam.h
 };
-
-// One parameter and its state, as the formulae take and return them.
-struct StepElement {
-  float p = 0.0f, s0 = 0.0f, s1 = 0.0f;
-};
-
-// Which formula a step is: what a device must know beside the scalars.
-enum class StepFormula : std::uint8_t { kSgd, kSgdMomentum, kSgdNesterov, kAdam, kAdamW, kAdagrad, kLion };
 
 struct BlockArgs {
   std::size_t count = 0;
@@ -41,30 +35,39 @@ struct BlockArgs {
   float* state_out[kMaxSlots] = {};
 };
 
-struct OptimizerOptions {  // as common/config/config.h's OptimizerConfig, without the schedule
-  double weight_decay = 0.0, momentum = 0.0, dampening = 0.0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, lr_decay = 0.0,
-         initial_accumulator = 0.0;
+struct OptimizerOptions {
+  double lr = 0.01;  // before the schedule
+  double weight_decay = 0.0, momentum = 0.0, dampening = 0.0;
   bool nesterov = false;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, lr_decay = 0.0, initial_accumulator = 0.0;
+};
+
+// What configurations can say of an optimizer.
+struct OptimizerKind {
+  std::string_view name;
+  std::array<std::string_view, 4> keys;  // of OptimizerOptions that it has, beside lr and weight_decay; "": no more
+  OptimizerOptions defaults;             // PyTorch's, where it has them
 };
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual std::string_view name() const = 0;
-  virtual int slots() const = 0;
-  virtual float initial_state(int slot) const { return (void)slot, 0.0f; }
+  // State arrays; their names are PyTorch's, or the paper's.
+  virtual std::span<const std::string_view> state_names() const = 0;
+  int slots() const { return static_cast<int>(state_names().size()); }
+  virtual float initial_state(int slot) const = 0;
   // t: 1-based number of the step; lr: the scheduled learning rate of this step.
   virtual StepScalars scalars(std::uint64_t t, double lr) const = 0;
   virtual void step(const StepScalars& scalars, const BlockArgs& block) const = 0;
-  virtual StepFormula formula() const = 0;
+  virtual std::size_t formula() const = 0;  // its place in kernels/optimizers.h
 };
 
-std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions& options);
-std::unique_ptr<Optimizer> make_adam(const OptimizerOptions& options);
-std::unique_ptr<Optimizer> make_adamw(const OptimizerOptions& options);
-std::unique_ptr<Optimizer> make_adagrad(const OptimizerOptions& options);
-std::unique_ptr<Optimizer> make_lion(const OptimizerOptions& options);
-// By name ("sgd", "adam", "adamw", "adagrad", "lion"); null for an unknown one.
+// Null for an unknown name.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerOptions& options);
+
+std::span<const OptimizerKind> optimizer_kinds();
+const OptimizerKind* optimizer_kind(std::string_view name);  // nullptr: there is none
+std::vector<std::string_view> optimizer_names();
 
 }  // namespace tributary::kernels

@@ -9,16 +9,6 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("tributary::wire");
 
-enum Encoding {  # how a payload's values are written
-  fp32 @0;
-  bf16 @1;
-  fp16 @2;
-  int8 @3;
-  topK @4;
-  oneBit @5;
-  int8Delta @6;
-}
-
 # Encodings with error feedback keep a residual with the node. Snapshots need it: servers store it with the chunk.
 enum ResidualUse {
   none @0;
@@ -55,7 +45,7 @@ struct DataHeader {
     push :group {
       round @5 :UInt64;
       weight @6 :UInt64;  # samples behind the sum; the server divides by the total over nodes
-      encoding @7 :Encoding;
+      encoding @7 :UInt16;  # how the payload's values are written (EncodingId in common/base/ids.h)
       residual @18 :ResidualUse;
       last @30 :Bool;  # modes with clocks: the author's last push; its answer is to hold every node's up to this round
       redo @27 :Bool;  # of a round that this server lost: answered with a receipt when it is applied again
@@ -80,7 +70,7 @@ struct DataHeader {
     # server -> worker; + payload: parameters at `version`.
     answer :group {
       version @12 :UInt64;  # modes with clocks: the reader's own clock that is answered
-      encoding @13 :Encoding;  # of a delta encoding the first answer of a view is fp32: the values themselves
+      encoding @13 :UInt16;  # of a delta encoding the first answer of a view is fp32: the values themselves
       snapshotRound @19 :UInt64;  # the push of this round must bring its residual; 0: none is named
       residualSent @20 :Bool;  # the node's residual, of a resumed job, went before this answer
       slowest @31 :UInt64;  # modes with clocks: every node's pushes up to this round are in the parameters

@@ -77,8 +77,8 @@ RankCompute::RankCompute(Sampler sampler, std::unique_ptr<ModelCompute> model)
 Status RankCompute::begin_local(const JobConfig& job, std::uint32_t replicas) {
   std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(job.local.optimizer);
   if (!optimizer) {
-    return fail(ErrorCode::kConfig, "local.optimizer = \"" + job.local.optimizer.name +
-                                        "\" is unknown; use sgd, adam, adamw, adagrad or lion");
+    return fail(ErrorCode::kConfig,
+                "local.optimizer = \"" + job.local.optimizer.name + "\" " + must_be_one_of(kernels::optimizer_names()));
   }
   inner_ = Inner{.config = job.local, .schedule = job.schedule, .optimizer = optimizer, .kept = {}};
   inner_->kept.resize(replicas);

@@ -227,7 +227,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(job.optimizer);
   if (!optimizer) {
     return fail(ErrorCode::kConfig,
-                "optimizer.name = \"" + job.optimizer.name + "\" is unknown; use sgd, adam, adamw, adagrad or lion");
+                "optimizer.name = \"" + job.optimizer.name + "\" " + must_be_one_of(kernels::optimizer_names()));
   }
   const ShardSlots one_server;
   std::uint64_t chunk_elements = job.chunk_bytes / sizeof(float);

@@ -9,6 +9,7 @@
 
 #include "common/base/ids.h"
 #include "common/config/choice.h"
+#include "kernels/optimizer.h"
 
 namespace tributary {
 
@@ -67,18 +68,8 @@ struct WorkerConfig {
   LogConfig log;
 };
 
-struct OptimizerConfig {
-  std::string name = "sgd";  // sgd, adam, adamw, adagrad, lion
-  double lr = 0.01;
-  double weight_decay = 0.0;         // adamw and lion: decoupled. Default 0.01 for adamw, 0 for the others, as PyTorch
-  double momentum = 0.0;             // sgd
-  double dampening = 0.0;            // sgd
-  bool nesterov = false;             // sgd
-  double beta1 = 0.9;                // adam, adamw, lion
-  double beta2 = 0.999;              // adam, adamw; lion 0.99
-  double eps = 1e-8;                 // adam, adamw 1e-8; adagrad 1e-10
-  double lr_decay = 0.0;             // adagrad
-  double initial_accumulator = 0.0;  // adagrad
+struct OptimizerConfig : kernels::OptimizerOptions {
+  std::string name = "sgd";  // kernels/optimizers.h has them all
 };
 
 struct ScheduleConfig {

@@ -17,7 +17,6 @@ namespace {
 constexpr std::size_t kMaxSocketPath = 107;  // sockaddr_un::sun_path without its terminator
 constexpr std::uint32_t kMinWindowBytes = 64u << 10;
 
-constexpr std::string_view kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
 constexpr std::uint32_t kMaxRedoMb = 1u << 20;
 constexpr std::uint32_t kMaxRejoinMs = 3'600'000;
 constexpr std::uint32_t kMaxDeadlineMs = 3'600'000;
@@ -30,17 +29,16 @@ struct Applicability {
   std::string_view key;
   std::vector<std::string_view> owners;
 };
-const std::vector<Applicability>& optimizer_keys() {
-  static const std::vector<Applicability> table = {
-      {"momentum", {"sgd"}},
-      {"dampening", {"sgd"}},
-      {"nesterov", {"sgd"}},
-      {"beta1", {"adam", "adamw", "lion"}},
-      {"beta2", {"adam", "adamw", "lion"}},
-      {"eps", {"adam", "adamw", "adagrad"}},
-      {"lr_decay", {"adagrad"}},
-      {"initial_accumulator", {"adagrad"}},
-  };
+std::vector<Applicability> optimizer_keys() {
+  std::vector<Applicability> table;
+  for (const kernels::OptimizerKind& kind : kernels::optimizer_kinds()) {
+    for (const std::string_view key : kind.keys) {
+      if (key.empty()) break;
+      auto row = std::ranges::find(table, key, &Applicability::key);
+      if (row == table.end()) row = table.insert(row, {key, {}});
+      row->owners.push_back(kind.name);
+    }
+  }
   return table;
 }
 const std::vector<Applicability>& schedule_keys() {
@@ -186,7 +184,7 @@ void check_limits(Faults& f, const Config& c) {
 void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, const std::string& section,
                      const std::string& name_key) {
   const auto key = [&section](const char* name) { return section + "." + name; };
-  f.one_of(o.name, kOptimizers, name_key);
+  f.one_of(o.name, kernels::optimizer_names(), name_key);
   f.check(positive(o.lr), key("lr"), "must be a finite number above 0");
   f.check(not_negative(o.weight_decay), key("weight_decay"), "must be 0 or a finite number above 0");
   // A value that the optimizer has no use for is not judged; that it is given at all is another fault.
@@ -322,16 +320,8 @@ void check_gate(Faults& f, const JobConfig& c) {
 }  // namespace
 
 OptimizerConfig default_optimizer(std::string_view name) {
-  OptimizerConfig o;
-  o.name = name;
-  if (name == "adam" || name == "adamw") o.lr = 0.001;
-  if (name == "adamw") o.weight_decay = 0.01;
-  if (name == "adagrad") o.eps = 1e-10;
-  if (name == "lion") {
-    o.lr = 0.0001;
-    o.beta2 = 0.99;
-  }
-  return o;
+  const kernels::OptimizerKind* kind = kernels::optimizer_kind(name);
+  return {kind ? kind->defaults : kernels::OptimizerOptions{}, std::string(name)};
 }
 
 OptimizerConfig default_outer_optimizer(Mode mode, std::string_view name) {
@@ -380,7 +370,7 @@ std::optional<Fault> inapplicable(const JobConfig& config, const std::string& ke
   if (section == "schedule") return look_up(schedule_keys(), word(config.schedule.kind));
   if (section != "optimizer" && section != "local") return std::nullopt;
   const std::string& name = section == "local" ? config.local.optimizer.name : config.optimizer.name;
-  if (!contains(kOptimizers, name)) return std::nullopt;  // a fault of its own
+  if (kernels::optimizer_kind(name) == nullptr) return std::nullopt;  // a fault of its own
   return look_up(optimizer_keys(), name);
 }
 
@@ -400,8 +390,8 @@ std::vector<Fault> faults_of(const JobConfig& c) {
           "must be a multiple of " + std::to_string(kTensorAlign * sizeof(float)) + " from " +
               std::to_string(kMinChunkBytes) + " to " + std::to_string(kMaxChunkBytes) +
               ", or 0 to let the size follow from the model");
-  f.check(usable_for_push(c.push), "encoding.push", "must be one of " + std::string(kPushEncodings));
-  f.check(usable_for_pull(c.pull), "encoding.pull", "must be one of " + std::string(kPullEncodings));
+  f.check(usable_for_push(c.push), "encoding.push", "must be one of " + push_encodings());
+  f.check(usable_for_pull(c.pull), "encoding.pull", "must be one of " + pull_encodings());
   if (!on_servers(c)) {
     const std::string why =
         "must be fp32 with mode \"allreduce\": a ring adds values on the way, encoded ones cannot be";

@@ -122,7 +122,7 @@ class Reader {
     if (spec) {
       out = *spec;
     } else {
-      refuse(section, key, *v, "must be one of " + std::string(encodings_for(key)));
+      refuse(section, key, *v, "must be one of " + encodings_for(key));
     }
   }
 

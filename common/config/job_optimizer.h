@@ -4,11 +4,12 @@
 #include <memory>
 
 #include "common/config/config.h"
-#include "kernels/optimizer.h"
 
 namespace tributary {
 
 // Null if no optimizer has config.name (job_json checks it, but a peer may be of another release).
-std::unique_ptr<kernels::Optimizer> make_optimizer(const OptimizerConfig& config);
+inline std::unique_ptr<kernels::Optimizer> make_optimizer(const OptimizerConfig& config) {
+  return kernels::make_optimizer(config.name, config);
+}
 
 }  // namespace tributary

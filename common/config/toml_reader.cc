@@ -295,7 +295,7 @@ void TomlReader::operator()(std::string_view section, std::string_view key, Enco
   if (spec) {
     out = *spec;
   } else {
-    unreadable(section, key, "must be one of " + std::string(encodings_for(key)));
+    unreadable(section, key, "must be one of " + encodings_for(key));
   }
 }
 

@@ -272,15 +272,9 @@ std::string checkpoint_name(std::string_view job_name, Round round) {
 
 std::vector<std::string> state_names(const OptimizerConfig& config) {
   const auto optimizer = make_optimizer(config);
-  std::vector<std::string> names;
-  if (config.name == "adam" || config.name == "adamw") names = {"exp_avg", "exp_avg_sq"};
-  if (config.name == "lion") names = {"exp_avg"};
-  if (config.name == "adagrad") names = {"sum"};
-  if (config.name == "sgd") names = {"momentum_buffer"};
-  const std::size_t slots = optimizer ? static_cast<std::size_t>(optimizer->slots()) : 0;
-  while (names.size() < slots) names.push_back("state" + std::to_string(names.size()));
-  names.resize(slots);
-  return names;
+  if (!optimizer) return {};
+  const auto names = optimizer->state_names();
+  return {names.begin(), names.end()};
 }
 
 std::string to_json(const Manifest& manifest) {

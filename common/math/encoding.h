@@ -81,21 +81,21 @@ void decode_push(const Encoding& encoding, const std::byte* frame, std::uint64_t
 
 // Never fails for a valid spec. Instances without parameters are shared.
 std::shared_ptr<const Encoding> make_encoding(EncodingSpec spec);
-// REQUIRES: id takes no parameters (all but kTopK).
+// REQUIRES: id takes no parameters.
 const Encoding& encoding_for(EncodingId id);
 
 // "fp32", "bf16", "fp16", "int8", "topk:0.01", "onebit", "int8-delta".
 std::optional<EncodingSpec> parse_encoding(std::string_view name);
 bool usable_for_push(EncodingSpec spec);
 bool usable_for_pull(EncodingSpec spec);
-// In words, for messages: "fp32, bf16, ...".
-inline constexpr std::string_view kPushEncodings = "fp32, bf16, fp16, int8, topk:R (R from 0.000001 to 1), onebit";
-inline constexpr std::string_view kPullEncodings = "fp32, bf16, fp16, int8-delta";
-// Of a job's key "push" or "pull".
-constexpr std::string_view encodings_for(std::string_view key) {
-  return key == "pull" ? kPullEncodings : kPushEncodings;
+// In words, for messages: "fp32, bf16, ..."; of a job's key "push" or "pull".
+std::string push_encodings();
+std::string pull_encodings();
+inline std::string encodings_for(std::string_view key) {
+  return key == "pull" ? pull_encodings() : push_encodings();
 }
 // Name of an encoding without its parameters.
 std::string_view encoding_name(EncodingId id);
+std::uint16_t last_encoding();  // the id that was added last
 
 }  // namespace tributary

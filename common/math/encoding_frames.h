@@ -1,5 +1,5 @@
 // Where the parts of a frame lie, for encodings whose frames have parts: shared by the CPU's encodings
-// (encoding_feedback.cc) and whoever drives the devices' (worker/device/cuda_device_api.cc).
+// (encoding_int8.h and its like) and whoever drives the devices' (worker/device/cuda_device_api.cc).
 //
 //   int8     scales | zeros | values       onebit   scales | zeros | signs       topk   counts | values | offsets
 #pragma once
@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/base/assert.h"
 #include "kernels/int8.h"
 #include "kernels/onebit.h"
 #include "kernels/topk.h"
@@ -18,6 +19,15 @@ namespace tributary {
 constexpr std::size_t scales_bytes(std::size_t blocks) {
   constexpr std::size_t kPartAlign = 16;
   return (blocks * sizeof(float) + kPartAlign - 1) / kPartAlign * kPartAlign;
+}
+
+inline float* frame_floats(std::byte* at) {
+  TRIB_ASSERT(reinterpret_cast<std::uintptr_t>(at) % alignof(float) == 0);
+  return reinterpret_cast<float*>(at);
+}
+// The padding is part of the frame's bytes: the same for the same values.
+inline void clear_padding(std::byte* frame, std::size_t scales, std::size_t values_at) {
+  std::fill(frame + scales, frame + values_at, std::byte{0});
 }
 
 struct Int8Frame {

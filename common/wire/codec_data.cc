@@ -16,13 +16,6 @@ constexpr std::size_t kSegmentTable = kWord;                                   /
 static_assert(kMaxErrorText == kMaxErrorHeader - kMaxDataHeader - 2 * kWord);  // and the header itself
 constexpr std::string_view kKind = "data header";
 
-static_assert(static_cast<int>(wire::Encoding::FP32) == static_cast<int>(EncodingId::kFp32));
-static_assert(static_cast<int>(wire::Encoding::BF16) == static_cast<int>(EncodingId::kBf16));
-static_assert(static_cast<int>(wire::Encoding::FP16) == static_cast<int>(EncodingId::kFp16));
-static_assert(static_cast<int>(wire::Encoding::INT8) == static_cast<int>(EncodingId::kInt8));
-static_assert(static_cast<int>(wire::Encoding::TOP_K) == static_cast<int>(EncodingId::kTopK));
-static_assert(static_cast<int>(wire::Encoding::ONE_BIT) == static_cast<int>(EncodingId::kOneBit));
-static_assert(static_cast<int>(wire::Encoding::INT8_DELTA) == static_cast<int>(EncodingId::kInt8Delta));
 static_assert(static_cast<int>(wire::ResidualUse::BEHIND) == static_cast<int>(ResidualUse::kBehind));
 static_assert(static_cast<int>(wire::ResidualUse::ALONE) == static_cast<int>(ResidualUse::kAlone));
 

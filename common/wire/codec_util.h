@@ -108,10 +108,10 @@ void check_count(std::size_t count, const AtMost& most);
 
 template <class To>
 To read_enum(auto value) {
-  constexpr KnownValues kKnown = known_values(To{});
+  const KnownValues known = known_values(To{});
   const auto number = static_cast<std::uint16_t>(value);
-  if (number > kKnown.last) {
-    throw Malformed{std::string(kKnown.what) + " is " + std::to_string(number) + ", which no known value has"};
+  if (number > known.last) {
+    throw Malformed{std::string(known.what) + " is " + std::to_string(number) + ", which no known value has"};
   }
   return static_cast<To>(number);
 }

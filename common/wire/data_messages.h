@@ -9,6 +9,7 @@
 #include "common/base/ids.h"
 #include "common/base/layout.h"
 #include "common/base/message_fields.h"
+#include "common/math/encoding.h"
 #include "common/math/gate_decision.h"
 
 namespace tributary {
@@ -36,8 +37,8 @@ enum class ResidualUse : std::uint8_t { kNone = 0, kBehind = 1, kAlone = 2 };
 constexpr KnownValues known_values(ResidualUse) {
   return {static_cast<std::uint16_t>(ResidualUse::kAlone), "the use of the residual"};
 }
-constexpr KnownValues known_values(EncodingId) {
-  return {static_cast<std::uint16_t>(EncodingId::kInt8Delta), "the encoding"};
+inline KnownValues known_values(EncodingId) {
+  return {last_encoding(), "the encoding"};
 }
 
 // Where the residual begins in a payload that carries one behind its frame.

@@ -31,16 +31,13 @@ struct ChunkHeader : ChunkProgress {
     field(m.job, TRIB_WIRE(Job));
     field(m.round, TRIB_WIRE(Round));
     field(m.chunk, TRIB_WIRE(Chunk));
-    field(m.version, TRIB_WIRE(Version));
-    field(m.step, TRIB_WIRE(Step));
     field(m.elements, TRIB_WIRE(Elements));
     field(m.slots, TRIB_WIRE(Slots));
     field(m.optimizer, TRIB_WIRE(Optimizer), AtMost{kMaxNameBytes, "the optimizer's name"});
     field(m.checksum, TRIB_WIRE(Checksum));
     field(m.estimate, TRIB_WIRE(Estimate));
-    field(m.nodes, TRIB_WIRE(Nodes));
     field(m.residual_nodes, TRIB_WIRE(ResidualNodes));
-    field(m.clocks, TRIB_WIRE(Clocks));
+    ChunkProgress::fields(m, field);
   }
 };
 

@@ -1,6 +1,6 @@
 // A chunk's state, as it goes from a server's memory to its store, into checkpoints, and back into a server's memory.
-// What belongs to a chunk is a member here and a field of its record (schema/records.capnp,
-// server/chunk/chunk_record.cc).
+// What belongs to a chunk's progress is a member here, its line beside it, and a field of its record
+// (schema/records.capnp). What belongs to its arrays is in arrays().
 #pragma once
 
 #include <algorithm>
@@ -26,6 +26,14 @@ struct ChunkProgress {
   std::uint32_t nodes = 0;            // of the view that made it
   std::vector<std::uint64_t> clocks;  // by node: its newest push that is in here; empty in jobs without clocks
   GateDecision gate;                  // about the round that made it; kNone in jobs without a gate
+
+  // All but the gate, which is written where there is one.
+  static void fields(auto& m, auto&& field) {
+    field(m.version, TRIB_WIRE(Version));
+    field(m.step, TRIB_WIRE(Step));
+    field(m.nodes, TRIB_WIRE(Nodes));
+    field(m.clocks, TRIB_WIRE(Clocks));
+  }
 };
 
 // What a node could not say in its push (error feedback): fp32 at any address.

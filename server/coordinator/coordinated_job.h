@@ -1,37 +1,22 @@
-// CoordinatedJob: the life of a job in the coordinator, phase by phase (server/coordinator/job_phases.h). Pure: what
-// its peers say and ticks in, messages out. CoordinatorCore owns it and opens its views.
+// CoordinatedJob: a job in the coordinator: its phases (server/coordinator/job_phases.h), and when it goes from one to
+// the next (docs/membership.md). Pure: what its peers say and ticks in, messages out. CoordinatorCore owns it and opens
+// its views.
 //
-// Losing somebody while the shards load goes back to gathering: no worker has heard of that view yet, those that joined
-// wait on. Losing a member of a running view (heartbeat timeout, a new incarnation, LeaveKind::kFailed) ends it with
-// StopKind::kRestart: everybody is told who was lost and may attach again; the next view goes on from what the servers
-// kept in memory and what nodes can push again (server/coordinator/view_start.h), else from the last committed
-// snapshot. Views of a job id only grow, so messages of an ended view are refused everywhere. A coordinator that keeps
-// no registry begins with view 1 again, but under an id that nobody has used.
-//
-// In an elastic job (membership.on_worker_loss = "continue") a view begins with the nodes that are there. Whoever was
-// in the view before is waited for, if it is not known to be lost; a node that joins ends the running view, as one that
-// leaves or is lost does. That costs what a loss costs, the round that is open: its samples are dealt out anew and
-// computed again, and where a chunk has it already, it has the sum over the same samples. Elsewhere a view has as many
-// nodes as the trainers say.
-//
-// An all-reduce job has no part on servers: it runs as soon as its nodes are there, and is over as soon as it stops,
-// because node 0 keeps its state (server/coordinator/state_home.h). What nodes need to connect to each other
-// (PeerAddress) passes through here.
+// Losing somebody while the shards load goes back to gathering: no worker has heard of that view yet. Losing a member
+// of a running view ends it with StopKind::kRestart, and everybody may attach again. Views of a job id only grow, so
+// messages of an ended view are refused everywhere.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "server/coordinator/coordinator_context.h"
+#include "server/coordinator/job_ledger.h"
 #include "server/coordinator/job_phases.h"
-#include "server/coordinator/job_record_keeper.h"
-#include "server/coordinator/state_home.h"
 
 namespace tributary {
 
@@ -52,27 +37,25 @@ struct JobStatus {
 
 class CoordinatedJob {
  public:
-  static constexpr std::uint32_t kMaxPeerAddresses = 4096;  // of a node in a view; more are not passed on
-
   // older: trainings of its name that it took the place of, until they are dropped.
   CoordinatedJob(CoordinatorContext& context, const JobConfig& config, JobRecord record = {},
-                 std::set<JobId> older = {});
+                 std::set<JobId> older = {})
+      : ledger_(context, config, std::move(record), std::move(older)) {}
 
   // ---- What it is ----
-  const JobConfig& config() const { return config_; }
-  const JobRecord& record() const { return keeper_.record(); }
-  std::string in_words() const { return "job '" + config_.name + "'"; }
-  std::set<JobId> ids() const { return keeper_.ids(); }  // its own and those of older trainings of its name
-  bool knows(JobId id) const { return keeper_.knows(id); }
-  std::uint16_t servers() const { return home_->servers(); }  // that take part in its views: all or none
+  const JobConfig& config() const { return ledger_.config(); }
+  const JobRecord& record() const { return ledger_.record(); }
+  std::string in_words() const { return ledger_.in_words(); }
+  std::set<JobId> ids() const { return ledger_.keeper.ids(); }  // its own and those of older trainings of its name
+  bool knows(JobId id) const { return ledger_.keeper.knows(id); }
+  std::uint16_t servers() const { return ledger_.servers(); }  // that take part in its views: all or none
   const JobMembers& members() const;
-  std::uint32_t nodes() const { return nodes_; }
-  std::set<std::uint16_t> shards() const { return home_->shards(record()); }
-  bool idle() const { return std::holds_alternative<phase::Idle>(phase_); }
-  bool running() const { return std::holds_alternative<phase::Running>(phase_); }
-  bool stopping() const { return std::holds_alternative<phase::Stopping>(phase_); }
-  bool trains() const { return running() || stopping(); }
-  bool restoring() const { return idle() && std::get<phase::Idle>(phase_).restoring.has_value(); }
+  std::uint32_t nodes() const { return ledger_.nodes; }
+  std::set<std::uint16_t> shards() const { return ledger_.shards(); }
+  bool idle() const { return is<IdleJob>(); }
+  bool stopping() const { return is<StoppingView>(); }
+  bool trains() const { return is<RunningView>() || stopping(); }
+  bool restoring() const { return idle() && std::get<IdleJob>(phase_).restoring.has_value(); }
   bool in_view() const { return view() != nullptr; }
   bool in_view(ViewId id) const { return in_view() && record().view == id; }
   bool takes_snapshot() const;
@@ -102,7 +85,7 @@ class CoordinatedJob {
   void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
   void on(const Peers::Worker& worker, const SnapshotDone& m, std::uint64_t now_ms);  // node 0 of an all-reduce job
   // What came of a view that is over, to a node that says again with which round it ended.
-  void tell_outcome(PeerId to, ViewId view, Round round);
+  void tell_outcome(PeerId to, ViewId view, Round round) { ledger_.tell_outcome(to, view, round); }
   // Its nodes are asked to stop after their round.
   void request_stop(const std::string& reason);
   void tick(std::uint64_t now_ms);
@@ -117,65 +100,40 @@ class CoordinatedJob {
   void server_lost(std::uint16_t server, const std::string& reason, std::uint64_t now_ms);
   void worker_lost(std::uint64_t worker, const std::string& reason, std::uint64_t now_ms);
   // It will not attach again: the others need not wait for it. Did they?
-  bool forget_worker(std::uint64_t worker) { return awaited_.forget_worker(worker); }
+  bool forget_worker(std::uint64_t worker) { return ledger_.awaited.forget_worker(worker); }
   void server_stops(const std::string& who, std::uint64_t now_ms);
   void worker_stops(std::uint64_t worker, const std::string& who, std::uint64_t now_ms);
   void drain(const std::string& who, std::uint64_t now_ms);
 
   // ---- Restored from a checkpoint ----
-  void begin_restore(JobConfig config) { std::get<phase::Idle>(phase_).restoring = std::move(config); }
-  JobConfig end_restore() { return *std::exchange(std::get<phase::Idle>(phase_).restoring, std::nullopt); }
-  void drop_older() { keeper_.drop_older(); }
+  void begin_restore(JobConfig config) { std::get<IdleJob>(phase_).restoring = std::move(config); }
+  JobConfig end_restore() { return *std::exchange(std::get<IdleJob>(phase_).restoring, std::nullopt); }
+  void drop_older() { ledger_.keeper.drop_older(); }
 
  private:
+  template <typename Phase>
+  bool is() const {
+    return std::holds_alternative<Phase>(phase_);
+  }
   BetweenViews* between();
   JobView* view();
   const JobView* view() const { return const_cast<CoordinatedJob*>(this)->view(); }
-  void set_config(const JobConfig& config);
 
   // coordinated_job_open.cc: a view begins
-  Status let_in(const JoinJob& m, const JobConfig& config, std::uint64_t now_ms);
-  Result<ViewStart> begin_view(phase::Gathering& gathering, JobId fresh_id);
+  Result<ViewStart> begin_view(GatheringJob& gathering, JobId fresh_id);
   void run(std::uint64_t now_ms);
-  JobWelcome welcome_message(std::uint32_t node) const;
-
-  // coordinated_job_run.cc: it runs
-  void commit(Round round, bool finished, std::uint64_t now_ms);
-  void tell_commit();
-  void tick(phase::Running& running, std::uint64_t now_ms);
 
   // coordinated_job.cc: it ends
+  void leave_running(RunningView& running, const Peers::Worker& worker, const LeaveJob& m, std::uint64_t now_ms);
   void lose_member(std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
-  bool goes_on_without(std::uint32_t node) const;
-  Round stop_round(Round left) const;
   void begin_stop(StopKind kind, Round round, const std::string& reason, std::uint64_t now_ms);
-  void end_checkpointed(const SnapshotDone& kept, std::uint64_t now_ms);
-  void end_unsaved(std::uint64_t now_ms);
-  void tell_saved(bool saved);
   void gather_again(const std::string& reason, std::uint64_t now_ms);
   void restart(const std::string& reason, std::uint64_t now_ms);
+  void end_stop(StoppingView::Over over, std::uint64_t now_ms);
   void become_idle(BetweenViews between, std::uint64_t now_ms);
-  StopJob cut_message() const;
-  StopJob stop_message() const;
-  void send_members(const ControlMessage& message);
-  void send_servers(const ControlMessage& message);
 
-  CoordinatorContext& context_;
-  JobConfig config_;
-  std::unique_ptr<StateHome> home_;  // as config_ says
-  JobRecordKeeper keeper_;
+  JobLedger ledger_;
   JobPhase phase_;
-
-  // From view to view.
-  std::uint32_t nodes_ = 0;  // of the last view, or of the one that is gathered
-  AwaitedNodes awaited_;     // elastic
-  Round reached_;            // where the last view began
-  JobPaces paces_;
-  std::uint64_t redo_due_ms_ = 0;        // no snapshot is named for rings' sake before
-  StopKind ended_ = StopKind::kRestart;  // how the last view did
-  std::string last_stop_;
-  std::string not_saved_;  // why the newest snapshot that was wanted is not there; empty: it is
-  std::optional<JobPlacement> placement_;
 };
 
 }  // namespace tributary

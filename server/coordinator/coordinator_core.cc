@@ -31,7 +31,7 @@ CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<
       }
     }
     const std::string name = config->name;
-    jobs_.emplace(name, CoordinatedJob(context_, *config, std::move(record), std::move(older)));
+    jobs_.try_emplace(name, context_, *config, std::move(record), std::move(older));
   }
 }
 
@@ -282,7 +282,7 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
   }
   auto at = jobs_.find(name);
   const bool created = at == jobs_.end();
-  if (created) at = jobs_.emplace(name, CoordinatedJob(context_, *config)).first;
+  if (created) at = jobs_.try_emplace(name, context_, *config).first;
   if (const Status joined = join(at->second, m, *config, *worker, now_ms); !joined) {
     if (created) jobs_.erase(at);
     return context_.refuse(from, joined.error(), name);

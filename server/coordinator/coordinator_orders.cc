@@ -94,7 +94,7 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
   record->job_json = job_json;
   const Result<std::uint64_t> id = context_.checkpoints.restore(order, *record, now_ms);
   if (!id) return id;
-  if (known == jobs_.end()) known = jobs_.emplace(order.name, CoordinatedJob(context_, *config)).first;
+  if (known == jobs_.end()) known = jobs_.try_emplace(order.name, context_, *config).first;
   known->second.begin_restore(std::move(*config));
   return id;
 }
@@ -148,7 +148,7 @@ Status CoordinatorCore::restored(const std::string& name, const JobRecord& recor
   older.merge(before->second.ids());
   JobConfig config = before->second.end_restore();
   jobs_.erase(before);
-  CoordinatedJob& job = jobs_.emplace(name, CoordinatedJob(context_, config, record, std::move(older))).first->second;
+  CoordinatedJob& job = jobs_.try_emplace(name, context_, config, record, std::move(older)).first->second;
   for (const std::uint16_t shard : job.shards()) {
     context_.peers.add_snapshot(shard, record.job, name, record.committed);
   }

@@ -98,5 +98,6 @@ class SnapshotSchedule {
 
 // How long servers may give no sign that they write what they have to.
 inline constexpr std::uint64_t kWritingPatienceMs = 60'000;
+inline constexpr const char* kNotInTime = "servers did not write it in time";
 
 }  // namespace tributary

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "common/math/encoding.h"
-
 namespace tributary {
 namespace {
 
@@ -24,8 +22,8 @@ std::optional<Round> reach_of_redo(Round snapshot, const JobRecord& record, cons
 
 // Servers that go on with what they have in memory do not know what nodes have not said yet: every node must know it
 // itself, of the round that the view begins at. (It is in snapshots.)
-bool residuals_at(Round round, const JobRecord& record, const JobConfig& config, const JobMembers& members) {
-  if (!make_encoding(config.push)->keeps_residual()) return true;
+bool residuals_at(Round round, const JobRecord& record, const JobPlan& plan, const JobMembers& members) {
+  if (!plan.push->keeps_residual()) return true;
   return std::ranges::all_of(members, [&](const auto& entry) {
     const JoinJob& join = entry.second.join;
     return join.redo_job == record.job && join.redo_members == record.view_nodes.hash && join.residual_first <= round &&
@@ -60,15 +58,15 @@ std::string ViewStart::in_words(std::size_t shards) const {
          ", and the nodes push again what came after it";
 }
 
-ViewStart choose_start(bool resume, Round loaded, const JobRecord& record, const JobConfig& config,
+ViewStart choose_start(bool resume, Round loaded, const JobRecord& record, const JobPlan& plan,
                        const std::set<std::uint16_t>& shards, const StateInMemory& memory) {
   const ViewStart at_snapshot{resume, loaded, loaded, {}};
-  if (shards.empty() || !has_rounds(config)) return at_snapshot;
+  if (shards.empty() || !plan.has_rounds()) return at_snapshot;
   const std::optional<Round> in_memory = round_in_memory(loaded, shards, memory.shards);
   // Without a snapshot a lost shard has nothing to push upon.
   const std::optional<Round> reach = resume ? reach_of_redo(loaded, record, memory.members) : std::nullopt;
   const bool once_more = reach && *reach >= memory.reached;  // what was reached can be had again
-  if (in_memory && residuals_at(*in_memory, record, config, memory.members) &&
+  if (in_memory && residuals_at(*in_memory, record, plan, memory.members) &&
       (!reach || in_memory->value + 1 >= reach->value) && (*in_memory >= memory.reached || !once_more)) {
     return {resume, loaded, *in_memory, shards};
   }
@@ -86,7 +84,7 @@ ViewStart choose_start(bool resume, Round loaded, const JobRecord& record, const
   std::erase_if(start.kept,
                 [&](std::uint16_t shard) { return memory.shards.at(shard).max_version.value > start.round.value + 1; });
   start.round = std::max(start.round, loaded);
-  return residuals_at(start.round, record, config, memory.members) ? start : at_snapshot;
+  return residuals_at(start.round, record, plan, memory.members) ? start : at_snapshot;
 }
 
 }  // namespace tributary

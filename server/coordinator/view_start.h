@@ -3,10 +3,10 @@
 //
 // A round r can be the beginning if every chunk can be had at r. Servers that lived through a loss have their chunks in
 // memory, each at version r or r+1 for the least r: no node pushes a chunk of round r+2 before it has all of r+1. Of
-// those at r+1 they have the parameters before the last step, too (ShardJob::recovers), and what nodes push of round
-// r+1 again is known there. A server that was lost loads the last committed snapshot, and the nodes push again what
-// they pushed since, if each of them still has it. If any of that cannot be had, the view begins at the snapshot, and
-// what servers kept is dropped: the rounds since are computed again.
+// those at r+1 they have the parameters before the last step, too (server/shard/shard_previous.h), and what nodes push
+// of round r+1 again is known there. A server that was lost loads the last committed snapshot, and the nodes push again
+// what they pushed since, if each of them still has it. If any of that cannot be had, the view begins at the snapshot,
+// and what servers kept is dropped: the rounds since are computed again.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 #include <set>
 #include <string>
 
-#include "common/config/config.h"
+#include "common/config/job_plan.h"
 #include "common/wire/messages.h"
 #include "server/coordinator/job_members.h"
 #include "server/coordinator/job_record.h"
@@ -45,7 +45,7 @@ struct StateInMemory {
 };
 
 // resume, loaded: the newest state on disks. shards: that own chunks of the job.
-ViewStart choose_start(bool resume, Round loaded, const JobRecord& record, const JobConfig& config,
+ViewStart choose_start(bool resume, Round loaded, const JobRecord& record, const JobPlan& plan,
                        const std::set<std::uint16_t>& shards, const StateInMemory& memory);
 
 }  // namespace tributary

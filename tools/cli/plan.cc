@@ -217,10 +217,10 @@ Status run_plan(PlanArguments& a) {
   return {};
 }
 
-std::function<std::string(const std::string&)> encoding_check(bool (*usable)(EncodingSpec), std::string_view names) {
-  return [usable, names](const std::string& name) {
+std::function<std::string(const std::string&)> encoding_check(bool (*usable)(EncodingSpec), std::string names) {
+  return [usable, names = std::move(names)](const std::string& name) {
     const auto spec = parse_encoding(name);
-    return spec && usable(*spec) ? std::string() : "'" + name + "' is not one of " + std::string(names);
+    return spec && usable(*spec) ? std::string() : "'" + name + "' is not one of " + names;
   };
 }
 
@@ -257,10 +257,10 @@ void add_job_options(CliCommand plan, PlanArguments& a) {
   const CliOption payload =
       plan->add_option("--payload", a.payload, "bytes to exchange (fp32), as 16MB")->type_name("BYTES");
   plan->add_option("--parameters", a.parameters, "instead: parameters of 4 bytes, as 1e9")->excludes(payload);
-  plan->add_option("--push", a.push, "encoding of gradients: " + std::string(kPushEncodings))
-      ->check(accepted_by(encoding_check(usable_for_push, kPushEncodings)));
-  plan->add_option("--pull", a.pull, "encoding of parameters: " + std::string(kPullEncodings))
-      ->check(accepted_by(encoding_check(usable_for_pull, kPullEncodings)));
+  plan->add_option("--push", a.push, "encoding of gradients: " + push_encodings())
+      ->check(accepted_by(encoding_check(usable_for_push, push_encodings())));
+  plan->add_option("--pull", a.pull, "encoding of parameters: " + pull_encodings())
+      ->check(accepted_by(encoding_check(usable_for_pull, pull_encodings())));
   plan->add_option("--compute-ms", a.compute_ms, "forward and backward pass of a step")
       ->check(not_negative())
       ->capture_default_str();

@@ -1,0 +1,39 @@
+// Adagrad (Duchi et al. 2011) as torch.optim.Adagrad has it:
+//
+//   g = g + weight_decay * p          s = s + g^2, from initial_accumulator
+//   p = p - lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps)
+#pragma once
+
+#include <cmath>
+
+#include "kernels/formula.h"
+
+namespace tributary::kernels {
+
+struct Adagrad : Formula {
+  static constexpr OptimizerKind kKind = {
+      "adagrad", {"eps", "lr_decay", "initial_accumulator"}, {.lr = 0.01, .eps = 1e-10}};
+  static constexpr StateNames<1> kState = {"sum"};
+  static float initial_state(const OptimizerOptions& options) {
+    return static_cast<float>(options.initial_accumulator);
+  }
+
+  enum Scalar { kLr, kEps, kWeightDecay };
+  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t, double lr) {
+    StepScalars s;
+    s.a[kLr] = static_cast<float>(lr / (1.0 + static_cast<double>(t - 1) * options.lr_decay));
+    s.a[kEps] = static_cast<float>(options.eps);
+    s.a[kWeightDecay] = static_cast<float>(options.weight_decay);
+    s.first = t == 1;
+    return s;
+  }
+
+  // s0: the sum of squares.
+  TRIBUTARY_INLINE static StepElement update(const StepScalars& s, StepElement old, float g) {
+    const float decayed = s.a[kWeightDecay] == 0.0f ? g : g + s.a[kWeightDecay] * old.p;
+    const float sum = old.s0 + decayed * decayed;
+    return {old.p - s.a[kLr] * decayed / (std::sqrt(sum) + s.a[kEps]), sum, 0.0f};
+  }
+};
+
+}  // namespace tributary::kernels

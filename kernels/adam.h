@@ -1,0 +1,53 @@
+// Adam (Kingma & Ba 2015) as torch.optim.Adam has it, its single-tensor path:
+//
+//   g = g + weight_decay * p
+//   m = lerp(m, g, 1 - beta1)          v = beta2 * v + (1 - beta2) * g^2
+//   p = p - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+#pragma once
+
+#include <cmath>
+
+#include "kernels/formula.h"
+
+namespace tributary::kernels {
+
+struct Adam : Formula {
+  static constexpr OptimizerKind kKind = {"adam", {"beta1", "beta2", "eps"}, {.lr = 0.001}};
+  static constexpr StateNames<2> kState = {"exp_avg", "exp_avg_sq"};
+
+  // a[kLerp]: how far m moves towards g; or, if it moves more than half-way (lerp_from_gradient), how far from g back
+  // to m (the more exact form of the two, and PyTorch's choice).
+  enum Scalar { kLerp, kBeta2, kGradSquareWeight, kStepSize, kInverseSqrtCorrection2, kEps, kDecay };
+  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t, double lr) {
+    const double correction1 = 1.0 - std::pow(options.beta1, static_cast<double>(t));
+    const double correction2 = 1.0 - std::pow(options.beta2, static_cast<double>(t));
+    StepScalars s;
+    s.lerp_from_gradient = !(1.0 - options.beta1 < 0.5);
+    const float weight = static_cast<float>(1.0 - options.beta1);
+    s.a[kLerp] = s.lerp_from_gradient ? 1.0f - weight : weight;
+    s.a[kBeta2] = static_cast<float>(options.beta2);
+    s.a[kGradSquareWeight] = static_cast<float>(1.0 - options.beta2);
+    s.a[kStepSize] = static_cast<float>(lr / correction1);
+    s.a[kInverseSqrtCorrection2] = static_cast<float>(1.0 / std::sqrt(correction2));
+    s.a[kEps] = static_cast<float>(options.eps);
+    s.a[kDecay] = static_cast<float>(options.weight_decay);
+    s.first = t == 1;
+    return s;
+  }
+
+  // s0: m, s1: v. One square root and one division an element: what is divided by sqrt(1 - beta2^t) is multiplied by
+  // its inverse instead.
+  TRIBUTARY_INLINE static StepElement moments(const StepScalars& s, StepElement old, float g) {
+    const float base = s.lerp_from_gradient ? g : old.s0;
+    const float other = s.lerp_from_gradient ? old.s0 : g;
+    const float m = base + s.a[kLerp] * (other - base);
+    const float v = s.a[kBeta2] * old.s1 + s.a[kGradSquareWeight] * g * g;
+    const float denominator = std::sqrt(v) * s.a[kInverseSqrtCorrection2] + s.a[kEps];
+    return {old.p - s.a[kStepSize] * m / denominator, m, v};
+  }
+  TRIBUTARY_INLINE static StepElement update(const StepScalars& s, StepElement old, float g) {
+    return moments(s, old, s.a[kDecay] != 0.0f ? g + s.a[kDecay] * old.p : g);
+  }
+};
+
+}  // namespace tributary::kernels

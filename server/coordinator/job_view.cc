@@ -1,0 +1,55 @@
+#include "server/coordinator/job_view.h"
+
+#include <iterator>
+
+#include "server/coordinator/job_ledger.h"
+
+namespace tributary {
+
+OpenJob open_message(const JobRecord& record, const JobView& view, std::uint16_t shard) {
+  OpenJob open;
+  open.job = record.job;
+  open.view = record.view;
+  open.job_json = record.job_json;
+  open.tensors = record.tensors;
+  open.chunk_elements = record.chunk_elements;
+  open.owners = record.owners;
+  open.nodes = static_cast<std::uint32_t>(view.members.size());
+  open.resume = view.start.resume;
+  open.resume_round = view.start.loaded;
+  open.kept = view.start.kept.contains(shard);
+  return open;
+}
+
+JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::uint32_t node) {
+  const auto& [members, start, gate] = view;
+  const JobRecord& record = ledger.record();
+  const Peers& peers = ledger.context.peers;
+  JobWelcome welcome;
+  welcome.name = ledger.config().name;
+  welcome.job = record.job;
+  welcome.view = record.view;
+  welcome.chunk_elements = record.chunk_elements;
+  welcome.owners = record.owners;
+  welcome.resume = !start.anew();
+  welcome.resume_round = start.round;
+  welcome.committed = record.committed;
+  welcome.redo = keeps_redo(ledger.config(), members, peers);
+  // In a view nodes count from 0, in the order of the ranks that they are known by.
+  welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(members.begin(), members.find(node))));
+  welcome.nodes = ledger.nodes;
+  welcome.members = record.view_nodes.hash;
+  welcome.rank_states = ledger.keeper.rank_states(node, start);
+  if (ledger.servers() == 0) return welcome;
+  const std::set<std::uint16_t> owning = ledger.shards();
+  for (const auto& [index, server] : peers.servers()) {
+    welcome.endpoints.push_back(server.hello.lane_endpoints);
+    welcome.locals.push_back(server.hello.lane_locals);
+    if (start.round == start.loaded) continue;
+    const bool has = start.kept.contains(index) || !owning.contains(index);  // those without chunks lack nothing
+    welcome.redo_after.emplace_back(has ? start.round.value : start.loaded.value);
+  }
+  return welcome;
+}
+
+}  // namespace tributary

@@ -1,0 +1,34 @@
+// A view of a job in the coordinator: who takes part, where it begins, and what servers and nodes are told of it. And
+// what is known between two views. Pure data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+
+#include "common/wire/messages.h"
+#include "server/coordinator/job_members.h"
+#include "server/coordinator/round_gate.h"
+#include "server/coordinator/view_start.h"
+
+namespace tributary {
+
+class JobLedger;
+
+// What servers kept of the last view, and those who have yet to say.
+struct BetweenViews {
+  KeptShards kept;
+  std::set<std::uint16_t> asked;
+};
+
+struct JobView {
+  JobMembers members;
+  ViewStart start;
+  std::optional<RoundGate> gate;  // if the job has one
+};
+
+OpenJob open_message(const JobRecord& record, const JobView& view, std::uint16_t shard);
+// REQUIRES: the node is a member.
+JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::uint32_t node);
+
+}  // namespace tributary

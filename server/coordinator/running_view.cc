@@ -1,0 +1,199 @@
+#include "server/coordinator/running_view.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "common/wire/redo_plan.h"
+
+namespace tributary {
+namespace {
+
+// Nodes that have not finished where others have, and take no answers any more: their ranks may evaluate before they
+// say that they are done.
+constexpr std::uint64_t kLagPatienceMs = 600'000;
+constexpr std::uint64_t kRedoBytesPerMs = 20'000;  // 20 MB/s
+
+// Memory that the largest shard needs for a snapshot: as much as its state, as every buffer is written anew after a
+// capture. 0: so little that it need not be asked for.
+std::uint64_t bytes_to_prepare(const JobLedger& ledger) {
+  const JobRecord& record = ledger.record();
+  std::map<std::uint16_t, std::uint64_t> chunks;
+  std::uint64_t largest = 0;
+  for (const ChunkOwner& owner : record.owners) largest = std::max(largest, ++chunks[owner.shard.value]);
+  const std::uint64_t arrays = 1 + static_cast<std::uint64_t>(ledger.plan().optimizer->slots());
+  const std::uint64_t bytes = largest * record.chunk_elements * sizeof(float) * arrays;
+  return bytes >= ledger.context.options.prepare_from_bytes ? bytes : 0;
+}
+
+// Nodes keep the pushes of redo_capacity() rounds, so a snapshot is wanted half of that after the last one. It is named
+// as far ahead as any (where rounds are short that is much of a ring, so at once), and writing must not cost much: on
+// average kRedoBytesPerMs of each shard. None: not before all shards are beyond where they began.
+std::optional<std::uint64_t> redo_snapshot_from(const JobView& view, const JobRecord& record, const JobPaces& paces) {
+  if (paces.empty() || !paces.all_beyond(std::min(view.start.round, record.committed))) return std::nullopt;
+  // Rings are of no use before there is a snapshot to load.
+  return record.initialised ? record.committed.value + redo_capacity(view.members) / 2 : 0;
+}
+
+}  // namespace
+
+RunningView::RunningView(JobLedger& ledger, JobView opened, std::uint64_t now_ms)
+    : view(std::move(opened)),
+      ledger_(ledger),
+      snapshots_(ledger.config().snapshot, bytes_to_prepare(ledger), now_ms),
+      stragglers_(has_deadline(ledger.config())) {
+  const auto keeps_none = std::ranges::find_if(
+      view.members, [](const auto& entry) { return entry.second.join.redo_capacity < kMinRedoRounds; });
+  if (!has_rounds(ledger_.config()) || keeps_none == view.members.end()) return;
+  // One is enough for that.
+  ledger_.log("node " + std::to_string(keeps_none->first) + " of " + ledger_.in_words() +
+                  " keeps no pushes for lost servers (its log says why): after the loss of a server the job "
+                  "goes back to its last snapshot",
+              LogLevel::kWarning);
+}
+
+// Who lags is told when it begins and when it is over.
+void RunningView::note(const Peers::Worker& worker, const NodePace& pace) {
+  const auto news = stragglers_.note(pace);
+  if (!news) return;
+  ledger_.log("node " + std::to_string(news->node) + " of " + ledger_.in_words() + " (worker " + worker.hello.name +
+                  ") " + (news->lag ? in_words(*news->lag) : "has caught up with the others"),
+              news->lag ? LogLevel::kWarning : LogLevel::kInfo);
+}
+
+void RunningView::on(const Peers::Worker& worker, const PeerAddress& m) {
+  const auto author = view.members.find(m.node.value);
+  const std::string who = "node " + std::to_string(m.node.value) + " of " + ledger_.in_words();
+  if (author == view.members.end() || author->second.worker != worker.hello.incarnation) {
+    return ledger_.context.refuse(
+        worker.peer, {ErrorCode::kInvalidArgument,
+                      "worker " + worker.hello.name + " is not " + who + " and has no address to give for it"});
+  }
+  if (++author->second.addresses > kMaxPeerAddresses) {
+    if (author->second.addresses > kMaxPeerAddresses + 1) return;  // said once
+    return ledger_.context.refuse(
+        worker.peer,
+        {ErrorCode::kLimit, who + " gave more than " + std::to_string(kMaxPeerAddresses) + " addresses in one view"});
+  }
+  for (const auto& [node, member] : view.members) {
+    if (node != m.node.value) ledger_.context.send_worker(member.worker, m);
+  }
+}
+
+void RunningView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms) {
+  const std::set<std::uint16_t> parts = ledger_.shards();
+  if (snapshots_.under_way() != m.round || !parts.contains(server)) return;
+  if (!m.ok) {
+    ledger_.snapshot_failed(server, m);
+    return snapshots_.missed(now_ms);
+  }
+  if (!snapshots_.wrote(server, m.bytes, parts)) return;
+  ledger_.redo_due_ms = now_ms + snapshots_.committed(now_ms) / kRedoBytesPerMs;
+  ledger_.commit(m.round, false, view.members, now_ms);
+}
+
+std::optional<Round> RunningView::tick(std::uint64_t now_ms) {
+  if (const JobMember* finished = one_that_left(view.members)) {
+    // The others either finish now or wait for ever. (If all had, the stop would have begun.)
+    std::uint64_t answers = 0;
+    for (const auto& [node, member] : view.members) answers += member.answers;
+    if (!lagging_) lagging_.emplace(kLagPatienceMs, now_ms);
+    if (!lagging_->over(answers, now_ms)) return std::nullopt;
+    return stop_round(finished->left->round);
+  }
+  if (ledger_.servers() == 0) return std::nullopt;
+  const std::set<std::uint16_t> parts = ledger_.shards();
+  if (snapshots_.overdue(ledger_.paces, parts, now_ms)) {
+    ledger_.not_saved = kNotInTime;
+    ledger_.log("snapshot of round " + std::to_string(snapshots_.under_way()->value) + " of " + ledger_.in_words() +
+                    " did not come in time; another one is tried",
+                LogLevel::kWarning);
+    snapshots_.missed(now_ms);
+  }
+  if (stop_requested_) return std::nullopt;
+  const JobRecord& record = ledger_.record();
+  SnapshotSchedule::Wishes wishes;
+  wishes.awaited = (joins_after_ && record.committed <= *joins_after_) ||
+                   ledger_.context.checkpoints.awaits_snapshot(ledger_.config().name);
+  if (now_ms >= ledger_.redo_due_ms && keeps_redo(ledger_.config(), view.members, ledger_.context.peers)) {
+    wishes.redo_from = redo_snapshot_from(view, record, ledger_.paces);
+  }
+  const SnapshotSchedule::Step step = snapshots_.step(ledger_.paces, view.start.round, parts, wishes, now_ms);
+  if (step.prepare) ledger_.send_servers(PrepareSnapshot{record.job, record.view});
+  if (!step.named) return std::nullopt;
+  const Round round = *snapshots_.under_way();
+  if (step.gave_way) {
+    ledger_.log("snapshot of round " + std::to_string(step.gave_way->value) + " of " + ledger_.in_words() +
+                ", which is far, gives way to one of round " + std::to_string(round.value) + " for " + step.named);
+  }
+  ledger_.send_servers(SnapshotAt{record.job, record.view, round});
+  ledger_.send(view.members, SnapshotAt{record.job, record.view, round});
+  return std::nullopt;
+}
+
+void RunningView::tell_again(const Peers::Server& server) const {
+  const JobRecord& record = ledger_.record();
+  const std::uint16_t shard = server.hello.shard.value;
+  const auto tell = [&](const ControlMessage& message) { ledger_.context.output.send(server.peer, message); };
+  // It may hold rounds back until it hears of a snapshot.
+  if (record.initialised && ledger_.keeper.told()) tell(SnapshotCommit{record.job, record.committed});
+  if (snapshots_.awaits_memory_of(shard)) tell(PrepareSnapshot{record.job, record.view});
+  if (snapshots_.awaits_part_of(shard)) tell(SnapshotAt{record.job, record.view, *snapshots_.under_way()});
+}
+
+void RunningView::tell_again(std::uint32_t node, const JobMember& member) const {
+  if (member.left) return;
+  const JobRecord& record = ledger_.record();
+  const auto tell = [&](const ControlMessage& message) { ledger_.context.send_worker(member.worker, message); };
+  tell(welcome_message(ledger_, view, node));
+  if (stop_requested_) tell(StopRequest{record.job, record.view, ledger_.last_stop});
+  if (const auto round = snapshots_.under_way()) tell(SnapshotAt{record.job, record.view, *round});
+}
+
+void RunningView::request_stop(const std::string& reason) {
+  if (std::exchange(stop_requested_, true)) return;
+  ledger_.last_stop = reason;
+  ledger_.log(ledger_.in_words() + " is asked to stop after its round: " + reason);
+  ledger_.send(view.members, StopRequest{ledger_.record().job, ledger_.record().view, reason});
+}
+
+bool RunningView::goes_on_without(std::uint32_t node) const {
+  if (!is_elastic(ledger_.config()) || ledger_.context.draining || stop_requested_) return false;
+  const auto staying = std::ranges::count_if(
+      view.members, [&](const auto& entry) { return entry.first != node && !entry.second.leaving; });
+  return static_cast<std::uint32_t>(staying) >= ledger_.config().membership.min_nodes;
+}
+
+Status RunningView::lets_in(const JoinJob& m, const JobConfig& joining) {
+  const std::string node = std::to_string(m.node.value);
+  if (stop_requested_ || one_that_left(view.members)) {
+    return fail(ErrorCode::kUnavailable, ledger_.in_words() + " is about to end; a later run can have node " + node);
+  }
+  // Who does not fit disturbs nobody.
+  const Status same = same_as_others(ledger_.in_words(), ledger_.record(), view.members, m, joining);
+  if (!same) return same;
+  if (ledger_.plan().has_rounds() && !ledger_.plan().push->keeps_residual()) return {};
+  // It will go back to a snapshot: to a new one.
+  const Round committed = ledger_.record().committed;
+  if (!joins_after_) joins_after_ = committed;
+  if (committed > *joins_after_) return {};
+  return fail(ErrorCode::kUnavailable,
+              ledger_.in_words() + " can have node " + node +
+                  " after its next snapshot, because its mode or encoding goes back to one when nodes change");
+}
+
+// With synchronous rounds no chunk is before `left`. In modes of bounded staleness `left` is the count of that node
+// alone, and the others stop wherever they are: the round is one that all of them are known to have passed on all
+// chunks. The state that is kept says for each chunk which pushes beyond that it has, and they are not applied again
+// when the job goes on. (Heartbeats tell of the past: a snapshot may have been committed since, of a round that all
+// have passed, too.)
+Round RunningView::stop_round(Round left) const {
+  if (!has_clocks(ledger_.config())) return left;
+  Round passed = left;
+  for (const std::uint16_t shard : ledger_.shards()) {
+    passed = std::min(passed, Round(ledger_.paces.min_version(shard).value));
+  }
+  return std::max({passed, view.start.loaded, ledger_.record().committed});
+}
+
+}  // namespace tributary

@@ -1,0 +1,61 @@
+// RunningView: a view of a job while it trains: its snapshots, who lags, and whether somebody has asked for its end.
+// Pure. The job in the coordinator owns it as its phase, and ends it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/patience.h"
+#include "server/coordinator/job_ledger.h"
+#include "server/coordinator/snapshot_schedule.h"
+#include "server/coordinator/straggler_watch.h"
+
+namespace tributary {
+
+class RunningView {
+ public:
+  static constexpr std::uint32_t kMaxPeerAddresses = 4096;  // of a node in a view; more are not passed on
+
+  RunningView(JobLedger& ledger, JobView opened, std::uint64_t now_ms);
+
+  // ---- What its peers say ----
+  void note(const Peers::Worker& worker, const NodePace& pace);  // of a member
+  void has_memory(std::uint16_t server) { snapshots_.has_memory(server); }
+  // What a node has for the others to connect to it.
+  void on(const Peers::Worker& worker, const PeerAddress& m);
+  void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
+  // Some nodes have finished and push no more, and the others did not follow: the round that it is to stop at.
+  std::optional<Round> tick(std::uint64_t now_ms);
+  // To a server, or a worker, that may not have heard.
+  void tell_again(const Peers::Server& server) const;
+  void tell_again(std::uint32_t node, const JobMember& member) const;
+
+  // ---- Its end ----
+  // Its nodes are asked to stop after their round.
+  void request_stop(const std::string& reason);
+  bool stop_requested() const { return stop_requested_; }
+  // May the others go on when this node leaves?
+  bool goes_on_without(std::uint32_t node) const;
+  // May a node have a part in the next view of an elastic job, and is this one to end for it? kUnavailable: not now.
+  Status lets_in(const JoinJob& m, const JobConfig& config);
+  // The round that a stop is known by, when a node has left after `left` and has all answers of it.
+  Round stop_round(Round left) const;
+
+  bool takes_snapshot() const { return snapshots_.under_way().has_value(); }
+  std::vector<StragglerWatch::Node> paces() const { return stragglers_.nodes(); }
+
+  JobView view;
+  std::optional<SnapshotDone> node_zero_kept;  // all-reduce: what node 0 said of its last checkpoint
+
+ private:
+  JobLedger& ledger_;
+  SnapshotSchedule snapshots_;
+  StragglerWatch stragglers_;
+  bool stop_requested_ = false;
+  std::optional<Round> joins_after_;  // somebody wants to join, after a later snapshot than this
+  std::optional<Patience> lagging_;   // some nodes have finished, others not
+};
+
+}  // namespace tributary

@@ -1,0 +1,96 @@
+#include "server/coordinator/stopping_view.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/coordinator/snapshot_schedule.h"
+#include "server/coordinator/snapshots_asked.h"
+
+namespace tributary {
+
+StoppingView::StoppingView(JobLedger& ledger, JobView ended, StopKind kind, Round round, std::uint64_t now_ms)
+    : view(std::move(ended)), ledger_(ledger), kind_(kind), round_(round), since_ms_(now_ms) {}
+
+StopJob StoppingView::message() const {
+  return {ledger_.record().job, ledger_.record().view, kind_, round_, ledger_.last_stop};
+}
+
+StoppingView::Over StoppingView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms) {
+  const std::set<std::uint16_t> parts = ledger_.shards();
+  if (round_ != m.round || !parts.contains(server)) return std::nullopt;
+  if (!m.ok) {
+    ledger_.snapshot_failed(server, m);
+    failed_ = true;
+  }
+  done_.insert(server);
+  if (!std::ranges::includes(done_, parts)) return std::nullopt;
+  if (!failed_) {
+    ledger_.commit(m.round, kind_ == StopKind::kFinished, view.members, now_ms);
+    if (!ledger_.keeper.saved()) {
+      ledger_.not_saved = "server 0 cannot record the snapshot, and tries again while it runs";
+      failed_ = true;
+    }
+  }
+  if (failed_) return end_unsaved();
+  tell_saved(true);
+  return BetweenViews{};
+}
+
+// A final snapshot may take as long as servers that have yet to write their part say with every heartbeat that they
+// still have the job. One that says so no more (what it was told, or its answer, was lost) is waited for so long.
+StoppingView::Over StoppingView::tick(std::uint64_t now_ms) {
+  if (now_ms <= since_ms_ + kWritingPatienceMs ||
+      !ledger_.paces.silent(ledger_.shards(), done_, JobPaces::Sign::kHasJob, kWritingPatienceMs, now_ms)) {
+    return std::nullopt;
+  }
+  if (ledger_.not_saved.empty()) ledger_.not_saved = kNotInTime;
+  return end_unsaved();
+}
+
+StoppingView::Over StoppingView::kept_by_node_zero(const SnapshotDone& m) {
+  if (!m.ok || m.round < round_) {
+    failed_ = !m.ok || m.round.value != 0;
+    ledger_.not_saved = !m.ok                ? m.message
+                        : m.round.value == 0 ? "node 0 keeps no checkpoints; set [store] path in its worker.toml"
+                                             : "node 0 stopped at round " + std::to_string(m.round.value);
+    return end_unsaved();
+  }
+  ledger_.not_saved.clear();
+  ledger_.keeper.end(m.round, kind_ == StopKind::kFinished);
+  tell_saved(true);
+  return BetweenViews{};
+}
+
+StoppingView::Over StoppingView::node_zero_lost(const std::string& reason) {
+  failed_ = true;
+  ledger_.not_saved = reason + ", and had not said that its last checkpoint is written";
+  return end_unsaved();
+}
+
+// The state that the job stopped with is not durable everywhere. It is in the servers' memory still, and the next view
+// can begin with it.
+BetweenViews StoppingView::end_unsaved() {
+  const JobConfig& config = ledger_.config();
+  const std::string round = std::to_string(round_.value);
+  // Where there is no store and nobody asked for one, a job that has come to its end has given all it was to give; one
+  // that was to keep nothing has so wherever it stops.
+  const bool stores =
+      ledger_.servers() != 0 ? ledger_.context.peers.all_have_stores() : failed_;  // else node 0 has none
+  const bool wanted =
+      kind_ == StopKind::kFinished ? asks_for_snapshots(config.snapshot) : !declines_snapshots(config.snapshot);
+  const bool missed = stores || wanted;
+  if (missed) {
+    ledger_.log("the state of " + ledger_.in_words() + " at round " + round +
+                    " is not saved: " + ledger_.outcome(round_, false).message,
+                LogLevel::kError);
+  } else {
+    ledger_.not_saved.clear();
+  }
+  tell_saved(!missed);
+  if (!has_rounds(config)) return {};
+  ledger_.send_servers(StopJob{ledger_.record().job, ledger_.record().view, StopKind::kRestart,
+                               ledger_.record().committed, "the state of round " + round + " could not be written"});
+  return ledger_.ask_kept();
+}
+
+}  // namespace tributary

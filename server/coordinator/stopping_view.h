@@ -1,0 +1,46 @@
+// StoppingView: a view of a job whose training is over, until the state that it ended with is written or cannot be. Its
+// members' trainers wait to hear which. Pure. The job in the coordinator owns it as its phase, and becomes idle when a
+// function here says so, with what it returns.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "server/coordinator/job_ledger.h"
+
+namespace tributary {
+
+class StoppingView {
+ public:
+  using Over = std::optional<BetweenViews>;
+
+  StoppingView(JobLedger& ledger, JobView ended, StopKind kind, Round round, std::uint64_t now_ms);
+
+  StopJob message() const;  // the round that it ends with
+  // Servers hear nothing of a node that still takes answers of the others, and wait for what it keeps all the same.
+  void still_going() const { ledger_.send_servers(message()); }
+  bool awaits(std::uint16_t server) const { return !done_.contains(server); }
+  Over on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
+  Over tick(std::uint64_t now_ms);
+
+  // All-reduce: node 0 alone keeps the state.
+  Over kept_by_node_zero(const SnapshotDone& m);
+  Over node_zero_lost(const std::string& reason);
+
+  JobView view;
+
+ private:
+  BetweenViews end_unsaved();
+  void tell_saved(bool saved) const { ledger_.send(view.members, ledger_.outcome(round_, saved)); }
+
+  JobLedger& ledger_;
+  const StopKind kind_;
+  const Round round_;  // that the view ends with
+  const std::uint64_t since_ms_;
+  std::set<std::uint16_t> done_;  // shards that have written it, or failed to
+  bool failed_ = false;           // it is not durable everywhere
+};
+
+}  // namespace tributary
