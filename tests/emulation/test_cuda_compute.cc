@@ -246,7 +246,7 @@ std::optional<Error> whole_life(const MlpShape& shape, const RankMemory& memory,
     CHECK(runtime_counts().pending == 0);
     if (!stats) return stats.error();
   }
-  const std::shared_ptr<const kernels::Optimizer> inner = kernels::make_adam({});
+  const std::shared_ptr<const kernels::Optimizer> inner = kernels::make_optimizer("adam", {});
   if (Status begun = (*compute)->begin_local(inner, 1, false); !begun) return begun.error();
   const Samples samples(8, 1);
   over = false;

@@ -220,10 +220,10 @@ TEST_CASE("a node cannot flood the others with addresses") {
   join_all(cluster, 2);
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.sent.clear();
-  for (std::uint32_t i = 0; i < CoordinatedJob::kMaxPeerAddresses + 10; ++i) {
+  for (std::uint32_t i = 0; i < RunningView::kMaxPeerAddresses + 10; ++i) {
     cluster.say(worker_peer(1), address(welcome, 1));
   }
-  CHECK(cluster.to<PeerAddress>(worker_peer(0)).size() == CoordinatedJob::kMaxPeerAddresses);
+  CHECK(cluster.to<PeerAddress>(worker_peer(0)).size() == RunningView::kMaxPeerAddresses);
   const auto error = cluster.only<ControlError>(worker_peer(1));
   REQUIRE(error);
   CHECK(error->code == ErrorCode::kLimit);
