@@ -19,7 +19,6 @@
   each(stragglers)                         \
   each(compare)                            \
   each(checkpoint)                         \
-  each(soak)                               \
   /* Processes that some of them start. */ \
   each(echo_server)                        \
   each(exchange_rank)                      \

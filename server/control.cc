@@ -1,24 +1,18 @@
-// The connection to the coordinator and the control thread's loop; what is done about jobs is in control_jobs.cc.
+// The control thread's loop; what is done about jobs is in control_jobs.cc.
 #include "server/control.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/base/clock.h"
 #include "common/base/host_identity.h"
 #include "common/base/incarnation.h"
 #include "common/daemon/daemon_thread.h"
-#include "common/wire/codec.h"
-#include "common/wire/lane_reply.h"
-#include "common/wire/zmq_util.h"
 
 namespace tributary {
 namespace {
 
 constexpr std::uint32_t kNoiseLines = 5;
 constexpr std::uint64_t kNoiseIntervalMs = 10'000;
-constexpr std::uint64_t kPollMs = 100;
-constexpr std::uint64_t kBusyPollMs = 20;  // while something waits to be sent
 
 }  // namespace
 
@@ -26,37 +20,30 @@ Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, std
                                                  Logger logger) {
   Result<EventFd> wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());
-  std::unique_ptr<Control> control(
-      new Control(config, std::move(coordinator), store, std::move(logger), std::move(*wake)));
-  try {
-    set_common_options(control->socket_, kMaxControlBytes, kHighWater);
-    // While the coordinator is away nothing is queued in ZeroMQ: heartbeats that nobody waits for are dropped, and what
-    // must arrive waits in outbox_.
-    control->socket_.set(zmq::sockopt::immediate, true);
-    control->socket_.connect(control->coordinator_);
-  } catch (const zmq::error_t& e) {
-    return fail(ErrorCode::kConfig, "[server] coordinator = \"" + control->coordinator_ + "\": cannot connect: " +
-                                        e.what() + "; use \"tcp://HOST:PORT\" or \"ipc:///PATH\"");
-  }
+  std::unique_ptr<Control> control(new Control(config, store, logger, std::move(*wake)));
+  auto link = CoordinatorLink::open({.section = "[server]",
+                                     .coordinator = std::move(coordinator),
+                                     .silence = "still trying",
+                                     .incarnation = control->incarnation_,
+                                     .heartbeat_ms = config.heartbeat_ms,
+                                     .peer_timeout_ms = config.peer_timeout_ms},
+                                    *control, std::move(logger));
+  if (!link) return tl::unexpected(link.error());
+  control->link_ = std::move(*link);
   return control;
 }
 
-Control::Control(const ServerConfig& config, std::string coordinator, Store* store, Logger logger, EventFd wake)
+Control::Control(const ServerConfig& config, Store* store, Logger logger, EventFd wake)
     : config_(config),
-      coordinator_(std::move(coordinator)),
       store_(store),
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
       incarnation_(random_incarnation()),
       events_(std::move(wake)),
-      context_(1),
-      socket_(context_, zmq::socket_type::dealer),
       jobs_(config_, store, logger_, static_cast<ControlJobsOutput&>(*this)) {}
 
 Control::~Control() {
   stop();
-  socket_.close();
-  context_.close();
 }
 
 void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints) {
@@ -64,8 +51,7 @@ void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, Checkpoi
   lanes_ = std::move(lanes);
   snapshotter_ = snapshotter;
   checkpoints_ = checkpoints;
-  heard_ms_ = published_heard_ms_ = steady_ms();
-  heard_waking_ms_ = waking_.at(heard_ms_);
+  link_->excuse_silence();
   thread_ = start_thread("control", logger_, [this] { run(); });
 }
 
@@ -82,102 +68,56 @@ void Control::drain() {
 }
 
 void Control::run() {
-  say_hello(steady_ms());
   while (!stopping_.load(std::memory_order_acquire)) {
-    const std::uint64_t wait =
-        outbox_.empty() && joined_ ? std::min<std::uint64_t>(kPollMs, config_.heartbeat_ms) : kBusyPollMs;
-    zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, events_.fd(), ZMQ_POLLIN, 0}};
-    zmq_poll(items, 2, static_cast<long>(wait));
-    events_.run();
-    receive_batch();
-    const std::uint64_t now = steady_ms();
-    heartbeat(now);
-    check_silence(now);
+    link_->turn();
     jobs_.tick();
-    flush();
+    link_->flush();
+    const std::uint64_t now = steady_ms();
     check_drain(now);
     noise_.tick(now);
     publish();
+    link_->wait(events_.fd());
+    events_.run();
   }
 }
 
 bool Control::between_chunks() {
-  heartbeat(steady_ms());  // loading may take longer than the coordinator's patience
+  link_->keep_up();  // loading may take longer than the coordinator's patience
   return !stopping_.load(std::memory_order_acquire);
 }
 
-void Control::loaded() {
-  heard_ms_ = steady_ms();  // its silence was ours
-  heard_waking_ms_ = waking_.at(heard_ms_);
+void Control::on_met(bool another) {
+  if (another) jobs_.park_all("the coordinator came back as a new process");
+  if (draining_.load(std::memory_order_acquire)) send(DrainRequest{incarnation_});
 }
 
-void Control::receive_batch() {
-  for (int i = 0; i < kBatch; ++i) {
-    zmq::message_t body;
-    const int frames = receive_frames(socket_, {&body, 1});
-    if (frames == 0) return;
-    const std::uint64_t now = steady_ms();
-    if (!ever_joined_ && is_lane_reply(bytes_of(body))) {
-      refused_ = lane_as_coordinator("[server]", coordinator_);
-      continue;
-    }
-    Result<ControlMessage> message = decode_control(bytes_of(body));
-    if (!message || frames != 1) {
-      noise_.warn("ignored a message of the coordinator at " + coordinator_ + ": " +
-                      (message ? "it has " + std::to_string(frames) + " frames" : message.error().message),
-                  now);
-      continue;
-    }
-    heard_ms_ = now;
-    heard_waking_ms_ = waking_.at(now);
-    std::visit(
-        [&](const auto& m) {
-          using M = std::decay_t<decltype(m)>;
-          if constexpr (std::is_same_v<M, HelloReply>) {
-            meet(m.coordinator_incarnation, now, true);
-          } else if constexpr (std::is_same_v<M, HeartbeatReply>) {
-            meet(m.coordinator_incarnation, now, false);
-          } else if constexpr (requires { this->on(m); }) {
-            on(m);
-          } else if constexpr (std::is_same_v<M, DrainDone>) {
-            if (draining_.load(std::memory_order_acquire)) drained_.store(true, std::memory_order_release);
-          } else if constexpr (std::is_same_v<M, ControlError>) {
-            // What this process is cannot change any more; a coordinator that knew it may have changed.
-            if (!ever_joined_ && m.code == ErrorCode::kTopology) {
-              refused_ = "the coordinator at " + coordinator_ + " refused: " + m.message;
-            } else {
-              noise_.log(spdlog::level::err, "the coordinator refused: " + m.message, now);
-            }
-          } else {
-            noise_.warn("the coordinator at " + coordinator_ + " sent a message that is not for servers", now);
-          }
-        },
-        *message);
-  }
-}
-
-// Whoever answers with another incarnation than we know, or with 0, knows nothing of us and our jobs.
-void Control::meet(std::uint64_t incarnation, std::uint64_t now, bool hello) {
-  if (hello && incarnation != 0) {
-    if (coordinator_incarnation_ != incarnation) {
-      jobs_.park_all("the coordinator came back as a new process");
-      logger_->info("joined the coordinator at {}", coordinator_);
-    }
-    coordinator_incarnation_ = incarnation;
-    joined_ = ever_joined_ = true;
-    if (draining_.load(std::memory_order_acquire)) send(DrainRequest{incarnation_});
-    return;
-  }
-  if (!joined_ || incarnation == coordinator_incarnation_) return;
+void Control::on_forgotten() {
   jobs_.park_all("the coordinator does not know this server any more");
-  outbox_.clear();
-  joined_ = false;
-  coordinator_incarnation_ = 0;
-  say_hello(now);
+  link_->drop_waiting();
 }
 
-void Control::say_hello(std::uint64_t now) {
-  if ((socket_.get(zmq::sockopt::events) & ZMQ_POLLOUT) == 0) return;  // not connected yet: tried again in a moment
+void Control::on_control(ControlMessage message) {
+  std::visit(
+      [&](const auto& m) {
+        using M = std::decay_t<decltype(m)>;
+        if constexpr (requires { this->on(m); }) {
+          on(m);
+        } else if constexpr (std::is_same_v<M, DrainDone>) {
+          if (draining_.load(std::memory_order_acquire)) drained_.store(true, std::memory_order_release);
+        } else if constexpr (std::is_same_v<M, ControlError>) {
+          if (!link_->ever_joined() && m.code == ErrorCode::kTopology) {
+            link_->refuse("the coordinator refused: " + m.message);
+          } else {
+            noise_.log(spdlog::level::err, "the coordinator refused: " + m.message, steady_ms());
+          }
+        } else {
+          noise_.warn("the coordinator sent a message that is not for servers", steady_ms());
+        }
+      },
+      message);
+}
+
+ControlMessage Control::hello_message() {
   ServerHello hello;
   hello.shard = ShardIndex(config_.index);
   hello.servers = config_.servers;
@@ -190,55 +130,13 @@ void Control::say_hello(std::uint64_t now) {
   }
   if (store_) hello.exclusive = file_identity(config_.store_path);
   jobs_.describe(hello);
-  send_now_or_drop(std::move(hello));
-  hello_ms_ = now;
+  return hello;
 }
 
-void Control::heartbeat(std::uint64_t now) {
-  if (!joined_) {
-    if (now >= hello_ms_ + kHelloMs) say_hello(now);
-  } else if (now >= heartbeat_ms_ + config_.heartbeat_ms) {
-    beat();
-    heartbeat_ms_ = now;
-  }
-}
-
-void Control::beat() {
+Heartbeat Control::heartbeat_message() {
   Heartbeat beat;
-  beat.incarnation = incarnation_;
   beat.progress = jobs_.progress();
-  send_now_or_drop(std::move(beat));
-}
-
-void Control::check_silence(std::uint64_t now) {
-  const bool silent = waking_.at(now) > heard_waking_ms_ + config_.peer_timeout_ms;
-  if (silent && !silence_logged_) {
-    logger_->warn("the coordinator at {} has not been heard for {} ms; still trying", coordinator_,
-                  config_.peer_timeout_ms);
-  }
-  silence_logged_ = silent;
-}
-
-bool Control::send_now_or_drop(const ControlMessage& message) {
-  const std::vector<std::byte> bytes = encode_control(message);
-  zmq::message_t frame(bytes.data(), bytes.size());
-  return send_now(socket_, frame, false);
-}
-
-void Control::send(ControlMessage message) {
-  if (outbox_.size() >= kMaxOutbox) {
-    logger_->warn("dropped a message to the coordinator: {} wait already", kMaxOutbox);
-    return;
-  }
-  outbox_.push_back(std::move(message));
-  flush();
-}
-
-void Control::flush() {
-  // After a reconnection the coordinator knows this connection only by a heartbeat; what came before one would be a
-  // stranger's.
-  if (!outbox_.empty() && joined_) beat();
-  while (!outbox_.empty() && send_now_or_drop(outbox_.front())) outbox_.pop_front();
+  return beat;
 }
 
 void Control::check_drain(std::uint64_t now) {
@@ -252,21 +150,19 @@ void Control::check_drain(std::uint64_t now) {
 
 void Control::publish() {
   ControlStatus status;
-  status.joined = joined_;
-  status.refused = refused_;
-  status.coordinator_incarnation = coordinator_incarnation_;
+  status.coordinator_incarnation = link_->coordinator();
+  status.joined = status.coordinator_incarnation != 0;
+  status.refused = link_->refused();
   status.jobs = jobs_.statuses();
   status.not_saved = jobs_.not_saved();
   const std::lock_guard lock(status_mutex_);
   published_ = std::move(status);
-  published_heard_ms_ = heard_ms_;
 }
 
 ControlStatus Control::status() const {
   const std::lock_guard lock(status_mutex_);
   ControlStatus status = published_;
-  const std::uint64_t now = steady_ms();
-  status.silent_ms = now > published_heard_ms_ ? now - published_heard_ms_ : 0;
+  status.silent_ms = link_->silent_ms();
   return status;
 }
 

@@ -1,33 +1,29 @@
-// Control: this server's side of the control path. A thread with a DEALER to the coordinator (server 0 too talks to its
+// Control: this server's side of the control path. A thread with a link to the coordinator (server 0 too talks to its
 // own over the socket). What is done about jobs is ControlJobs' (control_jobs.h); orders about checkpoints are passed
 // on to server/store/checkpoint_service.h.
 //
 // Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are
-// parked, as for a restart, and we say hello again.
+// parked, as for a restart.
 //
 // Thread rule: all state belongs to the control thread; lanes and the snapshotter post events to it; status() reads a
-// copy that the thread publishes. While a job is loaded the thread sends heartbeats between chunks,
-// and other messages wait.
+// copy that the thread publishes. While a job is loaded the thread sends heartbeats between chunks, and other messages
+// wait.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
-#include <zmq.hpp>
 
 #include "common/base/clock.h"
-#include "common/base/layout.h"
-#include "common/base/waking_clock.h"
 #include "common/config/config.h"
 #include "common/daemon/command_queue.h"
+#include "common/daemon/coordinator_link.h"
 #include "common/daemon/log.h"
 #include "common/wire/messages.h"
 #include "server/control_jobs.h"
@@ -48,13 +44,8 @@ struct ControlStatus {
   std::vector<NotSaved> not_saved;  // jobs whose newest wanted snapshot could not be written
 };
 
-class Control final : public LaneListener, private ControlJobsOutput {
+class Control final : public LaneListener, private ControlJobsOutput, private CoordinatorLinkOwner {
  public:
-  static constexpr int kBatch = 64;                     // control messages per turn
-  static constexpr int kHighWater = 1000;               // that wait in ZeroMQ
-  static constexpr std::size_t kMaxOutbox = 1000;       // that wait for the coordinator to be reachable
-  static constexpr std::uint64_t kLongestStepMs = 250;  // of the clock that tells the coordinator's silence
-  static constexpr std::uint64_t kHelloMs = 1000;       // between hellos while unanswered
   // A server that was told to stop and has no job waits this long for the coordinator's word before it goes anyway.
   static constexpr std::uint64_t kDrainAloneMs = 1000;
 
@@ -87,19 +78,18 @@ class Control final : public LaneListener, private ControlJobsOutput {
   void checkpoint_finished(const CheckpointDone& done);
 
  private:
-  Control(const ServerConfig& config, std::string coordinator, Store* store, Logger logger, EventFd wake);
+  Control(const ServerConfig& config, Store* store, Logger logger, EventFd wake);
 
   void run();
-  void receive_batch();
-  void heartbeat(std::uint64_t now_ms);
-  void beat();
-  void check_silence(std::uint64_t now_ms);
-  void say_hello(std::uint64_t now_ms);
-  void flush();
-  bool send_now_or_drop(const ControlMessage& message);
-  void meet(std::uint64_t incarnation, std::uint64_t now_ms, bool hello);
   void check_drain(std::uint64_t now_ms);
   void publish();
+
+  // CoordinatorLinkOwner
+  ControlMessage hello_message() override;
+  Heartbeat heartbeat_message() override;
+  void on_met(bool another) override;
+  void on_forgotten() override;
+  void on_control(ControlMessage message) override;
 
   template <class M>
   void on(const M& m) requires requires(ControlJobs& jobs) {
@@ -114,17 +104,16 @@ class Control final : public LaneListener, private ControlJobsOutput {
   void order_checkpoint(const Order& order, void (CheckpointService::*give)(const Order&));
 
   // ControlJobsOutput
-  void send(ControlMessage message) override;
-  void send_or_drop(const ControlMessage& message) override { send_now_or_drop(message); }
-  void hello() override { say_hello(steady_ms()); }
+  void send(ControlMessage message) override { link_->send(message); }
+  void send_or_drop(const ControlMessage& message) override { link_->send_or_drop(message); }
+  void hello() override { link_->say_hello(); }
   bool between_chunks() override;
-  void loaded() override;
+  void loaded() override { link_->excuse_silence(); }
   void changed() override { publish(); }
   void post(std::function<void()> event) { events_.push(std::move(event)); }
   std::uint64_t now_ms() const override { return steady_ms(); }
 
   const ServerConfig config_;
-  const std::string coordinator_;
   Store* const store_;
   Logger logger_;
   RateLimitedLog noise_;
@@ -136,22 +125,12 @@ class Control final : public LaneListener, private ControlJobsOutput {
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
 
   // The control thread's.
-  zmq::context_t context_;
-  zmq::socket_t socket_;
-  std::deque<ControlMessage> outbox_;
+  std::unique_ptr<CoordinatorLink> link_;
   ControlJobs jobs_;
-  bool joined_ = false;
-  bool ever_joined_ = false;
-  std::optional<std::string> refused_;
-  std::uint64_t coordinator_incarnation_ = 0;
-  std::uint64_t hello_ms_ = 0, heartbeat_ms_ = 0, heard_ms_ = 0, drain_ms_ = 0;
-  WakingClock waking_{kLongestStepMs};  // by which the coordinator is silent or not
-  std::uint64_t heard_waking_ms_ = 0;
-  bool silence_logged_ = false;
+  std::uint64_t drain_ms_ = 0;
 
-  mutable std::mutex status_mutex_;  // guards published_ and published_heard_ms_
+  mutable std::mutex status_mutex_;  // guards published_
   ControlStatus published_;
-  std::uint64_t published_heard_ms_ = 0;
 
   std::thread thread_;
 };

@@ -1,27 +1,18 @@
-// WorkerControl: the worker's side of the control path. A thread with a DEALER to the coordinator: hello, heartbeats,
-// and the messages of NodeJobs in order. Rounds need no coordinator: while it is silent,
-// jobs go on, and a warning says so.
-//
-// Messages wait (ControlOutbox) until the coordinator has answered the hello, so that it knows who is speaking. Before
-// a message that changes a job a heartbeat is sent: after a lost connection the coordinator knows us by our
-// incarnation, not by our address.
+// WorkerControl: the worker's side of the control path: a thread with a link to the coordinator, for the messages of
+// NodeJobs in order. Rounds need no coordinator: while it is silent, jobs go on, and a warning says so.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
-#include <zmq.hpp>
 
-#include "common/base/event_fd.h"
 #include "common/base/result.h"
-#include "common/base/waking_clock.h"
+#include "common/daemon/coordinator_link.h"
 #include "common/daemon/log.h"
 #include "common/wire/messages.h"
-#include "worker/control_outbox.h"
 #include "worker/node_jobs.h"
 
 namespace tributary {
@@ -50,12 +41,8 @@ struct WorkerControlOptions {
   std::uint32_t peer_timeout_ms = 10'000;
 };
 
-class WorkerControl final : public CoordinatorPort {
+class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner {
  public:
-  static constexpr int kBatch = 64;
-  static constexpr int kHighWater = 1000;
-  static constexpr int kLingerMs = 500;  // for last words when the daemon goes
-
   // kConfig if the coordinator's address cannot be used.
   static Result<std::unique_ptr<WorkerControl>> start(WorkerControlOptions options, WorkerControlListener& listener,
                                                       Logger logger);
@@ -64,43 +51,31 @@ class WorkerControl final : public CoordinatorPort {
   WorkerControl& operator=(const WorkerControl&) = delete;
 
   // Any thread.
-  void send(const ControlMessage& message) override;
+  void send(const ControlMessage& message) override { link_->send(message); }
   // Why it never will be, and what to change; only before the first time.
-  std::optional<std::string> refused() const;
-  bool connected() const { return connected_.load(std::memory_order_relaxed); }  // heard within peer_timeout_ms
+  std::optional<std::string> refused() const { return link_->refused(); }
+  bool connected() const { return link_->connected(); }  // heard within peer_timeout_ms
 
  private:
-  WorkerControl(WorkerControlOptions options, WorkerControlListener& listener, Logger logger, EventFd wake);
+  WorkerControl(WorkerControlOptions options, WorkerControlListener& listener)
+      : options_(std::move(options)), listener_(listener) {}
   void run();
-  void beat(std::uint64_t now_ms);
-  void flush();
-  void tell_lost(std::uint64_t now_ms);
-  void receive_batch(std::uint64_t now_ms);
-  void handle(ControlMessage message);
-  bool transmit(const ControlMessage& message);
+
+  // CoordinatorLinkOwner
+  ControlMessage hello_message() override {
+    return WorkerHello{options_.name, options_.incarnation, options_.host, options_.bandwidth, options_.exclusive};
+  }
+  Heartbeat heartbeat_message() override { return {0, listener_.progress(), listener_.paces()}; }
+  void on_met(bool another) override {
+    if (another) listener_.on_coordinator_restarted();
+  }
+  void on_forgotten() override { listener_.on_coordinator_restarted(); }
+  void on_control(ControlMessage message) override { listener_.on_control(std::move(message)); }
 
   const WorkerControlOptions options_;
   WorkerControlListener& listener_;
-  Logger logger_;
-  RateLimitedLog noise_;
-  EventFd wake_;
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> connected_{false};
-
-  mutable std::mutex mutex_;  // guards outbox_, lost_ and refused_
-  ControlOutbox outbox_;
-  std::string lost_;  // what had no room in it, and nobody has heard of yet
-  std::optional<std::string> refused_;
-
-  // The thread's.
-  zmq::context_t context_;
-  zmq::socket_t socket_;
-  std::uint64_t coordinator_ = 0;  // its incarnation; 0: our hello is not answered
-  std::uint64_t heard_ms_ = 0;
-  WakingClock waking_;  // by which the coordinator is silent or not
-  std::uint64_t heard_waking_ms_ = 0;
-  bool warned_ = false;
-  bool ever_met_ = false;
+  std::unique_ptr<CoordinatorLink> link_;
   std::thread thread_;
 };
 

@@ -1,14 +1,14 @@
-// Daemons that live long stay as they are: a short `tributary bench soak`.
+// Daemons that live long stay as they are: a short soak.
 #include "bench/pushpull.h"
-#include "bench/soak.h"
 #include "tests/e2e/e2e.h"
+#include "tests/e2e/soak.h"
 
 namespace tributary::e2e {
 namespace {
 
 TEST_CASE("daemons do not grow with snapshots, views, jobs, attaches and connections") {
   const TempDir dir;
-  const auto soak = bench::run_soak({.snapshots = 120,
+  const auto soak = run_soak({.snapshots = 120,
                                      .views = 20,
                                      .jobs = 20,
                                      .attaches = 60,

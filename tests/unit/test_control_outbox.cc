@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "worker/control_outbox.h"
+#include "common/daemon/control_outbox.h"
 
 namespace tributary {
 namespace {

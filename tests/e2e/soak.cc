@@ -1,4 +1,4 @@
-#include "bench/soak.h"
+#include "tests/e2e/soak.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "bench/measurements.h"
 #include "bench/scratch_folder.h"
 #include "common/base/file_descriptor.h"
 #include "common/math/median.h"
@@ -26,7 +25,7 @@
 #include "tools/cluster/http_client.h"
 #include "tools/cluster/local_cluster.h"
 
-namespace tributary::bench {
+namespace tributary::e2e {
 namespace {
 
 namespace fs = std::filesystem;
@@ -311,7 +310,7 @@ class Soak {
 }  // namespace
 
 Result<Json> run_soak(const SoakOptions& options) {
-  std::optional<ScratchFolder> folder;
+  std::optional<bench::ScratchFolder> folder;
   if (options.base_dir.empty() && folder.emplace().path.empty()) {
     return fail(ErrorCode::kIo, "cannot create a folder in /tmp");
   }
@@ -330,36 +329,4 @@ Result<Json> run_soak(const SoakOptions& options) {
   return result;
 }
 
-Measurement soak() {
-  const auto add = [](CliCommand command, SoakOptions& o) {
-    command.add_option("--snapshots", o.snapshots, "of one job, every four rounds")->capture_default_str();
-    command.add_option("--views", o.views, "stops of one job, which is then gone on with")->capture_default_str();
-    command.add_option("--jobs", o.jobs, "of a name each, which finish")->capture_default_str();
-    command.add_option("--attaches", o.attaches, "of a rank whose neighbour never comes")->capture_default_str();
-    command.add_option("--connections", o.connections, "to every port and socket")->capture_default_str();
-    command.add_option("--servers", o.servers)->check(in_range(1, 64))->capture_default_str();
-    command.add_option("--base-dir", o.base_dir, "for stores and logs (default: a folder in /tmp)");
-  };
-  return {
-      .name = "soak",
-      .summary = "whether daemons stay as they are over thousands of snapshots, views and jobs",
-      .words =
-          R"(Real daemons on this machine, and a trainer of a tiny model. Prints a JSON object for every phase (snapshots,
-views, jobs, attaches, connections) and daemon, and one at the end:
-  flat             nothing grew by more than is allowed; of all rows in the last object
-  anonymous_bytes, descriptors, threads, store_bytes
-                   {first, last, per_unit, grew, allowed}: after the first third of the phase, which warms up;
-                   per_unit is the median of the slopes between all pairs of samples, grew that over the phase
-What may grow with jobs: a finished job's record and last snapshot stay. Exit status 1 if anything is not flat.)",
-      .columns = "phase,daemon,units,seconds,flat,anonymous_bytes.grew,anonymous_bytes.allowed,store_bytes.grew",
-      .add = measures<SoakOptions>(add, [](SoakOptions& options, MeasurementRun& run) -> Status {
-        options.tell = run.row;
-        const auto result = run_soak(options);
-        if (!result) return tl::unexpected(result.error());
-        run.held = result->at("flat").get<bool>();
-        run.row({{"flat", run.held}});
-        return {};
-      })};
-}
-
-}  // namespace tributary::bench
+}  // namespace tributary::e2e

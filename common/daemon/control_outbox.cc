@@ -1,4 +1,4 @@
-#include "worker/control_outbox.h"
+#include "common/daemon/control_outbox.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -36,7 +36,7 @@ std::string in_words(const ControlMessage& message) {
         } else if constexpr (std::is_same_v<M, PeerAddress>) {
           return "an address of the job with id " + std::to_string(m.job.value);
         } else {
-          return "a message about this worker";
+          return "a message about this daemon";
         }
       },
       message);

@@ -1,4 +1,4 @@
-// `tributary bench soak`: whether daemons that live long stay as they are. Real daemons, and a trainer of a tiny model
+// Whether daemons that live long stay as they are; the program `soak` takes its time about it. Real daemons, and a trainer of a tiny model
 // in this process: thousands of snapshots, views, jobs, attaches and connections, as fast as they go. Meanwhile it
 // looks at every daemon's memory, descriptors and threads and at the servers' stores.
 #pragma once
@@ -10,7 +10,7 @@
 
 #include "common/base/result.h"
 
-namespace tributary::bench {
+namespace tributary::e2e {
 
 struct SoakOptions {
   // How many; 0: none.
@@ -27,4 +27,4 @@ struct SoakOptions {
 // Flat: nothing grew by more than is allowed. Call it on the main thread: it starts daemons.
 Result<nlohmann::ordered_json> run_soak(const SoakOptions& options);
 
-}  // namespace tributary::bench
+}  // namespace tributary::e2e

@@ -1,4 +1,4 @@
-// ControlOutbox: what a worker has to say to the coordinator while that does not listen, in order and bounded. Pure.
+// ControlOutbox: what a daemon has to say to the coordinator while that does not listen, in order and bounded. Pure.
 //
 // What ranks keep is most of it by far (a stop makes every rank of every job give its last states), and the least: of
 // that only the newest of each rank wait, and it goes first when there is no room. So it never costs another job a

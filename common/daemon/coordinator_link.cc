@@ -1,0 +1,237 @@
+#include "common/daemon/coordinator_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/wire/codec.h"
+#include "common/wire/lane_reply.h"
+#include "common/wire/zmq_util.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::uint32_t kNoiseLines = 10;
+constexpr std::uint64_t kNoiseIntervalMs = 10'000;
+constexpr std::uint64_t kPollMs = 100;
+constexpr std::uint64_t kBusyPollMs = 20;  // while something waits to be sent
+
+}  // namespace
+
+Result<std::unique_ptr<CoordinatorLink>> CoordinatorLink::open(CoordinatorLinkOptions options,
+                                                               CoordinatorLinkOwner& owner, Logger logger) {
+  Result<EventFd> wake = EventFd::create();
+  if (!wake) return tl::unexpected(wake.error());
+  std::unique_ptr<CoordinatorLink> link(
+      new CoordinatorLink(std::move(options), owner, std::move(logger), std::move(*wake)));
+  try {
+    set_common_options(link->socket_, kMaxControlBytes, kHighWater);
+    link->socket_.set(zmq::sockopt::immediate, true);
+    link->socket_.connect(link->options_.coordinator);
+  } catch (const zmq::error_t& e) {
+    return fail(ErrorCode::kConfig, link->options_.section + " coordinator = \"" + link->options_.coordinator +
+                                        "\" cannot be used: " + e.what() +
+                                        "; it is the address of server 0, such as tcp://10.0.0.1:7070 or ipc:///PATH");
+  }
+  return link;
+}
+
+CoordinatorLink::CoordinatorLink(CoordinatorLinkOptions options, CoordinatorLinkOwner& owner, Logger logger,
+                                 EventFd wake)
+    : options_(std::move(options)),
+      owner_(owner),
+      logger_(logger),
+      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
+      wake_(std::move(wake)),
+      context_(1),
+      socket_(context_, zmq::socket_type::dealer) {
+  heard(steady_ms());
+}
+
+CoordinatorLink::~CoordinatorLink() {
+  socket_.set(zmq::sockopt::linger, kLingerMs);
+  socket_.close();
+  context_.close();
+}
+
+void CoordinatorLink::send(const ControlMessage& message) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::string lost = outbox_.push(message); !lost.empty()) lost_ = std::move(lost);
+  }
+  wake_.notify();
+}
+
+std::uint64_t CoordinatorLink::silent_ms() const {
+  const std::uint64_t now = steady_ms(), heard = heard_ms_.load(std::memory_order_relaxed);
+  return now > heard ? now - heard : 0;
+}
+
+std::optional<std::string> CoordinatorLink::refused() const {
+  const std::lock_guard lock(mutex_);
+  return refused_;
+}
+
+void CoordinatorLink::refuse(std::string why) {
+  const std::lock_guard lock(mutex_);
+  refused_ = std::move(why);
+}
+
+bool CoordinatorLink::waits() const {
+  const std::lock_guard lock(mutex_);
+  return outbox_.size() != 0;
+}
+
+void CoordinatorLink::drop_waiting() {
+  const std::lock_guard lock(mutex_);
+  outbox_ = {};
+}
+
+void CoordinatorLink::wait(int also_fd) {
+  const std::uint64_t at_most =
+      joined() && !waits() ? std::min<std::uint64_t>(kPollMs, options_.heartbeat_ms) : kBusyPollMs;
+  zmq::pollitem_t items[3] = {
+      {socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake_.fd(), ZMQ_POLLIN, 0}, {nullptr, also_fd, ZMQ_POLLIN, 0}};
+  zmq_poll(items, also_fd < 0 ? 2 : 3, static_cast<long>(at_most));
+  if (items[1].revents != 0) wake_.drain();
+}
+
+void CoordinatorLink::turn() {
+  receive();
+  keep_up();
+  check_silence();
+  flush();
+  noise_.tick(steady_ms());
+}
+
+void CoordinatorLink::keep_up() {
+  const std::uint64_t now = steady_ms();
+  if (!joined()) {
+    if (now >= hello_ms_ + kHelloMs) say_hello();
+  } else if (now >= beat_ms_ + options_.heartbeat_ms) {
+    beat();
+  }
+}
+
+void CoordinatorLink::excuse_silence() {
+  heard(steady_ms());
+}
+
+void CoordinatorLink::heard(std::uint64_t now_ms) {
+  heard_ms_.store(now_ms, std::memory_order_relaxed);
+  heard_waking_ms_ = waking_.at(now_ms);
+}
+
+bool CoordinatorLink::transmit(const ControlMessage& message) {
+  const std::vector<std::byte> bytes = encode_control(message);
+  zmq::message_t frame(bytes.data(), bytes.size());
+  return send_now(socket_, frame, false);
+}
+
+void CoordinatorLink::send_or_drop(const ControlMessage& message) {
+  transmit(message);
+}
+
+void CoordinatorLink::say_hello() {
+  if ((socket_.get(zmq::sockopt::events) & ZMQ_POLLOUT) == 0) return;  // not connected yet: tried again in a moment
+  if (transmit(owner_.hello_message())) hello_ms_ = steady_ms();
+}
+
+void CoordinatorLink::beat() {
+  Heartbeat beat = owner_.heartbeat_message();
+  beat.incarnation = options_.incarnation;
+  transmit(beat);
+  beat_ms_ = steady_ms();
+}
+
+void CoordinatorLink::flush() {
+  if (joined() && waits()) beat();
+  while (joined()) {
+    ControlOutbox::Waiting next;
+    {
+      const std::lock_guard lock(mutex_);
+      if (outbox_.next() == nullptr) break;
+      next = *outbox_.next();
+    }
+    if (!transmit(next.message)) break;  // tried again at the next turn
+    const std::lock_guard lock(mutex_);
+    outbox_.sent(next.number);
+  }
+  std::string lost;
+  {
+    const std::lock_guard lock(mutex_);
+    lost.swap(lost_);
+  }
+  if (lost.empty()) return;
+  noise_.warn("too much waits for the coordinator at " + options_.coordinator + "; it will not hear " + lost,
+              steady_ms());
+}
+
+void CoordinatorLink::check_silence() {
+  const bool silent = waking_.at(steady_ms()) > heard_waking_ms_ + options_.peer_timeout_ms;
+  if (silent == silent_.load(std::memory_order_relaxed)) return;
+  silent_.store(silent, std::memory_order_relaxed);
+  if (!silent) return logger_->info("the coordinator at {} is heard again", options_.coordinator);
+  logger_->warn(
+      "the coordinator at {} has not been heard for {} ms; {}{}", options_.coordinator, silent_ms(), options_.silence,
+      ever_joined_ ? "" : " (server 0 is the coordinator; without servers, a worker with [worker] serve_coordinator)");
+}
+
+void CoordinatorLink::receive() {
+  for (int i = 0; i < kBatch; ++i) {
+    zmq::message_t body;
+    const int frames = receive_frames(socket_, {&body, 1});
+    if (frames == 0) return;
+    const std::uint64_t now = steady_ms();
+    if (!ever_joined_ && is_lane_reply(bytes_of(body))) {
+      refuse(lane_as_coordinator(options_.section, options_.coordinator));
+      continue;
+    }
+    heard(now);
+    Result<ControlMessage> message = decode_control(bytes_of(body));
+    if (message && frames == 1) {
+      on(std::move(*message));
+      continue;
+    }
+    noise_.warn("ignored a message of the coordinator at " + options_.coordinator + ": " +
+                    (message ? "it has " + std::to_string(frames) + " frames" : message.error().message),
+                now);
+    // Whoever waits for a coordinator of another release would wait in vain.
+    if (!message && message.error().code == ErrorCode::kProtocolVersion) {
+      owner_.on_control(ControlError{message.error().code, message.error().message, {}});
+    }
+  }
+}
+
+// Whoever answers with another incarnation than we know, or with 0, knows nothing of us and our jobs.
+void CoordinatorLink::on(ControlMessage message) {
+  const std::uint64_t known = coordinator();
+  if (const auto* reply = std::get_if<HelloReply>(&message)) {
+    const std::uint64_t incarnation = reply->coordinator_incarnation;
+    if (incarnation == 0) return forgotten();
+    coordinator_.store(incarnation, std::memory_order_release);
+    ever_joined_ = true;
+    if (known != incarnation) logger_->info("joined the coordinator at {}", options_.coordinator);
+    return owner_.on_met(known != 0 && known != incarnation);
+  }
+  if (const auto* reply = std::get_if<HeartbeatReply>(&message)) {
+    if (reply->coordinator_incarnation != known) forgotten();
+    return;
+  }
+  const auto* error = std::get_if<ControlError>(&message);
+  if (error && error->code == ErrorCode::kUnknownKind) {  // it is older than this program, and does without
+    return logger_->warn("the coordinator at {}: {}", options_.coordinator, error->message);
+  }
+  owner_.on_control(std::move(message));
+}
+
+void CoordinatorLink::forgotten() {
+  if (!joined()) return;
+  logger_->warn("the coordinator at {} was restarted or had given this daemon up; saying hello again",
+                options_.coordinator);
+  coordinator_.store(0, std::memory_order_release);
+  owner_.on_forgotten();
+  say_hello();
+}
+
+}  // namespace tributary
