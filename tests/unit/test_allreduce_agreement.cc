@@ -4,6 +4,7 @@
 
 #include "tests/unit/device_node_fixture.h"
 #include "tests/unit/node_fixture.h"
+#include "worker/allreduce/allreduce_lane.h"
 
 using namespace tributary;
 using namespace tributary::testing;

@@ -49,7 +49,7 @@ TEST_CASE("what became of a last checkpoint is told to the coordinator until it 
                 std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()));
   const auto said = [&] { return coordinator.all<SnapshotDone>().size(); };
   std::uint64_t now = 1000;
-  const auto pass = [&] { jobs.tick(now += NodeJobs::kLeaveRepeatMs); };
+  const auto pass = [&] { jobs.tick(now += CheckpointReports::kRepeatMs); };
   const SnapshotDone done{JobId(99), ViewId(2), Round(7), true, 0, {}};
   jobs.checkpointed(done, now);
   CHECK(said() == 1);
@@ -72,11 +72,11 @@ TEST_CASE("what became of a last checkpoint is told to the coordinator until it 
   }
   pass();
   CHECK(said() == 3);
-  for (std::size_t i = 0; i < 2 * NodeJobs::kMaxJobs; ++i)
+  for (std::size_t i = 0; i < 2 * CheckpointReports::kMax; ++i)
     jobs.checkpointed({JobId(i), ViewId(1), {}, true, 0, {}}, now);
   const std::size_t before = said();
   pass();
-  CHECK(said() == before + NodeJobs::kMaxJobs);
+  CHECK(said() == before + CheckpointReports::kMax);
 }
 
 TEST_CASE("a job on servers says nothing of checkpoints") {
@@ -95,7 +95,7 @@ TEST_CASE("node 0 joins only when the checkpoint of the view before is on the di
   node.run();
   auto attached = node.attach(ring_options(node, 0, 1));
   REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(3 * NodeJobs::kCheckpointRetryMs));
+  std::this_thread::sleep_for(std::chrono::milliseconds(3 * AttachedJob::kCheckpointRetryMs));
   CHECK(node.coordinator.all<JoinJob>().empty());
   node.lanes.set_checkpoint(std::optional<Round>(Round(7)));
   CHECK(node.coordinator.await<JoinJob>().checkpoint_round == Round(7));

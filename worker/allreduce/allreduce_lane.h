@@ -30,7 +30,7 @@ class AllreduceJob;
 // PeerAddress::key of such jobs.
 inline constexpr char kHostKey[] = "gloo";     // an address of a node that adds up in host memory
 inline constexpr char kDevicesKey[] = "nccl";  // of one that does it on devices
-inline constexpr char kOfferKey[] = "offer";   // to do that; not for the lane (node_jobs.h, "Agreeing")
+inline constexpr char kOfferKey[] = "offer";   // to do that; not for the lane (worker/device_agreement.h)
 
 // The way to the coordinator, which forwards the message to the view's other workers.
 class AllreducePort {

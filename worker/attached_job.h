@@ -1,0 +1,133 @@
+// AttachedJob: a job on this node, from the first trainer that attaches to the last that goes, phase by phase
+// (worker/attached_job_phases.h). NodeJobs owns it. It runs in one view only. Pure, but for the shared memory that it
+// creates.
+//
+// A trainer that goes while gathering only frees its place. One that goes without detaching while running is a loss:
+// the coordinator is told, the others are asked to attach again. Trainers that left in good order wait to hear the
+// outcome: whether the state that the job ended with is saved.
+//
+// Thread rule: the attach thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "worker/attached_job_phases.h"
+#include "worker/local_trainers.h"
+#include "worker/node/lane_listener.h"
+#include "worker/node_jobs_context.h"
+
+namespace tributary {
+
+// What /status and /metrics show of a job.
+struct NodeJobSummary {
+  std::string name, phase;
+  std::uint32_t node = 0, local_world_size = 0, world_size = 0;
+  struct RankSummary {
+    std::uint32_t rank = 0, local_rank = 0;
+    std::int32_t pid = 0;
+  };
+  std::vector<RankSummary> attached;
+  std::string last_refusal;      // of a join that is tried again
+  std::shared_ptr<NodeJob> job;  // while running
+};
+
+class AttachedJob {
+ public:
+  static constexpr std::uint64_t kJoinRetryMs = 500;        // after "not now" from the coordinator
+  static constexpr std::uint64_t kJoinRepeatMs = 5000;      // while the coordinator says nothing
+  static constexpr std::uint64_t kLeaveRepeatMs = 5000;     // until the coordinator has said StopJob
+  static constexpr std::uint64_t kCheckpointRetryMs = 100;  // while the last view's checkpoint is being written
+  static constexpr std::uint64_t kRingRetryMs = 20;         // while a lane has not closed the last view
+  // For the coordinator's words after it has missed a node for peer_timeout_ms.
+  static constexpr std::uint64_t kVerdictMs = 2000;
+
+  // As its first trainer says.
+  AttachedJob(NodeJobsContext& context, const JobConfig& config, const AttachRequest& request);
+  ~AttachedJob();
+  AttachedJob(const AttachedJob&) = delete;
+  AttachedJob& operator=(const AttachedJob&) = delete;
+
+  const std::string& name() const { return plan_->name(); }
+  const LocalTrainers& trainers() const { return trainers_; }
+  std::pair<JobId, ViewId> view() const;  // that it has or had a part in; 0: none
+  bool takes_trainers() const { return !in<attached::Left>() && !over(); }
+  bool joining() const { return in<attached::Joining>(); }
+  bool over() const { return in<attached::Over>(); }
+  std::shared_ptr<NodeJob> running() const;  // null: it is not
+  bool finished() const;                     // nobody is attached, and nothing is to be said
+  // Like NodeJobs::drained(), as far as this job goes. coordinator_done: it has said that it has no part of ours open.
+  bool drained(bool coordinator_done) const;
+  NodeJobSummary summary() const;
+
+  // Trainers, by local rank. admit(): may one more take part?
+  Status admit(const AttachRequest& request, const JobConfig& config) const;
+  void attach(TrainerId id, const AttachRequest& request, int peer_pid, FileDescriptor kept, std::uint64_t now_ms);
+  void initial_values(std::uint32_t local_rank);
+  void rank_state(std::uint32_t local_rank, const RankState& state);
+  void detach(std::uint32_t local_rank, const Detach& detach, std::uint64_t now_ms);
+  void gone(std::uint32_t local_rank, std::uint64_t now_ms);
+
+  // The coordinator. Of its messages on() takes those that name this job's view.
+  void join(std::uint64_t now_ms);
+  void welcome(const JobWelcome& m, std::uint64_t now_ms);  // REQUIRES: joining()
+  void refused(const Error& error, std::uint64_t now_ms);   // REQUIRES: joining()
+  void on(const PeerAddress& m, std::uint64_t now_ms);
+  void on(const SnapshotAt& m, std::uint64_t now_ms);
+  void on(const StopRequest& m, std::uint64_t now_ms);
+  void on(const StopJob& m, std::uint64_t now_ms);
+  void on(const SnapshotDone& m, std::uint64_t now_ms);
+  void coordinator_restarted(std::uint64_t now_ms);
+
+  void lane_failed(const LaneFailure& failure, std::uint64_t now_ms);  // REQUIRES: running()
+  void tick(std::uint64_t now_ms);
+  void drain(const Error& why);             // it stops after its round, or does not begin
+  void abandon(const std::string& reason);  // its view is cut
+
+ private:
+  template <class Phase>
+  bool in() const {
+    return std::holds_alternative<Phase>(phase_);
+  }
+  std::string in_words() const { return job_in_words(name()); }
+  bool awaits_outcome() const;
+
+  // attached_job_begin.cc
+  Status begin(const JobWelcome& m, std::uint64_t now_ms);
+  Status run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now_ms);
+  void decline(const JobWelcome& m, const Error& error);
+
+  // attached_job.cc
+  LeaveJob leave(LeaveKind kind, Round round, const std::string& message);
+  void leave_if_all_detached(attached::Running& running, std::uint64_t now_ms);
+  void stop_others(attached::Running& running);
+  void lose(attached::Running& running, std::uint32_t local_rank, const std::string& what);
+  void cut(attached::Running& running, const std::string& reason);
+  StopJob cut_message(Round round = {}, const std::string& reason = {}) const;
+  void end(attached::Running& running, StopJob stop);
+  void fail_with(const Error& error);
+  Status unsaved(const Error& error);
+  void set_outcome(const Status& outcome);
+  void become_over(attached::Over over);
+  void tell_outcome(const attached::Over& over, const LocalTrainer& trainer);
+  void tick(attached::Running& running, std::uint64_t now_ms);
+
+  NodeJobsContext& context_;
+  const std::shared_ptr<const JobPlan> plan_;
+  const std::vector<TensorSpec> tensors_;
+  LocalTrainers trainers_;
+  attached::Phase phase_;
+
+  // From phase to phase.
+  std::string last_refusal_;   // of a join, until a view runs
+  bool told_of_redo_ = false;  // that nothing is kept for lost servers
+  // Device memory may be freed only when no trainer has it open any more.
+  std::shared_ptr<DeviceLender> lent_;
+};
+
+}  // namespace tributary

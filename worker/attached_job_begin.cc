@@ -1,0 +1,149 @@
+// How a view of a job begins on this node: it is joined, agreed on, and handed to lanes and trainers.
+#include <tuple>
+#include <utility>
+
+#include "common/config/job_json.h"
+#include "worker/allreduce/allreduce_lane.h"
+#include "worker/attached_job.h"
+#include "worker/node_view.h"
+
+namespace tributary {
+
+using namespace attached;
+
+// ---- Joining ----
+
+void AttachedJob::join(std::uint64_t now_ms) {
+  phase_ = Joining{now_ms + kJoinRepeatMs};
+  const JobConfig& config = plan_->config;
+  JoinJob message;
+  message.job_json = to_canonical_json(config);
+  message.tensors = tensors_;
+  message.node = trainers_.node();
+  message.nodes = trainers_.world_size() / trainers_.local_world_size();
+  message.local_world_size = trainers_.local_world_size();
+  message.world_size = trainers_.world_size();
+  for (const auto& [local_rank, trainer] : trainers_) add_kind(message.computes_with, trainer.computes_with);
+  message.on_devices =
+      context_.options.devices && context_.options.devices->api() && trainers_.any(&LocalTrainer::on_device);
+  if (!message.on_devices) {
+    if (context_.redo.busy(name())) {
+      phase_ = Joining{now_ms + kRingRetryMs};
+      return;
+    }
+    const std::string why_not = context_.redo.describe(config, message);
+    if (!why_not.empty() && !std::exchange(told_of_redo_, true)) {
+      context_.logger->warn(
+          "{}: what this node pushes is not kept for lost servers: {}; after the loss of a server the job "
+          "goes back to its last snapshot",
+          in_words(), why_not);
+    }
+  }
+  if (!plan_->on_servers()) {
+    // It goes on from node 0's; one of another node says that node 0 was another machine, or has lost its own.
+    const Result<Layout> layout = bucket_layout(tensors_, config.chunk_bytes);
+    if (!layout) return fail_with(layout.error());
+    const Result<std::optional<Round>> checkpoint = context_.lanes.newest_checkpoint(config, *layout);
+    if (!checkpoint) return fail_with(checkpoint.error());
+    if (!*checkpoint) {
+      phase_ = Joining{now_ms + kCheckpointRetryMs};
+      return;
+    }
+    message.checkpoint_round = **checkpoint;
+  }
+  context_.join_record(name()).joined_as = trainers_.node();
+  context_.coordinator.send(message);
+}
+
+void AttachedJob::refused(const Error& error, std::uint64_t now_ms) {
+  if (error.code != ErrorCode::kUnavailable) return fail_with(error);
+  // Not now, but soon: the trainers keep waiting, their attach time-out bounds it.
+  phase_ = Joining{now_ms + kJoinRetryMs};
+  if (std::exchange(last_refusal_, error.message) == error.message) return;
+  context_.logger->info("{}: waiting: {}", in_words(), error.message);
+}
+
+void AttachedJob::welcome(const JobWelcome& m, std::uint64_t now_ms) {
+  if (m.node.value >= m.nodes) {
+    const std::string place = "node " + std::to_string(m.node.value) + " of " + std::to_string(m.nodes);
+    context_.decline(m, trainers_.node(), "the welcome made it " + place);
+    return fail_with(
+        {ErrorCode::kMalformed, "the coordinator gave this node an impossible place in " + in_words() + ": " + place});
+  }
+  context_.join_record(name()) = {trainers_.node(), trainers_.node(), m.job, m.view};
+  if (Status begun = begin(m, now_ms); !begun) decline(m, begun.error());
+}
+
+// The view begins without this node.
+void AttachedJob::decline(const JobWelcome& m, const Error& error) {
+  context_.decline(m, trainers_.node(), error.message);
+  fail_with(error);
+}
+
+// ---- Agreeing ----
+
+Status AttachedJob::begin(const JobWelcome& m, std::uint64_t now_ms) {
+  Result<NodeJobSpec> spec = spec_of(plan_, tensors_, trainers_.local_world_size(), m);
+  if (!spec) return tl::unexpected(spec.error());
+  NodeDevices* const devices = context_.options.devices.get();
+  if (!devices || plan_->on_servers()) return run(m, std::move(*spec), now_ms);
+  const std::vector<std::string> uuids = trainers_.devices();
+  auto opened = devices->open_allreduce(*spec->view, m.node, uuids, spec->why_host);
+  if (!opened) return tl::unexpected(opened.error());
+  spec->allreduce_devices = std::move(*opened);
+  if (!spec->allreduce_devices || m.nodes == 1) return run(m, std::move(*spec), now_ms);
+  DeviceAgreement agreement(m, devices->collectives_number(), uuids);
+  context_.coordinator.send(agreement.offer());
+  phase_ = Agreeing{m, std::move(*spec), std::move(agreement), now_ms + devices->patience_ms()};
+  return {};
+}
+
+// What another node of an all-reduce job has for this one to connect to it. (This view's welcome came before it.)
+void AttachedJob::on(const PeerAddress& m, std::uint64_t now_ms) {
+  if (plan_->on_servers() || over()) return;
+  if (m.key != kOfferKey) context_.lanes.peer_address(m);
+  Agreeing* agreeing = std::get_if<Agreeing>(&phase_);
+  if (!agreeing || !agreeing->agreement.hear(m)) return;
+  const std::string conflict = agreeing->agreement.conflict();
+  if (conflict.empty() && !agreeing->agreement.complete()) return;
+  const Agreeing agreed = *agreeing;
+  if (!conflict.empty() && context_.options.devices->required()) {
+    return decline(agreed.welcome,
+                   {ErrorCode::kUnavailable, in_words() + " cannot be added up on devices: " + conflict +
+                                                 " (this worker has [worker] node_reduction = \"device\")"});
+  }
+  NodeJobSpec spec = agreed.spec;
+  if (!conflict.empty()) {
+    spec.allreduce_devices.reset();
+    spec.why_host = conflict;
+  }
+  const Status begun = run(agreed.welcome, std::move(spec), now_ms);
+  if (!begun) return decline(agreed.welcome, begun.error());
+  if (agreed.stop_requested) running()->set_state(RegionState::kStopRequested);
+}
+
+// ---- Running ----
+
+Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now_ms) {
+  const auto opened = open_view(context_, std::move(spec), m, trainers_.node(), trainers_, now_ms);
+  if (!opened) return tl::unexpected(opened.error());
+  const NodeJob& job = **opened;
+  phase_ = Running{.job = *opened};
+  last_refusal_.clear();
+  lent_ = job.spec().devices;
+  if (!lent_) lent_ = job.spec().allreduce_devices;
+  trainers_.welcome(m, job, context_.lanes.doorbells(!plan_->on_servers()), context_.trainers);
+  context_.logger->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}", in_words(),
+                        m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh", job.layout().chunks(),
+                        job.budget_bytes() / 1'000'000,
+                        lent_ ? std::to_string(lent_->width()) + " devices" : "the host");
+  if (plan_->on_servers()) return {};
+  const auto& [devices, why_host] = std::tie(job.spec().allreduce_devices, job.spec().why_host);
+  context_.logger->info("{}: ranks are added up by {}", in_words(),
+                        !devices ? "Gloo" + (why_host.empty() ? std::string() : ", in host memory: " + why_host)
+                        : devices->plan().collectives() ? "NCCL"
+                                                        : "nobody: there is one, on a device");
+  return {};
+}
+
+}  // namespace tributary

@@ -1,0 +1,67 @@
+#include "worker/node_view.h"
+
+#include "worker/allreduce/allreduce_lane.h"
+#include "worker/reduce/host_reducer.h"
+
+namespace tributary {
+namespace {
+
+// May a view of the job begin so? What the welcome says of redo is what lanes and reducers count on.
+Status redo_fits(const JobConfig& config, const Layout& layout, const JobWelcome& m) {
+  if (m.redo && !has_rounds(config)) {
+    return fail(ErrorCode::kMalformed, "the coordinator wants the pushes of " + job_in_words(config.name) +
+                                           " to be kept, whose configuration rules that out; coordinator and workers "
+                                           "must be of the same release");
+  }
+  for (std::uint32_t c = 0; c < layout.chunks() && !m.redo_after.empty(); ++c) {
+    const std::uint16_t shard = layout.owner(ChunkIndex(c)).shard.value;
+    if (shard < m.redo_after.size()) continue;
+    return fail(ErrorCode::kMalformed, "the coordinator gave chunks of " + job_in_words(config.name) + " to server " +
+                                           std::to_string(shard) + " but said what is to be pushed again to " +
+                                           std::to_string(m.redo_after.size()) + " servers only");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<NodeJobSpec> spec_of(const std::shared_ptr<const JobPlan>& plan, const std::vector<TensorSpec>& tensors,
+                            std::uint32_t ranks, const JobWelcome& m) {
+  Result<Layout> made = Layout::with_owners(tensors, m.chunk_elements, m.owners);
+  if (!made) return tl::unexpected(made.error());
+  if (Status fits = redo_fits(plan->config, *made, m); !fits) return tl::unexpected(fits.error());
+  NodeJobSpec spec;
+  const auto layout = std::make_shared<const Layout>(std::move(*made));
+  spec.view =
+      std::make_shared<const ViewPlan>(ViewPlan{plan, m.job, m.view, m.nodes, layout, m.resume_round, m.resume});
+  spec.node = m.node;
+  spec.ranks = ranks;
+  spec.endpoints = m.endpoints;
+  spec.locals = m.locals;
+  spec.redo_after = m.redo_after;
+  return spec;
+}
+
+Result<std::shared_ptr<NodeJob>> open_view(NodeJobsContext& context, NodeJobSpec spec, const JobWelcome& m,
+                                           NodeRank node, const LocalTrainers& trainers, std::uint64_t now_ms) {
+  const JobPlan& plan = *spec.view->plan;
+  auto redo = context.redo.begin(plan.config, node, *spec.view->layout, m, now_ms);
+  if (!redo) return tl::unexpected(redo.error());
+  spec.redo = std::move(*redo);
+  if (!plan.on_servers()) {
+    spec.lane_memory = AllreduceLane::bytes_needed(spec);
+  } else if (context.options.devices) {
+    auto opened = context.options.devices->open(*spec.view, trainers.devices());
+    if (!opened) return tl::unexpected(opened.error());
+    spec.devices = std::move(*opened);
+  }
+  // Keeping what a single rank sends as it is would be a copy else.
+  spec.gradients_in_ring = spec.redo && !spec.devices && HostReducer::sends_gradients(spec.ranks, plan.config.push) &&
+                           trainers.begin()->second.gradients_move;
+  const std::size_t lanes = context.lanes.doorbells(!plan.on_servers()).size();
+  auto created = NodeJob::create(std::move(spec), static_cast<std::uint16_t>(lanes), context.budget);
+  if (created) context.lanes.open(*created);
+  return created;
+}
+
+}  // namespace tributary
