@@ -32,12 +32,12 @@ inline constexpr std::uint64_t kEngineChunk = 1024;
 
 class EngineCluster {
  public:
-  struct Node final : AllreduceEngineOutput {
+  struct Node final : BucketOutput {
     bool wants(ChunkIndex, Round round) override { return round == wanted; }
-    void keep(ChunkIndex chunk, Round, const float* parameters, std::span<const float* const> state,
-              std::uint64_t step) override {
+    void capture(ChunkIndex chunk, Round, const float* parameters, std::span<const float* const> state,
+                 std::uint64_t step) override {
       const std::size_t n = engine->plan().elements(chunk);
-      std::vector<float>& values = kept[chunk.value];
+      std::vector<float>& values = captured[chunk.value];
       values.assign(parameters, parameters + n);
       for (const float* array : state) values.insert(values.end(), array, array + n);
       values.push_back(static_cast<float>(step));
@@ -45,17 +45,17 @@ class EngineCluster {
     void stepped(ChunkIndex chunk, Round round) override {
       CHECK(versions[chunk.value] + 1 == round.value);
       versions[chunk.value] = round.value;
-      if (wanted == round) CHECK(kept.contains(chunk.value));
+      if (wanted == round) CHECK(captured.contains(chunk.value));
     }
     Error replicas_differ(Round) override { return {ErrorCode::kInternal, "replicas differ"}; }
-    void engine_failed(const Error& error) override { failures.push_back(error); }
+    void exchange_failed(const std::string&, const Error& error) override { failures.push_back(error); }
 
     std::shared_ptr<AllreduceDevices> devices;
     std::unique_ptr<AllreduceEngine> engine;
     std::vector<float> host_parameters;
     std::unique_ptr<ReplicaState> host;
     std::map<std::uint32_t, std::uint64_t> versions;   // by chunk
-    std::map<std::uint32_t, std::vector<float>> kept;  // by chunk: parameters, state, step
+    std::map<std::uint32_t, std::vector<float>> captured;  // by chunk: parameters, state, step
     Round wanted{~0ull};
     std::vector<Error> failures;
   };

@@ -8,8 +8,8 @@
 namespace tributary {
 
 AllreduceEngine::AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, const JobConfig& config,
-                                 std::unique_ptr<kernels::Optimizer> optimizer, Round start,
-                                 AllreduceEngineOutput& output, EventFd wake)
+                                 std::unique_ptr<kernels::Optimizer> optimizer, Round start, BucketOutput& output,
+                                 EventFd wake)
     // An order a chunk, and two completions a group and device.
     : StreamPipeline(devices->api(), devices->plan().node.devices, devices->timeout_ns(), std::move(wake),
                      devices->plan().chunks() + 2 * std::size_t{devices->plan().groups()} * devices->plan().devices()),
@@ -22,14 +22,14 @@ AllreduceEngine::AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, cons
       steps_(plan().chunks()),
       tails_(plan().chunks()),
       ready_(plan().chunks()),
-      kept_(plan().chunks()),
+      captured_(plan().chunks()),
       flights_(AllreduceDevices::kSlots),
       next_group_(plan().groups() - 1),
       start_(start) {}
 
 Result<std::unique_ptr<AllreduceEngine>> AllreduceEngine::create(std::shared_ptr<AllreduceDevices> devices,
                                                                  const JobConfig& config, Round start,
-                                                                 AllreduceEngineOutput& output) {
+                                                                 BucketOutput& output) {
   auto optimizer = make_optimizer(config.optimizer);
   if (!optimizer) {
     return fail(ErrorCode::kConfigMismatch, "this release has no optimizer '" + config.optimizer.name + "'");
@@ -125,15 +125,15 @@ void AllreduceEngine::end(const Flight& flight) {
   }
   for (std::uint32_t i = 0; i < plan().chunks_in(flight.group); ++i) {
     const ChunkIndex chunk(first(flight).value + i);
-    if (kept_[chunk.value]) {
+    if (captured_[chunk.value]) {
       const std::uint32_t owner = plan().owner_of(chunk);
       std::vector<const float*> state;
       for (std::uint32_t array = 0; array <= devices_->state_arrays(); ++array) {
         state.push_back(devices_->passage(owner, flight.slot, array));
         api_.host_access(std::as_bytes(std::span(state.back(), plan().elements(chunk))), false);
       }
-      output_.keep(chunk, flight.round, state[0], std::span(state).subspan(1), steps_[chunk.value]);
-      kept_[chunk.value] = false;
+      output_.capture(chunk, flight.round, state[0], std::span(state).subspan(1), steps_[chunk.value]);
+      captured_[chunk.value] = false;
     }
     output_.stepped(chunk, flight.round);
   }

@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "common/config/config.h"
+#include "worker/allreduce/bucket_exchange.h"
 #include "worker/allreduce/replica_state.h"
 #include "worker/device/allreduce_devices.h"
 #include "worker/device/fixed_queue.h"
@@ -39,26 +40,11 @@
 
 namespace tributary {
 
-class AllreduceEngineOutput {  // all from step()
- public:
-  virtual ~AllreduceEngineOutput() = default;
-  // Is the state of `chunk` after `round` to be kept? Then keep() follows, before stepped().
-  virtual bool wants(ChunkIndex chunk, Round round) = 0;
-  virtual void keep(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
-                    std::uint64_t step) = 0;
-  // Another node brought another digest with its gradients of `round`: what to fail with.
-  virtual Error replicas_differ(Round round) = 0;
-  // The parameters of `chunk` after `round` are where the trainers read them.
-  virtual void stepped(ChunkIndex chunk, Round round) = 0;
-  virtual void engine_failed(const Error& error) = 0;
-};
-
 class AllreduceEngine final : public StreamPipeline {
  public:
   // Streams and events. kConfigMismatch for an optimizer that we do not have.
   static Result<std::unique_ptr<AllreduceEngine>> create(std::shared_ptr<AllreduceDevices> devices,
-                                                         const JobConfig& config, Round start,
-                                                         AllreduceEngineOutput& output);
+                                                         const JobConfig& config, Round start, BucketOutput& output);
   ~AllreduceEngine() override { destroy_streams(); }
 
   const AllreducePlan& plan() const { return devices_->plan(); }
@@ -108,8 +94,7 @@ class AllreduceEngine final : public StreamPipeline {
   };
 
   AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, const JobConfig& config,
-                  std::unique_ptr<kernels::Optimizer> optimizer, Round start, AllreduceEngineOutput& output,
-                  EventFd wake);
+                  std::unique_ptr<kernels::Optimizer> optimizer, Round start, BucketOutput& output, EventFd wake);
   Status set_up();
   void handle(const DeviceOrder& order) override;
   void communicators_ready() override { begin(true); }
@@ -118,7 +103,7 @@ class AllreduceEngine final : public StreamPipeline {
   bool under_way() const override { return !flights_.empty(); }
   Status check_progress() override;
   void tell_failure(const Error& error) override {
-    output_.engine_failed({error.code, "all-reduce over GPUs failed: " + error.message});
+    output_.exchange_failed("summing", {error.code, "all-reduce over GPUs failed: " + error.message});
   }
   void abandon_memory() override;
   std::string describe(std::uint32_t position) const override { return devices_->describe(position); }
@@ -142,7 +127,7 @@ class AllreduceEngine final : public StreamPipeline {
   ChunkIndex first(const Flight& flight) const { return plan().chunk_of(flight.group, 0); }
 
   const std::shared_ptr<AllreduceDevices> devices_;
-  AllreduceEngineOutput& output_;
+  BucketOutput& output_;
   const std::shared_ptr<kernels::Optimizer> optimizer_;
   const double lr_;
   const ScheduleConfig schedule_;
@@ -150,7 +135,7 @@ class AllreduceEngine final : public StreamPipeline {
   std::vector<std::uint64_t> steps_;             // by chunk
   std::vector<BucketTail> tails_;                // by chunk: of this node; written before its order
   std::vector<std::uint32_t> ready_;             // by chunk: rounds that all local ranks have been ready for
-  std::vector<bool> kept_;                       // by chunk: keep() is owed
+  std::vector<bool> captured_;                   // by chunk: capture() is owed
   std::vector<DeviceCallback*> summed_, ended_;  // [group * devices + position]
   FixedQueue<Flight> flights_;                   // oldest first
   std::uint32_t settling_slot_ = 0;              // of the flight whose collective is

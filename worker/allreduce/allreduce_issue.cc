@@ -124,7 +124,7 @@ Status AllreduceEngine::step_chunk(std::uint32_t position, ChunkIndex chunk, con
 Status AllreduceEngine::finish(Flight& flight) {
   for (std::uint32_t i = 0; !flight.trial && i < plan().chunks_in(flight.group); ++i) {
     const ChunkIndex chunk(first(flight).value + i);
-    kept_[chunk.value] = output_.wants(chunk, flight.round);
+    captured_[chunk.value] = output_.wants(chunk, flight.round);
   }
   for (std::uint32_t position = 0; position < plan().devices(); ++position) {
     const Device& part = parts_[position];
@@ -132,9 +132,9 @@ Status AllreduceEngine::finish(Flight& flight) {
     Status status = api_.record(stepped, part.main);
     if (status) status = api_.wait(part.out, stepped);
     const ChunkIndex chunk = plan().chunk_of(flight.group, position);
-    const bool keeps =
-        !flight.trial && plan().exists(chunk) && kept_[chunk.value] && plan().owner_of(chunk) == position;
-    for (std::uint32_t array = 0; keeps && status && array <= devices_->state_arrays(); ++array) {
+    const bool captures =
+        !flight.trial && plan().exists(chunk) && captured_[chunk.value] && plan().owner_of(chunk) == position;
+    for (std::uint32_t array = 0; captures && status && array <= devices_->state_arrays(); ++array) {
       const float* from =
           array == 0 ? devices_->parameters(position, chunk) : devices_->state(position, array - 1, chunk);
       status =
