@@ -3,21 +3,17 @@
 #include <utility>
 
 #include "common/base/assert.h"
-#include "common/config/job_optimizer.h"
 
 namespace tributary {
 
-AllreduceEngine::AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, const JobConfig& config,
-                                 std::unique_ptr<kernels::Optimizer> optimizer, Round start, BucketOutput& output,
-                                 EventFd wake)
+AllreduceEngine::AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, std::shared_ptr<const JobPlan> job,
+                                 Round start, BucketOutput& output, EventFd wake)
     // An order a chunk, and two completions a group and device.
     : StreamPipeline(devices->api(), devices->plan().node.devices, devices->timeout_ns(), std::move(wake),
                      devices->plan().chunks() + 2 * std::size_t{devices->plan().groups()} * devices->plan().devices()),
       devices_(std::move(devices)),
       output_(output),
-      optimizer_(std::move(optimizer)),
-      lr_(config.optimizer.lr),
-      schedule_(config.schedule),
+      job_(std::move(job)),
       parts_(plan().devices()),
       steps_(plan().chunks()),
       tails_(plan().chunks()),
@@ -28,17 +24,13 @@ AllreduceEngine::AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, cons
       start_(start) {}
 
 Result<std::unique_ptr<AllreduceEngine>> AllreduceEngine::create(std::shared_ptr<AllreduceDevices> devices,
-                                                                 const JobConfig& config, Round start,
+                                                                 std::shared_ptr<const JobPlan> job, Round start,
                                                                  BucketOutput& output) {
-  auto optimizer = make_optimizer(config.optimizer);
-  if (!optimizer) {
-    return fail(ErrorCode::kConfigMismatch, "this release has no optimizer '" + config.optimizer.name + "'");
-  }
-  TRIB_ASSERT(static_cast<std::uint32_t>(optimizer->slots()) == devices->state_arrays());
+  TRIB_ASSERT(static_cast<std::uint32_t>(job->optimizer->slots()) == devices->state_arrays());
   auto wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());
   std::unique_ptr<AllreduceEngine> engine(
-      new AllreduceEngine(std::move(devices), config, std::move(optimizer), start, output, std::move(*wake)));
+      new AllreduceEngine(std::move(devices), std::move(job), start, output, std::move(*wake)));
   if (Status done = engine->set_up(); !done) return tl::unexpected(done.error());
   return engine;
 }
@@ -227,7 +219,7 @@ Status AllreduceEngine::check_progress() {
 }
 
 void AllreduceEngine::abandon_memory() {
-  api_.keep(optimizer_);
+  api_.keep(job_);
   devices_->abandon();
 }
 

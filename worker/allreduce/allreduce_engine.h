@@ -31,7 +31,7 @@
 #include <string>
 #include <vector>
 
-#include "common/config/config.h"
+#include "common/config/job_plan.h"
 #include "worker/allreduce/bucket_exchange.h"
 #include "worker/allreduce/replica_state.h"
 #include "worker/device/allreduce_devices.h"
@@ -42,9 +42,10 @@ namespace tributary {
 
 class AllreduceEngine final : public StreamPipeline {
  public:
-  // Streams and events. kConfigMismatch for an optimizer that we do not have.
+  // Streams and events.
   static Result<std::unique_ptr<AllreduceEngine>> create(std::shared_ptr<AllreduceDevices> devices,
-                                                         const JobConfig& config, Round start, BucketOutput& output);
+                                                         std::shared_ptr<const JobPlan> job, Round start,
+                                                         BucketOutput& output);
   ~AllreduceEngine() override { destroy_streams(); }
 
   const AllreducePlan& plan() const { return devices_->plan(); }
@@ -93,8 +94,8 @@ class AllreduceEngine final : public StreamPipeline {
     std::array<EventId, AllreduceDevices::kSlots> summed, stepped;  // by slot
   };
 
-  AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, const JobConfig& config,
-                  std::unique_ptr<kernels::Optimizer> optimizer, Round start, BucketOutput& output, EventFd wake);
+  AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, std::shared_ptr<const JobPlan> job, Round start,
+                  BucketOutput& output, EventFd wake);
   Status set_up();
   void handle(const DeviceOrder& order) override;
   void communicators_ready() override { begin(true); }
@@ -128,9 +129,7 @@ class AllreduceEngine final : public StreamPipeline {
 
   const std::shared_ptr<AllreduceDevices> devices_;
   BucketOutput& output_;
-  const std::shared_ptr<kernels::Optimizer> optimizer_;
-  const double lr_;
-  const ScheduleConfig schedule_;
+  const std::shared_ptr<const JobPlan> job_;
   std::vector<Device> parts_;                    // by position
   std::vector<std::uint64_t> steps_;             // by chunk
   std::vector<BucketTail> tails_;                // by chunk: of this node; written before its order

@@ -117,8 +117,8 @@ Status AllreduceEngine::step_chunk(std::uint32_t position, ChunkIndex chunk, con
     block.state_in[array] = block.state_out[array] = devices_->state(position, array, chunk);
   }
   const std::uint64_t step = steps_[chunk.value];
-  return api_.step(parts_[position].main, *optimizer_, optimizer_->scalars(step, scheduled_lr(schedule_, lr_, step)),
-                   block);
+  const double lr = scheduled_lr(job_->schedule, job_->config.optimizer.lr, step);
+  return api_.step(parts_[position].main, *job_->optimizer, job_->optimizer->scalars(step, lr), block);
 }
 
 Status AllreduceEngine::finish(Flight& flight) {

@@ -117,9 +117,7 @@ Status AllreduceJob::begin() {
     return fail(ErrorCode::kLimit, "a ring of " + std::to_string(members) + " members is over the limit of " +
                                        std::to_string(kMaxMembers) + "; use algorithm = \"hierarchical\"");
   }
-  auto state = ReplicaState::create(view_.layout, view_.plan->config, job_->parameters());
-  if (!state) return tl::unexpected(state.error());
-  state_ = std::move(*state);
+  state_ = std::make_unique<ReplicaState>(view_.plan, view_.layout, job_->parameters());
   if (spec.node.value == 0 && !lane_.options().store_path.empty()) {
     checkpointer_ = std::make_unique<Checkpointer>(lane_.options().store_path, view_.plan->config, view_.layout,
                                                    view_.start, *state_, lane_.logger());

@@ -18,7 +18,7 @@ void nap_for_copy() {
 }  // namespace
 
 Status DeviceExchange::open(std::shared_ptr<GlooDevice> /*device*/, Addresses& mine) {
-  auto engine = AllreduceEngine::create(devices_, view_.plan->config, view_.start, *this);
+  auto engine = AllreduceEngine::create(devices_, view_.plan, view_.start, *this);
   if (!engine) return tl::unexpected(engine.error());
   engine_ = std::move(*engine);
   thread_.emplace(*engine_, logger_);
