@@ -25,6 +25,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -54,11 +55,10 @@ class AllreduceEngine final : public StreamPipeline {
   bool connected() const { return tried_; }  // step() until then
   // The values that the view begins with. REQUIRES: connected(), nothing under way. `wait` is called until the devices
   // have done what was asked; false: give up (kStopped).
-  template <class Wait>
-  Status load(ReplicaState& state, Wait wait);
+  using Wait = std::function<bool()>;
+  Status load(ReplicaState& state, const Wait& wait);
   // And what it ended with: the owners' chunks. REQUIRES: quiet().
-  template <class Wait>
-  Status save(ReplicaState& state, Wait wait);
+  Status save(ReplicaState& state, const Wait& wait);
 
   // All local ranks are ready with `chunk`, for its next round. At most once until it is stepped.
   void ready(ChunkIndex chunk, const BucketTail& tail);
@@ -122,6 +122,7 @@ class AllreduceEngine final : public StreamPipeline {
   Status step_chunk(std::uint32_t position, ChunkIndex chunk, const Flight& flight, std::uint64_t total);
   Status finish(Flight& flight);
   Result<std::uint64_t> total_of(std::uint32_t position, const Flight& flight);
+  Status move_values(ReplicaState& state, bool to_device, const Wait& wait);
   Status move_chunk(ChunkIndex chunk, ReplicaState& state, bool to_device);
   void land_chunk(ChunkIndex chunk, ReplicaState& state);
   float* values(std::uint32_t position, const Flight& flight) const;
@@ -144,29 +145,5 @@ class AllreduceEngine final : public StreamPipeline {
   std::uint64_t count_ = 0;  // flights ever begun
   bool tried_ = false;       // the trial has ended well
 };
-
-template <class Wait>
-Status AllreduceEngine::load(ReplicaState& state, Wait wait) {
-  for (std::uint32_t c = 0; c < plan().chunks(); ++c) {
-    if (Status moved = move_chunk(ChunkIndex(c), state, true); !moved) return moved;
-    while (!quiet()) {
-      if (!wait()) return fail(ErrorCode::kStopped, "the view is over");
-    }
-  }
-  steps_.assign(state.steps().begin(), state.steps().end());
-  return {};
-}
-
-template <class Wait>
-Status AllreduceEngine::save(ReplicaState& state, Wait wait) {
-  for (std::uint32_t c = 0; c < plan().chunks(); ++c) {
-    if (Status moved = move_chunk(ChunkIndex(c), state, false); !moved) return moved;
-    while (!quiet()) {
-      if (!wait()) return fail(ErrorCode::kStopped, "the view is over");
-    }
-    land_chunk(ChunkIndex(c), state);
-  }
-  return {};
-}
 
 }  // namespace tributary

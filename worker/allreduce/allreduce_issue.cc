@@ -153,6 +153,27 @@ Status AllreduceEngine::finish(Flight& flight) {
 
 // ---- From the host and back, chunk by chunk, while nothing else is under way ----
 
+Status AllreduceEngine::load(ReplicaState& state, const Wait& wait) {
+  Status moved = move_values(state, true, wait);
+  if (moved) steps_.assign(state.steps().begin(), state.steps().end());
+  return moved;
+}
+
+Status AllreduceEngine::save(ReplicaState& state, const Wait& wait) {
+  return move_values(state, false, wait);
+}
+
+Status AllreduceEngine::move_values(ReplicaState& state, bool to_device, const Wait& wait) {
+  for (std::uint32_t c = 0; c < plan().chunks(); ++c) {
+    if (Status moved = move_chunk(ChunkIndex(c), state, to_device); !moved) return moved;
+    while (!quiet()) {
+      if (!wait()) return fail(ErrorCode::kStopped, "the view is over");
+    }
+    if (!to_device) land_chunk(ChunkIndex(c), state);
+  }
+  return {};
+}
+
 Status AllreduceEngine::move_chunk(ChunkIndex chunk, ReplicaState& state, bool to_device) {
   const std::uint64_t begin = plan().node.layout->chunk(chunk).begin;
   const std::size_t bytes = plan().elements(chunk) * sizeof(float);
