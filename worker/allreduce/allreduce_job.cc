@@ -27,7 +27,7 @@ AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceLane& lane)
     : job_(std::move(job)),
       view_(job_->view()),
       lane_(lane),
-      timeout_(lane.options().collective_timeout_ms),
+      timeout_(lane.config().collective_timeout_ms),
       address_key_(job_->spec().allreduce_devices ? kDevicesKey : kHostKey),
       progress_(job_, lane, timeout_),
       buckets_(*job_, RingShape::of(job_->spec()).size, progress_) {
@@ -118,8 +118,8 @@ Status AllreduceJob::begin() {
                                        std::to_string(kMaxMembers) + "; use algorithm = \"hierarchical\"");
   }
   state_ = std::make_unique<ReplicaState>(view_.plan, view_.layout, job_->parameters());
-  if (spec.node.value == 0 && !lane_.options().store_path.empty()) {
-    checkpointer_ = std::make_unique<Checkpointer>(lane_.options().store_path, view_.plan->config, view_.layout,
+  if (spec.node.value == 0 && !lane_.config().store_path.empty()) {
+    checkpointer_ = std::make_unique<Checkpointer>(lane_.config().store_path, view_.plan->config, view_.layout,
                                                    view_.start, *state_, lane_.logger());
   }
   Status done = open_rings();
@@ -139,7 +139,7 @@ Status AllreduceJob::open_rings() {
   const NodeJobSpec& spec = job_->spec();
   std::shared_ptr<GlooDevice> device;
   if (view_.nodes > 1) {
-    auto created = GlooDevice::create(lane_.options().address);
+    auto created = GlooDevice::create(lane_.config().address);
     if (!created) return tl::unexpected(created.error());
     device = std::move(*created);
   }
@@ -191,11 +191,11 @@ Status AllreduceJob::first_values() {
   if (job_->spec().init()) {
     return progress_.await([this] { return has_initial_; });
   }
-  if (lane_.options().store_path.empty()) {
+  if (lane_.config().store_path.empty()) {
     return fail(ErrorCode::kStore, "the job is to go on from round " + std::to_string(view_.start.value) +
                                        ", but this worker keeps no checkpoints; set [store] path in worker.toml");
   }
-  return ReplicaCheckpoints(lane_.options().store_path, view_.plan->config, *view_.layout)
+  return ReplicaCheckpoints(lane_.config().store_path, view_.plan->config, *view_.layout)
       .read(view_.start, {job_->parameters(), state_->slots(), state_->steps()});
 }
 
@@ -272,7 +272,7 @@ Status AllreduceJob::last_checkpoint() {
 
 // saved: the state that the view ended with, or why not. newest: the checkpoint that there is if it is not.
 SnapshotDone AllreduceJob::outcome_of(const Status& saved, Round newest) const {
-  if (lane_.options().store_path.empty()) return {view_.job, view_.view, Round(), true, 0, {}};
+  if (lane_.config().store_path.empty()) return {view_.job, view_.view, Round(), true, 0, {}};
   const Round reached = std::max(Round(job_->min_version().value), view_.start);
   if (saved) return {view_.job, view_.view, reached, true, 0, {}};
   std::string text = "node 0's checkpoint of round " + std::to_string(reached.value) + ": " + saved.error().message;

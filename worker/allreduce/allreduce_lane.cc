@@ -9,19 +9,22 @@
 
 namespace tributary {
 
-Result<std::unique_ptr<AllreduceLane>> AllreduceLane::start(AllreduceOptions options, WorkerLaneListener& listener,
-                                                            AllreducePort& port, Logger logger) {
+Result<std::unique_ptr<AllreduceLane>> AllreduceLane::start(WorkerConfig config, WorkerLaneListener& listener,
+                                                            AllreducePort& port, Logger logger, std::uint16_t streams) {
   auto bells = Bells::create();
   if (!bells) return tl::unexpected(bells.error());
   std::unique_ptr<AllreduceLane> self(
-      new AllreduceLane(std::move(options), listener, port, std::move(logger), std::move(*bells)));
+      new AllreduceLane(std::move(config), listener, port, std::move(logger), std::move(*bells), streams));
   self->NodeLane::start("all-reduce lane");
   return self;
 }
 
-AllreduceLane::AllreduceLane(AllreduceOptions options, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
-                             Bells bells)
-    : NodeLane(listener, std::move(logger), std::move(bells)), options_(std::move(options)), port_(port) {}
+AllreduceLane::AllreduceLane(WorkerConfig config, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
+                             Bells bells, std::uint16_t streams)
+    : NodeLane(listener, std::move(logger), std::move(bells)),
+      config_(std::move(config)),
+      streams_(streams),
+      port_(port) {}
 
 AllreduceLane::~AllreduceLane() {
   stop();
@@ -37,7 +40,7 @@ std::uint64_t AllreduceLane::bytes_needed(const NodeJobSpec& spec) {
   const std::uint64_t state = slots * flat_bytes + (copies ? (1 + slots) * flat_bytes : 0);
   if (spec.allreduce_devices) return state;  // as the view begins and ends with it
   return state +
-         HostExchange::staging_bytes(layout, RingShape::of(spec).here, HostExchange::streams_of({}, layout.chunks()));
+         HostExchange::staging_bytes(layout, RingShape::of(spec).here, HostExchange::streams_of(0, layout.chunks()));
 }
 
 void AllreduceLane::open(std::shared_ptr<NodeJob> job) {

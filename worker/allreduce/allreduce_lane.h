@@ -42,22 +42,16 @@ class AllreducePort {
   virtual void checkpointed(const SnapshotDone& done) = 0;  // on the lane's threads
 };
 
-struct AllreduceOptions {
-  std::string address = "127.0.0.1";  // of this machine, a number or a name: the other nodes connect to it
-  std::string store_path;             // checkpoints; empty: none are written
-  // From the moment all nodes have contributed to a bucket; waiting for another node's trainers is no fault. Also how
-  // long the other nodes' addresses and connections may take.
-  std::uint32_t collective_timeout_ms = 30000;
-  std::uint16_t streams = 0;  // collectives under way at a time; 0: the default
-};
-
 class AllreduceLane final : public NodeLane {
  public:
   static constexpr std::uint64_t kPartingPatienceMs = 20'000;
   static constexpr std::size_t kMaxEarly = 1024;  // addresses of views that are not open here
 
-  static Result<std::unique_ptr<AllreduceLane>> start(AllreduceOptions options, WorkerLaneListener& listener,
-                                                      AllreducePort& port, Logger logger);
+  // config.address: of this machine, a number or a name; the other nodes connect to it. config.collective_timeout_ms:
+  // from the moment all nodes have contributed to a bucket (waiting for another node's trainers is no fault); also how
+  // long other nodes' addresses and connections may take. streams: collectives under way at a time; 0: the default.
+  static Result<std::unique_ptr<AllreduceLane>> start(WorkerConfig config, WorkerLaneListener& listener,
+                                                      AllreducePort& port, Logger logger, std::uint16_t streams = 0);
   ~AllreduceLane() override;  // closes all jobs and joins the threads
 
   // Any thread.
@@ -67,19 +61,21 @@ class AllreduceLane final : public NodeLane {
   void close(std::shared_ptr<NodeJob> job, bool in_good_order);
 
   // For its jobs.
-  const AllreduceOptions& options() const { return options_; }
+  const WorkerConfig& config() const { return config_; }
+  std::uint16_t streams() const { return streams_; }
   AllreducePort& port() { return port_; }
 
   // Memory of a job beside its shared memory: optimizer state and staging (and node 0's copy for a checkpoint).
   static std::uint64_t bytes_needed(const NodeJobSpec& spec);
 
  private:
-  AllreduceLane(AllreduceOptions options, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
-                Bells bells);
+  AllreduceLane(WorkerConfig config, WorkerLaneListener& listener, AllreducePort& port, Logger logger, Bells bells,
+                std::uint16_t streams);
   void run() override;
   void finish_closing();
 
-  const AllreduceOptions options_;
+  const WorkerConfig config_;
+  const std::uint16_t streams_;
   AllreducePort& port_;
 
   // The thread's.

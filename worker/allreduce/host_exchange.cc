@@ -16,9 +16,9 @@ RingShape RingShape::of(const NodeJobSpec& spec) {
   return {here, spec.view->nodes * here};
 }
 
-std::uint16_t HostExchange::streams_of(const AllreduceOptions& options, std::size_t chunks) {
-  const std::uint16_t wanted = options.streams == 0 ? kDefaultStreams : std::min(options.streams, kMaxStreams);
-  return static_cast<std::uint16_t>(std::min<std::size_t>(wanted, chunks));
+std::uint16_t HostExchange::streams_of(std::uint16_t wanted, std::size_t chunks) {
+  const std::uint16_t streams = wanted == 0 ? kDefaultStreams : std::min(wanted, kMaxStreams);
+  return static_cast<std::uint16_t>(std::min<std::size_t>(streams, chunks));
 }
 
 std::uint64_t HostExchange::staging_bytes(const Layout& layout, std::size_t members, std::uint16_t streams) {
@@ -30,7 +30,7 @@ HostExchange::HostExchange(const NodeJob& job, const AllreduceLane& lane, ViewPr
     : job_(job),
       lane_(lane),
       shape_(RingShape::of(job.spec())),
-      streams_(streams_of(lane.options(), job.layout().chunks())),
+      streams_(streams_of(lane.streams(), job.layout().chunks())),
       progress_(progress),
       state_(state),
       output_(output),
@@ -40,12 +40,12 @@ HostExchange::HostExchange(const NodeJob& job, const AllreduceLane& lane, ViewPr
 
 Status HostExchange::open(std::shared_ptr<GlooDevice> device, Addresses& mine) {
   if (!device && shape_.size > 1) {
-    auto created = GlooDevice::create(lane_.options().address);
+    auto created = GlooDevice::create(lane_.config().address);
     if (!created) return tl::unexpected(created.error());
     device = std::move(*created);
   }
   GlooRing::Options options{.size = shape_.size};
-  options.timeout = std::chrono::milliseconds(lane_.options().collective_timeout_ms);
+  options.timeout = std::chrono::milliseconds(lane_.config().collective_timeout_ms);
   const std::uint64_t staging = staging_bytes(job_.layout(), 1, 1) / sizeof(float);
   for (std::uint16_t stream = 0; stream < streams_; ++stream) {
     for (std::uint32_t index = 0; index < shape_.here; ++index) {

@@ -43,7 +43,7 @@ class HostExchange final : public BucketExchange {
   HostExchange(const NodeJob& job, const AllreduceLane& lane, ViewProgress& progress, ReplicaState& state,
                BucketOutput& output);
 
-  static std::uint16_t streams_of(const AllreduceOptions& options, std::size_t chunks);
+  static std::uint16_t streams_of(std::uint16_t wanted, std::size_t chunks);
   static std::uint64_t staging_bytes(const Layout& layout, std::size_t members, std::uint16_t streams);
 
   Status open(std::shared_ptr<GlooDevice> device, Addresses& mine) override;
