@@ -124,7 +124,6 @@ class AllreduceEngine final : public StreamPipeline {
   Result<std::uint64_t> total_of(std::uint32_t position, const Flight& flight);
   Status move_values(ReplicaState& state, bool to_device, const Wait& wait);
   Status move_chunk(ChunkIndex chunk, ReplicaState& state, bool to_device);
-  void land_chunk(ChunkIndex chunk, ReplicaState& state);
   float* values(std::uint32_t position, const Flight& flight) const;
   ChunkIndex first(const Flight& flight) const { return plan().chunk_of(flight.group, 0); }
 

@@ -165,17 +165,25 @@ Status AllreduceEngine::save(ReplicaState& state, const Wait& wait) {
 
 Status AllreduceEngine::move_values(ReplicaState& state, bool to_device, const Wait& wait) {
   for (std::uint32_t c = 0; c < plan().chunks(); ++c) {
-    if (Status moved = move_chunk(ChunkIndex(c), state, to_device); !moved) return moved;
+    const ChunkIndex chunk(c);
+    if (Status moved = move_chunk(chunk, state, to_device); !moved) return moved;
     while (!quiet()) {
       if (!wait()) return fail(ErrorCode::kStopped, "the view is over");
     }
-    if (!to_device) land_chunk(ChunkIndex(c), state);
+    if (to_device) continue;
+    const std::size_t bytes = plan().elements(chunk) * sizeof(float);
+    for (std::uint32_t array = 0; array <= devices_->state_arrays(); ++array) {
+      const auto* passage = reinterpret_cast<const std::byte*>(devices_->passage(plan().owner_of(chunk), 0, array));
+      api_.host_access({passage, bytes}, false);
+      std::memcpy(state.array(array) + plan().node.layout->chunk(chunk).begin, passage, bytes);
+    }
+    state.steps()[c] = steps_[c];
   }
   return {};
 }
 
+// Puts a chunk's way from or to the host on the streams.
 Status AllreduceEngine::move_chunk(ChunkIndex chunk, ReplicaState& state, bool to_device) {
-  const std::uint64_t begin = plan().node.layout->chunk(chunk).begin;
   const std::size_t bytes = plan().elements(chunk) * sizeof(float);
   for (std::uint32_t position = 0; position < plan().devices(); ++position) {
     const bool owns = !plan().sharded() || plan().owner_of(chunk) == position;
@@ -187,7 +195,7 @@ Status AllreduceEngine::move_chunk(ChunkIndex chunk, ReplicaState& state, bool t
       Status moved;
       if (to_device) {
         api_.host_access({passage, bytes}, true);
-        std::memcpy(passage, (array == 0 ? state.parameters() : state.slots()[array - 1]) + begin, bytes);
+        std::memcpy(passage, state.array(array) + plan().node.layout->chunk(chunk).begin, bytes);
         moved = api_.copy_to_device(main, device, passage, bytes);
       } else {
         moved = api_.copy_to_host(main, passage, device, bytes);
@@ -196,17 +204,6 @@ Status AllreduceEngine::move_chunk(ChunkIndex chunk, ReplicaState& state, bool t
     }
   }
   return {};
-}
-
-void AllreduceEngine::land_chunk(ChunkIndex chunk, ReplicaState& state) {
-  const std::uint64_t begin = plan().node.layout->chunk(chunk).begin;
-  const std::size_t bytes = plan().elements(chunk) * sizeof(float);
-  for (std::uint32_t array = 0; array <= devices_->state_arrays(); ++array) {
-    const auto* passage = reinterpret_cast<const std::byte*>(devices_->passage(plan().owner_of(chunk), 0, array));
-    api_.host_access({passage, bytes}, false);
-    std::memcpy((array == 0 ? state.parameters() : state.slots()[array - 1]) + begin, passage, bytes);
-  }
-  state.steps()[chunk.value] = steps_[chunk.value];
 }
 
 }  // namespace tributary

@@ -44,8 +44,9 @@ class ReplicaState {
   void step(ChunkIndex chunk, const float* sum, std::uint64_t weight);
 
   float* parameters() const { return parameters_; }
-  std::span<float* const> slots() const { return slots_; }  // state arrays, flat
-  std::span<std::uint64_t> steps() { return steps_; }       // by chunk
+  std::span<float* const> slots() const { return slots_; }                            // state arrays, flat
+  float* array(std::size_t i) const { return i == 0 ? parameters_ : slots_[i - 1]; }  // parameters, then slots
+  std::span<std::uint64_t> steps() { return steps_; }                                 // by chunk
 
  private:
   const std::shared_ptr<const JobPlan> plan_;
