@@ -135,12 +135,12 @@ class Lanes final : private WorkerLaneListener {
     config.snapshot = {0, 0};
     const auto view = std::make_shared<const ViewPlan>(ViewPlan{
         .plan = JobPlan::of(config), .job = JobId(1), .view = ViewId(1), .nodes = options_.nodes, .layout = layout_});
-    AllreduceOptions lane_options;
-    lane_options.streams = options_.streams;
+    WorkerConfig worker;
+    worker.address = "127.0.0.1";
     for (std::uint32_t n = 0; n < options_.nodes; ++n) {
       nodes_.push_back(std::make_unique<Node>());
       nodes_.back()->lanes = this;
-      auto lane = AllreduceLane::start(lane_options, *this, *nodes_.back(), logger_);
+      auto lane = AllreduceLane::start(worker, *this, *nodes_.back(), logger_, options_.streams);
       if (!lane) return tl::unexpected(lane.error());
       nodes_.back()->lane = std::move(*lane);
     }

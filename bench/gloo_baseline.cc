@@ -50,9 +50,7 @@ Result<std::unique_ptr<GlooBaseline>> GlooBaseline::create(GlooBaselineOptions o
     if (!layout) throw std::runtime_error(layout.error().message);
     auto shared = std::make_shared<const Layout>(std::move(*layout));
     mine.parameters = std::make_unique<float[]>(shared->flat_elements());
-    auto state = ReplicaState::create(shared, config, mine.parameters.get());
-    if (!state) throw std::runtime_error(state.error().message);
-    mine.state = std::move(*state);
+    mine.state = std::make_unique<ReplicaState>(JobPlan::of(config), shared, mine.parameters.get());
   };
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < parts.options.nodes; ++rank) {

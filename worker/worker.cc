@@ -86,21 +86,18 @@ Status Worker::start_lanes() {
     if (!lane) return tl::unexpected(lane.error());
     lanes_.push_back(std::move(*lane));
   }
-  AllreduceOptions options;
-  options.address = config_.address;
-  options.store_path = config_.store_path;
-  options.collective_timeout_ms = config_.collective_timeout_ms;
-  if (options.address.empty()) {
-    const Result<std::string> found = local_address_towards(config_.coordinator);
-    options.address = found ? *found : host_name();
+  WorkerConfig config = config_;
+  if (config.address.empty()) {
+    const Result<std::string> found = local_address_towards(config.coordinator);
+    config.address = found ? *found : host_name();
     if (!found) {
       logger_->warn(
           "{}; other workers of all-reduce jobs are told to reach this one as {}: set [worker] address if that "
           "is wrong",
-          found.error().message, options.address);
+          found.error().message, config.address);
     }
   }
-  auto lane = AllreduceLane::start(std::move(options), *attach_, *this, logger_);
+  auto lane = AllreduceLane::start(std::move(config), *attach_, *this, logger_);
   if (!lane) return tl::unexpected(lane.error());
   allreduce_ = std::move(*lane);
   return {};

@@ -90,24 +90,25 @@ TEST_CASE("a communicator that nobody else joins is given up in time, and the de
   plan.node.devices = {DeviceIndex(0)};
   plan.node.position_of_rank = {0};
   plan.nodes = 2;
-  struct Output final : AllreduceEngineOutput {
+  struct Output final : BucketOutput {
     bool wants(ChunkIndex, Round) override { return false; }
-    void keep(ChunkIndex, Round, const float*, std::span<const float* const>, std::uint64_t) override {}
+    void capture(ChunkIndex, Round, const float*, std::span<const float* const>, std::uint64_t) override {}
     void stepped(ChunkIndex, Round) override {}
     Error replicas_differ(Round) override { return {}; }
-    void engine_failed(const Error&) override {}
+    void exchange_failed(const std::string&, const Error&) override {}
   } output;
-  const JobConfig config = cluster_config({.optimizer = "sgd"});
-  auto devices = AllreduceDevices::create(
-      api, plan, static_cast<std::uint32_t>(make_optimizer(config.optimizer)->slots()), 500'000'000);
+  const auto view = cluster_view({.optimizer = "sgd"});
+  auto devices =
+      AllreduceDevices::create(api, plan, static_cast<std::uint32_t>(view->plan->optimizer->slots()), 500'000'000);
   REQUIRE(devices);
   auto logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
   {
-    auto exchange = DeviceExchange::create(*devices, config, Round(0), output, logger);
-    REQUIRE(exchange);
+    DeviceExchange exchange(*devices, *view, output, logger);
+    Addresses addresses;
+    REQUIRE(exchange.open(nullptr, addresses));
     const auto key = api->make_comm_key();
     REQUIRE(key);
-    const Status connected = (*exchange)->connect({&*key, 1});
+    const Status connected = exchange.connect({&*key, 1});
     REQUIRE_FALSE(connected);
     CHECK(connected.error().message.find("took longer than 500 ms") != std::string::npos);
   }

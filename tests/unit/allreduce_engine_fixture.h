@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "common/config/job_optimizer.h"
+#include "common/config/job_plan.h"
 #include "tests/fake_device/fake_device_api.h"
 #include "worker/allreduce/allreduce_engine.h"
 #include "worker/device/settle_pace.h"
@@ -32,12 +32,12 @@ inline constexpr std::uint64_t kEngineChunk = 1024;
 
 class EngineCluster {
  public:
-  struct Node final : AllreduceEngineOutput {
+  struct Node final : BucketOutput {
     bool wants(ChunkIndex, Round round) override { return round == wanted; }
-    void keep(ChunkIndex chunk, Round, const float* parameters, std::span<const float* const> state,
-              std::uint64_t step) override {
+    void capture(ChunkIndex chunk, Round, const float* parameters, std::span<const float* const> state,
+                 std::uint64_t step) override {
       const std::size_t n = engine->plan().elements(chunk);
-      std::vector<float>& values = kept[chunk.value];
+      std::vector<float>& values = captured[chunk.value];
       values.assign(parameters, parameters + n);
       for (const float* array : state) values.insert(values.end(), array, array + n);
       values.push_back(static_cast<float>(step));
@@ -45,17 +45,17 @@ class EngineCluster {
     void stepped(ChunkIndex chunk, Round round) override {
       CHECK(versions[chunk.value] + 1 == round.value);
       versions[chunk.value] = round.value;
-      if (wanted == round) CHECK(kept.contains(chunk.value));
+      if (wanted == round) CHECK(captured.contains(chunk.value));
     }
     Error replicas_differ(Round) override { return {ErrorCode::kInternal, "replicas differ"}; }
-    void engine_failed(const Error& error) override { failures.push_back(error); }
+    void exchange_failed(const std::string&, const Error& error) override { failures.push_back(error); }
 
     std::shared_ptr<AllreduceDevices> devices;
     std::unique_ptr<AllreduceEngine> engine;
     std::vector<float> host_parameters;
     std::unique_ptr<ReplicaState> host;
-    std::map<std::uint32_t, std::uint64_t> versions;   // by chunk
-    std::map<std::uint32_t, std::vector<float>> kept;  // by chunk: parameters, state, step
+    std::map<std::uint32_t, std::uint64_t> versions;       // by chunk
+    std::map<std::uint32_t, std::vector<float>> captured;  // by chunk: parameters, state, step
     Round wanted{~0ull};
     std::vector<Error> failures;
   };
@@ -71,9 +71,11 @@ class EngineCluster {
     auto made = Layout::make({{"a", {setup.elements - 37}}, {"b", {21}}}, kEngineChunk, {&slots, 1});
     REQUIRE(made);
     layout = std::make_shared<const Layout>(std::move(*made));
+    JobConfig config;
     config.optimizer.name = setup.optimizer;
     config.optimizer.lr = 0.01;
     config.optimizer.momentum = setup.optimizer == "sgd" ? 0.9 : 0.0;
+    job = JobPlan::of(config);
     reference = host_state(reference_parameters);
     for (std::uint32_t n = 0; n < setup.nodes; ++n) open(n);
   }
@@ -210,7 +212,7 @@ class EngineCluster {
 
   std::shared_ptr<FakeDeviceApi> api;
   std::shared_ptr<const Layout> layout;
-  JobConfig config;
+  std::shared_ptr<const JobPlan> job;
   std::vector<std::unique_ptr<Node>> nodes;
   std::vector<CommKey> keys;
   std::vector<float> reference_parameters;
@@ -222,9 +224,7 @@ class EngineCluster {
   std::unique_ptr<ReplicaState> host_state(std::vector<float>& parameters) {
     parameters.resize(layout->flat_elements());
     for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i] = static_cast<float>(i % 101) / 101.0f - 0.5f;
-    auto state = ReplicaState::create(layout, config, parameters.data());
-    REQUIRE(state);
-    return std::move(*state);
+    return std::make_unique<ReplicaState>(job, layout, parameters.data());
   }
   void open(std::uint32_t n) {
     nodes.push_back(std::make_unique<Node>());
@@ -239,12 +239,11 @@ class EngineCluster {
     plan.flat = setup_.algorithm == "flat";
     plan.nodes = setup_.nodes;
     plan.rank = NodeRank(n);
-    const auto optimizer = make_optimizer(config.optimizer);
-    auto devices = AllreduceDevices::create(api, plan, static_cast<std::uint32_t>(optimizer->slots()),
+    auto devices = AllreduceDevices::create(api, plan, static_cast<std::uint32_t>(job->optimizer->slots()),
                                             setup_.timeout_ms * 1'000'000);
     REQUIRE(devices);
     node.devices = *devices;
-    auto engine = AllreduceEngine::create(node.devices, config, Round(0), node);
+    auto engine = AllreduceEngine::create(node.devices, job, Round(0), node);
     REQUIRE(engine);
     node.engine = std::move(*engine);
     node.host = host_state(node.host_parameters);

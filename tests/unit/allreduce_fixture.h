@@ -133,11 +133,11 @@ class AllreduceCluster {
       nodes_.push_back(std::make_unique<Node>());
       Node& node = *nodes_.back();
       node.cluster = this;
-      AllreduceOptions lane;
-      lane.collective_timeout_ms = options_.timeout_ms;
-      lane.streams = options_.streams;
-      if (n == 0) lane.store_path = options_.store;
-      auto started = AllreduceLane::start(lane, node.failures, node, logger_);
+      WorkerConfig config;
+      config.address = "127.0.0.1";
+      config.collective_timeout_ms = options_.timeout_ms;
+      if (n == 0) config.store_path = options_.store;
+      auto started = AllreduceLane::start(config, node.failures, node, logger_, options_.streams);
       REQUIRE(started);
       node.lane = std::move(*started);
     }

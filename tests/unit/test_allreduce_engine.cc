@@ -124,7 +124,7 @@ TEST_CASE("a chunk's state at the wanted round is handed out, and all of it at t
       values.push_back(static_cast<float>(cluster.reference->steps()[c]));
       return values;
     };
-    for (std::uint32_t c = 0; c < cluster.layout->chunks(); ++c) CHECK(cluster.nodes[0]->kept.at(c) == expected(c));
+    for (std::uint32_t c = 0; c < cluster.layout->chunks(); ++c) CHECK(cluster.nodes[0]->captured.at(c) == expected(c));
     REQUIRE(cluster.round(3));
 
     auto& node = *cluster.nodes[0];

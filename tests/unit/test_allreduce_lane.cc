@@ -276,11 +276,11 @@ TEST_CASE("an address that is none of this machine's is refused with what to set
     void publish(const PeerAddress&) override {}
     void checkpointed(const SnapshotDone&) override {}
   } nobody;
-  AllreduceOptions lane_options;
+  WorkerConfig config;
   for (const char* address : {"192.0.2.1", "no such name"}) {
-    lane_options.address = address;
+    config.address = address;
     auto lane =
-        AllreduceLane::start(lane_options, failures, nobody,
+        AllreduceLane::start(config, failures, nobody,
                              std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()));
     REQUIRE(lane);
     NodeJobSpec spec;

@@ -3,42 +3,34 @@
 #include <utility>
 
 #include "common/base/assert.h"
-#include "common/config/job_optimizer.h"
 
 namespace tributary {
 
-AllreduceEngine::AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, const JobConfig& config,
-                                 std::unique_ptr<kernels::Optimizer> optimizer, Round start,
-                                 AllreduceEngineOutput& output, EventFd wake)
+AllreduceEngine::AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, std::shared_ptr<const JobPlan> job,
+                                 Round start, BucketOutput& output, EventFd wake)
     // An order a chunk, and two completions a group and device.
     : StreamPipeline(devices->api(), devices->plan().node.devices, devices->timeout_ns(), std::move(wake),
                      devices->plan().chunks() + 2 * std::size_t{devices->plan().groups()} * devices->plan().devices()),
       devices_(std::move(devices)),
       output_(output),
-      optimizer_(std::move(optimizer)),
-      lr_(config.optimizer.lr),
-      schedule_(config.schedule),
+      job_(std::move(job)),
       parts_(plan().devices()),
       steps_(plan().chunks()),
       tails_(plan().chunks()),
       ready_(plan().chunks()),
-      kept_(plan().chunks()),
+      captured_(plan().chunks()),
       flights_(AllreduceDevices::kSlots),
       next_group_(plan().groups() - 1),
       start_(start) {}
 
 Result<std::unique_ptr<AllreduceEngine>> AllreduceEngine::create(std::shared_ptr<AllreduceDevices> devices,
-                                                                 const JobConfig& config, Round start,
-                                                                 AllreduceEngineOutput& output) {
-  auto optimizer = make_optimizer(config.optimizer);
-  if (!optimizer) {
-    return fail(ErrorCode::kConfigMismatch, "this release has no optimizer '" + config.optimizer.name + "'");
-  }
-  TRIB_ASSERT(static_cast<std::uint32_t>(optimizer->slots()) == devices->state_arrays());
+                                                                 std::shared_ptr<const JobPlan> job, Round start,
+                                                                 BucketOutput& output) {
+  TRIB_ASSERT(static_cast<std::uint32_t>(job->optimizer->slots()) == devices->state_arrays());
   auto wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());
   std::unique_ptr<AllreduceEngine> engine(
-      new AllreduceEngine(std::move(devices), config, std::move(optimizer), start, output, std::move(*wake)));
+      new AllreduceEngine(std::move(devices), std::move(job), start, output, std::move(*wake)));
   if (Status done = engine->set_up(); !done) return tl::unexpected(done.error());
   return engine;
 }
@@ -125,15 +117,15 @@ void AllreduceEngine::end(const Flight& flight) {
   }
   for (std::uint32_t i = 0; i < plan().chunks_in(flight.group); ++i) {
     const ChunkIndex chunk(first(flight).value + i);
-    if (kept_[chunk.value]) {
+    if (captured_[chunk.value]) {
       const std::uint32_t owner = plan().owner_of(chunk);
       std::vector<const float*> state;
       for (std::uint32_t array = 0; array <= devices_->state_arrays(); ++array) {
         state.push_back(devices_->passage(owner, flight.slot, array));
         api_.host_access(std::as_bytes(std::span(state.back(), plan().elements(chunk))), false);
       }
-      output_.keep(chunk, flight.round, state[0], std::span(state).subspan(1), steps_[chunk.value]);
-      kept_[chunk.value] = false;
+      output_.capture(chunk, flight.round, state[0], std::span(state).subspan(1), steps_[chunk.value]);
+      captured_[chunk.value] = false;
     }
     output_.stepped(chunk, flight.round);
   }
@@ -227,7 +219,7 @@ Status AllreduceEngine::check_progress() {
 }
 
 void AllreduceEngine::abandon_memory() {
-  api_.keep(optimizer_);
+  api_.keep(job_);
   devices_->abandon();
 }
 

@@ -25,13 +25,15 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "common/config/config.h"
+#include "common/config/job_plan.h"
+#include "worker/allreduce/bucket_exchange.h"
 #include "worker/allreduce/replica_state.h"
 #include "worker/device/allreduce_devices.h"
 #include "worker/device/fixed_queue.h"
@@ -39,26 +41,12 @@
 
 namespace tributary {
 
-class AllreduceEngineOutput {  // all from step()
- public:
-  virtual ~AllreduceEngineOutput() = default;
-  // Is the state of `chunk` after `round` to be kept? Then keep() follows, before stepped().
-  virtual bool wants(ChunkIndex chunk, Round round) = 0;
-  virtual void keep(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
-                    std::uint64_t step) = 0;
-  // Another node brought another digest with its gradients of `round`: what to fail with.
-  virtual Error replicas_differ(Round round) = 0;
-  // The parameters of `chunk` after `round` are where the trainers read them.
-  virtual void stepped(ChunkIndex chunk, Round round) = 0;
-  virtual void engine_failed(const Error& error) = 0;
-};
-
 class AllreduceEngine final : public StreamPipeline {
  public:
-  // Streams and events. kConfigMismatch for an optimizer that we do not have.
+  // Streams and events.
   static Result<std::unique_ptr<AllreduceEngine>> create(std::shared_ptr<AllreduceDevices> devices,
-                                                         const JobConfig& config, Round start,
-                                                         AllreduceEngineOutput& output);
+                                                         std::shared_ptr<const JobPlan> job, Round start,
+                                                         BucketOutput& output);
   ~AllreduceEngine() override { destroy_streams(); }
 
   const AllreducePlan& plan() const { return devices_->plan(); }
@@ -67,11 +55,10 @@ class AllreduceEngine final : public StreamPipeline {
   bool connected() const { return tried_; }  // step() until then
   // The values that the view begins with. REQUIRES: connected(), nothing under way. `wait` is called until the devices
   // have done what was asked; false: give up (kStopped).
-  template <class Wait>
-  Status load(ReplicaState& state, Wait wait);
+  using Wait = std::function<bool()>;
+  Status load(ReplicaState& state, const Wait& wait);
   // And what it ended with: the owners' chunks. REQUIRES: quiet().
-  template <class Wait>
-  Status save(ReplicaState& state, Wait wait);
+  Status save(ReplicaState& state, const Wait& wait);
 
   // All local ranks are ready with `chunk`, for its next round. At most once until it is stepped.
   void ready(ChunkIndex chunk, const BucketTail& tail);
@@ -107,9 +94,8 @@ class AllreduceEngine final : public StreamPipeline {
     std::array<EventId, AllreduceDevices::kSlots> summed, stepped;  // by slot
   };
 
-  AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, const JobConfig& config,
-                  std::unique_ptr<kernels::Optimizer> optimizer, Round start, AllreduceEngineOutput& output,
-                  EventFd wake);
+  AllreduceEngine(std::shared_ptr<AllreduceDevices> devices, std::shared_ptr<const JobPlan> job, Round start,
+                  BucketOutput& output, EventFd wake);
   Status set_up();
   void handle(const DeviceOrder& order) override;
   void communicators_ready() override { begin(true); }
@@ -118,7 +104,7 @@ class AllreduceEngine final : public StreamPipeline {
   bool under_way() const override { return !flights_.empty(); }
   Status check_progress() override;
   void tell_failure(const Error& error) override {
-    output_.engine_failed({error.code, "all-reduce over GPUs failed: " + error.message});
+    output_.exchange_failed("summing", {error.code, "all-reduce over GPUs failed: " + error.message});
   }
   void abandon_memory() override;
   std::string describe(std::uint32_t position) const override { return devices_->describe(position); }
@@ -136,21 +122,19 @@ class AllreduceEngine final : public StreamPipeline {
   Status step_chunk(std::uint32_t position, ChunkIndex chunk, const Flight& flight, std::uint64_t total);
   Status finish(Flight& flight);
   Result<std::uint64_t> total_of(std::uint32_t position, const Flight& flight);
+  Status move_values(ReplicaState& state, bool to_device, const Wait& wait);
   Status move_chunk(ChunkIndex chunk, ReplicaState& state, bool to_device);
-  void land_chunk(ChunkIndex chunk, ReplicaState& state);
   float* values(std::uint32_t position, const Flight& flight) const;
   ChunkIndex first(const Flight& flight) const { return plan().chunk_of(flight.group, 0); }
 
   const std::shared_ptr<AllreduceDevices> devices_;
-  AllreduceEngineOutput& output_;
-  const std::shared_ptr<kernels::Optimizer> optimizer_;
-  const double lr_;
-  const ScheduleConfig schedule_;
+  BucketOutput& output_;
+  const std::shared_ptr<const JobPlan> job_;
   std::vector<Device> parts_;                    // by position
   std::vector<std::uint64_t> steps_;             // by chunk
   std::vector<BucketTail> tails_;                // by chunk: of this node; written before its order
   std::vector<std::uint32_t> ready_;             // by chunk: rounds that all local ranks have been ready for
-  std::vector<bool> kept_;                       // by chunk: keep() is owed
+  std::vector<bool> captured_;                   // by chunk: capture() is owed
   std::vector<DeviceCallback*> summed_, ended_;  // [group * devices + position]
   FixedQueue<Flight> flights_;                   // oldest first
   std::uint32_t settling_slot_ = 0;              // of the flight whose collective is
@@ -160,29 +144,5 @@ class AllreduceEngine final : public StreamPipeline {
   std::uint64_t count_ = 0;  // flights ever begun
   bool tried_ = false;       // the trial has ended well
 };
-
-template <class Wait>
-Status AllreduceEngine::load(ReplicaState& state, Wait wait) {
-  for (std::uint32_t c = 0; c < plan().chunks(); ++c) {
-    if (Status moved = move_chunk(ChunkIndex(c), state, true); !moved) return moved;
-    while (!quiet()) {
-      if (!wait()) return fail(ErrorCode::kStopped, "the view is over");
-    }
-  }
-  steps_.assign(state.steps().begin(), state.steps().end());
-  return {};
-}
-
-template <class Wait>
-Status AllreduceEngine::save(ReplicaState& state, Wait wait) {
-  for (std::uint32_t c = 0; c < plan().chunks(); ++c) {
-    if (Status moved = move_chunk(ChunkIndex(c), state, false); !moved) return moved;
-    while (!quiet()) {
-      if (!wait()) return fail(ErrorCode::kStopped, "the view is over");
-    }
-    land_chunk(ChunkIndex(c), state);
-  }
-  return {};
-}
 
 }  // namespace tributary

@@ -117,14 +117,14 @@ Status AllreduceEngine::step_chunk(std::uint32_t position, ChunkIndex chunk, con
     block.state_in[array] = block.state_out[array] = devices_->state(position, array, chunk);
   }
   const std::uint64_t step = steps_[chunk.value];
-  return api_.step(parts_[position].main, *optimizer_, optimizer_->scalars(step, scheduled_lr(schedule_, lr_, step)),
-                   block);
+  const double lr = scheduled_lr(job_->schedule, job_->config.optimizer.lr, step);
+  return api_.step(parts_[position].main, *job_->optimizer, job_->optimizer->scalars(step, lr), block);
 }
 
 Status AllreduceEngine::finish(Flight& flight) {
   for (std::uint32_t i = 0; !flight.trial && i < plan().chunks_in(flight.group); ++i) {
     const ChunkIndex chunk(first(flight).value + i);
-    kept_[chunk.value] = output_.wants(chunk, flight.round);
+    captured_[chunk.value] = output_.wants(chunk, flight.round);
   }
   for (std::uint32_t position = 0; position < plan().devices(); ++position) {
     const Device& part = parts_[position];
@@ -132,9 +132,9 @@ Status AllreduceEngine::finish(Flight& flight) {
     Status status = api_.record(stepped, part.main);
     if (status) status = api_.wait(part.out, stepped);
     const ChunkIndex chunk = plan().chunk_of(flight.group, position);
-    const bool keeps =
-        !flight.trial && plan().exists(chunk) && kept_[chunk.value] && plan().owner_of(chunk) == position;
-    for (std::uint32_t array = 0; keeps && status && array <= devices_->state_arrays(); ++array) {
+    const bool captures =
+        !flight.trial && plan().exists(chunk) && captured_[chunk.value] && plan().owner_of(chunk) == position;
+    for (std::uint32_t array = 0; captures && status && array <= devices_->state_arrays(); ++array) {
       const float* from =
           array == 0 ? devices_->parameters(position, chunk) : devices_->state(position, array - 1, chunk);
       status =
@@ -153,8 +153,37 @@ Status AllreduceEngine::finish(Flight& flight) {
 
 // ---- From the host and back, chunk by chunk, while nothing else is under way ----
 
+Status AllreduceEngine::load(ReplicaState& state, const Wait& wait) {
+  Status moved = move_values(state, true, wait);
+  if (moved) steps_.assign(state.steps().begin(), state.steps().end());
+  return moved;
+}
+
+Status AllreduceEngine::save(ReplicaState& state, const Wait& wait) {
+  return move_values(state, false, wait);
+}
+
+Status AllreduceEngine::move_values(ReplicaState& state, bool to_device, const Wait& wait) {
+  for (std::uint32_t c = 0; c < plan().chunks(); ++c) {
+    const ChunkIndex chunk(c);
+    if (Status moved = move_chunk(chunk, state, to_device); !moved) return moved;
+    while (!quiet()) {
+      if (!wait()) return fail(ErrorCode::kStopped, "the view is over");
+    }
+    if (to_device) continue;
+    const std::size_t bytes = plan().elements(chunk) * sizeof(float);
+    for (std::uint32_t array = 0; array <= devices_->state_arrays(); ++array) {
+      const auto* passage = reinterpret_cast<const std::byte*>(devices_->passage(plan().owner_of(chunk), 0, array));
+      api_.host_access({passage, bytes}, false);
+      std::memcpy(state.array(array) + plan().node.layout->chunk(chunk).begin, passage, bytes);
+    }
+    state.steps()[c] = steps_[c];
+  }
+  return {};
+}
+
+// Puts a chunk's way from or to the host on the streams.
 Status AllreduceEngine::move_chunk(ChunkIndex chunk, ReplicaState& state, bool to_device) {
-  const std::uint64_t begin = plan().node.layout->chunk(chunk).begin;
   const std::size_t bytes = plan().elements(chunk) * sizeof(float);
   for (std::uint32_t position = 0; position < plan().devices(); ++position) {
     const bool owns = !plan().sharded() || plan().owner_of(chunk) == position;
@@ -166,7 +195,7 @@ Status AllreduceEngine::move_chunk(ChunkIndex chunk, ReplicaState& state, bool t
       Status moved;
       if (to_device) {
         api_.host_access({passage, bytes}, true);
-        std::memcpy(passage, (array == 0 ? state.parameters() : state.slots()[array - 1]) + begin, bytes);
+        std::memcpy(passage, state.array(array) + plan().node.layout->chunk(chunk).begin, bytes);
         moved = api_.copy_to_device(main, device, passage, bytes);
       } else {
         moved = api_.copy_to_host(main, passage, device, bytes);
@@ -175,17 +204,6 @@ Status AllreduceEngine::move_chunk(ChunkIndex chunk, ReplicaState& state, bool t
     }
   }
   return {};
-}
-
-void AllreduceEngine::land_chunk(ChunkIndex chunk, ReplicaState& state) {
-  const std::uint64_t begin = plan().node.layout->chunk(chunk).begin;
-  const std::size_t bytes = plan().elements(chunk) * sizeof(float);
-  for (std::uint32_t array = 0; array <= devices_->state_arrays(); ++array) {
-    const auto* passage = reinterpret_cast<const std::byte*>(devices_->passage(plan().owner_of(chunk), 0, array));
-    api_.host_access({passage, bytes}, false);
-    std::memcpy((array == 0 ? state.parameters() : state.slots()[array - 1]) + begin, passage, bytes);
-  }
-  state.steps()[chunk.value] = steps_[chunk.value];
 }
 
 }  // namespace tributary

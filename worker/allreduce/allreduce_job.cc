@@ -1,46 +1,36 @@
-// The streams: from ready gradients to new parameters. How a view begins and ends is in allreduce_view.cc.
 #include "worker/allreduce/allreduce_job.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 
-#include "common/base/assert.h"
-#include "common/base/clock.h"
 #include "common/daemon/daemon_thread.h"
-#include "kernels/tree_sum.h"
+#include "worker/allreduce/device_exchange.h"
 
 namespace tributary {
 namespace {
 
-// What each member of a ring sends for a buffer, and receives.
-std::uint64_t ring_bytes(std::uint64_t bytes, std::uint64_t members) {
-  return 2 * bytes * (members - 1) / members;
-}
+using std::chrono::milliseconds;
+using Phase = ViewProgress::Phase;
+
+constexpr std::uint64_t kValuesMagic = 0x76616c7554524942ull;
+
+// What node 0 sends along the control ring before the values.
+struct ValuesHeader {
+  std::uint64_t magic = kValuesMagic;
+  std::uint64_t layout_hash = 0;
+  std::uint64_t round = 0;
+  std::uint64_t slots = 0;  // state arrays that follow the parameters; 0 in a fresh job, where all nodes know them
+};
 
 }  // namespace
-
-std::uint16_t AllreduceJob::streams_of(const AllreduceOptions& options, std::size_t chunks) {
-  const std::uint16_t wanted = options.streams == 0 ? kDefaultStreams : std::min(options.streams, kMaxStreams);
-  return static_cast<std::uint16_t>(std::min<std::size_t>(wanted, chunks));
-}
-
-std::uint64_t AllreduceJob::staging_bytes(const Layout& layout, std::size_t members, std::uint16_t streams) {
-  return streams * members * (std::min(layout.chunk_elements(), layout.flat_elements()) + kTailParts) * sizeof(float);
-}
 
 AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceLane& lane)
     : job_(std::move(job)),
       view_(job_->view()),
       lane_(lane),
-      flat_(is_flat(*view_.plan)),
-      streams_(streams_of(lane_.options(), job_->layout().chunks())),
-      seen_(job_->layout().tensors().size() * job_->spec().ranks, view_.start.value),
-      digests_(job_->layout().chunks(), view_.nodes),
-      gather_(view_.layout, job_->layout().chunks_owned_by(ShardIndex(0), LaneIndex(0)), job_->spec().ranks,
-              view_.start),
-      complete_(job_->layout().chunks(), Complete{view_.start, {}}) {
-  newly_.reserve(job_->layout().chunks());
+      timeout_(lane.config().collective_timeout_ms),
+      address_key_(job_->spec().allreduce_devices ? kDevicesKey : kHostKey),
+      progress_(job_, lane, timeout_),
+      buckets_(*job_, RingShape::of(job_->spec()).size, progress_) {
   conductor_ = start_thread("conductor", lane_.logger(), [this] { conduct(); });
 }
 
@@ -49,237 +39,246 @@ AllreduceJob::~AllreduceJob() {
   conductor_.join();
 }
 
-std::string AllreduceJob::place() const {
-  return "node " + std::to_string(job_->spec().node.value) + " of " + std::to_string(view_.nodes);
-}
-
-void AllreduceJob::fail_job(LaneFailure::Kind kind, Error error) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failed_ || closing_) return;
-    failed_ = true;
-  }
-  changed_.notify_all();
-  lane_.failed(job_, {kind, 0, std::move(error)});
-}
-
-// A connection that breaks tells that another node is gone: the coordinator knows more, or will soon.
-void AllreduceJob::fail_call(const std::string& what, const Error& error) {
-  if (error.code == ErrorCode::kStopped) return;
-  const bool gone = error.code == ErrorCode::kUnavailable;
-  fail_job(gone ? LaneFailure::Kind::kViewOver : LaneFailure::Kind::kRefused,
-           {error.code, place() + ", " + what + ": " + error.message});
-}
-
 // ---- The lane's thread ----
 
-// The lock is held while the trainers' words are read: a stream takes it before it makes a version known, so that
-// whoever is ready for the next round finds its chunks open.
-void AllreduceJob::scan() {
-  Status status;
-  std::uint32_t culprit = 0;
+void AllreduceJob::initial_values() {
+  if (!job_->spec().init()) return;
   {
-    const std::lock_guard lock(mutex_);
-    if (failed_ || closing_ || !begun_) return;
-    const std::vector<std::uint32_t>& tensors = gather_.tensors();
-    newly_.clear();
-    for (std::uint32_t rank = 0; rank < job_->spec().ranks && status; ++rank) {
-      const TensorWord* words = job_->tensor_words(rank);
-      std::uint64_t* seen = seen_.data() + rank * tensors.size();
-      for (std::size_t i = 0; i < tensors.size() && status; ++i) {
-        const TensorWord& word = words[tensors[i]];
-        const std::uint64_t round = word.round.load(std::memory_order_acquire);
-        if (round == seen[i]) continue;
-        seen[i] = round;
-        status = gather_.on_tensor(rank, tensors[i], Round(round), word.weight.load(std::memory_order_relaxed), newly_);
-        culprit = rank;
-      }
-    }
-    for (const NodeGather::Complete& done : newly_) {
-      Complete& complete = complete_[done.chunk.value];
-      complete = {done.round, {done.weight, digests_.bring(done.chunk)}};
-      if (exchange_) exchange_->ready(done.chunk, complete.tail);
-    }
-    if (!status) failed_ = true;
+    const auto lock = progress_.lock();
+    has_initial_ = true;
   }
-  if (!newly_.empty() || !status) changed_.notify_all();
-  if (!status) lane_.failed(job_, {LaneFailure::Kind::kTrainer, culprit, status.error()});
+  progress_.notify();
+}
+
+void AllreduceJob::peer_address(const PeerAddress& address) {
+  if (address.key != address_key_ || address.node.value >= view_.nodes) {
+    lane_.logger()->warn("job '{}': dropped an address that no node of this view can have (key '{}', node {})",
+                         view_.name(), address.key, address.node.value);
+    return;
+  }
+  progress_.publish(address.node.value, address.value);
 }
 
 void AllreduceJob::tick(std::uint64_t now_ms) {
-  const std::lock_guard lock(mutex_);
-  if (failed_ || closing_) return;
-  for (const auto& member : members_) {
-    const std::uint64_t since = member->since_ms.load(std::memory_order_relaxed);
-    if (since == 0 || now_ms < since + kNoticeMs || member->noticed_ms.load(std::memory_order_relaxed) == since) {
-      continue;
-    }
-    member->noticed_ms.store(since, std::memory_order_relaxed);
-    lane_.logger()->info("job '{}': bucket {} of round {} has waited {} s for other nodes", view_.name(),
-                         member->chunk.load(std::memory_order_relaxed), member->round.load(std::memory_order_relaxed),
-                         (now_ms - since) / 1000);
-  }
+  const auto lock = progress_.lock();
+  if (exchange_ && !progress_.over()) exchange_->notice(now_ms);
 }
 
-// ---- A member's thread ----
-
-void AllreduceJob::run_member(Member& member) {
-  const auto chunks = static_cast<std::uint32_t>(job_->layout().chunks());
-  if (Status connected = connect_member(member); !connected) return;
+void AllreduceJob::close(bool in_good_order) {
   {
-    std::unique_lock lock(mutex_);
-    ++connected_;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return begun_ || failed_ || closing_; });
-  }
-  for (Round round = view_.start.next();; round = round.next()) {
-    for (std::uint32_t i = member.stream; i < chunks; i += streams_) {
-      const ChunkIndex chunk(chunks - 1 - i);
-      Complete ready;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return complete_[chunk.value].round.value >= round.value || failed_ || closing_; });
-        if (failed_ || closing_) return;
-        ready = complete_[chunk.value];
-      }
-      member.chunk.store(chunk.value, std::memory_order_relaxed);
-      member.round.store(round.value, std::memory_order_relaxed);
-      if (Status done = exchange(member, chunk, round, ready.tail); !done) {
-        return fail_call("bucket " + std::to_string(chunk.value) + " of round " + std::to_string(round.value),
-                         done.error());
-      }
+    const auto lock = progress_.lock();
+    if (progress_.closed()) return;
+    const bool parting = in_good_order && progress_.phase() == Phase::kTraining;
+    if (!parting) {
+      const bool as_it_began = progress_.phase() == Phase::kBeginning;
+      outcome_ =
+          outcome_of(as_it_began ? Status() : fail(ErrorCode::kUnavailable, "the view failed before"), view_.start);
     }
+    progress_.enter(parting ? Phase::kParting : Phase::kCut);
+    if (exchange_) exchange_->close(parting);
+    // A view that ends in good order needs the control ring for its last words.
+    if (control_ && parting) control_->rouse();
+    if (control_ && !parting) control_->abort();
+    if (!parting) has_outcome_.store(true, std::memory_order_release);
   }
+  progress_.notify();
 }
 
-// The local ranks' gradients of one bucket, added in tree order, and behind them the node's tail.
-class AllreduceJob::Bucket final : public RingSource {
- public:
-  // tail: the node's, so its first member brings it.
-  Bucket(const AllreduceJob& job, const Member& member, ChunkRange range, const BucketTail& tail)
-      : elements_(range.elements), reduce_ns_(job.job_->header().reduce_ns) {
-    const std::uint32_t first = job.flat_ ? member.index : 0;
-    const std::uint32_t last = job.flat_ ? member.index + 1 : job.job_->spec().ranks;
-    for (std::uint32_t rank = first; rank < last; ++rank) {
-      gradients_[ranks_++] = job.job_->gradients(rank) + range.begin;
-    }
-    put_tail(member.index == 0 ? tail : BucketTail{}, tail_.data());
-  }
-
-  void fill(std::size_t first, std::size_t count, float* out) override {
-    const std::uint64_t began = steady_ns();
-    const std::size_t gradients = first < elements_ ? std::min(count, elements_ - first) : 0;
-    sum(first, gradients, out);
-    for (std::size_t i = gradients; i < count; ++i) out[i] = tail_[first + i - elements_];
-    reduce_ns_.fetch_add(steady_ns() - began, std::memory_order_relaxed);
-  }
-
-  void fill_and_add(std::size_t first, std::size_t count, const float* other, float* out) override {
-    const std::uint64_t began = steady_ns();
-    const std::size_t gradients = first < elements_ ? std::min(count, elements_ - first) : 0;
-    for (std::size_t done = 0; done < gradients; done += kBlock) {
-      const std::size_t now = std::min(kBlock, gradients - done);
-      const float* inputs[] = {gradients_[0] + first + done, other + done};
-      if (ranks_ > 1) {
-        sum(first + done, now, out + done);
-        inputs[0] = out + done;
-      }
-      kernels::tree_sum(inputs, now, out + done);
-    }
-    for (std::size_t i = gradients; i < count; ++i) out[i] = tail_[first + i - elements_] + other[i];
-    reduce_ns_.fetch_add(steady_ns() - began, std::memory_order_relaxed);
-  }
-
- private:
-  static constexpr std::size_t kBlock = 2048;  // floats that stay in the first cache
-
-  void sum(std::size_t first, std::size_t count, float* out) {
-    if (count == 0) return;
-    if (ranks_ == 1) {
-      std::memcpy(out, gradients_[0] + first, count * sizeof(float));
-      return;
-    }
-    std::array<const float*, kernels::kMaxSumInputs> inputs;
-    for (std::size_t rank = 0; rank < ranks_; ++rank) inputs[rank] = gradients_[rank] + first;
-    kernels::tree_sum({inputs.data(), ranks_}, count, out);
-  }
-
-  std::array<const float*, kernels::kMaxSumInputs> gradients_;
-  std::size_t ranks_ = 0;
-  const std::uint64_t elements_;
-  std::array<float, kTailParts> tail_;
-  std::atomic<std::uint64_t>& reduce_ns_;
-};
-
-Status AllreduceJob::exchange(Member& member, ChunkIndex chunk, Round round, const BucketTail& tail) {
-  const ChunkRange range = job_->layout().chunk(chunk);
-  Bucket bucket(*this, member, range, tail);
-  member.since_ms.store(steady_ms(), std::memory_order_relaxed);
-  Status summed = member.ring->allreduce(member.staging.data(), range.elements + kTailParts, bucket);
-  member.since_ms.store(0, std::memory_order_relaxed);
-  if (!summed) return summed;
-  // Every member has the same sum: one of them is enough.
-  return member.index == 0 ? finish_bucket(member, chunk, round, tail.digest) : Status();
+void AllreduceJob::cut() {
+  close(false);
+  const auto lock = progress_.lock();
+  if (control_) control_->abort();
+  if (exchange_) exchange_->close(false);
 }
 
-Status AllreduceJob::finish_bucket(Member& member, ChunkIndex chunk, Round round, std::uint64_t digest) {
-  const ChunkRange range = job_->layout().chunk(chunk);
-  const float* tail = member.staging.data() + range.elements;
-  if (!same_digest(digest, view_.nodes, tail)) return tl::unexpected(digests_.difference(round));
-  state_->step(chunk, member.staging.data(), take_weight(tail));
-  if (wants(chunk, round)) {
-    std::vector<const float*> slots;
-    for (const float* slot : state_->slots()) slots.push_back(slot + range.begin);
-    keep(chunk, round, state_->parameters() + range.begin, slots, state_->steps()[chunk.value]);
+// ---- The conductor ----
+
+void AllreduceJob::conduct() {
+  const Status conducted = contained([&]() -> Status {
+    if (const Status begun = begin(); !begun) {
+      const ErrorCode code = begun.error().code;
+      const bool waited = code == ErrorCode::kTimeout || code == ErrorCode::kUnavailable;
+      progress_.failed(waited ? "at the beginning of the view" : "", begun.error());
+    } else if (const Status watched = control_->watch(); !watched) {
+      progress_.failed("the connection to the node before it", watched.error());
+    }
+    return {};
+  });
+  if (!conducted) progress_.failed("", conducted.error());
+  end();
+  has_outcome_.store(true, std::memory_order_release);
+  ended_.store(true, std::memory_order_release);
+  lane_.rouse();
+}
+
+Status AllreduceJob::begin() {
+  const NodeJobSpec& spec = job_->spec();
+  if (const std::uint32_t members = RingShape::of(spec).size; members > kMaxMembers) {
+    return fail(ErrorCode::kLimit, "a ring of " + std::to_string(members) + " members is over the limit of " +
+                                       std::to_string(kMaxMembers) + "; use algorithm = \"hierarchical\"");
   }
-  publish_bucket(chunk, round);
+  state_ = std::make_unique<ReplicaState>(view_.plan, view_.layout, job_->parameters());
+  if (spec.node.value == 0 && !lane_.config().store_path.empty()) {
+    checkpointer_ = std::make_unique<Checkpointer>(lane_.config().store_path, view_.plan->config, view_.layout,
+                                                   view_.start, *state_, lane_.logger());
+  }
+  Status done = open_rings();
+  if (done) done = connect();
+  if (done && spec.node.value == 0) done = first_values();
+  if (done) done = pass_values_on();
+  if (done) done = exchange_->load(*state_);
+  if (done) done = control_->expect_goodbyes();
+  if (!done) return done;
+  exchange_->start();
+  buckets_.start(*exchange_, checkpointer_.get());
   return {};
 }
 
-void AllreduceJob::publish_bucket(ChunkIndex chunk, Round round) {
-  const ChunkRange range = job_->layout().chunk(chunk);
-  constexpr auto kRelaxed = std::memory_order_relaxed;
-  // What crosses this node's link: rings over ranks have one member here whose neighbour is elsewhere.
-  const std::uint64_t wire =
-      view_.nodes == 1 ? 0 : ring_bytes((range.elements + kTailParts) * sizeof(float), ring_size());
-  NodeHeader& header = job_->header();
-  header.bytes_pushed.fetch_add(wire, kRelaxed);
-  header.bytes_pulled.fetch_add(wire, kRelaxed);
+// Listens, publishes where, and has the exchange connect while the control ring is connected here.
+Status AllreduceJob::open_rings() {
+  const NodeJobSpec& spec = job_->spec();
+  std::shared_ptr<GlooDevice> device;
+  if (view_.nodes > 1) {
+    auto created = GlooDevice::create(lane_.config().address);
+    if (!created) return tl::unexpected(created.error());
+    device = std::move(*created);
+  }
+  auto control = GlooRing::create(device, {.rank = spec.node.value, .size = view_.nodes, .timeout = timeout_});
+  if (!control) return tl::unexpected(control.error());
+  auto exchange = make_exchange();
+  Addresses mine = {(*control)->address_for_previous(), (*control)->address_for_next()};
+  if (Status opened = exchange->open(std::move(device), mine); !opened) return opened;
+  const PeerAddress published{view_.job, view_.view, spec.node, address_key_, encode(mine)};
+  if (published.value.size() > kMaxPeerAddressBytes) {
+    return fail(ErrorCode::kLimit, "the addresses of " + std::to_string(RingShape::of(spec).here) +
+                                       " local ranks take " + std::to_string(published.value.size()) +
+                                       " bytes, the limit is " + std::to_string(kMaxPeerAddressBytes) +
+                                       "; use algorithm = \"hierarchical\"");
+  }
   {
-    const std::lock_guard lock(mutex_);
-    gather_.answered(chunk);
-    LaneJobStats& counts = job_->lane_stats(0);
-    counts.pushes.add();
-    counts.answers.add();
-    counts.bytes_pushed.add(wire);
-    counts.bytes_pulled.add(wire);
-    counts.reduce_ns.set(header.reduce_ns.load(kRelaxed));
+    const auto lock = progress_.lock();
+    if (progress_.closed()) return ViewProgress::stopped();
+    control_ = std::move(*control);
+    exchange_ = std::move(exchange);
   }
-  job_->chunk_words()[chunk.value].version_plus_one.store(round.value + 1, std::memory_order_release);
-  job_->announce();
+  progress_.publish(spec.node.value, published.value);
+  exchange_->begin_connecting();
+  if (view_.nodes > 1) lane_.port().publish(published);
+  return {};
 }
 
-// ---- What is kept of a chunk; the device exchange's thread, or a stream's ----
-
-bool AllreduceJob::wants(ChunkIndex chunk, Round round) {
-  const bool saved = checkpointer_ && checkpointer_->reaches(round);
-  return saved || digests_.due(chunk, round);
-}
-
-void AllreduceJob::keep(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
-                        std::uint64_t step) {
-  if (checkpointer_ && checkpointer_->reaches(round)) checkpointer_->keep(chunk, parameters, state, step);
-  if (digests_.due(chunk, round)) {
-    digests_.take(chunk, {parameters, job_->layout().chunk(chunk).elements}, state, step);
+std::unique_ptr<BucketExchange> AllreduceJob::make_exchange() {
+  if (const auto& devices = job_->spec().allreduce_devices) {
+    return std::make_unique<DeviceExchange>(devices, view_, buckets_, lane_.logger());
   }
+  return std::make_unique<HostExchange>(*job_, lane_, progress_, *state_, buckets_);
 }
 
-void AllreduceJob::stepped(ChunkIndex chunk, Round round) {
-  publish_bucket(chunk, round);
+Status AllreduceJob::connect() {
+  const auto addresses_of = [&](std::uint32_t node) {
+    return progress_.addresses_of(node, exchange_->address_count(node));
+  };
+  const auto before = addresses_of(control_->previous());
+  if (!before) return tl::unexpected(before.error());
+  const auto after = addresses_of(control_->next());
+  if (!after) return tl::unexpected(after.error());
+  if (Status connected = control_->connect((*before)[1], (*after)[0]); !connected) return connected;
+  return exchange_->connect(progress_);
 }
 
-void AllreduceJob::engine_failed(const Error& error) {
-  fail_call("summing", error);
+// Node 0: the values that the view begins with are in the node region and the state.
+Status AllreduceJob::first_values() {
+  if (job_->spec().init()) {
+    return progress_.await([this] { return has_initial_; });
+  }
+  if (lane_.config().store_path.empty()) {
+    return fail(ErrorCode::kStore, "the job is to go on from round " + std::to_string(view_.start.value) +
+                                       ", but this worker keeps no checkpoints; set [store] path in worker.toml");
+  }
+  return ReplicaCheckpoints(lane_.config().store_path, view_.plan->config, *view_.layout)
+      .read(view_.start, {job_->parameters(), state_->slots(), state_->steps()});
+}
+
+// From node 0 along the ring to the last node, chunk by chunk, so that all links are busy at a time.
+Status AllreduceJob::pass_values_on() {
+  const NodeJobSpec& spec = job_->spec();
+  const Layout& layout = *view_.layout;
+  const bool first = spec.node.value == 0, last = spec.node.value + 1 == view_.nodes;
+  const auto pass = [&](void* data, std::size_t bytes) -> Status {
+    if (!first) {
+      if (Status got = control_->receive_previous(data, bytes); !got) return got;
+    }
+    return last ? Status() : control_->send_next(data, bytes);
+  };
+  ValuesHeader header;
+  header.layout_hash = layout.hash();
+  header.round = view_.start.value;
+  header.slots = spec.init() ? 0 : state_->slots().size();
+  const ValuesHeader own = header;
+  if (Status passed = pass(&header, sizeof header); !passed) return passed;
+  if (header.magic != own.magic || header.layout_hash != own.layout_hash || header.round != own.round ||
+      (header.slots != 0 && header.slots != state_->slots().size())) {
+    return fail(ErrorCode::kConfigMismatch,
+                "node 0 begins the view with other tensors, another optimizer or another round than this node expects; "
+                "use the same release and job file everywhere");
+  }
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    const ChunkRange range = layout.chunk(ChunkIndex(c));
+    if (Status passed = pass(job_->parameters() + range.begin, range.elements * sizeof(float)); !passed) return passed;
+    if (header.slots == 0) continue;
+    for (float* slot : state_->slots()) {
+      if (Status passed = pass(slot + range.begin, range.elements * sizeof(float)); !passed) return passed;
+    }
+    if (Status passed = pass(&state_->steps()[c], sizeof(std::uint64_t)); !passed) return passed;
+  }
+  return {};
+}
+
+void AllreduceJob::end() {
+  const bool parting = progress_.await_close() == Phase::kParting;
+  if (exchange_) {
+    exchange_->stop([&] {
+      const Status met = parting ? control_->meet(milliseconds(AllreduceLane::kPartingPatienceMs)) : Status();
+      if (!met) {
+        lane_.logger()->info("job '{}': {} does not wait for the others any more: {}", view_.name(), progress_.place(),
+                             met.error().message);
+      }
+    });
+  }
+  if (parting) {
+    Status saved = checkpointer_ ? exchange_->save(*state_) : Status();
+    // Only when both neighbours have all they need of this node may its connections close.
+    const Status parted = control_->say_goodbye(milliseconds(AllreduceLane::kPartingPatienceMs));
+    if (!parted && parted.error().code != ErrorCode::kStopped) {
+      lane_.logger()->info("job '{}': {} leaves without the others' goodbye: {}", view_.name(), progress_.place(),
+                           parted.error().message);
+    }
+    if (saved && checkpointer_) saved = last_checkpoint();
+    outcome_ = outcome_of(saved, checkpointer_ ? std::max(checkpointer_->written(), view_.start) : view_.start);
+  }
+  checkpointer_.reset();  // waits for what is being written
+  std::unique_ptr<GlooRing> control;
+  std::unique_ptr<BucketExchange> exchange;
+  const auto lock = progress_.lock();
+  exchange.swap(exchange_);
+  control.swap(control_);
+}
+
+Status AllreduceJob::last_checkpoint() {
+  const Version reached = job_->min_version();
+  if (reached != job_->max_version()) return fail(ErrorCode::kStore, "its buckets are not all at one round");
+  return reached.value > view_.start.value ? checkpointer_->finish(Round(reached.value)) : Status();
+}
+
+// saved: the state that the view ended with, or why not. newest: the checkpoint that there is if it is not.
+SnapshotDone AllreduceJob::outcome_of(const Status& saved, Round newest) const {
+  if (lane_.config().store_path.empty()) return {view_.job, view_.view, Round(), true, 0, {}};
+  const Round reached = std::max(Round(job_->min_version().value), view_.start);
+  if (saved) return {view_.job, view_.view, reached, true, 0, {}};
+  std::string text = "node 0's checkpoint of round " + std::to_string(reached.value) + ": " + saved.error().message;
+  text += newest.value != 0 ? "; the newest one is that of round " + std::to_string(newest.value)
+                            : "; there is no other, so the job begins anew";
+  return {view_.job, view_.view, newest, false, 0, std::move(text)};
 }
 
 }  // namespace tributary

@@ -9,19 +9,22 @@
 
 namespace tributary {
 
-Result<std::unique_ptr<AllreduceLane>> AllreduceLane::start(AllreduceOptions options, WorkerLaneListener& listener,
-                                                            AllreducePort& port, Logger logger) {
+Result<std::unique_ptr<AllreduceLane>> AllreduceLane::start(WorkerConfig config, WorkerLaneListener& listener,
+                                                            AllreducePort& port, Logger logger, std::uint16_t streams) {
   auto bells = Bells::create();
   if (!bells) return tl::unexpected(bells.error());
   std::unique_ptr<AllreduceLane> self(
-      new AllreduceLane(std::move(options), listener, port, std::move(logger), std::move(*bells)));
+      new AllreduceLane(std::move(config), listener, port, std::move(logger), std::move(*bells), streams));
   self->NodeLane::start("all-reduce lane");
   return self;
 }
 
-AllreduceLane::AllreduceLane(AllreduceOptions options, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
-                             Bells bells)
-    : NodeLane(listener, std::move(logger), std::move(bells)), options_(std::move(options)), port_(port) {}
+AllreduceLane::AllreduceLane(WorkerConfig config, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
+                             Bells bells, std::uint16_t streams)
+    : NodeLane(listener, std::move(logger), std::move(bells)),
+      config_(std::move(config)),
+      streams_(streams),
+      port_(port) {}
 
 AllreduceLane::~AllreduceLane() {
   stop();
@@ -36,8 +39,8 @@ std::uint64_t AllreduceLane::bytes_needed(const NodeJobSpec& spec) {
   const bool copies = spec.node.value == 0 && (snapshot.every_s != 0 || snapshot.every_rounds != 0);
   const std::uint64_t state = slots * flat_bytes + (copies ? (1 + slots) * flat_bytes : 0);
   if (spec.allreduce_devices) return state;  // as the view begins and ends with it
-  return state + AllreduceJob::staging_bytes(layout, AllreduceJob::is_flat(plan) ? spec.ranks : 1,
-                                             AllreduceJob::streams_of({}, layout.chunks()));
+  return state +
+         HostExchange::staging_bytes(layout, RingShape::of(spec).here, HostExchange::streams_of(0, layout.chunks()));
 }
 
 void AllreduceLane::open(std::shared_ptr<NodeJob> job) {
@@ -71,30 +74,30 @@ void AllreduceLane::peer_address(PeerAddress address) {
   });
 }
 
-void AllreduceLane::close(std::shared_ptr<NodeJob> job, bool keep) {
-  if (keep) jobs_keeping_.fetch_add(1, std::memory_order_acq_rel);  // before anybody can look
-  command([this, job = std::move(job), keep]() mutable {
+void AllreduceLane::close(std::shared_ptr<NodeJob> job, bool in_good_order) {
+  if (in_good_order) jobs_keeping_.fetch_add(1, std::memory_order_acq_rel);  // before anybody can look
+  command([this, job = std::move(job), in_good_order]() mutable {
     const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job() == job; });
     if (at == jobs_.end()) {
-      if (!keep) return;
+      if (!in_good_order) return;
       jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
       if (job->spec().node.value == 0) {
         port_.checkpointed({job->view().job, job->view().view, {}, false, 0, "node 0's lane could not begin the view"});
       }
       return;
     }
-    (*at)->close(keep);
-    closing_.push_back({std::move(*at), keep});
+    (*at)->close(in_good_order);
+    closing_.push_back({std::move(*at), in_good_order});
     jobs_.erase(at);
   });
 }
 
 void AllreduceLane::finish_closing() {
   for (Closing& entry : closing_) {
-    if (!entry.keeping || !entry.job->kept()) continue;
-    entry.keeping = false;
+    if (!entry.owes_outcome || !entry.job->has_outcome()) continue;
+    entry.owes_outcome = false;
     // Before anybody takes the worker for done.
-    if (entry.job->job()->spec().node.value == 0) port_.checkpointed(entry.job->left());
+    if (entry.job->job()->spec().node.value == 0) port_.checkpointed(entry.job->outcome());
     jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
   }
   std::erase_if(closing_, [&](Closing& entry) {

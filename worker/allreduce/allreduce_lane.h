@@ -7,10 +7,10 @@
 // its checkpoint of round ViewPlan::start of a resumed one). Every chunk of the layout belongs to (shard 0, lane 0), so
 // that the session rings this lane's doorbell; chunks are the buckets of the collectives.
 //
-// When the view ends: close(keep = true) after a stop at a round boundary. Node 0 then writes a checkpoint, which the
-// coordinator, and through it all trainers, hear of (AllreducePort::checkpointed); and every
-// node keeps its connections until its neighbours have what they need of it (kKeepPatienceMs at most). close(keep =
-// false) cuts the connections at once. Either wakes the job's threads wherever they wait.
+// When the view ends: close() in good order after a stop at a round boundary. Node 0 then writes a checkpoint, which
+// the coordinator, and through it all trainers, hear of (AllreducePort::checkpointed); and every node's connections
+// stay until its neighbours have what they need of it (kPartingPatienceMs at most). Any other close() cuts the
+// connections at once. Both wake the job's threads wherever they wait.
 #pragma once
 
 #include <cstdint>
@@ -37,55 +37,51 @@ class AllreducePort {
  public:
   virtual ~AllreducePort() = default;
   virtual void publish(const PeerAddress& address) = 0;  // on the lane's threads
-  // Node 0's, once after close(keep = true): what became of the state that the view ended with. round: of the
-  // checkpoint that there is (0: this worker keeps none).
+  // Node 0's, once after close() in good order: what became of the state that the view ended with. round: of the
+  // checkpoint that there is (0: this worker writes none).
   virtual void checkpointed(const SnapshotDone& done) = 0;  // on the lane's threads
-};
-
-struct AllreduceOptions {
-  std::string address = "127.0.0.1";  // of this machine, a number or a name: the other nodes connect to it
-  std::string store_path;             // checkpoints; empty: none are kept
-  // From the moment all nodes have contributed to a bucket; waiting for another node's trainers is no fault. Also how
-  // long the other nodes' addresses and connections may take.
-  std::uint32_t collective_timeout_ms = 30000;
-  std::uint16_t streams = 0;  // collectives under way at a time; 0: the default
 };
 
 class AllreduceLane final : public NodeLane {
  public:
-  static constexpr std::uint64_t kKeepPatienceMs = 20'000;
+  static constexpr std::uint64_t kPartingPatienceMs = 20'000;
   static constexpr std::size_t kMaxEarly = 1024;  // addresses of views that are not open here
 
-  static Result<std::unique_ptr<AllreduceLane>> start(AllreduceOptions options, WorkerLaneListener& listener,
-                                                      AllreducePort& port, Logger logger);
+  // config.address: of this machine, a number or a name; the other nodes connect to it. config.collective_timeout_ms:
+  // from the moment all nodes have contributed to a bucket (waiting for another node's trainers is no fault); also how
+  // long other nodes' addresses and connections may take. streams: collectives under way at a time; 0: the default.
+  static Result<std::unique_ptr<AllreduceLane>> start(WorkerConfig config, WorkerLaneListener& listener,
+                                                      AllreducePort& port, Logger logger, std::uint16_t streams = 0);
   ~AllreduceLane() override;  // closes all jobs and joins the threads
 
   // Any thread.
   void open(std::shared_ptr<NodeJob> job);
   void initial_values(std::shared_ptr<NodeJob> job);
   void peer_address(PeerAddress address);  // may come before open()
-  void close(std::shared_ptr<NodeJob> job, bool keep);
+  void close(std::shared_ptr<NodeJob> job, bool in_good_order);
 
   // For its jobs.
-  const AllreduceOptions& options() const { return options_; }
+  const WorkerConfig& config() const { return config_; }
+  std::uint16_t streams() const { return streams_; }
   AllreducePort& port() { return port_; }
 
   // Memory of a job beside its shared memory: optimizer state and staging (and node 0's copy for a checkpoint).
   static std::uint64_t bytes_needed(const NodeJobSpec& spec);
 
  private:
-  AllreduceLane(AllreduceOptions options, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
-                Bells bells);
+  AllreduceLane(WorkerConfig config, WorkerLaneListener& listener, AllreducePort& port, Logger logger, Bells bells,
+                std::uint16_t streams);
   void run() override;
   void finish_closing();
 
-  const AllreduceOptions options_;
+  const WorkerConfig config_;
+  const std::uint16_t streams_;
   AllreducePort& port_;
 
   // The thread's.
   struct Closing {
     std::unique_ptr<AllreduceJob> job;
-    bool keeping = false;
+    bool owes_outcome = false;  // to node 0's coordinator, and counted in jobs_keeping()
   };
   std::vector<std::unique_ptr<AllreduceJob>> jobs_;  // running
   std::vector<Closing> closing_;                     // ending

@@ -67,8 +67,8 @@ bool Checkpointer::reaches(Round round) {
   return round == capturing_;
 }
 
-void Checkpointer::keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> slots,
-                        std::uint64_t step) {
+void Checkpointer::capture(ChunkIndex chunk, const float* parameters, std::span<const float* const> slots,
+                           std::uint64_t step) {
   const ChunkRange range = layout_->chunk(chunk);
   const std::size_t bytes = range.elements * sizeof(float);
   std::memcpy(copies_[0].data() + range.begin, parameters, bytes);

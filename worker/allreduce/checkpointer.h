@@ -1,9 +1,10 @@
-// Checkpointer: keeps the state of all chunks at one round while training goes on, and writes it in the background.
+// Checkpointer: copies the state of all chunks at one round while training goes on, and writes it in the background.
 // Node 0's, in all-reduce jobs. A chunk is copied when it reaches the round; when all have, a thread of low priority
 // writes it (worker/allreduce/replica_checkpoints.h). One checkpoint at a time: one that becomes due meanwhile is of a
 // later round.
 //
-// Thread rule: reaches() and keep() from any thread, one at a time for a chunk; finish() when none can come any more.
+// Thread rule: reaches() and capture() from any thread, one at a time for a chunk; finish() when none can come any
+// more.
 #pragma once
 
 #include <condition_variable>
@@ -29,10 +30,10 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // A chunk has come to `round`. Is it to be kept? Then keep() must follow, with the values that it had then, whatever
-  // has come since; until it does, the answer stays the same.
+  // A chunk has come to `round`. Is it to be copied? Then capture() must follow, with the values that it had then,
+  // whatever has come since; until it does, the answer stays the same.
   bool reaches(Round round);
-  void keep(ChunkIndex chunk, const float* parameters, std::span<const float* const> slots, std::uint64_t step);
+  void capture(ChunkIndex chunk, const float* parameters, std::span<const float* const> slots, std::uint64_t step);
   // Every chunk is at `round`: writes it, if it is not there already, before it returns.
   Status finish(Round round);
 
@@ -50,7 +51,7 @@ class Checkpointer {
   ReplicaState& state_;
   const Logger logger_;
 
-  // Copies, allocated for the first checkpoint. Written by keep(), each chunk's part by one thread; read by the
+  // Copies, allocated for the first checkpoint. Written by capture(), each chunk's part by one thread; read by the
   // writer once all are there.
   std::vector<FloatArray> copies_;  // parameters, then state arrays
   std::vector<std::uint64_t> copied_steps_;

@@ -1,5 +1,6 @@
 #include "worker/allreduce/device_exchange.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -16,15 +17,34 @@ void nap_for_copy() {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(std::shared_ptr<AllreduceDevices> devices,
-                                                               const JobConfig& config, Round start,
-                                                               AllreduceEngineOutput& output, Logger logger) {
-  std::unique_ptr<DeviceExchange> self(new DeviceExchange(config.name, output, std::move(logger)));
-  auto engine = AllreduceEngine::create(std::move(devices), config, start, *self);
+Status DeviceExchange::open(std::shared_ptr<GlooDevice> /*device*/, Addresses& mine) {
+  auto engine = AllreduceEngine::create(devices_, view_.plan, view_.start, *this);
   if (!engine) return tl::unexpected(engine.error());
-  self->engine_ = std::move(*engine);
-  self->thread_.emplace(*self->engine_, self->logger_);
-  return self;
+  engine_ = std::move(*engine);
+  thread_.emplace(*engine_, logger_);
+  const std::uint32_t node = devices_->plan().rank.value;
+  for (std::size_t i = 0; node == 0 && i < address_count(node); ++i) {
+    const Result<CommKey> key = devices_->api().make_comm_key();
+    if (!key) return tl::unexpected(key.error());
+    mine.emplace_back(key->bytes.begin(), key->bytes.end());
+  }
+  return {};
+}
+
+std::size_t DeviceExchange::address_count(std::uint32_t node) const {
+  return node == 0 && devices_->plan().between_nodes() ? devices_->plan().communicators() : 0;
+}
+
+Status DeviceExchange::connect(ViewProgress& view) {
+  const Result<Addresses> addresses = view.addresses_of(0, address_count(0));
+  if (!addresses) return tl::unexpected(addresses.error());
+  std::vector<CommKey> keys(address_count(0));
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const std::vector<std::byte>& bytes = (*addresses)[kControlAddresses + i];
+    if (bytes.size() != keys[i].bytes.size()) return fail(ErrorCode::kMalformed, "node 0 said a key that is none");
+    std::ranges::copy(bytes, keys[i].bytes.begin());
+  }
+  return connect(keys);
 }
 
 Status DeviceExchange::connect(std::span<const CommKey> keys) {
@@ -40,24 +60,30 @@ Status DeviceExchange::load(ReplicaState& state) {
 
 void DeviceExchange::start() {
   started_ = true;
-  thread_->start("device exchange", [this](std::uint64_t now) { return notice(now), true; });
+  thread_->start("device exchange", [this](std::uint64_t now) { return notice_oldest(now), true; });
 }
 
-void DeviceExchange::notice(std::uint64_t now_ns) {
+void DeviceExchange::notice_oldest(std::uint64_t now_ns) {
   const auto oldest = engine_->oldest();
   if (!oldest || now_ns < oldest->since_ns + kNoticeMs * 1'000'000 || noticed_ns_ == oldest->since_ns) return;
   noticed_ns_ = oldest->since_ns;
-  logger_->info("job '{}': bucket {} of round {} has waited {} s for other nodes", job_, oldest->chunk.value,
+  logger_->info("job '{}': bucket {} of round {} has waited {} s for other nodes", view_.name(), oldest->chunk.value,
                 oldest->round.value, (now_ns - oldest->since_ns) / 1'000'000'000);
 }
 
-void DeviceExchange::engine_failed(const Error& error) {
+void DeviceExchange::exchange_failed(const std::string& doing, const Error& error) {
   error_ = error;
-  if (started_) output_.engine_failed(error);
+  if (started_) output_.exchange_failed(doing, error);
 }
 
-void DeviceExchange::stop() {
+void DeviceExchange::close(bool in_good_order) {
+  if (!in_good_order) thread_->give_up();
+}
+
+// What NCCL still sends for others, nobody can see: so all must have come here before anything is aborted.
+void DeviceExchange::stop(const std::function<void()>& meet) {
   if (!thread_ || std::exchange(stopped_, true)) return;
+  meet();
   thread_->join();
   engine_->abort_collectives();
   thread_->end();

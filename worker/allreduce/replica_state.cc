@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 
-#include "common/config/job_optimizer.h"
 #include "common/config/schedule.h"
 #include "common/math/fused_step.h"
 
@@ -23,28 +22,17 @@ FloatArray::FloatArray(std::uint64_t elements, std::size_t place) {
   data_ = reinterpret_cast<float*>(static_cast<std::byte*>(memory_.get()) + offset);
 }
 
-Result<std::unique_ptr<ReplicaState>> ReplicaState::create(std::shared_ptr<const Layout> layout,
-                                                           const JobConfig& config, float* parameters) {
-  auto optimizer = make_optimizer(config.optimizer);
-  if (!optimizer) {
-    return fail(ErrorCode::kConfigMismatch, "this release has no optimizer '" + config.optimizer.name + "'");
-  }
-  return std::unique_ptr<ReplicaState>(new ReplicaState(std::move(layout), config, std::move(optimizer), parameters));
-}
-
-ReplicaState::ReplicaState(std::shared_ptr<const Layout> layout, const JobConfig& config,
-                           std::unique_ptr<kernels::Optimizer> optimizer, float* parameters)
-    : layout_(std::move(layout)),
-      optimizer_(std::move(optimizer)),
-      lr_(config.optimizer.lr),
-      schedule_(config.schedule),
+ReplicaState::ReplicaState(std::shared_ptr<const JobPlan> plan, std::shared_ptr<const Layout> layout, float* parameters)
+    : plan_(std::move(plan)),
+      layout_(std::move(layout)),
       fp32_(make_encoding(EncodingId::kFp32)),
       parameters_(parameters),
       steps_(layout_->chunks(), 0) {
-  for (int slot = 0; slot < optimizer_->slots(); ++slot) {
+  const kernels::Optimizer& optimizer = *plan_->optimizer;
+  for (int slot = 0; slot < optimizer.slots(); ++slot) {
     arrays_.emplace_back(layout_->flat_elements(), static_cast<std::size_t>(slot) + 1);
     slots_.push_back(arrays_.back().data());
-    std::fill_n(slots_.back(), layout_->flat_elements(), optimizer_->initial_state(slot));
+    std::fill_n(slots_.back(), layout_->flat_elements(), optimizer.initial_state(slot));
   }
 }
 
@@ -62,7 +50,8 @@ void ReplicaState::step(ChunkIndex chunk, const float* sum, std::uint64_t weight
     args.state_in[slot] = args.state_out[slot] = slots_[slot] + range.begin;
   }
   const std::uint64_t step = ++steps_[chunk.value];
-  fused_step(*optimizer_, optimizer_->scalars(step, scheduled_lr(schedule_, lr_, step)), args);
+  const double lr = scheduled_lr(plan_->schedule, plan_->config.optimizer.lr, step);
+  fused_step(*plan_->optimizer, plan_->optimizer->scalars(step, lr), args);
 }
 
 }  // namespace tributary

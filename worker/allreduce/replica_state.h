@@ -13,10 +13,8 @@
 #include <vector>
 
 #include "common/base/layout.h"
-#include "common/base/result.h"
-#include "common/config/config.h"
+#include "common/config/job_plan.h"
 #include "common/math/encoding.h"
-#include "kernels/optimizer.h"
 
 namespace tributary {
 
@@ -38,26 +36,21 @@ class FloatArray {
 
 class ReplicaState {
  public:
-  // parameters: layout.flat_elements() values; they outlive this. kConfigMismatch for an optimizer we do not have.
-  static Result<std::unique_ptr<ReplicaState>> create(std::shared_ptr<const Layout> layout, const JobConfig& config,
-                                                      float* parameters);
+  // parameters: layout.flat_elements() values; they outlive this.
+  ReplicaState(std::shared_ptr<const JobPlan> plan, std::shared_ptr<const Layout> layout, float* parameters);
 
   // One round of one chunk. sum: of all ranks' gradients; weight: of all of them. As on servers: a round without
   // samples changes nothing.
   void step(ChunkIndex chunk, const float* sum, std::uint64_t weight);
 
   float* parameters() const { return parameters_; }
-  std::span<float* const> slots() const { return slots_; }  // state arrays, flat
-  std::span<std::uint64_t> steps() { return steps_; }       // by chunk
+  std::span<float* const> slots() const { return slots_; }                            // state arrays, flat
+  float* array(std::size_t i) const { return i == 0 ? parameters_ : slots_[i - 1]; }  // parameters, then slots
+  std::span<std::uint64_t> steps() { return steps_; }                                 // by chunk
 
  private:
-  ReplicaState(std::shared_ptr<const Layout> layout, const JobConfig& config,
-               std::unique_ptr<kernels::Optimizer> optimizer, float* parameters);
-
+  const std::shared_ptr<const JobPlan> plan_;
   const std::shared_ptr<const Layout> layout_;
-  const std::unique_ptr<kernels::Optimizer> optimizer_;
-  const double lr_;
-  const ScheduleConfig schedule_;
   const std::shared_ptr<const Encoding> fp32_;
   float* const parameters_;
   std::vector<FloatArray> arrays_;

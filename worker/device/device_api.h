@@ -143,7 +143,7 @@ class DeviceApi {
   // ---- For all users of the devices together ----
   LaunchGate& launches() { return launches_; }
   // What late host functions of hung devices may still touch, for as long as there may be any.
-  void keep(std::shared_ptr<void> what) {
+  void keep(std::shared_ptr<const void> what) {
     const std::lock_guard lock(mutex_);
     kept_.push_back(std::move(what));
   }
@@ -158,7 +158,7 @@ class DeviceApi {
  private:
   LaunchGate launches_;
   std::mutex mutex_;
-  std::vector<std::shared_ptr<void>> kept_;
+  std::vector<std::shared_ptr<const void>> kept_;
 };
 
 // What the device says of the work on these streams, if a fault has ended it (an illegal access, a lost device): then

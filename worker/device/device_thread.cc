@@ -37,7 +37,9 @@ void DeviceThread::run(const More& more) {
     pipeline_.step(now);
     if (!more(now)) return;
     const std::uint64_t next = pipeline_.next_step_ns(now);
-    if (next > now) sleep_on(pipeline_.inbox().fd(), next == StreamPipeline::kIdle ? kForEver : next - now);
+    // Asked again: the step may have taken the bell that give_up() rang.
+    if (next > now && !given_up())
+      sleep_on(pipeline_.inbox().fd(), next == StreamPipeline::kIdle ? kForEver : next - now);
   }
 }
 

@@ -1,0 +1,76 @@
+// BucketExchange: adds the buckets of one view up over all nodes and steps them: HostExchange in host memory over Gloo,
+// DeviceExchange where GPUs have them over NCCL. Owned by AllreduceJob.
+//
+//   conductor    open() ─ begin_connecting() ─ connect() ─ load() ─ start() ............ stop() ─ save()
+//   lane                                                      ready() ... ready() ... close()
+//   its threads                                                   BucketOutput's
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "worker/allreduce/replica_state.h"
+#include "worker/allreduce/view_progress.h"
+#include "worker/device/bucket_tail.h"
+
+namespace tributary {
+
+// What becomes of the buckets; on the exchange's threads, one at a time for a chunk.
+class BucketOutput {
+ public:
+  virtual ~BucketOutput() = default;
+  // Is the state of `chunk` after `round` to be copied? Then capture() follows, before stepped().
+  virtual bool wants(ChunkIndex chunk, Round round) = 0;
+  virtual void capture(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
+                       std::uint64_t step) = 0;
+  // Another node brought another digest with its gradients of `round`: what to fail with.
+  virtual Error replicas_differ(Round round) = 0;
+  // The parameters of `chunk` after `round` are where the trainers read them.
+  virtual void stepped(ChunkIndex chunk, Round round) = 0;
+  virtual void exchange_failed(const std::string& doing, const Error& error) = 0;
+};
+
+class GlooDevice;
+
+class BucketExchange {
+ public:
+  static constexpr std::uint64_t kNoticeMs = 30'000;  // of waiting for other nodes, until it is logged
+
+  BucketExchange() = default;
+  virtual ~BucketExchange() = default;
+  BucketExchange(const BucketExchange&) = delete;
+  BucketExchange& operator=(const BucketExchange&) = delete;
+
+  // ---- The conductor's thread ----
+
+  // Appends what this node publishes. device: the control ring's; null if there is one node.
+  virtual Status open(std::shared_ptr<GlooDevice> device, Addresses& mine) = 0;
+  virtual std::size_t address_count(std::uint32_t node) const = 0;  // that `node` publishes
+  virtual void begin_connecting() {}  // what can be done while the control ring is being connected
+  virtual Status connect(ViewProgress& view) = 0;
+  // The values that the view begins with, and those that it ended with: where they are not stepped in `state` itself.
+  virtual Status load(ReplicaState& /*state*/) { return {}; }
+  virtual Status save(ReplicaState& /*state*/) { return {}; }
+  virtual void start() {}
+  // REQUIRES: the view is closed. Nothing is under way afterwards. `meet` waits until all nodes have come here: called
+  // where nobody can see what this node still sends for others.
+  virtual void stop(const std::function<void()>& meet) = 0;
+
+  // ---- Any thread. REQUIRES: ViewProgress's lock ----
+
+  // All local ranks are ready with `chunk`. At most once until it is stepped.
+  virtual void ready(ChunkIndex chunk, Round round, const BucketTail& tail) = 0;
+  // Logs who has waited too long; called every now and then.
+  virtual void notice(std::uint64_t /*now_ms*/) {}
+  // Wakes whoever waits for other nodes. In good order what is under way goes on until stop(), where others may need
+  // it.
+  virtual void close(bool in_good_order) = 0;
+};
+
+}  // namespace tributary

@@ -1,0 +1,111 @@
+#include "worker/allreduce/node_buckets.h"
+
+namespace tributary {
+
+NodeBuckets::NodeBuckets(NodeJob& job, std::uint32_t ring_size, ViewProgress& progress)
+    : job_(job),
+      ring_size_(ring_size),
+      progress_(progress),
+      seen_(job.layout().tensors().size() * job.spec().ranks, job.view().start.value),
+      digests_(job.layout().chunks(), job.view().nodes),
+      gather_(job.view().layout, job.layout().chunks_owned_by(ShardIndex(0), LaneIndex(0)), job.spec().ranks,
+              job.view().start) {
+  complete_.reserve(job.layout().chunks());
+}
+
+void NodeBuckets::start(BucketExchange& exchange, Checkpointer* checkpointer) {
+  const auto chunks = static_cast<std::uint32_t>(job_.layout().chunks());
+  {
+    const auto lock = progress_.lock();
+    exchange_ = &exchange;
+    checkpointer_ = checkpointer;
+    for (std::uint32_t c = 0; c < chunks; ++c) gather_.answered(ChunkIndex(c));
+    if (progress_.phase() == ViewProgress::Phase::kBeginning) progress_.enter(ViewProgress::Phase::kTraining);
+  }
+  progress_.notify();
+  for (std::uint32_t c = 0; c < chunks; ++c) publish(ChunkIndex(c), job_.view().start);
+  job_.announce();
+}
+
+void NodeBuckets::publish(ChunkIndex chunk, Round round) {
+  job_.chunk_words()[chunk.value].version_plus_one.store(round.value + 1, std::memory_order_release);
+}
+
+// ---- The lane's thread ----
+
+// The lock is held while the trainers' words are read: an exchange takes it before it makes a version known, so that
+// whoever is ready for the next round finds its chunks open.
+void NodeBuckets::scan() {
+  Status status;
+  std::uint32_t culprit = 0;
+  complete_.clear();
+  {
+    const auto lock = progress_.lock();
+    if (progress_.phase() != ViewProgress::Phase::kTraining) return;
+    for (std::uint32_t rank = 0; rank < job_.spec().ranks && status; ++rank) {
+      status = gather(rank);
+      culprit = rank;
+    }
+    for (const NodeGather::Complete& done : complete_) {
+      exchange_->ready(done.chunk, done.round, {done.weight, digests_.bring(done.chunk)});
+    }
+    if (!status) progress_.enter(ViewProgress::Phase::kFailed);
+  }
+  if (!complete_.empty() || !status) progress_.notify();
+  if (!status) progress_.tell({LaneFailure::Kind::kTrainer, culprit, status.error()});
+}
+
+// What local rank `rank` has become ready with.
+Status NodeBuckets::gather(std::uint32_t rank) {
+  const std::vector<std::uint32_t>& tensors = gather_.tensors();
+  const TensorWord* words = job_.tensor_words(rank);
+  std::uint64_t* seen = seen_.data() + rank * tensors.size();
+  Status status;
+  for (std::size_t i = 0; i < tensors.size() && status; ++i) {
+    const TensorWord& word = words[tensors[i]];
+    const std::uint64_t round = word.round.load(std::memory_order_acquire);
+    if (round == seen[i]) continue;
+    seen[i] = round;
+    const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
+    status = gather_.on_tensor(rank, tensors[i], Round(round), weight, complete_);
+  }
+  return status;
+}
+
+// ---- The exchange's threads ----
+
+bool NodeBuckets::wants(ChunkIndex chunk, Round round) {
+  const bool saved = checkpointer_ && checkpointer_->reaches(round);
+  return saved || digests_.due(chunk, round);
+}
+
+void NodeBuckets::capture(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
+                          std::uint64_t step) {
+  if (checkpointer_ && checkpointer_->reaches(round)) checkpointer_->capture(chunk, parameters, state, step);
+  if (digests_.due(chunk, round)) {
+    digests_.take(chunk, {parameters, job_.layout().chunk(chunk).elements}, state, step);
+  }
+}
+
+void NodeBuckets::stepped(ChunkIndex chunk, Round round) {
+  // What crosses this node's link, each way: a ring over ranks has one member here whose neighbour is elsewhere.
+  const std::uint64_t bytes = (job_.layout().chunk(chunk).elements + kTailParts) * sizeof(float);
+  const std::uint64_t wire = job_.view().nodes == 1 ? 0 : 2 * bytes * (ring_size_ - 1) / ring_size_;
+  NodeHeader& header = job_.header();
+  header.bytes_pushed.fetch_add(wire, std::memory_order_relaxed);
+  header.bytes_pulled.fetch_add(wire, std::memory_order_relaxed);
+  {
+    const auto lock = progress_.lock();
+    gather_.answered(chunk);
+    LaneJobStats& counts = job_.lane_stats(0);
+    counts.pushes.add();
+    counts.answers.add();
+    counts.bytes_pushed.add(wire);
+    counts.bytes_pulled.add(wire);
+    counts.reduce_ns.set(header.reduce_ns.load(std::memory_order_relaxed));
+  }
+  publish(chunk, round);
+  job_.announce();
+}
+
+}  // namespace tributary

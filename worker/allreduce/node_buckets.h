@@ -1,0 +1,55 @@
+// NodeBuckets: the buckets of one view between this node's trainers and the exchange. Finds those that all local ranks
+// are ready with, publishes those that are stepped, and copies from the replica what checkpoints and digests are due.
+// Owned by AllreduceJob.
+//
+// Thread rule: scan() on the lane's thread, start() on the conductor's, the rest on the exchange's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "worker/allreduce/bucket_exchange.h"
+#include "worker/allreduce/checkpointer.h"
+#include "worker/allreduce/replica_digests.h"
+#include "worker/allreduce/view_progress.h"
+#include "worker/reduce/node_gather.h"
+
+namespace tributary {
+
+class NodeBuckets final : public BucketOutput {
+ public:
+  // ring_size: members of a ring. All outlive this.
+  NodeBuckets(NodeJob& job, std::uint32_t ring_size, ViewProgress& progress);
+
+  // The values that the view begins with are in the node region: trainers see them, and what they are ready with goes
+  // to `exchange`. checkpointer: null if this node writes none.
+  void start(BucketExchange& exchange, Checkpointer* checkpointer);
+  // Trainers rang.
+  void scan();
+
+  bool wants(ChunkIndex chunk, Round round) override;
+  void capture(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
+               std::uint64_t step) override;
+  Error replicas_differ(Round round) override { return digests_.difference(round); }
+  void stepped(ChunkIndex chunk, Round round) override;
+  void exchange_failed(const std::string& doing, const Error& error) override { progress_.failed(doing, error); }
+
+ private:
+  Status gather(std::uint32_t rank);
+  void publish(ChunkIndex chunk, Round round);
+
+  NodeJob& job_;
+  const std::uint32_t ring_size_;
+  ViewProgress& progress_;
+  std::vector<std::uint64_t> seen_;             // [rank * tensors + t]: round last seen; the lane's
+  std::vector<NodeGather::Complete> complete_;  // found by this scan; the lane's
+  ReplicaDigests digests_;                      // taken by who steps, brought by the lane
+  // From start() on.
+  BucketExchange* exchange_ = nullptr;
+  Checkpointer* checkpointer_ = nullptr;
+  NodeGather gather_;  // ViewProgress's lock guards it
+};
+
+}  // namespace tributary
