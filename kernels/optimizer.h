@@ -40,6 +40,19 @@ struct OptimizerOptions {
   double weight_decay = 0.0, momentum = 0.0, dampening = 0.0;
   bool nesterov = false;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, lr_decay = 0.0, initial_accumulator = 0.0;
+
+  static void fields(auto& o, auto&& key) {
+    key("lr", o.lr);
+    key("weight_decay", o.weight_decay);
+    key("momentum", o.momentum);
+    key("dampening", o.dampening);
+    key("nesterov", o.nesterov);
+    key("beta1", o.beta1);
+    key("beta2", o.beta2);
+    key("eps", o.eps);
+    key("lr_decay", o.lr_decay);
+    key("initial_accumulator", o.initial_accumulator);
+  }
 };
 
 // What configurations can say of an optimizer.

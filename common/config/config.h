@@ -72,6 +72,8 @@ struct OptimizerConfig : kernels::OptimizerOptions {
   std::string name = "sgd";  // kernels/optimizers.h has them all
 };
 
+// Each section of a job has, beside its members, the list of its keys: what reads and writes them walks it
+// (common/config/job_fields.h).
 struct ScheduleConfig {
   ScheduleKind kind = ScheduleKind::kConstant;  // its key is "name"
   std::uint64_t warmup_rounds = 0;              // linear warm-up from lr/warmup_rounds, before any schedule
@@ -79,11 +81,25 @@ struct ScheduleConfig {
   double min_lr_ratio = 0.0;
   std::uint64_t step_rounds = 0;  // step: every so many rounds ...
   double step_gamma = 0.1;        // ... multiply by this
+
+  static void fields(auto& c, auto&& key) {
+    key("name", c.kind);
+    key("warmup_rounds", c.warmup_rounds);
+    key("total_rounds", c.total_rounds);
+    key("min_lr_ratio", c.min_lr_ratio);
+    key("step_rounds", c.step_rounds);
+    key("step_gamma", c.step_gamma);
+  }
 };
 
 struct SnapshotConfig {
   std::uint32_t every_s = 60;      // seconds between consistent snapshots; 0: by rounds only
   std::uint64_t every_rounds = 0;  // rounds between consistent snapshots; 0: by time only
+
+  static void fields(auto& c, auto&& key) {
+    key("every_s", c.every_s);
+    key("every_rounds", c.every_rounds);
+  }
 };
 
 // What tributary-train does; servers ignore it, but it belongs to the job's identity.
@@ -98,10 +114,24 @@ struct TrainConfig {
   std::uint64_t seed = 1;
   std::uint64_t max_rounds = 0;  // 0: all epochs
   std::uint32_t eval_every_epochs = 1;
+
+  static void fields(auto& c, auto&& key) {
+    key("dataset", c.dataset);
+    key("data_dir", c.data_dir);
+    key("hidden", c.hidden);
+    key("epochs", c.epochs);
+    key("global_batch", c.global_batch);
+    key("accumulation", c.accumulation);
+    key("seed", c.seed);
+    key("max_rounds", c.max_rounds);
+    key("eval_every_epochs", c.eval_every_epochs);
+  }
 };
 
 struct AllreduceConfig {
   AllreduceAlgorithm algorithm = AllreduceAlgorithm::kHierarchical;
+
+  static void fields(auto& c, auto&& key) { key("algorithm", c.algorithm); }
 };
 
 // Mode sync: what a round does about nodes that are late.
@@ -109,11 +139,15 @@ struct SyncConfig {
   // A rank computes for so long in a round, sums up what it managed, and leaves the rest of its samples; 0: all of
   // them.
   std::uint32_t deadline_ms = 0;
+
+  static void fields(auto& c, auto&& key) { key("deadline_ms", c.deadline_ms); }
 };
 
 // Modes ssp and async: pushes are applied as they arrive (server/shard/shard_core.h).
 struct SspConfig {
   std::uint64_t staleness = 3;  // ssp: by how many clocks a node may run ahead of the slowest
+
+  static void fields(auto& c, auto&& key) { key("staleness", c.staleness); }
 };
 
 // Mode local_sgd: a rank is a replica that takes local steps of its own, and its gradient of a round is by how much
@@ -133,6 +167,15 @@ struct GateConfig {
   double growth_factor = 2.0;
   double backoff_factor = 0.5;
   std::uint32_t growth_interval = 2000;  // rounds in a row that were not skipped
+
+  static void fields(auto& c, auto&& key) {
+    key("clip_norm", c.clip_norm);
+    key("loss_scale", c.loss_scale);
+    key("init_scale", c.init_scale);
+    key("growth_factor", c.growth_factor);
+    key("backoff_factor", c.backoff_factor);
+    key("growth_interval", c.growth_interval);
+  }
 };
 
 // Beyond these a scale is not changed any further.
@@ -142,6 +185,8 @@ struct RecoveryConfig {
   // Memory of a node for what it pushed since the last snapshot (worker/reduce/redo_ring.h), MiB; nothing is kept if
   // fewer than 16 rounds fit. 0: nothing ever is, and after a loss of servers the job goes back to its last snapshot.
   std::uint32_t redo_mb = 256;
+
+  static void fields(auto& c, auto&& key) { key("redo_mb", c.redo_mb); }
 };
 
 // Who takes part.
@@ -151,6 +196,12 @@ struct MembershipConfig {
   std::uint32_t min_nodes = 1;
   // How long a view waits for nodes of the one before that are not known to be lost.
   std::uint32_t rejoin_ms = 10'000;
+
+  static void fields(auto& c, auto&& key) {
+    key("on_worker_loss", c.on_worker_loss);
+    key("min_nodes", c.min_nodes);
+    key("rejoin_ms", c.rejoin_ms);
+  }
 };
 
 struct JobConfig {
