@@ -225,7 +225,9 @@ void CoordinatedJob::on(std::uint16_t server, const ShardReady& m, std::uint64_t
   phase::Opening* opening = std::get_if<phase::Opening>(&phase_);
   if (!opening) return;
   if (!m.ok) {
-    send_members(ControlError{m.code, m.message, config_.name});
+    // Trainers hear nothing else of where it is. Some errors begin with that.
+    const std::string who = "server " + std::to_string(server);
+    send_members(ControlError{m.code, m.message.starts_with(who) ? m.message : who + ": " + m.message, config_.name});
     opening->view.members.clear();  // they have been told why, and do not wait any more
     return gather_again("server " + std::to_string(server) + " cannot open it: " + m.message, now_ms);
   }
