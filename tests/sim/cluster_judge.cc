@@ -45,7 +45,10 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
       broken_(in_words("view", open.view.value) + " was given out twice");
     }
   } else {
-    if (!open.resume && !open.kept) check_strangers(open);
+    const auto stranger = open.resume || open.kept ? std::nullopt : losses_.has_another(open.job);
+    if (stranger) {
+      broken_("the job begins anew, and " + in_words("server", *stranger) + " has said that it has snapshots of it");
+    }
     if (open.resume) check_cut(open);
     if (newest_ && newest_->open.job != open.job) {
       began_anew_ = true;  // nobody has anything of it, so there is nothing more to be judged
@@ -77,16 +80,6 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
   }
   if (open.kept) opened.kept.insert(shard);
   ++(open.kept ? outcome_.kept : outcome_.restored);
-}
-
-// There is one job, whatever its id.
-void ClusterJudge::check_strangers(const OpenJob& open) const {
-  for (const auto& [shard, all] : stored_heard_) {
-    for (const StoredJob& stored : all) {
-      if (stored.job == open.job || stored.snapshots.empty()) continue;
-      broken_("the job begins anew, and " + in_words("server", shard) + " has said that it has snapshots of it");
-    }
-  }
 }
 
 // What a view begins with is one cut: a round is gone through again in a later view, and need not come to the same.
@@ -142,13 +135,14 @@ void ClusterJudge::begin_clocks(View& view) {
     for (const Disk& disk : disks_) {
       for (const auto& [handle, snapshot] : disk.snapshots) {
         if (!snapshot.recorded || handle.first != Disk::Key{view.open.job, view.open.resume_round}) continue;
-        for (const auto& [index, piece] : snapshot.pieces) {
-          saved[index] = saved_of(piece.chunk);
+        (void)snapshot.read([&](ChunkIndex index, const ChunkState& state) -> Status {
+          saved[index.value] = saved_of(state);
           ++found;
-        }
+          return {};
+        });
       }
     }
-    if (found != saved.size() && !store_lost_) broken_("a view begins at a snapshot that the disks do not have");
+    if (found != saved.size() && !disk_hurt()) broken_("a view begins at a snapshot that the disks do not have");
   }
   JudgeSetup setup = setup_;
   setup.nodes = view.open.nodes;
@@ -246,6 +240,7 @@ void ClusterJudge::committed(Round round) {
   if (any_commit_ && round < committed_) broken_("an older snapshot was committed after a newer one");
   committed_ = round;
   any_commit_ = true;
+  losses_.committed(round);
   ++outcome_.commits;
   if (gap_until_ && round >= *gap_until_) {
     ring_gap_ = false;
@@ -263,7 +258,7 @@ void ClusterJudge::store_lost(std::uint16_t shard) {
   server_lost_ = true;
   const bool owns = newest_ && std::ranges::any_of(newest_->open.owners,
                                                    [&](const ChunkOwner& owner) { return owner.shard.value == shard; });
-  store_lost_ = store_lost_ || owns || shard == 0;  // with the registry
+  losses_.store_lost(shard, owns);
 }
 
 void ClusterJudge::ring_lost() {
@@ -466,18 +461,18 @@ void ClusterJudge::ended() {
   for (const Disk& disk : disks_) {
     for (const auto& [handle, snapshot] : disk.snapshots) {
       if (!snapshot.recorded || handle.first != Disk::Key{newest_->open.job, Round(scenario_.rounds)}) continue;
-      for (const auto& [index, piece] : snapshot.pieces) {
+      if (!snapshot.synced()) broken_("a chunk of the last snapshot is not on the disk");
+      (void)snapshot.read([&](ChunkIndex index, const ChunkState& state) -> Status {
         ++chunks;
-        if (piece.torn || !piece.synced) broken_("a chunk of the last snapshot is not on the disk");
-        if (synchronous() &&
-            !same_bits(piece.chunk.params.floats(), newest_->sync->master(ChunkIndex(index), scenario_.rounds))) {
+        if (synchronous() && !same_bits(state.params.floats(), newest_->sync->master(index, scenario_.rounds))) {
           broken_("the last snapshot has not the reference's bits");
         }
-      }
+        return {};
+      });
     }
   }
-  // A store may be lost after it has said that it has the last snapshot.
-  if (chunks != setup_.layout->chunks() && !store_lost_) broken_("the last snapshot lacks chunks");
+  // What a disk has may be lost after it has said that it has the last snapshot.
+  if (chunks != setup_.layout->chunks() && !disk_hurt()) broken_("the last snapshot lacks chunks");
 }
 
 }  // namespace tributary::sim

@@ -17,6 +17,7 @@
 #include "tests/sim/clocks_judge.h"
 #include "tests/sim/cluster_simulation.h"
 #include "tests/sim/judge.h"
+#include "tests/sim/losses_judge.h"
 #include "tests/sim/members_judge.h"
 #include "tests/sim/rounds_judge.h"
 #include "worker/node/job.h"
@@ -40,7 +41,7 @@ class ClusterJudge {
   void committed(Round round);
   void decides(const RoundDecision& decision);
   // What it hears.
-  void hears_stored(std::uint16_t shard, const std::vector<StoredJob>& stored) { stored_heard_[shard] = stored; }
+  void hears_stored(std::uint16_t shard, const std::vector<StoredJob>& stored) { losses_.hears_stored(shard, stored); }
 
   // What servers do.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame);
@@ -73,7 +74,11 @@ class ClusterJudge {
   void last_state_failed() { last_failed_ = true; }
   void store_lost(std::uint16_t shard);
   void ring_lost();
-  bool store_is_lost() const { return store_lost_; }
+  // What a snapshot of that round has on that server's disk.
+  void chunk_damaged(std::uint16_t shard, Round round) { losses_.damaged(shard, round); }
+  void record_lost(std::uint16_t shard, Round round) { losses_.record_lost(shard, round); }
+  bool disk_hurt() const { return losses_.any(); }
+  bool may_refuse(const Error& error) const { return losses_.may_refuse(error); }
   bool began_anew() const { return began_anew_; }
   // Rounds since the last snapshot.
   std::uint64_t uncovered() const { return complete_ - std::min(complete_, committed_.value); }
@@ -103,7 +108,6 @@ class ClusterJudge {
     return std::string(what) + " " + std::to_string(value);
   }
   View* view(JobId job, ViewId id);
-  void check_strangers(const OpenJob& open) const;
   void check_cut(const OpenJob& open) const;
   void set_up(const OpenJob& open);
   void begin(View& view);
@@ -120,6 +124,7 @@ class ClusterJudge {
   ClusterOutcome& outcome_;
   const Held held_;
   const Broken broken_;
+  LossesJudge losses_;
   JudgeSetup setup_;
   std::unique_ptr<RoundsJudge> rounds_;
   std::map<std::pair<JobId, ViewId>, View> views_;
@@ -136,14 +141,12 @@ class ClusterJudge {
   bool any_commit_ = false;
   bool server_lost_ = false;  // since the last view that ran was opened
   std::uint64_t deaths_ = 0;
-  std::map<std::uint16_t, std::vector<StoredJob>> stored_heard_;
   bool began_anew_ = false;
   std::set<std::pair<std::uint32_t, std::uint64_t>> given_;                                // ranks' states
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> residuals_;  // in snapshots: chunk, version, hash
   bool last_failed_ = false;
-  bool redoing_ = false;  // a server is being brought up to the others
-  bool store_lost_ = false;
+  bool redoing_ = false;            // a server is being brought up to the others
   bool ring_gap_ = false;           // some node lacks pushes after the last snapshot
   bool residuals_lost_ = false;     // some node does not know what it has not said: since the last view began
   bool lost_before_ = false;        // the same of views before, until every node has been seen to make a round

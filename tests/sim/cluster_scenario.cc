@@ -118,6 +118,16 @@ void lose_registry(ClusterScenario& s, std::uint64_t span_ns) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
+// What a disk has of a snapshot goes bad. Drawn apart, as above.
+void hurt_disks(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0xbadb17ull);
+  if (s.gentle || s.rare_snapshots || !random.chance(0.06)) return;
+  const Fault::Kind kind = random.chance(0.5) ? Fault::Kind::kDamage : Fault::Kind::kUnrecord;
+  const std::uint64_t at = random.below(span_ns / 2);  // and as soon as there is something then
+  s.faults.push_back({kind, at, random.between(kMs, 300 * kMs), some(random, s.servers)});
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
 // Rounds that are slow enough for rings to be covered by snapshots, and a schedule that would
 // have its own far behind that. Servers and workers die, rarely.
 void make_snapshots_rare(ClusterScenario& s) {
@@ -269,6 +279,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   if (recovers) make_snapshots_rare(s);
   if (!s.rare_snapshots) fill_disks_in_turns(s);
   lose_registry(s, span);
+  hurt_disks(s, span);
   return s;
 }
 
@@ -287,8 +298,8 @@ MembershipConfig ClusterScenario::membership() const {
 
 const char* ClusterScenario::Fault::name() const {
   static constexpr const char* kNames[] = {
-      "kill",    "power off", "machine lost", "store lost",  "connections break", "cut off",
-      "held up", "disk full", "node joins",   "node leaves", "machine gone"};
+      "kill",    "power off", "machine lost", "store lost", "chunk damaged", "record lost", "connections break",
+      "cut off", "held up",   "disk full",    "node joins", "node leaves",   "machine gone"};
   return kNames[static_cast<int>(kind)];
 }
 

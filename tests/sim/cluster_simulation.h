@@ -68,6 +68,8 @@ struct ClusterScenario {
       kPower,
       kMachine,
       kStore,
+      kDamage,    // the first of these servers finds a chunk damaged on its disk; all are killed
+      kUnrecord,  // the same of the record that makes a snapshot complete: it is gone
       kBreak,
       kCut,
       kHold,
@@ -101,8 +103,8 @@ struct ClusterOutcome {
   std::uint64_t restored = 0;  // that loaded a snapshot
   std::uint64_t redone = 0;    // views that begin after the snapshot with pushes that nodes kept
   std::uint64_t resends = 0;
-  std::uint64_t longest_pause_ns = 0;  // from the end of the faults to the next complete round
-  bool stopped_for_lost_store = false;
+  std::uint64_t longest_pause_ns = 0;   // from the end of the faults to the next complete round
+  bool refused = false;                 // it cannot go on without what a disk has lost
   bool began_anew = false;              // nobody had anything of the job any more
   std::uint64_t joins = 0, leaves = 0;  // of nodes while the job runs
   std::uint64_t states = 0;             // that ranks got back

@@ -39,6 +39,7 @@ enum class Mutation {
   kForgottenDecision,  // a node does not keep what was decided about a round
   kDroppedResidual,    // a node begins without the residual that a server restored
   kForgottenRedo,      // a node does not push again what servers lack
+  kUncheckedArrays,    // a chunk's arrays are read without a look at their checksum
 };
 
 }  // namespace tributary::sim

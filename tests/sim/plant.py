@@ -54,6 +54,9 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
         ("kForgottenQuery", "core.on_query(from, message);", "if (!BUG) core.on_query(from, message);"),
         ("kDroppedResend", "  output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error", "  if (!BUG) output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error"),
     ],
+    "chunk_record.cc": [
+        ("kUncheckedArrays", "  if (checksum.value() != header.checksum)", "  if (checksum.value() != header.checksum && !BUG)"),
+    ],
     "lane_job.cc": [
         ("kOtherWeight", "  return kept ? kept->weight : 0;", "  return (kept ? kept->weight : 0) + (BUG ? 1 : 0);"),
         ("kForgottenDecision", "    ring->note_decision(chunk, round, answer.gate);", "    if (!BUG) ring->note_decision(chunk, round, answer.gate);"),

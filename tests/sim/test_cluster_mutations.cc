@@ -151,4 +151,8 @@ TEST_CASE("a node that does not push again what servers lack is found") {
   CHECK(first_seed_that_finds(Mutation::kForgottenRedo) < kSeedsForMutation);
 }
 
+TEST_CASE("a reader that does not look at checksums is found") {
+  CHECK(first_seed_that_finds(Mutation::kUncheckedArrays) < kSeedsForMutation);
+}
+
 }  // namespace tributary::sim
