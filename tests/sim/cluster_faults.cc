@@ -29,6 +29,7 @@ void ClusterWorld::start_server(std::uint32_t index) {
 }
 
 void ClusterWorld::kill_server(std::uint32_t index, std::uint64_t for_ns) {
+  if (index >= servers_now_) return;
   Server& server = servers_[index];
   if (server.process) judge.server_died();
   server.process.reset();
@@ -50,6 +51,7 @@ void ClusterWorld::kill(std::uint32_t who, std::uint64_t for_ns) {
     node.worker.reset();
   } else {
     node.trainers[rank].reset();
+    if (operator_.keeps_trainers()) return;
   }
   const std::size_t slot = is_worker ? 0 : 1 + rank;
   clock.after(for_ns, [this, index, rank, is_worker, slot, plan = ++node.starts[slot]] {
@@ -139,8 +141,51 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
     case Kind::kGone:
       gone(fault.who.front() - scenario.servers);
       break;
+    case Kind::kSave:
+    case Kind::kSaveCommitted:
+      operator_.save(fault.kind == Kind::kSaveCommitted);
+      break;
+    case Kind::kRestore:
+      operator_.restore();
+      break;
   }
   look_after_rings();
+}
+
+// ---- What is done about it ----
+
+void ClusterWorld::stop_trainers() {
+  for (Node& node : nodes_) {
+    for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
+      node.trainers[rank].reset();
+      ++node.starts[1 + rank];
+    }
+  }
+  look_after_rings();
+}
+
+void ClusterWorld::start_trainers() {
+  for (std::uint32_t index = 0; index < scenario.nodes; ++index) {
+    Node& node = nodes_[index];
+    for (std::uint32_t rank = 0; rank < scenario.ranks && node.here; ++rank) {
+      node.trainers[rank] = std::make_unique<TrainerSim>(*this, index, rank);
+    }
+  }
+  faults_over_ns_ = std::max(faults_over_ns_, clock.now_ns());
+  deliveries_then_.reset();
+}
+
+// By as many as there are to be from now on, with empty stores.
+void ClusterWorld::replace_servers() {
+  for (std::uint32_t index = 0; index < servers_now_; ++index) {
+    ++servers_[index].starts;
+    judge.server_died();
+    servers_[index].process.reset();
+    disks_[index] = {};
+  }
+  judge.stores_replaced();
+  servers_now_ = static_cast<std::uint16_t>(scenario.later_servers);
+  for (std::uint32_t index = 0; index < servers_now_; ++index) start_server(index);
 }
 
 // A ring lives as long as a process that has it.

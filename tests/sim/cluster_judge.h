@@ -64,6 +64,11 @@ class ClusterJudge {
                  std::span<const float> params);
   void trained(std::uint32_t node, const NodeJobSpec& view, std::span<const float> params);
 
+  // The job is what it was at that round, under another id.
+  void restored(Round round);
+  // The right parameters of a chunk at that version, in that view's history; none: there is no one right state.
+  std::optional<std::span<const float>> right(ViewId view, ChunkIndex chunk, Round version) const;
+
   // What is lost.
   void server_died() {
     server_lost_ = true;
@@ -77,6 +82,7 @@ class ClusterJudge {
   // What a snapshot of that round has on that server's disk.
   void chunk_damaged(std::uint16_t shard, Round round) { losses_.damaged(shard, round); }
   void record_lost(std::uint16_t shard, Round round) { losses_.record_lost(shard, round); }
+  void stores_replaced() { losses_ = {}; }  // by empty ones
   bool disk_hurt() const { return losses_.any(); }
   bool may_refuse(const Error& error) const { return losses_.may_refuse(error); }
   bool began_anew() const { return began_anew_; }
@@ -142,7 +148,8 @@ class ClusterJudge {
   bool server_lost_ = false;  // since the last view that ran was opened
   std::uint64_t deaths_ = 0;
   bool began_anew_ = false;
-  std::set<std::pair<std::uint32_t, std::uint64_t>> given_;                                // ranks' states
+  bool restored_ = false;                                    // no view of the job that was restored has opened yet
+  std::set<std::pair<std::uint32_t, std::uint64_t>> given_;  // ranks' states
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> residuals_;  // in snapshots: chunk, version, hash
   bool last_failed_ = false;

@@ -128,6 +128,28 @@ void hurt_disks(ClusterScenario& s, std::uint64_t span_ns) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
+// Checkpoints are saved, and one is restored. Drawn apart, as above.
+void order_checkpoints(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0xc4ec5ull);
+  if (s.gentle || s.rare_snapshots || !random.chance(0.1)) return;
+  const auto order = [&](Fault::Kind kind, std::uint64_t at) { s.faults.push_back({kind, at, 0, {}}); };
+  const std::uint64_t saves = random.between(1, 3);
+  for (std::uint64_t i = 0; i < saves; ++i) {
+    order(random.chance(0.7) ? Fault::Kind::kSave : Fault::Kind::kSaveCommitted, random.below(span_ns));
+  }
+  const bool spoilt = std::ranges::any_of(s.faults, [](const Fault& fault) {
+    using Kind = Fault::Kind;
+    return fault.kind == Kind::kStore || fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
+  });
+  if (random.chance(0.7) && !s.elastic && !s.deadline && !spoilt) {
+    order(Fault::Kind::kRestore, random.below(span_ns / 3));
+    s.rounds = std::max<std::uint64_t>(s.rounds, 20);
+    s.first_servers = static_cast<std::uint32_t>(random.chance(0.5) ? s.servers : random.between(1, s.servers));
+    s.later_servers = static_cast<std::uint32_t>(random.chance(0.5) ? s.first_servers : random.between(1, s.servers));
+  }
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
 // Rounds that are slow enough for rings to be covered by snapshots, and a schedule that would
 // have its own far behind that. Servers and workers die, rarely.
 void make_snapshots_rare(ClusterScenario& s) {
@@ -280,6 +302,8 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   if (!s.rare_snapshots) fill_disks_in_turns(s);
   lose_registry(s, span);
   hurt_disks(s, span);
+  s.first_servers = s.later_servers = s.servers;
+  order_checkpoints(s, span);
   return s;
 }
 
@@ -298,8 +322,10 @@ MembershipConfig ClusterScenario::membership() const {
 
 const char* ClusterScenario::Fault::name() const {
   static constexpr const char* kNames[] = {
-      "kill",    "power off", "machine lost", "store lost", "chunk damaged", "record lost", "connections break",
-      "cut off", "held up",   "disk full",    "node joins", "node leaves",   "machine gone"};
+      "kill",        "power off",         "machine lost", "store lost", "chunk damaged",
+      "record lost", "connections break", "cut off",      "held up",    "disk full",
+      "node joins",  "node leaves",       "machine gone", "save",       "save of what is committed",
+      "restore"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -308,6 +334,9 @@ std::string ClusterScenario::describe() const {
                      std::to_string(lanes) + " lanes, " + std::to_string(nodes) + " nodes x " + std::to_string(ranks) +
                      " ranks, " + std::to_string(parameters) + " parameters, " + std::to_string(rounds) +
                      " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", mode " + word(mode);
+  if (first_servers != servers || later_servers != servers) {
+    text += ", on " + std::to_string(first_servers) + " servers, later " + std::to_string(later_servers);
+  }
   if (mode == Mode::kSsp) text += " with staleness " + std::to_string(staleness);
   if (deadline) text += ", work-weighted rounds";
   if (elastic) {

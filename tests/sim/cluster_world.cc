@@ -119,7 +119,12 @@ ClusterWorld::ClusterWorld(const ClusterScenario& scenario_in, Mutation mutation
             return server ? server->held(owner.lane, job, view, chunk) : std::nullopt;
           },
           [this](const std::string& what) { broken(what); }),
-      wires(clock, scenario_in.seed ^ 0x3317ull) {
+      checkpoints_judge(
+          scenario, [this](ViewId view, ChunkIndex chunk, Round version) { return judge.right(view, chunk, version); },
+          [this](const std::string& what) { broken(what); }),
+      wires(clock, scenario_in.seed ^ 0x3317ull),
+      servers_now_(static_cast<std::uint16_t>(scenario_in.first_servers)),
+      operator_(*this) {
   outcome_.scenario = scenario;
   nodes_.resize(scenario.nodes);
   servers_.resize(scenario.servers);
@@ -251,7 +256,7 @@ void ClusterWorld::supervise() {
       if (trainer->done() && !trainer->failure()) ++done;
     }
   }
-  if (done == 0 || over()) {
+  if (done == 0 || over() || operator_.keeps_trainers()) {
     since_done_ns_ = clock.now_ns();
     return;
   }
@@ -277,7 +282,7 @@ bool ClusterWorld::some_failed() const {
 
 // The job has ended and its record says so; or it cannot go on, and said why.
 bool ClusterWorld::over() const {
-  bool all_done = true;
+  bool all_done = !operator_.keeps_trainers();
   for (const Node& node : nodes_) {
     for (const auto& trainer : node.trainers) {
       all_done = all_done && (!node.here || (trainer && trainer->done() && !trainer->failure()));
@@ -297,7 +302,7 @@ void ClusterWorld::check_progress() {
   if (scenario.rare_snapshots && !scenario.prepares && settled && judge.uncovered() > scenario.ring_rounds) {
     broken("rounds since the last snapshot are more than nodes can push again");
   }
-  if (now < faults_over_ns_) return;
+  if (now < faults_over_ns_ || operator_.keeps_trainers()) return;
   if (!deliveries_then_) deliveries_then_ = judge.deliveries();
   const bool some_done = std::ranges::any_of(nodes_, [](const Node& node) {
     return std::ranges::any_of(node.trainers, [](const auto& trainer) { return trainer && trainer->done(); });
@@ -312,7 +317,7 @@ void ClusterWorld::check_progress() {
 }
 
 ClusterOutcome ClusterWorld::run() {
-  for (std::uint32_t index = 0; index < scenario.servers; ++index) start_server(index);
+  for (std::uint32_t index = 0; index < servers_now_; ++index) start_server(index);
   for (std::uint32_t node = 0; node < scenario.nodes; ++node) {
     nodes_[node].starts.resize(1 + scenario.ranks);
     nodes_[node].trainers.resize(scenario.ranks);
@@ -328,7 +333,7 @@ ClusterOutcome ClusterWorld::run() {
     look_after_rings();
     supervise();
     check_progress();
-    ended = over();
+    ended = over() && operator_.idle();
     std::erase_if(pools_, [](const auto& pool) { return pool->in_use() == 0; });
     clock.after(kSuperviseNs, supervise_);
   };
@@ -344,6 +349,9 @@ ClusterOutcome ClusterWorld::run() {
   outcome_.virtual_ns = clock.now_ns();
   outcome_.packets = wires.packets();
   outcome_.resends = resends;
+  outcome_.saved = operator_.saved();
+  outcome_.not_saved = operator_.failed();
+  outcome_.brought_back = operator_.restored();
   return outcome_;
 }
 

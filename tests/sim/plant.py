@@ -57,6 +57,12 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
     "chunk_record.cc": [
         ("kUncheckedArrays", "  if (checksum.value() != header.checksum)", "  if (checksum.value() != header.checksum && !BUG)"),
     ],
+    "checkpoints.cc": [
+        ("kSealedEarly", "    if (status.awaited.empty()) seal(checkpoint, now_ms);", "    if (status.awaited.empty() || BUG) seal(checkpoint, now_ms);"),
+    ],
+    "coordinator_orders.cc": [
+        ("kOlderRecord", "  if (const auto known = jobs_.find(config.name); known != jobs_.end())\n    record.view", "  if (const auto known = jobs_.find(config.name); known != jobs_.end() && !BUG)\n    record.view"),
+    ],
     "lane_job.cc": [
         ("kOtherWeight", "  return kept ? kept->weight : 0;", "  return (kept ? kept->weight : 0) + (BUG ? 1 : 0);"),
         ("kForgottenDecision", "    ring->note_decision(chunk, round, answer.gate);", "    if (!BUG) ring->note_decision(chunk, round, answer.gate);"),

@@ -37,6 +37,8 @@ void run_seeds(std::uint64_t first) {
     total.gathered += outcome.gathered;
     total.resends += outcome.resends;
     total.states += outcome.states;
+    total.saved += outcome.saved;
+    total.brought_back += outcome.brought_back;
     refused += outcome.refused ? 1 : 0;
   }
   // Runs in which these never happened would prove less than they say.
@@ -52,6 +54,8 @@ void run_seeds(std::uint64_t first) {
   CHECK(total.inherited > 0);
   CHECK(total.gathered > 0);
   CHECK(refused > 0);
+  CHECK(total.saved > 0);
+  CHECK(total.brought_back > 0);
 }
 
 }  // namespace
