@@ -68,7 +68,9 @@ void ClusterWorld::kill(std::uint32_t who, std::uint64_t for_ns) {
 void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
   using Kind = ClusterScenario::Fault::Kind;
   const bool spoils = fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
-  if (spoils && disks_[fault.who.front()].complete_snapshots().empty()) {
+  const bool of_node = fault.kind == Kind::kStore && fault.who.front() >= scenario.servers;
+  if ((spoils && disks_[fault.who.front()].complete_snapshots().empty()) ||
+      (of_node && replica_disk(fault.who.front() - scenario.servers).empty())) {
     return clock.after(kLookNs, [this, fault] { strike(fault); });
   }
   look_after_rings();  // one may be as young as the last look is old
@@ -95,6 +97,11 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
     case Kind::kStore:
       for (const std::uint32_t index : fault.who) {
         kill(index, fault.lasts_ns);
+        if (index >= scenario.servers) {  // node 0's, of an all-reduce job
+          replicas_judge.disk_lost();
+          replica_disk(index - scenario.servers).lose();
+          continue;
+        }
         disks_[index].fail_power(random);
         if (fault.kind != Kind::kStore) continue;
         judge.store_lost(static_cast<std::uint16_t>(index));
@@ -111,6 +118,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
     }
     case Kind::kBreak:
       for (std::size_t i = 0; i < fault.who.size(); ++i) wires.break_some();
+      if (fault.lasts_ns % 2 == 0) rings.break_newest();  // in half of them
       break;
     case Kind::kCut: {
       std::set<std::uint32_t> machines;
@@ -128,8 +136,9 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
       break;
     case Kind::kDiskFull:
       for (const std::uint32_t index : fault.who) {
-        disks_[index].full = true;
-        clock.after(fault.lasts_ns, [this, index] { disks_[index].full = false; });
+        bool& full = index < scenario.servers ? disks_[index].full : replica_disk(index - scenario.servers).full;
+        full = true;
+        clock.after(fault.lasts_ns, [&full] { full = false; });
       }
       break;
     case Kind::kJoin:

@@ -23,8 +23,13 @@ std::uint64_t hash_of(const std::vector<std::span<const std::byte>>& parts) {
 }  // namespace
 
 ClusterJudge::ClusterJudge(const ClusterScenario& scenario, const std::vector<Disk>& disks, ClusterOutcome& outcome,
-                           Held held, Broken broken)
-    : scenario_(scenario), disks_(disks), outcome_(outcome), held_(std::move(held)), broken_(std::move(broken)) {}
+                           Held held, Broken broken, ReplicasJudge* replicas)
+    : scenario_(scenario),
+      disks_(disks),
+      outcome_(outcome),
+      held_(std::move(held)),
+      broken_(std::move(broken)),
+      replicas_(replicas) {}
 
 ClusterJudge::View* ClusterJudge::view(JobId job, ViewId id) {
   const auto found = views_.find({job, id});
@@ -172,6 +177,7 @@ std::uint64_t ClusterJudge::floor(const View& view) const {
 }
 
 void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
+  if (replicas_) return replicas_->welcome(welcome);
   View* begun = view(welcome.job, welcome.view);
   if (!begun) return broken_("a view begins that never opened");
   const std::uint32_t place = welcome.node.value;
@@ -406,6 +412,7 @@ void ClusterJudge::snapshot_read(const ChunkSnapshot& snapshot) {
 // ---- The end ----
 
 void ClusterJudge::ended() {
+  if (replicas_) return replicas_->ended();
   if (committed_.value != scenario_.rounds) {
     broken_("the last snapshot is of " + in_words("round", committed_.value) + " when all is done");
   }

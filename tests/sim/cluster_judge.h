@@ -19,6 +19,7 @@
 #include "tests/sim/judge.h"
 #include "tests/sim/losses_judge.h"
 #include "tests/sim/members_judge.h"
+#include "tests/sim/replicas_judge.h"
 #include "tests/sim/rounds_judge.h"
 #include "worker/node/job.h"
 
@@ -31,8 +32,9 @@ class ClusterJudge {
   using Broken = std::function<void(const std::string&)>;
   // The version that an open shard has of a chunk in its memory; none: its server is away.
   using Held = std::function<std::optional<Version>(const ChunkOwner& owner, JobId job, ViewId view, ChunkIndex chunk)>;
+  // replicas: of all-reduce jobs, where it is asked instead; else null.
   ClusterJudge(const ClusterScenario& scenario, const std::vector<Disk>& disks, ClusterOutcome& outcome, Held held,
-               Broken broken);
+               Broken broken, ReplicasJudge* replicas);
 
   // What the coordinator says. nodes: who is to take part, by their place in the view.
   void opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard,
@@ -83,14 +85,17 @@ class ClusterJudge {
   void chunk_damaged(std::uint16_t shard, Round round) { losses_.damaged(shard, round); }
   void record_lost(std::uint16_t shard, Round round) { losses_.record_lost(shard, round); }
   void stores_replaced() { losses_ = {}; }  // by empty ones
-  bool disk_hurt() const { return losses_.any(); }
-  bool may_refuse(const Error& error) const { return losses_.may_refuse(error); }
+  bool disk_hurt() const { return replicas_ ? replicas_->is_lost() : losses_.any(); }
+  bool may_refuse(const Error& error) const {
+    return replicas_ ? replicas_->may_refuse(error) : losses_.may_refuse(error);
+  }
   bool began_anew() const { return began_anew_; }
   // Rounds since the last snapshot.
   std::uint64_t uncovered() const { return complete_ - std::min(complete_, committed_.value); }
 
-  std::uint64_t complete() const { return complete_; }      // rounds that every chunk has been through
-  std::uint64_t deliveries() const { return deliveries_; }  // of a round's parameters
+  std::uint64_t complete() const { return complete_; }  // rounds that every chunk has been through
+  // Of a round's parameters.
+  std::uint64_t deliveries() const { return replicas_ ? replicas_->deliveries() : deliveries_; }
   void ended();
 
  private:
@@ -130,6 +135,7 @@ class ClusterJudge {
   ClusterOutcome& outcome_;
   const Held held_;
   const Broken broken_;
+  ReplicasJudge* const replicas_;
   LossesJudge losses_;
   JudgeSetup setup_;
   std::unique_ptr<RoundsJudge> rounds_;

@@ -50,6 +50,7 @@ void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span
 
 void ClusterJudge::delivered(std::uint32_t who, const NodeJobSpec& spec, ChunkIndex chunk, Version version,
                              std::span<const float> params) {
+  if (replicas_) return replicas_->delivered(spec, chunk, version, params);
   View* of = view(spec.view->job, spec.view->view);
   if (!of) return broken_("a node runs in a view that never opened");
   const std::uint32_t node = spec.node.value;
@@ -69,6 +70,7 @@ void ClusterJudge::delivered(std::uint32_t who, const NodeJobSpec& spec, ChunkIn
 }
 
 void ClusterJudge::trained(std::uint32_t node, const NodeJobSpec& spec, std::span<const float> params) {
+  if (replicas_) return replicas_->trained(params);
   View* of = view(spec.view->job, spec.view->view);
   if (!of || !of->sync) return;
   for (std::uint32_t c = 0; c < setup_.layout->chunks(); ++c) {

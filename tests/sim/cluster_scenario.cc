@@ -150,6 +150,32 @@ void order_checkpoints(ClusterScenario& s, std::uint64_t span_ns) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
+// A job without a part on servers. Drawn apart, as above.
+void make_allreduce(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0xa11eedull);
+  if (s.elastic || s.gentle || s.rare_snapshots || !random.chance(0.12)) return;
+  s.mode = Mode::kAllreduce;
+  s.push = s.pull = "fp32";
+  s.staleness = 0;
+  s.clip_norm = 0.0;
+  s.loss_scale = "none";
+  s.deadline = s.shares_memory = s.gradients_move = s.prepares = s.redo = false;
+  s.disorder = {};
+  s.servers = 1;
+  s.faults.clear();
+  const std::uint64_t faults = random.below(8);
+  for (std::uint64_t i = 0; i < faults; ++i) s.faults.push_back(fault_of(s, random, span_ns));
+  if (random.chance(0.3)) {
+    s.faults.push_back({Fault::Kind::kStore, random.below(span_ns), random.between(kMs, 300 * kMs), {s.servers}});
+  }
+  if (random.chance(0.4)) {  // the registry's, or node 0's
+    const std::uint32_t who = random.chance(0.5) ? 0 : s.servers;
+    s.faults.push_back({Fault::Kind::kDiskFull, random.below(span_ns), some_time(random), {who}});
+  }
+  s.kill_at_message = random.chance(0.4) ? 0.01 : 0.0;
+  std::ranges::sort(s.faults, {}, &Fault::at_ns);
+}
+
 // Rounds that are slow enough for rings to be covered by snapshots, and a schedule that would
 // have its own far behind that. Servers and workers die, rarely.
 void make_snapshots_rare(ClusterScenario& s) {
@@ -301,9 +327,10 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   if (recovers) make_snapshots_rare(s);
   if (!s.rare_snapshots) fill_disks_in_turns(s);
   lose_registry(s, span);
-  hurt_disks(s, span);
+  make_allreduce(s, span);
+  if (s.mode != Mode::kAllreduce) hurt_disks(s, span);
   s.first_servers = s.later_servers = s.servers;
-  order_checkpoints(s, span);
+  if (s.mode != Mode::kAllreduce) order_checkpoints(s, span);
   return s;
 }
 

@@ -34,7 +34,7 @@ struct ClusterScenario {
   std::uint32_t servers = 1, lanes = 1, nodes = 1, ranks = 1;
   std::uint64_t parameters = 0, rounds = 0;
   std::string optimizer, push = "fp32", pull = "fp32";
-  Mode mode = Mode::kSync;  // not kAllreduce
+  Mode mode = Mode::kSync;
   std::uint64_t staleness = 0;
   bool deadline = false;  // sync: ranks sum up what they manage, which is something else every time
   // common/config/gate_rules.h; 0 and "none": no gate.

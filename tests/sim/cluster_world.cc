@@ -38,6 +38,7 @@ JobConfig config_of(const ClusterScenario& scenario) {
     config.local.steps = 4;
     config.local.keep_state = false;
   }
+  if (scenario.mode == Mode::kAllreduce) config.recovery.redo_mb = 0;
   if (scenario.deadline) config.sync.deadline_ms = 100;
   config.optimizer = default_optimizer(scenario.optimizer);
   config.optimizer.lr = 0.05;
@@ -112,13 +113,17 @@ ClusterWorld::ClusterWorld(const ClusterScenario& scenario_in, Mutation mutation
       random(scenario_in.seed ^ 0xabcdefull),
       trace_(trace),
       disks_(scenario_in.servers),
+      replica_disks_(scenario_in.nodes),
+      replicas_judge(scenario, replica_disks_.front(), disks_.front(), outcome_,
+                     [this](const std::string& what) { broken(what); }),
       judge(
           scenario, disks_, outcome_,
           [this](const ChunkOwner& owner, JobId job, ViewId view, ChunkIndex chunk) {
             const ServerSim* server = servers_[owner.shard.value].process.get();
             return server ? server->held(owner.lane, job, view, chunk) : std::nullopt;
           },
-          [this](const std::string& what) { broken(what); }),
+          [this](const std::string& what) { broken(what); },
+          scenario_in.mode == Mode::kAllreduce ? &replicas_judge : nullptr),
       checkpoints_judge(
           scenario, [this](ViewId view, ChunkIndex chunk, Round version) { return judge.right(view, chunk, version); },
           [this](const std::string& what) { broken(what); }),
@@ -203,6 +208,8 @@ bool ClusterWorld::told(const ServerSim& coordinator, PeerId to, const ControlMe
     judge.decides(*decision);
   } else if (const auto* commit = std::get_if<SnapshotCommit>(&message)) {
     judge.committed(commit->round);
+  } else if (const auto* done = std::get_if<SnapshotDone>(&message); done && !server) {
+    if (scenario.mode == Mode::kAllreduce) replicas_judge.outcome(*done);
   } else if (const auto* stop = std::get_if<StopJob>(&message); stop && server) {
     const bool again = !stops_told_.insert({*server, stop->view}).second;
     if (mutation == Mutation::kLostStop && again && stop->kind == StopKind::kRestart) return false;
@@ -331,6 +338,7 @@ ClusterOutcome ClusterWorld::run() {
   bool ended = false;
   supervise_ = [this, &ended] {
     look_after_rings();
+    replicas_judge.look_at_registry();
     supervise();
     check_progress();
     ended = over() && operator_.idle();

@@ -16,6 +16,8 @@
 #include "tests/sim/disk_sim.h"
 #include "tests/sim/operator_sim.h"
 #include "tests/sim/random.h"
+#include "tests/sim/replica_disk_sim.h"
+#include "tests/sim/replica_lane_sim.h"
 #include "tests/sim/server_sim.h"
 #include "tests/sim/trainer_sim.h"
 #include "tests/sim/virtual_clock.h"
@@ -44,6 +46,7 @@ class ClusterWorld {
   TrainerId fresh_trainer() { return last_trainer_ = last_trainer_.next(); }
   WorkerSim* worker(std::uint32_t node) const { return nodes_[node].worker.get(); }
   ServerLaneSim* lane_at(const std::string& endpoint) const;  // null: nobody is there
+  ReplicaDisk& replica_disk(std::uint32_t node) { return replica_disks_[node]; }
   void wake_trainers(std::uint32_t node);
   std::uint16_t servers() const { return servers_now_; }  // of the cluster
   const ServerSim* server(std::uint32_t index) const { return servers_[index].process.get(); }
@@ -102,8 +105,10 @@ class ClusterWorld {
   const bool trace_;
   ClusterOutcome outcome_;
   std::vector<Disk> disks_;
+  std::vector<ReplicaDisk> replica_disks_;
 
  public:
+  ReplicasJudge replicas_judge;
   ClusterJudge judge;
   CheckpointFiles checkpoints;
   const CheckpointsJudge checkpoints_judge;
@@ -115,6 +120,7 @@ class ClusterWorld {
  public:
   VirtualClock clock;
   Wires wires;
+  ReplicaRings rings;
 
  private:
   std::vector<Node> nodes_;

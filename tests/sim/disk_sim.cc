@@ -54,6 +54,7 @@ StoredChunk Disk::Piece::stored(ChunkIndex chunk) const {
 }
 
 void Disk::Piece::damage(Random& random) {
+  damaged = true;
   std::string& value = entries[random.below(entries.size())].second;
   value[random.below(value.size())] ^= static_cast<char>(1u << random.below(8));
 }
@@ -144,6 +145,8 @@ Result<PinnedSnapshot> StoreSim::pin(JobId job, Round round) {
   const auto snapshot = std::make_shared<const Disk::Snapshot>(found->second);
   return PinnedSnapshot{snapshot->info, snapshot->chunks, [snapshot](const PinnedSnapshot::Each& each) -> Status {
                           for (const auto& [index, piece] : snapshot->pieces) {
+                            // As RocksDB finds it. (load() shows that the records' own checksums do, too.)
+                            if (piece.damaged) return fail(ErrorCode::kStore, "a block's checksum does not match");
                             if (Status taken = each(piece.stored(ChunkIndex(index))); !taken) return taken;
                           }
                           return {};

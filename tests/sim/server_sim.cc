@@ -193,6 +193,8 @@ void ServerSim::listen(PeerId from, const ControlMessage& message) {
     worker_nodes_[worker->incarnation] = WorkerSim::node_of(worker->name);
   } else if (const auto* beat = std::get_if<Heartbeat>(&message)) {
     peers_[from] = beat->incarnation;
+  } else if (const auto* join = std::get_if<JoinJob>(&message)) {
+    world_.replicas_judge.named(join->node.value, join->checkpoint_round);
   }
   world_.say_message("coordinator", "from " + name_of(from) + ":", message);
   if (const auto* done = std::get_if<SnapshotDone>(&message); done && !done->ok) {

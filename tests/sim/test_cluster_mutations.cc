@@ -161,6 +161,14 @@ TEST_CASE("a restored job whose older record counts is found") {
   CHECK(first_seed_that_finds(Mutation::kOlderRecord) < kSeedsForMutation);
 }
 
+TEST_CASE("an all-reduce job that begins anew because its checkpoints are gone is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenRound) < kSeedsForMutation);
+}
+
+TEST_CASE("a replica that does not go on with its own step is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenStep) < kSeedsForMutation);
+}
+
 TEST_CASE("a reader that does not look at checksums is found") {
   CHECK(first_seed_that_finds(Mutation::kUncheckedArrays) < kSeedsForMutation);
 }

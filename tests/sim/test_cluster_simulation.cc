@@ -20,7 +20,7 @@ constexpr std::uint64_t kSeedsPerCase = 1000;
 
 void run_seeds(std::uint64_t first) {
   ClusterOutcome total;
-  std::uint64_t refused = 0;
+  std::uint64_t refused = 0, replicas = 0;
   for (std::uint64_t seed = first; seed < first + kSeedsPerCase; ++seed) {
     const ClusterOutcome outcome = run_cluster(seed);
     if (!outcome.ok) {
@@ -39,6 +39,7 @@ void run_seeds(std::uint64_t first) {
     total.states += outcome.states;
     total.saved += outcome.saved;
     total.brought_back += outcome.brought_back;
+    replicas += outcome.ok && outcome.scenario.mode == Mode::kAllreduce ? outcome.views : 0;
     refused += outcome.refused ? 1 : 0;
   }
   // Runs in which these never happened would prove less than they say.
@@ -54,6 +55,7 @@ void run_seeds(std::uint64_t first) {
   CHECK(total.inherited > 0);
   CHECK(total.gathered > 0);
   CHECK(refused > 0);
+  CHECK(replicas > kSeedsPerCase / 10);
   CHECK(total.saved > 0);
   CHECK(total.brought_back > 0);
 }
