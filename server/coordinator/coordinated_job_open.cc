@@ -175,7 +175,8 @@ void CoordinatedJob::on(std::uint16_t server, const ShardReady& m, std::uint64_t
   OpeningView* opening = std::get_if<OpeningView>(&phase_);
   if (!opening) return;
   if (!m.ok) {
-    ledger_.send(members(), ControlError{m.code, m.message, config().name});
+    // Trainers hear nothing else of where it is.
+    ledger_.send(members(), ControlError{m.code, said_by(server, m.message), config().name});
     opening->view.members.clear();  // they have been told why, and do not wait any more
     return gather_again("server " + std::to_string(server) + " cannot open it: " + m.message, now_ms);
   }

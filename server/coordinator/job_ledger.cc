@@ -4,6 +4,11 @@
 
 namespace tributary {
 
+std::string said_by(std::uint16_t server, const std::string& message) {
+  const std::string who = "server " + std::to_string(server);
+  return message.starts_with(who) ? message : who + ": " + message;
+}
+
 JobLedger::JobLedger(CoordinatorContext& shared, const JobConfig& config, JobRecord record, std::set<JobId> older)
     : context(shared), keeper(shared, config.name, std::move(record), std::move(older)) {
   set_config(config);
@@ -47,9 +52,7 @@ void JobLedger::tell_commit(const JobMembers& members) const {
 }
 
 void JobLedger::snapshot_failed(std::uint16_t server, const SnapshotDone& m) {
-  // Who has no store says so itself, by name.
-  const std::string who = "server " + std::to_string(server);
-  not_saved = m.message.starts_with(who) ? m.message : who + ": " + m.message;
+  not_saved = said_by(server, m.message);
   log("snapshot of round " + std::to_string(m.round.value) + " of " + in_words() + " failed: " + not_saved,
       LogLevel::kWarning);
 }

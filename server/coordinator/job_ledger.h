@@ -18,6 +18,9 @@
 
 namespace tributary {
 
+// A server's error, with its name before it if it does not begin with that.
+std::string said_by(std::uint16_t server, const std::string& message);
+
 class JobLedger {
  public:
   JobLedger(CoordinatorContext& shared, const JobConfig& config, JobRecord record, std::set<JobId> older);

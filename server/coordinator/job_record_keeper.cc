@@ -170,9 +170,11 @@ void JobRecordKeeper::stop(const std::string& reason) {
 void JobRecordKeeper::end(Round round, bool finished) {
   record_.committed = round;
   record_.finished = finished;
-  if (const Status saved = context_.output.save(record_); !saved) {
-    context_.output.log("cannot record the end of " + in_words() + ": " + saved.error().message, LogLevel::kError);
-  }
+  const Status saved = context_.output.save(record_);
+  state_ = saved ? State::kSaved : State::kFailing;  // the next ticks try again
+  if (saved) return;
+  context_.output.log("cannot record the end of " + in_words() + ", and tries again: " + saved.error().message,
+                      LogLevel::kError);
 }
 
 void JobRecordKeeper::drop_older() {

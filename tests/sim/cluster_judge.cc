@@ -23,8 +23,13 @@ std::uint64_t hash_of(const std::vector<std::span<const std::byte>>& parts) {
 }  // namespace
 
 ClusterJudge::ClusterJudge(const ClusterScenario& scenario, const std::vector<Disk>& disks, ClusterOutcome& outcome,
-                           Held held, Broken broken)
-    : scenario_(scenario), disks_(disks), outcome_(outcome), held_(std::move(held)), broken_(std::move(broken)) {}
+                           Held held, Broken broken, ReplicasJudge* replicas)
+    : scenario_(scenario),
+      disks_(disks),
+      outcome_(outcome),
+      held_(std::move(held)),
+      broken_(std::move(broken)),
+      replicas_(replicas) {}
 
 ClusterJudge::View* ClusterJudge::view(JobId job, ViewId id) {
   const auto found = views_.find({job, id});
@@ -45,12 +50,17 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
       broken_(in_words("view", open.view.value) + " was given out twice");
     }
   } else {
-    if (!open.resume && !open.kept) check_strangers(open);
+    const auto stranger = open.resume || open.kept ? std::nullopt : losses_.has_another(open.job);
+    if (stranger) {
+      broken_("the job begins anew, and " + in_words("server", *stranger) + " has said that it has snapshots of it");
+    }
     if (open.resume) check_cut(open);
-    if (newest_ && newest_->open.job != open.job) {
+    if (newest_ && newest_->open.job != open.job && !restored_) {
       began_anew_ = true;  // nobody has anything of it, so there is nothing more to be judged
+      if (open.resume || open.kept || !losses_.any()) broken_("a view opens of another job than there is");
       return;
     }
+    restored_ = false;
     if (newest_ && newest_->open.job == open.job && newest_->open.view >= open.view) {
       broken_(in_words("view", open.view.value) + " opens after " + in_words("view", newest_->open.view.value));
     }
@@ -77,16 +87,6 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
   }
   if (open.kept) opened.kept.insert(shard);
   ++(open.kept ? outcome_.kept : outcome_.restored);
-}
-
-// There is one job, whatever its id.
-void ClusterJudge::check_strangers(const OpenJob& open) const {
-  for (const auto& [shard, all] : stored_heard_) {
-    for (const StoredJob& stored : all) {
-      if (stored.job == open.job || stored.snapshots.empty()) continue;
-      broken_("the job begins anew, and " + in_words("server", shard) + " has said that it has snapshots of it");
-    }
-  }
 }
 
 // What a view begins with is one cut: a round is gone through again in a later view, and need not come to the same.
@@ -142,13 +142,14 @@ void ClusterJudge::begin_clocks(View& view) {
     for (const Disk& disk : disks_) {
       for (const auto& [handle, snapshot] : disk.snapshots) {
         if (!snapshot.recorded || handle.first != Disk::Key{view.open.job, view.open.resume_round}) continue;
-        for (const auto& [index, piece] : snapshot.pieces) {
-          saved[index] = saved_of(piece.chunk);
+        (void)snapshot.read([&](ChunkIndex index, const ChunkState& state) -> Status {
+          saved[index.value] = saved_of(state);
           ++found;
-        }
+          return {};
+        });
       }
     }
-    if (found != saved.size() && !store_lost_) broken_("a view begins at a snapshot that the disks do not have");
+    if (found != saved.size() && !disk_hurt()) broken_("a view begins at a snapshot that the disks do not have");
   }
   JudgeSetup setup = setup_;
   setup.nodes = view.open.nodes;
@@ -176,6 +177,7 @@ std::uint64_t ClusterJudge::floor(const View& view) const {
 }
 
 void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
+  if (replicas_) return replicas_->welcome(welcome);
   View* begun = view(welcome.job, welcome.view);
   if (!begun) return broken_("a view begins that never opened");
   const std::uint32_t place = welcome.node.value;
@@ -242,10 +244,34 @@ void ClusterJudge::check_rings(const View& begun, std::uint64_t name, bool other
   others_opened_.clear();
 }
 
+void ClusterJudge::restored(Round round) {
+  restored_ = any_commit_ = true;
+  committed_ = round;
+  std::ranges::fill(reached_, round.value);
+  std::ranges::fill(stepped_in_, 0);
+  complete_ = round.value;
+  server_lost_ = residuals_lost_ = true;
+  ring_gap_ = redoing_ = last_failed_ = false;
+  gap_until_.reset();
+  began_with_.clear();
+  began_as_ = 0;
+  called_.clear();
+  others_opened_.clear();
+}
+
+std::optional<std::span<const float>> ClusterJudge::right(ViewId view, ChunkIndex chunk, Round version) const {
+  const SyncJudge* judge = nullptr;
+  for (const auto& [id, known] : views_) {
+    if (id.second <= view && known.sync) judge = known.sync;
+  }
+  return judge ? std::optional(judge->master(chunk, version.value)) : std::nullopt;
+}
+
 void ClusterJudge::committed(Round round) {
   if (any_commit_ && round < committed_) broken_("an older snapshot was committed after a newer one");
   committed_ = round;
   any_commit_ = true;
+  losses_.committed(round);
   ++outcome_.commits;
   if (gap_until_ && round >= *gap_until_) {
     ring_gap_ = false;
@@ -263,7 +289,7 @@ void ClusterJudge::store_lost(std::uint16_t shard) {
   server_lost_ = true;
   const bool owns = newest_ && std::ranges::any_of(newest_->open.owners,
                                                    [&](const ChunkOwner& owner) { return owner.shard.value == shard; });
-  store_lost_ = store_lost_ || owns || shard == 0;  // with the registry
+  losses_.store_lost(shard, owns);
 }
 
 void ClusterJudge::ring_lost() {
@@ -383,82 +409,10 @@ void ClusterJudge::snapshot_read(const ChunkSnapshot& snapshot) {
   residuals_.emplace(snapshot.chunk.value, snapshot.state.version.value, hash_of(residuals));
 }
 
-// ---- Nodes ----
-
-void ClusterJudge::made(std::uint32_t node, ChunkIndex chunk, Round round, std::uint64_t weight,
-                        std::span<const std::byte> frame) {
-  made_.emplace(node, chunk.value, round.value,
-                Checksum64().add(&weight, sizeof weight).add(frame.data(), frame.size()).value());
-}
-
-std::vector<std::byte> ClusterJudge::state_of(std::uint32_t rank, Round round, ViewId view) {
-  const std::uint64_t words[] = {rank, round.value, view.value};
-  const auto bytes = std::as_bytes(std::span(words));
-  return {bytes.begin(), bytes.end()};
-}
-
-void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span<const std::byte> state, bool own) {
-  const std::string who = in_words("rank", rank) + " begins at " + in_words("round", spec.view->start.value);
-  if (state.empty()) {
-    // What a rank has given is committed with the snapshot, unless it was lost on the way.
-    if (scenario_.gentle && synchronous() && spec.view->start == committed_ &&
-        given_.contains({rank, spec.view->start.value})) {
-      broken_(who + " without the state that it gave for the snapshot of that round");
-    }
-    return;
-  }
-  ++outcome_.states;
-  std::uint64_t words[3] = {};
-  if (state.size() == sizeof words) std::memcpy(words, state.data(), sizeof words);
-  if (words[0] != rank || words[1] != spec.view->start.value) {
-    return broken_(who + " with the state of " + in_words("rank", words[0]) + " after " + in_words("round", words[1]));
-  }
-  if (own || spec.view->start != committed_) return;
-  // The round may have been gone through more than once: it is the snapshot's.
-  for (const Disk& disk : disks_) {
-    for (const auto& [handle, snapshot] : disk.snapshots) {
-      if (!snapshot.recorded || handle.first != Disk::Key{spec.view->job, spec.view->start}) continue;
-      if (snapshot.view.value < words[2]) {
-        broken_(who + " with the state that it kept in " + in_words("view", words[2]) + ", but the snapshot is of " +
-                in_words("view", snapshot.view.value));
-      }
-    }
-  }
-}
-
-void ClusterJudge::delivered(std::uint32_t who, const NodeJobSpec& spec, ChunkIndex chunk, Version version,
-                             std::span<const float> params) {
-  View* of = view(spec.view->job, spec.view->view);
-  if (!of) return broken_("a node runs in a view that never opened");
-  const std::uint32_t node = spec.node.value;
-  if (node >= of->nodes.size() || of->nodes[node] != who) {
-    broken_(in_words("node", who) + " takes part in " + in_words("view", spec.view->view.value) +
-            ", which has other nodes");
-  }
-  const auto [at, first] = of->at.try_emplace({node, chunk.value}, version.value);
-  const std::string where = in_words("node", node) + " " + in_words("chunk", chunk.value);
-  if (first ? version.value != spec.view->start.value : version.value != at->second + 1) {
-    broken_(where + " got " + in_words("version", version.value) + " after " + std::to_string(at->second) +
-            " in a view that began at " + std::to_string(spec.view->start.value));
-  }
-  at->second = version.value;
-  if (version.value > spec.view->start.value) ++deliveries_;
-  of->judge().delivered(node, chunk, version, params);
-}
-
-void ClusterJudge::trained(std::uint32_t node, const NodeJobSpec& spec, std::span<const float> params) {
-  View* of = view(spec.view->job, spec.view->view);
-  if (!of || !of->sync) return;
-  for (std::uint32_t c = 0; c < setup_.layout->chunks(); ++c) {
-    const ChunkIndex chunk(c);
-    const ChunkRange range = setup_.layout->chunk(chunk);
-    if (!same_bits(params.subspan(range.begin, range.elements), of->sync->visible(chunk, scenario_.rounds))) {
-      return broken_(in_words("node", node) + " ends with other parameters than the reference's");
-    }
-  }
-}
+// ---- The end ----
 
 void ClusterJudge::ended() {
+  if (replicas_) return replicas_->ended();
   if (committed_.value != scenario_.rounds) {
     broken_("the last snapshot is of " + in_words("round", committed_.value) + " when all is done");
   }
@@ -466,18 +420,18 @@ void ClusterJudge::ended() {
   for (const Disk& disk : disks_) {
     for (const auto& [handle, snapshot] : disk.snapshots) {
       if (!snapshot.recorded || handle.first != Disk::Key{newest_->open.job, Round(scenario_.rounds)}) continue;
-      for (const auto& [index, piece] : snapshot.pieces) {
+      if (!snapshot.synced()) broken_("a chunk of the last snapshot is not on the disk");
+      (void)snapshot.read([&](ChunkIndex index, const ChunkState& state) -> Status {
         ++chunks;
-        if (piece.torn || !piece.synced) broken_("a chunk of the last snapshot is not on the disk");
-        if (synchronous() &&
-            !same_bits(piece.chunk.params.floats(), newest_->sync->master(ChunkIndex(index), scenario_.rounds))) {
+        if (synchronous() && !same_bits(state.params.floats(), newest_->sync->master(index, scenario_.rounds))) {
           broken_("the last snapshot has not the reference's bits");
         }
-      }
+        return {};
+      });
     }
   }
-  // A store may be lost after it has said that it has the last snapshot.
-  if (chunks != setup_.layout->chunks() && !store_lost_) broken_("the last snapshot lacks chunks");
+  // What a disk has may be lost after it has said that it has the last snapshot.
+  if (chunks != setup_.layout->chunks() && !disk_hurt()) broken_("the last snapshot lacks chunks");
 }
 
 }  // namespace tributary::sim

@@ -17,7 +17,9 @@
 #include "tests/sim/clocks_judge.h"
 #include "tests/sim/cluster_simulation.h"
 #include "tests/sim/judge.h"
+#include "tests/sim/losses_judge.h"
 #include "tests/sim/members_judge.h"
+#include "tests/sim/replicas_judge.h"
 #include "tests/sim/rounds_judge.h"
 #include "worker/node/job.h"
 
@@ -30,8 +32,9 @@ class ClusterJudge {
   using Broken = std::function<void(const std::string&)>;
   // The version that an open shard has of a chunk in its memory; none: its server is away.
   using Held = std::function<std::optional<Version>(const ChunkOwner& owner, JobId job, ViewId view, ChunkIndex chunk)>;
+  // replicas: of all-reduce jobs, where it is asked instead; else null.
   ClusterJudge(const ClusterScenario& scenario, const std::vector<Disk>& disks, ClusterOutcome& outcome, Held held,
-               Broken broken);
+               Broken broken, ReplicasJudge* replicas);
 
   // What the coordinator says. nodes: who is to take part, by their place in the view.
   void opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard,
@@ -40,7 +43,7 @@ class ClusterJudge {
   void committed(Round round);
   void decides(const RoundDecision& decision);
   // What it hears.
-  void hears_stored(std::uint16_t shard, const std::vector<StoredJob>& stored) { stored_heard_[shard] = stored; }
+  void hears_stored(std::uint16_t shard, const std::vector<StoredJob>& stored) { losses_.hears_stored(shard, stored); }
 
   // What servers do.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame);
@@ -63,6 +66,11 @@ class ClusterJudge {
                  std::span<const float> params);
   void trained(std::uint32_t node, const NodeJobSpec& view, std::span<const float> params);
 
+  // The job is what it was at that round, under another id.
+  void restored(Round round);
+  // The right parameters of a chunk at that version, in that view's history; none: there is no one right state.
+  std::optional<std::span<const float>> right(ViewId view, ChunkIndex chunk, Round version) const;
+
   // What is lost.
   void server_died() {
     server_lost_ = true;
@@ -73,13 +81,21 @@ class ClusterJudge {
   void last_state_failed() { last_failed_ = true; }
   void store_lost(std::uint16_t shard);
   void ring_lost();
-  bool store_is_lost() const { return store_lost_; }
+  // What a snapshot of that round has on that server's disk.
+  void chunk_damaged(std::uint16_t shard, Round round) { losses_.damaged(shard, round); }
+  void record_lost(std::uint16_t shard, Round round) { losses_.record_lost(shard, round); }
+  void stores_replaced() { losses_ = {}; }  // by empty ones
+  bool disk_hurt() const { return replicas_ ? replicas_->is_lost() : losses_.any(); }
+  bool may_refuse(const Error& error) const {
+    return replicas_ ? replicas_->may_refuse(error) : losses_.may_refuse(error);
+  }
   bool began_anew() const { return began_anew_; }
   // Rounds since the last snapshot.
   std::uint64_t uncovered() const { return complete_ - std::min(complete_, committed_.value); }
 
-  std::uint64_t complete() const { return complete_; }      // rounds that every chunk has been through
-  std::uint64_t deliveries() const { return deliveries_; }  // of a round's parameters
+  std::uint64_t complete() const { return complete_; }  // rounds that every chunk has been through
+  // Of a round's parameters.
+  std::uint64_t deliveries() const { return replicas_ ? replicas_->deliveries() : deliveries_; }
   void ended();
 
  private:
@@ -103,7 +119,6 @@ class ClusterJudge {
     return std::string(what) + " " + std::to_string(value);
   }
   View* view(JobId job, ViewId id);
-  void check_strangers(const OpenJob& open) const;
   void check_cut(const OpenJob& open) const;
   void set_up(const OpenJob& open);
   void begin(View& view);
@@ -120,6 +135,8 @@ class ClusterJudge {
   ClusterOutcome& outcome_;
   const Held held_;
   const Broken broken_;
+  ReplicasJudge* const replicas_;
+  LossesJudge losses_;
   JudgeSetup setup_;
   std::unique_ptr<RoundsJudge> rounds_;
   std::map<std::pair<JobId, ViewId>, View> views_;
@@ -136,14 +153,13 @@ class ClusterJudge {
   bool any_commit_ = false;
   bool server_lost_ = false;  // since the last view that ran was opened
   std::uint64_t deaths_ = 0;
-  std::map<std::uint16_t, std::vector<StoredJob>> stored_heard_;
   bool began_anew_ = false;
-  std::set<std::pair<std::uint32_t, std::uint64_t>> given_;                                // ranks' states
+  bool restored_ = false;                                    // no view of the job that was restored has opened yet
+  std::set<std::pair<std::uint32_t, std::uint64_t>> given_;  // ranks' states
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> residuals_;  // in snapshots: chunk, version, hash
   bool last_failed_ = false;
-  bool redoing_ = false;  // a server is being brought up to the others
-  bool store_lost_ = false;
+  bool redoing_ = false;            // a server is being brought up to the others
   bool ring_gap_ = false;           // some node lacks pushes after the last snapshot
   bool residuals_lost_ = false;     // some node does not know what it has not said: since the last view began
   bool lost_before_ = false;        // the same of views before, until every node has been seen to make a round

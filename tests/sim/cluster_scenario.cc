@@ -118,6 +118,64 @@ void lose_registry(ClusterScenario& s, std::uint64_t span_ns) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
+// What a disk has of a snapshot goes bad. Drawn apart, as above.
+void hurt_disks(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0xbadb17ull);
+  if (s.gentle || s.rare_snapshots || !random.chance(0.06)) return;
+  const Fault::Kind kind = random.chance(0.5) ? Fault::Kind::kDamage : Fault::Kind::kUnrecord;
+  const std::uint64_t at = random.below(span_ns / 2);  // and as soon as there is something then
+  s.faults.push_back({kind, at, random.between(kMs, 300 * kMs), some(random, s.servers)});
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
+// Checkpoints are saved, and one is restored. Drawn apart, as above.
+void order_checkpoints(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0xc4ec5ull);
+  if (s.gentle || s.rare_snapshots || !random.chance(0.1)) return;
+  const auto order = [&](Fault::Kind kind, std::uint64_t at) { s.faults.push_back({kind, at, 0, {}}); };
+  const std::uint64_t saves = random.between(1, 3);
+  for (std::uint64_t i = 0; i < saves; ++i) {
+    order(random.chance(0.7) ? Fault::Kind::kSave : Fault::Kind::kSaveCommitted, random.below(span_ns));
+  }
+  const bool spoilt = std::ranges::any_of(s.faults, [](const Fault& fault) {
+    using Kind = Fault::Kind;
+    return fault.kind == Kind::kStore || fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
+  });
+  if (random.chance(0.7) && !s.elastic && !s.deadline && !spoilt) {
+    order(Fault::Kind::kRestore, random.below(span_ns / 3));
+    s.rounds = std::max<std::uint64_t>(s.rounds, 20);
+    s.first_servers = static_cast<std::uint32_t>(random.chance(0.5) ? s.servers : random.between(1, s.servers));
+    s.later_servers = static_cast<std::uint32_t>(random.chance(0.5) ? s.first_servers : random.between(1, s.servers));
+  }
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
+// A job without a part on servers. Drawn apart, as above.
+void make_allreduce(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0xa11eedull);
+  if (s.elastic || s.gentle || s.rare_snapshots || !random.chance(0.12)) return;
+  s.mode = Mode::kAllreduce;
+  s.push = s.pull = "fp32";
+  s.staleness = 0;
+  s.clip_norm = 0.0;
+  s.loss_scale = "none";
+  s.deadline = s.shares_memory = s.gradients_move = s.prepares = s.redo = false;
+  s.disorder = {};
+  s.servers = 1;
+  s.faults.clear();
+  const std::uint64_t faults = random.below(8);
+  for (std::uint64_t i = 0; i < faults; ++i) s.faults.push_back(fault_of(s, random, span_ns));
+  if (random.chance(0.3)) {
+    s.faults.push_back({Fault::Kind::kStore, random.below(span_ns), random.between(kMs, 300 * kMs), {s.servers}});
+  }
+  if (random.chance(0.4)) {  // the registry's, or node 0's
+    const std::uint32_t who = random.chance(0.5) ? 0 : s.servers;
+    s.faults.push_back({Fault::Kind::kDiskFull, random.below(span_ns), some_time(random), {who}});
+  }
+  s.kill_at_message = random.chance(0.4) ? 0.01 : 0.0;
+  std::ranges::sort(s.faults, {}, &Fault::at_ns);
+}
+
 // Rounds that are slow enough for rings to be covered by snapshots, and a schedule that would
 // have its own far behind that. Servers and workers die, rarely.
 void make_snapshots_rare(ClusterScenario& s) {
@@ -269,6 +327,10 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   if (recovers) make_snapshots_rare(s);
   if (!s.rare_snapshots) fill_disks_in_turns(s);
   lose_registry(s, span);
+  make_allreduce(s, span);
+  if (s.mode != Mode::kAllreduce) hurt_disks(s, span);
+  s.first_servers = s.later_servers = s.servers;
+  if (s.mode != Mode::kAllreduce) order_checkpoints(s, span);
   return s;
 }
 
@@ -287,8 +349,10 @@ MembershipConfig ClusterScenario::membership() const {
 
 const char* ClusterScenario::Fault::name() const {
   static constexpr const char* kNames[] = {
-      "kill",    "power off", "machine lost", "store lost",  "connections break", "cut off",
-      "held up", "disk full", "node joins",   "node leaves", "machine gone"};
+      "kill",        "power off",         "machine lost", "store lost", "chunk damaged",
+      "record lost", "connections break", "cut off",      "held up",    "disk full",
+      "node joins",  "node leaves",       "machine gone", "save",       "save of what is committed",
+      "restore"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -297,6 +361,9 @@ std::string ClusterScenario::describe() const {
                      std::to_string(lanes) + " lanes, " + std::to_string(nodes) + " nodes x " + std::to_string(ranks) +
                      " ranks, " + std::to_string(parameters) + " parameters, " + std::to_string(rounds) +
                      " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", mode " + word(mode);
+  if (first_servers != servers || later_servers != servers) {
+    text += ", on " + std::to_string(first_servers) + " servers, later " + std::to_string(later_servers);
+  }
   if (mode == Mode::kSsp) text += " with staleness " + std::to_string(staleness);
   if (deadline) text += ", work-weighted rounds";
   if (elastic) {

@@ -34,7 +34,7 @@ struct ClusterScenario {
   std::uint32_t servers = 1, lanes = 1, nodes = 1, ranks = 1;
   std::uint64_t parameters = 0, rounds = 0;
   std::string optimizer, push = "fp32", pull = "fp32";
-  Mode mode = Mode::kSync;  // not kAllreduce
+  Mode mode = Mode::kSync;
   std::uint64_t staleness = 0;
   bool deadline = false;  // sync: ranks sum up what they manage, which is something else every time
   // common/config/gate_rules.h; 0 and "none": no gate.
@@ -54,6 +54,9 @@ struct ClusterScenario {
   std::uint64_t window_bytes = 0;
   std::uint64_t work_ns = 10'000'000;
   bool fixed_ports = false;
+  // Of `servers`, which is how many there are at most: before a restore, and after it, on empty stores if that is
+  // another number.
+  std::uint32_t first_servers = 0, later_servers = 0;
   // membership.on_worker_loss = "continue"; `nodes` is how many there are at most.
   bool elastic = false;
   std::uint32_t first_nodes = 0;  // of them, at the beginning
@@ -68,13 +71,18 @@ struct ClusterScenario {
       kPower,
       kMachine,
       kStore,
+      kDamage,    // the first of these servers finds a chunk damaged on its disk; all are killed
+      kUnrecord,  // the same of the record that makes a snapshot complete: it is gone
       kBreak,
       kCut,
       kHold,
       kDiskFull,
-      kJoin,   // a node that was not there yet
-      kLeave,  // its worker is stopped in good order
-      kGone,   // a machine that does not come back
+      kJoin,           // a node that was not there yet
+      kLeave,          // its worker is stopped in good order
+      kGone,           // a machine that does not come back
+      kSave,           // nothing wrong: a checkpoint is ordered, of a round from now
+      kSaveCommitted,  // of the newest snapshot
+      kRestore,        // the job goes on from a checkpoint
     } kind = Kind::kKill;
     std::uint64_t at_ns = 0;
     static constexpr std::uint64_t kForEver = ~0ull;
@@ -101,14 +109,15 @@ struct ClusterOutcome {
   std::uint64_t restored = 0;  // that loaded a snapshot
   std::uint64_t redone = 0;    // views that begin after the snapshot with pushes that nodes kept
   std::uint64_t resends = 0;
-  std::uint64_t longest_pause_ns = 0;  // from the end of the faults to the next complete round
-  bool stopped_for_lost_store = false;
-  bool began_anew = false;              // nobody had anything of the job any more
-  std::uint64_t joins = 0, leaves = 0;  // of nodes while the job runs
-  std::uint64_t states = 0;             // that ranks got back
-  std::uint64_t memberships = 0;        // views that begin with other nodes than the one before
-  std::uint64_t inherited = 0;          // rounds that were decided about in an earlier view (elastic, with a gate)
-  std::uint64_t gathered = 0;           // chunks whose residuals went to another number of nodes
+  std::uint64_t longest_pause_ns = 0;                        // from the end of the faults to the next complete round
+  bool refused = false;                                      // it cannot go on without what a disk has lost
+  bool began_anew = false;                                   // nobody had anything of the job any more
+  std::uint64_t joins = 0, leaves = 0;                       // of nodes while the job runs
+  std::uint64_t states = 0;                                  // that ranks got back
+  std::uint64_t memberships = 0;                             // views that begin with other nodes than the one before
+  std::uint64_t saved = 0, not_saved = 0, brought_back = 0;  // checkpoints; jobs out of one
+  std::uint64_t inherited = 0;  // rounds that were decided about in an earlier view (elastic, with a gate)
+  std::uint64_t gathered = 0;   // chunks whose residuals went to another number of nodes
 };
 
 ClusterScenario cluster_scenario_of(std::uint64_t seed);

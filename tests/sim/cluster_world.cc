@@ -38,6 +38,7 @@ JobConfig config_of(const ClusterScenario& scenario) {
     config.local.steps = 4;
     config.local.keep_state = false;
   }
+  if (scenario.mode == Mode::kAllreduce) config.recovery.redo_mb = 0;
   if (scenario.deadline) config.sync.deadline_ms = 100;
   config.optimizer = default_optimizer(scenario.optimizer);
   config.optimizer.lr = 0.05;
@@ -112,14 +113,23 @@ ClusterWorld::ClusterWorld(const ClusterScenario& scenario_in, Mutation mutation
       random(scenario_in.seed ^ 0xabcdefull),
       trace_(trace),
       disks_(scenario_in.servers),
+      replica_disks_(scenario_in.nodes),
+      replicas_judge(scenario, replica_disks_.front(), disks_.front(), outcome_,
+                     [this](const std::string& what) { broken(what); }),
       judge(
           scenario, disks_, outcome_,
           [this](const ChunkOwner& owner, JobId job, ViewId view, ChunkIndex chunk) {
             const ServerSim* server = servers_[owner.shard.value].process.get();
             return server ? server->held(owner.lane, job, view, chunk) : std::nullopt;
           },
+          [this](const std::string& what) { broken(what); },
+          scenario_in.mode == Mode::kAllreduce ? &replicas_judge : nullptr),
+      checkpoints_judge(
+          scenario, [this](ViewId view, ChunkIndex chunk, Round version) { return judge.right(view, chunk, version); },
           [this](const std::string& what) { broken(what); }),
-      wires(clock, scenario_in.seed ^ 0x3317ull) {
+      wires(clock, scenario_in.seed ^ 0x3317ull),
+      servers_now_(static_cast<std::uint16_t>(scenario_in.first_servers)),
+      operator_(*this) {
   outcome_.scenario = scenario;
   nodes_.resize(scenario.nodes);
   servers_.resize(scenario.servers);
@@ -179,141 +189,12 @@ void ClusterWorld::wake_trainers(std::uint32_t node) {
   }
 }
 
-// ---- What goes wrong ----
-
-std::uint32_t ClusterWorld::processes() const {
-  return scenario.servers + scenario.nodes + scenario.nodes * scenario.ranks;
-}
-
 ServerLaneSim* ClusterWorld::lane_at(const std::string& endpoint) const {
   for (const Server& server : servers_) {
     if (!server.process) continue;
     if (ServerLaneSim* lane = server.process->lane_at(endpoint)) return lane;
   }
   return nullptr;
-}
-
-Process* ClusterWorld::process(std::uint32_t who) {
-  if (who < scenario.servers) return servers_[who].process.get();
-  who -= scenario.servers;
-  if (who < scenario.nodes) return nodes_[who].worker.get();
-  who -= scenario.nodes;
-  return nodes_[who / scenario.ranks].trainers[who % scenario.ranks].get();
-}
-
-void ClusterWorld::start_server(std::uint32_t index) {
-  say("server " + std::to_string(index), "starts");
-  servers_[index].process = std::make_unique<ServerSim>(*this, static_cast<std::uint16_t>(index), disks_[index]);
-}
-
-void ClusterWorld::kill_server(std::uint32_t index, std::uint64_t for_ns) {
-  Server& server = servers_[index];
-  if (server.process) judge.server_died();
-  server.process.reset();
-  clock.after(for_ns, [this, index, plan = ++server.starts] {
-    if (servers_[index].starts == plan) start_server(index);
-  });
-}
-
-void ClusterWorld::kill(std::uint32_t who, std::uint64_t for_ns) {
-  ++outcome_.kills;
-  if (who < scenario.servers) return kill_server(who, for_ns);
-  who -= scenario.servers;
-  const bool is_worker = who < scenario.nodes;
-  const std::uint32_t index = is_worker ? who : (who - scenario.nodes) / scenario.ranks;
-  const std::uint32_t rank = is_worker ? 0 : (who - scenario.nodes) % scenario.ranks;
-  Node& node = nodes_[index];
-  if (!node.here) return;
-  if (is_worker) {
-    node.worker.reset();
-  } else {
-    node.trainers[rank].reset();
-  }
-  const std::size_t slot = is_worker ? 0 : 1 + rank;
-  clock.after(for_ns, [this, index, rank, is_worker, slot, plan = ++node.starts[slot]] {
-    Node& at = nodes_[index];
-    if (at.starts[slot] != plan) return;
-    if (is_worker) {
-      at.worker = std::make_unique<WorkerSim>(*this, index);
-    } else {
-      at.trainers[rank] = std::make_unique<TrainerSim>(*this, index, rank);
-    }
-  });
-}
-
-void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
-  look_after_rings();  // one may be as young as the last look is old
-  using Kind = ClusterScenario::Fault::Kind;
-  std::string who;
-  for (const std::uint32_t process : fault.who) who += " " + std::to_string(process);
-  say("FAULT", fault.name() + who);
-  struck_ns_ = clock.now_ns();
-  switch (fault.kind) {
-    case Kind::kKill:
-      for (const std::uint32_t process : fault.who) kill(process, fault.lasts_ns);
-      break;
-    case Kind::kPower:
-    case Kind::kStore:
-      for (const std::uint32_t index : fault.who) {
-        kill(index, fault.lasts_ns);
-        disks_[index].fail_power(random);
-        if (fault.kind != Kind::kStore) continue;
-        judge.store_lost(static_cast<std::uint16_t>(index));
-        disks_[index] = {};
-      }
-      break;
-    case Kind::kMachine: {
-      const std::uint32_t node = fault.who.front() - scenario.servers;
-      kill(fault.who.front(), fault.lasts_ns);
-      for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
-        kill(scenario.servers + scenario.nodes + node * scenario.ranks + rank, fault.lasts_ns);
-      }
-      break;
-    }
-    case Kind::kBreak:
-      for (std::size_t i = 0; i < fault.who.size(); ++i) wires.break_some();
-      break;
-    case Kind::kCut: {
-      std::set<std::uint32_t> machines;
-      for (const std::uint32_t who_is : fault.who) {
-        machines.insert(who_is < scenario.servers ? machine_of_server(who_is)
-                                                  : machine_of_node(who_is - scenario.servers));
-      }
-      wires.cut_off(std::move(machines), clock.now_ns() + fault.lasts_ns);
-      break;
-    }
-    case Kind::kHold:
-      for (const std::uint32_t who_is : fault.who) {
-        if (Process* held = process(who_is)) held->hold_until(clock.now_ns() + fault.lasts_ns);
-      }
-      break;
-    case Kind::kDiskFull:
-      for (const std::uint32_t index : fault.who) {
-        disks_[index].full = true;
-        clock.after(fault.lasts_ns, [this, index] { disks_[index].full = false; });
-      }
-      break;
-    case Kind::kJoin:
-      join(fault.who.front() - scenario.servers);
-      break;
-    case Kind::kLeave:
-      leave(fault.who.front() - scenario.servers, fault.lasts_ns);
-      break;
-    case Kind::kGone:
-      gone(fault.who.front() - scenario.servers);
-      break;
-  }
-  look_after_rings();
-}
-
-// A ring lives as long as a process that has it.
-void ClusterWorld::look_after_rings() {
-  for (Node& node : nodes_) {
-    const bool has = (node.worker && node.worker->has_ring()) ||
-                     std::ranges::any_of(node.trainers, [](const auto& t) { return t && t->has_ring(); });
-    if (node.had_ring && !has) judge.ring_lost();
-    node.had_ring = has;
-  }
 }
 
 bool ClusterWorld::told(const ServerSim& coordinator, PeerId to, const ControlMessage& message) {
@@ -327,6 +208,8 @@ bool ClusterWorld::told(const ServerSim& coordinator, PeerId to, const ControlMe
     judge.decides(*decision);
   } else if (const auto* commit = std::get_if<SnapshotCommit>(&message)) {
     judge.committed(commit->round);
+  } else if (const auto* done = std::get_if<SnapshotDone>(&message); done && !server) {
+    if (scenario.mode == Mode::kAllreduce) replicas_judge.outcome(*done);
   } else if (const auto* stop = std::get_if<StopJob>(&message); stop && server) {
     const bool again = !stops_told_.insert({*server, stop->view}).second;
     if (mutation == Mutation::kLostStop && again && stop->kind == StopKind::kRestart) return false;
@@ -375,12 +258,12 @@ void ClusterWorld::supervise() {
   for (const Node& node : nodes_) {
     for (const auto& trainer : node.trainers) {
       if (!trainer) continue;
-      if (trainer->failure() && !judge.store_is_lost())
+      if (trainer->failure() && !judge.may_refuse(*trainer->failure()))
         broken(trainer->name() + " failed: " + trainer->failure()->message);
       if (trainer->done() && !trainer->failure()) ++done;
     }
   }
-  if (done == 0 || over()) {
+  if (done == 0 || over() || operator_.keeps_trainers()) {
     since_done_ns_ = clock.now_ns();
     return;
   }
@@ -406,13 +289,13 @@ bool ClusterWorld::some_failed() const {
 
 // The job has ended and its record says so; or it cannot go on, and said why.
 bool ClusterWorld::over() const {
-  bool all_done = true;
+  bool all_done = !operator_.keeps_trainers();
   for (const Node& node : nodes_) {
     for (const auto& trainer : node.trainers) {
       all_done = all_done && (!node.here || (trainer && trainer->done() && !trainer->failure()));
     }
   }
-  if (judge.store_is_lost() && some_failed()) return true;
+  if (judge.disk_hurt() && some_failed()) return true;
   const ServerSim* first = servers_.front().process.get();
   if (!all_done || !first) return false;
   const std::vector<CoordinatorCore::JobStatus> jobs = first->coordinator()->jobs();
@@ -426,7 +309,7 @@ void ClusterWorld::check_progress() {
   if (scenario.rare_snapshots && !scenario.prepares && settled && judge.uncovered() > scenario.ring_rounds) {
     broken("rounds since the last snapshot are more than nodes can push again");
   }
-  if (now < faults_over_ns_) return;
+  if (now < faults_over_ns_ || operator_.keeps_trainers()) return;
   if (!deliveries_then_) deliveries_then_ = judge.deliveries();
   const bool some_done = std::ranges::any_of(nodes_, [](const Node& node) {
     return std::ranges::any_of(node.trainers, [](const auto& trainer) { return trainer && trainer->done(); });
@@ -441,7 +324,7 @@ void ClusterWorld::check_progress() {
 }
 
 ClusterOutcome ClusterWorld::run() {
-  for (std::uint32_t index = 0; index < scenario.servers; ++index) start_server(index);
+  for (std::uint32_t index = 0; index < servers_now_; ++index) start_server(index);
   for (std::uint32_t node = 0; node < scenario.nodes; ++node) {
     nodes_[node].starts.resize(1 + scenario.ranks);
     nodes_[node].trainers.resize(scenario.ranks);
@@ -455,9 +338,10 @@ ClusterOutcome ClusterWorld::run() {
   bool ended = false;
   supervise_ = [this, &ended] {
     look_after_rings();
+    replicas_judge.look_at_registry();
     supervise();
     check_progress();
-    ended = over();
+    ended = over() && operator_.idle();
     std::erase_if(pools_, [](const auto& pool) { return pool->in_use() == 0; });
     clock.after(kSuperviseNs, supervise_);
   };
@@ -466,13 +350,16 @@ ClusterOutcome ClusterWorld::run() {
     clock.step();
     ++outcome_.events;
   }
-  outcome_.stopped_for_lost_store = judge.store_is_lost() && some_failed();
+  outcome_.refused = judge.disk_hurt() && some_failed();
   outcome_.began_anew = judge.began_anew();
-  if (outcome_.failure.empty() && !outcome_.stopped_for_lost_store && !outcome_.began_anew) judge.ended();
+  if (outcome_.failure.empty() && !outcome_.refused && !outcome_.began_anew) judge.ended();
   outcome_.ok = outcome_.failure.empty();
   outcome_.virtual_ns = clock.now_ns();
   outcome_.packets = wires.packets();
   outcome_.resends = resends;
+  outcome_.saved = operator_.saved();
+  outcome_.not_saved = operator_.failed();
+  outcome_.brought_back = operator_.restored();
   return outcome_;
 }
 

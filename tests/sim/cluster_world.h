@@ -9,10 +9,15 @@
 #include <vector>
 
 #include "common/daemon/log.h"
+#include "tests/sim/checkpoints_judge.h"
+#include "tests/sim/checkpoints_sim.h"
 #include "tests/sim/cluster_judge.h"
 #include "tests/sim/cluster_simulation.h"
 #include "tests/sim/disk_sim.h"
+#include "tests/sim/operator_sim.h"
 #include "tests/sim/random.h"
+#include "tests/sim/replica_disk_sim.h"
+#include "tests/sim/replica_lane_sim.h"
 #include "tests/sim/server_sim.h"
 #include "tests/sim/trainer_sim.h"
 #include "tests/sim/virtual_clock.h"
@@ -41,7 +46,17 @@ class ClusterWorld {
   TrainerId fresh_trainer() { return last_trainer_ = last_trainer_.next(); }
   WorkerSim* worker(std::uint32_t node) const { return nodes_[node].worker.get(); }
   ServerLaneSim* lane_at(const std::string& endpoint) const;  // null: nobody is there
+  ReplicaDisk& replica_disk(std::uint32_t node) { return replica_disks_[node]; }
   void wake_trainers(std::uint32_t node);
+  std::uint16_t servers() const { return servers_now_; }  // of the cluster
+  const ServerSim* server(std::uint32_t index) const { return servers_[index].process.get(); }
+  std::uint64_t faults_over_ns() const { return faults_over_ns_; }
+  // For who orders a restore.
+  bool trains() const { return !over(); }
+  void stop_trainers();
+  void start_trainers();
+  bool changes_servers() const { return scenario.later_servers != servers_now_; }
+  void replace_servers();
   void retire(std::shared_ptr<BufferPool> pool) { pools_.push_back(std::move(pool)); }
   // The coordinator sends this. False: it does not arrive.
   bool told(const ServerSim& coordinator, PeerId to, const ControlMessage& message);
@@ -90,9 +105,13 @@ class ClusterWorld {
   const bool trace_;
   ClusterOutcome outcome_;
   std::vector<Disk> disks_;
+  std::vector<ReplicaDisk> replica_disks_;
 
  public:
+  ReplicasJudge replicas_judge;
   ClusterJudge judge;
+  CheckpointFiles checkpoints;
+  const CheckpointsJudge checkpoints_judge;
 
  private:
   // Destroyed in reverse: events hold packets, which hold buffers, as processes do.
@@ -101,10 +120,13 @@ class ClusterWorld {
  public:
   VirtualClock clock;
   Wires wires;
+  ReplicaRings rings;
 
  private:
   std::vector<Node> nodes_;
   std::vector<Server> servers_;
+  std::uint16_t servers_now_;
+  OperatorSim operator_;
   TrainerId last_trainer_;
   std::set<std::pair<std::uint16_t, ViewId>> stops_told_;
   std::uint64_t faults_over_ns_ = 0, struck_ns_ = 0;

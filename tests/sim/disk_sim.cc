@@ -1,7 +1,13 @@
 #include "tests/sim/disk_sim.h"
 
+#include <rocksdb/iterator.h>
+
 #include <algorithm>
 #include <iterator>
+
+#include "server/chunk/chunk_record.h"
+#include "server/store/records.h"
+#include "server/store/snapshot_file.h"
 
 namespace tributary::sim {
 namespace {
@@ -10,31 +16,86 @@ Error full() {
   return {ErrorCode::kStore, "the disk is full"};
 }
 
-BufferRef on_disk(std::span<const std::byte> values) {
-  BufferRef copy = BufferRef::alone(values.size());
-  std::ranges::copy(values, copy.data());
-  return copy;
-}
+// The entries of a snapshot's chunks, in order, as RocksDB has them.
+class Entries final : public rocksdb::Iterator {
+ public:
+  explicit Entries(const Disk::Snapshot& snapshot) {
+    for (const auto& [index, piece] : snapshot.pieces) {
+      for (const auto& entry : piece.entries) entries_.push_back(&entry);
+    }
+  }
+  bool Valid() const override { return at_ < entries_.size(); }
+  void SeekToFirst() override { at_ = 0; }
+  void SeekToLast() override { at_ = entries_.empty() ? 0 : entries_.size() - 1; }
+  void Seek(const rocksdb::Slice& target) override {
+    for (at_ = 0; Valid() && key().compare(target) < 0;) ++at_;
+  }
+  void SeekForPrev(const rocksdb::Slice& target) override {
+    for (at_ = entries_.size(); at_ > 0 && rocksdb::Slice(entries_[at_ - 1]->first).compare(target) > 0;) --at_;
+    at_ = at_ == 0 ? entries_.size() : at_ - 1;
+  }
+  void Next() override { ++at_; }
+  void Prev() override { at_ = at_ == 0 ? entries_.size() : at_ - 1; }
+  rocksdb::Slice key() const override { return entries_[at_]->first; }
+  rocksdb::Slice value() const override { return entries_[at_]->second; }
+  rocksdb::Status status() const override { return {}; }
 
-// In memory that is no server's.
-ChunkState on_disk(const ChunkState& state) {
-  ChunkState copy = state;
-  for (BufferRef* array : copy.arrays()) {
-    if (*array) *array = on_disk(array->bytes());
-  }
-  for (NodeResidual& residual : copy.residuals) {
-    residual = NodeResidual::of(residual.node, on_disk(residual.bytes()));
-  }
-  return copy;
-}
+ private:
+  std::vector<const std::pair<std::string, std::string>*> entries_;
+  std::size_t at_ = 0;
+};
 
 }  // namespace
+
+StoredChunk Disk::Piece::stored(ChunkIndex chunk) const {
+  StoredChunk out{chunk, {}};
+  for (const auto& [key, value] : entries) out.entries.push_back({key, value});
+  return out;
+}
+
+void Disk::Piece::damage(Random& random) {
+  damaged = true;
+  std::string& value = entries[random.below(entries.size())].second;
+  value[random.below(value.size())] ^= static_cast<char>(1u << random.below(8));
+}
+
+Status Disk::Snapshot::read(const EachChunk& each) const {
+  Entries entries(*this);
+  return read_snapshot(entries, {.info = info, .generation = 0, .bytes = 0, .chunks = chunks}, each);
+}
+
+bool Disk::Snapshot::synced() const {
+  return record_synced && std::ranges::all_of(pieces, [](const auto& entry) { return entry.second.synced; });
+}
+
+std::vector<Disk::Snapshot*> Disk::complete_snapshots() {
+  std::vector<Snapshot*> all;
+  for (auto& [handle, snapshot] : snapshots) {
+    if (snapshot.recorded && !snapshot.pieces.empty()) all.push_back(&snapshot);
+  }
+  return all;
+}
+
+Round Disk::damage_chunk(Random& random) {
+  const std::vector<Snapshot*> all = complete_snapshots();
+  Snapshot& snapshot = *all[random.below(all.size())];
+  std::next(snapshot.pieces.begin(), static_cast<std::ptrdiff_t>(random.below(snapshot.pieces.size())))
+      ->second.damage(random);
+  return snapshot.info.round;
+}
+
+Round Disk::lose_record(Random& random) {
+  const std::vector<Snapshot*> all = complete_snapshots();
+  Snapshot& snapshot = *all[random.below(all.size())];
+  snapshot.recorded = false;
+  return snapshot.info.round;
+}
 
 void Disk::fail_power(Random& random) {
   for (auto& [key, snapshot] : snapshots) {
     for (auto at = snapshot.pieces.begin(); at != snapshot.pieces.end();) {
       const std::uint64_t fate = at->second.synced ? 2 : random.below(3);
-      at->second.torn |= fate == 1;
+      if (fate == 1) at->second.entries.back().second.back() += 1;  // torn
       at = fate == 0 ? snapshot.pieces.erase(at) : std::next(at);
     }
     if (snapshot.recorded && !snapshot.record_synced) snapshot.recorded = random.chance(0.5);
@@ -74,8 +135,22 @@ Result<std::unique_ptr<SnapshotWriter>> StoreSim::begin(const SnapshotInfo&) {
   return fail(ErrorCode::kInternal, "snapshots are written step by step here");
 }
 
-Result<PinnedSnapshot> StoreSim::pin(JobId, Round) {
-  return fail(ErrorCode::kNotFound, "checkpoints are not simulated");
+Result<PinnedSnapshot> StoreSim::pin(JobId job, Round round) {
+  const auto found = std::ranges::find_if(disk_.snapshots, [&](const auto& entry) {
+    return entry.second.recorded && entry.first.first == Disk::Key{job, round};
+  });
+  if (found == disk_.snapshots.end()) {
+    return fail(ErrorCode::kNotFound, "no snapshot of round " + std::to_string(round.value) + " (any more)");
+  }
+  const auto snapshot = std::make_shared<const Disk::Snapshot>(found->second);
+  return PinnedSnapshot{snapshot->info, snapshot->chunks, [snapshot](const PinnedSnapshot::Each& each) -> Status {
+                          for (const auto& [index, piece] : snapshot->pieces) {
+                            // As RocksDB finds it. (load() shows that the records' own checksums do, too.)
+                            if (piece.damaged) return fail(ErrorCode::kStore, "a block's checksum does not match");
+                            if (Status taken = each(piece.stored(ChunkIndex(index))); !taken) return taken;
+                          }
+                          return {};
+                        }};
 }
 
 Status StoreSim::load(const SnapshotInfo& expected, const EachChunk& each) {
@@ -89,12 +164,7 @@ Status StoreSim::load(const SnapshotInfo& expected, const EachChunk& each) {
   if (snapshot.info.layout_hash != expected.layout_hash || snapshot.info.chunks != expected.chunks) {
     return fail(ErrorCode::kStore, "the snapshot is of another model");
   }
-  if (snapshot.pieces.size() != snapshot.info.chunks) return fail(ErrorCode::kStore, "chunks of a snapshot are lost");
-  for (const auto& [index, piece] : snapshot.pieces) {
-    if (piece.torn) return fail(ErrorCode::kStore, "a chunk of a snapshot is torn");
-    if (Status taken = each(ChunkIndex(index), piece.chunk); !taken) return taken;
-  }
-  return {};
+  return snapshot.read(each);
 }
 
 Status StoreSim::drop_before(JobId job, Round round) {
@@ -148,9 +218,24 @@ StoreSim::Handle StoreSim::create(const SnapshotInfo& info) {
 }
 
 Status StoreSim::write(const Handle& handle, const ChunkSnapshot& chunk) {
+  records::ChunkHeader header;
+  header.job = chunk.job;
+  header.round = chunk.round;
+  header.chunk = chunk.chunk;
+  header.optimizer = disk_.snapshots[handle].info.optimizer;
+  std::string sealed;
+  Disk::Piece piece;
+  for (StoredEntry& entry : records::compose_chunk(std::move(header), chunk.state, sealed).entries) {
+    piece.entries.emplace_back(std::move(entry.key), entry.value);
+  }
+  return write(handle, chunk.view, chunk.chunk, std::move(piece));
+}
+
+Status StoreSim::write(const Handle& handle, ViewId view, ChunkIndex chunk, Disk::Piece piece) {
   if (disk_.full) return tl::unexpected(full());
-  disk_.snapshots[handle].view = chunk.view;
-  disk_.snapshots[handle].pieces[chunk.chunk.value].chunk = on_disk(chunk.state);
+  Disk::Snapshot& snapshot = disk_.snapshots[handle];
+  snapshot.view = view;
+  snapshot.pieces[chunk.value] = std::move(piece);
   return {};
 }
 
@@ -162,6 +247,7 @@ Status StoreSim::record(const Handle& handle) {
   if (disk_.full) return tl::unexpected(full());
   Disk::Snapshot& snapshot = disk_.snapshots[handle];
   snapshot.recorded = snapshot.record_synced = true;
+  for (const auto& [index, piece] : snapshot.pieces) snapshot.chunks.emplace_back(index);
   std::erase_if(disk_.snapshots, [&](const auto& entry) {
     return entry.first.first == handle.first && entry.first.second != handle.second && entry.second.recorded;
   });

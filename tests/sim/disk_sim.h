@@ -2,6 +2,9 @@
 // (server/store/store.h): the chunks of a snapshot go into files, which are synced; then a synced record makes them a
 // snapshot. What was not synced when the power failed is there, lost, or torn, each piece for itself; of a process that
 // is killed everything is there. A snapshot without its record is a leftover, and dropped at open.
+//
+// Chunks lie there as the product writes them (server/chunk/chunk_record.h) and are read by the product's reader
+// (server/store/snapshot_file.h), so it is the product that finds what is damaged.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +23,21 @@ namespace tributary::sim {
 // Outlives the server's processes.
 struct Disk {
   struct Piece {
-    ChunkState chunk;
-    bool synced = false, torn = false;
+    std::vector<std::pair<std::string, std::string>> entries;  // key and value: the header, then arrays
+    bool synced = false;
+    bool damaged = false;                        // what the blocks of a file say of themselves
+    StoredChunk stored(ChunkIndex chunk) const;  // as long as this is
+    void damage(Random& random);                 // a bit of it is turned over
   };
   struct Snapshot {
     SnapshotInfo info;
     std::map<std::uint32_t, Piece> pieces;
+    std::vector<ChunkIndex> chunks;  // that its record names
     ViewId view;
     bool recorded = false, record_synced = false;
+    // REQUIRES: recorded.
+    Status read(const EachChunk& each) const;
+    bool synced() const;
   };
   struct Record {
     JobRecord record;
@@ -40,6 +50,11 @@ struct Disk {
   bool full = false;
 
   void fail_power(Random& random);
+  // What goes bad by itself, between two starts of the process: a chunk of some snapshot, the record that makes one
+  // complete. Of which round. REQUIRES: complete_snapshots().
+  Round damage_chunk(Random& random);
+  Round lose_record(Random& random);
+  std::vector<Snapshot*> complete_snapshots();  // with chunks
 };
 
 class StoreSim final : public Store {
@@ -64,6 +79,7 @@ class StoreSim final : public Store {
   using Handle = std::pair<Disk::Key, std::uint32_t>;
   Handle create(const SnapshotInfo& info);
   Status write(const Handle& handle, const ChunkSnapshot& chunk);
+  Status write(const Handle& handle, ViewId view, ChunkIndex chunk, Disk::Piece piece);  // of a checkpoint
   void sync(const Handle& handle);
   Status record(const Handle& handle);  // complete from now on
   void discard(const Handle& handle);

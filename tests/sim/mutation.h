@@ -39,6 +39,11 @@ enum class Mutation {
   kForgottenDecision,  // a node does not keep what was decided about a round
   kDroppedResidual,    // a node begins without the residual that a server restored
   kForgottenRedo,      // a node does not push again what servers lack
+  kSealedEarly,        // a checkpoint is finished when one server has written its part
+  kOlderRecord,        // the record of a job that was restored does not take the place of the one before
+  kForgottenRound,     // all-reduce: the coordinator takes no notice of how far the job was
+  kForgottenStep,      // all-reduce: a replica goes on with the step counts of a fresh one
+  kUncheckedArrays,    // a chunk's arrays are read without a look at their checksum
 };
 
 }  // namespace tributary::sim

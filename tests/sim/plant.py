@@ -54,6 +54,21 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
         ("kForgottenQuery", "core.on_query(from, message);", "if (!BUG) core.on_query(from, message);"),
         ("kDroppedResend", "  output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error", "  if (!BUG) output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error"),
     ],
+    "chunk_record.cc": [
+        ("kUncheckedArrays", "  if (checksum.value() != header.checksum)", "  if (checksum.value() != header.checksum && !BUG)"),
+    ],
+    "checkpoints.cc": [
+        ("kSealedEarly", "    if (status.awaited.empty()) seal(checkpoint, now_ms);", "    if (status.awaited.empty() || BUG) seal(checkpoint, now_ms);"),
+    ],
+    "coordinator_orders.cc": [
+        ("kOlderRecord", "  if (const auto known = jobs_.find(config.name); known != jobs_.end())\n    record.view", "  if (const auto known = jobs_.find(config.name); known != jobs_.end() && !BUG)\n    record.view"),
+    ],
+    "state_home.cc": [
+        ("kForgottenRound", "  if (checkpoint.value == 0 && known.value != 0) {", "  if (checkpoint.value == 0 && known.value != 0 && !BUG) {"),
+    ],
+    "replica_checkpoints.cc": [
+        ("kForgottenStep", "  steps[chunk.value] = state.step;", "  steps[chunk.value] = BUG ? 0 : state.step;"),
+    ],
     "lane_job.cc": [
         ("kOtherWeight", "  return kept ? kept->weight : 0;", "  return (kept ? kept->weight : 0) + (BUG ? 1 : 0);"),
         ("kForgottenDecision", "    ring->note_decision(chunk, round, answer.gate);", "    if (!BUG) ring->note_decision(chunk, round, answer.gate);"),

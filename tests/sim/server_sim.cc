@@ -14,10 +14,10 @@ constexpr std::uint64_t kCoordinatorTickNs = 100'000'000;
 constexpr std::uint64_t kMaxSayNs = 500'000;
 constexpr std::size_t kMaxOutbox = 100;
 
-ServerConfig config_of(const ClusterScenario& scenario, std::uint16_t index) {
+ServerConfig config_of(std::uint16_t servers, std::uint16_t index) {
   ServerConfig config;
   config.index = index;
-  config.servers = static_cast<std::uint16_t>(scenario.servers);
+  config.servers = servers;
   return config;
 }
 
@@ -35,7 +35,9 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
           {.step_ns = world.scenario.disk_step_ns, .syncs = world.mutation != Mutation::kUnsyncedSnapshot},
           [this](const ChunkSnapshot& snapshot) { world_.judge.snapshot_read(snapshot); },
           [this](const SnapshotDone& done) { lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); }); }),
-      jobs_(config_of(world.scenario, index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),
+      checkpoints_(*this, store_, world.checkpoints, ShardIndex(index), world.scenario.disk_step_ns,
+                   [this](const CheckpointDone& done) { lane_says([this, done](ControlJobs&) { send(done); }); }),
+      jobs_(config_of(world.servers(), index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),
       coordinator_id_(world.fresh_incarnation()) {
   std::vector<LaneCommands*> commands;
   for (std::uint16_t lane = 0; lane < world.scenario.lanes; ++lane) {
@@ -45,7 +47,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
   jobs_.start(std::move(commands), &snapshots_);
   if (index == 0) {
     CoordinatorOptions options;
-    options.servers = static_cast<std::uint16_t>(world.scenario.servers);
+    options.servers = world.servers();
     options.incarnation = coordinator_id_;
     options.job_id_seed = world.fresh_incarnation();
     options.peer_timeout_ms = ClusterWorld::kPeerTimeoutMs;
@@ -99,6 +101,10 @@ void ServerSim::receive(Packet& packet) {
           meet(m.coordinator_incarnation, false);
         } else if constexpr (requires { jobs_.on(m); }) {
           jobs_.on(m);
+        } else if constexpr (requires { checkpoints_.order(m); }) {
+          checkpoints_.order(m);
+        } else if constexpr (std::is_same_v<M, DropCheckpoint>) {
+          on(m);
         } else if constexpr (std::is_same_v<M, ControlError>) {
           world_.say(name_, "was refused: " + m.message);
         } else {
@@ -107,6 +113,12 @@ void ServerSim::receive(Packet& packet) {
       },
       std::get<ControlMessage>(packet.message));
   turn();
+}
+
+void ServerSim::on(const DropCheckpoint& m) {
+  if (jobs_.contains(m.job)) return;
+  jobs_.unpark(m.job);
+  checkpoints_.drop(m);
 }
 
 void ServerSim::meet(std::uint64_t incarnation, bool hello) {
@@ -128,7 +140,7 @@ void ServerSim::say_hello() {
   if (!dealer_->connected()) return;
   ServerHello hello;
   hello.shard = ShardIndex(index_);
-  hello.servers = static_cast<std::uint16_t>(world_.scenario.servers);
+  hello.servers = world_.servers();
   hello.incarnation = incarnation_;
   hello.host = name_;
   for (const auto& lane : lanes_) {
@@ -181,6 +193,8 @@ void ServerSim::listen(PeerId from, const ControlMessage& message) {
     worker_nodes_[worker->incarnation] = WorkerSim::node_of(worker->name);
   } else if (const auto* beat = std::get_if<Heartbeat>(&message)) {
     peers_[from] = beat->incarnation;
+  } else if (const auto* join = std::get_if<JoinJob>(&message)) {
+    world_.replicas_judge.named(join->node.value, join->checkpoint_round);
   }
   world_.say_message("coordinator", "from " + name_of(from) + ":", message);
   if (const auto* done = std::get_if<SnapshotDone>(&message); done && !done->ok) {

@@ -14,6 +14,7 @@
 #include "server/control_jobs.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/lane/queued_lane.h"
+#include "tests/sim/checkpoints_sim.h"
 #include "tests/sim/disk_sim.h"
 #include "tests/sim/snapshots_sim.h"
 #include "tests/sim/wires.h"
@@ -85,7 +86,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   std::uint64_t incarnation() const { return incarnation_; }
   const std::string& name() const { return name_; }
   // Null: this server is not the coordinator's.
-  const CoordinatorCore* coordinator() const { return coordinator_.get(); }
+  CoordinatorCore* coordinator() const { return coordinator_.get(); }
   std::uint64_t coordinator_id() const { return coordinator_id_; }
   // Which server that is to the coordinator; none: a worker.
   std::optional<std::uint16_t> server_of(PeerId peer) const;
@@ -109,6 +110,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   // server/control.cc
   void turn();
   void receive(Packet& packet);
+  void on(const DropCheckpoint& m);
   void meet(std::uint64_t incarnation, bool hello);
   void say_hello();
   void heartbeat();
@@ -135,6 +137,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   const std::string name_;
   StoreSim store_;
   SnapshotsSim snapshots_;
+  CheckpointsSim checkpoints_;
   std::vector<std::unique_ptr<ServerLaneSim>> lanes_;
   ControlJobs jobs_;
   bool joined_ = false;

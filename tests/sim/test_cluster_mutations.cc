@@ -151,4 +151,26 @@ TEST_CASE("a node that does not push again what servers lack is found") {
   CHECK(first_seed_that_finds(Mutation::kForgottenRedo) < kSeedsForMutation);
 }
 
+// ---- Inside the coordinator's, and the readers' ----
+
+TEST_CASE("a checkpoint that is finished too early is found") {
+  CHECK(first_seed_that_finds(Mutation::kSealedEarly) < kSeedsForMutation);
+}
+
+TEST_CASE("a restored job whose older record counts is found") {
+  CHECK(first_seed_that_finds(Mutation::kOlderRecord) < kSeedsForMutation);
+}
+
+TEST_CASE("an all-reduce job that begins anew because its checkpoints are gone is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenRound) < kSeedsForMutation);
+}
+
+TEST_CASE("a replica that does not go on with its own step is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenStep) < kSeedsForMutation);
+}
+
+TEST_CASE("a reader that does not look at checksums is found") {
+  CHECK(first_seed_that_finds(Mutation::kUncheckedArrays) < kSeedsForMutation);
+}
+
 }  // namespace tributary::sim

@@ -20,7 +20,7 @@ constexpr std::uint64_t kSeedsPerCase = 1000;
 
 void run_seeds(std::uint64_t first) {
   ClusterOutcome total;
-  std::uint64_t lost_stores = 0;
+  std::uint64_t refused = 0, replicas = 0;
   for (std::uint64_t seed = first; seed < first + kSeedsPerCase; ++seed) {
     const ClusterOutcome outcome = run_cluster(seed);
     if (!outcome.ok) {
@@ -37,7 +37,10 @@ void run_seeds(std::uint64_t first) {
     total.gathered += outcome.gathered;
     total.resends += outcome.resends;
     total.states += outcome.states;
-    lost_stores += outcome.stopped_for_lost_store ? 1 : 0;
+    total.saved += outcome.saved;
+    total.brought_back += outcome.brought_back;
+    replicas += outcome.ok && outcome.scenario.mode == Mode::kAllreduce ? outcome.views : 0;
+    refused += outcome.refused ? 1 : 0;
   }
   // Runs in which these never happened would prove less than they say.
   CHECK(total.kills > kSeedsPerCase);
@@ -51,7 +54,10 @@ void run_seeds(std::uint64_t first) {
   CHECK(total.redone > 0);
   CHECK(total.inherited > 0);
   CHECK(total.gathered > 0);
-  CHECK(lost_stores > 0);
+  CHECK(refused > 0);
+  CHECK(replicas > kSeedsPerCase / 10);
+  CHECK(total.saved > 0);
+  CHECK(total.brought_back > 0);
 }
 
 }  // namespace

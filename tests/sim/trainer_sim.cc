@@ -106,6 +106,10 @@ void TrainerSim::worker_died(TrainerId connection) {
   after(world_.random.below(kLivenessNs), [this, connection] {
     if (connection_ != connection) return;
     connection_.reset();
+    if (phase_ == Phase::kSaving && left_ == LeaveKind::kStopped) {
+      phase_ = Phase::kDone;
+      return;
+    }
     attach_again("the worker daemon is gone");
   });
 }
@@ -115,9 +119,17 @@ void TrainerSim::hear(TrainerId connection, AttachMessage message, std::shared_p
   after(delay_ns, [this, connection, message = std::move(message), ring = std::move(ring)] {
     if (connection_ != connection) return;
     if (const auto* reply = std::get_if<AttachReply>(&message)) return on(*reply, ring);
-    if (const auto* error = std::get_if<AttachError>(&message)) return on(*error);
+    const auto* error = std::get_if<AttachError>(&message);
+    if (error && phase_ == Phase::kSaving) not_saved_ = Error{error->code, error->message};
+    if (error && phase_ != Phase::kSaving) return on(*error);
     if (const auto* stopped = std::get_if<AttachStopped>(&message)) stopped_ = *stopped;
+    if (phase_ == Phase::kSaving && std::holds_alternative<AttachStopped>(message)) return saved();
     if (std::holds_alternative<DetachReply>(message) && phase_ == Phase::kFinishing) {
+      // Who trains on servers does not wait here: the job's supervisor sees that it is not over.
+      if (world_.scenario.mode == Mode::kAllreduce) {
+        phase_ = Phase::kSaving;
+        return;
+      }
       close();
       phase_ = Phase::kDone;
       return;
@@ -289,7 +301,19 @@ void TrainerSim::give(const RankState& state) {
   say([state](NodeJobs& jobs, TrainerId id) { jobs.rank_state(id, state); });
 }
 
+// Session::saved(), and what the built-in trainer makes of it.
+void TrainerSim::saved() {
+  world_.replicas_judge.told(stopped_->round, not_saved_);
+  const bool again = left_ == LeaveKind::kFinished && not_saved_ && may_come_back(*not_saved_);
+  if (again) return attach_again(not_saved_->message);
+  if (not_saved_) world_.say(name(), "is not saved: " + not_saved_->message);
+  close();
+  phase_ = Phase::kDone;
+}
+
 void TrainerSim::finish(LeaveKind kind) {
+  left_ = kind;
+  not_saved_.reset();
   if (kind == LeaveKind::kStopped && world_.scenario.faults.empty()) {
     world_.broken(name() + " was stopped, but nobody has asked for that");
   }

@@ -35,7 +35,7 @@ class TrainerSim final : public Process {
   std::string name() const;
 
  private:
-  enum class Phase { kPausing, kAttaching, kStarting, kComputing, kWaiting, kOver, kFinishing, kDone };
+  enum class Phase { kPausing, kAttaching, kStarting, kComputing, kWaiting, kOver, kFinishing, kSaving, kDone };
 
   void attach();
   void attach_again(const std::string& why);
@@ -49,6 +49,7 @@ class TrainerSim final : public Process {
   std::uint64_t samples_of(std::uint64_t round) const;
   void compute(std::uint64_t round, std::size_t tensors_left);
   void finish(LeaveKind kind);
+  void saved();
   void keep(Round round);
   void give_for_snapshot();
   void give(const RankState& state);
@@ -70,6 +71,8 @@ class TrainerSim final : public Process {
   std::optional<Round> knows_;                  // own_states_ has that of this round
   std::set<Round> given_;                       // of states_, what the worker has
   std::optional<AttachStopped> stopped_;
+  LeaveKind left_ = LeaveKind::kFinished;
+  std::optional<Error> not_saved_;
   std::optional<Error> failure_;
 };
 

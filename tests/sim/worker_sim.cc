@@ -47,6 +47,7 @@ WorkerSim::WorkerSim(ClusterWorld& world, std::uint32_t node)
     for (const auto& lane : lanes_) lane->tick();
     for (const auto& lane : keeping_) lane->tick();
     std::erase_if(keeping_, [](const auto& lane) { return lane->job().kept(); });
+    look_after_replicas();
     flush();
     after(kTickNs, tick_);
   };
@@ -63,6 +64,8 @@ WorkerSim::~WorkerSim() {
   }
   lanes_.clear();
   keeping_.clear();
+  replicas_.clear();
+  ending_replicas_.clear();
 }
 
 std::uint32_t WorkerSim::node_of(const std::string& name) {
@@ -174,13 +177,14 @@ void WorkerSim::ring_doorbells() {
   after(world_.random.below(kMaxLocalNs), [this] {
     rung_ = false;
     for (const auto& lane : lanes_) lane->scan();
+    for (const auto& view : replicas_) view->scan();
   });
 }
 
 // ---- Lanes ----
 
-std::vector<int> WorkerSim::doorbells(bool) const {
-  return std::vector<int>(world_.scenario.lanes, -1);
+std::vector<int> WorkerSim::doorbells(bool allreduce) const {
+  return std::vector<int>(allreduce ? 1 : world_.scenario.lanes, -1);
 }
 
 void WorkerSim::command(std::function<void()> action) {
@@ -197,6 +201,12 @@ void WorkerSim::each_lane(const std::shared_ptr<NodeJob>& job, Function&& functi
 
 void WorkerSim::open(const std::shared_ptr<NodeJob>& job) {
   command([this, job] {
+    if (!job->plan().on_servers()) {
+      replicas_.push_back(std::make_shared<ReplicaViewSim>(world_, *this, job, world_.replica_disk(node_)));
+      replicas_.back()->open();
+      for (const PeerAddress& address : std::exchange(early_, {})) peer_address(address);
+      return;
+    }
     const Layout& layout = job->layout();
     const bool forgets =
         world_.mutation == Mutation::kForgottenWords && job->spec().redo && job->plan().push->keeps_residual();
@@ -211,7 +221,10 @@ void WorkerSim::open(const std::shared_ptr<NodeJob>& job) {
 }
 
 void WorkerSim::initial_values(const std::shared_ptr<NodeJob>& job) {
-  command([this, job] { each_lane(job, [](WorkerLaneSim& lane) { lane.job().initial_values(); }); });
+  command([this, job] {
+    each_lane(job, [](WorkerLaneSim& lane) { lane.job().initial_values(); });
+    if (ReplicaViewSim* view = replica(job.get())) view->initial_values();
+  });
 }
 
 void WorkerSim::close(const std::shared_ptr<NodeJob>& job, bool keep) {
@@ -222,6 +235,49 @@ void WorkerSim::close(const std::shared_ptr<NodeJob>& job, bool keep) {
       if (lane->memory() == job && keep && lane->job().keep_residuals()) keeping_.push_back(std::move(lane));
     }
     std::erase_if(lanes_, [&](const auto& lane) { return !lane || lane->memory() == job; });
+    const auto view = std::ranges::find(replicas_, job, &ReplicaViewSim::job);
+    if (view == replicas_.end()) return;
+    (*view)->close(keep);
+    if (keep) ending_replicas_.push_back(*view);
+    replicas_.erase(view);
+  });
+}
+
+// ---- All-reduce (worker/allreduce/allreduce_lane.cc) ----
+
+void WorkerSim::publish(PeerAddress address) {
+  command([this, address = std::move(address)] { send(address); });
+}
+
+ReplicaViewSim* WorkerSim::replica(const NodeJob* job) const {
+  const auto found = std::ranges::find_if(replicas_, [&](const auto& view) { return view->job().get() == job; });
+  return found == replicas_.end() ? nullptr : found->get();
+}
+
+void WorkerSim::peer_address(const PeerAddress& address) {
+  command([this, address] {
+    const auto found = std::ranges::find_if(replicas_, [&](const auto& view) {
+      return view->job()->view().job == address.job && view->job()->view().view == address.view;
+    });
+    if (found != replicas_.end()) return (*found)->peer_address(address);
+    early_.push_back(address);
+  });
+}
+
+bool WorkerSim::keeps_replicas() const {
+  return !ending_replicas_.empty();
+}
+
+Result<std::optional<Round>> WorkerSim::newest_checkpoint(const JobConfig&, const Layout&) const {
+  if (keeps_replicas()) return std::optional<Round>();
+  return world_.replica_disk(node_).newest().map([](Round newest) { return std::optional(newest); });
+}
+
+void WorkerSim::look_after_replicas() {
+  std::erase_if(ending_replicas_, [this](const std::shared_ptr<ReplicaViewSim>& view) {
+    if (!view->kept()) return false;
+    if (view->job()->spec().node.value == 0) jobs_->checkpointed(view->left(), now_ms());
+    return true;
   });
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/lane/told_places.h"
+#include "tests/sim/replica_lane_sim.h"
 #include "tests/sim/wires.h"
 #include "worker/node/lane_job.h"
 #include "worker/node/read_places.h"
@@ -71,7 +72,7 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   bool has_ring() const { return has_ring_; }
   // It is stopped in good order: its trainers leave after their round.
   void drain();
-  bool drained() const { return jobs_->drained() && keeping_.empty() && outbox_.empty(); }
+  bool drained() const { return jobs_->drained() && keeping_.empty() && !keeps_replicas() && outbox_.empty(); }
   // What the coordinator knows it by.
   static std::uint32_t node_of(const std::string& name);
 
@@ -84,6 +85,7 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   void ring_doorbells();
   void lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure);
   void took_ring() { has_ring_ = true; }
+  void publish(PeerAddress address);  // a view's, to the other nodes
 
  private:
   struct Trainer {
@@ -102,13 +104,14 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
 
   std::vector<int> doorbells(bool allreduce) const override;
   void open(const std::shared_ptr<NodeJob>& job) override;
-  void peer_address(const PeerAddress&) override {}
-  Result<std::optional<Round>> newest_checkpoint(const JobConfig&, const Layout&) const override {
-    return std::nullopt;
-  }
+  void peer_address(const PeerAddress& address) override;
+  Result<std::optional<Round>> newest_checkpoint(const JobConfig&, const Layout&) const override;
   void initial_values(const std::shared_ptr<NodeJob>& job) override;
   void close(const std::shared_ptr<NodeJob>& job, bool keep) override;
   void command(std::function<void()> action);
+  bool keeps_replicas() const;
+  ReplicaViewSim* replica(const NodeJob* job) const;  // null: it is not open
+  void look_after_replicas();
   template <class Function>
   void each_lane(const std::shared_ptr<NodeJob>& job, Function&& function);
 
@@ -120,6 +123,9 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   std::deque<ControlMessage> outbox_;
   std::map<TrainerId, Trainer> trainers_;
   std::vector<std::unique_ptr<WorkerLaneSim>> lanes_, keeping_;
+  // All-reduce: views that run, those that end, and what came before a view.
+  std::vector<std::shared_ptr<ReplicaViewSim>> replicas_, ending_replicas_;
+  std::vector<PeerAddress> early_;
   std::uint64_t commands_until_ns_ = 0;
   bool has_ring_ = false;
   bool rung_ = false;

@@ -1,0 +1,85 @@
+// What nodes do and get, judged.
+#include <cstring>
+
+#include "common/files/checksum.h"
+#include "tests/sim/cluster_judge.h"
+#include "tests/sim/disk_sim.h"
+
+namespace tributary::sim {
+
+void ClusterJudge::made(std::uint32_t node, ChunkIndex chunk, Round round, std::uint64_t weight,
+                        std::span<const std::byte> frame) {
+  made_.emplace(node, chunk.value, round.value,
+                Checksum64().add(&weight, sizeof weight).add(frame.data(), frame.size()).value());
+}
+
+std::vector<std::byte> ClusterJudge::state_of(std::uint32_t rank, Round round, ViewId view) {
+  const std::uint64_t words[] = {rank, round.value, view.value};
+  const auto bytes = std::as_bytes(std::span(words));
+  return {bytes.begin(), bytes.end()};
+}
+
+void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span<const std::byte> state, bool own) {
+  const std::string who = in_words("rank", rank) + " begins at " + in_words("round", spec.view->start.value);
+  if (state.empty()) {
+    // What a rank has given is committed with the snapshot, unless it was lost on the way.
+    if (scenario_.gentle && synchronous() && spec.view->start == committed_ &&
+        given_.contains({rank, spec.view->start.value})) {
+      broken_(who + " without the state that it gave for the snapshot of that round");
+    }
+    return;
+  }
+  ++outcome_.states;
+  std::uint64_t words[3] = {};
+  if (state.size() == sizeof words) std::memcpy(words, state.data(), sizeof words);
+  if (words[0] != rank || words[1] != spec.view->start.value) {
+    return broken_(who + " with the state of " + in_words("rank", words[0]) + " after " + in_words("round", words[1]));
+  }
+  if (own || spec.view->start != committed_) return;
+  // The round may have been gone through more than once: it is the snapshot's.
+  for (const Disk& disk : disks_) {
+    for (const auto& [handle, snapshot] : disk.snapshots) {
+      if (!snapshot.recorded || handle.first != Disk::Key{spec.view->job, spec.view->start}) continue;
+      if (snapshot.view.value < words[2]) {
+        broken_(who + " with the state that it kept in " + in_words("view", words[2]) + ", but the snapshot is of " +
+                in_words("view", snapshot.view.value));
+      }
+    }
+  }
+}
+
+void ClusterJudge::delivered(std::uint32_t who, const NodeJobSpec& spec, ChunkIndex chunk, Version version,
+                             std::span<const float> params) {
+  if (replicas_) return replicas_->delivered(spec, chunk, version, params);
+  View* of = view(spec.view->job, spec.view->view);
+  if (!of) return broken_("a node runs in a view that never opened");
+  const std::uint32_t node = spec.node.value;
+  if (node >= of->nodes.size() || of->nodes[node] != who) {
+    broken_(in_words("node", who) + " takes part in " + in_words("view", spec.view->view.value) +
+            ", which has other nodes");
+  }
+  const auto [at, first] = of->at.try_emplace({node, chunk.value}, version.value);
+  const std::string where = in_words("node", node) + " " + in_words("chunk", chunk.value);
+  if (first ? version.value != spec.view->start.value : version.value != at->second + 1) {
+    broken_(where + " got " + in_words("version", version.value) + " after " + std::to_string(at->second) +
+            " in a view that began at " + std::to_string(spec.view->start.value));
+  }
+  at->second = version.value;
+  if (version.value > spec.view->start.value) ++deliveries_;
+  of->judge().delivered(node, chunk, version, params);
+}
+
+void ClusterJudge::trained(std::uint32_t node, const NodeJobSpec& spec, std::span<const float> params) {
+  if (replicas_) return replicas_->trained(params);
+  View* of = view(spec.view->job, spec.view->view);
+  if (!of || !of->sync) return;
+  for (std::uint32_t c = 0; c < setup_.layout->chunks(); ++c) {
+    const ChunkIndex chunk(c);
+    const ChunkRange range = setup_.layout->chunk(chunk);
+    if (!same_bits(params.subspan(range.begin, range.elements), of->sync->visible(chunk, scenario_.rounds))) {
+      return broken_(in_words("node", node) + " ends with other parameters than the reference's");
+    }
+  }
+}
+
+}  // namespace tributary::sim

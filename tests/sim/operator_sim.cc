@@ -1,0 +1,161 @@
+#include "tests/sim/operator_sim.h"
+
+#include <algorithm>
+
+#include "common/files/checksum.h"
+#include "tests/sim/cluster_world.h"
+
+namespace tributary::sim {
+namespace {
+
+constexpr std::uint64_t kMs = 1'000'000;
+constexpr std::uint64_t kLookNs = 50 * kMs;
+constexpr std::uint64_t kPatienceNs = 60'000 * kMs;
+constexpr char kDirectory[] = "/checkpoints";
+
+}  // namespace
+
+void OperatorSim::save(bool committed) {
+  saves_.push_back({.committed = committed, .begun_ns = world_.clock.now_ns()});
+  look_soon();
+}
+
+void OperatorSim::restore() {
+  if (restoring_) return;
+  restoring_ = Restoring::kNoCheckpoint;
+  restore_ = {.begun_ns = world_.clock.now_ns()};
+  look_soon();
+}
+
+void OperatorSim::look_soon() {
+  if (std::exchange(looks_, true)) return;
+  world_.clock.after(kLookNs, [this] {
+    looks_ = false;
+    look();
+    if (!idle()) look_soon();
+  });
+}
+
+void OperatorSim::look() {
+  std::erase_if(saves_, [this](Order& save) { return !look_at(save); });
+  if (restoring_) go_on();
+}
+
+CoordinatorCore* OperatorSim::coordinator() const {
+  const ServerSim* server = world_.server(0);
+  return server ? server->coordinator() : nullptr;
+}
+
+std::uint64_t OperatorSim::coordinator_id() const {
+  return world_.server(0)->coordinator_id();
+}
+
+void OperatorSim::check_patience(const Order& order, const std::string& what) const {
+  if (world_.clock.now_ns() > std::max(order.begun_ns, world_.faults_over_ns()) + kPatienceNs) {
+    world_.broken(what + " does not come to its end: " + refused_);
+  }
+}
+
+bool OperatorSim::look_at(Order& save) {
+  CoordinatorCore* core = coordinator();
+  if (save.id == 0) {
+    if (!core || keeps_trainers()) return world_.trains();  // while there is something to save
+    const std::uint64_t now_ms = world_.clock.now_ns() / kMs;
+    const Result<std::uint64_t> id = core->save_checkpoint({"job", kDirectory, "now", save.committed}, now_ms);
+    if (!id) {
+      refused_ = id.error().message;
+      return world_.trains();  // there is no state yet, or another order is under way
+    }
+    save.id = *id;
+    save.coordinator = coordinator_id();
+    return true;
+  }
+  if (!core || coordinator_id() != save.coordinator) return false;  // nobody knows of it any more
+  const std::optional<CheckpointStatus> status = core->checkpoint(save.id);
+  if (!status) world_.broken("the coordinator has forgotten an order");
+  if (!status) return false;
+  if (!status->over()) {
+    check_patience(save, "a save");
+    return true;
+  }
+  if (status->step == CheckpointStep::kDone) {
+    ++saved_;
+    world_.say("operator", "has '" + status->path + "'");
+    world_.checkpoints_judge.saved(*status, world_.checkpoints);
+    newest_ = status->path;
+  } else {
+    ++failed_;
+    world_.say("operator", "has no checkpoint: " + status->message);
+    if (status->message.empty()) world_.broken("a save failed for no reason");
+  }
+  return false;
+}
+
+void OperatorSim::go_on() {
+  CoordinatorCore* core = coordinator();
+  switch (*restoring_) {
+    case Restoring::kNoCheckpoint:
+      if (newest_.empty() && !world_.trains()) {  // it has come to its end before
+        restoring_.reset();
+      } else if (newest_.empty()) {
+        if (saves_.empty()) save(false);
+      } else if (saves_.empty()) {
+        restoring_ = Restoring::kStopping;
+        world_.say("operator", "stops the trainers");
+        world_.stop_trainers();
+        if (world_.changes_servers()) begin_anew();
+      }
+      return;
+    case Restoring::kStopping: {
+      check_patience(restore_, "a restore");
+      if (!core) return;
+      return give_restore(*core);
+    }
+    case Restoring::kRestoring: {
+      check_patience(restore_, "a restore");
+      restoring_ = Restoring::kStopping;  // unless it is still under way, or done
+      if (!core || coordinator_id() != restore_.coordinator) return;
+      const std::optional<CheckpointStatus> status = core->checkpoint(restore_.id);
+      if (!status) return world_.broken("the coordinator has forgotten an order");
+      if (!status->over()) {
+        restoring_ = Restoring::kRestoring;
+        return;
+      }
+      refused_ = status->message;
+      if (status->step == CheckpointStep::kFailed) return;
+      world_.say("operator", "has restored '" + newest_ + "', and starts the trainers");
+      ++restored_;
+      world_.judge.restored(status->round);
+      restoring_.reset();
+      world_.start_trainers();
+    }
+  }
+}
+
+void OperatorSim::give_restore(CoordinatorCore& core) {
+  const CheckpointFiles::Directory* directory = world_.checkpoints.whole(newest_);
+  if (!directory) return world_.broken("'" + newest_ + "' is no checkpoint any more");
+  RestoreOrder order;
+  const Result<Manifest> manifest = manifest_from_json(directory->manifest);
+  if (!manifest) return world_.broken(manifest.error().message);
+  order.manifest = *manifest;
+  order.manifest_checksum = checksum_hex(directory->manifest);
+  order.directory = newest_;
+  order.name = "job";
+  order.force = true;
+  const Result<std::uint64_t> id = core.restore_checkpoint(order, world_.clock.now_ns() / kMs);
+  if (!id) {  // its nodes have not left yet, servers are away
+    refused_ = id.error().message;
+    return;
+  }
+  restore_.id = *id;
+  restore_.coordinator = coordinator_id();
+  restoring_ = Restoring::kRestoring;
+}
+
+void OperatorSim::begin_anew() {
+  world_.say("operator", "starts other servers");
+  world_.replace_servers();
+}
+
+}  // namespace tributary::sim
