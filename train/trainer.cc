@@ -159,7 +159,7 @@ class Trainer {
     while (pushed_ < last_ && state && *state == StepState::kContinue) {
       const Clock::time_point begin = Clock::now();
       blocked_ns_ = 0;
-      state = stop_signal_.requested() ? settle(StepState::kStopRequested) : train_round(pushed_.next(), begin);
+      state = stop_signal_.requested() ? await_answers(StepState::kStopRequested) : train_round(pushed_.next(), begin);
     }
     best_ = std::max(best_, complete_);
     if (!state) return tl::unexpected(state.error());
@@ -197,7 +197,7 @@ class Trainer {
         compute_.gradient(round, rank(), need, ready, 0, std::move(loss_scale));
     if (!computed) return device_failed(computed.error());
     if (!*computed) {
-      if (needed && *needed == StepState::kStopRequested) return settle(*needed);
+      if (needed && *needed == StepState::kStopRequested) return await_answers(*needed);
       return needed;
     }
     const BatchStats& stats = **computed;
@@ -221,7 +221,7 @@ class Trainer {
     const bool last = round == last_;
     const bool evaluates = tests() && (last || evaluates_after(session_options_.job.train, sampler, round));
     if (last || evaluates) {
-      state = settle(StepState::kContinue);
+      state = await_answers(StepState::kContinue);
       if (evaluates && complete_ == round) {
         const Clock::time_point evaluating = Clock::now();
         const Result<BatchStats> evaluation = compute_.evaluate(*test_);
@@ -252,8 +252,8 @@ class Trainer {
     if (curve_ns_ == 0 || test_ == nullptr || memory_.place != MemoryPlace::kHost || now < next_snapshot_ns_) return {};
     if (snapshots_.size() >= kMaxCurvePoints) return {};
     next_snapshot_ns_ = now + curve_ns_;
-    const Result<StepState> settled = settle(StepState::kContinue);
-    if (!settled) return tl::unexpected(settled.error());
+    const Result<StepState> answered = await_answers(StepState::kContinue);
+    if (!answered) return tl::unexpected(answered.error());
     if (complete_ != pushed_) return {};
     Snapshot& snapshot = snapshots_.emplace_back();
     snapshot.at_ns = steady_ns();
@@ -286,7 +286,7 @@ class Trainer {
 
   // Waits for all answers of the round that is under way. The result is `otherwise` where the session has nothing else
   // to say.
-  Result<StepState> settle(StepState otherwise) {
+  Result<StepState> await_answers(StepState otherwise) {
     if (pushed_ == complete_) return otherwise;
     const Clock::time_point asked = Clock::now();
     const Result<StepState> state = session_->wait();

@@ -117,7 +117,7 @@ double root(const std::vector<Candidate>& candidates, double from, Excess excess
 
 // Gives the candidates that are not fixed shares that sum to `remaining` and minimise the longest time, then the next
 // longest, and so on. Returns the longest.
-double settle(std::vector<Candidate>& candidates, double remaining) {
+double deal_shares(std::vector<Candidate>& candidates, double remaining) {
   double longest = 0.0;
   for (bool first = true;; first = false) {
     double t = 0.0;
@@ -234,7 +234,7 @@ Result<Placement> optimal_placement(const std::vector<PlacementHost>& hosts, con
   if (any_idle_line) {
     // The first pass finds the time that must be kept, the second spreads what that leaves free.
     std::vector<Candidate> trial = candidates;
-    const double time = std::max(unchangeable, settle(trial, 1.0)) * (1.0 + kRounding);
+    const double time = std::max(unchangeable, deal_shares(trial, 1.0)) * (1.0 + kRounding);
     for (Candidate& c : candidates) {
       const double least = c.low(time), most = c.high(time);
       c.least = least;
@@ -244,7 +244,7 @@ Result<Placement> optimal_placement(const std::vector<PlacementHost>& hosts, con
       }
     }
   }
-  settle(candidates, 1.0);
+  deal_shares(candidates, 1.0);
 
   double sum = 0.0;
   for (const Candidate& c : candidates) sum += c.share;

@@ -61,7 +61,7 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
   mine.from = from;  // a resend after a reconnection comes from another connection: answer to the newest
   if (mine.present) {
     ++chunks_.stats().duplicates;
-    return settle(from, chunk, push.key, push.round);
+    return push_held(from, chunk, push.key, push.round);
   }
   if (!chunks_.sound(from, chunk, push, frame)) return;
   const std::size_t bytes = frame.bytes().size();
@@ -74,7 +74,7 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
   chunks_.stats().push_bytes += bytes;
   chunks_.hold(bytes);
   ++round.arrived;
-  settle(from, chunk, push.key, push.round);
+  push_held(from, chunk, push.key, push.round);
 }
 
 // A push that contradicts what its author was told; false: it does not.
@@ -114,7 +114,7 @@ void ShardRounds::take_residual(PeerId from, ShardChunk& chunk, const Push& push
 // After a push that is held. The sender of the last one missing gets a receipt like all others, although its answer
 // follows at once: an answer is large and queues behind the other nodes', so that acknowledgements by answers alone
 // would slow down just the node that is last, and it would stay last (docs/data-path.md).
-void ShardRounds::settle(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round) {
+void ShardRounds::push_held(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round) {
   const std::uint32_t nodes = chunks_.job().view->nodes;
   const bool alone = nodes == 1;
   if (!alone) chunks_.output().receipt(from, Receipt{key, round});
@@ -219,7 +219,7 @@ void ShardRounds::query(PeerId from, ShardChunk& chunk, const Query& query) {
   Contribution& mine = open_[chunk.position].pushes[query.key.node.value];
   if (mine.present && query.round.value == chunk.state.version.value + 1) {
     mine.from = from;
-    settle(from, chunk, query.key, query.round);
+    push_held(from, chunk, query.key, query.round);
   } else {
     chunks_.output().resend(from, Resend{query.key, query.round});
   }

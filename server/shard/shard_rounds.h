@@ -45,7 +45,7 @@ class ShardRounds final : public RoundRule {
 
   bool refuse(PeerId from, const ShardChunk& chunk, const Push& push);
   void take_residual(PeerId from, ShardChunk& chunk, const Push& push, Payload values);
-  void settle(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round);
+  void push_held(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round);
   bool complete_round(ShardChunk& chunk);
   bool apply(ShardChunk& chunk, ShardStep& step);
   void finish(ShardChunk& chunk);

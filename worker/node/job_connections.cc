@@ -33,7 +33,7 @@ Result<std::unique_ptr<JobConnections>> JobConnections::open(const std::shared_p
     return tl::unexpected(status.error());
   }
   if (options.local_links) self->ask_links(steady_ms());
-  self->settle_links();
+  self->poll_links();
   return self;
 }
 
@@ -118,20 +118,20 @@ void JobConnections::not_shared(std::size_t connection, const Error& why) {
                        servers_[connection].lane.value, servers_[connection].shard.value, why.message);
 }
 
-void JobConnections::settle_links() {
-  if (settled_) return;
+void JobConnections::poll_links() {
+  if (started_) return;
   const std::uint64_t now = steady_ms();
   std::uint64_t shared = 0;
   bool waits = false;
   for (std::size_t i = 0; i < links_.size(); ++i) {
     if (links_[i].asked()) {
-      if (Status settled = links_[i].poll(now); !settled) not_shared(i, settled.error());
+      if (Status polled = links_[i].poll(now); !polled) not_shared(i, polled.error());
     }
     waits |= links_[i].asked();
     shared += links_[i].shared() ? 1 : 0;
   }
   if (waits) return;
-  settled_ = true;
+  started_ = true;
   counts_.connections.set(links_.size());
   counts_.shared_connections.set(shared);
   for (std::size_t i = 0; i < links_.size() && shared < links_.size(); ++i) {
@@ -144,7 +144,7 @@ void JobConnections::add_poll_items(std::vector<zmq::pollitem_t>& items) {
   if (job_->failed()) return;  // nothing is read any more; the attach thread is about to close the job
   if (const int fd = job_->reducer().wake_fd(); fd >= 0) items.push_back({nullptr, fd, ZMQ_POLLIN, 0});
   for (zmq::socket_t& socket : sockets_) items.push_back({socket.handle(), 0, ZMQ_POLLIN, 0});
-  if (settled_) return;
+  if (started_) return;
   for (const LaneLink& link : links_) {
     if (link.asked()) items.push_back({nullptr, link.fd(), ZMQ_POLLIN, 0});
   }

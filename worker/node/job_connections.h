@@ -33,7 +33,7 @@ class JobConnections final : private WorkerLaneOutput {
   void hold(RedoRing::Use ring) { ring_use_ = std::move(ring); }
 
   // Takes what servers on this machine say to the wish to share memory; when all have, the job begins.
-  void settle_links();
+  void poll_links();
   // Up to `batch` messages per connection. True if a connection may have more.
   bool receive(int batch);
   void tick();
@@ -64,7 +64,7 @@ class JobConnections final : private WorkerLaneOutput {
   std::vector<zmq::socket_t> sockets_;     // by connection
   std::vector<LaneLink> links_;            // by connection
   const std::vector<ChunkOwner> servers_;  // by connection
-  bool settled_ = false;                   // no link is waited for; the job has started
+  bool started_ = false;                   // no link is waited for; the job has started
   RedoRing::Use ring_use_;
 };
 

@@ -122,7 +122,7 @@ void WorkerLane::run() {
     if (rung) doorbell_.drain();
     more = false;
     for (auto& job : jobs_) {
-      job->settle_links();
+      job->poll_links();
       more |= job->receive(kBatch);
       job->job().poll_reducer();
       if (rung) job->job().scan();
