@@ -1,5 +1,6 @@
 // What goes wrong in a simulated cluster.
 #include <algorithm>
+#include <utility>
 
 #include "tests/sim/cluster_world.h"
 
@@ -69,6 +70,10 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
   using Kind = ClusterScenario::Fault::Kind;
   const bool spoils = fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
   const bool of_node = fault.kind == Kind::kStore && fault.who.front() >= scenario.servers;
+  if (spoils && scenario.spoils_uncommitted) {
+    waiting_ = fault;
+    return;
+  }
   if ((spoils && disks_[fault.who.front()].complete_snapshots().empty()) ||
       (of_node && replica_disk(fault.who.front() - scenario.servers).empty())) {
     return clock.after(kLookNs, [this, fault] { strike(fault); });
@@ -83,16 +88,9 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
       for (const std::uint32_t process : fault.who) kill(process, fault.lasts_ns);
       break;
     case Kind::kDamage:
-    case Kind::kUnrecord: {
-      for (const std::uint32_t index : fault.who) kill(index, fault.lasts_ns);
-      const auto shard = static_cast<std::uint16_t>(fault.who.front());
-      Disk& disk = disks_[shard];
-      const bool damages = fault.kind == Kind::kDamage;
-      const Round round = damages ? disk.damage_chunk(random) : disk.lose_record(random);
-      say("FAULT", std::string(damages ? "a chunk" : "the record") + " of round " + std::to_string(round.value));
-      damages ? judge.chunk_damaged(shard, round) : judge.record_lost(shard, round);
+    case Kind::kUnrecord:
+      spoil(fault, false);
       break;
-    }
     case Kind::kPower:
     case Kind::kStore:
       for (const std::uint32_t index : fault.who) {
@@ -159,6 +157,43 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
       break;
   }
   look_after_rings();
+}
+
+// Of any snapshot that there is, or of the newest, which nobody knows to be complete.
+void ClusterWorld::spoil(const ClusterScenario::Fault& fault, bool uncommitted) {
+  for (const std::uint32_t index : fault.who) kill(index, fault.lasts_ns);
+  const auto shard = static_cast<std::uint16_t>(fault.who.front());
+  const std::vector<Disk::Snapshot*> all = disks_[shard].complete_snapshots();
+  Disk::Snapshot& snapshot = *(uncommitted ? all.back() : all[random.below(all.size())]);
+  const bool damages = fault.kind == ClusterScenario::Fault::Kind::kDamage;
+  damages ? snapshot.damage_chunk(random) : snapshot.lose_record();
+  const Round round = snapshot.info.round;
+  damages ? judge.chunk_damaged(shard, round) : judge.record_lost(shard, round, !uncommitted);
+  say("FAULT", std::string(damages ? "a chunk" : "the record") + " of round " + std::to_string(round.value));
+}
+
+// The coordinator is about to hear that a snapshot is durable on the last server that has a part of it, and so
+// everywhere: it dies, and on a disk that snapshot goes bad.
+bool ClusterWorld::dies_before(const SnapshotDone& done) {
+  if (!waiting_ || !done.ok) return false;
+  const std::vector<CoordinatorCore::JobStatus> jobs = servers_.front().process->coordinator()->jobs();
+  const JobRecord& record = jobs.front().record;
+  if (!record.initialised || record.committed >= done.round) return false;  // there must be an older one
+  std::set<std::uint32_t> shards;
+  for (const ChunkOwner& owner : record.owners) shards.insert(owner.shard.value);
+  for (const std::uint32_t shard : shards) {
+    const std::vector<Disk::Snapshot*> there = disks_[shard].complete_snapshots();
+    if (there.empty() || there.back()->info.job != done.job || there.back()->info.round != done.round) return false;
+  }
+  ClusterScenario::Fault fault = *std::exchange(waiting_, std::nullopt);
+  fault.who = {shards.contains(fault.who.front()) ? fault.who.front() : *shards.begin()};
+  if (fault.who.front() != 0) fault.who.push_back(0);
+  clock.after(0, [this, fault] {
+    look_after_rings();
+    struck_ns_ = clock.now_ns();
+    spoil(fault, true);
+  });
+  return true;
 }
 
 // ---- What is done about it ----

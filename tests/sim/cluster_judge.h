@@ -83,7 +83,8 @@ class ClusterJudge {
   void ring_lost();
   // What a snapshot of that round has on that server's disk.
   void chunk_damaged(std::uint16_t shard, Round round) { losses_.damaged(shard, round); }
-  void record_lost(std::uint16_t shard, Round round) { losses_.record_lost(shard, round); }
+  // committed: it may be.
+  void record_lost(std::uint16_t shard, Round round, bool committed) { losses_.record_lost(shard, round, committed); }
   void stores_replaced() { losses_ = {}; }  // by empty ones
   bool disk_hurt() const { return replicas_ ? replicas_->is_lost() : losses_.any(); }
   bool may_refuse(const Error& error) const {

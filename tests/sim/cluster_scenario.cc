@@ -120,11 +120,12 @@ void lose_registry(ClusterScenario& s, std::uint64_t span_ns) {
 
 // What a disk has of a snapshot goes bad. Drawn apart, as above.
 void hurt_disks(ClusterScenario& s, std::uint64_t span_ns) {
-  Random random(s.seed ^ 0xbadb17ull);
+  Random random(s.seed ^ 0xbadd15cull);
   if (s.gentle || s.rare_snapshots || !random.chance(0.06)) return;
   const Fault::Kind kind = random.chance(0.5) ? Fault::Kind::kDamage : Fault::Kind::kUnrecord;
   const std::uint64_t at = random.below(span_ns / 2);  // and as soon as there is something then
   s.faults.push_back({kind, at, random.between(kMs, 300 * kMs), some(random, s.servers)});
+  s.spoils_uncommitted = random.chance(0.5);
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
@@ -141,8 +142,11 @@ void order_checkpoints(ClusterScenario& s, std::uint64_t span_ns) {
     using Kind = Fault::Kind;
     return fault.kind == Kind::kStore || fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
   });
-  if (random.chance(0.7) && !s.elastic && !s.deadline && !spoilt) {
-    order(Fault::Kind::kRestore, random.below(span_ns / 3));
+  if (random.chance(0.8) && !s.elastic && !s.deadline && !spoilt) {
+    const std::uint64_t at = random.below(span_ns / 3);
+    order(Fault::Kind::kRestore, at);
+    // A coordinator that comes after it has the registry alone.
+    s.faults.push_back({Fault::Kind::kKill, at + random.between(500 * kMs, 4000 * kMs), some_time(random), {0}});
     s.rounds = std::max<std::uint64_t>(s.rounds, 20);
     s.first_servers = static_cast<std::uint32_t>(random.chance(0.5) ? s.servers : random.between(1, s.servers));
     s.later_servers = static_cast<std::uint32_t>(random.chance(0.5) ? s.first_servers : random.between(1, s.servers));
@@ -152,7 +156,7 @@ void order_checkpoints(ClusterScenario& s, std::uint64_t span_ns) {
 
 // A job without a part on servers. Drawn apart, as above.
 void make_allreduce(ClusterScenario& s, std::uint64_t span_ns) {
-  Random random(s.seed ^ 0xa11eedull);
+  Random random(s.seed ^ 0xa11edull);
   if (s.elastic || s.gentle || s.rare_snapshots || !random.chance(0.12)) return;
   s.mode = Mode::kAllreduce;
   s.push = s.pull = "fp32";
@@ -378,6 +382,7 @@ std::string ClusterScenario::describe() const {
           (prepares ? " when there is memory" : "") + ", disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " +
           std::to_string(work_ns / kMs) + " ms a round";
   if (shares_memory) text += ", answers in shared memory";
+  if (spoils_uncommitted) text += ", a snapshot goes bad before it is committed";
   if (disorder.loses > 0.0) text += ", messages are lost";
   if (disorder.repeats > 0.0) text += ", messages come twice";
   if (disorder.overtakes > 0.0) text += ", messages overtake each other";

@@ -3,10 +3,11 @@
 // break, cuts between machines, processes that are held up, disks that are slow or full, power that fails with writes
 // unsynced, machines that are gone with their rings, and stores that are lost. In elastic jobs nodes also come late,
 // leave in good order, come back, and go for ever, also where rounds have a gate, or encodings leave something to say
-// later.
+// later. Snapshots go bad on disks; checkpoints are saved, and a job goes on from one. All-reduce jobs have no part on
+// servers, and node 0's checkpoints.
 //
 // The classes that decide are the daemons' own: CoordinatorCore, ControlJobs, LaneJobs with ShardCore, NodeJobs with
-// RedoKeeper and RedoRing, WorkerLaneJob with ClientCore, NodeGather, HostReducer.
+// RedoKeeper and RedoRing, WorkerLaneJob with ClientCore, NodeGather, HostReducer, ReplicaState.
 //
 // Checked at every event (cluster_judge.h): what nodes are given are the bits of one process that adds the gradients in
 // tree order, or, where nodes have clocks, of a replay of the order of arrival, with the bound kept and the reader's
@@ -49,7 +50,8 @@ struct ClusterScenario {
   std::uint32_t snapshot_s = 0;
   // Snapshots by rounds are rarer than what rings keep, and nothing keeps those that rings need from being in time.
   bool rare_snapshots = false;
-  bool prepares = false;  // shards get memory for a snapshot first, however little it is
+  bool spoils_uncommitted = false;  // what goes bad on a disk is of a snapshot that all have, and nobody knows that yet
+  bool prepares = false;            // shards get memory for a snapshot first, however little it is
   std::uint64_t disk_step_ns = 1'000'000;
   std::uint64_t window_bytes = 0;
   std::uint64_t work_ns = 10'000'000;

@@ -60,7 +60,9 @@ class ClusterWorld {
   void retire(std::shared_ptr<BufferPool> pool) { pools_.push_back(std::move(pool)); }
   // The coordinator sends this. False: it does not arrive.
   bool told(const ServerSim& coordinator, PeerId to, const ControlMessage& message);
-  // The coordinator is about to be told this; a planted bug may have made another message of it.
+  // The coordinator is about to be told this. True: it does not live to hear it.
+  bool dies_before(const SnapshotDone& done);
+  // The same; a planted bug may have made another message of it.
   void plant(ControlMessage& message) const;
 
  private:
@@ -77,6 +79,7 @@ class ClusterWorld {
   };
   std::uint32_t processes() const;
   void strike(const ClusterScenario::Fault& fault);
+  void spoil(const ClusterScenario::Fault& fault, bool uncommitted);
   void kill(std::uint32_t who, std::uint64_t for_ns);
   void kill_server(std::uint32_t index, std::uint64_t for_ns);
   void start_server(std::uint32_t index);
@@ -129,6 +132,7 @@ class ClusterWorld {
   OperatorSim operator_;
   TrainerId last_trainer_;
   std::set<std::pair<std::uint16_t, ViewId>> stops_told_;
+  std::optional<ClusterScenario::Fault> waiting_;  // for a snapshot that is complete and not committed
   std::uint64_t faults_over_ns_ = 0, struck_ns_ = 0;
   std::optional<std::uint64_t> deliveries_then_;  // when the faults were over
   std::uint64_t since_done_ns_ = 0;

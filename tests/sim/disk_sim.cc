@@ -76,19 +76,8 @@ std::vector<Disk::Snapshot*> Disk::complete_snapshots() {
   return all;
 }
 
-Round Disk::damage_chunk(Random& random) {
-  const std::vector<Snapshot*> all = complete_snapshots();
-  Snapshot& snapshot = *all[random.below(all.size())];
-  std::next(snapshot.pieces.begin(), static_cast<std::ptrdiff_t>(random.below(snapshot.pieces.size())))
-      ->second.damage(random);
-  return snapshot.info.round;
-}
-
-Round Disk::lose_record(Random& random) {
-  const std::vector<Snapshot*> all = complete_snapshots();
-  Snapshot& snapshot = *all[random.below(all.size())];
-  snapshot.recorded = false;
-  return snapshot.info.round;
+void Disk::Snapshot::damage_chunk(Random& random) {
+  std::next(pieces.begin(), static_cast<std::ptrdiff_t>(random.below(pieces.size())))->second.damage(random);
 }
 
 void Disk::fail_power(Random& random) {

@@ -38,6 +38,9 @@ struct Disk {
     // REQUIRES: recorded.
     Status read(const EachChunk& each) const;
     bool synced() const;
+    // What goes bad by itself, between two starts of the process: some chunk, the record that makes it complete.
+    void damage_chunk(Random& random);
+    void lose_record() { recorded = false; }
   };
   struct Record {
     JobRecord record;
@@ -50,11 +53,7 @@ struct Disk {
   bool full = false;
 
   void fail_power(Random& random);
-  // What goes bad by itself, between two starts of the process: a chunk of some snapshot, the record that makes one
-  // complete. Of which round. REQUIRES: complete_snapshots().
-  Round damage_chunk(Random& random);
-  Round lose_record(Random& random);
-  std::vector<Snapshot*> complete_snapshots();  // with chunks
+  std::vector<Snapshot*> complete_snapshots();  // with chunks; by job and round
 };
 
 class StoreSim final : public Store {

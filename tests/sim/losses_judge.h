@@ -18,7 +18,10 @@ class LossesJudge {
   // A whole store; matters: it had something of the job.
   void store_lost(std::uint16_t shard, bool matters);
   void damaged(std::uint16_t shard, Round round) { hurts_.push_back({shard, round}); }
-  void record_lost(std::uint16_t shard, Round round) { hurts_.push_back({shard, round}); }
+  // Of a snapshot that was not committed a record need not be there: the job goes on from an older one.
+  void record_lost(std::uint16_t shard, Round round, bool committed) {
+    if (committed) hurts_.push_back({shard, round});
+  }
   // What the coordinator hears of stores, and says.
   void hears_stored(std::uint16_t shard, const std::vector<StoredJob>& stored) { heard_[shard] = stored; }
   void committed(Round round) { committed_ = round; }

@@ -201,6 +201,7 @@ void ServerSim::listen(PeerId from, const ControlMessage& message) {
     const std::vector<CoordinatorCore::JobStatus> jobs = coordinator_->jobs();
     if (!jobs.empty() && jobs.front().phase == "stopping") world_.judge.last_state_failed();
   }
+  if (const auto* done = std::get_if<SnapshotDone>(&message); done && world_.dies_before(*done)) return;
   ControlMessage heard = message;
   world_.plant(heard);
   coordinator_->on_message(from, heard, now_ms());
