@@ -8,6 +8,7 @@
 #include "common/base/incarnation.h"
 #include "common/config/job_json.h"
 #include "common/wire/zmq_util.h"
+#include "fake_coordinator.h"
 #include "lane_fixture.h"
 #include "server/control.h"
 
@@ -26,62 +27,6 @@ struct TemporaryDirectory {
     std::filesystem::remove_all(path, ignored);
   }
   std::filesystem::path path;
-};
-
-// The coordinator's end of the wire, played by the test: answers hellos and heartbeats by itself, hands over everything
-// else.
-class FakeCoordinator {
- public:
-  FakeCoordinator() : context_(1), socket_(context_, zmq::socket_type::router) {
-    set_common_options(socket_, kMaxControlBytes, 1000);
-    endpoint_ = *bind_endpoint(socket_, "tcp://127.0.0.1:*");
-  }
-  const std::string& endpoint() const { return endpoint_; }
-  void send(const ControlMessage& message) {
-    const std::vector<std::byte> bytes = encode_control(message);
-    send_bytes(bytes);
-  }
-  void send_bytes(std::span<const std::byte> bytes) {
-    zmq::message_t id(peer_.data(), peer_.size()), body(bytes.data(), bytes.size());
-    if (send_now(socket_, id, true))
-      CHECK(send_now(socket_, body, false));  // else the server is gone, as in some tests
-  }
-  // The next message of kind M; hellos and heartbeats on the way are answered with `incarnation`.
-  template <class M>
-  std::optional<M> expect(int timeout_ms = 10'000) {
-    const std::uint64_t deadline = steady_ms() + static_cast<std::uint64_t>(timeout_ms);
-    while (steady_ms() < deadline) {
-      socket_.set(zmq::sockopt::rcvtimeo, 100);
-      zmq::message_t id, body;
-      if (!socket_.recv(id)) continue;
-      REQUIRE(socket_.recv(body));
-      peer_ = id.to_string();
-      const auto message = decode_control({static_cast<const std::byte*>(body.data()), body.size()});
-      REQUIRE(message);
-      if (const auto* hello = std::get_if<ServerHello>(&*message)) {
-        last_hello = *hello;
-        ++hellos;
-        send(HelloReply{incarnation});
-      }
-      if (const auto* beat = std::get_if<Heartbeat>(&*message)) {
-        last_beat = *beat;
-        send(HeartbeatReply{incarnation});
-      }
-      if (const auto* wanted = std::get_if<M>(&*message)) return *wanted;
-    }
-    return {};
-  }
-
-  std::uint64_t incarnation = 77;
-  ServerHello last_hello;
-  Heartbeat last_beat;
-  int hellos = 0;
-
- private:
-  zmq::context_t context_;
-  zmq::socket_t socket_;
-  std::string endpoint_;
-  std::string peer_;
 };
 
 // A server without coordinator and HTTP: two lanes, control, and a store if `path` is given.
