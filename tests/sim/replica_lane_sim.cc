@@ -5,6 +5,7 @@
 
 #include "tests/sim/cluster_world.h"
 #include "tests/sim/reference.h"
+#include "worker/allreduce/allreduce_lane.h"
 
 namespace tributary::sim {
 namespace {
@@ -70,7 +71,7 @@ ReplicaViewSim::ReplicaViewSim(ClusterWorld& world, WorkerSim& worker, std::shar
       view_(job_->view()),
       disk_(disk),
       ring_(world.rings.of(view_)),
-      state_(ReplicaState::create(view_.layout, view_.plan->config, job_->parameters()).value()),
+      state_(std::make_unique<ReplicaState>(view_.plan, view_.layout, job_->parameters())),
       gather_(view_.layout, view_.layout->chunks_owned_by(ShardIndex(0), LaneIndex(0)), job_->spec().ranks,
               view_.start),
       seen_(view_.layout->tensors().size() * job_->spec().ranks, view_.start.value),
