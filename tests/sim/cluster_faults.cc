@@ -177,6 +177,7 @@ void ClusterWorld::spoil(const ClusterScenario::Fault& fault, bool uncommitted) 
 bool ClusterWorld::dies_before(const SnapshotDone& done) {
   if (!waiting_ || !done.ok) return false;
   const std::vector<CoordinatorCore::JobStatus> jobs = servers_.front().process->coordinator()->jobs();
+  if (jobs.empty()) return false;
   const JobRecord& record = jobs.front().record;
   if (!record.initialised || record.committed >= done.round) return false;  // there must be an older one
   std::set<std::uint32_t> shards;

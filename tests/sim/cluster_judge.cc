@@ -57,7 +57,8 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     if (open.resume) check_cut(open);
     if (newest_ && newest_->open.job != open.job && !restored_) {
       began_anew_ = true;  // nobody has anything of it, so there is nothing more to be judged
-      if (open.resume || open.kept || !losses_.any()) broken_("a view opens of another job than there is");
+      if (open.resume || open.kept || !(losses_.any() || replaced_))
+        broken_("a view opens of another job than there is");
       return;
     }
     restored_ = false;

@@ -85,7 +85,10 @@ class ClusterJudge {
   void chunk_damaged(std::uint16_t shard, Round round) { losses_.damaged(shard, round); }
   // committed: it may be.
   void record_lost(std::uint16_t shard, Round round, bool committed) { losses_.record_lost(shard, round, committed); }
-  void stores_replaced() { losses_ = {}; }  // by empty ones
+  void stores_replaced() {  // by empty ones: a join that was under way to the old coordinator opens a job there
+    losses_ = {};
+    replaced_ = true;
+  }
   bool disk_hurt() const { return replicas_ ? replicas_->is_lost() : losses_.any(); }
   bool may_refuse(const Error& error) const {
     return replicas_ ? replicas_->may_refuse(error) : losses_.may_refuse(error);
@@ -155,6 +158,7 @@ class ClusterJudge {
   bool server_lost_ = false;  // since the last view that ran was opened
   std::uint64_t deaths_ = 0;
   bool began_anew_ = false;
+  bool replaced_ = false;
   bool restored_ = false;                                    // no view of the job that was restored has opened yet
   std::set<std::pair<std::uint32_t, std::uint64_t>> given_;  // ranks' states
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash

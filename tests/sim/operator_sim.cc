@@ -68,6 +68,7 @@ bool OperatorSim::look_at(Order& save) {
     }
     save.id = *id;
     save.coordinator = coordinator_id();
+    save.begun_ns = world_.clock.now_ns();
     return true;
   }
   if (!core || coordinator_id() != save.coordinator) return false;  // nobody knows of it any more
