@@ -6,16 +6,10 @@
 
 namespace tributary {
 
-Result<std::unique_ptr<WorkerControl>> WorkerControl::start(WorkerControlOptions options,
+Result<std::unique_ptr<WorkerControl>> WorkerControl::start(WorkerHello hello, CoordinatorLinkOptions options,
                                                             WorkerControlListener& listener, Logger logger) {
-  std::unique_ptr<WorkerControl> self(new WorkerControl(std::move(options), listener));
-  auto link = CoordinatorLink::open({.section = "[worker]",
-                                     .coordinator = self->options_.coordinator,
-                                     .silence = "running jobs go on, new ones wait for it",
-                                     .incarnation = self->options_.incarnation,
-                                     .heartbeat_ms = self->options_.heartbeat_ms,
-                                     .peer_timeout_ms = self->options_.peer_timeout_ms},
-                                    *self, logger);
+  std::unique_ptr<WorkerControl> self(new WorkerControl(std::move(hello), listener));
+  auto link = CoordinatorLink::open(std::move(options), *self, logger);
   if (!link) return tl::unexpected(link.error());
   self->link_ = std::move(*link);
   self->thread_ = start_thread("control", logger, [&control = *self] { control.run(); });

@@ -30,22 +30,11 @@ class WorkerControlListener {
   virtual void on_coordinator_restarted() = 0;
 };
 
-struct WorkerControlOptions {
-  std::string coordinator;
-  std::string name;
-  std::string host;
-  double bandwidth = 1.0;
-  std::string exclusive;  // WorkerHello::exclusive
-  std::uint64_t incarnation = 0;
-  std::uint32_t heartbeat_ms = 1000;
-  std::uint32_t peer_timeout_ms = 10'000;
-};
-
 class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner {
  public:
   // kConfig if the coordinator's address cannot be used.
-  static Result<std::unique_ptr<WorkerControl>> start(WorkerControlOptions options, WorkerControlListener& listener,
-                                                      Logger logger);
+  static Result<std::unique_ptr<WorkerControl>> start(WorkerHello hello, CoordinatorLinkOptions options,
+                                                      WorkerControlListener& listener, Logger logger);
   ~WorkerControl() override;
   WorkerControl(const WorkerControl&) = delete;
   WorkerControl& operator=(const WorkerControl&) = delete;
@@ -57,14 +46,11 @@ class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner
   bool connected() const { return link_->connected(); }  // heard within peer_timeout_ms
 
  private:
-  WorkerControl(WorkerControlOptions options, WorkerControlListener& listener)
-      : options_(std::move(options)), listener_(listener) {}
+  WorkerControl(WorkerHello hello, WorkerControlListener& listener) : hello_(std::move(hello)), listener_(listener) {}
   void run();
 
   // CoordinatorLinkOwner
-  ControlMessage hello_message() override {
-    return WorkerHello{options_.name, options_.incarnation, options_.host, options_.bandwidth, options_.exclusive};
-  }
+  ControlMessage hello_message() override { return hello_; }
   Heartbeat heartbeat_message() override { return {0, listener_.progress(), listener_.paces()}; }
   void on_met(bool another) override {
     if (another) listener_.on_coordinator_restarted();
@@ -72,7 +58,7 @@ class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner
   void on_forgotten() override { listener_.on_coordinator_restarted(); }
   void on_control(ControlMessage message) override { listener_.on_control(std::move(message)); }
 
-  const WorkerControlOptions options_;
+  const WorkerHello hello_;
   WorkerControlListener& listener_;
   std::atomic<bool> stopping_{false};
   std::unique_ptr<CoordinatorLink> link_;

@@ -104,16 +104,21 @@ Status Worker::start_lanes() {
 }
 
 Status Worker::start_control(std::uint64_t incarnation) {
-  WorkerControlOptions options;
-  options.coordinator = coordinator_ ? coordinator_->local_endpoint() : config_.coordinator;
-  options.name = config_.name;
-  options.host = config_.host.empty() ? host_identity() : config_.host;
-  options.bandwidth = config_.bandwidth;
-  options.exclusive = file_identity(config_.socket);
-  options.incarnation = incarnation;
-  options.heartbeat_ms = config_.heartbeat_ms;
-  options.peer_timeout_ms = config_.peer_timeout_ms;
-  auto control = WorkerControl::start(std::move(options), *attach_, logger_);
+  WorkerHello hello;
+  hello.name = config_.name;
+  hello.incarnation = incarnation;
+  hello.host = config_.host.empty() ? host_identity() : config_.host;
+  hello.bandwidth = config_.bandwidth;
+  hello.exclusive = file_identity(config_.socket);
+  auto control =
+      WorkerControl::start(std::move(hello),
+                           {.section = "[worker]",
+                            .coordinator = coordinator_ ? coordinator_->local_endpoint() : config_.coordinator,
+                            .silence = "running jobs go on, new ones wait for it",
+                            .incarnation = incarnation,
+                            .heartbeat_ms = config_.heartbeat_ms,
+                            .peer_timeout_ms = config_.peer_timeout_ms},
+                           *attach_, logger_);
   if (!control) return tl::unexpected(control.error());
   control_ = std::move(*control);
   return {};

@@ -29,16 +29,19 @@ struct Applicability {
   std::string_view key;
   std::vector<std::string_view> owners;
 };
-std::vector<Applicability> optimizer_keys() {
-  std::vector<Applicability> table;
-  for (const kernels::OptimizerKind& kind : kernels::optimizer_kinds()) {
-    for (const std::string_view key : kind.keys) {
-      if (key.empty()) break;
-      auto row = std::ranges::find(table, key, &Applicability::key);
-      if (row == table.end()) row = table.insert(row, {key, {}});
-      row->owners.push_back(kind.name);
+const std::vector<Applicability>& optimizer_keys() {
+  static const std::vector<Applicability> table = [] {
+    std::vector<Applicability> rows;
+    for (const kernels::OptimizerKind& kind : kernels::optimizer_kinds()) {
+      for (const std::string_view key : kind.keys) {
+        if (key.empty()) break;
+        auto row = std::ranges::find(rows, key, &Applicability::key);
+        if (row == rows.end()) row = rows.insert(row, {key, {}});
+        row->owners.push_back(kind.name);
+      }
     }
-  }
+    return rows;
+  }();
   return table;
 }
 const std::vector<Applicability>& schedule_keys() {

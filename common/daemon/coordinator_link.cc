@@ -122,25 +122,21 @@ void CoordinatorLink::heard(std::uint64_t now_ms) {
   heard_waking_ms_ = waking_.at(now_ms);
 }
 
-bool CoordinatorLink::transmit(const ControlMessage& message) {
+bool CoordinatorLink::send_or_drop(const ControlMessage& message) {
   const std::vector<std::byte> bytes = encode_control(message);
   zmq::message_t frame(bytes.data(), bytes.size());
   return send_now(socket_, frame, false);
 }
 
-void CoordinatorLink::send_or_drop(const ControlMessage& message) {
-  transmit(message);
-}
-
 void CoordinatorLink::say_hello() {
   if ((socket_.get(zmq::sockopt::events) & ZMQ_POLLOUT) == 0) return;  // not connected yet: tried again in a moment
-  if (transmit(owner_.hello_message())) hello_ms_ = steady_ms();
+  if (send_or_drop(owner_.hello_message())) hello_ms_ = steady_ms();
 }
 
 void CoordinatorLink::beat() {
   Heartbeat beat = owner_.heartbeat_message();
   beat.incarnation = options_.incarnation;
-  transmit(beat);
+  send_or_drop(beat);
   beat_ms_ = steady_ms();
 }
 
@@ -153,7 +149,7 @@ void CoordinatorLink::flush() {
       if (outbox_.next() == nullptr) break;
       next = *outbox_.next();
     }
-    if (!transmit(next.message)) break;  // tried again at the next turn
+    if (!send_or_drop(next.message)) break;  // tried again at the next turn
     const std::lock_guard lock(mutex_);
     outbox_.sent(next.number);
   }

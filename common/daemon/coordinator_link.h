@@ -84,7 +84,7 @@ class CoordinatorLink {
   // Nobody listened to it for a while: the silence was ours.
   void excuse_silence();
   void say_hello();
-  void send_or_drop(const ControlMessage& message);
+  bool send_or_drop(const ControlMessage& message);  // false: it is dropped
   void drop_waiting();
   // What this process is cannot change any more; a coordinator that knew it may have changed. Before the first time.
   bool ever_joined() const { return ever_joined_; }
@@ -98,7 +98,6 @@ class CoordinatorLink {
   void forgotten();
   void beat();
   void check_silence();
-  bool transmit(const ControlMessage& message);
   bool waits() const;
   void heard(std::uint64_t now_ms);
 

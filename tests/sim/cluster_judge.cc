@@ -106,21 +106,10 @@ void ClusterJudge::check_cut(const OpenJob& open) const {
 
 void ClusterJudge::set_up(const OpenJob& open) {
   const Result<JobConfig> config = job_from_json(open.job_json);
-  setup_.layout = std::make_shared<const Layout>(*Layout::with_owners(open.tensors, open.chunk_elements, open.owners));
-  setup_.seed = scenario_.seed;
-  setup_.nodes = scenario_.nodes;
-  setup_.ranks_per_node = scenario_.ranks;
-  setup_.rounds = scenario_.rounds;
-  setup_.push = config->push;
-  setup_.pull = config->pull;
-  setup_.optimizer = make_optimizer(config->optimizer);
-  setup_.lr = config->optimizer.lr;
-  setup_.schedule = server_schedule(*config);
-  if (has_gate(*config)) setup_.gate = config->gate;
-  setup_.deadline = scenario_.deadline;
-  if (!synchronous()) {
-    if (scenario_.mode == Mode::kSsp) setup_.staleness = scenario_.staleness;
-  } else if (!scenario_.elastic && !scenario_.deadline) {
+  setup_ =
+      setup_of(scenario_, *config,
+               std::make_shared<const Layout>(*Layout::with_owners(open.tensors, open.chunk_elements, open.owners)));
+  if (synchronous() && !scenario_.elastic && !scenario_.deadline) {
     rounds_ = std::make_unique<RoundsJudge>(setup_, broken_);
   }
   reached_.resize(setup_.layout->chunks());

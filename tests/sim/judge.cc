@@ -1,8 +1,28 @@
 #include "tests/sim/judge.h"
 
-#include "tests/sim/reference.h"
+#include "common/config/job_optimizer.h"
+#include "common/config/schedule.h"
+#include "tests/sim/cluster_simulation.h"
 
 namespace tributary::sim {
+
+JudgeSetup setup_of(const ClusterScenario& scenario, const JobConfig& config, std::shared_ptr<const Layout> layout) {
+  JudgeSetup setup;
+  setup.layout = std::move(layout);
+  setup.seed = scenario.seed;
+  setup.nodes = scenario.nodes;
+  setup.ranks_per_node = scenario.ranks;
+  setup.rounds = scenario.rounds;
+  setup.push = config.push;
+  setup.pull = config.pull;
+  setup.optimizer = make_optimizer(config.optimizer);
+  setup.lr = config.optimizer.lr;
+  setup.schedule = server_schedule(config);
+  if (has_gate(config)) setup.gate = config.gate;
+  if (config.mode == Mode::kSsp) setup.staleness = scenario.staleness;
+  setup.deadline = scenario.deadline;
+  return setup;
+}
 
 SavedChunk saved_of(const ChunkState& state) {
   const auto values = [](const BufferRef& array) {

@@ -16,23 +16,19 @@
 #include "common/math/encoding.h"
 #include "kernels/optimizer.h"
 #include "server/shard/shard_core.h"
+#include "tests/sim/reference.h"
 
 namespace tributary::sim {
 
 // What the servers' cores are told as well.
-struct JudgeSetup {
-  std::uint64_t seed = 0, rounds = 0;
-  std::uint32_t nodes = 1, ranks_per_node = 1;
-  std::shared_ptr<const Layout> layout;
-  EncodingSpec push, pull;
-  std::shared_ptr<const kernels::Optimizer> optimizer;
-  double lr = 0.1;
-  ScheduleConfig schedule;
+struct JudgeSetup : ReferenceOptions {
   std::uint64_t staleness = ShardJob::kUnbounded;  // modes with clocks
   Round start;                                     // clocks: what every node's begins at, if nothing better is known
-  std::optional<GateConfig> gate;
-  bool deadline = false;  // weights are what ranks say that they have managed
+  bool deadline = false;                           // weights are what ranks say that they have managed
 };
+
+struct ClusterScenario;
+JudgeSetup setup_of(const ClusterScenario& scenario, const JobConfig& config, std::shared_ptr<const Layout> layout);
 
 // State of a chunk in a snapshot that a second view begins with.
 struct SavedChunk {

@@ -96,14 +96,15 @@ std::uint64_t sample_weight(std::uint64_t seed, std::uint32_t rank, std::uint64_
 }
 
 Reference::Reference(const ReferenceOptions& o) {
-  std::vector<float> params(o.elements);
-  for (std::uint64_t e = 0; e < o.elements; ++e) params[e] = initial_value(o.seed, e);
+  const std::uint64_t elements = o.layout->flat_elements();
+  std::vector<float> params(elements);
+  for (std::uint64_t e = 0; e < elements; ++e) params[e] = initial_value(o.seed, e);
   std::vector<std::vector<float>> slots;
-  for (int s = 0; s < o.optimizer->slots(); ++s) slots.emplace_back(o.elements, o.optimizer->initial_state(s));
+  for (int s = 0; s < o.optimizer->slots(); ++s) slots.emplace_back(elements, o.optimizer->initial_state(s));
   master_.push_back(params);
   const bool delta = make_encoding(o.pull)->is_delta();
   visible_.push_back(delta ? params : pulled(o.pull, *o.layout, params, params));
-  residuals_.emplace_back(o.nodes, std::vector<float>(o.elements));
+  residuals_.emplace_back(o.nodes, std::vector<float>(elements));
   steps_.push_back(0);
   GateDecision gate = o.gate ? first_gate_state(*o.gate) : GateDecision{};
   for (std::uint64_t round = 1; round <= o.rounds; ++round) {
@@ -116,8 +117,8 @@ Reference::Reference(const ReferenceOptions& o) {
       for (std::uint32_t local = 0; local < o.ranks_per_node; ++local) {
         const std::uint32_t rank = node * o.ranks_per_node + local;
         own += sample_weight(o.seed, rank, round);
-        std::vector<float>& gradient = ranks.emplace_back(o.elements);
-        for (std::uint64_t e = 0; e < o.elements; ++e) {
+        std::vector<float>& gradient = ranks.emplace_back(elements);
+        for (std::uint64_t e = 0; e < elements; ++e) {
           gradient[e] = gradient_value(o.seed, rank, round, e, visible_.back()[e]) * gate.loss_scale;
         }
       }
@@ -134,7 +135,7 @@ Reference::Reference(const ReferenceOptions& o) {
       const float scale = o.gate ? gate_scale(gate, weight) : static_cast<float>(1.0 / static_cast<double>(weight));
       for (float& value : sum) value *= scale;
       kernels::BlockArgs block;
-      block.count = o.elements;
+      block.count = elements;
       block.grad = sum.data();
       block.param_in = block.param_out = params.data();
       for (std::size_t s = 0; s < slots.size(); ++s) block.state_in[s] = block.state_out[s] = slots[s].data();

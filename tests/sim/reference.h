@@ -17,7 +17,6 @@ namespace tributary::sim {
 struct ReferenceOptions {
   std::uint64_t seed = 0;
   std::uint32_t nodes = 1, ranks_per_node = 1;
-  std::uint64_t elements = 0;
   std::uint64_t rounds = 0;
   EncodingSpec push, pull;
   std::shared_ptr<const Layout> layout;  // encodings work chunk by chunk

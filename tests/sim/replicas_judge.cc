@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "common/config/job_optimizer.h"
-
 namespace tributary::sim {
 
 void ReplicasJudge::welcome(const JobWelcome& welcome) {
@@ -34,18 +32,8 @@ void ReplicasJudge::look_at_registry() {
 }
 
 void ReplicasJudge::set_up(const NodeJobSpec& spec) {
-  const JobConfig& config = spec.view->plan->config;
-  JudgeSetup setup;
-  layout_ = setup.layout = spec.view->layout;
-  setup.seed = scenario_.seed;
-  setup.nodes = scenario_.nodes;
-  setup.ranks_per_node = scenario_.ranks;
-  setup.rounds = scenario_.rounds;
-  setup.push = config.push;
-  setup.pull = config.pull;
-  setup.optimizer = make_optimizer(config.optimizer);
-  setup.lr = config.optimizer.lr;
-  setup.schedule = config.schedule;
+  layout_ = spec.view->layout;
+  const JudgeSetup setup = setup_of(scenario_, spec.view->plan->config, layout_);
   rounds_ = std::make_unique<RoundsJudge>(setup, broken_);
 }
 

@@ -3,29 +3,9 @@
 #include <algorithm>
 
 namespace tributary::sim {
-namespace {
-
-ReferenceOptions reference_options(const JudgeSetup& setup) {
-  ReferenceOptions options;
-  options.seed = setup.seed;
-  options.nodes = setup.nodes;
-  options.ranks_per_node = setup.ranks_per_node;
-  options.elements = setup.layout->flat_elements();
-  options.rounds = setup.rounds;
-  options.layout = setup.layout;
-  options.push = setup.push;
-  options.pull = setup.pull;
-  options.lr = setup.lr;
-  options.schedule = setup.schedule;
-  options.optimizer = setup.optimizer;
-  options.gate = setup.gate;
-  return options;
-}
-
-}  // namespace
 
 RoundsJudge::RoundsJudge(const JudgeSetup& setup, Broken broken)
-    : SyncJudge(std::move(broken)), setup_(setup), reference_(reference_options(setup)) {}
+    : SyncJudge(std::move(broken)), setup_(setup), reference_(setup) {}
 
 void RoundsJudge::delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) {
   if (!same_bits(params, visible(chunk, version.value))) {
