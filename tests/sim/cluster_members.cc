@@ -8,7 +8,7 @@ constexpr std::uint64_t kMs = 1'000'000;
 // A daemon that is stopped goes after this (limits.stop_timeout_s), whatever is not done.
 constexpr std::uint64_t kStopTimeoutNs = 20'000 * kMs;
 constexpr std::uint64_t kLookNs = 20 * kMs;
-// Its last words still go out (WorkerControl::kLingerMs).
+// Its last words still go out (CoordinatorLink::kLingerMs).
 constexpr std::uint64_t kLingerNs = 100 * kMs;
 
 }  // namespace
