@@ -1,0 +1,189 @@
+/* tributary.h: how a trainer in C, or in any language that calls C, attaches to the worker daemon of its node. The
+ * functions are those of tributary::Session (session/session.h), which says more about rounds and memory.
+ *
+ *   tributary_session* s = NULL;
+ *   if (tributary_attach(&options, &s) != TRIBUTARY_OK) puts(tributary_last_error());   blocks until all ranks are there
+ *   tributary_view view = {.size = sizeof view};
+ *   tributary_get_view(s, &view);
+ *   if (view.fresh && view.rank == 0) for every tensor t: fill tributary_initial(s, t)
+ *   tributary_start(s);                                     the parameters of view.resume_round are there
+ *   for (uint64_t round = view.resume_round + 1; ...; ++round) {
+ *     forward pass, reading tributary_parameters(s, t)
+ *     for every tensor t: write the SUM of this rank's samples' gradients to tributary_gradient(s, t);
+ *                         tributary_ready(s, t, samples, rate)
+ *     tributary_wait(s, TRIBUTARY_ALL_TENSORS, &state);     new parameters are there
+ *   }
+ *   tributary_finish(s, TRIBUTARY_FINISHED, NULL);
+ *   tributary_saved(s);                                     an error if the final state is not durable
+ *   tributary_destroy(s);
+ *
+ * Every function that can fail returns a status; tributary_last_error() has the sentence, of the calling thread's last
+ * failed call. A struct begins with its size, so that a library newer than the program reads only what the program has.
+ * Pointers that are returned belong to the session and end with it. Thread rule: one thread at a time for a session,
+ * except that tributary_ready() of different tensors may be called from different threads. */
+#ifndef TRIBUTARY_H
+#define TRIBUTARY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define TRIBUTARY_API __attribute__((visibility("default")))
+#else
+#define TRIBUTARY_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* TRIBUTARY_OK, or 1 + the number of the error (common/base/result.h): stable, and new ones are added at the end. */
+typedef int32_t tributary_status;
+#define TRIBUTARY_OK 0
+#define TRIBUTARY_INTERNAL 1         /* a mistake of the library */
+#define TRIBUTARY_INVALID_ARGUMENT 2 /* a value that can never be right, or a call at the wrong time */
+#define TRIBUTARY_CONFIG 3           /* the job's text */
+#define TRIBUTARY_STALE_VIEW 9       /* attach again */
+#define TRIBUTARY_WRONG_ROUND 10     /* ready() twice, or before wait() */
+#define TRIBUTARY_LAYOUT_MISMATCH 11 /* the job has other tensors */
+#define TRIBUTARY_CONFIG_MISMATCH 12 /* the job has another configuration */
+#define TRIBUTARY_TOPOLOGY 13        /* rank, local_rank, world_size ... contradict each other */
+#define TRIBUTARY_STORE 15           /* the final state was not saved */
+#define TRIBUTARY_TIMEOUT 17
+#define TRIBUTARY_UNAVAILABLE 18 /* the worker daemon is not there, or is gone: attach again */
+#define TRIBUTARY_STOPPED 19     /* the job was stopped in good order */
+#define TRIBUTARY_LIMIT 20       /* a configured bound is reached */
+#define TRIBUTARY_NO_DEVICE 22   /* the GPU, or a library for it: attach again without one */
+
+typedef struct tributary_session tributary_session;
+typedef struct tributary_keepsake tributary_keepsake;
+
+/* "1.0.0": the library's release. */
+TRIBUTARY_API const char* tributary_version(void);
+/* Of this thread's last failed call, in a sentence that names the thing, the value and what to do; "" before any. Valid
+ * until the thread's next failed call. */
+TRIBUTARY_API const char* tributary_last_error(void);
+/* "TRIBUTARY_UNAVAILABLE"; "TRIBUTARY_?" for one that this library does not know. */
+TRIBUTARY_API const char* tributary_status_name(tributary_status status);
+
+typedef struct tributary_tensor {
+  size_t size;           /* sizeof(tributary_tensor) */
+  const char* name;      /* unique within the job */
+  const uint64_t* shape; /* its product is the number of elements, all of them fp32 */
+  uint32_t dimensions;   /* 0: a scalar */
+  uint32_t group;        /* 0: the job's [optimizer]; k: its k-th [[groups]] */
+} tributary_tensor;
+
+typedef struct tributary_options {
+  size_t size;        /* sizeof(tributary_options) */
+  const char* socket; /* the worker's; NULL: TRIBUTARY_SOCKET of the environment, else /tmp/tributary-worker.sock */
+  const char* job;    /* the job as TOML, or as JSON if its first character is '{' */
+  const tributary_tensor* tensors; /* an array of `tensor_count`, whose elements are tensors[0].size apart */
+  size_t tensor_count;
+  /* As torchrun sets them. With from_environment the five are read from the environment (RANK, WORLD_SIZE, LOCAL_RANK,
+   * LOCAL_WORLD_SIZE, GROUP_RANK; each of them with TRIBUTARY_ in front comes first). */
+  uint32_t from_environment;
+  uint32_t rank, world_size, local_rank, local_world_size, node_rank;
+  uint32_t attach_timeout_ms; /* for the worker and all members to be there; 0: two minutes */
+  uint32_t gradients_move;    /* 1: tributary_gradient() is asked for anew in every round, and all of it is written */
+  int32_t device;             /* lend memory of this CUDA device; -1: host memory */
+  const char* computes_with;  /* what computes the gradients ("torch 2.13 cpu"): compared with other ranks'; NULL: not */
+  void (*note)(const char* text, void* context); /* told what an attach waits for; NULL: nobody */
+  void* note_context;
+  tributary_keepsake* keepsake; /* NULL: nothing is kept */
+} tributary_options;
+
+/* What outlives a session: memory that the node's next worker needs if this one is killed. A trainer that gives the same
+ * one to every attach of a job loses no round then. Destroyed after the last session that was given it. */
+TRIBUTARY_API tributary_keepsake* tributary_keepsake_create(void);
+TRIBUTARY_API void tributary_keepsake_destroy(tributary_keepsake* keepsake);
+
+/* On failure *session is NULL. TRIBUTARY_UNAVAILABLE, TRIBUTARY_TIMEOUT and TRIBUTARY_STALE_VIEW: attaching again may
+ * help. */
+TRIBUTARY_API tributary_status tributary_attach(const tributary_options* options, tributary_session** session);
+/* Without tributary_finish() before: the rank counts as failed. NULL is allowed. */
+TRIBUTARY_API void tributary_destroy(tributary_session* session);
+
+/* What the session is in; does not change. */
+typedef struct tributary_view {
+  size_t size; /* sizeof(tributary_view) */
+  uint32_t rank, world_size, local_rank, local_world_size, node_rank;
+  uint32_t fresh;        /* 1: nobody has parameters yet, and rank 0 gives the initial values */
+  uint32_t on_device;    /* 1: gradients and parameters are memory of tributary_options.device */
+  uint64_t resume_round; /* that the parameters belong to after tributary_start(); 0 for a fresh job */
+  uint64_t job;          /* the coordinator's number for it */
+} tributary_view;
+TRIBUTARY_API tributary_status tributary_get_view(const tributary_session* session, tributary_view* view);
+
+/* Host memory for a tensor's initial values. NULL: not fresh, not rank 0, after tributary_start(), or no such tensor. */
+TRIBUTARY_API float* tributary_initial(tributary_session* session, size_t tensor);
+/* Blocks until the parameters of resume_round are there. */
+TRIBUTARY_API tributary_status tributary_start(tributary_session* session);
+
+/* Where the tensor's gradient of its next round is to be written, and where its parameters are. On a device if
+ * tributary_view.on_device. A gradient is not to be touched between tributary_ready() and tributary_wait() of it, nor are
+ * parameters to be read. NULL: no such tensor. */
+TRIBUTARY_API float* tributary_gradient(tributary_session* session, size_t tensor);
+TRIBUTARY_API const float* tributary_parameters(const tributary_session* session, size_t tensor);
+
+/* What this rank needs beside the parameters to go on after `round`; kept with a snapshot of it. Before the round's first
+ * tributary_ready(). TRIBUTARY_LIMIT: too large. */
+TRIBUTARY_API tributary_status tributary_keep(tributary_session* session, uint64_t round, const void* state,
+                                              size_t size);
+/* What was kept of resume_round; *size 0: nothing is known of it. */
+TRIBUTARY_API tributary_status tributary_kept(const tributary_session* session, const void** state, size_t* size);
+/* There is no round after this one. Every rank says so before its first tributary_ready() of that round. */
+TRIBUTARY_API tributary_status tributary_last_round(tributary_session* session, uint64_t round);
+
+#define TRIBUTARY_SCHEDULED_RATE (-1.0)
+/* The gradient is final. weight: of how many samples it is the sum, the same for all tensors of a round. rate: the
+ * learning rate of the tensor's step, the same for all tensors of a group and on all ranks;
+ * TRIBUTARY_SCHEDULED_RATE: as the job's [schedule] says. Once for every tensor and round. */
+TRIBUTARY_API tributary_status tributary_ready(tributary_session* session, size_t tensor, uint64_t weight, double rate);
+
+#define TRIBUTARY_ALL_TENSORS ((size_t)-1)
+typedef enum tributary_step {
+  TRIBUTARY_CONTINUE = 0,
+  TRIBUTARY_STOP_REQUESTED = 1, /* this round is complete: finish with TRIBUTARY_LEAVES_STOPPED; the job can go on later */
+  TRIBUTARY_VIEW_STOPPED = 2,   /* ended in good order; what came since the last complete round is void */
+  TRIBUTARY_RESTART = 3         /* a member was lost: destroy the session, attach again, go on from resume_round */
+} tributary_step;
+/* Blocks until the answer to the last tributary_ready() of the tensor, or of all, is there. */
+TRIBUTARY_API tributary_status tributary_wait(tributary_session* session, size_t tensor, tributary_step* step);
+
+/* Jobs with a gate: what was decided about a round. */
+typedef struct tributary_gate {
+  size_t size;       /* sizeof(tributary_gate) */
+  uint32_t known;    /* 0: nothing is; all else is 0 then */
+  uint32_t skipped;  /* 1: a gradient was not finite, and the round changed nothing */
+  double norm;       /* global, of the mean gradient, before clipping */
+  double coefficient;/* that it was multiplied by */
+  float loss_scale;  /* for the next round's loss */
+} tributary_gate;
+TRIBUTARY_API tributary_status tributary_get_gate(const tributary_session* session, uint64_t round,
+                                                  tributary_gate* gate);
+
+/* Why the view ended, after TRIBUTARY_VIEW_STOPPED or TRIBUTARY_RESTART; "" else. Valid until the next call. */
+TRIBUTARY_API const char* tributary_stop_reason(tributary_session* session);
+
+/* Totals of this node since the attach. Any thread. */
+typedef struct tributary_stats {
+  size_t size; /* sizeof(tributary_stats) */
+  uint64_t reduce_ns, bytes_pushed, bytes_pulled;
+} tributary_stats;
+TRIBUTARY_API tributary_status tributary_get_stats(const tributary_session* session, tributary_stats* stats);
+
+typedef enum tributary_leave {
+  TRIBUTARY_FINISHED = 0,       /* training is complete */
+  TRIBUTARY_LEAVES_STOPPED = 1, /* asked to stop; may come back */
+  TRIBUTARY_LEAVES_FAILED = 2
+} tributary_leave;
+/* Blocks until the worker has taken note. message: why, which every rank is told; NULL: nothing. */
+TRIBUTARY_API tributary_status tributary_finish(tributary_session* session, tributary_leave leave, const char* message);
+/* After tributary_finish(): blocks until the state that the job ended with is saved. TRIBUTARY_STORE: it is not. */
+TRIBUTARY_API tributary_status tributary_saved(tributary_session* session);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
