@@ -60,6 +60,7 @@ struct OptimizerKind {
   std::string_view name;
   std::array<std::string_view, 4> keys;  // of OptimizerOptions that it has, beside lr and weight_decay; "": no more
   OptimizerOptions defaults;             // PyTorch's, where it has them
+  bool steps = true;                     // false: it has no lr and no weight_decay either
 };
 
 class Optimizer {

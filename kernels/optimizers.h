@@ -5,6 +5,7 @@
 #include "kernels/adagrad.h"
 #include "kernels/adamw.h"
 #include "kernels/lion.h"
+#include "kernels/mean.h"
 #include "kernels/sgd.h"
 
 // clang-format off
@@ -15,5 +16,6 @@
   each(Adam)                       \
   each(AdamW)                      \
   each(Adagrad)                    \
-  each(Lion)
+  each(Lion)                       \
+  each(Mean)
 // clang-format on

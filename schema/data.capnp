@@ -16,7 +16,8 @@ enum ResidualUse {
   alone @2;  # the payload is the residual alone: the node has left after this round. Answered with a receipt
 }
 
-# Flat on purpose (groups, not pointers): a header is one small struct that is built and read without allocation.
+# Flat on purpose (groups, not pointers): a header is one small struct that is built and read without allocation, unless
+# trainers say learning rates.
 struct DataHeader {
   protocol @0 :UInt16;
 
@@ -49,6 +50,7 @@ struct DataHeader {
       residual @18 :ResidualUse;
       last @30 :Bool;  # modes with clocks: the author's last push; its answer is to hold every node's up to this round
       redo @27 :Bool;  # of a round that this server lost: answered with a receipt when it is applied again
+      rates @38 :List(Float64);  # learning rates that the trainers say, one for each group that the chunk holds, ascending; empty: the job's schedule
     }
     # worker -> server; + payload: initial parameters, fp32. Answered with version 0.
     init @8 :Void;

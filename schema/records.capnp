@@ -8,6 +8,7 @@ $Cxx.namespace("tributary::record");
 struct Tensor {
   name @0 :Text;
   shape @1 :List(UInt64);  # empty: a scalar
+  group @2 :UInt32;  # of hyper-parameters: 0 the job's [optimizer], k its k-th [[groups]]
 }
 
 # The layout (common/base/layout.h): what decides where every parameter lives. Also travels in control and attach messages.

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "common/config/job_json.h"
+#include "common/config/step_runs.h"
 #include "common/wire/redo_plan.h"
 #include "server/control_jobs.h"
 
@@ -116,6 +117,7 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
   if (!config) return tl::unexpected(config.error());
   Result<Layout> made = Layout::with_owners(m.tensors, m.chunk_elements, m.owners);
   if (!made) return tl::unexpected(made.error());
+  if (Status known = check_groups(*config, m.tensors); !known) return known;
   if (m.resume && !store_) return fail(ErrorCode::kStore, no_store() + " to resume job '" + config->name + "'");
   if (m.nodes == 0) return fail(ErrorCode::kTopology, "job '" + config->name + "' has no nodes");
   const auto plan = JobPlan::of(std::move(*config));

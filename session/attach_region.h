@@ -10,10 +10,10 @@
 // Gradients are not in it if the ranks are reduced on devices (then the node region's parameters are only the initial
 // ones), or if the node's only rank writes them into the redo ring (worker/reduce/redo_ring.h).
 //
-// Memory order. Trainer: writes a tensor's gradient, TensorWord.weight (relaxed), then TensorWord.round (release), then
-// the eventfds of the lanes that own chunks of it. Worker: reads round (acquire), then weight and gradient. Worker:
-// writes a chunk's parameters, then ChunkWord.version_plus_one (release), then progress (futex word) and wakes waiters
-// if there are any.
+// Memory order. Trainer: writes a tensor's gradient, TensorWord.weight and .rate (relaxed), then TensorWord.round
+// (release), then the eventfds of the lanes that own chunks of it. Worker: reads round (acquire), then weight and
+// gradient. Worker: writes a chunk's parameters, then ChunkWord.version_plus_one (release), then progress (futex word)
+// and wakes waiters if there are any.
 //
 // When a tensor may be overwritten: ready(t) for round r promises that the gradient of t is final AND that the trainer
 // reads the parameters of t no more until wait(t). The answer to a chunk needs the pushes of all ranks for all tensors
@@ -100,6 +100,7 @@ struct RankHeader {
 struct TensorWord {
   std::atomic<std::uint64_t> round{0};  // of the last ready(); begins at the resume round
   std::atomic<std::uint64_t> weight{0};
+  std::atomic<double> rate{-1.0};  // common/config/step_runs.h: kScheduledRate, or what the trainer says
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);

@@ -463,11 +463,12 @@ void Session::last_round(Round round) {
   impl_->node->last_round.store(round.value, std::memory_order_relaxed);
 }
 
-void Session::ready(std::size_t tensor, std::uint64_t weight) {
+void Session::ready(std::size_t tensor, std::uint64_t weight, double rate) {
   Round& round = impl_->rounds[tensor];
   round = round.next();
   TensorWord& word = impl_->tensor_words[tensor];
   word.weight.store(weight, std::memory_order_relaxed);
+  word.rate.store(rate, std::memory_order_relaxed);
   word.round.store(round.value, std::memory_order_release);
   for (const std::uint16_t lane : impl_->lanes_of[tensor]) {
     const std::uint64_t one = 1;

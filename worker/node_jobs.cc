@@ -5,6 +5,7 @@
 #include "common/base/printed.h"
 #include "common/base/utf8.h"
 #include "common/config/job_json.h"
+#include "common/config/step_runs.h"
 #include "session/session.h"
 
 namespace tributary {
@@ -71,6 +72,7 @@ Status NodeJobs::admit(const AttachedJob* job, const AttachRequest& request, con
   if (job) return job->admit(request, config);
   const auto layout = Layout::unowned(request.tensors);
   if (!layout) return tl::unexpected(layout.error());
+  if (Status known = check_groups(config, request.tensors); !known) return known;
   const std::uint64_t bytes = NodeJob::bytes_needed(*layout, request.local_world_size, config.push);
   // On devices it takes less; NodeJob::create() has the last word.
   const bool on_devices = devices && devices->api() && !request.device.empty();

@@ -39,7 +39,8 @@ std::string shape_text(const std::vector<std::uint64_t>& shape) {
 }
 
 std::string spec_text(const TensorSpec& spec) {
-  return quoted(spec.name) + " of shape " + shape_text(spec.shape);
+  return quoted(spec.name) + " of shape " + shape_text(spec.shape) +
+         (spec.group == 0 ? "" : " in group " + std::to_string(spec.group));
 }
 
 Status check_tensors(std::span<const TensorSpec> tensors) {
@@ -68,6 +69,10 @@ Status check_tensors(std::span<const TensorSpec> tensors) {
     if (!names.insert(spec.name).second) {
       return fail(ErrorCode::kInvalidArgument, "tensor " + std::to_string(i) + " has the name " + quoted(spec.name) +
                                                    " of an earlier one; give every tensor a name of its own");
+    }
+    if (spec.group >= kMaxGroups) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "tensor " + spec_text(spec) + ": groups are numbered from 0 to " + std::to_string(kMaxGroups - 1));
     }
     const std::uint64_t elements = spec.elements();
     if (elements == 0) {
@@ -136,6 +141,9 @@ std::uint64_t layout_hash(std::span<const TensorSpec> tensors, std::uint64_t chu
     bytes.insert(bytes.end(), t.name.begin(), t.name.end());
     number(t.shape.size());
     for (std::uint64_t d : t.shape) number(d);
+  }
+  if (std::ranges::any_of(tensors, [](const TensorSpec& t) { return t.group != 0; })) {
+    for (const TensorSpec& t : tensors) number(t.group);
   }
   return XXH3_64bits(bytes.data(), bytes.size());
 }
@@ -255,6 +263,16 @@ std::pair<std::uint32_t, std::uint32_t> Layout::chunks_of(std::size_t tensor) co
   const std::uint64_t begin = offsets_[tensor];
   const std::uint64_t last = begin + tensors_[tensor].elements() - 1;
   return {static_cast<std::uint32_t>(begin / chunk_elements_), static_cast<std::uint32_t>(last / chunk_elements_ + 1)};
+}
+
+std::vector<std::uint32_t> Layout::groups_of(ChunkIndex c) const {
+  const auto [first, last] = tensors_of(c);
+  std::vector<std::uint32_t> groups;
+  for (std::size_t t = first; t < last; ++t) {
+    const auto place = std::ranges::lower_bound(groups, tensors_[t].group);
+    if (place == groups.end() || *place != tensors_[t].group) groups.insert(place, tensors_[t].group);
+  }
+  return groups;
 }
 
 std::vector<ChunkIndex> Layout::chunks_owned_by(ShardIndex shard, LaneIndex lane) const {

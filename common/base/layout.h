@@ -28,16 +28,19 @@ inline constexpr std::uint64_t kMaxParameters = 1ull << 40;  // elements
 inline constexpr std::size_t kMaxChunkBytes = 64u << 20;     // of fp32; also bounds ZMQ_MAXMSGSIZE
 inline constexpr std::size_t kMinChunkBytes = 4u << 10;
 inline constexpr std::uint64_t kMaxChunks = 1u << 20;  // a layout must fit a control message (kMaxControlBytes)
+inline constexpr std::uint32_t kMaxGroups = 128;       // of tensors; a push says a learning rate of each
 
 struct TensorSpec {
   std::string name;                  // unique within the job
   std::vector<std::uint64_t> shape;  // product = elements; empty shape is a scalar (1 element)
+  std::uint32_t group = 0;           // of hyper-parameters: 0 [optimizer], k the job's k-th [[groups]]
   bool operator==(const TensorSpec&) const = default;
   std::uint64_t elements() const;
 
   static void fields(auto& m, auto&& field) {
     field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "a tensor's name"});
     field(m.shape, TRIB_WIRE(Shape), AtMost{kMaxShapeDims, "a tensor's shape"});
+    field(m.group, TRIB_WIRE(Group));
   }
 };
 
@@ -62,8 +65,8 @@ inline constexpr std::uint64_t kMaxChunkElements = kMaxChunkBytes / sizeof(float
 
 class Layout {
  public:
-  // Errors: kInvalidArgument for no tensors, a duplicate or empty name, a zero dimension, too many parameters, no
-  // shards or none with a weight above 0, chunk_elements not a multiple of kTensorAlign or out of bounds.
+  // Errors: kInvalidArgument for no tensors, a duplicate or empty name, a zero dimension, too many parameters or
+  // groups, no shards or none with a weight above 0, chunk_elements not a multiple of kTensorAlign or out of bounds.
   static Result<Layout> make(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
                              std::span<const ShardSlots> shards);
   // Where only tensors and chunks matter, and nobody owns them (all belong to one lane of one shard). The largest
@@ -85,10 +88,13 @@ class Layout {
   // Tensors that overlap chunk c, and chunks that overlap tensor t: half-open index ranges.
   std::pair<std::size_t, std::size_t> tensors_of(ChunkIndex c) const;
   std::pair<std::uint32_t, std::uint32_t> chunks_of(std::size_t tensor) const;
+  // The groups of the tensors that overlap chunk c, ascending.
+  std::vector<std::uint32_t> groups_of(ChunkIndex c) const;
   // Chunks of one (shard, lane), ascending.
   std::vector<ChunkIndex> chunks_owned_by(ShardIndex shard, LaneIndex lane) const;
 
-  // XXH3-64 over names, shapes and chunk_elements (not over owners: the same data on other servers is the same layout).
+  // XXH3-64 over names, shapes, chunk_elements, and groups where there are some (not over owners: the same data on
+  // other servers is the same layout).
   std::uint64_t hash() const { return hash_; }
 
  private:

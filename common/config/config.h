@@ -214,6 +214,7 @@ struct JobConfig {
   SyncConfig sync;
   SspConfig ssp;
   OptimizerConfig optimizer;
+  std::vector<kernels::OptimizerOptions> groups;  // of tensors whose TensorSpec::group is their place here + 1
   ScheduleConfig schedule;
   LocalConfig local;
   GateConfig gate;

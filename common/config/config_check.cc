@@ -9,6 +9,7 @@
 #include <span>
 
 #include "common/base/layout.h"
+#include "common/config/job_fields.h"
 #include "common/math/encoding.h"
 
 namespace tributary {
@@ -32,13 +33,18 @@ struct Applicability {
 const std::vector<Applicability>& optimizer_keys() {
   static const std::vector<Applicability> table = [] {
     std::vector<Applicability> rows;
+    const auto add = [&rows](std::string_view key, std::string_view owner) {
+      auto row = std::ranges::find(rows, key, &Applicability::key);
+      if (row == rows.end()) row = rows.insert(row, {key, {}});
+      row->owners.push_back(owner);
+    };
     for (const kernels::OptimizerKind& kind : kernels::optimizer_kinds()) {
       for (const std::string_view key : kind.keys) {
-        if (key.empty()) break;
-        auto row = std::ranges::find(rows, key, &Applicability::key);
-        if (row == rows.end()) row = rows.insert(row, {key, {}});
-        row->owners.push_back(kind.name);
+        if (!key.empty()) add(key, kind.name);
       }
+      if (!kind.steps) continue;
+      add("lr", kind.name);
+      add("weight_decay", kind.name);
     }
     return rows;
   }();
@@ -188,10 +194,12 @@ void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, 
                      const std::string& name_key) {
   const auto key = [&section](const char* name) { return section + "." + name; };
   f.one_of(o.name, kernels::optimizer_names(), name_key);
-  f.check(positive(o.lr), key("lr"), "must be a finite number above 0");
-  f.check(not_negative(o.weight_decay), key("weight_decay"), "must be 0 or a finite number above 0");
   // A value that the optimizer has no use for is not judged; that it is given at all is another fault.
   auto has = [&](const char* name) { return !inapplicable(job, key(name)); };
+  if (has("lr")) {
+    f.check(positive(o.lr), key("lr"), "must be a finite number above 0");
+    f.check(not_negative(o.weight_decay), key("weight_decay"), "must be 0 or a finite number above 0");
+  }
   if (has("momentum")) {
     f.check(fraction_below_one(o.momentum), key("momentum"), "must be in [0, 1)");
     f.check(fraction(o.dampening), key("dampening"), "must be in [0, 1]");
@@ -217,6 +225,24 @@ void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, 
                                     {"lr_decay", o.lr_decay},
                                     {"initial_accumulator", o.initial_accumulator}}) {
     if (has(name)) f.check_in_fp32(value, key(name));
+  }
+}
+
+// All groups are stepped by one formula, whose state has the same arrays and begins alike.
+void check_groups(Faults& f, const JobConfig& job) {
+  const OptimizerConfig& o = job.optimizer;
+  for (std::size_t i = 0; i < job.groups.size(); ++i) {
+    const std::string section = group_section(i);
+    f.check(i + 1 < kMaxGroups, section + ".lr",
+            "is of one group too many: a job has at most " + std::to_string(kMaxGroups) +
+                ", the one of [optimizer] and " + std::to_string(kMaxGroups - 1) + " [[groups]]");
+    check_optimizer(f, job, {job.groups[i], o.name}, section, "optimizer.name");
+    const auto first = kernels::make_optimizer(o.name, o), mine = kernels::make_optimizer(o.name, job.groups[i]);
+    f.check(!first || first->formula() == mine->formula(), section + ".momentum",
+            "must be above 0 in all groups or in none, and nesterov the same in all: their state has the same arrays",
+            "optimizer.momentum");
+    f.check(!first || job.groups[i].initial_accumulator == o.initial_accumulator, section + ".initial_accumulator",
+            "must be that of all other groups", "optimizer.initial_accumulator");
   }
 }
 
@@ -360,7 +386,8 @@ std::optional<Fault> inapplicable(const JobConfig& config, const std::string& ke
                  "only a dynamic loss scale has it: remove the key or set gate.loss_scale to \"dynamic\""};
   }
   // The key that says which optimizer or schedule the others of its section belong to.
-  const std::string name_key = section == "local" ? "local.optimizer" : section + ".name";
+  const bool of_group = section.starts_with("groups[");
+  const std::string name_key = section == "local" ? "local.optimizer" : (of_group ? "optimizer" : section) + ".name";
   const auto look_up = [&](const std::vector<Applicability>& table, std::string_view chosen) -> std::optional<Fault> {
     for (const Applicability& a : table) {
       if (key.substr(section.size() + 1) != a.key || contains(a.owners, chosen)) continue;
@@ -371,7 +398,7 @@ std::optional<Fault> inapplicable(const JobConfig& config, const std::string& ke
     return std::nullopt;
   };
   if (section == "schedule") return look_up(schedule_keys(), word(config.schedule.kind));
-  if (section != "optimizer" && section != "local") return std::nullopt;
+  if (section != "optimizer" && section != "local" && !of_group) return std::nullopt;
   const std::string& name = section == "local" ? config.local.optimizer.name : config.optimizer.name;
   if (kernels::optimizer_kind(name) == nullptr) return std::nullopt;  // a fault of its own
   return look_up(optimizer_keys(), name);
@@ -405,6 +432,7 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   check_sync(f, c.sync);
   check_gate(f, c);
   check_optimizer(f, c, c.optimizer, "optimizer", "optimizer.name");
+  check_groups(f, c);
   check_local(f, c);
   check_schedule(f, c);
   f.check(c.recovery.redo_mb <= kMaxRedoMb, "recovery.redo_mb",

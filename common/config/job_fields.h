@@ -2,6 +2,7 @@
 // them, so that none of them can forget a key. A section's keys stand beside its members (common/config/config.h).
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -10,8 +11,14 @@
 
 namespace tributary {
 
+// The section of a group's keys: "groups[0]" for the first [[groups]].
+inline std::string group_section(std::size_t index) {
+  return "groups[" + std::to_string(index) + "]";
+}
+
 // Calls visit(section, key, member) for every key. Config: const JobConfig to write, JobConfig to read; a reader gets
-// the chosen optimizer's defaults in place before the other optimizer keys are visited.
+// the chosen optimizer's defaults in place before the other optimizer keys are visited, says how many groups there are
+// (visit.tables), and gets the optimizer's keys in place of theirs.
 template <class Config, class Visitor>
 void visit_job_fields(Config& c, Visitor&& visit) {
   constexpr bool kReads = !std::is_const_v<Config>;
@@ -32,6 +39,11 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   visit("optimizer", "name", c.optimizer.name);
   if constexpr (kReads) c.optimizer = default_outer_optimizer(c.mode, c.optimizer.name);
   keys_of("optimizer", c.optimizer);
+  if constexpr (kReads) c.groups.assign(visit.tables("groups"), c.optimizer);
+  for (std::size_t i = 0; i < c.groups.size(); ++i) {
+    const std::string section_name = group_section(i);
+    keys_of(section_name, c.groups[i]);
+  }
   visit("local", "steps", c.local.steps);
   visit("local", "keep_state", c.local.keep_state);
   visit("local", "optimizer", c.local.optimizer.name);

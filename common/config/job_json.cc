@@ -135,6 +135,13 @@ class Reader {
     if (!choice) refuse(section, key, text, must_be_one_of(words_of(out)));
   }
 
+  // How many of the sections "name[0]", "name[1]" ... there are.
+  std::size_t tables(std::string_view name) const {
+    std::size_t count = 0;
+    while (root_.contains(std::string(name) + "[" + std::to_string(count) + "]")) ++count;
+    return count;
+  }
+
   // After all reads: the first complaint in the order of the reads, then unknown keys.
   std::optional<std::string> complaint() const {
     if (!complaint_.empty()) return complaint_;
@@ -180,6 +187,11 @@ json to_json(const JobConfig& config) {
 
 // Of keys for which `ignored` is false.
 std::string first_difference(const JobConfig& ours, const JobConfig& theirs, bool (*ignored)(std::string_view dotted)) {
+  if (ours.groups.size() != theirs.groups.size()) {
+    return "the job has " + std::to_string(ours.groups.size()) + " [[groups]], but your configuration has " +
+           std::to_string(theirs.groups.size()) + "; use the same groups everywhere, or give a different job another " +
+           "job.name";
+  }
   const json a = to_json(ours), b = to_json(theirs);
   for (const auto& [section, keys] : a.items()) {
     for (const auto& [key, value] : keys.items()) {

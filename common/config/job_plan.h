@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/layout.h"
@@ -21,8 +22,9 @@ struct JobPlan {
 
   JobConfig config;
   std::shared_ptr<const Encoding> push, pull;
-  std::shared_ptr<const kernels::Optimizer> optimizer;  // of the rounds' steps
-  ScheduleConfig schedule;                              // likewise
+  std::shared_ptr<const kernels::Optimizer> optimizer;  // of the rounds' steps; of all groups, but for their scalars
+  std::vector<std::shared_ptr<const kernels::Optimizer>> groups;  // by TensorSpec::group; the first is `optimizer`
+  ScheduleConfig schedule;                                        // of the rounds' steps
 
   const std::string& name() const { return config.name; }
   bool on_servers() const { return tributary::on_servers(config); }

@@ -24,8 +24,8 @@ class TomlReader {
   // kConfig with file, line and column if `text` is no TOML.
   static Result<TomlReader> parse(std::string_view text, std::string_view source_name);
 
-  // How many tables the array [[name]] has; from then on they are the sections "name[0]", "name[1]" ... Before the
-  // first read and before any override.
+  // How many tables the array [[name]] has; from then on they are the sections "name[0]", "name[1]" ..., which
+  // overrides cannot name.
   std::size_t tables(std::string_view name);
 
   // Sets a key from "section.key=value", over what the document has. Before the first read.

@@ -12,6 +12,7 @@
 #include "common/base/version.h"
 #include "common/config/job_json.h"
 #include "common/config/job_optimizer.h"
+#include "common/config/step_runs.h"
 #include "common/files/durable_file.h"
 
 namespace tributary {
@@ -98,6 +99,7 @@ std::vector<TensorSpec> read_tensors(const Fields& layout, std::vector<std::uint
       }
       tensor.shape.push_back(dimension.get<std::uint64_t>());
     }
+    if (fields.has("group")) tensor.group = static_cast<std::uint32_t>(fields.number("group", kMaxGroups - 1));
     offsets.push_back(fields.number("offset"));
     tensors.push_back(std::move(tensor));
   }
@@ -244,6 +246,7 @@ Manifest read(const Json& root_json) {
     manifest.chunk_shards.push_back(ShardIndex(shard.get<std::uint16_t>()));
   }
   check_layout(manifest, layout, offsets);
+  if (const Status known = check_groups(*job, manifest.tensors); !known) contradiction(known.error().message);
   manifest.shards = read_shards(root);
   check_shards(manifest);
   if (root.has("rank_states")) manifest.rank_states = read_rank_states(root);
@@ -284,6 +287,7 @@ std::string to_json(const Manifest& manifest) {
   for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
     const TensorSpec& tensor = manifest.tensors[t];
     tensors.push_back({{"name", tensor.name}, {"shape", tensor.shape}, {"offset", layout.tensor_offset(t)}});
+    if (tensor.group != 0) tensors.back()["group"] = tensor.group;
   }
   Json chunk_shards = Json::array();
   for (const ShardIndex shard : manifest.chunk_shards) chunk_shards.push_back(shard.value);

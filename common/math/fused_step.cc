@@ -50,6 +50,20 @@ void sum_frames(std::span<const PushFrame> frames, const FusedArgs& args, std::s
   kernels::tree_sum({inputs.data(), 2}, count, out);
 }
 
+kernels::BlockArgs part(const kernels::BlockArgs& block, int slots, std::size_t from, std::size_t to) {
+  kernels::BlockArgs part;
+  part.count = to - from;
+  part.grad_scale = block.grad_scale;
+  part.grad = block.grad + from;
+  part.param_in = block.param_in + from;
+  part.param_out = block.param_out + from;
+  for (int slot = 0; slot < slots; ++slot) {
+    part.state_in[slot] = block.state_in[slot] + from;
+    part.state_out[slot] = block.state_out[slot] + from;
+  }
+  return part;
+}
+
 }  // namespace
 
 void fused_sum(const FusedArgs& args, float* out) {
@@ -62,6 +76,12 @@ void fused_sum(const FusedArgs& args, float* out) {
 }
 
 void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars, const FusedArgs& args) {
+  const StepRun all{args.elements, scalars};
+  fused_step(optimizer, {&all, 1}, args);
+}
+
+void fused_step(const kernels::Optimizer& optimizer, std::span<const StepRun> runs, const FusedArgs& args) {
+  TRIB_ASSERT(!runs.empty() && runs.back().end == args.elements);
   TRIB_ASSERT(args.push != nullptr && (args.answer == nullptr || args.pull != nullptr));
   TRIB_ASSERT(!args.frames.empty() && args.frames.size() <= kernels::kMaxSumInputs);
   const int slots = optimizer.slots();
@@ -87,7 +107,15 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
       sum_frames(args.frames, args, first, block.count, sum.data(), scratch, 0);
       block.grad = sum.data();
     }
-    optimizer.step(scalars, block);
+    // A block is one group's, but where the groups of two tensors meet.
+    while (runs.front().end <= first) runs = runs.subspan(1);
+    std::size_t done = 0;
+    for (std::size_t r = 0; done < block.count; ++r) {
+      const std::size_t end = std::min(runs[r].end - first, block.count);
+      const bool whole = done == 0 && end == block.count;
+      optimizer.step(runs[r].scalars, whole ? block : part(block, slots, done, end));
+      done = end;
+    }
     if (!args.answer) continue;
     float* estimate = args.estimate_out == nullptr ? nullptr : args.estimate_out + first;
     if (args.estimate_out != args.estimate_in) std::copy_n(args.estimate_in + first, block.count, estimate);

@@ -31,6 +31,12 @@ struct FusedArgs {
   float* estimate_out = nullptr;       // ... and after this answer; in place or disjoint
 };
 
+// Elements of a chunk, up to `end`, that are stepped with the same scalars: those of one group's tensors.
+struct StepRun {
+  std::size_t end = 0;
+  kernels::StepScalars scalars;
+};
+
 // Elements handled at a time. The frames are summed in bursts of this many, short enough that the prefetchers keep all
 // the streams of frames, state and parameters in view: with 2 and 8 frames 128 is 1.5 times faster than 1024, with one
 // it is the same.
@@ -43,6 +49,9 @@ inline constexpr std::size_t kMaxFusedBlock = 256;
 // at.
 void fused_sum(const FusedArgs& args, float* out);
 
+// REQUIRES: the runs' ends ascend, the last is args.elements.
+void fused_step(const kernels::Optimizer& optimizer, std::span<const StepRun> runs, const FusedArgs& args);
+// All elements alike.
 void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars, const FusedArgs& args);
 
 }  // namespace tributary

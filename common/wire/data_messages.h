@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/layout.h"
@@ -51,9 +52,11 @@ constexpr std::size_t residual_offset(std::size_t frame_bytes) {
 // residual behind it.
 inline constexpr std::size_t kMaxDataPayload = 3 * kMaxChunkBytes;
 
-// Bytes of any data header except ErrorReply, and of that one, whose message is cut to fit; encode_data() asserts it.
+// Bytes of any data header except ErrorReply and a push with learning rates, and of those, whose message is cut to fit;
+// encode_data() asserts it.
 inline constexpr std::size_t kMaxDataHeader = 192;
 inline constexpr std::size_t kMaxErrorHeader = 4096;
+static_assert(kMaxDataHeader + kMaxGroups * sizeof(double) <= kMaxErrorHeader);
 inline constexpr std::size_t kMaxErrorText = kMaxErrorHeader - kMaxDataHeader - 16;
 
 // Node-summed gradient of one chunk for one round. + payload (encoded).
@@ -66,6 +69,8 @@ struct Push {
   bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
   bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
   GateDecision gate;  // redo, in a job with a gate: what was decided about that round
+  std::vector<double>
+      rates;  // that the trainers say (common/config/step_runs.h); empty: as the job's schedule has them
 
   static constexpr auto kWire = TRIB_WIRE(Push);
   static void fields(auto& m, auto&& field) {
@@ -75,6 +80,7 @@ struct Push {
     field(m.residual, TRIB_WIRE(Residual));
     field(m.last, TRIB_WIRE(Last));
     field(m.redo, TRIB_WIRE(Redo));
+    field(m.rates, TRIB_WIRE(Rates), AtMost{kMaxGroups, "the learning rates"});
   }
 };
 // Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.

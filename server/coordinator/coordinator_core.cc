@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/config/job_json.h"
+#include "common/config/step_runs.h"
 
 namespace tributary {
 
@@ -279,6 +280,9 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
                   "job '" + name + "' has mode \"" + word(config->mode) +
                       "\", and this cluster has no servers: start servers and let the workers connect to server 0, or "
                       "set job.mode = \"allreduce\"");
+  }
+  if (const Status known = check_groups(*config, m.tensors); !known) {
+    return refuse(known.error().code, known.error().message);
   }
   auto at = jobs_.find(name);
   const bool created = at == jobs_.end();

@@ -16,7 +16,8 @@ struct Contribution {
   std::uint64_t weight = 0;
   bool present = false;
   bool redo = false;
-  GateDecision gate;  // Push::gate
+  GateDecision gate;          // Push::gate
+  std::vector<double> rates;  // Push::rates
 };
 
 struct OpenRound {

@@ -1,7 +1,6 @@
 #include "server/shard/shard_chunks.h"
 
 #include "common/base/assert.h"
-#include "common/config/schedule.h"
 #include "server/shard/shard_core.h"
 
 namespace tributary {
@@ -14,6 +13,7 @@ ShardChunks::ShardChunks(ShardJob job, BufferPool& pool, ShardOutput& output, Sh
     chunks_[i].index = owned[i];
     chunks_[i].position = i;
     chunks_[i].elements = job_.view->layout->chunk(owned[i]).elements;
+    chunks_[i].groups = job_.view->layout->groups_of(owned[i]).size();
     chunks_[i].state.nodes = job_.view->nodes;
     local_[owned[i].value] = static_cast<std::uint32_t>(i);
   }
@@ -168,8 +168,8 @@ bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
     args.estimate_out = next[kEstimate].floats().data();
   }
   ++state.step;
-  const double lr = scheduled_lr(job_.plan().schedule, job_.plan().config.optimizer.lr, step.position);
-  fused_step(optimizer, optimizer.scalars(state.step, lr), args);
+  step_runs(job_.plan(), *job_.view->layout, chunk.index, state.step, step.position, step.rates, runs_);
+  fused_step(optimizer, runs_, args);
   for (std::size_t i = 0; i <= kEncoded; ++i) {
     if (next[i]) *current[i] = std::move(next[i]);
   }

@@ -13,6 +13,7 @@
 
 #include "common/base/buffer_pool.h"
 #include "common/base/result.h"
+#include "common/config/step_runs.h"
 #include "common/math/encoding.h"
 #include "common/math/fused_step.h"
 #include "common/wire/messages.h"
@@ -29,6 +30,7 @@ struct ShardChunk {
   ChunkIndex index;
   std::size_t position = 0;  // by which rules and parts keep what is theirs of it
   std::size_t elements = 0;
+  std::size_t groups = 1;  // of tensors that it holds
   bool initialised = false;
   bool captured = false;  // for the snapshot that is named
   ChunkState state;
@@ -43,6 +45,7 @@ struct ShardStep {
   std::span<const PushFrame> frames;
   std::uint64_t weight = 1;
   std::uint64_t position = 1;          // in the learning rate's schedule
+  Rates rates;                         // that the pushes say
   std::optional<float> scale;          // of the sum; none: 1 / weight
   const Encoding* encoding = nullptr;  // of the frames; null: the job's push encoding
   BufferRef held;                      // where to write what nodes hold; empty: as for all other arrays
@@ -122,6 +125,7 @@ class ShardChunks {
   std::size_t initialised_ = 0;
   Version furthest_;
   std::optional<Round> snapshot_;
+  std::vector<StepRun> runs_;  // scratch
 };
 
 }  // namespace tributary

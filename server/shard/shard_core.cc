@@ -59,6 +59,12 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
     return refuse(ErrorCode::kInvalidArgument,
                   "weight " + std::to_string(push.weight) + " exceeds the bound of " + std::to_string(kMaxWeight));
   }
+  if (!push.rates.empty() && (push.rates.size() != chunk->groups || !std::ranges::all_of(push.rates, sound_rate))) {
+    return refuse(ErrorCode::kMalformed, "push of chunk " + std::to_string(push.key.chunk.value) + " says " +
+                                             std::to_string(push.rates.size()) + " learning rates, for " +
+                                             std::to_string(chunk->groups) +
+                                             " groups of tensors; each must be a finite number from 0 on");
+  }
   rule_->push(from, *chunk, push, std::move(frame));
   look_at(*chunk);
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/printed.h"
 #include "server/shard/shard_core.h"
 
 namespace tributary {
@@ -12,6 +13,12 @@ namespace {
 
 std::string in_words(const Push& push) {
   return "push of chunk " + std::to_string(push.key.chunk.value) + " for round " + std::to_string(push.round.value);
+}
+
+std::string in_words(Rates rates) {
+  std::string words;
+  for (const double rate : rates) words += (words.empty() ? "" : ", ") + printed("%.17g", rate);
+  return words.empty() ? "of the schedule" : words;
 }
 
 }  // namespace
@@ -69,6 +76,7 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
   mine.redo = push.redo;
   mine.gate = push.gate;
   mine.weight = push.weight;
+  mine.rates = push.rates;
   mine.frame = std::move(frame);
   ++chunks_.stats().pushes;
   chunks_.stats().push_bytes += bytes;
@@ -79,6 +87,7 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
 
 // A push that contradicts what its author was told; false: it does not.
 bool ShardRounds::refuse(PeerId from, const ShardChunk& chunk, const Push& push) {
+  const std::vector<Contribution>& pushes = open_[chunk.position].pushes;
   const auto no = [&](ErrorCode code, const std::string& why) {
     chunks_.reject(from, push.key, push.round, code, in_words(push) + why);
     return true;
@@ -95,6 +104,13 @@ bool ShardRounds::refuse(PeerId from, const ShardChunk& chunk, const Push& push)
   if (push.redo && gate_ && push.round.value > chunk.state.version.value && !push.gate.known()) {
     return no(ErrorCode::kMalformed,
               " once more, without what was decided about it; worker and server must be of the same release");
+  }
+  for (std::uint32_t node = 0; push.round.value == chunk.state.version.value + 1 && node < pushes.size(); ++node) {
+    const Contribution& other = pushes[node];
+    if (!other.present || node == push.key.node.value || std::ranges::equal(other.rates, push.rates)) continue;
+    return no(ErrorCode::kConfigMismatch, ": its learning rate " + in_words(push.rates) + " differs from node " +
+                                              std::to_string(node) + "'s " + in_words(other.rates) +
+                                              "; all ranks must set the same rates in a round");
   }
   return false;
 }
@@ -131,6 +147,7 @@ bool ShardRounds::complete_round(ShardChunk& chunk) {
     step.weight += push.weight;
     frames_[node] = {push.frame.bytes().data(), push.weight};
   }
+  step.rates = round.pushes.front().rates;
   std::optional<GateDecision> decision;
   if (gate_ && !(decision = gate_->pass(chunk, round, step))) return false;
   if (!apply(chunk, step)) return false;

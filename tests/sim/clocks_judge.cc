@@ -123,7 +123,7 @@ void ClocksJudge::apply(Chunk& chunk, const Push& push, std::span<const std::byt
   decode_push(*push_, frame.data(), push.weight, elements, 0, elements, gradient.data());
   const float scale = static_cast<float>(1.0 / static_cast<double>(push.weight));
   for (float& value : gradient) value *= scale;
-  take_step(setup_, state, gradient, scheduled_lr(setup_.schedule, setup_.lr, push.round.value));
+  take_step(setup_, state, push.key.chunk, gradient, push.round.value, push.round.value);
 }
 
 // The last round's answers are to hold everything.

@@ -38,6 +38,8 @@ struct ClusterScenario {
   Mode mode = Mode::kSync;
   std::uint64_t staleness = 0;
   bool deadline = false;  // sync: ranks sum up what they manage, which is something else every time
+  // Tensors are of two groups in turns, with another weight decay each, whose learning rates the trainers say.
+  bool says_rates = false;
   // common/config/gate_rules.h; 0 and "none": no gate.
   double clip_norm = 0.0;
   std::string loss_scale = "none";

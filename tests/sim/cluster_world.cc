@@ -43,6 +43,10 @@ JobConfig config_of(const ClusterScenario& scenario) {
   config.optimizer = default_optimizer(scenario.optimizer);
   config.optimizer.lr = 0.05;
   if (scenario.optimizer == "sgd") config.optimizer.momentum = 0.9;
+  if (scenario.says_rates) {
+    config.groups.assign(1, config.optimizer);
+    config.groups.front().weight_decay = 0.125;
+  }
   config.schedule.kind = ScheduleKind::kCosine;
   config.schedule.warmup_rounds = 2;
   config.schedule.total_rounds = scenario.rounds;
@@ -61,7 +65,8 @@ std::vector<TensorSpec> tensors_of(const ClusterScenario& scenario) {
     const std::uint64_t elements = std::min<std::uint64_t>(left, random.between(1, scenario.parameters / 2));
     std::string name(1, 't');
     name += std::to_string(tensors.size());
-    tensors.push_back({std::move(name), {elements}});
+    const auto group = static_cast<std::uint32_t>(scenario.says_rates ? tensors.size() % 2 : 0);
+    tensors.push_back({std::move(name), {elements}, group});
     left -= elements;
   }
   return tensors;

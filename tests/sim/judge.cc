@@ -21,6 +21,7 @@ JudgeSetup setup_of(const ClusterScenario& scenario, const JobConfig& config, st
   if (has_gate(config)) setup.gate = config.gate;
   if (config.mode == Mode::kSsp) setup.staleness = scenario.staleness;
   setup.deadline = scenario.deadline;
+  if (scenario.says_rates) setup.other_group = kernels::make_optimizer(config.optimizer.name, config.groups.front());
   return setup;
 }
 
@@ -47,14 +48,11 @@ SavedChunk fresh_chunk(const JudgeSetup& setup, ChunkIndex index) {
   return chunk;
 }
 
-void take_step(const JudgeSetup& setup, SavedChunk& state, std::span<const float> gradient, double lr) {
+void take_step(const JudgeSetup& setup, SavedChunk& state, ChunkIndex chunk, std::span<const float> gradient,
+               std::uint64_t round, std::uint64_t position) {
   ++state.step;
-  kernels::BlockArgs block;
-  block.count = gradient.size();
-  block.grad = gradient.data();
-  block.param_in = block.param_out = state.params.data();
-  for (std::size_t s = 0; s < state.slots.size(); ++s) block.state_in[s] = block.state_out[s] = state.slots[s].data();
-  setup.optimizer->step(setup.optimizer->scalars(state.step, lr), block);
+  step_elements(setup, setup.layout->chunk(chunk).begin, gradient, state.params, state.slots,
+                {state.step, round, position});
 }
 
 }  // namespace tributary::sim

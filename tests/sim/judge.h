@@ -42,8 +42,9 @@ using SavedState = std::vector<SavedChunk>;  // by chunk
 SavedChunk saved_of(const ChunkState& state);
 // A chunk of a job that begins.
 SavedChunk fresh_chunk(const JudgeSetup& setup, ChunkIndex chunk);
-// One step of the optimizer, with a gradient that has been scaled.
-void take_step(const JudgeSetup& setup, SavedChunk& state, std::span<const float> gradient, double lr);
+// One step of the optimizer, with a gradient of `round` that has been scaled; position: in the schedule.
+void take_step(const JudgeSetup& setup, SavedChunk& state, ChunkIndex chunk, std::span<const float> gradient,
+               std::uint64_t round, std::uint64_t position);
 
 class Judge {
  public:

@@ -96,7 +96,8 @@ MembersJudge::Sum MembersJudge::sum_of(const State& state, ChunkIndex chunk, std
 }
 
 // One round of the view's nodes.
-std::shared_ptr<const MembersJudge::State> MembersJudge::after(const State& state, Sum sum, std::uint64_t round,
+std::shared_ptr<const MembersJudge::State> MembersJudge::after(const State& state, ChunkIndex chunk, Sum sum,
+                                                               std::uint64_t round,
                                                                const GateDecision* decision) const {
   auto next = std::make_shared<State>(state);
   next->version = Version(round);
@@ -107,7 +108,7 @@ std::shared_ptr<const MembersJudge::State> MembersJudge::after(const State& stat
   const float scale =
       decision ? gate_scale(*decision, sum.weight) : static_cast<float>(1.0 / static_cast<double>(sum.weight));
   for (float& value : sum.values) value *= scale;
-  take_step(setup_, *next, sum.values, scheduled_lr(setup_.schedule, setup_.lr, next->step + 1));
+  take_step(setup_, *next, chunk, sum.values, round, next->step + 1);
   next->visible = pulled_chunk(*pull_, next->params, std::move(next->visible));
   return next;
 }
@@ -162,7 +163,7 @@ void MembersJudge::stepped(ChunkIndex chunk, std::uint64_t version, bool again) 
   const auto summed = decided_on_.find(chunk.value);
   const bool there = summed != decided_on_.end() && summed->second.first == version;
   Sum sum = there ? summed->second.second : sum_of(before, chunk, version);
-  states.push_back(after(before, std::move(sum), version, setup_.gate ? &decision->second : nullptr));
+  states.push_back(after(before, chunk, std::move(sum), version, setup_.gate ? &decision->second : nullptr));
 }
 
 std::span<const float> MembersJudge::master(ChunkIndex chunk, std::uint64_t version) const {

@@ -62,7 +62,7 @@ class MembersJudge final : public SyncJudge {
     Residuals residuals;  // after it
   };
   const State* find(ChunkIndex chunk, std::uint64_t version) const;
-  std::shared_ptr<const State> after(const State& state, Sum sum, std::uint64_t round,
+  std::shared_ptr<const State> after(const State& state, ChunkIndex chunk, Sum sum, std::uint64_t round,
                                      const GateDecision* decision) const;
   Sum sum_of(const State& state, ChunkIndex chunk, std::uint64_t round) const;
   std::vector<float> arrived_of(ChunkIndex chunk, std::uint64_t round, std::uint32_t place,

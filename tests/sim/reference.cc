@@ -95,6 +95,34 @@ std::uint64_t sample_weight(std::uint64_t seed, std::uint32_t rank, std::uint64_
   return Random::mix(seed + rank * 7919 + round * 104729) % 6;
 }
 
+double rate_of(std::uint64_t seed, std::uint64_t round, std::uint32_t group) {
+  return 0.005 * static_cast<double>(1 + Random::mix(seed + round * 7919 + group * 104729) % 20);
+}
+
+void step_elements(const ReferenceOptions& o, std::uint64_t first, std::span<const float> gradient,
+                   std::span<float> params, std::vector<std::vector<float>>& slots, const StepNumber& number) {
+  const std::size_t tensors = o.layout->tensors().size();
+  for (std::size_t t = 0; t < tensors; ++t) {
+    const std::uint32_t group = o.layout->tensors()[t].group;
+    // With the padding behind it.
+    const std::uint64_t next = t + 1 < tensors ? o.layout->tensor_offset(t + 1) : o.layout->flat_elements();
+    const std::uint64_t begin = std::max(o.layout->tensor_offset(t), first);
+    const std::uint64_t end = std::min(next, first + gradient.size());
+    if (begin >= end) continue;
+    kernels::BlockArgs block;
+    block.count = end - begin;
+    block.grad = gradient.data() + (begin - first);
+    block.param_in = block.param_out = params.data() + (begin - first);
+    for (std::size_t s = 0; s < slots.size(); ++s) {
+      block.state_in[s] = block.state_out[s] = slots[s].data() + (begin - first);
+    }
+    const kernels::Optimizer& optimizer = group == 0 ? *o.optimizer : *o.other_group;
+    const double lr =
+        o.other_group ? rate_of(o.seed, number.round, group) : scheduled_lr(o.schedule, o.lr, number.position);
+    optimizer.step(optimizer.scalars(number.step, lr), block);
+  }
+}
+
 Reference::Reference(const ReferenceOptions& o) {
   const std::uint64_t elements = o.layout->flat_elements();
   std::vector<float> params(elements);
@@ -134,13 +162,7 @@ Reference::Reference(const ReferenceOptions& o) {
       ++step;
       const float scale = o.gate ? gate_scale(gate, weight) : static_cast<float>(1.0 / static_cast<double>(weight));
       for (float& value : sum) value *= scale;
-      kernels::BlockArgs block;
-      block.count = elements;
-      block.grad = sum.data();
-      block.param_in = block.param_out = params.data();
-      for (std::size_t s = 0; s < slots.size(); ++s) block.state_in[s] = block.state_out[s] = slots[s].data();
-      const kernels::StepScalars scalars = o.optimizer->scalars(step, scheduled_lr(o.schedule, o.lr, step));
-      o.optimizer->step(scalars, block);
+      step_elements(o, 0, sum, params, slots, {step, round, step});
     }
     master_.push_back(params);
     // A round that is not applied sends no change.

@@ -23,8 +23,17 @@ struct ReferenceOptions {
   double lr = 0.1;
   ScheduleConfig schedule;
   std::shared_ptr<const kernels::Optimizer> optimizer;
+  std::shared_ptr<const kernels::Optimizer> other_group;  // not null: trainers say rates, and this is group 1's
   std::optional<GateConfig> gate;
 };
+
+// Which step: of the parameters, of the round, and its place in the schedule.
+struct StepNumber {
+  std::uint64_t step = 0, round = 0, position = 0;
+};
+// Steps flat elements from `first` on, as many as there are gradients, tensor by tensor; the gradient has been scaled.
+void step_elements(const ReferenceOptions& options, std::uint64_t first, std::span<const float> gradient,
+                   std::span<float> params, std::vector<std::vector<float>>& slots, const StepNumber& number);
 
 class Reference {
  public:
@@ -58,5 +67,7 @@ float initial_value(std::uint64_t seed, std::uint64_t element);
 float gradient_value(std::uint64_t seed, std::uint32_t rank, std::uint64_t round, std::uint64_t element,
                      float parameter);
 std::uint64_t sample_weight(std::uint64_t seed, std::uint32_t rank, std::uint64_t round);
+// The learning rate that trainers say for a group of tensors.
+double rate_of(std::uint64_t seed, std::uint64_t round, std::uint32_t group);
 
 }  // namespace tributary::sim

@@ -17,14 +17,10 @@ inline constexpr std::uint64_t kMs = 1'000'000;
 
 class ClientRecorder final : public ClientOutput {
  public:
-  void send_push(ConnectionIndex connection, const Push& push) override { pushes.emplace_back(connection, push); }
+  void send_push(ConnectionIndex connection, Push push) override { pushes.emplace_back(connection, push); }
   void send_init(ConnectionIndex connection, const Init& init) override { inits.emplace_back(connection, init); }
   void send_pull(ConnectionIndex connection, const Pull& pull) override { pulls.emplace_back(connection, pull); }
   void send_query(ConnectionIndex connection, const Query& query) override { queries.emplace_back(connection, query); }
-  std::uint64_t kept_weight(ChunkIndex, Round round) override { return 1000 + round.value; }
-  GateDecision kept_decision(ChunkIndex, Round round) override {
-    return {GateVerdict::kApplied, 1.0, static_cast<double>(round.value), 1.0f, 0};
-  }
   void answered(const Answer& answer, bool whole, std::span<const std::byte>) override {
     delivered.push_back(answer);
     whole_.push_back(whole);

@@ -18,10 +18,8 @@ TEST_CASE("what a server lost is pushed again round by round before the paramete
   const Push& first = client.out.pushes[0].second;
   CHECK(first.key.chunk == ChunkIndex(0));
   CHECK(first.round == Round(6));
-  CHECK(first.weight == 1006);
   CHECK(first.redo);
-  CHECK(first.gate.norm == 6.0);  // what was decided about that round
-  client.receipt(0, 6);           // held until other nodes have pushed it
+  client.receipt(0, 6);  // held until other nodes have pushed it
   CHECK(client.out.pushes.size() == 1);
   CHECK(client.core.in_flight_bytes() == kBytes);  // of the pull
   client.applied(0, 6);

@@ -82,7 +82,7 @@ class Loop final : public ClientOutput, public ShardOutput {
   void round(std::uint64_t r) {
     for (std::uint32_t node = 0; node < kNodes; ++node) {
       complete_.clear();
-      const Status ready = gathers_[node]->on_tensor(0, 0, Round(r), 32, complete_);
+      const Status ready = gathers_[node]->on_tensor(0, 0, Round(r), 32, kScheduledRate, complete_);
       if (!ready || complete_.size() != kChunks) ++faults;
       for (const NodeGather::Complete& c : complete_)
         clients_[node]->gradient_ready(c.chunk, c.round, c.weight, ++now_);
@@ -120,13 +120,12 @@ class Loop final : public ClientOutput, public ShardOutput {
     return job;
   }
 
-  void send_push(ConnectionIndex, const Push& push) override {
+  void send_push(ConnectionIndex, Push push) override {
     core_.on_push(peer_of(push.key.node.value), push, Payload(std::shared_ptr(frame_), *frame_));
   }
   void send_init(ConnectionIndex, const Init& init) override { core_.on_init(peer_of(0), init, initial_); }
   void send_pull(ConnectionIndex, const Pull& pull) override { core_.on_pull(peer_of(pull.key.node.value), pull); }
   void send_query(ConnectionIndex, const Query&) override { ++faults; }
-  std::uint64_t kept_weight(ChunkIndex, Round) override { return ++faults; }
   void residual_restored(ChunkIndex, std::span<const std::byte>) override { ++faults; }
   void answered(const Answer& answer, bool, std::span<const std::byte>) override {
     gathers_[answer.key.node.value]->answered(answer.key.chunk);

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "common/base/assert.h"
-#include "common/config/schedule.h"
 #include "worker/allreduce/allreduce_engine.h"
 
 namespace tributary {
@@ -108,17 +107,22 @@ Status AllreduceEngine::step_group(const Flight& flight) {
 
 Status AllreduceEngine::step_chunk(std::uint32_t position, ChunkIndex chunk, const Flight& flight,
                                    std::uint64_t total) {
-  kernels::BlockArgs block;
-  block.count = plan().elements(chunk);
-  block.grad = values(position, flight);
-  block.grad_scale = static_cast<float>(1.0 / static_cast<double>(total));
-  block.param_in = block.param_out = devices_->parameters(position, chunk);
-  for (std::uint32_t array = 0; array < devices_->state_arrays(); ++array) {
-    block.state_in[array] = block.state_out[array] = devices_->state(position, array, chunk);
-  }
   const std::uint64_t step = steps_[chunk.value];
-  const double lr = scheduled_lr(job_->schedule, job_->config.optimizer.lr, step);
-  return api_.step(parts_[position].main, *job_->optimizer, job_->optimizer->scalars(step, lr), block);
+  step_runs(*job_, *plan().node.layout, chunk, step, step, output_.rates(chunk), runs_);
+  Status stepped;
+  for (std::size_t first = 0; const StepRun& run : runs_) {
+    kernels::BlockArgs block;
+    block.count = run.end - first;
+    block.grad = values(position, flight) + first;
+    block.grad_scale = static_cast<float>(1.0 / static_cast<double>(total));
+    block.param_in = block.param_out = devices_->parameters(position, chunk) + first;
+    for (std::uint32_t array = 0; array < devices_->state_arrays(); ++array) {
+      block.state_in[array] = block.state_out[array] = devices_->state(position, array, chunk) + first;
+    }
+    if (stepped) stepped = api_.step(parts_[position].main, *job_->optimizer, run.scalars, block);
+    first = run.end;
+  }
+  return stepped;
 }
 
 Status AllreduceEngine::finish(Flight& flight) {

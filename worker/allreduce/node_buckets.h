@@ -29,6 +29,8 @@ class NodeBuckets final : public BucketOutput {
   // Trainers rang.
   void scan();
 
+  // Nothing changes them between ready() and stepped().
+  Rates rates(ChunkIndex chunk) const override { return gather_.rates(chunk); }
   bool wants(ChunkIndex chunk, Round round) override;
   void capture(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
                std::uint64_t step) override;

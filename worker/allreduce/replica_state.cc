@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 
-#include "common/config/schedule.h"
 #include "common/math/fused_step.h"
 
 namespace tributary {
@@ -36,7 +35,7 @@ ReplicaState::ReplicaState(std::shared_ptr<const JobPlan> plan, std::shared_ptr<
   }
 }
 
-void ReplicaState::step(ChunkIndex chunk, const float* sum, std::uint64_t weight) {
+void ReplicaState::step(ChunkIndex chunk, const float* sum, std::uint64_t weight, Rates rates) {
   if (weight == 0) return;
   const ChunkRange range = layout_->chunk(chunk);
   const PushFrame frame{reinterpret_cast<const std::byte*>(sum)};
@@ -50,8 +49,9 @@ void ReplicaState::step(ChunkIndex chunk, const float* sum, std::uint64_t weight
     args.state_in[slot] = args.state_out[slot] = slots_[slot] + range.begin;
   }
   const std::uint64_t step = ++steps_[chunk.value];
-  const double lr = scheduled_lr(plan_->schedule, plan_->config.optimizer.lr, step);
-  fused_step(*plan_->optimizer, plan_->optimizer->scalars(step, lr), args);
+  std::vector<StepRun> runs;
+  step_runs(*plan_, *layout_, chunk, step, step, rates, runs);
+  fused_step(*plan_->optimizer, runs, args);
 }
 
 }  // namespace tributary

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/base/layout.h"
-#include "common/config/job_plan.h"
+#include "common/config/step_runs.h"
 #include "common/math/encoding.h"
 
 namespace tributary {
@@ -41,7 +41,7 @@ class ReplicaState {
 
   // One round of one chunk. sum: of all ranks' gradients; weight: of all of them. As on servers: a round without
   // samples changes nothing.
-  void step(ChunkIndex chunk, const float* sum, std::uint64_t weight);
+  void step(ChunkIndex chunk, const float* sum, std::uint64_t weight, Rates rates = {});
 
   float* parameters() const { return parameters_; }
   std::span<float* const> slots() const { return slots_; }                            // state arrays, flat

@@ -111,10 +111,9 @@ void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
   chunk.sent_ns = now_ns;
   if (chunk.redo) {
     ++stats_.redone;
-    Push push{key(chunk), chunk.round, output_.kept_weight(chunk.index, chunk.round), push_->id()};
+    Push push{key(chunk), chunk.round, 0, push_->id()};
     push.redo = true;
-    push.gate = output_.kept_decision(chunk.index, chunk.round);
-    return output_.send_push(chunk.connection, push);
+    return output_.send_push(chunk.connection, std::move(push));
   }
   if (!chunk.delivered) {
     if (job_.init()) output_.send_init(chunk.connection, Init{key(chunk)});
@@ -132,7 +131,7 @@ void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
     if (chunk.wants_residual) push.residual = ResidualUse::kBehind;
     push.last = chunk.last;
   }
-  output_.send_push(chunk.connection, push);
+  output_.send_push(chunk.connection, std::move(push));
 }
 
 void ClientCore::acknowledge(Chunk& chunk, std::uint64_t now_ns) {

@@ -63,15 +63,12 @@ class ClientOutput {
   // The shell finds the payload by chunk: for Push the node's encoded gradient of that round, which stays unchanged
   // until answered(), with the residual behind it or the residual alone as push.residual says; for Init the initial
   // values.
-  // push.redo: of an earlier round, as kept_weight() knows it.
-  virtual void send_push(ConnectionIndex connection, const Push& push) = 0;
+  // The shell also says what it knows of the round: its learning rates, and of a push with redo, which is of a round
+  // after ClientJob::redo_after, all that was kept with its frame: weight, rates, what was decided about it.
+  virtual void send_push(ConnectionIndex connection, Push push) = 0;
   virtual void send_init(ConnectionIndex connection, const Init& init) = 0;
   virtual void send_pull(ConnectionIndex connection, const Pull& pull) = 0;
   virtual void send_query(ConnectionIndex connection, const Query& query) = 0;
-  // The weight of the node's push of a round after ClientJob::redo_after, which is kept.
-  virtual std::uint64_t kept_weight(ChunkIndex chunk, Round round) = 0;
-  // Jobs with a gate: what was decided about that round.
-  virtual GateDecision kept_decision(ChunkIndex /*chunk*/, Round /*round*/) { return {}; }
   // Parameters of `chunk` at `answer.version` are in `payload` (`whole`: as fp32, whatever the job's pull encoding):
   // decode and publish them. Called once per chunk and version.
   virtual void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) = 0;

@@ -122,7 +122,8 @@ void WorkerLaneJob::scan() {
       if (round == seen[i]) continue;
       seen[i] = round;
       const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
-      if (Status status = gather_.on_tensor(rank, tensors[i], Round(round), weight, complete_); !status) {
+      const double rate = word.rate.load(std::memory_order_relaxed);
+      if (Status status = gather_.on_tensor(rank, tensors[i], Round(round), weight, rate, complete_); !status) {
         return fail_job({LaneFailure::Kind::kTrainer, rank, status.error()});
       }
     }
@@ -130,6 +131,7 @@ void WorkerLaneJob::scan() {
   if (complete_.empty()) return;
   pace_.gathered(complete_.size(), complete_.back().weight, output_.now_ns(), reducer_->busy_ns());
   for (const NodeGather::Complete& done : complete_) {
+    if (job_->spec().redo) job_->spec().redo->note_rates(done.chunk, done.round, done.rates);
     reducer_->reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
   }
 }
@@ -149,15 +151,20 @@ void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message,
   }
 }
 
-void WorkerLaneJob::send_push(ConnectionIndex connection, const Push& push) {
+void WorkerLaneJob::send_push(ConnectionIndex connection, Push push) {
   const ChunkIndex chunk = push.key.chunk;
   std::span<const std::byte> payload =
       push.residual == ResidualUse::kAlone ? reducer_->residual(chunk) : frames_[chunk.value];
+  Rates rates = gather_.rates(chunk);
   if (push.redo) {
     const std::optional<RedoRing::Frame> kept = kept_frame(chunk, push.round);
     if (!kept) return;
+    push.weight = kept->weight;
+    push.gate = kept->gate;
+    rates = kept->rates;
     payload = kept->bytes;
   }
+  push.rates.assign(rates.begin(), rates.end());
   send(connection, push, payload);
 }
 
@@ -171,16 +178,6 @@ std::optional<RedoRing::Frame> WorkerLaneJob::kept_frame(ChunkIndex chunk, Round
                                                  " are no longer kept on this node; attach again"}});
   }
   return kept;
-}
-
-std::uint64_t WorkerLaneJob::kept_weight(ChunkIndex chunk, Round round) {
-  const std::optional<RedoRing::Frame> kept = kept_frame(chunk, round);
-  return kept ? kept->weight : 0;
-}
-
-GateDecision WorkerLaneJob::kept_decision(ChunkIndex chunk, Round round) {
-  const std::optional<RedoRing::Frame> kept = kept_frame(chunk, round);
-  return kept ? kept->gate : GateDecision{};
 }
 
 void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {

@@ -93,9 +93,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::optional<RedoRing::Frame> kept_frame(ChunkIndex chunk, Round round);
   void send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload = {});
 
-  void send_push(ConnectionIndex connection, const Push& push) override;
-  std::uint64_t kept_weight(ChunkIndex chunk, Round round) override;
-  GateDecision kept_decision(ChunkIndex chunk, Round round) override;
+  void send_push(ConnectionIndex connection, Push push) override;
   void send_init(ConnectionIndex connection, const Init& init) override;
   void send_pull(ConnectionIndex connection, const Pull& pull) override { send(connection, pull); }
   void send_query(ConnectionIndex connection, const Query& query) override { send(connection, query); }

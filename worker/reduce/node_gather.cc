@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/assert.h"
+#include "common/base/printed.h"
 
 namespace tributary {
 namespace {
@@ -24,6 +25,9 @@ NodeGather::NodeGather(std::shared_ptr<const Layout> layout, const std::vector<C
     local_[chunks[i].value] = static_cast<std::uint32_t>(i);
     chunks_[i].round = start.next();
     chunks_[i].missing = needed(chunks[i]);
+    chunks_[i].groups = layout_->groups_of(chunks[i]);
+    chunks_[i].rates_at = rates_.size();
+    rates_.resize(rates_.size() + chunks_[i].groups.size(), kUnsaid);
     const auto [first, last] = layout_->tensors_of(chunks[i]);
     for (std::size_t t = first; t < last; ++t) {
       if (tensors_.empty() || tensors_.back() < t) tensors_.push_back(static_cast<std::uint32_t>(t));
@@ -47,7 +51,26 @@ void NodeGather::answered(ChunkIndex chunk) {
   chunks_[position].open = true;
 }
 
-Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight,
+// All tensors of a group, on all ranks, say the same.
+Status NodeGather::take_rate(Chunk& chunk, std::uint32_t rank, std::size_t tensor, Round round, double rate) {
+  const std::uint32_t group = layout_->tensors()[tensor].group;
+  const auto place = std::ranges::lower_bound(chunk.groups, group) - chunk.groups.begin();
+  double& known = rates_[chunk.rates_at + static_cast<std::size_t>(place)];
+  if (known == kUnsaid) {
+    known = rate;
+  } else if (known != rate) {
+    const auto shown = [](double value) {
+      return value == kScheduledRate ? std::string("none") : printed("%.17g", value);
+    };
+    return mistake(rank, tensor,
+                   "learning rate " + shown(rate) + " in round " + std::to_string(round.value) +
+                       " differs from the rate " + shown(known) + " that was said for group " + std::to_string(group) +
+                       " before, by another tensor or another rank of this node; all ranks must set the same rates");
+  }
+  return {};
+}
+
+Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight, double rate,
                              std::vector<Complete>& out) {
   TRIB_ASSERT(rank < ranks_ && tensor < layout_->tensors().size());
   Round& last_round = tensor_rounds_[tensor * ranks_ + rank];
@@ -61,6 +84,9 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
     return mistake(rank, tensor,
                    "weight " + std::to_string(weight) + " is over the limit of " + std::to_string(kMaxWeight) +
                        "; the weight is the number of samples in the gradient");
+  }
+  if (!sound_rate(rate)) {
+    return mistake(rank, tensor, "learning rate " + printed("%g", rate) + " is no finite number from 0 on");
   }
   last_round = round;
   const auto [begin, end] = layout_->chunks_of(tensor);
@@ -84,8 +110,15 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
                          " differs from the weight " + std::to_string(known) +
                          " of another tensor; all tensors of a round have the same number of samples");
     }
+    // The rates of the last round were wanted until its answer, which has come.
+    if (chunk.missing == needed(ChunkIndex(index))) {
+      std::fill_n(rates_.begin() + static_cast<std::ptrdiff_t>(chunk.rates_at), chunk.groups.size(), kUnsaid);
+    }
+    if (Status status = take_rate(chunk, rank, tensor, round, rate); !status) return status;
     if (--chunk.missing != 0) continue;
-    out.push_back({ChunkIndex(index), round, chunk.weight});
+    const std::span<const double> all(rates_.data() + chunk.rates_at, chunk.groups.size());
+    chunk.says_rates = std::ranges::any_of(all, [](double each) { return each != kScheduledRate; });
+    out.push_back({ChunkIndex(index), round, chunk.weight, said(chunk)});
     chunk.open = false;
     chunk.round = round.next();
     chunk.missing = needed(ChunkIndex(index));

@@ -12,6 +12,7 @@
 #include "common/base/ids.h"
 #include "common/base/layout.h"
 #include "common/base/result.h"
+#include "common/config/step_runs.h"
 
 namespace tributary {
 
@@ -24,6 +25,7 @@ class NodeGather {
     ChunkIndex chunk;
     Round round;
     std::uint64_t weight = 0;  // sum over the local ranks
+    Rates rates;               // that all of them said; there until answered() and the next ready
   };
 
   // chunks: this lane's, ascending. ranks: local ones. start: the version every chunk begins at; the first ready is for
@@ -36,8 +38,10 @@ class NodeGather {
 
   // Local rank `rank` called ready for `tensor`. Appends the chunks that became complete to `out`, in flat order. An
   // error is that trainer's mistake, worded for it; the job cannot go on.
-  Status on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight,
+  Status on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight, double rate,
                    std::vector<Complete>& out);
+  // Of the chunk's last complete round, until answered() and the next ready.
+  Rates rates(ChunkIndex chunk) const { return said(chunks_[local_[chunk.value]]); }
 
   // Tensors that overlap this lane's chunks, ascending: the only ones it needs to look at.
   const std::vector<std::uint32_t>& tensors() const { return tensors_; }
@@ -48,8 +52,17 @@ class NodeGather {
     Round round;                // being gathered
     std::uint32_t missing = 0;  // (rank, tensor) pairs
     std::uint64_t weight = 0;
+    std::size_t rates_at = 0;           // in rates_: one for each of its groups
+    std::vector<std::uint32_t> groups;  // Layout::groups_of()
+    bool says_rates = false;            // not all are kScheduledRate, in the last complete round
   };
   static constexpr std::uint64_t kUnset = ~0ull;
+  static constexpr double kUnsaid = -2.0;
+
+  Rates said(const Chunk& chunk) const {
+    return chunk.says_rates ? Rates(rates_.data() + chunk.rates_at, chunk.groups.size()) : Rates();
+  }
+  Status take_rate(Chunk& chunk, std::uint32_t rank, std::size_t tensor, Round round, double rate);
 
   Status mistake(std::uint32_t rank, std::size_t tensor, const std::string& what) const;
   std::uint32_t needed(ChunkIndex chunk) const;
@@ -61,6 +74,7 @@ class NodeGather {
   std::vector<std::uint32_t> tensors_;
   std::vector<Round> tensor_rounds_;          // [tensor * ranks + rank]: last ready
   std::vector<std::uint64_t> chunk_weights_;  // [position * ranks + rank]: this round's, kUnset before the first tensor
+  std::vector<double> rates_;                 // by chunk and group: of the round that is gathered, else of the last one
 };
 
 }  // namespace tributary

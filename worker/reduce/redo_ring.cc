@@ -13,7 +13,7 @@ namespace tributary {
 
 // Both are read by other processes of the same release; the numbers say whether that holds.
 struct RedoRing::Header {
-  static constexpr std::uint64_t kMagic = 0x34303030'4f444552;  // "REDO0004"
+  static constexpr std::uint64_t kMagic = 0x35303030'4f444552;  // "REDO0005"
   std::uint64_t magic = kMagic;
   std::uint64_t job = 0, layout_hash = 0, chunk_elements = 0;
   std::uint32_t node = 0, rounds = 0, push_id = 0, reserved = 0;
@@ -25,6 +25,7 @@ struct RedoRing::Entry {
   std::uint64_t weight = 0;
   GateDecision gate;
   std::atomic<std::uint32_t> decided{0};  // `gate` is there
+  std::uint32_t says_rates = 0;           // 0: as the job's schedule has them
   // Of the first two slots' entries: the round after which the residual in this area is, plus 1; 0: none is there.
   std::atomic<std::uint64_t> residual{0};
 };
@@ -46,6 +47,12 @@ RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t 
   const auto encoding = make_encoding(push);
   const std::size_t slots = std::size_t{rounds} + 1;
   begin = aligned(sizeof(Header)) + aligned(layout.chunks() * slots * sizeof(Entry));
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    groups.push_back(layout.groups_of(ChunkIndex(c)).size());
+    rates_at.push_back(begin);
+    begin += slots * groups.back() * sizeof(double);
+  }
+  begin = aligned(begin);
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     frame_bytes.push_back(encoding->bytes(layout.chunk(ChunkIndex(c)).elements));
     frame_at.push_back(slot_bytes);
@@ -158,6 +165,19 @@ std::span<const std::byte> RedoRing::written(ChunkIndex chunk, Round round) cons
   return {memory_.data() + slot_offset(round) + places_.frame_at[chunk.value], places_.frame_bytes[chunk.value]};
 }
 
+std::span<double> RedoRing::rates(ChunkIndex chunk, Round round) const {
+  const std::size_t groups = places_.groups[chunk.value];
+  auto* first = reinterpret_cast<double*>(memory_.data() + places_.rates_at[chunk.value]);
+  return {first + round.value % slots() * groups, groups};
+}
+
+void RedoRing::note_rates(ChunkIndex chunk, Round round, Rates said) {
+  Entry& kept = entry(chunk, round);
+  kept.round.store(0, std::memory_order_release);
+  kept.says_rates = said.empty() ? 0 : 1;
+  if (!said.empty()) std::ranges::copy(said, rates(chunk, round).begin());
+}
+
 void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight) {
   Entry& kept = entry(chunk, round);
   kept.weight = weight;
@@ -178,7 +198,8 @@ std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) con
   if (round.value == 0 || kept.round.load(std::memory_order_acquire) != round.value) return {};
   const bool decided = kept.decided.load(std::memory_order_acquire) != 0;
   // A copy is looked at: trainers can write here at any time, and a server refuses what cannot be.
-  const Frame frame{written(chunk, round), kept.weight, decided ? kept.gate : GateDecision{}};
+  const Frame frame{written(chunk, round), kept.weight, decided ? kept.gate : GateDecision{},
+                    kept.says_rates != 0 ? Rates(rates(chunk, round)) : Rates()};
   if (frame.weight > NodeGather::kMaxWeight || !frame.gate.sound() || (decided && !frame.gate.known())) return {};
   return frame;
 }

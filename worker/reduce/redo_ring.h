@@ -4,7 +4,8 @@
 // that it outlives the worker daemon, too.
 //
 // Layout of the memory:
-//     Header | Entry[chunk][slot] | slot 0: frame of chunk 0 | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
+//     Header | Entry[chunk][slot] | learning rates: double[chunk][slot][group of the chunk] | slot 0: frame of chunk 0
+//     | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
 //            | chunk 0: area of even rounds | of odd ones | chunk 1: ...
 // Round r lies in slot r % slots. There is a slot more than rounds are kept: that of the open round, which a rank may
 // write while all the others are still wanted. An entry names its round only while its frame is complete: a process
@@ -33,6 +34,7 @@
 #include "common/base/layout.h"
 #include "common/base/result.h"
 #include "common/base/shared_memory.h"
+#include "common/config/step_runs.h"
 #include "common/math/encoding.h"
 #include "common/math/gate_decision.h"
 
@@ -66,6 +68,8 @@ class RedoRing {
   std::size_t slot_bytes() const { return places_.slot_bytes; }
   std::uint32_t slots() const { return rounds_ + 1; }
   std::span<const std::byte> written(ChunkIndex chunk, Round round) const;
+  // Learning rates that the trainers say with the round's gradient; before publish() of it.
+  void note_rates(ChunkIndex chunk, Round round, Rates rates);
   // It is complete. The place of the round after it is free from now on.
   void publish(ChunkIndex chunk, Round round, std::uint64_t weight);
   // Jobs with a gate: what the answer to it says was decided about its round.
@@ -80,6 +84,7 @@ class RedoRing {
     std::span<const std::byte> bytes;
     std::uint64_t weight = 0;
     GateDecision gate;
+    Rates rates;  // in the ring
   };
   std::optional<Frame> find(ChunkIndex chunk, Round round) const;
 
@@ -112,6 +117,7 @@ class RedoRing {
   // Where what lies, in bytes.
   struct Places {
     Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds);
+    std::vector<std::size_t> groups, rates_at;       // by chunk: how many rates an entry has; of its first slot's
     std::vector<std::size_t> frame_bytes, frame_at;  // by chunk: of one frame; from where its slot begins
     std::vector<std::size_t> area_bytes, area_at;    // by chunk: of one area; both are 0 if there are none
     std::size_t begin = 0, slot_bytes = 0, end = 0;  // of all slots; of one; of all
@@ -120,6 +126,7 @@ class RedoRing {
   Header& header() const;
   void* entries() const;
   Entry& entry(ChunkIndex chunk, Round round) const;
+  std::span<double> rates(ChunkIndex chunk, Round round) const;
   std::atomic<std::uint64_t>& residual_round(ChunkIndex chunk, Round round) const;
 
   SharedMemory memory_;

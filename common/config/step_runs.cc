@@ -1,0 +1,72 @@
+#include "common/config/step_runs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "common/base/assert.h"
+#include "common/config/schedule.h"
+
+namespace tributary {
+namespace {
+
+const kernels::OptimizerOptions& options_of(const JobConfig& job, std::uint32_t group) {
+  return group == 0 ? job.optimizer : job.groups[group - 1];
+}
+
+}  // namespace
+
+bool sound_rate(double rate) {
+  return rate == kScheduledRate || (std::isfinite(rate) && rate >= 0.0);
+}
+
+Status check_groups(const JobConfig& job, std::span<const TensorSpec> tensors) {
+  for (const TensorSpec& tensor : tensors) {
+    if (tensor.group <= job.groups.size()) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                "tensor '" + tensor.name + "' is of group " + std::to_string(tensor.group) + ", but job '" + job.name +
+                    "' has " + std::to_string(job.groups.size()) +
+                    " [[groups]] beside group 0, its [optimizer]; add a [[groups]] table for each");
+  }
+  return {};
+}
+
+void step_runs(const JobPlan& plan, const Layout& layout, ChunkIndex chunk, std::uint64_t step, std::uint64_t position,
+               Rates rates, std::vector<StepRun>& runs) {
+  runs.clear();
+  const ChunkRange range = layout.chunk(chunk);
+  const auto scalars = [&](std::uint32_t group, double said) {
+    TRIB_ASSERT(group < plan.groups.size());
+    const double rate =
+        said == kScheduledRate ? scheduled_lr(plan.schedule, options_of(plan.config, group).lr, position) : said;
+    return plan.groups[group]->scalars(step, rate);
+  };
+  if (plan.groups.size() == 1) {
+    TRIB_ASSERT(rates.size() <= 1);
+    runs.push_back({range.elements, scalars(0, rates.empty() ? kScheduledRate : rates.front())});
+    return;
+  }
+  const std::vector<std::uint32_t> groups = layout.groups_of(chunk);
+  TRIB_ASSERT(rates.empty() || rates.size() == groups.size());
+  std::vector<kernels::StepScalars> of_group;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    of_group.push_back(scalars(groups[g], rates.empty() ? kScheduledRate : rates[g]));
+  }
+  const auto [first, last] = layout.tensors_of(chunk);
+  std::uint32_t running = 0;
+  for (std::size_t t = first; t < last; ++t) {
+    const std::uint32_t group = layout.tensors()[t].group;
+    const bool ends = t + 1 == layout.tensors().size() || layout.tensor_offset(t + 1) >= range.begin + range.elements;
+    // The padding behind a tensor is stepped as it is.
+    const std::size_t end = ends ? range.elements : layout.tensor_offset(t + 1) - range.begin;
+    if (!runs.empty() && group == running) {
+      runs.back().end = end;
+      continue;
+    }
+    const auto place = std::ranges::lower_bound(groups, group) - groups.begin();
+    runs.push_back({end, of_group[static_cast<std::size_t>(place)]});
+    running = group;
+  }
+}
+
+}  // namespace tributary
