@@ -45,7 +45,6 @@ struct tributary_session {
   std::vector<std::uint64_t> readies;   // per tensor: how often it was said to be ready
   std::vector<unsigned char> awaiting;  // per tensor, a byte, because threads write several: ready, and not waited for
   bool start_called = false, started = false, finished = false;
-  bool over = false;  // the view: tributary_wait() said so
   std::string reason;
 };
 
@@ -428,9 +427,8 @@ tributary_status tributary_wait(tributary_session* session, size_t tensor, tribu
     const auto state = all ? session->session->wait() : session->session->wait(tensor);
     if (!state) return tl::unexpected(state.error());
     *step = step_of(*state);
-    session->over = *step == TRIBUTARY_VIEW_STOPPED || *step == TRIBUTARY_RESTART;
     // Of a view that is over nothing can be ready any more.
-    if (session->over) return {};
+    if (*step == TRIBUTARY_VIEW_STOPPED || *step == TRIBUTARY_RESTART) return {};
     if (all) {
       std::ranges::fill(session->awaiting, 0);
     } else {
@@ -460,7 +458,6 @@ const char* tributary_stop_reason(tributary_session* session) {
   const char* reason = "";
   fenced([&]() -> Status {
     if (Status there = not_null(session, "the session"); !there) return there;
-    if (!session->over) return {};
     session->reason = session->session->stop_reason();
     reason = session->reason.c_str();
     return {};

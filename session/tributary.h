@@ -163,7 +163,8 @@ typedef struct tributary_gate {
 TRIBUTARY_API tributary_status tributary_get_gate(const tributary_session* session, uint64_t round,
                                                   tributary_gate* gate);
 
-/* Why the view ended, after TRIBUTARY_VIEW_STOPPED or TRIBUTARY_RESTART; "" else. Valid until the next call. */
+/* Why the view ended, after TRIBUTARY_VIEW_STOPPED or TRIBUTARY_RESTART, or after a rank that stopped has finished; "" if
+ * nobody has said so. Valid until the next call. */
 TRIBUTARY_API const char* tributary_stop_reason(tributary_session* session);
 
 /* Totals of this node since the attach. Any thread. */
