@@ -1,5 +1,5 @@
-/* A trainer in C: linear regression by gradient descent, one process a rank. Start it as torchrun starts its ranks (RANK,
- * WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK), on each node beside a worker daemon (TRIBUTARY_SOCKET).
+/* A trainer in C: linear regression by gradient descent, one process a rank. Start it as torchrun starts its ranks
+ * (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK), on each node beside a worker daemon (TRIBUTARY_SOCKET).
  *
  *   session [ROUNDS]          prints the loss over all samples, the same bits on every rank
  *
@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <threads.h>
 #include <time.h>
-
 #include <tributary.h>
 
 enum { FEATURES = 8, SAMPLES = 512, ROUNDS = 300, ATTEMPTS = 20, EXIT_STOPPED = 75 };
@@ -108,7 +107,8 @@ static tributary_status run(const tributary_options* options, uint64_t rounds) {
   tributary_step step = TRIBUTARY_CONTINUE;
   status = train(session, rounds, &round, &step);
   if (status == TRIBUTARY_OK && step == TRIBUTARY_RESTART) {
-    fprintf(stderr, "attaching again after round %llu: %s\n", (unsigned long long)round, tributary_stop_reason(session));
+    fprintf(stderr, "attaching again after round %llu: %s\n", (unsigned long long)round,
+            tributary_stop_reason(session));
     tributary_destroy(session);
     return TRIBUTARY_UNAVAILABLE;
   }

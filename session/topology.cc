@@ -30,8 +30,8 @@ Status read_number(const std::string& torchrun_name, std::uint32_t& out) {
   const char* end = text + std::strlen(text);
   const auto [stopped, error] = std::from_chars(text, end, out);
   if (error != std::errc{} || stopped != end) {
-    return fail(ErrorCode::kTopology, "environment variable " + name + "='" + text +
-                                          "' is no number from 0 to 4294967295; torchrun sets it");
+    return fail(ErrorCode::kTopology,
+                "environment variable " + name + "='" + text + "' is no number from 0 to 4294967295; torchrun sets it");
   }
   return {};
 }

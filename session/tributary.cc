@@ -94,9 +94,9 @@ Result<std::vector<TensorSpec>> tensors_of(const tributary_options& options) {
       return tl::unexpected(read.error());
     }
     if (tensor.size != stride || stride % alignof(tributary_tensor) != 0) {
-      return fail(ErrorCode::kInvalidArgument,
-                  what + " says that its size is " + std::to_string(tensor.size) + " and tensors[0] " +
-                      std::to_string(stride) + "; set it to sizeof(tributary_tensor) in all of them");
+      return fail(ErrorCode::kInvalidArgument, what + " says that its size is " + std::to_string(tensor.size) +
+                                                   " and tensors[0] " + std::to_string(stride) +
+                                                   "; set it to sizeof(tributary_tensor) in all of them");
     }
     if (tensor.name == nullptr || strnlen(tensor.name, tributary::kMaxNameBytes + 1) > tributary::kMaxNameBytes) {
       return fail(ErrorCode::kInvalidArgument, what + " has no name, or one of more than " +
@@ -200,8 +200,9 @@ Status check_running(const tributary_session* session, const char* call) {
   if (Status there = not_null(session, "the session"); !there) return there;
   if (!session->started) return invalid(std::string(call) + " came before tributary_start(), which goes first");
   if (session->finished) {
-    return invalid(std::string(call) + " came after tributary_finish(); only tributary_saved() and "
-                                       "tributary_destroy() can follow that");
+    return invalid(std::string(call) +
+                   " came after tributary_finish(); only tributary_saved() and "
+                   "tributary_destroy() can follow that");
   }
   return {};
 }
