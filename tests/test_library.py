@@ -15,7 +15,8 @@ ALLOWED = re.compile(
 
 
 def output(*command: str) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}).stdout
+    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
 
 class Library(unittest.TestCase):
