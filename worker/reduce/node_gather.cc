@@ -4,6 +4,7 @@
 
 #include "common/base/assert.h"
 #include "common/base/printed.h"
+#include "common/base/weight.h"
 
 namespace tributary {
 namespace {

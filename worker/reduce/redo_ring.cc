@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/assert.h"
+#include "common/base/weight.h"
 #include "common/wire/messages.h"
 #include "common/wire/redo_plan.h"
 #include "worker/reduce/node_gather.h"
@@ -200,7 +201,7 @@ std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) con
   // A copy is looked at: trainers can write here at any time, and a server refuses what cannot be.
   const Frame frame{written(chunk, round), kept.weight, decided ? kept.gate : GateDecision{},
                     kept.says_rates != 0 ? Rates(rates(chunk, round)) : Rates()};
-  if (frame.weight > NodeGather::kMaxWeight || !frame.gate.sound() || (decided && !frame.gate.known())) return {};
+  if (frame.weight > kMaxWeight || !frame.gate.sound() || (decided && !frame.gate.known())) return {};
   return frame;
 }
 
