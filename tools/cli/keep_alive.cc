@@ -11,6 +11,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kTogether{50};  // who is lost at once is found at once
 
+std::string name_of(const Daemon& daemon) {
+  return daemon.name;
+}
+std::string name_of(const Trainer& trainer) {
+  return trainer.name();
+}
+
 bool stopped(Trainer& trainer) {
   const auto status = trainer.process.poll();
   return status && status->signal == 0 && status->code == kExitStopped;
@@ -18,59 +25,55 @@ bool stopped(Trainer& trainer) {
 
 }  // namespace
 
-// A daemon that was told to stop ends with status 0: its job stops, and its trainers say so.
-bool KeepAlive::lost(Process& process) const {
-  const auto status = process.poll();
-  return status && !status->ok() && status->code != kExitStopped;
-}
-
-bool KeepAlive::anybody_lost() {
-  const auto is_lost = [&](auto& one) { return lost(one.process); };
-  return std::ranges::any_of(cluster_.servers(), is_lost) || std::ranges::any_of(cluster_.workers(), is_lost) ||
-         std::ranges::any_of(cluster_.trainers(), is_lost);
+// A daemon that was told to stop ends with status 0: its job stops, and its trainers say so. A job that stops does not
+// want its ranks back.
+KeepAlive::Lost KeepAlive::lost() {
+  const auto is_lost = [](Process& process) {
+    const auto status = process.poll();
+    return status && !status->ok() && status->code != kExitStopped;
+  };
+  Lost lost;
+  const bool stopping = std::ranges::any_of(cluster_.trainers(), stopped);
+  for (std::uint32_t i = 0; !stopping && i < cluster_.trainers().size(); ++i) {
+    if (is_lost(cluster_.trainers()[i].process)) lost.trainers.push_back(i);
+  }
+  for (auto* all : {&cluster_.servers(), &cluster_.workers()}) {
+    for (Daemon& daemon : *all) {
+      if (is_lost(daemon.process)) lost.daemons.push_back(&daemon);
+    }
+  }
+  return lost;
 }
 
 Status KeepAlive::look() {
-  if (!anybody_lost()) return {};
+  if (lost().nobody()) return {};
   std::this_thread::sleep_for(kTogether);
   const std::uint64_t rounds = rounds_();
-  std::vector<std::uint32_t> trainers;
-  bool stopping = false, all_ended = true;
-  for (std::uint32_t i = 0; i < cluster_.trainers().size(); ++i) {
-    Trainer& trainer = cluster_.trainers()[i];
-    stopping = stopping || stopped(trainer);
-    all_ended = all_ended && !trainer.process.running() && !lost(trainer.process);
-    if (!lost(trainer.process)) continue;
-    const ExitStatus status = *trainer.process.poll();
-    if (auto ok = may_start(trainer.name(), status, rounds, how_ended(trainer, status)); !ok) return ok;
-    trainers.push_back(i);
+  const bool training = cluster_.trainers_running();
+  Lost who = lost();
+  for (const std::uint32_t i : who.trainers) {
+    if (auto ok = may_start(cluster_.trainers()[i], rounds); !ok) return ok;
   }
-  std::vector<Daemon*> daemons;
-  for (auto* all : {&cluster_.servers(), &cluster_.workers()}) {
-    for (Daemon& daemon : *all) {
-      if (!lost(daemon.process)) continue;
-      const ExitStatus status = *daemon.process.poll();
-      if (auto ok = may_start(daemon.name, status, rounds, how_ended(daemon, status)); !ok) return ok;
-      daemons.push_back(&daemon);
-    }
+  for (Daemon* daemon : who.daemons) {
+    if (auto ok = may_start(*daemon, rounds); !ok) return ok;
   }
-  if (auto ok = start_again(daemons); !ok) return ok;
-  // A job that stops does not want its ranks back. One that goes on wants all of them, those that were done, too.
-  if (stopping || all_ended) return {};
+  if (auto ok = start_again(std::move(who.daemons)); !ok) return ok;
+  if (!training && who.trainers.empty()) return {};
+  // The job goes on with all of its ranks, also those that were done.
   for (std::uint32_t i = 0; i < cluster_.trainers().size(); ++i) {
     const auto status = cluster_.trainers()[i].process.poll();
-    if (status && status->ok()) trainers.push_back(i);
+    if (status && status->ok()) who.trainers.push_back(i);
   }
-  return start_again(trainers);
+  return start_again(who.trainers);
 }
 
-Status KeepAlive::may_start(const std::string& who, const ExitStatus& status, std::uint64_t rounds,
-                            const std::string& end) {
-  const auto refusal = rules_.refusal(who, status, rounds);
-  if (refusal) {
-    const bool usage = status.signal == 0 && status.code == kExitUsage;
-    return fail(usage ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable,
-                end + "\nit is not started again: " + *refusal);
+template <class One>  // Daemon, Trainer
+Status KeepAlive::may_start(One& one, std::uint64_t rounds) {
+  const ExitStatus status = *one.process.poll();
+  const std::string who = name_of(one);
+  if (const auto refusal = rules_.refusal(who, status, rounds)) {
+    return fail(RestartRules::says_usage(status) ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable,
+                how_ended(one, status) + "\nit is not started again: " + *refusal);
   }
   tell_(who + " " + status.describe() + "; it is started again");
   return {};

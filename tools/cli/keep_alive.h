@@ -28,9 +28,14 @@ class KeepAlive {
   std::uint32_t restarts() const { return restarts_; }
 
  private:
-  bool lost(Process& process) const;
-  bool anybody_lost();
-  Status may_start(const std::string& who, const ExitStatus& status, std::uint64_t rounds, const std::string& end);
+  struct Lost {
+    std::vector<std::uint32_t> trainers;
+    std::vector<Daemon*> daemons;
+    bool nobody() const { return trainers.empty() && daemons.empty(); }
+  };
+  Lost lost();
+  template <class One>
+  Status may_start(One& one, std::uint64_t rounds);
   Status start_again(std::vector<Daemon*> daemons);
   Status start_again(const std::vector<std::uint32_t>& trainers);
 

@@ -30,7 +30,7 @@ class RestartRules {
     if (rounds > past.last) past.errors = 0;
     past.last = rounds;
     if (is_error(status)) {
-      if (status.signal == 0 && status.code == kExitUsage) return "status 2 says that it would fail again";
+      if (says_usage(status)) return "status 2 says that it would fail again";
       if (rounds == 0) return "no round was complete before";
       if (++past.errors > kErrors)
         return "it failed as often as " + std::to_string(past.errors) + " times in one round";
@@ -42,16 +42,19 @@ class RestartRules {
     return {};
   }
 
+  static bool says_usage(const ExitStatus& status) { return status.signal == 0 && status.code == kExitUsage; }
+
  private:
   struct Past {
     std::uint64_t counted_from = 0, last = 0;
     std::uint32_t restarts = 0, errors = 0;
   };
 
-  // An exit status, or a signal that a process brings upon itself.
+  // An exit status, or a signal that a process brings upon itself. A shell says signal n with status 128 + n.
   static bool is_error(const ExitStatus& status) {
     constexpr int kOwn[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGTRAP};
-    return status.signal == 0 || std::ranges::find(kOwn, status.signal) != std::end(kOwn);
+    const int signal = status.signal == 0 ? std::max(status.code - kExitSignal, 0) : status.signal;
+    return signal == 0 || std::ranges::find(kOwn, signal) != std::end(kOwn);
   }
 
   const std::uint32_t most_;

@@ -383,7 +383,10 @@ std::vector<std::string> LocalCluster::stop() {
 std::vector<std::string> LocalCluster::stop_now() {
   for (Trainer& t : trainers_) t.process.send_signal(SIGTERM);
   wait_for_trainers(options_.trainer_grace);
-  for (Trainer& t : trainers_) t.process.terminate(milliseconds(0));
+  for (Trainer& t : trainers_) {
+    t.process.terminate(milliseconds(0));
+    t.process.end_rest();
+  }
   return stop();
 }
 

@@ -203,7 +203,11 @@ std::optional<ExitStatus> Process::wait(std::chrono::milliseconds timeout) {
 }
 
 void Process::send_signal(int signal) {
-  if (running()) ::kill(pid_, signal);
+  if (running()) ::kill(-pid_, signal);
+}
+
+void Process::end_rest() const {
+  if (pid_ > 0) ::kill(-pid_, SIGKILL);
 }
 
 ExitStatus Process::terminate(std::chrono::milliseconds grace) {

@@ -67,7 +67,10 @@ class Process {
   std::optional<ExitStatus> poll();
   // Its status if it ends within `timeout`.
   std::optional<ExitStatus> wait(std::chrono::milliseconds timeout);
+  // Also to what it started in its process group, so that a script does not outlive its shell.
   void send_signal(int signal);
+  // Kills what it left behind in its process group. REQUIRES: it has ended, just now.
+  void end_rest() const;
   // SIGTERM, then SIGKILL if it is still there after `grace`; without grace SIGKILL at once, so that it cannot begin to
   // stop in good order. Returns how it ended.
   ExitStatus terminate(std::chrono::milliseconds grace);

@@ -80,6 +80,7 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
 }
 
 Status LocalCluster::restart_trainer(std::uint32_t trainer) {
+  trainers_.at(trainer).process.end_rest();
   return spawn(trainers_.at(trainer));
 }
 
