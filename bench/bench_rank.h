@@ -1,5 +1,5 @@
-// What every rank has that a measurement starts as a process of its own: the job's file and the worker's socket on its
-// command line, its place in the environment.
+// What every rank has that a measurement starts as a process of its own: the job's file on its command line, its
+// place and the worker's socket in the environment.
 #pragma once
 
 #include <string>
@@ -34,7 +34,7 @@ struct BenchRank {
 inline void add_rank(CliCommand command, BenchRank& rank) {
   command.add_option("--job", rank.job_file)->required();
   add_overrides(command, rank.overrides);
-  command.add_option("--worker", rank.socket)->required();
+  command.add_option("--worker", rank.socket)->envname("TRIBUTARY_SOCKET")->required();
 }
 
 }  // namespace tributary::bench

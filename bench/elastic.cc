@@ -96,16 +96,12 @@ class Run {
     auto progress = ProgressSocket::listen(socket);
     if (!progress) return tl::unexpected(progress.error());
     progress_.emplace(std::move(*progress));
-    trainers_.job_file = std::filesystem::absolute(options_.job_file).string();
-    trainers_.overrides = options_.overrides;
-    trainers_.overrides.push_back("membership.on_worker_loss=continue");
+    std::vector<std::string> overrides = options_.overrides;
+    overrides.push_back("membership.on_worker_loss=continue");
+    trainers_.command = cluster_->train_command(std::filesystem::absolute(options_.job_file).string(), overrides,
+                                                {"--json", "--quiet", "--device", options_.device,
+                                                 "--slow-us-per-sample", std::to_string(options_.us_per_sample)});
     trainers_.progress_socket = socket;
-    trainers_.extra_arguments = {"--json",
-                                 "--quiet",
-                                 "--device",
-                                 options_.device,
-                                 "--slow-us-per-sample",
-                                 std::to_string(options_.us_per_sample)};
     Json told = Json::array();
     for (std::size_t phase = 0; phase < nodes_.size(); ++phase) {
       const auto ordered = Clock::now();

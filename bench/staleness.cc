@@ -124,13 +124,11 @@ Result<Json> run_staleness(const StalenessOptions& options) {
   const auto begin = Clock::now();
   const auto run = [&]() -> Result<std::vector<Json>> {
     if (auto ok = cluster.start_trainers(
-            {.program = {options.program, "bench", "staleness-rank"},
-             .job_file = *job,
-             .overrides = {},
-             .progress_socket = {},
-             .extra_arguments = {"--chunks", std::to_string(options.chunks), "--clocks", std::to_string(clocks),
-                                 "--slow-us", std::to_string(options.slow_us), "--seed",
-                                 std::to_string(options.seed)}});
+            {.command =
+                 job_command({options.program, "bench", "staleness-rank"}, *job, {},
+                             {"--chunks", std::to_string(options.chunks), "--clocks", std::to_string(clocks),
+                              "--slow-us", std::to_string(options.slow_us), "--seed", std::to_string(options.seed)}),
+             .progress_socket = {}});
         !ok)
       return tl::unexpected(ok.error());
     if (auto ok = wait_for(cluster, options.seconds); !ok) return tl::unexpected(ok.error());

@@ -169,13 +169,11 @@ Result<Outcome> train(LocalCluster& cluster, const StragglerOptions& o, const Sl
   std::vector<std::vector<std::string>> slow(o.nodes);
   slow.back() = {"--slow-factor", printed("%g", slowdown.factor), "--slow-chance", printed("%g", slowdown.chance)};
   if (auto ok = cluster.start_trainers(
-          {.program = {},
-           .job_file = job,
-           .overrides = {},
+          {.command = cluster.train_command(
+               job, {},
+               {"--device", "cpu", "--json", "--quiet", "--curve-ms", std::to_string(curve_ms), "--slow-us-per-sample",
+                printed("%g", o.us_per_sample), "--slow-seed", std::to_string(o.seed)}),
            .progress_socket = socket,
-           .extra_arguments = {"--device", "cpu", "--json", "--quiet", "--curve-ms", std::to_string(curve_ms),
-                               "--slow-us-per-sample", printed("%g", o.us_per_sample), "--slow-seed",
-                               std::to_string(o.seed)},
            .rank_arguments = std::move(slow)});
       !ok)
     return tl::unexpected(ok.error());

@@ -42,14 +42,17 @@
 
 namespace tributary {
 
-// As torchrun sets them: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK.
+// As torchrun sets them (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK), or as `tributary run` does: the
+// same with TRIBUTARY_ in front, which come first.
 struct Topology {
   std::uint32_t rank = 0, world_size = 1, local_rank = 0, local_world_size = 1, node_rank = 0;
-  // Reads torchrun's variables. Each with TRIBUTARY_ in front comes first, for a program that torchrun starts for
-  // something else. Empty: as if it were not set. kTopology names the one that is missing or contradicts the others.
+  // Reads the variables; an empty one is as if it were not set. kTopology names the one that is missing or contradicts
+  // the others.
   static Result<Topology> from_environment();
   // kTopology if the numbers contradict each other.
   Status validate() const;
+  // Which environment variable says what torchrun says in `torchruns`: "TRIBUTARY_RANK" if that is set, else "RANK".
+  static std::string variable(const std::string& torchruns);
 };
 
 // What outlives a session: memory of the worker daemon that its next process needs if it is killed

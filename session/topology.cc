@@ -1,4 +1,4 @@
-// Topology: where a rank stands, as torchrun says it.
+// Topology: where a rank stands, as `tributary run` or torchrun says it.
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -9,29 +9,24 @@
 namespace tributary {
 namespace {
 
-const char* value_of(const std::string& name) {
-  const char* text = std::getenv(name.c_str());
-  return text && *text ? text : nullptr;
+bool is_set(const char* name) {
+  const char* text = std::getenv(name);
+  return text != nullptr && *text != '\0';
 }
 
-Status read_number(const std::string& torchrun_name, std::uint32_t& out) {
-  std::string name = "TRIBUTARY_" + torchrun_name;
-  const char* text = value_of(name);
-  if (text == nullptr) {
-    name = torchrun_name;
-    text = value_of(name);
-  }
-  if (text == nullptr) {
+Status read_number(const std::string& name, std::uint32_t& out) {
+  if (!is_set(name.c_str())) {
     return fail(ErrorCode::kTopology,
                 "environment variable " + name +
-                    " is not set; start the trainer with torchrun, or set RANK, WORLD_SIZE, LOCAL_RANK, "
-                    "LOCAL_WORLD_SIZE and GROUP_RANK as torchrun does, or the same with TRIBUTARY_ in front");
+                    " is not set; start the trainer with `tributary run` or torchrun, or set RANK, WORLD_SIZE, "
+                    "LOCAL_RANK, LOCAL_WORLD_SIZE and GROUP_RANK as torchrun does (or each with TRIBUTARY_ in front)");
   }
+  const char* text = std::getenv(name.c_str());
   const char* end = text + std::strlen(text);
   const auto [stopped, error] = std::from_chars(text, end, out);
   if (error != std::errc{} || stopped != end) {
-    return fail(ErrorCode::kTopology,
-                "environment variable " + name + "='" + text + "' is no number from 0 to 4294967295; torchrun sets it");
+    return fail(ErrorCode::kTopology, "environment variable " + name + "='" + text +
+                                          "' is no number from 0 to 4294967295; `tributary run` and torchrun set it");
   }
   return {};
 }
@@ -41,6 +36,11 @@ std::string number(std::uint32_t value) {
 }
 
 }  // namespace
+
+std::string Topology::variable(const std::string& torchruns) {
+  const std::string ours = "TRIBUTARY_" + torchruns;
+  return is_set(ours.c_str()) ? ours : torchruns;
+}
 
 Result<Topology> Topology::from_environment() {
   Topology topology;
@@ -53,7 +53,8 @@ Result<Topology> Topology::from_environment() {
                    {"LOCAL_WORLD_SIZE", &topology.local_world_size},
                    {"GROUP_RANK", &topology.node_rank}};
   for (const auto& variable : variables) {
-    if (auto status = read_number(variable.name, *variable.value); !status) return tl::unexpected(status.error());
+    if (auto status = read_number(Topology::variable(variable.name), *variable.value); !status)
+      return tl::unexpected(status.error());
   }
   if (auto status = topology.validate(); !status) return tl::unexpected(status.error());
   return topology;

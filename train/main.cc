@@ -37,7 +37,7 @@ struct Options {
 constexpr const char* kDescription = R"(Trains the network that a job file describes, on Fashion-MNIST.
 
 As one rank of a job, attached to the worker daemon of its node (all ranks of all nodes do this, with the same job file;
-torchrun sets the rank options through its environment variables):
+torchrun and `tributary run` set the rank options through environment variables):
 
   torchrun --no-python --nnodes 2 --nproc-per-node 4 --rdzv-endpoint HOST:29500 \
     tributary-train --job configs/fashion-mnist.toml
@@ -165,14 +165,16 @@ int run(int argc, char** argv) {
 
   CliCommand rank = app.add_option_group("One rank of a job");
   rank->add_option("--worker", options.socket, "socket of this node's worker daemon")
+      ->envname("TRIBUTARY_SOCKET")
       ->type_name("SOCKET")
       ->capture_default_str();
   rank->add_option("--progress-socket", options.progress_socket,
                    "Unix datagram socket that gets a JSON object for every round, instead of the progress bar")
+      ->envname("TRIBUTARY_PROGRESS")
       ->type_name("PATH");
   std::vector<CliOption> places;
   const auto place = [&](const char* flag, const char* variable, std::uint32_t& value, const char* help) {
-    places.push_back(rank->add_option(flag, value, help)->envname(variable)->type_name("N"));
+    places.push_back(rank->add_option(flag, value, help)->envname(Topology::variable(variable))->type_name("N"));
   };
   place("--rank", "RANK", options.topology.rank, "global rank");
   place("--world-size", "WORLD_SIZE", options.topology.world_size, "number of ranks");

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -138,6 +139,20 @@ std::vector<NodeJobSummary> AttachServer::summaries() const {
   return summaries_;
 }
 
+void NodeTraffic::add(const NodeJob& job) {
+  pushed += job.header().bytes_pushed.load(std::memory_order_relaxed);
+  pulled += job.header().bytes_pulled.load(std::memory_order_relaxed);
+}
+
+NodeTraffic AttachServer::traffic() const {
+  const std::lock_guard lock(mutex_);
+  NodeTraffic traffic = ended_;
+  for (const NodeJobSummary& summary : summaries_) {
+    if (summary.job) traffic.add(*summary.job);
+  }
+  return traffic;
+}
+
 void AttachServer::take_commands(std::uint64_t now_ms) {
   drained_.store(false, std::memory_order_release);  // until it has been looked at
   commands_.run(*jobs_, now_ms);
@@ -228,6 +243,9 @@ void AttachServer::refresh() {
   memory_used_.store(jobs_->budget().used(), std::memory_order_relaxed);
   drained_.store(jobs_->drained(), std::memory_order_release);
   const std::lock_guard lock(mutex_);
+  for (const NodeJobSummary& old : summaries_) {
+    if (old.job && std::ranges::find(fresh, old.job, &NodeJobSummary::job) == fresh.end()) ended_.add(*old.job);
+  }
   summaries_.swap(fresh);
 }
 

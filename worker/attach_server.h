@@ -25,6 +25,12 @@
 
 namespace tributary {
 
+// Payload bytes that a node pushed and that servers answered.
+struct NodeTraffic {
+  std::uint64_t pushed = 0, pulled = 0;
+  void add(const NodeJob& job);
+};
+
 struct AttachServerOptions {
   std::string socket;
   NodeJobsOptions jobs;
@@ -61,6 +67,8 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   void abandon(std::string reason);
   std::vector<NodeJobSummary> summaries() const;
   std::uint64_t memory_used() const { return memory_used_.load(std::memory_order_relaxed); }
+  // Payload bytes of all jobs since the start.
+  NodeTraffic traffic() const;
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
@@ -97,8 +105,9 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   std::atomic<bool> drained_{false};  // when commands were taken last, or since
   std::atomic<std::uint64_t> memory_used_{0}, refused_{0};
 
-  mutable std::mutex mutex_;  // guards summaries_
+  mutable std::mutex mutex_;  // guards the two below
   std::vector<NodeJobSummary> summaries_;
+  NodeTraffic ended_;  // of views that have ended
   std::thread thread_;
 };
 

@@ -130,6 +130,7 @@ std::string status_json(const WorkerParts& parts) {
   for (const NodeJobSummary& summary : parts.attach->summaries()) jobs.push_back(job_json(summary));
   Json coordinator = {{"address", parts.config->coordinator}, {"connected", parts.control->connected()}};
   if (parts.coordinator) coordinator.update(coordinator_json(*parts.coordinator));
+  const NodeTraffic traffic = parts.attach->traffic();
   const Json status = {{"kind", "worker"},
                        {"name", parts.config->name},
                        {"pid", ::getpid()},
@@ -141,6 +142,8 @@ std::string status_json(const WorkerParts& parts) {
                        {"memory_bytes", parts.attach->memory_used()},
                        {"max_memory_bytes", parts.max_memory},
                        {"refused", parts.attach->refused()},
+                       {"bytes_pushed", traffic.pushed},
+                       {"bytes_pulled", traffic.pulled},
                        {"jobs", std::move(jobs)}};
   return status.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

@@ -142,6 +142,13 @@ CliCommand CliCommand::require_subcommand(int number) {
   app_->require_subcommand(number);
   return *this;
 }
+CliCommand CliCommand::takes_command() {
+  app_->prefix_command();
+  return *this;
+}
+std::vector<std::string> CliCommand::rest() const {
+  return app_->remaining();
+}
 
 CommandLine::CommandLine(const std::string& description, const std::string& name)
     : CliCommand(new CLI::App(description, name)) {}

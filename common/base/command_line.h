@@ -78,6 +78,9 @@ class CliCommand {
   CliCommand group(const std::string& name);  // "": --help does not list it
   CliCommand callback(std::function<void()> run);
   CliCommand require_subcommand(int number);
+  // Another program's command line follows the options: rest(), in callback().
+  CliCommand takes_command();
+  std::vector<std::string> rest() const;
 
  private:
   CLI::App* app_;

@@ -146,11 +146,10 @@ inline std::unique_ptr<LocalCluster> start(const ClusterOptions& options) {
 }
 
 inline void start_trainers(LocalCluster& cluster, const std::string& job_file,
-                           std::vector<std::string> overrides = {}) {
-  const auto started = cluster.start_trainers({.job_file = job_file,
-                                               .overrides = std::move(overrides),
-                                               .progress_socket = {},
-                                               .extra_arguments = {"--device", "cpu", "--json", "--quiet"}});
+                           const std::vector<std::string>& overrides = {}) {
+  const auto started = cluster.start_trainers(
+      {.command = cluster.train_command(job_file, overrides, {"--device", "cpu", "--json", "--quiet"}),
+       .progress_socket = {}});
   REQUIRE_MESSAGE(started, started.error().message);
 }
 

@@ -26,11 +26,9 @@ std::string write_counting_job(const TempDir& dir, std::uint64_t staleness, std:
 
 void start_counting(LocalCluster& cluster, const std::string& job_file) {
   const auto started = cluster.start_trainers(
-      {.program = {bin("tributary"), "bench", "staleness-rank"},
-       .job_file = job_file,
-       .overrides = {},
-       .progress_socket = {},
-       .extra_arguments = {"--clocks", std::to_string(kClocks), "--chunks", "12", "--slow-us", "200"}});
+      {.command = job_command({bin("tributary"), "bench", "staleness-rank"}, job_file, {},
+                              {"--clocks", std::to_string(kClocks), "--chunks", "12", "--slow-us", "200"}),
+       .progress_socket = {}});
   REQUIRE_MESSAGE(started, started.error().message);
 }
 

@@ -18,10 +18,9 @@ constexpr const char* kContinue = "[membership]\non_worker_loss = \"continue\"\n
 void start_nodes(LocalCluster& cluster, const std::string& job_file, std::vector<std::uint32_t> nodes,
                  std::uint32_t world_nodes = 0) {
   const auto started =
-      cluster.start_trainers({.job_file = job_file,
-                              .overrides = {},
+      cluster.start_trainers({.command = cluster.train_command(
+                                  job_file, {}, {"--device", "cpu", "--json", "--quiet", "--slow-us-per-sample", "20"}),
                               .progress_socket = {},
-                              .extra_arguments = {"--device", "cpu", "--json", "--quiet", "--slow-us-per-sample", "20"},
                               .nodes = std::move(nodes),
                               .world_nodes = world_nodes});
   REQUIRE_MESSAGE(started, started.error().message);
@@ -117,12 +116,11 @@ TEST_CASE("a node that does not fit is told why, and the others do not notice") 
   const auto cluster = start(options);
   start_nodes(*cluster, job_file, {0}, 1);
   wait_for(*cluster, "min_version", 20);
-  const auto other = cluster->start_trainers({.job_file = job_file,
-                                              .overrides = {"train.hidden=[32]"},
-                                              .progress_socket = {},
-                                              .extra_arguments = {"--device", "cpu", "--json", "--quiet"},
-                                              .nodes = {1},
-                                              .world_nodes = 2});
+  const auto other = cluster->start_trainers(
+      {.command = cluster->train_command(job_file, {"train.hidden=[32]"}, {"--device", "cpu", "--json", "--quiet"}),
+       .progress_socket = {},
+       .nodes = {1},
+       .world_nodes = 2});
   REQUIRE_MESSAGE(other, other.error().message);
   const auto status = cluster->trainers()[1].process.wait(kPatience);
   REQUIRE(status);

@@ -19,24 +19,23 @@ std::uint64_t number(const nlohmann::json& json, const char* key) {
   return json.at(key).get<std::uint64_t>();
 }
 
-void start_trainers_with(LocalCluster& cluster, const std::string& job_file, std::vector<std::string> overrides,
+void start_trainers_with(LocalCluster& cluster, const std::string& job_file, const std::vector<std::string>& overrides,
                          std::vector<std::vector<std::string>> rank_arguments,
                          const std::string& us_per_sample = "300") {
   const auto started = cluster.start_trainers(
-      {.job_file = job_file,
-       .overrides = std::move(overrides),
+      {.command = cluster.train_command(
+           job_file, overrides, {"--device", "cpu", "--json", "--quiet", "--slow-us-per-sample", us_per_sample}),
        .progress_socket = {},
-       .extra_arguments = {"--device", "cpu", "--json", "--quiet", "--slow-us-per-sample", us_per_sample},
        .rank_arguments = std::move(rank_arguments)});
   REQUIRE_MESSAGE(started, started.error().message);
 }
 
 // The last rank's computing takes three times as long as the others'.
-void start_with_slow_rank(LocalCluster& cluster, const std::string& job_file, std::vector<std::string> overrides,
+void start_with_slow_rank(LocalCluster& cluster, const std::string& job_file, const std::vector<std::string>& overrides,
                           const std::string& us_per_sample = "300") {
   std::vector<std::vector<std::string>> slow(3);
   slow[2] = {"--slow-factor", "3"};
-  start_trainers_with(cluster, job_file, std::move(overrides), std::move(slow), us_per_sample);
+  start_trainers_with(cluster, job_file, overrides, std::move(slow), us_per_sample);
 }
 
 // The text that names a node in the coordinator's status; empty if none is slow.

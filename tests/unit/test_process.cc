@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
+#include "tools/cluster/line_follower.h"
 #include "tools/cluster/process.h"
 #include "tools/cluster/stop_wait.h"
 
@@ -55,6 +57,58 @@ TEST_CASE("a child's output goes to its log file and its exit status comes back"
   CHECK(contents(log) == "out\nerr\n");
   shell("echo more", log).wait(milliseconds(10'000));
   CHECK(contents(log) == "out\nerr\nmore\n");
+}
+
+TEST_CASE("standard output may go to a file of its own, and is followed line by line") {
+  TempDir dir;
+  const std::string log = dir.path + "/log", output = dir.path + "/out";
+  std::ofstream(output) << "of an earlier run\n";
+  LineFollower follower(output);
+  const auto lines = [&](bool rest = false) {
+    std::vector<std::string> all;
+    follower.read([&](std::string_view line) { all.emplace_back(line); }, rest);
+    return all;
+  };
+  CHECK(lines().empty());
+  auto child = Process::spawn(
+      {.argv = {"/bin/sh", "-c", "echo one; echo err >&2; echo; printf part"}, .log_file = log, .output_file = output});
+  REQUIRE(child);
+  REQUIRE(child->wait(milliseconds(10'000)));
+  CHECK(contents(log) == "err\n");
+  CHECK(lines() == std::vector<std::string>{"one", ""});
+  std::ofstream(output, std::ios::app) << "ial\nend";
+  CHECK(lines() == std::vector<std::string>{"partial"});
+  CHECK(lines(true) == std::vector<std::string>{"end"});
+  CHECK(lines(true).empty());
+}
+
+TEST_CASE("a signal reaches what a child started, too, and what it left behind can be ended") {
+  TempDir dir;
+  const std::string log = dir.path + "/log";
+  Process child = shell("sleep 1000 & echo $!; wait", log);
+  Process leaves = shell("sleep 1000 & echo $!", log);
+  REQUIRE(leaves.wait(milliseconds(10'000)));
+  std::vector<pid_t> sleepers;
+  for (int i = 0; i < 2000 && sleepers.size() < 2; ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+    sleepers.clear();
+    std::istringstream in(contents(log));
+    for (pid_t pid = 0; in >> pid;) sleepers.push_back(pid);
+  }
+  REQUIRE(sleepers.size() == 2);
+  child.send_signal(SIGTERM);
+  leaves.end_rest();
+  REQUIRE(child.wait(milliseconds(10'000)));
+  // Gone, or waiting to be reaped by whoever inherited them.
+  for (const pid_t pid : sleepers) {
+    bool ended = false;
+    for (int i = 0; i < 2000 && !ended; ++i) {
+      std::this_thread::sleep_for(milliseconds(5));
+      const std::string stat = contents("/proc/" + std::to_string(pid) + "/stat");
+      ended = stat.empty() || stat.find(") Z") != std::string::npos;
+    }
+    CHECK(ended);
+  }
 }
 
 TEST_CASE("a child gets the caller's environment with additions and replacements") {

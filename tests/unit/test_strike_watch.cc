@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "tools/cli/strike_watch.h"
 
 namespace tributary::cli {
@@ -83,7 +85,7 @@ TEST_CASE("of several views since the strike the one that began earliest says wh
   CHECK(watch.complete() == 7);
 }
 
-TEST_CASE("a datagram is a report if it has all of its fields") {
+TEST_CASE("a datagram is a report if it says the rank, its round and samples") {
   const char* whole =
       R"({"rank":1,"world_size":4,"restarts":2,"resumed":10,"complete":11,"round":12,"rounds":90,"samples":8,
           "samples_sum":18446744073709551615,"correct":3,"loss_sum":1.5,"compute_ns":5,"reduce_ns":6,"wait_ns":7})";
@@ -97,6 +99,14 @@ TEST_CASE("a datagram is a report if it has all of its fields") {
   CHECK(parsed->loss_sum == 1.5);
   CHECK(parsed->step_ns() == 18);
   CHECK_FALSE(parsed->test_accuracy);
+  CHECK(parsed->correct == 3);
+  const auto least = parse_progress(R"({"rank":1,"round":12,"samples":8,"loss_sum":null})");
+  REQUIRE(least);
+  CHECK(least->rounds == 0);
+  CHECK_FALSE(least->correct);
+  REQUIRE(least->loss_sum);
+  CHECK(std::isnan(*least->loss_sum));
+  CHECK_FALSE(parse_progress(R"({"rank":1,"round":12,"samples":8})")->loss_sum);
   CHECK_FALSE(parse_progress(R"({"rank":1,"world_size":4,"round":12})"));
   CHECK_FALSE(parse_progress(R"({"rank":"one"})"));
   CHECK_FALSE(parse_progress("["));

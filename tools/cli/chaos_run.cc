@@ -50,11 +50,10 @@ class Watched {
     overrides.push_back("train.epochs=1000000");
     overrides.push_back("train.eval_every_epochs=1000000");
     overrides.push_back("train.max_rounds=" + std::to_string(max_rounds));
-    if (auto ok = (*cluster)->start_trainers({.program = {},
-                                              .job_file = std::filesystem::absolute(options.job_file).string(),
-                                              .overrides = overrides,
-                                              .progress_socket = socket,
-                                              .extra_arguments = {"--json", "--quiet", "--device", "cpu"}});
+    if (auto ok = (*cluster)->start_trainers(
+            {.command = (*cluster)->train_command(std::filesystem::absolute(options.job_file).string(), overrides,
+                                                  {"--json", "--quiet", "--device", "cpu"}),
+             .progress_socket = socket});
         !ok)
       return tl::unexpected(ok.error());
     return Watched(std::move(*cluster), std::move(*progress));

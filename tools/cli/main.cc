@@ -1,7 +1,9 @@
 // tributary: the tool. One file per subcommand.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "common/base/command_line.h"
 #include "common/base/version.h"
@@ -13,6 +15,7 @@ int main(int argc, char** argv) {
   tributary::CommandLine app(
       "Tributary: parameter-server training, exact and durable.\n\n"
       "  tributary up configs/fashion-mnist.toml      train on a whole local cluster of real daemons\n"
+      "  tributary run --nodes 2 -- python train.py   the same with trainers of your own\n"
       "  tributary status --base-dir runs/NAME        ask its daemons, from another terminal\n"
       "  tributary doctor                             is this machine fit for a run, and what does it have?\n"
       "  tributary plan --nodes 4 --servers 4 ...     which layout is fastest on these links, and what binds it?\n"
@@ -27,7 +30,15 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   std::signal(SIGPIPE, SIG_IGN);  // `tributary status | head` must not die in the middle of stopping daemons
   int exit_status = 0;
+  // Another program's command line is not read.
+  std::vector<std::string> trainer;
+  if (const auto end = argv + argc, cut = std::find(argv + 1, end, std::string("--"));
+      argc > 1 && argv[1] == std::string("run") && cut != end) {
+    trainer.assign(cut + 1, end);
+    argc = static_cast<int>(cut - argv);
+  }
   tributary::cli::add_up(app, exit_status);
+  tributary::cli::add_run(app, trainer, exit_status);
   tributary::cli::add_status(app, exit_status);
   tributary::cli::add_bench(app, exit_status);
   tributary::cli::add_chaos(app, exit_status);

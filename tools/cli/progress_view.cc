@@ -35,8 +35,13 @@ void ProgressView::take(std::string_view datagram) {
   if (!report) return;
   round_ = std::max(round_, report->round);
   rounds_ = report->rounds;
-  loss_sum_ += report->loss_sum;
-  correct_ += report->correct;
+  const auto add = [&](Mean& mean, const auto& told) {
+    if (!told) return;
+    mean.sum += static_cast<double>(*told);
+    mean.samples += static_cast<double>(report->samples);
+  };
+  add(loss_, report->loss_sum);
+  add(accuracy_, report->correct);
   samples_ += report->samples;
   compute_ns_ += report->compute_ns;
   reduce_ns_ += report->reduce_ns;
@@ -61,26 +66,28 @@ void ProgressView::show(bool keep) {
     clear();
     const double seconds = std::chrono::duration<double>(now - shown_).count();
     const auto n = static_cast<double>(samples_);
-    const auto total = std::max(static_cast<double>(compute_ns_ + reduce_ns_ + wait_ns_), 1.0);
-    if (terminal_) {
-      const int filled =
-          rounds_ == 0 ? 0 : static_cast<int>(std::min<std::uint64_t>(kBarCells * round_ / rounds_, kBarCells));
+    const auto total = static_cast<double>(compute_ns_ + reduce_ns_ + wait_ns_);
+    if (terminal_ && rounds_ > 0) {
+      const int filled = static_cast<int>(std::min<std::uint64_t>(kBarCells * round_ / rounds_, kBarCells));
       std::printf("[%s%s] ", std::string(filled, '#').c_str(), std::string(kBarCells - filled, '.').c_str());
     }
-    std::printf(
-        "round %llu/%llu  loss %.4f  accuracy %.4f  %.0f samples/s  compute %.0f %%, reduce %.0f %%, wait %.0f %%",
-        static_cast<unsigned long long>(round_), static_cast<unsigned long long>(rounds_), loss_sum_ / n,
-        static_cast<double>(correct_) / n, n / std::max(seconds, 1e-3),
-        100.0 * static_cast<double>(compute_ns_) / total, 100.0 * static_cast<double>(reduce_ns_) / total,
-        100.0 * static_cast<double>(wait_ns_) / total);
+    std::printf("round %llu", static_cast<unsigned long long>(round_));
+    if (rounds_ > 0) std::printf("/%llu", static_cast<unsigned long long>(rounds_));
+    if (loss_.samples > 0.0) std::printf("  loss %.4f", loss_.sum / loss_.samples);
+    if (accuracy_.samples > 0.0) std::printf("  accuracy %.4f", accuracy_.sum / accuracy_.samples);
+    std::printf("  %.0f samples/s", n / std::max(seconds, 1e-3));
+    if (total > 0.0) {
+      std::printf("  compute %.0f %%, reduce %.0f %%, wait %.0f %%", 100.0 * static_cast<double>(compute_ns_) / total,
+                  100.0 * static_cast<double>(reduce_ns_) / total, 100.0 * static_cast<double>(wait_ns_) / total);
+    }
     if (test_accuracy_ >= 0.0) std::printf("  test accuracy %.4f", test_accuracy_);
     if (keep) std::printf("\n");
     std::fflush(stdout);
     drawn_ = !keep;
   }
   shown_ = now;
-  loss_sum_ = 0.0;
-  correct_ = samples_ = compute_ns_ = reduce_ns_ = wait_ns_ = 0;
+  loss_ = accuracy_ = {};
+  samples_ = compute_ns_ = reduce_ns_ = wait_ns_ = 0;
 }
 
 void ProgressView::clear() {

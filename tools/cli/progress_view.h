@@ -1,4 +1,5 @@
-// What `tributary up` shows while ranks train: the datagrams of train/progress.h from all ranks, added up.
+// What `tributary up` and `tributary run` show while ranks train: the datagrams of train/progress.h from all ranks,
+// added up.
 #pragma once
 
 #include <chrono>
@@ -27,6 +28,10 @@ class ProgressView {
   void clear();
 
  private:
+  // Over the samples of the reports that told it.
+  struct Mean {
+    double sum = 0.0, samples = 0.0;
+  };
   ProgressView(ProgressSocket socket, bool quiet);
   void take(std::string_view datagram);
   void show(bool keep);
@@ -39,8 +44,8 @@ class ProgressView {
   std::uint64_t round_ = 0, rounds_ = 0;
   double test_accuracy_ = -1.0;
   // Since the last time something was shown.
-  double loss_sum_ = 0.0;
-  std::uint64_t correct_ = 0, samples_ = 0, compute_ns_ = 0, reduce_ns_ = 0, wait_ns_ = 0;
+  Mean loss_, accuracy_;
+  std::uint64_t samples_ = 0, compute_ns_ = 0, reduce_ns_ = 0, wait_ns_ = 0;
 };
 
 }  // namespace tributary::cli

@@ -141,6 +141,27 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
   }
 }
 
+std::string nodes_text(const nlohmann::ordered_json& s) {
+  std::string text;
+  int number = 0;
+  for (const auto& node : s.at("nodes")) {
+    text += printed("  node %-7d %.1f MB pushed, %.1f MB pulled\n", number++, megabytes(node.at("bytes_pushed")),
+                    megabytes(node.at("bytes_pulled")));
+  }
+  return text;
+}
+
+std::string servers_text(const nlohmann::ordered_json& s) {
+  std::string text;
+  for (const auto& server : s.at("servers")) {
+    text += printed("  %-12s %.1f CPU-seconds", server.at("name").get<std::string>().c_str(),
+                    server.at("cpu_seconds").get<double>());
+    const auto owned = server.value("max_owned_bytes", nlohmann::ordered_json());
+    text += owned.is_number() ? printed(", at most %.0f MB of its own\n", megabytes(owned)) : "\n";
+  }
+  return text;
+}
+
 std::string summary_text(const nlohmann::ordered_json& s) {
   std::string text;
   const auto resumed = s.at("resumed_from").get<std::uint64_t>();
@@ -181,21 +202,12 @@ std::string summary_text(const nlohmann::ordered_json& s) {
     text += "  computed on  " + device.get<std::string>() + "\n";
   }
   if (s.value("gradient_path", "host") == "device") text += "  gradients    stay in GPU memory, lent by the workers\n";
-  int number = 0;
-  for (const auto& node : s.at("nodes")) {
-    text += printed("  node %-7d %.1f MB pushed, %.1f MB pulled\n", number++, megabytes(node.at("bytes_pushed")),
-                    megabytes(node.at("bytes_pulled")));
-  }
+  text += nodes_text(s);
   const auto a_sample = s.value("bytes_per_sample", nlohmann::ordered_json());
   if (a_sample.is_number()) {
     text += printed("  a sample     %.0f bytes pushed and pulled, all nodes together\n", a_sample.get<double>());
   }
-  for (const auto& server : s.at("servers")) {
-    text += printed("  %-12s %.1f CPU-seconds", server.at("name").get<std::string>().c_str(),
-                    server.at("cpu_seconds").get<double>());
-    const auto owned = server.value("max_owned_bytes", nlohmann::ordered_json());
-    text += owned.is_number() ? printed(", at most %.0f MB of its own\n", megabytes(owned)) : "\n";
-  }
+  text += servers_text(s);
   text += "  digest       " + s.at("digest").get<std::string>();
   for (const char* before = ", computed with "; const auto& kind : s.value("computed_with", nlohmann::ordered_json())) {
     text += std::exchange(before, " and ") + kind.get<std::string>();

@@ -38,13 +38,6 @@ constexpr milliseconds kReadyPoll{5};
 constexpr int kCoordinatorPort = 7070;  // on a host of its own
 // Beyond what a daemon allows itself (stop_timeout_s) before it is killed.
 constexpr std::chrono::seconds kExtraGrace{5};
-constexpr std::chrono::seconds kTrainerGrace{5};
-
-std::uint64_t size_of(const std::string& file) {
-  std::error_code error;
-  const auto size = fs::file_size(file, error);
-  return error ? 0 : size;
-}
 
 std::string toml_string(const std::string& text) {
   // JSON's escapes are a subset of those of TOML's basic strings.
@@ -60,12 +53,6 @@ Status write_file(const std::string& path, const std::string& text) {
     return fail(ErrorCode::kIo, "cannot write " + path + ": " + std::strerror(errno));
   }
   return {};
-}
-
-std::string ended(const std::string& who, pid_t pid, const ExitStatus& status, const std::string& log,
-                  std::uint64_t from) {
-  return who + " (pid " + std::to_string(pid) + ") " + status.describe() + "; the last lines of " + log + ":\n" +
-         last_lines(log, LocalCluster::kReportedLogLines, from);
 }
 
 // The line `ready {...}` of this start, once it is complete.
@@ -106,18 +93,6 @@ Result<std::uint16_t> free_port() {
     if (is_free) return port;
   }
   return fail(ErrorCode::kUnavailable, "no free TCP port between 20000 and 32000 on 127.0.0.1");
-}
-
-std::string trainer_result(const Trainer& trainer) {
-  std::ifstream in(trainer.log_file, std::ios::binary);
-  in.seekg(static_cast<std::streamoff>(trainer.log_from));
-  std::string line, found;
-  while (std::getline(in, line)) {
-    if (!line.starts_with("{")) continue;
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.contains("digest")) found = line;
-  }
-  return found;
 }
 
 Result<std::unique_ptr<LocalCluster>> LocalCluster::start(ClusterOptions options) {
@@ -285,7 +260,7 @@ Status LocalCluster::write_configs() {
 }
 
 Status LocalCluster::spawn(Daemon& daemon) {
-  daemon.log_from = size_of(daemon.log_file);
+  daemon.log_from = file_bytes(daemon.log_file);
   auto process = Process::spawn({.argv = daemon.argv,
                                  .log_file = daemon.log_file,
                                  .environment = {},
@@ -311,8 +286,7 @@ Status LocalCluster::wait_ready(Daemon& daemon) {
       return {};
     }
     if (status) {
-      return fail(ErrorCode::kUnavailable,
-                  ended(daemon.name, daemon.process.pid(), *status, daemon.log_file, daemon.log_from));
+      return fail(ErrorCode::kUnavailable, how_ended(daemon, *status));
     }
     if (Clock::now() >= until) {
       return fail(ErrorCode::kUnavailable, daemon.name + " is not ready after " +
@@ -346,80 +320,15 @@ Status LocalCluster::write_cluster_file() {
   return write_file(options_.base_dir + "/cluster.json", all.dump(2) + "\n");
 }
 
-Status LocalCluster::start_trainers(const TrainerOptions& options) {
-  const std::uint32_t nodes = options.world_nodes == 0 ? options_.nodes : options.world_nodes;
-  for (std::uint32_t rank = 0; rank < options_.nodes * options_.ranks_per_node; ++rank) {
-    const std::uint32_t node = rank / options_.ranks_per_node;
-    if (!options.nodes.empty() && std::ranges::find(options.nodes, node) == options.nodes.end()) continue;
-    Trainer trainer;
-    trainer.rank = rank;
-    trainer.world_size = nodes * options_.ranks_per_node;
-    trainer.log_file = log_dir() + "/trainer-" + std::to_string(rank) + ".log";
-    const Daemon& worker = workers_[node];
-    trainer.network_namespace = worker.network_namespace;
-    trainer.argv = options.program;
-    auto& argv = trainer.argv;
-    if (argv.empty()) argv.push_back(options_.bin_dir + "/tributary-train");
-    argv.insert(argv.end(), {"--job", options.job_file, "--worker", worker.socket});
-    for (const std::string& value : options.overrides) argv.insert(argv.end(), {"--set", value});
-    if (!options.progress_socket.empty()) argv.insert(argv.end(), {"--progress-socket", options.progress_socket});
-    argv.insert(argv.end(), options.extra_arguments.begin(), options.extra_arguments.end());
-    if (rank < options.rank_arguments.size()) {
-      argv.insert(argv.end(), options.rank_arguments[rank].begin(), options.rank_arguments[rank].end());
-    }
-    if (auto ok = spawn(trainer); !ok) return ok;
-    trainers_.push_back(std::move(trainer));
-  }
-  return {};
-}
-
-Status LocalCluster::restart_trainer(std::uint32_t trainer) {
-  return spawn(trainers_.at(trainer));
-}
-
-Status LocalCluster::spawn(Trainer& trainer) {
-  trainer.log_from = size_of(trainer.log_file);
-  auto process = Process::spawn(
-      {.argv = trainer.argv,
-       .log_file = trainer.log_file,
-       .environment = {{"RANK", std::to_string(trainer.rank)},
-                       {"WORLD_SIZE", std::to_string(trainer.world_size)},
-                       {"LOCAL_RANK", std::to_string(trainer.rank % options_.ranks_per_node)},
-                       {"LOCAL_WORLD_SIZE", std::to_string(options_.ranks_per_node)},
-                       {"GROUP_RANK", std::to_string(trainer.rank / options_.ranks_per_node)},
-                       {"GROUP_WORLD_SIZE", std::to_string(trainer.world_size / options_.ranks_per_node)},
-                       // As torchrun: several ranks share the machine's cores.
-                       {"OMP_NUM_THREADS", "1"}},
-       .network_namespace = trainer.network_namespace});
-  if (!process) return tl::unexpected(process.error());
-  trainer.process = std::move(*process);
-  return {};
-}
-
-bool LocalCluster::trainers_running() {
-  return std::any_of(trainers_.begin(), trainers_.end(), [](Trainer& t) { return t.process.running(); });
-}
-
-bool LocalCluster::wait_for_trainers(milliseconds timeout) {
-  const auto until = Clock::now() + timeout;
-  for (Trainer& trainer : trainers_) {
-    const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
-    if (!trainer.process.wait(std::max(left, milliseconds(0)))) return false;
-  }
-  return true;
-}
-
 std::optional<std::string> LocalCluster::failure() {
   for (auto* daemons : {&servers_, &workers_}) {
     for (Daemon& d : *daemons) {
-      if (const auto status = d.process.poll()) return ended(d.name, d.process.pid(), *status, d.log_file, d.log_from);
+      if (const auto status = d.process.poll()) return how_ended(d, *status);
     }
   }
   for (Trainer& t : trainers_) {
     const auto status = t.process.poll();
-    if (status && !status->ok() && status->code != kExitStopped) {
-      return ended("trainer of rank " + std::to_string(t.rank), t.process.pid(), *status, t.log_file, t.log_from);
-    }
+    if (status && !status->ok() && status->code != kExitStopped) return how_ended(t, *status);
   }
   return std::nullopt;
 }
@@ -428,34 +337,41 @@ milliseconds LocalCluster::grace() const {
   return std::chrono::seconds(options_.stop_timeout_s) + kExtraGrace;
 }
 
-std::vector<std::string> LocalCluster::stop() {
+// All are told before the first is waited for. Only one that answers nobody any more is killed.
+void LocalCluster::end(std::span<Daemon> daemons, std::vector<std::string>& killed) {
+  for (Daemon& d : daemons) d.process.send_signal(SIGTERM);
+  StopWait wait(grace());
+  for (Daemon& d : daemons) {
+    if (!d.process || !d.process.running()) continue;
+    const auto answers = [&](milliseconds within) { return http_get(d.admin, "/status", within).has_value(); };
+    if (wait.ended(d.process, answers)) continue;
+    d.process.terminate(milliseconds(0));
+    killed.push_back(d.name);
+  }
+}
+
+std::vector<std::string> LocalCluster::stop_training() {
   std::vector<std::string> killed;
-  // All of a group are told before the first is waited for. Only one that answers nobody any more is killed.
-  const auto end = [&](auto first, auto last) {
-    for (auto d = first; d != last; ++d) d->process.send_signal(SIGTERM);
-    StopWait wait(grace());
-    for (auto d = first; d != last; ++d) {
-      if (!d->process || !d->process.running()) continue;
-      const auto answers = [&](milliseconds within) { return http_get(d->admin, "/status", within).has_value(); };
-      if (wait.ended(d->process, answers)) continue;
-      d->process.terminate(milliseconds(0));
-      killed.push_back(d->name);
-    }
-  };
-  const auto others = workers_.begin() + (servers_.empty() && !workers_.empty() ? 1 : 0);
-  end(others, workers_.end());
-  end(workers_.begin(), others);
+  const std::span<Daemon> workers(workers_);
+  const std::size_t coordinators = servers_.empty() && !workers.empty() ? 1 : 0;
+  end(workers.subspan(coordinators), killed);
+  end(workers.first(coordinators), killed);
   // With their workers gone, trainers leave by themselves.
-  wait_for_trainers(kTrainerGrace);
+  wait_for_trainers(options_.trainer_grace);
   for (Trainer& t : trainers_) {
     if (!t.process.running()) continue;
     t.process.terminate(milliseconds(0));
-    killed.push_back("trainer of rank " + std::to_string(t.rank));
+    killed.push_back(t.name());
   }
-  if (!servers_.empty()) {
-    end(servers_.begin() + 1, servers_.end());
-    end(servers_.begin(), servers_.begin() + 1);
-  }
+  return killed;
+}
+
+std::vector<std::string> LocalCluster::stop() {
+  std::vector<std::string> killed = stop_training();
+  const std::span<Daemon> servers(servers_);
+  const std::size_t coordinators = servers.empty() ? 0 : 1;
+  end(servers.subspan(coordinators), killed);
+  end(servers.first(coordinators), killed);
   std::error_code ignored;
   fs::remove(options_.base_dir + "/cluster.json", ignored);
   fs::remove_all(socket_dir_, ignored);
@@ -466,8 +382,11 @@ std::vector<std::string> LocalCluster::stop() {
 
 std::vector<std::string> LocalCluster::stop_now() {
   for (Trainer& t : trainers_) t.process.send_signal(SIGTERM);
-  wait_for_trainers(kTrainerGrace);
-  for (Trainer& t : trainers_) t.process.terminate(milliseconds(0));
+  wait_for_trainers(options_.trainer_grace);
+  for (Trainer& t : trainers_) {
+    t.process.terminate(milliseconds(0));
+    t.process.end_rest();
+  }
   return stop();
 }
 

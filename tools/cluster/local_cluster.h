@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,6 +56,7 @@ struct ClusterOptions {
   std::uint32_t heartbeat_ms = 500;
   std::uint32_t peer_timeout_ms = 10'000;
   std::uint32_t stop_timeout_s = 20;
+  std::chrono::seconds trainer_grace{5};  // for trainers to leave once their workers are gone
   std::string log_level = "info";
   std::string bin_dir;  // where the daemons' programs are; empty: beside the running one
   // The host that each daemon says it is on, as if they were not all on this machine: by index, missing or empty for
@@ -78,21 +80,23 @@ struct Daemon {
 
 struct Trainer {
   std::uint32_t rank = 0;
-  std::uint32_t world_size = 1;  // as it is told
   std::vector<std::string> argv;
+  std::vector<std::pair<std::string, std::string>> environment;
   Process process;
   std::string log_file;
-  std::uint64_t log_from = 0;
+  std::string output_file;                      // its standard output; empty: in the log, too
+  std::uint64_t log_from = 0, output_from = 0;  // where this start's lines begin
   std::string network_namespace;
+
+  std::string name() const { return "trainer of rank " + std::to_string(rank); }
 };
 
+// What is run once for each rank, and is told by its environment who it is (ARCHITECTURE.md, "Words") and where its
+// worker listens: TRIBUTARY_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _GROUP_RANK, _SOCKET and _PROGRESS.
 struct TrainerOptions {
-  // The program and its first arguments, which takes the same options as tributary-train; empty: that.
-  std::vector<std::string> program;
-  std::string job_file;
-  std::vector<std::string> overrides;  // "section.key=value", as --set takes them
-  std::string progress_socket;         // where they report each round; empty: nowhere
-  std::vector<std::string> extra_arguments;
+  std::vector<std::string> command;  // argv[0]: path of the program
+  std::string progress_socket;       // where they report each round; empty: nowhere
+  bool output_apart = false;         // rank 0's standard output goes to logs/trainer-0.out instead of its log
   // For elastic jobs: on which nodes, and how many nodes they are told there are. Empty and 0: all.
   std::vector<std::uint32_t> nodes;
   std::uint32_t world_nodes = 0;
@@ -112,7 +116,10 @@ class LocalCluster {
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;
 
-  // One tributary-train per rank, with the variables that torchrun would set. Again for other nodes later.
+  // The command of the built-in trainer. overrides: "section.key=value", as --set takes them.
+  std::vector<std::string> train_command(const std::string& job_file, const std::vector<std::string>& overrides,
+                                         const std::vector<std::string>& arguments) const;
+  // One for each rank. Again for other nodes later.
   Status start_trainers(const TrainerOptions& options);
   bool trainers_running();
   // Whoever ended and should not have, with the last lines of its log: a daemon in any case, a trainer unless it
@@ -130,6 +137,8 @@ class LocalCluster {
   // servers. Whoever is the coordinator (server 0, or worker 0) goes last. Who does not end in time is killed. Names of
   // those; empty: all went well.
   std::vector<std::string> stop();
+  // The first half of stop(): workers and trainers have ended then, servers still tell what became of the job.
+  std::vector<std::string> stop_training();
   // For when something is lost anyway: trainers first, then as above.
   std::vector<std::string> stop_now();
 
@@ -154,6 +163,7 @@ class LocalCluster {
   Status wait_ready(Daemon& daemon);
   Status write_cluster_file();
   std::chrono::milliseconds grace() const;
+  void end(std::span<Daemon> daemons, std::vector<std::string>& killed);
 
   ClusterOptions options_;
   std::string socket_dir_;
@@ -165,6 +175,16 @@ class LocalCluster {
   std::vector<Daemon> workers_;
   std::vector<Trainer> trainers_;
 };
+
+// The command of a trainer that is told its job on its command line, as tributary-train is. program: with its first
+// arguments.
+std::vector<std::string> job_command(std::vector<std::string> program, const std::string& job_file,
+                                     const std::vector<std::string>& overrides,
+                                     const std::vector<std::string>& arguments);
+
+// "worker 1 (pid 7) was killed by signal 9 (Killed); the last lines of LOG:" and these.
+std::string how_ended(const Daemon& daemon, const ExitStatus& status);
+std::string how_ended(const Trainer& trainer, const ExitStatus& status);
 
 // The last line of a trainer's output that is a JSON object with a digest (tributary-train --json); empty if there is
 // none yet.

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -47,7 +48,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 
 // The child between fork and exec. Only async-signal-safe calls: the caller may have threads that held locks.
 struct ChildFds {
-  int log = -1, inherit = -1, network_namespace = -1;
+  int log = -1, output = -1, inherit = -1, network_namespace = -1;
   int report = -1;  // where an errno goes if there is no exec
 };
 
@@ -68,7 +69,9 @@ struct ChildFds {
   ::signal(SIGTERM, SIG_DFL);
   const int null = ::open("/dev/null", O_RDONLY);
   if (null < 0 || ::dup2(null, STDIN_FILENO) < 0) give_up();
-  if (fds.log >= 0 && (::dup2(fds.log, STDOUT_FILENO) < 0 || ::dup2(fds.log, STDERR_FILENO) < 0)) give_up();
+  const int output = fds.output >= 0 ? fds.output : fds.log;
+  if (output >= 0 && ::dup2(output, STDOUT_FILENO) < 0) give_up();
+  if (fds.log >= 0 && ::dup2(fds.log, STDERR_FILENO) < 0) give_up();
   if (fds.network_namespace >= 0 && ::setns(fds.network_namespace, CLONE_NEWNET) != 0) give_up();
   ::close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
   if (fds.inherit >= 0) ::fcntl(fds.inherit, F_SETFD, 0);
@@ -115,7 +118,7 @@ Result<Process> Process::spawn(const ProcessOptions& options) {
   fds.inherit = options.inherit_fd;
   int report[2] = {-1, -1};
   const auto close_all = [&] {
-    for (const int fd : {fds.log, fds.network_namespace, report[0], report[1]}) {
+    for (const int fd : {fds.log, fds.output, fds.network_namespace, report[0], report[1]}) {
       if (fd >= 0) ::close(fd);
     }
   };
@@ -123,10 +126,11 @@ Result<Process> Process::spawn(const ProcessOptions& options) {
     close_all();
     return fail(ErrorCode::kIo, message);
   };
-  if (!options.log_file.empty()) {
-    fds.log = ::open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (fds.log < 0) {
-      return give_up("cannot open the log file " + options.log_file + " of " + program + ": " + std::strerror(errno) +
+  for (const auto& [file, fd] : {std::pair{&options.log_file, &fds.log}, {&options.output_file, &fds.output}}) {
+    if (file->empty()) continue;
+    *fd = ::open(file->c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (*fd < 0) {
+      return give_up("cannot open the log file " + *file + " of " + program + ": " + std::strerror(errno) +
                      "; check that its folder exists and may be written");
     }
   }
@@ -199,7 +203,11 @@ std::optional<ExitStatus> Process::wait(std::chrono::milliseconds timeout) {
 }
 
 void Process::send_signal(int signal) {
-  if (running()) ::kill(pid_, signal);
+  if (running()) ::kill(-pid_, signal);
+}
+
+void Process::end_rest() const {
+  if (pid_ > 0) ::kill(-pid_, SIGKILL);
 }
 
 ExitStatus Process::terminate(std::chrono::milliseconds grace) {
@@ -224,6 +232,12 @@ std::string executable_dir() {
   if (length <= 0) return ".";
   const std::string text(path, static_cast<std::size_t>(length));
   return text.substr(0, text.rfind('/'));
+}
+
+std::uint64_t file_bytes(const std::string& file) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  return error ? 0 : size;
 }
 
 std::string last_lines(const std::string& file, std::size_t lines, std::uint64_t from) {

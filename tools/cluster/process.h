@@ -17,6 +17,7 @@ namespace tributary {
 struct ProcessOptions {
   std::vector<std::string> argv;  // argv[0]: path of the program
   std::string log_file;           // standard output and error are appended to it; empty: those of the caller
+  std::string output_file;        // standard output alone is appended to this instead; empty: to the log file
   std::vector<std::pair<std::string, std::string>> environment;  // added to the caller's, or replacing it by name
   // A descriptor of the caller's that the child keeps open; -1: none. All others but the standard ones are closed.
   int inherit_fd = -1;
@@ -66,7 +67,10 @@ class Process {
   std::optional<ExitStatus> poll();
   // Its status if it ends within `timeout`.
   std::optional<ExitStatus> wait(std::chrono::milliseconds timeout);
+  // Also to what it started in its process group, so that a script does not outlive its shell.
   void send_signal(int signal);
+  // Kills what it left behind in its process group. REQUIRES: it has ended, just now.
+  void end_rest() const;
   // SIGTERM, then SIGKILL if it is still there after `grace`; without grace SIGKILL at once, so that it cannot begin to
   // stop in good order. Returns how it ended.
   ExitStatus terminate(std::chrono::milliseconds grace);
@@ -87,6 +91,7 @@ class Process {
 
 // Folder of the running program: where its siblings (tributary-server, ...) are.
 std::string executable_dir();
+std::uint64_t file_bytes(const std::string& file);  // 0: there is none
 // The last `lines` lines of a file, from byte `from` on, each indented by two spaces; "  (nothing)" if there is none.
 std::string last_lines(const std::string& file, std::size_t lines, std::uint64_t from = 0);
 

@@ -28,16 +28,21 @@ std::optional<ProgressReport> parse_progress(std::string_view datagram) {
     found->get_to(into);
     return true;
   };
-  const bool whole =
-      take("rank", report.rank) && take("world_size", report.world_size) && take("restarts", report.restarts) &&
-      take("resumed", report.resumed) && take("complete", report.complete) && take("round", report.round) &&
-      take("rounds", report.rounds) && take("samples", report.samples) && take("samples_sum", report.samples_sum) &&
-      take("correct", report.correct) && take("compute_ns", report.compute_ns) && take("reduce_ns", report.reduce_ns) &&
-      take("wait_ns", report.wait_ns);
-  const auto loss = json.find("loss_sum");
-  if (!whole || loss == json.end()) return {};
-  // JSON has no NaN.
-  report.loss_sum = loss->is_number() ? loss->get<double>() : std::numeric_limits<double>::quiet_NaN();
+  if (!take("rank", report.rank) || !take("round", report.round) || !take("samples", report.samples)) return {};
+  take("world_size", report.world_size);
+  take("restarts", report.restarts);
+  take("resumed", report.resumed);
+  take("complete", report.complete);
+  take("rounds", report.rounds);
+  take("samples_sum", report.samples_sum);
+  take("compute_ns", report.compute_ns);
+  take("reduce_ns", report.reduce_ns);
+  take("wait_ns", report.wait_ns);
+  if (std::uint64_t correct = 0; take("correct", correct)) report.correct = correct;
+  if (const auto loss = json.find("loss_sum"); loss != json.end()) {
+    // JSON has no NaN.
+    report.loss_sum = loss->is_number() ? loss->get<double>() : std::numeric_limits<double>::quiet_NaN();
+  }
   if (const auto test = json.find("test_accuracy"); test != json.end() && test->is_number()) {
     report.test_accuracy = test->get<double>();
   }

@@ -11,15 +11,18 @@
 
 namespace tributary {
 
-// What a datagram says (train/progress.h): where a rank stands, and what its step of `round` gave and took.
+// What a datagram says (train/progress.h): where a rank stands, and what its step of `round` gave and took. It must say
+// rank, round and samples; what else it leaves out is not known.
 struct ProgressReport {
   std::uint32_t rank = 0, world_size = 1;
   std::uint32_t restarts = 0;
   // complete > resumed: the rank's view has completed a round.
   std::uint64_t resumed = 0, complete = 0;
-  std::uint64_t round = 0, rounds = 0;
-  std::uint64_t samples = 0, samples_sum = 0, correct = 0;
-  double loss_sum = 0.0;  // over the samples; NaN if the loss is none
+  std::uint64_t round = 0, rounds = 0;  // rounds 0: how many there will be is not known
+  std::uint64_t samples = 0, samples_sum = 0;
+  // Over the samples. What a trainer does not know is not there; NaN if the loss is no number.
+  std::optional<std::uint64_t> correct;
+  std::optional<double> loss_sum;
   std::uint64_t compute_ns = 0, reduce_ns = 0, wait_ns = 0;
   std::optional<double> test_accuracy;
 

@@ -27,7 +27,7 @@ bool is_store(const std::string& name) {
   return std::regex_match(name, names);
 }
 bool is_log(const std::string& name) {
-  static const std::regex names(R"((server|worker|trainer|gloo)-\d+\.log)");
+  static const std::regex names(R"((server|worker|trainer|gloo)-\d+\.(log|out))");
   return std::regex_match(name, names);
 }
 

@@ -71,11 +71,9 @@ Result<Json> run_job(const Lab& lab, const RunOptions& options) {
     const std::string socket = cluster.socket_dir() + "/progress.sock";
     const auto progress = ProgressSocket::listen(socket);
     if (!progress) return tl::unexpected(progress.error());
-    if (auto ok = cluster.start_trainers({.program = {},
-                                          .job_file = file,
-                                          .overrides = overrides,
-                                          .progress_socket = socket,
-                                          .extra_arguments = {"--device", "cpu", "--json", "--quiet"}});
+    if (auto ok = cluster.start_trainers(
+            {.command = cluster.train_command(file, overrides, {"--device", "cpu", "--json", "--quiet"}),
+             .progress_socket = socket});
         !ok)
       return tl::unexpected(ok.error());
     const std::vector<Watched> processes = watched(cluster);

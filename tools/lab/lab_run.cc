@@ -70,12 +70,10 @@ Result<Json> run_exchange(const Lab& lab, const ExchangeOptions& options) {
   const auto gate = fresh_folder(options.run, "gates");
   if (!gate) return tl::unexpected(gate.error());
   const auto measure = [&]() -> Result<Json> {
-    if (auto ok =
-            (*cluster)->start_trainers({.program = {bin_dir_of(options.run) + "/tributary", "bench", "exchange-rank"},
-                                        .job_file = *job_file,
-                                        .overrides = options.run.overrides,
-                                        .progress_socket = {},
-                                        .extra_arguments = exchange_arguments(options, *gate)});
+    if (auto ok = (*cluster)->start_trainers(
+            {.command = job_command({bin_dir_of(options.run) + "/tributary", "bench", "exchange-rank"}, *job_file,
+                                    options.run.overrides, exchange_arguments(options, *gate)),
+             .progress_socket = {}});
         !ok)
       return tl::unexpected(ok.error());
     const std::vector<Watched> processes = watched(**cluster);

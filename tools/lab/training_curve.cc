@@ -18,7 +18,7 @@ void TrainingCurve::take(std::string_view datagram, std::uint64_t now_ns) {
   if (!report || (rounds_.size() >= kMaxRounds && !rounds_.contains(report->round))) return;
   RoundSum& sum = rounds_[report->round];
   ++sum.ranks;
-  sum.loss_sum += report->loss_sum;
+  sum.loss_sum += report->loss_sum.value_or(0.0);
   sum.samples += static_cast<double>(report->samples);
   sum.compute_ns += static_cast<double>(report->compute_ns);
   sum.reduce_ns += static_cast<double>(report->reduce_ns);

@@ -1,0 +1,43 @@
+// JobWatch: the job that trainers brought to a cluster, as its coordinator tells. `tributary run` owns it; one thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tools/cluster/local_cluster.h"
+
+namespace tributary::cli {
+
+class JobWatch {
+ public:
+  // What the cluster kept of earlier runs does not count.
+  explicit JobWatch(LocalCluster& cluster);
+
+  // Asks, if the last time was a while ago (or `now`). What is not answered stays as it was.
+  void ask(bool now);
+  // Completed since the beginning, in all views and jobs.
+  std::uint64_t rounds() const { return rounds_; }
+  // Of /status: {name, max_version, finished, last_stop, not_saved, ...} of the job that began last; null: none did.
+  const nlohmann::ordered_json& job() const { return job_; }
+
+ private:
+  struct Known {
+    std::uint64_t view = 0, version = 0;
+  };
+  nlohmann::ordered_json jobs();
+
+  LocalCluster& cluster_;
+  std::map<std::string, Known> before_;
+  std::chrono::steady_clock::time_point asked_;
+  std::uint64_t rounds_ = 0;
+  nlohmann::ordered_json job_;
+};
+
+// Payload of each node since its worker's last start: [{bytes_pushed, bytes_pulled}]; null for one that does not
+// answer.
+nlohmann::ordered_json node_traffic(LocalCluster& cluster);
+
+}  // namespace tributary::cli

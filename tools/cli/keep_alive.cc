@@ -1,0 +1,104 @@
+#include "tools/cli/keep_alive.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "common/base/exit_codes.h"
+
+namespace tributary::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kTogether{50};  // who is lost at once is found at once
+
+std::string name_of(const Daemon& daemon) {
+  return daemon.name;
+}
+std::string name_of(const Trainer& trainer) {
+  return trainer.name();
+}
+
+bool stopped(Trainer& trainer) {
+  const auto status = trainer.process.poll();
+  return status && status->signal == 0 && status->code == kExitStopped;
+}
+
+}  // namespace
+
+// A daemon that was told to stop ends with status 0: its job stops, and its trainers say so. A job that stops does not
+// want its ranks back.
+KeepAlive::Lost KeepAlive::lost() {
+  const auto is_lost = [](Process& process) {
+    const auto status = process.poll();
+    return status && !status->ok() && status->code != kExitStopped;
+  };
+  Lost lost;
+  const bool stopping = std::ranges::any_of(cluster_.trainers(), stopped);
+  for (std::uint32_t i = 0; !stopping && i < cluster_.trainers().size(); ++i) {
+    if (is_lost(cluster_.trainers()[i].process)) lost.trainers.push_back(i);
+  }
+  for (auto* all : {&cluster_.servers(), &cluster_.workers()}) {
+    for (Daemon& daemon : *all) {
+      if (is_lost(daemon.process)) lost.daemons.push_back(&daemon);
+    }
+  }
+  return lost;
+}
+
+Status KeepAlive::look() {
+  if (lost().nobody()) return {};
+  std::this_thread::sleep_for(kTogether);
+  const std::uint64_t rounds = rounds_();
+  const bool training = cluster_.trainers_running();
+  Lost who = lost();
+  for (const std::uint32_t i : who.trainers) {
+    if (auto ok = may_start(cluster_.trainers()[i], rounds); !ok) return ok;
+  }
+  for (Daemon* daemon : who.daemons) {
+    if (auto ok = may_start(*daemon, rounds); !ok) return ok;
+  }
+  if (auto ok = start_again(std::move(who.daemons)); !ok) return ok;
+  if (!training && who.trainers.empty()) return {};
+  // The job goes on with all of its ranks, also those that were done.
+  for (std::uint32_t i = 0; i < cluster_.trainers().size(); ++i) {
+    const auto status = cluster_.trainers()[i].process.poll();
+    if (status && status->ok()) who.trainers.push_back(i);
+  }
+  return start_again(who.trainers);
+}
+
+template <class One>  // Daemon, Trainer
+Status KeepAlive::may_start(One& one, std::uint64_t rounds) {
+  const ExitStatus status = *one.process.poll();
+  const std::string who = name_of(one);
+  if (const auto refusal = rules_.refusal(who, status, rounds)) {
+    return fail(RestartRules::says_usage(status) ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable,
+                how_ended(one, status) + "\nit is not started again: " + *refusal);
+  }
+  tell_(who + " " + status.describe() + "; it is started again");
+  return {};
+}
+
+Status KeepAlive::start_again(std::vector<Daemon*> daemons) {
+  // The others are ready when the coordinator knows them.
+  Daemon& coordinator = cluster_.coordinator_daemon();
+  std::ranges::stable_partition(daemons, [&](const Daemon* daemon) { return daemon == &coordinator; });
+  for (Daemon* daemon : daemons) {
+    ++restarts_;
+    const Status started = cluster_.restart(*daemon);
+    if (started) continue;
+    if (daemon == &coordinator || coordinator.process.running()) return started;
+    daemon->process.terminate(std::chrono::milliseconds(0));  // the coordinator was lost meanwhile: once more after it
+  }
+  return {};
+}
+
+Status KeepAlive::start_again(const std::vector<std::uint32_t>& trainers) {
+  for (const std::uint32_t trainer : trainers) {
+    ++restarts_;
+    if (auto ok = cluster_.restart_trainer(trainer); !ok) return ok;
+  }
+  return {};
+}
+
+}  // namespace tributary::cli

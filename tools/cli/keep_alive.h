@@ -1,0 +1,49 @@
+// KeepAlive: starts daemons and trainers of a cluster again that ended and should not have, so that its job goes on.
+// `tributary run` owns it; one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "tools/cli/restart_rules.h"
+#include "tools/cluster/local_cluster.h"
+
+namespace tributary::cli {
+
+class KeepAlive {
+ public:
+  // rounds: completed since the run began; asked when somebody ended. tell: a line for people.
+  KeepAlive(LocalCluster& cluster, std::uint32_t most, std::function<std::uint64_t()> rounds,
+            std::function<void(std::string_view)> tell)
+      : cluster_(cluster), rules_(most), rounds_(std::move(rounds)), tell_(std::move(tell)) {}
+
+  // kInvalidArgument: a trainer says that it is used wrongly. kUnavailable: somebody is not started again. Both with
+  // how it ended, and why.
+  Status look();
+  std::uint32_t restarts() const { return restarts_; }
+
+ private:
+  struct Lost {
+    std::vector<std::uint32_t> trainers;
+    std::vector<Daemon*> daemons;
+    bool nobody() const { return trainers.empty() && daemons.empty(); }
+  };
+  Lost lost();
+  template <class One>
+  Status may_start(One& one, std::uint64_t rounds);
+  Status start_again(std::vector<Daemon*> daemons);
+  Status start_again(const std::vector<std::uint32_t>& trainers);
+
+  LocalCluster& cluster_;
+  RestartRules rules_;
+  std::function<std::uint64_t()> rounds_;
+  std::function<void(std::string_view)> tell_;
+  std::uint32_t restarts_ = 0;
+};
+
+}  // namespace tributary::cli

@@ -1,0 +1,64 @@
+// LocalRun: what `tributary up` and `tributary run` share: a cluster of daemons on this machine, its trainers watched
+// until they have ended or somebody asks to stop, and what is told meanwhile. The command owns it; one thread.
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/command_line.h"
+#include "common/base/result.h"
+#include "tools/cli/progress_view.h"
+#include "tools/cli/stop_signals.h"
+#include "tools/cluster/local_cluster.h"
+
+namespace tributary::cli {
+
+struct LocalRunOptions {
+  ClusterOptions cluster;
+  std::optional<std::uint16_t> servers;  // not given: as the command sees fit
+  std::string transport = "shm";
+  bool json = false;
+  bool keep_running = false;
+};
+
+// Their options on the command line. folder: the default of --base-dir, in words.
+void add_local_run_options(CliCommand command, LocalRunOptions& options, const std::string& servers,
+                           const std::string& folder);
+
+class LocalRun {
+ public:
+  explicit LocalRun(const LocalRunOptions& options) : options_(options), out_(options.json ? stderr : stdout) {}
+
+  // The daemons, with so many servers, and the socket for progress. From now on signals ask to stop.
+  Status start(std::uint16_t servers, const std::string& base_dir);
+  std::string progress_socket() const { return cluster_->socket_dir() + "/progress.sock"; }
+  // What runs where, under a heading.
+  void announce(const std::string& what);
+  // Until the trainers have ended or a signal asks to stop. look: called now and then; its error ends the watch.
+  Status watch(const std::function<Status()>& look);
+  bool interrupted() const { return interrupted_; }  // before the trainers had ended
+  // A line, in the place of progress that is drawn.
+  void tell(std::string_view line);
+
+  LocalCluster& cluster() { return *cluster_; }
+  bool started() const { return cluster_ != nullptr; }
+  std::FILE* out() const { return out_; }  // standard output, which --json keeps for its object
+
+ private:
+  const LocalRunOptions& options_;
+  std::FILE* out_;
+  std::optional<StopSignals> signals_;
+  std::unique_ptr<LocalCluster> cluster_;
+  std::optional<ProgressView> view_;
+  bool interrupted_ = false;
+};
+
+// kTimeout, naming who had to be killed, if that was anybody.
+Status stopped_in_time(const std::vector<std::string>& killed, const std::string& base_dir);
+
+}  // namespace tributary::cli

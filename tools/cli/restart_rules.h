@@ -1,0 +1,64 @@
+// RestartRules: whether a process that ended, and should not have, is started again. Pure.
+#pragma once
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "common/base/exit_codes.h"
+#include "tools/cluster/process.h"
+
+namespace tributary::cli {
+
+class RestartRules {
+ public:
+  static constexpr std::uint64_t kRounds = 10;  // so many rounds later a restart is forgotten
+  static constexpr std::uint32_t kErrors = 3;   // errors of a process without a round between them
+
+  // most: restarts of one process within kRounds rounds.
+  explicit RestartRules(std::uint32_t most) : most_(most) {}
+
+  // `who` ended so, when the job had completed `rounds` since the run began. Why it is not started again; nothing if it
+  // is. Who is killed from outside did nothing wrong; an error comes again, unless rounds went by.
+  std::optional<std::string> refusal(const std::string& who, const ExitStatus& status, std::uint64_t rounds) {
+    const auto [at, first] = processes_.try_emplace(who);
+    Past& past = at->second;
+    if (first || rounds >= past.counted_from + kRounds) past = {.counted_from = rounds, .last = rounds};
+    if (rounds > past.last) past.errors = 0;
+    past.last = rounds;
+    if (is_error(status)) {
+      if (says_usage(status)) return "status 2 says that it would fail again";
+      if (rounds == 0) return "no round was complete before";
+      if (++past.errors > kErrors)
+        return "it failed as often as " + std::to_string(past.errors) + " times in one round";
+    }
+    if (++past.restarts > most_) {
+      return "it was started again " + std::to_string(most_) + " times within " + std::to_string(kRounds) +
+             " rounds (--restarts)";
+    }
+    return {};
+  }
+
+  static bool says_usage(const ExitStatus& status) { return status.signal == 0 && status.code == kExitUsage; }
+
+ private:
+  struct Past {
+    std::uint64_t counted_from = 0, last = 0;
+    std::uint32_t restarts = 0, errors = 0;
+  };
+
+  // An exit status, or a signal that a process brings upon itself. A shell says signal n with status 128 + n.
+  static bool is_error(const ExitStatus& status) {
+    constexpr int kOwn[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGTRAP};
+    const int signal = status.signal == 0 ? std::max(status.code - kExitSignal, 0) : status.signal;
+    return signal == 0 || std::ranges::find(kOwn, signal) != std::end(kOwn);
+  }
+
+  const std::uint32_t most_;
+  std::map<std::string, Past> processes_;
+};
+
+}  // namespace tributary::cli

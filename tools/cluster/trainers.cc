@@ -1,0 +1,127 @@
+// LocalCluster's trainers.
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tools/cluster/local_cluster.h"
+
+namespace tributary {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::string how_it_ended(const std::string& who, const Process& process, const ExitStatus& status,
+                         const std::string& log, std::uint64_t from) {
+  return who + " (pid " + std::to_string(process.pid()) + ") " + status.describe() + "; the last lines of " + log +
+         ":\n" + last_lines(log, LocalCluster::kReportedLogLines, from);
+}
+
+}  // namespace
+
+std::string how_ended(const Daemon& daemon, const ExitStatus& status) {
+  return how_it_ended(daemon.name, daemon.process, status, daemon.log_file, daemon.log_from);
+}
+
+std::string how_ended(const Trainer& trainer, const ExitStatus& status) {
+  return how_it_ended(trainer.name(), trainer.process, status, trainer.log_file, trainer.log_from);
+}
+
+std::vector<std::string> job_command(std::vector<std::string> program, const std::string& job_file,
+                                     const std::vector<std::string>& overrides,
+                                     const std::vector<std::string>& arguments) {
+  std::vector<std::string> argv = std::move(program);
+  argv.insert(argv.end(), {"--job", job_file});
+  for (const std::string& value : overrides) argv.insert(argv.end(), {"--set", value});
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return argv;
+}
+
+std::vector<std::string> LocalCluster::train_command(const std::string& job_file,
+                                                     const std::vector<std::string>& overrides,
+                                                     const std::vector<std::string>& arguments) const {
+  return job_command({options_.bin_dir + "/tributary-train"}, job_file, overrides, arguments);
+}
+
+Status LocalCluster::start_trainers(const TrainerOptions& options) {
+  const std::uint32_t nodes = options.world_nodes == 0 ? options_.nodes : options.world_nodes;
+  const std::uint32_t local = options_.ranks_per_node, ranks = options_.nodes * local;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const std::uint32_t node = rank / local;
+    if (!options.nodes.empty() && std::ranges::find(options.nodes, node) == options.nodes.end()) continue;
+    Trainer trainer;
+    trainer.rank = rank;
+    const std::string log = log_dir() + "/trainer-" + std::to_string(rank);
+    trainer.log_file = log + ".log";
+    if (options.output_apart && rank == 0) trainer.output_file = log + ".out";
+    const Daemon& worker = workers_[node];
+    trainer.network_namespace = worker.network_namespace;
+    trainer.argv = options.command;
+    if (rank < options.rank_arguments.size()) {
+      trainer.argv.insert(trainer.argv.end(), options.rank_arguments[rank].begin(), options.rank_arguments[rank].end());
+    }
+    trainer.environment = {{"TRIBUTARY_RANK", std::to_string(rank)},
+                           {"TRIBUTARY_WORLD_SIZE", std::to_string(nodes * local)},
+                           {"TRIBUTARY_LOCAL_RANK", std::to_string(rank % local)},
+                           {"TRIBUTARY_LOCAL_WORLD_SIZE", std::to_string(local)},
+                           {"TRIBUTARY_GROUP_RANK", std::to_string(node)},
+                           {"TRIBUTARY_SOCKET", worker.socket},
+                           {"TRIBUTARY_PROGRESS", options.progress_socket}};
+    // Ranks share the machine's cores, and what Python prints is seen when it is printed.
+    const std::uint32_t cores = std::thread::hardware_concurrency();
+    for (auto [name, value] : {std::pair{"OMP_NUM_THREADS", std::max(1u, cores / ranks)}, {"PYTHONUNBUFFERED", 1u}}) {
+      if (std::getenv(name) == nullptr) trainer.environment.emplace_back(name, std::to_string(value));
+    }
+    if (auto ok = spawn(trainer); !ok) return ok;
+    trainers_.push_back(std::move(trainer));
+  }
+  return {};
+}
+
+Status LocalCluster::restart_trainer(std::uint32_t trainer) {
+  trainers_.at(trainer).process.end_rest();
+  return spawn(trainers_.at(trainer));
+}
+
+Status LocalCluster::spawn(Trainer& trainer) {
+  trainer.log_from = file_bytes(trainer.log_file);
+  trainer.output_from = file_bytes(trainer.output_file);
+  auto process = Process::spawn({.argv = trainer.argv,
+                                 .log_file = trainer.log_file,
+                                 .output_file = trainer.output_file,
+                                 .environment = trainer.environment,
+                                 .network_namespace = trainer.network_namespace});
+  if (!process) return tl::unexpected(process.error());
+  trainer.process = std::move(*process);
+  return {};
+}
+
+bool LocalCluster::trainers_running() {
+  return std::any_of(trainers_.begin(), trainers_.end(), [](Trainer& t) { return t.process.running(); });
+}
+
+bool LocalCluster::wait_for_trainers(milliseconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + timeout;
+  for (Trainer& trainer : trainers_) {
+    const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
+    if (!trainer.process.wait(std::max(left, milliseconds(0)))) return false;
+  }
+  return true;
+}
+
+std::string trainer_result(const Trainer& trainer) {
+  const bool apart = !trainer.output_file.empty();
+  std::ifstream in(apart ? trainer.output_file : trainer.log_file, std::ios::binary);
+  in.seekg(static_cast<std::streamoff>(apart ? trainer.output_from : trainer.log_from));
+  std::string line, found;
+  while (std::getline(in, line)) {
+    if (!line.starts_with("{")) continue;
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.contains("digest")) found = line;
+  }
+  return found;
+}
+
+}  // namespace tributary
