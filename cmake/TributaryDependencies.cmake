@@ -16,3 +16,16 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 find_package(ZLIB REQUIRED)
 find_path(TL_EXPECTED_INCLUDE tl/expected.hpp REQUIRED)
+
+# toml++ is compiled into the library that reads configurations (TOML_IMPLEMENTATION in one of its sources): libtributary.so
+# carries it.
+get_target_property(toml_include tomlplusplus::tomlplusplus INTERFACE_INCLUDE_DIRECTORIES)
+add_library(tributary_toml INTERFACE)
+target_include_directories(tributary_toml SYSTEM INTERFACE ${toml_include})
+target_compile_definitions(tributary_toml INTERFACE TOML_HEADER_ONLY=0)
+
+# xxHash: shared for programs. For a library that is loaded into other programs (TRIBUTARY_CARRIES_LIBRARIES) the archive,
+# where there is one.
+find_library(TRIBUTARY_XXHASH_ARCHIVE libxxhash.a DOC "xxHash's archive, for libtributary.so")
+add_library(tributary_xxhash INTERFACE)
+target_link_libraries(tributary_xxhash INTERFACE $<IF:$<AND:$<BOOL:$<TARGET_PROPERTY:TRIBUTARY_CARRIES_LIBRARIES>>,$<BOOL:${TRIBUTARY_XXHASH_ARCHIVE}>>,${TRIBUTARY_XXHASH_ARCHIVE},PkgConfig::XXHASH>)

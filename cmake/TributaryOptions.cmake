@@ -65,3 +65,10 @@ function(tributary_executable name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE tributary_options ${ARG_DEPS})
 endfunction()
+
+# tributary_in_shared_library(TARGET...): static libraries that libtributary.so carries. Hidden, their functions are
+# inlined and called as in a program, so that position independence costs programs nothing.
+function(tributary_in_shared_library)
+  set_target_properties(${ARGN} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON)
+endfunction()

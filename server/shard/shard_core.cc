@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/assert.h"
+#include "common/base/weight.h"
 #include "server/shard/chunk_arrays.h"
 #include "server/shard/shard_clocks.h"
 #include "server/shard/shard_rounds.h"

@@ -40,9 +40,6 @@ class ShardOutput {
   virtual void facts(const RoundFacts& /*facts*/) {}
 };
 
-// Bound on a push's weight, so that totals over nodes cannot overflow.
-inline constexpr std::uint64_t kMaxWeight = 1ull << 40;
-
 class ShardCore {
  public:
   // pool: blocks of at least chunk_elements * 4 bytes, room for chunk_arrays(job).most() of each chunk.

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "common/base/weight.h"
 #include "worker/reduce/node_gather.h"
 
 using namespace tributary;
@@ -120,7 +121,7 @@ TEST_CASE("weights that differ within a round, or are absurd, are refused with b
   CHECK(contains(message, "weight 33"));
   CHECK(contains(message, "weight 32"));
   Gather huge({100}, 1);
-  CHECK(contains(huge.refusal(0, 0, 1, NodeGather::kMaxWeight + 1), "over the limit"));
+  CHECK(contains(huge.refusal(0, 0, 1, kMaxWeight + 1), "over the limit"));
   Gather zero({100}, 1);
   CHECK(zero.ready(0, 0, 1, 0));
   REQUIRE(zero.done.size() == 1);

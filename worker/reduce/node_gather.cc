@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/assert.h"
+#include "common/base/weight.h"
 
 namespace tributary {
 namespace {

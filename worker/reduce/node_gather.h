@@ -17,9 +17,6 @@ namespace tributary {
 
 class NodeGather {
  public:
-  // A rank's weight for one round; the sum over a node's ranks and over nodes stays far below 2^64.
-  static constexpr std::uint64_t kMaxWeight = 1ull << 40;
-
   struct Complete {
     ChunkIndex chunk;
     Round round;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/assert.h"
+#include "common/base/weight.h"
 #include "common/wire/messages.h"
 #include "common/wire/redo_plan.h"
 #include "worker/reduce/node_gather.h"
@@ -179,7 +180,7 @@ std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) con
   const bool decided = kept.decided.load(std::memory_order_acquire) != 0;
   // A copy is looked at: trainers can write here at any time, and a server refuses what cannot be.
   const Frame frame{written(chunk, round), kept.weight, decided ? kept.gate : GateDecision{}};
-  if (frame.weight > NodeGather::kMaxWeight || !frame.gate.sound() || (decided && !frame.gate.known())) return {};
+  if (frame.weight > kMaxWeight || !frame.gate.sound() || (decided && !frame.gate.known())) return {};
   return frame;
 }
 

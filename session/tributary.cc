@@ -1,0 +1,514 @@
+// The C interface over tributary::Session. Everything that a caller can do wrong is a status with a sentence: nothing
+// here asserts, and no exception leaves.
+#include "session/tributary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/base/utf8.h"
+#include "common/base/version.h"
+#include "common/base/weight.h"
+#include "common/config/config_toml.h"
+#include "common/config/job_json.h"
+#include "common/wire/compute_kinds.h"
+#include "session/c_boundary.h"
+#include "session/session.h"
+
+using tributary::ErrorCode;
+using tributary::fail;
+using tributary::Result;
+using tributary::Session;
+using tributary::SessionKeepsake;
+using tributary::SessionOptions;
+using tributary::Status;
+using tributary::StepState;
+using tributary::TensorSpec;
+using tributary::c::fenced;
+using tributary::c::fenced_pointer;
+using tributary::c::not_null;
+
+struct tributary_keepsake {
+  std::shared_ptr<SessionKeepsake> kept = std::make_shared<SessionKeepsake>();
+};
+
+struct tributary_session {
+  std::unique_ptr<Session> session;
+  std::vector<std::uint64_t> readies;   // per tensor: how often it was said to be ready
+  std::vector<unsigned char> awaiting;  // per tensor, a byte, because threads write several: ready, and not waited for
+  bool start_called = false, started = false, finished = false;
+  bool over = false;  // the view: tributary_wait() said so
+  std::string reason;
+};
+
+namespace {
+
+constexpr const char* kDefaultSocket = "/tmp/tributary-worker.sock";
+
+// Up to the last member that the first release had and that has no value of its own when absent.
+#define TRIBUTARY_UP_TO(type, member) (offsetof(type, member) + sizeof(type::member))
+constexpr std::size_t kLeastTensor = TRIBUTARY_UP_TO(tributary_tensor, dimensions);
+constexpr std::size_t kLeastOptions = TRIBUTARY_UP_TO(tributary_options, node_rank);
+constexpr std::size_t kLeastView = TRIBUTARY_UP_TO(tributary_view, fresh);
+constexpr std::size_t kLeastGate = TRIBUTARY_UP_TO(tributary_gate, known);
+constexpr std::size_t kLeastStats = TRIBUTARY_UP_TO(tributary_stats, reduce_ns);
+#undef TRIBUTARY_UP_TO
+
+Status invalid(std::string message) {
+  return fail(ErrorCode::kInvalidArgument, std::move(message));
+}
+
+TensorSpec spec_of(const tributary_tensor& tensor) {
+  TensorSpec spec{.name = tensor.name, .shape = {}};
+  if (tensor.dimensions > 0) spec.shape.assign(tensor.shape, tensor.shape + tensor.dimensions);
+  return spec;
+}
+
+void say_ready(Session& session, std::size_t tensor, std::uint64_t weight, std::optional<double> /*rate*/) {
+  session.ready(tensor, weight);
+}
+
+Result<std::vector<TensorSpec>> tensors_of(const tributary_options& options) {
+  if (options.tensor_count == 0 || options.tensors == nullptr) {
+    return fail(ErrorCode::kInvalidArgument, "tributary_options declares no tensors; set tensors and tensor_count");
+  }
+  if (options.tensor_count > tributary::kMaxTensors) {
+    return fail(ErrorCode::kInvalidArgument, "tensor_count is " + std::to_string(options.tensor_count) +
+                                                 "; the limit is " + std::to_string(tributary::kMaxTensors));
+  }
+  const std::size_t stride = options.tensors->size;
+  const auto* bytes = reinterpret_cast<const char*>(options.tensors);
+  std::vector<TensorSpec> specs;
+  for (std::size_t i = 0; i < options.tensor_count; ++i) {
+    const std::string what = "tensors[" + std::to_string(i) + "]";
+    const auto* given = reinterpret_cast<const tributary_tensor*>(bytes + i * stride);
+    tributary_tensor tensor{};
+    if (Status read = tributary::c::read_struct(given, kLeastTensor, what.c_str(), tensor); !read) {
+      return tl::unexpected(read.error());
+    }
+    if (tensor.size != stride || stride % alignof(tributary_tensor) != 0) {
+      return fail(ErrorCode::kInvalidArgument,
+                  what + " says that its size is " + std::to_string(tensor.size) + " and tensors[0] " +
+                      std::to_string(stride) + "; set it to sizeof(tributary_tensor) in all of them");
+    }
+    if (tensor.name == nullptr || strnlen(tensor.name, tributary::kMaxNameBytes + 1) > tributary::kMaxNameBytes) {
+      return fail(ErrorCode::kInvalidArgument, what + " has no name, or one of more than " +
+                                                   std::to_string(tributary::kMaxNameBytes) +
+                                                   " bytes; give it one of its own");
+    }
+    if (tensor.dimensions > tributary::kMaxShapeDims) {
+      return fail(ErrorCode::kInvalidArgument, what + " has " + std::to_string(tensor.dimensions) +
+                                                   " dimensions; the limit is " +
+                                                   std::to_string(tributary::kMaxShapeDims));
+    }
+    if (tensor.dimensions > 0 && tensor.shape == nullptr) {
+      return fail(ErrorCode::kInvalidArgument, what + " has " + std::to_string(tensor.dimensions) +
+                                                   " dimensions, and its shape is NULL; give an array of so many");
+    }
+    specs.push_back(spec_of(tensor));
+  }
+  // What a worker would refuse is refused before one is looked for.
+  if (auto layout = tributary::Layout::unowned(specs); !layout) return tl::unexpected(layout.error());
+  return specs;
+}
+
+Result<tributary::JobConfig> job_of(const char* text) {
+  if (text == nullptr) return fail(ErrorCode::kInvalidArgument, "tributary_options.job is NULL; give the job's text");
+  const std::string_view job(text, strnlen(text, tributary::kMaxConfigBytes + 1));
+  if (job.size() > tributary::kMaxConfigBytes) {
+    return fail(ErrorCode::kConfig, "the job's text has more than " + std::to_string(tributary::kMaxConfigBytes) +
+                                        " bytes; give TOML or JSON of a job, not a path or data");
+  }
+  const std::size_t first = job.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos || job[first] != '{') return tributary::parse_job_config(job, "job");
+  auto config = tributary::job_from_json(job);
+  if (!config) return fail(ErrorCode::kConfig, std::move(config.error().message));
+  return config;
+}
+
+std::string socket_of(const char* given) {
+  if (given) return given;
+  const char* named = std::getenv("TRIBUTARY_SOCKET");
+  return named && *named ? named : kDefaultSocket;
+}
+
+Result<SessionOptions> options_of(const tributary_options& given) {
+  SessionOptions options;
+  options.socket = socket_of(given.socket);
+  auto job = job_of(given.job);
+  if (!job) return tl::unexpected(job.error());
+  options.job = std::move(*job);
+  if (given.from_environment) {
+    const auto topology = tributary::Topology::from_environment();
+    if (!topology) return tl::unexpected(topology.error());
+    options.topology = *topology;
+  } else {
+    options.topology = {given.rank, given.world_size, given.local_rank, given.local_world_size, given.node_rank};
+    if (Status sound = options.topology.validate(); !sound) return tl::unexpected(sound.error());
+  }
+  if (given.attach_timeout_ms > 0) options.attach_timeout = std::chrono::milliseconds(given.attach_timeout_ms);
+  options.gradients_move = given.gradients_move != 0;
+  if (given.computes_with) {
+    if (strnlen(given.computes_with, tributary::kMaxComputeKindBytes + 1) > tributary::kMaxComputeKindBytes) {
+      return fail(ErrorCode::kInvalidArgument, "tributary_options.computes_with has more than " +
+                                                   std::to_string(tributary::kMaxComputeKindBytes) +
+                                                   " bytes; give a shorter name");
+    }
+    options.computes_with = given.computes_with;
+    if (!tributary::is_utf8(options.computes_with)) {
+      return fail(ErrorCode::kInvalidArgument, "tributary_options.computes_with is no UTF-8 text; give it as such");
+    }
+  }
+  if (given.note) {
+    options.note = [note = given.note, context = given.note_context](const std::string& text) {
+      note(text.c_str(), context);
+    };
+  }
+  if (given.keepsake) options.keepsake = given.keepsake->kept;
+  if (given.device < -1) {
+    return fail(ErrorCode::kInvalidArgument, "tributary_options.device is " + std::to_string(given.device) +
+                                                 "; give the number of a CUDA device, or -1 for host memory");
+  }
+  if (given.device >= 0) {
+    auto opener = tributary::make_cuda_memory_opener(given.device);
+    if (!opener) return fail(ErrorCode::kDevice, std::move(opener.error().message));
+    options.device = std::move(*opener);
+  }
+  return options;
+}
+
+std::size_t count(const tributary_session& session) {
+  return session.readies.size();
+}
+
+Status check_tensor(const tributary_session* session, std::size_t tensor) {
+  if (Status there = not_null(session, "the session"); !there) return there;
+  if (tensor < count(*session)) return {};
+  return invalid("there is no tensor " + std::to_string(tensor) + ": the session has " +
+                 std::to_string(count(*session)) + ", which count from 0");
+}
+
+// For what only a session that is started and not finished can do.
+Status check_running(const tributary_session* session, const char* call) {
+  if (Status there = not_null(session, "the session"); !there) return there;
+  if (!session->started) return invalid(std::string(call) + " came before tributary_start(), which goes first");
+  if (session->finished) {
+    return invalid(std::string(call) + " came after tributary_finish(); only tributary_saved() and "
+                                       "tributary_destroy() can follow that");
+  }
+  return {};
+}
+
+const std::string& name_of_tensor(const tributary_session& session, std::size_t tensor) {
+  return session.session->layout().tensors()[tensor].name;
+}
+
+Status check_ready(const tributary_session* session, std::size_t tensor, std::uint64_t weight, double rate) {
+  if (Status fits = check_tensor(session, tensor); !fits) return fits;
+  if (Status running = check_running(session, "tributary_ready()"); !running) return running;
+  const auto about = [&] { return "tensor '" + name_of_tensor(*session, tensor) + "': "; };
+  if (weight > tributary::kMaxWeight) {
+    return invalid(about() + "weight " + std::to_string(weight) + " is over the limit of " +
+                   std::to_string(tributary::kMaxWeight) + "; the weight is the number of samples in the gradient");
+  }
+  if (rate != TRIBUTARY_SCHEDULED_RATE && (!std::isfinite(rate) || rate < 0.0)) {
+    return invalid(about() + "the rate is " + std::to_string(rate) +
+                   "; give a finite one of at least 0, or TRIBUTARY_SCHEDULED_RATE");
+  }
+  if (session->awaiting[tensor]) {
+    return fail(ErrorCode::kWrongRound, about() +
+                                            "tributary_ready() came twice in a round; call it once per tensor and "
+                                            "round, and tributary_wait() before the next round");
+  }
+  return {};
+}
+
+// A wait for all while only some are ready could last for ever.
+Status check_all_ready(const tributary_session& session) {
+  const auto [low, high] = std::ranges::minmax_element(session.readies);
+  if (*low == *high) return {};
+  const auto behind = static_cast<std::size_t>(low - session.readies.begin());
+  return fail(ErrorCode::kWrongRound,
+              "tributary_wait() for all tensors came before tributary_ready() of tensor '" +
+                  name_of_tensor(session, behind) +
+                  "', which others of this round were ready before; say so of every tensor of a round");
+}
+
+tributary_step step_of(StepState state) {
+  switch (state) {
+    case StepState::kContinue:
+      return TRIBUTARY_CONTINUE;
+    case StepState::kStopRequested:
+      return TRIBUTARY_STOP_REQUESTED;
+    case StepState::kStopped:
+      return TRIBUTARY_VIEW_STOPPED;
+    case StepState::kRestart:
+      break;
+  }
+  return TRIBUTARY_RESTART;
+}
+
+}  // namespace
+
+const char* tributary_version(void) {
+  return tributary::kVersion;
+}
+
+const char* tributary_last_error(void) {
+  return tributary::c::last_error();
+}
+
+const char* tributary_status_name(tributary_status status) {
+  return tributary::c::name_of(status);
+}
+
+tributary_keepsake* tributary_keepsake_create(void) {
+  return fenced_pointer([]() -> Result<tributary_keepsake*> { return new tributary_keepsake; });
+}
+
+void tributary_keepsake_destroy(tributary_keepsake* keepsake) {
+  delete keepsake;
+}
+
+tributary_status tributary_attach(const tributary_options* options, tributary_session** session) {
+  if (session) *session = nullptr;
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "where tributary_attach() is to put the session"); !there) return there;
+    tributary_options given{};
+    given.device = -1;
+    if (Status read = tributary::c::read_struct(options, kLeastOptions, "tributary_options", given); !read) return read;
+    auto tensors = tensors_of(given);
+    if (!tensors) return tl::unexpected(tensors.error());
+    auto session_options = options_of(given);
+    if (!session_options) return tl::unexpected(session_options.error());
+    auto made = std::make_unique<tributary_session>();
+    made->readies.assign(tensors->size(), 0);
+    made->awaiting.assign(tensors->size(), 0);
+    auto attached = Session::attach(*session_options, std::move(*tensors));
+    if (!attached) return tl::unexpected(attached.error());
+    made->session = std::move(*attached);
+    *session = made.release();
+    return {};
+  });
+}
+
+void tributary_destroy(tributary_session* session) {
+  fenced([&]() -> Status {
+    delete session;
+    return {};
+  });
+}
+
+tributary_status tributary_get_view(const tributary_session* session, tributary_view* view) {
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    const Session& s = *session->session;
+    const tributary::Topology& place = s.topology();
+    const tributary_view values{.size = 0,
+                                .rank = place.rank,
+                                .world_size = place.world_size,
+                                .local_rank = place.local_rank,
+                                .local_world_size = place.local_world_size,
+                                .node_rank = place.node_rank,
+                                .fresh = s.fresh(),
+                                .on_device = s.on_device(),
+                                .resume_round = s.resume_round().value,
+                                .job = s.job().value};
+    return tributary::c::write_struct(values, kLeastView, "tributary_view", view);
+  });
+}
+
+float* tributary_initial(tributary_session* session, size_t tensor) {
+  return fenced_pointer([&]() -> Result<float*> {
+    if (Status fits = check_tensor(session, tensor); !fits) return tl::unexpected(fits.error());
+    const char* why = nullptr;
+    if (session->start_called) {
+      why = "tributary_start() has been called";
+    } else if (!session->session->fresh()) {
+      why = "the job has parameters already (tributary_view.fresh is 0)";
+    } else if (session->session->topology().rank != 0) {
+      why = "this is not rank 0";
+    }
+    if (why) {
+      return fail(ErrorCode::kInvalidArgument,
+                  std::string("there are no initial values to give: ") + why +
+                      "; rank 0 of a fresh job gives them, between tributary_attach() and tributary_start()");
+    }
+    return session->session->initial(tensor).data();
+  });
+}
+
+tributary_status tributary_start(tributary_session* session) {
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    if (session->start_called || session->finished) {
+      return invalid("tributary_start() came a second time, or after tributary_finish(); a session starts once");
+    }
+    session->start_called = true;
+    const Status done = session->session->start();
+    session->started = done.has_value();
+    return done;
+  });
+}
+
+float* tributary_gradient(tributary_session* session, size_t tensor) {
+  return fenced_pointer([&]() -> Result<float*> {
+    if (Status fits = check_tensor(session, tensor); !fits) return tl::unexpected(fits.error());
+    Session& s = *session->session;
+    return s.on_device() ? s.gradient_device(tensor) : s.gradient(tensor).data();
+  });
+}
+
+const float* tributary_parameters(const tributary_session* session, size_t tensor) {
+  return fenced_pointer([&]() -> Result<const float*> {
+    if (Status fits = check_tensor(session, tensor); !fits) return tl::unexpected(fits.error());
+    const Session& s = *session->session;
+    return s.on_device() ? s.parameters_device(tensor) : s.parameters(tensor).data();
+  });
+}
+
+tributary_status tributary_keep(tributary_session* session, uint64_t round, const void* state, size_t size) {
+  return fenced([&]() -> Status {
+    if (Status running = check_running(session, "tributary_keep()"); !running) return running;
+    if (state == nullptr && size > 0) {
+      return invalid("the state to keep is NULL, and its size " + std::to_string(size) + "; give a pointer to it");
+    }
+    return session->session->keep(tributary::Round(round), {static_cast<const std::byte*>(state), size});
+  });
+}
+
+tributary_status tributary_kept(const tributary_session* session, const void** state, size_t* size) {
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    if (Status there = not_null(state, "where tributary_kept() is to put the state"); !there) return there;
+    if (Status there = not_null(size, "where tributary_kept() is to put the state's size"); !there) return there;
+    const auto kept = session->session->kept();
+    *state = kept.data();
+    *size = kept.size();
+    return {};
+  });
+}
+
+tributary_status tributary_last_round(tributary_session* session, uint64_t round) {
+  return fenced([&]() -> Status {
+    if (Status running = check_running(session, "tributary_last_round()"); !running) return running;
+    session->session->last_round(tributary::Round(round));
+    return {};
+  });
+}
+
+tributary_status tributary_ready(tributary_session* session, size_t tensor, uint64_t weight, double rate) {
+  return fenced([&]() -> Status {
+    if (Status right = check_ready(session, tensor, weight, rate); !right) return right;
+    session->awaiting[tensor] = 1;
+    ++session->readies[tensor];
+    say_ready(*session->session, tensor, weight,
+              rate == TRIBUTARY_SCHEDULED_RATE ? std::nullopt : std::optional<double>(rate));
+    return {};
+  });
+}
+
+tributary_status tributary_wait(tributary_session* session, size_t tensor, tributary_step* step) {
+  return fenced([&]() -> Status {
+    const bool all = tensor == TRIBUTARY_ALL_TENSORS;
+    if (Status fits = check_tensor(session, all ? 0 : tensor); !fits) return fits;
+    if (Status there = not_null(step, "where tributary_wait() is to put the step"); !there) return there;
+    if (Status running = check_running(session, "tributary_wait()"); !running) return running;
+    if (all) {
+      if (Status right = check_all_ready(*session); !right) return right;
+    }
+    const auto state = all ? session->session->wait() : session->session->wait(tensor);
+    if (!state) return tl::unexpected(state.error());
+    *step = step_of(*state);
+    session->over = *step == TRIBUTARY_VIEW_STOPPED || *step == TRIBUTARY_RESTART;
+    // Of a view that is over nothing can be ready any more.
+    if (session->over) return {};
+    if (all) {
+      std::ranges::fill(session->awaiting, 0);
+    } else {
+      session->awaiting[tensor] = 0;
+    }
+    return {};
+  });
+}
+
+tributary_status tributary_get_gate(const tributary_session* session, uint64_t round, tributary_gate* gate) {
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    tributary_gate values{};
+    const tributary::GateDecision decision = session->session->gate(tributary::Round(round));
+    if (decision.known()) {
+      values.known = 1;
+      values.skipped = decision.verdict == tributary::GateVerdict::kSkipped;
+      values.norm = decision.norm;
+      values.coefficient = decision.coefficient;
+      values.loss_scale = decision.loss_scale;
+    }
+    return tributary::c::write_struct(values, kLeastGate, "tributary_gate", gate);
+  });
+}
+
+const char* tributary_stop_reason(tributary_session* session) {
+  const char* reason = "";
+  fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    if (!session->over) return {};
+    session->reason = session->session->stop_reason();
+    reason = session->reason.c_str();
+    return {};
+  });
+  return reason;
+}
+
+tributary_status tributary_get_stats(const tributary_session* session, tributary_stats* stats) {
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    const tributary::SessionStats now = session->session->stats();
+    const tributary_stats values{
+        .size = 0, .reduce_ns = now.reduce_ns, .bytes_pushed = now.bytes_pushed, .bytes_pulled = now.bytes_pulled};
+    return tributary::c::write_struct(values, kLeastStats, "tributary_stats", stats);
+  });
+}
+
+tributary_status tributary_finish(tributary_session* session, tributary_leave leave, const char* message) {
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    if (session->finished) return invalid("tributary_finish() came a second time; a session finishes once");
+    tributary::LeaveKind kind;
+    switch (leave) {
+      case TRIBUTARY_FINISHED:
+        kind = tributary::LeaveKind::kFinished;
+        break;
+      case TRIBUTARY_LEAVES_STOPPED:
+        kind = tributary::LeaveKind::kStopped;
+        break;
+      case TRIBUTARY_LEAVES_FAILED:
+        kind = tributary::LeaveKind::kFailed;
+        break;
+      default:
+        return invalid("tributary_finish() was told to leave as " + std::to_string(static_cast<int>(leave)) +
+                       "; give TRIBUTARY_FINISHED, TRIBUTARY_LEAVES_STOPPED or TRIBUTARY_LEAVES_FAILED");
+    }
+    const std::string why = message ? message : "";
+    if (!tributary::is_utf8(why)) return invalid("the message of tributary_finish() is no UTF-8 text; give it as such");
+    const Status done = session->session->finish(kind, why);
+    session->finished = done.has_value();
+    return done;
+  });
+}
+
+tributary_status tributary_saved(tributary_session* session) {
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    if (!session->finished) return invalid("tributary_saved() came before tributary_finish(), which goes first");
+    return session->session->saved();
+  });
+}
