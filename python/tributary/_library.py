@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from tributary import _abi
 from tributary._errors import Error, Status, error_of
@@ -66,14 +66,14 @@ class AttachOptions:
 
     job: str
     tensors: Sequence[Tensor]
-    socket: Optional[str] = None
-    topology: Optional[tuple[int, int, int, int, int]] = None
+    socket: str | None = None
+    topology: tuple[int, int, int, int, int] | None = None
     attach_timeout_ms: int = 0
     gradients_move: bool = False
     device: int = -1
     computes_with: str = ""
-    note: Optional[Callable[[str], None]] = None
-    keepsake: Optional[Keepsake] = None
+    note: Callable[[str], None] | None = None
+    keepsake: Keepsake | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Keepsake:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self.handle: Optional[int] = library.functions.tributary_keepsake_create()
+        self.handle: int | None = library.functions.tributary_keepsake_create()
 
     def __del__(self) -> None:
         if self.handle:
@@ -248,7 +248,7 @@ class Session:
             view.job,
         )
 
-    def _array(self, tensor: int, address: Optional[int], what: str) -> Floats:
+    def _array(self, tensor: int, address: int | None, what: str) -> Floats:
         if not address:
             raise Error(f"there is no memory for the {what} of tensor {tensor}", Status.INVALID_ARGUMENT)
         # A tensor's gradient moves among the places of a ring, so an address comes again.
@@ -302,7 +302,7 @@ class Session:
             self._library.check(status)
         return Step(step.value)
 
-    def gate(self, round: int) -> Optional[Gate]:
+    def gate(self, round: int) -> Gate | None:
         """What was decided about a round; None if nothing is known, or the job has no gate."""
         gate = _abi.CGate(size=c.sizeof(_abi.CGate))
         self._library.check(self._functions.tributary_get_gate(self._open(), round, c.byref(gate)))

@@ -5,25 +5,27 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 
-import torch
+from tributary._library import Floats
 
 
 class InitialValues:
-    """Keeps tensors in a file without a name. A job that loses a server before its first snapshot begins anew, and
-    shall do so with the same values.
+    """Keeps values in a file without a name.
+
+    A job that loses a server before its first snapshot begins anew, and shall do so with the same values.
 
     Args:
-        values: contiguous fp32 tensors in host memory.
+        memory: a session's, of all tensors.
     """
 
-    def __init__(self, values: Sequence[torch.Tensor]) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115: as long as this object lives
-        for tensor in values:
-            self._file.write(memoryview(tensor.reshape(-1).numpy()).cast("B"))
+    def __init__(self, memory: Sequence[Floats]) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        for values in memory:
+            self._file.write(values)
         self._file.flush()
 
-    def read(self, into: Sequence[torch.Tensor]) -> None:
-        """Writes them into tensors of the same shapes."""
+    def read(self, memory: Sequence[Floats]) -> None:
+        """Writes them into a session's memory of the same tensors."""
         self._file.seek(0)
-        for tensor in into:
-            self._file.readinto(memoryview(tensor.reshape(-1).numpy()).cast("B"))  # type: ignore[attr-defined]
+        for values in memory:
+            if self._file.readinto(values) != len(memoryview(values).cast("B")):  # type: ignore[attr-defined]
+                raise OSError("the file of initial values is cut off: is the disk of temporary files full?")

@@ -6,7 +6,7 @@ import ctypes
 import os
 import time
 from collections.abc import Iterable, Sequence
-from typing import Callable, Optional
+from typing import Callable
 
 import torch
 
@@ -27,7 +27,7 @@ LONGEST_PAUSE_S = 5.0
 _TOPOLOGY = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 
 
-def topology_of_environment() -> Optional[tuple[int, int, int, int, int]]:
+def topology_of_environment() -> tuple[int, int, int, int, int] | None:
     """None where a launcher has said what rank this is; a program that nobody launched is the only rank."""
     if any(name in os.environ or f"TRIBUTARY_{name}" in os.environ for name in _TOPOLOGY):
         return None
@@ -68,15 +68,17 @@ class Link:
         self.batches_per_round = 1
         self.micro_batches = 1
         self.batches_per_epoch = 0  # of the sampler; 0: unknown
+        self.batch_size = 0  # of the sampler's batches; 0: unknown
+        self.rewound_from = 0  # round that the job had when it last went back
         self.closed = False
         self._text = text
         self._computes_with = computes_with
         self._fill = initial
-        self._initial: Optional[InitialValues] = None
+        self._initial: InitialValues | None = None
         self._library = _library.load()
         self._keepsake = self._library.keepsake()
-        self._session: Optional[Session] = None
-        self._view: Optional[View] = None
+        self._session: Session | None = None
+        self._view: View | None = None
         self._views: dict[tuple[int, int], torch.Tensor] = {}
         self._best = 0
         self._progress_at = time.monotonic()
@@ -123,7 +125,7 @@ class Link:
     def ready(self, index: int, weight: int, rate: float) -> None:
         self.session.ready(index, weight, rate)
 
-    def gate(self, round: int) -> Optional[Gate]:
+    def gate(self, round: int) -> Gate | None:
         """What was decided about a round; None in a job without a gate."""
         return None if self._session is None else self._session.gate(round)
 
@@ -167,10 +169,10 @@ class Link:
             session.last_round(self.rounds)
 
     def _give_initial(self, session: Session) -> None:
-        memory = [self._tensor(i, session.initial(i)) for i in range(len(self.tensors))]
+        memory = [session.initial(i) for i in range(len(self.tensors))]
         if self._initial is None:
             for i, values in enumerate(memory):
-                self._fill(i, values)
+                self._fill(i, self._tensor(i, values))
             self._initial = InitialValues(memory)
         else:  # the job begins anew: with what it began with
             self._initial.read(memory)
@@ -261,6 +263,7 @@ class Link:
                 self.say(f"round {wanted} is complete")
                 self.round = wanted
                 return True
+            self.rewound_from = wanted - 1
             self.round = self.resumed = round
             self.rewinds += 1
             return False

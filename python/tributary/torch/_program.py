@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from types import TracebackType
-from typing import Any, Optional
+from typing import Any
 
 from tributary._errors import Error
 from tributary.torch._exceptions import Stopped
@@ -22,7 +22,7 @@ class Program:
     def __init__(self) -> None:
         self.stop = StopSignal()
         self.links: list[Link] = []
-        self._failure: Optional[str] = None
+        self._failure: str | None = None
         self._hooked = False
 
     def add(self, link: Link) -> None:
@@ -34,14 +34,14 @@ class Program:
         atexit.register(self.end)
         before = sys.excepthook
 
-        def note(kind: type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+        def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             self._failure = traceback.format_exception_only(kind, error)[-1].strip()
             before(kind, error, trace)
 
         sys.excepthook = note
 
     @property
-    def link(self) -> Optional[Link]:
+    def link(self) -> Link | None:
         """The first job that is attached, or was last."""
         return self.links[0] if self.links else None
 

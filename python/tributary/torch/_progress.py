@@ -8,7 +8,7 @@ import math
 import os
 import socket
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 
 @dataclass
@@ -25,9 +25,9 @@ class RoundReport:
     compute_ns: int
     reduce_ns: int
     wait_ns: int
-    gradient_norm: Optional[float] = None
-    loss_scale: Optional[float] = None
-    skipped: Optional[bool] = None
+    gradient_norm: float | None = None
+    loss_scale: float | None = None
+    skipped: bool | None = None
 
 
 class Progress:
@@ -37,14 +37,14 @@ class Progress:
     come waits for them, at most until the next round's report. Sending never blocks and never fails training.
     """
 
-    def __init__(self, path: Optional[str] = None) -> None:
+    def __init__(self, path: str | None = None) -> None:
         self._path = path if path is not None else os.environ.get("TRIBUTARY_PROGRESS", "")
-        self._socket: Optional[socket.socket] = None
+        self._socket: socket.socket | None = None
         if self._path:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             self._socket.setblocking(False)
         self._figures: dict[str, float] = {}
-        self._pending: Optional[RoundReport] = None
+        self._pending: RoundReport | None = None
         self.last: dict[str, float] = {}
 
     def log(self, figures: dict[str, Any]) -> None:
@@ -88,8 +88,6 @@ class Progress:
 def as_datagram(report: RoundReport, figures: dict[str, float]) -> dict[str, Any]:
     """The object of a round's datagram."""
     samples = max(0, int(figures.get("samples", report.samples)))
-    loss = figures.get("loss")
-    loss_sum = None if loss is None or not math.isfinite(loss) else loss * samples
     datagram: dict[str, Any] = {
         "rank": report.rank,
         "world_size": report.world_size,
@@ -98,8 +96,6 @@ def as_datagram(report: RoundReport, figures: dict[str, float]) -> dict[str, Any
         "complete": report.complete,
         "round": report.complete,
         "rounds": report.rounds,
-        "loss_sum": loss_sum,
-        "correct": max(0, round(figures.get("accuracy", 0.0) * samples)),
         "samples": samples,
         "global_samples": samples * report.world_size,
         "samples_sum": 0,
@@ -107,6 +103,10 @@ def as_datagram(report: RoundReport, figures: dict[str, float]) -> dict[str, Any
         "reduce_ns": report.reduce_ns,
         "wait_ns": report.wait_ns,
     }
+    if "loss" in figures:  # JSON has no NaN
+        datagram["loss_sum"] = figures["loss"] * samples if math.isfinite(figures["loss"]) else None
+    if "accuracy" in figures:
+        datagram["correct"] = max(0, round(figures["accuracy"] * samples))
     if report.gradient_norm is not None:
         datagram["gradient_norm"] = report.gradient_norm if math.isfinite(report.gradient_norm) else None
         datagram["loss_scale"] = report.loss_scale

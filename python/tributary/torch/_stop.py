@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any
 
 # A second signal within this time is the same wish: launchers and terminals both send one.
 SAME_WISH_S = 1.0
@@ -24,10 +24,10 @@ class StopSignal:
     """
 
     def __init__(self) -> None:
-        self.requested: Optional[str] = None  # the signal's name
+        self.requested: str | None = None  # the signal's name
         self._at = 0.0
         self._before: dict[int, Any] = {}
-        self._ends: Optional[tuple[socket.socket, socket.socket]] = None
+        self._ends: tuple[socket.socket, socket.socket] | None = None
 
     def arm(self) -> None:
         """Takes the two signals over. Does nothing outside the main thread, where Python allows none."""
@@ -83,7 +83,7 @@ class StopSignal:
 
 
 def _end_on_second(read: socket.socket) -> None:
-    first: Optional[float] = None
+    first: float | None = None
     with read:
         while True:
             got = read.recv(1)
