@@ -45,6 +45,24 @@ def gradient_came_twice(name: str, round: int) -> str:
     )
 
 
+TORCHS_SCALER = (
+    "step() is called by torch.amp.GradScaler, which unscales gradients in place after they were sent, and lets every rank "
+    "decide by itself whether to step: use tributary.torch.GradScaler, with loss_scale='dynamic' for DistributedOptimizer"
+)
+
+
+def called_by_torchs_scaler() -> bool:
+    """Whether torch's GradScaler calls step(). Its kernels write gradients without raising their versions."""
+    frame = sys._getframe(2)
+    for _ in range(6):
+        if frame is None:
+            break
+        if frame.f_code.co_filename.replace("\\", "/").endswith("torch/amp/grad_scaler.py"):
+            return bool(getattr(frame.f_locals.get("self"), "_enabled", True))
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
 def gradient_changed(name: str, round: int) -> str:
     return (
         f"the gradient of '{name}' was changed after it was sent in round {round} (clip_grad_norm_, "
@@ -88,8 +106,8 @@ def check_hyper_parameters(groups: list[dict[str, Any]], fixed: list[dict[str, A
         for key, value in values.items():
             if _plain(group[key]) != value:
                 raise RuntimeError(
-                    f"{key} of group {number} was {value!r} when the job began and is {group[key]!r} now, but only "
-                    "rates can change while the servers step: leave it (OneCycleLR and CyclicLR: cycle_momentum=False), or "
+                    f"{key} of group {number} was {value!r} when the job began and is {group[key]!r} now, but "
+                    "only rates can change while the servers step: leave it (OneCycleLR and CyclicLR: cycle_momentum=False), or "
                     "pass step_on='trainers'"
                 )
 

@@ -10,6 +10,7 @@ import torch
 from tributary.torch.lion import Lion
 
 MEAN = "mean"  # the servers answer with the mean gradient, and the trainer steps
+MOST_GROUPS = 128  # of a job (common/base/layout.h)
 
 Value = Union[str, bool, int, float]
 Keys = dict[str, Value]
@@ -28,6 +29,10 @@ class Formula:
     name: str
     groups: list[Keys] = field(default_factory=list)
     why: str = ""
+
+
+def _first_rate(group: dict[str, Any]) -> float:
+    return float(group.get("initial_lr", group["lr"]))
 
 
 def _sgd(group: dict[str, Any], defaults: dict[str, Any]) -> Keys:
@@ -117,7 +122,9 @@ def formula_of(optimizer: torch.optim.Optimizer, *, on_servers: bool = True) -> 
         if len(decoupled) > 1:
             return Formula(MEAN, why="decoupled_weight_decay differs between groups")
         name = "adamw" if decoupled.pop() else "adam"
-    groups = [keys_of(group, optimizer.defaults) for group in optimizer.param_groups]
+    if len(optimizer.param_groups) > MOST_GROUPS:
+        return Formula(MEAN, why=f"{len(optimizer.param_groups)} parameter groups are more than {MOST_GROUPS}")
+    groups = [{"lr": _first_rate(g), **keys_of(g, optimizer.defaults)} for g in optimizer.param_groups]
     why = _unfit(name, groups)
     return Formula(MEAN, why=why) if why else Formula(name, groups)
 

@@ -136,6 +136,9 @@ class Link:
         with self.stop.suspended():
             self._attach()
         self.round = self.resumed = self._best = self._view_began_after
+        if self.view.rank != 0:
+            self.stop.arm()
+            return
         self.say(
             f"job '{self.name}' goes on after round {self.round}"
             if self.round

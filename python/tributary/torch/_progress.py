@@ -1,4 +1,4 @@
-"""A round's figures, sent to whoever started the trainers as one JSON datagram (``train/progress.h`` has the format)."""
+"""A round's figures, for whoever started the trainers: one JSON datagram (``train/progress.h`` has the format)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RoundReport:
 
 
 class Progress:
-    """Sends a datagram a round to the socket that ``TRIBUTARY_PROGRESS`` names; without one it only listens to the loop.
+    """Sends a datagram a round to the socket that ``TRIBUTARY_PROGRESS`` names, if it names one.
 
     A loop says its figures (:func:`tributary.torch.log`) before or after ``step()``. So a report whose figures have not
     come waits for them, at most until the next round's report. Sending never blocks and never fails training.
@@ -53,7 +53,7 @@ class Progress:
         Args:
             figures: numbers, or tensors of one element.
         """
-        values = {key: float(value) for key, value in figures.items() if value is not None}
+        values = {key: _number(value) for key, value in figures.items() if value is not None}
         self.last = values
         self._figures = values
         if self._pending is not None:
@@ -83,6 +83,10 @@ class Progress:
         data = json.dumps(as_datagram(report, figures), allow_nan=False).encode()
         with contextlib.suppress(OSError):
             self._socket.sendto(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, self._path)
+
+
+def _number(value: Any) -> float:
+    return float(value.detach() if hasattr(value, "detach") else value)
 
 
 def as_datagram(report: RoundReport, figures: dict[str, float]) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-
 import torch
 
 
 class MicroBatches:
-    """Adds gradients in the tree in which ranks are added (``kernels/tree_sum.h``): neighbours pairwise, level by level.
+    """Adds gradients in the tree in which ranks are added (``kernels/tree_sum.h``): neighbours, level by level.
 
     One process with k micro-batches so has the bits of k ranks. At most log2(k) + 1 sums are held.
     """

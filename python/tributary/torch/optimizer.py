@@ -38,15 +38,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         model_or_params: the model; or its parameters, or ``named_parameters()``.
         optimizer: that steps them. It must not have made a step yet.
         name: of the job, which goes on where a job of this name stopped. Default: the program's name.
-        job: path of a job file, or its sections as dicts. What it says stays; the rest follows from the other arguments.
+        job: path of a job file, or its sections as dicts. What it says stays; the rest follows from the other
+            arguments.
         max_grad_norm: clips the global norm of the mean gradient, as ``clip_grad_norm_``.
         loss_scale: ``"dynamic"`` for :class:`tributary.torch.GradScaler`, or a constant power of two.
         push: encoding of gradients: fp32, bf16, fp16, int8, ``topk:R``, onebit.
         pull: encoding of parameters: fp32, bf16, fp16, int8-delta.
         accumulate: backward passes a step. Their gradients are averaged: do not divide the loss.
-        overlap: ``"backward"``: gradients leave during backward. ``"step"``: all in :meth:`step`, whatever backward does.
-        schedule: what the loop steps its schedulers after, ``"round"`` or ``"epoch"``: a process that goes on steps them
-            as often as the rounds before did.
+        overlap: ``"backward"``: gradients leave during backward. ``"step"``: all in :meth:`step`, whatever backward
+            does.
+        schedule: what the loop steps its schedulers after, ``"round"`` or ``"epoch"``: a process that goes on steps
+            them as often as the rounds before did.
         seed: sets random generators anew in each round, from it, the rank and the round.
         on_rewind: if all copies of the last rounds are lost: ``"warn"``, or ``"raise"`` :class:`Rewound`.
         step_on: ``"auto"``, or ``"trainers"`` to step here whatever the optimizer is.
@@ -337,6 +339,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if self._link.closed:
             raise RuntimeError(f"job '{self._job.name}' is finished: step() cannot follow that")
+        if _complaints.called_by_torchs_scaler():
+            raise RuntimeError(_complaints.TORCHS_SCALER)
         self._begin_round()
         self._check()
         self._send_rest()
