@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Optional
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TRIBUTARY_BUILD", REPOSITORY / "build" / "release"))
@@ -146,7 +145,8 @@ def wait_all(processes: list[subprocess.Popen[bytes]], timeout: float) -> None:
         time.sleep(0.02)
 
 
-def value_of(log: str, key: str) -> Optional[str]:
-    """Of the last line "key value"."""
-    lines = [line.split(" ", 1)[1] for line in log.splitlines() if line.startswith(key + " ")]
-    return lines[-1] if lines else None
+def value_of(log: str, key: str, name: str) -> str:
+    """Of the last line "KEY NAME VALUE"."""
+    values = [line.split(" ", 2)[2] for line in log.splitlines() if line.startswith(f"{key} {name} ")]
+    assert values, f"no line '{key} {name} ...' in:\n{log}"
+    return values[-1]

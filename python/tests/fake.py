@@ -1,4 +1,4 @@
-"""A library in Python in place of libtributary.so: one rank and one server in this process, which fail as they are told."""
+"""A library in Python in place of libtributary.so: one rank and one server, which fail as they are told."""
 
 from __future__ import annotations
 

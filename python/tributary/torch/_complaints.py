@@ -46,8 +46,9 @@ def gradient_came_twice(name: str, round: int) -> str:
 
 
 TORCHS_SCALER = (
-    "step() is called by torch.amp.GradScaler, which unscales gradients in place after they were sent, and lets every rank "
-    "decide by itself whether to step: use tributary.torch.GradScaler, with loss_scale='dynamic' for DistributedOptimizer"
+    "step() is called by torch.amp.GradScaler, which unscales gradients in place after they were sent, and lets every "
+    "rank decide by itself whether to step: use tributary.torch.GradScaler, and pass loss_scale='dynamic' to "
+    "DistributedOptimizer"
 )
 
 
@@ -106,9 +107,9 @@ def check_hyper_parameters(groups: list[dict[str, Any]], fixed: list[dict[str, A
         for key, value in values.items():
             if _plain(group[key]) != value:
                 raise RuntimeError(
-                    f"{key} of group {number} was {value!r} when the job began and is {group[key]!r} now, but "
-                    "only rates can change while the servers step: leave it (OneCycleLR and CyclicLR: cycle_momentum=False), or "
-                    "pass step_on='trainers'"
+                    f"{key} of group {number} was {value!r} when the job began and is {group[key]!r} now, but only "
+                    "rates can change while the servers step: leave it (OneCycleLR and CyclicLR: "
+                    "cycle_momentum=False), or pass step_on='trainers'"
                 )
 
 

@@ -34,7 +34,8 @@ class DiLoCo:
                 inner_optimizer.zero_grad()
 
     After each ``sync_every`` steps of the inner optimizer, which is this rank's alone, the ranks' moves are averaged
-    and the servers' outer optimizer, SGD, takes their mean as its gradient. Leaving the block synchronises what is left.
+    and the servers' outer optimizer, SGD, takes their mean as its gradient. Leaving the block synchronises what is
+    left.
 
     Making one attaches to the job, and writes its parameters into the model.
 
