@@ -63,10 +63,10 @@ class FakeSession:
         self.parameters_of = [(ctypes.c_float * n)() for n in self.elements]
         self.gradients_of = [[(ctypes.c_float * n)() for n in self.elements] for _ in range(2)]
         self.said: dict[int, tuple[int, float]] = {}
-        self.left: Optional[tuple[Leave, str]] = None
+        self.left: tuple[Leave, str] | None = None
         self.was_saved = False
         self.reason = ""
-        self.over: Optional[Step] = None
+        self.over: Step | None = None
         self.destroyed = False
 
     def view(self) -> View:
@@ -146,7 +146,7 @@ class FakeSession:
         self.round += 1
         self._answer()
 
-    def gate(self, round: int) -> Optional[Gate]:
+    def gate(self, round: int) -> Gate | None:
         return Gate(False, 1.0, 1.0, self.library.loss_scale) if self.gated else None
 
     def stop_reason(self) -> str:

@@ -92,14 +92,16 @@ class Files(unittest.TestCase):
         self.assertIn("[gate]\nclip_norm = 1.0", job.text)
 
     def test_a_section_is_completed_in_its_place(self) -> None:
-        job = self.build("[encoding]\npull = \"bf16\"\n[snapshot]\nevery_s = 5\n", encoding={"push": "int8"})
+        job = self.build('[encoding]\npull = "bf16"\n[snapshot]\nevery_s = 5\n', encoding={"push": "int8"})
         self.assertIn('[encoding]\npush = "int8"\npull = "bf16"', job.text)
         self.assertEqual(job.text.count("[encoding]"), 1)
 
     def test_contradictions(self) -> None:
         with self.assertRaisesRegex(ValueError, r"push='int8' contradicts encoding.push = 'bf16' of .*job.toml"):
             self.build('[encoding]\npush = "bf16"\n', encoding={"push": "int8"})
-        with self.assertRaisesRegex(ValueError, "optimizer.name = 'sgd', but the torch optimizer is the servers' 'adamw'"):
+        with self.assertRaisesRegex(
+            ValueError, "optimizer.name = 'sgd', but the torch optimizer is the servers' 'adamw'"
+        ):
             self.build('[optimizer]\nname = "sgd"\n')
         with self.assertRaisesRegex(ValueError, r"and 1 \[\[groups\]\].*give 0"):
             self.build('[optimizer]\nname = "adamw"\n[[groups]]\nweight_decay = 0.0\n')

@@ -67,7 +67,9 @@ def train(settings: dict[str, Any]) -> None:
     wrapped = optimizer_of(settings.get("optimizer", "adamw"), net, settings.get("grouped", False))
     opt = trib.DistributedOptimizer(net, wrapped, name=name, accumulate=accumulate, **settings.get("options", {}))
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, rounds) if settings.get("scheduler") else None
-    loader = DataLoader(dataset(), batch_size=settings.get("batch", 8), sampler=trib.DistributedSampler(dataset(), seed=1))
+    loader = DataLoader(
+        dataset(), batch_size=settings.get("batch", 8), sampler=trib.DistributedSampler(dataset(), seed=1)
+    )
     print("resumed", name, opt.round, flush=True)
     micro = 0
     while opt.round < rounds:
