@@ -38,7 +38,7 @@ bundle: install-packages
 test: install-packages
 	@exec scripts/run_tests.sh
 
-SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.cu' '*.cuh')
+SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.c' '*.cc' '*.cu' '*.cuh')
 format: install-packages
 	clang-format -i $(SOURCES)
 format-check: install-packages

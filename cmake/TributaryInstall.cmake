@@ -3,7 +3,11 @@
 #
 #   bin/      the programs             lib/       every shared library that they need, but glibc's and the driver's
 #   configs/  job and daemon files     bench/     gpu_check, draw.py
+#   include/  tributary.h              examples/  programs that use it
 #   licences/ of the libraries
+#
+# For trainers in C there are lib/cmake/Tributary (find_package(Tributary)) and lib/pkgconfig. Header, library and these
+# alone, which then need the system's Cap'n Proto: cmake --install BUILD --component library --prefix FOLDER
 #
 # `make bundle` (scripts/make_bundle.sh) packs and checks it.
 
@@ -18,6 +22,28 @@ tributary_bundle(tributary tributary-server tributary-worker tributary-train)
 if(CMAKE_INSTALL_PREFIX_INITIALIZED_TO_DEFAULT)
   set(CMAKE_INSTALL_PREFIX ${CMAKE_BINARY_DIR}/tributary-${PROJECT_VERSION} CACHE PATH "A folder of its own" FORCE)
 endif()
+
+# What a trainer in C needs. Sets TRIBUTARY_LIBRARY to the target, or to nothing where it is not built.
+function(tributary_install_library)
+  set(TRIBUTARY_LIBRARY "" PARENT_SCOPE)
+  if(NOT TARGET tributary_shared)
+    return()
+  endif()
+  set(TRIBUTARY_LIBRARY tributary_shared PARENT_SCOPE)
+  set_target_properties(tributary_shared PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+  target_link_options(tributary_shared PRIVATE LINKER:--disable-new-dtags)
+  add_dependencies(bundle_programs tributary_shared)
+  set(packages ${CMAKE_BINARY_DIR}/packages)
+  include(CMakePackageConfigHelpers)
+  write_basic_package_version_file(${packages}/TributaryConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+  configure_file(${CMAKE_SOURCE_DIR}/cmake/tributary.pc.in ${packages}/tributary.pc @ONLY)
+  install(TARGETS tributary_shared LIBRARY DESTINATION lib COMPONENT library)
+  install(FILES ${CMAKE_SOURCE_DIR}/session/tributary.h DESTINATION include COMPONENT library)
+  install(FILES ${CMAKE_SOURCE_DIR}/cmake/TributaryConfig.cmake ${packages}/TributaryConfigVersion.cmake
+    DESTINATION lib/cmake/Tributary COMPONENT library)
+  install(FILES ${packages}/tributary.pc DESTINATION lib/pkgconfig COMPONENT library)
+  install(FILES ${CMAKE_SOURCE_DIR}/examples/session.c DESTINATION examples COMPONENT library)
+endfunction()
 
 # Called once, when all targets are known.
 function(tributary_install)
@@ -35,13 +61,14 @@ function(tributary_install)
     target_link_options(${program} PRIVATE LINKER:--disable-new-dtags)
   endforeach()
   add_custom_target(bundle_programs DEPENDS ${programs})
+  tributary_install_library()
 
   install(TARGETS ${programs} RUNTIME DESTINATION bin)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/configs DESTINATION .)
   install(PROGRAMS ${CMAKE_SOURCE_DIR}/bench/gpu_check ${CMAKE_SOURCE_DIR}/bench/draw.py DESTINATION bench)
   install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION .)
   set(files "")
-  foreach(program ${programs})
+  foreach(program ${programs} ${TRIBUTARY_LIBRARY})
     string(APPEND files " \"$<TARGET_FILE:${program}>\"")
   endforeach()
   install(CODE "execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND

@@ -97,9 +97,9 @@ Status check_unknown(const void* given, std::size_t size, std::size_t known, con
   const auto* bytes = static_cast<const unsigned char*>(given);
   for (std::size_t i = known; i < size; ++i) {
     if (bytes[i] == 0) continue;
-    return fail(ErrorCode::kInvalidArgument, std::string(what) + " has something set at byte " + std::to_string(i) +
-                                                 " that libtributary " + tributary_version() +
-                                                 " does not know; load the library that the program's tributary.h is of");
+    return fail(ErrorCode::kInvalidArgument,
+                std::string(what) + " has something set at byte " + std::to_string(i) + " that libtributary " +
+                    tributary_version() + " does not know; load the library that the program's tributary.h is of");
   }
   return {};
 }

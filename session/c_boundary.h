@@ -1,5 +1,5 @@
-// What the C interface (session/tributary.h) is made of: statuses and the last error of a thread, structs of callers that
-// know fewer or more members than this library, and a fence that no exception passes. Used by tributary.cc alone.
+// What the C interface (session/tributary.h) is made of: statuses and the last error of a thread, structs of callers
+// that know fewer or more members than this library, and a fence that no exception passes. Used by tributary.cc alone.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace tributary::c {
 
-inline constexpr std::size_t kMaxLastError = 4096;   // bytes of a sentence with its end; longer ones are cut
+inline constexpr std::size_t kMaxLastError = 4096;    // bytes of a sentence with its end; longer ones are cut
 inline constexpr std::size_t kMaxStructBytes = 4096;  // a struct that says more is none: its `size` was not set
 
 constexpr tributary_status status_of(ErrorCode code) {

@@ -44,7 +44,8 @@ namespace tributary {
 // As torchrun sets them: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK.
 struct Topology {
   std::uint32_t rank = 0, world_size = 1, local_rank = 0, local_world_size = 1, node_rank = 0;
-  // Reads torchrun's variables; kTopology names the one that is missing or contradicts the others.
+  // Reads torchrun's variables. Each with TRIBUTARY_ in front comes first, for a program that torchrun starts for
+  // something else. Empty: as if it were not set. kTopology names the one that is missing or contradicts the others.
   static Result<Topology> from_environment();
   // kTopology if the numbers contradict each other.
   Status validate() const;

@@ -9,19 +9,29 @@
 namespace tributary {
 namespace {
 
-Status read_number(const char* name, std::uint32_t& out) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') {
+const char* value_of(const std::string& name) {
+  const char* text = std::getenv(name.c_str());
+  return text && *text ? text : nullptr;
+}
+
+Status read_number(const std::string& torchrun_name, std::uint32_t& out) {
+  std::string name = "TRIBUTARY_" + torchrun_name;
+  const char* text = value_of(name);
+  if (text == nullptr) {
+    name = torchrun_name;
+    text = value_of(name);
+  }
+  if (text == nullptr) {
     return fail(ErrorCode::kTopology,
-                std::string("environment variable ") + name +
+                "environment variable " + name +
                     " is not set; start the trainer with torchrun, or set RANK, WORLD_SIZE, LOCAL_RANK, "
-                    "LOCAL_WORLD_SIZE and GROUP_RANK as torchrun does");
+                    "LOCAL_WORLD_SIZE and GROUP_RANK as torchrun does, or the same with TRIBUTARY_ in front");
   }
   const char* end = text + std::strlen(text);
   const auto [stopped, error] = std::from_chars(text, end, out);
   if (error != std::errc{} || stopped != end) {
-    return fail(ErrorCode::kTopology, std::string("environment variable ") + name + "='" + text +
-                                          "' is no number from 0 to 4294967295; torchrun sets it");
+    return fail(ErrorCode::kTopology,
+                "environment variable " + name + "='" + text + "' is no number from 0 to 4294967295; torchrun sets it");
   }
   return {};
 }

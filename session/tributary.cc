@@ -45,7 +45,6 @@ struct tributary_session {
   std::vector<std::uint64_t> readies;   // per tensor: how often it was said to be ready
   std::vector<unsigned char> awaiting;  // per tensor, a byte, because threads write several: ready, and not waited for
   bool start_called = false, started = false, finished = false;
-  bool over = false;  // the view: tributary_wait() said so
   std::string reason;
 };
 
@@ -95,9 +94,9 @@ Result<std::vector<TensorSpec>> tensors_of(const tributary_options& options) {
       return tl::unexpected(read.error());
     }
     if (tensor.size != stride || stride % alignof(tributary_tensor) != 0) {
-      return fail(ErrorCode::kInvalidArgument,
-                  what + " says that its size is " + std::to_string(tensor.size) + " and tensors[0] " +
-                      std::to_string(stride) + "; set it to sizeof(tributary_tensor) in all of them");
+      return fail(ErrorCode::kInvalidArgument, what + " says that its size is " + std::to_string(tensor.size) +
+                                                   " and tensors[0] " + std::to_string(stride) +
+                                                   "; set it to sizeof(tributary_tensor) in all of them");
     }
     if (tensor.name == nullptr || strnlen(tensor.name, tributary::kMaxNameBytes + 1) > tributary::kMaxNameBytes) {
       return fail(ErrorCode::kInvalidArgument, what + " has no name, or one of more than " +
@@ -201,8 +200,9 @@ Status check_running(const tributary_session* session, const char* call) {
   if (Status there = not_null(session, "the session"); !there) return there;
   if (!session->started) return invalid(std::string(call) + " came before tributary_start(), which goes first");
   if (session->finished) {
-    return invalid(std::string(call) + " came after tributary_finish(); only tributary_saved() and "
-                                       "tributary_destroy() can follow that");
+    return invalid(std::string(call) +
+                   " came after tributary_finish(); only tributary_saved() and "
+                   "tributary_destroy() can follow that");
   }
   return {};
 }
@@ -428,9 +428,8 @@ tributary_status tributary_wait(tributary_session* session, size_t tensor, tribu
     const auto state = all ? session->session->wait() : session->session->wait(tensor);
     if (!state) return tl::unexpected(state.error());
     *step = step_of(*state);
-    session->over = *step == TRIBUTARY_VIEW_STOPPED || *step == TRIBUTARY_RESTART;
     // Of a view that is over nothing can be ready any more.
-    if (session->over) return {};
+    if (*step == TRIBUTARY_VIEW_STOPPED || *step == TRIBUTARY_RESTART) return {};
     if (all) {
       std::ranges::fill(session->awaiting, 0);
     } else {
@@ -460,7 +459,6 @@ const char* tributary_stop_reason(tributary_session* session) {
   const char* reason = "";
   fenced([&]() -> Status {
     if (Status there = not_null(session, "the session"); !there) return there;
-    if (!session->over) return {};
     session->reason = session->session->stop_reason();
     reason = session->reason.c_str();
     return {};

@@ -2,7 +2,7 @@
  * functions are those of tributary::Session (session/session.h), which says more about rounds and memory.
  *
  *   tributary_session* s = NULL;
- *   if (tributary_attach(&options, &s) != TRIBUTARY_OK) puts(tributary_last_error());   blocks until all ranks are there
+ *   tributary_attach(&options, &s);                         blocks until all ranks are there
  *   tributary_view view = {.size = sizeof view};
  *   tributary_get_view(s, &view);
  *   if (view.fresh && view.rank == 0) for every tensor t: fill tributary_initial(s, t)
@@ -18,7 +18,8 @@
  *   tributary_destroy(s);
  *
  * Every function that can fail returns a status; tributary_last_error() has the sentence, of the calling thread's last
- * failed call. A struct begins with its size, so that a library newer than the program reads only what the program has.
+ * failed call (a NULL is one, too). A struct begins with its size, so that a library newer than the program reads and
+ * writes only what the program has; one that is older refuses what is set and unknown to it.
  * Pointers that are returned belong to the session and end with it. Thread rule: one thread at a time for a session,
  * except that tributary_ready() of different tensors may be called from different threads. */
 #ifndef TRIBUTARY_H
@@ -37,14 +38,15 @@
 extern "C" {
 #endif
 
-/* TRIBUTARY_OK, or 1 + the number of the error (common/base/result.h): stable, and new ones are added at the end. */
+/* TRIBUTARY_OK, or 1 + the number of the error (common/base/result.h): stable, and new ones are added at the end. Those
+ * that are not here have a name, too, and nothing but the sentence to act on. */
 typedef int32_t tributary_status;
 #define TRIBUTARY_OK 0
 #define TRIBUTARY_INTERNAL 1         /* a mistake of the library */
 #define TRIBUTARY_INVALID_ARGUMENT 2 /* a value that can never be right, or a call at the wrong time */
 #define TRIBUTARY_CONFIG 3           /* the job's text */
 #define TRIBUTARY_STALE_VIEW 9       /* attach again */
-#define TRIBUTARY_WRONG_ROUND 10     /* ready() twice, or before wait() */
+#define TRIBUTARY_WRONG_ROUND 10     /* ready() twice before wait(), or wait() for all before all are ready */
 #define TRIBUTARY_LAYOUT_MISMATCH 11 /* the job has other tensors */
 #define TRIBUTARY_CONFIG_MISMATCH 12 /* the job has another configuration */
 #define TRIBUTARY_TOPOLOGY 13        /* rank, local_rank, world_size ... contradict each other */
@@ -86,15 +88,15 @@ typedef struct tributary_options {
   uint32_t rank, world_size, local_rank, local_world_size, node_rank;
   uint32_t attach_timeout_ms; /* for the worker and all members to be there; 0: two minutes */
   uint32_t gradients_move;    /* 1: tributary_gradient() is asked for anew in every round, and all of it is written */
-  int32_t device;             /* lend memory of this CUDA device; -1: host memory */
-  const char* computes_with;  /* what computes the gradients ("torch 2.13 cpu"): compared with other ranks'; NULL: not */
+  int32_t device;             /* lend memory of this CUDA device; -1: host memory; 0 is a device */
+  const char* computes_with; /* what computes the gradients ("torch 2.13 cpu"): compared with other ranks'; NULL: not */
   void (*note)(const char* text, void* context); /* told what an attach waits for; NULL: nobody */
   void* note_context;
   tributary_keepsake* keepsake; /* NULL: nothing is kept */
 } tributary_options;
 
-/* What outlives a session: memory that the node's next worker needs if this one is killed. A trainer that gives the same
- * one to every attach of a job loses no round then. Destroyed after the last session that was given it. */
+/* What outlives a session: memory that the node's next worker needs if this one is killed. A trainer that gives the
+ * same one to every attach of a job loses no round then. Destroyed after the last session that was given it. */
 TRIBUTARY_API tributary_keepsake* tributary_keepsake_create(void);
 TRIBUTARY_API void tributary_keepsake_destroy(tributary_keepsake* keepsake);
 
@@ -115,19 +117,19 @@ typedef struct tributary_view {
 } tributary_view;
 TRIBUTARY_API tributary_status tributary_get_view(const tributary_session* session, tributary_view* view);
 
-/* Host memory for a tensor's initial values. NULL: not fresh, not rank 0, after tributary_start(), or no such tensor. */
+/* Host memory for a tensor's initial values. NULL: not fresh, not rank 0, after tributary_start(), no such tensor. */
 TRIBUTARY_API float* tributary_initial(tributary_session* session, size_t tensor);
 /* Blocks until the parameters of resume_round are there. */
 TRIBUTARY_API tributary_status tributary_start(tributary_session* session);
 
 /* Where the tensor's gradient of its next round is to be written, and where its parameters are. On a device if
- * tributary_view.on_device. A gradient is not to be touched between tributary_ready() and tributary_wait() of it, nor are
- * parameters to be read. NULL: no such tensor. */
+ * tributary_view.on_device. A gradient is not to be touched between tributary_ready() and tributary_wait() of it, nor
+ * are parameters to be read. NULL: no such tensor. */
 TRIBUTARY_API float* tributary_gradient(tributary_session* session, size_t tensor);
 TRIBUTARY_API const float* tributary_parameters(const tributary_session* session, size_t tensor);
 
-/* What this rank needs beside the parameters to go on after `round`; kept with a snapshot of it. Before the round's first
- * tributary_ready(). TRIBUTARY_LIMIT: too large. */
+/* What this rank needs beside the parameters to go on after `round`; kept with a snapshot of it. Before the round's
+ * first tributary_ready(). TRIBUTARY_LIMIT: too large. */
 TRIBUTARY_API tributary_status tributary_keep(tributary_session* session, uint64_t round, const void* state,
                                               size_t size);
 /* What was kept of resume_round; *size 0: nothing is known of it. */
@@ -144,7 +146,7 @@ TRIBUTARY_API tributary_status tributary_ready(tributary_session* session, size_
 #define TRIBUTARY_ALL_TENSORS ((size_t)-1)
 typedef enum tributary_step {
   TRIBUTARY_CONTINUE = 0,
-  TRIBUTARY_STOP_REQUESTED = 1, /* this round is complete: finish with TRIBUTARY_LEAVES_STOPPED; the job can go on later */
+  TRIBUTARY_STOP_REQUESTED = 1, /* this round is complete: finish with TRIBUTARY_LEAVES_STOPPED; it can go on later */
   TRIBUTARY_VIEW_STOPPED = 2,   /* ended in good order; what came since the last complete round is void */
   TRIBUTARY_RESTART = 3         /* a member was lost: destroy the session, attach again, go on from resume_round */
 } tributary_step;
@@ -153,17 +155,18 @@ TRIBUTARY_API tributary_status tributary_wait(tributary_session* session, size_t
 
 /* Jobs with a gate: what was decided about a round. */
 typedef struct tributary_gate {
-  size_t size;       /* sizeof(tributary_gate) */
-  uint32_t known;    /* 0: nothing is; all else is 0 then */
-  uint32_t skipped;  /* 1: a gradient was not finite, and the round changed nothing */
-  double norm;       /* global, of the mean gradient, before clipping */
-  double coefficient;/* that it was multiplied by */
-  float loss_scale;  /* for the next round's loss */
+  size_t size;        /* sizeof(tributary_gate) */
+  uint32_t known;     /* 0: nothing is; all else is 0 then */
+  uint32_t skipped;   /* 1: a gradient was not finite, and the round changed nothing */
+  double norm;        /* global, of the mean gradient, before clipping */
+  double coefficient; /* that it was multiplied by */
+  float loss_scale;   /* for the next round's loss */
 } tributary_gate;
 TRIBUTARY_API tributary_status tributary_get_gate(const tributary_session* session, uint64_t round,
                                                   tributary_gate* gate);
 
-/* Why the view ended, after TRIBUTARY_VIEW_STOPPED or TRIBUTARY_RESTART; "" else. Valid until the next call. */
+/* Why the view ended, after TRIBUTARY_VIEW_STOPPED or TRIBUTARY_RESTART, or after a rank that stopped has finished; ""
+ * if nobody has said so. Valid until the next call. */
 TRIBUTARY_API const char* tributary_stop_reason(tributary_session* session);
 
 /* Totals of this node since the attach. Any thread. */

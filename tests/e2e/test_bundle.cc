@@ -37,6 +37,12 @@ TEST_CASE("the bundle is small enough, holds all it needs, and trains in an empt
       run_script(dir, {"make_bundle.sh", std::filesystem::path(TRIBUTARY_BIN_DIR).parent_path(), dir / "out"}));
   REQUIRE(std::filesystem::is_regular_file(archive));
   CHECK(std::filesystem::file_size(archive) < 32u << 20);
+  const std::filesystem::path folder = archive.substr(0, archive.rfind("-linux-"));
+  for (const char* file : {"include/tributary.h", "lib/libtributary.so", "lib/libtributary.so.1",
+                           "lib/cmake/Tributary/TributaryConfig.cmake", "lib/pkgconfig/tributary.pc"}) {
+    INFO(file);
+    CHECK(std::filesystem::is_regular_file(folder / file));
+  }
 
   write_data_set(dir / "data");
   const std::string output = run_script(dir, {"check_bundle.sh", archive, dir / "data"});

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "common/base/weight.h"
 #include "tests/unit/core_fixture.h"
 
 namespace tributary {

@@ -40,6 +40,25 @@ TEST_CASE("torchrun's environment becomes a topology") {
   CHECK(topology->node_rank == 1);
 }
 
+TEST_CASE("a variable with TRIBUTARY_ in front comes before torchrun's own, each for itself") {
+  set_torchrun("5", "8", "1", "4", "1");
+  setenv("TRIBUTARY_RANK", "6", 1);
+  setenv("TRIBUTARY_LOCAL_RANK", "2", 1);
+  setenv("TRIBUTARY_GROUP_RANK", "", 1);  // as if it were not set
+  auto topology = Topology::from_environment();
+  REQUIRE(topology);
+  CHECK(topology->rank == 6);
+  CHECK(topology->local_rank == 2);
+  CHECK(topology->world_size == 8);
+  CHECK(topology->node_rank == 1);
+
+  setenv("TRIBUTARY_LOCAL_RANK", "two", 1);
+  topology = Topology::from_environment();
+  REQUIRE_FALSE(topology);
+  CHECK(contains(topology.error().message, "TRIBUTARY_LOCAL_RANK='two'"));
+  for (const char* name : {"TRIBUTARY_RANK", "TRIBUTARY_LOCAL_RANK", "TRIBUTARY_GROUP_RANK"}) unsetenv(name);
+}
+
 TEST_CASE("a missing or unreadable variable is named with its value") {
   set_torchrun("0", "1", "0", "1", "0");
   unsetenv("LOCAL_WORLD_SIZE");
