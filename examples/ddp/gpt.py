@@ -1,0 +1,50 @@
+"""A GPT over bytes: gpt.py, and ddp/gpt.py with DistributedDataParallel.
+
+tributary run --servers 2 --nodes 2 --ranks-per-node 2 -- python examples/gpt.py
+torchrun --nproc-per-node 4 examples/ddp/gpt.py
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from byte_gpt import ByteGPT, datasets, validation_loss
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--text", help="a file to learn from")
+parser.add_argument("--bytes", type=int, default=1 << 20, help="of it")
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--batch", type=int, default=8, help="of a rank")
+parser.add_argument("--context", type=int, default=64)
+args = parser.parse_args()
+
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+data, held_out = datasets(args.text, args.bytes, args.context)
+model = ByteGPT(context=args.context)
+opt = torch.optim.AdamW(model.groups(), lr=1e-3)
+model = DistributedDataParallel(model)
+sampler = DistributedSampler(data, seed=1)
+loader = DataLoader(data, batch_size=args.batch, sampler=sampler, drop_last=True)
+sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, args.epochs * len(loader))
+for epoch in range(args.epochs):
+    sampler.set_epoch(epoch)
+    for x, y in loader:
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        sched.step()
+        opt.zero_grad()
+        if dist.get_rank() == 0:
+            print(f"loss {loss:.3f}")
+    print(f"epoch {epoch}: validation loss {validation_loss(model, held_out):.4f}")
+dist.destroy_process_group()

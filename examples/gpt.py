@@ -1,0 +1,40 @@
+"""A GPT over bytes: gpt.py, and ddp/gpt.py with DistributedDataParallel.
+
+tributary run --servers 2 --nodes 2 --ranks-per-node 2 -- python examples/gpt.py
+torchrun --nproc-per-node 4 examples/ddp/gpt.py
+"""
+
+import argparse
+
+import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from byte_gpt import ByteGPT, datasets, validation_loss
+from tributary.torch import DistributedOptimizer, DistributedSampler, log
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--text", help="a file to learn from")
+parser.add_argument("--bytes", type=int, default=1 << 20, help="of it")
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--batch", type=int, default=8, help="of a rank")
+parser.add_argument("--context", type=int, default=64)
+args = parser.parse_args()
+
+torch.set_num_threads(1)
+data, held_out = datasets(args.text, args.bytes, args.context)
+model = ByteGPT(context=args.context)
+opt = DistributedOptimizer(model, torch.optim.AdamW(model.groups(), lr=1e-3), max_grad_norm=1.0)
+sampler = DistributedSampler(data, seed=1)
+loader = DataLoader(data, batch_size=args.batch, sampler=sampler, drop_last=True)
+sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, args.epochs * len(loader))
+for epoch in range(args.epochs):
+    sampler.set_epoch(epoch)
+    for x, y in loader:
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        opt.step()
+        sched.step()
+        opt.zero_grad()
+        log(loss=loss)
+    print(f"epoch {epoch}: validation loss {validation_loss(model, held_out):.4f}")

@@ -1,0 +1,152 @@
+"""Real daemons on loopback, and programs as their trainers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("TRIBUTARY_BUILD", REPOSITORY / "build" / "release"))
+
+
+def built() -> bool:
+    return (BUILD / "bin" / "tributary-server").exists() and library().exists()
+
+
+def library() -> Path:
+    return BUILD / "lib" / "libtributary.so.1"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Cluster:
+    """Daemons with their files in a folder, as a context manager: it ends what it began."""
+
+    def __init__(self, folder: Path, servers: int = 1, nodes: int = 1, store: bool = True) -> None:
+        self.folder = folder
+        self.servers = servers
+        self.nodes = nodes
+        self.store = store
+        self.coordinator = f"tcp://127.0.0.1:{free_port()}"
+        self.admin = f"127.0.0.1:{free_port()}"
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self.trainers: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Cluster:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for index in range(self.servers):
+            self.start_server(index)
+        for node in range(self.nodes):
+            self.start_worker(node)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [*self.trainers, *self.daemons.values()]:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _start(self, name: str, program: str, config: str) -> None:
+        path = self.folder / f"{name}.toml"
+        path.write_text(config)
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.daemons[name] = subprocess.Popen(
+                [BUILD / "bin" / program, "--config", path], stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def start_server(self, index: int) -> None:
+        store = f'[store]\npath = "{self.folder}/store-{index}"\n' if self.store else ""
+        admin = self.admin if index == 0 else "127.0.0.1:0"
+        self._start(
+            f"server-{index}",
+            "tributary-server",
+            f'[server]\nindex = {index}\nservers = {self.servers}\ncoordinator = "{self.coordinator}"\n'
+            f'bind = "tcp://127.0.0.1:*"\nadmin = "{admin}"\nlanes = 1\n'
+            f"[limits]\nheartbeat_ms = 200\npeer_timeout_ms = 3000\n{store}",
+        )
+
+    def start_worker(self, node: int) -> None:
+        self._start(
+            f"worker-{node}",
+            "tributary-worker",
+            f'[worker]\ncoordinator = "{self.coordinator}"\nname = "node-{node}"\n'
+            f'socket = "{self.socket_of(node)}"\nlanes = 1\n'
+            f"[limits]\nheartbeat_ms = 200\npeer_timeout_ms = 3000\n",
+        )
+
+    def kill(self, name: str) -> None:
+        self.daemons[name].kill()
+        self.daemons[name].wait()
+
+    def socket_of(self, node: int) -> str:
+        return str(self.folder / f"worker-{node}.sock")
+
+    def start_rank(
+        self, arguments: list[str], rank: int = 0, ranks_per_node: int = 1, **environment: str
+    ) -> subprocess.Popen[bytes]:
+        """A Python program as one rank. Its output goes to rank-N.log."""
+        node, local = divmod(rank, ranks_per_node)
+        variables = {
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY / "python"),
+            "TRIBUTARY_LIBRARY": str(library()),
+            "TRIBUTARY_SOCKET": self.socket_of(node),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.nodes * ranks_per_node),
+            "LOCAL_RANK": str(local),
+            "LOCAL_WORLD_SIZE": str(ranks_per_node),
+            "GROUP_RANK": str(node),
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        }
+        with open(self.folder / f"rank-{rank}.log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *arguments], env=variables, stdout=log, stderr=subprocess.STDOUT
+            )
+        self.trainers.append(process)
+        return process
+
+    def log_of(self, rank: int) -> str:
+        return (self.folder / f"rank-{rank}.log").read_text()
+
+    def run(self, arguments: list[str], ranks_per_node: int = 1, timeout: float = 120, **environment: str) -> list[str]:
+        """Runs a program as all ranks; returns what each wrote. Fails if one fails."""
+        ranks = range(self.nodes * ranks_per_node)
+        for rank in ranks:
+            (self.folder / f"rank-{rank}.log").unlink(missing_ok=True)
+        processes = [self.start_rank(arguments, rank, ranks_per_node, **environment) for rank in ranks]
+        wait_all(processes, timeout)
+        logs = [self.log_of(rank) for rank in ranks]
+        for rank, process in enumerate(processes):
+            assert process.returncode == 0, f"rank {rank} ended with {process.returncode}:\n{logs[rank]}"
+        return logs
+
+
+def wait_all(processes: list[subprocess.Popen[bytes]], timeout: float) -> None:
+    """Until all have ended; one that failed ends the others."""
+    deadline = time.monotonic() + timeout
+    while any(process.poll() is None for process in processes):
+        if time.monotonic() > deadline or any(process.returncode not in (None, 0) for process in processes):
+            time.sleep(1)
+            for process in processes:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+            return
+        time.sleep(0.02)
+
+
+def value_of(log: str, key: str, name: str) -> str:
+    """Of the last line "KEY NAME VALUE"."""
+    values = [line.split(" ", 2)[2] for line in log.splitlines() if line.startswith(f"{key} {name} ")]
+    assert values, f"no line '{key} {name} ...' in:\n{log}"
+    return values[-1]

@@ -1,0 +1,180 @@
+"""A library in Python in place of libtributary.so: one rank and one server, which fail as they are told."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any, Callable, Optional
+from unittest import mock
+
+from tributary._errors import Error, JobStopped, Status, Unavailable
+from tributary._library import AttachOptions, Gate, Leave, Stats, Step, View
+
+
+class FakeLibrary:
+    """Holds what daemons would: a job's parameters of all rounds, stepped by plain SGD (or the mean).
+
+    Attributes:
+        events: what happens instead of the answer to a round, once: ``"lost"`` (the round is, and a view goes on before
+            it), ``"late"`` (the view ends when the round is complete), ``"gone"`` (the worker is), ``"back to R"``,
+            ``"stop"``, ``"stopped"``.
+        refuse: errors of the next attaches.
+    """
+
+    def __init__(self) -> None:
+        self.rounds: list[list[list[float]]] = []
+        self.events: dict[int, str] = {}
+        self.refuse: list[Error] = []
+        self.sessions: list[FakeSession] = []
+        self.jobs: list[str] = []
+        self.tensors: list[Any] = []
+        self.pushes: list[dict[str, Any]] = []
+        self.loss_scale = 1024.0
+
+    def keepsake(self) -> object:
+        return object()
+
+    def attach(self, options: AttachOptions) -> FakeSession:
+        if self.refuse:
+            raise self.refuse.pop(0)
+        self.jobs.append(options.job)
+        self.tensors = list(options.tensors)
+        self.sessions.append(FakeSession(self, options))
+        return self.sessions[-1]
+
+    @property
+    def session(self) -> FakeSession:
+        return self.sessions[-1]
+
+    @property
+    def last(self) -> list[list[float]]:
+        return self.rounds[-1]
+
+
+class FakeSession:
+    def __init__(self, library: FakeLibrary, options: AttachOptions) -> None:
+        self.library = library
+        self.mean = 'name = "mean"' in options.job
+        self.gated = "[gate]" in options.job
+        self.elements = [tensor.elements for tensor in options.tensors]
+        self.fresh = not library.rounds
+        self.round = max(0, len(library.rounds) - 1)
+        self.resumed = self.round
+        self.parameters_of = [(ctypes.c_float * n)() for n in self.elements]
+        self.gradients_of = [[(ctypes.c_float * n)() for n in self.elements] for _ in range(2)]
+        self.said: dict[int, tuple[int, float]] = {}
+        self.left: tuple[Leave, str] | None = None
+        self.was_saved = False
+        self.reason = ""
+        self.over: Step | None = None
+        self.destroyed = False
+
+    def view(self) -> View:
+        return View(0, 1, 0, 1, 0, self.fresh, False, self.resumed, 1)
+
+    def initial(self, tensor: int) -> Any:
+        assert self.fresh
+        return self.parameters_of[tensor]
+
+    def start(self) -> None:
+        if self.fresh:
+            self.library.rounds.append([list(values) for values in self.parameters_of])
+        self._answer()
+
+    def _answer(self) -> None:
+        for memory, values in zip(self.parameters_of, self.library.rounds[self.round]):
+            memory[:] = values
+
+    def gradient(self, tensor: int) -> Any:
+        assert not self.destroyed
+        return self.gradients_of[self.round % 2][tensor]
+
+    def parameters(self, tensor: int) -> Any:
+        assert not self.destroyed
+        return self.parameters_of[tensor]
+
+    def ready(self, tensor: int, weight: int, rate: float) -> None:
+        if tensor in self.said:
+            raise Error("ready() came twice", Status.WRONG_ROUND)
+        self.said[tensor] = (weight, rate)
+        self.parameters_of[tensor][:] = [math.nan] * self.elements[tensor]  # not to be read until the answer
+
+    def wait(self, tensor: int = -1) -> Step:
+        if self.over is not None:
+            return self.over
+        if self.said:
+            assert len(self.said) == len(self.elements), "it would wait for ever"
+            return self._complete()
+        return Step.CONTINUE
+
+    def _complete(self) -> Step:
+        event = self.library.events.pop(self.round + 1, "")
+        if event == "gone":
+            raise Unavailable("the worker daemon is gone", Status.UNAVAILABLE)
+        if event == "lost":
+            return self._end(Step.RESTART, "node 1 was lost")
+        if event.startswith("back to "):
+            del self.library.rounds[int(event.split()[-1]) + 1 :]
+            return self._end(Step.RESTART, "all servers were lost")
+        if event == "stopped":
+            return self._end(Step.VIEW_STOPPED, "somebody asked for it")
+        self._step()
+        if event == "late":
+            return self._end(Step.RESTART, "server 0 was lost")
+        self.said.clear()
+        return Step.STOP_REQUESTED if event == "stop" else Step.CONTINUE
+
+    def _end(self, step: Step, reason: str) -> Step:
+        self.over, self.reason = step, reason
+        return step
+
+    def _step(self) -> None:
+        weights = {weight for weight, _ in self.said.values()}
+        assert len(weights) == 1, f"weights differ: {weights}"
+        gradients = [list(self.gradient(t)) for t in range(len(self.elements))]
+        self.library.pushes.append(
+            {"gradients": gradients, "weight": weights.pop(), "rates": {t: rate for t, (_, rate) in self.said.items()}}
+        )
+        before = self.library.rounds[self.round]
+        after = []
+        for tensor, gradient in enumerate(gradients):
+            weight, rate = self.said[tensor]
+            mean = [g / max(1, weight) for g in gradient]
+            step = 0.1 if rate < 0 else rate
+            after.append(mean if self.mean else [p - step * g for p, g in zip(before[tensor], mean)])
+        self.library.rounds.append(after)
+        self.round += 1
+        self._answer()
+
+    def gate(self, round: int) -> Gate | None:
+        return Gate(False, 1.0, 1.0, self.library.loss_scale) if self.gated else None
+
+    def stop_reason(self) -> str:
+        return self.reason
+
+    def stats(self) -> Stats:
+        return Stats(0, 0, 0)
+
+    def last_round(self, round: int) -> None:
+        pass
+
+    def finish(self, leave: Leave, message: str = "") -> None:
+        self.left = (leave, message)
+
+    def saved(self) -> None:
+        assert self.left is not None
+        self.was_saved = True
+
+    def destroy(self) -> None:
+        self.destroyed = True
+        for memory in [*self.parameters_of, *self.gradients_of[0], *self.gradients_of[1]]:
+            memory[:] = [math.nan] * len(memory)
+
+
+def installed() -> Any:
+    """A patch under which programs load a FakeLibrary, which is its value."""
+    library = FakeLibrary()
+    return mock.patch("tributary._library.load", return_value=library)
+
+
+__all__ = ["Callable", "FakeLibrary", "FakeSession", "JobStopped", "installed"]

@@ -1,0 +1,159 @@
+"""Against real daemons: the steps are torch's, the same bits on every topology, and jobs that survive."""
+
+from __future__ import annotations
+
+import json
+import signal
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from typing import Any
+
+import torch
+from cluster import Cluster, built, value_of, wait_all
+from trainer import OPTIMIZERS, reference
+
+TRAINER = str(Path(__file__).with_name("trainer.py"))
+ROUNDS = 200
+
+
+def settings(*jobs: dict[str, Any]) -> list[str]:
+    return [TRAINER, json.dumps(jobs)]
+
+
+@unittest.skipUnless(built(), "skipped: the daemons and libtributary.so are not built")
+class WithDaemons(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()  # noqa: SIM115
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+
+class Fidelity(WithDaemons):
+    def check(self, jobs: list[dict[str, Any]], tolerance: float = 1e-5) -> None:
+        for job in jobs:
+            job["save"] = str(self.folder / f"{job['name']}.pt")
+        with Cluster(self.folder, servers=2, nodes=2) as cluster:
+            cluster.run(settings(*jobs), timeout=300)
+        for job in jobs:
+            with self.subTest(job["name"]):
+                want = reference(job, world=2).state_dict()
+                got = torch.load(job["save"])
+                for key, value in want.items():
+                    error = (got[key] - value).norm() / value.norm()
+                    self.assertLess(float(error), tolerance, key)
+
+    def test_every_optimizer(self) -> None:
+        self.check([{"name": name, "optimizer": name, "rounds": ROUNDS} for name in OPTIMIZERS if name != "rmsprop"])
+
+    def test_clip(self) -> None:
+        self.check(
+            [
+                {"name": "clip", "optimizer": "nesterov", "rounds": ROUNDS, "options": {"max_grad_norm": 0.5}},
+                {"name": "clip2", "optimizer": "adamw", "rounds": ROUNDS, "options": {"max_grad_norm": 0.1}},
+            ]
+        )
+
+    def test_groups_and_schedulers(self) -> None:
+        self.check(
+            [
+                {"name": f"{name}-groups", "optimizer": name, "rounds": ROUNDS, "grouped": True, "scheduler": True}
+                for name in OPTIMIZERS
+                if name != "rmsprop"
+            ]
+        )
+
+    def test_on_trainers(self) -> None:
+        self.check([{"name": "rmsprop", "optimizer": "rmsprop", "rounds": ROUNDS, "grouped": True, "scheduler": True}])
+
+
+class Bits(WithDaemons):
+    def test_the_same_on_every_topology(self) -> None:
+        jobs = [
+            {"name": "adamw", "optimizer": "adamw"},
+            {"name": "clip", "optimizer": "momentum", "options": {"max_grad_norm": 0.5}},
+        ]
+        digests: dict[str, set[str]] = {job["name"]: set() for job in jobs}
+        for nodes, ranks in ((1, 4), (2, 2), (4, 1), (1, 1)):
+            given = [{**job, "accumulate": 4 if nodes * ranks == 1 else 1} for job in jobs]
+            with Cluster(self.folder / f"{nodes}x{ranks}", servers=1, nodes=nodes, store=False) as cluster:
+                for log in cluster.run(settings(*given), ranks_per_node=ranks):
+                    for name, seen in digests.items():
+                        seen.add(value_of(log, "digest", name))
+        for name, seen in digests.items():
+            self.assertEqual(len(seen), 1, name)
+
+
+class Survival(WithDaemons):
+    def calm(self, job: dict[str, Any], nodes: int) -> str:
+        with Cluster(self.folder / "calm", servers=2, nodes=nodes) as cluster:
+            return value_of(cluster.run(settings({**job, "pause": 0.0}))[0], "digest", job["name"])
+
+    def wait_for_round(self, cluster: Cluster, rank: int, name: str, round: int) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            rounds = [line for line in cluster.log_of(rank).splitlines() if line.startswith(f"round {name} ")]
+            if rounds and int(rounds[-1].split()[-1]) >= round:
+                return
+            time.sleep(0.02)
+        self.fail(f"rank {rank} did not come to round {round}:\n{cluster.log_of(rank)}")
+
+    def test_kills(self) -> None:
+        job = {"name": "kills", "optimizer": "nesterov", "rounds": 120, "pause": 0.03}
+        calm = self.calm(job, nodes=2)
+        with Cluster(self.folder / "kills", servers=2, nodes=2) as cluster:
+            ranks = [cluster.start_rank(settings(job), rank) for rank in range(2)]
+            self.wait_for_round(cluster, 0, "kills", 10)
+            ranks[1].kill()  # a trainer: another one takes its place
+            ranks[1].wait()
+            ranks[1] = cluster.start_rank(settings(job), 1)
+            self.wait_for_round(cluster, 0, "kills", 40)
+            cluster.kill("worker-0")
+            cluster.start_worker(0)
+            self.wait_for_round(cluster, 0, "kills", 70)
+            cluster.kill("server-1")
+            cluster.start_server(1)
+            wait_all(ranks, 90)
+            logs = [cluster.log_of(rank) for rank in range(2)]
+            for rank, process in enumerate(ranks):
+                self.assertEqual(process.returncode, 0, logs[rank])
+                self.assertEqual(value_of(logs[rank], "digest", "kills"), calm, logs[rank])
+            self.assertIn("attaching again in", logs[0])
+            self.assertIn("resumed kills 1", logs[1])
+
+    def test_a_signal_stops_all_and_the_same_command_goes_on(self) -> None:
+        job = {"name": "stops", "optimizer": "adam", "rounds": 60, "pause": 0.02}
+        calm = self.calm(job, nodes=2)
+        with Cluster(self.folder / "stops", servers=2, nodes=2) as cluster:
+            ranks = [cluster.start_rank(settings(job), rank) for rank in range(2)]
+            self.wait_for_round(cluster, 1, "stops", 15)
+            ranks[1].send_signal(signal.SIGTERM)
+            for rank, process in enumerate(ranks):
+                self.assertEqual(process.wait(30), 75, cluster.log_of(rank))
+            self.assertIn("rank 1 was told to stop (SIGTERM)", cluster.log_of(0))
+            for log in cluster.run(settings(job)):
+                self.assertEqual(value_of(log, "digest", "stops"), calm)
+                self.assertGreaterEqual(int(value_of(log, "resumed", "stops")), 15)
+
+    def test_an_exception_is_told_to_all(self) -> None:
+        with Cluster(self.folder, nodes=2, store=False) as cluster:
+            bad = self.folder / "bad.py"
+            bad.write_text(
+                f"import sys; sys.path.insert(0, {str(Path(TRAINER).parent)!r})\n"
+                "import tributary.torch as trib\n"
+                "from trainer import *\n"
+                "net = model()\n"
+                "opt = trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=0.1), name='bad')\n"
+                "for i in range(100):\n"
+                "    if i == 5 and trib.rank() == 1: raise ValueError('bad batch')\n"
+                "    net(torch.ones(2, 20)).sum().backward(); opt.step(); opt.zero_grad()\n"
+            )
+            ranks = [cluster.start_rank([str(bad)], rank) for rank in range(2)]
+            self.assertEqual(ranks[1].wait(60), 1)
+            time.sleep(1)
+            self.assertIn("ValueError: bad batch", cluster.log_of(0))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,127 @@
+"""DistributedSampler: who sees what, and from where on."""
+
+from __future__ import annotations
+
+import os
+import unittest
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils.data import DataLoader
+
+import tributary.torch as trib
+from tributary.torch._program import program
+
+
+class FakeLink:
+    def __init__(self, resumed: int = 0, batches_per_round: int = 1, micro_batches: int = 1) -> None:
+        self.resumed = resumed
+        self.rewinds = 0
+        self.batches_per_round = batches_per_round
+        self.micro_batches = micro_batches
+        self.batches_per_epoch = 0
+        self.batch_size = 0
+        self.closed = False
+        self.view = mock.Mock(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
+
+
+def batches(rank: int, world: int, samples: int = 50, size: int = 3, link: Any = None, **options: Any) -> list[Any]:
+    with (
+        mock.patch.dict(os.environ, {"RANK": str(rank), "WORLD_SIZE": str(world)}),
+        mock.patch.object(program, "links", [link] if link else []),
+    ):
+        if link:
+            link.view = mock.Mock(rank=rank, world_size=world)
+        sampler = trib.DistributedSampler(range(samples), seed=4, **options)
+        return [batch.tolist() for batch in DataLoader(range(samples), batch_size=size, sampler=sampler)]
+
+
+class Sampling(unittest.TestCase):
+    def order(self) -> list[int]:
+        return torch.randperm(50, generator=torch.Generator().manual_seed(4)).tolist()
+
+    def test_a_batch_of_all_ranks_is_a_piece_of_the_order(self) -> None:
+        order = self.order()
+        for world in (1, 2, 4):
+            ranks = [batches(rank, world) for rank in range(world)]
+            for number, parts in enumerate(zip(*ranks)):
+                together = sorted(sample for part in parts for sample in part)
+                size = 3 * world
+                self.assertEqual(together, sorted(order[number * size : (number + 1) * size]))
+            self.assertEqual([len(part) for part in ranks], [50 // (3 * world)] * world)
+
+    def test_a_rank_takes_every_nth(self) -> None:
+        order = self.order()
+        self.assertEqual(batches(1, 4)[1], [order[(3 + i) * 4 + 1] for i in range(3)])
+
+    def test_accumulated_batches_are_those_of_ranks(self) -> None:
+        four = [batches(rank, 4) for rank in range(4)]
+        one = batches(0, 1, link=FakeLink(batches_per_round=4, micro_batches=4))
+        self.assertEqual(one, [batch for round in zip(*four) for batch in round])
+        two = [batches(rank, 2, link=FakeLink(batches_per_round=2, micro_batches=2)) for rank in range(2)]
+        self.assertEqual(two[1][0], four[2][0])
+        self.assertEqual(two[1][1], four[3][0])
+
+    def test_epochs_differ_and_repeat(self) -> None:
+        sampler = trib.DistributedSampler(range(50), seed=4, batch_size=5)
+        first, second = list(sampler), list(sampler)
+        self.assertNotEqual(first, second)
+        sampler.set_epoch(0)
+        self.assertEqual(list(sampler), first)
+        self.assertEqual(len(sampler), 50)
+        unshuffled = trib.DistributedSampler(range(50), shuffle=False, batch_size=5)
+        self.assertEqual(list(unshuffled), list(range(50)))
+
+    def test_it_goes_on_at_its_round(self) -> None:
+        calm = trib.DistributedSampler(range(50), seed=4)
+        loader = DataLoader(range(50), batch_size=3, sampler=calm)
+        whole = [[batch.tolist() for batch in loader] for _ in range(3)]
+        self.assertEqual([len(epoch) for epoch in whole], [16, 16, 16])
+        with mock.patch.object(program, "links", [FakeLink(resumed=21)]):
+            sampler = trib.DistributedSampler(range(50), seed=4)
+            loader = DataLoader(range(50), batch_size=3, sampler=sampler)
+            epochs = [[batch.tolist() for batch in loader] for _ in range(3)]
+        self.assertEqual(epochs, [[], whole[1][5:], whole[2]])
+
+    def test_it_follows_a_job_that_goes_back(self) -> None:
+        whole = [list(trib.DistributedSampler(range(50), seed=4, batch_size=3))]
+        link = FakeLink()
+        with mock.patch.object(program, "links", [link]):
+            sampler = trib.DistributedSampler(range(50), seed=4)
+            seen = []
+            for number, batch in enumerate(DataLoader(range(50), batch_size=3, sampler=sampler)):
+                seen += batch.tolist()
+                if number == 7:
+                    link.resumed, link.rewinds = 2, 1
+        self.assertEqual(seen, whole[0][:24] + whole[0][6:])
+
+    def test_it_goes_back_over_an_epoch(self) -> None:
+        calm = trib.DistributedSampler(range(50), seed=4, batch_size=3)
+        whole = list(calm) + list(calm)
+        link = FakeLink()
+        with mock.patch.object(program, "links", [link]):
+            sampler = trib.DistributedSampler(range(50), seed=4)
+            loader = DataLoader(range(50), batch_size=3, sampler=sampler)
+            list(loader)
+            seen = []
+            for number, batch in enumerate(loader):
+                seen += batch.tolist()
+                if number == 1:
+                    link.resumed, link.rewinds = 15, 1
+        self.assertEqual(seen, whole[48:54] + whole[45:])
+
+    def test_with_worker_processes(self) -> None:
+        sampler = trib.DistributedSampler(range(50), seed=4)
+        loader = DataLoader(range(50), batch_size=3, sampler=sampler, num_workers=1)
+        self.assertEqual([batch.tolist() for batch in loader], batches(0, 1))
+
+    def test_what_cannot_be(self) -> None:
+        with self.assertRaisesRegex(ValueError, "how many samples a batch has is not known"):
+            iter(trib.DistributedSampler(range(50)))
+        with self.assertRaisesRegex(ValueError, "2 samples make no round of 1 ranks with 1 batches of 3"):
+            iter(trib.DistributedSampler(range(2), batch_size=3))
+
+
+if __name__ == "__main__":
+    unittest.main()

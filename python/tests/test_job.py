@@ -1,0 +1,172 @@
+"""From torch optimizers and job files to a job's text; and what the library's shell does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+from tributary import Error, _abi, _library
+from tributary.torch import _formula, _job
+from tributary.torch.lion import Lion
+
+
+def parameters() -> list[nn.Parameter]:
+    return [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))]
+
+
+class Formulas(unittest.TestCase):
+    def text(self, optimizer: torch.optim.Optimizer, given: Any = None, **options: Any) -> str:
+        formula = _formula.formula_of(optimizer)
+        return _job.build(_job.read(given), "mine", formula, options).text
+
+    def test_sgd(self) -> None:
+        text = self.text(torch.optim.SGD(parameters(), lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.1))
+        self.assertIn('[job]\nname = "mine"', text)
+        for line in ('name = "sgd"', "momentum = 0.9", "nesterov = true", "weight_decay = 0.1", "dampening = 0.0"):
+            self.assertIn(line, text)
+        self.assertNotIn("nesterov", self.text(torch.optim.SGD(parameters(), lr=0.5)))
+
+    def test_adam_and_its_twin(self) -> None:
+        self.assertIn('name = "adam"', self.text(torch.optim.Adam(parameters(), betas=(0.8, 0.9))))
+        self.assertIn('name = "adamw"', self.text(torch.optim.AdamW(parameters())))
+        if "decoupled_weight_decay" in torch.optim.Adam(parameters()).defaults:
+            decoupled = torch.optim.Adam(parameters(), decoupled_weight_decay=True)
+            self.assertIn('name = "adamw"', self.text(decoupled))
+
+    def test_adagrad_and_lion(self) -> None:
+        text = self.text(torch.optim.Adagrad(parameters(), lr_decay=0.1, initial_accumulator_value=0.2))
+        self.assertIn("lr_decay = 0.1", text)
+        self.assertIn("initial_accumulator = 0.2", text)
+        self.assertIn('name = "lion"', self.text(Lion(parameters())))
+
+    def test_further_groups_have_what_differs(self) -> None:
+        one, two = parameters()
+        groups = [{"params": [one]}, {"params": [two], "weight_decay": 0.0, "betas": (0.9, 0.95)}]
+        text = self.text(torch.optim.AdamW(groups, weight_decay=0.1))
+        tail = text.split("[[groups]]")[1]
+        self.assertIn("weight_decay = 0.0", tail)
+        self.assertIn("beta2 = 0.95", tail)
+        self.assertNotIn("beta1", tail)
+
+    def test_a_subclass_is_not_known(self) -> None:
+        class Mine(torch.optim.AdamW):
+            pass
+
+        self.assertEqual(_formula.formula_of(Mine(parameters())).why, "the servers have no Mine")
+
+    def test_many_groups(self) -> None:
+        groups = [{"params": [nn.Parameter(torch.ones(1))]} for _ in range(129)]
+        self.assertIn("129 parameter groups", _formula.formula_of(torch.optim.SGD(groups, lr=0.1)).why)
+
+    def test_lion_is_the_paper(self) -> None:
+        p = nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+        opt = Lion([p], lr=0.1, weight_decay=0.5)
+        p.grad = torch.tensor([0.5, -0.5, 0.0])
+        opt.step()
+        torch.testing.assert_close(p.detach(), torch.tensor([0.95 - 0.1, -1.9 + 0.1, 2.85]))
+        torch.testing.assert_close(opt.state[p]["exp_avg"], torch.tensor([0.005, -0.005, 0.0]))
+
+
+class Files(unittest.TestCase):
+    def build(self, text: str, **sections: Any) -> _job.Job:
+        formula = _formula.formula_of(torch.optim.AdamW(parameters()))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "job.toml"
+            path.write_text(text)
+            return _job.build(_job.read(path), "program", formula, sections)
+
+    def test_what_is_given_stays(self) -> None:
+        job = self.build('[job]\nname = "file"  # mine\n\n[snapshot]\nevery_s = 5\n', gate={"clip_norm": 1.0})
+        self.assertEqual(job.name, "file")
+        self.assertEqual(job.text.count("name = "), 2)  # the job's and the optimizer's
+        self.assertIn("# mine", job.text)
+        self.assertIn("[gate]\nclip_norm = 1.0", job.text)
+
+    def test_a_section_is_completed_in_its_place(self) -> None:
+        job = self.build('[encoding]\npull = "bf16"\n[snapshot]\nevery_s = 5\n', encoding={"push": "int8"})
+        self.assertIn('[encoding]\npush = "int8"\npull = "bf16"', job.text)
+        self.assertEqual(job.text.count("[encoding]"), 1)
+
+    def test_contradictions(self) -> None:
+        with self.assertRaisesRegex(ValueError, r"push='int8' contradicts encoding.push = 'bf16' of .*job.toml"):
+            self.build('[encoding]\npush = "bf16"\n', encoding={"push": "int8"})
+        with self.assertRaisesRegex(
+            ValueError, "optimizer.name = 'sgd', but the torch optimizer is the servers' 'adamw'"
+        ):
+            self.build('[optimizer]\nname = "sgd"\n')
+        with self.assertRaisesRegex(ValueError, r"and 1 \[\[groups\]\].*give 0"):
+            self.build('[optimizer]\nname = "adamw"\n[[groups]]\nweight_decay = 0.0\n')
+
+    def test_the_files_optimizer(self) -> None:
+        job = self.build('[optimizer]\nname = "adamw"\neps = 1e-6\n[schedule]\nname = "cosine"\ntotal_rounds = 9\n')
+        self.assertEqual(job.text.count("[optimizer]"), 1)
+        self.assertNotIn("beta1", job.text)
+        self.assertTrue(job.scheduled)
+        self.assertEqual(self.build('[optimizer]\nname = "mean"\n').optimizer, "mean")
+
+    def test_sections_as_dicts(self) -> None:
+        given = _job.read({"snapshot": {"every_rounds": 3}, "job": {"name": "x"}})
+        self.assertEqual(given.get("snapshot", "every_rounds"), "3")
+        self.assertEqual(given.get("job", "name"), "x")
+
+    def test_default_names(self) -> None:
+        with mock.patch("sys.argv", ["/home/me/my train.py"]):
+            self.assertEqual(_job.default_name([]), "my-train")
+            self.assertEqual(_job.default_name(["my-train"]), "my-train-2")
+
+
+class Shell(unittest.TestCase):
+    HEADER = Path(__file__).resolve().parents[2] / "session" / "tributary.h"
+
+    def test_all_functions_of_the_header(self) -> None:
+        text = self.HEADER.read_text()
+        names = set(re.findall(r"\b(tributary_\w+)\(", re.sub(r"/\*.*?\*/", "", text, flags=re.S)))
+        self.assertEqual(names, set(_abi.SIGNATURES))
+
+    def test_structs_have_the_headers_members(self) -> None:
+        text = re.sub(r"/\*.*?\*/", "", self.HEADER.read_text(), flags=re.S)
+        for name, struct in (
+            ("tensor", _abi.CTensor),
+            ("options", _abi.COptions),
+            ("view", _abi.CView),
+            ("gate", _abi.CGate),
+            ("stats", _abi.CStats),
+        ):
+            body = re.search(rf"typedef struct tributary_{name} {{(.*?)}} tributary_{name};", text, flags=re.S)
+            assert body is not None
+            members = re.sub(r"\(\*(\w+)\)\([^)]*\)", r"\1", body.group(1))
+            declared = [
+                word.strip(" *\n").split(" ")[-1].lstrip("*")
+                for line in members.split(";")
+                for word in line.split(",")
+                if word.strip()
+            ]
+            self.assertEqual([member for member, _ in struct._fields_], declared, name)
+
+    def test_a_library_that_is_not_there(self) -> None:
+        with mock.patch.dict(os.environ, {"TRIBUTARY_LIBRARY": "/no/such.so"}):
+            with self.assertRaisesRegex(Error, "TRIBUTARY_LIBRARY=/no/such.so: there is no such file"):
+                _library.load()
+            os.environ.pop("TRIBUTARY_LIBRARY")
+            beside = Path(_library.__file__).parent / "lib" / "libtributary.so.1"
+            if not beside.exists():
+                with self.assertRaisesRegex(Error, "install the wheel"):
+                    _library.find()
+
+    def test_a_library_of_something_else(self) -> None:
+        libc = ctypes.util.find_library("c") if hasattr(ctypes, "util") else None
+        with self.assertRaisesRegex(Error, "cannot load|has no function tributary_version"):
+            _library.Library(libc or "libc.so.6")
+
+
+if __name__ == "__main__":
+    unittest.main()

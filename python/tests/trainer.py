@@ -1,0 +1,128 @@
+"""A small program that trains, one job after another: what tests with daemons run.
+
+The argument is a JSON list of settings. For each, lines "KEY NAME VALUE" tell what came of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import DataLoader, TensorDataset
+
+import tributary.torch as trib
+
+OPTIMIZERS = {
+    "sgd": lambda groups: torch.optim.SGD(groups, lr=0.1),
+    "momentum": lambda groups: torch.optim.SGD(groups, lr=0.05, momentum=0.9, dampening=0.1, weight_decay=0.01),
+    "nesterov": lambda groups: torch.optim.SGD(groups, lr=0.05, momentum=0.9, nesterov=True),
+    "adam": lambda groups: torch.optim.Adam(groups, lr=0.01, weight_decay=0.01),
+    "adamw": lambda groups: torch.optim.AdamW(groups, lr=0.01, betas=(0.8, 0.95)),
+    "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=0.05, lr_decay=0.01, initial_accumulator_value=0.1),
+    "lion": lambda groups: trib.Lion(groups, lr=0.001, weight_decay=0.1),
+    "rmsprop": lambda groups: torch.optim.RMSprop(groups, lr=0.003, momentum=0.5),
+}
+SAMPLES = 640
+
+
+def dataset() -> TensorDataset:
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(SAMPLES, 20, generator=generator)
+    y = (x @ torch.randn(20, 5, generator=generator)).argmax(1)
+    return TensorDataset(x, y)
+
+
+def model(seed: int = 3) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(20, 33), nn.Tanh(), nn.LayerNorm(33), nn.Linear(33, 5))
+
+
+def optimizer_of(name: str, net: nn.Module, grouped: bool) -> torch.optim.Optimizer:
+    if not grouped:
+        return OPTIMIZERS[name](list(net.parameters()))
+    vectors: dict[str, Any] = {"params": [p for p in net.parameters() if p.ndim <= 1], "weight_decay": 0.0}
+    optimizer = OPTIMIZERS[name]([{"params": [p for p in net.parameters() if p.ndim > 1]}, vectors])
+    optimizer.param_groups[1]["lr"] *= 0.5
+    return optimizer
+
+
+def digest(net: nn.Module) -> str:
+    whole = hashlib.sha256()
+    for name, p in net.named_parameters():
+        whole.update(name.encode() + p.detach().contiguous().numpy().tobytes())
+    return whole.hexdigest()[:16]
+
+
+def train(settings: dict[str, Any]) -> None:
+    name = settings["name"]
+    rounds = settings.get("rounds", 20)
+    accumulate = settings.get("accumulate", 1)
+    net = model(3 + trib.rank())  # rank 0's counts
+    wrapped = optimizer_of(settings.get("optimizer", "adamw"), net, settings.get("grouped", False))
+    opt = trib.DistributedOptimizer(net, wrapped, name=name, accumulate=accumulate, **settings.get("options", {}))
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, rounds) if settings.get("scheduler") else None
+    loader = DataLoader(
+        dataset(), batch_size=settings.get("batch", 8), sampler=trib.DistributedSampler(dataset(), seed=1)
+    )
+    print("resumed", name, opt.round, flush=True)
+    micro = 0
+    while opt.round < rounds:
+        for x, y in loader:
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            micro += 1
+            if micro % accumulate:
+                continue
+            trib.log(loss=loss)
+            opt.step()
+            if scheduler is not None:
+                scheduler.step()
+            opt.zero_grad()
+            if "pause" in settings:
+                print("round", name, opt.round, flush=True)
+                time.sleep(settings["pause"])
+            if opt.round >= rounds:
+                break
+    if "save" in settings and trib.rank() == 0:
+        torch.save(net.state_dict(), settings["save"])
+    opt.finish()
+    print("digest", name, digest(net), flush=True)
+
+
+def reference(settings: dict[str, Any], world: int) -> nn.Module:
+    """What torch makes of the same settings in one process, on the batches of all ranks."""
+    net = model(3)
+    opt = optimizer_of(settings.get("optimizer", "adamw"), net, settings.get("grouped", False))
+    rounds, size = settings.get("rounds", 20), settings.get("batch", 8) * world
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, rounds) if settings.get("scheduler") else None
+    data = dataset()
+    done, epoch = 0, 0
+    while done < rounds:
+        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(1 + epoch))
+        epoch += 1
+        for begin in range(0, SAMPLES // size * size, size):
+            x, y = data[order[begin : begin + size]]
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            clip = settings.get("options", {}).get("max_grad_norm")
+            if clip:
+                nn.utils.clip_grad_norm_(net.parameters(), clip)
+            opt.step()
+            if scheduler is not None:
+                scheduler.step()
+            done += 1
+            if done == rounds:
+                break
+    return net
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for wanted in json.loads(sys.argv[1]):
+        train(wanted)

@@ -1,0 +1,364 @@
+"""The C library ``libtributary.so``: finding and loading it, and :class:`Session`, which is one attach of this process.
+
+ctypes lets go of the interpreter's lock in calls, so a thread that waits for parameters holds up nobody.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import enum
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+from tributary import _abi
+from tributary._errors import Error, Status, error_of
+
+SCHEDULED_RATE = -1.0
+ALL_TENSORS = _abi.ALL_TENSORS
+
+# What a session's memory is seen as: fp32 values in logical order.
+Floats = Any  # ctypes.Array[ctypes.c_float]
+
+
+class Step(enum.IntEnum):
+    """What :meth:`Session.wait` found."""
+
+    CONTINUE = 0
+    STOP_REQUESTED = 1
+    VIEW_STOPPED = 2
+    RESTART = 3
+
+
+class Leave(enum.IntEnum):
+    """How a rank leaves its job."""
+
+    FINISHED = 0
+    STOPPED = 1
+    FAILED = 2
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a job. ``group`` 0 is the job's ``[optimizer]``, k its k-th ``[[groups]]``."""
+
+    name: str
+    shape: tuple[int, ...]
+    group: int = 0
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+@dataclass
+class AttachOptions:
+    """What an attach is told; ``tributary_options`` of the header says more.
+
+    Args:
+        topology: rank, world size, local rank, local world size and node rank. None: as the environment says.
+    """
+
+    job: str
+    tensors: Sequence[Tensor]
+    socket: str | None = None
+    topology: tuple[int, int, int, int, int] | None = None
+    attach_timeout_ms: int = 0
+    gradients_move: bool = False
+    device: int = -1
+    computes_with: str = ""
+    note: Callable[[str], None] | None = None
+    keepsake: Keepsake | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """Where this rank stands in a session's view."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    fresh: bool
+    on_device: bool
+    resume_round: int
+    job: int
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What was decided about a round in a job with a gate."""
+
+    skipped: bool
+    norm: float
+    coefficient: float
+    loss_scale: float
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Totals of this node since the attach."""
+
+    reduce_ns: int
+    bytes_pushed: int
+    bytes_pulled: int
+
+
+class Keepsake:
+    """What outlives sessions of a job: with it, no round is lost when the node's worker is."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self.handle: int | None = library.functions.tributary_keepsake_create()
+
+    def __del__(self) -> None:
+        if self.handle:
+            self._library.functions.tributary_keepsake_destroy(self.handle)
+            self.handle = None
+
+
+class Library:
+    """A loaded ``libtributary.so``.
+
+    Args:
+        path: of the shared library.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self.functions: Any = c.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
+        except OSError as error:
+            raise Error(f"cannot load the library {path}: {error}") from error
+        for name, (result, arguments) in _abi.SIGNATURES.items():
+            try:
+                function = getattr(self.functions, name)
+            except AttributeError:
+                raise Error(
+                    f"{path} has no function {name}: it is not of this release; take the library that was built with it"
+                ) from None
+            function.restype = result
+            function.argtypes = arguments
+
+    def version(self) -> str:
+        """The library's release, as ``"1.0.0"``."""
+        return str(self.functions.tributary_version().decode())
+
+    def check(self, status: int) -> None:
+        """Raises the :class:`tributary.Error` of a status that is not OK."""
+        if status == Status.OK:
+            return
+        message = (self.functions.tributary_last_error() or b"").decode(errors="replace")
+        if not message:
+            message = self.functions.tributary_status_name(status).decode()
+        raise error_of(status, message)
+
+    def keepsake(self) -> Keepsake:
+        """A new :class:`Keepsake`."""
+        return Keepsake(self)
+
+    def attach(self, options: AttachOptions) -> Session:
+        """Attaches to the node's worker; blocks until all ranks of the job are there.
+
+        Raises:
+            tributary.Unavailable: a daemon or a rank did not come; attaching again may help.
+            tributary.Error: anything else, in the worker's or the coordinator's words.
+        """
+        return Session(self, options)
+
+
+class Session:
+    """One attach: from here to :meth:`destroy` memory is shared with the worker. See ``session/session.h``.
+
+    Memory is given as ctypes arrays of ``c_float`` that end with the session.
+    """
+
+    def __init__(self, library: Library, options: AttachOptions) -> None:
+        self._library = library
+        self._functions = library.functions
+        self._elements = [tensor.elements for tensor in options.tensors]
+        self._arrays: dict[tuple[int, int], Floats] = {}
+        self._handle = c.c_void_p()
+        self._attach(options)
+
+    def _attach(self, options: AttachOptions) -> None:
+        tensors = (_abi.CTensor * len(options.tensors))()
+        shapes = []  # kept until the call is over
+        for slot, tensor in zip(tensors, options.tensors):
+            shape = (c.c_uint64 * max(1, len(tensor.shape)))(*tensor.shape)
+            shapes.append(shape)
+            slot.size = c.sizeof(_abi.CTensor)
+            slot.name = tensor.name.encode()
+            slot.shape = c.cast(shape, c.POINTER(c.c_uint64))
+            slot.dimensions = len(tensor.shape)
+            slot.group = tensor.group
+
+        given = _abi.COptions()
+        given.size = c.sizeof(_abi.COptions)
+        given.socket = options.socket.encode() if options.socket else None
+        given.job = options.job.encode()
+        given.tensors = c.cast(tensors, c.POINTER(_abi.CTensor))
+        given.tensor_count = len(options.tensors)
+        given.from_environment = options.topology is None
+        if options.topology is not None:
+            given.rank, given.world_size, given.local_rank, given.local_world_size, given.node_rank = options.topology
+        given.attach_timeout_ms = options.attach_timeout_ms
+        given.gradients_move = options.gradients_move
+        given.device = options.device
+        given.computes_with = options.computes_with.encode()[:128] if options.computes_with else None
+        told = options.note
+        if told is not None:
+            # Only called in the attach; an object of our own, because ctypes does not keep it.
+            note = _abi.NoteCallback(lambda text, _: told(text.decode(errors="replace")))
+            given.note = note
+        if options.keepsake is not None:
+            given.keepsake = options.keepsake.handle
+        self._library.check(self._functions.tributary_attach(c.byref(given), c.byref(self._handle)))
+
+    def _open(self) -> c.c_void_p:
+        if not self._handle:
+            raise Error("the session is destroyed: attach again", Status.INVALID_ARGUMENT)
+        return self._handle
+
+    def destroy(self) -> None:
+        """Ends the session and its memory. Without :meth:`finish` before, the rank counts as failed."""
+        handle, self._handle = self._handle, c.c_void_p()
+        self._arrays.clear()
+        if handle:
+            self._functions.tributary_destroy(handle)
+
+    def view(self) -> View:
+        view = _abi.CView(size=c.sizeof(_abi.CView))
+        self._library.check(self._functions.tributary_get_view(self._open(), c.byref(view)))
+        return View(
+            view.rank,
+            view.world_size,
+            view.local_rank,
+            view.local_world_size,
+            view.node_rank,
+            bool(view.fresh),
+            bool(view.on_device),
+            view.resume_round,
+            view.job,
+        )
+
+    def _array(self, tensor: int, address: int | None, what: str) -> Floats:
+        if not address:
+            raise Error(f"there is no memory for the {what} of tensor {tensor}", Status.INVALID_ARGUMENT)
+        # A tensor's gradient moves among the places of a ring, so an address comes again.
+        array = self._arrays.get((tensor, address))
+        if array is None:
+            array = (c.c_float * self._elements[tensor]).from_address(address)
+            self._arrays[tensor, address] = array
+        return array
+
+    def initial(self, tensor: int) -> Floats:
+        """Memory for a tensor's initial values: of rank 0 in a fresh view, before :meth:`start`."""
+        return self._array(tensor, self._functions.tributary_initial(self._open(), tensor), "initial values")
+
+    def start(self) -> None:
+        """Blocks until the parameters of the view's ``resume_round`` are there."""
+        self._library.check(self._functions.tributary_start(self._open()))
+
+    def gradient(self, tensor: int) -> Floats:
+        """Where the tensor's gradient of its next round is to be written."""
+        return self._array(tensor, self._functions.tributary_gradient(self._open(), tensor), "gradient")
+
+    def parameters(self, tensor: int) -> Floats:
+        """The tensor's parameters; not to be read between :meth:`ready` and :meth:`wait`, nor written ever."""
+        return self._array(tensor, self._functions.tributary_parameters(self._open(), tensor), "parameters")
+
+    def keep(self, round: int, state: bytes) -> None:
+        """Gives what this rank needs beside the parameters to go on after ``round``, before its first :meth:`ready`."""
+        self._library.check(self._functions.tributary_keep(self._open(), round, state, len(state)))
+
+    def kept(self) -> bytes:
+        """What was kept of the view's ``resume_round``; empty if nothing is known of it."""
+        state, size = c.c_void_p(), c.c_size_t()
+        self._library.check(self._functions.tributary_kept(self._open(), c.byref(state), c.byref(size)))
+        return c.string_at(state, size.value) if size.value else b""
+
+    def last_round(self, round: int) -> None:
+        """There is no round after this one. Every rank says so before its first :meth:`ready` of it."""
+        self._library.check(self._functions.tributary_last_round(self._open(), round))
+
+    def ready(self, tensor: int, weight: int, rate: float = SCHEDULED_RATE) -> None:
+        """The tensor's gradient, a sum over ``weight`` samples, is final."""
+        status = self._functions.tributary_ready(self._open(), tensor, weight, rate)
+        if status:
+            self._library.check(status)
+
+    def wait(self, tensor: int = ALL_TENSORS) -> Step:
+        """Blocks until the answer to the last :meth:`ready` of the tensor, or of all, is there."""
+        step = c.c_int()
+        status = self._functions.tributary_wait(self._open(), tensor, c.byref(step))
+        if status:
+            self._library.check(status)
+        return Step(step.value)
+
+    def gate(self, round: int) -> Gate | None:
+        """What was decided about a round; None if nothing is known, or the job has no gate."""
+        gate = _abi.CGate(size=c.sizeof(_abi.CGate))
+        self._library.check(self._functions.tributary_get_gate(self._open(), round, c.byref(gate)))
+        if not gate.known:
+            return None
+        return Gate(bool(gate.skipped), gate.norm, gate.coefficient, gate.loss_scale)
+
+    def stop_reason(self) -> str:
+        """Why the view ended; empty if it goes on."""
+        return (self._functions.tributary_stop_reason(self._open()) or b"").decode(errors="replace")
+
+    def stats(self) -> Stats:
+        stats = _abi.CStats(size=c.sizeof(_abi.CStats))
+        self._library.check(self._functions.tributary_get_stats(self._open(), c.byref(stats)))
+        return Stats(stats.reduce_ns, stats.bytes_pushed, stats.bytes_pulled)
+
+    def finish(self, leave: Leave, message: str = "") -> None:
+        """Leaves the job; blocks until the worker has taken note."""
+        text = message.encode() if message else None
+        self._library.check(self._functions.tributary_finish(self._open(), int(leave), text))
+
+    def saved(self) -> None:
+        """After :meth:`finish`: blocks until the state that the job ended with is saved.
+
+        Raises:
+            tributary.NotSaved: it is not, and why.
+        """
+        self._library.check(self._functions.tributary_saved(self._open()))
+
+
+def find() -> str:
+    """The path of the library: ``$TRIBUTARY_LIBRARY``, or ``lib/libtributary.so.1`` of this package.
+
+    Raises:
+        tributary.Error: there is none.
+    """
+    named = os.environ.get("TRIBUTARY_LIBRARY")
+    if named:
+        if not Path(named).exists():
+            raise Error(f"TRIBUTARY_LIBRARY={named}: there is no such file")
+        return named
+    beside = Path(__file__).resolve().parent / "lib" / "libtributary.so.1"
+    if beside.exists():
+        return str(beside)
+    raise Error(
+        f"the library is not at {beside}: install the wheel (make wheel), or name a libtributary.so with "
+        "TRIBUTARY_LIBRARY"
+    )
+
+
+_loaded: dict[str, Library] = {}
+
+
+def load() -> Library:
+    """The library that :func:`find` names, loaded once."""
+    path = find()
+    if path not in _loaded:
+        _loaded[path] = Library(path)
+    return _loaded[path]

@@ -1,0 +1,42 @@
+"""Tributary for PyTorch: a model of your own, trained by servers and nodes.
+
+.. code-block:: python
+
+    import tributary.torch as trib
+
+    opt = trib.DistributedOptimizer(model, torch.optim.AdamW(model.parameters(), lr=3e-4), max_grad_norm=1.0)
+    sampler = trib.DistributedSampler(dataset, seed=1)
+    for x, y in DataLoader(dataset, batch_size=32, sampler=sampler):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+
+``tributary run`` starts it with daemons and ranks on one machine, ``torchrun`` beside worker daemons on several. What
+differs from DistributedDataParallel, and what the engine does: ``docs/torch.md``.
+"""
+
+from tributary.torch import _log
+from tributary.torch._exceptions import Rewound, Stopped
+from tributary.torch._program import finish, log, rank, world_size
+from tributary.torch.lion import Lion
+from tributary.torch.local_sgd import DiLoCo
+from tributary.torch.optimizer import DistributedOptimizer
+from tributary.torch.sampler import DistributedSampler
+from tributary.torch.scaler import GradScaler
+
+_log.show_by_default()
+
+__all__ = [
+    "DiLoCo",
+    "DistributedOptimizer",
+    "DistributedSampler",
+    "GradScaler",
+    "Lion",
+    "Rewound",
+    "Stopped",
+    "finish",
+    "log",
+    "rank",
+    "world_size",
+]

@@ -1,0 +1,107 @@
+"""From a model and a torch optimizer to the tensors of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Union
+
+import torch
+
+from tributary._library import Tensor
+from tributary.torch._log import listed, logger
+from tributary.torch._slots import Slot
+
+Parameters = Union[torch.nn.Module, Iterable[torch.Tensor], Iterable[tuple[str, torch.Tensor]]]
+
+_PREFIXES = ("_orig_mod.", "module.")  # of torch.compile and wrappers: the job's names are the model's
+_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def names_of(model_or_params: Parameters) -> dict[int, str]:
+    """The name of each parameter, by its id. Tied weights have the first of their names.
+
+    Raises:
+        TypeError: a model is wrapped by DistributedDataParallel.
+    """
+    if isinstance(model_or_params, torch.nn.parallel.DistributedDataParallel):
+        raise TypeError(
+            "the model is wrapped by DistributedDataParallel, which would average gradients a second time: give the "
+            "model itself, and remove DDP(model) and init_process_group()"
+        )
+    pairs: Iterable[Any]
+    if isinstance(model_or_params, torch.nn.Module):
+        pairs = model_or_params.named_parameters()
+    else:
+        pairs = ((f"parameter.{i}", item) if torch.is_tensor(item) else item for i, item in enumerate(model_or_params))
+    names: dict[int, str] = {}
+    for name, parameter in pairs:
+        for prefix in _PREFIXES:
+            name = name.replace(prefix, "") if prefix == "_orig_mod." else name.removeprefix(prefix)
+        names.setdefault(id(parameter), name)
+    return names
+
+
+def slots_of(model_or_params: Parameters, optimizer: torch.optim.Optimizer, say: bool = True) -> list[Slot]:
+    """The parameters that a job trains: those of the optimizer's groups that want a gradient, in the model's order.
+
+    Raises:
+        ValueError: there is none, or an optimizer's parameter is not in the model.
+        TypeError: a parameter is of a kind that no job has.
+    """
+    names = names_of(model_or_params)
+    slots: dict[int, Slot] = {}
+    frozen: list[str] = []
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            name = names.get(id(parameter))
+            if name is None:
+                raise ValueError(
+                    f"a parameter of shape {tuple(parameter.shape)} in group {number} of the optimizer is not among "
+                    "those of the model given first: give the model that the optimizer steps"
+                )
+            if not parameter.requires_grad:
+                frozen.append(name)
+                continue
+            _check(name, parameter)
+            if parameter.numel() > 0 and id(parameter) not in slots:
+                slots[id(parameter)] = Slot(0, name, parameter, number)
+    if not slots:
+        raise ValueError("the optimizer has no parameter that requires a gradient: there is nothing to train")
+    in_order = [slots[key] for key in names if key in slots]
+    for index, slot in enumerate(in_order):
+        slot.index = index
+    if isinstance(model_or_params, torch.nn.Module):
+        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        outside = [name for key, name in names.items() if key not in known]
+        if say and (outside or frozen):
+            logger.info(
+                "left out, because they are frozen or in no group: %s; every rank must give them the same values",
+                listed(frozen + outside),
+            )
+    return in_order
+
+
+def _check(name: str, parameter: torch.Tensor) -> None:
+    if type(parameter).__name__ == "DTensor" or type(parameter.data).__name__ == "DTensor":
+        raise TypeError(f"parameter '{name}' is a DTensor: model parallel parameters are not supported")
+    if parameter.layout != torch.strided:
+        raise TypeError(f"parameter '{name}' has layout {parameter.layout}: only dense parameters are trained")
+    if parameter.dtype not in _TYPES:
+        raise TypeError(
+            f"parameter '{name}' is {parameter.dtype}: parameters are float32, or bfloat16, float16 and float64, for "
+            "which the servers keep float32"
+        )
+    if parameter.dtype == torch.float64:
+        logger.warning("parameter '%s' is float64: the servers keep and step float32", name)
+
+
+def tensors_of(slots: list[Slot], grouped: bool) -> list[Tensor]:
+    """Their declarations. grouped: the job has a group for each of the optimizer's."""
+    return [Tensor(slot.name, tuple(slot.parameter.shape), slot.group if grouped else 0) for slot in slots]
+
+
+def computes_with(slots: list[Slot]) -> str:
+    """What computes the gradients, as ranks compare it."""
+    device = slots[0].parameter.device
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return f"torch {torch.__version__} {where}"

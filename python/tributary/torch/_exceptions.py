@@ -1,0 +1,32 @@
+"""How a loop learns that its job went back, or was stopped."""
+
+from __future__ import annotations
+
+EXIT_STOPPED = 75  # EX_TEMPFAIL: no success, and the same command goes on
+
+
+class Rewound(RuntimeError):
+    """The job went back to an earlier round, because all copies of later ones were lost.
+
+    Parameters, sampler and schedulers are those of :attr:`round` when this is raised; the loop goes on with its next
+    batch. What the loop itself counts is its own to put right.
+    """
+
+    def __init__(self, round: int, from_round: int) -> None:
+        super().__init__(
+            f"the job went back from round {from_round} to round {round}: all copies of the rounds between were lost"
+        )
+        self.round = round
+        self.from_round = from_round
+
+
+class Stopped(SystemExit):
+    """The job was stopped in good order. Ends the program with exit status 75; the same command goes on."""
+
+    def __init__(self, reason: str, round: int) -> None:
+        super().__init__(EXIT_STOPPED)
+        self.reason = reason
+        self.round = round
+
+    def __str__(self) -> str:
+        return f"stopped after round {self.round}: {self.reason}"

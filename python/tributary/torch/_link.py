@@ -1,0 +1,369 @@
+"""A job as this process sees it: attached, attached again after losses, and left in the end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Callable
+
+import torch
+
+from tributary import _library
+from tributary._errors import Error, JobStopped, Unavailable
+from tributary._library import AttachOptions, Floats, Gate, Leave, Session, Step, Tensor, View
+from tributary.torch._exceptions import Stopped
+from tributary.torch._initial import InitialValues
+from tributary.torch._log import logger
+from tributary.torch._progress import Progress, RoundReport
+from tributary.torch._stop import StopSignal
+
+FRUITLESS_ATTACHES = 5  # so often at least is tried again without a round done in between, ...
+FRUITLESS_PATIENCE_S = 60.0  # ... and so long
+FIRST_PAUSE_S = 0.025
+LONGEST_PAUSE_S = 5.0
+
+_TOPOLOGY = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+
+
+def topology_of_environment() -> tuple[int, int, int, int, int] | None:
+    """None where a launcher has said what rank this is; a program that nobody launched is the only rank."""
+    if any(name in os.environ or f"TRIBUTARY_{name}" in os.environ for name in _TOPOLOGY):
+        return None
+    return (0, 1, 0, 1, 0)
+
+
+class Link:
+    """Attaches to the node's worker, and keeps the job going.
+
+    Args:
+        name: of the job, for messages.
+        text: of the job, TOML or JSON.
+        tensors: what the job trains.
+        stop: says when the program is to stop.
+        initial: gives rank 0's initial values of a tensor, fp32 in logical order, to the memory that it is handed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        tensors: Sequence[Tensor],
+        *,
+        stop: StopSignal,
+        initial: Callable[[int, torch.Tensor], None],
+        computes_with: str = "",
+        rounds: int = 0,
+    ) -> None:
+        self.name = name
+        self.tensors = tensors
+        self.stop = stop
+        self.progress = Progress()
+        self.round = 0  # newest round whose parameters are here
+        self.resumed = 0  # round that sampler and schedulers go on after
+        self.rewinds = 0  # how often the job went back
+        self.restarts = 0
+        self.rounds = rounds  # of the whole job; 0: unknown
+        self.batches_per_round = 1
+        self.micro_batches = 1
+        self.batches_per_epoch = 0  # of the sampler; 0: unknown
+        self.batch_size = 0  # of the sampler's batches; 0: unknown
+        self.rewound_from = 0  # round that the job had when it last went back
+        self.closed = False
+        self._text = text
+        self._computes_with = computes_with
+        self._fill = initial
+        self._initial: InitialValues | None = None
+        self._library = _library.load()
+        self._keepsake = self._library.keepsake()
+        self._session: Session | None = None
+        self._view: View | None = None
+        self._views: dict[tuple[int, int], torch.Tensor] = {}
+        self._best = 0
+        self._progress_at = time.monotonic()
+        self._fruitless = 0
+        self._view_began_after = 0
+        self._reduced_ns = 0
+
+    # ---- this rank
+
+    @property
+    def view(self) -> View:
+        if self._view is None:
+            raise Error(f"job '{self.name}' is not attached")
+        return self._view
+
+    @property
+    def session(self) -> Session:
+        if self._session is None:
+            raise Error(f"job '{self.name}' has no session: it was finished or stopped")
+        return self._session
+
+    def say(self, text: str) -> None:
+        rank = self._view.rank if self._view is not None else os.environ.get("RANK", "0")
+        logger.info("rank %s: %s", rank, text)
+
+    # ---- memory
+
+    def _tensor(self, index: int, floats: Floats) -> torch.Tensor:
+        key = (index, ctypes.addressof(floats))
+        tensor = self._views.get(key)
+        if tensor is None:
+            tensor = torch.frombuffer(floats, dtype=torch.float32).view(self.tensors[index].shape)
+            self._views[key] = tensor
+        return tensor
+
+    def gradient(self, index: int) -> torch.Tensor:
+        """Where the tensor's gradient of its next round is to be written: fp32, of the parameter's shape."""
+        return self._tensor(index, self.session.gradient(index))
+
+    def parameters(self, index: int) -> torch.Tensor:
+        """The tensor's values, fp32, of the parameter's shape. Not to be written."""
+        return self._tensor(index, self.session.parameters(index))
+
+    def ready(self, index: int, weight: int, rate: float) -> None:
+        self.session.ready(index, weight, rate)
+
+    def gate(self, round: int) -> Gate | None:
+        """What was decided about a round; None in a job without a gate."""
+        return None if self._session is None else self._session.gate(round)
+
+    # ---- attaching
+
+    def open(self) -> None:
+        """The first attach, which must work."""
+        with self.stop.suspended():
+            self._attach()
+        self.round = self.resumed = self._best = self._view_began_after
+        if self.view.rank != 0:
+            self.stop.arm()
+            return
+        self.say(
+            f"job '{self.name}' goes on after round {self.round}"
+            if self.round
+            else f"job '{self.name}' starts at round 0: no state of it is saved"
+        )
+        self.stop.arm()
+
+    def _attach(self) -> None:
+        options = AttachOptions(
+            job=self._text,
+            tensors=self.tensors,
+            topology=topology_of_environment(),
+            gradients_move=True,
+            computes_with=self._computes_with,
+            note=self.say,
+            keepsake=self._keepsake,
+        )
+        session = self._library.attach(options)
+        try:
+            view = session.view()
+            self._session, self._view = session, view
+            if view.fresh and view.rank == 0:
+                self._give_initial(session)
+            session.start()
+        except BaseException:
+            self._drop()
+            raise
+        self._view_began_after = view.resume_round
+        self._reduced_ns = 0
+        if self.rounds:
+            session.last_round(self.rounds)
+
+    def _give_initial(self, session: Session) -> None:
+        memory = [session.initial(i) for i in range(len(self.tensors))]
+        if self._initial is None:
+            for i, values in enumerate(memory):
+                self._fill(i, self._tensor(i, values))
+            self._initial = InitialValues(memory)
+        else:  # the job begins anew: with what it began with
+            self._initial.read(memory)
+        self._views.clear()
+
+    def _drop(self) -> None:
+        self._views.clear()
+        session, self._session = self._session, None
+        if session is not None:
+            session.destroy()
+
+    def _attach_again(self, reason: str) -> None:
+        if self.round > self._best or self._fruitless == 0:
+            self._best = max(self._best, self.round)
+            self._fruitless = 0
+            self._progress_at = time.monotonic()
+        self._drop()
+        while True:
+            if self.stop.requested is not None:
+                # Nothing can be said about the parameters: this rank has no complete round in its hands.
+                self.closed = True
+                raise Stopped(reason, self.round)
+            self._fruitless += 1
+            late = time.monotonic() > self._progress_at + FRUITLESS_PATIENCE_S
+            if self._fruitless > FRUITLESS_ATTACHES and late:
+                raise Unavailable(
+                    f"job '{self.name}': gave up after attaching {self._fruitless - 1} times again without completing "
+                    f"a round; the last reason: {reason}"
+                )
+            pause = min(FIRST_PAUSE_S * 2 ** min(self._fruitless - 1, 10), LONGEST_PAUSE_S)
+            self.restarts += 1
+            self.say(f"attaching again in {pause * 1000:.0f} ms: {reason}")
+            time.sleep(pause)
+            try:
+                with self.stop.suspended():
+                    self._attach()
+                return
+            except JobStopped as error:
+                self.closed = True
+                raise Stopped(str(error), self.round) from None
+            except Unavailable as error:
+                reason = str(error)
+
+    # ---- rounds
+
+    def complete_round(
+        self, order: Iterable[int], arrived: Callable[[int], None], push_again: Callable[[], Iterable[int]]
+    ) -> bool:
+        """Waits for the round that was pushed, whatever is lost meanwhile.
+
+        Args:
+            order: the tensors, in the order in which they were pushed.
+            arrived: told each tensor whose parameters have come.
+            push_again: pushes the open round into a new session; returns the new order.
+
+        Returns:
+            False if the job went back: ``self.round`` says whereto, and ``arrived`` was told all tensors.
+
+        Raises:
+            Stopped: in good order. ``arrived`` was told all tensors.
+        """
+        wanted = self.round + 1
+        while True:
+            step, reason = Step.CONTINUE, ""
+            try:
+                step = self._wait(order, arrived)
+                if step in (Step.VIEW_STOPPED, Step.RESTART):
+                    reason = self.session.stop_reason()
+            except Unavailable as error:
+                step, reason = Step.RESTART, str(error)
+            if step == Step.CONTINUE:
+                self.round = wanted
+                self._fruitless = 0
+                return True
+            if step == Step.STOP_REQUESTED:
+                self.round = wanted
+                self.leave_stopped()
+            if step == Step.VIEW_STOPPED:
+                self.leave_stopped(reason)
+            self._attach_again(reason)
+            round = self._view_began_after
+            if round == wanted - 1:
+                order = list(push_again())
+                continue
+            for index in range(len(self.tensors)):
+                arrived(index)
+            if round == wanted:
+                self.say(f"round {wanted} is complete")
+                self.round = wanted
+                return True
+            self.rewound_from = wanted - 1
+            self.round = self.resumed = round
+            self.rewinds += 1
+            return False
+
+    def _wait(self, order: Iterable[int], arrived: Callable[[int], None]) -> Step:
+        session = self.session
+        asked = False
+        for index in order:
+            step = session.wait(index)
+            if step == Step.STOP_REQUESTED:
+                asked = True
+            elif step != Step.CONTINUE:
+                return step
+            arrived(index)
+        # Only when all of the round is there a stop is said.
+        step = session.wait()
+        return Step.STOP_REQUESTED if asked and step == Step.CONTINUE else step
+
+    def report(self, samples: int, compute_ns: int, blocked_ns: int) -> None:
+        """Tells the round's figures to whoever shows them."""
+        stats = self.session.stats()
+        reduce_ns = min(blocked_ns, max(0, stats.reduce_ns - self._reduced_ns))
+        self._reduced_ns = stats.reduce_ns
+        gate = self.session.gate(self.round)
+        self.progress.round_done(
+            RoundReport(
+                rank=self.view.rank,
+                world_size=self.view.world_size,
+                restarts=self.restarts,
+                resumed=self._view_began_after,
+                complete=self.round,
+                rounds=self.rounds,
+                samples=samples,
+                compute_ns=compute_ns,
+                reduce_ns=reduce_ns,
+                wait_ns=blocked_ns - reduce_ns,
+                gradient_norm=gate.norm if gate else None,
+                loss_scale=gate.loss_scale if gate else None,
+                skipped=gate.skipped if gate else None,
+            )
+        )
+
+    # ---- leaving
+
+    def leave_stopped(self, reason: str = "") -> None:
+        """Leaves a job that stops after this round. Always raises :class:`Stopped`."""
+        told = f"rank {self.view.rank} was told to stop ({self.stop.requested})" if self.stop.requested else ""
+        session = self.session
+        not_saved = ""
+        try:
+            session.finish(Leave.STOPPED, told)
+            session.saved()
+        except Error as error:
+            not_saved = str(error)
+        why = reason or session.stop_reason() or told or "the job was asked to stop"
+        self.say(f"stopped after round {self.round}: {why}")
+        if not_saved:
+            self.say(f"not saved: {not_saved}")
+        self._close()
+        raise Stopped(why, self.round)
+
+    def finish(self) -> None:
+        """Training is complete. Blocks until the final state is saved.
+
+        Raises:
+            tributary.NotSaved: it is not.
+            Stopped: the last rounds were lost; the same command goes on.
+        """
+        if self.closed:
+            return
+        while True:
+            try:
+                self.session.finish(Leave.FINISHED)
+                self.session.saved()
+                break
+            except Unavailable as error:
+                self._attach_again(str(error))
+                if self._view_began_after < self.round:
+                    raise Stopped(
+                        f"the rounds after {self._view_began_after} were lost when the program was at its end; run it "
+                        "again to go on",
+                        self._view_began_after,
+                    ) from None
+        self._close()
+
+    def fail(self, message: str) -> None:
+        """This rank cannot go on; the others are told why. Never raises."""
+        if self.closed:
+            return
+        try:
+            if self._session is not None:
+                self._session.finish(Leave.FAILED, message)
+        except Error as error:
+            self.say(f"the worker could not be told that this rank failed: {error}")
+        self._close()
+
+    def _close(self) -> None:
+        self.closed = True
+        self.progress.close()
+        self._drop()

@@ -1,0 +1,77 @@
+"""What a round knows of each parameter."""
+
+from __future__ import annotations
+
+import torch
+
+
+class MicroBatches:
+    """Adds gradients in the tree in which ranks are added (``kernels/tree_sum.h``): neighbours, level by level.
+
+    One process with k micro-batches so has the bits of k ranks. At most log2(k) + 1 sums are held.
+    """
+
+    def __init__(self) -> None:
+        self._sums: list[tuple[int, torch.Tensor]] = []  # (level, sum), the first ones of the highest level first
+
+    def add(self, gradient: torch.Tensor) -> None:
+        """Takes the next micro-batch's gradient, an fp32 tensor that is this object's from now on."""
+        level = 0
+        while self._sums and self._sums[-1][0] == level:
+            gradient = self._sums.pop()[1].add_(gradient)
+            level += 1
+        self._sums.append((level, gradient))
+
+    def take(self) -> torch.Tensor:
+        """The sum of all; none are left. An odd last one of a level moves up unchanged."""
+        total = self._sums.pop()[1]
+        while self._sums:
+            total = self._sums.pop()[1].add_(total)
+        return total
+
+    def __bool__(self) -> bool:
+        return bool(self._sums)
+
+
+class Slot:
+    """A parameter that the job trains.
+
+    Attributes:
+        index: of its tensor in the job.
+        group: of the optimizer's.
+        version: of the parameter after its values were last taken from the job.
+    """
+
+    def __init__(self, index: int, name: str, parameter: torch.nn.Parameter, group: int) -> None:
+        self.index = index
+        self.name = name
+        self.parameter = parameter
+        self.group = group
+        self.version = parameter._version
+        self.micro_batches = MicroBatches()
+        self.hook: torch.utils.hooks.RemovableHandle | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Begins a round."""
+        self.passes = 0  # backward passes that gave it a gradient
+        self.sent = False
+        # What was sent: `source` times `factor`, or zeros.
+        self.source: torch.Tensor | None = None
+        self.factor = 1
+        # p.grad as it was then.
+        self.seen: torch.Tensor | None = None
+        self.seen_version = 0
+
+    def remember(self, source: torch.Tensor | None, factor: int) -> None:
+        """The gradient that is sent, and how p.grad looks now."""
+        self.sent = True
+        self.source = source
+        self.factor = factor
+        self.seen = self.parameter.grad
+        self.seen_version = self.seen._version if self.seen is not None else 0
+
+    def gradient_changed(self) -> bool:
+        """Whether p.grad is another one than when it was sent. One that was set to None was not changed."""
+        now = self.parameter.grad
+        return now is not None and (now is not self.seen or now._version != self.seen_version)

@@ -1,0 +1,193 @@
+"""DiLoCo: every rank trains by itself for some steps, and then an outer optimizer moves all of them together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from tributary._errors import ConfigError
+from tributary._library import SCHEDULED_RATE
+from tributary.torch import _complaints, _declare, _job
+from tributary.torch._exceptions import Rewound
+from tributary.torch._formula import Value
+from tributary.torch._link import Link
+from tributary.torch._log import logger
+from tributary.torch._program import program
+from tributary.torch._schedulers import Schedulers
+
+_OUTER = ("lr", "momentum", "dampening", "nesterov", "weight_decay")
+
+
+class DiLoCo:
+    """DiLoCo (Douillard et al. 2024) round an unchanged loop.
+
+    .. code-block:: python
+
+        with trib.DiLoCo(model, inner_optimizer, sync_every=50):
+            for x, y in loader:
+                loss(model(x), y).backward()
+                inner_optimizer.step()
+                inner_optimizer.zero_grad()
+
+    After each ``sync_every`` steps of the inner optimizer, which is this rank's alone, the ranks' moves are averaged
+    and the servers' outer optimizer, SGD, takes their mean as its gradient. Leaving the block synchronises what is
+    left.
+
+    Making one attaches to the job, and writes its parameters into the model.
+
+    Args:
+        model: or its parameters, or ``named_parameters()``.
+        inner_optimizer: any torch optimizer.
+        sync_every: inner steps a round.
+        outer: SGD's ``lr``, ``momentum``, ``nesterov`` and so on. ``dict(lr=1.0)`` averages the replicas.
+        name, job, push, pull, on_rewind, rounds: as of :class:`tributary.torch.DistributedOptimizer`.
+    """
+
+    def __init__(
+        self,
+        model: _declare.Parameters,
+        inner_optimizer: torch.optim.Optimizer,
+        *,
+        sync_every: int = 50,
+        outer: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        job: _job.JobArgument = None,
+        push: str = "fp32",
+        pull: str = "fp32",
+        on_rewind: str = "warn",
+        rounds: int = 0,
+    ) -> None:
+        _complaints.one_of("on_rewind", on_rewind, ("warn", "raise"))
+        if sync_every < 1:
+            raise ValueError(f"sync_every={sync_every}: must be at least 1")
+        outer = {"lr": 0.7, "momentum": 0.9, "nesterov": True} if outer is None else outer
+        unknown = sorted(set(outer) - set(_OUTER))
+        if unknown:
+            raise ValueError(f"outer has no {unknown[0]!r}: the outer optimizer is SGD, with {', '.join(_OUTER)}")
+        if not isinstance(model, torch.nn.Module):
+            model = list(model)  # type: ignore[assignment]
+        self.inner = inner_optimizer
+        self.sync_every = sync_every
+        self._on_rewind = on_rewind
+        self._slots = _declare.slots_of(model, inner_optimizer)
+        given = _job.read(job)
+        options: _job.Sections = {
+            "job": {"mode": "local_sgd"},
+            "local": {"steps": sync_every},
+            "optimizer": {"name": "sgd", **{key: _number(value) for key, value in outer.items()}},
+        }
+        encoding = {key: value for key, value in (("push", push), ("pull", pull)) if value != "fp32"}
+        if encoding:
+            options["encoding"] = dict(encoding)
+        named = name or _job.default_name([link.name for link in program.links if not link.closed])
+        options["job"] = {"name": named, "mode": "local_sgd"}
+        self._job = _job.build_local(given, named, options)
+        if self._job.mode != "local_sgd":
+            raise ConfigError(f"job.mode = {self._job.mode!r} of {given.source}: DiLoCo needs local_sgd")
+        self._steps = 0  # inner ones since the last round
+        self._handle: torch.utils.hooks.RemovableHandle | None = None
+        self._began = time.monotonic_ns()
+        self._schedulers = Schedulers(inner_optimizer, lambda round: round * sync_every)
+        self._place_schedulers = True
+        self._link = Link(
+            self._job.name,
+            self._job.text,
+            _declare.tensors_of(self._slots, grouped=False),
+            stop=program.stop,
+            initial=self._give_initial,
+            computes_with=_declare.computes_with(self._slots),
+            rounds=rounds,
+        )
+        self._link.batches_per_round = sync_every
+        self._link.open()
+        program.add(self._link)
+        for slot in self._slots:
+            self._take(slot.index)
+
+    @property
+    def round(self) -> int:
+        """The newest round whose parameters the model had."""
+        return self._link.round
+
+    def __enter__(self) -> DiLoCo:
+        if not hasattr(self.inner, "register_step_post_hook"):
+            raise TypeError(f"{type(self.inner).__name__} has no register_step_post_hook(): it is no torch optimizer")
+        self._handle = self.inner.register_step_post_hook(self._stepped)
+        self._first = self.inner.register_step_pre_hook(self._steps_next)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._handle is not None
+        self._handle.remove()
+        self._first.remove()
+        if kind is None and self._steps > 0:
+            self._synchronise()
+
+    def _steps_next(self, *_: Any) -> None:
+        if self._place_schedulers:
+            self._place_schedulers = False
+            self._schedulers.begin(self._link.round)
+
+    def _stepped(self, *_: Any) -> None:
+        self._steps += 1
+        if self._steps >= self.sync_every:
+            self._synchronise()
+
+    @torch.no_grad()
+    def _synchronise(self) -> None:
+        blocked = time.monotonic_ns()
+        compute_ns = blocked - self._began
+        done = self._link.complete_round(list(self._push()), lambda index: None, self._push)
+        for slot in self._slots:
+            self._take(slot.index)
+        samples = max(1, self._link.batch_size) * self._steps
+        self._steps = 0
+        if done:
+            self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
+        self._began = time.monotonic_ns()
+        if done and self._link.stop.requested:
+            self._link.leave_stopped()
+        if not done:
+            self._place_schedulers = True
+            error = Rewound(self._link.round, from_round=self._link.rewound_from)
+            if self._on_rewind == "raise":
+                raise error
+            logger.warning(
+                "rank %d: %s; training goes on from there, with the inner optimizer's state as it is",
+                self._link.view.rank,
+                error,
+            )
+
+    def _push(self) -> Iterable[int]:
+        """By how much the steps moved the parameters, before minus after: a gradient for the outer optimizer."""
+        order = []
+        for slot in reversed(self._slots):
+            moved = self._link.gradient(slot.index)
+            moved.copy_(slot.parameter.detach())
+            torch.sub(self._link.parameters(slot.index), moved, out=moved)
+            self._link.ready(slot.index, 1, SCHEDULED_RATE)
+            order.append(slot.index)
+        return order
+
+    def _take(self, index: int) -> None:
+        self._slots[index].parameter.data.copy_(self._link.parameters(index))
+
+    def _give_initial(self, index: int, memory: torch.Tensor) -> None:
+        memory.copy_(self._slots[index].parameter.detach())
+
+    def finish(self) -> None:
+        """As :meth:`tributary.torch.DistributedOptimizer.finish`."""
+        self._link.finish()
+
+
+def _number(value: Any) -> Value:
+    return value if isinstance(value, bool) else float(value)

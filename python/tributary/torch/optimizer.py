@@ -1,0 +1,538 @@
+"""DistributedOptimizer: a torch optimizer whose gradients go to servers, and whose parameters come from them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable
+
+import torch
+
+from tributary._errors import Error
+from tributary._library import SCHEDULED_RATE
+from tributary.torch import _complaints, _declare, _formula, _job
+from tributary.torch._exceptions import Rewound
+from tributary.torch._link import Link
+from tributary.torch._log import listed, logger
+from tributary.torch._program import program
+from tributary.torch._schedulers import Schedulers
+from tributary.torch._seed import seed_round
+from tributary.torch._slots import Slot
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wraps a torch optimizer, and trains the model with all ranks of a job.
+
+    Making one attaches to the node's worker daemon, blocks until all ranks are there, and writes the job's parameters
+    into the model: rank 0's in a new job, else those of the round that it goes on after. From then on each gradient
+    leaves as soon as the backward pass has it, and :meth:`step` waits for the new parameters. SGD, Adam, AdamW, Adagrad
+    and :class:`tributary.torch.Lion` step on the servers; for every other optimizer the servers answer with the mean
+    gradient, and this process steps.
+
+    The optimizer shares the wrapped one's ``param_groups``, so learning-rate schedulers take this one. The rate that a
+    group has during backward goes with its gradients; other hyper-parameters are the job's, and stay as they are.
+
+    Args:
+        model_or_params: the model; or its parameters, or ``named_parameters()``.
+        optimizer: that steps them. It must not have made a step yet.
+        name: of the job, which goes on where a job of this name stopped. Default: the program's name.
+        job: path of a job file, or its sections as dicts. What it says stays; the rest follows from the other
+            arguments.
+        max_grad_norm: clips the global norm of the mean gradient, as ``clip_grad_norm_``.
+        loss_scale: ``"dynamic"`` for :class:`tributary.torch.GradScaler`, or a constant power of two.
+        push: encoding of gradients: fp32, bf16, fp16, int8, ``topk:R``, onebit.
+        pull: encoding of parameters: fp32, bf16, fp16, int8-delta.
+        accumulate: backward passes a step. Their gradients are averaged: do not divide the loss.
+        overlap: ``"backward"``: gradients leave during backward. ``"step"``: all in :meth:`step`, whatever backward
+            does.
+        schedule: what the loop steps its schedulers after, ``"round"`` or ``"epoch"``: a process that goes on steps
+            them as often as the rounds before did.
+        seed: sets random generators anew in each round, from it, the rank and the round.
+        on_rewind: if all copies of the last rounds are lost: ``"warn"``, or ``"raise"`` :class:`Rewound`.
+        step_on: ``"auto"``, or ``"trainers"`` to step here whatever the optimizer is.
+        parameters: ``"copy"``: the model has its own memory.
+        rounds: of the whole job, for progress; modes ssp and async need it to end in the same parameters everywhere.
+
+    Raises:
+        ValueError, TypeError: arguments that no job can have.
+        tributary.Error: what the worker or the coordinator says.
+    """
+
+    def __init__(
+        self,
+        model_or_params: _declare.Parameters,
+        optimizer: torch.optim.Optimizer,
+        *,
+        name: str | None = None,
+        job: _job.JobArgument = None,
+        max_grad_norm: float | None = None,
+        loss_scale: str | float | None = None,
+        push: str = "fp32",
+        pull: str = "fp32",
+        accumulate: int = 1,
+        overlap: str = "backward",
+        schedule: str = "round",
+        seed: int | None = None,
+        on_rewind: str = "warn",
+        step_on: str = "auto",
+        parameters: str = "copy",
+        rounds: int = 0,
+    ) -> None:
+        _complaints.one_of("overlap", overlap, ("backward", "step"))
+        _complaints.one_of("schedule", schedule, ("round", "epoch"))
+        _complaints.one_of("on_rewind", on_rewind, ("warn", "raise"))
+        _complaints.one_of("step_on", step_on, ("auto", "trainers"))
+        _complaints.one_of("parameters", parameters, ("copy",))
+        if accumulate < 1:
+            raise ValueError(f"accumulate={accumulate}: must be at least 1")
+        if isinstance(optimizer, DistributedOptimizer):
+            raise TypeError("the optimizer is distributed already: give the torch optimizer that it wraps")
+        if not isinstance(model_or_params, torch.nn.Module):
+            model_or_params = list(model_or_params)  # type: ignore[assignment]
+
+        self._built = False
+        super().__init__(optimizer.param_groups, dict(optimizer.defaults))
+        self.wrapped = optimizer
+        self.param_groups = optimizer.param_groups  # the very list, of the very dicts
+        self.state = optimizer.state
+
+        formula = _formula.formula_of(optimizer, on_servers=step_on == "auto")
+        self._slots = _declare.slots_of(model_or_params, optimizer)
+        self._job = self._make_job(job, name, formula, max_grad_norm, loss_scale, push, pull)
+        self._steps_here = self._job.optimizer == _formula.MEAN
+        if not self._steps_here:
+            if _formula.has_steps(optimizer):
+                raise ValueError(
+                    f"the {type(optimizer).__name__} has made steps already, whose state the servers do not have: wrap "
+                    "it before its first step, or pass step_on='trainers'"
+                )
+            optimizer.state.clear()  # the servers have it
+        elif formula.why:
+            logger.info("%s: steps on the trainers, with the servers' mean gradient", formula.why)
+
+        self._accumulate = accumulate
+        self._overlap = overlap
+        self._seed = seed
+        self._on_rewind = on_rewind
+        self._schedule = schedule
+        self._fixed = _complaints.hyper_parameters(self.param_groups)
+        self._count = sum(len(group["params"]) for group in self.param_groups)
+        trained = {id(slot.parameter) for slot in self._slots}
+        self._frozen = [p for group in self.param_groups for p in group["params"] if id(p) not in trained]
+        self._warned: set[str] = set()
+        self._schedulers = Schedulers(self, self._scheduler_steps)
+        self._place_schedulers = True
+        self._holding = False  # inside no_sync()
+        self._held = 0  # backward passes inside no_sync() in this round
+        self._factor: int | None = None  # samples() of the next backward pass
+        self._samples: list[int] = []  # of the round's passes
+        self._rates: dict[int, float] = {}  # of the round, by group
+        self._weight: int | None = None  # of the round
+        self._order: list[int] = []
+        self._round_began = time.monotonic_ns()
+
+        self._link = Link(
+            self._job.name,
+            self._job.text,
+            _declare.tensors_of(self._slots, grouped=not self._steps_here),
+            stop=program.stop,
+            initial=self._give_initial,
+            computes_with=_declare.computes_with(self._slots),
+            rounds=rounds,
+        )
+        self._link.batches_per_round = self._link.micro_batches = accumulate
+        self._link.open()
+        program.add(self._link)
+        if self._steps_here and self._link.round:
+            message = _complaints.mean_cannot_resume(self._job.name, self._link.round)
+            self._link.fail(message)
+            raise Error(message)
+        for slot in self._slots:
+            self._take(slot)
+            self._register(slot)
+        self._reseed()
+        self._built = True
+
+    def _make_job(
+        self,
+        job: _job.JobArgument,
+        name: str | None,
+        formula: _formula.Formula,
+        max_grad_norm: float | None,
+        loss_scale: str | float | None,
+        push: str,
+        pull: str,
+    ) -> _job.Job:
+        gate: _formula.Keys = {}
+        if max_grad_norm is not None:
+            gate["clip_norm"] = float(max_grad_norm)
+        if loss_scale is not None:
+            gate["loss_scale"] = loss_scale if isinstance(loss_scale, str) else f"{float(loss_scale):.17g}"
+        options: _job.Sections = {"gate": gate}
+        encoding = {key: value for key, value in (("push", push), ("pull", pull)) if value != "fp32"}
+        if encoding:
+            options["encoding"] = dict(encoding)
+        named = name or _job.default_name([link.name for link in program.links if not link.closed])
+        return _job.build(_job.read(job), named, formula, options)
+
+    # ---- this rank
+
+    @property
+    def round(self) -> int:
+        """The newest round whose parameters the model has."""
+        return self._link.round
+
+    @property
+    def job(self) -> str:
+        """The job's text, as the servers have it."""
+        return self._job.text
+
+    # ---- gradients
+
+    def _register(self, slot: Slot) -> None:
+        def hook(parameter: torch.Tensor) -> None:
+            self._gradient_is_there(slot)
+
+        if "torch._dynamo" in sys.modules:
+            hook = torch.compiler.disable(hook)  # compiled autograd would trace it
+        slot.hook = slot.parameter.register_post_accumulate_grad_hook(hook)
+
+    @torch.no_grad()
+    def _gradient_is_there(self, slot: Slot) -> None:
+        if self._link.closed:
+            return
+        self._begin_round()
+        if self._overlap == "step":
+            slot.passes += 1
+            return
+        if slot.sent:
+            raise RuntimeError(_complaints.gradient_came_twice(slot.name, self._link.round + 1))
+        slot.passes += 1
+        parameter, factor = slot.parameter, self._take_factor()
+        if self._accumulate > 1 or self._holding or slot.micro_batches:
+            gradient = self._dense(slot, parameter.grad)
+            parameter.grad = None
+            # Of its own: autograd may hand out a tensor that somebody else has, too.
+            slot.micro_batches.add(gradient.to(torch.float32, copy=True).mul_(factor))
+            if self._holding or slot.passes < self._accumulate:
+                return
+            self._weigh(max(self._accumulate, self._held + 1))
+            self._send_micro_batches(slot)
+        else:
+            self._weigh(1)
+            self._send(slot, parameter.grad, factor)
+
+    def _send_micro_batches(self, slot: Slot) -> None:
+        total = slot.micro_batches.take()
+        slot.parameter.grad = total if slot.parameter.dtype == torch.float32 else total.to(slot.parameter.dtype)
+        self._send(slot, total, 1)
+
+    def _dense(self, slot: Slot, gradient: torch.Tensor | None) -> torch.Tensor:
+        assert gradient is not None
+        if gradient.layout == torch.strided:
+            return gradient
+        self._warn_once(
+            "sparse",
+            f"the gradient of '{slot.name}' is sparse: it is sent dense, so that all of it crosses the network",
+        )
+        return gradient.to_dense()
+
+    def _send(self, slot: Slot, source: torch.Tensor | None, factor: int) -> None:
+        """Sends a tensor's gradient of the open round: ``source`` times ``factor``, or zeros."""
+        rate = self._rate(slot.group)
+        slot.remember(source, factor)
+        self._push(slot, rate)
+
+    def _push(self, slot: Slot, rate: float) -> None:
+        memory = self._link.gradient(slot.index)
+        if slot.source is None:
+            memory.zero_()
+        else:
+            memory.copy_(self._dense(slot, slot.source).detach())
+            if slot.factor != 1:
+                memory.mul_(slot.factor)
+        assert self._weight is not None
+        self._link.ready(slot.index, self._weight, rate)
+        self._order.append(slot.index)
+
+    def _rate(self, group: int) -> float:
+        if self._steps_here or self._job.scheduled:
+            return SCHEDULED_RATE
+        rate = float(self.param_groups[group]["lr"])
+        if self._rates.setdefault(group, rate) != rate:
+            raise RuntimeError(_complaints.rate_changed(group, self._rates[group], rate))
+        return rate
+
+    # ---- weights
+
+    def samples(self, count: int) -> None:
+        """The next backward pass is of ``count`` samples, and its gradient their mean: ranks are averaged by samples.
+
+        To be called before each backward pass of a round, on every rank; 0 is allowed. Without it every rank counts the
+        same, as in DistributedDataParallel.
+        """
+        if count < 0:
+            raise ValueError(f"samples({count}): must be 0 or more")
+        if self._weight is not None:
+            raise RuntimeError("samples() came after gradients of the round were sent: call it before backward")
+        self._factor = count
+        self._samples.append(count)
+
+    def _take_factor(self) -> int:
+        return 1 if self._factor is None else self._factor
+
+    def _weigh(self, passes: int) -> None:
+        """Decides the round's weight, at its first gradient. passes: backward passes that the round has."""
+        if self._weight is not None:
+            return
+        if self._samples and len(self._samples) != passes:
+            raise RuntimeError(
+                f"samples() was called {len(self._samples)} times in a round of {passes} backward passes: call it "
+                "before each of them, or before none"
+            )
+        if self._samples and self._overlap == "step" and passes > 1:
+            raise RuntimeError("samples() with several backward passes a round needs overlap='backward'")
+        self._weight = sum(self._samples) if self._samples else passes
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes inside only add to the round; the next one outside sends.
+
+        Gradients of a round's passes are averaged: do not divide the loss. With ``overlap="step"`` a block has one
+        pass.
+        """
+        if self._accumulate > 1:
+            raise RuntimeError(f"no_sync() with accumulate={self._accumulate}: use one of the two")
+        before, self._holding = self._holding, True
+        try:
+            yield
+        finally:
+            self._holding = before
+            if self._overlap == "step":
+                self._held += 1
+            else:
+                self._held = max(slot.passes for slot in self._slots)
+
+    # ---- steps
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Completes the round: sends what is left, waits, and writes the new parameters into the model.
+
+        Args:
+            closure: runs forward and backward, first.
+
+        Returns:
+            What the closure returns.
+
+        Raises:
+            Stopped: the job is stopped, in good order. It ends the program with exit status 75.
+            Rewound: the job went back, with ``on_rewind="raise"``.
+            RuntimeError: the loop did what loses gradients or parameters; the message names the cure.
+            tributary.Error: the job cannot go on.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._link.closed:
+            raise RuntimeError(f"job '{self._job.name}' is finished: step() cannot follow that")
+        if _complaints.called_by_torchs_scaler():
+            raise RuntimeError(_complaints.TORCHS_SCALER)
+        self._begin_round()
+        self._check()
+        self._send_rest()
+        blocked = time.monotonic_ns()
+        compute_ns = blocked - self._round_began
+        done = self._link.complete_round(self._order, self._arrived, self._push_again)
+        if done:
+            if self._steps_here:
+                self._step_here()
+            samples = sum(self._samples) or self._batch_samples()
+            self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
+        self._end_round(rewound=not done)
+        if done and self._link.stop.requested:
+            self._link.leave_stopped()
+        return loss
+
+    def _check(self) -> None:
+        passes = max(slot.passes for slot in self._slots)
+        if self._overlap == "backward" and 0 < passes < self._accumulate:
+            raise RuntimeError(
+                f"step() came after {passes} of {self._accumulate} backward passes: call it once for each "
+                f"{self._accumulate} (accumulate={self._accumulate})"
+            )
+        if sum(len(group["params"]) for group in self.param_groups) != self._count:
+            what = "parameters were added to the optimizer's groups"
+            raise RuntimeError(_complaints.LAYOUT_IS_FIXED.format(what=what))
+        for parameter in self._frozen:
+            if parameter.requires_grad and parameter.grad is not None:
+                what = f"a frozen parameter of shape {tuple(parameter.shape)} was unfrozen"
+                raise RuntimeError(_complaints.LAYOUT_IS_FIXED.format(what=what))
+        if not self._steps_here:
+            _complaints.check_hyper_parameters(self.param_groups, self._fixed)
+        for slot in self._slots:
+            if slot.sent and slot.gradient_changed():
+                raise RuntimeError(_complaints.gradient_changed(slot.name, self._link.round + 1))
+            if not self._steps_here and slot.parameter._version != slot.version:
+                raise RuntimeError(_complaints.parameter_written(slot.name))
+        for group in range(len(self.param_groups)):
+            if group in self._rates:
+                self._rate(group)
+
+    def _send_rest(self) -> None:
+        if self._overlap == "step":
+            self._weigh(max(self._accumulate, self._held + 1))
+        else:
+            self._weigh(max(self._accumulate, self._held, 1))
+        missing = []
+        for slot in reversed(self._slots):
+            if slot.sent:
+                continue
+            if slot.micro_batches:
+                self._send_micro_batches(slot)
+            elif slot.parameter.grad is not None:
+                self._send(slot, slot.parameter.grad, self._take_factor())
+            else:
+                missing.append(slot.name)
+                self._send(slot, None, 1)
+        if missing:
+            count = f"{len(missing)} of {len(self._slots)} parameters had no gradient"
+            self._warn_once(
+                "missing",
+                f"round {self._link.round + 1}: {count}: {listed(missing[::-1])}. Zeros are sent for them, so "
+                "momentum and weight decay do apply. Said once",
+            )
+
+    def _push_again(self) -> Iterable[int]:
+        self._order = []
+        for slot in reversed(self._slots):
+            self._push(slot, self._rates.get(slot.group, SCHEDULED_RATE))
+        return self._order
+
+    def _arrived(self, index: int) -> None:
+        if not self._steps_here:  # else the mean gradient of the round before would be lost with a restart
+            self._take(self._slots[index])
+
+    def _take(self, slot: Slot) -> None:
+        """Writes the job's values into the parameter. ``data`` has a version of its own: autograd sees no write."""
+        slot.parameter.data.copy_(self._link.parameters(slot.index))
+        slot.version = slot.parameter._version
+
+    def _give_initial(self, index: int, memory: torch.Tensor) -> None:
+        memory.copy_(self._slots[index].parameter.detach())
+
+    def _step_here(self) -> None:
+        gate = self._link.gate(self._link.round)
+        if gate is not None and gate.skipped:
+            return
+        for slot in self._slots:
+            mean = self._link.parameters(slot.index)
+            grad = slot.parameter.grad
+            if grad is None or grad.layout != torch.strided:
+                slot.parameter.grad = torch.empty_like(slot.parameter).copy_(mean)
+            else:
+                grad.copy_(mean)
+        self.wrapped.step()
+
+    def _begin_round(self) -> None:
+        if not self._place_schedulers:
+            return
+        self._place_schedulers = False
+        self._schedulers.begin(self._link.round)
+
+    def _end_round(self, rewound: bool) -> None:
+        for slot in self._slots:
+            slot.clear()
+        self._held, self._factor, self._weight = 0, None, None
+        self._samples, self._rates, self._order = [], {}, []
+        self._reseed()
+        self._round_began = time.monotonic_ns()
+        if not rewound:
+            return
+        self._place_schedulers = True
+        self.zero_grad()
+        error = Rewound(self._link.round, from_round=self._link.rewound_from)
+        if self._steps_here:
+            message = f"{error}; and this process steps itself, so its parameters cannot go back"
+            self._link.fail(message)
+            raise Error(message)
+        if self._on_rewind == "raise":
+            raise error
+        logger.warning("rank %d: %s; training goes on from there", self._link.view.rank, error)
+
+    def _scheduler_steps(self, round: int) -> int:
+        if self._schedule == "round":
+            return round
+        batches = self._link.batches_per_epoch
+        if not batches:
+            logger.warning(
+                "schedule='epoch': no DistributedSampler of this program has begun, so it is not known how many rounds "
+                "an epoch has, and schedulers stay where they are"
+            )
+            return 0
+        return round * self._link.batches_per_round // batches
+
+    def _batch_samples(self) -> int:
+        return max(1, self._link.batch_size) * self._link.batches_per_round
+
+    def _reseed(self) -> None:
+        if self._seed is not None:
+            seed_round(self._seed, self._link.view.rank, self._link.round)
+
+    def _warn_once(self, what: str, text: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning("%s", text)
+
+    # ---- the rest of a torch optimizer
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only while the optimizer is made: the tensors of a job are fixed."""
+        if getattr(self, "_built", False):
+            raise RuntimeError(_complaints.LAYOUT_IS_FIXED.format(what="add_param_group() was called"))
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """In torch's layout: groups, and the state that this process holds (none, where the servers step).
+
+        ``"tributary"`` has the job's name and the newest round.
+        """
+        state = dict(self.wrapped.state_dict())
+        state["tributary"] = {"job": self._job.name, "round": self._link.round}
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes groups' values, and in a job that steps here the optimizer's state.
+
+        Parameters and the servers' state come from the job. State of an optimizer that steps on the servers is refused.
+
+        Raises:
+            ValueError: it has other groups, or state that only servers could take.
+        """
+        given = {key: value for key, value in state_dict.items() if key != "tributary"}
+        if not self._steps_here and given.get("state"):
+            raise ValueError(
+                "the state has optimizer state of parameters, which the servers of this job hold: start the job from a "
+                "checkpoint of theirs (tributary checkpoint restore), or pass step_on='trainers'"
+            )
+        self.wrapped.load_state_dict(given)
+        # Schedulers and this optimizer share the dicts that torch has just replaced.
+        for group, new in zip(self.param_groups, self.wrapped.param_groups):
+            group.update({key: value for key, value in new.items() if key != "params"})
+        self.wrapped.param_groups = self.param_groups
+        self.state = self.wrapped.state
+
+    def finish(self) -> None:
+        """Training is complete: leaves the job, and waits until its state is saved. At the program's end it is done by
+        itself.
+
+        Raises:
+            tributary.NotSaved: the final state is not durable, and why.
+        """
+        self._link.finish()
+        for slot in self._slots:
+            if slot.hook is not None:
+                slot.hook.remove()
