@@ -18,6 +18,7 @@ constexpr int kStepShift = 20;  // a key's 31 bits: 11 tell the step, then twice
 constexpr int kMiddleShift = 10;
 constexpr std::uint32_t kSteps = 1u << 11;
 constexpr std::uint32_t kDigits = 1u << 10;
+constexpr std::int32_t kNotFinite = 0x7f800000;  // keys of infinity and of NaNs are not below it
 
 TRIBUTARY_INLINE std::int32_t key_of(float value) {
   return std::bit_cast<std::int32_t>(value) & 0x7fffffff;
@@ -155,6 +156,10 @@ void topk_select(float* residual, std::size_t elements, std::size_t k, std::uint
   const Place low = find_digit(scratch, candidates, 0, middle.wanted);
   const auto threshold = static_cast<std::int32_t>(first | (middle.digit << kMiddleShift) | low.digit);
   take_above(residual, elements, threshold, low.wanted, counts, values, offsets);
+  if (threshold < kNotFinite) return;
+  for (std::size_t i = 0; i < elements; ++i) {
+    if (key_of(residual[i]) >= kNotFinite) residual[i] = 0.0f;
+  }
 }
 
 bool topk_valid(const std::byte* counts, const std::byte* offsets, std::size_t elements, std::size_t k) {

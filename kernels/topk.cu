@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kStepShift = 20, kMiddleShift = 10;  // a magnitude's 31 bits: 11 tell the step, then twice 10
 constexpr unsigned kSteps = 1u << 11, kDigits = 1u << 10;
+constexpr std::uint32_t kNotFinite = 0x7f800000;  // magnitudes of infinity and of NaNs are not below it
 // Bounds what a block must look at to know what lies before it.
 constexpr unsigned kMaxShares = 4096;
 static_assert(kTopKGroup % kTile == 0);
@@ -299,6 +300,8 @@ __global__ void __launch_bounds__(kThreads)
           const std::uint32_t place = here.sent(threshold.wanted);
           values[place] = x[r].v[c];
           offsets[place] = static_cast<std::uint16_t>(i % kTopKGroup);
+          residual[i] = 0.0f;
+        } else if (i < elements && magnitude_bits(x[r].v[c]) >= kNotFinite) {
           residual[i] = 0.0f;
         }
         before += kind;

@@ -4,7 +4,8 @@
 // Order of magnitude: the value's bits without the sign, as an integer (so NaN > infinity > finite); among equals the
 // lower index comes first. The first k in that order are taken: the same set on CPUs and GPUs.
 //
-// A sent value travels as it is, so residual + sent == input bit by bit.
+// A sent value travels as it is, so residual + sent == input bit by bit, but that values which are not finite are not
+// kept.
 #pragma once
 
 #include <cstddef>

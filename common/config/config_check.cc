@@ -341,9 +341,10 @@ void check_gate(Faults& f, const JobConfig& c) {
               "\" there is none to wait for; clip in the trainer instead",
           "job.mode");
   f.check(
-      !make_encoding(c.push)->keeps_residual(), "encoding.push",
-      "must be fp32, bf16 or fp16 with a gate: the others keep residuals, which a round that is skipped would spoil",
-      key);
+      !has_dynamic_scale(g) || !make_encoding(c.push)->keeps_residual(), "encoding.push",
+      "must be fp32, bf16 or fp16 with a dynamic loss scale: the others keep residuals, whose scale would be that of "
+      "rounds before",
+      "gate.loss_scale");
 }
 
 }  // namespace

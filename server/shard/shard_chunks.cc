@@ -88,6 +88,10 @@ void ShardChunks::let_go(std::size_t bytes) {
   stats_.held_bytes -= bytes;
 }
 
+void ShardChunks::shorten(std::size_t bytes) {
+  stats_.held_bytes -= bytes;
+}
+
 BufferRef ShardChunks::acquire(std::size_t bytes) {
   BufferRef fresh = pool_.acquire(bytes);
   if (!fresh) ++stats_.starved;

@@ -81,6 +81,7 @@ class ShardChunks {
   // A frame waits for others, or is done with.
   void hold(std::size_t bytes);
   void let_go(std::size_t bytes);
+  void shorten(std::size_t bytes);  // so much of one is done with
 
   // A buffer of the pool; empty, and counted, if there is none.
   BufferRef acquire(std::size_t bytes);

@@ -15,9 +15,7 @@ namespace {
 
 std::unique_ptr<RoundRule> rule_for(ShardChunks& chunks) {
   const ShardJob& job = chunks.job();
-  const bool residuals = chunks.push().keeps_residual();
-  TRIB_ASSERT(!job.plan().has_clocks() || (!job.recovers && !job.plan().has_gate() && !residuals));
-  TRIB_ASSERT(!job.plan().has_gate() || !residuals);
+  TRIB_ASSERT(!job.plan().has_clocks() || (!job.recovers && !job.plan().has_gate() && !chunks.push().keeps_residual()));
   if (job.plan().has_clocks()) return std::make_unique<ShardClocks>(chunks);
   return std::make_unique<ShardRounds>(chunks);
 }

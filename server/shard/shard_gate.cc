@@ -59,7 +59,8 @@ const GateDecision* ShardGate::decision_for(const ShardChunk& chunk, const OpenR
   return decided_round_ == open_round(chunk) ? &decided_ : nullptr;
 }
 
-// The frames become one sum, and go. False, and nothing has changed, if the pool has no buffer for it.
+// The frames become one sum, and go, but for residuals behind them. False, and nothing has changed, if the pool has no
+// buffer for it.
 bool ShardGate::sum_up(ShardChunk& chunk, OpenRound& round, const ShardStep& step) {
   Sum& sum = sums_[chunk.position];
   sum.facts = GateFacts{.sum_squares = 0.0, .weight = step.weight, .finite = true};
@@ -74,9 +75,15 @@ bool ShardGate::sum_up(ShardChunk& chunk, OpenRound& round, const ShardStep& ste
     sum.frame = {sum.values.data()};
     sum.facts = gate_facts(sum.values.floats(), step.weight);
   }
+  const std::size_t frame_bytes = chunks_.push().bytes(chunk.elements);
   for (Contribution& push : round.pushes) {
-    chunks_.let_go(push.frame.bytes().size());
-    push.frame.reset();
+    if (push.frame.bytes().size() > frame_bytes) {
+      chunks_.shorten(push.frame.bytes().size() - chunk.array_bytes());
+      push.frame.keep_last(chunk.array_bytes());
+    } else {
+      chunks_.let_go(push.frame.bytes().size());
+      push.frame.reset();
+    }
   }
   sum.of = open_round(chunk);
   return true;

@@ -304,6 +304,12 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   } else if (kind < 0.6) {
     if (random.chance(0.7)) s.clip_norm = 0.25 * static_cast<double>(random.between(1, 40));
     if (random.chance(0.5)) s.loss_scale = "dynamic";
+    Random apart(s.seed ^ 0x7e51d0a1ull);
+    if (s.clip_norm > 0.0 && s.loss_scale == "none" && apart.chance(0.5)) {
+      static constexpr const char* kPushes[] = {"int8", "topk:0.03", "onebit"};
+      s.push = kPushes[apart.below(std::size(kPushes))];
+      if (apart.chance(0.3)) s.pull = "int8-delta";
+    }
   }
   const std::uint64_t span = s.rounds * s.work_ns * 2 + 1500 * kMs;
   const bool gated = s.clip_norm > 0.0 || s.loss_scale != "none";

@@ -57,14 +57,18 @@ TEST_CASE("keys of the gate are refused where they make no sense") {
   CHECK(contains(refused("[gate]\nclip_norm = 1.0\ninit_scale = 4.0\n"), "only a dynamic loss scale has it"));
 }
 
-TEST_CASE("a gate is refused in modes that have no whole round, and with encodings that a skipped round would spoil") {
+TEST_CASE(
+    "a gate is refused in modes that have no whole round, and with encodings whose residuals would be of another "
+    "scale") {
   CHECK(contains(refused("[gate]\nclip_norm = 1.0\n", "ssp"), "gate.clip_norm = 1.0: needs mode \"sync\""));
   CHECK(contains(refused("[gate]\nclip_norm = 1.0\n", "async"), "with mode \"async\" there is none to wait for"));
   CHECK(contains(refused("[gate]\nloss_scale = 'dynamic'\n", "allreduce"), "gate.loss_scale = 'dynamic': needs mode"));
   CHECK(contains(refused("[gate]\nloss_scale = '2'\n[local]\nsteps = 5\n", "local_sgd"), "needs mode \"sync\""));
   for (const char* push : {"int8", "topk:0.01", "onebit"}) {
-    CHECK(contains(refused("[encoding]\npush = '" + std::string(push) + "'\n[gate]\nclip_norm = 1.0\n"),
-                   "must be fp32, bf16 or fp16 with a gate"));
+    const std::string encoding = "[encoding]\npush = '" + std::string(push) + "'\n";
+    CHECK(contains(refused(encoding + "[gate]\nloss_scale = 'dynamic'\n"),
+                   "must be fp32, bf16 or fp16 with a dynamic loss scale"));
+    CHECK(refused(encoding + "[gate]\nclip_norm = 1.0\n") == "(accepted)");
   }
   CHECK(refused("[encoding]\npush = 'bf16'\npull = 'int8-delta'\n[gate]\nclip_norm = 1.0\n") == "(accepted)");
 }
