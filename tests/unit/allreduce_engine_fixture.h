@@ -33,6 +33,7 @@ inline constexpr std::uint64_t kEngineChunk = 1024;
 class EngineCluster {
  public:
   struct Node final : BucketOutput {
+    Rates rates(ChunkIndex) const override { return {}; }
     bool wants(ChunkIndex, Round round) override { return round == wanted; }
     void capture(ChunkIndex chunk, Round, const float* parameters, std::span<const float* const> state,
                  std::uint64_t step) override {
@@ -67,14 +68,16 @@ class EngineCluster {
     options.faults = setup.faults;
     api = std::make_shared<FakeDeviceApi>(options);
     const ShardSlots slots{};
-    // Two tensors, so that there is padding between them.
-    auto made = Layout::make({{"a", {setup.elements - 37}}, {"b", {21}}}, kEngineChunk, {&slots, 1});
+    // Two tensors, so that there is padding between them, each of a group of its own.
+    auto made = Layout::make({{"a", {setup.elements - 37}}, {"b", {21}, 1}}, kEngineChunk, {&slots, 1});
     REQUIRE(made);
     layout = std::make_shared<const Layout>(std::move(*made));
     JobConfig config;
     config.optimizer.name = setup.optimizer;
     config.optimizer.lr = 0.01;
     config.optimizer.momentum = setup.optimizer == "sgd" ? 0.9 : 0.0;
+    config.groups.assign(1, config.optimizer);
+    config.groups.front().weight_decay = 0.5;
     job = JobPlan::of(config);
     reference = host_state(reference_parameters);
     for (std::uint32_t n = 0; n < setup.nodes; ++n) open(n);
