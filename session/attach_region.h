@@ -25,7 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/math/gate_decision.h"
+#include "common/math/gate_word.h"
 
 namespace tributary {
 
@@ -41,31 +41,9 @@ enum class RegionState : std::uint32_t {
   kFailed = 4,         // the worker refused something or died; see the socket
 };
 
-// What the gate decided about a round. Every lane that hears of it writes the same, before it publishes the round's
-// parameters; a trainer reads it after it has waited for any of them. A word is written again so many rounds later,
-// which needs its own gradients of the rounds between.
-struct GateWord {
-  std::atomic<std::uint64_t> round{~0ull};
-  std::atomic<double> coefficient{0.0}, norm{0.0};
-  std::atomic<float> loss_scale{1.0f};
-  std::atomic<std::uint32_t> good_rounds{0}, verdict{0};
-
-  void write(std::uint64_t of, const GateDecision& gate) {
-    coefficient.store(gate.coefficient, std::memory_order_relaxed);
-    norm.store(gate.norm, std::memory_order_relaxed);
-    loss_scale.store(gate.loss_scale, std::memory_order_relaxed);
-    good_rounds.store(gate.good_rounds, std::memory_order_relaxed);
-    verdict.store(static_cast<std::uint32_t>(gate.verdict), std::memory_order_relaxed);
-    round.store(of, std::memory_order_release);
-  }
-  // kNone if it is another round's.
-  GateDecision read(std::uint64_t of) const {
-    if (round.load(std::memory_order_acquire) != of) return {};
-    const auto known = static_cast<GateVerdict>(verdict.load(std::memory_order_relaxed));
-    return {known, coefficient.load(std::memory_order_relaxed), norm.load(std::memory_order_relaxed),
-            loss_scale.load(std::memory_order_relaxed), good_rounds.load(std::memory_order_relaxed)};
-  }
-};
+// Of the newest rounds: a word is written again so many rounds later, which needs its own gradients of the rounds
+// between. The lane writes it before it publishes any of the round's parameters; a trainer reads it after it has waited
+// for any of them.
 inline constexpr std::size_t kGateWords = 4;
 
 struct NodeHeader {

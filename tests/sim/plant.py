@@ -70,8 +70,9 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
         ("kForgottenStep", "  steps[chunk.value] = state.step;", "  steps[chunk.value] = BUG ? 0 : state.step;"),
     ],
     "lane_job.cc": [
-        ("kOtherWeight", "  return kept ? kept->weight : 0;", "  return (kept ? kept->weight : 0) + (BUG ? 1 : 0);"),
-        ("kForgottenDecision", "    ring->note_decision(chunk, round, answer.gate);", "    if (!BUG) ring->note_decision(chunk, round, answer.gate);"),
+        ("kOtherWeight", "    push.weight = kept->weight;", "    push.weight = kept->weight + (BUG ? 1 : 0);"),
+        ("kForgottenRates", "note_rates(done.chunk, done.round, done.rates);", "note_rates(done.chunk, done.round, BUG ? Rates() : done.rates);"),
+        ("kForgottenDecision", "    ring->note_decision(round, answer.gate);", "    if (!BUG) ring->note_decision(round, answer.gate);"),
         ("kDroppedResidual", "  reducer_->restore_residual(chunk, values);", "  if (!BUG) reducer_->restore_residual(chunk, values);"),
         ("kForgottenRedo", "spec.redo_after[job.layout().owner(chunk).shard.value]);", "BUG ? client.start() : spec.redo_after[job.layout().owner(chunk).shard.value]);"),
     ],

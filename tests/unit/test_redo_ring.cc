@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -57,6 +59,16 @@ struct Scribbler {
     }
     REQUIRE(found);
     return *found;
+  }
+  // Of a round whose coefficient is 1 and whose norm is 2.
+  std::uint64_t* decision_of(std::uint64_t round) const {
+    for (std::size_t i = 0; i + 4 < size / sizeof *words; ++i) {
+      const bool here = words[i] == round && words[i + 1] == std::bit_cast<std::uint64_t>(1.0) &&
+                        words[i + 2] == std::bit_cast<std::uint64_t>(2.0);
+      if (here) return words + i;
+    }
+    FAIL("no decision about round " << round);
+    return nullptr;
   }
   std::size_t size;
   std::uint64_t* words;
@@ -123,11 +135,11 @@ TEST_CASE("rounds of a job with a gate count when what was decided about them is
     for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
       fill(*ring, chunk, round);
       CHECK_FALSE(ring->find(ChunkIndex(chunk), Round(round))->gate.known());
-      if (round < 3 || chunk == 0) ring->note_decision(ChunkIndex(chunk), Round(round), decision(round));
     }
+    // All of the round, whichever chunk's answer says it.
+    if (round < 3) ring->note_decision(Round(round), decision(round));
   }
-  ring->note_decision(ChunkIndex(1), Round(kRounds + 3), decision(9));  // of a round that is not here
-  ring->note_decision(ChunkIndex(1), Round(3), {});                     // nobody has decided
+  ring->note_decision(Round(3), {});  // nobody has decided
   CHECK(ring->find(ChunkIndex(1), Round(2))->gate == decision(2));
   CHECK(ring->kept().last == Round(3));
   CHECK(ring->kept(true).first == Round(1));
@@ -138,7 +150,7 @@ TEST_CASE("rounds of a job with a gate count when what was decided about them is
   CHECK((*again)->find(ChunkIndex(2), Round(1))->gate == decision(1));
   ring->forget_after(Round(1));
   CHECK(ring->kept(true).last == Round(1));
-  // A frame that is written again has not been decided about.
+  // A round that is gone through again has not been decided about.
   fill(*ring, 0, 2);
   CHECK_FALSE(ring->find(ChunkIndex(0), Round(2))->gate.known());
 }
@@ -240,27 +252,26 @@ TEST_CASE("an entry that a trainer has damaged is not kept") {
   for (std::uint64_t round = 1; round <= kRounds; ++round) {
     for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
       fill(*ring, chunk, round);
-      ring->note_decision(ChunkIndex(chunk), Round(round), {GateVerdict::kApplied, 1.0, 2.0, 1.0f, 3});
+      ring->note_decision(Round(round), {GateVerdict::kApplied, 1.0, 2.0, 1.0f, 3});
     }
   }
   REQUIRE(ring->kept(true).last == Round(kRounds));
   const Scribbler scribbler(*ring);
-  std::uint64_t* const entry = &scribbler.round_of(1, kRounds);  // round, weight, verdict, coefficient, ...
+  std::uint64_t* const entry = &scribbler.round_of(1, kRounds);  // round, weight, ...
+  GateWord& word = *reinterpret_cast<GateWord*>(scribbler.decision_of(kRounds));
   SUBCASE("its weight is more than samples can be") {
     entry[1] = ~0ull;
   }
-  SUBCASE("its verdict is none of ours") {
-    entry[2] = 200;
+  SUBCASE("its round's verdict is none of ours") {
+    word.verdict = 200;
   }
-  SUBCASE("its verdict says that there is none") {
-    entry[2] = 0;
-  }
-  SUBCASE("its coefficient is no number") {
-    entry[3] = ~0ull;
+  SUBCASE("its round's coefficient is no number") {
+    word.coefficient = std::nan("");
   }
   CHECK_FALSE(ring->find(ChunkIndex(1), Round(kRounds)));
   CHECK(ring->kept().last == Round(kRounds - 1));
-  CHECK(ring->find(ChunkIndex(0), Round(kRounds)));
+  // A decision is that of all chunks.
+  CHECK(ring->find(ChunkIndex(0), Round(kRounds)).has_value() == (entry[1] == ~0ull));
 }
 
 TEST_CASE("what is no ring of this node and model is refused in words") {

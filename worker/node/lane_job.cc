@@ -222,7 +222,7 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
   }
   const Round round(answer.version.value);
   if (RedoRing* ring = job_->spec().redo.get()) {
-    ring->note_decision(chunk, round, answer.gate);
+    ring->note_decision(round, answer.gate);
   }
   if (answer.gate.known()) job_->header().gate[round.value % kGateWords].write(round.value, answer.gate);
   reducer_->deliver(chunk, answer.version, whole, payload);

@@ -24,9 +24,7 @@ struct RedoRing::Header {
 struct RedoRing::Entry {
   std::atomic<std::uint64_t> round{0};  // 0: nothing is there
   std::uint64_t weight = 0;
-  GateDecision gate;
-  std::atomic<std::uint32_t> decided{0};  // `gate` is there
-  std::uint32_t says_rates = 0;           // 0: as the job's schedule has them
+  std::uint32_t says_rates = 0;  // 0: as the job's schedule has them
   // Of the first two slots' entries: the round after which the residual in this area is, plus 1; 0: none is there.
   std::atomic<std::uint64_t> residual{0};
 };
@@ -47,7 +45,8 @@ std::size_t aligned(std::size_t bytes) {
 RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
   const auto encoding = make_encoding(push);
   const std::size_t slots = std::size_t{rounds} + 1;
-  begin = aligned(sizeof(Header)) + aligned(layout.chunks() * slots * sizeof(Entry));
+  entries_at = aligned(sizeof(Header)) + aligned(slots * sizeof(GateWord));
+  begin = entries_at + aligned(layout.chunks() * slots * sizeof(Entry));
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     groups.push_back(layout.groups_of(ChunkIndex(c)).size());
     rates_at.push_back(begin);
@@ -96,6 +95,7 @@ Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, con
   header->rounds = rounds;
   header->push_id = static_cast<std::uint32_t>(push.id);
   const std::shared_ptr<RedoRing> ring(new RedoRing(std::move(*memory), layout, push, rounds, std::move(places)));
+  new (&ring->decision(Round(0))) GateWord[ring->slots()];
   new (ring->entries()) Entry[layout.chunks() * std::size_t{ring->slots()}];
   for (std::uint32_t c = 0; c < ring->places_.area_at.size(); ++c) ring->publish_residual(ChunkIndex(c), Round(0));
   return ring;
@@ -126,8 +126,12 @@ RedoRing::Header& RedoRing::header() const {
   return *reinterpret_cast<Header*>(memory_.data());
 }
 
+GateWord& RedoRing::decision(Round round) const {
+  return reinterpret_cast<GateWord*>(memory_.data() + aligned(sizeof(Header)))[round.value % slots()];
+}
+
 void* RedoRing::entries() const {
-  return memory_.data() + aligned(sizeof(Header));
+  return memory_.data() + places_.entries_at;
 }
 
 RedoRing::Entry& RedoRing::entry(ChunkIndex chunk, Round round) const {
@@ -182,26 +186,22 @@ void RedoRing::note_rates(ChunkIndex chunk, Round round, Rates said) {
 void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight) {
   Entry& kept = entry(chunk, round);
   kept.weight = weight;
-  kept.decided.store(0, std::memory_order_relaxed);
   kept.round.store(round.value, std::memory_order_release);
   entry(chunk, round.next()).round.store(0, std::memory_order_release);
 }
 
-void RedoRing::note_decision(ChunkIndex chunk, Round round, const GateDecision& decision) {
-  Entry& kept = entry(chunk, round);
-  if (!decision.known() || round.value == 0 || kept.round.load(std::memory_order_relaxed) != round.value) return;
-  kept.gate = decision;
-  kept.decided.store(1, std::memory_order_release);
+void RedoRing::note_decision(Round round, const GateDecision& said) {
+  GateWord& word = decision(round);
+  if (said.known() && word.round.load(std::memory_order_relaxed) != round.value) word.write(round.value, said);
 }
 
 std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) const {
   const Entry& kept = entry(chunk, round);
   if (round.value == 0 || kept.round.load(std::memory_order_acquire) != round.value) return {};
-  const bool decided = kept.decided.load(std::memory_order_acquire) != 0;
   // A copy is looked at: trainers can write here at any time, and a server refuses what cannot be.
-  const Frame frame{written(chunk, round), kept.weight, decided ? kept.gate : GateDecision{},
+  const Frame frame{written(chunk, round), kept.weight, decision(round).read(round.value),
                     kept.says_rates != 0 ? Rates(rates(chunk, round)) : Rates()};
-  if (frame.weight > kMaxWeight || !frame.gate.sound() || (decided && !frame.gate.known())) return {};
+  if (frame.weight > kMaxWeight || !frame.gate.sound()) return {};
   return frame;
 }
 
@@ -211,8 +211,8 @@ RedoRing::Range RedoRing::kept(bool decided) const {
     std::uint64_t last = 0;
     for (std::uint32_t slot = 0; slot < slots(); ++slot) {
       const Entry& kept = entry(ChunkIndex(c), Round(slot));
-      if (decided && kept.decided.load(std::memory_order_acquire) == 0) continue;
       const std::uint64_t round = kept.round.load(std::memory_order_acquire);
+      if (decided && !decision(Round(round)).read(round).known()) continue;
       const bool sound = round % slots() == slot && round < kImpossibleRound && find(ChunkIndex(c), Round(round));
       if (sound) last = std::max(last, round);
     }
@@ -277,6 +277,10 @@ RedoRing::Range RedoRing::residuals() const {
 }
 
 void RedoRing::forget_after(Round round) {
+  for (std::uint32_t slot = 0; slot < slots(); ++slot) {
+    GateWord& word = decision(Round(slot));
+    if (word.round.load(std::memory_order_relaxed) > round.value) word.round.store(GateWord::kNoRound);
+  }
   for (std::uint32_t c = 0; c < places_.frame_at.size(); ++c) {
     for (std::uint32_t slot = 0; slot < slots(); ++slot) {
       Entry& kept = entry(ChunkIndex(c), Round(slot));

@@ -4,8 +4,8 @@
 // that it outlives the worker daemon, too.
 //
 // Layout of the memory:
-//     Header | Entry[chunk][slot] | learning rates: double[chunk][slot][group of the chunk] | slot 0: frame of chunk 0
-//     | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
+//     Header | decisions: GateWord[slot] | Entry[chunk][slot] | learning rates: double[chunk][slot][group of the chunk]
+//     | slot 0: frame of chunk 0 | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
 //            | chunk 0: area of even rounds | of odd ones | chunk 1: ...
 // Round r lies in slot r % slots. There is a slot more than rounds are kept: that of the open round, which a rank may
 // write while all the others are still wanted. An entry names its round only while its frame is complete: a process
@@ -36,7 +36,7 @@
 #include "common/base/shared_memory.h"
 #include "common/config/step_runs.h"
 #include "common/math/encoding.h"
-#include "common/math/gate_decision.h"
+#include "common/math/gate_word.h"
 
 namespace tributary {
 
@@ -72,8 +72,8 @@ class RedoRing {
   void note_rates(ChunkIndex chunk, Round round, Rates rates);
   // It is complete. The place of the round after it is free from now on.
   void publish(ChunkIndex chunk, Round round, std::uint64_t weight);
-  // Jobs with a gate: what the answer to it says was decided about its round.
-  void note_decision(ChunkIndex chunk, Round round, const GateDecision& decision);
+  // Jobs with a gate: what an answer says was decided about its round, all of it. Any lane.
+  void note_decision(Round round, const GateDecision& decision);
 
   // Of a lane that may write into it: from the order to open a view until the lane has closed that.
   using Use = std::shared_ptr<const void>;
@@ -120,11 +120,13 @@ class RedoRing {
     std::vector<std::size_t> groups, rates_at;       // by chunk: how many rates an entry has; of its first slot's
     std::vector<std::size_t> frame_bytes, frame_at;  // by chunk: of one frame; from where its slot begins
     std::vector<std::size_t> area_bytes, area_at;    // by chunk: of one area; both are 0 if there are none
+    std::size_t entries_at = 0;
     std::size_t begin = 0, slot_bytes = 0, end = 0;  // of all slots; of one; of all
   };
   RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds, Places places);
   Header& header() const;
   void* entries() const;
+  GateWord& decision(Round round) const;
   Entry& entry(ChunkIndex chunk, Round round) const;
   std::span<double> rates(ChunkIndex chunk, Round round) const;
   std::atomic<std::uint64_t>& residual_round(ChunkIndex chunk, Round round) const;
