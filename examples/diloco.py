@@ -6,11 +6,10 @@ tributary run --servers 1 --nodes 4 -- python examples/diloco.py
 import argparse
 
 import torch
-from torch.nn import functional as F
-from torch.utils.data import DataLoader
-
 import tributary.torch as trib
 from byte_gpt import ByteGPT, datasets, validation_loss
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--text", help="a file to learn from")

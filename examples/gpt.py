@@ -7,10 +7,9 @@ torchrun --nproc-per-node 4 examples/ddp/gpt.py
 import argparse
 
 import torch
+from byte_gpt import ByteGPT, datasets, validation_loss
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-
-from byte_gpt import ByteGPT, datasets, validation_loss
 from tributary.torch import DistributedOptimizer, DistributedSampler, log
 
 parser = argparse.ArgumentParser()

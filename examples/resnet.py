@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
-
 from tributary.torch import DistributedOptimizer, DistributedSampler, log
 
 

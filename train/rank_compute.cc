@@ -37,6 +37,11 @@ Result<MlpShape> shape_for(const TrainConfig& config, const ImageSet& training, 
 
 Result<RankCompute> RankCompute::make(const JobConfig& job, const ImageSet& training, std::uint32_t world_size,
                                       const DeviceChoice& device, std::uint32_t replicas) {
+  if (job.optimizer.name == "mean") {
+    return fail(ErrorCode::kConfig,
+                "optimizer.name = \"mean\": the built-in trainer takes no steps of its own; name an optimizer that the "
+                "servers have, as adamw");
+  }
   const TrainConfig& config = job.train;
   Result<Sampler> sampler = Sampler::make({.samples = training.count,
                                            .global_batch = config.global_batch,

@@ -434,6 +434,10 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   check_gate(f, c);
   check_optimizer(f, c, c.optimizer, "optimizer", "optimizer.name");
   check_groups(f, c);
+  f.check(c.optimizer.name != "mean" || c.mode == Mode::kSync || !on_servers(c), "optimizer.name",
+          "needs mode \"sync\" or \"allreduce\": with mode \"" + word(c.mode) + "\" nobody has a mean gradient",
+          "job.mode");
+  f.check(c.local.optimizer.name != "mean", "local.optimizer", "takes no step: name one that does, as adamw");
   check_local(f, c);
   check_schedule(f, c);
   f.check(c.recovery.redo_mb <= kMaxRedoMb, "recovery.redo_mb",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 from unittest import mock
 
 from tributary._errors import Error, JobStopped, Status, Unavailable

@@ -25,7 +25,7 @@ def settings(*jobs: dict[str, Any]) -> list[str]:
 @unittest.skipUnless(built(), "skipped: the daemons and libtributary.so are not built")
 class WithDaemons(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()  # noqa: SIM115
+        folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 

@@ -290,7 +290,7 @@ TEST_CASE("impossible values of a job are refused with the value and what would 
       {"optimizer", "nesterov = true", "optimizer.nesterov = true: needs momentum"},
       {"optimizer", "nesterov = true\nmomentum = 0.9\ndampening = 0.1",
        "optimizer.nesterov = true: needs dampening = 0"},
-      {"optimizer", "name = 'sdg'", "optimizer.name = 'sdg': must be one of sgd, adam, adamw, adagrad or lion"},
+      {"optimizer", "name = 'sdg'", "optimizer.name = 'sdg': must be one of sgd, adam, adamw, adagrad, lion or mean"},
       {"optimizer", "beta1 = 1\nname = 'adam'", "beta1 = 1: must be in [0, 1)"},
       {"optimizer", "beta2 = -0.1\nname = 'lion'", "beta2 = -0.1: must be in [0, 1)"},
       {"optimizer", "eps = 0\nname = 'adamw'", "eps = 0: must be a finite number above 0"},

@@ -162,11 +162,14 @@ def build(given: JobFile, name: str, formula: Formula, options: Sections) -> Job
     elif formula.name == MEAN:
         sections["optimizer"] = {"name": MEAN}
     else:
-        first = formula.groups[0]
+        # Rates go with the gradients: a program that is started again with other ones goes on with the same job.
+        said = {"lr"} if "schedule" not in given.sections else set()
+        groups = [{key: value for key, value in keys.items() if key not in said} for keys in formula.groups]
+        first = groups[0]
         sections["optimizer"] = {"name": formula.name, **first}
         further = [
             {key: value for key, value in keys.items() if key == "weight_decay" or first.get(key) != value}
-            for keys in formula.groups[1:]
+            for keys in groups[1:]
         ]
     text = given.with_keys(sections)
     text += "".join("\n" + _table("[[groups]]", keys) for keys in further)
