@@ -1,6 +1,6 @@
 # The two commands that a newcomer needs: `make demo` and `make test`. Everything else is CMake (see CMakePresets.json).
 .DEFAULT_GOAL := help
-.PHONY: help demo test build bundle install-packages format format-check clean
+.PHONY: help demo test build bundle wheel install-packages format format-check clean
 
 # A compiler cache that survives moving the checkout.
 export CCACHE_BASEDIR := $(CURDIR)
@@ -11,6 +11,7 @@ help:
 	@echo 'make test          install, build and run all tests, then unit and simulation tests under sanitizers'
 	@echo 'make build         install and build everything (release), into build/release'
 	@echo 'make bundle        build, and pack programs and libraries for other machines into build/tributary-VERSION*'
+	@echo 'make wheel         the same, with the Python package, as a wheel for pip: build/tributary-VERSION-*.whl'
 	@echo 'make format        clang-format every source file; format-check only tells'
 	@echo 'make clean         remove build/'
 
@@ -33,6 +34,11 @@ bundle: install-packages
 	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset release
 	cmake --build --preset release --target bundle_programs
 	scripts/make_bundle.sh
+
+wheel: install-packages
+	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset release
+	cmake --build --preset release --target bundle_programs
+	scripts/make_wheel.sh
 
 # exec: the last line must be the script's own.
 test: install-packages

@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 data, held_out = datasets(args.text, args.bytes, args.context)
 model = ByteGPT(context=args.context)
 inner = torch.optim.AdamW(model.groups(), lr=1e-3)
-with trib.DiLoCo(model, inner, sync_every=50, outer=dict(lr=0.7, momentum=0.9, nesterov=True)):
+with trib.DiLoCo(model, inner, sync_every=50, outer={"lr": 0.7, "momentum": 0.9, "nesterov": True}):
     sampler = trib.DistributedSampler(data, seed=1)
     loader = DataLoader(data, batch_size=args.batch, sampler=sampler, drop_last=True)
     for epoch in range(args.epochs):

@@ -1,6 +1,6 @@
-// Whether daemons that live long stay as they are; the program `soak` takes its time about it. Real daemons, and a trainer of a tiny model
-// in this process: thousands of snapshots, views, jobs, attaches and connections, as fast as they go. Meanwhile it
-// looks at every daemon's memory, descriptors and threads and at the servers' stores.
+// Whether daemons that live long stay as they are; the program `soak` takes its time about it. Real daemons, and a
+// trainer of a tiny model in this process: thousands of snapshots, views, jobs, attaches and connections, as fast as
+// they go. Meanwhile it looks at every daemon's memory, descriptors and threads and at the servers' stores.
 #pragma once
 
 #include <cstdint>

@@ -16,6 +16,13 @@
 differs from DistributedDataParallel, and what the engine does: ``docs/torch.md``.
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "tributary.torch needs torch 2.1 or newer, which this Python lacks: install the build that fits this machine"
+    ) from error
+
 from tributary.torch import _log
 from tributary.torch._exceptions import Rewound, Stopped
 from tributary.torch._program import finish, log, rank, world_size
