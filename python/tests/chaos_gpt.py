@@ -1,0 +1,118 @@
+"""Kills trainers, workers and servers of examples/gpt.py in turns, and compares the bits with a calm run's.
+
+Not a part of `make test`: it takes minutes. TRIBUTARY_BUILD and TRIBUTARY_LIBRARY as for the tests.
+
+    python python/tests/chaos_gpt.py [KILLS]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cluster import BUILD, REPOSITORY
+
+KINDS = ("trainer", "worker", "server")
+ARGUMENTS = ["--epochs", "4", "--bytes", "1048576"]
+
+
+def command(folder: Path) -> list[str]:
+    here = Path(__file__).parent
+    gpt = str(REPOSITORY / "examples" / "gpt.py")
+    run = [str(BUILD / "bin" / "tributary"), "run", "--servers", "2", "--nodes", "2", "--base-dir", str(folder), "--"]
+    return [*run, sys.executable, str(here / "digest_of.py"), gpt, *ARGUMENTS]
+
+
+def processes(kind: str, folder: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            environment = (entry / "environ").read_bytes() if kind == "trainer" else b""
+        except OSError:
+            continue
+        if kind == "trainer":
+            here = any(word.endswith(b"digest_of.py") for word in words) and str(folder).encode() in environment
+            mine = here and b"TRIBUTARY_RANK=" in environment
+        else:
+            mine = words[0].endswith(f"tributary-{kind}".encode()) and any(str(folder).encode() in w for w in words)
+        if mine:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def round_of(folder: Path) -> int:
+    """The job's round, as the cluster's status has it; -1: nobody says it."""
+    status = [str(BUILD / "bin" / "tributary"), "status", "--json", "--base-dir", str(folder)]
+    said = subprocess.run(status, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
+    rounds = []
+
+    def look(value: object) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if key in ("round", "max_version", "version") and isinstance(inner, int):
+                    rounds.append(inner)
+                look(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                look(inner)
+
+    with contextlib.suppress(ValueError):
+        look(json.loads(said))
+    return max(rounds, default=-1)
+
+
+def digest_in(text: str) -> str:
+    return next(line.split()[1] for line in reversed(text.splitlines()) if line.startswith("digest "))
+
+
+def main() -> None:
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    with tempfile.TemporaryDirectory() as name:
+        began = time.monotonic()
+        calm = subprocess.run(command(Path(name) / "calm"), stdout=subprocess.PIPE, text=True, check=True).stdout
+        calm_s = time.monotonic() - began
+        folder = Path(name) / "chaos"
+        run = subprocess.Popen(command(folder), stdout=subprocess.PIPE, text=True)
+        longest, done = 0.0, 0
+        while round_of(folder) < 1 and run.poll() is None:
+            time.sleep(0.1)
+        while done < kills and run.poll() is None:
+            kind = KINDS[done % len(KINDS)]
+            pids = processes(kind, folder)
+            before = round_of(folder)
+            if not pids or before < 0:
+                time.sleep(0.1)
+                continue
+            os.kill(pids[done // len(KINDS) % len(pids)], signal.SIGKILL)
+            killed = time.monotonic()
+            done += 1
+            while round_of(folder) <= before + 1 and run.poll() is None:
+                time.sleep(0.05)
+            longest = max(longest, time.monotonic() - killed)
+            time.sleep(0.5)
+        said = run.communicate()[0]
+        print(
+            json.dumps(
+                {
+                    "kills": done,
+                    "exit_status": run.returncode,
+                    "same_digest": digest_in(said) == digest_in(calm),
+                    "digest": digest_in(said),
+                    "longest_s_without_a_round": round(longest, 2),
+                    "calm_s": round(calm_s, 1),
+                    "chaos_s": round(time.monotonic() - began - calm_s, 1),
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
