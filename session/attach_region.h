@@ -30,7 +30,7 @@
 namespace tributary {
 
 inline constexpr std::uint64_t kNodeRegionMagic = 0x6e6f646554524942ull;
-inline constexpr std::uint64_t kRankRegionMagic = 0x72616e6b54524942ull;
+inline constexpr std::uint64_t kRankRegionMagic = 0x72616e6b54524943ull;
 inline constexpr std::size_t kRegionAlign = 4096;
 
 enum class RegionState : std::uint32_t {
