@@ -1,7 +1,7 @@
 """A GPT over bytes: gpt.py, and ddp/gpt.py with DistributedDataParallel.
 
 tributary run --servers 2 --nodes 2 --ranks-per-node 2 -- python examples/gpt.py
-torchrun --nproc-per-node 4 examples/ddp/gpt.py
+PYTHONPATH=examples torchrun --nproc-per-node 4 examples/ddp/gpt.py
 """
 
 import argparse

@@ -1,22 +1,18 @@
 """A GPT over bytes: gpt.py, and ddp/gpt.py with DistributedDataParallel.
 
 tributary run --servers 2 --nodes 2 --ranks-per-node 2 -- python examples/gpt.py
-torchrun --nproc-per-node 4 examples/ddp/gpt.py
+PYTHONPATH=examples torchrun --nproc-per-node 4 examples/ddp/gpt.py
 """
 
 import argparse
-import sys
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from byte_gpt import ByteGPT, datasets, validation_loss
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from byte_gpt import ByteGPT, datasets, validation_loss
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--text", help="a file to learn from")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import tributary.torch as trib

@@ -1,0 +1,44 @@
+"""A GPT over bytes, on machines that are far apart: each rank trains by itself for 50 steps, and only then they meet.
+ddp/diloco.py exchanges gradients in every step.
+
+tributary run --servers 1 --nodes 4 -- python examples/diloco.py
+PYTHONPATH=examples torchrun --nproc-per-node 4 examples/ddp/diloco.py
+"""
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from byte_gpt import ByteGPT, datasets, validation_loss
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--text", help="a file to learn from")
+parser.add_argument("--bytes", type=int, default=1 << 20, help="of it")
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--batch", type=int, default=8, help="of a rank")
+parser.add_argument("--context", type=int, default=64)
+args = parser.parse_args()
+
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+data, held_out = datasets(args.text, args.bytes, args.context)
+model = ByteGPT(context=args.context)
+opt = torch.optim.AdamW(model.groups(), lr=1e-3)
+model = DistributedDataParallel(model)
+sampler = DistributedSampler(data, seed=1)
+loader = DataLoader(data, batch_size=args.batch, sampler=sampler, drop_last=True)
+for epoch in range(args.epochs):
+    sampler.set_epoch(epoch)
+    for x, y in loader:
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        if dist.get_rank() == 0:
+            print(f"loss {loss:.3f}")
+print(f"validation loss {validation_loss(model, held_out):.4f}")
+dist.destroy_process_group()
