@@ -1,0 +1,71 @@
+"""Hugging Face's Trainer with a GPT-2 that is made from its configuration; nothing comes from a hub.
+
+tributary run --servers 1 --nodes 2 -- python examples/hf_trainer.py
+
+Started by `tributary run`, the Trainer sees one process, and leaves model and gradients alone. (What torchrun sets makes
+it wrap the model in DistributedDataParallel.) The DistributedOptimizer clips, so the Trainer's max_grad_norm is 0. One
+epoch: in a process that goes on, earlier epochs are empty, and a Trainer ends at an empty one.
+"""
+
+import argparse
+
+import torch
+import tributary.torch as trib
+from byte_gpt import Bytes, datasets
+from torch.utils.data import Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--text", help="a file to learn from")
+parser.add_argument("--bytes", type=int, default=1 << 20, help="of it")
+parser.add_argument("--batch", type=int, default=8, help="of a rank")
+parser.add_argument("--context", type=int, default=64)
+args = parser.parse_args()
+
+
+class Tokens(Dataset):
+    """As the Trainer wants its samples; the model shifts labels itself."""
+
+    def __init__(self, data: Bytes) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = self.data[index][0]
+        return {"input_ids": tokens, "labels": tokens}
+
+
+class ShardedTrainer(Trainer):
+    def _get_train_sampler(self, *_: object) -> trib.DistributedSampler:
+        return trib.DistributedSampler(self.train_dataset, seed=1)
+
+    def log(self, logs: dict[str, float], *rest: object) -> None:
+        super().log(logs, *rest)
+        if "loss" in logs:
+            trib.log(loss=logs["loss"])
+
+
+torch.set_num_threads(1)
+data, held_out = (Tokens(part) for part in datasets(args.text, args.bytes, args.context))
+config = GPT2Config(
+    vocab_size=256, n_positions=args.context, n_embd=128, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=0
+)
+model = GPT2LMHeadModel(config)
+opt = trib.DistributedOptimizer(model, torch.optim.AdamW(model.parameters(), lr=1e-3), max_grad_norm=1.0, seed=1)
+sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, len(data) // (args.batch * trib.world_size()))
+arguments = TrainingArguments(
+    "runs/hf_trainer",
+    num_train_epochs=1,
+    per_device_train_batch_size=args.batch,
+    max_grad_norm=0,
+    logging_steps=10,
+    save_strategy="no",
+    report_to="none",
+    disable_tqdm=True,
+    use_cpu=not torch.cuda.is_available(),
+)
+trainer = ShardedTrainer(model, arguments, train_dataset=data, eval_dataset=held_out, optimizers=(opt, sched))
+trainer.train()
+print(f"validation loss {trainer.evaluate()['eval_loss']:.4f}")
