@@ -3,8 +3,9 @@
 tributary run --servers 1 --nodes 2 -- python examples/hf_trainer.py
 
 Started by `tributary run`, the Trainer sees one process, and leaves model and gradients alone. (What torchrun sets makes
-it wrap the model in DistributedDataParallel.) The DistributedOptimizer clips, so the Trainer's max_grad_norm is 0. One
-epoch: in a process that goes on, earlier epochs are empty, and a Trainer ends at an empty one.
+it wrap the model in DistributedDataParallel.) The DistributedOptimizer clips, so the Trainer's max_grad_norm is 0; it
+still writes gradients when it measures their norm, after backward, so they leave in step(). One epoch: in a process that
+goes on, earlier epochs are empty, and a Trainer ends at an empty one.
 """
 
 import argparse
@@ -53,7 +54,8 @@ config = GPT2Config(
     vocab_size=256, n_positions=args.context, n_embd=128, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=0
 )
 model = GPT2LMHeadModel(config)
-opt = trib.DistributedOptimizer(model, torch.optim.AdamW(model.parameters(), lr=1e-3), max_grad_norm=1.0, seed=1)
+adamw = torch.optim.AdamW(model.parameters(), lr=1e-3)
+opt = trib.DistributedOptimizer(model, adamw, max_grad_norm=1.0, seed=1, overlap="step")
 sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, len(data) // (args.batch * trib.world_size()))
 arguments = TrainingArguments(
     "runs/hf_trainer",
