@@ -1,6 +1,6 @@
 """Kills trainers, workers and servers of examples/gpt.py in turns, and compares the bits with a calm run's.
 
-Not a part of `make test`: it takes minutes. TRIBUTARY_BUILD and TRIBUTARY_LIBRARY as for the tests.
+Not a part of `make test`: it takes minutes. TRIBUTARY_BIN_DIR and TRIBUTARY_LIBRARY as for the tests.
 
     python python/tests/chaos_gpt.py [KILLS]
 """
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cluster import BUILD, REPOSITORY
+from cluster import BIN, REPOSITORY
 
 KINDS = ("trainer", "worker", "server")
 ARGUMENTS = ["--epochs", "3", "--bytes", "262144"]
@@ -26,7 +26,7 @@ ARGUMENTS = ["--epochs", "3", "--bytes", "262144"]
 def command(folder: Path) -> list[str]:
     here = Path(__file__).parent
     gpt = str(REPOSITORY / "examples" / "gpt.py")
-    run = [str(BUILD / "bin" / "tributary"), "run", "--servers", "2", "--nodes", "2", "--base-dir", str(folder), "--"]
+    run = [str(BIN / "tributary"), "run", "--servers", "2", "--nodes", "2", "--base-dir", str(folder), "--"]
     return [*run, sys.executable, str(here / "digest_of.py"), gpt, *ARGUMENTS]
 
 
@@ -50,7 +50,7 @@ def processes(kind: str, folder: Path) -> list[int]:
 
 def round_of(folder: Path) -> int:
     """The job's round, as the cluster's status has it; -1: nobody says it."""
-    status = [str(BUILD / "bin" / "tributary"), "status", "--json", "--base-dir", str(folder)]
+    status = [str(BIN / "tributary"), "status", "--json", "--base-dir", str(folder)]
     said = subprocess.run(status, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
     rounds = []
 

@@ -1,4 +1,8 @@
-"""Real daemons on loopback, and programs as their trainers."""
+"""Real daemons on loopback, and programs as their trainers.
+
+TRIBUTARY_BIN_DIR names the folder of the programs, TRIBUTARY_LIBRARY the library; else both are those of
+TRIBUTARY_BUILD, a build tree, by default build/release.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TRIBUTARY_BUILD", REPOSITORY / "build" / "release"))
+BIN = Path(os.environ.get("TRIBUTARY_BIN_DIR", BUILD / "bin"))
+LIBRARY = Path(os.environ.get("TRIBUTARY_LIBRARY", BUILD / "lib" / "libtributary.so.1"))
 
 
-def built() -> bool:
-    return (BUILD / "bin" / "tributary-server").exists() and library().exists()
-
-
-def library() -> Path:
-    return BUILD / "lib" / "libtributary.so.1"
+def not_built() -> str:
+    """What is missing; empty: nothing."""
+    missing = [str(path) for path in (BIN / "tributary-server", BIN / "tributary-worker", LIBRARY) if not path.exists()]
+    return f"not built: {', '.join(missing)}" if missing else ""
 
 
 def free_port() -> int:
@@ -60,7 +64,7 @@ class Cluster:
         path.write_text(config)
         with open(self.folder / f"{name}.log", "ab") as log:
             self.daemons[name] = subprocess.Popen(
-                [BUILD / "bin" / program, "--config", path], stdout=log, stderr=subprocess.STDOUT
+                [BIN / program, "--config", path], stdout=log, stderr=subprocess.STDOUT
             )
 
     def start_server(self, index: int) -> None:
@@ -98,7 +102,7 @@ class Cluster:
         variables = {
             **os.environ,
             "PYTHONPATH": str(REPOSITORY / "python"),
-            "TRIBUTARY_LIBRARY": str(library()),
+            "TRIBUTARY_LIBRARY": str(LIBRARY),
             "TRIBUTARY_SOCKET": self.socket_of(node),
             "RANK": str(rank),
             "WORLD_SIZE": str(self.nodes * ranks_per_node),

@@ -43,13 +43,28 @@ def model(seed: int = 3) -> nn.Module:
     return nn.Sequential(nn.Linear(20, 33), nn.Tanh(), nn.LayerNorm(33), nn.Linear(33, 5))
 
 
-def optimizer_of(name: str, net: nn.Module, grouped: bool) -> torch.optim.Optimizer:
-    if not grouped:
-        return OPTIMIZERS[name](list(net.parameters()))
-    vectors: dict[str, Any] = {"params": [p for p in net.parameters() if p.ndim <= 1], "weight_decay": 0.0}
-    optimizer = OPTIMIZERS[name]([{"params": [p for p in net.parameters() if p.ndim > 1]}, vectors])
+def optimizer_of(settings: dict[str, Any], net: nn.Module) -> torch.optim.Optimizer:
+    """With "grouped" vectors have another decay and rate, with "rates" only another rate."""
+    make = OPTIMIZERS[settings.get("optimizer", "adamw")]
+    if not settings.get("grouped") and not settings.get("rates"):
+        return make(list(net.parameters()))
+    vectors: dict[str, Any] = {"params": [p for p in net.parameters() if p.ndim <= 1]}
+    if settings.get("grouped"):
+        vectors["weight_decay"] = 0.0
+    optimizer = make([{"params": [p for p in net.parameters() if p.ndim > 1]}, vectors])
     optimizer.param_groups[1]["lr"] *= 0.5
+    for group in optimizer.param_groups:
+        group["lr"] *= settings.get("factor", 1.0)
     return optimizer
+
+
+def scheduler_of(settings: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
+    """Of a cosine, or one that halves rates after the round "drop_at"; None."""
+    if settings.get("scheduler"):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.get("rounds", 20))
+    if "drop_at" in settings:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1.0 if done < settings["drop_at"] else 0.5)
+    return None
 
 
 def digest(net: nn.Module) -> str:
@@ -64,9 +79,9 @@ def train(settings: dict[str, Any]) -> None:
     rounds = settings.get("rounds", 20)
     accumulate = settings.get("accumulate", 1)
     net = model(3 + trib.rank())  # rank 0's counts
-    wrapped = optimizer_of(settings.get("optimizer", "adamw"), net, settings.get("grouped", False))
+    wrapped = optimizer_of(settings, net)
     opt = trib.DistributedOptimizer(net, wrapped, name=name, accumulate=accumulate, **settings.get("options", {}))
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, rounds) if settings.get("scheduler") else None
+    scheduler = scheduler_of(settings, opt)
     loader = DataLoader(
         dataset(), batch_size=settings.get("batch", 8), sampler=trib.DistributedSampler(dataset(), seed=1)
     )
@@ -98,9 +113,9 @@ def train(settings: dict[str, Any]) -> None:
 def reference(settings: dict[str, Any], world: int) -> nn.Module:
     """What torch makes of the same settings in one process, on the batches of all ranks."""
     net = model(3)
-    opt = optimizer_of(settings.get("optimizer", "adamw"), net, settings.get("grouped", False))
+    opt = optimizer_of(settings, net)
     rounds, size = settings.get("rounds", 20), settings.get("batch", 8) * world
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, rounds) if settings.get("scheduler") else None
+    scheduler = scheduler_of(settings, opt)
     data = dataset()
     done, epoch = 0, 0
     while done < rounds:

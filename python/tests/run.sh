@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The tests of the Python package, with torch and with real daemons. Everything that they start ends with them.
+#
+#   TRIBUTARY_BIN_DIR=FOLDER TRIBUTARY_LIBRARY=FILE python/tests/run.sh [PYTHON]
+#
+# By default both are those of build/release, and PYTHON is what scripts/torch_environment.sh finds.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+python=${1:-$("$here/../../scripts/torch_environment.sh")}
+export PYTHONPATH=$here/.. OMP_NUM_THREADS=1
+"$python" -c 'import torch; print("torch", torch.__version__)'
+cd "$here"
+exec "$python" -m unittest --buffer test_job test_data test_breaks test_cluster
