@@ -2,10 +2,10 @@
 
 tributary run --servers 1 --nodes 2 -- python examples/hf_trainer.py
 
-Started by `tributary run`, the Trainer sees one process, and leaves model and gradients alone. (What torchrun sets makes
-it wrap the model in DistributedDataParallel.) The DistributedOptimizer clips, so the Trainer's max_grad_norm is 0; it
-still writes gradients when it measures their norm, after backward, so they leave in step(). One epoch: in a process that
-goes on, earlier epochs are empty, and a Trainer ends at an empty one.
+Started by `tributary run`, the Trainer sees one process, and leaves the model alone. (What torchrun sets makes it wrap
+the model in DistributedDataParallel.) The DistributedOptimizer clips, so the Trainer's max_grad_norm is 0; it still
+writes gradients when it measures their norm after backward, so they leave in step(). One epoch: in a process that goes
+on, earlier epochs are empty, and a Trainer ends at an empty one.
 """
 
 import argparse

@@ -73,6 +73,27 @@ def digest_in(text: str) -> str:
     return next(line.split()[1] for line in reversed(text.splitlines()) if line.startswith("digest "))
 
 
+def kill_in_turns(run: subprocess.Popen[str], folder: Path, kills: int) -> list[tuple[str, float]]:
+    """What was killed, and how long it was until the job was a round past the open one."""
+    taken: list[tuple[str, float]] = []
+    while round_of(folder) < 1 and run.poll() is None:
+        time.sleep(0.1)
+    while len(taken) < kills and run.poll() is None:
+        kind = KINDS[len(taken) % len(KINDS)]
+        pids = processes(kind, folder)
+        before = round_of(folder)
+        if not pids or before < 0:
+            time.sleep(0.1)
+            continue
+        os.kill(pids[len(taken) // len(KINDS) % len(pids)], signal.SIGKILL)
+        killed = time.monotonic()
+        while round_of(folder) <= before + 1 and run.poll() is None:
+            time.sleep(0.05)
+        taken.append((kind, round(time.monotonic() - killed, 2)))
+        time.sleep(0.5)
+    return taken
+
+
 def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     with tempfile.TemporaryDirectory() as name:
@@ -81,37 +102,28 @@ def main() -> None:
         calm_s = time.monotonic() - began
         folder = Path(name) / "chaos"
         run = subprocess.Popen(command(folder), stdout=subprocess.PIPE, text=True)
-        longest, done = 0.0, 0
-        while round_of(folder) < 1 and run.poll() is None:
-            time.sleep(0.1)
-        while done < kills and run.poll() is None:
-            kind = KINDS[done % len(KINDS)]
-            pids = processes(kind, folder)
-            before = round_of(folder)
-            if not pids or before < 0:
-                time.sleep(0.1)
-                continue
-            os.kill(pids[done // len(KINDS) % len(pids)], signal.SIGKILL)
-            killed = time.monotonic()
-            done += 1
-            while round_of(folder) <= before + 1 and run.poll() is None:
-                time.sleep(0.05)
-            longest = max(longest, time.monotonic() - killed)
-            time.sleep(0.5)
-        said = run.communicate()[0]
-        print(
-            json.dumps(
-                {
-                    "kills": done,
-                    "exit_status": run.returncode,
-                    "same_digest": digest_in(said) == digest_in(calm),
-                    "digest": digest_in(said),
-                    "longest_s_without_a_round": round(longest, 2),
-                    "calm_s": round(calm_s, 1),
-                    "chaos_s": round(time.monotonic() - began - calm_s, 1),
-                }
-            )
+        try:
+            taken = kill_in_turns(run, folder, kills)
+            said = run.communicate()[0]
+        finally:
+            run.terminate()
+            run.wait()
+    print(
+        json.dumps(
+            {
+                "kills": len(taken),
+                "exit_status": run.returncode,
+                "same_digest": digest_in(said) == digest_in(calm),
+                "digest": digest_in(said),
+                "longest_s_without_a_round": {
+                    kind: max((s for k, s in taken if k == kind), default=0) for kind in KINDS
+                },
+                "all_s_without_a_round": taken,
+                "calm_s": round(calm_s, 1),
+                "chaos_s": round(time.monotonic() - began - calm_s, 1),
+            }
         )
+    )
 
 
 if __name__ == "__main__":
