@@ -143,6 +143,25 @@ class Survival(WithDaemons):
                 self.assertEqual(value_of(log, "digest", "stops"), calm)
                 self.assertGreaterEqual(int(value_of(log, "resumed", "stops")), 15)
 
+    def test_ranks_with_different_rates(self) -> None:
+        program = self.folder / "rates.py"
+        program.write_text(
+            f"import sys; sys.path.insert(0, {str(Path(TRAINER).parent)!r})\n"
+            "from trainer import *\n"
+            "net = model()\n"
+            "rate = 0.1 * (1 + trib.rank())\n"
+            "opt = trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=rate), name='rates')\n"
+            "for i in range(5):\n"
+            "    net(torch.ones(2, 20)).sum().backward(); opt.step(); opt.zero_grad()\n"
+        )
+        for nodes, ranks_per_node in ((2, 1), (1, 2)):
+            with self.subTest(nodes=nodes), Cluster(self.folder / f"rates-{nodes}", nodes=nodes, store=False) as cluster:
+                ranks = [cluster.start_rank([str(program)], rank, ranks_per_node) for rank in range(2)]
+                wait_all(ranks, 60)
+                logs = "".join(cluster.log_of(rank) for rank in range(2))
+                self.assertRegex(logs, "differs from .*; all ranks must set the same rates")
+                self.assertIn("0.2000", logs)
+
     def test_an_exception_is_told_to_all(self) -> None:
         with Cluster(self.folder, nodes=2, store=False) as cluster:
             bad = self.folder / "bad.py"
