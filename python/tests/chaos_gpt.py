@@ -108,6 +108,10 @@ def main() -> None:
         finally:
             run.terminate()
             run.wait()
+        if run.returncode:
+            logs = sorted((folder / "logs").iterdir())
+            last = [f"== {log.name}\n" + "\n".join(log.read_text().splitlines()[-15:]) for log in logs]
+            sys.exit(f"after {taken} the run ended with status {run.returncode}:\n{said}\n" + "\n".join(last))
     print(
         json.dumps(
             {
