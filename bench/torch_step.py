@@ -4,8 +4,9 @@
     bench/torch_step.py [--turns 3] [--steps 20] [--bin build/release/bin] [--models gpt,resnet]
 
 Plain torch and Tributary run in turns, each time in new processes; one thread computes. Prints one JSON object: for
-each model the median over turns of the median step, and of the trainer's memory with AdamW. `peak_rss` counts what is
-shared with the worker (gradients and parameters), `private` does not.
+each model the median over turns of the median step (and of the processor time that the trainer spends in it), and of the
+trainer's memory with AdamW. `peak_rss` counts what is shared with the worker (gradients and parameters), `private` does
+not.
 """
 
 from __future__ import annotations
@@ -60,16 +61,18 @@ def measure(name: str, how: str, steps: int, out: str) -> None:
         import tributary.torch as trib
 
         opt = trib.DistributedOptimizer(model, opt)
-    times = []
+    times, busy = [], []
     for _ in range(WARM_UP + steps):
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         outputs = model(x)
         F.cross_entropy(outputs.flatten(0, -2), y).backward()
         opt.step()
         opt.zero_grad()
         times.append(1000 * (time.perf_counter() - began))
+        busy.append(1000 * (time.process_time() - used))
     figures = {
         "step_ms": statistics.median(times[WARM_UP:]),
+        "step_cpu_ms": statistics.median(busy[WARM_UP:]),
         "private_mb": private_mb(),
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "parameters": sum(p.numel() for p in model.parameters()),

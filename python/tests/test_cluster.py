@@ -155,7 +155,10 @@ class Survival(WithDaemons):
             "    net(torch.ones(2, 20)).sum().backward(); opt.step(); opt.zero_grad()\n"
         )
         for nodes, ranks_per_node in ((2, 1), (1, 2)):
-            with self.subTest(nodes=nodes), Cluster(self.folder / f"rates-{nodes}", nodes=nodes, store=False) as cluster:
+            with (
+                self.subTest(nodes=nodes),
+                Cluster(self.folder / f"rates-{nodes}", nodes=nodes, store=False) as cluster,
+            ):
                 ranks = [cluster.start_rank([str(program)], rank, ranks_per_node) for rank in range(2)]
                 wait_all(ranks, 180)
                 logs = "".join(cluster.log_of(rank) for rank in range(2))

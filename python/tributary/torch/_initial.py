@@ -29,3 +29,7 @@ class InitialValues:
         for values in memory:
             if self._file.readinto(values) != len(memoryview(values).cast("B")):  # type: ignore[attr-defined]
                 raise OSError("the file of initial values is cut off: is the disk of temporary files full?")
+
+    def close(self) -> None:
+        """Frees the disk. Nothing can be read any more."""
+        self._file.close()

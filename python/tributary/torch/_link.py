@@ -367,3 +367,5 @@ class Link:
         self.closed = True
         self.progress.close()
         self._drop()
+        if self._initial is not None:
+            self._initial.close()
