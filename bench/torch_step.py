@@ -4,7 +4,7 @@
     bench/torch_step.py [--turns 3] [--steps 20] [--bin build/release/bin] [--models gpt,resnet]
 
 Plain torch and Tributary run in turns, each time in new processes; one thread computes. Prints one JSON object: for
-each model the median over turns of the median step (and of the processor time that the trainer spends in it), and of the
+each model the median over turns of the median step, of the processor time that the trainer spends in it, and of the
 trainer's memory with AdamW. `peak_rss` counts what is shared with the worker (gradients and parameters), `private` does
 not.
 """
