@@ -119,6 +119,7 @@ def main() -> None:
                 "exit_status": run.returncode,
                 "same_digest": digest_in(said) == digest_in(calm),
                 "digest": digest_in(said),
+                "calm_digest": digest_in(calm),
                 "longest_s_without_a_round": {
                     kind: max((s for k, s in taken if k == kind), default=0) for kind in KINDS
                 },
