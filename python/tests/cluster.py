@@ -138,7 +138,7 @@ class Cluster:
 def wait_all(processes: list[subprocess.Popen[bytes]], timeout: float) -> None:
     """Until all have ended; one that failed ends the others."""
     deadline = time.monotonic() + timeout
-    while any(process.poll() is None for process in processes):
+    while None in [process.poll() for process in processes]:  # all are asked, so that each one's end is seen
         if time.monotonic() > deadline or any(process.returncode not in (None, 0) for process in processes):
             time.sleep(1)
             for process in processes:
