@@ -7,6 +7,9 @@ import runpy
 import sys
 from pathlib import Path
 
+import torch
+
+torch.manual_seed(1)  # the same initial values in every run
 program = sys.argv[1]
 sys.argv = sys.argv[1:]
 sys.path.insert(0, str(Path(program).resolve().parent))
