@@ -20,7 +20,7 @@ from pathlib import Path
 from cluster import BIN, REPOSITORY
 
 KINDS = ("trainer", "worker", "server")
-ARGUMENTS = ["--epochs", "3", "--bytes", "262144"]
+ARGUMENTS = ["--epochs", "2", "--bytes", "262144"]
 
 
 def command(folder: Path) -> list[str]:

@@ -1,7 +1,4 @@
-"""Runs a program, as `python PROGRAM ARGUMENTS`, and prints a digest of the parameters of its `model` at its end.
-
-Its initial values are the same in every run, though the program sets no seed.
-"""
+"""Runs a program, as `python PROGRAM ARGUMENTS`, and prints a digest of the parameters of its `model` at its end."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ from pathlib import Path
 
 import torch
 
+torch.manual_seed(1)  # the same initial values in every run
 program = sys.argv[1]
 sys.argv = sys.argv[1:]
 sys.path.insert(0, str(Path(program).resolve().parent))
-torch.manual_seed(1)
 model = runpy.run_path(program, run_name="__main__")["model"]
 digest = hashlib.sha256()
 for parameter in model.parameters():
