@@ -15,7 +15,7 @@ mkdir -p "$out"
 
 "$here/make_bundle.sh" "$build" "$out" >"$out/wheel.log"
 version=$("$build/bin/tributary" --version | cut -d' ' -f2)
-glibc=$(ldd --version | head -n 1 | grep -o '[0-9.]*$' | tr . _)
+glibc=$(getconf GNU_LIBC_VERSION | cut -d' ' -f2 | tr . _)
 stage=$out/wheel
 rm -rf "$stage" "$out"/tributary-*.whl
 mkdir -p "$stage"
