@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the scripts of the bundle: which libraries belong to the system that it runs on.
+# Sourced by the scripts of the bundle and of the wheel: the install that both pack, and which libraries belong to the
+# system that it runs on. A script that installs has a function `fail MESSAGE`, which ends it.
 
 # glibc, which fits the kernel and its own helpers and so cannot travel; and the NVIDIA driver's, which fit the driver.
 is_system_library() {
@@ -22,4 +23,28 @@ needed_libraries() {
 
 is_elf() {
   [ "$(head -c 4 "$1" 2>/dev/null | od -An -tx1 | tr -d ' \n')" = 7f454c46 ]
+}
+
+# install_programs BUILD FOLDER LOG: the stripped install of a built tree, whose programs and libraries look beside
+# themselves first, and find everything.
+install_programs() {
+  local build=$1 folder file rpath library path undefined
+  [ -f "$build/CMakeCache.txt" ] || fail "$build is no build tree; run 'make build', or give one"
+  folder=$(realpath -m "$2")
+  rm -rf "$folder"
+  cmake --install "$build" --prefix "$folder" --strip >"$3" 2>&1 || {
+    cat "$3" >&2
+    fail "the install of $build into $folder failed; what it said is above"
+  }
+  while read -r file; do
+    is_elf "$file" || continue
+    rpath=$(patchelf --print-rpath "$file")
+    [ "$rpath" = '$ORIGIN/../lib' ] || fail "$file has the rpath '$rpath' instead of \$ORIGIN/../lib"
+    while read -r library path; do
+      is_system_library "$library" || [ "$(dirname "$(realpath -m "$path")")" = "$folder/lib" ] ||
+        fail "$file needs $library, which is $path and not in $folder/lib"
+    done < <(needed_libraries "$file")
+    undefined=$(env -i "$(command -v ldd)" -r "$file" 2>&1 | grep -i 'undefined symbol' || true)
+    [ -z "$undefined" ] || fail "$file: $undefined"
+  done < <(find "$folder/bin" "$folder/lib" -type f)
 }

@@ -19,30 +19,14 @@ fail() {
   exit 1
 }
 
-[ -f "$build/CMakeCache.txt" ] || fail "$build is no build tree; run 'make bundle', or give one"
+[ -x "$build/bin/tributary" ] || fail "$build has no bin/tributary; run 'make bundle', or give a built tree"
 mkdir -p "$out"
 version=$("$build/bin/tributary" --version | cut -d' ' -f2)
 name=tributary-$version
 folder=$out/$name
 archive=$out/$name-linux-x86_64.tar.gz
-rm -rf "$folder" "$archive"
-cmake --install "$build" --prefix "$(realpath "$out")/$name" --strip >"$out/install.log" 2>&1 || {
-  cat "$out/install.log" >&2
-  fail "the install failed"
-}
-
-# Every program and library looks beside itself first, and finds everything.
-while read -r file; do
-  is_elf "$file" || continue
-  rpath=$(patchelf --print-rpath "$file")
-  [ "$rpath" = '$ORIGIN/../lib' ] || fail "$file has the rpath '$rpath' instead of \$ORIGIN/../lib"
-  while read -r library path; do
-    is_system_library "$library" || [ "$(dirname "$(realpath -m "$path")")" = "$(realpath "$folder/lib")" ] ||
-      fail "$file needs $library, which is $path and not in the bundle"
-  done < <(needed_libraries "$file")
-  undefined=$(env -i "$(command -v ldd)" -r "$file" 2>&1 | grep -i 'undefined symbol' || true)
-  [ -z "$undefined" ] || fail "$file: $undefined"
-done < <(find "$folder/bin" "$folder/lib" -type f)
+rm -f "$archive"
+install_programs "$build" "$folder" "$out/install.log"
 
 tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | gzip -9 >"$archive"
 unpacked=$(du -sb "$folder" | cut -f1)

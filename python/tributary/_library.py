@@ -5,6 +5,7 @@ ctypes lets go of the interpreter's lock in calls, so a thread that waits for pa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
 import enum
 import os
@@ -132,6 +133,10 @@ class Library:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        # A process has one C++ run time, the first that is loaded. The wheel's own is only for where there is no other:
+        # modules that are imported later may need a newer one.
+        with contextlib.suppress(OSError):
+            c.CDLL("libstdc++.so.6")
         try:
             self.functions: Any = c.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
         except OSError as error:
@@ -147,7 +152,7 @@ class Library:
             function.argtypes = arguments
 
     def version(self) -> str:
-        """The library's release, as ``"1.0.0"``."""
+        """The library's release, as ``"0.1.0"``."""
         return str(self.functions.tributary_version().decode())
 
     def check(self, status: int) -> None:
