@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sysconfig
@@ -11,6 +12,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--text", help="a file to learn from")
+    parser.add_argument("--bytes", type=int, default=1 << 20, help="of it")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=8, help="of a rank")
+    parser.add_argument("--context", type=int, default=64)
+    return parser.parse_args()
 
 
 class Block(nn.Module):

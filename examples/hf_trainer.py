@@ -8,20 +8,13 @@ writes gradients when it measures their norm after backward, so they leave in st
 on, earlier epochs are empty, and a Trainer ends at an empty one.
 """
 
-import argparse
-
 import torch
 import tributary.torch as trib
-from byte_gpt import Bytes, datasets
+from byte_gpt import Bytes, arguments, datasets
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--text", help="a file to learn from")
-parser.add_argument("--bytes", type=int, default=1 << 20, help="of it")
-parser.add_argument("--batch", type=int, default=8, help="of a rank")
-parser.add_argument("--context", type=int, default=64)
-args = parser.parse_args()
+args = arguments()
 
 
 class Tokens(Dataset):

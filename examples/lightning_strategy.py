@@ -3,12 +3,11 @@
 tributary run --servers 1 --nodes 2 -- python examples/lightning_strategy.py
 """
 
-import argparse
 from typing import Any
 
 import torch
 import tributary.torch as trib
-from byte_gpt import ByteGPT, datasets, validation_loss
+from byte_gpt import ByteGPT, arguments, datasets, validation_loss
 from lightning import LightningModule, Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.nn import functional as F
@@ -60,14 +59,7 @@ class Module(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--text", help="a file to learn from")
-parser.add_argument("--bytes", type=int, default=1 << 20, help="of it")
-parser.add_argument("--epochs", type=int, default=2)
-parser.add_argument("--batch", type=int, default=8, help="of a rank")
-parser.add_argument("--context", type=int, default=64)
-args = parser.parse_args()
-
+args = arguments()
 torch.set_num_threads(1)
 data, held_out = datasets(args.text, args.bytes, args.context)
 sampler = trib.DistributedSampler(data, seed=1, batch_size=args.batch)

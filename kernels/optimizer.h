@@ -33,6 +33,20 @@ struct BlockArgs {
   float* param_out = nullptr;
   const float* state_in[kMaxSlots] = {};  // likewise
   float* state_out[kMaxSlots] = {};
+
+  // Elements [from, to) of it.
+  BlockArgs part(std::size_t from, std::size_t to) const {
+    BlockArgs part = *this;
+    part.count = to - from;
+    part.grad += from;
+    part.param_in += from;
+    part.param_out += from;
+    for (int slot = 0; slot < kMaxSlots; ++slot) {
+      if (part.state_in[slot] != nullptr) part.state_in[slot] += from;
+      if (part.state_out[slot] != nullptr) part.state_out[slot] += from;
+    }
+    return part;
+  }
 };
 
 struct OptimizerOptions {

@@ -229,7 +229,7 @@ void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, 
 }
 
 // All groups are stepped by one formula, whose state has the same arrays and begins alike.
-void check_groups(Faults& f, const JobConfig& job) {
+void check_group_keys(Faults& f, const JobConfig& job) {
   const OptimizerConfig& o = job.optimizer;
   for (std::size_t i = 0; i < job.groups.size(); ++i) {
     const std::string section = group_section(i);
@@ -433,7 +433,7 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   check_sync(f, c.sync);
   check_gate(f, c);
   check_optimizer(f, c, c.optimizer, "optimizer", "optimizer.name");
-  check_groups(f, c);
+  check_group_keys(f, c);
   f.check(c.optimizer.name != "mean" || c.mode == Mode::kSync || !on_servers(c), "optimizer.name",
           "needs mode \"sync\" or \"allreduce\": with mode \"" + word(c.mode) + "\" nobody has a mean gradient",
           "job.mode");

@@ -50,20 +50,6 @@ void sum_frames(std::span<const PushFrame> frames, const FusedArgs& args, std::s
   kernels::tree_sum({inputs.data(), 2}, count, out);
 }
 
-kernels::BlockArgs part(const kernels::BlockArgs& block, int slots, std::size_t from, std::size_t to) {
-  kernels::BlockArgs part;
-  part.count = to - from;
-  part.grad_scale = block.grad_scale;
-  part.grad = block.grad + from;
-  part.param_in = block.param_in + from;
-  part.param_out = block.param_out + from;
-  for (int slot = 0; slot < slots; ++slot) {
-    part.state_in[slot] = block.state_in[slot] + from;
-    part.state_out[slot] = block.state_out[slot] + from;
-  }
-  return part;
-}
-
 }  // namespace
 
 void fused_sum(const FusedArgs& args, float* out) {
@@ -108,13 +94,16 @@ void fused_step(const kernels::Optimizer& optimizer, std::span<const StepRun> ru
       block.grad = sum.data();
     }
     // A block is one group's, but where the groups of two tensors meet.
-    while (runs.front().end <= first) runs = runs.subspan(1);
     std::size_t done = 0;
-    for (std::size_t r = 0; done < block.count; ++r) {
-      const std::size_t end = std::min(runs[r].end - first, block.count);
-      const bool whole = done == 0 && end == block.count;
-      optimizer.step(runs[r].scalars, whole ? block : part(block, slots, done, end));
+    for (; runs.front().end < first + block.count; runs = runs.subspan(1)) {
+      const std::size_t end = runs.front().end - std::min(runs.front().end, first);
+      if (end > done) optimizer.step(runs.front().scalars, block.part(done, end));
       done = end;
+    }
+    if (done == 0) {
+      optimizer.step(runs.front().scalars, block);
+    } else {
+      optimizer.step(runs.front().scalars, block.part(done, block.count));
     }
     if (!args.answer) continue;
     float* estimate = args.estimate_out == nullptr ? nullptr : args.estimate_out + first;

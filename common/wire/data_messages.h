@@ -66,11 +66,10 @@ struct Push {
   std::uint64_t weight = 0;  // samples (or any additive weight) behind the sum; the server divides by the total
   EncodingId encoding = EncodingId::kFp32;
   ResidualUse residual = ResidualUse::kNone;
-  bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
-  bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
-  GateDecision gate;  // redo, in a job with a gate: what was decided about that round
-  std::vector<double>
-      rates;  // that the trainers say (common/config/step_runs.h); empty: as the job's schedule has them
+  bool last = false;          // clocks: the author's last; its answer is to hold every node's pushes up to this round
+  bool redo = false;          // of a round that this server lost: Receipt::applied instead of an answer
+  GateDecision gate;          // redo, in a job with a gate: what was decided about that round
+  std::vector<double> rates;  // learning rates (common/config/step_runs.h); none: as the job's schedule has them
 
   static constexpr auto kWire = TRIB_WIRE(Push);
   static void fields(auto& m, auto&& field) {

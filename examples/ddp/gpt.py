@@ -4,24 +4,15 @@ tributary run --servers 2 --nodes 2 --ranks-per-node 2 -- python examples/gpt.py
 PYTHONPATH=examples torchrun --nproc-per-node 4 examples/ddp/gpt.py
 """
 
-import argparse
-
 import torch
 import torch.distributed as dist
-from byte_gpt import ByteGPT, datasets, validation_loss
+from byte_gpt import ByteGPT, arguments, datasets, validation_loss
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--text", help="a file to learn from")
-parser.add_argument("--bytes", type=int, default=1 << 20, help="of it")
-parser.add_argument("--epochs", type=int, default=2)
-parser.add_argument("--batch", type=int, default=8, help="of a rank")
-parser.add_argument("--context", type=int, default=64)
-args = parser.parse_args()
-
+args = arguments()
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 data, held_out = datasets(args.text, args.bytes, args.context)

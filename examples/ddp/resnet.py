@@ -4,23 +4,15 @@ tributary run --servers 1 --nodes 1 --ranks-per-node 2 -- python examples/resnet
 PYTHONPATH=examples torchrun --nproc-per-node 2 examples/ddp/resnet.py
 """
 
-import argparse
-
 import torch
 import torch.distributed as dist
-from fashion_resnet import accuracy, fashion_mnist, resnet18
+from fashion_resnet import accuracy, arguments, fashion_mnist, resnet18
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
-parser.add_argument("--samples", type=int, default=60_000, help="to train with, at most")
-parser.add_argument("--epochs", type=int, default=1)
-parser.add_argument("--batch", type=int, default=32, help="of a rank")
-args = parser.parse_args()
-
+args = arguments()
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 device = "cuda" if torch.cuda.is_available() else "cpu"

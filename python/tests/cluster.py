@@ -122,7 +122,7 @@ class Cluster:
     def log_of(self, rank: int) -> str:
         return (self.folder / f"rank-{rank}.log").read_text()
 
-    def run(self, arguments: list[str], ranks_per_node: int = 1, timeout: float = 300, **environment: str) -> list[str]:
+    def run(self, arguments: list[str], ranks_per_node: int = 1, timeout: float = 120, **environment: str) -> list[str]:
         """Runs a program as all ranks; returns what each wrote. Fails if one fails."""
         ranks = range(self.nodes * ranks_per_node)
         for rank in ranks:

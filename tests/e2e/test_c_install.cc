@@ -1,27 +1,14 @@
 // What is installed for trainers in C: examples/session.c is built with it outside the tree, with CMake and with
 // pkg-config, and finds the library.
-#include "tests/e2e/e2e.h"
+#include "tests/e2e/shell.h"
 
 namespace tributary::e2e {
 namespace {
 
-struct Outcome {
-  int status = -1;
-  std::string text;  // standard output and error
-};
-
 Outcome shell(const TempDir& dir, const std::string& command) {
-  const std::string log = dir / "log";
-  std::filesystem::remove(log);
   // Not those that would be found on this machine already.
-  auto process = Process::spawn({.argv = {"/bin/bash", "-c", "cd '" + dir.path() + "' && " + command},
-                                 .log_file = log,
-                                 .environment = {{"TRIBUTARY_RANK", ""}, {"RANK", ""}, {"LD_LIBRARY_PATH", ""}}});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(kPatience);
-  REQUIRE(status);
-  std::ifstream in(log);
-  return {status->code, {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()}};
+  return run_shell("cd '" + dir.path() + "' && " + command, dir / "log",
+                   {{"TRIBUTARY_RANK", ""}, {"RANK", ""}, {"LD_LIBRARY_PATH", ""}});
 }
 
 void succeeds(const TempDir& dir, const std::string& command) {

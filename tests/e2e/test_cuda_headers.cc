@@ -1,27 +1,14 @@
 // A build with nvcc where headers of NCCL and cuBLAS are missing: it goes through, and says what is left out.
 #include <cstdio>
 
-#include "tests/e2e/e2e.h"
+#include "tests/e2e/shell.h"
 
 namespace tributary::e2e {
 namespace {
 
-struct Outcome {
-  int status = -1;
-  std::string text;  // standard output and error
-};
-
 Outcome shell(const TempDir& dir, const std::string& command) {
-  const std::string log = dir / "log";
-  std::filesystem::remove(log);
-  auto process = Process::spawn({.argv = {"/bin/bash", "-c", command},
-                                 .log_file = log,
-                                 .environment = {{"CCACHE_BASEDIR", TRIBUTARY_SOURCE_DIR}, {"CCACHE_NOHASHDIR", "1"}}});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(4 * kPatience);
-  REQUIRE(status);
-  std::ifstream in(log);
-  return {status->code, {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()}};
+  return run_shell(command, dir / "log", {{"CCACHE_BASEDIR", TRIBUTARY_SOURCE_DIR}, {"CCACHE_NOHASHDIR", "1"}},
+                   4 * kPatience);
 }
 
 bool has(const std::string& text, const std::string& part) {

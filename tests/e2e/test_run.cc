@@ -247,12 +247,7 @@ TEST_CASE("rounds are shown of trainers that know neither how many there will be
 
 TEST_CASE("wrong usage of run is status 2 and says what is right") {
   const TempDir dir;
-  const auto usage = [&](const std::vector<std::string>& arguments) {
-    Call call(dir, arguments);
-    CHECK(call.wait() == 2);
-    CHECK(call.out() == "");
-    return call.error();
-  };
+  const auto usage = [&](const std::vector<std::string>& arguments) { return usage_error(dir, arguments); };
   CHECK(has(usage({"run"}), "tributary run -- python train.py"));
   CHECK(has(usage({"run", "--nodes", "2", "--"}), "no command is given"));
   CHECK(has(usage({"run", "--no-such-option", "--", "true"}), "unknown option --no-such-option"));

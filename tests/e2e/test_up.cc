@@ -185,12 +185,7 @@ TEST_CASE("status prints jobs, servers and workers of a running cluster, and say
 
 TEST_CASE("wrong usage is status 2 everywhere, and a mistyped command is told the one that is meant") {
   const TempDir dir;
-  const auto usage = [&](const std::vector<std::string>& arguments) {
-    Call call(dir, arguments);
-    CHECK(call.wait() == 2);
-    CHECK(call.out() == "");
-    return call.error();
-  };
+  const auto usage = [&](const std::vector<std::string>& arguments) { return usage_error(dir, arguments); };
   CHECK(has(usage({"stauts"}), "did you mean 'tributary status'?"));
   CHECK(has(usage({"bench", "pushpul"}), "did you mean 'tributary bench pushpull'?"));
   CHECK(has(usage({"down", "--help"}), "did you mean 'tributary lab down'?"));

@@ -47,6 +47,14 @@ class Call {
   Process process_;
 };
 
+// What a call says that is wrong usage: status 2, and nothing on standard output.
+inline std::string usage_error(const TempDir& dir, const std::vector<std::string>& arguments) {
+  Call call(dir, arguments);
+  CHECK(call.wait() == 2);
+  CHECK(call.out() == "");
+  return call.error();
+}
+
 inline std::vector<std::string> with(std::vector<std::string> arguments, std::initializer_list<std::string> more) {
   arguments.insert(arguments.end(), more);
   return arguments;

@@ -106,6 +106,12 @@ void LocalRun::tell(std::string_view line) {
   std::fflush(out_);
 }
 
+void tell_stopped(std::FILE* out, std::uint64_t round, const std::string& reason, bool saved) {
+  std::fprintf(out, "stopped after round %llu%s%s\n", static_cast<unsigned long long>(round),
+               reason.empty() ? "" : (" (" + reason + ")").c_str(),
+               saved ? "; the same command goes on from there" : "");
+}
+
 Status stopped_in_time(const std::vector<std::string>& killed, const std::string& base_dir) {
   if (killed.empty()) return {};
   std::string names;

@@ -2,6 +2,7 @@
 // until they have ended or somebody asks to stop, and what is told meanwhile. The command owns it; one thread.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -57,6 +58,9 @@ class LocalRun {
   std::optional<ProgressView> view_;
   bool interrupted_ = false;
 };
+
+// What is told of a run that was stopped. saved: the same command can go on.
+void tell_stopped(std::FILE* out, std::uint64_t round, const std::string& reason, bool saved);
 
 // kTimeout, naming who had to be killed, if that was anybody.
 Status stopped_in_time(const std::vector<std::string>& killed, const std::string& base_dir);

@@ -202,11 +202,7 @@ class Run {
       if (summary_.contains("digest")) text += "  digest       " + summary_.at("digest").get<std::string>() + "\n";
       std::fputs(text.c_str(), out);
     }
-    if (stopped_) {
-      const std::string reason = summary_.at("stop_reason");
-      std::fprintf(out, "stopped after round %llu%s%s\n", rounds, reason.empty() ? "" : (" (" + reason + ")").c_str(),
-                   summary_.at("not_saved") == "" ? "; the same command goes on from there" : "");
-    }
+    if (stopped_) tell_stopped(out, rounds, summary_.at("stop_reason"), summary_.at("not_saved") == "");
     std::fflush(out);
     if (options_.local.json) std::printf("%s\n", summary_.dump().c_str());
   }

@@ -146,10 +146,7 @@ class Up {
     std::fputs(summary_text(*summary).c_str(), out_);
     stopped_ = summary->at("stopped").get<bool>();
     if (stopped_) {
-      const std::string reason = summary->at("stop_reason");
-      std::fprintf(out_, "stopped after round %llu%s%s\n", summary->at("rounds").get<unsigned long long>(),
-                   reason.empty() ? "" : (" (" + reason + ")").c_str(),
-                   not_saved.empty() ? "; the same command goes on from there" : "");
+      tell_stopped(out_, summary->at("rounds").get<std::uint64_t>(), summary->at("stop_reason"), not_saved.empty());
     }
     std::fflush(out_);
     if (options_.local.json) std::printf("%s\n", summary->dump().c_str());

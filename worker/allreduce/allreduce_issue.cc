@@ -109,17 +109,20 @@ Status AllreduceEngine::step_chunk(std::uint32_t position, ChunkIndex chunk, con
                                    std::uint64_t total) {
   const std::uint64_t step = steps_[chunk.value];
   step_runs(*job_, *plan().node.layout, chunk, step, step, output_.rates(chunk), runs_);
+  kernels::BlockArgs block;
+  block.count = plan().elements(chunk);
+  block.grad = values(position, flight);
+  block.grad_scale = static_cast<float>(1.0 / static_cast<double>(total));
+  block.param_in = block.param_out = devices_->parameters(position, chunk);
+  for (std::uint32_t array = 0; array < devices_->state_arrays(); ++array) {
+    block.state_in[array] = block.state_out[array] = devices_->state(position, array, chunk);
+  }
   Status stepped;
-  for (std::size_t first = 0; const StepRun& run : runs_) {
-    kernels::BlockArgs block;
-    block.count = run.end - first;
-    block.grad = values(position, flight) + first;
-    block.grad_scale = static_cast<float>(1.0 / static_cast<double>(total));
-    block.param_in = block.param_out = devices_->parameters(position, chunk) + first;
-    for (std::uint32_t array = 0; array < devices_->state_arrays(); ++array) {
-      block.state_in[array] = block.state_out[array] = devices_->state(position, array, chunk) + first;
+  std::size_t first = 0;
+  for (const StepRun& run : runs_) {
+    if (stepped) {
+      stepped = api_.step(parts_[position].main, *job_->optimizer, run.scalars, block.part(first, run.end));
     }
-    if (stepped) stepped = api_.step(parts_[position].main, *job_->optimizer, run.scalars, block);
     first = run.end;
   }
   return stepped;

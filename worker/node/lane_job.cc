@@ -221,9 +221,7 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
     staleness_max_ = std::max(staleness_max_, behind);
   }
   const Round round(answer.version.value);
-  if (RedoRing* ring = job_->spec().redo.get()) {
-    ring->note_decision(round, answer.gate);
-  }
+  if (RedoRing* ring = job_->spec().redo.get()) ring->note_decision(round, answer.gate);
   if (answer.gate.known()) job_->header().gate[round.value % kGateWords].write(round.value, answer.gate);
   reducer_->deliver(chunk, answer.version, whole, payload);
 }

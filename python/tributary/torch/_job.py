@@ -101,6 +101,11 @@ def read(job: JobArgument) -> JobFile:
         raise ValueError(f"job={str(path)!r}: cannot read the job's file: {error.strerror}") from error
 
 
+def encoding(push: str, pull: str) -> Keys:
+    """The keys of ``[encoding]`` that are not its defaults."""
+    return {key: value for key, value in (("push", push), ("pull", pull)) if value != "fp32"}
+
+
 def default_name(taken: list[str]) -> str:
     """The program's name, as a job's name may be; with a number for the second job of a program."""
     stem = Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").stem

@@ -11,6 +11,7 @@ from typing import Any
 
 from tributary._errors import Error
 from tributary.torch._exceptions import Stopped
+from tributary.torch._job import default_name
 from tributary.torch._link import Link
 from tributary.torch._log import logger
 from tributary.torch._stop import StopSignal
@@ -44,6 +45,10 @@ class Program:
     def link(self) -> Link | None:
         """The first job that is attached, or was last."""
         return self.links[0] if self.links else None
+
+    def free_name(self) -> str:
+        """A name for another job, that no open one has."""
+        return default_name([link.name for link in self.links if not link.closed])
 
     def finish(self) -> None:
         """Leaves all jobs as finished; what comes of them is raised."""

@@ -63,6 +63,15 @@ class Slot:
         self.seen: torch.Tensor | None = None
         self.seen_version = 0
 
+    def give(self, memory: torch.Tensor) -> None:
+        """Writes the parameter into the job's memory."""
+        memory.copy_(self.parameter.detach())
+
+    def take(self, values: torch.Tensor) -> None:
+        """Writes the job's values into the parameter. ``data`` has a version of its own: autograd sees no write."""
+        self.parameter.data.copy_(values)
+        self.version = self.parameter._version
+
     def remember(self, source: torch.Tensor | None, factor: int) -> None:
         """The gradient that is sent, and how p.grad looks now."""
         self.sent = True

@@ -75,16 +75,13 @@ class DiLoCo:
         self._on_rewind = on_rewind
         self._slots = _declare.slots_of(model, inner_optimizer)
         given = _job.read(job)
+        named = name or program.free_name()
         options: _job.Sections = {
-            "job": {"mode": "local_sgd"},
+            "job": {"name": named, "mode": "local_sgd"},
             "local": {"steps": sync_every},
             "optimizer": {"name": "sgd", **{key: _number(value) for key, value in outer.items()}},
+            "encoding": _job.encoding(push, pull),
         }
-        encoding = {key: value for key, value in (("push", push), ("pull", pull)) if value != "fp32"}
-        if encoding:
-            options["encoding"] = dict(encoding)
-        named = name or _job.default_name([link.name for link in program.links if not link.closed])
-        options["job"] = {"name": named, "mode": "local_sgd"}
         self._job = _job.build_local(given, named, options)
         if self._job.mode != "local_sgd":
             raise ConfigError(f"job.mode = {self._job.mode!r} of {given.source}: DiLoCo needs local_sgd")
@@ -98,15 +95,14 @@ class DiLoCo:
             self._job.text,
             _declare.tensors_of(self._slots, grouped=False),
             stop=program.stop,
-            initial=self._give_initial,
+            initial=lambda index, memory: self._slots[index].give(memory),
             computes_with=_declare.computes_with(self._slots),
             rounds=rounds,
         )
         self._link.batches_per_round = sync_every
         self._link.open()
         program.add(self._link)
-        for slot in self._slots:
-            self._take(slot.index)
+        self._take_all()
 
     @property
     def round(self) -> int:
@@ -147,8 +143,7 @@ class DiLoCo:
         blocked = time.monotonic_ns()
         compute_ns = blocked - self._began
         done = self._link.complete_round(list(self._push()), lambda index: None, self._push)
-        for slot in self._slots:
-            self._take(slot.index)
+        self._take_all()
         samples = max(1, self._link.batch_size) * self._steps
         self._steps = 0
         if done:
@@ -172,17 +167,15 @@ class DiLoCo:
         order = []
         for slot in reversed(self._slots):
             moved = self._link.gradient(slot.index)
-            moved.copy_(slot.parameter.detach())
+            slot.give(moved)
             torch.sub(self._link.parameters(slot.index), moved, out=moved)
             self._link.ready(slot.index, 1, SCHEDULED_RATE)
             order.append(slot.index)
         return order
 
-    def _take(self, index: int) -> None:
-        self._slots[index].parameter.data.copy_(self._link.parameters(index))
-
-    def _give_initial(self, index: int, memory: torch.Tensor) -> None:
-        memory.copy_(self._slots[index].parameter.detach())
+    def _take_all(self) -> None:
+        for slot in self._slots:
+            slot.take(self._link.parameters(slot.index))
 
     def finish(self) -> None:
         """As :meth:`tributary.torch.DistributedOptimizer.finish`."""

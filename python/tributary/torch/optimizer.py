@@ -17,6 +17,7 @@ from tributary.torch._exceptions import Rewound
 from tributary.torch._link import Link
 from tributary.torch._log import listed, logger
 from tributary.torch._program import program
+from tributary.torch._round import OpenRound
 from tributary.torch._schedulers import Schedulers
 from tributary.torch._seed import seed_round
 from tributary.torch._slots import Slot
@@ -125,20 +126,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._schedulers = Schedulers(self, self._scheduler_steps)
         self._place_schedulers = True
         self._holding = False  # inside no_sync()
-        self._held = 0  # backward passes inside no_sync() in this round
-        self._factor: int | None = None  # samples() of the next backward pass
-        self._samples: list[int] = []  # of the round's passes
-        self._rates: dict[int, float] = {}  # of the round, by group
-        self._weight: int | None = None  # of the round
-        self._order: list[int] = []
-        self._round_began = time.monotonic_ns()
+        self._open = OpenRound()
 
         self._link = Link(
             self._job.name,
             self._job.text,
             _declare.tensors_of(self._slots, grouped=not self._steps_here),
             stop=program.stop,
-            initial=self._give_initial,
+            initial=lambda index, memory: self._slots[index].give(memory),
             computes_with=_declare.computes_with(self._slots),
             rounds=rounds,
         )
@@ -150,7 +145,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._link.fail(message)
             raise Error(message)
         for slot in self._slots:
-            self._take(slot)
+            slot.take(self._link.parameters(slot.index))
             self._register(slot)
         self._reseed()
         self._built = True
@@ -170,12 +165,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             gate["clip_norm"] = float(max_grad_norm)
         if loss_scale is not None:
             gate["loss_scale"] = loss_scale if isinstance(loss_scale, str) else f"{float(loss_scale):.17g}"
-        options: _job.Sections = {"gate": gate}
-        encoding = {key: value for key, value in (("push", push), ("pull", pull)) if value != "fp32"}
-        if encoding:
-            options["encoding"] = dict(encoding)
-        named = name or _job.default_name([link.name for link in program.links if not link.closed])
-        return _job.build(_job.read(job), named, formula, options)
+        options: _job.Sections = {"gate": gate, "encoding": _job.encoding(push, pull)}
+        return _job.build(_job.read(job), name or program.free_name(), formula, options)
 
     # ---- this rank
 
@@ -210,7 +201,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if slot.sent:
             raise RuntimeError(_complaints.gradient_came_twice(slot.name, self._link.round + 1))
         slot.passes += 1
-        parameter, factor = slot.parameter, self._take_factor()
+        parameter, factor = slot.parameter, self._open.factor
         if self._accumulate > 1 or self._holding or slot.micro_batches:
             gradient = self._dense(slot, parameter.grad)
             parameter.grad = None
@@ -218,7 +209,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             slot.micro_batches.add(gradient.to(torch.float32, copy=True).mul_(factor))
             if self._holding or slot.passes < self._accumulate:
                 return
-            self._weigh(max(self._accumulate, self._held + 1))
+            self._weigh(max(self._accumulate, self._open.held + 1))
             self._send_micro_batches(slot)
         else:
             self._weigh(1)
@@ -253,17 +244,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             memory.copy_(self._dense(slot, slot.source).detach())
             if slot.factor != 1:
                 memory.mul_(slot.factor)
-        assert self._weight is not None
-        self._link.ready(slot.index, self._weight, rate)
-        self._order.append(slot.index)
+        assert self._open.weight is not None
+        self._link.ready(slot.index, self._open.weight, rate)
+        self._open.order.append(slot.index)
 
     def _rate(self, group: int) -> float:
         if self._steps_here or self._job.scheduled:
             return SCHEDULED_RATE
-        rate = float(self.param_groups[group]["lr"])
-        if self._rates.setdefault(group, rate) != rate:
-            raise RuntimeError(_complaints.rate_changed(group, self._rates[group], rate))
-        return rate
+        return self._open.rate(group, float(self.param_groups[group]["lr"]))
 
     # ---- weights
 
@@ -273,28 +261,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         To be called before each backward pass of a round, on every rank; 0 is allowed. Without it every rank counts the
         same, as in DistributedDataParallel.
         """
-        if count < 0:
-            raise ValueError(f"samples({count}): must be 0 or more")
-        if self._weight is not None:
-            raise RuntimeError("samples() came after gradients of the round were sent: call it before backward")
-        self._factor = count
-        self._samples.append(count)
-
-    def _take_factor(self) -> int:
-        return 1 if self._factor is None else self._factor
+        self._open.say_samples(count)
 
     def _weigh(self, passes: int) -> None:
-        """Decides the round's weight, at its first gradient. passes: backward passes that the round has."""
-        if self._weight is not None:
-            return
-        if self._samples and len(self._samples) != passes:
-            raise RuntimeError(
-                f"samples() was called {len(self._samples)} times in a round of {passes} backward passes: call it "
-                "before each of them, or before none"
-            )
-        if self._samples and self._overlap == "step" and passes > 1:
-            raise RuntimeError("samples() with several backward passes a round needs overlap='backward'")
-        self._weight = sum(self._samples) if self._samples else passes
+        self._open.weigh(passes, all_in_step=self._overlap == "step")
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -311,9 +281,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._holding = before
             if self._overlap == "step":
-                self._held += 1
+                self._open.held += 1
             else:
-                self._held = max(slot.passes for slot in self._slots)
+                self._open.held = max(slot.passes for slot in self._slots)
 
     # ---- steps
 
@@ -345,12 +315,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._check()
         self._send_rest()
         blocked = time.monotonic_ns()
-        compute_ns = blocked - self._round_began
-        done = self._link.complete_round(self._order, self._arrived, self._push_again)
+        compute_ns = blocked - self._open.began_ns
+        done = self._link.complete_round(self._open.order, self._arrived, self._push_again)
         if done:
             if self._steps_here:
                 self._step_here()
-            samples = sum(self._samples) or self._batch_samples()
+            samples = self._open.samples or self._batch_samples()
             self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
         self._end_round(rewound=not done)
         if done and self._link.stop.requested:
@@ -379,14 +349,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if not self._steps_here and slot.parameter._version != slot.version:
                 raise RuntimeError(_complaints.parameter_written(slot.name))
         for group in range(len(self.param_groups)):
-            if group in self._rates:
+            if group in self._open.rates:
                 self._rate(group)
 
     def _send_rest(self) -> None:
         if self._overlap == "step":
-            self._weigh(max(self._accumulate, self._held + 1))
+            self._weigh(max(self._accumulate, self._open.held + 1))
         else:
-            self._weigh(max(self._accumulate, self._held, 1))
+            self._weigh(max(self._accumulate, self._open.held, 1))
         missing = []
         for slot in reversed(self._slots):
             if slot.sent:
@@ -394,7 +364,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if slot.micro_batches:
                 self._send_micro_batches(slot)
             elif slot.parameter.grad is not None:
-                self._send(slot, slot.parameter.grad, self._take_factor())
+                self._send(slot, slot.parameter.grad, self._open.factor)
             else:
                 missing.append(slot.name)
                 self._send(slot, None, 1)
@@ -407,22 +377,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
 
     def _push_again(self) -> Iterable[int]:
-        self._order = []
+        self._open.order = []
         for slot in reversed(self._slots):
-            self._push(slot, self._rates.get(slot.group, SCHEDULED_RATE))
-        return self._order
+            self._push(slot, self._open.rates.get(slot.group, SCHEDULED_RATE))
+        return self._open.order
 
     def _arrived(self, index: int) -> None:
         if not self._steps_here:  # else the mean gradient of the round before would be lost with a restart
-            self._take(self._slots[index])
-
-    def _take(self, slot: Slot) -> None:
-        """Writes the job's values into the parameter. ``data`` has a version of its own: autograd sees no write."""
-        slot.parameter.data.copy_(self._link.parameters(slot.index))
-        slot.version = slot.parameter._version
-
-    def _give_initial(self, index: int, memory: torch.Tensor) -> None:
-        memory.copy_(self._slots[index].parameter.detach())
+            self._slots[index].take(self._link.parameters(index))
 
     def _step_here(self) -> None:
         gate = self._link.gate(self._link.round)
@@ -446,10 +408,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _end_round(self, rewound: bool) -> None:
         for slot in self._slots:
             slot.clear()
-        self._held, self._factor, self._weight = 0, None, None
-        self._samples, self._rates, self._order = [], {}, []
         self._reseed()
-        self._round_began = time.monotonic_ns()
+        self._open = OpenRound()
         if not rewound:
             return
         self._place_schedulers = True
