@@ -43,6 +43,13 @@ last_words() {
     }' "$2" | sed "s/&lt;/</g; s/&gt;/>/g; s/&quot;/\"/g; s/&apos;/'/g; s/&amp;/\&/g"
 }
 
+# not_built WHAT LOG: counts a failure that is no test's, and keeps the end of its log for the summary.
+not_built() {
+  echo "== $1 failed"
+  failed=$((failed + 1))
+  broken+=$'\n'$(grep -v '^ *$' "$2" | tail -n 30 | sed 's/^/  /')$'\n'"failed: $1"
+}
+
 # run_preset PRESET LABELS TARGET...: LABELS is a regular expression over CTest labels. Tests labelled gpu need a device:
 # they are built, where CUDA is, and run by hand or by bench/gpu_check.
 run_preset() {
@@ -53,13 +60,11 @@ run_preset() {
   mkdir -p "$build"
   if ! cmake --preset "$preset" >"$build/configure.log" 2>&1; then
     cat "$build/configure.log"
-    echo "== $preset: configuring failed"
-    failed=$((failed + 1))
+    not_built "$preset: configuring" "$build/configure.log"
     return
   fi
-  if ! cmake --build "$build" -j "$jobs" --target "$@"; then
-    echo "== $preset: the build failed"
-    failed=$((failed + 1))
+  if ! cmake --build "$build" -j "$jobs" --target "$@" 2>&1 | tee "$build/build.log"; then
+    not_built "$preset: the build" "$build/build.log"
     return
   fi
   echo "== $preset: built in $((SECONDS - started)) s; tests labelled $labels"
