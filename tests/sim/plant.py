@@ -72,7 +72,7 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
     "lane_job.cc": [
         ("kOtherWeight", "    push.weight = kept->weight;", "    push.weight = kept->weight + (BUG ? 1 : 0);"),
         ("kForgottenRates", "note_rates(done.chunk, done.round, done.rates);", "note_rates(done.chunk, done.round, BUG ? Rates() : done.rates);"),
-        ("kForgottenDecision", "    ring->note_decision(round, answer.gate);", "    if (!BUG) ring->note_decision(round, answer.gate);"),
+        ("kForgottenDecision", "job_->spec().redo.get()) ring->note", "job_->spec().redo.get(); ring && !BUG) ring->note"),
         ("kDroppedResidual", "  reducer_->restore_residual(chunk, values);", "  if (!BUG) reducer_->restore_residual(chunk, values);"),
         ("kForgottenRedo", "spec.redo_after[job.layout().owner(chunk).shard.value]);", "BUG ? client.start() : spec.redo_after[job.layout().owner(chunk).shard.value]);"),
     ],
