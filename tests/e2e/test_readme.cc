@@ -24,6 +24,7 @@ const std::vector<Rule>& rules() {
   static const std::vector<Rule> all = {
       {"make ", Way::kNotRun, "builds for minutes; test_bundle packs"},
       {"export PATH=", Way::kNotRun, "every command has this PATH"},
+      {"pip install tributary-", Way::kNotRun, "a wheel packs for minutes; test_wheel"},
       {"export PYTHONPATH=", Way::kNotRun, "PyTorch; python/tests"},
       {"tributary run", Way::kNotRun, "PyTorch; python/tests, test_run"},
       {"for i in 0 1 2 3; do", Way::kNotRun, "other machines; test_starting starts parts by hand"},
