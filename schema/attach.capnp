@@ -34,6 +34,7 @@ struct AttachRequest {
   device @8 :Text;  # UUID of the GPU that this rank's gradients and parameters are on; empty: in host memory
   gradientsMove @9 :Bool;  # the trainer can write each round's gradient elsewhere
   computesWith @10 :Text;  # the library that computes gradients, and which of its kernels; empty: not said
+  modelRank @11 :UInt32;  # which part of the model it holds
 }
 
 # worker -> trainer. With it travel file descriptors: node region, gradient region, one eventfd per lane, and, with `redo`, what the
@@ -63,6 +64,7 @@ struct AttachReply {
   ringOffset @17 :UInt64;
   ringSlotBytes @18 :UInt64;
   ringSlots @19 :UInt32;
+  modelRanks @20 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
 }
 
 struct RankState {  # trainer -> worker: to be kept with the state after a round

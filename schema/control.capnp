@@ -130,6 +130,7 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   residualLast @15 :UInt64;
   computesWith @12 :List(Text);  # what its ranks compute gradients with, each once
   onDevices @13 :Bool;  # its ranks' gradients are on GPUs, which add them up
+  modelRanks @16 :List(UInt32);  # of its ranks, by local rank; empty: each holds the whole model
 }
 
 struct OpenJob {  # coordinator -> server: own your chunks of this job in this view
@@ -141,6 +142,7 @@ struct OpenJob {  # coordinator -> server: own your chunks of this job in this v
   resume @5 :Bool;  # load the snapshot of resumeRound; else wait for Init
   resumeRound @6 :UInt64;
   kept @7 :Bool;  # go on with what is in memory; resume and resumeRound then say what is in the store
+  modelRanks @8 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
 }
 
 struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it has in memory to go on from
@@ -175,6 +177,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   nodes @12 :UInt32 = 1;
   members @13 :UInt64;  # hash of the ranks that they are known by
   rankStates @14 :List(Data);  # by local rank: what was kept with resumeRound; empty: none
+  modelRanks @15 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
 }
 
 struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-reduce): something they need to connect

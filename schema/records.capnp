@@ -9,6 +9,7 @@ struct Tensor {
   name @0 :Text;
   shape @1 :List(UInt64);  # empty: a scalar
   group @2 :UInt32;  # of hyper-parameters: 0 the job's [optimizer], k its k-th [[groups]]
+  holders @3 :List(UInt32);  # model ranks, ascending; empty: all of them
 }
 
 # The layout (common/base/layout.h): what decides where every parameter lives. Also travels in control and attach messages.

@@ -120,6 +120,10 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
   if (Status known = check_groups(*config, m.tensors); !known) return known;
   if (m.resume && !store_) return fail(ErrorCode::kStore, no_store() + " to resume job '" + config->name + "'");
   if (m.nodes == 0) return fail(ErrorCode::kTopology, "job '" + config->name + "' has no nodes");
+  Result<ModelRanks> model_ranks = ModelRanks::of(m.model_ranks, m.nodes, m.tensors);
+  if (!model_ranks) {
+    return fail(model_ranks.error().code, "job '" + config->name + "': " + model_ranks.error().message);
+  }
   const auto plan = JobPlan::of(std::move(*config));
   const auto view =
       std::make_shared<const ViewPlan>(ViewPlan{.plan = plan,
@@ -128,7 +132,8 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
                                                 .nodes = m.nodes,
                                                 .layout = std::make_shared<const Layout>(std::move(*made)),
                                                 .start = m.resume ? m.resume_round : Round(0),
-                                                .resumes = m.resume || m.kept});
+                                                .resumes = m.resume || m.kept,
+                                                .model_ranks = std::move(*model_ranks)});
   const Layout& layout = *view->layout;
   ControlJobStatus& status = job.status;
   status.view = view;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "common/base/assert.h"
+#include "common/base/model_ranks.h"
 #include "common/base/shared_memory.h"
 #include "common/config/job_json.h"
 #include "session/attach_region.h"
@@ -48,6 +49,10 @@ struct Session::Impl {
   float* parameters = nullptr;
   TensorWord* tensor_words = nullptr;
   float* gradients = nullptr;
+  // Tensors have the numbers that all ranks declared them with; in this node's layout, and in what is by tensor below,
+  // those of the node's part.
+  ModelRanks model_ranks;
+  std::vector<std::size_t> held;                     // by this rank
   std::vector<std::vector<std::uint16_t>> lanes_of;  // per tensor: which doorbells to ring
   std::vector<Round> rounds;                         // per tensor: of the last ready()
   // What the worker said when the view ended, read from the socket.
@@ -72,6 +77,12 @@ struct Session::Impl {
   Status map_ring(FileDescriptor fd);
   Status open_device();
   std::span<const std::byte> state_at_start() const;
+  std::optional<std::size_t> find(std::size_t declared) const;  // none: this rank does not hold it
+  std::size_t at(std::size_t declared) const;                   // REQUIRES: it does
+  bool gives(std::size_t tensor) const {
+    return !reply.resume && model_ranks.first_with(layout->tensors()[tensor]) == topology.rank;
+  }
+  Status place(std::vector<TensorSpec> tensors);
   RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
   Status give(const RankState& state);
   Status give_for_snapshot();
@@ -85,6 +96,40 @@ struct Session::Impl {
             "worker daemon at " + socket_path + " is gone; start it again, then start the trainers again"};
   }
 };
+
+// This rank's part of the model, as the reply says it.
+Status Session::Impl::place(std::vector<TensorSpec> tensors) {
+  const std::uint32_t nodes = topology.world_size / topology.local_world_size;
+  auto ranks = ModelRanks::of(reply.model_ranks, nodes, tensors);
+  if (!ranks || (!ranks->whole() && ranks->by_rank().size() != topology.world_size)) {
+    return fail(ErrorCode::kMalformed, "worker daemon at " + socket_path + " gave model ranks that cannot be: " +
+                                           (ranks ? std::to_string(ranks->by_rank().size()) + " of them, for " +
+                                                        std::to_string(topology.world_size) + " ranks"
+                                                  : ranks.error().message));
+  }
+  auto whole = Layout::with_owners(std::move(tensors), reply.chunk_elements, std::move(reply.owners));
+  if (!whole) return tl::unexpected(whole.error());
+  model_ranks = std::move(*ranks);
+  const std::span<const std::uint32_t> here =
+      model_ranks.whole() ? std::span<const std::uint32_t>() : model_ranks.of_node(NodeRank(topology.node_rank), nodes);
+  layout = whole->part(here);
+  TRIB_ASSERT(layout);
+  for (std::size_t t = 0; t < layout->tensors().size(); ++t) {
+    if (here.empty() || layout->tensors()[t].held_by(here[topology.local_rank])) held.push_back(t);
+  }
+  return {};
+}
+
+std::optional<std::size_t> Session::Impl::find(std::size_t declared) const {
+  const std::optional<std::size_t> tensor = layout->tensor_in_part(declared);
+  return tensor && std::ranges::binary_search(held, *tensor) ? tensor : std::nullopt;
+}
+
+std::size_t Session::Impl::at(std::size_t declared) const {
+  const std::optional<std::size_t> tensor = find(declared);
+  TRIB_ASSERT(tensor);
+  return *tensor;
+}
 
 Status Session::Impl::map(std::vector<FileDescriptor> fds) {
   const auto bad = [&](const std::string& what) {
@@ -238,11 +283,14 @@ Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round 
 
 // Every tensor is at the same round, and its answers are in: a boundary at which a rank may stop.
 bool Session::Impl::all_complete() const {
-  if (!std::ranges::all_of(rounds, [&](Round round) { return round == rounds.front(); })) return false;
-  for (std::size_t c = 0; c < layout->chunks(); ++c) {
-    if (chunk_words[c].version_plus_one.load(std::memory_order_acquire) <= rounds.front().value) return false;
-  }
-  return true;
+  const Round round = rounds[held.front()];
+  return std::ranges::all_of(held, [&](std::size_t t) {
+    const auto [begin, end] = layout->chunks_of(t);
+    const auto answered = [&](const ChunkWord& word) {
+      return word.version_plus_one.load(std::memory_order_acquire) > round.value;
+    };
+    return rounds[t] == round && std::all_of(chunk_words + begin, chunk_words + end, answered);
+  });
 }
 
 // The reason of an ended view was sent before its state was set, so it is in the socket already; the wait is for slow
@@ -320,6 +368,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   if (options.device) request.device = options.device->uuid();
   request.gradients_move = options.gradients_move;
   request.computes_with = options.computes_with;
+  request.model_rank = options.model_rank;
   // A worker that refuses at once may have closed already: its words are worth more than the failed send.
   std::vector<int> kept;
   if (options.keepsake && options.keepsake->memory) kept.push_back(options.keepsake->memory.get());
@@ -357,10 +406,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
     return fail(ErrorCode::kMalformed,
                 "worker daemon at " + options.socket + " gave this rank an impossible place: " + told.error().message);
   }
-  auto layout =
-      Layout::with_owners(std::move(request.tensors), impl->reply.chunk_elements, std::move(impl->reply.owners));
-  if (!layout) return tl::unexpected(layout.error());
-  impl->layout = std::move(*layout);
+  if (Status placed = impl->place(std::move(request.tensors)); !placed) return tl::unexpected(placed.error());
   if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
   const Status opened = impl->open_device();
   // It is still wanted if the view ends before its first round is complete, or a snapshot is named for where it begins.
@@ -393,13 +439,22 @@ const Layout& Session::layout() const {
   return *impl_->layout;
 }
 
-std::span<float> Session::initial(std::size_t tensor) {
-  TRIB_ASSERT(fresh() && impl_->topology.rank == 0);
+bool Session::holds(std::size_t tensor) const {
+  return impl_->find(tensor).has_value();
+}
+bool Session::gives_values(std::size_t tensor) const {
+  const std::optional<std::size_t> mine = impl_->find(tensor);
+  return mine && impl_->gives(*mine);
+}
+
+std::span<float> Session::initial(std::size_t declared) {
+  const std::size_t tensor = impl_->at(declared);
+  TRIB_ASSERT(impl_->gives(tensor));
   return {impl_->parameters + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
 }
 
 Status Session::start() {
-  if (fresh() && impl_->topology.rank == 0) {
+  if (std::ranges::any_of(impl_->held, [this](std::size_t tensor) { return impl_->gives(tensor); })) {
     if (auto sent = impl_->socket.send(InitialValues{}); !sent) return tl::unexpected(impl_->unavailable());
   }
   const Status waited = impl_->wait_chunks(0, static_cast<std::uint32_t>(impl_->layout->chunks()), resume_round());
@@ -418,16 +473,17 @@ bool Session::on_device() const {
 
 float* Session::gradient_device(std::size_t tensor) {
   TRIB_ASSERT(on_device());
-  return impl_->device_gradients + impl_->layout->tensor_offset(tensor);
+  return impl_->device_gradients + impl_->layout->tensor_offset(impl_->at(tensor));
 }
 
 const float* Session::parameters_device(std::size_t tensor) const {
   TRIB_ASSERT(on_device());
-  return impl_->device_parameters + impl_->layout->tensor_offset(tensor);
+  return impl_->device_parameters + impl_->layout->tensor_offset(impl_->at(tensor));
 }
 
-std::span<float> Session::gradient(std::size_t tensor) {
+std::span<float> Session::gradient(std::size_t declared) {
   TRIB_ASSERT(!on_device());
+  const std::size_t tensor = impl_->at(declared);
   float* flat = impl_->gradients;
   if (const auto& [offset, slot_bytes, slots] = impl_->reply.ring; slots != 0) {
     const std::uint64_t slot = impl_->rounds[tensor].next().value % slots;
@@ -436,8 +492,9 @@ std::span<float> Session::gradient(std::size_t tensor) {
   return {flat + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
 }
 
-std::span<const float> Session::parameters(std::size_t tensor) const {
+std::span<const float> Session::parameters(std::size_t declared) const {
   TRIB_ASSERT(!on_device());
+  const std::size_t tensor = impl_->at(declared);
   return {impl_->parameters + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
 }
 
@@ -463,7 +520,8 @@ void Session::last_round(Round round) {
   impl_->node->last_round.store(round.value, std::memory_order_relaxed);
 }
 
-void Session::ready(std::size_t tensor, std::uint64_t weight, double rate) {
+void Session::ready(std::size_t declared, std::uint64_t weight, double rate) {
+  const std::size_t tensor = impl_->at(declared);
   Round& round = impl_->rounds[tensor];
   round = round.next();
   TensorWord& word = impl_->tensor_words[tensor];
@@ -477,16 +535,17 @@ void Session::ready(std::size_t tensor, std::uint64_t weight, double rate) {
   }
 }
 
-Result<StepState> Session::wait(std::size_t tensor) {
+Result<StepState> Session::wait(std::size_t declared) {
+  const std::size_t tensor = impl_->at(declared);
   const auto [begin, end] = impl_->layout->chunks_of(tensor);
   return impl_->after(impl_->wait_chunks(begin, end, impl_->rounds[tensor]));
 }
 
 Result<StepState> Session::wait() {
   Status waited;
-  for (std::size_t t = 0; t < impl_->rounds.size() && waited; ++t) {
+  for (const std::size_t t : impl_->held) {
     const auto [begin, end] = impl_->layout->chunks_of(t);
-    waited = impl_->wait_chunks(begin, end, impl_->rounds[t]);
+    if (waited) waited = impl_->wait_chunks(begin, end, impl_->rounds[t]);
   }
   return impl_->after(waited);
 }

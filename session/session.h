@@ -1,7 +1,7 @@
 // tributary::Session: how a trainer attaches to the worker daemon of its node. Link target: tributary_session.
 //
 //   auto session = Session::attach(options, tensors);            // blocks until all ranks of the job are there
-//   if (session->fresh() && rank == 0) fill session->initial(t) for every t
+//   if (session->fresh()) fill session->initial(t) for every t with session->gives_values(t): for rank 0 all
 //   session->start();                                            // parameters of resume_round() are in parameters(t)
 //   for (Round r = session->resume_round().next(); ...; r = r.next()) {
 //     forward pass, reading parameters(t)
@@ -15,6 +15,10 @@
 // then means that the gradient is final on the device (call it from a host callback on the stream), and after wait()
 // the parameters are there for whatever is put on a stream afterwards. Otherwise the worker cannot, and the trainer
 // copies to and from host memory. initial(t) is host memory in both cases.
+//
+// With pipeline or tensor parallelism a rank holds a part of the model (docs/model-parallel.md): all ranks declare all
+// tensors, with their holders, and SessionOptions::model_rank says which of them this rank holds. What is said here of
+// all tensors is then of those that it holds, and no other may be named.
 //
 // Tensors have rounds of their own: after wait(t) the next ready(t) belongs to t's next round, whatever the other
 // tensors do (but ready all tensors of a round before you wait for the first: a chunk, and on devices a group of as
@@ -75,6 +79,7 @@ struct SessionOptions {
   // The trainer asks for gradient(t) anew in every round, and writes all of it before ready(t): then the only rank of a
   // node that pushes fp32 writes each round's gradient to where it is kept for lost servers, which else costs a copy.
   bool gradients_move = false;
+  std::uint32_t model_rank = 0;    // common/base/model_ranks.h
   std::string computes_with = {};  // common/wire/compute_kinds.h: compared with other ranks' and told; empty: not
 };
 
@@ -108,15 +113,17 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  bool fresh() const;          // nobody has parameters yet: rank 0 must give initial values
+  bool fresh() const;          // nobody has parameters yet: the first rank that holds a tensor gives its initial values
   Round resume_round() const;  // the round that parameters(t) belong to after start(); 0 for a fresh job
   JobId job() const;
-  const Layout& layout() const;
+  const Layout& layout() const;  // what this node's ranks hold; without model parallelism the job's
+  bool holds(std::size_t tensor) const;
+  bool gives_values(std::size_t tensor) const;  // fresh() and this rank is the first that holds it
   // Where this rank stands in this view. In an elastic job it changes from session to session, and is not what
   // SessionOptions::topology says.
   const Topology& topology() const;
 
-  // Rank 0 of a fresh job, before start(). REQUIRES: fresh(), rank 0.
+  // Before start(). REQUIRES: gives_values(tensor).
   std::span<float> initial(std::size_t tensor);
   // Blocks until the parameters of resume_round() are in. kStopped / kUnavailable if the view ends before.
   Status start();

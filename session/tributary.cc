@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,6 +70,7 @@ Status invalid(std::string message) {
 TensorSpec spec_of(const tributary_tensor& tensor) {
   TensorSpec spec{.name = tensor.name, .shape = {}, .group = tensor.group};
   if (tensor.dimensions > 0) spec.shape.assign(tensor.shape, tensor.shape + tensor.dimensions);
+  if (tensor.holder_count > 0) spec.holders.assign(tensor.holders, tensor.holders + tensor.holder_count);
   return spec;
 }
 
@@ -108,6 +110,11 @@ Result<std::vector<TensorSpec>> tensors_of(const tributary_options& options) {
     if (tensor.dimensions > 0 && tensor.shape == nullptr) {
       return fail(ErrorCode::kInvalidArgument, what + " has " + std::to_string(tensor.dimensions) +
                                                    " dimensions, and its shape is NULL; give an array of so many");
+    }
+    if (tensor.holder_count > 0 && (tensor.holders == nullptr || tensor.holder_count > tributary::kMaxModelRanks)) {
+      return fail(ErrorCode::kInvalidArgument, what + " has holder_count " + std::to_string(tensor.holder_count) +
+                                                   "; give an array of so many model ranks, at most " +
+                                                   std::to_string(tributary::kMaxModelRanks));
     }
     specs.push_back(spec_of(tensor));
   }
@@ -152,6 +159,7 @@ Result<SessionOptions> options_of(const tributary_options& given) {
   }
   if (given.attach_timeout_ms > 0) options.attach_timeout = std::chrono::milliseconds(given.attach_timeout_ms);
   options.gradients_move = given.gradients_move != 0;
+  options.model_rank = given.model_rank;
   if (given.computes_with) {
     if (strnlen(given.computes_with, tributary::kMaxComputeKindBytes + 1) > tributary::kMaxComputeKindBytes) {
       return fail(ErrorCode::kInvalidArgument, "tributary_options.computes_with has more than " +
@@ -187,9 +195,13 @@ std::size_t count(const tributary_session& session) {
 
 Status check_tensor(const tributary_session* session, std::size_t tensor) {
   if (Status there = not_null(session, "the session"); !there) return there;
-  if (tensor < count(*session)) return {};
-  return invalid("there is no tensor " + std::to_string(tensor) + ": the session has " +
-                 std::to_string(count(*session)) + ", which count from 0");
+  if (tensor >= count(*session)) {
+    return invalid("there is no tensor " + std::to_string(tensor) + ": the session has " +
+                   std::to_string(count(*session)) + ", which count from 0");
+  }
+  if (session->session->holds(tensor)) return {};
+  return invalid("tensor " + std::to_string(tensor) +
+                 " is not held by this rank: its holders do not have tributary_options.model_rank");
 }
 
 // For what only a session that is started and not finished can do.
@@ -204,8 +216,10 @@ Status check_running(const tributary_session* session, const char* call) {
   return {};
 }
 
+// REQUIRES: this rank holds it.
 const std::string& name_of_tensor(const tributary_session& session, std::size_t tensor) {
-  return session.session->layout().tensors()[tensor].name;
+  const tributary::Layout& layout = session.session->layout();
+  return layout.tensors()[layout.tensor_in_part(tensor).value()].name;
 }
 
 Status check_ready(const tributary_session* session, std::size_t tensor, std::uint64_t weight, double rate) {
@@ -230,9 +244,12 @@ Status check_ready(const tributary_session* session, std::size_t tensor, std::ui
 
 // A wait for all while only some are ready could last for ever.
 Status check_all_ready(const tributary_session& session) {
-  const auto [low, high] = std::ranges::minmax_element(session.readies);
-  if (*low == *high) return {};
-  const auto behind = static_cast<std::size_t>(low - session.readies.begin());
+  auto held = std::views::iota(std::size_t{0}, count(session)) |
+              std::views::filter([&](std::size_t tensor) { return session.session->holds(tensor); });
+  const auto [low, high] =
+      std::ranges::minmax_element(held, {}, [&](std::size_t tensor) { return session.readies[tensor]; });
+  const std::size_t behind = *low;
+  if (session.readies[behind] == session.readies[*high]) return {};
   return fail(ErrorCode::kWrongRound,
               "tributary_wait() for all tensors came before tributary_ready() of tensor '" +
                   name_of_tensor(session, behind) +
@@ -332,13 +349,13 @@ float* tributary_initial(tributary_session* session, size_t tensor) {
       why = "tributary_start() has been called";
     } else if (!session->session->fresh()) {
       why = "the job has parameters already (tributary_view.fresh is 0)";
-    } else if (session->session->topology().rank != 0) {
-      why = "this is not rank 0";
+    } else if (!session->session->gives_values(tensor)) {
+      why = "another rank gives them";
     }
     if (why) {
-      return fail(ErrorCode::kInvalidArgument,
-                  std::string("there are no initial values to give: ") + why +
-                      "; rank 0 of a fresh job gives them, between tributary_attach() and tributary_start()");
+      return fail(ErrorCode::kInvalidArgument, std::string("there are no initial values to give: ") + why +
+                                                   "; in a fresh job the first rank that holds a tensor gives them, "
+                                                   "between tributary_attach() and tributary_start()");
     }
     return session->session->initial(tensor).data();
   });
@@ -416,7 +433,7 @@ tributary_status tributary_ready(tributary_session* session, size_t tensor, uint
 tributary_status tributary_wait(tributary_session* session, size_t tensor, tributary_step* step) {
   return fenced([&]() -> Status {
     const bool all = tensor == TRIBUTARY_ALL_TENSORS;
-    if (Status fits = check_tensor(session, all ? 0 : tensor); !fits) return fits;
+    if (Status fits = all ? not_null(session, "the session") : check_tensor(session, tensor); !fits) return fits;
     if (Status there = not_null(step, "where tributary_wait() is to put the step"); !there) return there;
     if (Status running = check_running(session, "tributary_wait()"); !running) return running;
     if (all) {

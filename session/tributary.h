@@ -5,7 +5,7 @@
  *   tributary_attach(&options, &s);                         blocks until all ranks are there
  *   tributary_view view = {.size = sizeof view};
  *   tributary_get_view(s, &view);
- *   if (view.fresh && view.rank == 0) for every tensor t: fill tributary_initial(s, t)
+ *   if (view.fresh) for every tensor t: fill tributary_initial(s, t), unless that is NULL: another rank gives it
  *   tributary_start(s);                                     the parameters of view.resume_round are there
  *   for (uint64_t round = view.resume_round + 1; ...; ++round) {
  *     forward pass, reading tributary_parameters(s, t)
@@ -74,6 +74,10 @@ typedef struct tributary_tensor {
   const uint64_t* shape; /* its product is the number of elements, all of them fp32 */
   uint32_t dimensions;   /* 0: a scalar */
   uint32_t group;        /* 0: the job's [optimizer]; k: its k-th [[groups]] */
+  /* Which ranks hold it, by model rank, ascending; NULL: all. All ranks declare all tensors; those that a rank does not
+   * hold it may not name afterwards. */
+  const uint32_t* holders;
+  uint32_t holder_count;
 } tributary_tensor;
 
 typedef struct tributary_options {
@@ -93,6 +97,7 @@ typedef struct tributary_options {
   void (*note)(const char* text, void* context); /* told what an attach waits for; NULL: nobody */
   void* note_context;
   tributary_keepsake* keepsake; /* NULL: nothing is kept */
+  uint32_t model_rank; /* which part of the model this rank holds, with pipeline or tensor parallelism; else 0 */
 } tributary_options;
 
 /* What outlives a session: memory that the node's next worker needs if this one is killed. A trainer that gives the
@@ -110,14 +115,15 @@ TRIBUTARY_API void tributary_destroy(tributary_session* session);
 typedef struct tributary_view {
   size_t size; /* sizeof(tributary_view) */
   uint32_t rank, world_size, local_rank, local_world_size, node_rank;
-  uint32_t fresh;        /* 1: nobody has parameters yet, and rank 0 gives the initial values */
+  uint32_t fresh;        /* 1: nobody has parameters yet: the first rank that holds a tensor gives its initial values */
   uint32_t on_device;    /* 1: gradients and parameters are memory of tributary_options.device */
   uint64_t resume_round; /* that the parameters belong to after tributary_start(); 0 for a fresh job */
   uint64_t job;          /* the coordinator's number for it */
 } tributary_view;
 TRIBUTARY_API tributary_status tributary_get_view(const tributary_session* session, tributary_view* view);
 
-/* Host memory for a tensor's initial values. NULL: not fresh, not rank 0, after tributary_start(), no such tensor. */
+/* Host memory for a tensor's initial values. NULL: not fresh, another rank gives them, after tributary_start(), no such
+ * tensor. */
 TRIBUTARY_API float* tributary_initial(tributary_session* session, size_t tensor);
 /* Blocks until the parameters of resume_round are there. */
 TRIBUTARY_API tributary_status tributary_start(tributary_session* session);

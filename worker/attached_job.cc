@@ -88,19 +88,29 @@ Status AttachedJob::admit(const AttachRequest& request, const JobConfig& config)
 void AttachedJob::attach(TrainerId id, const AttachRequest& request, int peer_pid, FileDescriptor kept,
                          std::uint64_t now_ms) {
   trainers_.add(id, request, peer_pid);
-  if (kept) context_.redo.adopt(plan_->config, trainers_.node(), tensors_, std::move(kept), now_ms);
+  if (kept) brought_.push_back(std::move(kept));
   context_.logger->info("{}: {} attached ({} of {} local ranks)", in_words(), trainers_.who(request.local_rank),
                         trainers_.size(), trainers_.local_world_size());
   if (in<Gathering>() && trainers_.complete()) join(now_ms);
 }
 
 void AttachedJob::initial_values(std::uint32_t local_rank) {
-  const auto job = running();
-  if (!job) return;
+  Running* running = std::get_if<Running>(&phase_);
+  if (!running) return;
   const LocalTrainer& trainer = trainers_.at(local_rank);
-  if (trainer.rank == 0 && job->spec().init()) return context_.lanes.initial_values(job);
-  context_.refuse(trainer.id, {ErrorCode::kInvalidArgument,
-                               printed("rank %u sent initial values; only rank 0 of a fresh job does", trainer.rank)});
+  const NodeJobSpec& spec = running->job->spec();
+  if (!spec.gives_values(local_rank)) {
+    return context_.refuse(
+        trainer.id,
+        {ErrorCode::kInvalidArgument, printed("rank %u sent initial values; in a fresh job the first rank that holds a "
+                                              "tensor gives its values, and nobody else",
+                                              trainer.rank)});
+  }
+  if (!running->gave_values.insert(local_rank).second) return;
+  for (std::uint32_t rank = 0; rank < spec.ranks; ++rank) {
+    if (spec.gives_values(rank) && !running->gave_values.contains(rank)) return;
+  }
+  context_.lanes.initial_values(running->job);
 }
 
 // To be kept with a snapshot; the coordinator knows which rounds it wants.

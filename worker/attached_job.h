@@ -124,8 +124,9 @@ class AttachedJob {
   attached::Phase phase_;
 
   // From phase to phase.
-  std::string last_refusal_;   // of a join, until a view runs
-  bool told_of_redo_ = false;  // that nothing is kept for lost servers
+  std::vector<FileDescriptor> brought_;  // by trainers, of an earlier worker process, until the job is joined
+  std::string last_refusal_;             // of a join, until a view runs
+  bool told_of_redo_ = false;            // that nothing is kept for lost servers
   // Device memory may be freed only when no trainer has it open any more.
   std::shared_ptr<DeviceLender> lent_;
 };

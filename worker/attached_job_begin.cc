@@ -16,6 +16,9 @@ using namespace attached;
 void AttachedJob::join(std::uint64_t now_ms) {
   phase_ = Joining{now_ms + kJoinRepeatMs};
   const JobConfig& config = plan_->config;
+  for (FileDescriptor& fd : std::exchange(brought_, {})) {
+    context_.redo.adopt(config, trainers_.node(), tensors_, trainers_.model_ranks(), std::move(fd), now_ms);
+  }
   JoinJob message;
   message.job_json = to_canonical_json(config);
   message.tensors = tensors_;
@@ -23,9 +26,10 @@ void AttachedJob::join(std::uint64_t now_ms) {
   message.nodes = trainers_.world_size() / trainers_.local_world_size();
   message.local_world_size = trainers_.local_world_size();
   message.world_size = trainers_.world_size();
+  message.model_ranks = trainers_.model_ranks();
   for (const auto& [local_rank, trainer] : trainers_) add_kind(message.computes_with, trainer.computes_with);
-  message.on_devices =
-      context_.options.devices && context_.options.devices->api() && trainers_.any(&LocalTrainer::on_device);
+  message.on_devices = context_.options.devices && context_.options.devices->api() &&
+                       trainers_.any(&LocalTrainer::on_device) && trainers_.one_part();
   if (!message.on_devices) {
     if (context_.redo.busy(name())) {
       phase_ = Joining{now_ms + kRingRetryMs};

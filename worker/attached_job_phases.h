@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 
@@ -43,7 +44,8 @@ struct FoundOver {  // by a lane, and the coordinator has still to say why
 };
 struct Running {
   std::shared_ptr<NodeJob> job;
-  std::string stopped_by;  // who asked for a stop, in words; empty: nobody, or not known
+  std::set<std::uint32_t> gave_values;  // local ranks whose initial values are there
+  std::string stopped_by;               // who asked for a stop, in words; empty: nobody, or not known
   std::optional<OrderedStop> ordered;
   std::optional<FoundOver> found;  // counts for nothing once a stop is ordered
   std::optional<Status> outcome;   // as Over's, if it is heard before the last answers

@@ -22,6 +22,17 @@ std::vector<std::string> LocalTrainers::devices() const {
   return uuids;
 }
 
+std::vector<std::uint32_t> LocalTrainers::model_ranks() const {
+  std::vector<std::uint32_t> ranks;
+  for (const auto& [local_rank, trainer] : *this) ranks.push_back(trainer.model_rank);
+  return ranks;
+}
+
+bool LocalTrainers::one_part() const {
+  return std::ranges::all_of(*this,
+                             [this](const auto& one) { return one.second.model_rank == begin()->second.model_rank; });
+}
+
 Status LocalTrainers::admit(const AttachRequest& request, const std::string& job) const {
   if (request.node_rank != node_.value) {
     return fail(ErrorCode::kTopology,
@@ -48,8 +59,8 @@ Status LocalTrainers::admit(const AttachRequest& request, const std::string& job
 
 void LocalTrainers::add(TrainerId id, const AttachRequest& request, int peer_pid) {
   const std::int32_t pid = peer_pid > 0 ? peer_pid : request.pid;
-  emplace(request.local_rank,
-          LocalTrainer{id, request.rank, pid, request.device, request.gradients_move, request.computes_with});
+  emplace(request.local_rank, LocalTrainer{id, request.rank, pid, request.device, request.gradients_move,
+                                           request.computes_with, request.model_rank});
 }
 
 void LocalTrainers::welcome(const JobWelcome& m, const NodeJob& job, std::span<const int> doorbells,
@@ -63,6 +74,7 @@ void LocalTrainers::welcome(const JobWelcome& m, const NodeJob& job, std::span<c
   reply.resume_round = m.resume_round;
   reply.chunk_elements = m.chunk_elements;
   reply.owners = m.owners;
+  reply.model_ranks = m.model_ranks;
   reply.lanes = static_cast<std::uint16_t>(doorbells.size());
   reply.node_region_bytes = job.node_bytes();
   reply.gradient_region_bytes = job.rank_bytes();

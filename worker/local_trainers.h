@@ -25,6 +25,7 @@ struct LocalTrainer {
   std::string device;           // of its gradients; empty: host memory
   bool gradients_move = false;  // AttachRequest::gradients_move
   std::string computes_with;
+  std::uint32_t model_rank = 0;
   bool connected = true;
   std::optional<LeaveKind> left{};
 
@@ -53,6 +54,8 @@ class LocalTrainers : private std::map<std::uint32_t, LocalTrainer> {
   std::optional<std::uint32_t> local_rank_of(TrainerId id) const;
   std::string who(std::uint32_t local_rank) const;
   std::vector<std::string> devices() const;
+  std::vector<std::uint32_t> model_ranks() const;  // by local rank
+  bool one_part() const;                           // all hold the same part of the model
 
   // Does it stand where these do, and is its local rank free? job: in words.
   Status admit(const AttachRequest& request, const std::string& job) const;

@@ -30,10 +30,20 @@ Result<NodeJobSpec> spec_of(const std::shared_ptr<const JobPlan>& plan, const st
   Result<Layout> made = Layout::with_owners(tensors, m.chunk_elements, m.owners);
   if (!made) return tl::unexpected(made.error());
   if (Status fits = redo_fits(plan->config, *made, m); !fits) return tl::unexpected(fits.error());
+  Result<ModelRanks> model_ranks = ModelRanks::of(m.model_ranks, m.nodes, tensors);
+  if (!model_ranks || (!model_ranks->whole() && model_ranks->by_rank().size() != std::size_t{m.nodes} * ranks)) {
+    return fail(ErrorCode::kMalformed,
+                "the coordinator gave " + job_in_words(plan->name()) + " model ranks that cannot be: " +
+                    (model_ranks ? std::to_string(model_ranks->by_rank().size()) + " of them, for " +
+                                       std::to_string(m.nodes) + " nodes with " + std::to_string(ranks) + " ranks each"
+                                 : model_ranks.error().message));
+  }
   NodeJobSpec spec;
-  const auto layout = std::make_shared<const Layout>(std::move(*made));
-  spec.view =
-      std::make_shared<const ViewPlan>(ViewPlan{plan, m.job, m.view, m.nodes, layout, m.resume_round, m.resume});
+  const std::span<const std::uint32_t> mine =
+      model_ranks->whole() ? std::span<const std::uint32_t>() : model_ranks->of_node(m.node, m.nodes);
+  const auto layout = std::make_shared<const Layout>(made->part(mine).value());
+  spec.view = std::make_shared<const ViewPlan>(
+      ViewPlan{plan, m.job, m.view, m.nodes, layout, m.resume_round, m.resume, std::move(*model_ranks)});
   spec.node = m.node;
   spec.ranks = ranks;
   spec.endpoints = m.endpoints;
@@ -51,7 +61,7 @@ Result<std::shared_ptr<NodeJob>> open_view(NodeJobsContext& context, NodeJobSpec
   if (!plan.on_servers()) {
     spec.lane_memory = AllreduceLane::bytes_needed(spec);
   } else if (context.options.devices) {
-    auto opened = context.options.devices->open(*spec.view, trainers.devices());
+    auto opened = context.options.devices->open(*spec.view, trainers.devices(), trainers.one_part());
     if (!opened) return tl::unexpected(opened.error());
     spec.devices = std::move(*opened);
   }

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "common/base/assert.h"
 #include "common/base/utf8.h"
@@ -38,9 +39,14 @@ std::string shape_text(const std::vector<std::uint64_t>& shape) {
   return out + (shape.size() > kShown ? ", ...]" : "]");
 }
 
+std::string ranks_text(const std::vector<std::uint32_t>& ranks) {
+  return shape_text({ranks.begin(), ranks.end()});
+}
+
 std::string spec_text(const TensorSpec& spec) {
   return quoted(spec.name) + " of shape " + shape_text(spec.shape) +
-         (spec.group == 0 ? "" : " in group " + std::to_string(spec.group));
+         (spec.group == 0 ? "" : " in group " + std::to_string(spec.group)) +
+         (spec.holders.empty() ? "" : " of model ranks " + ranks_text(spec.holders));
 }
 
 Status check_tensors(std::span<const TensorSpec> tensors) {
@@ -73,6 +79,12 @@ Status check_tensors(std::span<const TensorSpec> tensors) {
     if (spec.group >= kMaxGroups) {
       return fail(ErrorCode::kInvalidArgument,
                   "tensor " + spec_text(spec) + ": groups are numbered from 0 to " + std::to_string(kMaxGroups - 1));
+    }
+    if (!std::ranges::is_sorted(spec.holders, std::ranges::less_equal()) ||
+        (!spec.holders.empty() && spec.holders.back() >= kMaxModelRanks)) {
+      return fail(ErrorCode::kInvalidArgument, "tensor " + spec_text(spec) + ": holders are model ranks from 0 to " +
+                                                   std::to_string(kMaxModelRanks - 1) +
+                                                   ", each once, in ascending order");
     }
     const std::uint64_t elements = spec.elements();
     if (elements == 0) {
@@ -145,14 +157,40 @@ std::uint64_t layout_hash(std::span<const TensorSpec> tensors, std::uint64_t chu
   if (std::ranges::any_of(tensors, [](const TensorSpec& t) { return t.group != 0; })) {
     for (const TensorSpec& t : tensors) number(t.group);
   }
+  if (std::ranges::any_of(tensors, [](const TensorSpec& t) { return !t.holders.empty(); })) {
+    for (const TensorSpec& t : tensors) {
+      number(t.holders.size());
+      for (const std::uint32_t holder : t.holders) number(holder);
+    }
+  }
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-// Chunks of a valid declaration.
+// Of a valid declaration: calls run(elements) for every longest run of tensors with the same holders, in order.
+void for_each_run(std::span<const TensorSpec> tensors, auto&& run) {
+  std::uint64_t elements = 0;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    elements += round_up(tensors[t].elements(), kTensorAlign);
+    if (t + 1 < tensors.size() && tensors[t + 1].holders == tensors[t].holders) continue;
+    run(std::exchange(elements, 0));
+  }
+}
+
 std::uint64_t count_chunks(std::span<const TensorSpec> tensors, std::uint64_t chunk_elements) {
-  std::uint64_t flat = 0;
-  for (const TensorSpec& t : tensors) flat += round_up(t.elements(), kTensorAlign);
-  return (flat + chunk_elements - 1) / chunk_elements;
+  std::uint64_t chunks = 0;
+  for_each_run(tensors, [&](std::uint64_t elements) { chunks += (elements + chunk_elements - 1) / chunk_elements; });
+  return chunks;
+}
+
+// Where every chunk begins, and where the last one ends.
+std::vector<std::uint64_t> chunk_begins(std::span<const TensorSpec> tensors, std::uint64_t chunk_elements) {
+  std::vector<std::uint64_t> begins{0};
+  for_each_run(tensors, [&](std::uint64_t elements) {
+    const std::uint64_t end = begins.back() + elements;
+    while (end - begins.back() > chunk_elements) begins.push_back(begins.back() + chunk_elements);
+    begins.push_back(end);
+  });
+  return begins;
 }
 
 Status check_declaration(std::span<const TensorSpec> tensors, std::uint64_t chunk_elements) {
@@ -177,6 +215,14 @@ std::uint64_t TensorSpec::elements() const {
     product = product > kOverflow / d ? kOverflow : product * d;  // saturates: over every limit anyway
   }
   return product;
+}
+
+bool TensorSpec::held_by(std::uint32_t model_rank) const {
+  return holders.empty() || std::ranges::binary_search(holders, model_rank);
+}
+
+bool TensorSpec::held_by_any(std::span<const std::uint32_t> model_ranks) const {
+  return std::ranges::any_of(model_ranks, [this](std::uint32_t rank) { return held_by(rank); });
 }
 
 Result<Layout> Layout::make(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
@@ -237,6 +283,7 @@ Result<Layout> Layout::with_owners(std::vector<TensorSpec> tensors, std::uint64_
     layout.flat_elements_ += round_up(t.elements(), kTensorAlign);
   }
   layout.hash_ = layout_hash(tensors, chunk_elements);
+  layout.begins_ = chunk_begins(tensors, chunk_elements);
   layout.chunk_elements_ = chunk_elements;
   layout.tensors_ = std::move(tensors);
   layout.owners_ = std::move(owners);
@@ -245,8 +292,50 @@ Result<Layout> Layout::with_owners(std::vector<TensorSpec> tensors, std::uint64_
 
 ChunkRange Layout::chunk(ChunkIndex c) const {
   TRIB_ASSERT(c.value < owners_.size());
-  const std::uint64_t begin = c.value * chunk_elements_;
-  return {begin, std::min(chunk_elements_, flat_elements_ - begin)};
+  return {begins_[c.value], begins_[c.value + 1] - begins_[c.value]};
+}
+
+// The tensors and chunks that are held keep their order and their bounds: a run of tensors with the same holders is in
+// the part whole, or not at all.
+std::optional<Layout> Layout::part(std::span<const std::uint32_t> model_ranks) const {
+  TRIB_ASSERT(!is_part());
+  const auto held = [&](const TensorSpec& tensor) { return tensor.held_by_any(model_ranks); };
+  if (model_ranks.empty() || std::ranges::all_of(tensors_, held)) return *this;
+  if (std::ranges::none_of(tensors_, held)) return std::nullopt;
+  Layout part;
+  part.chunk_elements_ = chunk_elements_;
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    if (!held(tensors_[t])) continue;
+    part.whole_tensors_.push_back(t);
+    part.tensors_.push_back(tensors_[t]);
+    part.offsets_.push_back(part.flat_elements_);
+    part.parameters_ += tensors_[t].elements();
+    part.flat_elements_ += round_up(tensors_[t].elements(), kTensorAlign);
+  }
+  part.begins_.push_back(0);
+  for (std::uint32_t c = 0; c < owners_.size(); ++c) {
+    if (!held(tensors_[tensors_of(ChunkIndex(c)).first])) continue;
+    part.whole_chunks_.push_back(ChunkIndex(c));
+    part.owners_.push_back(owners_[c]);
+    part.begins_.push_back(part.begins_.back() + chunk(ChunkIndex(c)).elements);
+  }
+  TRIB_ASSERT(part.begins_.back() == part.flat_elements_);
+  part.hash_ = layout_hash(part.tensors_, chunk_elements_);
+  return part;
+}
+
+std::optional<ChunkIndex> Layout::in_part(ChunkIndex of_whole) const {
+  if (whole_chunks_.empty()) return of_whole.value < owners_.size() ? std::optional(of_whole) : std::nullopt;
+  const auto found = std::ranges::lower_bound(whole_chunks_, of_whole);
+  if (found == whole_chunks_.end() || *found != of_whole) return std::nullopt;
+  return ChunkIndex(static_cast<std::uint32_t>(found - whole_chunks_.begin()));
+}
+
+std::optional<std::size_t> Layout::tensor_in_part(std::size_t of_whole) const {
+  if (whole_tensors_.empty()) return of_whole < tensors_.size() ? std::optional(of_whole) : std::nullopt;
+  const auto found = std::ranges::lower_bound(whole_tensors_, of_whole);
+  if (found == whole_tensors_.end() || *found != of_whole) return std::nullopt;
+  return static_cast<std::size_t>(found - whole_tensors_.begin());
 }
 
 std::pair<std::size_t, std::size_t> Layout::tensors_of(ChunkIndex c) const {
@@ -262,7 +351,10 @@ std::pair<std::uint32_t, std::uint32_t> Layout::chunks_of(std::size_t tensor) co
   TRIB_ASSERT(tensor < tensors_.size());
   const std::uint64_t begin = offsets_[tensor];
   const std::uint64_t last = begin + tensors_[tensor].elements() - 1;
-  return {static_cast<std::uint32_t>(begin / chunk_elements_), static_cast<std::uint32_t>(last / chunk_elements_ + 1)};
+  const auto of = [this](std::uint64_t element) {  // the last chunk that begins at or before it
+    return static_cast<std::uint32_t>(std::ranges::upper_bound(begins_, element) - begins_.begin() - 1);
+  };
+  return {of(begin), of(last) + 1};
 }
 
 std::vector<std::uint32_t> Layout::groups_of(ChunkIndex c) const {

@@ -3,6 +3,10 @@
 //   tensor 0 | pad | tensor 1 | pad | ...        every tensor starts at a multiple of kTensorAlign elements
 //   [ chunk 0 )[ chunk 1 )[ chunk 2 ) ...        every chunk has chunk_elements elements, the last may be shorter
 //
+// Where a tensor has other holders than the one before it, a chunk ends early and the next begins, so that all of a
+// chunk has the same holders. A node works on the part of the layout that its ranks hold (part()): a layout of its own,
+// with the same chunks under other numbers.
+//
 // Padding elements have gradient 0 and belong to no tensor; digests and exports skip them. Chunk c is owned by exactly
 // one (shard, lane). With equal weights the assignment is round-robin, so that the tensors a backward pass finishes
 // together are spread over all servers; with weights each chunk goes to the shard below its share that is due first,
@@ -12,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,18 +34,23 @@ inline constexpr std::size_t kMaxChunkBytes = 64u << 20;     // of fp32; also bo
 inline constexpr std::size_t kMinChunkBytes = 4u << 10;
 inline constexpr std::uint64_t kMaxChunks = 1u << 20;  // a layout must fit a control message (kMaxControlBytes)
 inline constexpr std::uint32_t kMaxGroups = 128;       // of tensors; a push says a learning rate of each
+inline constexpr std::uint32_t kMaxModelRanks = 1024;  // ranks that hold one replica of a model together
 
 struct TensorSpec {
-  std::string name;                  // unique within the job
-  std::vector<std::uint64_t> shape;  // product = elements; empty shape is a scalar (1 element)
-  std::uint32_t group = 0;           // of hyper-parameters: 0 [optimizer], k the job's k-th [[groups]]
+  std::string name;                         // unique within the job
+  std::vector<std::uint64_t> shape;         // product = elements; empty shape is a scalar (1 element)
+  std::uint32_t group = 0;                  // of hyper-parameters: 0 [optimizer], k the job's k-th [[groups]]
+  std::vector<std::uint32_t> holders = {};  // model ranks (common/base/model_ranks.h), ascending; empty: all of them
   bool operator==(const TensorSpec&) const = default;
   std::uint64_t elements() const;
+  bool held_by(std::uint32_t model_rank) const;
+  bool held_by_any(std::span<const std::uint32_t> model_ranks) const;
 
   static void fields(auto& m, auto&& field) {
     field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "a tensor's name"});
     field(m.shape, TRIB_WIRE(Shape), AtMost{kMaxShapeDims, "a tensor's shape"});
     field(m.group, TRIB_WIRE(Group));
+    field(m.holders, TRIB_WIRE(Holders), AtMost{kMaxModelRanks, "a tensor's holders"});
   }
 };
 
@@ -66,7 +76,8 @@ inline constexpr std::uint64_t kMaxChunkElements = kMaxChunkBytes / sizeof(float
 class Layout {
  public:
   // Errors: kInvalidArgument for no tensors, a duplicate or empty name, a zero dimension, too many parameters or
-  // groups, no shards or none with a weight above 0, chunk_elements not a multiple of kTensorAlign or out of bounds.
+  // groups, holders that are not ascending, no shards or none with a weight above 0, chunk_elements not a multiple of
+  // kTensorAlign or out of bounds.
   static Result<Layout> make(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
                              std::span<const ShardSlots> shards);
   // Where only tensors and chunks matter, and nobody owns them (all belong to one lane of one shard). The largest
@@ -75,6 +86,8 @@ class Layout {
   // As persisted or received: `owners` given. Same errors, and kInvalidArgument if owners.size() != number of chunks.
   static Result<Layout> with_owners(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
                                     std::vector<ChunkOwner> owners);
+  // What ranks with these model ranks hold of it; no model ranks: all of it. None: nothing. REQUIRES: this is no part.
+  std::optional<Layout> part(std::span<const std::uint32_t> model_ranks) const;
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   const std::vector<ChunkOwner>& owners() const { return owners_; }
@@ -90,18 +103,30 @@ class Layout {
   std::pair<std::uint32_t, std::uint32_t> chunks_of(std::size_t tensor) const;
   // The groups of the tensors that overlap chunk c, ascending.
   std::vector<std::uint32_t> groups_of(ChunkIndex c) const;
+  // Of a part: the number that a chunk or tensor has in the whole layout, and the part's own of that one; none: the
+  // part does not have it. Of a whole layout they are the same.
+  bool is_part() const { return !whole_chunks_.empty(); }
+  ChunkIndex in_whole(ChunkIndex c) const { return whole_chunks_.empty() ? c : whole_chunks_[c.value]; }
+  std::optional<ChunkIndex> in_part(ChunkIndex of_whole) const;
+  std::size_t tensor_in_whole(std::size_t tensor) const {
+    return whole_tensors_.empty() ? tensor : whole_tensors_[tensor];
+  }
+  std::optional<std::size_t> tensor_in_part(std::size_t of_whole) const;
   // Chunks of one (shard, lane), ascending.
   std::vector<ChunkIndex> chunks_owned_by(ShardIndex shard, LaneIndex lane) const;
 
-  // XXH3-64 over names, shapes, chunk_elements, and groups where there are some (not over owners: the same data on
-  // other servers is the same layout).
+  // XXH3-64 over names, shapes, chunk_elements, and groups and holders where there are some (not over owners: the same
+  // data on other servers is the same layout).
   std::uint64_t hash() const { return hash_; }
 
  private:
   Layout() = default;
   std::vector<TensorSpec> tensors_;
   std::vector<std::uint64_t> offsets_;
+  std::vector<std::uint64_t> begins_;  // of every chunk, and where the last one ends
   std::vector<ChunkOwner> owners_;
+  std::vector<ChunkIndex> whole_chunks_;  // of a part: their numbers in the whole
+  std::vector<std::size_t> whole_tensors_;
   std::uint64_t chunk_elements_ = 0;
   std::uint64_t flat_elements_ = 0;
   std::uint64_t parameters_ = 0;

@@ -10,6 +10,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/layout.h"
+#include "common/base/model_ranks.h"
 #include "common/config/config.h"
 #include "common/math/encoding.h"
 #include "kernels/optimizer.h"
@@ -38,11 +39,18 @@ struct ViewPlan {
   JobId job;
   ViewId view;
   std::uint32_t nodes = 1;
-  std::shared_ptr<const Layout> layout;
+  std::shared_ptr<const Layout> layout;  // on nodes the part that their ranks hold
   Round start;           // on nodes what every chunk begins at; on servers the snapshot behind the view (0: none)
   bool resumes = false;  // there is state to begin with: nobody's initial values are awaited
+  ModelRanks model_ranks = {};
 
   const std::string& name() const { return plan->name(); }
+  // Of a chunk all tensors have the same holders.
+  const TensorSpec& tensor_in(ChunkIndex chunk) const { return layout->tensors()[layout->tensors_of(chunk).first]; }
+  // The nodes that hold it, ascending, of which the first gives its initial values.
+  std::vector<NodeRank> nodes_with(ChunkIndex chunk) const { return model_ranks.nodes_with(tensor_in(chunk), nodes); }
+  // How many ranks of every replica push it: a sample is counted as often.
+  std::uint32_t copies(ChunkIndex chunk) const { return model_ranks.copies(tensor_in(chunk)); }
 };
 
 }  // namespace tributary

@@ -47,6 +47,7 @@ struct RankState {
   }
 };
 
+inline constexpr std::size_t kMaxRanks = 1u << 16;  // of a view
 inline constexpr std::size_t kMaxDeviceUuid = 64;
 inline constexpr std::size_t kMaxMemoryHandle = 256;  // bytes; CUDA's have 64
 
@@ -55,9 +56,10 @@ struct AttachRequest {
   std::uint32_t rank = 0, local_rank = 0, world_size = 1, local_world_size = 1, node_rank = 0;
   std::int32_t pid = 0;
   std::vector<TensorSpec> tensors;
-  std::string device;           // UUID of the GPU with this rank's gradients; empty: they are in host memory
-  bool gradients_move = false;  // the trainer can write each round's gradient elsewhere
-  std::string computes_with;    // common/wire/compute_kinds.h; empty: not said
+  std::string device;            // UUID of the GPU with this rank's gradients; empty: they are in host memory
+  bool gradients_move = false;   // the trainer can write each round's gradient elsewhere
+  std::string computes_with;     // common/wire/compute_kinds.h; empty: not said
+  std::uint32_t model_rank = 0;  // common/base/model_ranks.h
 
   static constexpr auto kWire = TRIB_WIRE(Request);
   static void fields(auto& m, auto&& field) {
@@ -72,6 +74,7 @@ struct AttachRequest {
     field(m.device, TRIB_WIRE(Device), AtMost{kMaxDeviceUuid, "the device"});
     field(m.gradients_move, TRIB_WIRE(GradientsMove));
     field(m.computes_with, TRIB_WIRE(ComputesWith), CutAt{kMaxComputeKindBytes, "what the rank computes with"});
+    field(m.model_rank, TRIB_WIRE(ModelRank));
   }
 };
 // File descriptors travel with it (SCM_RIGHTS), in this order: node region, gradient region, one eventfd per lane.
@@ -100,6 +103,7 @@ struct AttachReply {
     std::uint64_t offset = 0, slot_bytes = 0;
     std::uint32_t slots = 0;
   } ring;
+  std::vector<std::uint32_t> model_ranks;  // as OpenJob::model_ranks
 
   static constexpr auto kWire = TRIB_WIRE(Reply);
   static void fields(auto& m, auto&& field) {
@@ -126,6 +130,7 @@ struct AttachReply {
     field(m.ring.offset, TRIB_WIRE(RingOffset));
     field(m.ring.slot_bytes, TRIB_WIRE(RingSlotBytes));
     field(m.ring.slots, TRIB_WIRE(RingSlots));
+    field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
   }
 };
 struct InitialValues {  // trainer of rank 0 -> worker: the parameters in the node region are the initial ones

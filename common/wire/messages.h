@@ -22,7 +22,7 @@ namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both. Within
 // a version fields and kinds may be added (docs/data-path.md, "Messages of other releases").
-inline constexpr std::uint16_t kProtocolVersion = 11;
+inline constexpr std::uint16_t kProtocolVersion = 12;
 
 // A worker whose local ranks have all attached.
 struct JoinJob {
@@ -41,8 +41,9 @@ struct JoinJob {
   std::uint64_t redo_members = 0;  // JobWelcome::members of the views that they were pushed in
   // Encodings with error feedback: the rounds after which it knows what it has not said yet (last < first: none).
   Round residual_first{1}, residual_last;
-  ComputeKinds computes_with;  // its ranks
-  bool on_devices = false;     // its ranks' gradients are on GPUs, which add them up
+  ComputeKinds computes_with;              // its ranks
+  bool on_devices = false;                 // its ranks' gradients are on GPUs, which add them up
+  std::vector<std::uint32_t> model_ranks;  // of its ranks, by local rank; empty: each holds the whole model
 
   static constexpr auto kWire = TRIB_WIRE(JoinJob);
   static void fields(auto& m, auto&& field) {
@@ -63,6 +64,7 @@ struct JoinJob {
     field(m.computes_with, TRIB_WIRE(ComputesWith), AtMost{kMaxComputeKinds, "the list of what ranks compute with"},
           AtMost{kMaxComputeKindBytes, "what a rank computes with"});
     field(m.on_devices, TRIB_WIRE(OnDevices));
+    field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
   }
 };
 // Coordinator -> server: own your chunks of this job in this view.
@@ -77,6 +79,7 @@ struct OpenJob {
   bool resume = false;  // load the snapshot of resume_round; else wait for Init
   Round resume_round;
   bool kept = false;  // go on with what is in memory; resume and resume_round then say what is in the store
+  std::vector<std::uint32_t> model_ranks;  // ModelRanks::by_rank() of the view; empty: each holds the whole model
 
   static constexpr auto kWire = TRIB_WIRE(OpenJob);
   static void fields(auto& m, auto&& field) {
@@ -92,6 +95,7 @@ struct OpenJob {
     field(m.resume, TRIB_WIRE(Resume));
     field(m.resume_round, TRIB_WIRE(ResumeRound));
     field(m.kept, TRIB_WIRE(Kept));
+    field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
   }
 };
 // Server -> coordinator: reply to StopJob(kRestart): what it has in memory to go on from.
@@ -147,6 +151,7 @@ struct JobWelcome {  // coordinator -> workers: begin
   std::uint64_t members = 0;  // says which nodes those are (members_hash())
   // Of the node's ranks, by local rank, if the view begins where it was kept. Missing or empty: none.
   std::vector<std::vector<std::byte>> rank_states;
+  std::vector<std::uint32_t> model_ranks;  // as OpenJob::model_ranks
 
   static constexpr auto kWire = TRIB_WIRE(JobWelcome);
   static void fields(auto& m, auto&& field) {
@@ -172,6 +177,7 @@ struct JobWelcome {  // coordinator -> workers: begin
     field(m.members, TRIB_WIRE(Members));
     field(m.rank_states, TRIB_WIRE(RankStates), AtMost{kMaxRankStates, "the list of the ranks' states"},
           AtMost{kMaxRankState, "a rank's state"});
+    field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
   }
 };
 inline constexpr std::size_t kMaxPeerAddressBytes = 256u << 10;

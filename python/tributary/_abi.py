@@ -16,6 +16,8 @@ class CTensor(c.Structure):
         ("shape", c.POINTER(c.c_uint64)),
         ("dimensions", c.c_uint32),
         ("group", c.c_uint32),
+        ("holders", c.POINTER(c.c_uint32)),
+        ("holder_count", c.c_uint32),
     ]
 
 
@@ -39,6 +41,7 @@ class COptions(c.Structure):
         ("note", NoteCallback),
         ("note_context", c.c_void_p),
         ("keepsake", c.c_void_p),
+        ("model_rank", c.c_uint32),
     ]
 
 

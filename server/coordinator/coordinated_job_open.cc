@@ -137,6 +137,9 @@ void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {
 Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fresh_id) {
   const JobMembers& members = gathering.members;
   const JoinJob& join = members.begin()->second.join;
+  if (Status fits = check_model_ranks(members, config()); !fits) {
+    return fail(fits.error().code, in_words() + ": " + fits.error().message);
+  }
   // The newest state on disks becomes the record's. Is there any?
   const auto take_newest = [&]() -> Result<bool> {
     const Result<StateHome::Stored> newest = ledger_.home().newest(config(), record(), members);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "common/base/model_ranks.h"
 #include "common/config/job_json.h"
 #include "common/wire/redo_plan.h"
 #include "kernels/tree_sum.h"
@@ -38,6 +39,40 @@ std::uint32_t nodes_said(const JobMembers& members) {
   return nodes;
 }
 
+std::vector<std::uint32_t> model_ranks_of(const JobMembers& members) {
+  std::vector<std::uint32_t> ranks;
+  for (const auto& [node, member] : members) {
+    std::vector<std::uint32_t> mine = member.join.model_ranks;
+    mine.resize(member.join.local_world_size);
+    ranks.insert(ranks.end(), mine.begin(), mine.end());
+  }
+  if (std::ranges::all_of(ranks, [](std::uint32_t part) { return part == 0; })) ranks.clear();
+  return ranks;
+}
+
+Status check_model_ranks(const JobMembers& members, const JobConfig& config) {
+  const std::vector<std::uint32_t> ranks = model_ranks_of(members);
+  const auto nodes = static_cast<std::uint32_t>(members.size());
+  const auto made = ModelRanks::of(ranks, nodes, members.begin()->second.join.tensors);
+  if (!made) return tl::unexpected(made.error());
+  if (made->whole()) return {};
+  if (!has_rounds(config)) {
+    return fail(ErrorCode::kTopology,
+                "its ranks hold parts of the model, which goes with the modes \"sync\" and "
+                "\"local_sgd\", and not with mode = \"" +
+                    std::string(word(config.mode)) + "\"");
+  }
+  if (!is_elastic(config)) return {};
+  for (std::uint32_t node = 0; node < nodes; ++node) {
+    const std::span<const std::uint32_t> mine = made->of_node(NodeRank(node), nodes);
+    if (ModelRanks::of({mine.begin(), mine.end()}, 1, members.begin()->second.join.tensors)) continue;
+    return fail(ErrorCode::kTopology,
+                "membership.on_worker_loss = \"continue\" needs nodes that hold the whole model each, but replicas of "
+                "this one lie on several; put all ranks of a replica on one node, or set \"wait\"");
+  }
+  return {};
+}
+
 std::uint32_t redo_capacity(const JobMembers& members) {
   std::uint32_t capacity = ~0u;
   for (const auto& [node, member] : members) capacity = std::min(capacity, member.join.redo_capacity);
@@ -62,6 +97,11 @@ Status check_join(const JoinJob& m, const std::string& job) {
                                        " ranks each are more than the " + std::to_string(kernels::kMaxSumInputs) +
                                        " that one sum can have; use fewer nodes or fewer ranks per node");
   }
+  if (!m.model_ranks.empty() && m.model_ranks.size() != m.local_world_size) {
+    return fail(ErrorCode::kMalformed, node + " of " + job + " says " + std::to_string(m.model_ranks.size()) +
+                                           " model ranks, but has " + std::to_string(m.local_world_size) +
+                                           " ranks; worker and coordinator must be of the same release");
+  }
   if (m.redo_job.value != 0 && m.redo_last >= m.redo_first &&
       m.redo_last.value - m.redo_first.value >= m.redo_capacity) {
     return fail(ErrorCode::kMalformed,
@@ -76,7 +116,7 @@ bool same_join(const JoinJob& a, const JoinJob& b) {
   const auto all = [](const JoinJob& m) {
     return std::tie(m.job_json, m.tensors, m.node, m.nodes, m.local_world_size, m.world_size, m.checkpoint_round,
                     m.redo_job, m.redo_first, m.redo_last, m.redo_capacity, m.redo_members, m.computes_with,
-                    m.on_devices);
+                    m.on_devices, m.model_ranks);
   };
   return all(a) == all(b);
 }

@@ -38,6 +38,11 @@ std::vector<std::uint32_t> nodes_of(const JobMembers& members);
 // What an elastic job's first view is to have: as many as those who are there say. (Who said more may have gone for
 // good.)
 std::uint32_t nodes_said(const JobMembers& members);
+// Of all their ranks, in a view of them (OpenJob::model_ranks).
+std::vector<std::uint32_t> model_ranks_of(const JobMembers& members);
+// Can these nodes train the model together? kTopology: they hold parts of it that do not make up whole replicas; or the
+// job's mode does not go with parts.
+Status check_model_ranks(const JobMembers& members, const JobConfig& config);
 // Rounds that all of them can keep the pushes of; 0: some keep none.
 std::uint32_t redo_capacity(const JobMembers& members);
 

@@ -15,6 +15,7 @@ OpenJob open_message(const JobRecord& record, const JobView& view, std::uint16_t
   open.chunk_elements = record.chunk_elements;
   open.owners = record.owners;
   open.nodes = static_cast<std::uint32_t>(view.members.size());
+  open.model_ranks = model_ranks_of(view.members);
   open.resume = view.start.resume;
   open.resume_round = view.start.loaded;
   open.kept = view.start.kept.contains(shard);
@@ -39,6 +40,7 @@ JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::ui
   welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(members.begin(), members.find(node))));
   welcome.nodes = ledger.nodes;
   welcome.members = record.view_nodes.hash;
+  welcome.model_ranks = model_ranks_of(members);
   welcome.rank_states = ledger.keeper.rank_states(node, start);
   if (ledger.servers() == 0) return welcome;
   const std::set<std::uint16_t> owning = ledger.shards();

@@ -1,9 +1,24 @@
 #include "server/shard/chunk_arrays.h"
 
+#include <algorithm>
+
 #include "common/math/encoding.h"
 #include "server/shard/shard_job.h"
 
 namespace tributary {
+namespace {
+
+// Of any chunk: how many nodes push it.
+std::size_t most_holders(const ViewPlan& view) {
+  if (view.model_ranks.whole()) return view.nodes;
+  std::size_t most = 0;
+  for (const TensorSpec& tensor : view.layout->tensors()) {
+    most = std::max(most, view.model_ranks.nodes_with(tensor, view.nodes).size());
+  }
+  return most;
+}
+
+}  // namespace
 
 ChunkArrays chunk_arrays(const ShardJob& job) {
   ChunkArrays arrays;
@@ -14,7 +29,7 @@ ChunkArrays chunk_arrays(const ShardJob& job) {
   arrays.previous = job.recovers ? 1 : 0;
   arrays.sums = plan.has_gate() ? 1 : 0;
   arrays.told = plan.has_clocks() ? job.view->nodes : 0;
-  arrays.residuals = plan.push->keeps_residual() ? job.view->nodes : 0;
+  arrays.residuals = plan.push->keeps_residual() ? most_holders(*job.view) : 0;
   return arrays;
 }
 

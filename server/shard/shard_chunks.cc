@@ -14,14 +14,22 @@ ShardChunks::ShardChunks(ShardJob job, BufferPool& pool, ShardOutput& output, Sh
     chunks_[i].position = i;
     chunks_[i].elements = job_.view->layout->chunk(owned[i]).elements;
     chunks_[i].groups = job_.view->layout->groups_of(owned[i]).size();
-    chunks_[i].state.nodes = job_.view->nodes;
     local_[owned[i].value] = static_cast<std::uint32_t>(i);
+  }
+  begin_view();
+}
+
+void ShardChunks::begin_view() {
+  for (ShardChunk& chunk : chunks_) {
+    chunk.state.nodes = job_.view->nodes;
+    chunk.nodes = job_.view->nodes_with(chunk.index);
+    chunk.copies = job_.view->copies(chunk.index);
   }
 }
 
 void ShardChunks::reopen(ShardJob job) {
   job_ = std::move(job);
-  for (ShardChunk& chunk : chunks_) chunk.state.nodes = job_.view->nodes;
+  begin_view();
 }
 
 ShardChunk* ShardChunks::find(ChunkIndex chunk) {
@@ -53,6 +61,11 @@ ShardChunk* ShardChunks::find(PeerId from, const ChunkKey& key, Round round) {
            "chunk " + std::to_string(key.chunk.value) + " does not belong to server " +
                std::to_string(job_.shard.value) + " lane " + std::to_string(job_.lane.value) + " (the job has " +
                std::to_string(local_.size()) + " chunks); attach again to get the current layout");
+  } else if (!chunk->held_by(key.node)) {
+    reject(from, key, round, ErrorCode::kTopology,
+           "chunk " + std::to_string(key.chunk.value) + " is not held by node " + std::to_string(key.node.value) +
+               ": none of its ranks has tensor '" + job_.view->tensor_in(key.chunk).name + "'");
+    return nullptr;
   }
   return chunk;
 }

@@ -30,7 +30,9 @@ struct ShardChunk {
   ChunkIndex index;
   std::size_t position = 0;  // by which rules and parts keep what is theirs of it
   std::size_t elements = 0;
-  std::size_t groups = 1;  // of tensors that it holds
+  std::size_t groups = 1;         // of tensors that it holds
+  std::vector<NodeRank> nodes{};  // of the view, that hold it and push it, ascending
+  std::uint32_t copies = 1;       // ViewPlan::copies()
   bool initialised = false;
   bool captured = false;  // for the snapshot that is named
   ChunkState state;
@@ -38,6 +40,7 @@ struct ShardChunk {
 
   const BufferRef& answer() const { return encoded ? encoded : state.params; }
   std::size_t array_bytes() const { return elements * sizeof(float); }
+  bool held_by(NodeRank node) const { return std::ranges::binary_search(nodes, node); }
 };
 
 // One step of the optimizer.
@@ -116,6 +119,7 @@ class ShardChunks {
 
  private:
   static constexpr std::uint32_t kNotOurs = ~0u;  // in local_
+  void begin_view();
 
   ShardJob job_;
   BufferPool& pool_;

@@ -75,9 +75,10 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
     chunks_.reject(from, init.key, Round(0), code, std::move(message));
   };
   const std::string values_of = "initial values of chunk " + std::to_string(init.key.chunk.value);
-  if (init.key.node.value != 0) {
-    return refuse(ErrorCode::kTopology,
-                  "initial values from node " + std::to_string(init.key.node.value) + "; only node 0 sends them");
+  if (init.key.node != chunk->nodes.front()) {
+    return refuse(ErrorCode::kTopology, values_of + " from node " + std::to_string(init.key.node.value) +
+                                            "; only node " + std::to_string(chunk->nodes.front().value) +
+                                            ", the first that holds it, sends them");
   }
   if (job().view->resumes) {
     return refuse(ErrorCode::kWrongRound, values_of + ", but the view resumes at round " +

@@ -48,9 +48,10 @@ class ShardCore {
 
   // Restores a chunk instead of waiting for Init; the values are copied. REQUIRES: chunk is owned by this lane and not
   // yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty. If the job has another number of
-  // nodes now, node 0 gets the sum of all residuals: nothing of what was not sent is lost. A node's pushes up to its
-  // clock are in the state, and are not applied again when it repeats them; with another number of nodes clocks are
-  // nobody's, and all nodes' begin at job().view->start. Without a gate decision it is as a fresh job's.
+  // nodes now, the first that holds the chunk gets the sum of all residuals: nothing of what was not sent is lost. A
+  // node's pushes up to its clock are in the state, and are not applied again when it repeats them; with another number
+  // of nodes clocks are nobody's, and all nodes' begin at job().view->start. Without a gate decision it is as a fresh
+  // job's.
   Status restore(ChunkIndex chunk, const ChunkState& saved);
 
   // The state goes on in another view, which may have another number of nodes. REQUIRES: stop(false, ...).

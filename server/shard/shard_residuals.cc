@@ -12,7 +12,7 @@ namespace tributary {
 void ShardResiduals::begin_view() {
   for (ShardChunk& chunk : chunks_.all()) {
     returns_[chunk.position].resize(chunks_.job().view->nodes);
-    std::erase_if(chunk.state.residuals, [&](const NodeResidual& r) { return r.node >= chunks_.job().view->nodes; });
+    std::erase_if(chunk.state.residuals, [&](const NodeResidual& r) { return !chunk.held_by(NodeRank(r.node)); });
   }
 }
 
@@ -39,7 +39,10 @@ bool ShardResiduals::restore(ShardChunk& chunk, const ChunkState& saved) {
     return true;
   };
   if (saved.residuals.empty()) return true;
-  if (saved.nodes == chunks_.job().view->nodes) {
+  const bool same_nodes =
+      saved.nodes == chunks_.job().view->nodes &&
+      std::ranges::all_of(saved.residuals, [&](const NodeResidual& r) { return chunk.held_by(NodeRank(r.node)); });
+  if (same_nodes) {
     return std::ranges::all_of(saved.residuals, [&](const NodeResidual& residual) {
       return hold_copy(residual.node,
                        [&](float* out) { std::memcpy(out, residual.bytes().data(), residual.bytes().size()); });
@@ -49,7 +52,7 @@ bool ShardResiduals::restore(ShardChunk& chunk, const ChunkState& saved) {
   for (const NodeResidual& residual : saved.residuals) {
     inputs.push_back(reinterpret_cast<const float*>(residual.bytes().data()));
   }
-  return hold_copy(0, [&](float* out) { kernels::tree_sum(inputs, chunk.elements, out); });
+  return hold_copy(chunk.nodes.front().value, [&](float* out) { kernels::tree_sum(inputs, chunk.elements, out); });
 }
 
 bool ShardResiduals::give_back(PeerId to, const ShardChunk& chunk, NodeRank node) {
@@ -60,7 +63,7 @@ bool ShardResiduals::give_back(PeerId to, const ShardChunk& chunk, NodeRank node
 
 bool ShardResiduals::complete() const {
   return std::ranges::all_of(std::as_const(chunks_).all(), [&](const ShardChunk& chunk) {
-    return chunk.state.residuals.size() == chunks_.job().view->nodes;
+    return chunk.state.residuals.size() == chunk.nodes.size();
   });
 }
 

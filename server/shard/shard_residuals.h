@@ -18,8 +18,8 @@ class ShardResiduals {
   // Of the chunk at its version. `values`: elements fp32 at any address.
   void hold(ShardChunk& chunk, NodeRank node, Payload values);
   void drop(ShardChunk& chunk);
-  // Copies what was kept with `saved`: of the same nodes each its own; of others, node 0 gets the sum, so that nothing
-  // of what was not sent is lost. False: the pool has no buffer.
+  // Copies what was kept with `saved`: of the same nodes each its own; of others, the first that holds the chunk gets
+  // the sum, so that nothing of what was not sent is lost. False: the pool has no buffer.
   bool restore(ShardChunk& chunk, const ChunkState& saved);
   // Sends the node what restore() has for it. False: nothing (any more).
   bool give_back(PeerId to, const ShardChunk& chunk, NodeRank node);

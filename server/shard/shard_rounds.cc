@@ -37,7 +37,6 @@ void ShardRounds::begin_view() {
   if (residuals_) residuals_->begin_view();
   for (OpenRound& round : open_) round.pushes.resize(job.view->nodes);
   for (auto& waiting : pulls_) waiting.resize(job.view->nodes);
-  frames_.resize(job.view->nodes);
 }
 
 void ShardRounds::end_view() {
@@ -105,14 +104,28 @@ bool ShardRounds::refuse(PeerId from, const ShardChunk& chunk, const Push& push)
     return no(ErrorCode::kMalformed,
               " once more, without what was decided about it; worker and server must be of the same release");
   }
-  for (std::uint32_t node = 0; push.round.value == chunk.state.version.value + 1 && node < pushes.size(); ++node) {
-    const Contribution& other = pushes[node];
-    if (!other.present || node == push.key.node.value || std::ranges::equal(other.rates, push.rates)) continue;
+  if (push.round.value != chunk.state.version.value + 1) return false;
+  for (const NodeRank node : chunk.nodes) {
+    const Contribution& other = pushes[node.value];
+    if (!other.present || node == push.key.node || std::ranges::equal(other.rates, push.rates)) continue;
     return no(ErrorCode::kConfigMismatch, ": its learning rate " + in_words(push.rates) + " differs from node " +
-                                              std::to_string(node) + "'s " + in_words(other.rates) +
+                                              std::to_string(node.value) + "'s " + in_words(other.rates) +
                                               "; all ranks must set the same rates in a round");
   }
+  const bool last = !pushes[push.key.node.value].present && open_[chunk.position].arrived + 1 == chunk.nodes.size();
+  if (const std::uint64_t samples = weight(chunk) + push.weight; last && samples % chunk.copies != 0) {
+    return no(ErrorCode::kConfigMismatch,
+              ": the ranks that hold tensor '" + chunks_.job().view->tensor_in(chunk.index).name + "' count " +
+                  std::to_string(samples) + " samples, but " + std::to_string(chunk.copies) +
+                  " of them share each replica and must count the same; all ranks of a replica must say one weight");
+  }
   return false;
+}
+
+std::uint64_t ShardRounds::weight(const ShardChunk& chunk) const {
+  std::uint64_t sum = 0;
+  for (const Contribution& push : open_[chunk.position].pushes) sum += push.present ? push.weight : 0;
+  return sum;
 }
 
 // A node has left after this round. Its residual belongs to the state that a stop keeps.
@@ -131,23 +144,22 @@ void ShardRounds::take_residual(PeerId from, ShardChunk& chunk, const Push& push
 // follows at once: an answer is large and queues behind the other nodes', so that acknowledgements by answers alone
 // would slow down just the node that is last, and it would stay last (docs/data-path.md).
 void ShardRounds::push_held(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round) {
-  const std::uint32_t nodes = chunks_.job().view->nodes;
-  const bool alone = nodes == 1;
+  const bool alone = chunk.nodes.size() == 1;
   if (!alone) chunks_.output().receipt(from, Receipt{key, round});
-  const bool done = open_[chunk.position].arrived == nodes && complete_round(chunk);
+  const bool done = all_there(chunk) && complete_round(chunk);
   if (alone && !done) chunks_.output().receipt(from, Receipt{key, round});
 }
 
 // False, and the round is as it was, if the pool has no buffer for the new state, or if the gate has not opened.
 bool ShardRounds::complete_round(ShardChunk& chunk) {
   OpenRound& round = open_[chunk.position];
-  ShardStep step{frames_, 0, chunk.state.step + 1};
-  for (std::uint32_t node = 0; node < frames_.size(); ++node) {
-    const Contribution& push = round.pushes[node];
-    step.weight += push.weight;
-    frames_[node] = {push.frame.bytes().data(), push.weight};
+  frames_.clear();
+  for (const NodeRank node : chunk.nodes) {
+    const Contribution& push = round.pushes[node.value];
+    frames_.push_back({push.frame.bytes().data(), push.weight});
   }
-  step.rates = round.pushes.front().rates;
+  ShardStep step{frames_, weight(chunk) / chunk.copies, chunk.state.step + 1};
+  step.rates = round.pushes[chunk.nodes.front().value].rates;
   std::optional<GateDecision> decision;
   if (gate_ && !(decision = gate_->pass(chunk, round, step))) return false;
   if (!apply(chunk, step)) return false;
@@ -176,20 +188,20 @@ void ShardRounds::finish(ShardChunk& chunk) {
   round.arrived = 0;
   if (residuals_) residuals_->drop(chunk);  // of an older version
   const bool captures = residuals_ && chunks_.captures(chunk, chunk.state.version);
-  for (std::uint32_t node = 0; node < round.pushes.size(); ++node) {
-    Contribution& push = round.pushes[node];
+  for (const NodeRank node : chunk.nodes) {
+    Contribution& push = round.pushes[node.value];
     chunks_.let_go(push.frame.bytes().size());
     if (captures) {
       push.frame.keep_last(chunk.array_bytes());
-      residuals_->hold(chunk, NodeRank(node), std::move(push.frame));
+      residuals_->hold(chunk, node, std::move(push.frame));
     }
     push.frame.reset();
     push.present = false;
     if (push.redo) {
       const Round done(chunk.state.version.value);
-      chunks_.output().receipt(push.from, Receipt{chunks_.key(chunk, NodeRank(node)), done, false, true});
+      chunks_.output().receipt(push.from, Receipt{chunks_.key(chunk, node), done, false, true});
     } else {
-      send_answer(push.from, chunk, NodeRank(node), Reply::kRound);
+      send_answer(push.from, chunk, node, Reply::kRound);
     }
   }
   answer_pulls(chunk);
@@ -246,7 +258,7 @@ void ShardRounds::decide(const RoundDecision& m) {
   if (!gate_ || !gate_->decide(m)) return;
   for (ShardChunk& chunk : chunks_.all()) {
     const bool open = chunk.state.version.value + 1 == m.round.value;
-    if (!open || open_[chunk.position].arrived != chunks_.job().view->nodes) continue;
+    if (!open || !all_there(chunk)) continue;
     try {
       complete_round(chunk);
     } catch (const std::bad_alloc&) {

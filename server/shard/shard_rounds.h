@@ -1,6 +1,6 @@
 // ShardRounds: synchronous rounds, chunk by chunk. A chunk at version v collects one push of round v+1 from every node
-// of the view; the last one triggers the fused sum and step, and every contributor gets the new parameters
-// (docs/data-path.md). At most one round of a chunk is open, so at most `nodes` frames of it are held.
+// of the view that holds it; the last one triggers the fused sum and step, and every contributor gets the new
+// parameters (docs/data-path.md). At most one round of a chunk is open, so at most `nodes` frames of it are held.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +44,9 @@ class ShardRounds final : public RoundRule {
   enum class Reply { kRound, kWhole };  // the answer of a round; to a pull: the values themselves
 
   bool refuse(PeerId from, const ShardChunk& chunk, const Push& push);
+  bool all_there(const ShardChunk& chunk) const { return open_[chunk.position].arrived == chunk.nodes.size(); }
+  // Of the pushes that are there.
+  std::uint64_t weight(const ShardChunk& chunk) const;
   void take_residual(PeerId from, ShardChunk& chunk, const Push& push, Payload values);
   void push_held(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round);
   bool complete_round(ShardChunk& chunk);
@@ -59,7 +62,7 @@ class ShardRounds final : public RoundRule {
   std::optional<ShardGate> gate_;
   std::vector<OpenRound> open_;                  // by chunk
   std::vector<std::vector<WaitingPull>> pulls_;  // by chunk and node
-  std::vector<PushFrame> frames_;                // scratch: one a node
+  std::vector<PushFrame> frames_;                // scratch: one a node that pushes
 };
 
 }  // namespace tributary

@@ -64,7 +64,7 @@ class ClusterJudge {
   static std::vector<std::byte> state_of(std::uint32_t rank, Round round, ViewId view);
   void delivered(std::uint32_t node, const NodeJobSpec& view, ChunkIndex chunk, Version version,
                  std::span<const float> params);
-  void trained(std::uint32_t node, const NodeJobSpec& view, std::span<const float> params);
+  void trained(std::uint32_t node, std::uint32_t local_rank, const NodeJobSpec& spec, std::span<const float> params);
 
   // The job is what it was at that round, under another id.
   void restored(Round round);

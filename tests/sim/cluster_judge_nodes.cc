@@ -69,13 +69,17 @@ void ClusterJudge::delivered(std::uint32_t who, const NodeJobSpec& spec, ChunkIn
   of->judge().delivered(node, chunk, version, params);
 }
 
-void ClusterJudge::trained(std::uint32_t node, const NodeJobSpec& spec, std::span<const float> params) {
+void ClusterJudge::trained(std::uint32_t node, std::uint32_t local_rank, const NodeJobSpec& spec,
+                           std::span<const float> params) {
   if (replicas_) return replicas_->trained(params);
   View* of = view(spec.view->job, spec.view->view);
   if (!of || !of->sync) return;
-  for (std::uint32_t c = 0; c < setup_.layout->chunks(); ++c) {
-    const ChunkIndex chunk(c);
-    const ChunkRange range = setup_.layout->chunk(chunk);
+  const Layout& mine = *spec.view->layout;
+  const std::span<const std::uint32_t> parts = spec.model_ranks();
+  for (std::uint32_t c = 0; c < mine.chunks(); ++c) {
+    if (!parts.empty() && !spec.view->tensor_in(ChunkIndex(c)).held_by(parts[local_rank])) continue;
+    const ChunkIndex chunk = mine.in_whole(ChunkIndex(c));
+    const ChunkRange range = mine.chunk(ChunkIndex(c));
     if (!same_bits(params.subspan(range.begin, range.elements), of->sync->visible(chunk, scenario_.rounds))) {
       return broken_(in_words("node", node) + " ends with other parameters than the reference's");
     }

@@ -240,6 +240,14 @@ void fill_disks_in_turns(ClusterScenario& s) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
+// Ranks that hold a part of the model. Drawn apart, as above.
+void split_model(ClusterScenario& s) {
+  Random random(s.seed ^ 0x5b117ull);
+  const bool rounds = s.mode == Mode::kSync || s.mode == Mode::kLocalSgd;
+  if (!rounds || s.elastic || s.deadline || s.nodes * s.ranks % 2 != 0 || !random.chance(0.4)) return;
+  s.split = random.chance(0.5) ? ClusterScenario::Split::kSlices : ClusterScenario::Split::kStages;
+}
+
 // A network that loses, repeats and reorders what lanes and workers send each other, as no TCP does. Drawn apart.
 void disturb_network(ClusterScenario& s) {
   Random random(s.seed ^ 0xd150deull);
@@ -342,7 +350,16 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   if (s.mode != Mode::kAllreduce) hurt_disks(s, span);
   s.first_servers = s.later_servers = s.servers;
   if (s.mode != Mode::kAllreduce) order_checkpoints(s, span);
+  split_model(s);
   return s;
+}
+
+std::vector<std::uint32_t> ClusterScenario::model_ranks() const {
+  std::vector<std::uint32_t> parts;
+  for (std::uint32_t rank = 0; split != Split::kWhole && rank < nodes * ranks; ++rank) {
+    parts.push_back(split == Split::kSlices ? rank % 2 : rank / (nodes * ranks / 2));
+  }
+  return parts;
 }
 
 GateConfig ClusterScenario::gate() const {
@@ -378,6 +395,7 @@ std::string ClusterScenario::describe() const {
   if (mode == Mode::kSsp) text += " with staleness " + std::to_string(staleness);
   if (deadline) text += ", work-weighted rounds";
   if (says_rates) text += ", rates from the trainers";
+  if (split != Split::kWhole) text += split == Split::kSlices ? ", two slices" : ", two stages";
   if (elastic) {
     text += ", elastic: " + std::to_string(first_nodes) + " nodes at first, at least " + std::to_string(min_nodes) +
             ", which wait " + std::to_string(rejoin_ms) + " ms for others";

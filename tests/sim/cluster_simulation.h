@@ -11,7 +11,8 @@
 //
 // Checked at every event (cluster_judge.h): what nodes are given are the bits of one process that adds the gradients in
 // tree order, or, where nodes have clocks, of a replay of the order of arrival, with the bound kept and the reader's
-// own pushes in, or, in elastic jobs, those of the nodes of each round's view, under a decision that follows from them;
+// own pushes in, or, in elastic jobs, those of the nodes of each round's view, under a decision that follows from them
+// (with model parallelism of the ranks that hold each tensor);
 // no node takes part in a view that has other nodes, or repeats what it pushed before one; a rank gets back
 // the state that it kept for the round that its view begins at; each push is applied once; versions grow by one, and a
 // view begins no earlier than what was durable, or, where pushes are kept, than the round that was open; no view is
@@ -40,6 +41,10 @@ struct ClusterScenario {
   bool deadline = false;  // sync: ranks sum up what they manage, which is something else every time
   // Tensors are of two groups in turns, with another weight decay each, whose learning rates the trainers say.
   bool says_rates = false;
+  // Two ranks may hold a replica of the model together: a tensor belongs to one of them, or to both. Neighbours are two
+  // slices of the same replica, or the first half of the ranks has one stage and the second half the other.
+  enum class Split { kWhole, kSlices, kStages } split = Split::kWhole;
+  std::vector<std::uint32_t> model_ranks() const;  // by rank; empty: kWhole
   // common/config/gate_rules.h; 0 and "none": no gate.
   double clip_norm = 0.0;
   std::string loss_scale = "none";

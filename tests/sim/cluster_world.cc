@@ -69,7 +69,20 @@ std::vector<TensorSpec> tensors_of(const ClusterScenario& scenario) {
     tensors.push_back({std::move(name), {elements}, group});
     left -= elements;
   }
+  if (scenario.split == ClusterScenario::Split::kWhole) return tensors;
+  Random apart(scenario.seed ^ 0x401de5ull);
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const std::uint64_t who = t < 2 ? t : apart.below(3);  // both parts have one
+    if (who < 2) tensors[t].holders = {static_cast<std::uint32_t>(who)};
+  }
   return tensors;
+}
+
+std::vector<std::uint64_t> offsets_of(const std::vector<TensorSpec>& tensors) {
+  const auto layout = Layout::unowned(tensors);
+  std::vector<std::uint64_t> offsets;
+  for (std::size_t t = 0; t < tensors.size(); ++t) offsets.push_back(layout->tensor_offset(t));
+  return offsets;
 }
 
 template <class M>
@@ -115,6 +128,7 @@ ClusterWorld::ClusterWorld(const ClusterScenario& scenario_in, Mutation mutation
       mutation(mutation_in),
       job_json(to_canonical_json(config_of(scenario_in))),
       tensors(tensors_of(scenario_in)),
+      offsets(offsets_of(tensors)),
       random(scenario_in.seed ^ 0xabcdefull),
       trace_(trace),
       disks_(scenario_in.servers),

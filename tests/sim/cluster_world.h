@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -101,6 +102,9 @@ class ClusterWorld {
   const Mutation mutation;
   const std::string job_json;
   const std::vector<TensorSpec> tensors;
+  const std::vector<std::uint64_t> offsets;  // of each of them in the whole model
+  // By view and rank: the round whose backward pass it has come to.
+  std::map<std::pair<ViewId, std::uint32_t>, std::uint64_t> backward;
   Random random;
   std::uint64_t resends = 0;
 

@@ -16,7 +16,8 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
         ("kWriteInPlace", "  if (buffer.unique()) return buffer;\n", "  if (buffer.unique() || BUG) return buffer;\n"),
     ],
     "shard_rounds.cc": [
-        ("kArrivalOrderSum", "    frames_[node] = {push.", "    frames_[BUG ? frames_.size() - 1 - node : node] = {push."),
+        ("kArrivalOrderSum", "    frames_.push_back({push.", "    frames_.insert(BUG ? frames_.begin() : frames_.end(), {push."),
+        ("kForgottenCopies", "weight(chunk) / chunk.copies,", "weight(chunk) / (BUG ? 1 : chunk.copies),"),
         (
             "kForgetDuplicates",
             "  Contribution& mine = round.pushes[push.key.node.value];\n",

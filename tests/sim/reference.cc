@@ -19,25 +19,51 @@ std::vector<float> by_chunk(const Layout& layout, Function&& function) {
   std::vector<float> flat(layout.flat_elements());
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     const ChunkRange range = layout.chunk(ChunkIndex(c));
-    std::ranges::copy(function(range), flat.begin() + static_cast<std::ptrdiff_t>(range.begin));
+    std::ranges::copy(function(ChunkIndex(c), range), flat.begin() + static_cast<std::ptrdiff_t>(range.begin));
   }
   return flat;
 }
 
-std::vector<float> pushed(EncodingSpec spec, const Layout& layout, std::span<const float> values, std::uint64_t weight,
-                          std::span<float> residual) {
-  const auto encoding = make_encoding(spec);
-  return by_chunk(layout, [&](ChunkRange range) {
-    return pushed_chunk(*encoding, values.subspan(range.begin, range.elements), weight,
-                        residual.subspan(range.begin, range.elements));
+// What a round pushes of each chunk: the ranks that hold it are added on each node, the nodes that have it after that.
+struct RoundSum {
+  std::vector<float> values;
+  std::uint64_t weight = 0;  // samples
+};
+RoundSum sum_of_round(const ReferenceOptions& o, std::uint64_t round, const std::vector<float>& seen, float scale,
+                      std::vector<std::vector<float>>& residuals) {
+  const auto push = make_encoding(o.push);
+  RoundSum sum;
+  sum.values = by_chunk(*o.layout, [&](ChunkIndex chunk, ChunkRange range) {
+    const TensorSpec& tensor = o.layout->tensors()[o.layout->tensors_of(chunk).first];
+    std::vector<std::vector<float>> nodes;
+    std::uint64_t weight = 0;
+    for (std::uint32_t node = 0; node < o.nodes; ++node) {
+      std::vector<std::vector<float>> ranks;
+      std::uint64_t own = 0;
+      for (std::uint32_t rank = node * o.ranks_per_node; rank < (node + 1) * o.ranks_per_node; ++rank) {
+        if (!o.model_ranks.whole() && !tensor.held_by(o.model_ranks.by_rank()[rank])) continue;
+        own += sample_weight(o.seed, replica_of(o.model_ranks, rank), round);
+        std::vector<float>& gradient = ranks.emplace_back(range.elements);
+        for (std::uint64_t e = 0; e < range.elements; ++e) {
+          gradient[e] = gradient_value(o.seed, rank, round, range.begin + e, seen[range.begin + e]) * scale;
+        }
+      }
+      if (ranks.empty()) continue;
+      weight += own;
+      nodes.push_back(pushed_chunk(*push, add_in_tree_order(std::move(ranks)), own,
+                                   std::span(residuals[node]).subspan(range.begin, range.elements)));
+    }
+    sum.weight = weight / o.model_ranks.copies(tensor);
+    return add_in_tree_order(std::move(nodes));
   });
+  return sum;
 }
 
 // `seen` is what they saw before it.
 std::vector<float> pulled(EncodingSpec spec, const Layout& layout, std::span<const float> params,
                           std::span<const float> seen) {
   const auto encoding = make_encoding(spec);
-  return by_chunk(layout, [&](ChunkRange range) {
+  return by_chunk(layout, [&](ChunkIndex, ChunkRange range) {
     const std::span<const float> before = seen.subspan(range.begin, range.elements);
     return pulled_chunk(*encoding, params.subspan(range.begin, range.elements), {before.begin(), before.end()});
   });
@@ -91,6 +117,12 @@ float gradient_value(std::uint64_t seed, std::uint32_t rank, std::uint64_t round
   return unit(Random::mix(key)) + 0.125f * parameter;
 }
 
+std::uint32_t replica_of(const ModelRanks& model_ranks, std::uint32_t rank) {
+  if (model_ranks.whole()) return rank;
+  const std::vector<std::uint32_t>& all = model_ranks.by_rank();
+  return static_cast<std::uint32_t>(std::count(all.begin(), all.begin() + rank, all[rank]));
+}
+
 std::uint64_t sample_weight(std::uint64_t seed, std::uint32_t rank, std::uint64_t round) {
   return Random::mix(seed + rank * 7919 + round * 104729) % 6;
 }
@@ -136,27 +168,17 @@ Reference::Reference(const ReferenceOptions& o) {
   steps_.push_back(0);
   GateDecision gate = o.gate ? first_gate_state(*o.gate) : GateDecision{};
   for (std::uint64_t round = 1; round <= o.rounds; ++round) {
-    std::vector<std::vector<float>> node_sums;
-    std::uint64_t weight = 0;
     residuals_.push_back(residuals_.back());
-    for (std::uint32_t node = 0; node < o.nodes; ++node) {
-      std::vector<std::vector<float>> ranks;
-      std::uint64_t own = 0;
-      for (std::uint32_t local = 0; local < o.ranks_per_node; ++local) {
-        const std::uint32_t rank = node * o.ranks_per_node + local;
-        own += sample_weight(o.seed, rank, round);
-        std::vector<float>& gradient = ranks.emplace_back(elements);
-        for (std::uint64_t e = 0; e < elements; ++e) {
-          gradient[e] = gradient_value(o.seed, rank, round, e, visible_.back()[e]) * gate.loss_scale;
-        }
-      }
-      weight += own;
-      node_sums.push_back(pushed(o.push, *o.layout, add_in_tree_order(std::move(ranks)), own, residuals_.back()[node]));
-    }
-    std::vector<float> sum = add_in_tree_order(std::move(node_sums));
+    auto [sum, weight] = sum_of_round(o, round, visible_.back(), gate.loss_scale, residuals_.back());
     std::uint64_t step = steps_.back();
-    // As one chunk: the tree is the same.
-    if (o.gate) gate = decide_gate(*o.gate, gate, std::vector{gate_facts(sum, weight)});
+    if (o.gate) {
+      std::vector<GateFacts> facts;
+      for (std::uint32_t c = 0; c < o.layout->chunks(); ++c) {
+        const ChunkRange range = o.layout->chunk(ChunkIndex(c));
+        facts.push_back(gate_facts(std::span(sum).subspan(range.begin, range.elements), weight));
+      }
+      gate = decide_gate(*o.gate, gate, facts);
+    }
     const bool applies = o.gate ? gate.applies() : weight != 0;
     if (applies) {
       ++step;

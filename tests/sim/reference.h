@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/layout.h"
+#include "common/base/model_ranks.h"
 #include "common/config/config.h"
 #include "common/math/encoding.h"
 #include "kernels/optimizer.h"
@@ -25,7 +26,11 @@ struct ReferenceOptions {
   std::shared_ptr<const kernels::Optimizer> optimizer;
   std::shared_ptr<const kernels::Optimizer> other_group;  // not null: trainers say rates, and this is group 1's
   std::optional<GateConfig> gate;
+  ModelRanks model_ranks;  // of all ranks
 };
+
+// Which replica of the model a rank belongs to: ranks of one replica count the same samples.
+std::uint32_t replica_of(const ModelRanks& model_ranks, std::uint32_t rank);
 
 // Which step: of the parameters, of the round, and its place in the schedule.
 struct StepNumber {

@@ -27,7 +27,9 @@ void RoundsJudge::snapshot_read(const ChunkSnapshot& snapshot, std::span<const f
       broken("the residual of node " + std::to_string(held.node) + " in the " + of_chunk + " is not the reference's");
     }
   }
-  const std::size_t expected = make_encoding(setup_.push)->keeps_residual() ? setup_.nodes : 0;
+  const TensorSpec& tensor = setup_.layout->tensors()[setup_.layout->tensors_of(snapshot.chunk).first];
+  const std::size_t holders = setup_.model_ranks.nodes_with(tensor, setup_.nodes).size();
+  const std::size_t expected = make_encoding(setup_.push)->keeps_residual() ? holders : 0;
   if (snapshot.state.residuals.size() != expected) broken("a snapshot has not every node's residual");
   if (make_encoding(setup_.pull)->is_delta() &&
       !same_bits(snapshot.state.estimate.floats(), visible(snapshot.chunk, version))) {

@@ -80,6 +80,7 @@ TEST_CASE("a node that has forgotten what it has not said is found") {
 TEST_CASE("a push that is made again with another number of samples is found") {
   CHECK(first_seed_that_finds(Mutation::kOtherWeight) < kSeedsForMutation);
   CHECK(first_seed_that_finds(Mutation::kForgottenRates) < kSeedsForMutation);
+  CHECK(first_seed_that_finds(Mutation::kForgottenCopies) < kSeedsForMutation);
 }
 
 TEST_CASE("ranks that get each other's state back are found") {
@@ -160,7 +161,8 @@ TEST_CASE("a checkpoint that is finished too early is found") {
 }
 
 TEST_CASE("a restored job whose older record counts is found") {
-  CHECK(first_seed_that_finds(Mutation::kOlderRecord) < kSeedsForMutation);
+  // Rare: the coordinator has to come again between a restore and the job's first snapshot.
+  CHECK(first_seed_that_finds(Mutation::kOlderRecord, 5 * kSeedsForMutation) < 5 * kSeedsForMutation);
 }
 
 TEST_CASE("an all-reduce job that begins anew because its checkpoints are gone is found") {

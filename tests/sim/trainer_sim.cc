@@ -75,6 +75,7 @@ void TrainerSim::attach() {
   request.pid = static_cast<std::int32_t>(1000 + rank_);
   request.tensors = world_.tensors;
   request.gradients_move = scenario.gradients_move;
+  if (const auto model_ranks = scenario.model_ranks(); !model_ranks.empty()) request.model_rank = model_ranks[rank_];
   std::shared_ptr<FileDescriptor> kept;
   if (kept_) kept = std::make_shared<FileDescriptor>(::dup(kept_->get()));
   // It may be dead when this arrives.
@@ -160,10 +161,15 @@ void TrainerSim::on(const AttachReply& reply, const std::shared_ptr<FileDescript
     if (reply.state.empty()) give(states_.back());
   }
   phase_ = Phase::kStarting;
-  if (!reply.resume && reply.rank == 0) {
-    for (std::uint64_t e = 0; e < job_->layout().flat_elements(); ++e) {
-      job_->parameters()[e] = initial_value(world_.scenario.seed, e);
+  const Layout& layout = job_->layout();
+  for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+    if (reply.resume || job_->view().model_ranks.first_with(layout.tensors()[t]) != reply.rank) continue;
+    const auto [begin, end] = elements_of(t);
+    for (std::uint64_t e = begin; e < end; ++e) {
+      job_->parameters()[e] = initial_value(world_.scenario.seed, e + in_whole(t));
     }
+  }
+  if (job_->spec().gives_values(local_rank_)) {
     say([](NodeJobs& jobs, TrainerId id) { jobs.initial_values(id); });
   }
   look();
@@ -178,7 +184,8 @@ void TrainerSim::on(const AttachError& error) {
 }
 
 bool TrainerSim::all_at(Round round) const {
-  for (std::size_t c = 0; c < job_->layout().chunks(); ++c) {
+  for (std::uint32_t c = 0; c < job_->layout().chunks(); ++c) {
+    if (!holds(job_->layout().tensors_of(ChunkIndex(c)).first)) continue;
     if (job_->chunk_words()[c].version_plus_one.load(std::memory_order_acquire) <= round.value) return false;
   }
   return true;
@@ -225,21 +232,62 @@ void TrainerSim::over() {
 
 void TrainerSim::next() {
   if (complete_.value >= world_.scenario.rounds) {
-    world_.judge.trained(node_, job_->spec(), {job_->parameters(), job_->layout().flat_elements()});
+    world_.judge.trained(node_, local_rank_, job_->spec(), {job_->parameters(), job_->layout().flat_elements()});
     return finish(LeaveKind::kFinished);
   }
   phase_ = Phase::kComputing;
   std::uint64_t work = world_.scenario.work_ns * world_.scenario.slowness(node_);
   if (world_.scenario.deadline) work = std::min(work, world_.scenario.work_ns * 3 / 2);
   after(world_.random.between(work / 2, work * 3 / 2), [this, round = complete_.value + 1, job = job_] {
-    if (job == job_) compute(round, job->layout().tensors().size());
+    if (job == job_) await_replica(round);
+  });
+}
+
+// With model parallelism the ranks of a replica compute a round together: none has its gradients before all of them
+// have the parameters of the round before.
+void TrainerSim::await_replica(std::uint64_t round) {
+  const ModelRanks& all = job_->view().model_ranks;
+  const ViewId view = job_->view().view;
+  world_.backward[{view, rank_}] = round;
+  bool together = true;
+  for (std::uint32_t rank = 0; rank < all.by_rank().size(); ++rank) {
+    if (replica_of(all, rank) != replica_of(all, rank_)) continue;
+    const auto mate = world_.backward.find({view, rank});
+    together &= mate != world_.backward.end() && mate->second >= round;
+  }
+  if (together) return compute(round, job_->layout().tensors().size());
+  const auto state = static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire));
+  if (state > RegionState::kStopRequested) return over();  // its peers have gone
+  after(1'000'000, [this, round, job = job_] {
+    if (job == job_ && phase_ == Phase::kComputing) await_replica(round);
   });
 }
 
 // With a deadline what it manages, which is something else when it computes the round again.
 std::uint64_t TrainerSim::samples_of(std::uint64_t round) const {
-  if (!world_.scenario.deadline) return sample_weight(world_.scenario.seed, rank_, round);
+  const ModelRanks& model_ranks = job_->view().model_ranks;
+  if (!world_.scenario.deadline) {
+    return sample_weight(world_.scenario.seed, replica_of(model_ranks, rank_), round);
+  }
   return world_.random.between(1, 8);
+}
+
+// Of this node's flat space, with the padding up to the next tensor, as the reference has it.
+std::pair<std::uint64_t, std::uint64_t> TrainerSim::elements_of(std::size_t tensor) const {
+  const Layout& layout = job_->layout();
+  const bool last = tensor + 1 == layout.tensors().size();
+  return {layout.tensor_offset(tensor), last ? layout.flat_elements() : layout.tensor_offset(tensor + 1)};
+}
+
+// What is to be added to an element of this node's flat space to have its place in the whole model's.
+std::uint64_t TrainerSim::in_whole(std::size_t tensor) const {
+  const Layout& layout = job_->layout();
+  return world_.offsets[layout.tensor_in_whole(tensor)] - layout.tensor_offset(tensor);
+}
+
+bool TrainerSim::holds(std::size_t tensor) const {
+  const std::span<const std::uint32_t> mine = job_->spec().model_ranks();
+  return mine.empty() || job_->layout().tensors()[tensor].held_by(mine[local_rank_]);
 }
 
 // The last layer's first, each a moment after the other.
@@ -250,10 +298,8 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
     weight_ = samples_of(round);
     keep(Round(round));
   }
-  const std::uint64_t begin = layout.tensor_offset(tensor);
-  // With the padding up to the next tensor, as the reference has it.
-  const std::uint64_t end =
-      tensors_left < layout.tensors().size() ? layout.tensor_offset(tensors_left) : layout.flat_elements();
+  if (!holds(tensor)) return computed(round, tensor);
+  const auto [begin, end] = elements_of(tensor);
   auto* gradients = testing::gradient_place(*job_, local_rank_, Round(round));
   if (world_.mutation == Mutation::kNoSpareSlot && job_->spec().gradients_in_ring) {
     std::fill_n(testing::gradient_place(*job_, local_rank_, Round(round + 1)) + begin, end - begin, 0.0f);
@@ -263,7 +309,8 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
       world_.mutation == Mutation::kFirstScale && world_.scenario.elastic && round == resume_.value + 1;
   const float scale = gate.known() && !forgets ? gate.loss_scale : world_.scenario.first_scale();
   for (std::uint64_t e = begin; e < end; ++e) {
-    gradients[e] = gradient_value(world_.scenario.seed, rank_, round, e, job_->parameters()[e]) * scale;
+    gradients[e] =
+        gradient_value(world_.scenario.seed, rank_, round, e + in_whole(tensor), job_->parameters()[e]) * scale;
     if (world_.scenario.deadline) gradients[e] *= static_cast<float>(weight_);
   }
   auto& word = const_cast<TensorWord&>(job_->tensor_words(local_rank_)[tensor]);
@@ -273,6 +320,10 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
   }
   word.round.store(ready_.value + 1, std::memory_order_release);
   if (WorkerSim* worker = world_.worker(node_)) worker->ring_doorbells();
+  computed(round, tensor);
+}
+
+void TrainerSim::computed(std::uint64_t round, std::size_t tensor) {
   if (tensor == 0) {
     pushed_ = Round(round);
     ready_ = ready_.next();

@@ -47,7 +47,12 @@ class TrainerSim final : public Process {
   void over();
   void next();
   std::uint64_t samples_of(std::uint64_t round) const;
+  void await_replica(std::uint64_t round);
+  std::pair<std::uint64_t, std::uint64_t> elements_of(std::size_t tensor) const;
+  std::uint64_t in_whole(std::size_t tensor) const;
+  bool holds(std::size_t tensor) const;
   void compute(std::uint64_t round, std::size_t tensors_left);
+  void computed(std::uint64_t round, std::size_t tensor);
   void finish(LeaveKind kind);
   void saved();
   void keep(Round round);

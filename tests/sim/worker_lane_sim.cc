@@ -80,7 +80,8 @@ void WorkerLaneSim::scan() {
     if (!ring || job_->failed() || job_->client().idle(chunk)) continue;
     const Round round(job_->client().version(chunk).value + 1);
     if (const auto kept = ring->find(chunk, round)) {
-      world_.judge.made(worker_.node(), chunk, round, kept->weight, kept->bytes.first(frame_bytes(*memory_, chunk)));
+      world_.judge.made(worker_.node(), memory_->layout().in_whole(chunk), round, kept->weight,
+                        kept->bytes.first(frame_bytes(*memory_, chunk)));
     }
   }
 }
@@ -90,7 +91,8 @@ bool WorkerLaneSim::send(ConnectionIndex connection, const DataMessage& message,
   if (const auto* push = std::get_if<Push>(&std::get<DataMessage>(packet.message))) {
     if (!push->redo && push->residual != ResidualUse::kAlone) {
       const ChunkIndex chunk = push->key.chunk;
-      world_.judge.made(worker_.node(), chunk, push->round, push->weight, payload.first(frame_bytes(*memory_, chunk)));
+      const ChunkIndex here = memory_->layout().in_part(chunk).value();
+      world_.judge.made(worker_.node(), chunk, push->round, push->weight, payload.first(frame_bytes(*memory_, here)));
     }
   }
   const Link& link = links_[connection.value];
@@ -138,8 +140,9 @@ void WorkerLaneSim::handle(ConnectionIndex from, const Packet& packet) {
   if (!job_->publish()) return;
   // What trainers see now, of the chunk that was answered.
   const ChunkIndex chunk = std::get<Answer>(message).key.chunk;
-  const ChunkRange range = memory_->layout().chunk(chunk);
-  const Version version(memory_->chunk_words()[chunk.value].version_plus_one.load(std::memory_order_acquire) - 1);
+  const ChunkIndex here = memory_->layout().in_part(chunk).value();
+  const ChunkRange range = memory_->layout().chunk(here);
+  const Version version(memory_->chunk_words()[here.value].version_plus_one.load(std::memory_order_acquire) - 1);
   world_.judge.delivered(worker_.node(), memory_->spec(), chunk, version,
                          {memory_->parameters() + range.begin, range.elements});
   world_.wake_trainers(worker_.node());

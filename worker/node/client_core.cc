@@ -37,7 +37,8 @@ ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions o
     chunk.connection = job_.connections[i];
     TRIB_ASSERT(chunk.connection.value < connections);
     chunk.elements = job_.view->layout->chunk(chunk.index).elements;
-    chunk.phase = job_.init() ? Phase::kWaitingForValues : Phase::kIdle;
+    chunk.gives_values = job_.gives_values(chunk.index);
+    chunk.phase = chunk.gives_values ? Phase::kWaitingForValues : Phase::kIdle;
     if (!job_.redo_after.empty() && job_.redo_after[i] < job_.start()) {
       chunk.redo = true;
       chunk.round = Round(job_.redo_after[i].value + 1);
@@ -116,7 +117,7 @@ void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
     return output_.send_push(chunk.connection, std::move(push));
   }
   if (!chunk.delivered) {
-    if (job_.init()) output_.send_init(chunk.connection, Init{key(chunk)});
+    if (chunk.gives_values) output_.send_init(chunk.connection, Init{key(chunk)});
     output_.send_pull(chunk.connection, Pull{key(chunk), job_.start()});
     return;
   }
@@ -158,13 +159,13 @@ void ClientCore::set_held(Chunk& chunk, std::uint64_t bytes) {
 }
 
 void ClientCore::start(std::uint64_t now_ns) {
-  if (job_.init()) return;
-  for (Chunk& chunk : chunks_) enqueue(chunk);
+  for (Chunk& chunk : chunks_) {
+    if (chunk.phase == Phase::kIdle) enqueue(chunk);
+  }
   pump(now_ns);
 }
 
 void ClientCore::initial_values_ready(std::uint64_t now_ns) {
-  TRIB_ASSERT(job_.init());
   for (Chunk& chunk : chunks_) {
     if (chunk.phase == Phase::kWaitingForValues) enqueue(chunk);
   }

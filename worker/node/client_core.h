@@ -2,9 +2,9 @@
 // ClientOutput; time comes in as an argument. The lane (worker/node/lane.h) and the simulator drive the same class.
 //
 // Per chunk:
-//   waiting for initial values (node 0 of a fresh job) -> queued -> sent -> idle   the first parameters (Init, Pull)
-//   idle -> queued (gradient ready) -> sent -> held (receipt came) -> idle         a round (Push)
-//   queued -> sent -> held -> queued ... -> queued (Pull)                          rounds that the server lost (redo)
+//   waiting for initial values (the first holder in a fresh job) -> queued -> sent -> idle   the first parameters
+//   (Init, Pull) idle -> queued (gradient ready) -> sent -> held (receipt came) -> idle         a round (Push) queued
+//   -> sent -> held -> queued ... -> queued (Pull)                          rounds that the server lost (redo)
 //
 // The window counts sent-but-unacknowledged bytes; a receipt (or the answer itself) gives the credit back. It does not
 // count held pushes: their answer waits for other nodes, and two workers that push in different orders would wait for
@@ -53,8 +53,9 @@ struct ClientJob {
   std::vector<Version>
       redo_after;  // of each chunk: what its server has, if less than the view's start; empty: all have
 
-  Version start() const { return Version(view->start.value); }     // every chunk is pulled at it first
-  bool init() const { return !view->resumes && node.value == 0; }  // this node sends the initial values
+  Version start() const { return Version(view->start.value); }  // every chunk is pulled at it first
+  // This node sends its initial values.
+  bool gives_values(ChunkIndex chunk) const { return !view->resumes && view->nodes_with(chunk).front() == node; }
 };
 
 class ClientOutput {
@@ -101,9 +102,9 @@ class ClientCore {
 
   // Payloads of this connection cross no link, while others' do: its acknowledgements say nothing about the link.
   void crosses_no_link(ConnectionIndex connection) { no_link_[connection.value] = true; }
-  // Asks for the parameters of every chunk (Pull); a job with init waits for initial_values_ready() first.
+  // Asks for the parameters of every chunk (Pull); chunks whose values this node gives wait for initial_values_ready().
   void start(std::uint64_t now_ns);
-  // The initial values are there. REQUIRES: job.init().
+  // The initial values are there, of all chunks that this node gives them of.
   void initial_values_ready(std::uint64_t now_ns);
   // The node's gradient of `chunk` for `round` is complete.
   // REQUIRES: started() for that chunk, round == version + 1, idle. wants_residual() says what the payload must hold.
@@ -151,6 +152,7 @@ class ClientCore {
     std::uint64_t weight = 0;
     std::uint64_t elements = 0;
     std::uint64_t in_flight = 0;  // bytes counted in the window
+    bool gives_values = false;    // ClientJob::gives_values()
     std::uint64_t held = 0;       // bytes of a push that is acknowledged and waits for other nodes'
     std::uint64_t sent_ns = 0;    // last send or query
     bool last = false;            // Push::last

@@ -17,6 +17,20 @@ bool MemoryBudget::take(std::uint64_t bytes) {
   return true;
 }
 
+bool NodeJobSpec::gives_values(std::uint32_t local_rank) const {
+  const std::uint32_t rank = node.value * ranks + local_rank;
+  return !view->resumes && std::ranges::any_of(view->layout->tensors(), [&](const TensorSpec& tensor) {
+    return view->model_ranks.first_with(tensor) == rank;
+  });
+}
+
+bool NodeJobSpec::init() const {
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    if (gives_values(rank)) return true;
+  }
+  return false;
+}
+
 std::uint64_t NodeJob::bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingSpec push) {
   const std::uint64_t flat_bytes = layout.flat_elements() * sizeof(float);
   return node_parameters_offset(layout.chunks()) + flat_bytes +

@@ -58,7 +58,14 @@ struct NodeJobSpec {
   std::shared_ptr<AllreduceDevices> allreduce_devices;
   std::string why_host;  // all-reduce: why not over devices, if a rank is on one
 
-  bool init() const { return !view->resumes && node.value == 0; }  // this node has the initial values
+  // Of its ranks; empty: each holds the whole model.
+  std::span<const std::uint32_t> model_ranks() const {
+    const ModelRanks& all = view->model_ranks;
+    return all.whole() ? std::span<const std::uint32_t>() : all.of_node(node, view->nodes);
+  }
+  // Does this node, or that rank of it, give initial values?
+  bool init() const;
+  bool gives_values(std::uint32_t local_rank) const;
   // Who lends the trainers gradients and parameters; null: both are in shared memory.
   const DeviceLender* lender() const {
     return devices ? static_cast<const DeviceLender*>(devices.get()) : allreduce_devices.get();

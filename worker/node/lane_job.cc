@@ -37,7 +37,7 @@ std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const std::vector<
   for (std::uint32_t rank = 0; rank < spec.ranks; ++rank) gradients.push_back(job.gradients(rank));
   return std::make_unique<HostReducer>(job.view().layout, chunks, std::move(gradients), job.parameters(),
                                        job.plan().config.push, job.plan().config.pull, listener, spec.redo,
-                                       job.view().start);
+                                       job.view().start, spec.model_ranks());
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const LaneChunks& lan
     : job_(std::move(job)),
       counts_(job_->lane_stats(options.index)),
       output_(output),
-      gather_(job_->view().layout, lane.chunks, job_->spec().ranks, job_->view().start),
+      gather_(job_->view().layout, lane.chunks, job_->spec().ranks, job_->view().start, job_->spec().model_ranks()),
       pace_(lane.chunks.size()),
       reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, lane.chunks, static_cast<ReduceListener&>(*this))),
       client_(client_job(*job_, lane), static_cast<std::uint16_t>(lane.owners.size()),
@@ -143,7 +143,8 @@ void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight,
   client_.gradient_ready(chunk, round, weight, now, job_->is_last(round));
 }
 
-void WorkerLaneJob::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
+void WorkerLaneJob::send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload) {
+  std::visit([this](auto& m) { m.key.chunk = job_->layout().in_whole(m.key.chunk); }, message);
   if (output_.send(connection, message, payload)) {
     counts_.bytes_pushed.add(payload.size());
   } else {
@@ -165,7 +166,7 @@ void WorkerLaneJob::send_push(ConnectionIndex connection, Push push) {
     payload = kept->bytes;
   }
   push.rates.assign(rates.begin(), rates.end());
-  send(connection, push, payload);
+  send(connection, std::move(push), payload);
 }
 
 // They were there when the view began, but trainers can write to the ring.
@@ -190,6 +191,21 @@ void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
 
 void WorkerLaneJob::receive(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload) {
   if (failed_) return;
+  if (!job_->layout().is_part()) return hear(from, message, payload);
+  DataMessage here = message;
+  const bool known = std::visit(
+      [this](auto& m) {
+        if (m.key == ChunkKey{}) return true;  // an error about no chunk in particular
+        const std::optional<ChunkIndex> chunk = job_->layout().in_part(m.key.chunk);
+        if (chunk) m.key.chunk = *chunk;
+        return chunk.has_value();
+      },
+      here);
+  if (known) return hear(from, here, payload);
+  output_.refused("a server sent something about a chunk that this node does not hold");
+}
+
+void WorkerLaneJob::hear(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload) {
   const std::uint64_t now = output_.now_ns();
   if (const auto* answer = std::get_if<Answer>(&message)) {
     client_.on_answer(from, *answer, payload, now);

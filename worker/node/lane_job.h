@@ -1,7 +1,8 @@
 // WorkerLaneJob: one job on one worker lane, all but its sockets: from tensors that become ready to pushes, and from
-// answers to parameters that trainers see. Connects the cores (NodeGather, NodeReducer, ClientCore) to each other and
-// to the node's shared memory. The lane (through worker/node/job_connections.h) and the simulator drive this class.
-// Thread rule: the lane's thread.
+// answers to parameters that trainers see. On a node chunks have the numbers of its part of the layout; messages name
+// them as the whole layout does, and this class translates. Connects the cores (NodeGather, NodeReducer, ClientCore) to
+// each other and to the node's shared memory. The lane (through worker/node/job_connections.h) and the simulator drive
+// this class. Thread rule: the lane's thread.
 #pragma once
 
 #include <cstdint>
@@ -91,7 +92,8 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
                 WorkerLaneOutput& output);
   void fail_job(LaneFailure failure);
   std::optional<RedoRing::Frame> kept_frame(ChunkIndex chunk, Round round);
-  void send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload = {});
+  void send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload = {});
+  void hear(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload);
 
   void send_push(ConnectionIndex connection, Push push) override;
   void send_init(ConnectionIndex connection, const Init& init) override;

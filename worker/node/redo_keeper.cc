@@ -16,9 +16,9 @@ RedoKeeper::~RedoKeeper() {
 }
 
 void RedoKeeper::adopt(const JobConfig& config, NodeRank node, const std::vector<TensorSpec>& tensors,
-                       FileDescriptor fd, std::uint64_t now_ms) {
+                       std::span<const std::uint32_t> model_ranks, FileDescriptor fd, std::uint64_t now_ms) {
   if (kept_.contains(config.name) || !has_rounds(config)) return;
-  auto ring = RedoRing::adopt(std::move(fd), node, tensors, config.push);
+  auto ring = RedoRing::adopt(std::move(fd), node, tensors, config.push, model_ranks);
   if (!ring) return logger_->info("{}: {}", job_in_words(config.name), ring.error().message);
   const std::uint64_t bytes = (*ring)->memory().size();
   if (!budget_->take(bytes)) {
@@ -51,8 +51,10 @@ std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
     join.residual_last = residuals.last;
     return {};
   }
-  const auto layout = Layout::unowned(join.tensors);
-  if (!layout || !has_rounds(config) || config.recovery.redo_mb == 0) return {};
+  const auto whole = Layout::unowned(join.tensors);
+  if (!whole || !has_rounds(config) || config.recovery.redo_mb == 0) return {};
+  const std::optional<Layout> layout = whole->part(join.model_ranks);
+  if (!layout) return {};
   const std::uint32_t rounds = rounds_for(config, *layout);
   if (rounds == 0) {
     const std::uint64_t round = push_bytes(*layout, config.push);

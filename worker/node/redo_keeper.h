@@ -29,8 +29,8 @@ class RedoKeeper {
 
   // What a trainer brought of an earlier worker process; nothing happens if there is a ring already, or if it is
   // something else (the log says so).
-  void adopt(const JobConfig& config, NodeRank node, const std::vector<TensorSpec>& tensors, FileDescriptor fd,
-             std::uint64_t now_ms);
+  void adopt(const JobConfig& config, NodeRank node, const std::vector<TensorSpec>& tensors,
+             std::span<const std::uint32_t> model_ranks, FileDescriptor fd, std::uint64_t now_ms);
   // A lane may still write into the ring, because it has not closed the last view yet: the next one waits.
   bool busy(const std::string& job) const;
   // Fills in what the coordinator wants to know of the pushes that are kept. Returns why none will be, in words, if the

@@ -35,9 +35,11 @@ std::size_t place_size(const Encoding& push, std::size_t elements) {
 
 HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
                          std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
-                         ReduceListener& listener, std::shared_ptr<RedoRing> ring, Round start)
+                         ReduceListener& listener, std::shared_ptr<RedoRing> ring, Round start,
+                         std::span<const std::uint32_t> model_ranks)
     : layout_(std::move(layout)),
       gradients_(std::move(gradients)),
+      model_ranks_(model_ranks.begin(), model_ranks.end()),
       parameters_(parameters),
       push_(make_encoding(push)),
       pull_(make_encoding(pull)),
@@ -45,9 +47,9 @@ HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector
       ring_(std::move(ring)),
       local_(layout_->chunks(), kNone),
       places_(chunks.size()),
-      inputs_(gradients_.size()),
       sum_(std::max(kBlock, push_->granularity())) {
   TRIB_ASSERT(!gradients_.empty() && gradients_.size() <= kernels::kMaxSumInputs);
+  TRIB_ASSERT(model_ranks_.empty() || model_ranks_.size() == gradients_.size());
   TRIB_ASSERT(!written_in_ring() || (ring_ && sends_gradients(gradients_.size(), push)));
   const bool own = !ring_ && !sends_gradients(gradients_.size(), push);
   for (std::size_t i = 0; i < chunks.size(); ++i) {
@@ -130,6 +132,15 @@ void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bo
   listener_.reduced(chunk, round, weight, {out, bytes});
 }
 
+void HostReducer::find_holders(ChunkIndex chunk) {
+  const TensorSpec& tensor = layout_->tensors()[layout_->tensors_of(chunk).first];
+  holders_.clear();
+  for (std::size_t rank = 0; rank < gradients_.size(); ++rank) {
+    if (model_ranks_.empty() || tensor.held_by(model_ranks_[rank])) holders_.push_back(gradients_[rank]);
+  }
+  inputs_.resize(holders_.size());
+}
+
 void HostReducer::encode_sum(ChunkIndex chunk, Round round, std::uint64_t weight, std::byte* out) {
   const ChunkRange range = layout_->chunk(chunk);
   const float* before = nullptr;
@@ -139,15 +150,14 @@ void HostReducer::encode_sum(ChunkIndex chunk, Round round, std::uint64_t weight
     residual = residual_after(chunk, round);
     if (ring_) ring_->begin_residual(chunk, round);
   }
+  find_holders(chunk);
   const bool in_place = push_->id() == EncodingId::kFp32;  // nothing to encode: summed straight into the frame
   const float scale = push_->push_scale(weight);
   for (std::size_t first = 0; first < range.elements; first += sum_.size()) {
     const std::size_t count = std::min<std::size_t>(sum_.size(), range.elements - first);
-    const float* values = gradients_[0] + range.begin + first;
-    if (gradients_.size() > 1 || in_place || scale != 1.0f) {
-      for (std::size_t rank = 0; rank < gradients_.size(); ++rank) {
-        inputs_[rank] = gradients_[rank] + range.begin + first;
-      }
+    const float* values = holders_[0] + range.begin + first;
+    if (holders_.size() > 1 || in_place || scale != 1.0f) {
+      for (std::size_t i = 0; i < holders_.size(); ++i) inputs_[i] = holders_[i] + range.begin + first;
       float* sum = in_place ? reinterpret_cast<float*>(out) + first : sum_.data();
       kernels::tree_sum(inputs_, count, sum);
       values = sum;

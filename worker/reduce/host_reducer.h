@@ -32,10 +32,12 @@ class HostReducer final : public NodeReducer {
  public:
   // gradients: every local rank's flat array (layout.flat_elements() values), in rank order; parameters: the node's
   // flat array. They outlive the reducer. One null pointer: that rank writes its gradients into the ring (REQUIRES: a
-  // ring, fp32). start: the round before the first. std::bad_alloc: there is no memory for the frames.
+  // ring, fp32). start: the round before the first. model_ranks: of the ranks; empty: each holds everything.
+  // std::bad_alloc: there is no memory for the frames.
   HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
               std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
-              ReduceListener& listener, std::shared_ptr<RedoRing> ring = {}, Round start = {});
+              ReduceListener& listener, std::shared_ptr<RedoRing> ring = {}, Round start = {},
+              std::span<const std::uint32_t> model_ranks = {});
 
   void reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) override;
   void deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) override;
@@ -67,10 +69,12 @@ class HostReducer final : public NodeReducer {
   Place& place_of(ChunkIndex chunk);
   std::byte* area(ChunkIndex chunk, Round round);
   float* residual_after(ChunkIndex chunk, Round round);
+  void find_holders(ChunkIndex chunk);
   void encode_sum(ChunkIndex chunk, Round round, std::uint64_t weight, std::byte* out);
 
   const std::shared_ptr<const Layout> layout_;
   const std::vector<const float*> gradients_;
+  const std::vector<std::uint32_t> model_ranks_;
   float* const parameters_;
   const std::shared_ptr<const Encoding> push_, pull_;
   ReduceListener& listener_;
@@ -79,7 +83,8 @@ class HostReducer final : public NodeReducer {
   std::vector<Place> places_;
   SharedMemory frames_;
   std::size_t frame_bytes_ = 0;
-  std::vector<const float*> inputs_;    // scratch, one pointer a rank
+  std::vector<const float*> holders_;   // scratch: the gradients of the ranks that hold a chunk
+  std::vector<const float*> inputs_;    // scratch: a block of each of them
   std::vector<float> sum_;              // scratch: a block
   std::vector<std::uint32_t> scratch_;  // the encoding's
   std::uint64_t busy_ns_ = 0;

@@ -14,31 +14,29 @@ constexpr std::uint32_t kNone = ~0u;
 }  // namespace
 
 NodeGather::NodeGather(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks, std::uint32_t ranks,
-                       Round start)
+                       Round start, std::span<const std::uint32_t> model_ranks)
     : layout_(std::move(layout)),
       ranks_(ranks),
+      model_ranks_(model_ranks.begin(), model_ranks.end()),
       local_(layout_->chunks(), kNone),
       chunks_(chunks.size()),
       tensor_rounds_(layout_->tensors().size() * ranks, start),
       chunk_weights_(chunks.size() * ranks, kUnset) {
-  TRIB_ASSERT(ranks > 0);
+  TRIB_ASSERT(ranks > 0 && (model_ranks.empty() || model_ranks.size() == ranks));
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     local_[chunks[i].value] = static_cast<std::uint32_t>(i);
     chunks_[i].round = start.next();
-    chunks_[i].missing = needed(chunks[i]);
     chunks_[i].groups = layout_->groups_of(chunks[i]);
     chunks_[i].rates_at = rates_.size();
     rates_.resize(rates_.size() + chunks_[i].groups.size(), kUnsaid);
     const auto [first, last] = layout_->tensors_of(chunks[i]);
     for (std::size_t t = first; t < last; ++t) {
       if (tensors_.empty() || tensors_.back() < t) tensors_.push_back(static_cast<std::uint32_t>(t));
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) chunks_[i].needed += holds(rank, t) ? 1 : 0;
     }
+    chunks_[i].missing = chunks_[i].needed;
+    TRIB_ASSERT(chunks_[i].needed > 0);
   }
-}
-
-std::uint32_t NodeGather::needed(ChunkIndex chunk) const {
-  const auto [first, last] = layout_->tensors_of(chunk);
-  return static_cast<std::uint32_t>(last - first) * ranks_;
 }
 
 Status NodeGather::mistake(std::uint32_t rank, std::size_t tensor, const std::string& what) const {
@@ -89,6 +87,11 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
   if (!sound_rate(rate)) {
     return mistake(rank, tensor, "learning rate " + printed("%g", rate) + " is no finite number from 0 on");
   }
+  if (!holds(rank, tensor)) {
+    return mistake(
+        rank, tensor,
+        "ready came from a rank that does not hold it: its model rank is " + std::to_string(model_ranks_[rank]));
+  }
   last_round = round;
   const auto [begin, end] = layout_->chunks_of(tensor);
   for (std::uint32_t index = begin; index < end; ++index) {
@@ -112,7 +115,7 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
                          " of another tensor; all tensors of a round have the same number of samples");
     }
     // The rates of the last round were wanted until its answer, which has come.
-    if (chunk.missing == needed(ChunkIndex(index))) {
+    if (chunk.missing == chunk.needed) {
       std::fill_n(rates_.begin() + static_cast<std::ptrdiff_t>(chunk.rates_at), chunk.groups.size(), kUnsaid);
     }
     if (Status status = take_rate(chunk, rank, tensor, round, rate); !status) return status;
@@ -122,7 +125,7 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
     out.push_back({ChunkIndex(index), round, chunk.weight, said(chunk)});
     chunk.open = false;
     chunk.round = round.next();
-    chunk.missing = needed(ChunkIndex(index));
+    chunk.missing = chunk.needed;
     chunk.weight = 0;
     std::fill_n(chunk_weights_.begin() + static_cast<std::ptrdiff_t>(position) * ranks_, ranks_, kUnset);
   }

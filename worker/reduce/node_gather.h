@@ -1,8 +1,8 @@
 // NodeGather: which chunks of a lane have all they need for their next round. Pure.
 //
-// A chunk is complete for round r when every local rank has called ready for every tensor that overlaps it, for round
-// r. It is open from the answer to round r-1 (or the first pull) until then; a ready outside that time is the trainer's
-// mistake, because the worker may be reading the gradient it has just overwritten.
+// A chunk is complete for round r when every local rank that holds it has called ready for every tensor that overlaps
+// it, for round r. It is open from the answer to round r-1 (or the first pull) until then; a ready outside that time is
+// the trainer's mistake, because the worker may be reading the gradient it has just overwritten.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ class NodeGather {
   };
 
   // chunks: this lane's, ascending. ranks: local ones. start: the version every chunk begins at; the first ready is for
-  // the next round.
+  // the next round. model_ranks: of the local ranks; empty: each holds everything.
   NodeGather(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks, std::uint32_t ranks,
-             Round start);
+             Round start, std::span<const std::uint32_t> model_ranks = {});
 
   // The answer to `chunk` is delivered (or its first pull): ready may be called for the tensors in it again.
   void answered(ChunkIndex chunk);
@@ -48,6 +48,7 @@ class NodeGather {
     bool open = false;
     Round round;                // being gathered
     std::uint32_t missing = 0;  // (rank, tensor) pairs
+    std::uint32_t needed = 0;   // of them, in every round
     std::uint64_t weight = 0;
     std::size_t rates_at = 0;           // in rates_: one for each of its groups
     std::vector<std::uint32_t> groups;  // Layout::groups_of()
@@ -62,10 +63,13 @@ class NodeGather {
   Status take_rate(Chunk& chunk, std::uint32_t rank, std::size_t tensor, Round round, double rate);
 
   Status mistake(std::uint32_t rank, std::size_t tensor, const std::string& what) const;
-  std::uint32_t needed(ChunkIndex chunk) const;
+  bool holds(std::uint32_t rank, std::size_t tensor) const {
+    return model_ranks_.empty() || layout_->tensors()[tensor].held_by(model_ranks_[rank]);
+  }
 
   const std::shared_ptr<const Layout> layout_;
   const std::uint32_t ranks_;
+  const std::vector<std::uint32_t> model_ranks_;
   std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_, or none
   std::vector<Chunk> chunks_;
   std::vector<std::uint32_t> tensors_;

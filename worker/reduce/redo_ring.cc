@@ -102,7 +102,8 @@ Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, con
 }
 
 Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank node,
-                                                  const std::vector<TensorSpec>& tensors, EncodingSpec push) {
+                                                  const std::vector<TensorSpec>& tensors, EncodingSpec push,
+                                                  std::span<const std::uint32_t> model_ranks) {
   const auto foreign = [](const std::string& what) {
     return fail(ErrorCode::kMalformed, "what a trainer brought as the pushes of an earlier worker " + what);
   };
@@ -115,7 +116,8 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   if (header.node != node.value) return foreign("is of node " + std::to_string(header.node));
   if (header.push_id != static_cast<std::uint32_t>(push.id)) return foreign("has another encoding");
   if (header.rounds == 0 || header.rounds > kMaxRedoRounds) return foreign("has an impossible number of rounds");
-  const auto layout = Layout::unowned(tensors, header.chunk_elements);
+  const auto whole = Layout::unowned(tensors, header.chunk_elements);
+  const std::optional<Layout> layout = whole ? whole->part(model_ranks) : std::nullopt;
   if (!layout || layout->hash() != header.layout_hash) return foreign("is of another model");
   Places places(*layout, push, header.rounds);
   if (places.end != memory->size()) return foreign("has another size than it says");

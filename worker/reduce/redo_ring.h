@@ -48,9 +48,11 @@ class RedoRing {
   // REQUIRES: rounds > 0. kLimit: the machine has no memory for it.
   static Result<std::shared_ptr<RedoRing>> create(JobId job, NodeRank node, const Layout& layout, EncodingSpec push,
                                                   std::uint32_t rounds);
-  // What another process made, for the same tensors. kMalformed: it is something else.
+  // What another process made, for what ranks with these model ranks hold of the same tensors. kMalformed: it is
+  // something else.
   static Result<std::shared_ptr<RedoRing>> adopt(FileDescriptor fd, NodeRank node,
-                                                 const std::vector<TensorSpec>& tensors, EncodingSpec push);
+                                                 const std::vector<TensorSpec>& tensors, EncodingSpec push,
+                                                 std::span<const std::uint32_t> model_ranks = {});
 
   JobId job() const;
   std::uint32_t rounds() const { return rounds_; }
