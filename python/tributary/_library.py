@@ -43,11 +43,14 @@ class Leave(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a job. ``group`` 0 is the job's ``[optimizer]``, k its k-th ``[[groups]]``."""
+    """A tensor of a job. ``group`` 0 is the job's ``[optimizer]``, k its k-th ``[[groups]]``; ``holders`` are the model
+    ranks that have it, ascending, or all if there are none.
+    """
 
     name: str
     shape: tuple[int, ...]
     group: int = 0
+    holders: tuple[int, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -75,6 +78,7 @@ class AttachOptions:
     computes_with: str = ""
     note: Callable[[str], None] | None = None
     keepsake: Keepsake | None = None
+    model_rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -194,15 +198,18 @@ class Session:
 
     def _attach(self, options: AttachOptions) -> None:
         tensors = (_abi.CTensor * len(options.tensors))()
-        shapes = []  # kept until the call is over
+        kept: list[Any] = []  # until the call is over
         for slot, tensor in zip(tensors, options.tensors):
             shape = (c.c_uint64 * max(1, len(tensor.shape)))(*tensor.shape)
-            shapes.append(shape)
+            holders = (c.c_uint32 * max(1, len(tensor.holders)))(*tensor.holders)
+            kept += [shape, holders]
             slot.size = c.sizeof(_abi.CTensor)
             slot.name = tensor.name.encode()
             slot.shape = c.cast(shape, c.POINTER(c.c_uint64))
             slot.dimensions = len(tensor.shape)
             slot.group = tensor.group
+            slot.holders = c.cast(holders, c.POINTER(c.c_uint32))
+            slot.holder_count = len(tensor.holders)
 
         given = _abi.COptions()
         given.size = c.sizeof(_abi.COptions)
@@ -215,6 +222,7 @@ class Session:
             given.rank, given.world_size, given.local_rank, given.local_world_size, given.node_rank = options.topology
         given.attach_timeout_ms = options.attach_timeout_ms
         given.gradients_move = options.gradients_move
+        given.model_rank = options.model_rank
         given.device = options.device
         given.computes_with = options.computes_with.encode()[:128] if options.computes_with else None
         told = options.note
@@ -263,9 +271,10 @@ class Session:
             self._arrays[tensor, address] = array
         return array
 
-    def initial(self, tensor: int) -> Floats:
-        """Memory for a tensor's initial values: of rank 0 in a fresh view, before :meth:`start`."""
-        return self._array(tensor, self._functions.tributary_initial(self._open(), tensor), "initial values")
+    def initial(self, tensor: int) -> Floats | None:
+        """Memory for a tensor's initial values, in a fresh view before :meth:`start`. None: another rank gives them."""
+        address = self._functions.tributary_initial(self._open(), tensor)
+        return self._array(tensor, address, "initial values") if address else None
 
     def start(self) -> None:
         """Blocks until the parameters of the view's ``resume_round`` are there."""

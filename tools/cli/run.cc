@@ -34,6 +34,7 @@ that attaches to its node's worker, in Python or over the C library, and brings 
   TRIBUTARY_RANK, TRIBUTARY_WORLD_SIZE, TRIBUTARY_LOCAL_RANK, TRIBUTARY_LOCAL_WORLD_SIZE, TRIBUTARY_GROUP_RANK   as torchrun counts them
   TRIBUTARY_SOCKET     its worker's socket
   TRIBUTARY_PROGRESS   a datagram socket that shows each round it is told of
+  MASTER_ADDR, MASTER_PORT   for torch.distributed.init_process_group(), where ranks hold parts of a model
   OMP_NUM_THREADS      cores / ranks, unless it is set
 What rank 0 prints is shown here; all else is in logs/ in the base folder.
 
@@ -99,8 +100,12 @@ class Run {
         },
         tell);
     began_ = Clock::now();
-    if (auto ok = run_.cluster().start_trainers(
-            {.command = std::move(command), .progress_socket = run_.progress_socket(), .output_apart = true});
+    const auto port = free_port();  // for ranks that hold a part of the model each, and talk to each other
+    if (!port) return tl::unexpected(port.error());
+    if (auto ok = run_.cluster().start_trainers({.command = std::move(command),
+                                                 .progress_socket = run_.progress_socket(),
+                                                 .rendezvous = std::to_string(*port),
+                                                 .output_apart = true});
         !ok) {
       return ok;
     }

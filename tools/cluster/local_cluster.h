@@ -96,6 +96,7 @@ struct Trainer {
 struct TrainerOptions {
   std::vector<std::string> command;  // argv[0]: path of the program
   std::string progress_socket;       // where they report each round; empty: nowhere
+  std::string rendezvous;            // port of this machine for torch.distributed (MASTER_PORT); empty: none is named
   bool output_apart = false;         // rank 0's standard output goes to logs/trainer-0.out instead of its log
   // For elastic jobs: on which nodes, and how many nodes they are told there are. Empty and 0: all.
   std::vector<std::uint32_t> nodes;

@@ -68,6 +68,10 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
                            {"TRIBUTARY_GROUP_RANK", std::to_string(node)},
                            {"TRIBUTARY_SOCKET", worker.socket},
                            {"TRIBUTARY_PROGRESS", options.progress_socket}};
+    if (!options.rendezvous.empty()) {
+      trainer.environment.insert(trainer.environment.end(),
+                                 {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", options.rendezvous}});
+    }
     // Ranks share the machine's cores, and what Python prints is seen when it is printed.
     const std::uint32_t cores = std::thread::hardware_concurrency();
     for (auto [name, value] : {std::pair{"OMP_NUM_THREADS", std::max(1u, cores / ranks)}, {"PYTHONUNBUFFERED", 1u}}) {

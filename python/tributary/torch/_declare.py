@@ -82,8 +82,8 @@ def slots_of(model_or_params: Parameters, optimizer: torch.optim.Optimizer, say:
 
 
 def _check(name: str, parameter: torch.Tensor) -> None:
-    if type(parameter).__name__ == "DTensor" or type(parameter.data).__name__ == "DTensor":
-        raise TypeError(f"parameter '{name}' is a DTensor: model parallel parameters are not supported")
+    if any(placement.is_partial() for placement in getattr(parameter, "placements", ())):
+        raise TypeError(f"parameter '{name}' is a DTensor of partial sums: shard or replicate it")
     if parameter.layout != torch.strided:
         raise TypeError(f"parameter '{name}' has layout {parameter.layout}: only dense parameters are trained")
     if parameter.dtype not in _TYPES:
@@ -97,7 +97,7 @@ def _check(name: str, parameter: torch.Tensor) -> None:
 
 def tensors_of(slots: list[Slot], grouped: bool) -> list[Tensor]:
     """Their declarations. grouped: the job has a group for each of the optimizer's."""
-    return [Tensor(slot.name, tuple(slot.parameter.shape), slot.group if grouped else 0) for slot in slots]
+    return [Tensor(slot.name, tuple(slot.local().shape), slot.group if grouped else 0) for slot in slots]
 
 
 def computes_with(slots: list[Slot]) -> str:

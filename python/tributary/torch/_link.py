@@ -16,6 +16,7 @@ from tributary._library import AttachOptions, Floats, Gate, Leave, Session, Step
 from tributary.torch._exceptions import Stopped
 from tributary.torch._initial import InitialValues
 from tributary.torch._log import logger
+from tributary.torch._parallel import Part, WholeModel
 from tributary.torch._progress import Progress, RoundReport
 from tributary.torch._stop import StopSignal
 
@@ -42,7 +43,9 @@ class Link:
         text: of the job, TOML or JSON.
         tensors: what the job trains.
         stop: says when the program is to stop.
-        initial: gives rank 0's initial values of a tensor, fp32 in logical order, to the memory that it is handed.
+        initial: gives a tensor's initial values, fp32 in logical order, to the memory that it is handed.
+        part: of the model that this rank holds.
+        held: which of the tensors those are; None: all.
     """
 
     def __init__(
@@ -55,9 +58,13 @@ class Link:
         initial: Callable[[int, torch.Tensor], None],
         computes_with: str = "",
         rounds: int = 0,
+        part: Part = WholeModel(),  # noqa: B008, it has no state
+        held: Sequence[int] | None = None,
     ) -> None:
         self.name = name
         self.tensors = tensors
+        self.part = part
+        self._held = range(len(tensors)) if held is None else held
         self.stop = stop
         self.progress = Progress()
         self.round = 0  # newest round whose parameters are here
@@ -85,6 +92,7 @@ class Link:
         self._fruitless = 0
         self._view_began_after = 0
         self._reduced_ns = 0
+        self._stops = False  # after the newest round, as all ranks of this replica agreed
 
     # ---- this rank
 
@@ -155,12 +163,13 @@ class Link:
             computes_with=self._computes_with,
             note=self.say,
             keepsake=self._keepsake,
+            model_rank=self.part.model_rank,
         )
         session = self._library.attach(options)
         try:
             view = session.view()
             self._session, self._view = session, view
-            if view.fresh and view.rank == 0:
+            if view.fresh:
                 self._give_initial(session)
             session.start()
         except BaseException:
@@ -172,9 +181,12 @@ class Link:
             session.last_round(self.rounds)
 
     def _give_initial(self, session: Session) -> None:
-        memory = [session.initial(i) for i in range(len(self.tensors))]
+        places = {i: values for i in self._held if (values := session.initial(i)) is not None}
+        memory = list(places.values())
+        if not memory:
+            return
         if self._initial is None:
-            for i, values in enumerate(memory):
+            for i, values in places.items():
                 self._fill(i, self._tensor(i, values))
             self._initial = InitialValues(memory)
         else:  # the job begins anew: with what it began with
@@ -246,13 +258,13 @@ class Link:
                     reason = self.session.stop_reason()
             except Unavailable as error:
                 step, reason = Step.RESTART, str(error)
-            if step == Step.CONTINUE:
+            if step in (Step.CONTINUE, Step.STOP_REQUESTED):
                 self.round = wanted
                 self._fruitless = 0
+                self._stops = self.part.agree(step == Step.STOP_REQUESTED or self.stop.requested is not None)
+                if step == Step.STOP_REQUESTED:
+                    self.leave_stopped()
                 return True
-            if step == Step.STOP_REQUESTED:
-                self.round = wanted
-                self.leave_stopped()
             if step == Step.VIEW_STOPPED:
                 self.leave_stopped(reason)
             self._attach_again(reason)
@@ -260,11 +272,12 @@ class Link:
             if round == wanted - 1:
                 order = list(push_again())
                 continue
-            for index in range(len(self.tensors)):
+            for index in self._held:
                 arrived(index)
             if round == wanted:
                 self.say(f"round {wanted} is complete")
                 self.round = wanted
+                self._stops = self.part.agree(self.stop.requested is not None)
                 return True
             self.rewound_from = wanted - 1
             self.round = self.resumed = round
@@ -310,6 +323,11 @@ class Link:
         )
 
     # ---- leaving
+
+    def leave_if_stopped(self) -> None:
+        """Leaves the job if a rank of this replica was told to stop when the newest round was complete."""
+        if self._stops:
+            self.leave_stopped()
 
     def leave_stopped(self, reason: str = "") -> None:
         """Leaves a job that stops after this round. Always raises :class:`Stopped`."""

@@ -92,6 +92,19 @@ def world_size() -> int:
     return link.view.world_size if link is not None else _of_environment("WORLD_SIZE", 1)
 
 
+def replica() -> int:
+    """Which replica of the model this process has, or has a part of: data-parallel ranks count from 0."""
+    link = program.link
+    place = link.part.replica if link is not None else None
+    return rank() if place is None else place
+
+
+def replicas() -> int:
+    """How many replicas of the model the job has."""
+    link = program.link
+    return world_size() if link is None or link.part.replica is None else link.part.replicas
+
+
 def _of_environment(name: str, otherwise: int) -> int:
     text = os.environ.get(f"TRIBUTARY_{name}", os.environ.get(name))
     if text is None:

@@ -39,6 +39,7 @@ class Slot:
     Attributes:
         index: of its tensor in the job.
         group: of the optimizer's.
+        gives: whether this rank gives its gradient; else another one has the same.
         version: of the parameter after its values were last taken from the job.
     """
 
@@ -47,6 +48,7 @@ class Slot:
         self.name = name
         self.parameter = parameter
         self.group = group
+        self.gives = True
         self.version = parameter._version
         self.micro_batches = MicroBatches()
         self.hook: torch.utils.hooks.RemovableHandle | None = None
@@ -63,13 +65,26 @@ class Slot:
         self.seen: torch.Tensor | None = None
         self.seen_version = 0
 
+    @property
+    def is_split(self) -> bool:
+        """Whether it is a DTensor."""
+        return hasattr(self.parameter, "placements")
+
+    @torch.no_grad()
+    def local(self) -> torch.Tensor:
+        """What of the parameter is in this process: of a DTensor this rank's slice. ``data`` has a version of its own:
+        autograd sees no write.
+        """
+        values: torch.Tensor = self.parameter.to_local() if self.is_split else self.parameter.data  # type: ignore[operator]
+        return values
+
     def give(self, memory: torch.Tensor) -> None:
         """Writes the parameter into the job's memory."""
-        memory.copy_(self.parameter.detach())
+        memory.copy_(self.local())
 
     def take(self, values: torch.Tensor) -> None:
-        """Writes the job's values into the parameter. ``data`` has a version of its own: autograd sees no write."""
-        self.parameter.data.copy_(values)
+        """Writes the job's values into the parameter."""
+        self.local().copy_(values)
         self.version = self.parameter._version
 
     def remember(self, source: torch.Tensor | None, factor: int) -> None:

@@ -16,6 +16,7 @@ from tributary.torch._exceptions import Rewound
 from tributary.torch._formula import Value
 from tributary.torch._link import Link
 from tributary.torch._log import logger
+from tributary.torch._parallel import WholeModel
 from tributary.torch._program import program
 from tributary.torch._schedulers import Schedulers
 
@@ -93,7 +94,7 @@ class DiLoCo:
         self._link = Link(
             self._job.name,
             self._job.text,
-            _declare.tensors_of(self._slots, grouped=False),
+            WholeModel().declare(self._slots, _declare.tensors_of(self._slots, grouped=False)),
             stop=program.stop,
             initial=lambda index, memory: self._slots[index].give(memory),
             computes_with=_declare.computes_with(self._slots),
@@ -149,8 +150,8 @@ class DiLoCo:
         if done:
             self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
         self._began = time.monotonic_ns()
-        if done and self._link.stop.requested:
-            self._link.leave_stopped()
+        if done:
+            self._link.leave_if_stopped()
         if not done:
             self._place_schedulers = True
             error = Rewound(self._link.round, from_round=self._link.rewound_from)

@@ -16,7 +16,8 @@ from tributary.torch import _complaints, _declare, _formula, _job
 from tributary.torch._exceptions import Rewound
 from tributary.torch._link import Link
 from tributary.torch._log import listed, logger
-from tributary.torch._program import program
+from tributary.torch._parallel import part_of
+from tributary.torch._program import program, replica
 from tributary.torch._round import OpenRound
 from tributary.torch._schedulers import Schedulers
 from tributary.torch._seed import seed_round
@@ -55,6 +56,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         step_on: ``"auto"``, or ``"trainers"`` to step here whatever the optimizer is.
         parameters: ``"copy"``: the model has its own memory.
         rounds: of the whole job, for progress; modes ssp and async need it to end in the same parameters everywhere.
+        mesh: a device mesh of all ranks, if each holds a part of the model only: a pipeline's stage, or what
+            ``parallelize_module`` left it.
+        replicate: the mesh's data-parallel dimension. Ranks along it exchange gradients; those along the others hold a
+            replica together.
 
     Raises:
         ValueError, TypeError: arguments that no job can have.
@@ -80,6 +85,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         step_on: str = "auto",
         parameters: str = "copy",
         rounds: int = 0,
+        mesh: Any = None,
+        replicate: str | None = None,
     ) -> None:
         _complaints.one_of("overlap", overlap, ("backward", "step"))
         _complaints.one_of("schedule", schedule, ("round", "epoch"))
@@ -128,14 +135,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._holding = False  # inside no_sync()
         self._open = OpenRound()
 
+        part = part_of(mesh, replicate)
+        tensors = part.declare(self._slots, _declare.tensors_of(self._slots, grouped=not self._steps_here))
+        self._slot_of = {slot.index: slot for slot in self._slots}
         self._link = Link(
             self._job.name,
             self._job.text,
-            _declare.tensors_of(self._slots, grouped=not self._steps_here),
+            tensors,
             stop=program.stop,
-            initial=lambda index, memory: self._slots[index].give(memory),
+            initial=lambda index, memory: self._slot_of[index].give(memory),
             computes_with=_declare.computes_with(self._slots),
             rounds=rounds,
+            part=part,
+            held=list(self._slot_of),
         )
         self._link.batches_per_round = self._link.micro_batches = accumulate
         self._link.open()
@@ -222,6 +234,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _dense(self, slot: Slot, gradient: torch.Tensor | None) -> torch.Tensor:
         assert gradient is not None
+        if slot.is_split:
+            return gradient.redistribute(placements=slot.parameter.placements).to_local()
         if gradient.layout == torch.strided:
             return gradient
         self._warn_once(
@@ -238,7 +252,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _push(self, slot: Slot, rate: float) -> None:
         memory = self._link.gradient(slot.index)
-        if slot.source is None:
+        if slot.source is None or not slot.gives:
             memory.zero_()
         else:
             memory.copy_(self._dense(slot, slot.source).detach())
@@ -323,8 +337,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             samples = self._open.samples or self._batch_samples()
             self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
         self._end_round(rewound=not done)
-        if done and self._link.stop.requested:
-            self._link.leave_stopped()
+        if done:
+            self._link.leave_if_stopped()
         return loss
 
     def _check(self) -> None:
@@ -384,7 +398,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _arrived(self, index: int) -> None:
         if not self._steps_here:  # else the mean gradient of the round before would be lost with a restart
-            self._slots[index].take(self._link.parameters(index))
+            self._slot_of[index].take(self._link.parameters(index))
 
     def _step_here(self) -> None:
         gate = self._link.gate(self._link.round)
@@ -440,7 +454,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _reseed(self) -> None:
         if self._seed is not None:
-            seed_round(self._seed, self._link.view.rank, self._link.round)
+            seed_round(self._seed, replica(), self._link.round)
 
     def _warn_once(self, what: str, text: str) -> None:
         if what not in self._warned:

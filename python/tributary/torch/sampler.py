@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, Sampler
 
 from tributary.torch._link import Link
-from tributary.torch._program import program, rank, world_size
+from tributary.torch._program import program, replica, replicas
 
 
 class DistributedSampler(Sampler[int]):
@@ -67,7 +67,7 @@ class DistributedSampler(Sampler[int]):
         self._batch_size = size
         if self._batches(size) == 0:
             raise ValueError(
-                f"DistributedSampler: {len(self.dataset)} samples make no round of {world_size()} ranks with "
+                f"DistributedSampler: {len(self.dataset)} samples make no round of {replicas()} ranks with "
                 f"{self._per_round()} batches of {size}: choose smaller batches"
             )
         epoch = self._epoch
@@ -84,7 +84,7 @@ class DistributedSampler(Sampler[int]):
     def _batches(self, size: int) -> int:
         """Of this rank in an epoch."""
         per_round = self._per_round()
-        return len(self.dataset) // (size * world_size() * per_round) * per_round
+        return len(self.dataset) // (size * replicas() * per_round) * per_round
 
     def _order(self, epoch: int) -> torch.Tensor:
         if not self.shuffle:
@@ -122,8 +122,8 @@ class DistributedSampler(Sampler[int]):
         """Where in the epoch's order this rank's batch lies: a round's batches are those of neighbouring ranks."""
         per_round = self._per_round()
         round, part = divmod(batch, per_round)
-        ranks = world_size() * per_round
-        return (round * size + torch.arange(size)) * ranks + rank() * per_round + part
+        ranks = replicas() * per_round
+        return (round * size + torch.arange(size)) * ranks + replica() * per_round + part
 
 
 def _batch_size_of(frame: Any) -> int | None:
