@@ -92,6 +92,8 @@ class Link:
         self._fruitless = 0
         self._view_began_after = 0
         self._reduced_ns = 0
+        self._attaching = False
+        self._ended = ""  # a rank that this one cannot go on without
         self._stops = False  # after the newest round, as all ranks of this replica agreed
 
     # ---- this rank
@@ -141,6 +143,7 @@ class Link:
 
     def open(self) -> None:
         """The first attach, which must work."""
+        self.part.watch(self._peer_has_ended)
         with self.stop.suspended():
             self._attach()
         self.round = self.resumed = self._best = self._view_began_after
@@ -199,7 +202,25 @@ class Link:
         if session is not None:
             session.destroy()
 
+    def _peer_has_ended(self, who: str) -> None:
+        """Of the ranks that hold the model together. Whoever computes finds out by itself; who waits for all ranks to
+        be there would wait for one that waits for this one.
+        """
+        self._ended = f"{who}: ranks that hold a model together start again together"
+        if self._attaching:
+            logger.error("job '%s': %s", self.name, self._ended)
+            os._exit(1)
+
     def _attach_again(self, reason: str) -> None:
+        self._attaching = True
+        if self._ended:
+            raise Error(f"job '{self.name}': {self._ended}")
+        try:
+            self._try_to_attach(reason)
+        finally:
+            self._attaching = False
+
+    def _try_to_attach(self, reason: str) -> None:
         if self.round > self._best or self._fruitless == 0:
             self._best = max(self._best, self.round)
             self._fruitless = 0
@@ -344,6 +365,7 @@ class Link:
         if not_saved:
             self.say(f"not saved: {not_saved}")
         self._close()
+        self.part.leave()
         raise Stopped(why, self.round)
 
     def finish(self) -> None:
@@ -369,6 +391,7 @@ class Link:
                         self._view_began_after,
                     ) from None
         self._close()
+        self.part.leave()
 
     def fail(self, message: str) -> None:
         """This rank cannot go on; the others are told why. Never raises."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 
 from tributary._library import Tensor
 from tributary.torch._slots import Slot
+
+_FOR_EVER = timedelta(days=3650)
+_LEAVING_S = 5.0  # how long a rank that is done waits for its neighbours to say that they are, too
 
 
 class Part(Protocol):
@@ -34,6 +41,16 @@ class Part(Protocol):
     def agree(self, stops: bool) -> bool:
         """Whether a rank of this replica is to stop. Each of them asks after each round."""
 
+    def watch(self, gone: Callable[[str], None]) -> None:
+        """Tells, from another thread, that a rank which this one cannot go on without has ended, and which."""
+
+    def leave(self) -> None:
+        """Training has ended well on all ranks: this one's end is no loss."""
+
+    @property
+    def watches(self) -> bool:
+        """Whether threads of this part are still blocked, which no interpreter may be torn down under."""
+
 
 class WholeModel:
     """Every rank holds all of it."""
@@ -53,6 +70,16 @@ class WholeModel:
 
     def agree(self, stops: bool) -> bool:
         return stops
+
+    def watch(self, gone: Callable[[str], None]) -> None:
+        del gone  # a rank that has ended may come back
+
+    def leave(self) -> None:
+        pass
+
+    @property
+    def watches(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
@@ -109,6 +136,8 @@ class MeshPart:
         self.model_rank = self._number(self._place)
         self.replica: int | None = at[replicate]
         self.replicas = sizes[replicate]
+        self._watchers: dict[int, threading.Thread] = {}
+        self._neighbours = torch.distributed.new_group(backend="gloo", timeout=_FOR_EVER)
         self._group = self._make_group(mesh.mesh.movedim(names.index(replicate), 0).reshape(self.replicas, -1))
 
     def _number(self, place: dict[str, int]) -> int:
@@ -201,6 +230,35 @@ class MeshPart:
 
         alike = [part for part in holders if apart(self._place_of(part)) == apart(self._place)]
         return alike[0] == self.model_rank
+
+    def watch(self, gone: Callable[[str], None]) -> None:
+        """A receive that nobody sends for ends when the process at the other end does. Each rank waits for its
+        neighbours; those that end because of it are waited for by theirs.
+        """
+        world, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+
+        def wait(peer: int) -> None:
+            try:
+                torch.distributed.recv(torch.zeros(1), src=peer, group=self._neighbours)
+            except RuntimeError:
+                gone(f"rank {peer} has ended")
+
+        for peer in {(rank - 1) % world, (rank + 1) % world} - {rank}:
+            thread = threading.Thread(target=wait, args=(peer,), name=f"watches rank {peer}", daemon=True)
+            thread.start()
+            self._watchers[peer] = thread
+
+    def leave(self) -> None:
+        for peer in self._watchers:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                torch.distributed.send(torch.zeros(1), dst=peer, group=self._neighbours)
+        until = time.monotonic() + _LEAVING_S
+        for thread in self._watchers.values():
+            thread.join(max(0.0, until - time.monotonic()))
+
+    @property
+    def watches(self) -> bool:
+        return any(thread.is_alive() for thread in self._watchers.values())
 
     def agree(self, stops: bool) -> bool:
         flag = torch.tensor(int(stops))

@@ -71,10 +71,10 @@ class Program:
             except Error as error:
                 logger.error("job '%s': %s", link.name, error)
                 status = 1
-        if status:
+        if status or any(link.part.watches for link in self.links):
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(status)
+            os._exit(status or int(self._failure is not None))
 
 
 program = Program()
