@@ -5,12 +5,12 @@ tributary run --servers 2 --nodes 2 --ranks-per-node 2 -- python examples/pipeli
 
 import torch
 import torch.distributed as dist
+import tributary.torch as trib
 from byte_gpt import ByteGPT, arguments, datasets
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from tributary.torch import DistributedOptimizer, DistributedSampler, log, rank, world_size
 
 
 class First(torch.nn.Module):
@@ -18,7 +18,11 @@ class First(torch.nn.Module):
 
     def __init__(self, model: ByteGPT) -> None:
         super().__init__()
-        self.embedding, self.positions, self.blocks = model.embedding, model.positions, model.blocks
+        self.embedding, self.positions, self.blocks = (
+            model.embedding,
+            model.positions,
+            model.blocks,
+        )
         for i in range(len(model.blocks) // 2, len(model.blocks)):
             self.blocks[i] = torch.nn.Identity()
 
@@ -29,7 +33,11 @@ class First(torch.nn.Module):
 class Last(torch.nn.Module):
     def __init__(self, model: ByteGPT) -> None:
         super().__init__()
-        self.embedding, self.blocks, self.norm = model.embedding, model.blocks, model.norm
+        self.embedding, self.blocks, self.norm = (
+            model.embedding,
+            model.blocks,
+            model.norm,
+        )
         for i in range(len(model.blocks) // 2):
             self.blocks[i] = torch.nn.Identity()
 
@@ -39,21 +47,44 @@ class Last(torch.nn.Module):
 
 args = arguments()
 torch.set_num_threads(1)
-dist.init_process_group("gloo", rank=rank(), world_size=world_size())
-mesh = init_device_mesh("cpu", (2, world_size() // 2), mesh_dim_names=("pp", "dp"))  # a node has one stage
+dist.init_process_group("gloo", rank=trib.rank(), world_size=trib.world_size())
+mesh = init_device_mesh(
+    "cpu", (2, trib.world_size() // 2), mesh_dim_names=("pp", "dp")
+)  # a node has one stage
 torch.manual_seed(0)  # the tied weight begins with the same values in both stages
 first = mesh.get_local_rank("pp") == 0
 module = (First if first else Last)(ByteGPT(context=args.context))
-stage = PipelineStage(module, mesh.get_local_rank("pp"), 2, torch.device("cpu"), group=mesh.get_group("pp"))
-pipeline = ScheduleGPipe(stage, 4, loss_fn=lambda y, target: F.cross_entropy(y.flatten(0, 1), target.flatten()))
+stage = PipelineStage(
+    module,
+    mesh.get_local_rank("pp"),
+    2,
+    torch.device("cpu"),
+    group=mesh.get_group("pp"),
+)
+pipeline = ScheduleGPipe(
+    stage,
+    4,
+    loss_fn=lambda y, target: F.cross_entropy(y.flatten(0, 1), target.flatten()),
+)
 
-matrices, vectors = [p for p in module.parameters() if p.ndim >= 2], [p for p in module.parameters() if p.ndim < 2]
-groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-opt = DistributedOptimizer(
-    module, torch.optim.AdamW(groups, lr=1e-3), max_grad_norm=1.0, mesh=mesh, replicate="dp", overlap="step"
+matrices, vectors = (
+    [p for p in module.parameters() if p.ndim >= 2],
+    [p for p in module.parameters() if p.ndim < 2],
+)
+groups = [
+    {"params": matrices, "weight_decay": 0.1},
+    {"params": vectors, "weight_decay": 0.0},
+]
+opt = trib.DistributedOptimizer(
+    module,
+    torch.optim.AdamW(groups, lr=1e-3),
+    max_grad_norm=1.0,
+    mesh=mesh,
+    replicate="dp",
+    overlap="step",
 )
 data, _ = datasets(args.text, args.bytes, args.context)
-sampler = DistributedSampler(data, seed=1)
+sampler = trib.DistributedSampler(data, seed=1)
 loader = DataLoader(data, batch_size=args.batch, sampler=sampler, drop_last=True)
 for epoch in range(args.epochs):
     sampler.set_epoch(epoch)
@@ -63,4 +94,4 @@ for epoch in range(args.epochs):
         opt.step()
         opt.zero_grad()
         if losses:
-            log(loss=torch.stack(losses).mean())
+            trib.log(loss=torch.stack(losses).mean())

@@ -5,27 +5,37 @@ tributary run --servers 2 --nodes 2 --ranks-per-node 2 -- python examples/tensor
 
 import torch
 import torch.distributed as dist
+import tributary.torch as trib
 from byte_gpt import ByteGPT, arguments, datasets
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from tributary.torch import DistributedOptimizer, DistributedSampler, log, rank, world_size
 
 args = arguments()
 torch.set_num_threads(1)
-dist.init_process_group("gloo", rank=rank(), world_size=world_size())
-mesh = init_device_mesh("cpu", (world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+dist.init_process_group("gloo", rank=trib.rank(), world_size=trib.world_size())
+mesh = init_device_mesh("cpu", (trib.world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
 torch.manual_seed(0)
 model = ByteGPT(context=args.context)
 for block in model.blocks:
-    parallelize_module(block, mesh["tp"], {"mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()})
+    parallelize_module(
+        block, mesh["tp"], {"mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()}
+    )
 
-opt = DistributedOptimizer(
-    model, torch.optim.AdamW(model.groups(), lr=1e-3), max_grad_norm=1.0, mesh=mesh, replicate="dp"
+opt = trib.DistributedOptimizer(
+    model,
+    torch.optim.AdamW(model.groups(), lr=1e-3),
+    max_grad_norm=1.0,
+    mesh=mesh,
+    replicate="dp",
 )
 data, _ = datasets(args.text, args.bytes, args.context)
-sampler = DistributedSampler(data, seed=1)
+sampler = trib.DistributedSampler(data, seed=1)
 loader = DataLoader(data, batch_size=args.batch, sampler=sampler, drop_last=True)
 for epoch in range(args.epochs):
     sampler.set_epoch(epoch)
@@ -34,4 +44,4 @@ for epoch in range(args.epochs):
         loss.backward()
         opt.step()
         opt.zero_grad()
-        log(loss=loss)
+        trib.log(loss=loss)

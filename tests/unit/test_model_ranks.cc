@@ -1,11 +1,10 @@
 // Parts of a model: who holds what, from the declaration to the sum (docs/model-parallel.md).
-#include "common/base/model_ranks.h"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "common/base/model_ranks.h"
 #include "tests/unit/core_fixture.h"
 #include "worker/reduce/host_reducer.h"
 #include "worker/reduce/node_gather.h"
@@ -102,8 +101,7 @@ TEST_CASE("holders count for a layout's identity, and are told in a difference")
 }
 
 TEST_CASE("holders are ascending, each once, and within their bound") {
-  for (const std::vector<std::uint32_t>& holders :
-       {std::vector<std::uint32_t>{1, 0}, {1, 1}, {kMaxModelRanks}}) {
+  for (const std::vector<std::uint32_t>& holders : {std::vector<std::uint32_t>{1, 0}, {1, 1}, {kMaxModelRanks}}) {
     const auto made = Layout::unowned({{"a", {100}, 0, holders}});
     REQUIRE_FALSE(made);
     CHECK(contains(made.error().message, "ascending order"));

@@ -1,0 +1,181 @@
+"""Ranks that hold a part of the model: the examples follow one process, survive, and go on with other replicas."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from cluster import BIN, LIBRARY, REPOSITORY, free_port
+from test_cluster import WithDaemons, say
+from torch.nn import functional as F
+
+sys.path.insert(0, str(REPOSITORY / "examples"))
+from byte_gpt import ByteGPT, datasets
+
+HERE = Path(__file__).parent
+CONTEXT = 64
+BATCH = 8
+TEXT = sorted(Path(contextlib.__file__).parent.glob("*.py"))
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = f"{REPOSITORY / 'python'}:{REPOSITORY / 'examples'}"
+    return {**os.environ, "PYTHONPATH": path, "TRIBUTARY_LIBRARY": str(LIBRARY), "OMP_NUM_THREADS": "1", **more}
+
+
+class Reference:
+    """One process that trains with the joined batches of so many replicas, which may change between rounds."""
+
+    def __init__(self, text: Path, size: int) -> None:
+        self.data, _ = datasets(str(text), size, CONTEXT)
+        torch.manual_seed(0)
+        self.model = ByteGPT(context=CONTEXT)
+        self.optimizer = torch.optim.AdamW(self.model.groups(), lr=1e-3)
+        generator = torch.Generator()
+        generator.manual_seed(1)
+        self.order = torch.randperm(len(self.data), generator=generator).tolist()
+
+    def loss(self, round: int, replicas: int) -> float:
+        batch = BATCH * replicas
+        samples = [self.data[i] for i in self.order[(round - 1) * batch : round * batch]]
+        x, y = (torch.stack(side) for side in zip(*samples))
+        loss = F.cross_entropy(self.model(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(loss.detach())
+
+
+class Parallel(WithDaemons):
+    def setUp(self) -> None:
+        super().setUp()
+        self.text = self.folder / "text"
+        self.text.write_bytes(b"".join(file.read_bytes() for file in TEXT)[:200_000])
+
+    @contextlib.contextmanager
+    def run_of(self, example: str, size: int, nodes: int, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
+        command = [BIN / "tributary", "run", "--servers", "2", "--nodes", str(nodes), "--ranks-per-node", str(ranks)]
+        command += ["--base-dir", self.folder / "run", "--", sys.executable, HERE / "losses_of.py", self.folder]
+        command += [REPOSITORY / "examples" / f"{example}.py", "--text", self.text]
+        command += ["--bytes", str(size), "--epochs", "1"]
+        self.output = self.folder / "output"
+        with open(self.output, "ab") as output:
+            process = subprocess.Popen(command, env=environment(), stdout=output, stderr=subprocess.STDOUT)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait(60)
+
+    def losses(self) -> dict[int, float]:
+        """By round: the mean of those that ranks said last."""
+        said: dict[int, list[float]] = {}
+        for file in self.folder.glob("losses-*"):
+            mine = dict(line.split() for line in file.read_text().splitlines() if len(line.split()) == 2)
+            for round, loss in mine.items():
+                said.setdefault(int(round), []).append(float(loss))
+        return {round: sum(losses) / len(losses) for round, losses in said.items()}
+
+    def await_round(self, process: subprocess.Popen[bytes], round: int, timeout: float = 120) -> None:
+        deadline = time.monotonic() + timeout
+        while max(self.losses(), default=0) < round:
+            self.assertIsNone(process.poll(), self.output.read_text())
+            self.assertLess(time.monotonic(), deadline, self.output.read_text())
+            time.sleep(0.05)
+
+    def kill(self, pattern: str) -> None:
+        found = subprocess.run(["pgrep", "-n", "-f", pattern], stdout=subprocess.PIPE, check=True).stdout
+        os.kill(int(found.split()[0]), signal.SIGKILL)
+
+    def check(self, what: str, replicas_of: dict[int, int], size: int) -> None:
+        """replicas_of: up to that round, from the round before it in the dict."""
+        reference, losses = Reference(self.text, size), self.losses()
+        worst = 0.0
+        first = 1
+        for last, replicas in replicas_of.items():
+            for round in range(first, last + 1):
+                want = reference.loss(round, replicas)
+                worst = max(worst, abs(losses.get(round, want) - want) / want)
+            first = last + 1
+        self.assertGreaterEqual(
+            len(losses), first - len(replicas_of)
+        )  # that of a round at which it stopped is not said
+        say(f"fidelity {what}, {first - 1} rounds, worst relative error of a loss {worst:.1e}")
+        self.assertLess(worst, 1e-4)
+
+    def test_a_pipeline_with_a_kill_of_each_kind(self) -> None:
+        size, rounds = 60_000, 50
+        with self.run_of("pipeline", size, 2, 2) as process:
+            for round, what in ((8, "tributary-worker.*"), (18, "tributary-server.*"), (28, "losses_of.py ")):
+                self.await_round(process, round)
+                self.kill(f"{what}{self.folder}")
+            self.assertEqual(process.wait(150), 0, self.output.read_text())
+        self.assertIn("was killed by signal 9", self.output.read_text())
+        self.check("pipeline with kills", {rounds: 2}, size)
+
+    def test_tensor_parallel(self) -> None:
+        size, rounds = 33_000, 30
+        with self.run_of("tensor_parallel", size, 2, 2) as process:
+            self.assertEqual(process.wait(150), 0, self.output.read_text())
+        self.check("tensor_parallel", {rounds: 2}, size)
+
+    def test_a_state_goes_on_with_another_number_of_replicas(self) -> None:
+        size = 80_000  # 36 rounds of 4 replicas
+        stopped = []
+        for ranks in (2, 1):
+            with self.run_of("pipeline", size, 2, ranks) as process:
+                self.await_round(process, max(self.losses(), default=0) + 8)
+                process.send_signal(signal.SIGINT)
+                self.assertEqual(process.wait(60), 75, self.output.read_text())
+            stopped.append(int(re.findall(r"stopped after round (\d+)", self.output.read_text())[-1]))
+        with self.run_of("pipeline", size, 2, 4) as process:
+            self.assertEqual(process.wait(150), 0, self.output.read_text())
+        last = max(self.losses())
+        self.assertGreater(last, stopped[1] + 5)
+        self.check("2, 1 and 4 replicas", {stopped[0]: 2, stopped[1]: 1, last: 4}, size)
+
+
+class Mistakes(WithDaemons):
+    def test_each_is_told(self) -> None:
+        port = str(free_port())
+        processes = [
+            subprocess.Popen(
+                [sys.executable, HERE / "parallel_mistakes.py"],
+                env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        outputs = [process.communicate(timeout=60)[0] for process in processes]
+        told = [dict(line.split(": ", 1) for line in output.splitlines() if ": " in line) for output in outputs]
+        expected = {
+            "values": "has different initial values: what has the same name is the same tensor",
+            "shape": "has shape [4] and [5]",
+            "replicas": "only one of them has parameter 'w0': build the same model on both",
+            "sharded": "is sharded along 'dp', along which this job has replicas",
+            "half": "mesh= and replicate= go together",
+            "name": "replicate='data' is no dimension of the mesh",
+            "dtensor": "give DistributedOptimizer the mesh",
+        }
+        for mistake, message in expected.items():
+            for rank in range(2):
+                with self.subTest(mistake, rank=rank):
+                    self.assertIn(message, told[rank][mistake])
+        for rank in range(2):
+            self.assertIn("w[tp=0]", told[rank]["right"])
+            self.assertIn("holders=(1,)", told[rank]["right"])
+            # The slice is given by its rank; of the bias, which both have, only the first gives its gradient.
+            self.assertIn(f"[({2 * rank}, True), (1, {rank == 0})", told[rank]["right"])
+            self.assertIn("(0, True)", told[rank]["tied"])
