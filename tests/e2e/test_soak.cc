@@ -9,13 +9,13 @@ namespace {
 TEST_CASE("daemons do not grow with snapshots, views, jobs, attaches and connections") {
   const TempDir dir;
   const auto soak = run_soak({.snapshots = 120,
-                                     .views = 20,
-                                     .jobs = 20,
-                                     .attaches = 60,
-                                     .connections = 60,
-                                     .servers = 1,
-                                     .base_dir = dir / "cluster",
-                                     .bin_dir = TRIBUTARY_BIN_DIR});
+                              .views = 20,
+                              .jobs = 20,
+                              .attaches = 60,
+                              .connections = 60,
+                              .servers = 1,
+                              .base_dir = dir / "cluster",
+                              .bin_dir = TRIBUTARY_BIN_DIR});
   REQUIRE_MESSAGE(soak.has_value(), soak.error().message);
   for (const auto& row : soak->at("rows")) CHECK_MESSAGE(row.at("flat").get<bool>(), row.dump());
   CHECK(soak->at("rows").size() == 5 * 2);  // phases, daemons
