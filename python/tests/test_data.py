@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import tributary.torch as trib
+from tributary.torch._parallel import WholeModel
 from tributary.torch._program import program
 
 
@@ -24,6 +25,7 @@ class FakeLink:
         self.batch_size = 0
         self.closed = False
         self.view = mock.Mock(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
+        self.part: Any = WholeModel()
 
 
 def batches(rank: int, world: int, samples: int = 50, size: int = 3, link: Any = None, **options: Any) -> list[Any]:
@@ -54,6 +56,12 @@ class Sampling(unittest.TestCase):
     def test_a_rank_takes_every_nth(self) -> None:
         order = self.order()
         self.assertEqual(batches(1, 4)[1], [order[(3 + i) * 4 + 1] for i in range(3)])
+
+    def test_ranks_of_a_replica_have_the_same_batches(self) -> None:
+        for rank, replica in ((0, 0), (1, 0), (2, 1), (3, 1)):
+            link = FakeLink()
+            link.part = mock.Mock(replica=replica, replicas=2)
+            self.assertEqual(batches(rank, 4, link=link), batches(replica, 2))
 
     def test_accumulated_batches_are_those_of_ranks(self) -> None:
         four = [batches(rank, 4) for rank in range(4)]
